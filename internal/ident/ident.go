@@ -1,0 +1,91 @@
+// Package ident validates and quotes the SQL identifiers that users choose.
+package ident
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// maxLen is PostgreSQL's limit for an identifier (NAMEDATALEN - 1), in bytes.
+// A longer one is silently truncated there, so that two names could meet.
+const maxLen = 63
+
+var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$]*$`)
+
+// Table is a validated table name, perhaps with a schema.
+type Table struct {
+	Schema string // empty: found through the search path
+	Name   string
+}
+
+// ParseTable validates s as "table" or "schema.table". As in unquoted SQL,
+// capital letters are folded to small ones. what names the setting in errors.
+func ParseTable(what, s string) (Table, error) {
+	schema, name, qualified := strings.Cut(s, ".")
+	if !qualified {
+		schema, name = "", s
+	}
+	for _, part := range []string{schema, name} {
+		if part == "" && !qualified {
+			continue
+		}
+		if err := check(part); err != nil {
+			return Table{}, fmt.Errorf("%s: %q is no table name: %w; use \"table\" or \"schema.table\"", what, s, err)
+		}
+	}
+	if name == "" {
+		return Table{}, fmt.Errorf("%s: the table name is empty", what)
+	}
+	return Table{Schema: strings.ToLower(schema), Name: strings.ToLower(name)}, nil
+}
+
+// Check validates a single identifier, such as a channel or a column, that is
+// used as it stands. what names the setting in errors.
+func Check(what, s string) error {
+	if err := check(s); err != nil {
+		return fmt.Errorf("%s: %q: %w", what, s, err)
+	}
+	return nil
+}
+
+func check(part string) error {
+	switch {
+	case part == "":
+		return fmt.Errorf("an identifier is empty")
+	case len(part) > maxLen:
+		return fmt.Errorf("an identifier has %d bytes, PostgreSQL takes at most %d", len(part), maxLen)
+	case !plain.MatchString(part):
+		return fmt.Errorf("identifiers consist of letters, digits, '_' and '$' and begin with a letter or '_'")
+	}
+	return nil
+}
+
+// Derive returns a table beside t whose name is t's with a suffix. what names
+// t's setting in errors.
+func (t Table) Derive(what, suffix string) (Table, error) {
+	name := t.Name + suffix
+	if len(name) > maxLen {
+		return Table{}, fmt.Errorf("%s: %q is too long: with the suffix %q it has %d bytes, PostgreSQL takes at most %d", what, t.Name, suffix, len(name), maxLen)
+	}
+	return Table{Schema: t.Schema, Name: name}, nil
+}
+
+// SQL returns the name quoted, ready to be put into a statement.
+func (t Table) SQL() string {
+	if t.Schema == "" {
+		return Quote(t.Name)
+	}
+	return Quote(t.Schema) + "." + Quote(t.Name)
+}
+
+// String returns the name as a person writes it.
+func (t Table) String() string {
+	if t.Schema == "" {
+		return t.Name
+	}
+	return t.Schema + "." + t.Name
+}
+
+// Quote quotes one identifier.
+func Quote(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }

@@ -1,0 +1,59 @@
+// Package consumer holds the interfaces that a worker runs: projections,
+// process managers, publishers.
+package consumer
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// Consumer handles the events of the log, one at a time and in order.
+type Consumer interface {
+	// Name identifies the consumer: its checkpoint and its assignment. It must
+	// be stable, unique, not empty, and free of '#'.
+	Name() string
+
+	// Handle applies one event. What it writes through tx commits together
+	// with the checkpoint, or not at all; anything else it does may happen
+	// again after a failure. It must neither commit nor roll back tx. An error
+	// rolls the batch back.
+	Handle(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error
+}
+
+// ScopedConsumer is a Consumer of some aggregate types only.
+type ScopedConsumer interface {
+	Consumer
+	// AggregateTypes names the types to be delivered; none means all. It is
+	// asked once, when the worker starts.
+	AggregateTypes() []string
+}
+
+// Starter is a Consumer that begins elsewhere than at the log's beginning.
+type Starter interface {
+	Consumer
+	// StartAt says where a consumer that has never run begins. A consumer
+	// that has run goes on from its checkpoint.
+	StartAt() Start
+}
+
+// Start is where a consumer that has never run begins. Its zero value is the
+// beginning of the log.
+type Start struct {
+	head     bool
+	position int64
+}
+
+// AtBeginning begins with the first event.
+func AtBeginning() Start { return Start{} }
+
+// AtHead begins with the events that commit after the consumer was first
+// registered.
+func AtHead() Start { return Start{head: true} }
+
+// After begins with the first event above position.
+func After(position int64) Start { return Start{position: position} }
+
+// Position returns the position after which to begin; head is true for AtHead.
+func (s Start) Position() (after int64, head bool) { return s.position, s.head }

@@ -1,0 +1,44 @@
+package consumer
+
+import (
+	"context"
+	"database/sql"
+)
+
+// Delivery describes the call of Handle that a context belongs to.
+type Delivery struct {
+	Consumer string
+	// Attempt counts the tries of this batch from 1.
+	Attempt int
+	// Late tells that the event became visible only after the consumer had
+	// gone past its position.
+	Late bool
+}
+
+type deliveryKey struct{}
+
+type delivery struct {
+	Delivery
+	conn *sql.Conn
+}
+
+// WithDelivery returns a context that Info and Conn answer from. Workers and
+// test harnesses call it; consumers have no need to.
+func WithDelivery(ctx context.Context, d Delivery, conn *sql.Conn) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn})
+}
+
+// Info describes the running call of Handle; ok is false outside of one.
+func Info(ctx context.Context) (d Delivery, ok bool) {
+	v, ok := ctx.Value(deliveryKey{}).(delivery)
+	return v.Delivery, ok
+}
+
+// Conn returns the connection on which the transaction given to Handle runs,
+// so that a driver's own features (COPY, for one) can be used inside it. It
+// is valid until Handle returns and must not be closed; ok is false outside
+// of Handle.
+func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
+	v, ok := ctx.Value(deliveryKey{}).(delivery)
+	return v.conn, ok && v.conn != nil
+}

@@ -1,0 +1,72 @@
+// Package store holds the vocabulary of an event log: events, versions, and
+// the small interfaces through which a worker reads a log. It touches no
+// database; store/postgres does.
+package store
+
+import (
+	"database/sql"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// NullString is a text that may be absent.
+type NullString = sql.NullString
+
+// Event is what an application appends. The store assigns the aggregate
+// version and the global position.
+type Event struct {
+	AggregateType string
+	AggregateID   string
+	EventType     string
+	EventID       uuid.UUID // identifies the event; unique in the log
+	EventVersion  int       // schema version of the payload
+	Payload       []byte
+	Metadata      []byte // JSON, or nil
+	TraceID       NullString
+	CorrelationID NullString
+	CausationID   NullString
+	CreatedAt     time.Time // zero: the database's clock at the append
+}
+
+// PersistedEvent is an event as the log holds it.
+type PersistedEvent struct {
+	// GlobalPosition is drawn from a sequence: unique and ordered. Commits
+	// are not ordered: a lower position may become visible after a higher one.
+	GlobalPosition int64
+	// AggregateVersion counts the events of one aggregate from 1, without gaps.
+	AggregateVersion int64
+
+	AggregateType string
+	AggregateID   string
+	EventType     string
+	EventID       uuid.UUID
+	EventVersion  int
+	Payload       []byte
+	Metadata      []byte
+	TraceID       NullString
+	CorrelationID NullString
+	CausationID   NullString
+	CreatedAt     time.Time
+}
+
+// Stream is the ordered history, or a part of it, of one aggregate.
+type Stream struct {
+	AggregateType string
+	AggregateID   string
+	Events        []PersistedEvent
+}
+
+// Len returns the number of events.
+func (s Stream) Len() int { return len(s.Events) }
+
+// IsEmpty reports whether no event was found.
+func (s Stream) IsEmpty() bool { return len(s.Events) == 0 }
+
+// Version returns the version of the last event, 0 if there is none.
+func (s Stream) Version() int64 {
+	if len(s.Events) == 0 {
+		return 0
+	}
+	return s.Events[len(s.Events)-1].AggregateVersion
+}

@@ -1,0 +1,129 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// Querier is what *sql.DB, *sql.Conn and *sql.Tx share. Readers take it, so
+// that a read costs one round trip and no transaction of its own.
+type Querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Log is an event log that can be read in the order of positions. It is all
+// that a worker needs; ScopedReader and SequenceNamer make it better.
+type Log interface {
+	// ReadEvents returns at most limit visible events above position after,
+	// in order of position.
+	ReadEvents(ctx context.Context, q Querier, after int64, limit int) ([]PersistedEvent, error)
+	// GetLatestGlobalPosition returns the highest visible position, 0 for an
+	// empty log.
+	GetLatestGlobalPosition(ctx context.Context, q Querier) (int64, error)
+}
+
+// ScopedReader is a Log that filters aggregate types in SQL, so that a
+// consumer crosses stretches that do not concern it in one step.
+type ScopedReader interface {
+	// ReadScoped returns what one snapshot shows of the range.
+	ReadScoped(ctx context.Context, q Querier, r ScopedRange) (ScopedPage, error)
+}
+
+// ScopedRange asks for the events of some aggregate types with
+// After < position <= UpTo, at most Limit of them.
+type ScopedRange struct {
+	After, UpTo int64
+	Types       []string
+	Limit       int
+}
+
+// ScopedPage is the answer to a ScopedRange. Its fields stem from one
+// snapshot.
+type ScopedPage struct {
+	Events []PersistedEvent // in order of position
+	// Through is how far the page reaches: the last event's position when
+	// Limit was reached, otherwise UpTo.
+	Through int64
+	// Missing are the positions in (After, Through] without an event of any
+	// type.
+	Missing Missing
+}
+
+// Missing sums up positions without a visible event.
+type Missing struct {
+	First, Last int64 // the lowest and the highest of them
+	Count       int64 // how many; First and Last mean something if above 0
+}
+
+// SequenceNamer is a Log that says where its positions come from, so that the
+// worker can prove from the sequence's locks that a missing position is void.
+type SequenceNamer interface {
+	// PositionColumn names the table, as it would stand in SQL (quoted where
+	// needed), and its column whose default draws from the sequence.
+	PositionColumn() (table, column string)
+}
+
+// TxLog is a log whose readers want a transaction.
+type TxLog interface {
+	ReadEvents(ctx context.Context, tx *sql.Tx, after int64, limit int) ([]PersistedEvent, error)
+	GetLatestGlobalPosition(ctx context.Context, tx *sql.Tx) (int64, error)
+}
+
+// FromTxLog adapts a TxLog: a read outside a transaction runs in a read-only
+// one of its own, at the price of two more round trips. If l is a
+// SequenceNamer, so is the result.
+func FromTxLog(l TxLog) Log {
+	if n, ok := l.(SequenceNamer); ok {
+		return namedTxLog{txLog{l}, n}
+	}
+	return txLog{l}
+}
+
+type txLog struct{ log TxLog }
+
+type namedTxLog struct {
+	txLog
+	SequenceNamer
+}
+
+type txBeginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+func (t txLog) ReadEvents(ctx context.Context, q Querier, after int64, limit int) (events []PersistedEvent, err error) {
+	err = inTx(ctx, q, func(tx *sql.Tx) error {
+		events, err = t.log.ReadEvents(ctx, tx, after, limit)
+		return err
+	})
+	return events, err
+}
+
+func (t txLog) GetLatestGlobalPosition(ctx context.Context, q Querier) (position int64, err error) {
+	err = inTx(ctx, q, func(tx *sql.Tx) error {
+		position, err = t.log.GetLatestGlobalPosition(ctx, tx)
+		return err
+	})
+	return position, err
+}
+
+func inTx(ctx context.Context, q Querier, read func(*sql.Tx) error) error {
+	if tx, ok := q.(*sql.Tx); ok {
+		return read(tx)
+	}
+	b, ok := q.(txBeginner)
+	if !ok {
+		return fmt.Errorf("store: a %T can begin no transaction, which this log's readers need: pass a *sql.DB, *sql.Conn or *sql.Tx", q)
+	}
+	tx, err := b.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	if err := read(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
