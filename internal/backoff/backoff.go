@@ -1,0 +1,39 @@
+// Package backoff says how long to wait before trying again.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Delay returns the pause after the n-th failure in a row, counted from 1: it
+// doubles from first up to limit, and a random half of it is left out, so that
+// many who failed together do not come back together ("equal jitter", Brooker,
+// Exponential Backoff And Jitter, 2015). random is in [0, 1).
+func Delay(n int, first, limit time.Duration, random float64) time.Duration {
+	d := first
+	for i := 1; i < n && d < limit; i++ {
+		d *= 2
+	}
+	d = min(d, limit)
+	return d/2 + time.Duration(random*float64(d-d/2))
+}
+
+// Infrastructure is the pause after the n-th failure in a row of the
+// connection or the server: 500 ms doubling to 30 s.
+func Infrastructure(n int) time.Duration {
+	return Delay(n, 500*time.Millisecond, 30*time.Second, rand.Float64())
+}
+
+// Sleep waits for d and reports whether it did: false if ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
