@@ -1,0 +1,113 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Apply creates or upgrades the tables of the worker and of the event store,
+// in one transaction. Any number of processes may call it, at every start:
+// when there is nothing to do, it takes no lock that could wait for a running
+// transaction. It changes nothing and returns ErrNewerVersion if the database
+// is ahead of this program.
+//
+// An upgrade waits for transactions that use the tables, and on a large events
+// table holds up appends while it builds a missing index: see StoreSQL.
+func Apply(ctx context.Context, db *sql.DB, c *Config) error {
+	s, err := newSchema(c)
+	if err != nil {
+		return err
+	}
+	if done, err := s.applied(ctx, db); done || err != nil {
+		return err
+	}
+	// READ COMMITTED whatever the default is: a look after waiting for the lock
+	// must see what its last holder did.
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fmt.Errorf("migrations: cannot begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	if err := s.apply(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("migrations: cannot commit: %w", err)
+	}
+	return nil
+}
+
+// lock makes appliers take turns: CREATE ... IF NOT EXISTS fails when two of
+// them race. Being the transaction's, it works behind a pooler, too.
+const lock = `SELECT pg_advisory_xact_lock(hashtextextended('github.com/pgfrontier/worker/migrations', 0))`
+
+func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, lock); err != nil {
+		return fmt.Errorf("migrations: cannot wait for other processes that apply them: %w", err)
+	}
+	if done, err := s.applied(ctx, tx); done || err != nil {
+		return err
+	}
+	if err := s.checkPlaces(ctx, tx); err != nil {
+		return err
+	}
+	statements, err := s.createSchemas(ctx, tx)
+	if err != nil {
+		return err
+	}
+	// One by one: the extended protocol takes a single statement at a time.
+	for _, statement := range slices.Concat(statements, s.storeStatements(), s.workerStatements()) {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("migrations: %w, in\n%s", err, statement)
+		}
+	}
+	if done, err := s.applied(ctx, tx); done || err != nil {
+		return err
+	}
+	return fmt.Errorf("migrations: a view, an index or the like has the name of one of the tables or indexes to create: choose other table names")
+}
+
+// applied reports whether everything is there already.
+func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
+	tables := slices.Concat(s.worker, s.store)
+	missing, version, err := s.look(ctx, q, tables)
+	if err != nil {
+		return false, err
+	}
+	if version > Version {
+		return false, newer(version)
+	}
+	if len(missing) > 0 || version < Version {
+		return false, nil
+	}
+	var indexes []string
+	for _, t := range tables {
+		indexes = append(indexes, t.indexNames()...)
+	}
+	missing, err = filter(ctx, q, noIndex, indexes)
+	return err == nil && len(missing) == 0, err
+}
+
+// checkPlaces refuses to put new tables in front of old ones: without a schema
+// tables are found anywhere in the search path but created in its first schema,
+// and the old ones' checkpoints would be out of sight.
+func (s schema) checkPlaces(ctx context.Context, q Querier) error {
+	hidden, err := filter(ctx, q, elsewhere, sqlNames(slices.Concat(s.worker, s.store)))
+	if err == nil && len(hidden) > 0 {
+		err = fmt.Errorf("migrations: %s found through the search path, but not in its first schema, where new tables would go: give the table names their schema, as in \"infra.worker_nodes\"", strings.Join(hidden, ", "))
+	}
+	return err
+}
+
+// createSchemas returns statements for the schemas that do not exist. Even
+// where one does, CREATE SCHEMA IF NOT EXISTS demands the right to create it.
+func (s schema) createSchemas(ctx context.Context, q Querier) ([]string, error) {
+	missing, err := filter(ctx, q, noSchema, schemasOf(slices.Concat(s.worker, s.store)))
+	for i, name := range missing {
+		missing[i] = createSchema(name)
+	}
+	return missing, err
+}

@@ -1,0 +1,95 @@
+// Package migrations creates the tables of the worker and of the event store,
+// and upgrades older ones in place: as SQL text for any migration tool, as a
+// file, or directly on a database.
+package migrations
+
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/ident"
+)
+
+// Version is the version of the schema that this package creates. It is kept
+// in a table beside the checkpoints, and grows when a program of an older
+// version could not work with the tables any more, or a newer one not yet.
+const Version = 1
+
+// Config says where the SQL goes and what the tables are called. A table is
+// "table" or "schema.table"; an empty one has its default name. Without a
+// schema it is found, and created, through the search path.
+type Config struct {
+	OutputFolder   string // created if need be; empty: the current one
+	OutputFilename string // a plain file name
+
+	WorkerNodesTable         string // default "worker_nodes"
+	ConsumerAssignmentsTable string // default "consumer_assignments"
+	ConsumerCheckpointsTable string // default "consumer_checkpoints"; "_token", "_settled" and "_schema" are put beside it
+	ConsumerGapSkipsTable    string // default "consumer_gap_skips"
+	LeaderElectionTable      string // default "worker_leader_election"
+
+	EventsTable         string // default "events"
+	AggregateHeadsTable string // default "aggregate_heads"
+}
+
+// DefaultConfig returns the default names, and migrations/001_worker_tables.sql
+// as the file to write.
+func DefaultConfig() Config {
+	return Config{
+		OutputFolder:             "migrations",
+		OutputFilename:           "001_worker_tables.sql",
+		WorkerNodesTable:         "worker_nodes",
+		ConsumerAssignmentsTable: "consumer_assignments",
+		ConsumerCheckpointsTable: "consumer_checkpoints",
+		ConsumerGapSkipsTable:    "consumer_gap_skips",
+		LeaderElectionTable:      "worker_leader_election",
+		EventsTable:              "events",
+		AggregateHeadsTable:      "aggregate_heads",
+	}
+}
+
+// names are the validated names of all tables.
+type names struct {
+	nodes, assignments, checkpoints, gapSkips, leader ident.Table
+	token, settled, version                           ident.Table // derived from checkpoints
+	events, heads                                     ident.Table
+}
+
+// names validates the configuration; a nil one is all defaults.
+func (c *Config) names() (names, error) {
+	if c == nil {
+		c = &Config{}
+	}
+	d := DefaultConfig()
+	var n names
+	for _, s := range []struct {
+		what, chosen, fallback string
+		into                   *ident.Table
+	}{
+		{"WorkerNodesTable", c.WorkerNodesTable, d.WorkerNodesTable, &n.nodes},
+		{"ConsumerAssignmentsTable", c.ConsumerAssignmentsTable, d.ConsumerAssignmentsTable, &n.assignments},
+		{"ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable, &n.checkpoints},
+		{"ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable, &n.gapSkips},
+		{"LeaderElectionTable", c.LeaderElectionTable, d.LeaderElectionTable, &n.leader},
+		{"EventsTable", c.EventsTable, d.EventsTable, &n.events},
+		{"AggregateHeadsTable", c.AggregateHeadsTable, d.AggregateHeadsTable, &n.heads},
+	} {
+		name := s.chosen
+		if name == "" {
+			name = s.fallback
+		}
+		var err error
+		if *s.into, err = ident.ParseTable(s.what, name); err != nil {
+			return names{}, fmt.Errorf("migrations: %w", err)
+		}
+	}
+	for _, s := range []struct {
+		suffix string
+		into   *ident.Table
+	}{{"_token", &n.token}, {"_settled", &n.settled}, {"_schema", &n.version}} {
+		var err error
+		if *s.into, err = n.checkpoints.Derive("ConsumerCheckpointsTable", s.suffix); err != nil {
+			return names{}, fmt.Errorf("migrations: %w", err)
+		}
+	}
+	return n, nil
+}

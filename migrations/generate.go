@@ -1,0 +1,61 @@
+package migrations
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// GeneratePostgres writes SQL(c) to OutputFolder/OutputFilename and creates
+// the folder if need be. It replaces an earlier file of its own, but no other.
+func GeneratePostgres(c *Config) error { return generate(c, SQL) }
+
+// GenerateStore writes StoreSQL(c) as GeneratePostgres does. Give it a file
+// name of its own.
+func GenerateStore(c *Config) error { return generate(c, StoreSQL) }
+
+func generate(c *Config, content func(*Config) (string, error)) error {
+	text, err := content(c)
+	if err != nil {
+		return err
+	}
+	if c == nil || c.OutputFilename == "" {
+		return errors.New(`migrations: OutputFilename is empty: name the file to write, such as "001_worker_tables.sql"`)
+	}
+	folder, name := c.OutputFolder, c.OutputFilename
+	if folder == "" {
+		folder = "."
+	}
+	if !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." {
+		return fmt.Errorf("migrations: OutputFilename %q is no plain file name: put folders into OutputFolder", name)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("migrations: cannot create OutputFolder: %w", err)
+	}
+	root, err := os.OpenRoot(folder) // follows no link out of the folder
+	if err != nil {
+		return fmt.Errorf("migrations: cannot open OutputFolder: %w", err)
+	}
+	defer root.Close()
+	if err := write(root, name, text); err != nil {
+		return fmt.Errorf("migrations: cannot write %s: %w", filepath.Join(folder, name), err)
+	}
+	return nil
+}
+
+// write replaces what begins with text's first line, and nothing else: worker
+// and store tables given the same name would overwrite each other.
+func write(root *os.Root, name, text string) error {
+	old, err := root.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	first, _, _ := strings.Cut(text, "\n")
+	if len(old) > 0 && !strings.HasPrefix(string(old), first+"\n") {
+		return fmt.Errorf("it exists and does not begin with %q: choose another OutputFilename, or remove it", first)
+	}
+	return root.WriteFile(name, []byte(text), 0o644)
+}

@@ -1,0 +1,135 @@
+package migrations
+
+import "fmt"
+
+// schema is everything a configuration asks for.
+type schema struct {
+	names
+	worker, store []table
+}
+
+// newSchema validates the configuration and lays out its tables.
+func newSchema(c *Config) (schema, error) {
+	n, err := c.names()
+	if err != nil {
+		return schema{}, err
+	}
+	s := schema{names: n, worker: workerTables(n), store: storeTables(n)}
+	return s, checkDistinct(append(append([]table(nil), s.worker...), s.store...))
+}
+
+const now = "TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()"
+
+// stamps gives tables that were made elsewhere the defaults our inserts rely on.
+var stamps = []string{
+	"ALTER COLUMN created_at SET DEFAULT clock_timestamp()",
+	"ALTER COLUMN updated_at SET DEFAULT clock_timestamp()",
+}
+
+// workerTables are the worker's tables in order of creation. Columns are those
+// that every version had; what came later is in changes, so that older tables
+// get it too.
+func workerTables(n names) []table {
+	return []table{
+		{
+			Table: n.nodes, comment: "one row for each live worker process",
+			columns: []string{"worker_id UUID NOT NULL", "heartbeat_at " + now, "created_at " + now, "updated_at " + now},
+			key:     "worker_id",
+			changes: append([]string{
+				"ADD COLUMN IF NOT EXISTS consumers TEXT[]",
+				"ADD COLUMN IF NOT EXISTS hostname TEXT",
+				"ADD COLUMN IF NOT EXISTS pid INT",
+				"ADD COLUMN IF NOT EXISTS protocol INT NOT NULL DEFAULT 1",
+				"ALTER COLUMN heartbeat_at SET DEFAULT clock_timestamp()",
+			}, stamps...),
+			indexes: []index{{on: "heartbeat_at"}},
+		},
+		{
+			Table: n.assignments, comment: "which worker runs which consumer",
+			columns: []string{"consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL", "created_at " + now, "updated_at " + now},
+			key:     "consumer_name",
+			changes: stamps,
+			indexes: []index{{on: "worker_id"}},
+		},
+		{
+			Table: n.checkpoints, comment: "how far each consumer has come; revision grows with every change of it",
+			columns: []string{"consumer_name TEXT NOT NULL", "last_position BIGINT NOT NULL DEFAULT 0", "created_at " + now, "updated_at " + now},
+			key:     "consumer_name",
+			changes: append([]string{
+				"ADD COLUMN IF NOT EXISTS revision BIGINT NOT NULL DEFAULT 0",
+			}, stamps...),
+		},
+		{
+			Table: n.gapSkips, comment: "the positions without an event that a consumer went past, and what became of them",
+			columns: []string{
+				"id BIGSERIAL NOT NULL", "consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL",
+				"gap_position BIGINT NOT NULL", "skip_to_position BIGINT NOT NULL", "highest_visible_position BIGINT NOT NULL",
+				"first_seen_at " + now, "created_at " + now,
+			},
+			key:    "id",
+			serial: "id",
+			changes: []string{
+				"ADD COLUMN IF NOT EXISTS gap_end BIGINT",
+				"ADD COLUMN IF NOT EXISTS missing BIGINT",
+				"ADD COLUMN IF NOT EXISTS state TEXT NOT NULL DEFAULT 'void' CHECK (state IN ('void', 'open', 'late'))",
+				"ADD COLUMN IF NOT EXISTS closed_at TIMESTAMPTZ",
+				"ALTER COLUMN created_at SET DEFAULT clock_timestamp()",
+			},
+			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "consumer_name, id"}},
+		},
+		{
+			Table: n.leader, comment: "the lease of the leader, where no session lock can be used",
+			columns: []string{"name TEXT NOT NULL", "worker_id UUID", "term BIGINT NOT NULL DEFAULT 0", "acquired_at TIMESTAMPTZ", "expires_at TIMESTAMPTZ"},
+			key:     "name",
+		},
+		{
+			Table: n.token, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",
+			unlogged: true,
+			columns:  []string{onlyRow, "token UUID NOT NULL", "database OID NOT NULL"},
+			key:      `"only"`,
+		},
+		{
+			Table: n.settled, comment: "up to where a log is known to be complete; log is the oid of its sequence",
+			columns: []string{"log BIGINT NOT NULL", "settled BIGINT NOT NULL", "updated_at " + now},
+			key:     "log",
+		},
+		{
+			Table: n.version, comment: "the version of these tables",
+			columns: []string{onlyRow, "version INT NOT NULL"},
+			key:     `"only"`,
+		},
+	}
+}
+
+// onlyRow is a key that admits one row.
+const onlyRow = `"only" BOOLEAN NOT NULL DEFAULT true CHECK ("only")`
+
+func storeTables(n names) []table {
+	return []table{
+		{
+			Table: n.events, comment: "the event log",
+			columns: []string{
+				"global_position BIGSERIAL NOT NULL",
+				"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "aggregate_version BIGINT NOT NULL",
+				"event_id UUID NOT NULL", "event_type TEXT NOT NULL", "event_version INT NOT NULL DEFAULT 1",
+				"payload BYTEA", "trace_id TEXT", "correlation_id TEXT", "causation_id TEXT", "metadata JSONB", "created_at " + now,
+			},
+			key:     "global_position",
+			serial:  "global_position",
+			unique:  []string{"event_id", "aggregate_type, aggregate_id, aggregate_version"},
+			indexes: []index{{on: "aggregate_type, global_position"}},
+		},
+		{
+			Table: n.heads, comment: "the version of each aggregate",
+			columns: []string{"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "aggregate_version BIGINT NOT NULL", "updated_at " + now},
+			key:     "aggregate_type, aggregate_id",
+		},
+	}
+}
+
+// recordVersion never lowers the version: an older program must not undo what
+// a newer one has recorded.
+func (s schema) recordVersion() string {
+	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version) VALUES (%[2]d)
+ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version WHERE v.version < EXCLUDED.version`, s.version.SQL(), Version)
+}
