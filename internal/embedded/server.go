@@ -1,0 +1,257 @@
+package embedded
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// settings suit a server whose data nobody will miss: no sync to disk, a
+// little memory, many connections. synchronous_commit stays on, so that an
+// acknowledged commit survives the death of the server.
+var settings = map[string]string{
+	"listen_addresses":           "127.0.0.1",
+	"unix_socket_directories":    "", // not every user may write to the default one
+	"fsync":                      "off",
+	"full_page_writes":           "off",
+	"wal_level":                  "minimal",
+	"max_wal_senders":            "0",
+	"shared_buffers":             "64MB",
+	"max_connections":            "300",
+	"max_prepared_transactions":  "64",
+	"jit":                        "off",
+	"dynamic_shared_memory_type": "mmap", // in the data directory: a killed server leaves none elsewhere
+}
+
+// Server is a PostgreSQL server. All methods may be called from several
+// goroutines.
+type Server struct {
+	version string
+	source  string
+
+	external string // the connection string of a server that was named; else the rest:
+	bin      binaries
+	who      *account
+	home     *home
+	settings map[string]string
+	port     int
+	password string
+
+	changing sync.Mutex // held by Stop, Kill and Restart
+	stopped  bool
+	process  atomic.Pointer[process]
+}
+
+// Version is the server's version, "15.18".
+func (s *Server) Version() string { return s.version }
+
+// Source says in words where the server or its binaries came from.
+func (s *Server) Source() string { return s.source }
+
+// PID is the process id of the postmaster last started, 0 if the server is not
+// one of ours.
+func (s *Server) PID() int {
+	if p := s.process.Load(); p != nil {
+		return p.pid
+	}
+	return 0
+}
+
+// URL is the connection string for a database of the server; empty means the
+// one to begin with. It holds a password: keep it out of logs.
+func (s *Server) URL(dbname string) string {
+	if s.external != "" {
+		return withDatabase(s.external, dbname)
+	}
+	if dbname == "" {
+		dbname = "postgres"
+	}
+	base := fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/?sslmode=disable", s.password, s.port)
+	return withDatabase(base, dbname)
+}
+
+// Log is the end of what the server wrote to its log, "" if it is not one of
+// ours or was stopped.
+func (s *Server) Log() string {
+	if s.home == nil {
+		return ""
+	}
+	const most = 8 << 10
+	text, err := os.ReadFile(s.home.log())
+	if err != nil {
+		return ""
+	}
+	return string(text[max(0, len(text)-most):])
+}
+
+// launch makes a data directory and starts a server on it.
+func launch(ctx context.Context, bin binaries, who *account, extra map[string]string) (*Server, error) {
+	h, err := newHome()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{version: bin.version, source: bin.source, bin: bin, who: who, home: h, settings: maps.Clone(settings), password: rand.Text()}
+	maps.Copy(s.settings, extra)
+	if err = s.initdb(ctx); err == nil {
+		err = s.startOnSomePort(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, h.remove())
+	}
+	return s, nil
+}
+
+func (s *Server) initdb(ctx context.Context) error {
+	password := filepath.Join(s.home.path, "password")
+	err := os.WriteFile(password, []byte(s.password), 0o600)
+	if err == nil {
+		err = s.who.give(password)
+	}
+	if err == nil {
+		err = os.Mkdir(s.home.data(), 0o700)
+	}
+	if err == nil {
+		err = s.who.give(s.home.data())
+	}
+	if err != nil {
+		return fmt.Errorf("embedded: %w", err)
+	}
+	out, err := run(ctx, s.who, s.home.path, s.bin.program("initdb"), "-D", s.home.data(), "-U", "postgres",
+		"--pwfile="+password, "--auth=scram-sha-256", "--no-sync", "--locale=C", "--encoding=UTF8")
+	if err != nil {
+		return fmt.Errorf("embedded: initdb from %s: %w%s", s.bin.dir, err, indent(out))
+	}
+	return os.Remove(password)
+}
+
+// startOnSomePort tries other ports while the ones it found free are taken
+// before the server gets them.
+func (s *Server) startOnSomePort(ctx context.Context) error {
+	for {
+		s.port = freePort()
+		err := s.start(ctx)
+		if err == nil || !strings.Contains(s.Log(), "could not create any TCP/IP sockets") {
+			return err
+		}
+		if err := os.Remove(s.home.log()); err != nil {
+			return err
+		}
+	}
+}
+
+// freePort looks below the range from which the kernel takes the ports of
+// outgoing connections. In that range a client that keeps dialling a server
+// which is down meets itself in the end, and the server cannot come back.
+func freePort() int {
+	for {
+		port := 15000 + mathrand.IntN(17000)
+		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+}
+
+func (s *Server) start(ctx context.Context) error {
+	args := []string{"-D", s.home.data(), "-p", strconv.Itoa(s.port)}
+	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
+		args = append(args, "-c", name+"="+s.settings[name])
+	}
+	p, err := spawn(s.who, s.home.path, s.home.log(), s.bin.program("postgres"), args...)
+	if err != nil {
+		return fmt.Errorf("embedded: postgres from %s: %w", s.bin.dir, err)
+	}
+	s.process.Store(p)
+	if err := p.ready(ctx, s.home.data()); err != nil {
+		return errors.Join(fmt.Errorf("embedded: postgres from %s: %w%s", s.bin.dir, err, indent(s.Log())), p.kill())
+	}
+	return nil
+}
+
+// Stop shuts the server down (fast: sessions are ended, work is rolled back),
+// waits until it is gone and removes its files. When ctx ends first, the server
+// is killed and that is the error. Stop may be called again, which does
+// nothing, and does nothing to a server that was there before.
+func (s *Server) Stop(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if s.external != "" || s.stopped {
+		return nil
+	}
+	err := s.shutdown(ctx)
+	s.stopped = true
+	return errors.Join(err, s.home.remove())
+}
+
+func (s *Server) shutdown(ctx context.Context) error {
+	p := s.process.Load()
+	if !p.running() {
+		return nil
+	}
+	if err := p.signal(syscall.SIGINT); err != nil && p.running() {
+		return fmt.Errorf("embedded: shutting down: %w", err)
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("embedded: the server did not shut down in time and was killed: %w", ctx.Err()), p.kill())
+	}
+}
+
+// Kill ends the server and all its processes with SIGKILL, as a crash would,
+// and waits until they are gone. The data stays for Restart.
+func (s *Server) Kill() error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if err := s.mine("killed"); err != nil {
+		return err
+	}
+	return s.process.Load().kill()
+}
+
+// Restart starts the server again, on the same data and port, after Kill or a
+// crash. A server that runs is shut down first.
+func (s *Server) Restart(ctx context.Context) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if err := s.mine("restarted"); err != nil {
+		return err
+	}
+	if err := s.shutdown(ctx); err != nil {
+		return err
+	}
+	return s.start(ctx)
+}
+
+func (s *Server) mine(done string) error {
+	if s.external != "" {
+		return fmt.Errorf("embedded: %s was not started here and is not %s", s.source, done)
+	}
+	if s.stopped {
+		return fmt.Errorf("embedded: the server was stopped and cannot be %s", done)
+	}
+	return nil
+}
+
+// indent sets a program's output off from the error that it explains.
+func indent(out string) string {
+	out = strings.TrimSpace(out)
+	if out == "" {
+		return ""
+	}
+	return ":\n\t" + strings.ReplaceAll(out, "\n", "\n\t")
+}
