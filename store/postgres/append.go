@@ -1,0 +1,135 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// Append appends events, all of one aggregate, inside tx, in one round trip.
+// They become visible, and a configured channel is notified, when tx commits.
+//
+// An EventVersion of 0 becomes 1; a nil Payload becomes an empty one; Metadata
+// must be JSON, and jsonb decides how it is spaced and ordered; CreatedAt is
+// kept to the microsecond. The result tells what was stored; its payloads are
+// the caller's slices.
+//
+// Errors: store.ErrNoEvents, and what else is wrong with the arguments, is
+// found before the database is asked. *ConflictError, which is
+// store.ErrOptimisticConcurrency, reports that the aggregate is not as
+// expected; unless it carries a database error, tx can still be used.
+// ErrDuplicateEventID reports an EventID that the log has already. After any
+// error of the database tx can only be rolled back.
+//
+// The aggregate stays locked until tx ends: a transaction that appends to
+// several should take them in an order that all writers share, and be short.
+// Under REPEATABLE READ and SERIALIZABLE, COMMIT too may find a conflict
+// (SQLSTATE 40001).
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) (store.AppendResult, error) {
+	if err := s.checkAppend(tx, expected, events); err != nil {
+		return store.AppendResult{}, err
+	}
+	aggregateType, aggregateID := events[0].AggregateType, events[0].AggregateID
+	persisted, err := s.insert(ctx, tx, expected, events)
+	switch {
+	case err != nil:
+		return store.AppendResult{}, appendError(aggregateType, aggregateID, expected, err)
+	case len(persisted) == 0:
+		conflict := s.conflict(ctx, tx, aggregateType, aggregateID, expected)
+		s.log.Debug(ctx, "append refused", "aggregate_type", aggregateType, "aggregate_id", aggregateID,
+			"expected", expected.String(), "actual_version", conflict.Actual)
+		return store.AppendResult{}, conflict
+	case len(persisted) != len(events):
+		return store.AppendResult{}, fmt.Errorf("storepostgres: %d of %d events were inserted into %s: does a trigger or a rule drop rows there?",
+			len(persisted), len(events), s.events)
+	}
+	result := store.AppendResult{Events: persisted, GlobalPositions: make([]int64, len(persisted))}
+	for i, e := range persisted {
+		result.GlobalPositions[i] = e.GlobalPosition
+	}
+	s.log.Debug(ctx, "events appended", "aggregate_type", aggregateType, "aggregate_id", aggregateID,
+		"events", len(events), "version", result.ToVersion(), "first_position", persisted[0].GlobalPosition)
+	return result, nil
+}
+
+// insert returns the events as stored, none if the aggregate's head is not as
+// expected.
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) ([]store.PersistedEvent, error) {
+	args := appendArgs(events)
+	text := s.sql.appendAny
+	switch version, exact := expected.Version(); {
+	case exact && version == 0:
+		text = s.sql.appendNew
+	case exact:
+		text, args = s.sql.appendExact, append(args, version)
+	}
+	rows, err := tx.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	persisted := make([]store.PersistedEvent, 0, len(events))
+	for rows.Next() && len(persisted) < len(events) {
+		p := persist(events[len(persisted)])
+		if err := rows.Scan(&p.GlobalPosition, &p.AggregateVersion, &p.Metadata, &p.CreatedAt); err != nil {
+			return nil, err
+		}
+		p.CreatedAt = p.CreatedAt.UTC()
+		persisted = append(persisted, p)
+	}
+	return persisted, rows.Err()
+}
+
+func persist(e store.Event) store.PersistedEvent {
+	p := store.PersistedEvent{
+		AggregateType: e.AggregateType,
+		AggregateID:   e.AggregateID,
+		EventType:     e.EventType,
+		EventID:       e.EventID,
+		EventVersion:  max(e.EventVersion, 1),
+		Payload:       e.Payload,
+		TraceID:       e.TraceID,
+		CorrelationID: e.CorrelationID,
+		CausationID:   e.CausationID,
+	}
+	if p.Payload == nil {
+		p.Payload = []byte{}
+	}
+	return p
+}
+
+// timestamp is how the server reads a time without doubt, and without losing
+// a microsecond.
+const timestamp = "2006-01-02T15:04:05.999999Z"
+
+// appendArgs are the parameters $1 to $14 of appendSQL.
+func appendArgs(events []store.Event) []any {
+	var (
+		starts, lengths, ids, types, versions array
+		traces, correlations, causations      array
+		metadata, created                     array
+		payloads                              = []byte{} // not nil: that would be NULL
+	)
+	for _, e := range events {
+		starts.int(len(payloads) + 1) // SQL counts from 1
+		lengths.int(len(e.Payload))
+		payloads = append(payloads, e.Payload...)
+		ids.raw(e.EventID.String())
+		types.text(e.EventType)
+		versions.int(max(e.EventVersion, 1))
+		traces.nullText(e.TraceID)
+		correlations.nullText(e.CorrelationID)
+		causations.nullText(e.CausationID)
+		metadata.nullText(sql.NullString{String: string(e.Metadata), Valid: len(e.Metadata) > 0})
+		if e.CreatedAt.IsZero() {
+			created.null()
+		} else {
+			created.raw(e.CreatedAt.UTC().Format(timestamp))
+		}
+	}
+	return []any{events[0].AggregateType, events[0].AggregateID, len(events), payloads,
+		starts.String(), lengths.String(), ids.String(), types.String(), versions.String(),
+		traces.String(), correlations.String(), causations.String(), metadata.String(), created.String()}
+}

@@ -1,0 +1,42 @@
+package postgres
+
+import (
+	"database/sql"
+	"strconv"
+	"strings"
+)
+
+// array builds the text form of a one-dimensional PostgreSQL array. Drivers
+// disagree about Go slices; all of them pass a string on.
+type array struct{ b strings.Builder }
+
+var quoteElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// raw adds an element in which nothing needs quoting.
+func (a *array) raw(s string) {
+	if a.b.Len() == 0 {
+		a.b.WriteByte('{')
+	} else {
+		a.b.WriteByte(',')
+	}
+	a.b.WriteString(s)
+}
+
+func (a *array) null()         { a.raw("NULL") }
+func (a *array) int(n int)     { a.raw(strconv.Itoa(n)) }
+func (a *array) text(s string) { a.raw(`"` + quoteElement.Replace(s) + `"`) }
+
+func (a *array) nullText(s sql.NullString) {
+	if s.Valid {
+		a.text(s.String)
+	} else {
+		a.null()
+	}
+}
+
+func (a *array) String() string {
+	if a.b.Len() == 0 {
+		return "{}"
+	}
+	return a.b.String() + "}"
+}

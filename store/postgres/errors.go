@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// ErrDuplicateEventID reports that the log has an event with this EventID
+// already, perhaps from an earlier attempt at the same append.
+var ErrDuplicateEventID = errors.New("an EventID must be unique in the log")
+
+// ConflictError reports that an aggregate is not at the expected version. It
+// is store.ErrOptimisticConcurrency.
+type ConflictError struct {
+	AggregateType string
+	AggregateID   string
+	Expected      store.ExpectedVersion
+	// Actual is the aggregate's version, as seen after the refusal; -1 if it
+	// could not be read.
+	Actual int64
+	// Err is the database's error, after which the transaction can only be
+	// rolled back; nil if none was met and the transaction can go on.
+	Err error
+}
+
+func (e *ConflictError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "storepostgres: aggregate %s %q: expected %s", e.AggregateType, e.AggregateID, e.Expected)
+	if e.Actual >= 0 {
+		fmt.Fprintf(&b, ", found version %d", e.Actual)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String() + ": reload the aggregate and decide again"
+}
+
+// Unwrap returns store.ErrOptimisticConcurrency and Err.
+func (e *ConflictError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{store.ErrOptimisticConcurrency}
+	}
+	return []error{store.ErrOptimisticConcurrency, e.Err}
+}
+
+// conflict looks where the aggregate is. A second statement, for the first
+// one's snapshot is from before it waited for the lock.
+func (s *Store) conflict(ctx context.Context, tx *sql.Tx, aggregateType, aggregateID string, expected store.ExpectedVersion) *ConflictError {
+	e := &ConflictError{AggregateType: aggregateType, AggregateID: aggregateID, Expected: expected}
+	err := tx.QueryRowContext(ctx, s.sql.headVersion, aggregateType, aggregateID).Scan(&e.Actual)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		e.Actual, e.Err = -1, err
+	}
+	return e
+}
+
+const (
+	uniqueViolation      = "23505"
+	serializationFailure = "40001"
+)
+
+// appendError tells the errors of an INSERT apart.
+func appendError(aggregateType, aggregateID string, expected store.ExpectedVersion, err error) error {
+	conflict := &ConflictError{AggregateType: aggregateType, AggregateID: aggregateID, Expected: expected, Actual: -1, Err: err}
+	switch state(err) {
+	case serializationFailure:
+		return conflict
+	case uniqueViolation:
+		key, detail := violation(err)
+		switch {
+		case strings.Contains(key, "aggregate_version"):
+			return conflict
+		case strings.Contains(key, "event_id"):
+			err = fmt.Errorf("%w: %w: %s", ErrDuplicateEventID, err, detail)
+		}
+	}
+	return fmt.Errorf("storepostgres: append to aggregate %s %q: %w", aggregateType, aggregateID, err)
+}
+
+// state returns the SQLSTATE of an error of pgx or of lib/pq.
+func state(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// violation returns the columns of the unique index that err is about, or the
+// constraint's name where the server hides the columns, as it does from roles
+// that may not read them; and the server's words for it.
+func violation(err error) (key, detail string) {
+	var constraint string
+	var pgx *pgconn.PgError
+	var pq interface{ Get(field byte) string } // lib/pq: the protocol's field codes
+	switch {
+	case errors.As(err, &pgx):
+		detail, constraint = pgx.Detail, pgx.ConstraintName
+	case errors.As(err, &pq):
+		detail, constraint = pq.Get('D'), pq.Get('n')
+	}
+	// In every language: ... (column, column)=(value, value) ...
+	if _, columns, ok := strings.Cut(detail, "("); ok {
+		columns, _, _ = strings.Cut(columns, ")")
+		return columns, detail
+	}
+	return constraint, detail
+}

@@ -1,0 +1,93 @@
+package postgres_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var defaultStore = storepostgres.NewStore(storepostgres.DefaultStoreConfig())
+
+// eachDriver runs f with every driver and exec mode, on a database each.
+func eachDriver(t *testing.T, f func(t *testing.T, db *sql.DB)) {
+	t.Helper()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run("pgx "+mode.String(), func(t *testing.T) { f(t, pgtest.New(t).OpenMode(t, mode)) })
+	}
+	t.Run("pq", func(t *testing.T) { f(t, pgtest.New(t).OpenPQ(t)) })
+}
+
+func newEvent(aggregateType, aggregateID string) store.Event {
+	return store.Event{
+		AggregateType: aggregateType,
+		AggregateID:   aggregateID,
+		EventType:     aggregateType + "Changed",
+		EventID:       uuid.New(),
+		Payload:       []byte(`{"a":1}`),
+	}
+}
+
+func newEvents(n int, aggregateType, aggregateID string) []store.Event {
+	events := make([]store.Event, n)
+	for i := range events {
+		events[i] = newEvent(aggregateType, aggregateID)
+	}
+	return events
+}
+
+// fataler is what tests and rapid's checks share.
+type fataler interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// inTx runs f in a transaction and commits it.
+func inTx(t fataler, db *sql.DB, f func(tx *sql.Tx)) {
+	t.Helper()
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	defer func() {
+		if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			t.Fatalf("rollback: %v", err)
+		}
+	}()
+	f(tx)
+	if err := tx.Commit(); err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+}
+
+// mustAppend appends in a transaction of its own.
+func mustAppend(t *testing.T, s *storepostgres.Store, db *sql.DB, expected store.ExpectedVersion, events ...store.Event) store.AppendResult {
+	t.Helper()
+	var result store.AppendResult
+	inTx(t, db, func(tx *sql.Tx) {
+		var err error
+		if result, err = s.Append(t.Context(), tx, expected, events); err != nil {
+			t.Fatalf("append: %v", err)
+		}
+	})
+	return result
+}
+
+func count(t *testing.T, q store.Querier, query string, args ...any) (n int) {
+	t.Helper()
+	if err := q.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatalf("%v\nin: %s", err, query)
+	}
+	return n
+}

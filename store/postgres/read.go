@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// ReadEvents returns at most limit visible events above position after, in
+// order of position. limit must be above 0.
+func (s *Store) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	if err := s.canRead(q); err != nil {
+		return nil, err
+	}
+	if limit <= 0 {
+		return nil, fmt.Errorf("storepostgres: ReadEvents: limit is %d: it must be above 0", limit)
+	}
+	events, err := query(ctx, q, limit, s.sql.read, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("storepostgres: read the events of %s after position %d: %w", s.events, after, err)
+	}
+	return events, nil
+}
+
+// GetLatestGlobalPosition returns the highest visible position, 0 for an empty
+// log. Lower positions may still become visible.
+func (s *Store) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (int64, error) {
+	if err := s.canRead(q); err != nil {
+		return 0, err
+	}
+	var position int64
+	if err := q.QueryRowContext(ctx, s.sql.latest).Scan(&position); err != nil {
+		return 0, fmt.Errorf("storepostgres: read the latest position of %s: %w", s.events, err)
+	}
+	return position, nil
+}
+
+// ReadAggregateStream returns the events of one aggregate from fromVersion to
+// toVersion, both included, in order of version. Nil is no bound. An aggregate
+// without events is an empty stream.
+func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggregateType, aggregateID string, fromVersion, toVersion *int64) (store.Stream, error) {
+	stream := store.Stream{AggregateType: aggregateType, AggregateID: aggregateID}
+	from, to := int64(1), int64(math.MaxInt64)
+	if fromVersion != nil {
+		from = *fromVersion
+	}
+	if toVersion != nil {
+		to = *toVersion
+	}
+	if err := s.canRead(q); err != nil {
+		return stream, err
+	}
+	if err := checkAggregate(aggregateType, aggregateID); err != nil {
+		return stream, fmt.Errorf("storepostgres: ReadAggregateStream: %w", err)
+	}
+	if from > to {
+		return stream, fmt.Errorf("storepostgres: ReadAggregateStream: fromVersion %d is above toVersion %d", from, to)
+	}
+	var err error
+	if stream.Events, err = query(ctx, q, math.MaxInt, s.sql.stream, aggregateType, aggregateID, from, to); err != nil {
+		return stream, fmt.Errorf("storepostgres: read aggregate %s %q: %w", aggregateType, aggregateID, err)
+	}
+	return stream, nil
+}
+
+func (s *Store) canRead(q store.Querier) error {
+	if s.err != nil {
+		return s.err
+	}
+	if q == nil {
+		return errors.New("storepostgres: the querier is nil: pass a *sql.DB, *sql.Conn or *sql.Tx")
+	}
+	return nil
+}
+
+func query(ctx context.Context, q store.Querier, limit int, text string, args ...any) ([]store.PersistedEvent, error) {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	var page eventPage
+	dest := page.dest()
+	for rows.Next() {
+		if err := rows.Scan(dest...); err != nil {
+			return nil, err
+		}
+		page.keep(limit)
+	}
+	return page.events, rows.Err()
+}
+
+// eventPage collects events that are scanned, one after the other, into the
+// same row: Scan's arguments are built once, not once an event.
+type eventPage struct {
+	row    store.PersistedEvent
+	events []store.PersistedEvent
+}
+
+// dest is where to scan eventColumns to.
+func (p *eventPage) dest() []any {
+	e := &p.row
+	return []any{&e.GlobalPosition, &e.AggregateVersion, &e.AggregateType, &e.AggregateID, &e.EventType,
+		&e.EventID, &e.EventVersion, &e.Payload, &e.Metadata, &e.TraceID, &e.CorrelationID, &e.CausationID, &e.CreatedAt}
+}
+
+// keep adds the scanned row. A page that goes beyond its first events is
+// expected to fill up to limit; a waiting reader's page of one stays small.
+func (p *eventPage) keep(limit int) {
+	if n := len(p.events); n == cap(p.events) {
+		p.events = slices.Grow(p.events, min(limit-n, max(16, 8*n)))
+	}
+	p.row.CreatedAt = p.row.CreatedAt.UTC()
+	p.events = append(p.events, p.row)
+}

@@ -1,0 +1,166 @@
+package postgres
+
+import (
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/ident"
+)
+
+// statements are a store's SQL. No text depends on what is read or appended,
+// so that a connection prepares each of them once.
+type statements struct {
+	appendAny, appendNew, appendExact, headVersion string
+
+	read, latest, stream, scoped string
+}
+
+func newStatements(events, heads ident.Table, channel string) statements {
+	notify := ""
+	if channel != "" { // an identifier by now: nothing in it needs escaping
+		notify = ", pg_notify('" + channel + "', '')"
+	}
+	tables := strings.NewReplacer(
+		"{events}", events.SQL(), "{heads}", heads.SQL(), "{notify}", notify, "{columns}", eventColumns)
+	appendTo := func(head string) string {
+		return tables.Replace(strings.Replace(appendSQL, "{head}", head, 1))
+	}
+	return statements{
+		appendAny:   appendTo(headAny),
+		appendNew:   appendTo(headNew),
+		appendExact: appendTo(headExact),
+		headVersion: tables.Replace(headVersionSQL),
+		read:        tables.Replace(readSQL),
+		latest:      tables.Replace(latestSQL),
+		stream:      tables.Replace(streamSQL),
+		scoped:      tables.Replace(scopedSQL),
+	}
+}
+
+// Three ways to move an aggregate's head by $3 events: from wherever it is,
+// from nothing, from version $15. Each locks the head and returns it, or
+// returns nothing if it is elsewhere.
+const (
+	headAny = `INSERT INTO {heads} AS h (aggregate_type, aggregate_id, aggregate_version)
+    VALUES ($1::text, $2::text, $3::bigint)
+    ON CONFLICT (aggregate_type, aggregate_id)
+    DO UPDATE SET aggregate_version = h.aggregate_version + $3::bigint, updated_at = clock_timestamp()`
+
+	headNew = `INSERT INTO {heads} AS h (aggregate_type, aggregate_id, aggregate_version)
+    VALUES ($1::text, $2::text, $3::bigint)
+    ON CONFLICT (aggregate_type, aggregate_id) DO NOTHING`
+
+	headExact = `UPDATE {heads} AS h
+       SET aggregate_version = h.aggregate_version + $3::bigint, updated_at = clock_timestamp()
+     WHERE h.aggregate_type = $1::text AND h.aggregate_id = $2::text AND h.aggregate_version = $15::bigint`
+
+	headVersionSQL = `SELECT aggregate_version FROM {heads}
+ WHERE aggregate_type = $1::text AND aggregate_id = $2::text`
+)
+
+// appendSQL draws positions for rows that come out of head, thus with the
+// head's lock held: within an aggregate, positions and versions have one
+// order. (The default of a column is computed after the ORDER BY of the SELECT
+// that feeds the INSERT.) The payloads come as one value and are cut apart
+// here: no escaping, and half the bytes of an array's text.
+const appendSQL = `WITH head AS (
+    {head}
+    RETURNING h.aggregate_version - $3::bigint AS version{notify}
+)
+INSERT INTO {events} (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, event_version,
+       payload, trace_id, correlation_id, causation_id, metadata, created_at)
+SELECT $1::text, $2::text, head.version + e.n, e.event_id, e.event_type, e.event_version,
+       substring($4::bytea FROM e.start FOR e.length), e.trace_id, e.correlation_id, e.causation_id,
+       e.metadata::jsonb, COALESCE(e.created_at, clock_timestamp())
+  FROM head CROSS JOIN unnest($5::int[], $6::int[], $7::uuid[], $8::text[], $9::int[],
+       $10::text[], $11::text[], $12::text[], $13::text[], $14::timestamptz[]) WITH ORDINALITY
+    AS e (start, length, event_id, event_type, event_version,
+       trace_id, correlation_id, causation_id, metadata, created_at, n)
+ ORDER BY e.n
+RETURNING global_position, aggregate_version, metadata, created_at`
+
+// eventColumns are in the order of eventDest.
+const eventColumns = `e.global_position, e.aggregate_version, e.aggregate_type, e.aggregate_id, e.event_type,
+       e.event_id, e.event_version, e.payload, e.metadata, e.trace_id, e.correlation_id, e.causation_id, e.created_at`
+
+const (
+	readSQL = `SELECT {columns}
+  FROM {events} AS e
+ WHERE e.global_position > $1::bigint
+ ORDER BY e.global_position
+ LIMIT $2::bigint`
+
+	latestSQL = `SELECT COALESCE(max(global_position), 0) FROM {events}`
+
+	streamSQL = `SELECT {columns}
+  FROM {events} AS e
+ WHERE e.aggregate_type = $1::text AND e.aggregate_id = $2::text
+   AND e.aggregate_version BETWEEN $3::bigint AND $4::bigint
+ ORDER BY e.aggregate_version`
+)
+
+// scopedSQL answers from one snapshot. Its steps:
+//
+//   - page: the first $4 matching positions of each type, from the index
+//     (aggregate_type, global_position), and of these the first $4. The two
+//     comparisons beside "=" change nothing but the planner's mind: it takes
+//     them for very selective. Without them it reads the primary key, in hope
+//     of an early end, and drops what does not match: the whole range for a
+//     type without events.
+//   - tally: how far the page reaches, and how many positions below have no
+//     event. One pass over the primary key, whose cost is that of the events
+//     in the range: holes of any width are free.
+//   - gap: the first and the last of these. Up to the first hole the n-th event
+//     is at $1 + n, and downwards from the last one likewise. Where nothing is
+//     missing, nothing of it is executed.
+//
+// The rows of the page are fetched one by one: LIMIT 1 keeps the planner from
+// a join that would read the whole table. The first row of the answer holds
+// through, missing, first and last, the others an event each.
+const scopedSQL = `WITH page AS MATERIALIZED (
+    SELECT p.global_position
+      FROM unnest($3::text[]) AS t (name)
+     CROSS JOIN LATERAL (
+           SELECT e.global_position
+             FROM {events} AS e
+            WHERE e.aggregate_type = t.name AND e.aggregate_type >= t.name AND e.aggregate_type <= t.name
+              AND e.global_position > $1::bigint AND e.global_position <= $2::bigint
+            ORDER BY e.global_position
+            LIMIT $4::bigint) AS p
+     ORDER BY p.global_position
+     LIMIT $4::bigint
+), reach AS MATERIALIZED (
+    SELECT CASE WHEN count(*) < $4::bigint THEN $2::bigint ELSE max(global_position) END AS through
+      FROM page
+), tally AS MATERIALIZED (
+    SELECT r.through, r.through - $1::bigint - (
+           SELECT count(*) FROM {events} AS e
+            WHERE e.global_position > $1::bigint AND e.global_position <= r.through) AS missing
+      FROM reach AS r
+), gap AS MATERIALIZED (
+    SELECT (SELECT $1::bigint + e.n
+              FROM (SELECT e.global_position, row_number() OVER (ORDER BY e.global_position) AS n
+                      FROM {events} AS e
+                     WHERE e.global_position > $1::bigint
+                       AND e.global_position <= (SELECT through FROM tally)) AS e
+             WHERE (SELECT missing FROM tally) > 0 AND e.global_position <> $1::bigint + e.n
+             ORDER BY e.global_position
+             LIMIT 1) AS first,
+           (SELECT (SELECT through + 1 FROM tally) - e.n
+              FROM (SELECT e.global_position, row_number() OVER (ORDER BY e.global_position DESC) AS n
+                      FROM {events} AS e
+                     WHERE e.global_position > $1::bigint
+                       AND e.global_position <= (SELECT through FROM tally)) AS e
+             WHERE (SELECT missing FROM tally) > 0
+               AND e.global_position <> (SELECT through + 1 FROM tally) - e.n
+             ORDER BY e.global_position DESC
+             LIMIT 1) AS last
+)
+SELECT h.through, h.missing, h.first, h.last, {columns}
+  FROM (SELECT t.through, t.missing,
+               COALESCE(g.first, t.through - t.missing + 1) AS first,
+               COALESCE(g.last, $1::bigint + t.missing) AS last
+          FROM tally AS t CROSS JOIN gap AS g) AS h
+  FULL JOIN (
+       SELECT e.* FROM page AS p CROSS JOIN LATERAL (
+              SELECT * FROM {events} AS e WHERE e.global_position = p.global_position LIMIT 1) AS e) AS e ON false
+ ORDER BY e.global_position NULLS FIRST`

@@ -1,0 +1,134 @@
+// Package postgres keeps an event log in PostgreSQL, version 13 or later.
+//
+// Import it as storepostgres. It works through database/sql with pgx (in each
+// of its exec modes) and with lib/pq; package migrations creates its tables.
+package postgres
+
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+var (
+	_ store.Log           = (*Store)(nil)
+	_ store.ScopedReader  = (*Store)(nil)
+	_ store.SequenceNamer = (*Store)(nil)
+)
+
+// positionColumn draws from the sequence that orders the log.
+const positionColumn = "global_position"
+
+// StoreConfig says which tables a Store uses. Build it with NewStoreConfig or
+// DefaultStoreConfig.
+type StoreConfig struct {
+	// EventsTable holds the events: "table" or "schema.table". Default "events".
+	EventsTable string
+	// AggregateHeadsTable holds the version of each aggregate: "table" or
+	// "schema.table". Default "aggregate_heads".
+	AggregateHeadsTable string
+	// NotifyChannel is notified of each append, when it commits. Default
+	// empty: nothing is.
+	NotifyChannel string
+	// Logger hears of appends and conflicts, on level debug. Default nil:
+	// nothing is logged.
+	Logger store.Logger
+}
+
+// StoreOption changes one field of a StoreConfig.
+type StoreOption func(*StoreConfig)
+
+// WithEventsTable sets StoreConfig.EventsTable.
+func WithEventsTable(name string) StoreOption {
+	return func(c *StoreConfig) { c.EventsTable = name }
+}
+
+// WithAggregateHeadsTable sets StoreConfig.AggregateHeadsTable.
+func WithAggregateHeadsTable(name string) StoreOption {
+	return func(c *StoreConfig) { c.AggregateHeadsTable = name }
+}
+
+// WithNotifyChannel lets each append notify channel, which wakes the workers
+// that listen there as soon as it commits. PostgreSQL takes one lock for all
+// notifying transactions of a server while they commit, and refuses to PREPARE
+// them: writers that use two-phase commit need a store without a channel.
+func WithNotifyChannel(channel string) StoreOption {
+	return func(c *StoreConfig) { c.NotifyChannel = channel }
+}
+
+// WithLogger sets StoreConfig.Logger.
+func WithLogger(l store.Logger) StoreOption {
+	return func(c *StoreConfig) { c.Logger = l }
+}
+
+// NewStoreConfig returns the default config, changed by opts.
+func NewStoreConfig(opts ...StoreOption) *StoreConfig {
+	c := &StoreConfig{
+		EventsTable:         "events",
+		AggregateHeadsTable: "aggregate_heads",
+		Logger:              store.NoOpLogger{},
+	}
+	for _, opt := range opts {
+		opt(c)
+	}
+	return c
+}
+
+// DefaultStoreConfig returns the default config.
+func DefaultStoreConfig() *StoreConfig { return NewStoreConfig() }
+
+// Store is an event log in PostgreSQL. It holds no connection and may be used
+// by any number of goroutines.
+type Store struct {
+	events ident.Table
+	sql    statements
+	log    store.Logger
+	err    error // of the config; every method returns it
+}
+
+// NewStore returns a Store over the tables that cfg names; a nil cfg is
+// DefaultStoreConfig(). It opens nothing and cannot fail: what is wrong with
+// cfg is reported by Validate and by every method that reaches for the
+// database.
+func NewStore(cfg *StoreConfig) *Store {
+	if cfg == nil {
+		cfg = DefaultStoreConfig()
+	}
+	s := &Store{log: cfg.Logger}
+	if s.log == nil {
+		s.log = store.NoOpLogger{}
+	}
+	var heads ident.Table
+	if s.events, heads, s.err = cfg.tables(); s.err == nil {
+		s.sql = newStatements(s.events, heads, cfg.NotifyChannel)
+	}
+	return s
+}
+
+func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
+	if events, err = ident.ParseTable("WithEventsTable", c.EventsTable); err != nil {
+		return events, heads, fmt.Errorf("storepostgres: %w", err)
+	}
+	if heads, err = ident.ParseTable("WithAggregateHeadsTable", c.AggregateHeadsTable); err != nil {
+		return events, heads, fmt.Errorf("storepostgres: %w", err)
+	}
+	if events == heads {
+		return events, heads, fmt.Errorf("storepostgres: WithEventsTable and WithAggregateHeadsTable both name %q: give each a table of its own", events)
+	}
+	if c.NotifyChannel != "" {
+		if err = ident.Check("WithNotifyChannel", c.NotifyChannel); err != nil {
+			return events, heads, fmt.Errorf("storepostgres: %w", err)
+		}
+	}
+	return events, heads, nil
+}
+
+// Validate reports what is wrong with the config that the store was made from.
+func (s *Store) Validate() error { return s.err }
+
+// PositionColumn names the quoted events table and its column whose default
+// draws the positions.
+func (s *Store) PositionColumn() (table, column string) {
+	return s.events.SQL(), positionColumn
+}
