@@ -1,0 +1,117 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// outcome runs the command.
+func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err strings.Builder
+	code = run(args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestFilesWritten(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, c := range []struct {
+		args []string
+		file string
+		text func(*migrations.Config) (string, error)
+		with migrations.Config
+	}{
+		{nil, "migrations/001_worker_tables.sql", migrations.SQL, migrations.Config{}},
+		{nil, "migrations/001_worker_tables.sql", migrations.SQL, migrations.Config{}}, // again
+		{[]string{"-store"}, "migrations/000_event_store_tables.sql", migrations.StoreSQL, migrations.Config{}},
+		{[]string{"-store", "-output", "db/m", "-filename", "7.sql"}, "db/m/7.sql", migrations.StoreSQL, migrations.Config{}},
+		{[]string{"-output", "./infra",
+			"-worker-nodes-table", "i.n", "-consumer-assignments-table", "i.a", "-consumer-checkpoints-table", "i.c",
+			"-consumer-gap-skips-table", "i.g", "-leader-election-table", "i.l"}, "infra/001_worker_tables.sql", migrations.SQL,
+			migrations.Config{WorkerNodesTable: "i.n", ConsumerAssignmentsTable: "i.a", ConsumerCheckpointsTable: "i.c", ConsumerGapSkipsTable: "i.g", LeaderElectionTable: "i.l"}},
+		{[]string{"-output", "infra", "-store", "-events-table", "i.e", "-aggregate-heads-table", "i.h"}, "infra/000_event_store_tables.sql", migrations.StoreSQL,
+			migrations.Config{EventsTable: "i.e", AggregateHeadsTable: "i.h"}},
+	} {
+		code, stdout, stderr := outcome(t, c.args...)
+		if code != 0 || stdout != filepath.FromSlash(c.file)+"\n" || stderr != "" {
+			t.Errorf("%q: status %d, printed %q and %q", c.args, code, stdout, stderr)
+		}
+		got, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if want, err := c.text(&c.with); err != nil || string(got) != want {
+			t.Errorf("%q wrote\n%s\n%v, want\n%s", c.args, got, err, want)
+		}
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	folder := t.TempDir()
+	t.Chdir(folder)
+	if err := os.WriteFile("occupied", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"stray"}, `"stray"`},
+		{[]string{"-store", "true"}, `"true"`},
+		{[]string{"-bogus"}, "-bogus"},
+		{[]string{"-filename"}, "-filename"},
+		{[]string{"-filename", ""}, "OutputFilename is empty"},
+		{[]string{"-store", "-filename", ""}, "OutputFilename is empty"},
+		{[]string{"-filename", "../x.sql"}, "../x.sql"},
+		{[]string{"-output", "occupied"}, "occupied"},
+		{[]string{"-worker-nodes-table", "a b"}, `"a b"`},
+		{[]string{"-worker-nodes-table", "x", "-leader-election-table", "x"}, `table "x"`},
+	} {
+		code, stdout, stderr := outcome(t, c.args...)
+		if code != 2 || stdout != "" || !strings.Contains(stderr, c.says) || !strings.Contains(stderr, "-h") {
+			t.Errorf("%q: status %d, printed %q and %q; want 2 and %s", c.args, code, stdout, stderr, c.says)
+		}
+	}
+	left, err := filepath.Glob("*")
+	if err != nil || fmt.Sprint(left) != "[migrations occupied]" && fmt.Sprint(left) != "[occupied]" {
+		t.Errorf("there are %q, %v", left, err)
+	}
+}
+
+func TestHelpNamesEveryFlagAndDefault(t *testing.T) {
+	for _, arg := range []string{"-h", "-help", "--help"} {
+		code, stdout, stderr := outcome(t, arg)
+		if code != 0 || stderr != "" {
+			t.Errorf("%s: status %d, complained %q", arg, code, stderr)
+		}
+		c := migrations.DefaultConfig()
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		bind(flags, &c)
+		flags.VisitAll(func(f *flag.Flag) {
+			line := ""
+			for l := range strings.Lines(stdout) {
+				if strings.HasPrefix(l, "  -"+f.Name+" ") {
+					line = l
+				}
+			}
+			if !strings.Contains(line, fmt.Sprintf("(default %q", f.DefValue)) {
+				t.Errorf("%s: -%s (%s) is explained by %q", arg, f.Name, f.DefValue, line)
+			}
+		})
+		for _, s := range []string{"-store ", storeFilename, "Exit status", "migrate-gen -output"} {
+			if !strings.Contains(stdout, s) {
+				t.Errorf("%s does not say %q:\n%s", arg, s, stdout)
+			}
+		}
+		if strings.Contains(stdout, "%!") {
+			t.Errorf("%s is garbled:\n%s", arg, stdout)
+		}
+	}
+}

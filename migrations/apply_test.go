@@ -1,0 +1,479 @@
+package migrations_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var custom = migrations.Config{
+	WorkerNodesTable:         "infra.nodes",
+	ConsumerAssignmentsTable: "infra.Assignments",
+	ConsumerCheckpointsTable: "progress.checkpoints",
+	ConsumerGapSkipsTable:    "audit.select",
+	LeaderElectionTable:      "infra.leader_" + strings.Repeat("x", 56),
+	EventsTable:              "log." + strings.Repeat("e", 63),
+	AggregateHeadsTable:      "log.heads",
+}
+
+func apply(t *testing.T, db *sql.DB, c *migrations.Config) {
+	t.Helper()
+	if err := migrations.Apply(t.Context(), db, c); err != nil {
+		t.Fatalf("Apply: %v", err)
+	}
+	if err := migrations.Check(t.Context(), db, c); err != nil {
+		t.Fatalf("Check after Apply: %v", err)
+	}
+}
+
+// list returns the query's rows, each as one string.
+func list(t *testing.T, db *sql.DB, query string) []string {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatalf("%v\nin: %s", err, query)
+	}
+	defer rows.Close()
+	var all []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func equal(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	for _, s := range got {
+		if !slices.Contains(want, s) {
+			t.Errorf("%s: there is     %s", what, s)
+		}
+	}
+	for _, s := range want {
+		if !slices.Contains(got, s) {
+			t.Errorf("%s: there is not %s", what, s)
+		}
+	}
+}
+
+const columnsQuery = `
+SELECT c.table_name || ': ' || column_name || ' ' || udt_name
+       || CASE is_nullable WHEN 'NO' THEN ' not null' ELSE '' END || coalesce(' default ' || column_default, '')
+  FROM information_schema.columns c WHERE table_schema = 'public'`
+
+var columns = strings.Split(strings.TrimSpace(`
+events: global_position int8 not null default nextval('events_global_position_seq'::regclass)
+events: aggregate_type text not null
+events: aggregate_id text not null
+events: aggregate_version int8 not null
+events: event_id uuid not null
+events: event_type text not null
+events: event_version int4 not null default 1
+events: payload bytea
+events: trace_id text
+events: correlation_id text
+events: causation_id text
+events: metadata jsonb
+events: created_at timestamptz not null default clock_timestamp()
+aggregate_heads: aggregate_type text not null
+aggregate_heads: aggregate_id text not null
+aggregate_heads: aggregate_version int8 not null
+aggregate_heads: updated_at timestamptz not null default clock_timestamp()
+worker_nodes: worker_id uuid not null
+worker_nodes: heartbeat_at timestamptz not null default clock_timestamp()
+worker_nodes: created_at timestamptz not null default clock_timestamp()
+worker_nodes: updated_at timestamptz not null default clock_timestamp()
+worker_nodes: consumers _text
+worker_nodes: hostname text
+worker_nodes: pid int4
+worker_nodes: protocol int4 not null default 1
+consumer_assignments: consumer_name text not null
+consumer_assignments: worker_id uuid not null
+consumer_assignments: created_at timestamptz not null default clock_timestamp()
+consumer_assignments: updated_at timestamptz not null default clock_timestamp()
+consumer_checkpoints: consumer_name text not null
+consumer_checkpoints: last_position int8 not null default 0
+consumer_checkpoints: created_at timestamptz not null default clock_timestamp()
+consumer_checkpoints: updated_at timestamptz not null default clock_timestamp()
+consumer_checkpoints: revision int8 not null default 0
+consumer_gap_skips: id int8 not null default nextval('consumer_gap_skips_id_seq'::regclass)
+consumer_gap_skips: consumer_name text not null
+consumer_gap_skips: worker_id uuid not null
+consumer_gap_skips: gap_position int8 not null
+consumer_gap_skips: skip_to_position int8 not null
+consumer_gap_skips: highest_visible_position int8 not null
+consumer_gap_skips: first_seen_at timestamptz not null default clock_timestamp()
+consumer_gap_skips: created_at timestamptz not null default clock_timestamp()
+consumer_gap_skips: gap_end int8
+consumer_gap_skips: missing int8
+consumer_gap_skips: state text not null default 'void'::text
+consumer_gap_skips: closed_at timestamptz
+worker_leader_election: name text not null
+worker_leader_election: worker_id uuid
+worker_leader_election: term int8 not null default 0
+worker_leader_election: acquired_at timestamptz
+worker_leader_election: expires_at timestamptz
+consumer_checkpoints_token: only bool not null default true
+consumer_checkpoints_token: token uuid not null
+consumer_checkpoints_token: database oid not null
+consumer_checkpoints_settled: log int8 not null
+consumer_checkpoints_settled: settled int8 not null
+consumer_checkpoints_settled: updated_at timestamptz not null default clock_timestamp()
+consumer_checkpoints_schema: only bool not null default true
+consumer_checkpoints_schema: version int4 not null
+`), "\n")
+
+const indexesQuery = `SELECT regexp_replace(replace(indexdef, 'public.', ''), 'CREATE (UNIQUE )?INDEX (\S+) ON (\S+) USING btree', '\3: \1\2') FROM pg_indexes WHERE schemaname = 'public'`
+
+var indexes = strings.Split(strings.TrimSpace(`
+events: UNIQUE events_pkey (global_position)
+events: UNIQUE events_event_id_key (event_id)
+events: UNIQUE events_aggregate_type_aggregate_id_aggregate_version_key (aggregate_type, aggregate_id, aggregate_version)
+events: events_aggregate_type_global_position_idx (aggregate_type, global_position)
+aggregate_heads: UNIQUE aggregate_heads_pkey (aggregate_type, aggregate_id)
+worker_nodes: UNIQUE worker_nodes_pkey (worker_id)
+worker_nodes: worker_nodes_heartbeat_at_idx (heartbeat_at)
+consumer_assignments: UNIQUE consumer_assignments_pkey (consumer_name)
+consumer_assignments: consumer_assignments_worker_id_idx (worker_id)
+consumer_checkpoints: UNIQUE consumer_checkpoints_pkey (consumer_name)
+consumer_gap_skips: UNIQUE consumer_gap_skips_pkey (id)
+consumer_gap_skips: consumer_gap_skips_consumer_name_gap_position_idx (consumer_name, gap_position) WHERE (state = 'open'::text)
+consumer_gap_skips: consumer_gap_skips_consumer_name_id_idx (consumer_name, id)
+worker_leader_election: UNIQUE worker_leader_election_pkey (name)
+consumer_checkpoints_token: UNIQUE consumer_checkpoints_token_pkey ("only")
+consumer_checkpoints_settled: UNIQUE consumer_checkpoints_settled_pkey (log)
+consumer_checkpoints_schema: UNIQUE consumer_checkpoints_schema_pkey ("only")
+`), "\n")
+
+const checksQuery = `SELECT conrelid::regclass || ': ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE contype = 'c' AND connamespace = 'public'::regnamespace`
+
+var checks = []string{
+	`consumer_gap_skips: CHECK ((state = ANY (ARRAY['void'::text, 'open'::text, 'late'::text])))`,
+	`consumer_checkpoints_token: CHECK ("only")`,
+	`consumer_checkpoints_schema: CHECK ("only")`,
+}
+
+// complete fails unless the database has exactly the default tables.
+func complete(t *testing.T, db *sql.DB) {
+	t.Helper()
+	equal(t, "columns", list(t, db, columnsQuery), columns)
+	equal(t, "indexes", list(t, db, indexesQuery), indexes)
+	found := list(t, db, checksQuery)
+	equal(t, "constraints", found, checks)
+	if len(found) != len(checks) {
+		t.Errorf("constraints are repeated: %q", found)
+	}
+	equal(t, "unlogged tables", list(t, db, `SELECT relname FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' AND relnamespace = 'public'::regnamespace`), []string{"consumer_checkpoints_token"})
+	equal(t, "versions", list(t, db, `SELECT version::text FROM consumer_checkpoints_schema`), []string{fmt.Sprint(migrations.Version)})
+}
+
+func TestApplyTwice(t *testing.T) {
+	d := pgtest.Empty(t)
+	apply(t, d.DB, nil)
+	complete(t, d.DB)
+	apply(t, d.DB, &migrations.Config{})
+	complete(t, d.DB)
+}
+
+func TestApplyWithEveryDriverAndMode(t *testing.T) {
+	open := map[string]func(*pgtest.Database, *testing.T) *sql.DB{
+		"lib/pq": func(d *pgtest.Database, t *testing.T) *sql.DB { return d.OpenPQ(t) },
+	}
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		open[mode.String()] = func(d *pgtest.Database, t *testing.T) *sql.DB { return d.OpenMode(t, mode) }
+	}
+	for name, open := range open {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			d := pgtest.Empty(t)
+			db := open(d, t)
+			db.SetMaxOpenConns(1) // it needs no second one
+			if err := migrations.Check(t.Context(), db, &custom); !errors.Is(err, migrations.ErrNotApplied) {
+				t.Fatalf("Check of an empty database: %v", err)
+			}
+			apply(t, db, &custom)
+			apply(t, db, &custom)
+			apply(t, db, nil)
+			complete(t, d.DB)
+		})
+	}
+}
+
+// Processes that start together apply together.
+func TestApplyByManyAtOnce(t *testing.T) {
+	for _, c := range []*migrations.Config{nil, &custom} {
+		d := pgtest.Empty(t)
+		// REPEATABLE READ would look at the version as it was before waiting.
+		d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database()); END $$`)
+		start := make(chan struct{})
+		errs := make([]error, 16)
+		var all sync.WaitGroup
+		for i := range errs {
+			db := d.OpenMode(t, pgx.QueryExecModeExec)
+			if err := db.PingContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				<-start
+				errs[i] = migrations.Apply(t.Context(), db, c)
+			})
+		}
+		close(start)
+		all.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if err := migrations.Check(t.Context(), d.DB, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// older are the documented tables of earlier versions, in whichever way they
+// were made.
+const older = `
+CREATE TABLE worker_nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, created_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ NOT NULL);
+CREATE INDEX idx_heartbeat ON worker_nodes (heartbeat_at);
+CREATE TABLE consumer_assignments (consumer_name TEXT PRIMARY KEY, worker_id UUID NOT NULL, created_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ NOT NULL);
+CREATE TABLE consumer_checkpoints (consumer_name TEXT PRIMARY KEY, last_position BIGINT NOT NULL DEFAULT 0, created_at TIMESTAMPTZ NOT NULL DEFAULT now(), updated_at TIMESTAMPTZ NOT NULL DEFAULT now());
+CREATE TABLE consumer_gap_skips (id BIGSERIAL PRIMARY KEY, consumer_name TEXT NOT NULL, worker_id UUID NOT NULL, gap_position BIGINT NOT NULL, skip_to_position BIGINT NOT NULL,
+  highest_visible_position BIGINT NOT NULL, first_seen_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), created_at TIMESTAMPTZ NOT NULL DEFAULT now());
+CREATE TABLE events (global_position BIGSERIAL PRIMARY KEY, aggregate_type TEXT NOT NULL, aggregate_id TEXT NOT NULL, aggregate_version BIGINT NOT NULL, event_id UUID NOT NULL UNIQUE,
+  event_type TEXT NOT NULL, event_version INT NOT NULL DEFAULT 1, payload BYTEA, trace_id TEXT, correlation_id TEXT, causation_id TEXT, metadata JSONB,
+  created_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), UNIQUE (aggregate_type, aggregate_id, aggregate_version));
+CREATE TABLE aggregate_heads (aggregate_type TEXT NOT NULL, aggregate_id TEXT NOT NULL, aggregate_version BIGINT NOT NULL, updated_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (aggregate_type, aggregate_id));
+INSERT INTO worker_nodes VALUES ('11111111-1111-1111-1111-111111111111', now(), now(), now());
+INSERT INTO consumer_assignments VALUES ('c', '11111111-1111-1111-1111-111111111111', now(), now());
+INSERT INTO consumer_checkpoints VALUES ('c', 42);
+INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, skip_to_position, highest_visible_position, first_seen_at) VALUES ('c', '11111111-1111-1111-1111-111111111111', 7, 9, 12, now());
+INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type) VALUES ('a', '1', 1, '22222222-2222-2222-2222-222222222222', 't');
+`
+
+func TestOlderTablesAreUpgradedInPlace(t *testing.T) {
+	upgrades := map[string]func(*testing.T, *pgtest.Database){
+		"Apply": func(t *testing.T, d *pgtest.Database) { apply(t, d.DB, nil) },
+		"SQL":   func(t *testing.T, d *pgtest.Database) { runFiles(t, d.OpenPQ(t), nil) },
+	}
+	for name, upgrade := range upgrades {
+		t.Run(name, func(t *testing.T) {
+			d := pgtest.Empty(t)
+			d.Exec(t, older)
+			upgrade(t, d)
+			d.Exec(t, `DROP INDEX idx_heartbeat`) // their own stays beside ours
+			complete(t, d.DB)
+			equal(t, "rows", list(t, d.DB, `
+SELECT 'node ' || protocol || (consumers IS NULL)::text FROM worker_nodes
+UNION ALL SELECT 'assignment ' || consumer_name FROM consumer_assignments
+UNION ALL SELECT 'checkpoint ' || last_position || ' ' || revision FROM consumer_checkpoints
+UNION ALL SELECT 'skip ' || gap_position || '-' || skip_to_position || ' ' || state FROM consumer_gap_skips
+UNION ALL SELECT 'event ' || global_position FROM events`),
+				[]string{"node 1true", "assignment c", "checkpoint 42 0", "skip 7-9 void", "event 1"})
+		})
+	}
+}
+
+// runFiles runs the generated texts as migration tools do: each as one string.
+func runFiles(t *testing.T, db *sql.DB, c *migrations.Config) {
+	t.Helper()
+	for _, f := range []func(*migrations.Config) (string, error){migrations.StoreSQL, migrations.SQL} {
+		text, err := f(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.ExecContext(t.Context(), text); err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+	}
+}
+
+func TestFilesRunTwice(t *testing.T) {
+	d := pgtest.Empty(t)
+	for _, db := range []*sql.DB{d.OpenPQ(t), d.OpenMode(t, pgx.QueryExecModeSimpleProtocol)} {
+		for range 2 {
+			runFiles(t, db, nil)
+			runFiles(t, db, &custom)
+		}
+	}
+	complete(t, d.DB)
+	if err := migrations.Check(t.Context(), d.DB, &custom); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 7`)
+	d.Exec(t, `DROP TABLE worker_nodes`)
+	for what, f := range map[string]func() error{
+		"Apply": func() error { return migrations.Apply(t.Context(), d.DB, nil) },
+		"Check": func() error { return migrations.Check(t.Context(), d.DB, nil) },
+	} {
+		err := f()
+		if !errors.Is(err, migrations.ErrNewerVersion) || !strings.Contains(err.Error(), "version 7") || !strings.Contains(err.Error(), fmt.Sprintf("knows %d", migrations.Version)) {
+			t.Errorf("%s of a newer database: %v", what, err)
+		}
+	}
+	if got := list(t, d.DB, `SELECT 'there' WHERE to_regclass('worker_nodes') IS NOT NULL`); len(got) > 0 {
+		t.Error("Apply changed a newer database")
+	}
+	runFiles(t, d.DB, nil)
+	equal(t, "version after an older file", list(t, d.DB, `SELECT version::text FROM consumer_checkpoints_schema`), []string{"7"})
+
+	for _, lower := range []string{`UPDATE consumer_checkpoints_schema SET version = 0`, `DELETE FROM consumer_checkpoints_schema`} {
+		d.Exec(t, lower)
+		err := migrations.Check(t.Context(), d.DB, nil)
+		if !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "version 0") || !strings.Contains(err.Error(), "migrate-gen") {
+			t.Errorf("Check of an older database: %v", err)
+		}
+		apply(t, d.DB, nil)
+		complete(t, d.DB)
+	}
+}
+
+// with returns a pool whose sessions have one more setting.
+func with(t *testing.T, d *pgtest.Database, setting, value string) *sql.DB {
+	t.Helper()
+	u, err := url.Parse(d.URL)
+	if err != nil {
+		t.Fatal("the connection string is no URL")
+	}
+	q := u.Query()
+	q.Set(setting, value)
+	u.RawQuery = q.Encode()
+	db, err := sql.Open("pgx", u.String())
+	if err != nil {
+		t.Fatal("pgx does not take the connection string")
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+// A start of a process must not queue behind a long transaction, with everybody
+// else behind it.
+func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
+	d := pgtest.New(t)
+	tx, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for _, table := range list(t, d.DB, `SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace`) {
+		if _, err := tx.ExecContext(t.Context(), `LOCK TABLE `+table+` IN ROW EXCLUSIVE MODE`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	impatient := with(t, d, "lock_timeout", "1") // milliseconds
+	if err := migrations.Apply(t.Context(), impatient, nil); err != nil {
+		t.Errorf("Apply waited: %v", err)
+	}
+	runErr := func() error {
+		text, err := migrations.SQL(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = impatient.ExecContext(t.Context(), text)
+		return err
+	}()
+	if runErr == nil || !strings.Contains(runErr.Error(), "lock timeout") {
+		t.Errorf("the locks held would not have stopped an upgrade, so this test shows nothing: %v", runErr)
+	}
+}
+
+func TestMissingIndexesAreNoticed(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `DROP INDEX events_aggregate_type_global_position_idx`)
+	apply(t, d.DB, nil)
+	complete(t, d.DB)
+}
+
+// unprivileged returns a pool of a role that may not create schemas.
+func unprivileged(t *testing.T, d *pgtest.Database) (db *sql.DB, role string) {
+	t.Helper()
+	role = "r_" + list(t, d.DB, `SELECT current_database()::text`)[0]
+	d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		for _, s := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
+			if _, err := d.DB.ExecContext(ctx, s); err != nil {
+				t.Errorf("%s: %v", s, err)
+			}
+		}
+	})
+	return with(t, d, "role", role), role
+}
+
+func TestApplyWithoutTheRightToCreateSchemas(t *testing.T) {
+	d := pgtest.Empty(t)
+	db, role := unprivileged(t, d)
+	c := migrations.Config{
+		WorkerNodesTable: "app.n", ConsumerAssignmentsTable: "app.a", ConsumerCheckpointsTable: "app.c",
+		ConsumerGapSkipsTable: "app.g", LeaderElectionTable: "app.l", EventsTable: "app.e", AggregateHeadsTable: "app.h",
+	}
+	if err := migrations.Apply(t.Context(), db, &c); err == nil || !strings.Contains(err.Error(), `CREATE SCHEMA IF NOT EXISTS "app"`) {
+		t.Fatalf("a missing schema that the role may not create: %v", err)
+	}
+	d.Exec(t, `CREATE SCHEMA app`)
+	d.Exec(t, `GRANT USAGE, CREATE ON SCHEMA app TO `+role)
+	apply(t, db, &c)
+	d.Exec(t, `REVOKE CREATE ON SCHEMA app FROM `+role)
+	apply(t, db, &c)
+}
+
+// Tables without a schema must not be created in front of the old ones, whose
+// checkpoints would be out of sight.
+func TestApplyHidesNoTables(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE SCHEMA app`)
+	db := with(t, d, "search_path", "app,public")
+	apply(t, db, nil) // nothing to do
+	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 0`)
+	err := migrations.Apply(t.Context(), db, nil)
+	if err == nil || !strings.Contains(err.Error(), `"consumer_checkpoints"`) || !strings.Contains(err.Error(), "schema") {
+		t.Errorf("an upgrade through another search path: %v", err)
+	}
+	if got := list(t, d.DB, `SELECT relname FROM pg_class WHERE relnamespace = 'app'::regnamespace`); len(got) > 0 {
+		t.Errorf("created in front of the old ones: %q", got)
+	}
+}
+
+func TestNamesTakenByOthers(t *testing.T) {
+	for _, taken := range []string{
+		`CREATE VIEW worker_leader_election AS SELECT 1`,
+		`CREATE TABLE mine (x int); CREATE INDEX consumer_checkpoints_settled ON mine (x)`,
+		`CREATE TABLE worker_nodes_heartbeat_at_idx (x int)`,
+	} {
+		d := pgtest.Empty(t)
+		d.Exec(t, taken)
+		before := list(t, d.DB, `SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace`)
+		if err := migrations.Apply(t.Context(), d.DB, nil); err == nil || !strings.Contains(err.Error(), "choose other table names") {
+			t.Errorf("%s: %v", taken, err)
+		}
+		equal(t, taken, list(t, d.DB, `SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace`), before)
+	}
+}

@@ -1,0 +1,101 @@
+package migrations_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/migrations"
+)
+
+func TestGenerate(t *testing.T) {
+	c := migrations.DefaultConfig()
+	c.OutputFolder = filepath.Join(t.TempDir(), "db", "migrations")
+	c.WorkerNodesTable, c.EventsTable = "infra.nodes", "log.events"
+	for _, g := range []struct {
+		file     string
+		generate func(*migrations.Config) error
+		text     func(*migrations.Config) (string, error)
+		says     []string
+	}{
+		{"002_worker.sql", migrations.GeneratePostgres, migrations.SQL, []string{`CREATE SCHEMA IF NOT EXISTS "infra";`, `"infra"."nodes"`}},
+		{"001_store.sql", migrations.GenerateStore, migrations.StoreSQL, []string{`CREATE SCHEMA IF NOT EXISTS "log";`, `"log"."events"`}},
+	} {
+		c.OutputFilename = g.file
+		for range 2 { // again, over its own file
+			if err := g.generate(&c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(filepath.Join(c.OutputFolder, g.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := g.text(&c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Errorf("%s differs from the text:\n%s", g.file, got)
+		}
+		for _, s := range append(g.says, "migrate-gen", "run again") {
+			if !strings.Contains(want, s) {
+				t.Errorf("%s does not say %s:\n%s", g.file, s, want)
+			}
+		}
+		if !strings.HasPrefix(want, "-- ") {
+			t.Errorf("%s does not begin with a comment:\n%s", g.file, want)
+		}
+	}
+}
+
+func TestGenerateReplacesNothingElse(t *testing.T) {
+	c := migrations.DefaultConfig()
+	c.OutputFolder = t.TempDir()
+	if err := migrations.GeneratePostgres(&c); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(c.OutputFolder, c.OutputFilename)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.GenerateStore(&c); err == nil || !strings.Contains(err.Error(), c.OutputFilename) {
+		t.Errorf("the store's tables over the worker's: %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
+		t.Errorf("the file has changed, or %v", err)
+	}
+}
+
+func TestGenerateStaysInItsFolder(t *testing.T) {
+	folder := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside.sql")
+	if err := os.Symlink(outside, filepath.Join(folder, "link.sql")); err != nil {
+		t.Fatal(err)
+	}
+	for name, says := range map[string]string{
+		"":             "OutputFilename is empty",
+		".":            "no plain file name",
+		"..":           "no plain file name",
+		"../x.sql":     "no plain file name",
+		"a/b.sql":      "no plain file name",
+		outside:        "no plain file name",
+		"link.sql":     "link.sql",
+		"zero\x00.sql": "zero",
+	} {
+		for what, generate := range map[string]func(*migrations.Config) error{"GeneratePostgres": migrations.GeneratePostgres, "GenerateStore": migrations.GenerateStore} {
+			err := generate(&migrations.Config{OutputFolder: folder, OutputFilename: name})
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s to %q: %v, want %q", what, name, err, says)
+			}
+		}
+	}
+	if _, err := os.Lstat(outside); err == nil {
+		t.Error("a link was followed out of the folder")
+	}
+	if err := migrations.GeneratePostgres(nil); err == nil || !strings.Contains(err.Error(), "OutputFilename") {
+		t.Errorf("without a configuration: %v", err)
+	}
+}

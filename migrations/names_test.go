@@ -1,0 +1,212 @@
+package migrations_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"pgregory.net/rapid"
+)
+
+// Names in older databases must be met again: the rule may not change.
+func TestLongNamesAreCutAlwaysTheSame(t *testing.T) {
+	for table, want := range map[string]string{
+		"l":                     "l_pkey",
+		strings.Repeat("t", 58): strings.Repeat("t", 58) + "_pkey",
+		strings.Repeat("t", 59): strings.Repeat("t", 49) + "_764fad9c_pkey",
+	} {
+		text, err := migrations.SQL(&migrations.Config{LeaderElectionTable: table})
+		if err != nil || !strings.Contains(text, `CONSTRAINT "`+want+`" PRIMARY KEY (name)`) {
+			t.Errorf("%v; the key of %q is not %q in\n%s", err, table, want, text)
+		}
+	}
+}
+
+// drawConfig draws names that are likely to be long, to differ only at their
+// end, and to look like the names derived from each other.
+func drawConfig(t *rapid.T) *migrations.Config {
+	schema := rapid.SampledFrom([]string{"", "", "", "infra.", "public.", "Other."})
+	stem := rapid.SampledFrom([]string{"a", "Worker", "select", strings.Repeat("long", 13), strings.Repeat("l", 60)})
+	tail := rapid.OneOf(rapid.StringMatching(`[a-z]{3}`), rapid.StringMatching(`[a-z]{3}`), rapid.StringMatching(`[a-z]{3}`),
+		rapid.SampledFrom([]string{"", "_token", "_schema", "_pkey", "_id_seq", "_heartbeat_at_idx"}))
+	name := rapid.Custom(func(t *rapid.T) string {
+		if rapid.IntRange(0, 3).Draw(t, "default") == 0 {
+			return ""
+		}
+		return schema.Draw(t, "schema") + stem.Draw(t, "stem") + tail.Draw(t, "tail")
+	})
+	return &migrations.Config{
+		WorkerNodesTable:         name.Draw(t, "nodes"),
+		ConsumerAssignmentsTable: name.Draw(t, "assignments"),
+		ConsumerCheckpointsTable: name.Draw(t, "checkpoints"),
+		ConsumerGapSkipsTable:    name.Draw(t, "gapSkips"),
+		LeaderElectionTable:      name.Draw(t, "leader"),
+		EventsTable:              name.Draw(t, "events"),
+		AggregateHeadsTable:      name.Draw(t, "heads"),
+	}
+}
+
+var (
+	creates     = regexp.MustCompile(`(?:TABLE|INDEX) IF NOT EXISTS (?:("[^"]+")\.)?("[^"]+")(?: ON (?:("[^"]+")\.)?"[^"]+")?`)
+	constraints = regexp.MustCompile(`(?m)^    CONSTRAINT ("[^"]+")|^CREATE (?:UNLOGGED )?TABLE IF NOT EXISTS (?:("[^"]+")\.)?`)
+	quoted      = regexp.MustCompile(`"([^"]*)"`)
+)
+
+// created reads the names of what the text creates, with their schemas, from
+// the text alone.
+func created(text string) []string {
+	var all []string
+	for _, m := range creates.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1]+m[3]+"."+m[2])
+	}
+	schema := ""
+	for _, m := range constraints.FindAllStringSubmatch(text, -1) {
+		if m[1] == "" {
+			schema = m[2]
+		} else {
+			all = append(all, schema+"."+m[1])
+		}
+	}
+	return all
+}
+
+func TestNamesNeverMeet(t *testing.T) {
+	accepted := 0
+	rapid.Check(t, func(t *rapid.T) {
+		for _, c := range rapid.SliceOfN(rapid.Custom(drawConfig), 30, 30).Draw(t, "configurations") {
+			worker, err := migrations.SQL(c)
+			if err != nil {
+				continue
+			}
+			store, err := migrations.StoreSQL(c)
+			if err != nil {
+				t.Fatalf("SQL takes what StoreSQL refuses: %v", err)
+			}
+			accepted++
+			checkNames(t, worker+store)
+		}
+	})
+	if accepted < 300 {
+		t.Fatalf("only %d of the configurations drawn were accepted: the test shows little", accepted)
+	}
+}
+
+func checkNames(t *rapid.T, text string) {
+	names := created(text)
+	if len(names) != 27 { // 10 tables, 10 keys, 2 unique constraints, 5 indexes
+		t.Fatalf("found %d names: %q", len(names), names)
+	}
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] {
+			t.Fatalf("%s is created twice in\n%s", name, text)
+		}
+		seen[name] = true
+	}
+	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
+		if len(m[1]) > 63 {
+			t.Fatalf("%q has %d bytes", m[1], len(m[1]))
+		}
+	}
+}
+
+// The server takes the text of whatever is accepted, and has every table then.
+func TestAcceptedNamesRun(t *testing.T) {
+	d := pgtest.Empty(t)
+	accepted := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		c := drawConfig(rt)
+		worker, err := migrations.SQL(c)
+		if err != nil {
+			return
+		}
+		accepted++
+		store, err := migrations.StoreSQL(c)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		tx, err := d.DB.BeginTx(t.Context(), nil)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer tx.Rollback()
+		for _, text := range []string{store, worker, store, worker} {
+			if _, err := tx.ExecContext(t.Context(), text); err != nil {
+				rt.Fatalf("%v in\n%s", err, text)
+			}
+		}
+		if err := migrations.Check(t.Context(), tx, c); err != nil {
+			rt.Fatal(err)
+		}
+		var found int
+		const indexes = `SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid WHERE c.relkind = 'r' AND c.oid >= 16384`
+		if err := tx.QueryRowContext(t.Context(), indexes).Scan(&found); err != nil || found != 17 {
+			rt.Fatalf("%d indexes, %v; want 17", found, err)
+		}
+	})
+	if accepted < 10 {
+		t.Fatalf("only %d of the configurations drawn were accepted: the test shows little", accepted)
+	}
+}
+
+func TestNamesThatMeetAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		config migrations.Config
+		says   []string
+	}{
+		{migrations.Config{WorkerNodesTable: "x", ConsumerGapSkipsTable: "x"}, []string{`table "x"`}},
+		{migrations.Config{WorkerNodesTable: "x", ConsumerGapSkipsTable: "X"}, []string{`table "x"`}},
+		{migrations.Config{WorkerNodesTable: "consumer_checkpoints"}, []string{`table "consumer_checkpoints"`}},
+		{migrations.Config{WorkerNodesTable: "consumer_checkpoints_token"}, []string{`table "consumer_checkpoints_token"`}},
+		{migrations.Config{EventsTable: "consumer_checkpoints_schema"}, []string{`table "consumer_checkpoints_schema"`}},
+		{migrations.Config{EventsTable: "infra.worker_nodes"}, []string{`table "infra.worker_nodes"`, `table "worker_nodes"`, "schema"}},
+		{migrations.Config{EventsTable: "worker_nodes_pkey"}, []string{`primary key of "worker_nodes"`}},
+		{migrations.Config{EventsTable: "worker_nodes_heartbeat_at_idx"}, []string{`index of "worker_nodes"`}},
+		{migrations.Config{AggregateHeadsTable: "events_event_id_key"}, []string{`unique constraint of "events"`}},
+		{migrations.Config{AggregateHeadsTable: "events_global_position_seq"}, []string{`sequence of "events"`}},
+	} {
+		_, err := migrations.SQL(&c.config)
+		if err == nil {
+			t.Errorf("%+v was accepted", c.config)
+			continue
+		}
+		for _, want := range c.says {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: %q does not say %q", c.config, err, want)
+			}
+		}
+	}
+	if _, err := migrations.SQL(&migrations.Config{WorkerNodesTable: "a.x", ConsumerGapSkipsTable: "b.x"}); err != nil {
+		t.Errorf("equal names in different schemas: %v", err)
+	}
+}
+
+func TestHostileNamesAreRefused(t *testing.T) {
+	for field, set := range map[string]func(*migrations.Config, string){
+		"WorkerNodesTable":         func(c *migrations.Config, s string) { c.WorkerNodesTable = s },
+		"ConsumerAssignmentsTable": func(c *migrations.Config, s string) { c.ConsumerAssignmentsTable = s },
+		"ConsumerCheckpointsTable": func(c *migrations.Config, s string) { c.ConsumerCheckpointsTable = s },
+		"ConsumerGapSkipsTable":    func(c *migrations.Config, s string) { c.ConsumerGapSkipsTable = s },
+		"LeaderElectionTable":      func(c *migrations.Config, s string) { c.LeaderElectionTable = s },
+		"EventsTable":              func(c *migrations.Config, s string) { c.EventsTable = s },
+		"AggregateHeadsTable":      func(c *migrations.Config, s string) { c.AggregateHeadsTable = s },
+	} {
+		for _, name := range []string{`x"; DROP TABLE events; --`, "a.b.c", "x y", "x;", "x\n", ".x", "x.", strings.Repeat("x", 64)} {
+			var c migrations.Config
+			set(&c, name)
+			for what, f := range map[string]func(*migrations.Config) (string, error){"SQL": migrations.SQL, "StoreSQL": migrations.StoreSQL} {
+				text, err := f(&c)
+				if err == nil || text != "" || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
+					t.Errorf("%s with %s = %q: %q, %v; want an error that names both", what, field, name, text, err)
+				}
+			}
+		}
+	}
+	long := strings.Repeat("x", 60)
+	if _, err := migrations.SQL(&migrations.Config{ConsumerCheckpointsTable: long}); err == nil || !strings.Contains(err.Error(), "ConsumerCheckpointsTable") {
+		t.Errorf("a checkpoints table that leaves no room for %q: %v", "_schema", err)
+	}
+}
