@@ -1,0 +1,66 @@
+package frontier
+
+import "slices"
+
+// doubt is a range of positions that were missing when a fence closed, and
+// the holders that may own some of them. Its owners are shared with other
+// doubts: never modified in place.
+type doubt struct {
+	Span
+	owners []*holder
+}
+
+// doubts are ascending and disjoint. They end with their owners: a position
+// appears only when its owner ends.
+type doubts struct {
+	all   []doubt
+	spans []Span // of all, shared with published Values: never modified in place
+}
+
+func (d *doubts) published() []Span { return d.spans[:len(d.spans):len(d.spans)] }
+
+// add puts a missing range above all others in doubt, as far as the owners
+// may own it.
+func (d *doubts) add(missing Span, owners []*holder) {
+	for _, piece := range attribute(missing, owners) {
+		d.all = append(d.all, piece)
+		d.spans = append(d.spans, piece.Span)
+	}
+}
+
+// join adds possible owners to every doubt.
+func (d *doubts) join(owners []*holder) {
+	for i := range d.all {
+		d.all[i].owners = slices.Concat(d.all[i].owners, owners)
+	}
+}
+
+// review drops owners that ended or were narrowed, and the doubts that have
+// none left: they are void, or visible to later snapshots.
+func (d *doubts) review() {
+	old := *d
+	*d = doubts{}
+	for _, o := range old.all {
+		d.add(o.Span, o.owners)
+	}
+}
+
+// attribute cuts a range where the reach of an owner ends, and leaves out what
+// nobody may own.
+func attribute(s Span, owners []*holder) []doubt {
+	living := owners
+	if slices.ContainsFunc(owners, func(h *holder) bool { return !h.mayOwnAbove(s.First - 1) }) {
+		living = slices.DeleteFunc(slices.Clone(owners), func(h *holder) bool { return !h.mayOwnAbove(s.First - 1) })
+	}
+	if len(living) == 0 {
+		return nil
+	}
+	first := doubt{s, living}
+	for _, h := range living {
+		first.Last = min(first.Last, h.reach())
+	}
+	if first.Last == s.Last {
+		return []doubt{first}
+	}
+	return append([]doubt{first}, attribute(Span{first.Last + 1, s.Last}, living)...)
+}

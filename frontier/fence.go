@@ -1,0 +1,217 @@
+package frontier
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxFences: one that is waited for, and one that gathers what came after.
+const maxFences = 2
+
+// sighting is a holder as one scan showed it.
+type sighting struct {
+	ID          string  `json:"id"`            // virtualtransaction
+	PID         int     `json:"pid"`           // 0: prepared
+	IdleSince   string  `json:"idle_since"`    // state_change of a client backend that is idle in transaction, else empty
+	State       string  `json:"state"`         // empty: not visible to this role
+	Application string  `json:"application"`   // application_name
+	GID         string  `json:"gid"`           // of a prepared transaction
+	Age         float64 `json:"age,omitempty"` // of the transaction, in seconds; 0: not visible
+}
+
+// holder is a transaction that holds the lock and may own positions that are
+// missing. The machine's fences and doubts share it.
+type holder struct {
+	sighting
+	ended bool
+	stale bool // held a fence open for too long; it delays no other
+
+	// While it stays idle it owns nothing above last: see narrow.
+	last     int64
+	haveLast bool
+	narrowed bool // a scan after last was read still showed it idle since then
+}
+
+// reach is the highest position that the holder may own, of those that were
+// drawn before the latest scan.
+func (h *holder) reach() int64 {
+	if h.narrowed {
+		return h.last
+	}
+	return math.MaxInt64
+}
+
+func (h *holder) mayOwnAbove(position int64) bool { return !h.ended && h.reach() > position }
+
+// observe takes what the latest scan shows. The holder is narrowed if it ran
+// nothing since the scan before last was read: then all that it owns was
+// drawn before that, and is not above last. Anything else discards last.
+func (h *holder) observe(s sighting) (news bool) {
+	same := s.IdleSince != "" && s.IdleSince == h.IdleSince
+	h.sighting = s
+	if !same {
+		h.haveLast, h.narrowed = false, false
+		return false
+	}
+	news = h.haveLast && !h.narrowed
+	h.narrowed = h.haveLast
+	return news
+}
+
+// fence proves, once its holders have ended, that everything missing up to h
+// is void: whoever drew a position up to h was among them.
+type fence struct {
+	h       int64 // visible before the scan that found the holders
+	holders []*holder
+	opened  time.Time
+}
+
+// owners are the holders that may still own something in (safe, f.h].
+func (f *fence) owners(safe int64) []*holder {
+	var owners []*holder
+	for _, h := range f.holders {
+		if h.mayOwnAbove(safe) {
+			owners = append(owners, h)
+		}
+	}
+	return owners
+}
+
+// narrow notes the sequence's last value, read after the latest scan, for
+// those that it showed idle.
+func (m *machine) narrow(last int64) {
+	if !m.rules.named {
+		return
+	}
+	for _, h := range m.holders {
+		if h.IdleSince != "" && !h.haveLast {
+			h.last, h.haveLast = last, true
+		}
+	}
+}
+
+// meet compares the holders that a scan shows with those of the scan before.
+func (m *machine) meet(shown []sighting) {
+	seen := make(map[string]*holder, len(shown))
+	var renamed []*holder
+	news := false
+	for _, s := range shown {
+		h := m.holders[s.ID]
+		if h == nil {
+			h = &holder{}
+			if s.PID == 0 && unnumbered(s.ID) {
+				renamed = append(renamed, h)
+			}
+		}
+		if _, twice := seen[s.ID]; !twice {
+			news = h.observe(s) || news
+		}
+		seen[s.ID] = h
+	}
+	for id, h := range m.holders {
+		if seen[id] == nil {
+			h.ended, news = true, true
+		}
+	}
+	m.holders = seen
+	if len(renamed) > 0 {
+		for _, f := range m.fences {
+			f.holders = append(f.holders, renamed...)
+		}
+		m.doubts.join(renamed)
+	}
+	if news {
+		m.doubts.review()
+	}
+}
+
+// unnumbered tells that the transaction was prepared on a server that gives
+// it another virtualtransaction then (before 13.5 and 14.1). It may be any of
+// the holders that are gone, and takes the place of all.
+func unnumbered(id string) bool { return strings.HasPrefix(id, "-1/") }
+
+// open opens a fence for what is missing below the head. The head was read
+// before the scan that the holders stem from.
+func (m *machine) open(now time.Time) {
+	newest := m.safe
+	if n := len(m.fences); n > 0 {
+		newest = max(newest, m.fences[n-1].h)
+	}
+	if m.head <= newest || len(m.fences) == maxFences {
+		return
+	}
+	f := &fence{h: m.head, opened: now}
+	for _, h := range m.holders {
+		f.holders = append(f.holders, h)
+		if m.first && h.Age >= m.rules.staleAfter.Seconds() {
+			m.turn(h)
+		}
+	}
+	m.first = false
+	m.fences = append(m.fences, f)
+}
+
+// age makes the holders stale that keep a fence open for too long.
+func (m *machine) age(now time.Time) {
+	for _, f := range m.fences {
+		if now.Sub(f.opened) < m.rules.staleAfter {
+			continue
+		}
+		for _, h := range f.owners(m.safe) {
+			m.turn(h)
+		}
+	}
+}
+
+func (m *machine) turn(h *holder) {
+	if !h.stale {
+		h.stale = true
+		m.turned = append(m.turned, h)
+	}
+}
+
+// close closes fences, the oldest first, as far as possible without a look
+// at what is missing.
+func (m *machine) close() {
+	m.closing = false
+	for len(m.fences) > 0 {
+		f := m.fences[0]
+		if f.h > m.safe {
+			owners := f.owners(m.safe)
+			if slices.ContainsFunc(owners, m.waitsFor) {
+				return
+			}
+			if len(owners) > 0 {
+				m.closing = true
+				return
+			}
+			m.advance(f.h)
+		}
+		m.fences = m.fences[1:]
+	}
+}
+
+func (m *machine) waitsFor(h *holder) bool { return m.rules.policy == Wait || !h.stale }
+
+// pass closes the oldest fence over doubts, as far as a look in a later
+// snapshot reaches: what it misses belongs to a stale holder or is void.
+func (m *machine) pass(r tailRead) {
+	f := m.fences[0]
+	limit := min(f.h, m.head-m.rules.harborLag)
+	to := limit
+	if r.full {
+		to = min(to, r.runs[len(r.runs)-1].Last)
+	}
+	if to > m.safe {
+		owners := f.owners(m.safe)
+		for _, gap := range missing(r.runs, m.safe, to) {
+			m.doubts.add(gap, owners)
+		}
+		m.safe = to
+	}
+	if to == limit {
+		m.fences = m.fences[1:]
+	}
+}

@@ -1,0 +1,173 @@
+package frontier
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Policy is what happens to positions whose transaction stays open.
+type Policy int
+
+const (
+	// SkipStale goes on past a transaction that has held a fence open for
+	// StaleAfter. Positions that it may own are published as doubts.
+	SkipStale Policy = iota
+	// Wait waits for every transaction, however long: strict global order.
+	Wait
+)
+
+// Span is a range of positions, both ends included.
+type Span struct{ First, Last int64 }
+
+// Value is what is known about the log. It is immutable.
+type Value struct {
+	// Token names the life of the server in which the rest was found out.
+	// After a crash or a promotion, positions may be issued again: there is
+	// another token then, and what was found out under the old one is worth
+	// nothing. Empty before the first publication.
+	Token string
+	// Settled: every position up to it is visible to new snapshots, or void.
+	Settled int64
+	// Safe is how far consumers may advance. What is missing up to it, in a
+	// snapshot taken after the Value, is in doubt if a doubt covers it, and
+	// void otherwise.
+	Safe int64
+	// Doubts are ascending and disjoint. Do not modify.
+	Doubts []Span
+}
+
+// Config is what a Frontier needs.
+type Config struct {
+	DB             *sql.DB
+	Log            store.Log   // preferably a store.SequenceNamer
+	Token, Settled ident.Table // see package migrations
+
+	Policy     Policy
+	StaleAfter time.Duration // after it a transaction that holds a fence open is stale
+	// HarborLag is how many positions Safe stays behind the head while there
+	// are doubts.
+	HarborLag int64
+	Interval  time.Duration // between two looks while nothing happens
+	Logger    store.Logger  // nil: nothing is logged
+}
+
+// Frontier keeps a Value up to date while it runs.
+type Frontier struct {
+	cfg Config
+
+	value   atomic.Pointer[Value]
+	blocked atomic.Pointer[[]Holder]
+	wake    chan struct{}
+
+	mu      sync.Mutex
+	changed chan struct{} // closed at the next publication
+}
+
+// New returns a Frontier that is not running yet.
+func New(cfg Config) *Frontier {
+	if cfg.Logger == nil {
+		cfg.Logger = store.NoOpLogger{}
+	}
+	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+	f.value.Store(&Value{})
+	f.blocked.Store(&[]Holder{})
+	return f
+}
+
+// Value returns what was published last, the zero Value before that. It never
+// returns nil.
+func (f *Frontier) Value() *Value { return f.value.Load() }
+
+// Blocked returns the transactions that hold the frontier back or keep
+// positions in doubt, as the latest look at the locks showed them.
+func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
+
+// Changed returns a channel that is closed at the next publication. Take it,
+// then look at Value, then wait for it: so no change is missed.
+func (f *Frontier) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// Wake makes the frontier look now. It never blocks; wakeups coalesce.
+func (f *Frontier) Wake() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *Frontier) publish(v *Value) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.value.Store(v)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// Run keeps the Value up to date until ctx ends, then returns nil. It pins
+// one connection of the pool. When that, or the database, fails, Run forgets
+// everything but the published Value, which stays true under its token, and
+// tries again with backoff. It returns an error only if the Config cannot
+// work.
+func (f *Frontier) Run(ctx context.Context) error {
+	if err := f.cfg.validate(); err != nil {
+		return err
+	}
+	for failures := 0; ; {
+		err := f.live(ctx, func() { failures = 0 })
+		if ctx.Err() != nil {
+			return nil
+		}
+		failures++
+		f.blocked.Store(&[]Holder{})
+		f.cfg.Logger.Error(ctx, "frontier interrupted, will start anew", "error", err, "failures", failures)
+		if !backoff.Sleep(ctx, backoff.Infrastructure(failures)) {
+			return nil
+		}
+	}
+}
+
+// live runs one session until it fails or ctx ends. It calls healthy when
+// the session has learned what only an intact one can.
+func (f *Frontier) live(ctx context.Context, healthy func()) error {
+	s, err := f.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for s.Wait(ctx) {
+		if err := s.Step(ctx); err != nil {
+			return err
+		}
+		if s.machine.started() {
+			healthy()
+		}
+	}
+	return ctx.Err()
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.DB == nil:
+		return errors.New("frontier: Config.DB is nil, it takes a *sql.DB")
+	case c.Log == nil:
+		return errors.New("frontier: Config.Log is nil, it takes the event store")
+	case c.Token.Name == "" || c.Settled.Name == "":
+		return errors.New("frontier: Config.Token and Config.Settled must name tables")
+	case c.Interval <= 0 || c.StaleAfter <= 0:
+		return errors.New("frontier: Config.Interval and Config.StaleAfter must be above 0")
+	case c.HarborLag < 0:
+		return errors.New("frontier: Config.HarborLag must not be below 0")
+	}
+	return nil
+}

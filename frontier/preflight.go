@@ -1,0 +1,248 @@
+package frontier
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+// What can be wrong with the database. Preflight wraps each in a SetupError.
+var (
+	ErrServerVersion   = errors.New("the server is too old")
+	ErrInRecovery      = errors.New("the server is in recovery")
+	ErrTableNotFound   = errors.New("a table is missing")
+	ErrColumnNotFound  = errors.New("the position column is missing")
+	ErrNoPrivilege     = errors.New("a privilege is missing")
+	ErrRowSecurity     = errors.New("row-level security hides rows of the log")
+	ErrSequenceUnknown = errors.New("the sequence behind the positions cannot be found")
+	ErrSequenceCache   = errors.New("the sequence's cache is not 1")
+	ErrSequenceStep    = errors.New("the sequence's increment is not 1")
+	ErrSequenceCycle   = errors.New("the sequence cycles")
+	ErrSequenceBehind  = errors.New("the log has positions above its sequence")
+	ErrLogReplaced     = errors.New("the log's table or sequence was replaced")
+)
+
+// SetupError tells what in the database takes the ground from under the
+// frontier's proof, and what to do about it.
+type SetupError struct {
+	Err    error // one of the Err variables of this package
+	Detail string
+	Remedy string
+}
+
+func (e *SetupError) Error() string {
+	return fmt.Sprintf("frontier: %v: %s; %s", e.Err, e.Detail, e.Remedy)
+}
+
+// Unwrap gives Err.
+func (e *SetupError) Unwrap() error { return e.Err }
+
+func setupError(err error, remedy, detail string, args ...any) error {
+	return &SetupError{Err: err, Detail: fmt.Sprintf(detail, args...), Remedy: remedy}
+}
+
+const oldestServer = 13
+
+// origin is where positions come from, as it was found at the start of a
+// session. Its names are qualified and quoted.
+type origin struct {
+	database int64 // oid
+	named    bool  // the rest is known
+
+	table, column string
+	tableOID      int64
+
+	sequence    string
+	sequenceOID int64
+	// file is the sequence's file node. RESTART, by TRUNCATE too, gives it
+	// another.
+	file int64
+}
+
+// key names the log in the settled row. With the sequence's file in it, a row
+// from before a RESTART is not taken for true.
+func (o origin) key() int64 { return o.sequenceOID<<32 | o.file }
+
+// Preflight looks whether the frontier can work: server, tables, privileges,
+// and the sequence behind the positions. The error is a *SetupError if it
+// cannot.
+func (f *Frontier) Preflight(ctx context.Context) error {
+	if err := f.cfg.validate(); err != nil {
+		return err
+	}
+	_, err := f.cfg.resolve(ctx, f.cfg.DB)
+	return err
+}
+
+// resolve finds out where the log's positions come from, and refuses what the
+// proof does not hold for.
+func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
+	var o origin
+	if err := o.checkServer(ctx, q); err != nil {
+		return o, err
+	}
+	for _, t := range []ident.Table{c.Token, c.Settled} {
+		if err := checkOwnTable(ctx, q, t); err != nil {
+			return o, err
+		}
+	}
+	named, ok := c.Log.(store.SequenceNamer)
+	if !ok {
+		return o, nil
+	}
+	table, column := named.PositionColumn()
+	if err := o.findColumn(ctx, q, table, column); err != nil {
+		return o, err
+	}
+	o.named = true
+	return o, o.findSequence(ctx, q)
+}
+
+func (o *origin) checkServer(ctx context.Context, q store.Querier) error {
+	var version int
+	var recovering, locks bool
+	err := q.QueryRowContext(ctx, `
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+	has_table_privilege('pg_catalog.pg_locks', 'SELECT'),
+	(SELECT oid::bigint FROM pg_database WHERE datname = current_database())`).Scan(&version, &recovering, &locks, &o.database)
+	switch {
+	case err != nil:
+		return fmt.Errorf("frontier: ask the server for its version and role: %w", err)
+	case version < oldestServer*10_000:
+		return setupError(ErrServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "it is PostgreSQL %d.%d", version/10_000, version%10_000)
+	case recovering:
+		return setupError(ErrInRecovery, "connect to the primary", "the locks on the log's sequence do not show on a replica")
+	case !locks:
+		return setupError(ErrNoPrivilege, "GRANT SELECT ON pg_catalog.pg_locks to it", "this role may not read pg_locks")
+	}
+	return nil
+}
+
+func checkOwnTable(ctx context.Context, q store.Querier, t ident.Table) error {
+	var found, allowed bool
+	err := q.QueryRowContext(ctx, `
+SELECT oid IS NOT NULL, coalesce(has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE'), false)
+FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &allowed)
+	switch {
+	case err != nil:
+		return fmt.Errorf("frontier: look for table %s: %w", t, err)
+	case !found:
+		return setupError(ErrTableNotFound, "apply the migrations (migrations.Apply or cmd/migrate-gen)", "there is no table %s", t)
+	case !allowed:
+		return setupError(ErrNoPrivilege, "GRANT SELECT, INSERT, UPDATE ON "+t.SQL()+" to it", "this role may not read and write table %s", t)
+	}
+	return nil
+}
+
+// findColumn resolves the table and column that the store names.
+func (o *origin) findColumn(ctx context.Context, q store.Querier, table, column string) error {
+	var attribute sql.NullString
+	var hidden, allowed bool
+	err := q.QueryRowContext(ctx, `
+SELECT c.oid::bigint, quote_ident(n.nspname) || '.' || quote_ident(c.relname), row_security_active(c.oid),
+	quote_ident(a.attname), coalesce(has_column_privilege(c.oid, a.attnum, 'SELECT'), false)
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = (parse_ident($2::text))[1]
+WHERE c.oid = to_regclass($1::text)`, table, column).Scan(&o.tableOID, &o.table, &hidden, &attribute, &allowed)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return setupError(ErrTableNotFound, "create it, or correct the name that the event store gives", "there is no table %s", table)
+	case err != nil:
+		return fmt.Errorf("frontier: look for column %s of table %s: %w", column, table, err)
+	case !attribute.Valid:
+		return setupError(ErrColumnNotFound, "correct the name that the event store gives", "table %s has no column %s", o.table, column)
+	case hidden:
+		return rowSecurityError(o.table)
+	case !allowed:
+		return setupError(ErrNoPrivilege, "GRANT SELECT ON "+o.table+" to it", "this role may not read table %s", o.table)
+	}
+	o.column = attribute.String
+	return nil
+}
+
+func rowSecurityError(table string) error {
+	return setupError(ErrRowSecurity, "use a role with BYPASSRLS, or disable row-level security on the table",
+		"row-level security of table %s applies to this role, and rows that it cannot see would be taken for void", table)
+}
+
+// findSequence finds the sequence that the column's default draws from: the
+// one that the default refers to, else the one that the column owns (serial
+// by a function, or identity).
+func (o *origin) findSequence(ctx context.Context, q store.Querier) error {
+	var drawn, owned sql.NullInt64
+	var candidates int
+	err := q.QueryRowContext(ctx, `
+WITH col AS (
+	SELECT attrelid, attnum FROM pg_attribute WHERE attrelid = $1::bigint::oid AND quote_ident(attname) = $2::text
+), drawn AS (
+	SELECT DISTINCT s.oid
+	FROM col
+	JOIN pg_attrdef AS def ON def.adrelid = col.attrelid AND def.adnum = col.attnum
+	JOIN pg_depend AS dep ON dep.classid = 'pg_attrdef'::regclass AND dep.objid = def.oid AND dep.refclassid = 'pg_class'::regclass
+	JOIN pg_class AS s ON s.oid = dep.refobjid AND s.relkind = 'S'
+), owned AS (
+	SELECT s.oid
+	FROM col
+	JOIN pg_depend AS dep ON dep.refclassid = 'pg_class'::regclass AND dep.refobjid = col.attrelid AND dep.refobjsubid = col.attnum
+		AND dep.classid = 'pg_class'::regclass AND dep.deptype IN ('a', 'i')
+	JOIN pg_class AS s ON s.oid = dep.objid AND s.relkind = 'S'
+)
+SELECT (SELECT min(oid)::bigint FROM drawn), (SELECT count(*)::int FROM drawn), (SELECT min(oid)::bigint FROM owned)`,
+		o.tableOID, o.column).Scan(&drawn, &candidates, &owned)
+	switch {
+	case err != nil:
+		return fmt.Errorf("frontier: look for the sequence of %s.%s: %w", o.table, o.column, err)
+	case candidates > 1:
+		return setupError(ErrSequenceUnknown, "let the default draw from one sequence", "the default of %s.%s draws from %d sequences", o.table, o.column, candidates)
+	case drawn.Valid:
+		o.sequenceOID = drawn.Int64
+	case owned.Valid:
+		o.sequenceOID = owned.Int64
+	default:
+		return setupError(ErrSequenceUnknown, "make it serial or identity, or give it the default nextval('...')", "%s.%s has no default that draws from a sequence", o.table, o.column)
+	}
+	return o.readSequence(ctx, q)
+}
+
+func (o *origin) readSequence(ctx context.Context, q store.Querier) error {
+	var s settings
+	var readable bool
+	err := q.QueryRowContext(ctx, `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), coalesce(pg_relation_filenode(c.oid), 0)::bigint,
+	has_sequence_privilege(c.oid, 'SELECT'), s.seqcache, s.seqincrement, s.seqcycle
+FROM pg_sequence AS s
+JOIN pg_class AS c ON c.oid = s.seqrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &readable, &s.cache, &s.increment, &s.cycle)
+	switch {
+	case err != nil:
+		return fmt.Errorf("frontier: read the settings of the sequence of %s.%s: %w", o.table, o.column, err)
+	case !readable:
+		return setupError(ErrNoPrivilege, "GRANT SELECT ON SEQUENCE "+o.sequence+" to it", "this role may not read sequence %s", o.sequence)
+	}
+	return s.check(o.sequence)
+}
+
+// settings of a sequence that the proof depends on.
+type settings struct {
+	cache, increment int64
+	cycle            bool
+}
+
+func (s settings) check(sequence string) error {
+	switch {
+	case s.cache != 1:
+		return setupError(ErrSequenceCache, "ALTER SEQUENCE "+sequence+" CACHE 1, then let the sessions that append reconnect",
+			"sequence %s has cache %d, so that a session can use a position long after it drew it", sequence, s.cache)
+	case s.increment != 1:
+		return setupError(ErrSequenceStep, "ALTER SEQUENCE "+sequence+" INCREMENT 1", "sequence %s has increment %d", sequence, s.increment)
+	case s.cycle:
+		return setupError(ErrSequenceCycle, "ALTER SEQUENCE "+sequence+" NO CYCLE", "sequence %s would issue positions again", sequence)
+	}
+	return nil
+}

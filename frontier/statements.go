@@ -1,0 +1,96 @@
+package frontier
+
+import "github.com/pgfrontier/worker/internal/ident"
+
+// statements is the SQL of one session. Every read of a log whose sequence is
+// known returns the token, from the same snapshot, and what identifies table
+// and sequence: $1 is the database's oid, $2 the table's name.
+type statements struct {
+	start, plant, place, tail, head, scan, raise string
+	token                                        string // of a log whose sequence is not known, after each read
+}
+
+// holdersAs gathers the holders of one scan as JSON: one moment of pg_locks,
+// with what pg_stat_activity and pg_prepared_xacts know about them. It needs
+// a CTE "holders" (vx, pid, xid).
+const holdersAs = `
+(SELECT coalesce(json_agg(json_build_object(
+	'id', h.vx,
+	'pid', coalesce(h.pid, 0),
+	'idle_since', CASE WHEN a.backend_type = 'client backend' AND a.state = 'idle in transaction' THEN a.state_change::text ELSE '' END,
+	'state', coalesce(a.state, ''),
+	'application', coalesce(a.application_name, ''),
+	'gid', coalesce(p.gid, ''),
+	'age', coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)), 0)
+)), '[]')::text
+FROM holders AS h
+LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
+LEFT JOIN pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction = h.xid`
+
+func (o origin) statements(token, settled ident.Table) statements {
+	s := statements{
+		plant: `
+INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2::uuid, $1::bigint::oid)
+ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`,
+		token: `SELECT ` + tokenOf(token),
+	}
+	if !o.named {
+		s.scan = scanEverything
+		return s
+	}
+	const replaced = `coalesce(to_regclass($2::text)::oid::bigint, 0), s.tableoid::bigint, coalesce(pg_relation_filenode(s.tableoid), 0)::bigint`
+	common := `SELECT ` + tokenOf(token) + `, ` + replaced + `, s.last_value, `
+	s.start = common + `coalesce((SELECT settled FROM ` + settled.SQL() + ` WHERE log = $3::bigint), -1) FROM ` + o.sequence + ` AS s`
+	s.tail = common + `
+coalesce((SELECT string_agg(p::text, ',' ORDER BY p) FROM (
+	SELECT ` + o.column + ` AS p FROM ` + o.table + ` WHERE ` + o.column + ` > $3::bigint ORDER BY ` + o.column + ` LIMIT $4::int) AS tail), '')
+FROM ` + o.sequence + ` AS s`
+	s.head = common + `coalesce((SELECT max(` + o.column + `) FROM ` + o.table + `), 0) FROM ` + o.sequence + ` AS s`
+	s.scan = `
+WITH locks AS MATERIALIZED (
+	SELECT locktype, virtualtransaction AS vx, pid, transactionid AS xid
+	FROM pg_locks
+	WHERE granted AND (
+		locktype = 'relation' AND database = $1::bigint::oid AND relation = $3::bigint::oid AND mode = 'RowExclusiveLock'
+		OR locktype = 'transactionid' AND pid IS NULL)
+), holders AS (
+	SELECT DISTINCT l.vx, l.pid, x.xid
+	FROM locks AS l LEFT JOIN locks AS x ON l.pid IS NULL AND x.locktype = 'transactionid' AND x.vx = l.vx
+	WHERE l.locktype = 'relation'
+)
+` + common + `row_security_active(to_regclass($2::text)::oid), q.seqcache, q.seqincrement, q.seqcycle, ` + holdersAs + `)
+FROM ` + o.sequence + ` AS s JOIN pg_sequence AS q ON q.seqrelid = s.tableoid`
+	s.place = `
+INSERT INTO ` + settled.SQL() + ` AS t (log, settled) VALUES ($1::bigint, 0)
+ON CONFLICT (log) DO UPDATE SET settled = 0, updated_at = clock_timestamp() WHERE t.settled > $2::bigint`
+	// SKIP LOCKED: whoever else raises the row does it no worse, and a row
+	// that somebody holds must not hold up the frontier.
+	s.raise = `
+UPDATE ` + settled.SQL() + ` SET settled = greatest(settled, $2::bigint), updated_at = clock_timestamp()
+WHERE log = (
+	SELECT log FROM ` + settled.SQL() + `
+	WHERE log = $1::bigint AND settled < $2::bigint AND EXISTS (SELECT FROM ` + token.SQL() + ` WHERE token = $3::uuid)
+	FOR UPDATE SKIP LOCKED)`
+	return s
+}
+
+// tokenOf reads the token, empty if there is none that was made here: dumps
+// copy the table.
+func tokenOf(token ident.Table) string {
+	return `coalesce((SELECT token::text FROM ` + token.SQL() + ` WHERE database = $1::bigint::oid), '')`
+}
+
+// scanEverything takes every running transaction for a holder: virtualxid
+// locks, and for the prepared ones, which have none, transactionid locks. What
+// is known to be in another database, or to be autovacuum, cannot append.
+const scanEverything = `
+WITH holders AS MATERIALIZED (
+	SELECT DISTINCT virtualtransaction AS vx, pid, transactionid AS xid
+	FROM pg_locks
+	WHERE granted AND (
+		locktype = 'virtualxid' AND pid <> pg_backend_pid()
+		OR locktype = 'transactionid' AND pid IS NULL)
+)
+SELECT ` + holdersAs + `
+WHERE coalesce(a.datid = $1::bigint::oid, p.database = current_database(), true)
+	AND a.backend_type IS DISTINCT FROM 'autovacuum worker')`
