@@ -113,9 +113,8 @@ const (
 //     is at $1 + n, and downwards from the last one likewise. Where nothing is
 //     missing, nothing of it is executed.
 //
-// The rows of the page are fetched one by one: LIMIT 1 keeps the planner from
-// a join that would read the whole table. The first row of the answer holds
-// through, missing, first and last, the others an event each.
+// The first row of the answer holds through, missing, first and last, each
+// further one an event.
 const scopedSQL = `WITH page AS MATERIALIZED (
     SELECT p.global_position
       FROM unnest($3::text[]) AS t (name)
@@ -161,6 +160,5 @@ SELECT h.through, h.missing, h.first, h.last, {columns}
                COALESCE(g.last, $1::bigint + t.missing) AS last
           FROM tally AS t CROSS JOIN gap AS g) AS h
   FULL JOIN (
-       SELECT e.* FROM page AS p CROSS JOIN LATERAL (
-              SELECT * FROM {events} AS e WHERE e.global_position = p.global_position LIMIT 1) AS e) AS e ON false
+       SELECT e.* FROM page AS p JOIN {events} AS e ON e.global_position = p.global_position) AS e ON false
  ORDER BY e.global_position NULLS FIRST`

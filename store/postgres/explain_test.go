@@ -1,0 +1,122 @@
+package postgres
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// planNode is a node of EXPLAIN (FORMAT JSON).
+type planNode struct {
+	Type    string  `json:"Node Type"`
+	Rows    float64 `json:"Actual Rows"`
+	Loops   float64 `json:"Actual Loops"`
+	Removed float64 `json:"Rows Removed by Filter"`
+	Plans   []planNode
+}
+
+func (n planNode) walk(f func(planNode)) {
+	f(n)
+	for _, child := range n.Plans {
+		child.walk(f)
+	}
+}
+
+// explain executes a statement of the store, prepared as drivers do, and
+// returns what was done.
+func explain(t *testing.T, conn *sql.Conn, planCacheMode, text, args string) (root planNode, plan string) {
+	t.Helper()
+	for _, statement := range []string{`SET plan_cache_mode = ` + planCacheMode, `PREPARE p AS ` + text} {
+		if _, err := conn.ExecContext(t.Context(), statement); err != nil {
+			t.Fatalf("%v\nin: %s", err, statement)
+		}
+	}
+	if err := conn.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE p `+args).Scan(&plan); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), `DEALLOCATE p`); err != nil {
+		t.Fatal(err)
+	}
+	var plans []struct{ Plan planNode }
+	if err := json.Unmarshal([]byte(plan), &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan, plan
+}
+
+// On a large table every read visits what it returns, or what its answer
+// counts, and drops nothing: whatever the planner knows of the table, whether
+// it plans for the arguments or for any, whether a type is rare, frequent or
+// unknown.
+func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `ALTER TABLE events SET (autovacuum_enabled = off)`)
+	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		SELECT i, CASE WHEN i % 100 = 7 THEN 'rare' WHEN i % 2 = 0 THEN 'hot' ELSE 'other' END,
+		       (i / 10)::text, i % 10 + 1, gen_random_uuid(), 'Happened', convert_to(repeat('x', 200), 'UTF8')
+		  FROM generate_series(1, 100000) AS i WHERE i % 1000 <> 500`)
+	conn, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+
+	s := NewStore(DefaultStoreConfig()).sql
+	reads := []struct {
+		name, text, args string
+		rows             float64 // at most, in scans
+		complete         bool    // no position is missing
+	}{
+		{"events from the beginning", s.read, `(0, 100)`, 100, false},
+		{"events from the middle", s.read, `(50000, 1000)`, 1000, false},
+		{"events at the head", s.read, `(99990, 10000)`, 10, false},
+		{"latest", s.latest, ``, 1, false},
+		{"stream", s.stream, `('hot', '700', 1, 9223372036854775807)`, 5, false},
+		{"scoped, rare", s.scoped, `(1000, 100000, '{rare}', 100)`, 100 + 100 + 3*10_000, false},
+		{"scoped, frequent", s.scoped, `(1000, 100000, '{hot}', 100)`, 100 + 100 + 201, true},
+		{"scoped, two types", s.scoped, `(1000, 100000, '{hot,rare}', 1000)`, 2000 + 1000 + 3*2001, false},
+		{"scoped, all types", s.scoped, `(1000, 100000, '{hot,rare,other}', 100)`, 300 + 100 + 101, true},
+		{"scoped, no such type", s.scoped, `(501, 1499, '{none}', 100)`, 998, true},
+		{"scoped, no such type, far", s.scoped, `(0, 100000, '{none}', 100)`, 3 * 100_000, false},
+		{"scoped, at the head", s.scoped, `(99990, 100000, '{hot}', 100)`, 5 + 5 + 10, true},
+	}
+	for _, knowledge := range []string{``, `ANALYZE events`, `VACUUM (ANALYZE) events`} {
+		if knowledge != `` {
+			d.Exec(t, knowledge)
+		}
+		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			for _, r := range reads {
+				root, plan := explain(t, conn, mode, r.text, r.args)
+				if complaint := judge(root, r.rows, r.complete); complaint != "" {
+					t.Errorf("%s, %s, after %q: %s\n%s", r.name, mode, knowledge, complaint, plan)
+				}
+			}
+		}
+	}
+}
+
+// judge returns what is wrong with an executed plan.
+func judge(root planNode, most float64, complete bool) (complaint string) {
+	visited := 0.0
+	root.walk(func(n planNode) {
+		switch {
+		case strings.HasPrefix(n.Type, "Index"), n.Type == "Bitmap Heap Scan":
+			visited += n.Rows * n.Loops
+			if n.Removed > 1 { // one: an early end may look at the next row
+				complaint = fmt.Sprintf("an %s drops %v rows by a filter", n.Type, n.Removed)
+			}
+		case n.Type == "Seq Scan":
+			complaint = "the whole table is read"
+		case n.Type == "WindowAgg" && complete && n.Loops > 0:
+			complaint = "holes are searched for, though none is there"
+		}
+	})
+	if visited > most+5 {
+		complaint = fmt.Sprintf("%v rows are visited, at most %v are needed", visited, most)
+	}
+	return complaint
+}
