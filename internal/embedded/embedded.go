@@ -1,35 +1,37 @@
-// Package embedded gives the sim, the tests and the chaos a real PostgreSQL: a
-// server that was named, or one of its own that it starts from the binaries on
-// this machine or from downloaded ones, and leaves no trace of.
+// Package embedded gives the sim, the tests and the chaos a real PostgreSQL:
+// one that runs already, if it is named, else one of their own, from the
+// binaries on this machine or from downloaded ones, that leaves nothing behind.
 package embedded
 
 import (
 	"context"
+	"fmt"
 	"os"
 )
 
 // Config says which server is wanted. The zero value is a good one.
 type Config struct {
 	// URL is the connection string of a server that runs already: none is
-	// started then. Empty: the environment's DATABASE_URL.
+	// started then. Empty: the one in the environment's DATABASE_URL, if any.
 	URL string
 
-	// Own asks for a server that the caller may kill: URL and DATABASE_URL
-	// are not looked at.
+	// Own asks for a server that the caller may kill: neither URL nor
+	// DATABASE_URL is looked at.
 	Own bool
 
-	// Settings are added to the server's configuration parameters and win
-	// over the ones chosen here: {"max_connections": "1000"}. A server that
-	// runs already keeps its own.
+	// Settings are configuration parameters of PostgreSQL for a server that is
+	// started, and win over those chosen here: {"max_connections": "1000"}.
 	Settings map[string]string
 }
 
 // Start returns a server that accepts connections. In this order: the server
 // that Config.URL or DATABASE_URL names; one of its own from the binaries on
 // this machine (PATH, then /usr/lib/postgresql, newest first); one of its own
-// from downloaded binaries. The caller must Stop it. Should the process die
-// before that, the server dies with it and a later Start removes the files.
+// from downloaded binaries. The error says what was tried and what can be done.
 // When ctx ends during Start, nothing is left running.
+//
+// The caller must Stop the server. If the process dies before it does, the
+// server ends with it, and a later Start removes the files.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if !cfg.Own {
 		if cfg.URL != "" {
@@ -44,10 +46,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	bin, err := find(ctx, who)
+	bin, err := find(ctx, who, thisMachine())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("embedded: %w", err)
 	}
 	return launch(ctx, bin, who, cfg.Settings)
 }
-

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -15,13 +14,13 @@ func connect(ctx context.Context, connString, source string) (*Server, error) {
 	cfg, err := pgx.ParseConfig(connString)
 	if err != nil {
 		// The parser's error quotes the string, and with it perhaps a password.
-		return nil, errors.New("embedded: " + source + ": not a connection string like postgres://user:password@host:5432/database (not shown, it may hold a password)")
+		return nil, fmt.Errorf("embedded: %s: this is no connection string such as postgres://user:password@host:5432/database (it is not shown, it may hold a password)", source)
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: %s: %w", source, err)
 	}
-	version := conn.PgConn().ParameterStatus("server_version")
+	version, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ")
 	if err := conn.Close(ctx); err != nil {
 		return nil, fmt.Errorf("embedded: %s: %w", source, err)
 	}

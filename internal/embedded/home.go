@@ -97,11 +97,7 @@ func sweepHome(path string) {
 		return
 	}
 	defer lock.Close()
-	data := (&home{path: path}).data()
-	if pid := readPIDFile(data).pid; pid > 0 && isServer(pid, data) {
-		if killServer(pid) != nil {
-			return
-		}
+	if killAll((&home{path: path}).data(), 0) == nil {
+		_ = removeHome(path)
 	}
-	_ = removeHome(path)
 }

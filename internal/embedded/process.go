@@ -16,6 +16,10 @@ import (
 	"time"
 )
 
+// patience bounds the wait for processes that must end. They take
+// milliseconds; more means that one hangs in the kernel.
+const patience = 10 * time.Second
+
 // account is the user that the server runs as. nil: the current one.
 type account struct{ uid, gid uint32 }
 
@@ -25,8 +29,9 @@ func serverAccount() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
+	const remedy = "run as an ordinary user, or name a server that runs with -db or DATABASE_URL"
 	if runtime.GOOS != "linux" {
-		return nil, errors.New("embedded: PostgreSQL refuses to run as root: run as an ordinary user, or name a server with -db or DATABASE_URL")
+		return nil, errors.New("embedded: PostgreSQL refuses to run as root: " + remedy)
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
@@ -40,7 +45,7 @@ func serverAccount() (*account, error) {
 		}
 		return &account{uid: uint32(uid), gid: uint32(gid)}, nil
 	}
-	return nil, errors.New("embedded: PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody to run it as: run as an ordinary user, or name a server with -db or DATABASE_URL")
+	return nil, errors.New("embedded: PostgreSQL refuses to run as root, and there is no user postgres or nobody to run it as: " + remedy)
 }
 
 // give makes the account the owner of a file.
@@ -58,22 +63,21 @@ func run(ctx context.Context, who *account, dir, name string, args ...string) (s
 	defer runtime.UnlockOSThread()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Env = dir, environment()
+	cmd.Dir, cmd.Env = dir, environment(os.Environ())
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = attributes(who, syscall.SIGKILL)
-	cmd.Cancel = func() error { return killGroup(cmd.Process) }
 	err := cmd.Run() // also waits until the last child has closed the output
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("embedded: %w", ctx.Err())
+		return "", ctx.Err()
 	}
 	return out.String(), err
 }
 
-// environment is this process's, less what would change the server's settings
-// or language, and less the secrets of other connections.
-func environment() []string {
+// environment leaves out what would change the server's settings or its
+// language, and the secrets of other connections.
+func environment(own []string) []string {
 	var env []string
-	for _, e := range os.Environ() {
+	for _, e := range own {
 		if !strings.HasPrefix(e, "PG") && !strings.HasPrefix(e, "LC_") && !strings.HasPrefix(e, "LANG") && !strings.HasPrefix(e, "DATABASE_URL=") {
 			env = append(env, e)
 		}
@@ -81,27 +85,28 @@ func environment() []string {
 	return append(env, "LC_ALL=C")
 }
 
-// process is a postmaster.
+// process is a postmaster and what it forks.
 type process struct {
-	pid  int
-	done chan struct{} // closed when it has ended and was waited for
+	child *os.Process
+	data  string        // the data directory, where all of them work
+	done  chan struct{} // closed when the postmaster has been waited for
 }
 
-// spawn starts a postmaster whose goroutine keeps its thread until the server
-// has ended: the parent-death signal comes when the forking thread ends.
-func spawn(who *account, dir, log, name string, args ...string) (*process, error) {
+// spawn starts a postmaster from a goroutine that keeps its thread until the
+// server has ended: the parent-death signal comes when the forking thread ends.
+func spawn(who *account, data, log, name string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
 	cmd := exec.Command(name, args...)
-	cmd.Dir, cmd.Env = dir, environment()
+	cmd.Dir, cmd.Env = data, environment(os.Environ())
 	cmd.Stdout, cmd.Stderr = out, out
-	// On SIGQUIT the postmaster ends its children and removes its shared
-	// memory; killed, it could do neither.
+	// At SIGQUIT the postmaster ends its children and gives its shared memory
+	// back; killed, it could do neither.
 	cmd.SysProcAttr = attributes(who, syscall.SIGQUIT)
-	p := &process{done: make(chan struct{})}
+	p := &process{data: data, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		defer close(p.done)
@@ -110,13 +115,13 @@ func spawn(who *account, dir, log, name string, args ...string) (*process, error
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait()
+			_ = cmd.Wait() // how it ended is in its log
 		}
 	}()
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	p.pid = cmd.Process.Pid
+	p.child = cmd.Process
 	return p, nil
 }
 
@@ -129,38 +134,65 @@ func (p *process) running() bool {
 	}
 }
 
-func (p *process) signal(s syscall.Signal) error {
-	child, err := os.FindProcess(p.pid)
-	if err != nil {
-		return err
+// shutdown ends all sessions, then the server ("fast"), and waits for it. When
+// ctx ends first, it aborts the server, and that is the error.
+func (p *process) shutdown(ctx context.Context) error {
+	if err := p.signal(syscall.SIGINT); err != nil {
+		return errors.Join(err, p.kill())
 	}
-	return child.Signal(s)
+	select {
+	case <-p.done:
+		return killAll(p.data, 0) // there is nobody, unless the postmaster crashed
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("embedded: the server did not shut down and was made to: %w", ctx.Err()), p.abort())
+	}
 }
 
-// kill ends the whole server at once, and waits until it is gone.
-func (p *process) kill() error {
-	if !p.running() {
-		return nil
-	}
-	err := killServer(p.pid)
+// abort ends the server without saving anything ("immediate"). The postmaster
+// would grant its children some seconds, which one that hangs would use up.
+func (p *process) abort() error {
+	err := p.signal(syscall.SIGQUIT)
 	if err == nil {
-		<-p.done
+		err = killAll(p.data, p.child.Pid)
 	}
-	return err
+	if err == nil {
+		select {
+		case <-p.done:
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+	return errors.Join(err, p.kill())
+}
+
+// kill ends the whole server at once and waits until it is gone.
+func (p *process) kill() error {
+	if err := p.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-p.done
+	return killAll(p.data, 0)
+}
+
+func (p *process) signal(sig syscall.Signal) error {
+	if err := p.child.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("embedded: the postmaster (pid %d) cannot be sent %q: %w", p.child.Pid, sig, err)
+	}
+	return nil
 }
 
 // ready waits until the postmaster accepts connections, as it says itself in
-// postmaster.pid, where pg_ctl looks too.
-func (p *process) ready(ctx context.Context, data string) error {
+// its pid file, where pg_ctl looks too.
+func (p *process) ready(ctx context.Context) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if f := readPIDFile(data); f.pid == p.pid && f.status == "ready" {
+		if text, err := os.ReadFile(filepath.Join(p.data, "postmaster.pid")); err == nil && saysReady(string(text), p.child.Pid) {
 			return nil
 		}
 		select {
 		case <-p.done:
-			return errExited
+			return errors.New("the server ended while it was starting")
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
@@ -168,21 +200,10 @@ func (p *process) ready(ctx context.Context, data string) error {
 	}
 }
 
-var errExited = errors.New("the server ended while it was starting")
-
-// pidFile is what postmaster.pid tells (miscadmin.h, LOCK_FILE_LINE_*).
-type pidFile struct {
-	pid    int
-	status string
-}
-
-func readPIDFile(data string) pidFile {
-	text, _ := os.ReadFile(filepath.Join(data, "postmaster.pid"))
-	lines := strings.Split(string(text), "\n")
-	var f pidFile
-	f.pid, _ = strconv.Atoi(lines[0])
-	if len(lines) > 7 {
-		f.status = strings.TrimSpace(lines[7])
-	}
-	return f
+// saysReady reads a postmaster.pid: the first line is the pid, the eighth the
+// status (LOCK_FILE_LINE_* in PostgreSQL's pidfile.h). One with another pid was
+// left by a crash.
+func saysReady(text string, pid int) bool {
+	lines := strings.Split(text, "\n")
+	return len(lines) > 7 && lines[0] == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
 }

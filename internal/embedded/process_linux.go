@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// attributes makes the child run as who, in a process group of its own (an
+// attributes makes a child run as who, in a process group of its own (an
 // interrupt typed at the terminal is for its owner to handle), and get a signal
 // when the thread that forked it ends.
 func attributes(who *account, death syscall.Signal) *syscall.SysProcAttr {
@@ -23,81 +22,64 @@ func attributes(who *account, death syscall.Signal) *syscall.SysProcAttr {
 	return attr
 }
 
-// killGroup kills a child made with attributes, and what it started.
-func killGroup(p *os.Process) error { return syscall.Kill(-p.Pid, syscall.SIGKILL) }
-
-// killPatience bounds the wait for processes that were killed. The kernel takes
-// milliseconds; more means that one hangs in it.
-const killPatience = 10 * time.Second
-
-// killServer kills a postmaster and all its children, and returns when only
-// the postmaster itself may still have to be waited for. Killing the postmaster
-// alone leaves children that run until they notice.
-func killServer(pid int) error {
-	// A stopped postmaster neither forks nor reaps: no child is missed, and no
-	// pid comes to mean another process.
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		return fmt.Errorf("embedded: the server (pid %d) cannot be stopped: %w", pid, err)
-	}
-	if err := waitState(pid, "TtZX"); err != nil {
-		return err
-	}
-	children, err := childrenOf(pid)
-	for _, child := range children {
-		err = errors.Join(err, syscall.Kill(child, syscall.SIGKILL))
-	}
-	for _, child := range children {
-		err = errors.Join(err, waitState(child, "ZX"))
-	}
-	return errors.Join(err, syscall.Kill(pid, syscall.SIGKILL), waitState(pid, "ZX"))
-}
-
-// waitState waits until a process is in one of the states, or gone.
-func waitState(pid int, states string) error {
-	for deadline := time.Now().Add(killPatience); ; time.Sleep(time.Millisecond) {
-		state, _, err := stat(pid)
-		if err != nil || strings.Contains(states, state) {
-			return nil
+// killAll kills every process of the server whose data is in dir, but for the
+// one to spare, and returns when all have ended. They are known by their working directory, also those
+// that have lost their postmaster and run on until they notice.
+func killAll(dir string, spare int) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		left, err := killOnce(dir, spare)
+		if err != nil || left == 0 {
+			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("embedded: process %d is in state %s %v after it was signalled, not in one of %s", pid, state, killPatience, states)
+			return fmt.Errorf("embedded: %d processes of the server in %s live %v after SIGKILL", left, dir, patience)
 		}
 	}
 }
 
-func childrenOf(parent int) ([]int, error) {
+// killOnce tells how many processes it found. What they may have forked
+// meanwhile, the next round finds.
+func killOnce(dir string, spare int) (found int, err error) {
+	want, err := os.Stat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	var children []int
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if _, ppid, err := stat(pid); err == nil && ppid == parent {
-				children = append(children, pid)
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == spare || !serves(pid, want) {
+			continue
+		}
+		found++
+		// A handle, looked at once more: the pid may have a new owner by now.
+		if p, err := os.FindProcess(pid); err == nil {
+			if serves(pid, want) {
+				_ = p.Kill()
 			}
+			_ = p.Release()
 		}
 	}
-	return children, nil
+	return found, nil
 }
 
-// stat reads a process's state and parent, see proc(5). The name, in brackets,
-// may hold anything.
-func stat(pid int) (state string, parent int, err error) {
-	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return "", 0, err
+// serves is false for what has ended, even if nobody has waited for it yet, for
+// processes of other users, and for a shell that somebody left there.
+func serves(pid int, data os.FileInfo) bool {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	cwd, err := os.Stat(filepath.Join(proc, "cwd"))
+	if err != nil || !os.SameFile(cwd, data) {
+		return false
 	}
-	fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
-	if len(fields) < 2 {
-		return "", 0, fmt.Errorf("process %d: unexpected %q", pid, line)
+	exe, err := os.Readlink(filepath.Join(proc, "exe"))
+	if errors.Is(err, os.ErrNotExist) {
+		return true // it is ending, but may hold shared memory still
 	}
-	parent, err = strconv.Atoi(string(fields[1]))
-	return string(fields[0]), parent, err
-}
-
-// isServer tells whether the process is the postmaster of that data directory.
-func isServer(pid int, data string) bool {
-	args, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	return err == nil && bytes.Contains(args, []byte("-D\x00"+data+"\x00"))
+	program := strings.TrimSuffix(filepath.Base(exe), " (deleted)")
+	return err == nil && (program == "postgres" || program == "initdb")
 }

@@ -2,25 +2,12 @@
 
 package embedded
 
-import (
-	"os"
-	"syscall"
-)
+import "syscall"
 
-// Without parent-death signals a server outlives an owner that is killed.
+// Without parent-death signals a server outlives an owner that is killed, and
+// without /proc its processes are not found: those of a killed postmaster end
+// when they notice.
 
 func attributes(*account, syscall.Signal) *syscall.SysProcAttr { return nil }
 
-func killGroup(p *os.Process) error { return p.Kill() }
-
-// killServer kills the postmaster; its children end when they notice.
-func killServer(pid int) error {
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		return err
-	}
-	return p.Kill()
-}
-
-// isServer cannot tell a postmaster from a process that got its pid later.
-func isServer(int, string) bool { return false }
+func killAll(string, int) error { return nil }

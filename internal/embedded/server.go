@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 )
 
 // settings suit a server whose data nobody will miss: no sync to disk, a
@@ -64,7 +63,7 @@ func (s *Server) Source() string { return s.source }
 // one of ours.
 func (s *Server) PID() int {
 	if p := s.process.Load(); p != nil {
-		return p.pid
+		return p.child.Pid
 	}
 	return 0
 }
@@ -102,13 +101,16 @@ func launch(ctx context.Context, bin binaries, who *account, extra map[string]st
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{version: bin.version, source: bin.source, bin: bin, who: who, home: h, settings: maps.Clone(settings), password: rand.Text()}
+	s := &Server{
+		version: bin.version, source: bin.source,
+		bin: bin, who: who, home: h, settings: maps.Clone(settings), password: rand.Text(),
+	}
 	maps.Copy(s.settings, extra)
 	if err = s.initdb(ctx); err == nil {
-		err = s.startOnSomePort(ctx)
+		err = s.startOnSomePort(ctx, freePort)
 	}
 	if err != nil {
-		return nil, errors.Join(err, h.remove())
+		return nil, errors.Join(err, killAll(h.data(), 0), h.remove())
 	}
 	return s, nil
 }
@@ -128,7 +130,7 @@ func (s *Server) initdb(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("embedded: %w", err)
 	}
-	out, err := run(ctx, s.who, s.home.path, s.bin.program("initdb"), "-D", s.home.data(), "-U", "postgres",
+	out, err := run(ctx, s.who, s.home.data(), s.bin.program("initdb"), "-D", s.home.data(), "-U", "postgres",
 		"--pwfile="+password, "--auth=scram-sha-256", "--no-sync", "--locale=C", "--encoding=UTF8")
 	if err != nil {
 		return fmt.Errorf("embedded: initdb from %s: %w%s", s.bin.dir, err, indent(out))
@@ -138,11 +140,15 @@ func (s *Server) initdb(ctx context.Context) error {
 
 // startOnSomePort tries other ports while the ones it found free are taken
 // before the server gets them.
-func (s *Server) startOnSomePort(ctx context.Context) error {
+func (s *Server) startOnSomePort(ctx context.Context, choose func() (int, error)) error {
 	for {
-		s.port = freePort()
-		err := s.start(ctx)
-		if err == nil || !strings.Contains(s.Log(), "could not create any TCP/IP sockets") {
+		port, err := choose()
+		if err != nil {
+			return err
+		}
+		s.port = port
+		err = s.start(ctx)
+		if err == nil || ctx.Err() != nil || !strings.Contains(s.Log(), "could not create any TCP/IP sockets") {
 			return err
 		}
 		if err := os.Remove(s.home.log()); err != nil {
@@ -154,15 +160,16 @@ func (s *Server) startOnSomePort(ctx context.Context) error {
 // freePort looks below the range from which the kernel takes the ports of
 // outgoing connections. In that range a client that keeps dialling a server
 // which is down meets itself in the end, and the server cannot come back.
-func freePort() int {
-	for {
-		port := 15000 + mathrand.IntN(17000)
-		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			_ = l.Close()
-			return port
+func freePort() (port int, err error) {
+	const first, end, tries = 15000, 32000, 100
+	for range tries {
+		port = first + mathrand.IntN(end-first)
+		var l net.Listener
+		if l, err = net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
 		}
 	}
+	return 0, fmt.Errorf("embedded: of %d ports tried between %d and %d none is free: %w", tries, first, end, err)
 }
 
 func (s *Server) start(ctx context.Context) error {
@@ -170,46 +177,35 @@ func (s *Server) start(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
 		args = append(args, "-c", name+"="+s.settings[name])
 	}
-	p, err := spawn(s.who, s.home.path, s.home.log(), s.bin.program("postgres"), args...)
+	p, err := spawn(s.who, s.home.data(), s.home.log(), s.bin.program("postgres"), args...)
 	if err != nil {
 		return fmt.Errorf("embedded: postgres from %s: %w", s.bin.dir, err)
 	}
 	s.process.Store(p)
-	if err := p.ready(ctx, s.home.data()); err != nil {
-		return errors.Join(fmt.Errorf("embedded: postgres from %s: %w%s", s.bin.dir, err, indent(s.Log())), p.kill())
+	if err := p.ready(ctx); err != nil {
+		return errors.Join(fmt.Errorf("embedded: postgres from %s: %w%s", s.bin.dir, err, indent(s.Log())), p.abort())
 	}
 	return nil
 }
 
 // Stop shuts the server down (fast: sessions are ended, work is rolled back),
 // waits until it is gone and removes its files. When ctx ends first, the server
-// is killed and that is the error. Stop may be called again, which does
-// nothing, and does nothing to a server that was there before.
+// is ended all the same, without grace, and the error says so. Stop may be
+// called again, which does nothing; nor does it do anything to a server that
+// was there before.
 func (s *Server) Stop(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	if s.external != "" || s.stopped {
 		return nil
 	}
-	err := s.shutdown(ctx)
 	s.stopped = true
-	return errors.Join(err, s.home.remove())
-}
-
-func (s *Server) shutdown(ctx context.Context) error {
-	p := s.process.Load()
-	if !p.running() {
-		return nil
+	if !s.process.Load().running() {
+		// A killed server leaves a System V shared memory segment to the system,
+		// of which there are not many. Its successor takes it away.
+		_ = s.start(ctx)
 	}
-	if err := p.signal(syscall.SIGINT); err != nil && p.running() {
-		return fmt.Errorf("embedded: shutting down: %w", err)
-	}
-	select {
-	case <-p.done:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("embedded: the server did not shut down in time and was killed: %w", ctx.Err()), p.kill())
-	}
+	return errors.Join(s.process.Load().shutdown(ctx), s.home.remove())
 }
 
 // Kill ends the server and all its processes with SIGKILL, as a crash would,
@@ -231,7 +227,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	if err := s.mine("restarted"); err != nil {
 		return err
 	}
-	if err := s.shutdown(ctx); err != nil {
+	if err := s.process.Load().shutdown(ctx); err != nil {
 		return err
 	}
 	return s.start(ctx)

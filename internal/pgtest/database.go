@@ -2,18 +2,12 @@ package pgtest
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"errors"
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "github.com/lib/pq" // OpenPQ
-
-	"github.com/pgfrontier/worker/internal/ident"
+	_ "github.com/lib/pq" // for OpenPQ
 )
 
 // Database is a database of one test, dropped in its cleanup.
@@ -22,118 +16,89 @@ type Database struct {
 	DB  *sql.DB // over pgx/stdlib in its default mode; closed in cleanup
 }
 
-// New makes a database with all default tables.
+// New makes a database with all tables of the library under their default
+// names.
 func New(t testing.TB) *Database {
 	t.Helper()
 	Server(t)
-	template, err := main.applied()
-	if err != nil {
-		t.Fatalf("pgtest: making the template database: %v", err)
+	if err := common.ensureTemplate(); err != nil {
+		t.Fatalf("pgtest: the template with all tables: %v", err)
 	}
-	return open(t, template)
+	return newDatabase(t, common.templateName())
 }
 
 // Empty makes a database without any tables.
 func Empty(t testing.TB) *Database {
 	t.Helper()
 	Server(t)
-	return open(t, "template1")
+	return newDatabase(t, pristine)
 }
 
-func open(t testing.TB, template string) *Database {
+func newDatabase(t testing.TB, template string) *Database {
 	t.Helper()
-	name := main.nextName()
+	name := common.nextName()
 	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 	defer cancel()
-	if err := main.create(ctx, name, template); err != nil {
-		t.Fatalf("pgtest: creating a database: %v", err)
+	if err := common.create(ctx, name, template); err != nil {
+		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 		defer cancel()
-		if err := main.drop(ctx, name); err != nil {
-			t.Errorf("pgtest: dropping a database: %v", err)
+		if err := common.drop(ctx, name); err != nil {
+			t.Errorf("pgtest: %v", err)
 		}
 	})
-	d := &Database{URL: main.server.URL(name)}
-	d.DB = d.open(t, "pgx", d.URL)
+	d := &Database{URL: common.server.URL(name)}
+	d.DB = d.open(t, "pgx")
 	return d
 }
 
-// Exec runs a statement and fails the test if it cannot.
+// Exec runs a statement and fails the test if that fails.
 func (d *Database) Exec(t testing.TB, query string, args ...any) {
 	t.Helper()
-	if _, err := d.DB.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatalf("%v\nin: %s", err, query)
+	// Not the test's context: it has ended when cleanups run.
+	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	defer cancel()
+	if _, err := d.DB.ExecContext(ctx, query, args...); err != nil {
+		t.Fatalf("%v, in\n%s", err, query)
 	}
 }
 
-// OpenMode opens another pool on the database, over pgx/stdlib in that mode.
+// OpenMode opens another pool on the database, over pgx/stdlib in that mode. It
+// is closed in cleanup.
 func (d *Database) OpenMode(t testing.TB, mode pgx.QueryExecMode) *sql.DB {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(d.URL)
 	if err != nil {
-		t.Fatal("pgtest: pgx does not take the connection string")
+		t.Fatal("pgtest: pgx does not understand the connection string")
 	}
 	cfg.DefaultQueryExecMode = mode
-	db := stdlib.OpenDB(*cfg)
-	closeInCleanup(t, db)
-	return db
+	return closed(t, stdlib.OpenDB(*cfg))
 }
 
-// OpenPQ opens another pool on the database, over lib/pq.
+// OpenPQ opens another pool on the database, over lib/pq. It is closed in
+// cleanup.
 func (d *Database) OpenPQ(t testing.TB) *sql.DB {
 	t.Helper()
-	return d.open(t, "postgres", d.URL)
+	return d.open(t, "postgres")
 }
 
-func (d *Database) open(t testing.TB, driver, url string) *sql.DB {
+func (d *Database) open(t testing.TB, driver string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open(driver, url)
+	db, err := sql.Open(driver, d.URL)
 	if err != nil {
-		t.Fatalf("pgtest: driver %s does not take the connection string", driver)
+		t.Fatalf("pgtest: driver %q does not understand the connection string", driver)
 	}
-	closeInCleanup(t, db)
-	return db
+	return closed(t, db)
 }
 
-func closeInCleanup(t testing.TB, db *sql.DB) {
+// closed closes a pool in cleanup.
+func closed(t testing.TB, db *sql.DB) *sql.DB {
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Errorf("pgtest: closing a pool: %v", err)
 		}
 	})
+	return db
 }
-
-// uniquePrefix keeps the databases of several processes apart on a server that
-// they share.
-func uniquePrefix() string { return "pgtest_" + strings.ToLower(rand.Text()[:10]) + "_" }
-
-func (s *shared) nextName() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.made++
-	return fmt.Sprintf("%s%d", s.prefix, s.made)
-}
-
-// create copies a template file by file, which for a small one is twice as
-// fast as the copy through the log that is the default since PostgreSQL 15.
-func (s *shared) create(ctx context.Context, name, template string) error {
-	strategy := ""
-	var version int
-	if err := s.admin.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
-		return err
-	}
-	if version >= 150000 {
-		strategy = " STRATEGY file_copy"
-	}
-	_, err := s.admin.ExecContext(ctx, `CREATE DATABASE `+ident.Quote(name)+` TEMPLATE `+ident.Quote(template)+strategy)
-	return err
-}
-
-func (s *shared) drop(ctx context.Context, name string) error {
-	_, err := s.admin.ExecContext(ctx, `DROP DATABASE IF EXISTS `+ident.Quote(name)+` WITH (FORCE)`)
-	return err
-}
-
-func joined(errs []error) error { return errors.Join(errs...) }

@@ -8,80 +8,67 @@
 //		d.Exec(t, `INSERT INTO ...`)
 //	}
 //
-// The server is started for the process, or is the one that the test flag -db
-// or the environment's DATABASE_URL names.
+// The server is started for the process and ends with it, or it is the one that
+// the test flag -db or the environment's DATABASE_URL names; there, a process
+// that is killed leaves its databases, which are called pgtest_*.
 package pgtest
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
 )
 
 const (
-	startLimit = 3 * time.Minute // a download included
-	stepLimit  = 30 * time.Second
+	startLimit = 3 * time.Minute // with a download
+	stepLimit  = time.Minute     // for anything else: generous, it only ends what hangs
 )
 
-// main is what the tests of this process share.
-var main shared
+const urlFlag = "db"
 
-type shared struct {
-	entered bool // Main runs
-
-	mu       sync.Mutex
-	err      error // why there is no server; kept, so that every test says it at once
-	server   *embedded.Server
-	admin    *sql.DB
-	template string // empty until it is made
-	made     int    // databases so far
-	prefix   string
-}
-
-// Main runs the tests, stops the server and exits. The process fails if a
-// goroutine is left.
+// Main runs the tests, stops the server and exits the process, which fails if
+// goroutines are left.
 func Main(m *testing.M) {
-	if flag.Lookup("db") == nil {
-		flag.String("db", "", "connection string of a PostgreSQL to test on (default: DATABASE_URL, else a server of its own)")
+	if flag.Lookup(urlFlag) == nil {
+		flag.String(urlFlag, "", "connection string of the PostgreSQL to test on (empty: DATABASE_URL, else a server is started)")
 	}
-	main.entered = true
+	common.entered = true
 	code := m.Run()
-	if err := main.close(); err != nil {
+	if err := common.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
 		code = max(code, 1)
 	}
-	if left := waitForGoroutines(10 * time.Second); len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n", len(left))
-		for _, stack := range left {
-			fmt.Fprintf(os.Stderr, "%s\n\n", stack)
-		}
+	if left := goroutinesLeft(10 * time.Second); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 		code = max(code, 1)
 	}
 	os.Exit(code)
 }
 
 // Server is the server that the databases of this process are on. Other tests
-// use it too: one that stops or kills its server starts one with OwnServer.
+// use it too; one that stops or kills its server wants OwnServer.
 func Server(t testing.TB) *embedded.Server {
 	t.Helper()
-	server, err := main.get()
-	if err != nil {
+	if err := common.ensureServer(); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	return server
+	return common.server
 }
 
 // OwnServer starts a server for this test alone, which may kill it. It is
-// stopped in cleanup. The settings are PostgreSQL's own, as in
-// embedded.Config.
+// stopped in cleanup. The settings are PostgreSQL's, as in embedded.Config.
 func OwnServer(t testing.TB, settings map[string]string) *embedded.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
@@ -100,76 +87,138 @@ func OwnServer(t testing.TB, settings map[string]string) *embedded.Server {
 	return server
 }
 
-// get returns the server, which the first caller starts.
-func (s *shared) get() (*embedded.Server, error) {
-	if !s.entered {
-		return nil, fmt.Errorf("the package needs func TestMain(m *testing.M) { pgtest.Main(m) }, which stops the server")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.server == nil && s.err == nil {
-		s.err = s.start()
-	}
-	return s.server, s.err
+// common is what the tests of this process share.
+var common shared
+
+type shared struct {
+	entered bool // Main runs
+
+	serverOnce sync.Once
+	serverErr  error // so is this: every test says it
+	server     *embedded.Server
+	admin      *sql.DB
+	prefix     string // of the names of all databases
+	strategy   string // how CREATE DATABASE copies
+
+	templateOnce sync.Once
+	templateErr  error
+
+	mu    sync.Mutex
+	count int // of databases so far
 }
 
-func (s *shared) start() error {
+func (s *shared) ensureServer() error {
+	if !s.entered {
+		return errors.New("add func TestMain(m *testing.M) { pgtest.Main(m) } to the package: it stops the server")
+	}
+	s.serverOnce.Do(func() { s.serverErr = s.start() })
+	return s.serverErr
+}
+
+func (s *shared) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	server, err := embedded.Start(ctx, embedded.Config{URL: flag.Lookup("db").Value.String()})
+	s.server, err = embedded.Start(ctx, embedded.Config{URL: flag.Lookup(urlFlag).Value.String()})
 	if err != nil {
 		return err
 	}
-	admin, err := sql.Open("pgx", server.URL(""))
+	s.admin, err = sql.Open("pgx", s.server.URL(""))
 	if err != nil {
-		return fmt.Errorf("%w, and stopping the server: %v", err, server.Stop(ctx))
+		return err
 	}
-	s.server, s.admin, s.prefix = server, admin, uniquePrefix()
-	return nil
+	// Processes that share a server must not meet.
+	s.prefix = "pgtest_" + strings.ToLower(rand.Text()[:12]) + "_"
+	// Copying a small database file by file is twice as fast as through the
+	// log, the default since PostgreSQL 15; before, there was no other way.
+	return s.admin.QueryRowContext(ctx,
+		`SELECT CASE WHEN current_setting('server_version_num')::int >= 150000 THEN 'STRATEGY file_copy' ELSE '' END`).Scan(&s.strategy)
 }
 
 func (s *shared) close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.server == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 	defer cancel()
 	var errs []error
-	if s.template != "" {
-		errs = append(errs, s.drop(ctx, s.template))
+	if s.admin != nil {
+		errs = append(errs, s.drop(ctx, s.templateName()), s.admin.Close())
 	}
-	errs = append(errs, s.admin.Close(), s.server.Stop(ctx))
-	return joined(errs)
+	return errors.Join(append(errs, s.server.Stop(ctx))...)
 }
 
-// applied makes the template at the first call and returns its name.
-func (s *shared) applied() (string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.template != "" {
-		return s.template, nil
-	}
+func (s *shared) templateName() string { return s.prefix + "template" }
+
+// ensureTemplate makes the database that New copies.
+func (s *shared) ensureTemplate() error {
+	s.templateOnce.Do(func() { s.templateErr = s.makeTemplate() })
+	return s.templateErr
+}
+
+func (s *shared) makeTemplate() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 	defer cancel()
-	name := s.prefix + "template"
-	if err := s.create(ctx, name, "template1"); err != nil {
-		return "", err
+	if err := s.create(ctx, s.templateName(), pristine); err != nil {
+		return err
 	}
-	if err := applyTables(ctx, s.server.URL(name)); err != nil {
-		return "", err
-	}
-	s.template = name
-	return name, nil
-}
-
-func applyTables(ctx context.Context, url string) error {
-	db, err := sql.Open("pgx", url)
+	db, err := sql.Open("pgx", s.server.URL(s.templateName()))
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { err = errors.Join(err, db.Close()) }()
 	cfg := migrations.DefaultConfig()
 	return migrations.Apply(ctx, db, &cfg)
+}
+
+// pristine is the template to which nobody adds or connects.
+const pristine = "template0"
+
+func (s *shared) nextName() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	return fmt.Sprintf("%s%d", s.prefix, s.count)
+}
+
+func (s *shared) create(ctx context.Context, name, template string) error {
+	_, err := s.admin.ExecContext(ctx, fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s %s`, ident.Quote(name), ident.Quote(template), s.strategy))
+	return err
+}
+
+func (s *shared) drop(ctx context.Context, name string) error {
+	if err := s.rollbackPrepared(ctx, name); err != nil {
+		return err
+	}
+	_, err := s.admin.ExecContext(ctx, fmt.Sprintf(`DROP DATABASE IF EXISTS %s WITH (FORCE)`, ident.Quote(name)))
+	return err
+}
+
+// rollbackPrepared ends the prepared transactions that a test has left, which
+// can be done only from within their database and which even FORCE respects.
+func (s *shared) rollbackPrepared(ctx context.Context, name string) error {
+	var statements []string
+	rows, err := s.admin.QueryContext(ctx, `SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = $1::text`, name)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var statement string
+		if err := rows.Scan(&statement); err != nil {
+			return err
+		}
+		statements = append(statements, statement)
+	}
+	if err := rows.Err(); err != nil || len(statements) == 0 {
+		return err
+	}
+	db, err := sql.Open("pgx", s.server.URL(name))
+	if err != nil {
+		return err
+	}
+	for _, statement := range statements {
+		_, execErr := db.ExecContext(ctx, statement)
+		err = errors.Join(err, execErr)
+	}
+	return errors.Join(err, db.Close())
 }
