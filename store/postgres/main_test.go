@@ -17,16 +17,23 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var defaultStore = storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 
-// eachDriver runs f with every driver and exec mode, on a database each.
+// eachDriver runs f with every driver and exec mode, on empty tables.
 func eachDriver(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 	t.Helper()
+	d := pgtest.New(t)
+	run := func(name string, open func(t *testing.T) *sql.DB) {
+		t.Run(name, func(t *testing.T) {
+			d.Exec(t, `TRUNCATE events, aggregate_heads RESTART IDENTITY`)
+			f(t, open(t))
+		})
+	}
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
-		t.Run("pgx "+mode.String(), func(t *testing.T) { f(t, pgtest.New(t).OpenMode(t, mode)) })
+		run("pgx "+mode.String(), func(t *testing.T) *sql.DB { return d.OpenMode(t, mode) })
 	}
-	t.Run("pq", func(t *testing.T) { f(t, pgtest.New(t).OpenPQ(t)) })
+	run("pq", func(t *testing.T) *sql.DB { return d.OpenPQ(t) })
 }
 
 func newEvent(aggregateType, aggregateID string) store.Event {

@@ -111,7 +111,7 @@ func (p *eventPage) dest() []any {
 // keep adds the scanned row. A page that goes beyond its first events is
 // expected to fill up to limit; a waiting reader's page of one stays small.
 func (p *eventPage) keep(limit int) {
-	if n := len(p.events); n == cap(p.events) {
+	if n := len(p.events); n == cap(p.events) && n < limit {
 		p.events = slices.Grow(p.events, min(limit-n, max(16, 8*n)))
 	}
 	p.row.CreatedAt = p.row.CreatedAt.UTC()

@@ -156,7 +156,7 @@ func TestReadScopedIsLikeItsReference(t *testing.T) {
 			quoted[p] = strings.ReplaceAll(name, "'", "''")
 		}
 		insertAt(t, db, quoted)
-		for range 20 { // ranges are cheaper than tables
+		for range 50 { // ranges are cheaper than tables
 			after := rapid.Int64Range(0, size+2).Draw(t, "after")
 			r := store.ScopedRange{
 				After: after,

@@ -1,0 +1,136 @@
+package store_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// txLog is a log whose readers want a transaction, and which says whether the
+// last one could write.
+type txLog struct {
+	log      *storepostgres.Store
+	readOnly string
+}
+
+func (l *txLog) ReadEvents(ctx context.Context, tx *sql.Tx, after int64, limit int) ([]store.PersistedEvent, error) {
+	if err := tx.QueryRowContext(ctx, `SHOW transaction_read_only`).Scan(&l.readOnly); err != nil {
+		return nil, err
+	}
+	return l.log.ReadEvents(ctx, tx, after, limit)
+}
+
+func (l *txLog) GetLatestGlobalPosition(ctx context.Context, tx *sql.Tx) (int64, error) {
+	return l.log.GetLatestGlobalPosition(ctx, tx)
+}
+
+// namedTxLog is a txLog that names its sequence.
+type namedTxLog struct{ *txLog }
+
+func (l namedTxLog) PositionColumn() (table, column string) { return l.log.PositionColumn() }
+
+func TestFromTxLog(t *testing.T) {
+	db := pgtest.New(t).DB
+	db.SetMaxOpenConns(1) // a transaction left open would block the next read
+	eventStore := storepostgres.NewStore(nil)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := eventStore.Append(t.Context(), tx, store.NoStream(), []store.Event{
+		{AggregateType: "Order", AggregateID: "1", EventType: "Placed", EventID: uuid.New()},
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	inner := &txLog{log: eventStore}
+	log := store.FromTxLog(inner)
+	look := func(q store.Querier, readOnly string) {
+		t.Helper()
+		events, err := log.ReadEvents(t.Context(), q, 0, 10)
+		if err != nil || len(events) != 1 || inner.readOnly != readOnly {
+			t.Errorf("ReadEvents from a %T: %d events, %v, read-only %s", q, len(events), err, inner.readOnly)
+		}
+		if latest, err := log.GetLatestGlobalPosition(t.Context(), q); err != nil || latest != 1 {
+			t.Errorf("GetLatestGlobalPosition from a %T: %d, %v", q, latest, err)
+		}
+		if _, err := log.ReadEvents(t.Context(), q, 0, 0); err == nil || !strings.Contains(err.Error(), "limit") {
+			t.Errorf("an error from a %T: %v", q, err)
+		}
+	}
+	look(tx, "off") // the caller's own
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	look(db, "on")
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(conn, "on")
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var other struct{ store.Querier }
+	if _, err := log.GetLatestGlobalPosition(t.Context(), other); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
+		t.Errorf("a querier that begins no transaction: %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.GetLatestGlobalPosition(t.Context(), db); err == nil {
+		t.Error("a closed pool: no error")
+	}
+}
+
+func TestFromTxLogKeepsTheSequence(t *testing.T) {
+	inner := &txLog{log: storepostgres.NewStore(nil)}
+	if _, ok := store.FromTxLog(inner).(store.SequenceNamer); ok {
+		t.Error("a sequence is named, though the log names none")
+	}
+	n, ok := store.FromTxLog(namedTxLog{inner}).(store.SequenceNamer)
+	if !ok {
+		t.Fatal("the sequence's name is lost")
+	}
+	if table, column := n.PositionColumn(); table != `"events"` || column != "global_position" {
+		t.Errorf("got %s, %s", table, column)
+	}
+}
+
+func TestExpectedVersion(t *testing.T) {
+	var zero store.ExpectedVersion
+	for _, c := range []struct {
+		v     store.ExpectedVersion
+		n     int64
+		exact bool
+		text  string
+	}{
+		{zero, 0, false, "any version"},
+		{store.Any(), 0, false, "any version"},
+		{store.NoStream(), 0, true, "no stream"},
+		{store.Exact(0), 0, true, "no stream"},
+		{store.Exact(7), 7, true, "version 7"},
+	} {
+		if n, exact := c.v.Version(); n != c.n || exact != c.exact || c.v.String() != c.text {
+			t.Errorf("got %d, %v, %s, want %+v", n, exact, c.v, c)
+		}
+	}
+}
+
+func TestVersionsOfNothing(t *testing.T) {
+	var result store.AppendResult
+	var stream store.Stream
+	if result.FromVersion() != 0 || result.ToVersion() != 0 || stream.Version() != 0 || stream.Len() != 0 || !stream.IsEmpty() {
+		t.Errorf("%+v, %+v", result, stream)
+	}
+}
