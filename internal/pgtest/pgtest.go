@@ -50,7 +50,7 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
 		code = max(code, 1)
 	}
-	if left := goroutinesLeft(10 * time.Second); len(left) > 0 {
+	if left := goroutinesLeft(5 * time.Second); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 		code = max(code, 1)
 	}
@@ -94,7 +94,7 @@ type shared struct {
 	entered bool // Main runs
 
 	serverOnce sync.Once
-	serverErr  error // so is this: every test says it
+	serverErr  error // why there is none, which every test says
 	server     *embedded.Server
 	admin      *sql.DB
 	prefix     string // of the names of all databases
