@@ -27,7 +27,7 @@ func TestLongNamesAreCutAlwaysTheSame(t *testing.T) {
 
 // drawConfig draws names that are likely to be long, to differ only at their
 // end, and to look like the names derived from each other.
-func drawConfig(t *rapid.T) *migrations.Config {
+func drawConfig(t *rapid.T) migrations.Config {
 	schema := rapid.SampledFrom([]string{"", "", "", "infra.", "public.", "Other."})
 	stem := rapid.SampledFrom([]string{"a", "Worker", "select", strings.Repeat("long", 13), strings.Repeat("l", 60)})
 	tail := rapid.OneOf(rapid.StringMatching(`[a-z]{3}`), rapid.StringMatching(`[a-z]{3}`), rapid.StringMatching(`[a-z]{3}`),
@@ -38,7 +38,7 @@ func drawConfig(t *rapid.T) *migrations.Config {
 		}
 		return schema.Draw(t, "schema") + stem.Draw(t, "stem") + tail.Draw(t, "tail")
 	})
-	return &migrations.Config{
+	return migrations.Config{
 		WorkerNodesTable:         name.Draw(t, "nodes"),
 		ConsumerAssignmentsTable: name.Draw(t, "assignments"),
 		ConsumerCheckpointsTable: name.Draw(t, "checkpoints"),
@@ -76,12 +76,12 @@ func created(text string) []string {
 func TestNamesNeverMeet(t *testing.T) {
 	accepted := 0
 	rapid.Check(t, func(t *rapid.T) {
-		for _, c := range rapid.SliceOfN(rapid.Custom(drawConfig), 30, 30).Draw(t, "configurations") {
-			worker, err := migrations.SQL(c)
+		for _, c := range rapid.SliceOfN(rapid.Custom(drawConfig), 20, 20).Draw(t, "configurations") {
+			worker, err := migrations.SQL(&c)
 			if err != nil {
 				continue
 			}
-			store, err := migrations.StoreSQL(c)
+			store, err := migrations.StoreSQL(&c)
 			if err != nil {
 				t.Fatalf("SQL takes what StoreSQL refuses: %v", err)
 			}
@@ -119,12 +119,12 @@ func TestAcceptedNamesRun(t *testing.T) {
 	accepted := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		c := drawConfig(rt)
-		worker, err := migrations.SQL(c)
+		worker, err := migrations.SQL(&c)
 		if err != nil {
 			return
 		}
 		accepted++
-		store, err := migrations.StoreSQL(c)
+		store, err := migrations.StoreSQL(&c)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestAcceptedNamesRun(t *testing.T) {
 				rt.Fatalf("%v in\n%s", err, text)
 			}
 		}
-		if err := migrations.Check(t.Context(), tx, c); err != nil {
+		if err := migrations.Check(t.Context(), tx, &c); err != nil {
 			rt.Fatal(err)
 		}
 		var found int
@@ -179,8 +179,14 @@ func TestNamesThatMeetAreRefused(t *testing.T) {
 			}
 		}
 	}
-	if _, err := migrations.SQL(&migrations.Config{WorkerNodesTable: "a.x", ConsumerGapSkipsTable: "b.x"}); err != nil {
-		t.Errorf("equal names in different schemas: %v", err)
+	long := strings.Repeat("x", 62)
+	for what, c := range map[string]migrations.Config{
+		"equal names in different schemas":            {WorkerNodesTable: "a.x", ConsumerGapSkipsTable: "b.x"},
+		"long names that differ in their last letter": {WorkerNodesTable: long + "a", ConsumerGapSkipsTable: long + "b"},
+	} {
+		if _, err := migrations.SQL(&c); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -1,0 +1,19 @@
+.PHONY: help test race lint bench sim
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: ## every test, on a real PostgreSQL
+	go test ./...
+
+race: ## every test under the race detector
+	go test -race ./...
+
+lint: ## format, vet, go.mod, staticcheck
+	tools/lint
+
+bench: ## every benchmark
+	go test -run '^$$' -bench . -benchmem ./...
+
+sim: ## watch workers survive crashes, rollbacks and late commits
+	go run ./cmd/sim -workers 5 -writers 20
