@@ -1,0 +1,66 @@
+package coord
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+// LeaderStrategy is how workers agree on who assigns the units.
+type LeaderStrategy int
+
+const (
+	// Advisory holds session advisory locks on a connection of its own. The
+	// others notice at once that a worker's process has ended.
+	Advisory LeaderStrategy = iota
+	// Lease holds a row for a limited time. It needs no session, so it works
+	// behind a transaction-pooling proxy, and knows heartbeats only.
+	Lease
+)
+
+// Config is what a Coordinator needs.
+type Config struct {
+	DB    *sql.DB
+	ID    uuid.UUID // of this worker
+	Units []string  // what this worker has code for
+
+	Nodes, Assignments, Checkpoints, Leader ident.Table // see package migrations
+
+	HeartbeatInterval time.Duration // between two signs of life
+	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
+	RebalanceInterval time.Duration // the leader looks through all assignments at least so often
+	Strategy          LeaderStrategy
+	Logger            store.Logger // nil: nothing is logged
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.DB == nil:
+		return errors.New("coord: Config.DB is nil, it takes a *sql.DB")
+	case c.ID == uuid.Nil:
+		return errors.New("coord: Config.ID is the nil UUID, every worker needs its own")
+	case c.Nodes.Name == "" || c.Assignments.Name == "" || c.Checkpoints.Name == "" || c.Leader.Name == "":
+		return errors.New("coord: Config.Nodes, Assignments, Checkpoints and Leader must name tables")
+	case c.HeartbeatInterval <= 0 || c.RebalanceInterval <= 0:
+		return errors.New("coord: Config.HeartbeatInterval and Config.RebalanceInterval must be above 0")
+	case c.HeartbeatTimeout <= c.HeartbeatInterval:
+		return fmt.Errorf("coord: Config.HeartbeatTimeout is %v, it must be above Config.HeartbeatInterval, %v", c.HeartbeatTimeout, c.HeartbeatInterval)
+	case c.Strategy != Advisory && c.Strategy != Lease:
+		return fmt.Errorf("coord: Config.Strategy is %d, it takes Advisory or Lease", c.Strategy)
+	case c.Strategy == Lease:
+		return errors.New("coord: Config.Strategy Lease is not there yet, use Advisory")
+	}
+	return nil
+}
+
+// timeLimit bounds a statement, so that a half-open connection is given up
+// well before this worker counts as dead.
+func (c Config) timeLimit() time.Duration {
+	return min(max(c.HeartbeatTimeout/3, time.Second), 10*time.Second)
+}
