@@ -19,28 +19,50 @@ type doubts struct {
 
 func (d *doubts) published() []Span { return d.spans[:len(d.spans):len(d.spans)] }
 
+// last is the highest position in doubt, 0 if there is none.
+func (d *doubts) last() int64 {
+	if len(d.all) == 0 {
+		return 0
+	}
+	return d.all[len(d.all)-1].Last
+}
+
 // add puts a missing range above all others in doubt, as far as the owners
 // may own it.
 func (d *doubts) add(missing Span, owners []*holder) {
 	for _, piece := range attribute(missing, owners) {
 		d.all = append(d.all, piece)
 		d.spans = append(d.spans, piece.Span)
+		for _, h := range piece.owners {
+			h.owns = true
+		}
 	}
 }
 
 // join adds possible owners to every doubt.
 func (d *doubts) join(owners []*holder) {
+	if len(owners) == 0 {
+		return
+	}
 	for i := range d.all {
 		d.all[i].owners = slices.Concat(d.all[i].owners, owners)
+		for _, h := range owners {
+			h.owns = true
+		}
 	}
 }
 
 // review drops owners that ended or were narrowed, and the doubts that have
 // none left: they are void, or visible to later snapshots.
 func (d *doubts) review() {
-	old := *d
+	old := d.all
 	*d = doubts{}
-	for _, o := range old.all {
+	for _, o := range old {
+		for _, h := range o.owners {
+			h.owns = false
+		}
+	}
+	for _, o := range old {
 		d.add(o.Span, o.owners)
 	}
 }

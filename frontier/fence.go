@@ -27,6 +27,7 @@ type holder struct {
 	sighting
 	ended bool
 	stale bool // held a fence open for too long; it delays no other
+	owns  bool // may own positions in doubt
 
 	// While it stays idle it owns nothing above last: see narrow.
 	last     int64
@@ -48,16 +49,16 @@ func (h *holder) mayOwnAbove(position int64) bool { return !h.ended && h.reach()
 // observe takes what the latest scan shows. The holder is narrowed if it ran
 // nothing since the scan before last was read: then all that it owns was
 // drawn before that, and is not above last. Anything else discards last.
-func (h *holder) observe(s sighting) (news bool) {
+func (h *holder) observe(s sighting) (narrowed bool) {
 	same := s.IdleSince != "" && s.IdleSince == h.IdleSince
 	h.sighting = s
 	if !same {
 		h.haveLast, h.narrowed = false, false
 		return false
 	}
-	news = h.haveLast && !h.narrowed
+	narrowed = h.haveLast && !h.narrowed
 	h.narrowed = h.haveLast
-	return news
+	return narrowed
 }
 
 // fence proves, once its holders have ended, that everything missing up to h
@@ -96,8 +97,11 @@ func (m *machine) narrow(last int64) {
 func (m *machine) meet(shown []sighting) {
 	seen := make(map[string]*holder, len(shown))
 	var renamed []*holder
-	news := false
+	review := false
 	for _, s := range shown {
+		if seen[s.ID] != nil {
+			continue // a lock can show twice
+		}
 		h := m.holders[s.ID]
 		if h == nil {
 			h = &holder{}
@@ -105,24 +109,23 @@ func (m *machine) meet(shown []sighting) {
 				renamed = append(renamed, h)
 			}
 		}
-		if _, twice := seen[s.ID]; !twice {
-			news = h.observe(s) || news
-		}
 		seen[s.ID] = h
+		if h.observe(s) && h.last < m.doubts.last() {
+			review = true
+		}
 	}
 	for id, h := range m.holders {
 		if seen[id] == nil {
-			h.ended, news = true, true
+			h.ended = true
+			review = review || h.owns
 		}
 	}
 	m.holders = seen
-	if len(renamed) > 0 {
-		for _, f := range m.fences {
-			f.holders = append(f.holders, renamed...)
-		}
-		m.doubts.join(renamed)
+	for _, f := range m.fences {
+		f.holders = append(f.holders, renamed...)
 	}
-	if news {
+	m.doubts.join(renamed)
+	if review {
 		m.doubts.review()
 	}
 }
@@ -206,7 +209,7 @@ func (m *machine) pass(r tailRead) {
 	}
 	if to > m.safe {
 		owners := f.owners(m.safe)
-		for _, gap := range missing(r.runs, m.safe, to) {
+		for _, gap := range subtract([]Span{{m.safe + 1, to}}, r.runs) {
 			m.doubts.add(gap, owners)
 		}
 		m.safe = to

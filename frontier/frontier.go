@@ -137,8 +137,8 @@ func (f *Frontier) Run(ctx context.Context) error {
 	}
 }
 
-// live runs one session until it fails or ctx ends. It calls healthy when
-// the session has learned what only an intact one can.
+// live runs one session until it fails or ctx ends. It calls healthy once the
+// session works.
 func (f *Frontier) live(ctx context.Context, healthy func()) error {
 	s, err := f.Open(ctx)
 	if err != nil {
@@ -149,7 +149,7 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 		if err := s.Step(ctx); err != nil {
 			return err
 		}
-		if s.machine.started() {
+		if s.looked {
 			healthy()
 		}
 	}

@@ -55,7 +55,8 @@ func (m *machine) takeTurned() []Holder {
 	return all
 }
 
-// blocked lists those that keep fences open or own doubts, the oldest first.
+// blocked lists those that keep fences open or may own positions in doubt, the
+// oldest first.
 func (m *machine) blocked() []Holder {
 	keeping := map[*holder]bool{}
 	for _, f := range m.fences {
@@ -63,8 +64,8 @@ func (m *machine) blocked() []Holder {
 			keeping[h] = true
 		}
 	}
-	for _, d := range m.doubts.all {
-		for _, h := range d.owners {
+	for _, h := range m.holders {
+		if h.owns {
 			keeping[h] = true
 		}
 	}

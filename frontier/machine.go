@@ -2,7 +2,6 @@ package frontier
 
 import (
 	"math"
-	"slices"
 	"time"
 )
 
@@ -309,26 +308,13 @@ func (m *machine) settled() int64 {
 // publish makes a new Value if there is something new.
 func (m *machine) publish() {
 	v := Value{Token: m.token, Settled: m.settled(), Safe: m.safe, Doubts: m.doubts.published()}
-	if old := m.value; old != nil && old.Token == v.Token && old.Settled == v.Settled && old.Safe == v.Safe && slices.Equal(old.Doubts, v.Doubts) {
-		return
+	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !sameSlice(old.Doubts, v.Doubts) {
+		m.value = &v
 	}
-	m.value = &v
 }
 
-// missing returns the gaps between runs in (after, upTo].
-func missing(runs []Span, after, upTo int64) []Span {
-	var gaps []Span
-	for _, run := range runs {
-		if run.First > upTo {
-			break
-		}
-		if run.First > after+1 {
-			gaps = append(gaps, Span{after + 1, run.First - 1})
-		}
-		after = max(after, run.Last)
-	}
-	if after < upTo {
-		gaps = append(gaps, Span{after + 1, upTo})
-	}
-	return gaps
+// sameSlice tells that nothing was added or dropped: published slices are
+// never modified.
+func sameSlice(a, b []Span) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -28,6 +28,7 @@ type Session struct {
 	sql     statements
 	machine *machine
 	shown   *Value // published last by this session
+	looked  bool   // at the log, with success
 }
 
 // Open takes a connection and finds out where the log's positions come from.
@@ -91,10 +92,11 @@ func (s *Session) Wait(ctx context.Context) bool {
 func (s *Session) Step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	if err := s.run(ctx, s.machine.next(time.Now())); err != nil {
+	a := s.machine.next(time.Now())
+	if err := s.run(ctx, a); err != nil {
 		return err
 	}
-	s.report(ctx)
+	s.report(ctx, a)
 	return nil
 }
 
@@ -119,6 +121,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 	case readTail:
 		r, err := s.readTail(ctx, a.after, a.limit)
 		if err == nil {
+			s.looked = true
 			m.onTail(time.Now(), r)
 		}
 		return err
@@ -142,14 +145,16 @@ func (s *Session) run(ctx context.Context, a action) error {
 	return fmt.Errorf("frontier: unknown statement %d", a.do)
 }
 
-// report publishes what changed.
-func (s *Session) report(ctx context.Context) {
+// report publishes what a statement has changed.
+func (s *Session) report(ctx context.Context, a action) {
 	if v := s.machine.value; v != nil && v != s.shown {
 		s.shown = v
 		s.f.publish(v)
 	}
-	blocked := s.machine.blocked()
-	s.f.blocked.Store(&blocked)
+	if a.do == scanLocks || len(*s.f.blocked.Load()) > 0 {
+		blocked := s.machine.blocked()
+		s.f.blocked.Store(&blocked)
+	}
 	for _, h := range s.machine.takeTurned() {
 		s.f.cfg.Logger.Info(ctx, "a transaction holds back the events behind its positions",
 			"virtualtransaction", h.VirtualTransaction, "pid", h.PID, "gid", h.GID, "application_name", h.ApplicationName,
@@ -314,12 +319,4 @@ func parseRuns(list string) (runs []Span, n int, err error) {
 		runs = appendPosition(runs, position)
 	}
 	return runs, n, nil
-}
-
-func appendPosition(runs []Span, position int64) []Span {
-	if n := len(runs); n > 0 && runs[n-1].Last == position-1 {
-		runs[n-1].Last = position
-		return runs
-	}
-	return append(runs, Span{position, position})
 }

@@ -57,8 +57,12 @@ type testLogger struct {
 	t testing.TB
 }
 
-func (l testLogger) Info(_ context.Context, msg string, kv ...any)  { l.t.Log(append([]any{msg}, kv...)...) }
-func (l testLogger) Error(_ context.Context, msg string, kv ...any) { l.t.Log(append([]any{msg}, kv...)...) }
+func (l testLogger) Info(_ context.Context, msg string, kv ...any) {
+	l.t.Log(append([]any{msg}, kv...)...)
+}
+func (l testLogger) Error(_ context.Context, msg string, kv ...any) {
+	l.t.Log(append([]any{msg}, kv...)...)
+}
 
 func testConfig(t testing.TB, db *sql.DB) Config {
 	return Config{

@@ -1,0 +1,86 @@
+package frontier
+
+import "github.com/pgfrontier/worker/store"
+
+// Page is what one look at the log showed a consumer.
+type Page struct {
+	// Checkpoint is where the consumer stands.
+	Checkpoint int64
+	// Through is how far the look was complete: what it did not show, of the
+	// positions up to Through that are above Checkpoint or in Open, was not
+	// visible. Below Checkpoint if the look's limit was reached among late
+	// events.
+	Through int64
+	// Missing are the positions in (Checkpoint, Through] that were not
+	// visible, whatever their type.
+	Missing []Span
+	// Open are the ranges that the consumer passed while they were in doubt;
+	// all of them up to Checkpoint.
+	Open []Span
+	// Found are the positions in Open that were visible.
+	Found []int64
+}
+
+// Crossing is what going from Checkpoint to To means.
+type Crossing struct {
+	To     int64         // the new checkpoint: never above Safe, never below the old one
+	Void   store.Missing // passed, and proven never to appear
+	Opened []Span        // passed while in doubt: to be watched from now on
+	Closed []Closed      // the open ranges with news, in order
+}
+
+// Closed is an open range that ends, or a part of which does.
+type Closed struct {
+	Index   int    // in Page.Open
+	Late    []Span // appeared: deliver them
+	Void    []Span // proven never to appear
+	Remains []Span // still in doubt
+}
+
+// Cross decides what the positions mean that a look at the log did not show.
+// v must have been taken before the look, and the slices must be ascending
+// and disjoint: a position that was in doubt before the look may have
+// appeared after it, and must be watched; one that was not in doubt, and still
+// does not show, never will.
+func (v *Value) Cross(p Page) Crossing {
+	c := Crossing{To: max(p.Checkpoint, min(p.Through, v.Safe))}
+	step := Span{p.Checkpoint + 1, c.To}
+	passed, doubts := intersect(p.Missing, []Span{step}), within(v.Doubts, step)
+	c.Opened = intersect(passed, doubts)
+	for _, s := range subtract(passed, doubts) {
+		if c.Void.Count == 0 {
+			c.Void.First = s.First
+		}
+		c.Void.Last = s.Last
+		c.Void.Count += s.Count()
+	}
+	// Open ranges were all looked at once the look went beyond them.
+	looked := v.Safe
+	if p.Through < p.Checkpoint {
+		looked = min(looked, p.Through)
+	}
+	found := p.Found
+	for i, open := range p.Open {
+		closed := Closed{Index: i}
+		for len(found) > 0 && found[0] <= open.Last {
+			if found[0] >= open.First {
+				closed.Late = appendPosition(closed.Late, found[0])
+			}
+			found = found[1:]
+		}
+		rest := subtract([]Span{open}, closed.Late)
+		closed.Void = subtract(intersect(rest, []Span{{open.First, looked}}), within(v.Doubts, open))
+		closed.Remains = subtract(rest, closed.Void)
+		if len(closed.Late) > 0 || len(closed.Void) > 0 {
+			c.Closed = append(c.Closed, closed)
+		}
+	}
+	return c
+}
+
+// InDoubt returns the doubts in (after, upTo], cut to it. Where there are
+// none, a count of what is missing is all that Cross would need.
+func (v *Value) InDoubt(after, upTo int64) []Span {
+	s := Span{after + 1, upTo}
+	return intersect(within(v.Doubts, s), []Span{s})
+}

@@ -1,0 +1,184 @@
+package frontier
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+const small = 40 // positions in the tests that compare with sets
+
+// drawSpans draws ascending, disjoint spans, some of them adjacent.
+func drawSpans(t *rapid.T, label string, last int64) []Span {
+	var spans []Span
+	for at := int64(1); at <= last; {
+		at += rapid.Int64Range(0, 6).Draw(t, label+" gap")
+		end := at + rapid.Int64Range(0, 6).Draw(t, label+" length")
+		if end > last {
+			break
+		}
+		spans = append(spans, Span{at, end})
+		at = end + 1
+	}
+	return spans
+}
+
+// members is the naive form of spans.
+func members(spans []Span) map[int64]bool {
+	set := map[int64]bool{}
+	for _, s := range spans {
+		for p := s.First; p <= s.Last; p++ {
+			set[p] = true
+		}
+	}
+	return set
+}
+
+func checkForm(t *rapid.T, what string, spans []Span) {
+	for i, s := range spans {
+		if s.First > s.Last || i > 0 && s.First <= spans[i-1].Last {
+			t.Fatalf("%s: %v is not ascending and disjoint", what, spans)
+		}
+	}
+}
+
+func TestSpansAreSets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := drawSpans(t, "a", small), drawSpans(t, "b", small)
+		first := rapid.Int64Range(-2, small).Draw(t, "first")
+		window := Span{first, first + rapid.Int64Range(-2, small).Draw(t, "length")}
+		inA, inB := members(a), members(b)
+		for what, c := range map[string]struct {
+			got  []Span
+			want func(p int64) bool
+		}{
+			"intersect": {intersect(a, b), func(p int64) bool { return inA[p] && inB[p] }},
+			"subtract":  {subtract(a, b), func(p int64) bool { return inA[p] && !inB[p] }},
+			"within":    {intersect(within(a, window), []Span{window}), func(p int64) bool { return inA[p] && window.First <= p && p <= window.Last }},
+		} {
+			checkForm(t, what, c.got)
+			got := members(c.got)
+			for p := int64(-5); p <= 2*small; p++ {
+				if got[p] != c.want(p) {
+					t.Fatalf("%s of %v and %v (window %v) is %v: wrong about %d", what, a, b, window, c.got, p)
+				}
+			}
+		}
+	})
+}
+
+// TestCrossDecidesEachPosition compares Cross with what the rules say about
+// every single position.
+func TestCrossDecidesEachPosition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := Page{Checkpoint: rapid.Int64Range(0, small).Draw(t, "checkpoint")}
+		p.Through = rapid.Int64Range(0, small).Draw(t, "through")
+		p.Open = drawSpans(t, "open", p.Checkpoint)
+		if p.Through > p.Checkpoint {
+			p.Missing = intersect(drawSpans(t, "missing", small), []Span{{p.Checkpoint + 1, p.Through}})
+		}
+		for _, position := range slices.Sorted(maps.Keys(members(p.Open))) {
+			if lookedAt(p, position) && rapid.Bool().Draw(t, "found") {
+				p.Found = append(p.Found, position)
+			}
+		}
+		v := Value{Safe: rapid.Int64Range(0, small).Draw(t, "safe"), Doubts: drawSpans(t, "doubts", small)}
+		v.Doubts = intersect(v.Doubts, []Span{{1, v.Safe}})
+		c := v.Cross(p)
+
+		if want := max(p.Checkpoint, min(p.Through, v.Safe)); c.To != want {
+			t.Fatalf("To is %d, want %d", c.To, want)
+		}
+		checkPassed(t, &v, p, c)
+		checkOpen(t, &v, p, c)
+	})
+}
+
+// lookedAt tells whether the look was complete there.
+func lookedAt(p Page, open int64) bool { return open <= p.Through || p.Through >= p.Checkpoint }
+
+func checkPassed(t *rapid.T, v *Value, p Page, c Crossing) {
+	checkForm(t, "Opened", c.Opened)
+	missing, doubted, opened := members(p.Missing), members(v.Doubts), members(c.Opened)
+	var void store.Missing
+	for position := int64(1); position <= small; position++ {
+		passed := missing[position] && position <= c.To
+		if want := passed && doubted[position]; opened[position] != want {
+			t.Fatalf("position %d: opened %v, want %v", position, opened[position], want)
+		}
+		if passed && !doubted[position] {
+			if void.Count == 0 {
+				void.First = position
+			}
+			void.Last = position
+			void.Count++
+		}
+	}
+	if c.Void != void {
+		t.Fatalf("Void is %+v, want %+v", c.Void, void)
+	}
+}
+
+func checkOpen(t *rapid.T, v *Value, p Page, c Crossing) {
+	doubted, found := members(v.Doubts), members(nil)
+	for _, position := range p.Found {
+		found[position] = true
+	}
+	closed := map[int]Closed{}
+	for _, cl := range c.Closed {
+		closed[cl.Index] = cl
+	}
+	for i, open := range p.Open {
+		cl, touched := closed[i]
+		if !touched {
+			cl.Remains = []Span{open}
+		}
+		late, void, remains := members(cl.Late), members(cl.Void), members(cl.Remains)
+		news := false
+		for position := open.First; position <= open.Last; position++ {
+			isVoid := !found[position] && lookedAt(p, position) && position <= v.Safe && !doubted[position]
+			if late[position] != found[position] || void[position] != isVoid || remains[position] != (!found[position] && !isVoid) {
+				t.Fatalf("position %d of open %v: %+v", position, open, cl)
+			}
+			news = news || found[position] || isVoid
+		}
+		if news != touched {
+			t.Fatalf("open %v: news %v, reported %v", open, news, touched)
+		}
+	}
+}
+
+func TestCrossAtLengthCostsNothing(t *testing.T) {
+	const far = 1_000_000_000_000
+	v := &Value{Safe: far, Doubts: []Span{{10, 19}}}
+	c := v.Cross(Page{
+		Checkpoint: 5, Through: far,
+		Missing: []Span{{6, far - 1}},
+		Open:    []Span{{1, 3}},
+		Found:   []int64{2},
+	})
+	want := Crossing{
+		To:     far,
+		Void:   store.Missing{First: 6, Last: far - 1, Count: far - 6 - 10},
+		Opened: []Span{{10, 19}},
+		Closed: []Closed{{Index: 0, Late: []Span{{2, 2}}, Void: []Span{{1, 1}, {3, 3}}}},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Fatalf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestInDoubt(t *testing.T) {
+	v := &Value{Safe: 100, Doubts: []Span{{10, 19}, {30, 39}, {90, 99}}}
+	if got, want := v.InDoubt(15, 35), []Span{{16, 19}, {30, 35}}; !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+	if got := v.InDoubt(19, 29); len(got) > 0 {
+		t.Fatalf("got %v, want none", got)
+	}
+}

@@ -1,0 +1,274 @@
+package frontier
+
+import (
+	"slices"
+	"strconv"
+	"time"
+)
+
+// simFrontier is a real machine with simulated statements.
+type simFrontier struct {
+	worker  int
+	life    int // of the server, when it connected
+	machine *machine
+	value   *Value   // published
+	from    *machine // that made it
+
+	// What mistakes remember.
+	oldLocks  []sighting
+	oldLast   int64
+	frozen    map[string]sighting
+	frozenFor int
+	turned    map[string]bool
+}
+
+func (s *sim) runFrontier(a *actor, f *simFrontier) {
+	s.connect(f)
+	for {
+		a.yield()
+		if f.life != s.life && !s.proxied {
+			s.connect(f)
+			continue
+		}
+		act := f.machine.next(s.now())
+		if act.at.After(s.now()) {
+			if s.choose(20) == 0 {
+				f.machine.wake(s.now())
+			}
+			continue
+		}
+		intact := a.session(func(step func()) { s.statement(f, act, step) })
+		if lostReply := s.chaos && s.choose(300) == 0; !intact || lostReply {
+			s.connect(f)
+			continue
+		}
+		s.publish(f)
+	}
+}
+
+// connect forgets everything but what was published.
+func (s *sim) connect(f *simFrontier) {
+	f.life = s.life
+	f.machine = newMachine(s.rules, func(d time.Duration) time.Duration { return d })
+	f.frozen, f.turned = nil, map[string]bool{}
+}
+
+// statement runs a statement on the server and gives its answer to the
+// machine. Its parts happen one after the other; only a crash interrupts it.
+func (s *sim) statement(f *simFrontier, act action, step func()) {
+	m := f.machine
+	switch act.do {
+	case readStart:
+		r := startRead{token: s.token, settled: max(s.disk.settled, 0), found: s.disk.settled >= 0 || !s.named}
+		if !s.named {
+			r.settled = 0
+		}
+		step()
+		r.last = s.disk.sequence
+		m.onStart(s.now(), r)
+	case plantToken:
+		if s.token == "" {
+			s.planted++
+			s.token = "token " + strconv.Itoa(s.planted)
+		}
+		step()
+		m.onDone()
+	case placeSettled:
+		if s.disk.settled < 0 || s.disk.settled > act.last {
+			s.disk.settled = 0
+			s.log()
+		}
+		step()
+		m.onDone()
+	case readTail:
+		s.tail(f, act, step)
+	case readHead:
+		s.seen["head"]++
+		r := headRead{token: s.token}
+		for position := range s.disk.events {
+			r.head = max(r.head, position)
+		}
+		step()
+		s.afterRead(&r.token, step)
+		r.last = s.last(f, r.head)
+		m.onHead(s.now(), r)
+	case scanLocks:
+		s.scan(f, step)
+	case raiseSettled:
+		if m.token == s.token || s.mistake == raisesUnderAnyToken {
+			s.disk.settled = max(s.disk.settled, act.settled)
+			s.log()
+			s.checkSettled()
+		}
+		step()
+		m.onRaised(s.now(), act.settled)
+	}
+}
+
+// afterRead reads the token of a log without a named sequence, in a statement
+// of its own.
+func (s *sim) afterRead(token *string, step func()) {
+	if !s.named {
+		step()
+		*token = s.token
+	}
+}
+
+func (s *sim) tail(f *simFrontier, act action, step func()) {
+	if s.mistake == locksFirst {
+		f.oldLocks = s.locks()
+		step()
+	}
+	if act.limit == lookLimit {
+		s.seen["look"]++
+	}
+	r := tailRead{token: s.token}
+	var positions []int64
+	for position := range s.disk.events {
+		if position > act.after {
+			positions = append(positions, position)
+		}
+	}
+	slices.Sort(positions)
+	if limit := min(act.limit, s.rows); len(positions) >= limit {
+		positions, r.full = positions[:limit], true
+	}
+	for _, position := range positions {
+		r.runs = appendPosition(r.runs, position)
+	}
+	step()
+	s.afterRead(&r.token, step)
+	var head int64
+	if len(positions) > 0 {
+		head = positions[len(positions)-1]
+	}
+	r.last = s.last(f, head)
+	f.machine.onTail(s.now(), r)
+}
+
+// last is the sequence's last value as a tail or head returns it.
+func (s *sim) last(f *simFrontier, head int64) int64 {
+	switch s.mistake {
+	case lastBeforeScan:
+		return max(f.oldLast, f.machine.safe)
+	case headForLast:
+		return max(head, f.machine.safe)
+	}
+	return s.disk.sequence
+}
+
+func (s *sim) scan(f *simFrontier, step func()) {
+	f.oldLast = s.disk.sequence
+	r := scanRead{token: s.token}
+	activityFirst := s.choose(2) == 0
+	var activity map[string]sighting
+	if activityFirst {
+		activity = s.activity(f)
+		step()
+	}
+	r.holders = s.locks()
+	if s.mistake == locksFirst {
+		r.holders = f.oldLocks
+	}
+	if !activityFirst {
+		step()
+		activity = s.activity(f)
+	}
+	for i, h := range r.holders {
+		if h.PID != 0 {
+			r.holders[i].IdleSince = activity[h.ID].IdleSince
+		}
+		r.holders[i].Age = activity[h.ID].Age
+	}
+	if s.mistake == staleAreForgotten {
+		r.holders = slices.DeleteFunc(r.holders, func(h sighting) bool { return f.turned[h.ID] })
+	}
+	step()
+	s.afterRead(&r.token, step)
+	f.machine.onScan(s.now(), r)
+	for _, h := range f.machine.takeTurned() {
+		f.turned[h.VirtualTransaction] = true
+		s.seen["stale"]++
+	}
+	for _, h := range f.machine.holders {
+		if h.narrowed {
+			s.seen["narrowed"]++
+		}
+	}
+}
+
+// locks are the holders that pg_locks shows now.
+func (s *sim) locks() []sighting {
+	var holders []sighting
+	for _, t := range s.living() {
+		h := sighting{ID: t.id, PID: 1}
+		if t.prepared {
+			h.PID = 0
+		}
+		switch {
+		case s.named && !t.locked, s.mistake == onlyWithID && !t.wrote, s.mistake == noPrepared && t.prepared:
+		default:
+			holders = append(holders, h)
+		}
+	}
+	return holders
+}
+
+// activity is what pg_stat_activity shows now.
+func (s *sim) activity(f *simFrontier) map[string]sighting {
+	if s.mistake == oneTransaction && f.frozen != nil && f.frozenFor > 0 {
+		f.frozenFor--
+		return f.frozen
+	}
+	all := map[string]sighting{}
+	for _, t := range s.living() {
+		v := sighting{Age: s.now().Sub(t.age).Seconds()}
+		if t.idle && s.named {
+			v.IdleSince = strconv.Itoa(t.changed)
+			if s.mistake == cachedLast {
+				v.IdleSince = "idle"
+			}
+		}
+		all[t.id] = v
+	}
+	f.frozen, f.frozenFor = all, 4
+	return all
+}
+
+// publish publishes what the machine made and checks that it is true.
+func (s *sim) publish(f *simFrontier) {
+	v := f.machine.value
+	if v == nil || v == f.value {
+		return
+	}
+	old, same := f.value, f.from == f.machine && f.value.Token == v.Token
+	f.value, f.from = v, f.machine
+	s.trace("frontier %d publishes %+v", f.worker, *v)
+	if len(v.Doubts) > 0 {
+		s.seen["doubts"]++
+	}
+	switch {
+	case v.Settled > v.Safe:
+		s.violate("VALUE settled above safe: %+v", *v)
+	case s.policy == Wait && len(v.Doubts) > 0:
+		s.violate("VALUE doubts with the policy Wait: %+v", *v)
+	case same && (v.Safe < old.Safe || v.Settled < old.Settled):
+		s.violate("VALUE went back from %+v to %+v", *old, *v)
+	case v.Token != s.token:
+		return // the guard's business
+	}
+	for t, e := range s.pending() {
+		doubted := slices.ContainsFunc(v.Doubts, func(d Span) bool { return d.First <= e.position && e.position <= d.Last })
+		if e.position <= v.Settled || e.position <= v.Safe && !doubted {
+			s.violate("VALUE of frontier %d: %+v, but %s may still commit position %d", f.worker, *v, t.id, e.position)
+		}
+	}
+}
+
+func (s *sim) checkSettled() {
+	for t, e := range s.pending() {
+		if e.position <= s.disk.settled {
+			s.violate("SETTLED row at %d, but %s may still commit position %d", s.disk.settled, t.id, e.position)
+		}
+	}
+}
