@@ -1,0 +1,78 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// blame judges the error of a batch whose handlers were running.
+func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.PersistedEvent, err error) result {
+	r := result{err: err, at: at}
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, errBatchTimeout):
+		// The connection may be broken too, but because we gave up on it.
+		r.outcome = handlerFailed
+		r.err = fmt.Errorf("%w (%v)", errBatchTimeout, c.w.cfg.BatchTimeout)
+	case cause != nil:
+		r.outcome, r.err = disturbed, cause // the worker is being torn down
+	case errors.Is(err, ErrTransactionEnded):
+		r.outcome = forbidden
+	case sqlState(err) == stateIdleInTransaction:
+		r.outcome = handlerFailed
+	case isConflict(err):
+		r.outcome = conflicted
+	case connectionGone(conn):
+		r.outcome = disturbed
+	default:
+		// Whatever else the handler calls an error is its own, also a
+		// connection of its that was lost.
+		r.outcome = handlerFailed
+	}
+	return r
+}
+
+// blameCommit judges the error of a COMMIT. Whether it happened is not judged:
+// the revision tells, when the progress is loaded again.
+func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
+	r := result{err: fmt.Errorf("commit: %w", err)}
+	switch {
+	case errors.Is(context.Cause(ctx), errBatchTimeout):
+		r.outcome = handlerFailed
+		r.err = fmt.Errorf("%w (%v), in its commit", errBatchTimeout, c.w.cfg.BatchTimeout)
+	case ctx.Err() != nil:
+		r.outcome = disturbed
+	case isConflict(err):
+		r.outcome = conflicted
+	case isRolledBack(err), sqlState(err) == stateIdleInTransaction:
+		r.outcome = handlerFailed
+	case sqlState(err) != "" && !isConnectionLoss(err):
+		r.outcome = handlerFailed // a deferred constraint, for one
+	default:
+		r.outcome = disturbed
+	}
+	return r
+}
+
+// connectionGone reports whether the batch's connection is lost, which makes
+// any error of the handler a consequence.
+func connectionGone(conn *sql.Conn) bool {
+	gone := false
+	err := conn.Raw(func(driverConn any) error {
+		switch c := driverConn.(type) {
+		case *stdlib.Conn:
+			gone = c.Conn().IsClosed()
+		case driver.Validator: // lib/pq
+			gone = !c.IsValid()
+		}
+		return nil
+	})
+	return gone || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+}

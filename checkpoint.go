@@ -1,0 +1,166 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// progress is how far a consumer has come, as its checkpoint row has it.
+type progress struct {
+	position int64
+	revision int64 // counts every change of the consumer's progress
+	open     []openRange
+}
+
+// openRange are positions that the consumer passed while they were in doubt.
+type openRange struct {
+	ID    int64     `json:"id"`
+	First int64     `json:"first"`
+	Last  int64     `json:"last"`
+	Seen  time.Time `json:"seen"`
+}
+
+// mark is one row of the audit of skipped positions.
+type mark struct {
+	Gap     int64      `json:"gap"` // lowest and highest position
+	End     int64      `json:"end"`
+	Missing int64      `json:"missing"` // how many between them, both included
+	State   string     `json:"state"`
+	Seen    *time.Time `json:"seen,omitempty"` // nil: now
+}
+
+const (
+	stateVoid = "void" // proven never to appear
+	stateOpen = "open" // in doubt when passed
+	stateLate = "late" // appeared after it was passed, and was delivered
+)
+
+// advance is what a batch does to its consumer's progress.
+type advance struct {
+	to    int64
+	head  int64  // highest position known to be visible
+	token string // of the server's life in which the frontier was computed
+	marks []mark
+	// gone are the open ranges that marks replace.
+	gone []int64
+}
+
+// checkpoints reads and moves the progress of consumers.
+type checkpoints struct {
+	worker      uuid.UUID
+	idleTimeout string // of the server for a batch's transaction
+
+	load, place, guard, guardAndAudit string // SQL
+}
+
+func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration) checkpoints {
+	guard := `
+WITH guard AS (
+	UPDATE ` + t.checkpoints.SQL() + `
+	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
+	WHERE consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
+		AND EXISTS (SELECT FROM ` + t.token.SQL() + ` WHERE token = $4::uuid)
+		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
+	RETURNING revision
+)`
+	// Once the row is ours, a connection that dies silently must not keep it:
+	// the server ends a transaction that stays idle for as long as a batch
+	// may take.
+	result := `
+SELECT revision, set_config('idle_in_transaction_session_timeout', $6::text, true) FROM guard`
+	audit := `, gone AS (
+	DELETE FROM ` + t.gapSkips.SQL() + `
+	WHERE id IN (SELECT jsonb_array_elements_text($9::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
+), audit AS (
+	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+		skip_to_position, highest_visible_position, first_seen_at, closed_at)
+	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $7::bigint,
+		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> '` + stateOpen + `' THEN clock_timestamp() END
+	FROM guard, jsonb_to_recordset($8::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
+)`
+	return checkpoints{
+		worker:      worker,
+		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
+		load: `
+SELECT last_position, revision, coalesce((
+	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
+	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = '` + stateOpen + `'), '[]')::text
+FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
+		place: `
+INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) VALUES ($1::text, $2::bigint)
+ON CONFLICT (consumer_name) DO NOTHING`,
+		guard:         guard + result,
+		guardAndAudit: guard + audit + result,
+	}
+}
+
+// errNoCheckpoint reports that a consumer's row is gone. It is never taken
+// for position 0: that would apply everything again.
+type errNoCheckpoint struct{ unit string }
+
+func (e errNoCheckpoint) Error() string {
+	return fmt.Sprintf("worker: consumer %q has no row in the checkpoints table any more: put it back (with the position to go on from), or restart the worker to begin anew", e.unit)
+}
+
+// Load reads a consumer's progress, all of it in one snapshot.
+func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*progress, error) {
+	var p progress
+	var open string
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &open)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, errNoCheckpoint{unit}
+	case err != nil:
+		return nil, fmt.Errorf("worker: load the checkpoint of consumer %q: %w", unit, err)
+	}
+	if err := json.Unmarshal([]byte(open), &p.open); err != nil {
+		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
+	}
+	return &p, nil
+}
+
+// Place gives a consumer that has never run its first checkpoint.
+func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64) error {
+	if _, err := q.ExecContext(ctx, c.place, unit, after); err != nil {
+		return fmt.Errorf("worker: first checkpoint of consumer %q: %w", unit, err)
+	}
+	return nil
+}
+
+// Guard makes the batch exactly-once. It is the first statement of the
+// batch's transaction: it moves the checkpoint if, and only if, nobody has
+// changed the consumer's progress since from was loaded, the server still
+// lives the life in which the frontier was computed, and the consumer is
+// assigned to this worker. From then on the row's lock keeps every other
+// worker from beginning a batch of this consumer. ok is false if it is not
+// so: roll back and load again.
+func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (revision int64, ok bool, err error) {
+	args := []any{unit, from.revision, a.to, a.token, c.worker.String(), c.idleTimeout}
+	statement := c.guard
+	if len(a.marks) > 0 || len(a.gone) > 0 {
+		marks, err := json.Marshal(append([]mark{}, a.marks...))
+		if err != nil {
+			return 0, false, err
+		}
+		gone, err := json.Marshal(append([]int64{}, a.gone...))
+		if err != nil {
+			return 0, false, err
+		}
+		statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))
+	}
+	var timeout string
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&revision, &timeout)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, false, nil
+	}
+	return revision, err == nil, err
+}

@@ -1,0 +1,191 @@
+package worker
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
+)
+
+// reconcileInterval is how often a listening worker looks by itself, in case
+// a notification was lost.
+const reconcileInterval = time.Second
+
+// Validate reports every setting that is out of range, each with its option,
+// its value and the range.
+func (c Config) Validate() error {
+	var all []error
+	check := func(err error) {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	const day = 24 * time.Hour
+	check(inRange("WithBatchSize", c.BatchSize, 1, 100_000))
+	check(inRange("WithBatchPause", c.BatchPause, 0, time.Hour))
+	check(inRange("WithBatchTimeout", c.BatchTimeout, 10*time.Millisecond, day))
+	check(inRange("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures, 1, 1_000_000))
+	check(inRange("WithPollInterval", c.PollInterval, time.Millisecond, time.Hour))
+	check(inRange("WithMaxPollInterval", c.MaxPollInterval, c.PollInterval, day))
+	check(oneOf("WithDispatcherStrategy", c.DispatcherStrategy, DispatcherStrategyPoll, DispatcherStrategyNotify))
+	check(inRange("WithDispatcherInterval", c.DispatcherInterval, time.Millisecond, time.Hour))
+	check(ident.Check("WithNotifyChannel", c.NotifyChannel))
+	if c.DispatcherStrategy == DispatcherStrategyNotify && c.NotifyConnectionString == "" {
+		check(errors.New("WithDispatcherStrategy: DispatcherStrategyNotify needs WithNotifyConnectionString, a direct connection to PostgreSQL"))
+	}
+	check(inRange("WithHeartbeatInterval", c.HeartbeatInterval, 10*time.Millisecond, time.Hour))
+	check(inRange("WithHeartbeatTimeout", c.HeartbeatTimeout, 2*c.HeartbeatInterval, day))
+	check(inRange("WithRebalanceInterval", c.RebalanceInterval, 10*time.Millisecond, time.Hour))
+	check(oneOf("WithLeaderStrategy", c.LeaderStrategy, LeaderStrategyAdvisory, LeaderStrategyLease))
+	check(inRange("WithStaleGapThreshold", c.StaleGapThreshold, 10*time.Millisecond, day))
+	check(inRange("WithStaleGapHarborLag", c.StaleGapHarborLag, 0, 1_000_000))
+	check(oneOf("WithGapPolicy", c.GapPolicy, GapSkipStale, GapWait))
+	check(inRange("WithMaxOpenRanges", c.MaxOpenRanges, 1, 1_000_000))
+	_, err := c.tables()
+	check(err)
+	return errors.Join(all...)
+}
+
+func inRange[T cmp.Ordered](option string, value, low, high T) error {
+	if low <= value && value <= high {
+		return nil
+	}
+	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v", option, value, low, high)
+}
+
+func oneOf[T ~string](option string, value T, allowed ...T) error {
+	quoted := make([]string, len(allowed))
+	for i, a := range allowed {
+		if value == a {
+			return nil
+		}
+		quoted[i] = fmt.Sprintf("%q", a)
+	}
+	return fmt.Errorf("%s: %q is unknown, allowed are %s", option, value, strings.Join(quoted, " and "))
+}
+
+// String prints every setting as the options that would make it, one a line,
+// without the connection string's content.
+func (c Config) String() string {
+	var b strings.Builder
+	line := func(option string, value any) { fmt.Fprintf(&b, "%s(%v)\n", option, value) }
+	line("WithBatchSize", c.BatchSize)
+	line("WithBatchPause", c.BatchPause)
+	line("WithBatchTimeout", c.BatchTimeout)
+	line("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures)
+	line("WithPollInterval", c.PollInterval)
+	line("WithMaxPollInterval", c.MaxPollInterval)
+	line("WithDispatcherStrategy", c.DispatcherStrategy)
+	line("WithDispatcherInterval", c.DispatcherInterval)
+	if c.NotifyConnectionString != "" {
+		line("WithNotifyConnectionString", "***")
+	}
+	line("WithNotifyChannel", c.NotifyChannel)
+	line("WithHeartbeatInterval", c.HeartbeatInterval)
+	line("WithHeartbeatTimeout", c.HeartbeatTimeout)
+	line("WithRebalanceInterval", c.RebalanceInterval)
+	line("WithLeaderStrategy", c.LeaderStrategy)
+	line("WithStaleGapThreshold", c.StaleGapThreshold)
+	line("WithStaleGapHarborLag", c.StaleGapHarborLag)
+	line("WithGapPolicy", c.GapPolicy)
+	line("WithMaxOpenRanges", c.MaxOpenRanges)
+	line("WithWorkerNodesTable", c.WorkerNodesTable)
+	line("WithConsumerAssignmentsTable", c.ConsumerAssignmentsTable)
+	line("WithConsumerCheckpointsTable", c.ConsumerCheckpointsTable)
+	line("WithConsumerGapSkipsTable", c.ConsumerGapSkipsTable)
+	line("WithLeaderElectionTable", c.LeaderElectionTable)
+	return b.String()
+}
+
+// tables are the validated names.
+type tables struct {
+	nodes, assignments, checkpoints, gapSkips, leader ident.Table
+	token, settled                                    ident.Table
+}
+
+func (c Config) tables() (t tables, err error) {
+	var all []error
+	parse := func(into *ident.Table, option, name string) {
+		table, err := ident.ParseTable(option, name)
+		if err != nil {
+			all = append(all, err)
+		}
+		*into = table
+	}
+	parse(&t.nodes, "WithWorkerNodesTable", c.WorkerNodesTable)
+	parse(&t.assignments, "WithConsumerAssignmentsTable", c.ConsumerAssignmentsTable)
+	parse(&t.checkpoints, "WithConsumerCheckpointsTable", c.ConsumerCheckpointsTable)
+	parse(&t.gapSkips, "WithConsumerGapSkipsTable", c.ConsumerGapSkipsTable)
+	parse(&t.leader, "WithLeaderElectionTable", c.LeaderElectionTable)
+	if len(all) > 0 {
+		return t, errors.Join(all...)
+	}
+	derive := func(into *ident.Table, suffix string) {
+		table, err := t.checkpoints.Derive("WithConsumerCheckpointsTable", suffix)
+		if err != nil {
+			all = append(all, err)
+		}
+		*into = table
+	}
+	derive(&t.token, "_token")
+	derive(&t.settled, "_settled")
+	return t, errors.Join(all...)
+}
+
+// migrations names the tables for the check of the schema.
+func (c Config) migrations() *migrations.Config {
+	m := migrations.DefaultConfig()
+	m.WorkerNodesTable = c.WorkerNodesTable
+	m.ConsumerAssignmentsTable = c.ConsumerAssignmentsTable
+	m.ConsumerCheckpointsTable = c.ConsumerCheckpointsTable
+	m.ConsumerGapSkipsTable = c.ConsumerGapSkipsTable
+	m.LeaderElectionTable = c.LeaderElectionTable
+	return &m
+}
+
+func (c Config) frontier(db *sql.DB, log store.Log, t tables) frontier.Config {
+	f := frontier.Config{
+		DB: db, Log: log, Token: t.token, Settled: t.settled,
+		Policy:     frontier.SkipStale,
+		StaleAfter: c.StaleGapThreshold,
+		HarborLag:  int64(c.StaleGapHarborLag),
+		Interval:   c.DispatcherInterval,
+		Logger:     c.Logger,
+	}
+	if c.GapPolicy == GapWait {
+		f.Policy = frontier.Wait
+	}
+	if c.DispatcherStrategy == DispatcherStrategyNotify {
+		f.Interval = reconcileInterval
+	}
+	return f
+}
+
+func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables) coord.Config {
+	cc := coord.Config{
+		DB: db, ID: id,
+		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader,
+		HeartbeatInterval: c.HeartbeatInterval,
+		HeartbeatTimeout:  c.HeartbeatTimeout,
+		RebalanceInterval: c.RebalanceInterval,
+		Strategy:          coord.Advisory,
+		Logger:            c.Logger,
+	}
+	if c.LeaderStrategy == LeaderStrategyLease {
+		cc.Strategy = coord.Lease
+	}
+	for _, u := range units {
+		cc.Units = append(cc.Units, u.name)
+	}
+	return cc
+}

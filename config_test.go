@@ -1,0 +1,84 @@
+package worker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestValidateNamesOptionValueAndRange(t *testing.T) {
+	for name, test := range map[string]struct {
+		option Option
+		words  []string
+	}{
+		"batch size":      {WithBatchSize(0), []string{"WithBatchSize", "0", "1 to 100000"}},
+		"batch pause":     {WithBatchPause(-time.Second), []string{"WithBatchPause", "-1s", "0s to 1h"}},
+		"batch timeout":   {WithBatchTimeout(time.Microsecond), []string{"WithBatchTimeout", "1µs", "10ms to 24h"}},
+		"failures":        {WithMaxConsecutiveFailures(-3), []string{"WithMaxConsecutiveFailures", "-3", "1 to"}},
+		"poll":            {WithPollInterval(0), []string{"WithPollInterval", "0s", "1ms to"}},
+		"max poll":        {WithMaxPollInterval(time.Millisecond), []string{"WithMaxPollInterval", "1ms", "1s to 24h"}},
+		"strategy":        {WithDispatcherStrategy("push"), []string{"WithDispatcherStrategy", `"push"`, `"poll" and "notify"`}},
+		"notify":          {WithDispatcherStrategy(DispatcherStrategyNotify), []string{"WithNotifyConnectionString"}},
+		"channel":         {WithNotifyChannel("a;b"), []string{"WithNotifyChannel", "a;b"}},
+		"interval":        {WithDispatcherInterval(2 * time.Hour), []string{"WithDispatcherInterval", "2h0m0s", "1h0m0s"}},
+		"heartbeat":       {WithHeartbeatInterval(0), []string{"WithHeartbeatInterval", "0s"}},
+		"timeout":         {WithHeartbeatTimeout(6 * time.Second), []string{"WithHeartbeatTimeout", "6s", "10s to"}},
+		"rebalance":       {WithRebalanceInterval(0), []string{"WithRebalanceInterval", "0s"}},
+		"leader":          {WithLeaderStrategy("raft"), []string{"WithLeaderStrategy", `"raft"`, `"lease"`}},
+		"stale":           {WithStaleGapThreshold(0), []string{"WithStaleGapThreshold", "0s"}},
+		"harbor":          {WithStaleGapHarborLag(-1), []string{"WithStaleGapHarborLag", "-1"}},
+		"gap policy":      {WithGapPolicy("hope"), []string{"WithGapPolicy", `"hope"`}},
+		"open ranges":     {WithMaxOpenRanges(0), []string{"WithMaxOpenRanges", "0"}},
+		"hostile table":   {WithWorkerNodesTable("x; drop table y"), []string{"WithWorkerNodesTable", "x; drop table y"}},
+		"empty table":     {WithConsumerGapSkipsTable(""), []string{"WithConsumerGapSkipsTable", "empty"}},
+		"too long to add": {WithConsumerCheckpointsTable(strings.Repeat("c", 60)), []string{"WithConsumerCheckpointsTable", "63"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := DefaultConfig()
+			test.option(&c)
+			err := c.Validate()
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, word := range test.words {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("%q does not say %q", err, word)
+				}
+			}
+		})
+	}
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Errorf("the defaults are refused: %v", err)
+	}
+}
+
+func TestValidateReportsEverythingAtOnce(t *testing.T) {
+	c := DefaultConfig()
+	c.BatchSize, c.MaxOpenRanges = 0, 0
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "WithBatchSize") || !strings.Contains(err.Error(), "WithMaxOpenRanges") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestConfigStringHidesTheConnection(t *testing.T) {
+	c := DefaultConfig()
+	c.NotifyConnectionString = "postgres://me:secret@host/db"
+	s := c.String()
+	if strings.Contains(s, "secret") || strings.Contains(s, "host") {
+		t.Fatalf("the connection string shows in\n%s", s)
+	}
+	for _, want := range []string{"WithBatchSize(100)", "WithNotifyConnectionString(***)", "WithHeartbeatTimeout(30s)"} {
+		if !strings.Contains(s, want) {
+			t.Errorf("%q is missing in\n%s", want, s)
+		}
+	}
+}
+
+func TestConsumerErrorUnwraps(t *testing.T) {
+	cause := errors.New("boom")
+	err := error(&ConsumerError{Consumer: "c", Failures: 5, Err: errors.Join(ErrConsecutiveFailures, cause)})
+	if !errors.Is(err, ErrConsecutiveFailures) || !errors.Is(err, cause) {
+		t.Fatalf("%v does not wrap both", err)
+	}
+}

@@ -1,0 +1,206 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// unit is what is assigned, checkpointed and shown: today a consumer.
+type unit struct {
+	name     string
+	consumer consumer.Consumer
+	types    []string // none: all
+	start    consumer.Start
+	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
+}
+
+func (u *unit) wants(aggregateType string) bool {
+	return len(u.types) == 0 || slices.Contains(u.types, aggregateType)
+}
+
+// conflictsTolerated is how often one batch may be sacrificed by PostgreSQL
+// (deadlock, serialization failure) before that counts as its handler's doing.
+const conflictsTolerated = 5
+
+// consumerLoop runs one consumer for as long as it is assigned to this worker.
+type consumerLoop struct {
+	w        *Worker
+	unit     *unit
+	status   *unitStatus
+	progress *progress // nil: load it
+
+	attempt   int // of the batch in hand, from 1
+	failures  int // in a row, the handler's
+	conflicts int // in a row
+	disturbed int // in a row
+	idle      int // looks in a row that found nothing
+}
+
+// run works until intake ends, then finishes the batch in hand within ctx. It
+// returns an error only if the worker must end.
+func (c *consumerLoop) run(ctx, intake context.Context) error {
+	if c.unit.placed != nil {
+		select {
+		case <-c.unit.placed:
+		case <-intake.Done():
+		}
+	}
+	c.attempt = 1
+	for intake.Err() == nil {
+		changed := c.w.frontier.Changed()
+		did, err := c.step(ctx, intake)
+		if err != nil {
+			pause, fatal := c.trouble(intake, err)
+			if fatal != nil {
+				return fatal
+			}
+			backoff.Sleep(intake, pause)
+			continue
+		}
+		switch did {
+		case nothing:
+			c.await(intake, changed)
+		case fullBatch:
+			c.idle = 0
+			if c.w.cfg.BatchPause > 0 {
+				backoff.Sleep(intake, c.w.cfg.BatchPause)
+			}
+		case batch, reload:
+			c.idle = 0
+		}
+	}
+	return nil
+}
+
+// did is what a step of the loop did.
+type did int
+
+const (
+	nothing   did = iota // nothing is safe to read yet
+	batch                // everything that was safe
+	fullBatch            // there is probably more
+	reload               // somebody else moved the progress
+)
+
+// await waits for a new frontier, or at last for the poll interval, which
+// doubles while nothing happens.
+func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
+	c.idle++
+	poll := time.NewTimer(backoff.Delay(c.idle, c.w.cfg.PollInterval, c.w.cfg.MaxPollInterval, rand.Float64()))
+	defer poll.Stop()
+	select {
+	case <-changed:
+	case <-poll.C:
+		c.progress = nil // somebody may have reset the consumer
+	case <-intake.Done():
+	}
+}
+
+// step makes one batch, if there is anything to do.
+func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
+	v := c.w.frontier.Value()
+	if c.progress != nil && v.Safe <= c.progress.position {
+		return nothing, nil
+	}
+	conn, err := c.w.db.Conn(intake)
+	if err != nil {
+		return nothing, err
+	}
+	defer conn.Close()
+	if c.progress == nil {
+		if c.progress, err = c.w.checkpoints.Load(intake, conn, c.unit.name); err != nil {
+			return nothing, err
+		}
+		c.status.loaded(c.progress.position)
+	}
+	from := c.progress.position
+	if v.Token == "" || v.Safe <= from {
+		return nothing, nil
+	}
+	p, err := c.readPage(intake, conn, from, v)
+	if err != nil {
+		return nothing, err
+	}
+	a := advance{to: p.through, head: v.Safe, token: v.Token}
+	if m := p.missing; m.Count > 0 {
+		a.marks = append(a.marks, mark{Gap: m.First, End: m.Last, Missing: m.Count, State: stateVoid})
+	}
+	return c.settle(c.runBatch(ctx, intake, conn, p, a), p)
+}
+
+// settle takes a batch's result into account.
+func (c *consumerLoop) settle(r result, p page) (did, error) {
+	if r.outcome != committed {
+		c.progress = nil // whether anything happened, the database knows
+		if r.outcome == overtaken {
+			return reload, nil
+		}
+		return nothing, &batchError{r}
+	}
+	c.progress.position, c.progress.revision = p.through, r.revision
+	c.attempt, c.failures, c.conflicts, c.disturbed = 1, 0, 0, 0
+	c.status.advanced(p.through, len(p.events))
+	if p.full {
+		return fullBatch, nil
+	}
+	return batch, nil
+}
+
+// batchError carries the judged result of a batch to trouble.
+type batchError struct{ result }
+
+func (e *batchError) Error() string { return e.err.Error() }
+
+// trouble says how long to pause after an error, or which error ends the
+// worker.
+func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Duration, fatal error) {
+	r := result{outcome: disturbed, err: err}
+	if b := (*batchError)(nil); errors.As(err, &b) {
+		r = b.result
+		c.attempt++
+	}
+	if r.outcome == conflicted {
+		if c.conflicts++; c.conflicts > conflictsTolerated {
+			r.outcome = handlerFailed
+		}
+	}
+	switch r.outcome {
+	case handlerFailed, forbidden:
+		c.failures++
+		e := c.consumerError(r)
+		c.status.failed(e, c.failures)
+		switch {
+		case r.outcome == forbidden:
+			return 0, e
+		case c.failures >= c.w.cfg.MaxConsecutiveFailures:
+			e.Err = errors.Join(ErrConsecutiveFailures, r.err)
+			return 0, e
+		}
+		c.w.cfg.Logger.Error(intake, "consumer failed, will retry", "consumer", c.unit.name, "failures", c.failures, "error", e)
+		return backoff.Delay(c.failures, c.w.cfg.PollInterval, c.w.cfg.MaxPollInterval, rand.Float64()), nil
+	case conflicted:
+		return backoff.Delay(c.conflicts, 10*time.Millisecond, time.Second, rand.Float64()), nil
+	default:
+		if intake.Err() != nil {
+			return 0, nil // our own stop interrupted it
+		}
+		c.disturbed++
+		c.status.disturbed(r.err)
+		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", c.disturbed, "error", r.err)
+		return backoff.Infrastructure(c.disturbed), nil
+	}
+}
+
+func (c *consumerLoop) consumerError(r result) *ConsumerError {
+	e := &ConsumerError{Consumer: c.unit.name, Failures: c.failures, Err: r.err}
+	if r.at != nil {
+		e.Position, e.EventID, e.Type = r.at.GlobalPosition, r.at.EventID, r.at.EventType
+	}
+	return e
+}

@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+var (
+	// ErrConsecutiveFailures ends a worker whose consumer failed
+	// MaxConsecutiveFailures times in a row. The error is a *ConsumerError,
+	// which names the consumer and wraps the last cause.
+	ErrConsecutiveFailures = errors.New("worker: a consumer failed too often in a row")
+
+	// ErrTransactionEnded ends a worker whose consumer committed or rolled
+	// back the transaction that it was given.
+	ErrTransactionEnded = errors.New("worker: the handler ended the batch's transaction, which belongs to the worker: remove the Commit, Rollback or equivalent SQL from it")
+
+	// ErrAlreadyStarted is the answer to a second Start.
+	ErrAlreadyStarted = errors.New("worker: a Worker starts once; make another with New")
+
+	// ErrInvalidConfig wraps what Start refuses before it touches the
+	// database.
+	ErrInvalidConfig = errors.New("worker: invalid configuration")
+)
+
+// Failures of a batch that are not the handler's own error.
+var (
+	errBatchTimeout = errors.New("the batch took longer than BatchTimeout")
+	errTxAborted    = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
+)
+
+// ConsumerError tells which consumer failed, where, and why.
+type ConsumerError struct {
+	Consumer string
+	Failures int       // in a row
+	Position int64     // of the event that was being handled, 0 if none was
+	EventID  uuid.UUID // of that event
+	Type     string    // of that event
+	Err      error     // the cause
+}
+
+func (e *ConsumerError) Error() string {
+	where := ""
+	if e.Position > 0 {
+		where = fmt.Sprintf(" at position %d (event %s, type %q)", e.Position, e.EventID, e.Type)
+	}
+	return fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *ConsumerError) Unwrap() error { return e.Err }
+
+// PanicError is what a panic of a handler becomes.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("the handler panicked: %v\n%s", e.Value, e.Stack)
+}
+
+// Unwrap gives the panic's value if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// sqlState returns the SQLSTATE that PostgreSQL answered with, as pgx and
+// lib/pq both report it, or "".
+func sqlState(err error) string {
+	var s interface{ SQLState() string }
+	if errors.As(err, &s) {
+		return s.SQLState()
+	}
+	return ""
+}
+
+const (
+	stateIdleInTransaction   = "25P03"
+	stateSerialization       = "40001"
+	stateDeadlock            = "40P01"
+	stateInFailedTransaction = "25P02"
+)
+
+// isConflict reports that PostgreSQL sacrificed this transaction for another:
+// trying again is the remedy, unless it goes on for ever.
+func isConflict(err error) bool {
+	s := sqlState(err)
+	return s == stateSerialization || s == stateDeadlock
+}
+
+// isConnectionLoss reports that the connection or the server went away.
+func isConnectionLoss(err error) bool {
+	switch s := sqlState(err); {
+	case strings.HasPrefix(s, "08"), strings.HasPrefix(s, "57P"), s == "53300":
+		return true // connection exception; shutdown, crash, starting up; too many connections
+	case s != "":
+		return false
+	}
+	var netErr net.Error
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// isRolledBack reports a COMMIT that PostgreSQL answered with ROLLBACK.
+func isRolledBack(err error) bool {
+	return errors.Is(err, pgx.ErrTxCommitRollback) || strings.Contains(err.Error(), "in a failed transaction")
+}

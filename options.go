@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// DispatcherStrategy is how a worker learns of new events.
+type DispatcherStrategy string
+
+const (
+	// DispatcherStrategyPoll looks every DispatcherInterval. It works
+	// everywhere, also behind a transaction-pooling proxy.
+	DispatcherStrategyPoll DispatcherStrategy = "poll"
+	// DispatcherStrategyNotify listens on a direct connection of its own and
+	// looks every second besides, in case a notification was lost.
+	DispatcherStrategyNotify DispatcherStrategy = "notify"
+)
+
+// LeaderStrategy is how workers agree on who assigns consumers.
+type LeaderStrategy string
+
+const (
+	// LeaderStrategyAdvisory holds a session advisory lock. A dead leader is
+	// replaced as soon as the server notices that its connection is gone.
+	LeaderStrategyAdvisory LeaderStrategy = "advisory"
+	// LeaderStrategyLease holds a row for a limited time. It works behind a
+	// transaction-pooling proxy.
+	LeaderStrategyLease LeaderStrategy = "lease"
+)
+
+// GapPolicy is what happens to positions whose transaction stays open.
+type GapPolicy string
+
+const (
+	// GapSkipStale goes on past a transaction that stays open longer than
+	// StaleGapThreshold, and delivers its events late if it commits after all.
+	GapSkipStale GapPolicy = "skip-stale"
+	// GapWait waits for every transaction, however long: strict global order.
+	GapWait GapPolicy = "wait"
+)
+
+// Config is what the options set. Every field has a default; Start refuses
+// values out of range.
+type Config struct {
+	BatchSize              int           // events a batch at most, 1 to 100,000; default 100
+	BatchPause             time.Duration // pause after a full batch, 0 to 1h; default 0
+	BatchTimeout           time.Duration // for the handlers and the commit of a batch, 10ms to 24h; default 30s
+	MaxConsecutiveFailures int           // failures in a row of one consumer that end the worker, 1 to 1,000,000; default 5
+
+	PollInterval    time.Duration // an idle consumer looks again after it at first, 1ms to 1h; default 1s
+	MaxPollInterval time.Duration // and after it at last, PollInterval to 24h; default 30s
+
+	DispatcherStrategy     DispatcherStrategy // default DispatcherStrategyPoll
+	DispatcherInterval     time.Duration      // between two looks for new events, 1ms to 1h; default 200ms
+	NotifyConnectionString string             // direct connection for LISTEN; needed by DispatcherStrategyNotify
+	NotifyChannel          string             // the channel that the store notifies; default "worker_events"
+
+	HeartbeatInterval time.Duration  // 10ms to 1h; default 5s
+	HeartbeatTimeout  time.Duration  // silence after which a worker is dead, 2 x HeartbeatInterval to 24h; default 30s
+	RebalanceInterval time.Duration  // between two checks of the assignments, 10ms to 1h; default 5s
+	LeaderStrategy    LeaderStrategy // default LeaderStrategyAdvisory
+
+	StaleGapThreshold time.Duration // age at which an open transaction no longer holds back others, 10ms to 24h; default 30s
+	StaleGapHarborLag int           // positions to stay behind the head when going past it, 0 to 1,000,000; default 0
+	GapPolicy         GapPolicy     // default GapSkipStale
+	MaxOpenRanges     int           // ranges of positions in doubt a consumer may have passed, 1 to 1,000,000; default 10,000
+
+	Logger store.Logger // default store.NoOpLogger{}
+
+	WorkerNodesTable         string // default "worker_nodes"
+	ConsumerAssignmentsTable string // default "consumer_assignments"
+	ConsumerCheckpointsTable string // default "consumer_checkpoints"
+	ConsumerGapSkipsTable    string // default "consumer_gap_skips"
+	LeaderElectionTable      string // default "worker_leader_election"
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		BatchSize:              100,
+		BatchTimeout:           30 * time.Second,
+		MaxConsecutiveFailures: 5,
+		PollInterval:           time.Second,
+		MaxPollInterval:        30 * time.Second,
+		DispatcherStrategy:     DispatcherStrategyPoll,
+		DispatcherInterval:     200 * time.Millisecond,
+		NotifyChannel:          "worker_events",
+		HeartbeatInterval:      5 * time.Second,
+		HeartbeatTimeout:       30 * time.Second,
+		RebalanceInterval:      5 * time.Second,
+		LeaderStrategy:         LeaderStrategyAdvisory,
+		StaleGapThreshold:      30 * time.Second,
+		GapPolicy:              GapSkipStale,
+		MaxOpenRanges:          10_000,
+		Logger:                 store.NoOpLogger{},
+
+		WorkerNodesTable:         "worker_nodes",
+		ConsumerAssignmentsTable: "consumer_assignments",
+		ConsumerCheckpointsTable: "consumer_checkpoints",
+		ConsumerGapSkipsTable:    "consumer_gap_skips",
+		LeaderElectionTable:      "worker_leader_election",
+	}
+}
+
+// Option changes one setting of a worker.
+type Option func(*Config)
+
+// WithBatchSize sets how many events a batch holds at most.
+func WithBatchSize(n int) Option { return func(c *Config) { c.BatchSize = n } }
+
+// WithBatchPause sets a pause after each full batch, to be gentle on the
+// database while catching up. It caps the rate at BatchSize / BatchPause.
+func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPause = d } }
+
+// WithBatchTimeout bounds a batch from the moment it owns its checkpoint to
+// the end of its commit. A batch that takes longer is rolled back and counts
+// as a failure.
+func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.BatchTimeout = d } }
+
+// WithMaxConsecutiveFailures sets how many failures in a row of one consumer
+// end the worker with ErrConsecutiveFailures.
+func WithMaxConsecutiveFailures(n int) Option {
+	return func(c *Config) { c.MaxConsecutiveFailures = n }
+}
+
+// WithPollInterval sets after how long an idle consumer looks by itself, and
+// the first pause after a failure. Wakeups normally come long before.
+func WithPollInterval(d time.Duration) Option { return func(c *Config) { c.PollInterval = d } }
+
+// WithMaxPollInterval sets where the doubling of PollInterval ends.
+func WithMaxPollInterval(d time.Duration) Option { return func(c *Config) { c.MaxPollInterval = d } }
+
+// WithDispatcherStrategy sets how the worker learns of new events.
+func WithDispatcherStrategy(s DispatcherStrategy) Option {
+	return func(c *Config) { c.DispatcherStrategy = s }
+}
+
+// WithDispatcherInterval sets how often DispatcherStrategyPoll looks.
+func WithDispatcherInterval(d time.Duration) Option {
+	return func(c *Config) { c.DispatcherInterval = d }
+}
+
+// WithNotifyConnectionString sets where DispatcherStrategyNotify listens. It
+// must lead straight to PostgreSQL: LISTEN does not survive a
+// transaction-pooling proxy.
+func WithNotifyConnectionString(s string) Option {
+	return func(c *Config) { c.NotifyConnectionString = s }
+}
+
+// WithNotifyChannel sets the channel to listen on, the one that the store
+// notifies.
+func WithNotifyChannel(channel string) Option { return func(c *Config) { c.NotifyChannel = channel } }
+
+// WithHeartbeatInterval sets how often the worker says that it is alive.
+func WithHeartbeatInterval(d time.Duration) Option {
+	return func(c *Config) { c.HeartbeatInterval = d }
+}
+
+// WithHeartbeatTimeout sets after what silence a worker is taken for dead.
+func WithHeartbeatTimeout(d time.Duration) Option { return func(c *Config) { c.HeartbeatTimeout = d } }
+
+// WithRebalanceInterval sets how often the leader checks the assignments by
+// itself; it notices arrivals and departures sooner.
+func WithRebalanceInterval(d time.Duration) Option {
+	return func(c *Config) { c.RebalanceInterval = d }
+}
+
+// WithLeaderStrategy sets how the workers agree on a leader. All workers of
+// one set of tables must use the same.
+func WithLeaderStrategy(s LeaderStrategy) Option { return func(c *Config) { c.LeaderStrategy = s } }
+
+// WithStaleGapThreshold sets how long an open transaction may hold back the
+// events behind its positions (GapSkipStale).
+func WithStaleGapThreshold(d time.Duration) Option {
+	return func(c *Config) { c.StaleGapThreshold = d }
+}
+
+// WithStaleGapHarborLag sets how many positions to stay behind the head when
+// going past a transaction that stays open.
+func WithStaleGapHarborLag(n int) Option { return func(c *Config) { c.StaleGapHarborLag = n } }
+
+// WithGapPolicy sets what happens to positions whose transaction stays open.
+func WithGapPolicy(p GapPolicy) Option { return func(c *Config) { c.GapPolicy = p } }
+
+// WithMaxOpenRanges bounds how many ranges of positions in doubt a consumer
+// may have passed; at the bound it waits.
+func WithMaxOpenRanges(n int) Option { return func(c *Config) { c.MaxOpenRanges = n } }
+
+// WithLogger sets where the worker logs to; nil is store.NoOpLogger{}.
+func WithLogger(l store.Logger) Option { return func(c *Config) { c.Logger = l } }
+
+// WithWorkerNodesTable names the table of registered workers.
+func WithWorkerNodesTable(name string) Option { return func(c *Config) { c.WorkerNodesTable = name } }
+
+// WithConsumerAssignmentsTable names the table of assignments.
+func WithConsumerAssignmentsTable(name string) Option {
+	return func(c *Config) { c.ConsumerAssignmentsTable = name }
+}
+
+// WithConsumerCheckpointsTable names the table of checkpoints. The names of
+// the tables "..._token", "..._settled" and "..._schema" derive from it.
+func WithConsumerCheckpointsTable(name string) Option {
+	return func(c *Config) { c.ConsumerCheckpointsTable = name }
+}
+
+// WithConsumerGapSkipsTable names the table that audits skipped positions.
+func WithConsumerGapSkipsTable(name string) Option {
+	return func(c *Config) { c.ConsumerGapSkipsTable = name }
+}
+
+// WithLeaderElectionTable names the table of LeaderStrategyLease.
+func WithLeaderElectionTable(name string) Option {
+	return func(c *Config) { c.LeaderElectionTable = name }
+}

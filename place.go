@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+)
+
+// placeFirst gives every consumer that has never run its first checkpoint,
+// except those that begin at the head: they wait for placeAtHead.
+func (w *Worker) placeFirst(ctx context.Context) error {
+	for _, u := range w.units {
+		after, atHead := u.start.Position()
+		if !atHead {
+			if err := w.checkpoints.Place(ctx, w.db, u.name, after); err != nil {
+				return err
+			}
+			continue
+		}
+		_, err := w.checkpoints.Load(ctx, w.db, u.name)
+		if missing := (errNoCheckpoint{}); errors.As(err, &missing) {
+			u.placed = make(chan struct{})
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// placeAtHead places the consumers that begin at the head, and tries until it
+// is done or ctx ends.
+func (w *Worker) placeAtHead(ctx context.Context) {
+	var waiting []*unit
+	for _, u := range w.units {
+		if u.placed != nil {
+			waiting = append(waiting, u)
+		}
+	}
+	for failures := 1; len(waiting) > 0 && ctx.Err() == nil; failures++ {
+		err := w.placeSettled(ctx, waiting)
+		if err == nil {
+			for _, u := range waiting {
+				close(u.placed)
+			}
+			return
+		}
+		if ctx.Err() == nil {
+			w.cfg.Logger.Error(ctx, "could not place the consumers that begin at the head, will retry", "error", err)
+			backoff.Sleep(ctx, backoff.Infrastructure(failures))
+		}
+	}
+}
+
+// placeSettled places units at today's head, once everything up to it is
+// settled: whatever commits from then on lies above it, and is not missed.
+func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
+	head, err := w.log.GetLatestGlobalPosition(ctx, w.db)
+	if err != nil {
+		return fmt.Errorf("worker: head of the log: %w", err)
+	}
+	for {
+		changed := w.frontier.Changed()
+		if v := w.frontier.Value(); v.Token != "" && v.Settled >= head {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for _, u := range units {
+		if err := w.checkpoints.Place(ctx, w.db, u.name, head); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+const (
+	// patience bounds the checks of the database at the start.
+	patience = 10 * time.Second
+	// minPool is what a worker needs of the pool: the frontier's session, the
+	// leader's, one statement of the coordination, and one batch.
+	minPool = 4
+	// maxName is the longest name of a consumer, in bytes.
+	maxName = 200
+)
+
+// prepare checks everything that can be checked before anything runs, and
+// makes the worker's parts.
+func (w *Worker) prepare(ctx context.Context) error {
+	if err := w.validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := w.db.PingContext(ctx); err != nil {
+		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", patience, err)
+	}
+	t, err := w.cfg.tables()
+	if err != nil {
+		return err
+	}
+	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
+		return err
+	}
+	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout)
+	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, t))
+	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t))
+	return w.frontier.Preflight(ctx)
+}
+
+// join makes the worker known to the others.
+func (w *Worker) join(ctx context.Context) error {
+	if err := w.placeFirst(ctx); err != nil {
+		return err
+	}
+	return w.coord.Register(ctx)
+}
+
+// validate checks what New was given, without the database.
+func (w *Worker) validate() error {
+	var all []error
+	if w.db == nil {
+		all = append(all, errors.New("db is nil: open one with sql.Open"))
+	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < minPool {
+		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every consumer that is to run at the same time): raise db.SetMaxOpenConns", n, minPool))
+	}
+	if isNil(w.log) {
+		all = append(all, errors.New("eventStore is nil: make one with NewStore of package store/postgres"))
+	} else if v, ok := w.log.(interface{ Validate() error }); ok {
+		all = append(all, v.Validate())
+	}
+	units, err := unitsOf(w.consumers)
+	w.units = units
+	w.status = make(map[string]*unitStatus, len(units))
+	for _, u := range units {
+		w.status[u.name] = &unitStatus{s: ConsumerStatus{Name: u.name}}
+	}
+	return errors.Join(append(all, err, w.cfg.Validate())...)
+}
+
+// unitsOf checks the consumers and sorts them by name.
+func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
+	if len(consumers) == 0 {
+		return nil, errors.New("consumers is empty: a worker needs at least one")
+	}
+	var units []*unit
+	var all []error
+	seen := map[string]int{}
+	for i, c := range consumers {
+		u, err := unitOf(c)
+		if err != nil {
+			all = append(all, fmt.Errorf("consumers[%d]: %w", i, err))
+			continue
+		}
+		if first, double := seen[u.name]; double {
+			all = append(all, fmt.Errorf("consumers[%d]: the name %q is already that of consumers[%d]; a name is a checkpoint, so each consumer needs its own", i, u.name, first))
+			continue
+		}
+		seen[u.name] = i
+		units = append(units, u)
+	}
+	slices.SortFunc(units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
+	return units, errors.Join(all...)
+}
+
+// unitOf asks a consumer for what it says of itself.
+func unitOf(c consumer.Consumer) (u *unit, err error) {
+	if isNil(c) {
+		return nil, errors.New("is nil")
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %v", c, v)
+		}
+	}()
+	u = &unit{name: c.Name(), consumer: c}
+	if s, ok := c.(consumer.ScopedConsumer); ok {
+		u.types = slices.Clone(s.AggregateTypes())
+	}
+	if s, ok := c.(consumer.Starter); ok {
+		u.start = s.StartAt()
+	}
+	switch after, _ := u.start.Position(); {
+	case u.name == "":
+		return nil, fmt.Errorf("a %T has an empty Name", c)
+	case len(u.name) > maxName:
+		return nil, fmt.Errorf("the name %.40q... has %d bytes, allowed are %d", u.name, len(u.name), maxName)
+	case !utf8.ValidString(u.name) || strings.ContainsAny(u.name, "#\x00"):
+		return nil, fmt.Errorf("the name %q has a '#', a NUL or invalid UTF-8, which are not allowed", u.name)
+	case after < 0:
+		return nil, fmt.Errorf("%q: StartAt gives position %d, which is below 0", u.name, after)
+	}
+	return u, nil
+}
+
+// isNil also finds a nil pointer inside an interface.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
+}

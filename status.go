@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"sync"
+	"time"
+)
+
+// State is where a worker is in its life.
+type State string
+
+const (
+	StateNew      State = "new"      // Start was not called yet
+	StateStarting State = "starting" // checks and registers
+	StateRunning  State = "running"
+	StateDraining State = "draining" // finishes the batches in hand
+	StateStopped  State = "stopped"  // Start has returned
+)
+
+// Status is a snapshot of a worker for health checks and debugging.
+type Status struct {
+	State State
+	// Leader tells whether this worker assigns the consumers.
+	Leader bool
+	// LastHeartbeat is when this worker last told the others that it is
+	// alive, by this process's clock.
+	LastHeartbeat time.Time
+	// CoordinationError is why heartbeat, leadership or assignment do not work
+	// at the moment, nil if they do.
+	CoordinationError error
+	// Safe is the position up to which consumers may read.
+	Safe      int64
+	Consumers []ConsumerStatus // all that this worker has, in order of name
+}
+
+// ConsumerStatus is the part of a Status about one consumer.
+type ConsumerStatus struct {
+	Name     string
+	Assigned bool // to this worker
+	// Position is the last checkpoint that this worker knows of; other workers
+	// may have gone on from it.
+	Position int64
+	// Lag counts the positions between Position and Safe.
+	Lag int64
+	// Handled counts the events that this worker handled and committed.
+	Handled int64
+	// Failures counts the handler's failures since its last success.
+	Failures int
+	// LastError is the last failure or database trouble, nil since the last
+	// success.
+	LastError error
+}
+
+// unitStatus is what a loop lets others see.
+type unitStatus struct {
+	mu sync.Mutex
+	s  ConsumerStatus
+}
+
+func (u *unitStatus) change(f func(*ConsumerStatus)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f(&u.s)
+}
+
+func (u *unitStatus) snapshot() ConsumerStatus {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.s
+}
+
+func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.Assigned = yes }) }
+
+func (u *unitStatus) loaded(position int64) {
+	u.change(func(s *ConsumerStatus) { s.Position = position })
+}
+
+func (u *unitStatus) advanced(position int64, events int) {
+	u.change(func(s *ConsumerStatus) {
+		s.Position, s.LastError, s.Failures = position, nil, 0
+		s.Handled += int64(events)
+	})
+}
+
+func (u *unitStatus) failed(err error, failures int) {
+	u.change(func(s *ConsumerStatus) { s.LastError, s.Failures = err, failures })
+}
+
+func (u *unitStatus) disturbed(err error) { u.change(func(s *ConsumerStatus) { s.LastError = err }) }
+
+// Status returns a snapshot of the worker. It may be called at any time.
+func (w *Worker) Status() Status {
+	s := Status{State: w.state.Load().(State)}
+	if !w.ready.Load() {
+		return s
+	}
+	c := w.coord.Status()
+	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, c.LastError
+	s.Safe = w.frontier.Value().Safe
+	for _, u := range w.units {
+		cs := w.status[u.name].snapshot()
+		cs.Lag = max(s.Safe-cs.Position, 0)
+		s.Consumers = append(s.Consumers, cs)
+	}
+	return s
+}

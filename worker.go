@@ -1,0 +1,179 @@
+// Package worker runs consumers (projections, process managers, publishers)
+// over a PostgreSQL event log, spread over any number of processes, with
+// PostgreSQL as the only coordinator. Each batch of events and its checkpoint
+// are one transaction: effects written through that transaction happen exactly
+// once.
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// farewell bounds the goodbye to the database when a worker stops.
+const farewell = 5 * time.Second
+
+// Worker runs its share of the consumers of a log. It starts once.
+type Worker struct {
+	id        uuid.UUID
+	db        *sql.DB
+	log       store.Log
+	consumers []consumer.Consumer
+	cfg       Config
+
+	started  atomic.Bool
+	stopOnce sync.Once
+	stopped  chan struct{} // closed by Stop
+
+	state atomic.Value // State
+
+	// What prepare makes; others than Start may look once ready is set.
+	ready       atomic.Bool
+	units       []*unit // in order of name
+	status      map[string]*unitStatus
+	checkpoints checkpoints
+	frontier    *frontier.Frontier
+	coord       *coord.Coordinator
+}
+
+// New makes a worker. It does nothing yet: Start checks what it was given.
+//
+// db is the database of the log, the checkpoints and the handlers' effects.
+// eventStore is usually a *postgres.Store of package store/postgres.
+func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts ...Option) *Worker {
+	w := &Worker{
+		id:        uuid.New(),
+		db:        db,
+		log:       eventStore,
+		consumers: consumers,
+		cfg:       DefaultConfig(),
+		stopped:   make(chan struct{}),
+	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&w.cfg)
+		}
+	}
+	if w.cfg.Logger == nil {
+		w.cfg.Logger = store.NoOpLogger{}
+	}
+	w.state.Store(StateNew)
+	return w
+}
+
+// ID identifies this worker in the tables.
+func (w *Worker) ID() uuid.UUID { return w.id }
+
+// Stop asks the worker to finish the batches in hand and end. It returns at
+// once; Start waits. It may be called at any time, any number of times, also
+// from a handler.
+func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
+
+// Start runs the worker until ctx ends, Stop is called, or an error that no
+// retry can mend; the first two are a clean stop and return nil. It begins by
+// checking the configuration and the database, and starts nothing if it finds
+// fault. When it returns, nothing of the worker is running any more.
+//
+// At a clean stop no new batch begins, those in hand finish (each bounded by
+// BatchTimeout), and the consumers are handed back to the other workers.
+func (w *Worker) Start(ctx context.Context) error {
+	if !w.started.CompareAndSwap(false, true) {
+		return ErrAlreadyStarted
+	}
+	w.state.Store(StateStarting)
+	defer w.state.Store(StateStopped)
+	if err := w.prepare(ctx); err != nil {
+		return err
+	}
+	w.ready.Store(true)
+
+	// intake ends first: no new batch begins. The rest of the worker lives on
+	// until the batches in hand are finished.
+	life := context.WithoutCancel(ctx)
+	intake, drain := context.WithCancel(life)
+	defer drain()
+	defer context.AfterFunc(ctx, drain)()
+	running, halt := context.WithCancel(life)
+	defer halt()
+
+	err := w.join(intake)
+	if err != nil {
+		if intake.Err() != nil {
+			err = nil // asked to stop before it began
+		}
+		w.leave(life)
+		return err
+	}
+	background := group{fail: drain}
+	background.run(func() error { w.awaitStop(running, drain); return nil })
+	background.run(func() error { return w.frontier.Run(running) })
+	background.run(func() error { return w.coord.Run(running) })
+	background.run(func() error { w.placeAtHead(running); return nil })
+	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
+		background.run(func() error {
+			return frontier.Listen(running, w.cfg.NotifyConnectionString, w.cfg.NotifyChannel, w.frontier.Wake, w.cfg.Logger)
+		})
+	}
+	w.state.Store(StateRunning)
+	w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))
+	err = w.supervise(running, intake)
+	halt()
+	err = errors.Join(err, background.wait())
+	w.leave(life)
+	w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
+	return err
+}
+
+// awaitStop turns Stop into the end of the intake.
+func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
+	select {
+	case <-w.stopped:
+		drain()
+	case <-running.Done():
+	}
+}
+
+// leave hands the consumers back and takes the worker off the list. If the
+// database does not answer, the others notice by themselves.
+func (w *Worker) leave(life context.Context) {
+	ctx, cancel := context.WithTimeout(life, farewell)
+	defer cancel()
+	if err := w.coord.Leave(ctx); err != nil {
+		w.cfg.Logger.Error(ctx, "could not hand back the consumers; the other workers will notice", "worker_id", w.id, "error", err)
+	}
+}
+
+// group runs the goroutines that a worker consists of beside its consumers.
+// The first that fails ends the worker.
+type group struct {
+	fail func()
+	wg   sync.WaitGroup
+	once sync.Once
+	err  error
+}
+
+func (g *group) run(f func() error) {
+	g.wg.Go(func() {
+		if err := f(); err != nil {
+			g.once.Do(func() { g.err = err })
+			g.fail()
+		}
+	})
+}
+
+// wait returns the first error when all have ended.
+func (g *group) wait() error {
+	g.wg.Wait()
+	return g.err
+}
