@@ -9,73 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
-
-// page is what one look at the log found between a checkpoint and the
-// frontier.
-type page struct {
-	events  []store.PersistedEvent
-	through int64         // the checkpoint after these events
-	missing store.Missing // positions up to through without an event of any type
-	full    bool          // there is probably more
-}
-
-// readPage reads the events in (after, v.Safe]. v must have been published
-// before the read begins: what is missing below v.Safe in a later snapshot is
-// void.
-func (c *consumerLoop) readPage(ctx context.Context, q store.Querier, after int64, v *frontier.Value) (page, error) {
-	limit := c.w.cfg.BatchSize
-	if scoped, ok := c.w.log.(store.ScopedReader); ok && len(c.unit.types) > 0 {
-		p, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: v.Safe, Types: c.unit.types, Limit: limit})
-		if err != nil {
-			return page{}, fmt.Errorf("worker: read events: %w", err)
-		}
-		return page{events: p.Events, through: p.Through, missing: p.Missing, full: p.Through < v.Safe}, nil
-	}
-	events, err := c.w.log.ReadEvents(ctx, q, after, limit)
-	if err != nil {
-		return page{}, fmt.Errorf("worker: read events: %w", err)
-	}
-	return cut(events, after, v.Safe, limit, c.unit.wants), nil
-}
-
-// cut makes a page of what ReadEvents returned: nothing above safe, only the
-// types that are wanted, and the gaps between them summed up.
-func cut(events []store.PersistedEvent, after, safe int64, limit int, wants func(aggregateType string) bool) page {
-	p := page{through: safe}
-	if len(events) == limit && events[limit-1].GlobalPosition < safe {
-		p.through, p.full = events[limit-1].GlobalPosition, true
-	}
-	kept := events[:0]
-	last := after
-	gap := func(first, end int64) {
-		if first > end {
-			return
-		}
-		if p.missing.Count == 0 {
-			p.missing.First = first
-		}
-		p.missing.Last = end
-		p.missing.Count += end - first + 1
-	}
-	for i := range events {
-		position := events[i].GlobalPosition
-		if position > p.through {
-			break
-		}
-		gap(last+1, position-1)
-		last = position
-		if wants(events[i].AggregateType) {
-			kept = append(kept, events[i])
-		}
-	}
-	gap(last+1, p.through)
-	p.events = kept
-	return p
-}
 
 // outcome is how a batch ended.
 type outcome int
@@ -132,7 +68,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	// Waiting for the guard is no fault of the handler: its clock starts now.
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(errBatchTimeout) })
 	defer deadline.Stop()
-	if at, err := c.handleAll(ctx, conn, tx, p.events); err != nil {
+	if at, err := c.handleAll(ctx, conn, tx, p); err != nil {
 		return c.blame(ctx, conn, at, err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -143,17 +79,25 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 
 // handleAll calls the handler for every event and returns the one that it
 // failed at.
-func (c *consumerLoop) handleAll(ctx context.Context, conn *sql.Conn, tx *sql.Tx, events []store.PersistedEvent) (*store.PersistedEvent, error) {
-	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.unit.name, Attempt: c.attempt}, conn)
-	for i := range events {
+func (c *consumerLoop) handleAll(ctx context.Context, conn *sql.Conn, tx *sql.Tx, p page) (*store.PersistedEvent, error) {
+	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.attempt}
+	onTime := consumer.WithDelivery(ctx, d, conn)
+	d.Late = true
+	late := consumer.WithDelivery(ctx, d, conn)
+	for i := range p.events {
+		e := &p.events[i]
 		if ctx.Err() != nil {
-			return &events[i], context.Cause(ctx)
+			return e, context.Cause(ctx)
 		}
-		if err := handleOne(ctx, c.unit.consumer, tx, events[i]); err != nil {
-			return &events[i], err
+		delivery := onTime
+		if e.GlobalPosition <= p.look.Checkpoint {
+			delivery = late
+		}
+		if err := handleOne(delivery, c.unit.consumer, tx, *e); err != nil {
+			return e, err
 		}
 		if err := conn.Raw(checkTransaction); err != nil {
-			return &events[i], err
+			return e, err
 		}
 	}
 	return nil, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -28,6 +29,8 @@ type openRange struct {
 	Last  int64     `json:"last"`
 	Seen  time.Time `json:"seen"`
 }
+
+func (o openRange) span() frontier.Span { return frontier.Span{First: o.First, Last: o.Last} }
 
 // mark is one row of the audit of skipped positions.
 type mark struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -33,7 +34,8 @@ type consumerLoop struct {
 	w        *Worker
 	unit     *unit
 	status   *unitStatus
-	progress *progress // nil: load it
+	progress *progress       // nil: load it
+	looked   *frontier.Value // all that it allows was read; nil: not yet
 
 	attempt   int // of the batch in hand, from 1
 	failures  int // in a row, the handler's
@@ -105,7 +107,7 @@ func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
 // step makes one batch, if there is anything to do.
 func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 	v := c.w.frontier.Value()
-	if c.progress != nil && v.Safe <= c.progress.position {
+	if c.progress != nil && !c.worthALook(v) {
 		return nothing, nil
 	}
 	conn, err := c.w.db.Conn(intake)
@@ -117,25 +119,34 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 		if c.progress, err = c.w.checkpoints.Load(intake, conn, c.unit.name); err != nil {
 			return nothing, err
 		}
+		c.looked = nil
 		c.status.loaded(c.progress.position)
 	}
-	from := c.progress.position
-	if v.Token == "" || v.Safe <= from {
+	if v.Token == "" || !c.worthALook(v) {
 		return nothing, nil
 	}
-	p, err := c.readPage(intake, conn, from, v)
+	p, err := c.lookAround(intake, conn, v)
 	if err != nil {
 		return nothing, err
 	}
-	a := advance{to: p.through, head: v.Safe, token: v.Token}
-	if m := p.missing; m.Count > 0 {
-		a.marks = append(a.marks, mark{Gap: m.First, End: m.Last, Missing: m.Count, State: stateVoid})
+	a, blocked := p.cross(v, c.progress.open, c.w.cfg.MaxOpenRanges)
+	if blocked {
+		c.status.disturbed(errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to})
 	}
-	return c.settle(c.runBatch(ctx, intake, conn, p, a), p)
+	c.looked = v
+	if a.empty(c.progress.position) {
+		return nothing, nil
+	}
+	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
+}
+
+// worthALook: there are new positions, or news about open ones.
+func (c *consumerLoop) worthALook(v *frontier.Value) bool {
+	return c.looked != v && (v.Safe > c.progress.position || len(c.progress.open) > 0)
 }
 
 // settle takes a batch's result into account.
-func (c *consumerLoop) settle(r result, p page) (did, error) {
+func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	if r.outcome != committed {
 		c.progress = nil // whether anything happened, the database knows
 		if r.outcome == overtaken {
@@ -143,10 +154,14 @@ func (c *consumerLoop) settle(r result, p page) (did, error) {
 		}
 		return nothing, &batchError{r}
 	}
-	c.progress.position, c.progress.revision = p.through, r.revision
+	c.progress.position, c.progress.revision = a.to, r.revision
 	c.attempt, c.failures, c.conflicts, c.disturbed = 1, 0, 0, 0
-	c.status.advanced(p.through, len(p.events))
+	c.status.advanced(a.to, len(p.events))
+	if a.movesOpen() {
+		c.progress = nil // their rows have numbers that we do not know
+	}
 	if p.full {
+		c.looked = nil
 		return fullBatch, nil
 	}
 	return batch, nil

@@ -3,6 +3,8 @@ package worker
 import (
 	"sync"
 	"time"
+
+	"github.com/pgfrontier/worker/frontier"
 )
 
 // State is where a worker is in its life.
@@ -28,9 +30,15 @@ type Status struct {
 	// at the moment, nil if they do.
 	CoordinationError error
 	// Safe is the position up to which consumers may read.
-	Safe      int64
+	Safe int64
+	// Blocked are the transactions that hold the consumers back, or that may
+	// still own positions which the consumers have passed. The oldest first.
+	Blocked   []BlockingTransaction
 	Consumers []ConsumerStatus // all that this worker has, in order of name
 }
+
+// BlockingTransaction is an open transaction that has drawn positions.
+type BlockingTransaction = frontier.Holder
 
 // ConsumerStatus is the part of a Status about one consumer.
 type ConsumerStatus struct {
@@ -96,6 +104,7 @@ func (w *Worker) Status() Status {
 	c := w.coord.Status()
 	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, c.LastError
 	s.Safe = w.frontier.Value().Safe
+	s.Blocked = w.frontier.Blocked()
 	for _, u := range w.units {
 		cs := w.status[u.name].snapshot()
 		cs.Lag = max(s.Safe-cs.Position, 0)

@@ -159,14 +159,22 @@ type running struct {
 // start starts a worker with quick heartbeats, and stops it when the test ends.
 func start(t testing.TB, db *sql.DB, consumers []consumer.Consumer, opts ...worker.Option) *running {
 	t.Helper()
-	opts = append([]worker.Option{
+	return runWorker(t, worker.New(db, newStore(), consumers, append(quick(), opts...)...))
+}
+
+// quick are settings for tests.
+func quick() []worker.Option {
+	return []worker.Option{
 		worker.WithDispatcherInterval(20 * time.Millisecond),
 		worker.WithPollInterval(20 * time.Millisecond),
 		worker.WithHeartbeatInterval(100 * time.Millisecond),
 		worker.WithHeartbeatTimeout(time.Second),
 		worker.WithRebalanceInterval(100 * time.Millisecond),
-	}, opts...)
-	r := &running{worker.New(db, newStore(), consumers, opts...), make(chan error, 1)}
+	}
+}
+
+func runWorker(t testing.TB, w *worker.Worker) *running {
+	r := &running{w, make(chan error, 1)}
 	go func() { r.done <- r.Start(context.Background()) }()
 	t.Cleanup(func() {
 		r.Stop()

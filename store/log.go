@@ -52,6 +52,17 @@ type ScopedPage struct {
 	Missing Missing
 }
 
+// RangeReader is a Log that reads scattered positions in one statement, so
+// that a consumer with many positions in doubt asks once for all of them.
+type RangeReader interface {
+	// ReadRanges returns at most limit visible events in the ranges, which
+	// are ascending and disjoint, in order of position and from one snapshot.
+	ReadRanges(ctx context.Context, q Querier, ranges []Range, limit int) ([]PersistedEvent, error)
+}
+
+// Range is a range of positions, both ends included.
+type Range struct{ First, Last int64 }
+
 // Missing sums up positions without a visible event.
 type Missing struct {
 	First, Last int64 // the lowest and the highest of them

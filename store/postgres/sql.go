@@ -11,7 +11,7 @@ import (
 type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
-	read, latest, stream, scoped string
+	read, latest, stream, scoped, ranges string
 }
 
 func newStatements(events, heads ident.Table, channel string) statements {
@@ -33,6 +33,7 @@ func newStatements(events, heads ident.Table, channel string) statements {
 		latest:      tables.Replace(latestSQL),
 		stream:      tables.Replace(streamSQL),
 		scoped:      tables.Replace(scopedSQL),
+		ranges:      tables.Replace(rangesSQL),
 	}
 }
 

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/frontier"
+)
+
+// errTooManyOpen makes a consumer wait.
+type errTooManyOpen struct {
+	unit string
+	max  int
+	at   int64
+}
+
+func (e errTooManyOpen) Error() string {
+	return fmt.Sprintf("worker: consumer %q waits at position %d: it has passed %d ranges of positions in doubt, as many as WithMaxOpenRanges allows; end the transactions that stay open (Status lists them), or raise the option", e.unit, e.at, e.max)
+}
+
+// cross decides what going over the page means. It shortens the page where
+// going on would open more ranges than maxOpen.
+func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advance, blocked bool) {
+	crossing := v.Cross(p.look)
+	if room := maxOpen - openAfter(crossing, len(open)); room < 0 {
+		// Stop before the first range for which there is no room.
+		keep := max(len(crossing.Opened)+room, 0)
+		if keep < len(crossing.Opened) {
+			p.endAt(crossing.Opened[keep].First - 1)
+			crossing = v.Cross(p.look)
+			blocked = true
+		}
+	}
+	a = advance{to: crossing.To, head: v.Safe, token: v.Token}
+	void := crossing.Void
+	if p.void.Count > 0 {
+		void = p.void
+	}
+	if void.Count > 0 {
+		a.marks = append(a.marks, mark{Gap: void.First, End: void.Last, Missing: void.Count, State: stateVoid})
+	}
+	a.mark(stateOpen, crossing.Opened, nil)
+	for _, closed := range crossing.Closed {
+		o := open[closed.Index]
+		a.gone = append(a.gone, o.ID)
+		a.mark(stateLate, closed.Late, &o)
+		a.mark(stateVoid, closed.Void, &o)
+		a.mark(stateOpen, closed.Remains, &o)
+	}
+	return a, blocked
+}
+
+// openAfter counts the open ranges after a crossing.
+func openAfter(c frontier.Crossing, before int) int {
+	n := before + len(c.Opened)
+	for _, closed := range c.Closed {
+		n += len(closed.Remains) - 1
+	}
+	return n
+}
+
+// endAt shortens a page to end at a position above its checkpoint.
+func (p *page) endAt(through int64) {
+	p.look.Through = max(through, p.look.Checkpoint)
+	for n := len(p.events); n > 0 && p.events[n-1].GlobalPosition > p.look.Through; n-- {
+		p.events = p.events[:n-1]
+	}
+}
+
+func (a *advance) mark(state string, spans []frontier.Span, from *openRange) {
+	for _, s := range spans {
+		m := mark{Gap: s.First, End: s.Last, Missing: s.Count(), State: state}
+		if from != nil {
+			m.Seen = &from.Seen
+		}
+		a.marks = append(a.marks, m)
+	}
+}
+
+// movesOpen reports that the consumer's open ranges change.
+func (a *advance) movesOpen() bool {
+	if len(a.gone) > 0 {
+		return true
+	}
+	for _, m := range a.marks {
+		if m.State == stateOpen {
+			return true
+		}
+	}
+	return false
+}
+
+// empty reports that nothing would change.
+func (a *advance) empty(checkpoint int64) bool {
+	return a.to == checkpoint && len(a.marks) == 0
+}

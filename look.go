@@ -1,0 +1,165 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+)
+
+// page is what one look at the log found for a consumer.
+type page struct {
+	events []store.PersistedEvent // to be handled, in order of position
+	look   frontier.Page
+	// void sums up what is missing where that is known as a sum only. There
+	// are no doubts and no open ranges then.
+	void store.Missing
+	full bool // there is probably more
+}
+
+// lookAround reads what is new for the consumer, and which of its open
+// positions have appeared. v was published before: that is what gives a
+// missing position its meaning.
+//
+// The late ones are read last. The next version of an aggregate cannot commit
+// before the late one, so a later snapshot than that which showed the next
+// shows the late one too, and the order within the aggregate is kept.
+func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *frontier.Value) (page, error) {
+	from := c.progress
+	p := page{look: frontier.Page{Checkpoint: from.position, Through: from.position}}
+	if v.Safe > from.position {
+		var err error
+		if p, err = c.lookAhead(ctx, conn, v); err != nil {
+			return page{}, fmt.Errorf("worker: read events: %w", err)
+		}
+	}
+	if len(from.open) == 0 {
+		return p, nil
+	}
+	late, err := readOpen(ctx, conn, c.w.log, from.open, c.w.cfg.BatchSize)
+	if err != nil {
+		return page{}, fmt.Errorf("worker: read late events: %w", err)
+	}
+	return p.withLate(late, from.open, c.w.cfg.BatchSize, c.unit.wants), nil
+}
+
+// lookAhead reads the events above the checkpoint.
+func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value) (page, error) {
+	after, limit := c.progress.position, c.w.cfg.BatchSize
+	scoped, ok := c.w.log.(store.ScopedReader)
+	if !ok || len(c.unit.types) == 0 || len(c.progress.open) > 0 {
+		return c.lookAtAll(ctx, q, after, v.Safe, limit)
+	}
+	// In SQL only a sum of what is missing is found, so not into doubts.
+	upTo := v.Safe
+	if doubts := v.InDoubt(after, upTo); len(doubts) > 0 {
+		if upTo = doubts[0].First - 1; upTo <= after {
+			return c.lookAtAll(ctx, q, after, v.Safe, limit)
+		}
+	}
+	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit})
+	return page{
+		events: r.Events,
+		look:   frontier.Page{Checkpoint: after, Through: r.Through},
+		void:   r.Missing,
+		full:   r.Through < v.Safe,
+	}, err
+}
+
+func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, after, safe int64, limit int) (page, error) {
+	events, err := c.w.log.ReadEvents(ctx, q, after, limit)
+	if err != nil {
+		return page{}, err
+	}
+	return cut(events, after, safe, limit, c.unit.wants), nil
+}
+
+// cut makes a page of what ReadEvents returned: nothing above safe, only the
+// types that are wanted, and the gaps between all of them.
+func cut(events []store.PersistedEvent, after, safe int64, limit int, wants func(aggregateType string) bool) page {
+	p := page{look: frontier.Page{Checkpoint: after, Through: safe}}
+	if len(events) == limit && events[limit-1].GlobalPosition < safe {
+		p.look.Through, p.full = events[limit-1].GlobalPosition, true
+	}
+	kept := events[:0]
+	last := after
+	for i := range events {
+		position := events[i].GlobalPosition
+		if position > p.look.Through {
+			break
+		}
+		p.gap(last+1, position-1)
+		last = position
+		if wants(events[i].AggregateType) {
+			kept = append(kept, events[i])
+		}
+	}
+	p.gap(last+1, p.look.Through)
+	p.events = kept
+	return p
+}
+
+func (p *page) gap(first, last int64) {
+	if first <= last {
+		p.look.Missing = append(p.look.Missing, frontier.Span{First: first, Last: last})
+	}
+}
+
+// withLate puts late events in front of a page, and keeps it within limit.
+func (p page) withLate(late []store.PersistedEvent, open []openRange, limit int, wants func(aggregateType string) bool) page {
+	for _, o := range open {
+		p.look.Open = append(p.look.Open, o.span())
+	}
+	for i := range late {
+		p.look.Found = append(p.look.Found, late[i].GlobalPosition)
+	}
+	if len(late) == limit {
+		// Perhaps not all: nothing newer before the rest of them.
+		p.events, p.full = nil, true
+		p.look.Through, p.look.Missing = late[limit-1].GlobalPosition, nil
+	} else if room := limit - len(late); len(p.events) > room {
+		p.events, p.full = p.events[:room], true
+		p.look.Through = p.events[room-1].GlobalPosition
+	}
+	late = slices.DeleteFunc(late, func(e store.PersistedEvent) bool { return !wants(e.AggregateType) })
+	p.events = append(late, p.events...)
+	return p
+}
+
+// readOpen returns at most limit visible events in the open ranges, in order
+// of position and from one snapshot: of two late events of one aggregate the
+// second never shows without the first.
+func readOpen(ctx context.Context, conn *sql.Conn, log store.Log, open []openRange, limit int) ([]store.PersistedEvent, error) {
+	if r, ok := log.(store.RangeReader); ok {
+		ranges := make([]store.Range, len(open))
+		for i, o := range open {
+			ranges[i] = store.Range{First: o.First, Last: o.Last}
+		}
+		return r.ReadRanges(ctx, conn, ranges, limit)
+	}
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	var late []store.PersistedEvent
+	for _, o := range open {
+		for after := o.First - 1; after < o.Last && len(late) < limit; {
+			events, err := log.ReadEvents(ctx, tx, after, limit-len(late))
+			if err != nil {
+				return nil, err
+			}
+			after = o.Last // unless there may be more of it
+			for i := range events {
+				if events[i].GlobalPosition > o.Last {
+					break
+				}
+				late = append(late, events[i])
+			}
+		}
+	}
+	return late, tx.Commit()
+}
