@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -40,14 +41,16 @@ func (l namedTxLog) PositionColumn() (table, column string) { return l.log.Posit
 
 func TestFromTxLog(t *testing.T) {
 	db := pgtest.New(t).DB
-	db.SetMaxOpenConns(1) // a transaction left open would block the next read
+	db.SetMaxOpenConns(1) // a transaction left open blocks the next read
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	eventStore := storepostgres.NewStore(nil)
 	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	if _, err := eventStore.Append(t.Context(), tx, store.NoStream(), []store.Event{
+	if _, err := eventStore.Append(ctx, tx, store.NoStream(), []store.Event{
 		{AggregateType: "Order", AggregateID: "1", EventType: "Placed", EventID: uuid.New()},
 	}); err != nil {
 		t.Fatal(err)
@@ -57,14 +60,14 @@ func TestFromTxLog(t *testing.T) {
 	log := store.FromTxLog(inner)
 	look := func(q store.Querier, readOnly string) {
 		t.Helper()
-		events, err := log.ReadEvents(t.Context(), q, 0, 10)
+		events, err := log.ReadEvents(ctx, q, 0, 10)
 		if err != nil || len(events) != 1 || inner.readOnly != readOnly {
 			t.Errorf("ReadEvents from a %T: %d events, %v, read-only %s", q, len(events), err, inner.readOnly)
 		}
-		if latest, err := log.GetLatestGlobalPosition(t.Context(), q); err != nil || latest != 1 {
+		if latest, err := log.GetLatestGlobalPosition(ctx, q); err != nil || latest != 1 {
 			t.Errorf("GetLatestGlobalPosition from a %T: %d, %v", q, latest, err)
 		}
-		if _, err := log.ReadEvents(t.Context(), q, 0, 0); err == nil || !strings.Contains(err.Error(), "limit") {
+		if _, err := log.ReadEvents(ctx, q, 0, 0); err == nil || !strings.Contains(err.Error(), "limit") {
 			t.Errorf("an error from a %T: %v", q, err)
 		}
 	}
@@ -73,7 +76,7 @@ func TestFromTxLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(db, "on")
-	conn, err := db.Conn(t.Context())
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,13 +85,13 @@ func TestFromTxLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	var other struct{ store.Querier }
-	if _, err := log.GetLatestGlobalPosition(t.Context(), other); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
+	if _, err := log.GetLatestGlobalPosition(ctx, other); err == nil || !strings.Contains(err.Error(), "*sql.DB") {
 		t.Errorf("a querier that begins no transaction: %v", err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := log.GetLatestGlobalPosition(t.Context(), db); err == nil {
+	if _, err := log.GetLatestGlobalPosition(ctx, db); err == nil {
 		t.Error("a closed pool: no error")
 	}
 }

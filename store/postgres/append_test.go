@@ -245,6 +245,8 @@ func TestBadAppends(t *testing.T) {
 		change(&events[1])
 		return events
 	}
+	twins := newEvents(2, "Order", "1")
+	twins[1].EventID = twins[0].EventID
 	inTx(t, d.DB, func(tx *sql.Tx) {
 		for name, c := range map[string]struct {
 			events []store.Event
@@ -266,11 +268,8 @@ func TestBadAppends(t *testing.T) {
 			"no JSON":          {with(func(e *store.Event) { e.Metadata = []byte("{") }), "Metadata is not JSON"},
 			"JSON, not UTF-8":  {with(func(e *store.Event) { e.Metadata = []byte("\"\xff\"") }), "Metadata is not UTF-8"},
 			"JSON with NUL":    {with(func(e *store.Event) { e.Metadata = []byte(`["\\u0000", "\u0000"]`) }), `\u0000`},
-			"the same id":      {[]store.Event{newEvent("Order", "1"), newEvent("Order", "1")}, "is that of event 1 too"},
+			"the same id":      {twins, "is that of event 1 too"},
 		} {
-			if name == "the same id" {
-				c.events[1].EventID = c.events[0].EventID
-			}
 			_, err := defaultStore.Append(t.Context(), tx, store.Any(), c.events)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got %v, want %q in it", name, err, c.want)
