@@ -1,0 +1,210 @@
+package sim
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// ledgerTable is where the consumers write what they apply. Nothing in it
+// keeps an event from being applied twice: that is for the oracle to find.
+const ledgerTable = `CREATE TABLE sim_ledger (
+	seq BIGSERIAL PRIMARY KEY,
+	consumer TEXT NOT NULL,
+	worker TEXT NOT NULL,
+	batch TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
+	late BOOLEAN NOT NULL,
+	position BIGINT NOT NULL,
+	aggregate_type TEXT NOT NULL,
+	aggregate_id TEXT NOT NULL,
+	version BIGINT NOT NULL,
+	event_id UUID NOT NULL
+)`
+
+// statementLimit bounds the harness's own statements, so that a run ends also
+// if the server does not answer.
+const statementLimit = "30s"
+
+// database is a database made for one run.
+type database struct {
+	name   string
+	server *pgx.ConnConfig
+	db     *sql.DB // the harness's own connections
+
+	version    string
+	canPrepare bool // transactions
+	notices    bool // the end of connections that say nothing: idle_session_timeout
+}
+
+// createDatabase makes a database with all tables on the server of url.
+func createDatabase(ctx context.Context, url string) (*database, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		// The parser's error quotes the string, and with it perhaps a password.
+		return nil, errors.New("sim: the connection string cannot be parsed (not shown, it may hold a password)")
+	}
+	d := &database{name: "sim_" + strings.ToLower(rand.Text()[:12]), server: config}
+	if err := d.onServer(ctx, "CREATE DATABASE "+ident.Quote(d.name)); err != nil {
+		return nil, fmt.Errorf("sim: create a database: %w", err)
+	}
+	d.db = stdlib.OpenDB(*d.config("harness"))
+	d.db.SetMaxOpenConns(10)
+	if err := d.setUp(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("sim: set up the database: %w", err), d.drop())
+	}
+	return d, nil
+}
+
+func (d *database) setUp(ctx context.Context) error {
+	if err := migrations.Apply(ctx, d.db, nil); err != nil {
+		return err
+	}
+	if _, err := d.db.ExecContext(ctx, ledgerTable); err != nil {
+		return err
+	}
+	return d.db.QueryRowContext(ctx, `SELECT current_setting('server_version'), current_setting('max_prepared_transactions')::int > 0, current_setting('server_version_num')::int >= 140000`).
+		Scan(&d.version, &d.canPrepare, &d.notices)
+}
+
+// config is for connections to the database; who they are shows in
+// pg_stat_activity.
+func (d *database) config(who string) *pgx.ConnConfig {
+	c := d.server.Copy()
+	c.Database = d.name
+	c.RuntimeParams["application_name"] = "sim " + who
+	if who == "harness" {
+		c.RuntimeParams["statement_timeout"] = statementLimit
+	}
+	return c
+}
+
+// onServer runs a statement that belongs to no database of ours.
+func (d *database) onServer(ctx context.Context, statement string) error {
+	conn, err := pgx.ConnectConfig(ctx, d.server)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// drop removes the database, also if a run was interrupted with transactions
+// prepared.
+func (d *database) drop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	gids, err := column[string](ctx, d.db, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
+	for _, gid := range gids {
+		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(gid))
+		err = errors.Join(err, undone)
+	}
+	err = errors.Join(err, d.db.Close(), d.onServer(ctx, "DROP DATABASE "+ident.Quote(d.name)+" WITH (FORCE)"))
+	if err != nil {
+		return fmt.Errorf("sim: remove the database %s: %w", d.name, err)
+	}
+	return nil
+}
+
+func quoteText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func column[T any](ctx context.Context, db *sql.DB, query string, args ...any) ([]T, error) {
+	return rows(ctx, db, func(r *sql.Rows, v *T) error { return r.Scan(v) }, query, args...)
+}
+
+func rows[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error, query string, args ...any) ([]T, error) {
+	r, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }() // Err has told everything
+	var all []T
+	for r.Next() {
+		var v T
+		if err := scan(r, &v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, r.Err()
+}
+
+// standings reads how far all consumers have come, in one snapshot.
+func (d *database) standings(ctx context.Context) ([]Standing, error) {
+	return rows(ctx, d.db, func(r *sql.Rows, s *Standing) error {
+		var open string
+		if err := r.Scan(&s.Consumer, &s.Checkpoint, &s.Revision, &open); err != nil {
+			return err
+		}
+		return json.Unmarshal([]byte(open), &s.Open)
+	}, `
+SELECT c.consumer_name, c.last_position, c.revision, coalesce((
+	SELECT jsonb_agg(jsonb_build_object('First', s.gap_position, 'Last', s.gap_end))
+	FROM consumer_gap_skips AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'), '[]')::text
+FROM consumer_checkpoints AS c ORDER BY c.consumer_name`)
+}
+
+// head is the highest visible position.
+func (d *database) head(ctx context.Context) (head int64, err error) {
+	err = d.db.QueryRowContext(ctx, `SELECT coalesce(max(global_position), 0) FROM events`).Scan(&head)
+	return head, err
+}
+
+// handled counts what each consumer has applied so far.
+func (d *database) handled(ctx context.Context) (map[string]int64, error) {
+	type count struct {
+		consumer string
+		n        int64
+	}
+	counts, err := rows(ctx, d.db, func(r *sql.Rows, c *count) error { return r.Scan(&c.consumer, &c.n) },
+		`SELECT consumer, count(*) FROM sim_ledger GROUP BY consumer`)
+	m := map[string]int64{}
+	for _, c := range counts {
+		m[c.consumer] = c.n
+	}
+	return m, err
+}
+
+// exhibit reads what the oracle needs of the tables.
+func (d *database) exhibit(ctx context.Context, e *Evidence) (err error) {
+	if e.Log, err = rows(ctx, d.db, func(r *sql.Rows, v *Event) error {
+		return r.Scan(&v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
+	}, `SELECT global_position, aggregate_type, aggregate_id, aggregate_version, event_id FROM events ORDER BY global_position`); err != nil {
+		return fmt.Errorf("sim: read the log: %w", err)
+	}
+	if e.Ledger, err = rows(ctx, d.db, func(r *sql.Rows, v *Entry) error {
+		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
+	}, `SELECT consumer, worker, batch, late, position, aggregate_type, aggregate_id, version, event_id FROM sim_ledger ORDER BY seq`); err != nil {
+		return fmt.Errorf("sim: read the ledger: %w", err)
+	}
+	if e.Skips, err = rows(ctx, d.db, func(r *sql.Rows, v *Skip) error {
+		return r.Scan(&v.Consumer, &v.First, &v.Last, &v.Missing, &v.State)
+	}, `SELECT consumer_name, gap_position, gap_end, missing, state FROM consumer_gap_skips ORDER BY id`); err != nil {
+		return fmt.Errorf("sim: read the audit: %w", err)
+	}
+	return nil
+}
+
+// room reports whether the server admits as many connections as a run needs.
+func (d *database) room(ctx context.Context, needed int) error {
+	var free int
+	err := d.db.QueryRowContext(ctx, `
+SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int - count(*)
+FROM pg_stat_activity WHERE backend_type = 'client backend'`).Scan(&free)
+	if err == nil && free < needed {
+		err = errors.New("sim: the server has room for " + strconv.Itoa(free) + " more connections, the run may need " + strconv.Itoa(needed) +
+			": raise its max_connections, or run with fewer -workers, -writers or -consumers")
+	}
+	return err
+}

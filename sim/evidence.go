@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Evidence is all that the oracle judges by. What the writers and the harness
+// did stems from their own books, the rest was read from the database.
+type Evidence struct {
+	Consumers []Scope
+	// Strict demands the order of positions of late events, too: there must
+	// be none.
+	Strict bool
+
+	Committed []Event  // by the writers
+	Abandoned []int64  // positions that writers drew and rolled back
+	Misled    []string // what the store let writers do although it must not
+	Refused   int      // what it refused, as it must
+
+	Log    []Event // the events table, in order of position
+	Ledger []Entry // what the consumers applied, in the order in which they did
+	Skips  []Skip  // the audit
+
+	Sightings []Sighting
+	Samples   [][]Standing // one after the other
+	Exits     []Exit
+	Rest      Rest
+}
+
+// Event is an event as the writers, the log and the ledger know it.
+type Event struct {
+	Position int64
+	Type, ID string // of the aggregate
+	Version  int64
+	EventID  uuid.UUID
+}
+
+func (e Event) String() string {
+	return fmt.Sprintf("position %d (%s/%s version %d)", e.Position, e.Type, e.ID, e.Version)
+}
+
+// Entry is an event that a consumer applied.
+type Entry struct {
+	Event
+	Consumer string
+	Worker   string
+	Batch    string // the transaction that it was part of
+	Late     bool   // as the worker said when it delivered the event
+}
+
+// Span is the positions First to Last.
+type Span struct{ First, Last int64 }
+
+func (s Span) holds(position int64) bool { return s.First <= position && position <= s.Last }
+
+// Skip is a row of the audit: Missing positions of a span.
+type Skip struct {
+	Span
+	Consumer string
+	Missing  int64
+	State    string // void, open or late
+}
+
+func (s Skip) String() string {
+	return fmt.Sprintf("%d %s in [%d, %d]", s.Missing, s.State, s.First, s.Last)
+}
+
+// Standing is how far a consumer has come, as one snapshot shows it.
+type Standing struct {
+	Consumer   string
+	Checkpoint int64
+	Revision   int64
+	Open       []Span // passed while they were in doubt
+}
+
+// passed reports whether the consumer went past a position without a record
+// that it is in doubt.
+func (s Standing) passed(position int64) bool {
+	if s.Checkpoint < position {
+		return false
+	}
+	for _, o := range s.Open {
+		if o.holds(position) {
+			return false
+		}
+	}
+	return true
+}
+
+// Sighting is what a writer saw of the consumers while a transaction of its
+// own, the owner of these positions, had not been told to commit yet.
+type Sighting struct {
+	Positions []int64
+	Standings []Standing
+}
+
+// Exit is the end of a worker.
+type Exit struct {
+	Worker string
+	Asked  string // "stopped", "crashed", or "" if nobody had asked it to end
+	Err    error
+	InTime bool
+	Bound  time.Duration
+}
+
+// Rest is how everything came to rest after the faults had stopped.
+type Rest struct {
+	Head      int64 // of the log
+	Took      time.Duration
+	Bound     time.Duration
+	Standings []Standing // at the end
+}

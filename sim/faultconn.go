@@ -1,0 +1,367 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// network is everything between one process and the database. It breaks in the
+// ways that networks and processes break: the server is told nothing, it has to
+// notice.
+type network struct {
+	mu    sync.Mutex
+	conns map[*faultConn]struct{}
+	gate  chan struct{} // closed while traffic flows
+	down  bool          // no new connections
+	gone  bool          // what the client closes stays half open
+}
+
+func newNetwork() *network {
+	n := &network{conns: map[*faultConn]struct{}{}, gate: make(chan struct{})}
+	close(n.gate)
+	return n
+}
+
+// carry makes config's connections go through n.
+func (n *network) carry(config *pgx.ConnConfig) {
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return n.dial(ctx, dial, network, address)
+	}
+	// This layer is above TLS, where a COMMIT can be told from other traffic.
+	config.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, c net.Conn) (net.Conn, error) {
+		return &commitConn{Conn: c}, nil
+	}
+}
+
+func (n *network) dial(ctx context.Context, dial pgconn.DialFunc, network, address string) (net.Conn, error) {
+	select {
+	case <-n.flow():
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	n.mu.Lock()
+	refused := n.down
+	n.mu.Unlock()
+	if refused {
+		return nil, errRefused(network)
+	}
+	raw, err := dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down {
+		_ = raw.Close()
+		return nil, errRefused(network)
+	}
+	c := &faultConn{Conn: raw, network: n, closed: make(chan struct{}), changed: make(chan struct{})}
+	n.conns[c] = struct{}{}
+	return c, nil
+}
+
+// flow returns a channel that is closed while traffic flows.
+func (n *network) flow() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.gate
+}
+
+// cut resets every connection. New ones can be made.
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		c.sever()
+	}
+}
+
+// crash resets every connection, and no new ones can be made: the process is
+// gone.
+func (n *network) crash() {
+	n.mu.Lock()
+	n.down = true
+	n.mu.Unlock()
+	n.cut()
+}
+
+// stall lets nothing through, in either direction, until release.
+func (n *network) stall() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.gate:
+		n.gate = make(chan struct{})
+	default: // stalled already
+	}
+}
+
+// release ends a stall. What was closed meanwhile, the server hears of now.
+func (n *network) release() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.gate:
+		return
+	default:
+	}
+	close(n.gate)
+	for c := range n.conns {
+		if c.isClosed() {
+			c.sever()
+		}
+	}
+}
+
+// vanish is the crash of a whole machine: the server hears nothing of the end
+// of its connections until bury.
+func (n *network) vanish() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down, n.gone = true, true
+	for c := range n.conns {
+		c.shut(true)
+		_ = c.Conn.SetDeadline(time.Unix(1, 0)) // wakes who waits for the server
+	}
+}
+
+// bury frees what a crash has left.
+func (n *network) bury() {
+	n.crash()
+	n.release()
+}
+
+func errReset(op string) error {
+	return &net.OpError{Op: op, Net: "tcp", Err: os.NewSyscallError(op, syscall.ECONNRESET)}
+}
+
+func errRefused(network string) error {
+	return &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+}
+
+// faultConn is a connection of a network.
+type faultConn struct {
+	net.Conn
+	network *network
+	closed  chan struct{} // closed by the client's Close and by sever
+
+	mu       sync.Mutex
+	cut      bool // by sever
+	done     bool // closed is closed
+	deadline time.Time
+	changed  chan struct{} // closed when the deadline changes
+}
+
+// sever resets the connection; the network's lock is held. Without linger the
+// kernel sends a reset, not a farewell.
+func (c *faultConn) sever() {
+	c.shut(true)
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Conn.Close()
+	delete(c.network.conns, c)
+}
+
+// shut marks the end of the client's use of the connection.
+func (c *faultConn) shut(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = c.cut || cut
+	if !c.done {
+		c.done = true
+		close(c.closed)
+	}
+}
+
+func (c *faultConn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+func (c *faultConn) isCut() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cut
+}
+
+// Close closes the connection; in a stall the server hears of it later.
+func (c *faultConn) Close() error {
+	c.shut(false)
+	c.network.mu.Lock()
+	defer c.network.mu.Unlock()
+	if c.network.gone {
+		return nil
+	}
+	select {
+	case <-c.network.gate:
+		delete(c.network.conns, c)
+		return c.Conn.Close()
+	default:
+		return nil
+	}
+}
+
+func (c *faultConn) Read(b []byte) (int, error) {
+	if err := c.pass("read"); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(b)
+	if c.isCut() {
+		return 0, errReset("read")
+	}
+	if err != nil {
+		return n, err
+	}
+	// The answer may have come after a stall began. Should it be given up
+	// here, at its deadline, the client gives up the connection too.
+	if err := c.pass("read"); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (c *faultConn) Write(b []byte) (int, error) {
+	if err := c.pass("write"); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(b)
+	if err != nil && c.isCut() {
+		err = errReset("write")
+	}
+	return n, err
+}
+
+// pass waits until traffic flows.
+func (c *faultConn) pass(op string) error {
+	for {
+		flow := c.network.flow()
+		c.mu.Lock()
+		deadline, changed, cut, done := c.deadline, c.changed, c.cut, c.done
+		c.mu.Unlock()
+		switch {
+		case cut:
+			return errReset(op)
+		case done:
+			return net.ErrClosed
+		}
+		select {
+		case <-flow:
+			return nil
+		default:
+		}
+		var expired <-chan time.Time
+		stop := func() bool { return true }
+		if !deadline.IsZero() {
+			t := time.NewTimer(time.Until(deadline))
+			expired, stop = t.C, t.Stop
+		}
+		select {
+		case <-c.closed:
+		case <-flow:
+		case <-changed:
+		case <-expired:
+			return os.ErrDeadlineExceeded
+		}
+		stop()
+	}
+}
+
+// SetDeadline also ends the waiting in a stall: it is how a context's end
+// interrupts pgx.
+func (c *faultConn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	c.deadline = t
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.mu.Unlock()
+	return c.Conn.SetDeadline(t)
+}
+
+// commitMessage is what pgx sends for tx.Commit.
+var commitMessage = []byte("Q\x00\x00\x00\x0bcommit\x00")
+
+// commitConn strikes exactly at a COMMIT, on demand: before it is sent, or
+// after it has happened but before its answer is seen.
+type commitConn struct {
+	net.Conn
+
+	mu      sync.Mutex
+	unsent  func() // strikes before the next COMMIT is sent
+	replied func() // strikes when its answer has come
+	waiting bool   // for that answer
+}
+
+// atCommit arms the connection for its next COMMIT.
+func (c *commitConn) atCommit(answered bool, strike func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answered {
+		c.replied = strike
+	} else {
+		c.unsent = strike
+	}
+}
+
+func (c *commitConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, commitMessage) {
+		if strike := c.take(&c.unsent); strike != nil {
+			strike()
+			return 0, errReset("write")
+		}
+		c.mu.Lock()
+		c.waiting = c.replied != nil
+		c.mu.Unlock()
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *commitConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.mu.Lock()
+	waiting := c.waiting
+	c.mu.Unlock()
+	if waiting && err == nil {
+		if strike := c.take(&c.replied); strike != nil {
+			strike()
+			return 0, errReset("read")
+		}
+	}
+	return n, err
+}
+
+func (c *commitConn) take(from *func()) func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	strike := *from
+	*from = nil
+	return strike
+}
+
+// commitConnOf finds the connection below conn, which may be in a transaction.
+func commitConnOf(conn *sql.Conn) (*commitConn, error) {
+	var found *commitConn
+	err := conn.Raw(func(driverConn any) error {
+		if c, ok := driverConn.(*stdlib.Conn); ok {
+			found, _ = c.Conn().PgConn().Conn().(*commitConn)
+		}
+		return nil
+	})
+	if err == nil && found == nil {
+		err = errors.New("sim: the connection was not made through a network of the simulation")
+	}
+	return found, err
+}

@@ -1,0 +1,228 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// behind opens connections to d through a network.
+func behind(t *testing.T, d *pgtest.Database, mode pgx.QueryExecMode) (*network, *sql.DB) {
+	t.Helper()
+	config, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DefaultQueryExecMode = mode
+	config.RuntimeParams["application_name"] = t.Name()
+	n := newNetwork()
+	n.carry(config)
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(2)
+	t.Cleanup(func() {
+		n.bury()
+		_ = db.Close() // its connections may be broken
+	})
+	return n, db
+}
+
+func connect(t *testing.T, db *sql.DB) *sql.Conn {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // may be broken
+	return conn
+}
+
+// sessions counts the server's sessions of this test.
+func sessions(t *testing.T, d *pgtest.Database) (n int) {
+	t.Helper()
+	if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()`, t.Name()).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// eventually waits for something that must come.
+func eventually(t *testing.T, what string, come func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !come(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 20s for: %s", what)
+		}
+	}
+}
+
+func TestCommitIsLost(t *testing.T) {
+	d := pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE marks (mark TEXT)`)
+	for _, answered := range []bool{false, true} {
+		for _, mode := range execModes {
+			name := map[bool]string{false: "before it is sent", true: "after it has happened"}[answered] + ", " + mode.String()
+			t.Run(name, func(t *testing.T) {
+				n, db := behind(t, d, mode)
+				conn := connect(t, db)
+				tx, err := conn.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wire, err := commitConnOf(conn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				struck := false
+				wire.atCommit(answered, func() { struck = true; n.cut() })
+				if _, err := tx.ExecContext(t.Context(), `INSERT INTO marks VALUES ($1::text)`, name); err != nil {
+					t.Fatal(err)
+				}
+				if struck {
+					t.Fatal("struck before the commit")
+				}
+				if err := tx.Commit(); err == nil || !struck {
+					t.Fatalf("commit returned %v, struck: %v; want an error and the strike", err, struck)
+				}
+				eventually(t, "the server's session to end", func() bool { return sessions(t, d) == 0 })
+				var happened bool
+				if err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT FROM marks WHERE mark = $1::text)`, name).Scan(&happened); err != nil {
+					t.Fatal(err)
+				}
+				if happened != answered {
+					t.Errorf("committed: %v, want %v", happened, answered)
+				}
+			})
+		}
+	}
+}
+
+func TestCutConnectionsAreReplaced(t *testing.T) {
+	d := pgtest.Empty(t)
+	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
+	conn := connect(t, db)
+	if err := conn.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.cut()
+	if _, err := conn.ExecContext(t.Context(), `SELECT 1`); err == nil {
+		t.Error("a connection worked on after it was cut")
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("no new connection after a cut: %v", err)
+	}
+}
+
+func TestCrashSaysNothingAndComesNotBack(t *testing.T) {
+	d := pgtest.Empty(t)
+	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
+	conn := connect(t, db)
+	if err := conn.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.crash()
+	eventually(t, "the server's session to end", func() bool { return sessions(t, d) == 0 })
+	if err := db.PingContext(t.Context()); err == nil {
+		t.Error("a crashed process connected again")
+	}
+}
+
+func TestVanishedMachineStaysHalfOpenUntilBuried(t *testing.T) {
+	d := pgtest.Empty(t)
+	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
+	conn := connect(t, db)
+	tx, err := conn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.vanish()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := tx.ExecContext(ctx, `SELECT 1`); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a statement of a vanished machine: %v, want its deadline", err)
+	}
+	_ = tx.Rollback() // nobody hears it
+	if err := db.PingContext(ctx); err == nil {
+		t.Error("a vanished machine connected again")
+	}
+	if sessions(t, d) != 1 {
+		t.Error("the server noticed the end of a half open connection")
+	}
+	n.bury()
+	eventually(t, "the server's session to end", func() bool { return sessions(t, d) == 0 })
+}
+
+func TestStallEndsWithRelease(t *testing.T) {
+	d := pgtest.Empty(t)
+	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
+	conn := connect(t, db)
+	if err := conn.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.stall()
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.ExecContext(t.Context(), `SELECT 1`)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("a statement ended in a stall: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	n.release()
+	if err := <-done; err != nil {
+		t.Errorf("a statement after a stall: %v", err)
+	}
+}
+
+func TestStallHoldsBackAnswersAndFarewells(t *testing.T) {
+	d := pgtest.Empty(t)
+	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
+	conn := connect(t, db)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock(1)`)
+		done <- err
+	}()
+	held := func() bool {
+		var n int
+		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n > 0
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, err := conn.ExecContext(ctx, `SELECT pg_sleep(0.05)`)
+		done <- err
+	}()
+	eventually(t, "the statement to run", func() bool {
+		var n int
+		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND query LIKE '%pg_sleep%'`, t.Name()).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n > 0
+	})
+	n.stall()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("a statement given up in a stall: %v", err)
+	}
+	_ = conn.Close() // the server is not to hear it
+	if !held() {
+		t.Error("the server heard in a stall that the connection was closed")
+	}
+	n.release()
+	eventually(t, "the lock to be freed", func() bool { return !held() })
+}

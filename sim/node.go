@@ -1,0 +1,187 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/store/postgres"
+)
+
+// node is a process as far as the database can tell: one worker, its
+// connections, and the network between.
+type node struct {
+	knobs  Knobs
+	net    *network
+	relay  *relay
+	db     *sql.DB
+	worker *worker.Worker
+	trap   atomic.Pointer[trap]
+
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the worker has ended
+	err    error         // what it said; read after done
+}
+
+// startNode starts the life-th worker of a slot.
+func startNode(ctx context.Context, s Scenario, on *database, slot, life int, f flap) (*node, error) {
+	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
+	n := &node{knobs: s.Knobs, net: newNetwork(), done: make(chan struct{})}
+	config := on.config(fmt.Sprintf("worker %d.%d", slot, life))
+	config.DefaultQueryExecMode = oneOf(r, execModes...)
+	n.net.carry(config)
+	var err error
+	if n.relay, err = newRelay(config); err != nil {
+		return nil, err
+	}
+	n.db = stdlib.OpenDB(*config)
+	n.db.SetMaxOpenConns(poolSize(len(s.Scope)))
+	n.db.SetMaxIdleConns(poolSize(len(s.Scope)))
+
+	var consumers []consumer.Consumer
+	for _, scope := range s.Scope {
+		consumers = append(consumers, &bookkeeper{
+			scope: scope, node: n, flap: f,
+			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %d.%d", scope.Name, slot, life)),
+		})
+	}
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, s.Knobs.options(n.relay.url(config))...)
+	ctx, n.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(n.done)
+		n.err = n.worker.Start(ctx)
+	}()
+	return n, nil
+}
+
+// poolSize is one connection for each consumer, and the worker's own.
+func poolSize(consumers int) int { return consumers + 4 }
+
+func (k Knobs) options(listen string) []worker.Option {
+	return []worker.Option{
+		worker.WithBatchSize(k.BatchSize),
+		worker.WithBatchTimeout(k.BatchTimeout),
+		// A stall can cost a batch its time, and does so several times in a
+		// row if the dice want it.
+		worker.WithMaxConsecutiveFailures(20),
+		worker.WithPollInterval(50 * time.Millisecond),
+		worker.WithMaxPollInterval(time.Second),
+		worker.WithDispatcherStrategy(k.Dispatcher),
+		worker.WithDispatcherInterval(k.DispatcherEvery),
+		worker.WithNotifyConnectionString(listen),
+		worker.WithNotifyChannel(channel),
+		worker.WithHeartbeatInterval(k.HeartbeatInterval),
+		worker.WithHeartbeatTimeout(k.HeartbeatTimeout),
+		worker.WithRebalanceInterval(k.RebalanceInterval),
+		worker.WithLeaderStrategy(k.Leader),
+		worker.WithGapPolicy(k.GapPolicy),
+		worker.WithStaleGapThreshold(k.StaleGapThreshold),
+	}
+}
+
+func (n *node) id() string { return n.worker.ID().String() }
+
+// ready waits until the worker runs. It returns false if the worker, or ctx,
+// ended before.
+func (n *node) ready(ctx context.Context) bool {
+	for n.worker.Status().State != worker.StateRunning {
+		select {
+		case <-n.done:
+			return false
+		default:
+		}
+		if !backoff.Sleep(ctx, 5*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
+// await waits for the end of the worker that was asked to end, and frees what
+// it had. The worker's time to end covers a batch in hand and its farewell.
+func (n *node) await(asked string) Exit {
+	x := Exit{Worker: n.id(), Asked: asked, Bound: n.knobs.BatchTimeout + 10*time.Second}
+	late := time.NewTimer(x.Bound)
+	defer late.Stop()
+	select {
+	case <-n.done:
+		x.InTime, x.Err = true, n.err
+	case <-late.C:
+	}
+	return x
+}
+
+// bury frees what a worker that has ended, or was given up, leaves behind.
+func (n *node) bury() {
+	n.cancel()
+	n.net.bury()
+	n.relay.close()
+	_ = n.db.Close() // its connections are broken as a rule
+}
+
+// point is a moment in the life of a batch.
+type point int
+
+const (
+	afterGuard   point = iota // nothing has been handled yet
+	afterEffect               // some of it has
+	beforeCommit              // the COMMIT is not sent
+	afterCommit               // it has happened, its answer is lost
+)
+
+// trap is a fault that waits for a batch.
+type trap struct {
+	at     point
+	strike func()
+	state  atomic.Int32
+	sprung chan struct{}
+}
+
+const (
+	armed int32 = iota
+	fired
+	disarmed
+)
+
+func (t *trap) fire() {
+	if t.state.CompareAndSwap(armed, fired) {
+		t.strike()
+		close(t.sprung)
+	}
+}
+
+// disarm reports whether the trap had not fired, and never will.
+func (t *trap) disarm() bool { return t.state.CompareAndSwap(armed, disarmed) }
+
+// set lays a trap for the worker's next batch.
+func (n *node) set(at point, strike func()) *trap {
+	t := &trap{at: at, strike: strike, sprung: make(chan struct{})}
+	n.trap.Store(t)
+	return t
+}
+
+// spring is called by the handlers as they pass the points.
+func (n *node) spring(ctx context.Context, at point) {
+	t := n.trap.Load()
+	if t == nil || min(t.at, afterEffect) != at || !n.trap.CompareAndSwap(t, nil) {
+		return
+	}
+	if t.at <= afterEffect {
+		t.fire()
+		return
+	}
+	conn, _ := consumer.Conn(ctx)
+	wire, err := commitConnOf(conn)
+	if err != nil { // never: all of a node's connections go through its network
+		t.fire()
+		return
+	}
+	wire.atCommit(t.at == afterCommit, t.fire)
+}

@@ -1,0 +1,65 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+)
+
+// Progress is how far a run has come.
+type Progress struct {
+	Elapsed  time.Duration
+	Appended int64 // events
+	Handled  int64 // events, by the consumer that has handled the fewest
+	Crashes  int64
+	Lag      int64 // positions, of the consumer that is furthest behind
+}
+
+const (
+	sampleEvery = 100 * time.Millisecond
+	countEvery  = 10 // samples
+)
+
+// observe samples the standings until ctx ends, and tells whoever looks on.
+func (s *simulation) observe(ctx context.Context) {
+	var p Progress
+	for n := 0; backoff.Sleep(ctx, sampleEvery); n++ {
+		// A look that fails is one look less: the oracle counts them.
+		sample, err := s.on.standings(ctx)
+		if err != nil {
+			continue
+		}
+		s.evidence.Samples = append(s.evidence.Samples, sample)
+		if s.config.Progress == nil {
+			continue
+		}
+		if n%countEvery == 0 {
+			p.Handled = s.fewest(ctx)
+		}
+		if head, err := s.on.head(ctx); err == nil {
+			p.Lag = 0
+			for _, c := range sample {
+				p.Lag = max(p.Lag, head-c.Checkpoint)
+			}
+		}
+		p.Elapsed = time.Since(s.began)
+		p.Appended, p.Crashes = s.tally.wanted(Scope{}), s.tally.crashes()
+		s.config.Progress(p)
+	}
+}
+
+// fewest is what the consumer that has handled the fewest has handled.
+func (s *simulation) fewest(ctx context.Context) int64 {
+	handled, err := s.on.handled(ctx)
+	if err != nil {
+		return 0
+	}
+	least := int64(-1)
+	for _, c := range s.scenario.Scope {
+		if n := handled[c.Name]; least < 0 || n < least {
+			least = n
+		}
+	}
+	return least
+}

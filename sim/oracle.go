@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Finding is what the oracle says about one invariant.
+type Finding struct {
+	Name     string   `json:"name"`
+	Rule     string   `json:"rule"`
+	Checks   int64    `json:"checks"`
+	Broken   int64    `json:"broken"`
+	Examples []string `json:"examples,omitempty"` // the first few of what broke it
+}
+
+// Holds reports that the invariant was checked and never broken.
+func (f Finding) Holds() bool { return f.Checks > 0 && f.Broken == 0 }
+
+// maxExamples is how many counterexamples of an invariant are kept.
+const maxExamples = 5
+
+// check counts a check; otherwise says what is wrong.
+func (f *Finding) check(ok bool, otherwise func() string) {
+	f.Checks++
+	if ok {
+		return
+	}
+	f.Broken++
+	if len(f.Examples) < maxExamples {
+		f.Examples = append(f.Examples, otherwise())
+	}
+}
+
+// Judge checks every invariant.
+func Judge(e *Evidence) []Finding {
+	return []Finding{
+		exactlyOnce(e),
+		nothingElse(e),
+		order(e),
+		ownership(e),
+		undecided(e),
+		audit(e),
+		forwards(e),
+		rest(e),
+		lives(e),
+	}
+}
+
+// exactlyOnce finds lost and doubled events.
+func exactlyOnce(e *Evidence) Finding {
+	f := Finding{Name: "exactly once", Rule: "every committed event was applied exactly once by each consumer that wants it"}
+	applied := map[string]map[int64][]Entry{}
+	for _, c := range e.Consumers {
+		applied[c.Name] = map[int64][]Entry{}
+	}
+	for _, x := range e.Ledger {
+		if at := applied[x.Consumer]; at != nil {
+			at[x.Position] = append(at[x.Position], x)
+		}
+	}
+	for _, c := range e.Consumers {
+		for _, event := range e.Committed {
+			if !c.Wants(event.Type) {
+				continue
+			}
+			times := applied[c.Name][event.Position]
+			f.check(len(times) == 1, func() string {
+				if len(times) == 0 {
+					return fmt.Sprintf("%s never applied %v", c.Name, event)
+				}
+				return fmt.Sprintf("%s applied %v %d times: worker %s in transaction %s, then worker %s in transaction %s",
+					c.Name, event, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch)
+			})
+		}
+	}
+	return f
+}
+
+// nothingElse finds what should not be there.
+func nothingElse(e *Evidence) Finding {
+	f := Finding{Name: "nothing else", Rule: "the log holds what the writers committed, the ledger only what is in the log and in scope"}
+	committed, log := byPosition(e.Committed), byPosition(e.Log)
+	for _, event := range e.Committed {
+		f.check(log[event.Position] == event, func() string { return fmt.Sprintf("%v was committed, but is not in the log like that", event) })
+	}
+	versions := map[[2]string]int64{}
+	for _, event := range e.Log {
+		aggregate := [2]string{event.Type, event.ID}
+		versions[aggregate]++
+		_, known := committed[event.Position]
+		f.check(known, func() string { return fmt.Sprintf("%v is in the log, but no writer committed it", event) })
+		f.check(versions[aggregate] == event.Version, func() string {
+			return fmt.Sprintf("%v is event %d of its aggregate in the log", event, versions[aggregate])
+		})
+	}
+	for _, position := range e.Abandoned {
+		_, there := log[position]
+		f.check(!there, func() string { return fmt.Sprintf("position %d was rolled back, but is in the log", position) })
+	}
+	scopes := map[string]Scope{}
+	for _, c := range e.Consumers {
+		scopes[c.Name] = c
+	}
+	for _, x := range e.Ledger {
+		c, known := scopes[x.Consumer]
+		f.check(known && c.Wants(x.Type), func() string { return fmt.Sprintf("%s applied %v, which is out of its scope", x.Consumer, x.Event) })
+		f.check(committed[x.Position] == x.Event, func() string {
+			return fmt.Sprintf("%s applied %v, which was not committed like that", x.Consumer, x.Event)
+		})
+	}
+	for range e.Refused {
+		f.check(true, nil)
+	}
+	for _, what := range e.Misled {
+		f.check(false, func() string { return what })
+	}
+	return f
+}
+
+func byPosition(events []Event) map[int64]Event {
+	at := make(map[int64]Event, len(events))
+	for _, event := range events {
+		at[event.Position] = event
+	}
+	return at
+}
+
+// order finds events applied too early or too late. Events delivered late may
+// come out of the order of positions, not out of the order of their aggregate.
+func order(e *Evidence) Finding {
+	f := Finding{Name: "order", Rule: "each consumer applied the events of an aggregate in order of version, and all but late ones in order of position"}
+	if e.Strict {
+		f.Rule = "each consumer applied the events in order of position, and those of an aggregate in order of version"
+	}
+	type aggregate struct{ consumer, kind, id string }
+	versions := map[aggregate]int64{}
+	positions := map[string]int64{}
+	for _, x := range e.Ledger {
+		a := aggregate{x.Consumer, x.Type, x.ID}
+		before := versions[a]
+		f.check(x.Version > before, func() string {
+			return fmt.Sprintf("%s applied %v after version %d of that aggregate", x.Consumer, x.Event, before)
+		})
+		versions[a] = x.Version
+		if x.Late {
+			f.check(!e.Strict, func() string {
+				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for", x.Consumer, x.Event)
+			})
+			continue
+		}
+		last := positions[x.Consumer]
+		f.check(x.Position > last, func() string {
+			return fmt.Sprintf("%s applied %v after position %d, not as a late event", x.Consumer, x.Event, last)
+		})
+		positions[x.Consumer] = x.Position
+	}
+	return f
+}
+
+// ownership finds batches of one consumer that overlapped. A batch that writes
+// holds its consumer's checkpoint row, so its entries are without others of
+// that consumer between them.
+func ownership(e *Evidence) Finding {
+	f := Finding{Name: "one at a time", Rule: "no two batches of a consumer overlapped"}
+	current := map[string]Entry{}
+	ended := map[[2]string]bool{}
+	for _, x := range e.Ledger {
+		last, any := current[x.Consumer]
+		current[x.Consumer] = x
+		if any && last.Batch == x.Batch {
+			f.check(last.Worker == x.Worker, func() string {
+				return fmt.Sprintf("%s: transaction %s has entries of workers %s and %s", x.Consumer, x.Batch, last.Worker, x.Worker)
+			})
+			continue
+		}
+		ended[[2]string{x.Consumer, last.Batch}] = true
+		f.check(!ended[[2]string{x.Consumer, x.Batch}], func() string {
+			return fmt.Sprintf("%s: worker %s applied %v in transaction %s, between whose entries worker %s has some of transaction %s",
+				x.Consumer, x.Worker, x.Event, x.Batch, last.Worker, last.Batch)
+		})
+	}
+	return f
+}
+
+// undecided finds checkpoints beyond a position whose transaction was open. At
+// each sighting it was open for certain, so there are no false alarms.
+func undecided(e *Evidence) Finding {
+	f := Finding{Name: "no guessing", Rule: "no checkpoint passed a position of an open transaction without a record that it is in doubt"}
+	for _, s := range e.Sightings {
+		for _, position := range s.Positions {
+			for _, c := range s.Standings {
+				f.check(!c.passed(position), func() string {
+					return fmt.Sprintf("%s stood at %d while position %d was still to be committed, and had no open range for it (open: %v)",
+						c.Consumer, c.Checkpoint, position, c.Open)
+				})
+			}
+		}
+	}
+	return f
+}
+
+// forwards finds checkpoints that fell back.
+func forwards(e *Evidence) Finding {
+	f := Finding{Name: "forwards", Rule: "checkpoints and revisions never fell back"}
+	last := map[string]Standing{}
+	for _, sample := range e.Samples {
+		for _, now := range sample {
+			before, any := last[now.Consumer]
+			last[now.Consumer] = now
+			if !any {
+				continue
+			}
+			f.check(now.Checkpoint >= before.Checkpoint && now.Revision >= before.Revision, func() string {
+				return fmt.Sprintf("%s fell from position %d, revision %d back to %d, %d",
+					now.Consumer, before.Checkpoint, before.Revision, now.Checkpoint, now.Revision)
+			})
+		}
+	}
+	return f
+}
+
+// rest finds consumers that did not come to rest at the head.
+func rest(e *Evidence) Finding {
+	r := e.Rest
+	f := Finding{Name: "comes to rest", Rule: fmt.Sprintf("within %v of the last fault every checkpoint was at the head and nothing in doubt", r.Bound)}
+	for _, c := range e.Consumers {
+		i := slices.IndexFunc(r.Standings, func(s Standing) bool { return s.Consumer == c.Name })
+		f.check(i >= 0, func() string { return fmt.Sprintf("%s has no checkpoint", c.Name) })
+		if i < 0 {
+			continue
+		}
+		s := r.Standings[i]
+		f.check(s.Checkpoint == r.Head, func() string {
+			return fmt.Sprintf("%s stands at %d, the head is %d, after %v", c.Name, s.Checkpoint, r.Head, r.Took)
+		})
+		f.check(len(s.Open) == 0, func() string {
+			return fmt.Sprintf("%s still has %d ranges in doubt, the first is [%d, %d], after %v", c.Name, len(s.Open), s.Open[0].First, s.Open[0].Last, r.Took)
+		})
+	}
+	f.check(r.Took <= r.Bound, func() string { return fmt.Sprintf("it took %v", r.Took) })
+	return f
+}
+
+// lives finds workers that ended by themselves, or not when asked to.
+func lives(e *Evidence) Finding {
+	f := Finding{Name: "life cycle", Rule: "workers end when they are told to, in time, and then without an error"}
+	for _, x := range e.Exits {
+		f.check(x.InTime, func() string {
+			return fmt.Sprintf("worker %s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
+		})
+		switch x.Asked {
+		case exitCrashed: // whatever it says
+		case exitStopped:
+			f.check(x.Err == nil, func() string { return fmt.Sprintf("worker %s was stopped and returned: %v", x.Worker, x.Err) })
+		default:
+			f.check(false, func() string { return fmt.Sprintf("worker %s ended by itself: %v", x.Worker, x.Err) })
+		}
+	}
+	return f
+}

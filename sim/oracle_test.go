@@ -1,0 +1,336 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+)
+
+// flawless draws the evidence of a run in which everything went well: some
+// positions were rolled back, some events were late, one consumer wants some
+// types only.
+func flawless(t *rapid.T) *Evidence {
+	e := &Evidence{
+		Consumers: []Scope{{Name: "all"}, {Name: "some", Types: []string{"order"}}},
+		Refused:   1,
+	}
+	late := map[int64]bool{}
+	versions := map[aggregate]int64{}
+	n := rapid.Int64Range(8, 60).Draw(t, "positions")
+	for p := int64(1); p <= n; p++ {
+		kind := oneOfThe(t, "order", "cart")
+		a := aggregate{kind, oneOfThe(t, "1", "2")}
+		fate := oneOfThe(t, "committed", "committed", "rolled back", "late")
+		switch {
+		case p == 1 || p == 3 || p == n: // something of each for certain
+			fate, a = "committed", aggregate{"order", "1"}
+		case p == 2:
+			fate = "rolled back"
+		case p == 4:
+			fate = "late"
+		}
+		if fate == "rolled back" {
+			e.Abandoned = append(e.Abandoned, p)
+			continue
+		}
+		if fate == "late" { // of an aggregate of its own: nothing follows it too soon
+			late[p], a = true, aggregate{"order", fmt.Sprint("late ", p)}
+		}
+		versions[a]++
+		e.Committed = append(e.Committed, Event{p, a.kind, a.id, versions[a], uuid.New()})
+	}
+	e.Log = slices.Clone(e.Committed)
+	for _, c := range e.Consumers {
+		e.consume(t, c, n, late)
+		s := Standing{Consumer: c.Name, Checkpoint: n, Revision: n}
+		e.Rest.Standings = append(e.Rest.Standings, s)
+		before := Standing{Consumer: c.Name, Checkpoint: 4, Revision: 1, Open: []Span{{4, 4}}}
+		e.Samples = append(e.Samples, []Standing{before}, []Standing{s})
+		e.Sightings = append(e.Sightings, Sighting{[]int64{4, 5}, []Standing{before}})
+	}
+	e.Rest.Head, e.Rest.Bound, e.Rest.Took = n, time.Minute, time.Second
+	e.Exits = []Exit{{Worker: "a", Asked: exitCrashed, InTime: true, Err: errors.New("no connection")}, {Worker: "b", Asked: exitStopped, InTime: true}}
+	return e
+}
+
+// consume adds what a consumer leaves in ledger and audit when it works off
+// the positions 1 to n in batches.
+func (e *Evidence) consume(t *rapid.T, c Scope, n int64, late map[int64]bool) {
+	log := byPosition(e.Log)
+	var waiting []Event // late ones, passed but not delivered
+	for from, batch := int64(1), 1; from <= n; batch++ {
+		to := min(from+rapid.Int64Range(0, 9).Draw(t, "batch"), n)
+		if batch == 1 {
+			to = max(to, 4)
+		}
+		apply := func(event Event, isLate bool) {
+			if c.Wants(event.Type) {
+				e.Ledger = append(e.Ledger, Entry{event, c.Name, oneOfThe(t, "a", "b"), fmt.Sprint(c.Name, batch), isLate})
+			}
+		}
+		first := len(e.Ledger)
+		for _, event := range waiting {
+			apply(event, true)
+			e.Skips = append(e.Skips, Skip{Span{event.Position, event.Position}, c.Name, 1, "late"})
+		}
+		waiting = nil
+		void := Skip{Consumer: c.Name, State: "void"}
+		for p := from; p <= to; p++ {
+			event, there := log[p]
+			switch {
+			case !there:
+				if void.Missing == 0 {
+					void.First = p
+				}
+				void.Last = p
+				void.Missing++
+			case late[p] && to < n:
+				waiting = append(waiting, event)
+			default:
+				apply(event, false)
+			}
+		}
+		if void.Missing > 0 {
+			e.Skips = append(e.Skips, void)
+		}
+		for i := first; i < len(e.Ledger); i++ {
+			e.Ledger[i].Worker = e.Ledger[first].Worker
+		}
+		from = to + 1
+	}
+}
+
+func oneOfThe(t *rapid.T, values ...string) string {
+	return rapid.SampledFrom(values).Draw(t, "choice")
+}
+
+func TestFlawlessRunHolds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		for _, f := range Judge(flawless(t)) {
+			if !f.Holds() {
+				t.Fatalf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+			}
+		}
+	})
+}
+
+// flaws are ways in which a run can go wrong, and the invariant that must
+// break.
+var flaws = []struct {
+	name, breaks string
+	spoil        func(t *rapid.T, e *Evidence)
+}{
+	{"an event lost", "exactly once", func(t *rapid.T, e *Evidence) {
+		i := anyEntry(t, e)
+		e.Ledger = slices.Delete(e.Ledger, i, i+1)
+	}},
+	{"an event lost by the scoped consumer alone", "exactly once", func(t *rapid.T, e *Evidence) {
+		i := slices.IndexFunc(e.Ledger, func(x Entry) bool { return x.Consumer == "some" })
+		e.Ledger = slices.Delete(e.Ledger, i, i+1)
+	}},
+	{"an event applied again by another worker", "exactly once", func(t *rapid.T, e *Evidence) {
+		x := e.Ledger[anyEntry(t, e)]
+		x.Worker, x.Batch = "c", "another"
+		e.Ledger = append(e.Ledger, x)
+	}},
+	{"an event applied twice in a batch", "exactly once", func(t *rapid.T, e *Evidence) {
+		i := anyEntry(t, e)
+		e.Ledger = slices.Insert(e.Ledger, i, e.Ledger[i])
+	}},
+	{"an event applied that was rolled back", "nothing else", func(t *rapid.T, e *Evidence) {
+		x := e.Ledger[anyEntry(t, e)]
+		x.Position, x.EventID = e.Abandoned[0], uuid.New()
+		e.Ledger = append(e.Ledger, x)
+	}},
+	{"an event out of scope", "nothing else", func(t *rapid.T, e *Evidence) {
+		i := slices.IndexFunc(e.Ledger, func(x Entry) bool { return x.Consumer == "some" })
+		e.Ledger[i].Type = "cart"
+	}},
+	{"an event changed on its way", "nothing else", func(t *rapid.T, e *Evidence) { e.Ledger[anyEntry(t, e)].EventID = uuid.New() }},
+	{"a committed event not in the log", "nothing else", func(t *rapid.T, e *Evidence) { e.Log = e.Log[1:] }},
+	{"an event in the log that nobody committed", "nothing else", func(t *rapid.T, e *Evidence) { e.Committed = e.Committed[1:] }},
+	{"a rolled-back position in the log", "nothing else", func(t *rapid.T, e *Evidence) {
+		e.Abandoned = append(e.Abandoned, e.Log[0].Position)
+	}},
+	{"a version left out", "nothing else", func(t *rapid.T, e *Evidence) {
+		i := rapid.IntRange(0, len(e.Log)-1).Draw(t, "event")
+		e.Log[i].Version++
+	}},
+	{"a stale append let through", "nothing else", func(t *rapid.T, e *Evidence) { e.Misled = []string{"it did"} }},
+	{"two events swapped", "order", func(t *rapid.T, e *Evidence) {
+		var pairs []int
+		for i := range e.Ledger[1:] {
+			if a, b := e.Ledger[i], e.Ledger[i+1]; a.Consumer == b.Consumer && !a.Late && !b.Late {
+				pairs = append(pairs, i)
+			}
+		}
+		i := rapid.SampledFrom(pairs).Draw(t, "pair")
+		a, b := e.Ledger[i], e.Ledger[i+1]
+		e.Ledger[i].Event, e.Ledger[i+1].Event = b.Event, a.Event
+	}},
+	{"a version before its predecessor, delivered as late", "order", func(t *rapid.T, e *Evidence) {
+		x := e.Ledger[0] // order/1 version 1 for all; versions follow, since the last position is of the same aggregate
+		x.Late = true
+		e.Ledger = append(e.Ledger[1:], x)
+	}},
+	{"a late event under a strict order", "order", func(t *rapid.T, e *Evidence) {
+		e.Strict = true
+		e.Ledger[anyEntry(t, e)].Late = true
+	}},
+	{"two batches that overlap", "one at a time", func(t *rapid.T, e *Evidence) {
+		e.Ledger[0].Batch, e.Ledger[1].Batch = "x", "y"
+		e.Ledger = slices.Insert(e.Ledger, 2, e.Ledger[0])
+	}},
+	{"two workers in one batch", "one at a time", func(t *rapid.T, e *Evidence) {
+		e.Ledger[1].Batch, e.Ledger[1].Worker = e.Ledger[0].Batch, "another"
+	}},
+	{"a checkpoint beyond an open transaction", "no guessing", func(t *rapid.T, e *Evidence) { e.Sightings[0].Standings[0].Open = nil }},
+	{"a void position without a row", "audit", func(t *rapid.T, e *Evidence) {
+		i := anySkip(t, e, "void")
+		e.Skips = slices.Delete(e.Skips, i, i+1)
+	}},
+	{"a row that counts too few", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].Missing-- }},
+	{"a row that counts too many", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].Missing++ }},
+	{"a row twice", "audit", func(t *rapid.T, e *Evidence) { e.Skips = append(e.Skips, e.Skips[anySkip(t, e, "void")]) }},
+	{"a visible position counted as void", "audit", func(t *rapid.T, e *Evidence) {
+		p := e.Log[rapid.IntRange(0, len(e.Log)-1).Draw(t, "event")].Position
+		e.Skips = append(e.Skips, Skip{Span{p, p}, "all", 1, "void"})
+	}},
+	{"a row with the wrong range", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].First = 1 }},
+	{"a row above the checkpoint", "audit", func(t *rapid.T, e *Evidence) {
+		p := e.Rest.Head + 1
+		e.Skips = append(e.Skips, Skip{Span{p, p}, "all", 1, "void"})
+	}},
+	{"a late event without a row", "audit", func(t *rapid.T, e *Evidence) {
+		e.Skips = slices.DeleteFunc(e.Skips, func(s Skip) bool { return s.State == "late" })
+		e.Ledger[anyEntry(t, e)].Late = true
+	}},
+	{"a void position recorded as late", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].State = "late" }},
+	{"a row of an unknown state", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].State = "maybe" }},
+	{"a checkpoint that falls", "forwards", func(t *rapid.T, e *Evidence) { slices.Reverse(e.Samples) }},
+	{"a checkpoint short of the head", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings[0].Checkpoint-- }},
+	{"a range left open", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings[1].Open = []Span{{4, 4}} }},
+	{"a consumer without a checkpoint", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings = e.Rest.Standings[1:] }},
+	{"a worker that ends by itself", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Asked = "" }},
+	{"a worker that stops with an error", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Err = errors.New("no") }},
+	{"a worker that does not end", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[0].InTime = false }},
+}
+
+func anyEntry(t *rapid.T, e *Evidence) int {
+	return rapid.IntRange(0, len(e.Ledger)-1).Draw(t, "entry")
+}
+
+func anySkip(t *rapid.T, e *Evidence, state string) int {
+	var found []int
+	for i, s := range e.Skips {
+		if s.State == state {
+			found = append(found, i)
+		}
+	}
+	return rapid.SampledFrom(found).Draw(t, "row")
+}
+
+func TestFlawIsFound(t *testing.T) {
+	for _, flaw := range flaws {
+		t.Run(flaw.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				e := flawless(t)
+				flaw.spoil(t, e)
+				findings := Judge(e)
+				i := slices.IndexFunc(findings, func(f Finding) bool { return f.Name == flaw.breaks })
+				if i < 0 || findings[i].Broken == 0 {
+					t.Fatalf("%q did not break; the findings: %+v", flaw.breaks, findings)
+				}
+				if len(findings[i].Examples) == 0 || findings[i].Examples[0] == "" {
+					t.Fatalf("%q broke without an example", flaw.breaks)
+				}
+			})
+		})
+	}
+}
+
+func TestNothingCheckedIsNotHeld(t *testing.T) {
+	for _, f := range Judge(&Evidence{}) {
+		if f.Name != "comes to rest" && (f.Checks != 0 || f.Holds()) {
+			t.Errorf("%s: %d checks of nothing, holds: %v", f.Name, f.Checks, f.Holds())
+		}
+	}
+}
+
+func TestExamplesAreFew(t *testing.T) {
+	var f Finding
+	for range 100 {
+		f.check(false, func() string { return "wrong" })
+	}
+	if f.Broken != 100 || len(f.Examples) != maxExamples {
+		t.Errorf("broken %d times with %d examples, want 100 with %d", f.Broken, len(f.Examples), maxExamples)
+	}
+}
+
+// TestShareOutIsMaximal compares with all possible ways.
+func TestShareOutIsMaximal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		positions := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.Int64Range(1, 12), 0, 7, rapid.ID).Draw(t, "positions")))
+		rows := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Skip {
+			first := rapid.Int64Range(1, 12).Draw(t, "first")
+			return Skip{Span: Span{first, first + rapid.Int64Range(0, 6).Draw(t, "length")}, Missing: rapid.Int64Range(0, 3).Draw(t, "missing")}
+		}), 0, 5).Draw(t, "rows")
+		unplaced, spare := shareOut(positions, rows)
+		room := make([]int64, len(rows))
+		taken := int64(0)
+		for i, row := range rows {
+			room[i] = row.Missing
+			if spare[i] < 0 || spare[i] > row.Missing {
+				t.Fatalf("row %v lacks %d", row, spare[i])
+			}
+			taken += row.Missing - spare[i]
+		}
+		if placed := int64(len(positions) - len(unplaced)); placed != taken || placed != mostPlaced(positions, rows, room) {
+			t.Fatalf("%d placed, %d taken, %d possible", placed, taken, mostPlaced(positions, rows, room))
+		}
+	})
+}
+
+func mostPlaced(positions []int64, rows []Skip, room []int64) int64 {
+	if len(positions) == 0 {
+		return 0
+	}
+	most := mostPlaced(positions[1:], rows, room)
+	for i, row := range rows {
+		if row.holds(positions[0]) && room[i] > 0 {
+			room[i]--
+			most = max(most, 1+mostPlaced(positions[1:], rows, room))
+			room[i]++
+		}
+	}
+	return most
+}
+
+func TestVerdict(t *testing.T) {
+	held := Finding{Name: "a", Checks: 3}
+	for _, c := range []struct {
+		name     string
+		findings []Finding
+		held     bool
+		says     string
+	}{
+		{"all held", []Finding{held}, true, "all 1 invariants held over 1,234 events and 3 worker crashes"},
+		{"one broken", []Finding{held, {Name: "b", Checks: 9, Broken: 2}}, false, `BROKEN: "b" (2 times)`},
+		{"one never checked", []Finding{held, {Name: "b"}}, false, `never checked: "b"`},
+		{"nothing judged", nil, false, "nothing was judged"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &Report{Events: 1234, Counts: []Count{{Crashes, 1}, {CommitCrashes, 1}, {IdleCrashes, 1}}, Invariants: c.findings}
+			r.judge()
+			if r.Held != c.held || !strings.Contains(r.Verdict, c.says) {
+				t.Errorf("held %v, %q; want %v, %q", r.Held, r.Verdict, c.held, c.says)
+			}
+		})
+	}
+}

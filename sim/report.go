@@ -1,0 +1,248 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Report is what a run has to say.
+type Report struct {
+	Seed        uint64    `json:"seed"`
+	Held        bool      `json:"held"`        // every invariant was checked, and none broken
+	Interrupted bool      `json:"interrupted"` // before anything could be judged
+	Verdict     string    `json:"verdict"`
+	Workers     int       `json:"workers"`
+	Writers     int       `json:"writers"`
+	Server      string    `json:"server"` // its version
+	Seconds     float64   `json:"seconds"`
+	RestSeconds float64   `json:"rest_seconds"` // from the last fault until all had come to rest
+	Events      int64     `json:"events"`       // committed by the writers
+	Late        int64     `json:"late"`         // deliveries of events that appeared after they had been passed
+	Void        int64     `json:"void"`         // positions in the log that never appeared
+	Handled     []Handled `json:"handled"`
+	Knobs       []Line    `json:"knobs"`
+	Counts      []Count   `json:"counts"`
+	Invariants  []Finding `json:"invariants"`
+	Repeat      string    `json:"repeat"` // the command that runs this again
+}
+
+// Handled is how many events a consumer has applied.
+type Handled struct {
+	Consumer string `json:"consumer"`
+	Events   int64  `json:"events"`
+}
+
+func (s *simulation) report(interrupted bool) *Report {
+	r := &Report{
+		Seed: s.config.Seed, Interrupted: interrupted,
+		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version,
+		Seconds: time.Since(s.began).Seconds(), RestSeconds: s.evidence.Rest.Took.Seconds(),
+		Events: int64(len(s.evidence.Committed)),
+		Knobs:  s.scenario.Lines(), Counts: s.tally.all(), Invariants: s.findings,
+		Repeat: s.config.command(),
+	}
+	applied := map[string]int64{}
+	for _, x := range s.evidence.Ledger {
+		applied[x.Consumer]++
+		if x.Late {
+			r.Late++
+		}
+	}
+	if n := len(s.evidence.Log); n > 0 {
+		r.Void = s.evidence.Log[n-1].Position - int64(n)
+	}
+	for _, c := range s.scenario.Scope {
+		r.Handled = append(r.Handled, Handled{c.Name, applied[c.Name]})
+	}
+	r.judge()
+	return r
+}
+
+// judge sums the findings up in a sentence.
+func (r *Report) judge() {
+	var broken, unchecked []string
+	for _, f := range r.Invariants {
+		switch {
+		case f.Broken > 0:
+			broken = append(broken, fmt.Sprintf("%q (%d times)", f.Name, f.Broken))
+		case f.Checks == 0:
+			unchecked = append(unchecked, fmt.Sprintf("%q", f.Name))
+		}
+	}
+	over := fmt.Sprintf("%s events and %s worker crashes", thousands(r.Events), thousands(r.crashes()))
+	switch {
+	case r.Interrupted:
+		r.Verdict = "interrupted: nothing was judged"
+	case len(r.Invariants) == 0:
+		r.Verdict = "nothing was judged"
+	case len(broken) > 0:
+		r.Verdict = "BROKEN: " + strings.Join(broken, ", ") + ", over " + over
+	case len(unchecked) > 0:
+		r.Verdict = "BROKEN: never checked: " + strings.Join(unchecked, ", ") + "; is the run too short?"
+	default:
+		r.Held = true
+		r.Verdict = fmt.Sprintf("all %d invariants held over %s", len(r.Invariants), over)
+	}
+}
+
+func (r *Report) crashes() int64 {
+	return r.Count(Crashes) + r.Count(CommitCrashes) + r.Count(IdleCrashes)
+}
+
+// Count is how often a fault happened.
+func (r *Report) Count(f Fault) int64 {
+	for _, c := range r.Counts {
+		if c.Fault == f {
+			return c.Count
+		}
+	}
+	return 0
+}
+
+// Fewest is the consumer that has applied the fewest events, and their number.
+func (r *Report) Fewest() Handled {
+	if len(r.Handled) == 0 {
+		return Handled{}
+	}
+	least := r.Handled[0]
+	for _, h := range r.Handled {
+		if h.Events < least.Events {
+			least = h
+		}
+	}
+	return least
+}
+
+// command is the command line that runs c again.
+func (c Config) command() string {
+	d := DefaultConfig()
+	command := "go run ./cmd/sim"
+	for _, f := range []struct {
+		name         string
+		value, usual int
+	}{{"workers", c.Workers, d.Workers}, {"writers", c.Writers, d.Writers}, {"consumers", c.Consumers, d.Consumers}} {
+		if f.value != f.usual {
+			command += fmt.Sprintf(" -%s %d", f.name, f.value)
+		}
+	}
+	if c.Duration != d.Duration {
+		command += fmt.Sprintf(" -duration %v", c.Duration)
+	}
+	return command + fmt.Sprintf(" -seed %d", c.Seed)
+}
+
+// WriteText prints the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %d workers, %d writers, %d consumers on PostgreSQL %s, %.1fs\n",
+		r.Seed, r.Workers, r.Writers, len(r.Handled), r.Server, r.Seconds)
+	b.WriteString("\ndrawn\n")
+	for _, k := range r.Knobs {
+		fmt.Fprintf(&b, "  %-14s %s\n", k.Name, k.Value)
+	}
+	b.WriteString("\nhappened\n")
+	fmt.Fprintf(&b, "  %-46s %8s\n", "events committed", thousands(r.Events))
+	if !r.Interrupted {
+		fmt.Fprintf(&b, "  %-46s %8s\n", "events handled by each consumer, at least", thousands(r.Fewest().Events))
+		fmt.Fprintf(&b, "  %-46s %8s\n", "late deliveries", thousands(r.Late))
+		fmt.Fprintf(&b, "  %-46s %8s\n", "positions that never appeared", thousands(r.Void))
+	}
+	for _, c := range r.Counts {
+		fmt.Fprintf(&b, "  %-46s %8s\n", c.Fault, thousands(c.Count))
+	}
+	if len(r.Invariants) > 0 {
+		fmt.Fprintf(&b, "  %-46s %8s\n", "came to rest after the last fault within", fmt.Sprintf("%.1fs", r.RestSeconds))
+		writeFindings(&b, r.Invariants)
+	}
+	fmt.Fprintf(&b, "\nverdict: %s\nrepeat:  %s\n", r.Verdict, r.Repeat)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeFindings(b *strings.Builder, findings []Finding) {
+	fmt.Fprintf(b, "\n%-23s %10s\n", "invariants", "checks")
+	for _, f := range findings {
+		state := "ok"
+		if !f.Holds() {
+			state = "BROKEN"
+		}
+		fmt.Fprintf(b, "  %-6s %-14s %10s  %s\n", state, f.Name, thousands(f.Checks), f.Rule)
+		if f.Broken > 0 {
+			fmt.Fprintf(b, "%s broken %s times, for example:\n", strings.Repeat(" ", 34), thousands(f.Broken))
+		}
+		for _, example := range f.Examples {
+			fmt.Fprintf(b, "%s - %s\n", strings.Repeat(" ", 34), example)
+		}
+	}
+}
+
+// Total sums up several runs.
+type Total struct {
+	Runs       int       `json:"runs"`
+	Held       int       `json:"held"`
+	Broken     []uint64  `json:"broken_seeds"`
+	Events     int64     `json:"events"`
+	Counts     []Count   `json:"counts"`
+	Invariants []Finding `json:"invariants"`
+}
+
+// Sum adds up the runs that were judged.
+func Sum(reports []*Report) Total {
+	t := Total{Broken: []uint64{}}
+	for _, r := range reports {
+		if r.Interrupted {
+			continue
+		}
+		t.Runs++
+		if r.Held {
+			t.Held++
+		} else {
+			t.Broken = append(t.Broken, r.Seed)
+		}
+		t.Events += r.Events
+		if t.Counts == nil {
+			t.Counts = make([]Count, len(r.Counts))
+			t.Invariants = make([]Finding, len(r.Invariants))
+		}
+		for i, c := range r.Counts {
+			t.Counts[i].Fault = c.Fault
+			t.Counts[i].Count += c.Count
+		}
+		for i, f := range r.Invariants {
+			t.Invariants[i].Name, t.Invariants[i].Rule = f.Name, f.Rule
+			t.Invariants[i].Checks += f.Checks
+			t.Invariants[i].Broken += f.Broken
+		}
+	}
+	return t
+}
+
+// WriteText prints the sums for people.
+func (t Total) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d runs\n\nhappened\n", t.Runs)
+	fmt.Fprintf(&b, "  %-46s %8s\n", "events committed", thousands(t.Events))
+	for _, c := range t.Counts {
+		fmt.Fprintf(&b, "  %-46s %8s\n", c.Fault, thousands(c.Count))
+	}
+	writeFindings(&b, t.Invariants)
+	if len(t.Broken) == 0 {
+		fmt.Fprintf(&b, "\nverdict: all %d runs held\n", t.Runs)
+	} else {
+		fmt.Fprintf(&b, "\nverdict: BROKEN in %d of %d runs, seeds %s\n", len(t.Broken), t.Runs, strings.Trim(fmt.Sprint(t.Broken), "[]"))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// thousands prints a number with its thousands apart.
+func thousands(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

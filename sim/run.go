@@ -1,0 +1,256 @@
+// Package sim drives real workers against a real PostgreSQL, with concurrent
+// writers, crashes, rollbacks and delayed commits, and judges what came of it:
+// nothing lost, nothing applied twice, nothing out of order, every skipped
+// position audited.
+//
+// The actors keep books of what they did; the oracle compares these with the
+// tables when everything has come to rest. One seed decides everything that
+// can be decided; how the server and the scheduler interleave it cannot.
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/postgres"
+)
+
+// restBound is how long everything may take to come to rest after the last
+// fault. Half of it is what a disturbed worker may wait before it tries again.
+const restBound = 20 * time.Second
+
+// Run runs the scenario of c.Seed in a database of its own and reports what
+// the oracle found. The error is about the run itself, never about the workers;
+// if ctx ended it, there is a report of what was done until then, too.
+func Run(ctx context.Context, c Config) (report *Report, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	on, err := createDatabase(ctx, c.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, on.drop()) }()
+	if err := on.room(ctx, c.Connections()); err != nil {
+		return nil, err
+	}
+	s := newSimulation(c, on, began)
+	err = s.play(ctx)
+	if interrupted := ctx.Err() != nil; interrupted || err != nil {
+		return s.report(interrupted), errors.Join(ctx.Err(), err)
+	}
+	if err := on.exhibit(ctx, &s.evidence); err != nil {
+		return nil, err
+	}
+	s.findings = Judge(&s.evidence)
+	return s.report(false), nil
+}
+
+// Connections is about how many a run has open at its busiest: each worker's
+// own, those of the consumers, some twice because a crashed worker's linger,
+// and the writers' and the harness's.
+func (c Config) Connections() int {
+	return 8*c.Workers + 2*c.Consumers + c.Writers + 12
+}
+
+// simulation is a run under way.
+type simulation struct {
+	config   Config
+	scenario Scenario
+	on       *database
+	began    time.Time
+	tally    tally
+	writers  []*writer
+	slots    []*slot
+	evidence Evidence
+	findings []Finding
+}
+
+func newSimulation(c Config, on *database, began time.Time) *simulation {
+	s := &simulation{config: c, scenario: Draw(c), on: on, began: began}
+	s.evidence.Consumers = s.scenario.Scope
+	s.evidence.Strict = s.scenario.Knobs.strict()
+	for i := range c.Writers {
+		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally))
+	}
+	for i := range c.Workers {
+		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.flap))
+	}
+	return s
+}
+
+// play lets the actors loose, then demands that everything comes to rest.
+// When it returns, none of them is left.
+func (s *simulation) play(ctx context.Context) (err error) {
+	observed, stopObserving := context.WithCancel(ctx)
+	var observer sync.WaitGroup
+	observer.Go(func() { s.observe(observed) })
+	defer observer.Wait()
+	defer stopObserving()
+	defer s.stop(ctx)
+
+	if err := s.faults(ctx); err != nil {
+		return err
+	}
+	return s.comeToRest(ctx)
+}
+
+// wantedPerWriter is how many events a second each writer is to commit for each
+// consumer, or the run takes longer.
+const wantedPerWriter = 12
+
+// enough reports whether every consumer has been given something to do.
+func (s *simulation) enough() bool {
+	for _, c := range s.scenario.Scope {
+		if s.tally.wanted(c) < int64(s.config.Duration.Seconds()*wantedPerWriter)*int64(s.config.Writers) {
+			return false
+		}
+	}
+	return true
+}
+
+// clock ends the faults after the run's duration; a slow machine gets up to
+// twice that.
+func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
+	defer over()
+	backoff.Sleep(intake, s.config.Duration)
+	for patience := time.Now().Add(s.config.Duration); !s.enough() && time.Now().Before(patience); {
+		if !backoff.Sleep(intake, 50*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// faults lets writers and slots loose.
+func (s *simulation) faults(ctx context.Context) error {
+	intake, over := context.WithCancel(ctx)
+	defer over()
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	run := func(actor func(ctx, intake context.Context) error) {
+		wg.Go(func() {
+			if err := actor(ctx, intake); err != nil && ctx.Err() == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+				over() // one that fails ends the others
+			}
+		})
+	}
+	wg.Go(func() { s.clock(intake, over) })
+	for _, slot := range s.slots {
+		run(slot.run)
+	}
+	for _, w := range s.writers {
+		run(w.run)
+	}
+	wg.Wait()
+	for _, w := range s.writers {
+		s.evidence.Committed = append(s.evidence.Committed, w.book.committed...)
+		s.evidence.Abandoned = append(s.evidence.Abandoned, w.book.abandoned...)
+		s.evidence.Misled = append(s.evidence.Misled, w.book.misled...)
+		s.evidence.Refused += w.book.refused
+		s.evidence.Sightings = append(s.evidence.Sightings, w.book.sightings...)
+	}
+	return errors.Join(errs...)
+}
+
+// flap moves a consumer to another worker, as a second leader or a careless
+// operator would. The leader will move it back.
+func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, from string) {
+	var others []string
+	for _, slot := range s.slots {
+		if id, _ := slot.current.Load().(string); id != "" && id != from {
+			others = append(others, id)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	to := others[r.IntN(len(others))]
+	// If the row is busy, or the batch's time over, it is not moved.
+	if _, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, consumer, to); err == nil {
+		s.tally.add(Flaps, 1)
+	}
+}
+
+// comeToRest waits until every consumer has caught up with everything.
+func (s *simulation) comeToRest(ctx context.Context) error {
+	if err := s.lastWords(ctx); err != nil {
+		return err
+	}
+	head, err := s.on.head(ctx)
+	if err != nil {
+		return err
+	}
+	r := &s.evidence.Rest
+	r.Head, r.Bound = head, restBound
+	for began := time.Now(); ; {
+		if r.Standings, err = s.on.standings(ctx); err != nil {
+			return err
+		}
+		r.Took = time.Since(began).Round(time.Millisecond)
+		if atRest(r.Standings, head) || r.Took > r.Bound {
+			return nil
+		}
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+func atRest(standings []Standing, head int64) bool {
+	for _, s := range standings {
+		if s.Checkpoint != head || len(s.Open) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// lastWords appends one event that lasts: the positions rolled back before it
+// are gaps then, not the end of the log.
+func (s *simulation) lastWords(ctx context.Context) error {
+	tx, err := s.on.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	r, err := postgres.NewStore(nil).Append(ctx, tx, store.NoStream(), []store.Event{
+		{AggregateType: aggregateTypes[0], AggregateID: "last", EventType: "ended", EventID: uuid.New()},
+	})
+	if err != nil {
+		return fmt.Errorf("sim: the last event: %w", err)
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("sim: the last event: %w", err)
+	}
+	e := r.Events[0]
+	s.evidence.Committed = append(s.evidence.Committed, Event{e.GlobalPosition, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID})
+	return nil
+}
+
+// stop ends all workers and takes down how they end.
+func (s *simulation) stop(ctx context.Context) {
+	var wg sync.WaitGroup
+	exits := make([][]Exit, len(s.slots))
+	for i, slot := range s.slots {
+		wg.Go(func() { exits[i] = slot.stop(ctx) })
+	}
+	wg.Wait()
+	for _, x := range exits {
+		s.evidence.Exits = append(s.evidence.Exits, x...)
+	}
+}

@@ -1,0 +1,206 @@
+package sim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker"
+)
+
+// Config is what a person decides about a run; the seed decides the rest.
+type Config struct {
+	URL       string        // connection string of a server where databases may be created
+	Workers   int           // 1 to 50
+	Writers   int           // 1 to 200
+	Consumers int           // 1 to 50; a third of them want some aggregate types only
+	Duration  time.Duration // of the part with faults, 1s to 24h; twice that on a slow machine; setting up and coming to rest are added
+	Seed      uint64        // 0 is a seed like any other
+
+	// Progress, if set, is called a few times a second, from one goroutine.
+	Progress func(Progress)
+}
+
+// DefaultConfig is a run of half a minute.
+func DefaultConfig() Config {
+	return Config{Workers: 5, Writers: 20, Consumers: 6, Duration: 22 * time.Second}
+}
+
+// Validate reports the first value out of range.
+func (c Config) Validate() error {
+	for _, n := range []struct {
+		flag             string
+		value, low, high int
+	}{
+		{"-workers", c.Workers, 1, 50},
+		{"-writers", c.Writers, 1, 200},
+		{"-consumers", c.Consumers, 1, 50},
+	} {
+		if n.value < n.low || n.value > n.high {
+			return fmt.Errorf("%s %d is out of range, allowed is %d to %d", n.flag, n.value, n.low, n.high)
+		}
+	}
+	if c.Duration < time.Second || c.Duration > 24*time.Hour {
+		return fmt.Errorf("-duration %v is out of range, allowed is 1s to 24h", c.Duration)
+	}
+	return nil
+}
+
+// Scenario is all that the seed decides before a run begins.
+type Scenario struct {
+	Seed  uint64
+	Knobs Knobs
+	Scope []Scope // the consumers
+}
+
+// Scope is a consumer and what it wants.
+type Scope struct {
+	Name  string
+	Types []string // none: all
+}
+
+// Wants reports whether the consumer is to be given events of that type.
+func (s Scope) Wants(aggregateType string) bool {
+	for _, t := range s.Types {
+		if t == aggregateType {
+			return true
+		}
+	}
+	return len(s.Types) == 0
+}
+
+// Knobs are the settings that differ from seed to seed.
+type Knobs struct {
+	BatchSize         int
+	BatchTimeout      time.Duration
+	Dispatcher        worker.DispatcherStrategy
+	DispatcherEvery   time.Duration
+	Leader            worker.LeaderStrategy
+	HeartbeatInterval time.Duration
+	HeartbeatTimeout  time.Duration
+	RebalanceInterval time.Duration
+	GapPolicy         worker.GapPolicy
+	StaleGapThreshold time.Duration
+
+	Aggregates int           // of each type, beside the new ones
+	Pause      time.Duration // of a writer between two transactions, on average
+	LongestTx  time.Duration // a delayed commit waits 50ms to this
+	Outage     time.Duration // a crashed worker is replaced after at most this
+	Flap       time.Duration // a consumer is moved away from its worker about this often
+}
+
+// aggregateTypes have 4, 3, 2 and 1 tenths of the events.
+var aggregateTypes = []string{"order", "account", "cart", "device"}
+
+// scopes are what scoped consumers want: at least half of all events.
+var scopes = [][]string{{"order", "account"}, {"order", "cart"}, {"order", "device"}, {"account", "cart"}}
+
+// Draw makes the scenario of a seed.
+func Draw(c Config) Scenario {
+	r := dice(c.Seed, "scenario")
+	s := Scenario{Seed: c.Seed, Knobs: drawKnobs(r)}
+	scoped := c.Consumers / 3
+	for i := range c.Consumers {
+		scope := Scope{Name: fmt.Sprintf("all-%d", i+1)}
+		if k := i - (c.Consumers - scoped); k >= 0 {
+			scope.Types = scopes[r.IntN(len(scopes))]
+			scope.Name = fmt.Sprintf("some-%d", k+1)
+		}
+		s.Scope = append(s.Scope, scope)
+	}
+	return s
+}
+
+func drawKnobs(r *rand.Rand) Knobs {
+	k := Knobs{
+		BatchSize:         oneOf(r, 10, 25, 50, 100, 200),
+		BatchTimeout:      between(r, 1500*time.Millisecond, 3*time.Second),
+		Dispatcher:        oneOf(r, worker.DispatcherStrategyPoll, worker.DispatcherStrategyNotify),
+		DispatcherEvery:   between(r, 20*time.Millisecond, 100*time.Millisecond),
+		Leader:            oneOf(r, worker.LeaderStrategyAdvisory, worker.LeaderStrategyAdvisory, worker.LeaderStrategyLease),
+		HeartbeatInterval: between(r, 100*time.Millisecond, 250*time.Millisecond),
+		HeartbeatTimeout:  between(r, time.Second, 2*time.Second),
+		RebalanceInterval: between(r, 200*time.Millisecond, 600*time.Millisecond),
+		GapPolicy:         oneOf(r, worker.GapSkipStale, worker.GapSkipStale, worker.GapSkipStale, worker.GapWait),
+		StaleGapThreshold: between(r, 100*time.Millisecond, 700*time.Millisecond),
+		Aggregates:        oneOf(r, 40, 80, 160),
+		Pause:             20 * time.Millisecond,
+		LongestTx:         2 * time.Second,
+		Outage:            time.Second,
+		Flap:              between(r, 700*time.Millisecond, 2*time.Second),
+	}
+	return k
+}
+
+func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }
+
+// Lines are the drawn knobs as a person reads them.
+func (s Scenario) Lines() []Line {
+	k := s.Knobs
+	dispatcher := string(k.Dispatcher)
+	if k.Dispatcher == worker.DispatcherStrategyPoll {
+		dispatcher += fmt.Sprintf(" every %v", k.DispatcherEvery)
+	}
+	gaps := string(k.GapPolicy)
+	if k.GapPolicy == worker.GapSkipStale {
+		gaps += fmt.Sprintf(" after %v", k.StaleGapThreshold)
+	}
+	var scoped []string
+	for _, c := range s.Scope {
+		if len(c.Types) > 0 {
+			scoped = append(scoped, fmt.Sprintf("%s (%s)", c.Name, strings.Join(c.Types, ", ")))
+		}
+	}
+	lines := []Line{
+		{"batch", fmt.Sprintf("%d events, at most %v", k.BatchSize, k.BatchTimeout)},
+		{"dispatcher", dispatcher},
+		{"leader", string(k.Leader)},
+		{"heartbeat", fmt.Sprintf("every %v, dead after %v", k.HeartbeatInterval, k.HeartbeatTimeout)},
+		{"rebalance", fmt.Sprintf("every %v", k.RebalanceInterval)},
+		{"open gaps", gaps},
+		{"transactions", fmt.Sprintf("open for up to %v", k.LongestTx)},
+		{"aggregates", fmt.Sprintf("%d and more of each of %d types", k.Aggregates, len(aggregateTypes))},
+		{"assignments", fmt.Sprintf("moved about every %v per consumer", k.Flap)},
+	}
+	if len(scoped) > 0 {
+		lines = append(lines, Line{"scoped", strings.Join(scoped, ", ")})
+	}
+	return lines
+}
+
+// Line is a name and a value to be printed.
+type Line struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// dice gives each actor randomness of its own, so that what one draws does not
+// depend on when the others do.
+func dice(seed uint64, actor string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(actor)) // never fails
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+func oneOf[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
+
+// between draws a duration in whole tens of milliseconds.
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	const step = 10 * time.Millisecond
+	return low + time.Duration(r.Int64N(int64((high-low)/step)+1))*step
+}
+
+func chance(r *rand.Rand, p float64) bool { return r.Float64() < p }
+
+// execModes are the ways in which pgx can send a statement.
+var execModes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement,
+	pgx.QueryExecModeCacheDescribe,
+	pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec,
+	pgx.QueryExecModeSimpleProtocol,
+}

@@ -1,0 +1,244 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+)
+
+// Why a worker ended.
+const (
+	exitStopped = "stopped"
+	exitCrashed = "crashed"
+)
+
+// slot is a place for a worker: whatever becomes of one, another takes over.
+type slot struct {
+	number, lives int
+	dice          *rand.Rand
+	scenario      Scenario
+	on            *database
+	tally         *tally
+	flap          flap
+
+	deck    []mishap
+	node    *node
+	current atomic.Value // its worker's id
+
+	retiring sync.WaitGroup // nodes that were told to end
+	mu       sync.Mutex
+	exits    []Exit
+}
+
+// mishap is what can befall a worker, and when.
+type mishap struct {
+	at     point
+	befall func(s *slot, ctx, intake context.Context, at point) error
+}
+
+// mishaps are dealt like cards: each comes up before any comes again.
+var mishaps = []mishap{
+	{afterGuard, (*slot).crash},
+	{afterEffect, (*slot).crash},
+	{beforeCommit, (*slot).crash},
+	{afterCommit, (*slot).crash},
+	{afterEffect, (*slot).vanish},
+	{afterEffect, (*slot).cut},
+	{beforeCommit, (*slot).cut},
+	{afterCommit, (*slot).cut},
+	{afterGuard, (*slot).stall},
+	{afterEffect, (*slot).stall},
+	{afterEffect, (*slot).restart},
+}
+
+func newSlot(number int, s Scenario, on *database, t *tally, f flap) *slot {
+	return &slot{number: number, scenario: s, on: on, tally: t, flap: f, dice: dice(s.Seed, fmt.Sprintf("slot %d", number))}
+}
+
+// run keeps a worker going and lets mishaps befall it until intake ends. It
+// leaves a worker that nothing befalls any more.
+func (s *slot) run(ctx, intake context.Context) error {
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	for s.pause(intake, time.Second, 3500*time.Millisecond) {
+		if !s.node.ready(intake) {
+			if err := s.mourn(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(s.deck) == 0 {
+			s.deck = slices.Clone(mishaps)
+			s.dice.Shuffle(len(s.deck), func(i, j int) { s.deck[i], s.deck[j] = s.deck[j], s.deck[i] })
+		}
+		m := s.deck[0]
+		s.deck = s.deck[1:]
+		if err := m.befall(s, ctx, intake, m.at); err != nil {
+			return err
+		}
+	}
+	return s.mourn(ctx)
+}
+
+func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
+	return backoff.Sleep(ctx, between(s.dice, low, high))
+}
+
+func (s *slot) start(ctx context.Context) (err error) {
+	s.lives++
+	if s.node, err = startNode(ctx, s.scenario, s.on, s.number, s.lives, s.flap); err != nil {
+		return err
+	}
+	s.current.Store(s.node.id())
+	return nil
+}
+
+// mourn replaces a worker that has ended although nobody asked it to.
+func (s *slot) mourn(ctx context.Context) error {
+	select {
+	case <-s.node.done:
+	default:
+		return nil
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	s.retire(ctx, "", 0)
+	return s.start(ctx)
+}
+
+// retire takes down, in the background, how the worker ends, and frees what it
+// leaves when that is known and haunt is over.
+func (s *slot) retire(ctx context.Context, asked string, haunt time.Duration) {
+	n, asleep := s.node, time.Now().Add(haunt)
+	s.retiring.Go(func() {
+		x := n.await(asked)
+		s.mu.Lock()
+		s.exits = append(s.exits, x)
+		s.mu.Unlock()
+		backoff.Sleep(ctx, time.Until(asleep))
+		n.bury()
+	})
+}
+
+// replace starts another worker some time after the one that was told to end.
+func (s *slot) replace(ctx, intake context.Context, asked string, haunt time.Duration) error {
+	s.retire(ctx, asked, haunt)
+	s.pause(intake, 0, s.scenario.Knobs.Outage)
+	return s.start(ctx)
+}
+
+// strike lets a fault strike in a batch, or at last without one. It does
+// nothing if intake ends first.
+func (s *slot) strike(intake context.Context, at point, fault func()) (struck, inBatch bool) {
+	const enough = 2 * time.Second
+	t := s.node.set(at, fault)
+	timer := time.NewTimer(enough)
+	defer timer.Stop()
+	select {
+	case <-t.sprung:
+	case <-timer.C:
+	case <-intake.Done():
+	case <-s.node.done:
+	}
+	if !t.disarm() {
+		<-t.sprung
+		return true, true
+	}
+	if intake.Err() != nil {
+		return false, false
+	}
+	fault()
+	return true, false
+}
+
+// crash ends the process at once: no goodbye.
+func (s *slot) crash(ctx, intake context.Context, at point) error {
+	n := s.node
+	struck, inBatch := s.strike(intake, at, func() {
+		n.net.crash()
+		n.cancel()
+	})
+	if !struck {
+		return nil
+	}
+	s.countCrash(at, inBatch)
+	return s.replace(ctx, intake, exitCrashed, 0)
+}
+
+func (s *slot) countCrash(at point, inBatch bool) {
+	switch {
+	case !inBatch:
+		s.tally.add(IdleCrashes, 1)
+	case at == beforeCommit || at == afterCommit:
+		s.tally.add(CommitCrashes, 1)
+	default:
+		s.tally.add(Crashes, 1)
+	}
+}
+
+// haunting is how long the connections of a machine that vanished stay.
+const haunting = 4 * time.Second
+
+// vanish takes the whole machine away: the server does not even see the
+// connections end.
+func (s *slot) vanish(ctx, intake context.Context, at point) error {
+	if !s.on.notices {
+		return s.crash(ctx, intake, at)
+	}
+	n := s.node
+	struck, inBatch := s.strike(intake, at, func() {
+		n.net.vanish()
+		n.cancel()
+	})
+	if !struck {
+		return nil
+	}
+	s.countCrash(at, inBatch)
+	s.tally.add(Vanished, 1)
+	return s.replace(ctx, intake, exitCrashed, haunting)
+}
+
+// cut resets the worker's connections. It is to recover by itself.
+func (s *slot) cut(_, intake context.Context, at point) error {
+	if struck, _ := s.strike(intake, at, s.node.net.cut); struck {
+		s.tally.add(Cuts, 1)
+	}
+	return nil
+}
+
+// stall makes the worker a zombie: others take it for dead, and it goes on
+// where it was.
+func (s *slot) stall(_, intake context.Context, at point) error {
+	if struck, _ := s.strike(intake, at, s.node.net.stall); !struck {
+		return nil
+	}
+	s.tally.add(Stalls, 1)
+	s.pause(intake, 200*time.Millisecond, s.scenario.Knobs.HeartbeatTimeout*8/5)
+	s.node.net.release()
+	return nil
+}
+
+// restart is a deployment: a clean stop, and another worker.
+func (s *slot) restart(ctx, intake context.Context, _ point) error {
+	s.node.worker.Stop()
+	s.tally.add(Restarts, 1)
+	return s.replace(ctx, intake, exitStopped, 0)
+}
+
+// stop ends the worker cleanly, and waits for all that are on their way out.
+func (s *slot) stop(ctx context.Context) []Exit {
+	if s.node != nil {
+		s.node.worker.Stop()
+		s.retire(ctx, exitStopped, 0)
+	}
+	s.retiring.Wait()
+	return s.exits
+}
