@@ -70,41 +70,37 @@ type step struct {
 // reach: directly, or by pushing a unit of an able member on to another, which
 // may push in turn. Then everyone on the way hands one unit on.
 func (d *deal) place(unit string) {
-	reached := map[int]step{}
-	var queue []int
-	reach := func(u string, from int) {
-		for _, i := range d.able[u] {
-			if _, ok := reached[i]; !ok {
-				reached[i] = step{u, from}
-				queue = append(queue, i)
-			}
-		}
-	}
-	least := math.MaxInt
+	least := math.MaxInt // no member has less
 	for _, hand := range d.hands {
 		least = min(least, len(hand))
 	}
+	reached := map[int]step{}
+	var queue []int
 	best := -1
-	reach(unit, -1)
-	for next := 0; next < len(queue); next++ {
-		i := queue[next]
-		if best < 0 || len(d.hands[i]) < len(d.hands[best]) {
-			best = i
-		}
-		if len(d.hands[best]) == least {
-			break // nobody has less
-		}
-		for _, u := range d.hands[i] {
-			reach(u, i)
+	reach := func(u string, from int) {
+		for _, i := range d.able[u] {
+			if _, ok := reached[i]; ok {
+				continue
+			}
+			reached[i] = step{u, from}
+			queue = append(queue, i)
+			if best < 0 || len(d.hands[i]) < len(d.hands[best]) {
+				best = i
+			}
 		}
 	}
-	for i := best; i >= 0; {
+	reach(unit, -1)
+	for next := 0; next < len(queue) && len(d.hands[best]) > least; next++ {
+		for _, u := range d.hands[queue[next]] {
+			reach(u, queue[next])
+		}
+	}
+	for i := best; i >= 0; i = reached[i].from {
 		s := reached[i]
 		d.hands[i] = append(d.hands[i], s.unit)
 		if s.from >= 0 {
-			hand := d.hands[s.from]
-			d.hands[s.from] = slices.Delete(hand, slices.Index(hand, s.unit), slices.Index(hand, s.unit)+1)
+			at := slices.Index(d.hands[s.from], s.unit)
+			d.hands[s.from] = slices.Delete(d.hands[s.from], at, at+1)
 		}
-		i = s.from
 	}
 }

@@ -53,8 +53,6 @@ func (c Config) validate() error {
 		return fmt.Errorf("coord: Config.HeartbeatTimeout is %v, it must be above Config.HeartbeatInterval, %v", c.HeartbeatTimeout, c.HeartbeatInterval)
 	case c.Strategy != Advisory && c.Strategy != Lease:
 		return fmt.Errorf("coord: Config.Strategy is %d, it takes Advisory or Lease", c.Strategy)
-	case c.Strategy == Lease:
-		return errors.New("coord: Config.Strategy Lease is not there yet, use Advisory")
 	}
 	return nil
 }

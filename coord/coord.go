@@ -2,8 +2,6 @@ package coord
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -11,28 +9,28 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// protocol is what this version keeps to; it is written into the worker's row.
-const protocol = 1
-
 // Coordinator is one worker's part in the coordination. Register, Run and
-// Leave are called in this order, once each, by one goroutine at a time; the
-// other methods may be called by anyone at any time.
+// Leave are called in this order, by one goroutine at a time; the other
+// methods may be called by anyone at any time.
 type Coordinator struct {
 	cfg  Config
 	sql  statements
 	wake chan struct{}
 
-	session *session // from Register to Run
+	registered *session // from Register to Run
+	told       []string // the unowned units that were logged
 
 	mu       sync.Mutex
 	assigned []string
 	changed  chan struct{} // closed at the next change of assigned
 	status   Status
-	trusted  time.Time // until then this worker may count on being alive to others
+	lease    lease     // behind status.Leader
+	trusted  time.Time // until then the others count this worker as alive
 }
 
 // Status is a snapshot for health checks and debugging.
 type Status struct {
+	// Leader tells whether this worker assigns the units.
 	Leader bool
 	// LastHeartbeat is when the last successful heartbeat began, by this
 	// process's clock.
@@ -40,8 +38,8 @@ type Status struct {
 	// LastError is why the coordination does not work at the moment, nil if it
 	// does.
 	LastError error
-	// Unowned are the units that are in the assignments and that no live
-	// worker has code for, as the leader sees it; nil for everyone else.
+	// Unowned are the units among the assignments that no live worker has code
+	// for, in order of name. Only the leader knows them.
 	Unowned []string
 }
 
@@ -54,8 +52,8 @@ func New(cfg Config) *Coordinator {
 }
 
 // Register makes this worker known to the others, and removes the rows of
-// workers that have been silent for twice the HeartbeatTimeout. A failure is
-// returned: that is the time to tell who starts the worker.
+// workers that have been silent for twice the HeartbeatTimeout. It does not
+// try again: whoever starts a worker wants to know what is wrong.
 func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
@@ -64,28 +62,50 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.clean(ctx); err != nil {
-		s.close()
-		return err
+	if s.conn != nil {
+		err = s.probe(ctx)
 	}
-	if err := c.register(ctx, s); err != nil {
-		s.close()
-		return err
+	if err == nil {
+		c.clean(ctx, s)
+		err = s.register(ctx)
 	}
-	c.session = s
-	return nil
-}
-
-func (c *Coordinator) register(ctx context.Context, s *session) error {
-	host, err := os.Hostname()
 	if err != nil {
-		host = "" // for people's eyes only
-	}
-	if err := s.register(ctx, host, os.Getpid()); err != nil {
+		s.close()
 		return err
 	}
 	c.trust(s.beaten)
+	c.registered = s
 	return nil
+}
+
+// clean is a courtesy: what it leaves behind does no harm.
+func (c *Coordinator) clean(ctx context.Context, s *session) {
+	n, err := s.exec(ctx, "remove stale workers", s.sql.clean, s.args()...)
+	if err != nil {
+		c.cfg.Logger.Error(ctx, "could not remove the rows of stale workers", "error", err)
+	} else if n > 0 {
+		c.cfg.Logger.Info(ctx, "removed the rows of stale workers", "rows", n)
+	}
+}
+
+// Leave hands this worker's units back and takes it off the list, so that the
+// others need not find out. It comes after Run has returned, or instead of
+// Run, and may be repeated.
+func (c *Coordinator) Leave(ctx context.Context) error {
+	if c.registered != nil {
+		c.registered.close()
+		c.registered = nil
+	}
+	if err := c.cfg.validate(); err != nil {
+		return err
+	}
+	c.deliver(nil)
+	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB}
+	err := s.leave(ctx)
+	if err != nil && ctx.Err() == nil {
+		err = s.leave(ctx) // the pool may have held a dead connection
+	}
+	return err
 }
 
 // Assigned returns the units that this worker is to run, in order of name. It
@@ -111,6 +131,9 @@ func (c *Coordinator) Status() Status {
 	defer c.mu.Unlock()
 	s := c.status
 	s.Unowned = slices.Clone(s.Unowned)
+	if c.cfg.Strategy == Lease {
+		s.Leader = s.Leader && c.lease.remaining(time.Now(), c.cfg.HeartbeatTimeout) > 0
+	}
 	return s
 }
 
@@ -122,32 +145,6 @@ func (c *Coordinator) Wake() {
 	}
 }
 
-// Leave hands this worker's units back and takes it off the list, so that the
-// others need not find out. It comes after Run has returned, or instead of
-// Run, and may be repeated.
-func (c *Coordinator) Leave(ctx context.Context) error {
-	if c.session != nil {
-		c.session.close()
-		c.session = nil
-	}
-	if err := c.cfg.validate(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
-	defer cancel()
-	c.deliver(nil)
-	var n int
-	err := c.cfg.DB.QueryRowContext(ctx, c.sql.leave, c.cfg.ID.String()).Scan(&n)
-	if err != nil && ctx.Err() == nil {
-		// The pool's connections may have died with an earlier server.
-		err = c.cfg.DB.QueryRowContext(ctx, c.sql.leave, c.cfg.ID.String()).Scan(&n)
-	}
-	if err != nil {
-		return fmt.Errorf("coord: leave: %w", err)
-	}
-	return nil
-}
-
 // trust takes note of a successful heartbeat that began at start.
 func (c *Coordinator) trust(start time.Time) {
 	c.mu.Lock()
@@ -156,8 +153,11 @@ func (c *Coordinator) trust(start time.Time) {
 	c.trusted = start.Add(c.cfg.HeartbeatTimeout)
 }
 
-// deliver publishes what is assigned to this worker and what it can run. Once
-// the others count this worker as dead, that is nothing.
+// distrust takes the units away once there has been no heartbeat for too long.
+func (c *Coordinator) distrust() { c.deliver(c.Assigned()) }
+
+// deliver publishes what of mine this worker has code for: nothing, once the
+// others count it as dead.
 func (c *Coordinator) deliver(mine []string) {
 	var able []string
 	for _, u := range mine {
@@ -168,7 +168,7 @@ func (c *Coordinator) deliver(mine []string) {
 	slices.Sort(able)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Now().After(c.trusted) {
+	if !time.Now().Before(c.trusted) {
 		able = nil
 	}
 	if slices.Equal(able, c.assigned) {
@@ -179,12 +179,32 @@ func (c *Coordinator) deliver(mine []string) {
 	c.changed = make(chan struct{})
 }
 
-// distrust takes the units away if there has been no heartbeat for too long.
-func (c *Coordinator) distrust() {
+// works takes note that a round succeeded.
+func (c *Coordinator) works(s *session) {
 	c.mu.Lock()
-	late := time.Now().After(c.trusted)
-	c.mu.Unlock()
-	if late {
-		c.deliver(nil)
+	defer c.mu.Unlock()
+	c.status.Leader, c.lease, c.status.LastError = s.leads, s.lease, nil
+	if !s.leads {
+		c.status.Unowned = nil
 	}
+}
+
+// fails takes note that it did not.
+func (c *Coordinator) fails(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Leader, c.status.LastError, c.status.Unowned = false, err, nil
+}
+
+// show takes note of the units that nobody has code for, and logs each once.
+func (c *Coordinator) show(ctx context.Context, unowned []string) {
+	c.mu.Lock()
+	c.status.Unowned = unowned
+	c.mu.Unlock()
+	for _, u := range unowned {
+		if !slices.Contains(c.told, u) {
+			c.cfg.Logger.Info(ctx, "no live worker has code for this consumer, its assignment stays as it is", "consumer", u)
+		}
+	}
+	c.told = unowned
 }

@@ -1,14 +1,10 @@
 package coord
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 )
@@ -16,19 +12,18 @@ import (
 const (
 	// looking is the pause between two looks.
 	looking = 400 * time.Millisecond
-	// expecting is the pause while something is about to happen.
+	// expecting is the pause of a newcomer that waits for its first units.
 	expecting = 50 * time.Millisecond
-	// newcomer is how long a worker without units expects some after its start.
-	newcomer = 2 * time.Second
-	// sound is the age from which a session's end says nothing about the next.
+	newcomer  = 2 * time.Second
+	// sound is the age at which the end of a session no longer counts as one
+	// more failure in a row.
 	sound = time.Second
 )
 
-var errNotLeader = errors.New("coord: the leadership was lost")
-
 // Run takes part until ctx ends, then returns nil: it sends heartbeats, learns
-// what is assigned to this worker, and assigns while it is the leader. When the
-// database fails, it tries again for ever, with backoff.
+// what is assigned to this worker, and assigns while it leads. When the
+// database fails, it tries again for ever, with backoff. It returns an error
+// only for what no retry can mend.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
@@ -41,11 +36,14 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(opened) > sound {
+		if time.Since(opened) >= sound {
 			failures = 0
 		}
 		failures++
-		c.interrupted(err)
+		c.fails(err)
+		if errors.Is(err, ErrTransactionPooling) {
+			return err
+		}
 		c.cfg.Logger.Error(ctx, "coordination interrupted, will start anew", "worker_id", c.cfg.ID, "error", err, "failures", failures)
 		if !backoff.Sleep(ctx, pause(failures, rand.Float64())) {
 			return nil
@@ -53,8 +51,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
-// pause is the wait after the n-th failure in a row. A connection that was
-// merely cut is replaced at once, before anyone takes its end for a death.
+// pause is the wait after the n-th failure in a row, random in [0, 1). A
+// connection that was merely cut is replaced at once, before anyone takes its
+// end for this worker's.
 func pause(n int, random float64) time.Duration {
 	if n == 1 {
 		return time.Duration(random * float64(expecting))
@@ -62,12 +61,12 @@ func pause(n int, random float64) time.Duration {
 	return backoff.Delay(n-1, 500*time.Millisecond, 30*time.Second, random)
 }
 
-// live runs one session until it fails or ctx ends.
-func (c *Coordinator) live(ctx context.Context, expiry *time.Timer) error {
-	s := c.session
-	c.session = nil
+// live runs one session until it fails or ctx ends. expiry is set to when the
+// others will count this worker as dead.
+func (c *Coordinator) live(ctx context.Context, expiry *time.Timer) (err error) {
+	s := c.registered
+	c.registered = nil
 	if s == nil {
-		var err error
 		if s, err = c.open(ctx); err != nil {
 			return err
 		}
@@ -78,13 +77,15 @@ func (c *Coordinator) live(ctx context.Context, expiry *time.Timer) error {
 		if err != nil {
 			return err
 		}
-		expiry.Reset(time.Until(s.beaten.Add(c.cfg.HeartbeatTimeout)) + time.Millisecond)
-		if !c.sleep(ctx, wait) {
+		c.works(s)
+		expiry.Reset(time.Until(s.beaten.Add(c.cfg.HeartbeatTimeout)))
+		if !c.sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval)))) {
 			return ctx.Err()
 		}
 	}
 }
 
+// sleep waits for d or a wakeup, and reports false if ctx ended.
 func (c *Coordinator) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -98,147 +99,82 @@ func (c *Coordinator) sleep(ctx context.Context, d time.Duration) bool {
 
 // round does once all there is to do, and returns how long to wait for the
 // next.
-func (c *Coordinator) round(ctx context.Context, s *session) (time.Duration, error) {
+func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration, err error) {
 	if err := c.beat(ctx, s); err != nil {
 		return 0, err
 	}
-	led := s.leads
 	v, err := s.look(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if led && !v.leads {
-		return 0, errNotLeader
-	}
-	s.leads = v.leads
 	c.deliver(v.mine)
-	wait := looking
+	led := s.leads
+	s.leads = v.leads
 	switch {
 	case !v.registered:
-		s.beaten = time.Time{} // registers in the next round
-		wait = 0
+		s.beaten = time.Time{} // the next round registers
+		return expecting, nil
 	case v.leads && !led:
 		c.cfg.Logger.Info(ctx, "this worker leads now", "worker_id", c.cfg.ID)
-		wait = 0 // with eyes for everyone
+		return 0, nil // the next round looks at all workers
 	case v.leads:
-		written, err := c.rebalance(ctx, s, alive(v.nodes))
-		if err != nil {
-			return 0, err
-		}
-		if written {
-			wait = 0
-		}
+		return c.lead(ctx, s, v.nodes)
+	case led:
+		c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
+		s.stepDown()
 	case len(v.mine) == 0 && time.Since(s.opened) < newcomer:
-		wait = expecting
+		return expecting, nil
 	}
-	c.settled(v.leads)
-	return min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval))), nil
+	return looking, nil
 }
 
-// beat sends a heartbeat when it is due, and registers anew if the row is gone.
+// beat sends a heartbeat if it is due, and registers anew if the row is gone.
 func (c *Coordinator) beat(ctx context.Context, s *session) error {
 	if time.Since(s.beaten) < c.cfg.HeartbeatInterval {
 		return nil
 	}
 	there, err := s.beat(ctx)
+	if err == nil && !there {
+		c.cfg.Logger.Info(ctx, "this worker's row is gone, registers anew", "worker_id", c.cfg.ID)
+		err = s.register(ctx)
+	}
 	if err != nil {
 		return err
-	}
-	if !there {
-		c.cfg.Logger.Info(ctx, "this worker's row is gone, registers anew", "worker_id", c.cfg.ID)
-		return c.register(ctx, s)
 	}
 	c.trust(s.beaten)
 	return nil
 }
 
-func alive(nodes []node) []Member {
-	var members []Member
-	for _, n := range nodes {
-		if n.Fresh {
-			members = append(members, Member{ID: n.ID, Units: n.Units})
-		}
+// lead is the leader's part of a round.
+func (c *Coordinator) lead(ctx context.Context, s *session, nodes []node) (wait time.Duration, err error) {
+	watch, alive, again := s.watch.judge(nodes, time.Now())
+	s.watch = watch
+	wait = looking
+	if again {
+		wait = confirmation
 	}
-	slices.SortFunc(members, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	return members
-}
-
-// rebalance assigns the units to members if that is due, and returns whether
-// it wrote something.
-func (c *Coordinator) rebalance(ctx context.Context, s *session, members []Member) (bool, error) {
-	same := slices.EqualFunc(members, s.balanced, func(a, b Member) bool { return a.ID == b.ID && slices.Equal(a.Units, b.Units) })
-	if same && time.Since(s.checked) < c.cfg.RebalanceInterval {
-		return false, nil
+	if sameMembers(alive, s.balanced) && time.Since(s.checked) < c.cfg.RebalanceInterval {
+		return wait, nil
 	}
 	owners, err := s.assignments(ctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	changes, unowned := plan(members, owners)
+	changes, unowned := plan(alive, owners)
 	c.show(ctx, unowned)
 	if len(changes) > 0 {
 		leads, err := s.assign(ctx, changes)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		if !leads {
-			return false, errNotLeader
+			c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
+			s.stepDown()
+			return looking, nil
 		}
-		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(members), "changes", len(changes))
+		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(alive), "changes", len(changes))
+		wait = 0 // perhaps this worker got some
 	}
-	s.balanced, s.checked = members, time.Now()
-	return len(changes) > 0, nil
-}
-
-// plan compares what should be with what is: the changes in order of unit, and
-// the units that nobody has code for.
-func plan(members []Member, owners map[string]uuid.UUID) (changes []change, unowned []string) {
-	var units []string
-	for _, m := range members {
-		units = append(units, m.Units...)
-	}
-	wanted := Assign(members, units)
-	for unit, worker := range wanted {
-		if is, ok := owners[unit]; !ok || is != worker {
-			changes = append(changes, change{unit, worker})
-		}
-	}
-	slices.SortFunc(changes, func(a, b change) int { return bytes.Compare([]byte(a.Unit), []byte(b.Unit)) })
-	for unit := range owners {
-		if _, ok := wanted[unit]; !ok {
-			unowned = append(unowned, unit)
-		}
-	}
-	slices.Sort(unowned)
-	return changes, unowned
-}
-
-// show takes note of the units that nobody has code for, and logs each once.
-func (c *Coordinator) show(ctx context.Context, unowned []string) {
-	c.mu.Lock()
-	before := c.status.Unowned
-	c.status.Unowned = unowned
-	c.mu.Unlock()
-	for _, u := range unowned {
-		if !slices.Contains(before, u) {
-			c.cfg.Logger.Info(ctx, "no live worker has code for this consumer, its assignment stays as it is", "consumer", u)
-		}
-	}
-}
-
-// settled takes note that everything works.
-func (c *Coordinator) settled(leads bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.Leader, c.status.LastError = leads, nil
-	if !leads {
-		c.status.Unowned = nil
-	}
-}
-
-// interrupted takes note that something does not.
-func (c *Coordinator) interrupted(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.Leader, c.status.LastError, c.status.Unowned = false, err, nil
+	s.balanced, s.checked = alive, time.Now()
+	return wait, nil
 }

@@ -2,42 +2,58 @@ package coord
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/store"
 )
 
-// session is one connection to the database and what is bound to it. After any
-// error it is worth nothing: close it and open another.
+// session is what a Coordinator knows and holds between two failures. With
+// Advisory it is bound to one connection: all its statements run there, so
+// while it lives, so do its locks. After any error, close it and open another.
 type session struct {
-	cfg  Config
-	sql  statements
-	conn *sql.Conn
-	key  int64 // of the leader's lock
+	cfg Config
+	sql statements
+	q   store.Querier
 
-	opened   time.Time
-	beaten   time.Time // start of the last heartbeat, zero: not in this session
+	conn    *sql.Conn // nil with Lease
+	backend int
+
+	schema, table string // where the table of the workers really is
+
+	opened time.Time
+	beaten time.Time // start of the last heartbeat; zero: not in this session
+
 	leads    bool
-	balanced []Member // as of the last rebalance
+	lease    lease // with Lease, as last read
+	watch    watch
+	balanced []Member // whom the last rebalance found alive
 	checked  time.Time
 }
 
 func (c *Coordinator) open(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
-	conn, err := c.cfg.DB.Conn(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("coord: take a connection: %w", err)
+	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB, opened: time.Now()}
+	if c.cfg.Strategy == Advisory {
+		conn, err := c.cfg.DB.Conn(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("coord: take a connection: %w", err)
+		}
+		s.conn, s.q = conn, conn
 	}
-	s := &session{cfg: c.cfg, sql: c.sql, conn: conn, opened: time.Now()}
-	if err := s.resolve(ctx); err != nil {
+	err := s.resolve(ctx)
+	if err == nil && s.conn != nil {
+		err = s.hold(ctx)
+	}
+	if err != nil {
 		s.close()
 		return nil, err
 	}
@@ -45,33 +61,29 @@ func (c *Coordinator) open(ctx context.Context) (*session, error) {
 }
 
 // close ends the connection rather than giving it back to the pool: so its
-// locks are gone for certain.
+// locks are free at once and for certain.
 func (s *session) close() {
+	if s.conn == nil {
+		return
+	}
 	_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = s.conn.Close()
 }
 
-// resolve derives the lock's key from where the table really is, so that two
-// applications in one database do not meet.
 func (s *session) resolve(ctx context.Context) error {
-	var schema, table string
-	err := s.conn.QueryRowContext(ctx, `
-SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.oid = to_regclass($1::text)`, s.cfg.Nodes.SQL()).Scan(&schema, &table)
+	err := s.q.QueryRowContext(ctx, s.sql.resolve, s.cfg.Nodes.SQL()).Scan(&s.schema, &s.table, &s.backend)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("coord: table %s does not exist: apply the migrations", s.cfg.Nodes)
 	}
 	if err != nil {
 		return fmt.Errorf("coord: look up table %s: %w", s.cfg.Nodes, err)
 	}
-	s.key = lockKey("leader", schema, table)
 	return nil
 }
 
-func lockKey(parts ...string) int64 {
-	text, _ := json.Marshal(parts)
-	sum := sha256.Sum256(text)
-	return int64(binary.BigEndian.Uint64(sum[:]))
+// args are the values of given, and more.
+func (s *session) args(more ...any) []any {
+	return append([]any{s.cfg.ID.String(), lockKey("leader", s.schema, s.table), s.schema + "." + s.table, s.cfg.HeartbeatTimeout.Microseconds()}, more...)
 }
 
 // view is what one look shows.
@@ -82,31 +94,14 @@ type view struct {
 	nodes      []node // for the leader
 }
 
-type node struct {
-	ID    uuid.UUID `json:"id"`
-	Units []string  `json:"units"`
-	Fresh bool      `json:"fresh"` // its heartbeat is younger than HeartbeatTimeout
-}
-
-// look sees what there is to do. Who does not lead tries to, in the same
-// statement.
+// look sees what there is to do. Who does not lead tries to.
 func (s *session) look(ctx context.Context) (v view, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
-	var backend int
-	var mine string
-	nodes := "[]"
-	if s.leads {
-		err = s.conn.QueryRowContext(ctx, s.sql.lead, s.cfg.ID.String(), s.key, s.cfg.HeartbeatTimeout.Microseconds()).
-			Scan(&backend, &v.registered, &mine, &v.leads, &nodes)
+	if s.cfg.Strategy == Lease {
+		err = s.lookWithLease(ctx, &v)
 	} else {
-		err = s.conn.QueryRowContext(ctx, s.sql.follow, s.cfg.ID.String(), s.key).Scan(&backend, &v.registered, &mine, &v.leads)
-	}
-	if err == nil {
-		err = json.Unmarshal([]byte(mine), &v.mine)
-	}
-	if err == nil {
-		err = json.Unmarshal([]byte(nodes), &v.nodes)
+		err = s.lookWithLock(ctx, &v)
 	}
 	if err != nil {
 		return view{}, fmt.Errorf("coord: look at the assignments: %w", err)
@@ -114,30 +109,86 @@ func (s *session) look(ctx context.Context) (v view, err error) {
 	return v, nil
 }
 
-func (s *session) clean(ctx context.Context) error {
-	_, err := s.exec(ctx, "remove stale workers", s.sql.clean, s.cfg.ID.String(), s.cfg.HeartbeatTimeout.Microseconds())
-	return err
+func (s *session) lookWithLock(ctx context.Context, v *view) error {
+	var backend int
+	var held []int64
+	query, into := s.sql.follow, []any{&backend, &v.registered, asJSON(&v.mine), &v.leads}
+	if s.leads {
+		query, into = s.sql.lead, append(into, asJSON(&v.nodes), asJSON(&held))
+	}
+	if err := s.q.QueryRowContext(ctx, query, s.args()...).Scan(into...); err != nil {
+		return err
+	}
+	locks := make(map[int64]bool, len(held))
+	for _, key := range held {
+		locks[key] = true
+	}
+	for i := range v.nodes {
+		v.nodes[i].Held = locks[s.workerKey(v.nodes[i].ID.String())]
+	}
+	return s.same(backend)
+}
+
+func (s *session) lookWithLease(ctx context.Context, v *view) error {
+	var backend int
+	start := time.Now()
+	query, into := s.sql.follow, []any{&backend, &v.registered, asJSON(&v.mine), asJSON(&s.lease)}
+	if s.leads {
+		query, into = s.sql.lead, append(into, asJSON(&v.nodes))
+	}
+	s.lease = lease{}
+	if err := s.q.QueryRowContext(ctx, query, s.args()...).Scan(into...); err != nil {
+		return err
+	}
+	s.lease.read = start
+	if s.lease.due(s.cfg.ID, s.cfg.HeartbeatTimeout, s.cfg.HeartbeatInterval) {
+		if err := s.claim(ctx); err != nil {
+			return err
+		}
+	}
+	v.leads = s.lease.heldBy(s.cfg.ID, s.cfg.HeartbeatTimeout)
+	return nil
+}
+
+// claim takes or prolongs the lease, unless somebody else was faster.
+func (s *session) claim(ctx context.Context) error {
+	start := time.Now()
+	s.lease = lease{}
+	err := s.q.QueryRowContext(ctx, s.sql.claim, s.args()...).Scan(asJSON(&s.lease))
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	s.lease.read = start
+	return nil
 }
 
 // register makes this worker known. It may be repeated.
-func (s *session) register(ctx context.Context, host string, pid int) error {
+func (s *session) register(ctx context.Context) error {
 	units, err := json.Marshal(append([]string{}, s.cfg.Units...))
 	if err != nil {
 		return err
 	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // it is for people's eyes only
+	}
+	protocol := protocolHeartbeat
+	if s.conn != nil {
+		protocol = protocolLock
+	}
 	start := time.Now()
-	if _, err := s.exec(ctx, "register", s.sql.register, s.cfg.ID.String(), string(units), host, pid, protocol); err != nil {
+	if _, err := s.exec(ctx, "register", s.sql.register, s.args(string(units), host, os.Getpid(), protocol)...); err != nil {
 		return err
 	}
 	s.beaten = start
 	return nil
 }
 
-// beat tells the others that this worker is alive, and returns false if its
-// row is gone.
+// beat tells the others that this worker is alive. It returns false if they
+// have removed its row.
 func (s *session) beat(ctx context.Context) (bool, error) {
 	start := time.Now()
-	n, err := s.exec(ctx, "heartbeat", s.sql.beat, s.cfg.ID.String())
+	n, err := s.exec(ctx, "heartbeat", s.sql.beat, s.args()...)
 	if err != nil || n == 0 {
 		return false, err
 	}
@@ -148,22 +199,11 @@ func (s *session) beat(ctx context.Context) (bool, error) {
 func (s *session) assignments(ctx context.Context) (map[string]uuid.UUID, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
-	var text string
 	owners := map[string]uuid.UUID{}
-	err := s.conn.QueryRowContext(ctx, s.sql.assignments).Scan(&text)
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &owners)
-	}
-	if err != nil {
+	if err := s.q.QueryRowContext(ctx, s.sql.assignments, s.args()...).Scan(asJSON(&owners)); err != nil {
 		return nil, fmt.Errorf("coord: read the assignments: %w", err)
 	}
 	return owners, nil
-}
-
-// change gives a unit to a worker.
-type change struct {
-	Unit   string    `json:"unit"`
-	Worker uuid.UUID `json:"worker"`
 }
 
 // assign writes changes if this worker leads at that moment, and returns
@@ -175,20 +215,64 @@ func (s *session) assign(ctx context.Context, changes []change) (leads bool, err
 	if err != nil {
 		return false, err
 	}
-	var written int
-	err = s.conn.QueryRowContext(ctx, s.sql.assign, s.cfg.ID.String(), s.key, string(text)).Scan(&leads, &written)
-	if err != nil {
+	if err := s.q.QueryRowContext(ctx, s.sql.assign, s.args(string(text))...).Scan(&leads); err != nil {
 		return false, fmt.Errorf("coord: write %d assignments: %w", len(changes), err)
 	}
 	return leads, nil
 }
 
+// leave undoes what this worker has written.
+func (s *session) leave(ctx context.Context) error {
+	if s.cfg.Strategy == Lease {
+		if _, err := s.exec(ctx, "give up the lease", s.sql.release, s.args()...); err != nil {
+			return err
+		}
+	}
+	_, err := s.exec(ctx, "hand the consumers back", s.sql.leave, s.args()...)
+	return err
+}
+
+// stepDown forgets what only a leader knows.
+func (s *session) stepDown() { s.leads, s.watch, s.balanced = false, nil, nil }
+
 func (s *session) exec(ctx context.Context, what, query string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
-	result, err := s.conn.ExecContext(ctx, query, args...)
+	result, err := s.q.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, fmt.Errorf("coord: %s: %w", what, err)
 	}
 	return result.RowsAffected()
+}
+
+// asJSON scans a column of text as JSON.
+func asJSON(into any) sql.Scanner { return jsonColumn{into} }
+
+type jsonColumn struct{ into any }
+
+func (j jsonColumn) Scan(value any) error {
+	switch v := value.(type) {
+	case string:
+		return json.Unmarshal([]byte(v), j.into)
+	case []byte:
+		return json.Unmarshal(v, j.into)
+	}
+	return fmt.Errorf("%T is no text", value)
+}
+
+// UnmarshalJSON reads what the statements return of a lease.
+func (l *lease) UnmarshalJSON(text []byte) error {
+	var row struct {
+		Holder *uuid.UUID
+		Term   int64
+		Left   int64 // microseconds
+	}
+	if err := json.Unmarshal(text, &row); err != nil {
+		return err
+	}
+	*l = lease{term: row.Term, left: time.Duration(row.Left) * time.Microsecond}
+	if row.Holder != nil {
+		l.holder = *row.Holder
+	}
+	return nil
 }

@@ -1,71 +1,149 @@
 package coord
 
-// statements is the SQL of a Coordinator. $1 is always the worker's id.
+import "github.com/pgfrontier/worker/internal/ident"
+
+// statements is the SQL of a session. All but the first take given.
 type statements struct {
-	clean, register, beat string
+	resolve               string
+	register, beat        string
 	follow, lead          string
+	claim                 string // the lease
 	assignments, assign   string
-	leave                 string
+	release, leave, clean string
 }
 
-// advisoryLocks are the session locks with a key of 64 bits, which pg_locks
-// shows in two halves.
-const advisoryLocks = `
-FROM pg_locks
-WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+// given are the parameters that statements share: this worker's id, the key of
+// the leader's lock, the name of its lease, HeartbeatTimeout in microseconds.
+const given = `
+WITH given AS (
+	SELECT $1::uuid AS id, $2::bigint AS key, $3::text AS name, $4::bigint * interval '1 microsecond' AS timeout
+)`
 
-const advisoryKey = `((classid::bigint << 32) | objid::bigint)`
+// sessionLocks are the granted advisory locks of this database with a key of
+// 64 bits, which pg_locks shows in two halves.
+const sessionLocks = `(
+	SELECT pid, mode, (classid::bigint << 32) | objid::bigint AS key
+	FROM pg_locks
+	WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+) AS held`
 
-// leads proves that the lock with key $2 is held by the very backend that runs
-// the statement, which cannot lose it before the statement has ended.
-const leads = `EXISTS (SELECT` + advisoryLocks + ` AND mode = 'ExclusiveLock' AND pid = pg_backend_pid() AND ` + advisoryKey + ` = $2::bigint)`
+// holdsLock is true if the backend that executes it holds the leader's lock,
+// which it cannot lose before the statement has ended.
+const holdsLock = `EXISTS (SELECT FROM ` + sessionLocks + `, given
+	WHERE held.pid = pg_backend_pid() AND held.mode = 'ExclusiveLock' AND held.key = given.key)`
+
+// valid compares a lease with the clock at the moment of evaluation: now()
+// would be the start of a transaction that may have waited for the row.
+func valid(lease string) string {
+	return `(` + lease + `.expires_at > clock_timestamp() AND ` + lease + `.expires_at <= clock_timestamp() + (SELECT timeout FROM given))`
+}
 
 func (c Config) statements() statements {
-	nodes, assignments := c.Nodes.SQL(), c.Assignments.SQL()
-	seen := `
-SELECT pg_backend_pid(),
-	EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = $1::uuid),
-	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = $1::uuid), '[]')::text,`
-	return statements{
-		clean: `
-DELETE FROM ` + nodes + ` WHERE worker_id <> $1::uuid AND heartbeat_at < clock_timestamp() - 2 * $2::bigint * interval '1 microsecond'`,
-		register: `
+	nodes, assignments, leader := c.Nodes.SQL(), c.Assignments.SQL(), c.Leader.SQL()
+	s := statements{
+		resolve: `
+SELECT n.nspname::text, c.relname::text, pg_backend_pid() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1::text)`,
+		register: given + `
 INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, consumers, hostname, pid, protocol)
-VALUES ($1::uuid, clock_timestamp(), ARRAY(SELECT jsonb_array_elements_text($2::jsonb)), $3::text, $4::int, $5::int)
+SELECT id, clock_timestamp(), ARRAY(SELECT jsonb_array_elements_text($5::jsonb)), $6::text, $7::int, $8::int FROM given
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
 	consumers = excluded.consumers, hostname = excluded.hostname, pid = excluded.pid, protocol = excluded.protocol`,
-		beat: `
-UPDATE ` + nodes + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp() WHERE worker_id = $1::uuid`,
-		follow: seen + ` pg_try_advisory_lock($2::bigint)`,
-		lead: seen + `
-	` + leads + `,
-	coalesce((SELECT json_agg(json_build_object('id', worker_id, 'units', consumers,
-		'fresh', heartbeat_at > clock_timestamp() - $3::bigint * interval '1 microsecond')) FROM ` + nodes + `), '[]')::text`,
-		assignments: `
+		beat: given + `
+UPDATE ` + nodes + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
+		assignments: given + `
 SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM ` + assignments,
-		// One statement, so one transaction. Rows are locked in order of
-		// name, as everyone does who writes them, so nobody waits in a ring.
-		assign: `
-WITH leader AS MATERIALIZED (
-	SELECT WHERE ` + leads + ` AND $1::uuid IS NOT NULL
-), written AS (
+		clean: given + `
+DELETE FROM ` + nodes + ` WHERE worker_id IN (
+	SELECT n.worker_id FROM ` + nodes + ` AS n, given
+	WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * given.timeout
+	FOR UPDATE OF n SKIP LOCKED)`,
+		// Rows are locked in order of name, as by everyone who writes several,
+		// so that no two wait for each other.
+		leave: given + `, mine AS MATERIALIZED (
+	SELECT consumer_name FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)
+	ORDER BY consumer_name COLLATE "C" FOR UPDATE
+), back AS (
+	DELETE FROM ` + assignments + ` AS a USING mine WHERE a.consumer_name = mine.consumer_name
+)
+DELETE FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)`,
+		// Before leave and not part of it: the leader locks its lease first
+		// and the assignments afterwards.
+		release: given + `
+UPDATE ` + leader + ` SET worker_id = NULL, expires_at = NULL
+WHERE worker_id = (SELECT id FROM given)`,
+	}
+	seen := given + `
+SELECT pg_backend_pid(),
+	EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)),
+	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text,`
+	if c.Strategy == Lease {
+		s.lease(seen, nodes, assignments, leader)
+	} else {
+		s.advisory(seen, nodes, assignments, c.token().SQL())
+	}
+	return s
+}
+
+// token is the table beside the checkpoints that the frontier keeps.
+func (c Config) token() ident.Table {
+	return ident.Table{Schema: c.Checkpoints.Schema, Name: c.Checkpoints.Name + "_token"}
+}
+
+func (s *statements) advisory(seen, nodes, assignments, token string) {
+	s.follow = seen + ` pg_try_advisory_lock((SELECT key FROM given))`
+	s.lead = seen + ` ` + holdsLock + `,` + nodesOf(nodes, `
+		n.heartbeat_at > pg_postmaster_start_time() AND EXISTS (
+			SELECT FROM `+token+` AS t
+			WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND age(n.xmin) < age(t.xmin))`) + `,
+	coalesce((SELECT json_agg(held.key) FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
+	s.assign = given + `, leader AS MATERIALIZED (
+	SELECT 1 WHERE ` + holdsLock + `
+)` + assignAs(assignments)
+}
+
+func (s *statements) lease(seen, nodes, assignments, leader string) {
+	const left = `coalesce(CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END, 0)::bigint`
+	s.follow = seen + `
+	coalesce((SELECT json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `) FROM ` + leader + ` WHERE name = (SELECT name FROM given)), '{}')::text`
+	s.lead = s.follow + `,` + nodesOf(nodes, `false`)
+	renews := `(l.worker_id = excluded.worker_id AND ` + valid("l") + `)`
+	s.claim = given + `
+INSERT INTO ` + leader + ` AS l (name, worker_id, term, acquired_at, expires_at)
+SELECT name, id, 1, clock_timestamp(), clock_timestamp() + timeout FROM given
+ON CONFLICT (name) DO UPDATE SET worker_id = excluded.worker_id,
+	term = l.term + CASE WHEN ` + renews + ` THEN 0 ELSE 1 END,
+	acquired_at = CASE WHEN ` + renews + ` THEN l.acquired_at ELSE clock_timestamp() END,
+	expires_at = clock_timestamp() + (SELECT timeout FROM given)
+WHERE l.worker_id IS NULL OR l.worker_id = excluded.worker_id OR ` + valid("l") + ` IS NOT TRUE
+RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `)::text`
+	s.assign = given + `, locked AS MATERIALIZED (
+	SELECT l.expires_at FROM ` + leader + ` AS l
+	WHERE l.name = (SELECT name FROM given) AND l.worker_id = (SELECT id FROM given)
+	FOR UPDATE
+), leader AS MATERIALIZED (
+	SELECT 1 FROM locked WHERE ` + valid("locked") + `
+)` + assignAs(assignments)
+}
+
+// nodesOf gathers the workers' rows as JSON.
+func nodesOf(nodes, proven string) string {
+	return `
+	coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'units', n.consumers, 'protocol', n.protocol,
+		'fresh', n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given),
+		'proven', ` + proven + `)) FROM ` + nodes + ` AS n), '[]')::text`
+}
+
+// assignAs writes if the CTE leader has a row. One statement is one
+// transaction, so nothing comes between the proof and the rows.
+func assignAs(assignments string) string {
+	return `, written AS (
 	INSERT INTO ` + assignments + ` AS a (consumer_name, worker_id)
-	SELECT w.unit, w.worker FROM leader, jsonb_to_recordset($3::jsonb) AS w(unit text, worker uuid)
+	SELECT w.unit, w.worker FROM leader, jsonb_to_recordset($5::jsonb) AS w(unit text, worker uuid)
 	ORDER BY w.unit COLLATE "C"
 	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, updated_at = clock_timestamp()
 	WHERE a.worker_id <> excluded.worker_id
-	RETURNING 1
 )
-SELECT EXISTS (SELECT FROM leader), (SELECT count(*) FROM written)`,
-		leave: `
-WITH mine AS MATERIALIZED (
-	SELECT consumer_name FROM ` + assignments + ` WHERE worker_id = $1::uuid ORDER BY consumer_name COLLATE "C" FOR UPDATE
-), back AS (
-	DELETE FROM ` + assignments + ` AS a USING mine WHERE a.consumer_name = mine.consumer_name
-), gone AS (
-	DELETE FROM ` + nodes + ` WHERE worker_id = $1::uuid
-)
-SELECT count(*) FROM mine`,
-	}
+SELECT EXISTS (SELECT FROM leader)`
 }

@@ -1,0 +1,219 @@
+package coord
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+)
+
+func drawDuration(t *rapid.T, name string, low, high time.Duration) time.Duration {
+	return time.Duration(rapid.Int64Range(int64(low), int64(high)).Draw(t, name))
+}
+
+func TestPause(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 1_000_000).Draw(t, "failures")
+		random := rapid.Float64Range(0, 0.999999).Draw(t, "random")
+		d := pause(n, random)
+		low, high := 250*time.Millisecond, 30*time.Second
+		switch {
+		case n == 1:
+			low, high = 0, expecting
+		case n == 2:
+			high = 500 * time.Millisecond
+		case n > 10:
+			low = 15 * time.Second
+		}
+		if d < low || d > high {
+			t.Fatalf("%v after %d failures is outside %v to %v", d, n, low, high)
+		}
+		if next := pause(n+1, random); next < d {
+			t.Fatalf("the pause shrank from %v to %v", d, next)
+		}
+	})
+}
+
+func TestLease(t *testing.T) {
+	me, other := uuid.New(), uuid.New()
+	begin := time.Now()
+	rapid.Check(t, func(t *rapid.T) {
+		duration := drawDuration(t, "duration", time.Millisecond, time.Hour)
+		interval := drawDuration(t, "interval", time.Millisecond, duration)
+		l := lease{
+			holder: rapid.SampledFrom([]uuid.UUID{me, other, uuid.Nil}).Draw(t, "holder"),
+			left:   drawDuration(t, "left", -2*duration, 3*duration),
+			read:   begin,
+		}
+		elapsed := drawDuration(t, "elapsed", -duration, 3*duration)
+		valid := l.holder != uuid.Nil && l.left > 0 && l.left <= duration
+		if l.expired(duration) == valid {
+			t.Fatalf("expired: %v", !valid)
+		}
+		if got := l.heldBy(me, duration); got != (valid && l.holder == me) {
+			t.Fatalf("held by me: %v", got)
+		}
+		if valid && l.holder == other && l.due(me, duration, interval) {
+			t.Fatal("claims what another holds")
+		}
+		if !valid && !l.due(me, duration, interval) {
+			t.Fatal("does not claim what is free")
+		}
+		if l.heldBy(me, duration) && l.due(me, duration, interval) != (duration-l.left >= interval) {
+			t.Fatalf("renews after %v of %v: %v", duration-l.left, interval, l.due(me, duration, interval))
+		}
+		got := l.remaining(begin.Add(elapsed), duration)
+		if got < 0 || got > duration || got > 0 && !valid {
+			t.Fatalf("%v remain of %v, valid: %v", got, duration, valid)
+		}
+		if elapsed >= 0 && got > max(l.left-elapsed-duration/10, 0) {
+			t.Fatalf("%v remain, %v after there were %v at most", got, elapsed, l.left)
+		}
+		if later := l.remaining(begin.Add(elapsed+time.Millisecond), duration); later > got {
+			t.Fatalf("the remaining time grew from %v to %v", got, later)
+		}
+		if !l.expired(duration) && elapsed == 0 && l.left > duration/10 && got == 0 {
+			t.Fatal("a lease that was just got is worth nothing")
+		}
+	})
+}
+
+// aNode is a worker with everything in order.
+func aNode() node {
+	return node{ID: uuid.New(), Units: []string{"u"}, Protocol: protocolLock, Fresh: true, Proven: true, Held: true}
+}
+
+func TestJudge(t *testing.T) {
+	begin := time.Now()
+	for name, test := range map[string]struct {
+		second     func(n *node)
+		after      time.Duration // before the second look
+		alive      bool
+		again      bool
+		neighbours func(n *node)
+	}{
+		"held":                       {second: func(n *node) { n.Held = true }, after: time.Hour, alive: true},
+		"free twice":                 {after: confirmation},
+		"free twice, but too soon":   {after: confirmation - 1, alive: true, again: true},
+		"silent":                     {second: func(n *node) { n.Held, n.Fresh = true, false }, after: confirmation},
+		"not of this life":           {second: func(n *node) { n.Proven = false }, after: time.Hour, alive: true},
+		"with an old worker around":  {neighbours: func(n *node) { n.Protocol = protocolHeartbeat }, after: time.Hour, alive: true},
+		"with an old dead one there": {neighbours: func(n *node) { n.Protocol, n.Fresh = protocolHeartbeat, false }, after: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, neighbour := aNode(), aNode()
+			n.Held = false
+			if test.neighbours != nil {
+				test.neighbours(&neighbour)
+			}
+			w, _, _ := watch(nil).judge([]node{n, neighbour}, begin)
+			if test.second != nil {
+				test.second(&n)
+			}
+			_, alive, again := w.judge([]node{n, neighbour}, begin.Add(test.after))
+			if got := slices.ContainsFunc(alive, func(m Member) bool { return m.ID == n.ID }); got != test.alive {
+				t.Errorf("alive: %v, want %v", got, test.alive)
+			}
+			if again != test.again {
+				t.Errorf("wants to look again soon: %v, want %v", again, test.again)
+			}
+		})
+	}
+}
+
+// Whatever is seen in whatever order: dead is only who is silent, or whose
+// lock was free in a proven life at all looks for a while, in a cluster of
+// workers that all have locks.
+func TestJudgeHistories(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
+		var w watch
+		now := time.Now()
+		since := map[uuid.UUID]time.Time{}
+		for range rapid.IntRange(1, 20).Draw(t, "looks") {
+			now = now.Add(drawDuration(t, "pause", 0, confirmation))
+			var nodes []node
+			for _, id := range ids {
+				// Mostly in order, or no history would ever be long enough.
+				n := node{ID: id, Protocol: protocolLock, Fresh: true, Proven: true}
+				n.Held = rapid.IntRange(0, 3).Draw(t, "held") == 0
+				n.Fresh = rapid.IntRange(0, 9).Draw(t, "stale") > 0
+				n.Proven = rapid.IntRange(0, 9).Draw(t, "unproven") > 0
+				if rapid.IntRange(0, 19).Draw(t, "old") == 0 {
+					n.Protocol = protocolHeartbeat
+				}
+				if rapid.IntRange(0, 9).Draw(t, "absent") > 0 {
+					nodes = append(nodes, n)
+				}
+			}
+			allLocks := true
+			for _, n := range nodes {
+				allLocks = allLocks && (n.Protocol == protocolLock || !n.Fresh)
+			}
+			for _, id := range ids {
+				i := slices.IndexFunc(nodes, func(n node) bool { return n.ID == id })
+				if i < 0 || !allLocks || nodes[i].Held || !nodes[i].Fresh || !nodes[i].Proven {
+					delete(since, id)
+				} else if _, ok := since[id]; !ok {
+					since[id] = now
+				}
+			}
+			var alive []Member
+			w, alive, _ = w.judge(nodes, now)
+			for _, n := range nodes {
+				from, free := since[n.ID]
+				want := n.Fresh && (!free || now.Sub(from) < confirmation)
+				if got := slices.ContainsFunc(alive, func(m Member) bool { return m.ID == n.ID }); got != want {
+					t.Fatalf("%+v is alive: %v, want %v", n, got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestPlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		units := []string{"a", "b", "c", "d"}
+		var alive []Member
+		for range rapid.IntRange(0, 3).Draw(t, "alive") {
+			alive = append(alive, Member{ID: uuid.New(), Units: rapid.SliceOf(rapid.SampledFrom(units)).Draw(t, "units")})
+		}
+		workers := []uuid.UUID{uuid.New()}
+		for _, m := range alive {
+			workers = append(workers, m.ID)
+		}
+		owners := map[string]uuid.UUID{}
+		for _, u := range rapid.SliceOfDistinct(rapid.SampledFrom(append(units, "retired")), rapid.ID).Draw(t, "assigned") {
+			owners[u] = rapid.SampledFrom(workers).Draw(t, "owner")
+		}
+		changes, unowned := plan(alive, owners)
+		for _, u := range unowned {
+			if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, u) }) {
+				t.Fatalf("%q is called unowned", u)
+			}
+		}
+		before := len(owners)
+		added := 0
+		for _, c := range changes {
+			was, ok := owners[c.Unit]
+			if ok && was == c.Worker {
+				t.Fatalf("%q is written though nothing changes", c.Unit)
+			}
+			if !ok {
+				added++
+			}
+			owners[c.Unit] = c.Worker
+		}
+		if len(owners) != before+added {
+			t.Fatal("a unit is written twice")
+		}
+		if again, _ := plan(alive, owners); len(again) > 0 {
+			t.Fatalf("after the changes, there are more: %v", again)
+		}
+		if !slices.IsSortedFunc(changes, func(a, b change) int { return slices.Compare([]byte(a.Unit), []byte(b.Unit)) }) {
+			t.Fatalf("not in order of name: %v", changes)
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package coord
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// What a worker's row says about it as its protocol. The lowest number among
+// the living binds the leader.
+const (
+	protocolHeartbeat = 1 // it sends heartbeats
+	protocolLock      = 2 // through the session that holds its lock
+)
+
+// confirmation is the least time between the two looks that find a lock free:
+// a worker whose connection was cut needs less for the next.
+const confirmation = 200 * time.Millisecond
+
+// node is a worker's row, as one look shows it.
+type node struct {
+	ID       uuid.UUID `json:"id"`
+	Units    []string  `json:"units"`
+	Protocol int       `json:"protocol"`
+	Fresh    bool      `json:"fresh"`  // the last heartbeat is younger than HeartbeatTimeout
+	Proven   bool      `json:"proven"` // and was sent in this life of the server
+	Held     bool      `json:"-"`      // its lock is held
+}
+
+// watch says since when locks are seen free at each look. It is worth nothing
+// beyond its session.
+type watch map[uuid.UUID]time.Time
+
+// judge returns what is seen now, the workers that are alive, in order of id,
+// and whether it takes another look to tell.
+func (w watch) judge(nodes []node, now time.Time) (next watch, alive []Member, again bool) {
+	byLock := !slices.ContainsFunc(nodes, func(n node) bool { return n.Fresh && n.Protocol < protocolLock })
+	next = watch{}
+	for _, n := range nodes {
+		if !n.Fresh {
+			continue
+		}
+		if byLock && n.Proven && !n.Held {
+			since, free := w[n.ID]
+			if !free {
+				since = now
+			}
+			next[n.ID] = since
+			if now.Sub(since) >= confirmation {
+				continue
+			}
+			again = true
+		}
+		alive = append(alive, Member{ID: n.ID, Units: n.Units})
+	}
+	slices.SortFunc(alive, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	return next, alive, again
+}

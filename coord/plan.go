@@ -1,0 +1,42 @@
+package coord
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// change gives a unit to a worker.
+type change struct {
+	Unit   string    `json:"unit"`
+	Worker uuid.UUID `json:"worker"`
+}
+
+// plan compares the assignments with what they should be: the changes, and the
+// units that none of the living has code for, which are left to whom they
+// belong; both in order of name.
+func plan(alive []Member, owners map[string]uuid.UUID) (changes []change, unowned []string) {
+	var units []string
+	for _, m := range alive {
+		units = append(units, m.Units...)
+	}
+	wanted := Assign(alive, units)
+	for unit, worker := range wanted {
+		if is, ok := owners[unit]; !ok || is != worker {
+			changes = append(changes, change{unit, worker})
+		}
+	}
+	for unit := range owners {
+		if _, ok := wanted[unit]; !ok {
+			unowned = append(unowned, unit)
+		}
+	}
+	slices.SortFunc(changes, func(a, b change) int { return strings.Compare(a.Unit, b.Unit) })
+	slices.Sort(unowned)
+	return changes, unowned
+}
+
+func sameMembers(a, b []Member) bool {
+	return slices.EqualFunc(a, b, func(a, b Member) bool { return a.ID == b.ID && slices.Equal(a.Units, b.Units) })
+}
