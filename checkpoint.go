@@ -62,7 +62,7 @@ type checkpoints struct {
 	worker      uuid.UUID
 	idleTimeout string // of the server for a batch's transaction
 
-	load, place, guard, guardAndAudit string // SQL
+	load, revisions, place, guard, guardAndAudit string // SQL
 }
 
 func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration) checkpoints {
@@ -98,6 +98,9 @@ SELECT last_position, revision, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = '` + stateOpen + `'), '[]')::text
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
+		revisions: `
+SELECT consumer_name, revision FROM ` + t.checkpoints.SQL() + `
+WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`,
 		place: `
 INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) VALUES ($1::text, $2::bigint)
 ON CONFLICT (consumer_name) DO NOTHING`,
@@ -129,6 +132,29 @@ func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*p
 		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
 	}
 	return &p, nil
+}
+
+// Revisions reads the revisions of consumers.
+func (c checkpoints) Revisions(ctx context.Context, q store.Querier, units []string) (map[string]int64, error) {
+	names, err := json.Marshal(units)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := q.QueryContext(ctx, c.revisions, string(names))
+	if err != nil {
+		return nil, fmt.Errorf("worker: revisions of %d consumers: %w", len(units), err)
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	revisions := map[string]int64{}
+	for rows.Next() {
+		var unit string
+		var revision int64
+		if err := rows.Scan(&unit, &revision); err != nil {
+			return nil, err
+		}
+		revisions[unit] = revision
+	}
+	return revisions, rows.Err()
 }
 
 // Place gives a consumer that has never run its first checkpoint.

@@ -18,6 +18,7 @@ type unit struct {
 	consumer consumer.Consumer
 	types    []string // none: all
 	start    consumer.Start
+	nudge    *nudge
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
 }
 
@@ -37,11 +38,12 @@ type consumerLoop struct {
 	progress *progress       // nil: load it
 	looked   *frontier.Value // all that it allows was read; nil: not yet
 
+	ahead *readAhead // nil: nothing is being read ahead
+
 	attempt   int // of the batch in hand, from 1
 	failures  int // in a row, the handler's
 	conflicts int // in a row
 	disturbed int // in a row
-	idle      int // looks in a row that found nothing
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -54,6 +56,10 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 		}
 	}
 	c.attempt = 1
+	defer func() {
+		c.takeReadAhead() // the loop ends with all that it has begun
+		c.forget()
+	}()
 	for intake.Err() == nil {
 		changed := c.w.frontier.Changed()
 		did, err := c.step(ctx, intake)
@@ -69,12 +75,9 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 		case nothing:
 			c.await(intake, changed)
 		case fullBatch:
-			c.idle = 0
 			if c.w.cfg.BatchPause > 0 {
 				backoff.Sleep(intake, c.w.cfg.BatchPause)
 			}
-		case batch, reload:
-			c.idle = 0
 		}
 	}
 	return nil
@@ -85,29 +88,33 @@ type did int
 
 const (
 	nothing   did = iota // nothing is safe to read yet
-	batch                // everything that was safe
+	batch                // everything that was safe when it was read
 	fullBatch            // there is probably more
 	reload               // somebody else moved the progress
 )
 
-// await waits for a new frontier, or at last for the poll interval, which
-// doubles while nothing happens.
+// await waits for a new frontier, or for somebody else to move the progress.
 func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
-	c.idle++
-	poll := time.NewTimer(backoff.Delay(c.idle, c.w.cfg.PollInterval, c.w.cfg.MaxPollInterval, rand.Float64()))
-	defer poll.Stop()
 	select {
 	case <-changed:
-	case <-poll.C:
-		c.progress = nil // somebody may have reset the consumer
+	case <-c.unit.nudge.c:
+		c.forget()
 	case <-intake.Done():
 	}
 }
 
+// forget makes the loop load its progress again.
+func (c *consumerLoop) forget() {
+	c.progress = nil
+	c.looked = nil
+	c.unit.nudge.revision.Store(noRevision)
+}
+
 // step makes one batch, if there is anything to do.
 func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
+	ahead := c.takeReadAhead()
 	v := c.w.frontier.Value()
-	if c.progress != nil && !c.worthALook(v) {
+	if ahead == nil && c.progress != nil && !c.worthALook(v) {
 		return nothing, nil
 	}
 	conn, err := c.w.db.Conn(intake)
@@ -119,15 +126,19 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 		if c.progress, err = c.w.checkpoints.Load(intake, conn, c.unit.name); err != nil {
 			return nothing, err
 		}
-		c.looked = nil
+		c.unit.nudge.revision.Store(c.progress.revision)
 		c.status.loaded(c.progress.position)
 	}
-	if v.Token == "" || !c.worthALook(v) {
+	var p page
+	switch {
+	case ahead != nil:
+		v, p = ahead.v, ahead.page
+	case v.Token == "" || !c.worthALook(v):
 		return nothing, nil
-	}
-	p, err := c.lookAround(intake, conn, v)
-	if err != nil {
-		return nothing, err
+	default:
+		if p, err = c.lookAround(intake, conn, v); err != nil {
+			return nothing, err
+		}
 	}
 	a, blocked := p.cross(v, c.progress.open, c.w.cfg.MaxOpenRanges)
 	if blocked {
@@ -135,7 +146,13 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 	}
 	c.looked = v
 	if a.empty(c.progress.position) {
+		if ahead != nil {
+			return batch, nil // look again, with today's frontier
+		}
 		return nothing, nil
+	}
+	if p.full && len(c.progress.open) == 0 && !a.movesOpen() {
+		c.startReadAhead(intake, a.to)
 	}
 	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
 }
@@ -148,7 +165,7 @@ func (c *consumerLoop) worthALook(v *frontier.Value) bool {
 // settle takes a batch's result into account.
 func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	if r.outcome != committed {
-		c.progress = nil // whether anything happened, the database knows
+		c.forget() // whether anything happened, the database knows
 		if r.outcome == overtaken {
 			return reload, nil
 		}
@@ -156,9 +173,10 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	}
 	c.progress.position, c.progress.revision = a.to, r.revision
 	c.attempt, c.failures, c.conflicts, c.disturbed = 1, 0, 0, 0
+	c.unit.nudge.revision.Store(r.revision)
 	c.status.advanced(a.to, len(p.events))
 	if a.movesOpen() {
-		c.progress = nil // their rows have numbers that we do not know
+		c.forget() // the open ranges have numbers that we do not know
 	}
 	if p.full {
 		c.looked = nil

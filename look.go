@@ -32,8 +32,8 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	p := page{look: frontier.Page{Checkpoint: from.position, Through: from.position}}
 	if v.Safe > from.position {
 		var err error
-		if p, err = c.lookAhead(ctx, conn, v); err != nil {
-			return page{}, fmt.Errorf("worker: read events: %w", err)
+		if p, err = c.lookAhead(ctx, conn, v, from.position, len(from.open) > 0); err != nil {
+			return page{}, err
 		}
 	}
 	if len(from.open) == 0 {
@@ -46,11 +46,12 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	return p.withLate(late, from.open, c.w.cfg.BatchSize, c.unit.wants), nil
 }
 
-// lookAhead reads the events above the checkpoint.
-func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value) (page, error) {
-	after, limit := c.progress.position, c.w.cfg.BatchSize
+// lookAhead reads the events above position after. watching: the consumer
+// has open ranges.
+func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, after int64, watching bool) (page, error) {
+	limit := c.w.cfg.BatchSize
 	scoped, ok := c.w.log.(store.ScopedReader)
-	if !ok || len(c.unit.types) == 0 || len(c.progress.open) > 0 {
+	if !ok || len(c.unit.types) == 0 || watching {
 		return c.lookAtAll(ctx, q, after, v.Safe, limit)
 	}
 	// In SQL only a sum of what is missing is found, so not into doubts.
@@ -61,18 +62,21 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 		}
 	}
 	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit})
+	if err != nil {
+		return page{}, fmt.Errorf("worker: read events: %w", err)
+	}
 	return page{
 		events: r.Events,
 		look:   frontier.Page{Checkpoint: after, Through: r.Through},
 		void:   r.Missing,
 		full:   r.Through < v.Safe,
-	}, err
+	}, nil
 }
 
 func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, after, safe int64, limit int) (page, error) {
 	events, err := c.w.log.ReadEvents(ctx, q, after, limit)
 	if err != nil {
-		return page{}, err
+		return page{}, fmt.Errorf("worker: read events: %w", err)
 	}
 	return cut(events, after, safe, limit, c.unit.wants), nil
 }

@@ -49,8 +49,8 @@ type Config struct {
 	BatchTimeout           time.Duration // for the handlers and the commit of a batch, 10ms to 24h; default 30s
 	MaxConsecutiveFailures int           // failures in a row of one consumer that end the worker, 1 to 1,000,000; default 5
 
-	PollInterval    time.Duration // an idle consumer looks again after it at first, 1ms to 1h; default 1s
-	MaxPollInterval time.Duration // and after it at last, PollInterval to 24h; default 30s
+	PollInterval    time.Duration // first pause of an idle worker between two looks at the checkpoints, 1ms to 1h; default 1s
+	MaxPollInterval time.Duration // and the last, PollInterval to 24h; default 30s
 
 	DispatcherStrategy     DispatcherStrategy // default DispatcherStrategyPoll
 	DispatcherInterval     time.Duration      // between two looks for new events, 1ms to 1h; default 200ms
@@ -125,8 +125,9 @@ func WithMaxConsecutiveFailures(n int) Option {
 	return func(c *Config) { c.MaxConsecutiveFailures = n }
 }
 
-// WithPollInterval sets after how long an idle consumer looks by itself, and
-// the first pause after a failure. Wakeups normally come long before.
+// WithPollInterval sets after how long an idle worker looks whether somebody
+// else has moved one of its consumers, and the first pause after a failure.
+// New events need no poll: they come with the dispatcher.
 func WithPollInterval(d time.Duration) Option { return func(c *Config) { c.PollInterval = d } }
 
 // WithMaxPollInterval sets where the doubling of PollInterval ends.

@@ -115,7 +115,7 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %v", c, v)
 		}
 	}()
-	u = &unit{name: c.Name(), consumer: c}
+	u = &unit{name: c.Name(), consumer: c, nudge: newNudge()}
 	if s, ok := c.(consumer.ScopedConsumer); ok {
 		u.types = slices.Clone(s.AggregateTypes())
 	}

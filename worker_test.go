@@ -569,3 +569,29 @@ func TestEveryDriverAndMode(t *testing.T) {
 		})
 	}
 }
+
+func TestIdleConsumerNoticesThatItWasMoved(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 3)
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "moved"}, &ledger{name: "unmoved"}})
+	awaitHandled(t, d.DB, "moved", 1, 2, 3)
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 1, revision = revision + 1 WHERE consumer_name = 'moved'`)
+	awaitHandled(t, d.DB, "moved", 1, 2, 3, 2, 3)
+	awaitHandled(t, d.DB, "unmoved", 1, 2, 3)
+}
+
+// Many more consumers than connections: whoever waits for a connection holds
+// none.
+func TestSmallPoolServesManyConsumers(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 300)
+	d.DB.SetMaxOpenConns(4)
+	var consumers []consumer.Consumer
+	for i := range 20 {
+		consumers = append(consumers, &ledger{name: fmt.Sprint("c", i)})
+	}
+	start(t, d.DB, consumers, worker.WithBatchSize(10))
+	for i := range 20 {
+		awaitHandled(t, d.DB, fmt.Sprint("c", i), upTo(300)...)
+	}
+}

@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+)
+
+// nudge tells a loop that somebody else has moved its consumer's progress.
+type nudge struct {
+	revision atomic.Int64 // as the loop knows it, noRevision while it has none
+	c        chan struct{}
+}
+
+const noRevision = -1
+
+func newNudge() *nudge {
+	n := &nudge{c: make(chan struct{}, 1)}
+	n.revision.Store(noRevision)
+	return n
+}
+
+// watchProgress looks now and then, for all consumers of the worker in one
+// statement, whether somebody else has moved an idle consumer's progress: an
+// operator who resets it, for one. It is a fallback, so it slows down to
+// MaxPollInterval while nothing is found.
+func (w *Worker) watchProgress(ctx context.Context) {
+	for quiet := 1; ; quiet++ {
+		if !backoff.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())) {
+			return
+		}
+		var busy []string
+		for _, u := range w.units {
+			if u.nudge.revision.Load() != noRevision {
+				busy = append(busy, u.name)
+			}
+		}
+		if len(busy) == 0 {
+			continue
+		}
+		found, err := w.nudgeMoved(ctx, busy)
+		if err != nil && ctx.Err() == nil {
+			w.cfg.Logger.Debug(ctx, "could not look for moved checkpoints", "error", err)
+		}
+		if found {
+			quiet = 0
+		}
+	}
+}
+
+func (w *Worker) nudgeMoved(ctx context.Context, names []string) (found bool, err error) {
+	revisions, err := w.checkpoints.Revisions(ctx, w.db, names)
+	if err != nil {
+		return false, err
+	}
+	for _, u := range w.units {
+		known := u.nudge.revision.Load()
+		if now, ok := revisions[u.name]; ok && known != noRevision && now > known {
+			found = true
+			select {
+			case u.nudge.c <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return found, nil
+}
