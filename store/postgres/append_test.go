@@ -317,7 +317,7 @@ func TestRollbackLeavesNothing(t *testing.T) {
 
 func TestManyEventsAtOnce(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
-		const n = 10_000 // more than the protocol has parameters for
+		const n = 7000 // more than the protocol has parameters for
 		events := newEvents(n, "Order", "1")
 		for i := range events {
 			events[i].Payload = make([]byte, i%7)

@@ -15,7 +15,8 @@ import (
 // ReadScoped returns the events of r.Types with r.After < position <= r.UpTo,
 // at most r.Limit, how far they reach, and which positions up to there have no
 // event of any type: all as one snapshot shows it. It needs the index
-// (aggregate_type, global_position).
+// (aggregate_type, global_position). Its cost grows with the events of all
+// types up to Through, some 0.1 to 0.5 seconds a million: UpTo bounds it.
 //
 // r must name a type; After must not be negative nor above UpTo, and Limit
 // must be above 0.
