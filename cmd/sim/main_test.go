@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func TestWrongUsage(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"unknown flag":      {[]string{"-fast"}, "-fast"},
+		"argument":          {[]string{"now"}, `unexpected argument "now"`},
+		"not a number":      {[]string{"-workers", "many"}, "many"},
+		"out of range":      {[]string{"-workers", "0"}, "-workers 0 is out of range, allowed is 1 to 50"},
+		"no runs":           {[]string{"-runs", "0"}, "-runs 0 is out of range"},
+		"bad seed":          {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+		"no such server":    {[]string{"-db", "postgres://u:hunter2@127.0.0.1:1/?connect_timeout=5"}, "the server that was named"},
+		"no connect string": {[]string{"-db", "postgres://u:hunter2@host:port/"}, "connection string"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if status := run(t.Context(), c.args, &stdout, &stderr); status != exitError {
+				t.Errorf("exit status %d, want %d", status, exitError)
+			}
+			if stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) || strings.Contains(stderr.String(), "hunter2") {
+				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
+			}
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
+		t.Errorf("exit status %d, want %d", status, exitHeld)
+	}
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "Exit status", "default 5", "default 20"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
+		}
+	}
+}
+
+// small are the flags of a run of a few seconds.
+func small(t *testing.T, more ...string) []string {
+	return append([]string{"-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "4", "-consumers", "3", "-duration", "3s", "-seed", "3"}, more...)
+}
+
+func TestRunsAreSummedUp(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if status := run(t.Context(), small(t, "-runs", "2"), &stdout, &stderr); status != exitHeld {
+		t.Errorf("exit status %d, want %d", status, exitHeld)
+	}
+	for _, want := range []string{"seed 3: all", "seed 4: all", "2 runs", "verdict: all 2 runs held"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("the output lacks %q:\n%s\n%s", want, stdout.String(), stderr.String())
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if status := run(t.Context(), small(t, "-json"), &stdout, &stderr); status != exitHeld {
+		t.Errorf("exit status %d, want %d", status, exitHeld)
+	}
+	var out struct {
+		Total sim.Total    `json:"total"`
+		Runs  []sim.Report `json:"runs"`
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &out); err != nil {
+		t.Fatalf("%v in %s\n%s", err, stdout.String(), stderr.String())
+	}
+	if out.Total.Runs != 1 || out.Total.Held != 1 || len(out.Runs) != 1 || out.Runs[0].Seed != 3 || !out.Runs[0].Held {
+		t.Errorf("the object: %s", stdout.String())
+	}
+	if want := "go run ./cmd/sim -workers 2 -writers 4 -consumers 3 -duration 3s -seed 3 -db ..."; out.Runs[0].Repeat != want {
+		t.Errorf("repeat: got %q, want %q", out.Runs[0].Repeat, want)
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	stderr := &trigger{word: "appended", pull: interrupt}
+	var stdout bytes.Buffer
+	if status := run(ctx, small(t, "-duration", "1m"), &stdout, stderr); status != exitError {
+		t.Errorf("exit status %d, want %d", status, exitError)
+	}
+	if !strings.Contains(stdout.String(), "verdict: interrupted") || !strings.HasSuffix(stderr.String(), "sim: interrupted\n") {
+		t.Errorf("stdout:\n%s\nstderr:\n%s", stdout.String(), stderr.String())
+	}
+}
+
+// trigger calls pull when word is written.
+type trigger struct {
+	bytes.Buffer
+	word string
+	pull func()
+}
+
+func (w *trigger) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(w.word)) {
+		w.pull()
+	}
+	return w.Buffer.Write(b)
+}

@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// small is a run of a few seconds.
+func small(t *testing.T) Config {
+	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1}
+}
+
+func TestRealRunHolds(t *testing.T) {
+	c := small(t)
+	seen := 0
+	c.Progress = func(p Progress) { seen++ }
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	for _, f := range []Fault{Commits, Rollbacks, Delays, LateDraws, Savepoints, Several, StaleVersions, Prepared, LostCommits} {
+		if r.Count(f) == 0 {
+			t.Errorf("never happened: %s", f)
+		}
+	}
+	if r.crashes() == 0 || r.Void == 0 || r.Fewest().Events == 0 || seen == 0 {
+		t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.crashes(), r.Void, r.Fewest(), seen)
+	}
+	nothingLeft(t)
+}
+
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	c := small(t)
+	c.Duration = time.Minute
+	c.Progress = func(p Progress) {
+		if p.Crashes > 0 {
+			interrupt() // in the middle of it
+		}
+	}
+	r, err := Run(ctx, c)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("an interrupted run returned %v, want context.Canceled", err)
+	}
+	if r == nil || !r.Interrupted || r.Held || r.Events == 0 || r.crashes() == 0 {
+		t.Errorf("the partial report: %+v", r)
+	}
+	nothingLeft(t)
+}
+
+// nothingLeft looks for what a run leaves on the server.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), pgtest.Server(t).URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	eventually(t, "databases, sessions and prepared transactions of the run to be gone", func() bool {
+		var n int
+		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'sim\_%')
+			+ (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'sim\_%') + (SELECT count(*) FROM pg_prepared_xacts)`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 0
+	})
+}
+
+func TestRunSaysWhatIsWrong(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		says   string
+	}{
+		"no workers":            {func(c *Config) { c.Workers = 0 }, "-workers 0 is out of range"},
+		"too many writers":      {func(c *Config) { c.Writers = 201 }, "-writers 201 is out of range"},
+		"no consumers":          {func(c *Config) { c.Consumers = -1 }, "-consumers -1 is out of range"},
+		"too short":             {func(c *Config) { c.Duration = time.Millisecond }, "-duration 1ms is out of range"},
+		"no connection string":  {func(c *Config) { c.URL = "postgres://user:hunter2@host:port/" }, "connection string"},
+		"nobody there":          {func(c *Config) { c.URL = "postgres://user:hunter2@127.0.0.1:1/?connect_timeout=5" }, "create a database"},
+		"no room on the server": {func(c *Config) { c.Workers, c.Writers = 50, 200 }, "raise its max_connections"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := small(t)
+			c.change(&config)
+			r, err := Run(t.Context(), config)
+			if err == nil || r != nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want an error that says %q", err, c.says)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error gives away the password: %v", err)
+			}
+		})
+	}
+}
+
+func TestCommandRepeatsTheRun(t *testing.T) {
+	c := DefaultConfig()
+	c.Seed = 7
+	if got, want := c.command(), "go run ./cmd/sim -seed 7"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	c.Workers, c.Writers, c.Consumers, c.Duration = 1, 2, 3, 90*time.Second
+	if got, want := c.command(), "go run ./cmd/sim -workers 1 -writers 2 -consumers 3 -duration 1m30s -seed 7"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
