@@ -152,7 +152,7 @@ func (m *machine) open(now time.Time) {
 			m.turn(h)
 		}
 	}
-	m.first = false
+	m.first, m.fenced = false, f.h
 	m.fences = append(m.fences, f)
 }
 

@@ -13,8 +13,6 @@ const (
 )
 
 const (
-	raiseEvery = time.Second // between two writes of the settled row
-
 	tailLimit = 1_000  // positions a tail returns at most
 	lookLimit = 10_000 // the same, when going past doubts
 )
@@ -81,8 +79,9 @@ type machine struct {
 	doubts doubts
 	// holders are those that the latest scan showed.
 	holders map[string]*holder
-	first   bool // no fence was opened yet
-	closing bool // the oldest fence waits for a look before it closes over doubts
+	first   bool  // no fence was opened yet
+	fenced  int64 // the highest position that ever had a fence
+	closing bool  // the oldest fence waits for a look before it closes over doubts
 
 	todo     action
 	behind   bool // the latest tail was full
@@ -101,7 +100,8 @@ type rules struct {
 	policy     Policy
 	staleAfter time.Duration
 	harborLag  int64
-	interval   time.Duration
+	interval   time.Duration // between two tails while nothing happens
+	raiseEvery time.Duration // between two writes of the settled row
 	// named: the positions' sequence is known. Otherwise every transaction is
 	// a holder, there is no last value, and nothing durable.
 	named bool
@@ -123,7 +123,7 @@ func (m *machine) started() bool { return m.token != "" }
 
 // next returns what to run next, now or later.
 func (m *machine) next(now time.Time) action {
-	if m.rules.named && m.started() && m.settled() > m.raised && now.Sub(m.raisedAt) >= raiseEvery {
+	if m.rules.named && m.started() && m.settled() > m.raised && now.Sub(m.raisedAt) >= m.rules.raiseEvery {
 		return action{do: raiseSettled, settled: m.settled()}
 	}
 	return m.todo
@@ -229,7 +229,7 @@ func (m *machine) onScan(now time.Time, r scanRead) {
 
 // planAfterTail decides what follows a tail.
 func (m *machine) planAfterTail(now time.Time, progress bool) {
-	if progress || len(m.fences) == 0 && m.head > m.safe {
+	if progress || len(m.fences) == 0 && m.head > max(m.safe, m.fenced) {
 		m.hurry()
 	}
 	switch {
@@ -274,7 +274,7 @@ func (m *machine) wantsScan() bool {
 
 // hurry lets the next scan come soon, and the pauses after it grow anew.
 func (m *machine) hurry() {
-	m.pause = 2 * firstPause
+	m.pause = firstPause
 	if soon := m.scanned.Add(firstPause); soon.Before(m.scanAt) {
 		m.scanAt = soon
 	}

@@ -1,9 +1,13 @@
 package frontier
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "1000") // the command line may say otherwise
+	pgtest.Main(m)
+}

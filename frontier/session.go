@@ -55,6 +55,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 			staleAfter: f.cfg.StaleAfter,
 			harborLag:  f.cfg.HarborLag,
 			interval:   f.cfg.Interval,
+			raiseEvery: time.Second,
 			named:      o.named,
 		}, jitter),
 	}, nil

@@ -1,6 +1,7 @@
 package frontier
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -12,6 +13,7 @@ type simFrontier struct {
 	life    int // of the server, when it connected
 	machine *machine
 	value   *Value   // published
+	copied  Value    // of it, to see that it stays what it was
 	from    *machine // that made it
 
 	// What mistakes remember.
@@ -84,10 +86,7 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 		s.tail(f, act, step)
 	case readHead:
 		s.seen["head"]++
-		r := headRead{token: s.token}
-		for position := range s.disk.events {
-			r.head = max(r.head, position)
-		}
+		r := headRead{token: s.token, head: s.head()}
 		step()
 		s.afterRead(&r.token, step)
 		r.last = s.last(f, r.head)
@@ -97,6 +96,7 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 	case raiseSettled:
 		if m.token == s.token || s.mistake == raisesUnderAnyToken {
 			s.disk.settled = max(s.disk.settled, act.settled)
+			s.seen["raised"]++
 			s.log()
 			s.checkSettled()
 		}
@@ -223,7 +223,7 @@ func (s *sim) activity(f *simFrontier) map[string]sighting {
 	all := map[string]sighting{}
 	for _, t := range s.living() {
 		v := sighting{Age: s.now().Sub(t.age).Seconds()}
-		if t.idle && s.named {
+		if t.idle {
 			v.IdleSince = strconv.Itoa(t.changed)
 			if s.mistake == cachedLast {
 				v.IdleSince = "idle"
@@ -242,7 +242,12 @@ func (s *sim) publish(f *simFrontier) {
 		return
 	}
 	old, same := f.value, f.from == f.machine && f.value.Token == v.Token
+	if !reflect.DeepEqual(*old, f.copied) {
+		s.violate("VALUE %+v was modified, it is %+v", f.copied, *old)
+	}
 	f.value, f.from = v, f.machine
+	f.copied = *v
+	f.copied.Doubts = slices.Clone(v.Doubts)
 	s.trace("frontier %d publishes %+v", f.worker, *v)
 	if len(v.Doubts) > 0 {
 		s.seen["doubts"]++
@@ -254,6 +259,8 @@ func (s *sim) publish(f *simFrontier) {
 		s.violate("VALUE doubts with the policy Wait: %+v", *v)
 	case same && (v.Safe < old.Safe || v.Settled < old.Settled):
 		s.violate("VALUE went back from %+v to %+v", *old, *v)
+	case same && len(v.Doubts) > 0 && v.Safe > old.Safe && v.Safe > s.head()-s.harborLag:
+		s.violate("VALUE %+v is too near to the head %d", *v, s.head())
 	case v.Token != s.token:
 		return // the guard's business
 	}

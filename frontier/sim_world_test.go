@@ -267,10 +267,7 @@ func (s *sim) converged() string {
 	if s.chaos || len(s.running) > 0 || len(s.disk.prepared) > 0 {
 		return "the writers"
 	}
-	var head int64
-	for position := range s.disk.events {
-		head = max(head, position)
-	}
+	head := s.head()
 	for _, f := range s.frontiers {
 		if v := f.value; v.Token != s.token || v.Safe != head || v.Settled != head {
 			return fmt.Sprintf("frontier %d has %+v, the head is %d", f.worker, *v, head)
@@ -453,6 +450,14 @@ func (s *sim) show(t *transaction) {
 		}
 	}
 	s.trace("%s is visible: %v", t.id, t.events)
+}
+
+// head is the highest visible position.
+func (s *sim) head() (head int64) {
+	for position := range s.disk.events {
+		head = max(head, position)
+	}
+	return head
 }
 
 // pending are the events that a transaction may still make visible.

@@ -1,0 +1,383 @@
+package frontier
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// script feeds a machine answers and checks what it asks for.
+type script struct {
+	testing.TB
+	m   *machine
+	now time.Time
+}
+
+func newScript(t *testing.T, change ...func(*rules)) *script {
+	t.Helper()
+	r := rules{staleAfter: time.Minute, interval: time.Second, raiseEvery: time.Hour, named: true}
+	for _, c := range change {
+		c(&r)
+	}
+	s := &script{TB: t, m: newMachine(r, func(d time.Duration) time.Duration { return d }), now: time.UnixMilli(0)}
+	s.expect(readStart, 0)
+	s.m.onStart(s.now, startRead{token: "t", found: true})
+	return s
+}
+
+// expect checks what comes next and when, and lets that time come.
+func (s *script) expect(do statement, in time.Duration) {
+	s.Helper()
+	a := s.m.next(s.now)
+	wait := max(a.at.Sub(s.now), 0)
+	if a.do != do || wait != in {
+		s.Fatalf("next is statement %d in %v, want %d in %v", a.do, wait, do, in)
+	}
+	s.now = s.now.Add(wait)
+}
+
+// tail expects a tail and answers it. The sequence has come to last.
+func (s *script) tail(in time.Duration, last int64, runs ...Span) {
+	s.Helper()
+	s.expect(readTail, in)
+	s.m.onTail(s.now, tailRead{token: "t", last: last, runs: runs})
+}
+
+// scan expects a scan and answers it.
+func (s *script) scan(holders ...sighting) {
+	s.Helper()
+	s.expect(scanLocks, 0)
+	s.m.onScan(s.now, scanRead{token: "t", holders: holders})
+}
+
+func (s *script) published(settled, safe int64, doubts ...Span) {
+	s.Helper()
+	v := s.m.value
+	if v.Token != "t" || v.Settled != settled || v.Safe != safe || !slices.Equal(v.Doubts, doubts) {
+		s.Fatalf("published %+v, want settled %d, safe %d, doubts %v", *v, settled, safe, doubts)
+	}
+}
+
+func active(id string) sighting { return sighting{ID: id, PID: 1} }
+func idle(id, since string) sighting {
+	return sighting{ID: id, PID: 1, IdleSince: since}
+}
+func old(h sighting) sighting { h.Age = 3600; return h }
+
+const ms = time.Millisecond
+
+func TestMachineInOrderNeedsTailsOnly(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{1, 2})
+	s.published(2, 2)
+	for range 3 {
+		s.tail(time.Second, 2) // idle: one statement per Interval
+	}
+	s.m.wake(s.now)
+	s.tail(0, 3, Span{3, 3})
+	s.published(3, 3)
+	s.expect(readTail, time.Second)
+}
+
+func TestMachineSettlesRollback(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 5, Span{1, 2}, Span{4, 5})
+	s.published(2, 2)
+	s.scan()
+	s.published(5, 5)
+	s.expect(readTail, time.Second)
+}
+
+func TestMachineScansLessAndLess(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan(active("a"))
+	for _, pause := range []time.Duration{5, 10, 20, 40, 80, 160, 200, 200} {
+		s.tail(pause*ms, 2, Span{2, 2})
+		s.scan(active("a"))
+	}
+	s.published(0, 0)
+	s.m.wake(s.now) // a look, but no scan before its time
+	s.tail(0, 2, Span{2, 2})
+	s.tail(200*ms, 2, Span{2, 2})
+	s.scan()
+	s.published(2, 2)
+}
+
+// What is awaited is there: nothing is left to scan for.
+func TestMachineForgetsFilledGap(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan(active("a"))
+	s.tail(5*ms, 2, Span{1, 2})
+	s.published(2, 2)
+	s.expect(readTail, time.Second)
+}
+
+// A new gap is scanned for soon, but not twice within the first pause.
+func TestMachineBoundsTheRateOfScans(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan()
+	s.m.wake(s.now)
+	s.tail(0, 4, Span{4, 4})
+	s.tail(5*ms, 4, Span{4, 4})
+	s.scan()
+	s.published(4, 4)
+}
+
+func TestMachineTwoFencesSuffice(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan(active("a"))
+	s.tail(5*ms, 4, Span{2, 2}, Span{4, 4})
+	s.scan(active("a"), active("b"))
+	s.tail(10*ms, 6, Span{2, 2}, Span{4, 4}, Span{6, 6})
+	s.scan(active("a"), active("b"), active("c"))
+	s.published(0, 0)
+	s.tail(20*ms, 6, Span{2, 2}, Span{4, 4}, Span{6, 6})
+	s.scan(active("b"), active("c")) // a, and with it the first fence, has ended
+	s.published(2, 2)
+	s.tail(0, 6, Span{4, 4}, Span{6, 6})
+	s.tail(5*ms, 6, Span{4, 4}, Span{6, 6})
+	s.scan(active("c")) // c came after the second fence
+	s.published(4, 4)
+}
+
+func TestMachineFarBehind(t *testing.T) {
+	s := newScript(t)
+	s.expect(readTail, 0)
+	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []Span{{1, 1_000}}, full: true})
+	s.published(1_000, 1_000)
+	s.expect(readHead, 0)
+	s.m.onHead(s.now, headRead{token: "t", last: 90_000, head: 90_000})
+	s.scan(active("a"))
+	s.expect(readTail, 5*ms)
+	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []Span{{1_001, 2_000}}, full: true})
+	s.expect(readTail, 0) // meanwhile, what is there can be read
+	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []Span{{2_002, 3_001}}, full: true})
+	s.published(2_000, 2_000)
+	s.expect(readHead, 0)
+	s.m.onHead(s.now, headRead{token: "t", last: 90_001, head: 90_001})
+	s.scan()
+	s.published(90_001, 90_001)
+	s.tail(0, 90_001)
+	s.expect(readTail, time.Second)
+}
+
+func TestMachineStaleHolder(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 3, Span{1, 1}, Span{3, 3})
+	s.scan(active("a"))
+	s.now = s.now.Add(time.Minute - ms)
+	s.tail(0, 3, Span{3, 3})
+	s.scan(active("a"))
+	s.published(1, 1)
+	if turned := s.m.takeTurned(); len(turned) > 0 {
+		t.Fatalf("stale too early: %+v", turned)
+	}
+	s.now = s.now.Add(time.Second)
+	s.tail(0, 3, Span{3, 3})
+	s.scan(active("a"))
+	s.tail(0, 5, Span{3, 3}, Span{5, 5}) // the look at what is missing, at once
+	s.published(1, 3, Span{2, 2})
+	if turned := s.m.takeTurned(); len(turned) != 1 || !turned[0].Stale || turned[0].VirtualTransaction != "a" {
+		t.Fatalf("want a to be stale: %+v", turned)
+	}
+	// It delays no other fence, but may own what is missing there.
+	s.tail(5*ms, 5, Span{5, 5})
+	s.scan(active("a"))
+	s.tail(0, 5, Span{5, 5})
+	s.published(1, 5, Span{2, 2}, Span{4, 4})
+	if turned := s.m.takeTurned(); len(turned) > 0 {
+		t.Fatalf("reported twice: %+v", turned)
+	}
+	if b := s.m.blocked(); len(b) != 1 || b[0].VirtualTransaction != "a" {
+		t.Fatalf("want a to be blocking: %+v", b)
+	}
+	s.tail(5*ms, 5)
+	s.scan()
+	s.published(5, 5)
+	if b := s.m.blocked(); len(b) > 0 {
+		t.Fatalf("nothing is blocked any more: %+v", b)
+	}
+}
+
+func TestMachineWaits(t *testing.T) {
+	s := newScript(t, func(r *rules) { r.policy = Wait })
+	s.tail(0, 2, Span{2, 2})
+	s.scan(old(active("a")))
+	for range 5 {
+		s.now = s.now.Add(time.Hour)
+		s.tail(0, 2, Span{2, 2})
+		s.scan(old(active("a")))
+		s.published(0, 0)
+	}
+	if turned := s.m.takeTurned(); len(turned) != 1 {
+		t.Fatalf("want it reported once: %+v", turned)
+	}
+	s.tail(160*ms, 2, Span{2, 2})
+	s.scan()
+	s.published(2, 2)
+}
+
+// Only at the first fence does the age of a transaction count: later, a long
+// one may just have drawn its position.
+func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan(old(active("a")))
+	s.tail(0, 2, Span{2, 2})
+	s.published(0, 2, Span{1, 1})
+	s.tail(5*ms, 4, Span{4, 4})
+	s.scan(old(active("a")), old(active("b")))
+	s.tail(5*ms, 4, Span{4, 4})
+	s.scan(old(active("a")), old(active("b")))
+	s.published(0, 2, Span{1, 1})
+}
+
+// stale makes a holder stale over positions 1 to 9, with 10 visible, and
+// leaves the machine after the look.
+func stale(t *testing.T, h sighting) *script {
+	s := newScript(t)
+	s.tail(0, 10, Span{10, 10})
+	s.scan(old(h))
+	s.tail(0, 10, Span{10, 10})
+	s.published(0, 10, Span{1, 9})
+	return s
+}
+
+func TestMachineNarrows(t *testing.T) {
+	s := stale(t, idle("a", "x"))
+	// a shows the same state after the last value 10 was read.
+	s.tail(5*ms, 15, Span{12, 15})
+	s.scan(idle("a", "x"))
+	s.published(0, 15, Span{1, 9}) // so it owns nothing above 10, and 11 is void
+	s.expect(readTail, 5*ms)
+}
+
+func TestMachineNarrowsDoubts(t *testing.T) {
+	s := stale(t, active("a"))
+	// b's and a's doubts: both may own 11.
+	s.tail(5*ms, 12, Span{12, 12})
+	s.scan(active("a"))
+	s.tail(0, 12, Span{12, 12})
+	s.published(0, 12, Span{1, 9}, Span{11, 11})
+	s.m.holders["a"].last = 7 // as if it had been read while it was idle
+	s.m.holders["a"].haveLast = true
+	s.m.holders["a"].IdleSince = "x"
+	s.tail(5*ms, 12)
+	s.scan(idle("a", "x"))
+	s.published(0, 12, Span{1, 7})
+}
+
+func TestMachineDiscardsLastValue(t *testing.T) {
+	for _, between := range []sighting{idle("a", "y"), active("a")} {
+		s := stale(t, idle("a", "x"))
+		s.tail(5*ms, 12, Span{12, 12})
+		s.scan(between) // it ran something: 11 may be its own
+		s.tail(0, 12, Span{12, 12})
+		s.published(0, 12, Span{1, 9}, Span{11, 11})
+	}
+}
+
+func TestMachineHarborLag(t *testing.T) {
+	s := newScript(t, func(r *rules) { r.harborLag = 3 })
+	s.tail(0, 4, Span{2, 4})
+	s.scan(old(active("a")))
+	s.tail(0, 4, Span{2, 4})
+	s.published(0, 1, Span{1, 1})
+	for _, pause := range []time.Duration{5, 5, 10, 20} { // nothing new: less and less
+		s.tail(pause*ms, 4, Span{2, 4})
+		s.scan(old(active("a")))
+		s.tail(0, 4, Span{2, 4})
+	}
+	s.tail(40*ms, 6, Span{2, 6})
+	s.published(0, 3, Span{1, 1})
+	s.scan()
+	s.published(6, 6) // the doubt is over, and with it the lag
+}
+
+func TestMachineRenamedHolder(t *testing.T) {
+	s := stale(t, active("3/7"))
+	s.tail(5*ms, 10)
+	s.scan(sighting{ID: "-1/700"})
+	s.published(0, 10, Span{1, 9})
+	s.tail(5*ms, 10)
+	s.scan()
+	s.published(10, 10)
+}
+
+func TestMachineForgetsUnderAnotherToken(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 5, Span{1, 5})
+	s.expect(readTail, time.Second)
+	s.m.onTail(s.now, tailRead{token: "other", last: 5, runs: []Span{{6, 6}}})
+	s.published(5, 5) // true under the old token
+	s.expect(readStart, 0)
+	s.m.onStart(s.now, startRead{})
+	s.expect(plantToken, 0)
+	s.m.onDone()
+	s.expect(readStart, 0)
+	s.m.onStart(s.now, startRead{token: "other", found: true, settled: 3, last: 5})
+	if want := (Value{Token: "other", Settled: 3, Safe: 3}); !reflect.DeepEqual(*s.m.value, want) {
+		t.Fatalf("published %+v, want %+v", *s.m.value, want)
+	}
+}
+
+func TestMachineForgetsWhenTheSequenceFalls(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 5, Span{1, 5})
+	s.expect(readTail, time.Second)
+	s.m.onTail(s.now, tailRead{token: "t", last: 4})
+	s.expect(readStart, 0)
+	s.m.onStart(s.now, startRead{token: "t", found: true, settled: 5, last: 4})
+	if a := s.m.next(s.now); a.do != placeSettled || a.last != 4 {
+		t.Fatalf("next is %+v, want the settled row to be replaced", a)
+	}
+}
+
+func TestMachineRaisesTheSettledRow(t *testing.T) {
+	s := newScript(t, func(r *rules) { r.raiseEvery = time.Second })
+	s.tail(0, 5, Span{1, 5})
+	s.now = s.now.Add(time.Second)
+	for range 2 {
+		if a := s.m.next(s.now); a.do != raiseSettled || a.settled != 5 {
+			t.Fatalf("next is %+v, want the settled row raised to 5", a)
+		}
+	}
+	s.m.onRaised(s.now, 5)
+	s.tail(0, 6, Span{6, 6})
+	s.expect(readTail, time.Second)
+	s.expect(raiseSettled, 0)
+}
+
+// A jump of the sequence is one range, whatever its length.
+func TestMachineJump(t *testing.T) {
+	const far = 1_000_000_000_000
+	s := newScript(t)
+	s.tail(0, far, Span{1, 1}, Span{far, far})
+	s.scan(old(active("a")))
+	s.tail(0, far, Span{far, far})
+	s.published(1, far, Span{2, far - 1})
+	s.tail(5*ms, far)
+	s.scan()
+	s.published(far, far)
+}
+
+// Ranges of the look's rows and what their owners may own, position by
+// position.
+func TestAttributeCutsAtReach(t *testing.T) {
+	a := &holder{last: 3, narrowed: true}
+	b := &holder{last: 6, narrowed: true}
+	gone := &holder{ended: true}
+	var got []string
+	for _, d := range attribute(Span{1, 9}, []*holder{b, gone, a}) {
+		got = append(got, fmt.Sprint(d.Span, len(d.owners)))
+	}
+	if want := []string{"{1 3} 2", "{4 6} 1"}; !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+}
