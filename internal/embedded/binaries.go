@@ -55,7 +55,7 @@ func find(ctx context.Context, who *account, from sources) (binaries, error) {
 		return bin, err
 	}
 	tried = append(tried, "download: "+err.Error())
-	return binaries{}, fmt.Errorf("no PostgreSQL server is named, and none can be started:%s\n"+
+	return binaries{}, fmt.Errorf("no PostgreSQL server is named, and none can be started%s\n"+
 		"Any of these helps: install PostgreSQL %d or later (such as: apt-get install postgresql); "+
 		"name a server that runs with -db or DATABASE_URL; let the download through", indent(strings.Join(tried, "\n")), oldest)
 }

@@ -28,7 +28,8 @@ type Config struct {
 // that Config.URL or DATABASE_URL names; one of its own from the binaries on
 // this machine (PATH, then /usr/lib/postgresql, newest first); one of its own
 // from downloaded binaries. The error says what was tried and what can be done.
-// When ctx ends during Start, nothing is left running.
+// When ctx ends during Start, nothing is left running, save a download that has
+// begun: it goes on and fills the cache.
 //
 // The caller must Stop the server. If the process dies before it does, the
 // server ends with it, and a later Start removes the files.

@@ -3,7 +3,6 @@ package embedded
 import (
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,7 +11,8 @@ import (
 )
 
 func TestNamedServer(t *testing.T) {
-	there := own(t, nil)
+	t.Setenv("DATABASE_URL", "postgres://"+closedPort(t))
+	there := own(t, nil) // is not the one that is named
 	for name, start := range map[string]func() (*Server, error){
 		"DATABASE_URL": func() (*Server, error) {
 			t.Setenv("DATABASE_URL", there.URL("template1"))
@@ -44,32 +44,11 @@ func TestNamedServer(t *testing.T) {
 		}
 	}
 	query(t, there.URL(""), `SELECT 'still there'`)
+	noSecretsInErrors(t, there)
 }
 
-func TestOwnIsNotTheNamedOne(t *testing.T) {
-	t.Setenv("DATABASE_URL", "postgres://"+closedPort(t))
-	s, err := Start(t.Context(), Config{Own: true, URL: os.Getenv("DATABASE_URL")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// closedPort is a loopback address where nobody listens.
-func closedPort(t *testing.T) string {
+func noSecretsInErrors(t *testing.T, there *Server) {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-func TestNoSecretsInErrors(t *testing.T) {
-	there := own(t, nil)
 	host := strings.SplitAfter(there.URL(""), "@")[1]
 	for _, bad := range []string{
 		"postgres://postgres:sEcret@" + host, // the wrong password
@@ -87,6 +66,17 @@ func TestNoSecretsInErrors(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
+}
+
+// closedPort is a loopback address where nobody listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // Only the database of a connection string changes, whatever it is called.

@@ -2,8 +2,11 @@ package embedded
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -63,10 +66,81 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// A server that has outlived its owner is ended by the sweep, but not what else
+// happens to run in its directory.
+func TestSweepEndsServer(t *testing.T) {
+	path := filepath.Join(reachableDir(t), "pgfrontier-1-dead")
+	data := filepath.Join(path, "data")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, lockName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	endServer, endShell := idle(t, "postgres", data), idle(t, "shell", data)
+	sweep(filepath.Dir(path))
+	if exists(path) {
+		t.Error("the directory is still there")
+	}
+	if err := endServer(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		t.Errorf("the server was not killed: %v", err)
+	}
+	if err := endShell(); err != nil {
+		t.Errorf("the shell did not live on: %v", err)
+	}
+}
+
+// idle starts a process that does nothing until it is told to end, which
+// returns how it ended.
+func idle(t *testing.T, name, dir string) (end func() error) {
+	t.Helper()
+	cmd := exec.Command(executable(t, name))
+	cmd.Env = append(os.Environ(), roleVariable+"=idler")
+	cmd.Dir = dir
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceValue(func() error {
+		stdin.Close()
+		return cmd.Wait()
+	})
+	t.Cleanup(func() { _ = end() })
+	return end
+}
+
+// A lock on a file that a sweep has removed meanwhile is worth nothing.
+func TestLockOfRemovedFile(t *testing.T) {
+	path := filepath.Join(reachableDir(t), lockName)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := lockHeld(f); err != nil {
+		t.Errorf("the file is there: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := lockHeld(f); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file was removed: %v", err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := lockHeld(f); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another file has its name: %v", err)
+	}
+}
+
 // However sweeps and new homes meet, a home that its owner has got stays until
 // its owner removes it.
 func TestSweepAgainstNewHomes(t *testing.T) {
-	const owners, sweepers, rounds = 4, 3, 300
+	const owners, sweepers, rounds = 3, 2, 50
 	stop := make(chan struct{})
 	var making, sweeping sync.WaitGroup
 	for range sweepers {

@@ -18,18 +18,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The test binary started with this in its environment owns a server until its
-// standard input ends.
-const ownerVariable = "EMBEDDED_TEST_OWNER"
+// The test binary started with this in its environment is something else until
+// its standard input ends: the owner of a server, or a process that does nothing.
+const roleVariable = "EMBEDDED_TEST_ROLE"
 
 // TestMain gives the tests a directory for temporary files of their own, which
 // must be empty in the end.
 func TestMain(m *testing.M) {
-	if os.Getenv(ownerVariable) != "" {
+	switch os.Getenv(roleVariable) {
+	case "owner":
 		if err := ownServer(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		os.Exit(0)
+	case "idler":
+		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}
 	tmp, err := os.MkdirTemp("", "embedded-test-")
@@ -125,12 +129,12 @@ type owner struct {
 // begin starts an owner, as another user if who is not nil.
 func begin(t *testing.T, who *account) *owner {
 	t.Helper()
-	program, home := executable(t), reachableDir(t)
+	program, home := executable(t, "owner"), reachableDir(t)
 	if err := who.give(home); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), ownerVariable+"=1", "HOME="+home)
+	cmd.Env = append(os.Environ(), roleVariable+"=owner", "HOME="+home)
 	cmd.Dir = home
 	cmd.Stderr = os.Stderr
 	if who != nil {
@@ -185,8 +189,8 @@ func (o *owner) kill(t *testing.T) {
 	_ = o.cmd.Wait() // killed
 }
 
-// executable is this program where other users can run it.
-func executable(t *testing.T) string {
+// executable is this program, called name, where other users can run it.
+func executable(t *testing.T, name string) string {
 	t.Helper()
 	path, err := os.Executable()
 	if err != nil {
@@ -196,7 +200,7 @@ func executable(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied := filepath.Join(reachableDir(t), "owner")
+	copied := filepath.Join(reachableDir(t), name)
 	if err := os.WriteFile(copied, program, 0o755); err != nil {
 		t.Fatal(err)
 	}

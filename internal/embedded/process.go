@@ -16,9 +16,12 @@ import (
 	"time"
 )
 
-// patience bounds the wait for processes that must end. They take
-// milliseconds; more means that one hangs in the kernel.
-const patience = 10 * time.Second
+// Bounds of the wait for processes that were told to end. They take
+// milliseconds, or a little longer on a busy machine.
+const (
+	grace    = 5 * time.Second  // for one that may not have heard, as it was stopped
+	patience = 30 * time.Second // for one that was killed
+)
 
 // account is the user that the server runs as. nil: the current one.
 type account struct{ uid, gid uint32 }
@@ -159,7 +162,7 @@ func (p *process) abort() error {
 		select {
 		case <-p.done:
 			return nil
-		case <-time.After(time.Second):
+		case <-time.After(grace):
 		}
 	}
 	return errors.Join(err, p.kill())

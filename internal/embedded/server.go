@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	mathrand "math/rand/v2"
 	"net"
@@ -110,7 +111,7 @@ func launch(ctx context.Context, bin binaries, who *account, extra map[string]st
 		err = s.startOnSomePort(ctx, freePort)
 	}
 	if err != nil {
-		return nil, errors.Join(err, killAll(h.data(), 0), h.remove())
+		return nil, errors.Join(err, h.remove())
 	}
 	return s, nil
 }
@@ -132,6 +133,9 @@ func (s *Server) initdb(ctx context.Context) error {
 	}
 	out, err := run(ctx, s.who, s.home.data(), s.bin.program("initdb"), "-D", s.home.data(), "-U", "postgres",
 		"--pwfile="+password, "--auth=scram-sha-256", "--no-sync", "--locale=C", "--encoding=UTF8")
+	if errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w (the server runs as another user than root, who must be able to enter %s: set TMPDIR)", err, s.home.path)
+	}
 	if err != nil {
 		return fmt.Errorf("embedded: initdb from %s: %w%s", s.bin.dir, err, indent(out))
 	}

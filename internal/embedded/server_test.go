@@ -37,6 +37,7 @@ func TestStartStop(t *testing.T) {
 	if !strings.Contains(s.Log(), "ready to accept connections") {
 		t.Errorf("Log has no word of the start:\n%s", s.Log())
 	}
+	passwordIsNeeded(t, s)
 	for range 2 {
 		if err := s.Stop(t.Context()); err != nil {
 			t.Fatal(err)
@@ -50,6 +51,30 @@ func TestStartStop(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "stopped") {
 			t.Errorf("%s after Stop: %v", name, err)
 		}
+	}
+}
+
+// The server is a superuser's door into this account: nobody else on the
+// machine may come in.
+func passwordIsNeeded(t *testing.T, s *Server) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(s.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wrong := range []string{"", "postgres", cfg.Password + "x"} {
+		cfg.Password = wrong
+		conn, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err == nil {
+			conn.Close(t.Context())
+			t.Errorf("password %q opened the server", wrong)
+		}
+	}
+	if info, err := os.Stat(s.home.data()); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the data directory has mode %v (%v)", info.Mode(), err)
+	}
+	if strings.Contains(s.Log(), s.password) || strings.Contains(s.Source(), s.password) {
+		t.Error("the password is in the log")
 	}
 }
 
@@ -80,30 +105,6 @@ func noSegment(t *testing.T, pid int) {
 	}
 }
 
-// The server is a superuser's door into this account: nobody else on the
-// machine may come in.
-func TestPasswordIsNeeded(t *testing.T) {
-	s := own(t, nil)
-	cfg, err := pgx.ParseConfig(s.URL(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, wrong := range []string{"", "postgres", cfg.Password + "x"} {
-		cfg.Password = wrong
-		conn, err := pgx.ConnectConfig(t.Context(), cfg)
-		if err == nil {
-			conn.Close(t.Context())
-			t.Errorf("password %q opened the server", wrong)
-		}
-	}
-	if info, err := os.Stat(s.home.data()); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the data directory has mode %v (%v)", info.Mode(), err)
-	}
-	if strings.Contains(s.Log(), s.password) || strings.Contains(s.Source(), s.password) {
-		t.Error("the password is in the log")
-	}
-}
-
 func TestStopConcurrently(t *testing.T) {
 	s := own(t, nil)
 	var wg sync.WaitGroup
@@ -130,16 +131,21 @@ func TestStopWhenContextEnds(t *testing.T) {
 	gone(t, s)
 }
 
-// stoppedSession leaves a session whose backend is deaf to every signal but
-// SIGKILL.
-func stoppedSession(t *testing.T, url string) {
+// session leaves a session open until the test ends, and returns its pid.
+func session(t *testing.T, url string) int {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close(context.Background()) })
-	if err := syscall.Kill(int(conn.PgConn().PID()), syscall.SIGSTOP); err != nil {
+	return int(conn.PgConn().PID())
+}
+
+// stoppedSession is one whose backend is deaf to every signal but SIGKILL.
+func stoppedSession(t *testing.T, url string) {
+	t.Helper()
+	if err := syscall.Kill(session(t, url), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -164,6 +170,9 @@ func TestKillAndRestart(t *testing.T) {
 		"nothing":         func() error { return nil },
 	} {
 		before := s.PID()
+		if strings.HasPrefix(name, "Kill") {
+			stoppedSession(t, url)
+		}
 		if err := end(); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -186,6 +195,14 @@ func TestKillAndRestart(t *testing.T) {
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Restart(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Restart: %v, want the context's error", err)
+	}
+	if left := processesIn(s.home.path); len(left) > 0 {
+		t.Errorf("Restart failed, but processes %v live", left)
+	}
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -196,6 +213,19 @@ func TestStartFailsOnBadSetting(t *testing.T) {
 	_, err := Start(t.Context(), Config{Own: true, Settings: map[string]string{"no_such_setting": "1"}})
 	if err == nil || !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
 		t.Fatalf("the error does not tell why: %v", err)
+	}
+	nothingLeft(t)
+}
+
+// As root, the server runs as a user who cannot get everywhere.
+func TestUnreachableDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // the server runs as the one who made the directory
+	}
+	t.Setenv("TMPDIR", t.TempDir()) // below a directory with mode 0700
+	_, err := Start(t.Context(), Config{Own: true})
+	if err == nil || !strings.Contains(err.Error(), "permission denied") || !strings.Contains(err.Error(), "set TMPDIR") {
+		t.Errorf("the error does not tell what to do: %v", err)
 	}
 	nothingLeft(t)
 }
@@ -259,28 +289,26 @@ func nothingLeft(t *testing.T) {
 
 // The port is taken between the look and the start.
 func TestPortIsTaken(t *testing.T) {
-	first := own(t, nil)
+	s := own(t, nil)
+	if err := s.process.Load().shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	ports := []int{first.port, taken.Addr().(*net.TCPAddr).Port}
-	second := own(t, nil)
-	if err := second.process.Load().shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	asked := 0
-	err = second.startOnSomePort(t.Context(), func() (int, error) {
-		if asked++; asked <= len(ports) {
-			return ports[asked-1], nil
+	err = s.startOnSomePort(t.Context(), func() (int, error) {
+		if asked++; asked <= 2 {
+			return taken.Addr().(*net.TCPAddr).Port, nil
 		}
 		return freePort()
 	})
-	if err != nil || asked <= len(ports) {
-		t.Fatalf("after %d ports: %v", asked, err)
+	if err != nil || asked != 3 {
+		t.Fatalf("after %d ports, want 3: %v", asked, err)
 	}
-	if got, want := query(t, second.URL(""), `SHOW port`), strconv.Itoa(second.port); got != want {
+	if got, want := query(t, s.URL(""), `SHOW port`), strconv.Itoa(s.port); got != want {
 		t.Errorf("the server listens on %s, the URL says %s", got, want)
 	}
 }
@@ -309,7 +337,7 @@ func TestOrdinaryUser(t *testing.T) {
 
 // Processes that start servers at the same time do not disturb each other.
 func TestParallelProcesses(t *testing.T) {
-	owners := []*owner{begin(t, nil), begin(t, nil), begin(t, nil)}
+	owners := []*owner{begin(t, nil), begin(t, nil)}
 	urls := map[string]bool{}
 	for _, o := range owners {
 		o.wait(t)
@@ -330,15 +358,10 @@ func TestParallelProcesses(t *testing.T) {
 // The server of an owner that is killed ends with it, and the next Start
 // removes the files, but not those of an owner who lives.
 func TestOwnerKilled(t *testing.T) {
-	living := begin(t, nil)
+	living, killed := begin(t, nil), begin(t, nil)
 	living.wait(t)
-	killed := begin(t, nil)
 	killed.wait(t)
-	conn, err := pgx.Connect(t.Context(), killed.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
+	session(t, killed.URL)
 	killed.kill(t)
 	eventually(t, "the end of the server whose owner was killed", func() bool {
 		return len(processesIn(killed.Home)) == 0
@@ -353,28 +376,6 @@ func TestOwnerKilled(t *testing.T) {
 	}
 	query(t, living.URL, `SELECT 'answered'`)
 	living.finish(t)
-}
-
-// What outlives its owner nevertheless, the next Start ends: here a backend
-// that was stopped when its postmaster was killed.
-func TestOwnerKilledBackendLives(t *testing.T) {
-	killed := begin(t, nil)
-	killed.wait(t)
-	stoppedSession(t, killed.URL)
-	if err := syscall.Kill(killed.PID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	killed.kill(t)
-	eventually(t, "the end of all but the stopped backend", func() bool {
-		return len(processesIn(killed.Home)) <= 1
-	})
-	if len(processesIn(killed.Home)) != 1 {
-		t.Fatal("the test is wrong: the backend ended by itself")
-	}
-	own(t, nil)
-	if left := processesIn(killed.Home); exists(killed.Home) || len(left) > 0 {
-		t.Errorf("left: directory %v, processes %v", exists(killed.Home), left)
-	}
 }
 
 func TestSaysReady(t *testing.T) {
