@@ -37,15 +37,9 @@ type mark struct {
 	Gap     int64      `json:"gap"` // lowest and highest position
 	End     int64      `json:"end"`
 	Missing int64      `json:"missing"` // how many between them, both included
-	State   string     `json:"state"`
+	State   SkipState  `json:"state"`
 	Seen    *time.Time `json:"seen,omitempty"` // nil: now
 }
-
-const (
-	stateVoid = "void" // proven never to appear
-	stateOpen = "open" // in doubt when passed
-	stateLate = "late" // appeared after it was passed, and was delivered
-)
 
 // advance is what a batch does to its consumer's progress.
 type advance struct {
@@ -62,7 +56,7 @@ type checkpoints struct {
 	worker      uuid.UUID
 	idleTimeout string // of the server for a batch's transaction
 
-	load, revisions, place, guard, guardAndAudit string // SQL
+	load, revisions, place, clean, guard, guardAndAudit string // SQL
 }
 
 func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration) checkpoints {
@@ -87,7 +81,7 @@ SELECT revision, set_config('idle_in_transaction_session_timeout', $6::text, tru
 	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 		skip_to_position, highest_visible_position, first_seen_at, closed_at)
 	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $7::bigint,
-		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> '` + stateOpen + `' THEN clock_timestamp() END
+		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
 	FROM guard, jsonb_to_recordset($8::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
 )`
 	return checkpoints{
@@ -96,11 +90,16 @@ SELECT revision, set_config('idle_in_transaction_session_timeout', $6::text, tru
 		load: `
 SELECT last_position, revision, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
-	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = '` + stateOpen + `'), '[]')::text
+	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 		revisions: `
 SELECT consumer_name, revision FROM ` + t.checkpoints.SQL() + `
 WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`,
+		clean: `
+DELETE FROM ` + t.gapSkips.SQL() + ` WHERE id IN (
+	SELECT id FROM ` + t.gapSkips.SQL() + `
+	WHERE state <> 'open' AND closed_at < clock_timestamp() - make_interval(secs => $1::numeric / 1000)
+	ORDER BY closed_at LIMIT $2::bigint)`,
 		place: `
 INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) VALUES ($1::text, $2::bigint)
 ON CONFLICT (consumer_name) DO NOTHING`,

@@ -51,6 +51,9 @@ func (c Config) Validate() error {
 	check(inRange("WithStaleGapHarborLag", c.StaleGapHarborLag, 0, 1_000_000))
 	check(oneOf("WithGapPolicy", c.GapPolicy, GapSkipStale, GapWait))
 	check(inRange("WithMaxOpenRanges", c.MaxOpenRanges, 1, 1_000_000))
+	if c.GapSkipRetention != 0 {
+		check(inRange("WithGapSkipRetention", c.GapSkipRetention, 100*time.Millisecond, 3650*day))
+	}
 	_, err := c.tables()
 	check(err)
 	return errors.Join(all...)
@@ -99,6 +102,7 @@ func (c Config) String() string {
 	line("WithStaleGapHarborLag", c.StaleGapHarborLag)
 	line("WithGapPolicy", c.GapPolicy)
 	line("WithMaxOpenRanges", c.MaxOpenRanges)
+	line("WithGapSkipRetention", c.GapSkipRetention)
 	line("WithWorkerNodesTable", c.WorkerNodesTable)
 	line("WithConsumerAssignmentsTable", c.ConsumerAssignmentsTable)
 	line("WithConsumerCheckpointsTable", c.ConsumerCheckpointsTable)
@@ -160,6 +164,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables) frontier.Config {
 		StaleAfter: c.StaleGapThreshold,
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
+		OnStale:    c.Observer.FrontierBlocked,
 		Logger:     c.Logger,
 	}
 	if c.GapPolicy == GapWait {

@@ -29,6 +29,7 @@ func TestValidateNamesOptionValueAndRange(t *testing.T) {
 		"stale":           {WithStaleGapThreshold(0), []string{"WithStaleGapThreshold", "0s"}},
 		"harbor":          {WithStaleGapHarborLag(-1), []string{"WithStaleGapHarborLag", "-1"}},
 		"gap policy":      {WithGapPolicy("hope"), []string{"WithGapPolicy", `"hope"`}},
+		"retention":       {WithGapSkipRetention(time.Millisecond), []string{"WithGapSkipRetention", "1ms", "100ms to"}},
 		"open ranges":     {WithMaxOpenRanges(0), []string{"WithMaxOpenRanges", "0"}},
 		"hostile table":   {WithWorkerNodesTable("x; drop table y"), []string{"WithWorkerNodesTable", "x; drop table y"}},
 		"empty table":     {WithConsumerGapSkipsTable(""), []string{"WithConsumerGapSkipsTable", "empty"}},

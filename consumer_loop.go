@@ -175,6 +175,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	c.attempt, c.failures, c.conflicts, c.disturbed = 1, 0, 0, 0
 	c.unit.nudge.revision.Store(r.revision)
 	c.status.advanced(a.to, len(p.events))
+	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
 	if a.movesOpen() {
 		c.forget() // the open ranges have numbers that we do not know
 	}

@@ -36,15 +36,15 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 		void = p.void
 	}
 	if void.Count > 0 {
-		a.marks = append(a.marks, mark{Gap: void.First, End: void.Last, Missing: void.Count, State: stateVoid})
+		a.marks = append(a.marks, mark{Gap: void.First, End: void.Last, Missing: void.Count, State: SkipVoid})
 	}
-	a.mark(stateOpen, crossing.Opened, nil)
+	a.mark(SkipOpen, crossing.Opened, nil)
 	for _, closed := range crossing.Closed {
 		o := open[closed.Index]
 		a.gone = append(a.gone, o.ID)
-		a.mark(stateLate, closed.Late, &o)
-		a.mark(stateVoid, closed.Void, &o)
-		a.mark(stateOpen, closed.Remains, &o)
+		a.mark(SkipLate, closed.Late, &o)
+		a.mark(SkipVoid, closed.Void, &o)
+		a.mark(SkipOpen, closed.Remains, &o)
 	}
 	return a, blocked
 }
@@ -66,7 +66,7 @@ func (p *page) endAt(through int64) {
 	}
 }
 
-func (a *advance) mark(state string, spans []frontier.Span, from *openRange) {
+func (a *advance) mark(state SkipState, spans []frontier.Span, from *openRange) {
 	for _, s := range spans {
 		m := mark{Gap: s.First, End: s.Last, Missing: s.Count(), State: state}
 		if from != nil {
@@ -82,7 +82,7 @@ func (a *advance) movesOpen() bool {
 		return true
 	}
 	for _, m := range a.marks {
-		if m.State == stateOpen {
+		if m.State == SkipOpen {
 			return true
 		}
 	}

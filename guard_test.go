@@ -92,7 +92,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 					a.token = test.token
 				}
 				if audited {
-					a.marks = []mark{{Gap: 11, End: 12, Missing: 2, State: stateVoid}}
+					a.marks = []mark{{Gap: 11, End: 12, Missing: 2, State: SkipVoid}}
 				}
 				tx := g.begin(t)
 				revision, ok, err := g.c.Guard(t.Context(), tx, "c", from, a)
@@ -210,16 +210,16 @@ func TestLoadAndReplaceOpenRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	commit(g.load(t), advance{to: 30, marks: []mark{{Gap: 11, End: 15, Missing: 5, State: stateOpen}, {Gap: 20, End: 20, Missing: 1, State: stateOpen}}})
+	commit(g.load(t), advance{to: 30, marks: []mark{{Gap: 11, End: 15, Missing: 5, State: SkipOpen}, {Gap: 20, End: 20, Missing: 1, State: SkipOpen}}})
 	p := g.load(t)
 	if len(p.open) != 2 || p.open[0].First != 11 || p.open[0].Last != 15 || p.open[1].First != 20 {
 		t.Fatalf("open ranges %+v", p.open)
 	}
 	seen := p.open[0].Seen
 	commit(p, advance{to: 30, gone: []int64{p.open[0].ID}, marks: []mark{
-		{Gap: 11, End: 12, Missing: 2, State: stateOpen, Seen: &seen},
-		{Gap: 13, End: 13, Missing: 1, State: stateLate, Seen: &seen},
-		{Gap: 14, End: 15, Missing: 2, State: stateVoid, Seen: &seen},
+		{Gap: 11, End: 12, Missing: 2, State: SkipOpen, Seen: &seen},
+		{Gap: 13, End: 13, Missing: 1, State: SkipLate, Seen: &seen},
+		{Gap: 14, End: 15, Missing: 2, State: SkipVoid, Seen: &seen},
 	}})
 	p = g.load(t)
 	if len(p.open) != 2 || p.open[0].Last != 12 || !p.open[0].Seen.Equal(seen) || p.open[1].First != 20 {

@@ -50,13 +50,24 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			rollsBack := beginAppend(t, d.DB, "Order", "3", 1)  // 5
 			commitsToo := beginAppend(t, d.DB, "Order", "4", 2) // 6, 7
 			appendN(t, d.DB, "Order", "1", 1)                   // 8
-			opts := []worker.Option{worker.WithStaleGapThreshold(stale), worker.WithMaxConsecutiveFailures(1)}
+			seen := map[worker.SkipState]int64{}
+			blocked := 0
+			opts := []worker.Option{worker.WithStaleGapThreshold(stale), worker.WithMaxConsecutiveFailures(1), worker.WithObserver(worker.Observer{
+				FrontierBlocked: func(worker.BlockingTransaction) { mu.Lock(); defer mu.Unlock(); blocked++ },
+				Skipped: func(s worker.Skip) {
+					mu.Lock()
+					defer mu.Unlock()
+					if s.Consumer == "all" {
+						seen[s.State] += s.Missing
+					}
+				},
+			})}
 			w := worker.New(d.DB, log, []consumer.Consumer{all, orders}, append(quick(), opts...)...)
-			runWorker(t, w)
+			r := runWorker(t, w)
 			awaitHandled(t, d.DB, "all", 1, 4, 8)
 			awaitHandled(t, d.DB, "orders", 1, 4, 8)
-			if blocked := w.Status().Blocked; len(blocked) != 3 {
-				t.Errorf("Status shows %d transactions that stay open, want 3: %+v", len(blocked), blocked)
+			if open := w.Status().Blocked; len(open) != 3 {
+				t.Errorf("Status shows %d transactions that stay open, want 3: %+v", len(open), open)
 			}
 			if err := commitsToo.Commit(); err != nil {
 				t.Fatal(err)
@@ -73,8 +84,18 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			await(t, "nothing to be in doubt any more", func() bool { return len(audit(t, d.DB, "open")) == 0 && checkpoint(t, d.DB, "orders") == 9 })
 			// 9 may come before or after the late ones; each comes once.
 			await(t, "all events to be handled", func() bool { return len(handled(t, d.DB, "all")) == 8 && len(handled(t, d.DB, "orders")) == 6 })
+			w.Stop() // and wait, so that the observer has been told everything
+			if err := r.result(t); err != nil {
+				t.Fatal(err)
+			}
 			mu.Lock()
 			defer mu.Unlock()
+			if blocked != 3 {
+				t.Errorf("the observer was told of %d transactions that stay open, want 3", blocked)
+			}
+			if seen[worker.SkipLate] != 4 || seen[worker.SkipVoid] != 1 || seen[worker.SkipOpen] < 5 {
+				t.Errorf("the observer was told of %v skipped positions, want 4 late, 1 void, and all 5 open before", seen)
+			}
 			for p, want := range map[int64]bool{1: false, 2: true, 3: true, 4: false, 6: true, 7: true, 8: false, 9: false} {
 				if late[p] != want {
 					t.Errorf("position %d: late is %v, want %v", p, late[p], want)
@@ -212,4 +233,24 @@ func TestGapWaitKeepsGlobalOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, "all", 1, 2)
+}
+
+func TestRetentionDeletesClosedAuditRowsOnly(t *testing.T) {
+	d := newLog(t)
+	old := `clock_timestamp() - interval '1 day'`
+	for _, row := range []string{
+		`('old void', 'void', ` + old + `)`, `('old late', 'late', ` + old + `)`, `('old open', 'open', NULL::timestamptz)`,
+		`('new void', 'void', clock_timestamp() + interval '1 hour')`, `('of an older version', 'void', NULL::timestamptz)`,
+	} {
+		d.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, state, closed_at, worker_id, gap_position, gap_end, missing, skip_to_position, highest_visible_position, first_seen_at)
+			SELECT v.*, gen_random_uuid(), 1, 1, 1, 1, 1, clock_timestamp() FROM (VALUES `+row+`) AS v (consumer_name, state, closed_at)`)
+	}
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithGapSkipRetention(time.Second))
+	left := func() (names string) {
+		if err := d.DB.QueryRow(`SELECT string_agg(consumer_name, ', ' ORDER BY id) FROM consumer_gap_skips`).Scan(&names); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	await(t, "the old closed rows to be deleted", func() bool { return left() == "old open, new void, of an older version" })
 }

@@ -67,7 +67,10 @@ type Config struct {
 	GapPolicy         GapPolicy     // default GapSkipStale
 	MaxOpenRanges     int           // ranges of positions in doubt a consumer may have passed, 1 to 1,000,000; default 10,000
 
-	Logger store.Logger // default store.NoOpLogger{}
+	GapSkipRetention time.Duration // how long closed rows of the audit are kept, 100ms to 10 years; default 0: for ever
+
+	Logger   store.Logger // default store.NoOpLogger{}
+	Observer Observer     // default: none
 
 	WorkerNodesTable         string // default "worker_nodes"
 	ConsumerAssignmentsTable string // default "consumer_assignments"
@@ -188,6 +191,15 @@ func WithGapPolicy(p GapPolicy) Option { return func(c *Config) { c.GapPolicy = 
 // WithMaxOpenRanges bounds how many ranges of positions in doubt a consumer
 // may have passed; at the bound it waits.
 func WithMaxOpenRanges(n int) Option { return func(c *Config) { c.MaxOpenRanges = n } }
+
+// WithGapSkipRetention sets how long the audit keeps rows of positions that
+// are void or were delivered late. Open ones are always kept.
+func WithGapSkipRetention(d time.Duration) Option {
+	return func(c *Config) { c.GapSkipRetention = d }
+}
+
+// WithObserver sets who is told what happens.
+func WithObserver(o Observer) Option { return func(c *Config) { c.Observer = o } }
 
 // WithLogger sets where the worker logs to; nil is store.NoOpLogger{}.
 func WithLogger(l store.Logger) Option { return func(c *Config) { c.Logger = l } }

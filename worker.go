@@ -121,6 +121,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	background.run(func() error { return w.coord.Run(running) })
 	background.run(func() error { w.placeAtHead(running); return nil })
 	background.run(func() error { w.watchProgress(running); return nil })
+	background.run(func() error { w.retain(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		background.run(func() error {
 			return frontier.Listen(running, w.cfg.NotifyConnectionString, w.cfg.NotifyChannel, w.frontier.Wake, w.cfg.Logger)

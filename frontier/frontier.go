@@ -57,6 +57,7 @@ type Config struct {
 	HarborLag int64
 	Interval  time.Duration // between two looks while nothing happens
 	Logger    store.Logger  // nil: nothing is logged
+	OnStale   func(Holder)  // called once for each transaction that becomes stale; may be nil
 }
 
 // Frontier keeps a Value up to date while it runs.

@@ -75,7 +75,7 @@ func workerTables(n names) []table {
 				"ADD COLUMN IF NOT EXISTS closed_at TIMESTAMPTZ",
 				"ALTER COLUMN created_at SET DEFAULT clock_timestamp()",
 			},
-			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "consumer_name, id"}},
+			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "closed_at", where: "state <> 'open'"}, {on: "consumer_name, id"}},
 		},
 		{
 			Table: n.leader, comment: "the lease of the leader, where no session lock can be used",
