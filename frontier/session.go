@@ -157,6 +157,9 @@ func (s *Session) report(ctx context.Context, a action) {
 		s.f.blocked.Store(&blocked)
 	}
 	for _, h := range s.machine.takeTurned() {
+		if s.f.cfg.OnStale != nil {
+			s.f.cfg.OnStale(h)
+		}
 		s.f.cfg.Logger.Info(ctx, "a transaction holds back the events behind its positions",
 			"virtualtransaction", h.VirtualTransaction, "pid", h.PID, "gid", h.GID, "application_name", h.ApplicationName,
 			"state", h.State, "age", h.Age, "remedy", h.Remedy())
