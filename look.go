@@ -20,6 +20,10 @@ type page struct {
 	full bool // there is probably more
 }
 
+// scopedStretch is how many positions a scoped consumer crosses in one step at
+// most: a fraction of a second's counting.
+const scopedStretch = 1 << 20
+
 // lookAround reads what is new for the consumer, and which of its open
 // positions have appeared. v was published before: that is what gives a
 // missing position its meaning.
@@ -54,8 +58,10 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	if !ok || len(c.unit.types) == 0 || watching {
 		return c.lookAtAll(ctx, q, after, v.Safe, limit)
 	}
+	// The database counts every position of the stretch, so it is bounded, to
+	// keep the statement short.
+	upTo := min(v.Safe, after+scopedStretch)
 	// In SQL only a sum of what is missing is found, so not into doubts.
-	upTo := v.Safe
 	if doubts := v.InDoubt(after, upTo); len(doubts) > 0 {
 		if upTo = doubts[0].First - 1; upTo <= after {
 			return c.lookAtAll(ctx, q, after, v.Safe, limit)

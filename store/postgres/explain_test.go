@@ -82,6 +82,8 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 		{"scoped, all types", s.scoped, `(1000, 100000, '{hot,rare,other}', 100)`, 300 + 100 + 101, true},
 		{"scoped, no such type", s.scoped, `(501, 1499, '{none}', 100)`, 998, true},
 		{"scoped, no such type, far", s.scoped, `(0, 100000, '{none}', 100)`, 3 * 100_000, false},
+		{"two ranges far apart", s.ranges, `('[{"First": 10, "Last": 12}, {"First": 90000, "Last": 90004}]', 100)`, 8, false},
+		{"a wide range", s.ranges, `('[{"First": 10, "Last": 90000}]', 100)`, 100, false},
 		{"scoped, at the head", s.scoped, `(99990, 100000, '{hot}', 100)`, 5 + 5 + 10, true},
 	}
 	for _, knowledge := range []string{``, `ANALYZE events`, `VACUUM (ANALYZE) events`} {
