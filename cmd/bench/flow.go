@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// latency measures single appends far enough apart not to meet.
+func latency(ctx context.Context, l *lab) (rows []row, err error) {
+	for _, d := range []dispatcher{notify, poll} {
+		lags, counted, err := l.singles(ctx, d)
+		if err != nil {
+			return rows, fmt.Errorf("%s: %w", d.name, err)
+		}
+		x := row{part: d.name, measured: fmt.Sprintf("%v of %d", lags, len(lags)), counted: counted}
+		if d.latency == 0 {
+			x.goal, x.reached = "p50 <= 1 ms, p99 <= 3 ms", lags.p50() <= time.Millisecond && lags.p99() <= 3*time.Millisecond
+		} else {
+			x.goal, x.reached = "p99 <= DispatcherInterval + 3 ms", lags.p99() <= d.latency+3*time.Millisecond
+		}
+		rows = append(rows, x)
+	}
+	return rows, nil
+}
+
+func (l *lab) singles(ctx context.Context, d dispatcher) (lags durations, counted int, err error) {
+	err = l.onSite(ctx, func(s *site) error {
+		j, r := newJournal(s, d.channel), newRecorder("latency")
+		err := s.work(ctx, 1, asConsumers([]*recorder{r}), d.options(s), func(ctx context.Context) error {
+			if err := warmUp(ctx, j, r); err != nil {
+				return err
+			}
+			began := time.Now()
+			for range l.size.appends {
+				// 20 ms on average, and in no step with the dispatcher.
+				if err := pause(ctx, 10*time.Millisecond+rand.N(20*time.Millisecond)); err != nil {
+					return err
+				}
+				if err := j.append(ctx, true); err != nil {
+					return err
+				}
+			}
+			err := j.settle(ctx, r)
+			lags = j.lags(r, began, time.Now())
+			return err
+		})
+		if err == nil {
+			counted, err = j.audit(ctx, r)
+		}
+		return err
+	})
+	return lags, counted, err
+}
+
+// behind is how many events follow the append that rolls back.
+const behind = 20
+
+// rollback measures what a rolled-back append costs the events behind it.
+func rollback(ctx context.Context, l *lab) (rows []row, err error) {
+	for _, x := range []struct {
+		part string
+		dispatcher
+		gap  bool
+		goal string
+		most time.Duration
+	}{
+		{"notify", notify, true, "p99 <= 20 ms", 20 * time.Millisecond},
+		{"notify, without the append that rolls back", notify, false, "", 0},
+		{"poll", poll, true, "p99 <= DispatcherInterval + 20 ms", poll.latency + 20*time.Millisecond},
+	} {
+		took, counted, err := l.rounds(ctx, x.dispatcher, x.gap)
+		if err != nil {
+			return rows, fmt.Errorf("%s: %w", x.part, err)
+		}
+		rows = append(rows, row{
+			part: x.part, measured: fmt.Sprintf("%v of %d", took, len(took)),
+			goal: x.goal, reached: took.p99() <= x.most, counted: counted,
+		})
+	}
+	return rows, nil
+}
+
+func (l *lab) rounds(ctx context.Context, d dispatcher, gap bool) (took durations, counted int, err error) {
+	err = l.onSite(ctx, func(s *site) error {
+		j, r := newJournal(s, d.channel), newRecorder("rollback")
+		err := s.work(ctx, 1, asConsumers([]*recorder{r}), d.options(s), func(ctx context.Context) error {
+			if err := warmUp(ctx, j, r); err != nil {
+				return err
+			}
+			for range l.size.rounds {
+				if err := pause(ctx, rand.N(d.latency+10*time.Millisecond)); err != nil {
+					return err
+				}
+				t, err := round(ctx, j, r, gap)
+				if err != nil {
+					return err
+				}
+				took = append(took, t)
+			}
+			return nil
+		})
+		if err == nil {
+			counted, err = j.audit(ctx, r)
+		}
+		return err
+	})
+	return took, counted, err
+}
+
+func round(ctx context.Context, j *journal, r *recorder, gap bool) (time.Duration, error) {
+	if gap {
+		if err := j.append(ctx, false); err != nil {
+			return 0, err
+		}
+	}
+	for range behind {
+		if err := j.append(ctx, true); err != nil {
+			return 0, err
+		}
+	}
+	if err := j.settle(ctx, r); err != nil {
+		return 0, err
+	}
+	last, committed := j.head()
+	return max(r.handled(last).Sub(committed), 0), nil
+}
+
+const writers = 20
+
+// load measures the lag while writers do all they can.
+func load(ctx context.Context, l *lab) (rows []row, err error) {
+	for _, d := range []dispatcher{notify, poll} {
+		var lags durations
+		var counted, rolledBack int
+		err := l.onSite(ctx, func(s *site) error {
+			j, r := newJournal(s, d.channel), newRecorder("load")
+			err := s.work(ctx, 1, asConsumers([]*recorder{r}), d.options(s), func(ctx context.Context) error {
+				if err := warmUp(ctx, j, r); err != nil {
+					return err
+				}
+				began := time.Now()
+				err := crowd(ctx, writers, func(ctx context.Context) (bool, error) {
+					return time.Since(began) < l.size.load, j.append(ctx, rand.Float64() >= 0.2)
+				})
+				if err == nil {
+					err = j.settle(ctx, r)
+				}
+				lags, rolledBack = j.lags(r, began, time.Now()), j.rolledBack
+				return err
+			})
+			if err == nil {
+				counted, err = j.audit(ctx, r)
+			}
+			return err
+		})
+		if err != nil {
+			return rows, fmt.Errorf("%s: %w", d.name, err)
+		}
+		most := d.latency + 100*time.Millisecond
+		rows = append(rows, row{
+			part:     d.name,
+			measured: fmt.Sprintf("%v; %s commits and %s rollbacks a second", lags, perSecond(len(lags), l.size.load), perSecond(rolledBack, l.size.load)),
+			goal:     "p99 <= " + short(most), reached: lags.p99() <= most, counted: counted,
+		})
+	}
+	return rows, nil
+}
+
+func perSecond(n int, d time.Duration) string { return grouped(float64(n) / d.Seconds()) }
+
+// crowd runs step in n goroutines until it says that it has enough, or fails.
+func crowd(ctx context.Context, n int, step func(context.Context) (more bool, err error)) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				more, err := step(ctx)
+				if err != nil {
+					fail(err)
+				}
+				if !more {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
+}

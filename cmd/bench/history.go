@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// rare is the type of every hundredth event of the history.
+const rare = "Rare"
+
+// history returns a site with an old log. It is made once.
+func (l *lab) history(ctx context.Context) (*site, error) {
+	if l.past != nil {
+		return l.past, nil
+	}
+	s, err := l.newSite(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.past = s
+	for _, statement := range []string{
+		fmt.Sprintf(`
+INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+SELECT CASE WHEN i %% 100 = 0 THEN '%s' ELSE 'Order' END, 'aggregate-' || i / 10, i %% 10 + 1, gen_random_uuid(), 'OrderPlaced', convert_to(repeat('x', 200), 'UTF8')
+FROM generate_series(1, %d) AS i`, rare, l.size.history),
+		`VACUUM (FREEZE, ANALYZE) events`, // so that the first to read it does not pay for all
+		`CHECKPOINT`,
+	} {
+		if _, err := s.db.ExecContext(ctx, statement); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// walker is a consumer that does nothing but look where it is.
+type walker struct {
+	name        string
+	n           int
+	sum         int64 // of the positions
+	disordered  bool
+	first, last int64
+	began, end  time.Time
+
+	final   int64         // the position to reach
+	reached chan struct{} // closed there
+}
+
+func (w *walker) Name() string { return w.name }
+
+func (w *walker) Handle(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+	w.end = time.Now()
+	if w.n == 0 {
+		w.began, w.first = w.end, e.GlobalPosition
+	}
+	w.disordered = w.disordered || e.GlobalPosition <= w.last
+	w.n++
+	w.sum += e.GlobalPosition
+	w.last = e.GlobalPosition
+	if w.last == w.final {
+		close(w.reached)
+	}
+	return nil
+}
+
+// rate is how many positions a second it went over, from its first event to
+// its last.
+func (w *walker) rate() float64 { return float64(w.last-w.first) / w.end.Sub(w.began).Seconds() }
+
+type scopedWalker struct{ walker }
+
+func (*scopedWalker) AggregateTypes() []string { return []string{rare} }
+
+// walk lets a worker with one consumer go over the history, and returns
+// positions a second and how many events were handled.
+func (s *site) walk(ctx context.Context, c consumer.Consumer, w *walker, opts ...worker.Option) (rate float64, counted int, err error) {
+	scope := ""
+	if _, ok := c.(consumer.ScopedConsumer); ok {
+		scope = rare
+	}
+	var n int
+	var sum, checkpoint int64
+	if err := s.db.QueryRowContext(ctx, `
+SELECT count(*), sum(global_position)::bigint, max(global_position) FROM events WHERE $1::text IN ('', aggregate_type)`, scope).Scan(&n, &sum, &w.final); err != nil {
+		return 0, 0, err
+	}
+	w.reached = make(chan struct{})
+	err = s.work(ctx, 1, []consumer.Consumer{c}, opts, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, 5*limit, fmt.Errorf("%s has not reached position %d", w.name, w.final))
+		defer cancel()
+		select {
+		case <-w.reached:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	if w.n != n || w.sum != sum || w.disordered {
+		return 0, 0, fmt.Errorf("%s was given %d events (sum of positions %d, out of order: %t), should be %d (%d, false)", w.name, w.n, w.sum, w.disordered, n, sum)
+	}
+	if err := s.db.QueryRowContext(ctx, `SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, w.name).Scan(&checkpoint); err != nil || checkpoint != w.final {
+		return 0, 0, errors.Join(err, fmt.Errorf("the checkpoint of %s is %d, should be %d", w.name, checkpoint, w.final))
+	}
+	return w.rate(), n, nil
+}
+
+// walkAll lets a consumer of all events go over the history.
+func (s *site) walkAll(ctx context.Context, name string, opts ...worker.Option) (rate float64, counted int, err error) {
+	w := &walker{name: name}
+	return s.walk(ctx, w, w, opts...)
+}
+
+// scoped compares a consumer of few events with a consumer of all.
+func scoped(ctx context.Context, l *lab) ([]row, error) {
+	s, err := l.history(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var few, all float64
+	var countedFew, countedAll int
+	for pass := range l.size.passes {
+		w := &scopedWalker{walker{name: fmt.Sprintf("scoped_%d", pass)}}
+		rate, n, err := s.walk(ctx, w, &w.walker)
+		if err != nil {
+			return nil, err
+		}
+		few, countedFew = max(few, rate), countedFew+n
+		if rate, n, err = s.walkAll(ctx, fmt.Sprintf("unscoped_%d", pass)); err != nil {
+			return nil, err
+		}
+		all, countedAll = max(all, rate), countedAll+n
+	}
+	return []row{
+		{part: "1% of " + grouped(l.size.history) + " events", measured: grouped(few) + " positions/s", counted: countedFew},
+		{part: "all of them", measured: grouped(all) + " positions/s", counted: countedAll},
+		{part: "ratio", measured: fmt.Sprintf("%.1f", few/all), goal: ">= 20", reached: few/all >= 20},
+	}, nil
+}
+
+// catchUp compares consumers with bare reading.
+func catchUp(ctx context.Context, l *lab) ([]row, error) {
+	s, err := l.history(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var bare, usual, large float64
+	var counted [2]int
+	for pass := range l.size.passes {
+		rate, err := s.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		bare = max(bare, rate)
+		rate, n, err := s.walkAll(ctx, fmt.Sprintf("usual_%d", pass))
+		if err != nil {
+			return nil, err
+		}
+		usual, counted[0] = max(usual, rate), counted[0]+n
+		if rate, n, err = s.walkAll(ctx, fmt.Sprintf("large_%d", pass), worker.WithBatchSize(1000)); err != nil {
+			return nil, err
+		}
+		large, counted[1] = max(large, rate), counted[1]+n
+	}
+	against := func(rate float64) string {
+		return fmt.Sprintf("%s events/s, %.0f%% of that", grouped(rate), 100*rate/bare)
+	}
+	return []row{
+		{part: fmt.Sprintf("database/sql alone, %s events in windows of %s", grouped(l.size.history), grouped(window)), measured: grouped(bare) + " events/s"},
+		{part: "default options", measured: against(usual), counted: counted[0]},
+		{part: "WithBatchSize(1000)", measured: against(large), counted: counted[1]},
+	}, nil
+}
+
+const window = 10_000
+
+// read reads the history as plainly as it can be done, and returns events a
+// second.
+func (s *site) read(ctx context.Context) (rate float64, err error) {
+	began, n := time.Now(), 0
+	for after := int64(0); ; {
+		page := make([]store.PersistedEvent, 0, window)
+		if page, err = readWindow(ctx, s.db, after, page); err != nil {
+			return 0, err
+		}
+		n += len(page)
+		if len(page) < window {
+			break
+		}
+		after = page[len(page)-1].GlobalPosition
+	}
+	if n != s.lab.size.history {
+		return 0, fmt.Errorf("database/sql read %d events of %d", n, s.lab.size.history)
+	}
+	return float64(n) / time.Since(began).Seconds(), nil
+}
+
+func readWindow(ctx context.Context, db *sql.DB, after int64, page []store.PersistedEvent) ([]store.PersistedEvent, error) {
+	rows, err := db.QueryContext(ctx, `
+SELECT global_position, aggregate_version, aggregate_type, aggregate_id, event_type, event_id, event_version,
+	payload, metadata, trace_id, correlation_id, causation_id, created_at
+FROM events WHERE global_position > $1 ORDER BY global_position LIMIT $2`, after, window)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	for rows.Next() {
+		var e store.PersistedEvent
+		if err := rows.Scan(&e.GlobalPosition, &e.AggregateVersion, &e.AggregateType, &e.AggregateID, &e.EventType, &e.EventID, &e.EventVersion,
+			&e.Payload, &e.Metadata, &e.TraceID, &e.CorrelationID, &e.CausationID, &e.CreatedAt); err != nil {
+			return nil, err
+		}
+		page = append(page, e)
+	}
+	return page, rows.Err()
+}

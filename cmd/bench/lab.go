@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// limit ends what hangs.
+const limit = time.Minute
+
+// channel is the default of worker.WithNotifyChannel.
+const channel = "worker_events"
+
+// lab is where scenarios run.
+type lab struct {
+	server *embedded.Server
+	size   size
+	past   *site // with the history, once it was needed
+}
+
+func (l *lab) close() error {
+	if l.past == nil {
+		return nil
+	}
+	return l.past.drop()
+}
+
+// site is a database with all tables, for one scenario.
+type site struct {
+	lab   *lab
+	name  string
+	url   string
+	db    *sql.DB // for everything but the workers, which have pools of their own
+	wires *wires  // what the workers say to the server; nil: not looked at
+}
+
+// onSite runs a part of a scenario on a database of its own.
+func (l *lab) onSite(ctx context.Context, part func(*site) error) error {
+	s, err := l.newSite(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(part(s), s.drop())
+}
+
+func (l *lab) newSite(ctx context.Context) (*site, error) {
+	name := "bench_" + strings.ToLower(rand.Text()[:12])
+	if err := l.onServer(ctx, "CREATE DATABASE "+ident.Quote(name)); err != nil {
+		return nil, fmt.Errorf("create a database: %w", err)
+	}
+	s := &site{lab: l, name: name, url: l.server.URL(name)}
+	var err error
+	if s.db, err = sql.Open("pgx", s.url); err != nil {
+		return nil, errors.New("the connection string cannot be parsed") // it may hold a password
+	}
+	s.db.SetMaxIdleConns(32) // the writers keep theirs
+	if err := migrations.Apply(ctx, s.db, nil); err != nil {
+		return nil, errors.Join(err, s.drop())
+	}
+	return s, nil
+}
+
+func (s *site) drop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return errors.Join(s.db.Close(), s.lab.onServer(ctx, "DROP DATABASE "+ident.Quote(s.name)+" WITH (FORCE)"))
+}
+
+// onServer runs a statement that belongs to no site.
+func (l *lab) onServer(ctx context.Context, statement string) error {
+	conn, err := pgx.Connect(ctx, l.server.URL(""))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// notify and poll are the two dispatchers, with defaults otherwise.
+func (s *site) notify() []worker.Option {
+	return []worker.Option{
+		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify),
+		worker.WithNotifyConnectionString(s.url),
+	}
+}
+
+func (s *site) poll() []worker.Option { return nil }
+
+// work runs workers with the same consumers while during runs, waits until
+// they have stopped, and fails if one of them does.
+func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consumer, opts []worker.Option, during func(ctx context.Context) error) (err error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	config, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		return errors.New("the connection string cannot be parsed") // it may hold a password
+	}
+	if s.wires != nil {
+		config.BuildFrontend = s.wires.frontend
+	}
+	var all []*worker.Worker
+	ended := make(chan struct{})
+	for range workers {
+		db := stdlib.OpenDB(*config)
+		w := worker.New(db, storepostgres.NewStore(nil), consumers, opts...)
+		all = append(all, w)
+		go func() {
+			if err := errors.Join(w.Start(context.WithoutCancel(ctx)), db.Close()); err != nil {
+				fail(fmt.Errorf("a worker failed: %w", err))
+			}
+			ended <- struct{}{}
+		}()
+	}
+	if err = until(ctx, "every worker to have consumers", func() bool { return allWork(all, len(consumers)) }); err == nil {
+		err = during(ctx)
+	}
+	for _, w := range all {
+		w.Stop()
+	}
+	for range all {
+		<-ended
+	}
+	if failed := context.Cause(ctx); failed != nil && !errors.Is(err, failed) {
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// allWork reports that the consumers are all assigned, and that no worker of
+// several is without.
+func allWork(workers []*worker.Worker, consumers int) bool {
+	for _, w := range workers {
+		idle := true
+		for _, c := range w.Status().Consumers {
+			if c.Assigned {
+				idle = false
+				consumers--
+			}
+		}
+		if idle {
+			return false
+		}
+	}
+	return consumers == 0
+}
+
+// until polls until done holds. What is measured is not measured by this
+// clock.
+func until(ctx context.Context, what string, done func() bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited in vain for %s", what))
+	defer cancel()
+	for !done() {
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause waits for d, or less if ctx ends: that is an error then.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,179 @@
+// Command bench measures what the library promises, on a real PostgreSQL, and
+// counts that each event is handled exactly once meanwhile. See -h.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/embedded"
+)
+
+// The exit statuses.
+const (
+	exitCounted = 0
+	exitBroken  = 1
+	exitError   = 2
+)
+
+const usage = `Usage: go run ./cmd/bench [flags]
+
+Measures real workers on a real PostgreSQL and prints a table. Times depend on the
+machine, and on what else it does: compare within a run. What does not depend on it
+is counted in each scenario: that every committed event was handled exactly once, and
+nothing else.
+
+It uses the server that DATABASE_URL names, or starts one of its own, from the binaries
+on this machine or from downloaded ones, and removes it. It works in databases that it
+creates and drops.
+
+Scenarios:
+`
+
+const statuses = `
+Exit status: 0 every count was right (a goal that was missed is shown, no error),
+1 one was not, 2 wrong usage, no server, or interrupted.
+
+Examples:
+  go run ./cmd/bench                        all, about five minutes
+  go run ./cmd/bench -run rollback,latency  these two
+  go run ./cmd/bench -long -markdown docs/performance.md
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// options are what the command line says.
+type options struct {
+	scenarios []scenario
+	long      bool
+	markdown  string
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitCounted
+	case err != nil:
+		fmt.Fprintf(stderr, "bench: %v (see -h)\n", err)
+		return exitError
+	}
+	r, err := measure(ctx, o, stderr)
+	if err == nil {
+		err = publish(r, o, stdout)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("interrupted")
+		}
+		fmt.Fprintln(stderr, "bench:", err)
+		return exitError
+	}
+	if len(r.broken) > 0 {
+		return exitBroken
+	}
+	return exitCounted
+}
+
+// parse reads the flags. If help is asked for, it prints that.
+func parse(args []string, stdout io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	names := f.String("run", "", "`names` of scenarios, with commas between them (default: all)")
+	f.BoolVar(&o.long, "long", false, "as long as the scenarios are meant to be, about fifteen minutes")
+	f.StringVar(&o.markdown, "markdown", "", "also write the table to this `file`")
+	err = f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(stdout)
+		fmt.Fprint(stdout, usage)
+		for _, s := range scenarios {
+			fmt.Fprintf(stdout, "  %-12s %s\n", s.name, s.about)
+		}
+		fmt.Fprint(stdout, "\nFlags:\n")
+		f.PrintDefaults()
+		fmt.Fprint(stdout, statuses)
+	}
+	if err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	o.scenarios, err = choose(*names)
+	return o, err
+}
+
+// choose finds scenarios by name; none means all.
+func choose(names string) (chosen []scenario, err error) {
+	if names == "" {
+		return scenarios, nil
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("-run: there is no scenario %q", name)
+		}
+		chosen = append(chosen, scenarios[i])
+	}
+	return chosen, nil
+}
+
+// measure runs the scenarios, one after the other, on one server.
+func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err error) {
+	server, err := embedded.Start(ctx, embedded.Config{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		err = errors.Join(err, server.Stop(ctx))
+	}()
+	fmt.Fprintf(stderr, "PostgreSQL %s: %s\n", server.Version(), server.Source())
+	l := &lab{server: server, size: usual}
+	if o.long {
+		l.size = long
+	}
+	r, err = newReport(ctx, l, o.long)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, l.close()) }()
+	for _, s := range o.scenarios {
+		began := time.Now()
+		fmt.Fprintf(stderr, "%-12s ", s.name)
+		rows, err := s.run(ctx, l)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		r.add(s, rows, err)
+		fmt.Fprintf(stderr, "%5.1f s\n", time.Since(began).Seconds())
+	}
+	r.loadAfter = loadAverage()
+	return r, nil
+}
+
+// publish writes the report to wherever it is wanted.
+func publish(r *report, o options, stdout io.Writer) error {
+	if err := r.writeText(stdout); err != nil || o.markdown == "" {
+		return err
+	}
+	var page strings.Builder
+	if err := r.writeMarkdown(&page); err != nil {
+		return err
+	}
+	return os.WriteFile(o.markdown, []byte(page.String()), 0o644)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgfrontier/worker"
+)
+
+// scenario is a measurement.
+type scenario struct {
+	name, about string
+	run         func(context.Context, *lab) ([]row, error)
+}
+
+var scenarios = []scenario{
+	{"latency", "a quiet system: from the return of COMMIT to the call of the handler, 50 single appends a second", latency},
+	{"rollback", "an append that rolls back, then 20 commits: from the return of the last COMMIT until all 20 are handled", rollback},
+	{"load", "20 writers at full speed, a fifth of their appends rolls back: the lag of each event behind its COMMIT", load},
+	{"stale", "a transaction stays open among 21 other appends, four consumers on two workers, default options (when short, with a shorter StaleGapThreshold)", stale},
+	{"idle-holder", "a transaction that has drawn a position stays idle while as many appends roll back as commit", idleHolder},
+	{"unrelated", "a transaction that is none of the log's stays open, in this database and in another", unrelated},
+	{"scoped", "a consumer of 1% of an old log, against one of all of it, with the same handler that does nothing", scoped},
+	{"catch-up", "a handler that does nothing over an old log, against reading the same rows with database/sql alone", catchUp},
+	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
+}
+
+// size says how long a run takes.
+type size struct {
+	appends   int           // latency
+	rounds    int           // rollback
+	load      time.Duration // load
+	threshold time.Duration // StaleGapThreshold in stale and idle-holder
+	open      time.Duration // stale: the transaction
+	holder    time.Duration // idle-holder: the transaction
+	pairs     int           // idle-holder: appends that commit, and as many that do not
+	unrelated time.Duration // unrelated: the transaction
+	history   int           // events in the old log
+	passes    int           // over the old log; the best counts
+	settle    time.Duration // idle: before the measurement
+	idle      time.Duration // idle: the measurement
+}
+
+var usual = size{
+	appends: 500, rounds: 200, load: 10 * time.Second,
+	threshold: 3 * time.Second, open: 4 * time.Second,
+	holder: 20 * time.Second, pairs: 10_000, unrelated: 10 * time.Second,
+	history: 1_000_000, passes: 2,
+	settle: 20 * time.Second, idle: 10 * time.Second,
+}
+
+var long = size{
+	appends: 1_000, rounds: 400, load: 30 * time.Second,
+	threshold: worker.DefaultConfig().StaleGapThreshold, open: 40 * time.Second,
+	holder: time.Minute, pairs: 10_000, unrelated: time.Minute,
+	history: 1_000_000, passes: 3,
+	settle: time.Minute, idle: 30 * time.Second,
+}
+
+// dispatcher is a strategy with what it needs and what it costs.
+type dispatcher struct {
+	name    string
+	channel string                      // that the writers notify
+	options func(*site) []worker.Option // of the workers
+	latency time.Duration               // at most, until the frontier looks
+}
+
+var (
+	notify = dispatcher{"notify", channel, (*site).notify, 0}
+	poll   = dispatcher{"poll", "", (*site).poll, worker.DefaultConfig().DispatcherInterval}
+)
+
+// warmUp lets everything that happens only once happen: connections, prepared
+// statements, LISTEN.
+func warmUp(ctx context.Context, j *journal, recorders ...*recorder) error {
+	for range 5 {
+		if err := j.append(ctx, true); err != nil {
+			return err
+		}
+		if err := j.settle(ctx, recorders...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
