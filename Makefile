@@ -1,4 +1,4 @@
-.PHONY: help test race lint bench sim
+.PHONY: help test race majors lint bench sim
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -8,6 +8,9 @@ test: ## every test, on a real PostgreSQL
 
 race: ## every test under the race detector
 	go test -race ./...
+
+majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches what is missing)
+	tools/majors
 
 lint: ## format, vet, go.mod, staticcheck
 	tools/lint
