@@ -26,8 +26,8 @@ type bookkeeper struct {
 	next time.Time // flap
 }
 
-// flap moves a consumer away from a worker.
-type flap func(ctx context.Context, r *rand.Rand, consumer, from string)
+// flap moves a consumer away from a worker, and reports whether it did.
+type flap func(ctx context.Context, r *rand.Rand, consumer, from string) bool
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }
 func (b *bookkeeper) AggregateTypes() []string { return b.scope.Types }
@@ -56,8 +56,7 @@ func (b *bookkeeper) dawdle(ctx context.Context) {
 	if now.Before(b.next) {
 		return
 	}
-	if !b.next.IsZero() {
-		b.flap(ctx, b.dice, b.scope.Name, b.node.id())
+	if !b.next.IsZero() && b.flap(ctx, b.dice, b.scope.Name, b.node.id()) {
 		backoff.Sleep(ctx, between(b.dice, 50*time.Millisecond, 500*time.Millisecond))
 	}
 	b.next = now.Add(time.Duration((0.5 + b.dice.Float64()) * float64(b.node.knobs.Flap)))

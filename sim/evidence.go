@@ -100,11 +100,19 @@ type Sighting struct {
 // Exit is the end of a worker.
 type Exit struct {
 	Worker string
-	Asked  string // "stopped", "crashed", or "" if nobody had asked it to end
+	Asked  string // why it was to end, one of the exits below
 	Err    error
 	InTime bool
 	Bound  time.Duration
 }
+
+// Why workers end.
+const (
+	exitStopped = "stopped"
+	exitCrashed = "crashed"
+	exitSlow    = "too slow to start" // it gave up before it ran, on a busy machine
+	exitItself  = ""
+)
 
 // Rest is how everything came to rest after the faults had stopped.
 type Rest struct {

@@ -24,6 +24,7 @@ type node struct {
 	db     *sql.DB
 	worker *worker.Worker
 	trap   atomic.Pointer[trap]
+	ran    bool // as its slot saw
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the worker has ended
@@ -101,6 +102,7 @@ func (n *node) ready(ctx context.Context) bool {
 			return false
 		}
 	}
+	n.ran = true
 	return true
 }
 

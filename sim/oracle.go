@@ -250,7 +250,7 @@ func lives(e *Evidence) Finding {
 			return fmt.Sprintf("worker %s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
 		})
 		switch x.Asked {
-		case exitCrashed: // whatever it says
+		case exitCrashed, exitSlow: // whatever it says
 		case exitStopped:
 			f.check(x.Err == nil, func() string { return fmt.Sprintf("worker %s was stopped and returned: %v", x.Worker, x.Err) })
 		default:

@@ -71,12 +71,13 @@ type simulation struct {
 	tally    tally
 	writers  []*writer
 	slots    []*slot
+	over     chan struct{} // closed when the faults end
 	evidence Evidence
 	findings []Finding
 }
 
 func newSimulation(c Config, on *database, began time.Time) *simulation {
-	s := &simulation{config: c, scenario: Draw(c), on: on, began: began}
+	s := &simulation{config: c, scenario: Draw(c), on: on, began: began, over: make(chan struct{})}
 	s.evidence.Consumers = s.scenario.Scope
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
@@ -121,6 +122,7 @@ func (s *simulation) enough() bool {
 // clock ends the faults after the run's duration; a slow machine gets up to
 // twice that.
 func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
+	defer close(s.over)
 	defer over()
 	backoff.Sleep(intake, s.config.Duration)
 	for patience := time.Now().Add(s.config.Duration); !s.enough() && time.Now().Before(patience); {
@@ -169,7 +171,12 @@ func (s *simulation) faults(ctx context.Context) error {
 
 // flap moves a consumer to another worker, as a second leader or a careless
 // operator would. The leader will move it back.
-func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, from string) {
+func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, from string) bool {
+	select {
+	case <-s.over:
+		return false
+	default:
+	}
 	var others []string
 	for _, slot := range s.slots {
 		if id, _ := slot.current.Load().(string); id != "" && id != from {
@@ -177,13 +184,15 @@ func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, from stri
 		}
 	}
 	if len(others) == 0 {
-		return
+		return false
 	}
 	to := others[r.IntN(len(others))]
-	// If the row is busy, or the batch's time over, it is not moved.
-	if _, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, consumer, to); err == nil {
-		s.tally.add(Flaps, 1)
+	_, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, consumer, to)
+	if err != nil {
+		return false // the batch's time is over
 	}
+	s.tally.add(Flaps, 1)
+	return true
 }
 
 // comeToRest waits until every consumer has caught up with everything.

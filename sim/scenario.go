@@ -117,7 +117,7 @@ func Draw(c Config) Scenario {
 
 func drawKnobs(r *rand.Rand) Knobs {
 	k := Knobs{
-		BatchSize:         oneOf(r, 10, 25, 50, 100, 200),
+		BatchSize:         oneOf(r, 20, 50, 100, 200),
 		BatchTimeout:      between(r, 1500*time.Millisecond, 3*time.Second),
 		Dispatcher:        oneOf(r, worker.DispatcherStrategyPoll, worker.DispatcherStrategyNotify),
 		DispatcherEvery:   between(r, 20*time.Millisecond, 100*time.Millisecond),

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,12 +11,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-)
-
-// Why a worker ended.
-const (
-	exitStopped = "stopped"
-	exitCrashed = "crashed"
 )
 
 // slot is a place for a worker: whatever becomes of one, another takes over.
@@ -110,7 +105,12 @@ func (s *slot) mourn(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.retire(ctx, "", 0)
+	why := exitItself
+	if !s.node.ran && errors.Is(s.node.err, context.DeadlineExceeded) {
+		why = exitSlow
+		s.tally.add(SlowStarts, 1)
+	}
+	s.retire(ctx, why, 0)
 	return s.start(ctx)
 }
 

@@ -27,11 +27,12 @@ const (
 	Cuts          Fault = "live workers cut off, recovered"
 	Stalls        Fault = "live workers stalled"
 	Restarts      Fault = "workers stopped and started"
+	SlowStarts    Fault = "workers too slow to start, replaced"
 	Flaps         Fault = "consumers moved away in a batch"
 )
 
 var faults = []Fault{Commits, Rollbacks, Delays, LateDraws, Savepoints, Several, StaleVersions, Conflicts,
-	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, Flaps}
+	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps}
 
 // tally counts what has been done.
 type tally struct {

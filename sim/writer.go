@@ -177,11 +177,11 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 	if p.ending == prepare || w.dice.IntN(10) == 0 {
 		a.store = w.quiet
 	}
-	if err := p.run(w, ctx, intake, a); err != nil {
-		return w.excuse(a, err)
+	if err = p.run(w, ctx, intake, a); err == nil {
+		err = w.end(ctx, a, p.ending)
 	}
-	if err := w.end(ctx, a, p.ending); err != nil {
-		return err
+	if err != nil {
+		return w.excuse(a, err)
 	}
 	if p.fault != "" {
 		w.tally.add(p.fault, 1)
@@ -189,8 +189,9 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 	return nil
 }
 
-// excuse writes off a transaction that failed for a reason that writers meet
-// in normal life.
+// excuse writes off a transaction that the server refused for a reason that
+// writers meet in normal life. A COMMIT may be refused, too: it waits for the
+// other notifying ones.
 func (w *writer) excuse(a *attempt, err error) error {
 	var pg *pgconn.PgError
 	expected := errors.Is(err, store.ErrOptimisticConcurrency) ||
