@@ -199,8 +199,9 @@ func (m *machine) close() {
 func (m *machine) waitsFor(h *holder) bool { return m.rules.policy == Wait || !h.stale }
 
 // pass closes the oldest fence over doubts, as far as a look in a later
-// snapshot reaches: what it misses belongs to a stale holder or is void.
-func (m *machine) pass(r tailRead) {
+// snapshot reaches: what it misses belongs to a stale holder or is void. It
+// reports whether the fence is closed.
+func (m *machine) pass(r tailRead) bool {
 	f := m.fences[0]
 	limit := min(f.h, m.head-m.rules.harborLag)
 	to := limit
@@ -214,7 +215,9 @@ func (m *machine) pass(r tailRead) {
 		}
 		m.safe = to
 	}
-	if to == limit {
-		m.fences = m.fences[1:]
+	if to < limit {
+		return false
 	}
+	m.fences = m.fences[1:]
+	return true
 }

@@ -183,8 +183,8 @@ func (m *machine) onTail(now time.Time, r tailRead) {
 	if n := len(r.runs); n > 0 {
 		m.head = max(m.head, r.runs[n-1].Last)
 	}
-	if m.closing {
-		m.pass(r)
+	for m.closing && m.pass(r) {
+		m.close()
 	}
 	m.join(r.runs)
 	m.close()
@@ -233,8 +233,8 @@ func (m *machine) planAfterTail(now time.Time, progress bool) {
 		m.hurry()
 	}
 	switch {
-	case m.closing, m.behind && progress && len(m.fences) > 0:
-		m.tailAt(now)
+	case m.behind && progress && len(m.fences) > 0:
+		m.tailAt(now) // the rest of a look, or rows to be read meanwhile
 	case m.behind && len(m.fences) < maxFences:
 		m.todo = action{do: readHead}
 	default:

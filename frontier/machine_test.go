@@ -205,6 +205,44 @@ func TestMachineStaleHolder(t *testing.T) {
 	}
 }
 
+func TestMachineOneLookServesTwoFences(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan(active("a"))
+	s.tail(5*ms, 4, Span{2, 2}, Span{4, 4})
+	s.scan(active("a"))
+	s.now = s.now.Add(time.Hour)
+	s.tail(0, 4, Span{2, 2}, Span{4, 4})
+	s.scan(active("a"))
+	s.tail(0, 4, Span{2, 2}, Span{4, 4})
+	s.published(0, 4, Span{1, 1}, Span{3, 3})
+	s.expect(readTail, 5*ms)
+}
+
+// Going past doubts far behind takes several looks, one after the other.
+func TestMachineLooksInParts(t *testing.T) {
+	s := newScript(t)
+	full := func(runs ...Span) {
+		t.Helper()
+		s.expect(readTail, 0)
+		s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: runs, full: true})
+	}
+	full(Span{2, 1_001})
+	s.expect(readHead, 0)
+	s.m.onHead(s.now, headRead{token: "t", last: 90_000, head: 90_000})
+	s.scan(old(active("a")))
+	if a := s.m.next(s.now); a.limit != lookLimit {
+		t.Fatalf("next is %+v, want a look", a)
+	}
+	full(Span{2, 4_000}, Span{4_002, 10_002})
+	s.published(0, 10_002, Span{1, 1}, Span{4_001, 4_001})
+	full(Span{10_003, 20_002})
+	s.published(0, 20_002, Span{1, 1}, Span{4_001, 4_001})
+	s.tail(0, 90_000, Span{20_004, 90_000})
+	s.published(0, 90_000, Span{1, 1}, Span{4_001, 4_001}, Span{20_003, 20_003})
+	s.expect(readTail, 5*ms)
+}
+
 func TestMachineWaits(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.policy = Wait })
 	s.tail(0, 2, Span{2, 2})
@@ -260,17 +298,30 @@ func TestMachineNarrows(t *testing.T) {
 
 func TestMachineNarrowsDoubts(t *testing.T) {
 	s := stale(t, active("a"))
-	// b's and a's doubts: both may own 11.
 	s.tail(5*ms, 12, Span{12, 12})
 	s.scan(active("a"))
 	s.tail(0, 12, Span{12, 12})
 	s.published(0, 12, Span{1, 9}, Span{11, 11})
-	s.m.holders["a"].last = 7 // as if it had been read while it was idle
-	s.m.holders["a"].haveLast = true
-	s.m.holders["a"].IdleSince = "x"
+	// As if 7 had been read while it was idle.
+	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 7, true, "x"
 	s.tail(5*ms, 12)
 	s.scan(idle("a", "x"))
 	s.published(0, 12, Span{1, 7})
+	if b := s.m.blocked(); len(b) != 1 {
+		t.Fatalf("want a to be blocking: %+v", b)
+	}
+}
+
+// Who can own nothing in doubt any more is not shown as blocking.
+func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
+	s := stale(t, active("a"))
+	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 0, true, "x"
+	s.tail(5*ms, 10)
+	s.scan(idle("a", "x"))
+	s.published(10, 10)
+	if b := s.m.blocked(); len(b) > 0 {
+		t.Fatalf("want none: %+v", b)
+	}
 }
 
 func TestMachineDiscardsLastValue(t *testing.T) {
