@@ -50,14 +50,6 @@ func (w *Worker) prepare(ctx context.Context) error {
 	return w.frontier.Preflight(ctx)
 }
 
-// join makes the worker known to the others.
-func (w *Worker) join(ctx context.Context) error {
-	if err := w.placeFirst(ctx); err != nil {
-		return err
-	}
-	return w.coord.Register(ctx)
-}
-
 // validate checks what New was given, without the database.
 func (w *Worker) validate() error {
 	var all []error

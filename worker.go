@@ -93,10 +93,6 @@ func (w *Worker) Start(ctx context.Context) error {
 	}
 	w.state.Store(StateStarting)
 	defer w.state.Store(StateStopped)
-	if err := w.prepare(ctx); err != nil {
-		return err
-	}
-	w.ready.Store(true)
 
 	// intake ends first: no new batch begins. The rest of the worker lives on
 	// until the batches in hand are finished.
@@ -106,35 +102,51 @@ func (w *Worker) Start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, drain)()
 	running, halt := context.WithCancel(life)
 	defer halt()
+	background := &group{fail: drain}
+	background.run(func() error { w.awaitStop(running, drain); return nil })
 
-	err := w.join(intake)
-	if err != nil {
-		if intake.Err() != nil {
-			err = nil // asked to stop before it began
-		}
+	err := w.begin(intake)
+	if err == nil {
+		w.state.Store(StateRunning)
+		w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))
+		w.runBackground(background, running)
+		err = w.supervise(running, intake)
+	} else if intake.Err() != nil {
+		err = nil // asked to stop before it began
+	}
+	halt()
+	err = errors.Join(err, background.wait())
+	if w.ready.Load() {
 		w.leave(life)
+		w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
+	}
+	return err
+}
+
+// begin does what comes before anything runs.
+func (w *Worker) begin(ctx context.Context) error {
+	if err := w.prepare(ctx); err != nil {
 		return err
 	}
-	background := group{fail: drain}
-	background.run(func() error { w.awaitStop(running, drain); return nil })
-	background.run(func() error { return w.frontier.Run(running) })
-	background.run(func() error { return w.coord.Run(running) })
-	background.run(func() error { w.placeAtHead(running); return nil })
-	background.run(func() error { w.watchProgress(running); return nil })
-	background.run(func() error { w.retain(running); return nil })
+	w.ready.Store(true)
+	if err := w.placeFirst(ctx); err != nil {
+		return err
+	}
+	return w.coord.Register(ctx)
+}
+
+// runBackground runs everything but the consumers.
+func (w *Worker) runBackground(g *group, running context.Context) {
+	g.run(func() error { return w.frontier.Run(running) })
+	g.run(func() error { return w.coord.Run(running) })
+	g.run(func() error { w.placeAtHead(running); return nil })
+	g.run(func() error { w.watchProgress(running); return nil })
+	g.run(func() error { w.retain(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		background.run(func() error {
+		g.run(func() error {
 			return frontier.Listen(running, w.cfg.NotifyConnectionString, w.cfg.NotifyChannel, w.frontier.Wake, w.cfg.Logger)
 		})
 	}
-	w.state.Store(StateRunning)
-	w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))
-	err = w.supervise(running, intake)
-	halt()
-	err = errors.Join(err, background.wait())
-	w.leave(life)
-	w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
-	return err
 }
 
 // awaitStop turns Stop into the end of the intake.

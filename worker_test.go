@@ -477,6 +477,15 @@ func TestStartsOnce(t *testing.T) {
 	}
 }
 
+func TestContextThatEndedBeforeTheStart(t *testing.T) {
+	d := newLog(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}).Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestContextEndsTheWorkerCleanly(t *testing.T) {
 	d := newLog(t)
 	ctx, cancel := context.WithCancel(context.Background())
