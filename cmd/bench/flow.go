@@ -10,42 +10,56 @@ import (
 
 // latency measures single appends far enough apart not to meet.
 func latency(ctx context.Context, l *lab) (rows []row, err error) {
-	for _, d := range []dispatcher{notify, poll} {
-		lags, counted, err := l.singles(ctx, d)
-		if err != nil {
-			return rows, fmt.Errorf("%s: %w", d.name, err)
-		}
-		x := row{part: d.name, measured: fmt.Sprintf("%v of %d", lags, len(lags)), counted: counted}
-		if d.latency == 0 {
-			x.goal, x.reached = "p50 <= 1 ms, p99 <= 3 ms", lags.p50() <= time.Millisecond && lags.p99() <= 3*time.Millisecond
-		} else {
-			x.goal, x.reached = "p99 <= DispatcherInterval + 3 ms", lags.p99() <= d.latency+3*time.Millisecond
-		}
-		rows = append(rows, x)
+	var h heard
+	var bare durations
+	lags, counted, err := l.singles(ctx, notify, func(s *site, j *journal, during func() error) error {
+		err := s.beside(ctx, h.listen, during)
+		bare = h.lags(j, l.size.appends)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("notify: %w", err)
 	}
-	return rows, nil
+	rows = append(rows,
+		row{
+			part: "notify", measured: lags.String(), counted: counted,
+			goal: "p50 <= 1 ms, p99 <= 3 ms", reached: lags.p50() <= time.Millisecond && lags.p99() <= 3*time.Millisecond,
+		},
+		row{part: "control: a bare LISTEN hears of them", measured: bare.String()},
+	)
+	lags, counted, err = l.singles(ctx, poll, func(_ *site, _ *journal, during func() error) error { return during() })
+	if err != nil {
+		return rows, fmt.Errorf("poll: %w", err)
+	}
+	return append(rows, row{
+		part: "poll", measured: lags.String(), counted: counted,
+		goal: "p99 <= DispatcherInterval + 3 ms", reached: lags.p99() <= poll.latency+3*time.Millisecond,
+	}), nil
 }
 
-func (l *lab) singles(ctx context.Context, d dispatcher) (lags durations, counted int, err error) {
+// singles appends now and then, with a control around it.
+func (l *lab) singles(ctx context.Context, d dispatcher, control func(*site, *journal, func() error) error) (lags durations, counted int, err error) {
 	err = l.onSite(ctx, func(s *site) error {
 		j, r := newJournal(s, d.channel), newRecorder("latency")
 		err := s.work(ctx, 1, asConsumers([]*recorder{r}), d.options(s), func(ctx context.Context) error {
-			if err := warmUp(ctx, j, r); err != nil {
+			return control(s, j, func() error {
+				if err := warmUp(ctx, j, r); err != nil {
+					return err
+				}
+				began := time.Now()
+				for range l.size.appends {
+					// 20 ms on average, and in no step with the dispatcher.
+					if err := pause(ctx, 10*time.Millisecond+rand.N(20*time.Millisecond)); err != nil {
+						return err
+					}
+					if err := j.append(ctx, true); err != nil {
+						return err
+					}
+				}
+				err := j.settle(ctx, r)
+				lags = j.lags(r, began, time.Now())
 				return err
-			}
-			began := time.Now()
-			for range l.size.appends {
-				// 20 ms on average, and in no step with the dispatcher.
-				if err := pause(ctx, 10*time.Millisecond+rand.N(20*time.Millisecond)); err != nil {
-					return err
-				}
-				if err := j.append(ctx, true); err != nil {
-					return err
-				}
-			}
-			err := j.settle(ctx, r)
-			lags = j.lags(r, began, time.Now())
-			return err
+			})
 		})
 		if err == nil {
 			counted, err = j.audit(ctx, r)
@@ -68,7 +82,7 @@ func rollback(ctx context.Context, l *lab) (rows []row, err error) {
 		most time.Duration
 	}{
 		{"notify", notify, true, "p99 <= 20 ms", 20 * time.Millisecond},
-		{"notify, without the append that rolls back", notify, false, "", 0},
+		{"control: notify, none rolls back", notify, false, "", 0},
 		{"poll", poll, true, "p99 <= DispatcherInterval + 20 ms", poll.latency + 20*time.Millisecond},
 	} {
 		took, counted, err := l.rounds(ctx, x.dispatcher, x.gap)
@@ -76,7 +90,7 @@ func rollback(ctx context.Context, l *lab) (rows []row, err error) {
 			return rows, fmt.Errorf("%s: %w", x.part, err)
 		}
 		rows = append(rows, row{
-			part: x.part, measured: fmt.Sprintf("%v of %d", took, len(took)),
+			part: x.part, measured: took.String(),
 			goal: x.goal, reached: took.p99() <= x.most, counted: counted,
 		})
 	}
@@ -133,19 +147,16 @@ const writers = 20
 // load measures the lag while writers do all they can.
 func load(ctx context.Context, l *lab) (rows []row, err error) {
 	for _, d := range []dispatcher{notify, poll} {
-		var lags durations
+		var lags, control durations
 		var counted, rolledBack int
 		err := l.onSite(ctx, func(s *site) error {
 			j, r := newJournal(s, d.channel), newRecorder("load")
-			err := s.work(ctx, 1, asConsumers([]*recorder{r}), d.options(s), func(ctx context.Context) error {
+			err := s.work(ctx, 1, asConsumers([]*recorder{r}), d.options(s), func(ctx context.Context) (err error) {
 				if err := warmUp(ctx, j, r); err != nil {
 					return err
 				}
 				began := time.Now()
-				err := crowd(ctx, writers, func(ctx context.Context) (bool, error) {
-					return time.Since(began) < l.size.load, j.append(ctx, rand.Float64() >= 0.2)
-				})
-				if err == nil {
+				if control, err = l.storm(ctx, s, j); err == nil {
 					err = j.settle(ctx, r)
 				}
 				lags, rolledBack = j.lags(r, began, time.Now()), j.rolledBack
@@ -160,13 +171,27 @@ func load(ctx context.Context, l *lab) (rows []row, err error) {
 			return rows, fmt.Errorf("%s: %w", d.name, err)
 		}
 		most := d.latency + 100*time.Millisecond
-		rows = append(rows, row{
-			part:     d.name,
-			measured: fmt.Sprintf("%v; %s commits and %s rollbacks a second", lags, perSecond(len(lags), l.size.load), perSecond(rolledBack, l.size.load)),
-			goal:     "p99 <= " + short(most), reached: lags.p99() <= most, counted: counted,
-		})
+		rows = append(rows,
+			row{part: d.name, measured: lags.String(), goal: "p99 <= " + short(most), reached: lags.p99() <= most, counted: counted},
+			row{
+				part:     "control: a bare round trip meanwhile",
+				measured: fmt.Sprintf("%v; %s commits/s, %s rollbacks/s", control, perSecond(len(lags), l.size.load), perSecond(rolledBack, l.size.load)),
+			})
 	}
 	return rows, nil
+}
+
+// storm lets the writers append as fast as they can, and returns how long a
+// statement takes meanwhile that does nothing.
+func (l *lab) storm(ctx context.Context, s *site, j *journal) (durations, error) {
+	var control roundTrips
+	began := time.Now()
+	err := s.beside(ctx, control.measure, func() error {
+		return crowd(ctx, writers, func(ctx context.Context) (bool, error) {
+			return time.Since(began) < l.size.load, j.append(ctx, rand.Float64() >= 0.2)
+		})
+	})
+	return durations(control), err
 }
 
 func perSecond(n int, d time.Duration) string { return grouped(float64(n) / d.Seconds()) }

@@ -172,10 +172,10 @@ func catchUp(ctx context.Context, l *lab) ([]row, error) {
 		large, counted[1] = max(large, rate), counted[1]+n
 	}
 	against := func(rate float64) string {
-		return fmt.Sprintf("%s events/s, %.0f%% of that", grouped(rate), 100*rate/bare)
+		return fmt.Sprintf("%s events/s, %.0f%% of the control", grouped(rate), 100*rate/bare)
 	}
 	return []row{
-		{part: fmt.Sprintf("database/sql alone, %s events in windows of %s", grouped(l.size.history), grouped(window)), measured: grouped(bare) + " events/s"},
+		{part: fmt.Sprintf("control: database/sql, windows of %s", grouped(window)), measured: grouped(bare) + " events/s"},
 		{part: "default options", measured: against(usual), counted: counted[0]},
 		{part: "WithBatchSize(1000)", measured: against(large), counted: counted[1]},
 	}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -67,20 +68,26 @@ func stale(ctx context.Context, l *lab) (rows []row, err error) {
 		want := [2]string{fmt.Sprintf("%d open", staleConsumers), fmt.Sprintf("%d late", staleConsumers)}
 		rows = []row{
 			{
-				part:     fmt.Sprintf("open for %s, StaleGapThreshold %s: events by each of %d consumers", short(l.size.open), short(l.size.threshold), staleConsumers),
+				part:     fmt.Sprintf("open %s: each of %d consumers handled", short(l.size.open), staleConsumers),
 				measured: fmt.Sprintf("%d of %d", counted/staleConsumers, j.count()), goal: "all", reached: counted == staleConsumers*j.count(), counted: counted,
 			},
-			{part: "the 11 right behind it", measured: waited.String(), goal: "max <= " + short(most), reached: waited.max() <= most},
+			{part: "the 11 behind it waited", measured: waited.String(), goal: thresholdGoal(l, "max"), reached: waited.max() <= most},
 			{part: "the 5 after these", measured: after.String()},
-			{part: "itself, from its COMMIT", measured: late.String()},
+			{part: "itself, late", measured: late.String()},
 			{
-				part: "audit of skipped positions", measured: fmt.Sprintf("while it is open %s, afterwards %s", during, afterwards),
+				part: "audit rows", measured: fmt.Sprintf("%s, then %s", during, afterwards),
 				goal: want[0] + ", then " + want[1], reached: want == [2]string{during, afterwards},
 			},
 		}
 		return err
 	})
 	return rows, err
+}
+
+// thresholdGoal says how long events may wait for a transaction that stays
+// open.
+func thresholdGoal(l *lab, of string) string {
+	return strings.TrimSpace(of + " <= StaleGapThreshold (" + short(l.size.threshold) + ") + 1 s")
 }
 
 func appendAll(ctx context.Context, j *journal, n int, recorders []*recorder) error {
@@ -143,11 +150,11 @@ func idleHolder(ctx context.Context, l *lab) (rows []row, err error) {
 		most, lagMost, openMost := l.size.threshold+time.Second, 100*time.Millisecond, 10
 		rows = []row{
 			{
-				part:     fmt.Sprintf("idle for %s, %s commits, %s rollbacks: consumers went on after", short(l.size.holder), grouped(j.count()), grouped(j.rolledBack)),
-				measured: short(wentOn), goal: "<= StaleGapThreshold + 1 s: " + short(most), reached: wentOn <= most, counted: counted,
+				part:     fmt.Sprintf("idle %s, %s rollbacks: went on", short(l.size.holder), grouped(j.rolledBack)),
+				measured: "after " + short(wentOn), goal: thresholdGoal(l, ""), reached: wentOn <= most, counted: counted,
 			},
 			{part: "lag from then on", measured: lags.String(), goal: "p99 <= " + short(lagMost), reached: lags.p99() <= lagMost},
-			{part: "rows in state open in the end, of one consumer", measured: fmt.Sprint(open), goal: fmt.Sprintf("< %d", openMost), reached: open < openMost},
+			{part: "audit rows, of one consumer", measured: fmt.Sprintf("%d open in the end", open), goal: fmt.Sprintf("< %d", openMost), reached: open < openMost},
 		}
 		return err
 	})
@@ -184,7 +191,7 @@ const unrelatedRate = 200
 // unrelated compares lags with and without a transaction that is open all the
 // time but has nothing to do with the log.
 func unrelated(ctx context.Context, l *lab) (rows []row, err error) {
-	parts := []string{"without one", "in this database", "in another database", "without one, again"}
+	parts := []string{"control: none", "in this database", "in another database", "control: none, again"}
 	var lags [4]durations
 	var counted [4]int
 	for i, part := range parts {
@@ -207,9 +214,9 @@ func unrelated(ctx context.Context, l *lab) (rows []row, err error) {
 	}
 	most := max(lags[0].p99(), lags[3].p99()) * 3 / 2
 	for i, part := range parts {
-		x := row{part: part, measured: fmt.Sprintf("%v of %s", lags[i], grouped(len(lags[i]))), counted: counted[i]}
+		x := row{part: part, measured: lags[i].String(), counted: counted[i]}
 		if i == 1 || i == 2 {
-			x.goal, x.reached = "p99 <= 1.5 x without: "+short(most), lags[i].p99() <= most
+			x.goal, x.reached = "p99 <= 1.5 x without ("+short(most)+")", lags[i].p99() <= most
 		}
 		rows = append(rows, x)
 	}

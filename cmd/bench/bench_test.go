@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// small is as short as a scenario can be and still count.
+var small = size{
+	appends: 3, rounds: 2, load: 100 * time.Millisecond,
+	threshold: 300 * time.Millisecond, open: 500 * time.Millisecond,
+	holder: time.Second, pairs: 50, unrelated: 100 * time.Millisecond,
+	history: 3_000, passes: 1,
+	idle: 100 * time.Millisecond,
+}
+
+// Every scenario runs, has something to say, and counts right. How fast it
+// was is not judged here.
+func TestScenarios(t *testing.T) {
+	server := pgtest.Server(t)
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			l := &lab{server: server, size: small}
+			rows, err := s.run(t.Context(), l)
+			if err := errors.Join(err, l.close()); err != nil {
+				t.Fatal(err)
+			}
+			counted := 0
+			for _, r := range rows {
+				counted += r.counted
+				if r.part == "" || r.measured == "" {
+					t.Errorf("an empty row: %+v", r)
+				}
+			}
+			if counted == 0 {
+				t.Errorf("nothing was counted: %+v", rows)
+			}
+		})
+	}
+}
+
+// The books must not balance if one of them was tampered with.
+func TestCompare(t *testing.T) {
+	for name, test := range map[string]struct {
+		tamper func(*journal, *recorder)
+		want   string // of the error; empty: none
+	}{
+		"right":     {func(*journal, *recorder) {}, ""},
+		"lost":      {func(j *journal, _ *recorder) { j.committed[4] = time.Now() }, "lost 1 ([4])"},
+		"invented":  {func(j *journal, _ *recorder) { delete(j.committed, 2) }, "never committed 1 ([2])"},
+		"again":     {func(_ *journal, r *recorder) { handle(r, 3) }, "handled again 1 ([3])"},
+		"unchecked": {func(j *journal, r *recorder) { clear(j.committed); clear(r.at) }, "nothing was checked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, r := &journal{committed: map[int64]time.Time{}}, newRecorder("c")
+			for p := range int64(3) {
+				j.committed[p+1] = time.Now()
+				handle(r, p+1)
+			}
+			test.tamper(j, r)
+			switch err := j.compare(r); {
+			case test.want == "" && err != nil:
+				t.Error(err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("the error is %v, want %q in it", err, test.want)
+			}
+		})
+	}
+}
+
+func handle(r *recorder, position int64) {
+	_ = r.Handle(context.Background(), nil, store.PersistedEvent{GlobalPosition: position})
+}
+
+// At least the share q of the durations are not above the quantile, and fewer
+// are below it.
+func TestQuantile(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := durations(rapid.SliceOfN(rapid.Map(rapid.Int64Range(0, 50), func(n int64) time.Duration { return time.Duration(n) }), 1, 200).Draw(t, "durations"))
+		q := rapid.Float64Range(0.01, 1).Draw(t, "q")
+		got := d.quantile(q)
+		below, upTo := 0, 0
+		for _, x := range d {
+			if x < got {
+				below++
+			}
+			if x <= got {
+				upTo++
+			}
+		}
+		if !slices.Contains(d, got) || float64(upTo) < q*float64(len(d)) || float64(below) >= q*float64(len(d)) {
+			t.Fatalf("of %d durations %d are below %d and %d not above it", len(d), below, got, upTo)
+		}
+	})
+}
+
+func TestGrouped(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, test := range []struct {
+		args, stdout, stderr string
+		status               int
+	}{
+		{"-h", "rollback", "", exitCounted},
+		{"-run latency,nothing", "", `no scenario "nothing"`, exitError},
+		{"-fast", "", "not defined: -fast", exitError},
+		{"latency", "", `unexpected argument "latency"`, exitError},
+	} {
+		var stdout, stderr strings.Builder
+		if status := run(t.Context(), strings.Fields(test.args), &stdout, &stderr); status != test.status {
+			t.Errorf("%s: status %d, want %d", test.args, status, test.status)
+		}
+		if !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
+			t.Errorf("%s: prints\n%s\nand\n%s", test.args, &stdout, &stderr)
+		}
+	}
+}
+
+// A goal that was missed is shown, and a count that was wrong as well.
+func TestReport(t *testing.T) {
+	r := &report{machine: []string{"a machine"}, command: "bench"}
+	r.add(scenarios[0], []row{
+		{part: "fast", measured: "1 ms", goal: "<= 2 ms", reached: true, counted: 1000},
+		{part: "slow", measured: "3 ms", goal: "<= 2 ms"},
+		{part: "as it is", measured: "4 ms"},
+	}, nil)
+	r.add(scenarios[1], nil, errors.New("lost 1"))
+	var text, page strings.Builder
+	if err := errors.Join(r.writeText(&text), r.writeMarkdown(&page)); err != nil {
+		t.Fatal(err)
+	}
+	for out, wants := range map[string][]string{
+		text.String(): {"1,000\n", "NO", "BROKEN: rollback: lost 1", "a machine"},
+		page.String(): {"| latency | fast | 1 ms | <= 2 ms | yes | 1,000 |\n", "| latency | slow | 3 ms | <= 2 ms | NO |  |\n", "| latency | as it is | 4 ms |  |  |  |\n", "**BROKEN**: rollback: lost 1", "- a machine\n"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("no %q in\n%s", want, out)
+			}
+		}
+	}
+}
