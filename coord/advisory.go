@@ -65,8 +65,6 @@ func (s *session) same(backend int) error {
 // statement the backend that was used last: then another connection gets it
 // too.
 func (s *session) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
-	defer cancel()
 	var other, own int
 	if err := s.cfg.DB.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&other); err != nil {
 		return fmt.Errorf("coord: look for a proxy: %w", err)
@@ -82,4 +80,7 @@ func (s *session) probe(ctx context.Context) error {
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
-func seconds(d time.Duration) string { return strconv.FormatInt(max(int64(d.Seconds()), 1), 10) }
+// seconds stays in the range that every kernel takes for keepalives.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(min(max(int64(d.Seconds()), 1), 7200), 10)
+}

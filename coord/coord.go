@@ -26,6 +26,7 @@ type Coordinator struct {
 	status   Status
 	lease    lease     // behind status.Leader
 	trusted  time.Time // until then the others count this worker as alive
+	expiry   *time.Timer
 }
 
 // Status is a snapshot for health checks and debugging.
@@ -58,18 +59,12 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
 	}
-	s, err := c.open(ctx)
+	s, err := c.open(ctx, true)
 	if err != nil {
 		return err
 	}
-	if s.conn != nil {
-		err = s.probe(ctx)
-	}
-	if err == nil {
-		c.clean(ctx, s)
-		err = s.register(ctx)
-	}
-	if err != nil {
+	c.clean(ctx, s)
+	if err := s.register(ctx); err != nil {
 		s.close()
 		return err
 	}
@@ -99,6 +94,11 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
 	}
+	c.mu.Lock()
+	if c.expiry != nil {
+		c.expiry.Stop()
+	}
+	c.mu.Unlock()
 	c.deliver(nil)
 	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB}
 	err := s.leave(ctx)
@@ -151,6 +151,11 @@ func (c *Coordinator) trust(start time.Time) {
 	defer c.mu.Unlock()
 	c.status.LastHeartbeat = start
 	c.trusted = start.Add(c.cfg.HeartbeatTimeout)
+	if c.expiry == nil {
+		c.expiry = time.AfterFunc(time.Until(c.trusted), c.distrust)
+	} else {
+		c.expiry.Reset(time.Until(c.trusted))
+	}
 }
 
 // distrust takes the units away once there has been no heartbeat for too long.

@@ -93,10 +93,10 @@ func TestDrivers(t *testing.T) {
 
 func testDriver(t *testing.T, db *sql.DB, s LeaderStrategy) {
 	awkward := []string{`a"b`, `c\d`, `e'f`, `{g,h}`, "ü $1 \n", `null`}
-	a := start(t, withStrategy(quick(config(db, awkward...)), s))
+	a := start(t, withStrategy(brisk(config(db, awkward...)), s))
 	want := slices.Sorted(slices.Values(awkward))
 	a.awaitAssigned(want...)
-	b := start(t, withStrategy(quick(config(db, awkward...)), s))
+	b := start(t, withStrategy(brisk(config(db, awkward...)), s))
 	await(t, "both have their share", func() bool { return len(a.Assigned()) == 3 && len(b.Assigned()) == 3 })
 	a.leave()
 	b.awaitAssigned(want...)
@@ -185,8 +185,8 @@ func TestSilent(t *testing.T) {
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		a := start(t, withStrategy(quick(config(d.DB, six...)), s))
-		b := start(t, withStrategy(quick(config(d.DB, six...)), s))
+		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
 		for range 5 {
 			awaitShares(a, b)
 			mustExec(t, d.DB, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
@@ -253,8 +253,12 @@ func TestServerRestart(t *testing.T) {
 func TestRowDeleted(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		a := start(t, withStrategy(config(d.DB, six...), s))
-		b := start(t, withStrategy(config(d.DB, six...), s))
+		// No heartbeat meets the row's end before patience does.
+		cfg := withStrategy(config(d.DB, six...), s)
+		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = time.Hour, 3*time.Hour
+		a := start(t, cfg)
+		cfg.ID = uuid.New()
+		b := start(t, cfg)
 		awaitShares(a, b)
 		mustExec(t, d.DB, `DELETE FROM worker_nodes`)
 		await(t, "both register anew", func() bool { return scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`) == 2 })
@@ -272,7 +276,7 @@ func TestRollingDeploy(t *testing.T) {
 	mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('Retired', $1::uuid)`, retired.String())
 	log := &logged{}
 	build := func(units ...string) *worker {
-		cfg := quick(config(d.DB, units...))
+		cfg := brisk(config(d.DB, units...))
 		cfg.Logger = log
 		return start(t, cfg)
 	}
@@ -335,8 +339,8 @@ func (l *logged) count(words ...string) (n int) {
 func TestNoChurn(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
-		a := start(t, withStrategy(quick(config(d.DB, six...)), s))
-		b := start(t, withStrategy(quick(config(d.DB, six...)), s))
+		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
 		awaitShares(a, b)
 		history(t, d.DB)
 		for range 20 { // each heartbeat is followed by a look, and by a rebalance
@@ -379,9 +383,9 @@ func TestMixedStrategies(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	plantToken(t, d.DB)
-	a := start(t, quick(config(d.DB, six...)))
+	a := start(t, brisk(config(d.DB, six...)))
 	a.awaitAssigned(six...)
-	b := start(t, withStrategy(quick(config(d.DB, six...)), Lease))
+	b := start(t, withStrategy(brisk(config(d.DB, six...)), Lease))
 	awaitShares(a, b)
 	await(t, "both lead", func() bool { return a.Status().Leader && b.Status().Leader })
 	history(t, d.DB)
@@ -414,6 +418,51 @@ func TestWake(t *testing.T) {
 	}
 	c.Wake()
 	<-slept
+}
+
+// What is delivered is what this worker can run, while it may believe that the
+// others count on it.
+func TestDeliver(t *testing.T) {
+	c := New(config(nil, "b", "a"))
+	closed := func(ch <-chan struct{}) bool {
+		select {
+		case <-ch:
+			return true
+		default:
+			return false
+		}
+	}
+	expect := func(when string, change bool, want ...string) func() {
+		changed := c.Changed()
+		return func() {
+			t.Helper()
+			if got := c.Assigned(); !slices.Equal(got, want) || closed(changed) != change {
+				t.Errorf("%s: %q, changed: %v; want %q, %v", when, got, closed(changed), want, change)
+			}
+		}
+	}
+	check := expect("never had a heartbeat", false)
+	c.deliver([]string{"a"})
+	check()
+	c.trust(time.Now())
+	check = expect("first", true, "a", "b")
+	c.deliver([]string{"other", "b", "a"})
+	check()
+	check = expect("the same", false, "a", "b")
+	c.deliver([]string{"a", "b"})
+	check()
+	check = expect("no heartbeat for too long", true)
+	c.trust(time.Now().Add(-c.cfg.HeartbeatTimeout))
+	c.deliver([]string{"a", "b"})
+	check()
+	c.trust(time.Now())
+	c.deliver([]string{"a"})
+	lapsed := c.Changed()
+	c.trust(time.Now().Add(time.Millisecond - c.cfg.HeartbeatTimeout))
+	<-lapsed // by itself, with nobody delivering anything
+	if got := c.Assigned(); len(got) > 0 {
+		t.Errorf("after the time-out: %q", got)
+	}
 }
 
 // Registering removes the rows of workers that are silent for twice the

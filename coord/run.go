@@ -11,7 +11,7 @@ import (
 
 const (
 	// looking is the pause between two looks.
-	looking = 400 * time.Millisecond
+	looking = 450 * time.Millisecond
 	// expecting is the pause of a newcomer that waits for its first units.
 	expecting = 50 * time.Millisecond
 	newcomer  = 2 * time.Second
@@ -28,11 +28,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
 	}
-	expiry := time.AfterFunc(c.cfg.HeartbeatTimeout, c.distrust)
-	defer expiry.Stop()
 	for failures := 0; ; {
 		opened := time.Now()
-		err := c.live(ctx, expiry)
+		err := c.live(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -61,13 +59,12 @@ func pause(n int, random float64) time.Duration {
 	return backoff.Delay(n-1, 500*time.Millisecond, 30*time.Second, random)
 }
 
-// live runs one session until it fails or ctx ends. expiry is set to when the
-// others will count this worker as dead.
-func (c *Coordinator) live(ctx context.Context, expiry *time.Timer) (err error) {
+// live runs one session until it fails or ctx ends.
+func (c *Coordinator) live(ctx context.Context) (err error) {
 	s := c.registered
 	c.registered = nil
 	if s == nil {
-		if s, err = c.open(ctx); err != nil {
+		if s, err = c.open(ctx, false); err != nil {
 			return err
 		}
 	}
@@ -78,7 +75,6 @@ func (c *Coordinator) live(ctx context.Context, expiry *time.Timer) (err error) 
 			return err
 		}
 		c.works(s)
-		expiry.Reset(time.Until(s.beaten.Add(c.cfg.HeartbeatTimeout)))
 		if !c.sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval)))) {
 			return ctx.Err()
 		}

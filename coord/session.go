@@ -38,7 +38,9 @@ type session struct {
 	checked  time.Time
 }
 
-func (c *Coordinator) open(ctx context.Context) (*session, error) {
+// open makes a session. The first one also looks for a proxy; later ones must
+// do with one connection, for the pool may be busy.
+func (c *Coordinator) open(ctx context.Context, first bool) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
 	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB, opened: time.Now()}
@@ -50,6 +52,9 @@ func (c *Coordinator) open(ctx context.Context) (*session, error) {
 		s.conn, s.q = conn, conn
 	}
 	err := s.resolve(ctx)
+	if err == nil && s.conn != nil && first {
+		err = s.probe(ctx)
+	}
 	if err == nil && s.conn != nil {
 		err = s.hold(ctx)
 	}
@@ -95,18 +100,16 @@ type view struct {
 }
 
 // look sees what there is to do. Who does not lead tries to.
-func (s *session) look(ctx context.Context) (v view, err error) {
+func (s *session) look(ctx context.Context) (view, error) {
+	var v view
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
+	look := s.lookWithLock
 	if s.cfg.Strategy == Lease {
-		err = s.lookWithLease(ctx, &v)
-	} else {
-		err = s.lookWithLock(ctx, &v)
+		look = s.lookWithLease
 	}
-	if err != nil {
-		return view{}, fmt.Errorf("coord: look at the assignments: %w", err)
-	}
-	return v, nil
+	err := look(ctx, &v)
+	return v, err
 }
 
 func (s *session) lookWithLock(ctx context.Context, v *view) error {
@@ -117,7 +120,7 @@ func (s *session) lookWithLock(ctx context.Context, v *view) error {
 		query, into = s.sql.lead, append(into, asJSON(&v.nodes), asJSON(&held))
 	}
 	if err := s.q.QueryRowContext(ctx, query, s.args()...).Scan(into...); err != nil {
-		return err
+		return fmt.Errorf("coord: look at the assignments: %w", err)
 	}
 	locks := make(map[int64]bool, len(held))
 	for _, key := range held {
@@ -138,7 +141,7 @@ func (s *session) lookWithLease(ctx context.Context, v *view) error {
 	}
 	s.lease = lease{}
 	if err := s.q.QueryRowContext(ctx, query, s.args()...).Scan(into...); err != nil {
-		return err
+		return fmt.Errorf("coord: look at the assignments: %w", err)
 	}
 	s.lease.read = start
 	if s.lease.due(s.cfg.ID, s.cfg.HeartbeatTimeout, s.cfg.HeartbeatInterval) {
@@ -156,7 +159,7 @@ func (s *session) claim(ctx context.Context) error {
 	s.lease = lease{}
 	err := s.q.QueryRowContext(ctx, s.sql.claim, s.args()...).Scan(asJSON(&s.lease))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+		return fmt.Errorf("coord: claim the lease: %w", err)
 	}
 	s.lease.read = start
 	return nil
