@@ -4,8 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -16,7 +20,7 @@ import (
 const patience = 20 * time.Second
 
 // eventLog reads the events table by itself, so that these tests need no
-// event store.
+// event store. It does not say where its positions come from.
 type eventLog struct{}
 
 func (eventLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
@@ -24,7 +28,7 @@ func (eventLog) ReadEvents(ctx context.Context, q store.Querier, after int64, li
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	var events []store.PersistedEvent
 	for rows.Next() {
 		var e store.PersistedEvent
@@ -60,6 +64,7 @@ type testLogger struct {
 func (l testLogger) Info(_ context.Context, msg string, kv ...any) {
 	l.t.Log(append([]any{msg}, kv...)...)
 }
+
 func (l testLogger) Error(_ context.Context, msg string, kv ...any) {
 	l.t.Log(append([]any{msg}, kv...)...)
 }
@@ -89,6 +94,17 @@ func appendEvent(t testing.TB, q store.Querier) (position int64) {
 	return position
 }
 
+// rollBackEvent makes a position void.
+func rollBackEvent(t testing.TB, db *sql.DB) (position int64) {
+	t.Helper()
+	tx := begin(t, db)
+	position = appendEvent(t, tx)
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	return position
+}
+
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -97,6 +113,20 @@ func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	}
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return tx
+}
+
+func commit(t testing.TB, tx *sql.Tx) {
+	t.Helper()
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exec(t testing.TB, q store.Querier, query string, args ...any) {
+	t.Helper()
+	if _, err := q.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatalf("%v\nin: %s", err, query)
+	}
 }
 
 // run runs a frontier until the test ends, or stop is called.
@@ -139,17 +169,71 @@ func await(t testing.TB, f *Frontier, what string, ok func(*Value) bool) *Value 
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("awaited %s, the value is %s", what, describe(f.Value()))
+			t.Fatalf("awaited %s, the value is %+v, blocked by %+v", what, *f.Value(), f.Blocked())
 		}
 	}
 }
 
-func awaitSafe(t testing.TB, f *Frontier, position int64) *Value {
+// awaitSettled waits until the frontier has settled a position, and nothing
+// above it.
+func awaitSettled(t testing.TB, f *Frontier, position int64) {
 	t.Helper()
-	return await(t, f, fmt.Sprintf("safe %d", position), func(v *Value) bool { return v.Token != "" && v.Safe >= position })
+	v := await(t, f, fmt.Sprintf("settled %d", position), func(v *Value) bool { return v.Token != "" && v.Settled >= position })
+	if v.Settled != position || v.Safe != position || len(v.Doubts) > 0 {
+		t.Fatalf("want settled and safe %d, got %+v", position, *v)
+	}
 }
 
-func describe(v *Value) string { return fmt.Sprintf("%+v", *v) }
+// stepper runs a session statement by statement.
+type stepper struct {
+	testing.TB
+	f *Frontier
+	s *Session
+}
+
+func open(t testing.TB, cfg Config) stepper {
+	t.Helper()
+	f := New(cfg)
+	s, err := f.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return stepper{t, f, s}
+}
+
+// step checks what the next statements are, and runs them.
+func (s stepper) step(statements ...statement) {
+	s.Helper()
+	for _, want := range statements {
+		if do := s.s.machine.next(time.Now()).do; do != want {
+			s.Fatalf("next is statement %d, want %d; the value is %+v", do, want, *s.f.Value())
+		}
+		if err := s.s.Step(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// rescan makes the next tail be followed by a scan, without the pause.
+func (s stepper) rescan(after ...statement) {
+	s.Helper()
+	s.s.machine.scanAt = time.Time{}
+	s.step(append([]statement{readTail, scanLocks}, after...)...)
+}
+
+func (s stepper) published(settled, safe int64, doubts ...Span) {
+	s.Helper()
+	if v := s.f.Value(); v.Token == "" || v.Settled != settled || v.Safe != safe || !slices.Equal(v.Doubts, doubts) {
+		s.Fatalf("published %+v, want settled %d, safe %d, doubts %v", *v, settled, safe, doubts)
+	}
+}
+
+// start runs what a session on a fresh database begins with.
+func (s stepper) start() {
+	s.Helper()
+	s.step(readStart, plantToken, readStart, placeSettled, readStart)
+}
 
 func TestFollowsCommitsInOrder(t *testing.T) {
 	d := pgtest.New(t)
@@ -157,26 +241,316 @@ func TestFollowsCommitsInOrder(t *testing.T) {
 	for range 20 {
 		position := appendEvent(t, d.DB)
 		f.Wake()
-		v := awaitSafe(t, f, position)
-		if v.Safe != position || v.Settled != position || len(v.Doubts) > 0 {
-			t.Fatalf("after position %d: %s", position, describe(v))
+		awaitSettled(t, f, position)
+	}
+}
+
+func TestCommitsInOrderNeedNoScan(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	for position := range int64(3) {
+		appendEvent(t, d.DB)
+		s.step(readTail)
+		s.published(position+1, position+1)
+	}
+}
+
+// drivers are all the ways in which the statements may reach the server.
+func drivers(t *testing.T, d *pgtest.Database) map[string]*sql.DB {
+	all := map[string]*sql.DB{"lib/pq": d.OpenPQ(t)}
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		all["pgx "+mode.String()] = d.OpenMode(t, mode)
+	}
+	return all
+}
+
+// TestEveryDriver runs every statement there is, for a log whose sequence is
+// known and for one that does not say.
+func TestEveryDriver(t *testing.T) {
+	template := pgtest.New(t)
+	for name := range drivers(t, template) {
+		for _, log := range []store.Log{events(), eventLog{}} {
+			t.Run(fmt.Sprintf("%s %T", name, log), func(t *testing.T) {
+				d := pgtest.New(t)
+				cfg := testConfig(t, drivers(t, d)[name])
+				cfg.Log, cfg.Policy = log, Wait
+				everyStatement(t, d, cfg)
+			})
 		}
 	}
 }
 
-func TestRolledBackAppendIsVoidAtOnce(t *testing.T) {
-	d := pgtest.New(t)
-	f, _ := run(t, testConfig(t, d.DB))
+func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
+	s := open(t, cfg)
+	if s.s.origin.named {
+		s.start()
+	} else {
+		s.step(readStart, plantToken, readStart)
+	}
+	appendEvent(t, d.DB)
 	tx := begin(t, d.DB)
 	appendEvent(t, tx)
-	if err := tx.Rollback(); err != nil {
+	rollBackEvent(t, d.DB)
+	d.Exec(t, `SELECT setval('events_global_position_seq', 1000)`)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks)
+	s.published(1, 1)
+	if b := s.f.Blocked(); len(b) != 1 || b[0].PID == 0 || b[0].State != "idle in transaction" || b[0].Age <= 0 || b[0].VirtualTransaction == "" {
+		t.Fatalf("want the one open transaction: %+v", b)
+	}
+	commit(t, tx)
+	s.rescan()
+	s.published(1001, 1001)
+	d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		SELECT 't', i::text, 1, gen_random_uuid(), 'e', '' FROM generate_series(1, 2000) AS i`)
+	s.s.machine.scanAt = time.Time{}
+	s.step(readTail, readHead, scanLocks)
+	s.published(3001, 3001)
+	if !s.s.origin.named {
+		return
+	}
+	s.s.machine.raisedAt = time.Time{}
+	s.step(raiseSettled)
+	var settled int64
+	if err := d.DB.QueryRowContext(t.Context(), `SELECT settled FROM consumer_checkpoints_settled`).Scan(&settled); err != nil || settled != 3001 {
+		t.Fatalf("the settled row has %d, %v; want 3001", settled, err)
+	}
+}
+
+func TestRolledBackAppendIsSettledAtOnce(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	rollBackEvent(t, d.DB)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks)
+	s.published(2, 2)
+}
+
+func TestSavepointRolledBackIsHeldUntilTheTransactionEnds(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	tx := begin(t, d.DB)
+	exec(t, tx, `SAVEPOINT s`)
+	appendEvent(t, tx)
+	exec(t, tx, `ROLLBACK TO SAVEPOINT s`)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks)
+	s.published(0, 0)
+	commit(t, tx)
+	s.rescan()
+	s.published(2, 2)
+}
+
+func TestOpenTransactionBlocksThenIsSettled(t *testing.T) {
+	for name, log := range map[string]store.Log{"named": events(), "unnamed": eventLog{}} {
+		t.Run(name, func(t *testing.T) {
+			d := pgtest.New(t)
+			cfg := testConfig(t, d.DB)
+			cfg.Log = log
+			f, _ := run(t, cfg)
+			tx := begin(t, d.DB)
+			appendEvent(t, tx)
+			appendEvent(t, d.DB)
+			f.Wake()
+			awaitBlocked(t, f)
+			if v := f.Value(); v.Safe != 0 {
+				t.Fatalf("went past an open transaction: %+v", *v)
+			}
+			commit(t, tx)
+			f.Wake()
+			awaitSettled(t, f, 2)
+		})
+	}
+}
+
+// awaitBlocked waits until somebody holds the frontier back.
+func awaitBlocked(t testing.TB, f *Frontier) []Holder {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if b := f.Blocked(); len(b) > 0 {
+			return b
+		}
+		pause := time.NewTimer(time.Millisecond)
+		<-pause.C
+	}
+	t.Fatalf("awaited a transaction that blocks, the value is %+v", *f.Value())
+	return nil
+}
+
+func TestPreparedTransaction(t *testing.T) {
+	for name, log := range map[string]store.Log{"named": events(), "unnamed": eventLog{}} {
+		for _, end := range []string{"COMMIT", "ROLLBACK"} {
+			t.Run(name+" "+end, func(t *testing.T) {
+				d := pgtest.New(t)
+				cfg := testConfig(t, d.DB)
+				cfg.Log, cfg.Policy = log, Wait
+				s := open(t, cfg)
+				if s.s.origin.named {
+					s.start()
+				} else {
+					s.step(readStart, plantToken, readStart)
+				}
+				gid := strings.ReplaceAll(t.Name(), "'", "")
+				prepareEvent(t, d.DB, gid)
+				t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED '` + gid + `'`) })
+				appendEvent(t, d.DB)
+				s.step(readTail, scanLocks)
+				s.published(0, 0)
+				if b := s.f.Blocked(); len(b) != 1 || b[0].PID != 0 || b[0].GID != gid || b[0].Age <= 0 || !strings.Contains(b[0].Remedy(), gid) {
+					t.Fatalf("want the prepared transaction: %+v", b)
+				}
+				d.Exec(t, end+` PREPARED '`+gid+`'`)
+				if end == "COMMIT" {
+					s.step(readTail)
+				} else {
+					s.rescan()
+				}
+				s.published(2, 2)
+			})
+		}
+	}
+}
+
+// prepareEvent appends an event in a transaction that it leaves prepared.
+func prepareEvent(t testing.TB, db *sql.DB, gid string) {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	position := appendEvent(t, d.DB)
-	if position != 2 {
-		t.Fatalf("position %d, want 2", position)
+	defer func() { _ = conn.Close() }()
+	exec(t, conn, `BEGIN`)
+	appendEvent(t, conn)
+	exec(t, conn, `PREPARE TRANSACTION '`+gid+`'`)
+}
+
+// A transaction that is prepared while a fence waits for it is waited for all
+// the same, whatever it is called afterwards.
+func TestPreparedWhileAwaited(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	conn, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if v := awaitSafe(t, f, 2); v.Settled != 2 {
-		t.Fatal(describe(v))
+	defer func() { _ = conn.Close() }()
+	exec(t, conn, `BEGIN`)
+	appendEvent(t, conn)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks)
+	exec(t, conn, `PREPARE TRANSACTION 'awaited'`)
+	t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED 'awaited'`) })
+	s.rescan()
+	s.published(0, 0)
+	d.Exec(t, `COMMIT PREPARED 'awaited'`)
+	s.step(readTail)
+	s.published(2, 2)
+}
+
+func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	cfg.StaleAfter = time.Nanosecond
+	var told []Holder
+	cfg.OnStale = func(h Holder) { told = append(told, h) }
+	s := open(t, cfg)
+	s.start()
+	tx := begin(t, d.DB)
+	appendEvent(t, tx) // 1
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks, readTail)
+	s.published(0, 2, Span{1, 1})
+	s.rescan() // shows it as the scan before did, which narrows it
+
+	rollBackEvent(t, d.DB) // 3
+	appendEvent(t, d.DB)
+	s.rescan()
+	s.published(0, 4, Span{1, 1})
+
+	exec(t, tx, `SELECT 1`)
+	rollBackEvent(t, d.DB) // 5: for all that is known, of tx
+	appendEvent(t, d.DB)
+	s.rescan(readTail)
+	s.published(0, 6, Span{1, 1}, Span{5, 5})
+
+	appendEvent(t, tx) // 7
+	commit(t, tx)
+	s.rescan()
+	s.published(7, 7)
+	if len(told) != 1 || !told[0].Stale || told[0].PID == 0 {
+		t.Fatalf("want it told once: %+v", told)
+	}
+}
+
+// A transaction that was old before the session began does not hold it up;
+// under the policy Wait it does.
+func TestOldTransactionAtTheStart(t *testing.T) {
+	for _, policy := range []Policy{SkipStale, Wait} {
+		for _, prepared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("policy %d prepared %v", policy, prepared), func(t *testing.T) {
+				d := pgtest.New(t)
+				if prepared {
+					prepareEvent(t, d.DB, "old")
+					t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED 'old'`) })
+				} else {
+					appendEvent(t, begin(t, d.DB))
+				}
+				appendEvent(t, d.DB)
+				d.Exec(t, `SELECT pg_sleep(0.2)`)
+				cfg := testConfig(t, d.DB)
+				cfg.Policy, cfg.StaleAfter = policy, 100*time.Millisecond
+				s := open(t, cfg)
+				s.start()
+				s.step(readTail, scanLocks, readTail)
+				if policy == Wait {
+					s.published(0, 0)
+				} else {
+					s.published(0, 2, Span{1, 1})
+				}
+			})
+		}
+	}
+}
+
+func TestUnnamedLogDoubts(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	cfg.Log, cfg.StaleAfter = eventLog{}, time.Nanosecond
+	s := open(t, cfg)
+	s.step(readStart, plantToken, readStart)
+	tx := begin(t, d.DB)
+	appendEvent(t, tx)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks, readTail)
+	s.published(0, 2, Span{1, 1})
+	commit(t, tx)
+	s.rescan()
+	s.published(2, 2)
+}
+
+// Transactions of other databases do not matter, also where every transaction
+// is a holder.
+func TestOtherDatabasesDoNotMatter(t *testing.T) {
+	other := pgtest.New(t)
+	appendEvent(t, begin(t, other.DB))
+	prepareEvent(t, other.DB, "elsewhere")
+	t.Cleanup(func() { _, _ = other.DB.Exec(`ROLLBACK PREPARED 'elsewhere'`) })
+	for name, log := range map[string]store.Log{"named": events(), "unnamed": eventLog{}} {
+		t.Run(name, func(t *testing.T) {
+			d := pgtest.New(t)
+			cfg := testConfig(t, d.DB)
+			cfg.Log = log
+			f, _ := run(t, cfg)
+			rollBackEvent(t, d.DB)
+			appendEvent(t, d.DB)
+			awaitSettled(t, f, 2)
+		})
 	}
 }
