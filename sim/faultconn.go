@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
@@ -25,12 +26,28 @@ type network struct {
 	gate  chan struct{} // closed while traffic flows
 	down  bool          // no new connections
 	gone  bool          // what the client closes stays half open
+	dice  *rand.Rand    // nil: no delays
 }
 
-func newNetwork() *network {
-	n := &network{conns: map[*faultConn]struct{}{}, gate: make(chan struct{})}
+// newNetwork makes a network that delays now and then what goes through, as
+// dice decide, so that moments that lie close together come apart. nil: never.
+func newNetwork(dice *rand.Rand) *network {
+	n := &network{conns: map[*faultConn]struct{}{}, gate: make(chan struct{}), dice: dice}
 	close(n.gate)
 	return n
+}
+
+// delay draws by how much something is delayed: mostly not at all.
+func (n *network) delay() time.Duration {
+	if n.dice == nil {
+		return 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !chance(n.dice, 0.004) {
+		return 0
+	}
+	return between(n.dice, 10*time.Millisecond, 50*time.Millisecond)
 }
 
 // carry makes config's connections go through n.
@@ -226,6 +243,7 @@ func (c *faultConn) Read(b []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
+	c.linger()
 	// The answer may have come after a stall began. Should it be given up
 	// here, at its deadline, the client gives up the connection too.
 	if err := c.pass("read"); err != nil {
@@ -234,7 +252,22 @@ func (c *faultConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// linger waits out a delay.
+func (c *faultConn) linger() {
+	d := c.network.delay()
+	if d == 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.closed:
+	}
+}
+
 func (c *faultConn) Write(b []byte) (int, error) {
+	c.linger()
 	if err := c.pass("write"); err != nil {
 		return 0, err
 	}

@@ -22,7 +22,7 @@ func behind(t *testing.T, d *pgtest.Database, mode pgx.QueryExecMode) (*network,
 	}
 	config.DefaultQueryExecMode = mode
 	config.RuntimeParams["application_name"] = t.Name()
-	n := newNetwork()
+	n := newNetwork(nil)
 	n.carry(config)
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(2)

@@ -34,9 +34,10 @@ type node struct {
 // startNode starts the life-th worker of a slot.
 func startNode(ctx context.Context, s Scenario, on *database, slot, life int, f flap) (*node, error) {
 	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
-	n := &node{knobs: s.Knobs, net: newNetwork(), done: make(chan struct{})}
+	mode := oneOf(r, execModes...)
+	n := &node{knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
 	config := on.config(fmt.Sprintf("worker %d.%d", slot, life))
-	config.DefaultQueryExecMode = oneOf(r, execModes...)
+	config.DefaultQueryExecMode = mode
 	n.net.carry(config)
 	var err error
 	if n.relay, err = newRelay(config); err != nil {
@@ -84,6 +85,8 @@ func (k Knobs) options(listen string) []worker.Option {
 		worker.WithLeaderStrategy(k.Leader),
 		worker.WithGapPolicy(k.GapPolicy),
 		worker.WithStaleGapThreshold(k.StaleGapThreshold),
+		worker.WithStaleGapHarborLag(k.HarborLag),
+		worker.WithMaxOpenRanges(k.MaxOpenRanges),
 	}
 }
 

@@ -85,6 +85,8 @@ type Knobs struct {
 	RebalanceInterval time.Duration
 	GapPolicy         worker.GapPolicy
 	StaleGapThreshold time.Duration
+	HarborLag         int
+	MaxOpenRanges     int
 
 	Aggregates int           // of each type, beside the new ones
 	Pause      time.Duration // of a writer between two transactions, on average
@@ -127,6 +129,8 @@ func drawKnobs(r *rand.Rand) Knobs {
 		RebalanceInterval: between(r, 200*time.Millisecond, 600*time.Millisecond),
 		GapPolicy:         oneOf(r, worker.GapSkipStale, worker.GapSkipStale, worker.GapSkipStale, worker.GapWait),
 		StaleGapThreshold: between(r, 100*time.Millisecond, 700*time.Millisecond),
+		HarborLag:         oneOf(r, 0, 0, 0, 8),
+		MaxOpenRanges:     oneOf(r, 10_000, 10_000, 10_000, 3),
 		Aggregates:        oneOf(r, 40, 80, 160),
 		Pause:             20 * time.Millisecond,
 		LongestTx:         2 * time.Second,
@@ -147,7 +151,7 @@ func (s Scenario) Lines() []Line {
 	}
 	gaps := string(k.GapPolicy)
 	if k.GapPolicy == worker.GapSkipStale {
-		gaps += fmt.Sprintf(" after %v", k.StaleGapThreshold)
+		gaps += fmt.Sprintf(" after %v, %d positions behind the head, %d ranges at most", k.StaleGapThreshold, k.HarborLag, k.MaxOpenRanges)
 	}
 	var scoped []string
 	for _, c := range s.Scope {

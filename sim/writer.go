@@ -50,6 +50,7 @@ type writer struct {
 	versions    map[aggregate]int64 // as this writer last saw them
 	born        int                 // new aggregates
 	promises    []promise
+	next        *aggregate // to be appended to without a pause
 	book        book
 }
 
@@ -93,9 +94,9 @@ const (
 
 func plays(canPrepare bool) []play {
 	all := []play{
-		{"", 60, commit, (*writer).appendOnce},
+		{"", 58, commit, (*writer).appendOnce},
 		{Rollbacks, 14, rollback, (*writer).appendOnce},
-		{Delays, 3, toss, (*writer).appendAndWait},
+		{Delays, 4, toss, (*writer).appendAndWait},
 		{LateDraws, 2, commit, (*writer).waitAndAppend},
 		{Savepoints, 6, commit, (*writer).appendAround},
 		{Several, 6, commit, (*writer).appendSeveral},
@@ -103,7 +104,7 @@ func plays(canPrepare bool) []play {
 		{LostCommits, 2, lose, (*writer).appendOnce},
 	}
 	if canPrepare {
-		all = append(all, play{Prepared, 2, prepare, (*writer).appendQuietly})
+		all = append(all, play{Prepared, 3, prepare, (*writer).appendQuietly})
 	}
 	return all
 }
@@ -111,7 +112,7 @@ func plays(canPrepare bool) []play {
 func newWriter(n int, s Scenario, on *database, t *tally) *writer {
 	w := &writer{
 		name: fmt.Sprintf("w%d", n), dice: dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
-		on: on, net: newNetwork(), tally: t,
+		on: on, net: newNetwork(nil), tally: t,
 		quiet:    postgres.NewStore(postgres.NewStoreConfig()),
 		loud:     postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
 		plays:    plays(on.canPrepare),
@@ -133,7 +134,7 @@ func newWriter(n int, s Scenario, on *database, t *tally) *writer {
 // an error if something happens that is none of the faults.
 func (w *writer) run(ctx, intake context.Context) (err error) {
 	defer func() { err = errors.Join(err, w.db.Close()) }()
-	for backoff.Sleep(intake, time.Duration(w.dice.ExpFloat64()*float64(w.knobs.Pause))) {
+	for backoff.Sleep(intake, w.pause()) {
 		if err := w.act(ctx, intake, w.choose()); err != nil {
 			return fmt.Errorf("sim: writer %s: %w", w.name, err)
 		}
@@ -145,6 +146,13 @@ func (w *writer) run(ctx, intake context.Context) (err error) {
 		return nil // interrupted
 	}
 	return w.settle(ctx, time.Now().Add(time.Hour))
+}
+
+func (w *writer) pause() time.Duration {
+	if w.next != nil {
+		return 0
+	}
+	return time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause))
 }
 
 func (w *writer) choose() play {
@@ -231,7 +239,8 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 	return nil
 }
 
-// keep writes down that a transaction was committed.
+// keep writes down that a transaction was committed. What it appended to may
+// be appended to again at once.
 func (w *writer) keep(a *attempt) {
 	w.book.committed = append(w.book.committed, a.drawn...)
 	w.book.abandoned = append(w.book.abandoned, a.given...)
@@ -239,6 +248,9 @@ func (w *writer) keep(a *attempt) {
 		w.versions[aggregate{e.Type, e.ID}] = e.Version
 	}
 	w.tally.committed(a.drawn)
+	if w.dice.IntN(3) == 0 {
+		w.next = &aggregate{a.drawn[0].Type, a.drawn[0].ID}
+	}
 }
 
 // abandon writes down that a transaction was rolled back.
@@ -418,6 +430,10 @@ func (w *writer) wait() time.Duration {
 }
 
 func (w *writer) appendOnce(ctx, _ context.Context, a *attempt) error {
+	if to := w.next; to != nil {
+		w.next = nil
+		return w.append(ctx, a, *to, store.Any())
+	}
 	if w.dice.IntN(20) == 0 {
 		w.born++
 		return w.append(ctx, a, aggregate{aggregateTypes[w.dice.IntN(len(aggregateTypes))], fmt.Sprintf("%s-%d", w.name, w.born)}, store.NoStream())
@@ -437,7 +453,7 @@ func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 		return err
 	}
 	backoff.Sleep(intake, w.wait())
-	if w.dice.IntN(3) == 0 {
+	if w.dice.IntN(2) == 0 {
 		if err := w.appendQuietly(ctx, intake, a); err != nil {
 			return err
 		}
