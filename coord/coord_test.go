@@ -459,7 +459,11 @@ func TestDeliver(t *testing.T) {
 	c.deliver([]string{"a"})
 	lapsed := c.Changed()
 	c.trust(time.Now().Add(time.Millisecond - c.cfg.HeartbeatTimeout))
-	<-lapsed // by itself, with nobody delivering anything
+	select {
+	case <-lapsed: // by itself, with nobody delivering anything
+	case <-time.After(patience):
+		t.Fatal("what was assigned stays for ever")
+	}
 	if got := c.Assigned(); len(got) > 0 {
 		t.Errorf("after the time-out: %q", got)
 	}
