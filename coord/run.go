@@ -15,8 +15,8 @@ const (
 	// expecting is the pause of a newcomer that waits for its first units.
 	expecting = 50 * time.Millisecond
 	newcomer  = 2 * time.Second
-	// sound is the age at which the end of a session no longer counts as one
-	// more failure in a row.
+	// sound is the age at which a session that works has ended the row of
+	// failures before it.
 	sound = time.Second
 )
 
@@ -29,13 +29,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return err
 	}
 	for failures := 0; ; {
-		opened := time.Now()
-		err := c.live(ctx)
+		err := c.live(ctx, func() { failures = 0 })
 		if ctx.Err() != nil {
 			return nil
-		}
-		if time.Since(opened) >= sound {
-			failures = 0
 		}
 		failures++
 		c.fails(err)
@@ -59,8 +55,9 @@ func pause(n int, random float64) time.Duration {
 	return backoff.Delay(n-1, 500*time.Millisecond, 30*time.Second, random)
 }
 
-// live runs one session until it fails or ctx ends.
-func (c *Coordinator) live(ctx context.Context) (err error) {
+// live runs one session until it fails or ctx ends. It calls healthy when the
+// session has proven sound.
+func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 	s := c.registered
 	c.registered = nil
 	if s == nil {
@@ -75,6 +72,9 @@ func (c *Coordinator) live(ctx context.Context) (err error) {
 			return err
 		}
 		c.works(s)
+		if time.Since(s.opened) >= sound {
+			healthy()
+		}
 		if !c.sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval)))) {
 			return ctx.Err()
 		}
