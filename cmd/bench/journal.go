@@ -92,6 +92,24 @@ func (j *journal) append(ctx context.Context, commit bool) error {
 	return d.commit()
 }
 
+// connect appends n events at the same time, so that n writers find their
+// connections open and their statements prepared.
+func (j *journal) connect(ctx context.Context, n int) error {
+	drafts := make([]draft, n)
+	for i := range drafts {
+		var err error
+		if drafts[i], err = j.begin(ctx); err != nil {
+			return err
+		}
+	}
+	for _, d := range drafts {
+		if err := d.commit(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // count returns how many appends were committed.
 func (j *journal) count() int {
 	j.mu.Lock()
