@@ -201,8 +201,7 @@ func TestCrashKeepsTheSettledRow(t *testing.T) {
 	rollBackEvent(t, db)
 	appendEvent(t, db)
 	s.step(readTail, scanLocks)
-	s.s.machine.raisedAt = time.Time{}
-	s.step(raiseSettled)
+	s.raise()
 	before := s.f.Value().Token
 
 	if err := server.Kill(); err != nil {
@@ -232,8 +231,7 @@ func TestSettledRowIsRaisedUnderItsTokenOnly(t *testing.T) {
 	appendEvent(t, d.DB)
 	s.step(readTail)
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
-	s.s.machine.raisedAt = time.Time{}
-	s.step(raiseSettled)
+	s.raise()
 	awaitQuery(t, d.DB, `SELECT settled = 0 FROM consumer_checkpoints_settled`)
 	s.step(readTail, readStart)
 	s.published(0, 0)
@@ -247,8 +245,8 @@ func TestLockedSettledRowIsLeftAlone(t *testing.T) {
 	appendEvent(t, d.DB)
 	s.step(readTail)
 	exec(t, begin(t, d.DB), `UPDATE consumer_checkpoints_settled SET settled = 0`)
-	s.s.machine.raisedAt = time.Time{}
-	s.step(raiseSettled, readTail)
+	s.raise()
+	s.step(readTail)
 }
 
 func TestStartsFromTheSettledRow(t *testing.T) {
@@ -258,8 +256,7 @@ func TestStartsFromTheSettledRow(t *testing.T) {
 	rollBackEvent(t, d.DB)
 	appendEvent(t, d.DB)
 	s.step(readTail, scanLocks)
-	s.s.machine.raisedAt = time.Time{}
-	s.step(raiseSettled)
+	s.raise()
 
 	next := open(t, testConfig(t, d.DB))
 	next.step(readStart)
@@ -283,8 +280,7 @@ func TestRestartedSequence(t *testing.T) {
 			}
 			s.step(readTail)
 			s.published(3, 3)
-			s.s.machine.raisedAt = time.Time{}
-			s.step(raiseSettled)
+			s.raise()
 
 			exec(t, d.OpenPQ(t), restart)
 			tx := begin(t, d.DB)
@@ -318,8 +314,7 @@ func TestRestartedSequenceThatCaughtUp(t *testing.T) {
 		appendEvent(t, d.DB)
 	}
 	s.step(readTail)
-	s.s.machine.raisedAt = time.Time{}
-	s.step(raiseSettled)
+	s.raise()
 
 	d.Exec(t, `TRUNCATE events RESTART IDENTITY`)
 	tx := begin(t, d.DB)

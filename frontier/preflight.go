@@ -103,20 +103,30 @@ func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
 }
 
 func (o *origin) checkServer(ctx context.Context, q store.Querier) error {
-	var version int
-	var recovering, locks bool
+	var s server
 	err := q.QueryRowContext(ctx, `
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
 	has_table_privilege('pg_catalog.pg_locks', 'SELECT'),
-	(SELECT oid::bigint FROM pg_database WHERE datname = current_database())`).Scan(&version, &recovering, &locks, &o.database)
-	switch {
-	case err != nil:
+	(SELECT oid::bigint FROM pg_database WHERE datname = current_database())`).Scan(&s.version, &s.recovering, &s.showsLocks, &o.database)
+	if err != nil {
 		return fmt.Errorf("frontier: ask the server for its version and role: %w", err)
-	case version < oldestServer*10_000:
-		return setupError(ErrServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "it is PostgreSQL %d.%d", version/10_000, version%10_000)
-	case recovering:
+	}
+	return s.check()
+}
+
+// server is what must be right about it.
+type server struct {
+	version                int // as in server_version_num
+	recovering, showsLocks bool
+}
+
+func (s server) check() error {
+	switch {
+	case s.version < oldestServer*10_000:
+		return setupError(ErrServerVersion, fmt.Sprintf("use PostgreSQL %d or later", oldestServer), "it is PostgreSQL %d.%d", s.version/10_000, s.version%10_000)
+	case s.recovering:
 		return setupError(ErrInRecovery, "connect to the primary", "the locks on the log's sequence do not show on a replica")
-	case !locks:
+	case !s.showsLocks:
 		return setupError(ErrNoPrivilege, "GRANT SELECT ON pg_catalog.pg_locks to it", "this role may not read pg_locks")
 	}
 	return nil

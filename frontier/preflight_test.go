@@ -1,9 +1,14 @@
 package frontier
 
 import (
+	"crypto/rand"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -50,7 +55,6 @@ func TestPreflightQuotedNames(t *testing.T) {
 }
 
 func TestPreflightRefuses(t *testing.T) {
-	const role = `CREATE ROLE %[1]s; GRANT SELECT ON events, events_global_position_seq TO %[1]s;`
 	for _, c := range []struct {
 		name  string
 		setup string
@@ -76,7 +80,163 @@ func TestPreflightRefuses(t *testing.T) {
 			refused(t, cfg, c.want, c.says...)
 		})
 	}
-	_ = role
+}
+
+// poolOf opens a pool whose sessions act as a role with the grants that it
+// takes, and what else setup does for it; both name it %role.
+func poolOf(t *testing.T, d *pgtest.Database, setup string) *sql.DB {
+	t.Helper()
+	role := "frontier_" + strings.ToLower(rand.Text())
+	all := `CREATE ROLE %role;
+GRANT SELECT ON events, events_global_position_seq TO %role;
+GRANT SELECT, INSERT, UPDATE ON consumer_checkpoints_token, consumer_checkpoints_settled TO %role;` + setup
+	exec(t, d.OpenPQ(t), strings.ReplaceAll(all, "%role", role))
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role); d.Exec(t, `DROP ROLE `+role) })
+	cfg, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.RuntimeParams["role"] = role
+	db := stdlib.OpenDB(*cfg)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+const hideRows = `ALTER TABLE events ENABLE ROW LEVEL SECURITY;`
+
+func TestPreflightOfARole(t *testing.T) {
+	for _, c := range []struct {
+		name, setup string
+		want        error
+		says        []string
+	}{
+		{"no token", `REVOKE INSERT ON consumer_checkpoints_token FROM %role`, ErrNoPrivilege, []string{"GRANT", "consumer_checkpoints_token"}},
+		{"no settled", `REVOKE UPDATE ON consumer_checkpoints_settled FROM %role`, ErrNoPrivilege, []string{"GRANT", "consumer_checkpoints_settled"}},
+		{"no events", `REVOKE SELECT ON events FROM %role`, ErrNoPrivilege, []string{"GRANT SELECT ON public.events"}},
+		{"no sequence", `REVOKE SELECT ON events_global_position_seq FROM %role`, ErrNoPrivilege, []string{"GRANT SELECT ON SEQUENCE public.events_global_position_seq"}},
+		{"hidden rows", hideRows, ErrRowSecurity, []string{"public.events", "BYPASSRLS"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := pgtest.New(t)
+			refused(t, testConfig(t, poolOf(t, d, c.setup)), c.want, c.says...)
+		})
+	}
+}
+
+// The least privileges are enough, and what they hide delays nothing.
+func TestLeastPrivileges(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, poolOf(t, d, hideRows+`CREATE POLICY all_rows ON events USING (true); ALTER ROLE %role BYPASSRLS`))
+	f, _ := run(t, cfg)
+	tx := begin(t, d.DB)
+	appendEvent(t, tx)
+	appendEvent(t, d.DB)
+	if b := awaitBlocked(t, f); b[0].PID == 0 || b[0].State != "" || b[0].Age != 0 {
+		t.Fatalf("want a holder whose details are hidden: %+v", b)
+	}
+	commit(t, tx)
+	awaitSettled(t, f, 2)
+}
+
+func TestServerCheck(t *testing.T) {
+	good := server{version: 130000, showsLocks: true}
+	if err := good.check(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[error]func(*server){
+		ErrServerVersion: func(s *server) { s.version = 120022 },
+		ErrInRecovery:    func(s *server) { s.recovering = true },
+		ErrNoPrivilege:   func(s *server) { s.showsLocks = false },
+	} {
+		s := good
+		change(&s)
+		if err := s.check(); !errors.Is(err, want) {
+			t.Errorf("%+v: %v, want %v", s, err, want)
+		}
+	}
+	if err := (server{version: 120022}).check(); !strings.Contains(err.Error(), "12.22") {
+		t.Errorf("%v does not name the version", err)
+	}
+}
+
+// What Preflight refuses may also come later. Then the frontier waits, and
+// goes on once it is mended.
+func TestGroundIsLostWhileRunning(t *testing.T) {
+	for want, clause := range map[error][2]string{
+		ErrSequenceCache: {"CACHE 5", "CACHE 1"},
+		ErrSequenceStep:  {"INCREMENT 3", "INCREMENT 1"},
+		ErrSequenceCycle: {"CYCLE", "NO CYCLE"},
+	} {
+		t.Run(clause[0], func(t *testing.T) {
+			d := pgtest.New(t)
+			s := open(t, testConfig(t, d.DB))
+			s.start()
+			const alter = `ALTER SEQUENCE events_global_position_seq `
+			d.Exec(t, alter+clause[0])
+			rollBackEvent(t, d.DB)
+			position := appendEvent(t, d.DB)
+			// ALTER SEQUENCE gives it another file, so every statement notices.
+			if err := s.s.Step(t.Context()); !errors.Is(err, ErrLogReplaced) {
+				t.Fatalf("the tail says %v, want %v", err, ErrLogReplaced)
+			}
+			refused(t, testConfig(t, d.DB), want)
+			f, _ := run(t, testConfig(t, d.DB))
+			d.Exec(t, alter+clause[1])
+			awaitSettled(t, f, position)
+		})
+	}
+}
+
+// The scan looks at the settings themselves, however they came about.
+func TestScanChecksTheSettings(t *testing.T) {
+	for want, change := range map[error]string{
+		ErrSequenceCache: `seqcache = 5`, ErrSequenceStep: `seqincrement = 3`, ErrSequenceCycle: `seqcycle = true`,
+	} {
+		t.Run(change, func(t *testing.T) {
+			d := pgtest.New(t)
+			s := open(t, testConfig(t, d.DB))
+			s.start()
+			rollBackEvent(t, d.DB)
+			appendEvent(t, d.DB)
+			s.step(readTail)
+			d.Exec(t, `UPDATE pg_sequence SET `+change)
+			if err := s.s.Step(t.Context()); !errors.Is(err, want) {
+				t.Fatalf("the scan says %v, want %v", err, want)
+			}
+			s.published(0, 0)
+		})
+	}
+}
+
+func TestHiddenRowsWhileRunning(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, poolOf(t, d, ``)))
+	s.start()
+	rollBackEvent(t, d.DB)
+	appendEvent(t, d.DB)
+	s.step(readTail)
+	d.Exec(t, hideRows)
+	if err := s.s.Step(t.Context()); !errors.Is(err, ErrRowSecurity) {
+		t.Fatalf("the scan says %v, want %v", err, ErrRowSecurity)
+	}
+}
+
+// Rows above the sequence, by explicit ids or a restore that has not come to
+// its end: the positions below them will be issued yet.
+func TestRowsAboveTheSequence(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		VALUES (100, 't', 'explicit', 1, gen_random_uuid(), 'e', '')`)
+	err := s.s.Step(t.Context())
+	if !errors.Is(err, ErrSequenceBehind) {
+		t.Fatalf("the tail says %v, want %v", err, ErrSequenceBehind)
+	}
+	_, mend, _ := strings.Cut(err.Error(), "; ")
+	d.Exec(t, mend)
+	f, _ := run(t, testConfig(t, d.DB))
+	awaitSettled(t, f, 100)
 }
 
 func refused(t *testing.T, cfg Config, want error, says ...string) {

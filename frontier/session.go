@@ -29,6 +29,7 @@ type Session struct {
 	machine *machine
 	shown   *Value // published last by this session
 	looked  bool   // at the log, with success
+	now     func() time.Time
 }
 
 // Open takes a connection and finds out where the log's positions come from.
@@ -50,6 +51,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 		conn:   conn,
 		origin: o,
 		sql:    o.statements(f.cfg.Token, f.cfg.Settled),
+		now:    time.Now,
 		machine: newMachine(rules{
 			policy:     f.cfg.Policy,
 			staleAfter: f.cfg.StaleAfter,
@@ -72,7 +74,7 @@ func (s *Session) Close() { _ = s.conn.Close() }
 // Wait waits until the next statement is due, or Wake was called. It reports
 // false if ctx ended.
 func (s *Session) Wait(ctx context.Context) bool {
-	d := time.Until(s.machine.next(time.Now()).at)
+	d := s.machine.next(s.now()).at.Sub(s.now())
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -81,7 +83,7 @@ func (s *Session) Wait(ctx context.Context) bool {
 	select {
 	case <-timer.C:
 	case <-s.f.wake:
-		s.machine.wake(time.Now())
+		s.machine.wake(s.now())
 	case <-ctx.Done():
 		return false
 	}
@@ -93,7 +95,7 @@ func (s *Session) Wait(ctx context.Context) bool {
 func (s *Session) Step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	a := s.machine.next(time.Now())
+	a := s.machine.next(s.now())
 	if err := s.run(ctx, a); err != nil {
 		return err
 	}
@@ -108,7 +110,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 	case readStart:
 		r, err := s.readStart(ctx)
 		if err == nil {
-			m.onStart(time.Now(), r)
+			m.onStart(s.now(), r)
 		}
 		return err
 	case plantToken:
@@ -123,24 +125,24 @@ func (s *Session) run(ctx context.Context, a action) error {
 		r, err := s.readTail(ctx, a.after, a.limit)
 		if err == nil {
 			s.looked = true
-			m.onTail(time.Now(), r)
+			m.onTail(s.now(), r)
 		}
 		return err
 	case readHead:
 		r, err := s.readHead(ctx)
 		if err == nil {
-			m.onHead(time.Now(), r)
+			m.onHead(s.now(), r)
 		}
 		return err
 	case scanLocks:
 		r, err := s.scanLocks(ctx)
 		if err == nil {
-			m.onScan(time.Now(), r)
+			m.onScan(s.now(), r)
 		}
 		return err
 	case raiseSettled:
 		err := s.exec(ctx, "raise the settled row", s.sql.raise, s.origin.key(), a.settled, m.token)
-		m.onRaised(time.Now(), a.settled)
+		m.onRaised(s.now(), a.settled)
 		return err
 	}
 	return fmt.Errorf("frontier: unknown statement %d", a.do)
@@ -157,12 +159,20 @@ func (s *Session) report(ctx context.Context, a action) {
 		s.f.blocked.Store(&blocked)
 	}
 	for _, h := range s.machine.takeTurned() {
-		if s.f.cfg.OnStale != nil {
-			s.f.cfg.OnStale(h)
-		}
-		s.f.cfg.Logger.Info(ctx, "a transaction holds back the events behind its positions",
-			"virtualtransaction", h.VirtualTransaction, "pid", h.PID, "gid", h.GID, "application_name", h.ApplicationName,
-			"state", h.State, "age", h.Age, "remedy", h.Remedy())
+		s.tell(ctx, h)
+	}
+}
+
+// tell reports a transaction that became stale.
+func (s *Session) tell(ctx context.Context, h Holder) {
+	msg := "a transaction stays open, going on past it: its events would come late"
+	if s.f.cfg.Policy == Wait {
+		msg = "a transaction stays open and holds back all events behind its positions"
+	}
+	s.f.cfg.Logger.Info(ctx, msg, "virtualtransaction", h.VirtualTransaction, "pid", h.PID, "gid", h.GID,
+		"application_name", h.ApplicationName, "state", h.State, "age", h.Age, "remedy", h.Remedy())
+	if s.f.cfg.OnStale != nil {
+		s.f.cfg.OnStale(h)
 	}
 }
 

@@ -184,11 +184,12 @@ func awaitSettled(t testing.TB, f *Frontier, position int64) {
 	}
 }
 
-// stepper runs a session statement by statement.
+// stepper runs a session statement by statement, by a clock that stands still.
 type stepper struct {
 	testing.TB
-	f *Frontier
-	s *Session
+	f     *Frontier
+	s     *Session
+	clock *time.Time
 }
 
 func open(t testing.TB, cfg Config) stepper {
@@ -199,14 +200,16 @@ func open(t testing.TB, cfg Config) stepper {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return stepper{t, f, s}
+	clock := time.UnixMilli(0)
+	s.now = func() time.Time { return clock }
+	return stepper{t, f, s, &clock}
 }
 
 // step checks what the next statements are, and runs them.
 func (s stepper) step(statements ...statement) {
 	s.Helper()
 	for _, want := range statements {
-		if do := s.s.machine.next(time.Now()).do; do != want {
+		if do := s.s.machine.next(*s.clock).do; do != want {
 			s.Fatalf("next is statement %d, want %d; the value is %+v", do, want, *s.f.Value())
 		}
 		if err := s.s.Step(s.Context()); err != nil {
@@ -215,12 +218,21 @@ func (s stepper) step(statements ...statement) {
 	}
 }
 
-// rescan makes the next tail be followed by a scan, without the pause.
+// rescan lets the pause before the next scan pass.
 func (s stepper) rescan(after ...statement) {
 	s.Helper()
-	s.s.machine.scanAt = time.Time{}
+	s.pass(lastPause + lastPause/2)
 	s.step(append([]statement{readTail, scanLocks}, after...)...)
 }
+
+// raise lets the time to raise the settled row come.
+func (s stepper) raise() {
+	s.Helper()
+	s.pass(time.Second)
+	s.step(raiseSettled)
+}
+
+func (s stepper) pass(d time.Duration) { *s.clock = s.clock.Add(d) }
 
 func (s stepper) published(settled, safe int64, doubts ...Span) {
 	s.Helper()
@@ -307,14 +319,13 @@ func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
 	s.published(1001, 1001)
 	d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		SELECT 't', i::text, 1, gen_random_uuid(), 'e', '' FROM generate_series(1, 2000) AS i`)
-	s.s.machine.scanAt = time.Time{}
+	s.pass(time.Second / 2)
 	s.step(readTail, readHead, scanLocks)
 	s.published(3001, 3001)
 	if !s.s.origin.named {
 		return
 	}
-	s.s.machine.raisedAt = time.Time{}
-	s.step(raiseSettled)
+	s.raise()
 	var settled int64
 	if err := d.DB.QueryRowContext(t.Context(), `SELECT settled FROM consumer_checkpoints_settled`).Scan(&settled); err != nil || settled != 3001 {
 		t.Fatalf("the settled row has %d, %v; want 3001", settled, err)
