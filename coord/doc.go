@@ -28,8 +28,8 @@
 //
 // # Cost
 //
-// An idle worker of default settings executes 2.5 short statements a second,
-// the leader 2.7, with a lease 2.9; each on an index or on tables as small as
+// An idle worker of default settings executes 1.5 short statements a second,
+// the leader 1.7, with a lease 1.9; each on an index or on tables as small as
 // the number of workers. A worker that was killed is replaced within a second,
 // one that comes or goes is noticed in half of that.
 //

@@ -11,7 +11,7 @@ import (
 
 const (
 	// looking is the pause between two looks.
-	looking = 450 * time.Millisecond
+	looking = 800 * time.Millisecond
 	// expecting is the pause of a newcomer that waits for its first units.
 	expecting = 50 * time.Millisecond
 	newcomer  = 2 * time.Second
