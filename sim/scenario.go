@@ -91,6 +91,8 @@ type Knobs struct {
 	Aggregates int           // of each type, beside the new ones
 	Pause      time.Duration // of a writer between two transactions, on average
 	LongestTx  time.Duration // a delayed commit waits 50ms to this
+	Slow       float64       // how much more often than usual transactions stay open
+	Prepared   float64       // the same of prepared ones
 	Outage     time.Duration // a crashed worker is replaced after at most this
 	Flap       time.Duration // a consumer is moved away from its worker about this often
 }
@@ -119,8 +121,8 @@ func Draw(c Config) Scenario {
 
 func drawKnobs(r *rand.Rand) Knobs {
 	k := Knobs{
-		BatchSize:         oneOf(r, 20, 50, 100, 200),
-		BatchTimeout:      between(r, 1500*time.Millisecond, 3*time.Second),
+		BatchSize:         oneOf(r, 20, 50, 100, 200, 400),
+		BatchTimeout:      between(r, 2*time.Second, 4*time.Second),
 		Dispatcher:        oneOf(r, worker.DispatcherStrategyPoll, worker.DispatcherStrategyNotify),
 		DispatcherEvery:   between(r, 20*time.Millisecond, 100*time.Millisecond),
 		Leader:            oneOf(r, worker.LeaderStrategyAdvisory, worker.LeaderStrategyAdvisory, worker.LeaderStrategyLease),
@@ -132,8 +134,10 @@ func drawKnobs(r *rand.Rand) Knobs {
 		HarborLag:         oneOf(r, 0, 0, 0, 8),
 		MaxOpenRanges:     oneOf(r, 10_000, 10_000, 10_000, 3),
 		Aggregates:        oneOf(r, 40, 80, 160),
-		Pause:             20 * time.Millisecond,
+		Pause:             30 * time.Millisecond,
 		LongestTx:         2 * time.Second,
+		Slow:              oneOf(r, 0.4, 1, 2),
+		Prepared:          oneOf(r, 0.4, 1, 2),
 		Outage:            time.Second,
 		Flap:              between(r, 700*time.Millisecond, 2*time.Second),
 	}
@@ -166,7 +170,7 @@ func (s Scenario) Lines() []Line {
 		{"heartbeat", fmt.Sprintf("every %v, dead after %v", k.HeartbeatInterval, k.HeartbeatTimeout)},
 		{"rebalance", fmt.Sprintf("every %v", k.RebalanceInterval)},
 		{"open gaps", gaps},
-		{"transactions", fmt.Sprintf("open for up to %v", k.LongestTx)},
+		{"transactions", fmt.Sprintf("open for up to %v, %g times as often as usual, prepared ones %g times", k.LongestTx, k.Slow, k.Prepared)},
 		{"aggregates", fmt.Sprintf("%d and more of each of %d types", k.Aggregates, len(aggregateTypes))},
 		{"assignments", fmt.Sprintf("moved about every %v per consumer", k.Flap)},
 	}

@@ -92,19 +92,19 @@ const (
 	lose // the answer to the commit
 )
 
-func plays(canPrepare bool) []play {
+func plays(k Knobs, canPrepare bool) []play {
 	all := []play{
 		{"", 58, commit, (*writer).appendOnce},
 		{Rollbacks, 14, rollback, (*writer).appendOnce},
-		{Delays, 4, toss, (*writer).appendAndWait},
-		{LateDraws, 2, commit, (*writer).waitAndAppend},
+		{Delays, 4 * k.Slow, toss, (*writer).appendAndWait},
+		{LateDraws, 2 * k.Slow, commit, (*writer).waitAndAppend},
 		{Savepoints, 6, commit, (*writer).appendAround},
 		{Several, 6, commit, (*writer).appendSeveral},
 		{StaleVersions, 5, rollback, (*writer).appendStale},
 		{LostCommits, 2, lose, (*writer).appendOnce},
 	}
 	if canPrepare {
-		all = append(all, play{Prepared, 3, prepare, (*writer).appendQuietly})
+		all = append(all, play{Prepared, 3 * k.Prepared, prepare, (*writer).appendQuietly})
 	}
 	return all
 }
@@ -115,7 +115,7 @@ func newWriter(n int, s Scenario, on *database, t *tally) *writer {
 		on: on, net: newNetwork(nil), tally: t,
 		quiet:    postgres.NewStore(postgres.NewStoreConfig()),
 		loud:     postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
-		plays:    plays(on.canPrepare),
+		plays:    plays(s.Knobs, on.canPrepare),
 		versions: map[aggregate]int64{},
 	}
 	for i := range w.plays { // each writer has its own habits
@@ -248,7 +248,7 @@ func (w *writer) keep(a *attempt) {
 		w.versions[aggregate{e.Type, e.ID}] = e.Version
 	}
 	w.tally.committed(a.drawn)
-	if w.dice.IntN(3) == 0 {
+	if w.dice.IntN(2) == 0 {
 		w.next = &aggregate{a.drawn[0].Type, a.drawn[0].ID}
 	}
 }
@@ -446,8 +446,8 @@ func (w *writer) appendQuietly(ctx, _ context.Context, a *attempt) error {
 	return w.append(ctx, a, w.quietAggregate(), store.Any())
 }
 
-// appendAndWait draws positions, lets the others pass, and sometimes draws
-// again before its end.
+// appendAndWait draws positions, lets the others pass, and often draws again
+// and lets them pass once more.
 func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 	if err := w.appendQuietly(ctx, intake, a); err != nil {
 		return err
@@ -457,7 +457,7 @@ func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 		if err := w.appendQuietly(ctx, intake, a); err != nil {
 			return err
 		}
-		backoff.Sleep(intake, w.wait())
+		backoff.Sleep(intake, (w.wait()+w.knobs.LongestTx)/2) // most others end before
 	}
 	return w.look(ctx, a.drawn)
 }

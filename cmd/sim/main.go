@@ -45,7 +45,7 @@ from the binaries on this machine or from downloaded ones, and removes it. It wo
 in a database that it creates and drops.
 
 The seed decides the settings and what each actor does, not how server and
-scheduler interleave it: repeat a seed with -runs if it does not break at once.
+scheduler interleave it: what broke once may take a few tries to break again.
 
 Flags:
 `
@@ -106,9 +106,9 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	o := options{config: sim.DefaultConfig(), runs: 1}
 	f := flag.NewFlagSet("sim", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "workers at a time, `1 to 50`")
-	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `1 to 200`")
-	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `1 to 50`; a third of them want some aggregate types only")
+	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "workers at a time, `n` from 1 to 50")
+	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
+	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
 	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults, up to twice that on a slow machine; setting up and coming to rest are added")
 	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
 	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
