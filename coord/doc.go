@@ -30,8 +30,8 @@
 //
 // An idle worker of default settings executes 1.5 short statements a second,
 // the leader 1.7, with a lease 1.9; each on an index or on tables as small as
-// the number of workers. A worker that was killed is replaced within a second,
-// one that comes or goes is noticed in half of that.
+// the number of workers. It notices within a second who comes, leaves or was
+// killed.
 //
 // The package is the worker's own; it promises no stable API.
 package coord
