@@ -45,7 +45,7 @@ type database struct {
 
 	version    string
 	canPrepare bool // transactions
-	notices    bool // the end of connections that say nothing: idle_session_timeout
+	notices    bool // that an idle connection is half open: idle_session_timeout
 }
 
 // createDatabase makes a database with all tables on the server of url.

@@ -31,22 +31,28 @@ func (s *simulation) observe(ctx context.Context) {
 			continue
 		}
 		s.evidence.Samples = append(s.evidence.Samples, sample)
+		if head, err := s.on.head(ctx); err == nil {
+			p.Lag = lag(sample, head)
+			s.tally.setLag(p.Lag)
+		}
 		if s.config.Progress == nil {
 			continue
 		}
 		if n%countEvery == 0 {
 			p.Handled = s.fewest(ctx)
 		}
-		if head, err := s.on.head(ctx); err == nil {
-			p.Lag = 0
-			for _, c := range sample {
-				p.Lag = max(p.Lag, head-c.Checkpoint)
-			}
-		}
 		p.Elapsed = time.Since(s.began)
 		p.Appended, p.Crashes = s.tally.wanted(Scope{}), s.tally.crashes()
 		s.config.Progress(p)
 	}
+}
+
+// lag is how far the last consumer is behind.
+func lag(standings []Standing, head int64) (furthest int64) {
+	for _, c := range standings {
+		furthest = max(furthest, head-c.Checkpoint)
+	}
+	return furthest
 }
 
 // fewest is what the consumer that has handled the fewest has handled.

@@ -44,6 +44,12 @@ func (s *simulation) report(interrupted bool) *Report {
 		Knobs:  s.scenario.Lines(), Counts: s.tally.all(), Invariants: s.findings,
 		Repeat: s.config.command(),
 	}
+	if !s.on.canPrepare {
+		r.Knobs = append(r.Knobs, Line{"not prepared", "no transaction: the server's max_prepared_transactions is 0"})
+	}
+	if !s.on.notices {
+		r.Knobs = append(r.Knobs, Line{"not half open", "no connection: PostgreSQL 13 would not notice while the run lasts"})
+	}
 	applied := map[string]int64{}
 	for _, x := range s.evidence.Ledger {
 		applied[x.Consumer]++

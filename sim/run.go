@@ -24,8 +24,11 @@ import (
 )
 
 // restBound is how long everything may take to come to rest after the last
-// fault. Half of it is what a disturbed worker may wait before it tries again.
-const restBound = 20 * time.Second
+// fault: what a disturbed worker may wait before it tries again, and the time
+// to work off what it is behind on a machine that is busy with other things.
+func restBound(behind int64) time.Duration {
+	return 20*time.Second + time.Duration(behind)*time.Millisecond
+}
 
 // Run runs the scenario of c.Seed in a database of its own and reports what
 // the oracle found. The error is about the run itself, never about the workers;
@@ -205,10 +208,13 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 		return err
 	}
 	r := &s.evidence.Rest
-	r.Head, r.Bound = head, restBound
+	r.Head = head
 	for began := time.Now(); ; {
 		if r.Standings, err = s.on.standings(ctx); err != nil {
 			return err
+		}
+		if r.Bound == 0 {
+			r.Bound = restBound(lag(r.Standings, head)).Round(time.Second)
 		}
 		r.Took = time.Since(began).Round(time.Millisecond)
 		if atRest(r.Standings, head) || r.Took > r.Bound {

@@ -28,7 +28,7 @@ func TestRealRunHolds(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	for _, f := range []Fault{Commits, Rollbacks, Delays, LateDraws, Savepoints, Several, StaleVersions, Prepared, LostCommits} {
+	for _, f := range []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Prepared, LostCommits} {
 		if r.Count(f) == 0 {
 			t.Errorf("never happened: %s", f)
 		}

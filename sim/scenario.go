@@ -132,7 +132,7 @@ func drawKnobs(r *rand.Rand) Knobs {
 		GapPolicy:         oneOf(r, worker.GapSkipStale, worker.GapSkipStale, worker.GapSkipStale, worker.GapWait),
 		StaleGapThreshold: between(r, 100*time.Millisecond, 700*time.Millisecond),
 		HarborLag:         oneOf(r, 0, 0, 0, 8),
-		MaxOpenRanges:     oneOf(r, 10_000, 10_000, 10_000, 3),
+		MaxOpenRanges:     oneOf(r, 10_000, 10_000, 10_000, 5),
 		Aggregates:        oneOf(r, 40, 80, 160),
 		Pause:             30 * time.Millisecond,
 		LongestTx:         2 * time.Second,

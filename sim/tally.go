@@ -11,7 +11,8 @@ const (
 	Commits        Fault = "transactions committed"
 	Rollbacks      Fault = "appends rolled back"
 	Delays         Fault = "commits delayed"
-	LateDraws      Fault = "draws after idling in a transaction"
+	LateDraws      Fault = "commits delayed, with a draw in between"
+	Idlers         Fault = "draws after idling in a transaction"
 	Savepoints     Fault = "savepoints rolled back"
 	Several        Fault = "transactions over several aggregates"
 	StaleVersions  Fault = "appends to a stale version"
@@ -31,7 +32,7 @@ const (
 	Flaps         Fault = "consumers moved away in a batch"
 )
 
-var faults = []Fault{Commits, Rollbacks, Delays, LateDraws, Savepoints, Several, StaleVersions, Conflicts,
+var faults = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps}
 
 // tally counts what has been done.
@@ -39,6 +40,21 @@ type tally struct {
 	mu     sync.Mutex
 	counts map[Fault]int64
 	events map[string]int64 // committed, by aggregate type
+	lag    int64            // positions between the head and the checkpoint furthest behind, when last looked at
+}
+
+func (t *tally) setLag(positions int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lag = positions
+}
+
+// crowded reports that the consumers cannot keep up: this machine is slow.
+func (t *tally) crowded() bool {
+	const tooFar = 6_000
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lag > tooFar
 }
 
 func (t *tally) add(f Fault, n int) {

@@ -96,8 +96,9 @@ func plays(k Knobs, canPrepare bool) []play {
 	all := []play{
 		{"", 58, commit, (*writer).appendOnce},
 		{Rollbacks, 14, rollback, (*writer).appendOnce},
-		{Delays, 4 * k.Slow, toss, (*writer).appendAndWait},
-		{LateDraws, 2 * k.Slow, commit, (*writer).waitAndAppend},
+		{Delays, 3 * k.Slow, toss, (*writer).appendAndWait},
+		{LateDraws, 1.5 * k.Slow, commit, (*writer).appendTwice},
+		{Idlers, 1.5 * k.Slow, commit, (*writer).waitAndAppend},
 		{Savepoints, 6, commit, (*writer).appendAround},
 		{Several, 6, commit, (*writer).appendSeveral},
 		{StaleVersions, 5, rollback, (*writer).appendStale},
@@ -148,11 +149,17 @@ func (w *writer) run(ctx, intake context.Context) (err error) {
 	return w.settle(ctx, time.Now().Add(time.Hour))
 }
 
+// pause draws the time to the next transaction. It is longer while the
+// consumers cannot keep up, so that they come to rest in the end.
 func (w *writer) pause() time.Duration {
-	if w.next != nil {
+	d := time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause))
+	switch {
+	case w.next != nil:
 		return 0
+	case w.tally.crowded():
+		return 10 * d
 	}
-	return time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause))
+	return d
 }
 
 func (w *writer) choose() play {
@@ -446,19 +453,26 @@ func (w *writer) appendQuietly(ctx, _ context.Context, a *attempt) error {
 	return w.append(ctx, a, w.quietAggregate(), store.Any())
 }
 
-// appendAndWait draws positions, lets the others pass, and often draws again
-// and lets them pass once more.
+// appendAndWait draws positions and lets the others pass.
 func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 	if err := w.appendQuietly(ctx, intake, a); err != nil {
 		return err
 	}
 	backoff.Sleep(intake, w.wait())
-	if w.dice.IntN(2) == 0 {
-		if err := w.appendQuietly(ctx, intake, a); err != nil {
-			return err
-		}
-		backoff.Sleep(intake, (w.wait()+w.knobs.LongestTx)/2) // most others end before
+	return w.look(ctx, a.drawn)
+}
+
+// appendTwice draws again when the others have begun to pass, and lets them
+// pass for longer than most of them need.
+func (w *writer) appendTwice(ctx, intake context.Context, a *attempt) error {
+	if err := w.appendQuietly(ctx, intake, a); err != nil {
+		return err
 	}
+	backoff.Sleep(intake, w.knobs.StaleGapThreshold+w.wait()/4)
+	if err := w.appendQuietly(ctx, intake, a); err != nil {
+		return err
+	}
+	backoff.Sleep(intake, (w.wait()+w.knobs.LongestTx)/2)
 	return w.look(ctx, a.drawn)
 }
 
