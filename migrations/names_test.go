@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -49,25 +48,22 @@ func drawConfig(t *rapid.T) migrations.Config {
 	}
 }
 
-var (
-	creates     = regexp.MustCompile(`(?:TABLE|INDEX) IF NOT EXISTS (?:("[^"]+")\.)?("[^"]+")(?: ON (?:("[^"]+")\.)?"[^"]+")?`)
-	constraints = regexp.MustCompile(`(?m)^    CONSTRAINT ("[^"]+")|^CREATE (?:UNLOGGED )?TABLE IF NOT EXISTS (?:("[^"]+")\.)?`)
-	quoted      = regexp.MustCompile(`"([^"]*)"`)
-)
-
 // created reads the names of what the text creates, with their schemas, from
 // the text alone.
 func created(text string) []string {
 	var all []string
-	for _, m := range creates.FindAllStringSubmatch(text, -1) {
-		all = append(all, m[1]+m[3]+"."+m[2])
-	}
 	schema := ""
-	for _, m := range constraints.FindAllStringSubmatch(text, -1) {
-		if m[1] == "" {
-			schema = m[2]
-		} else {
-			all = append(all, schema+"."+m[1])
+	for line := range strings.Lines(text) {
+		if _, name, ok := strings.Cut(line, "TABLE IF NOT EXISTS "); ok {
+			name = strings.Fields(name)[0]
+			schema = name[:strings.LastIndex(name, ".")+1]
+			all = append(all, name)
+		} else if _, rest, ok := strings.Cut(line, "INDEX IF NOT EXISTS "); ok {
+			name, table, _ := strings.Cut(rest, " ON ")
+			table = strings.Fields(table)[0]
+			all = append(all, table[:strings.LastIndex(table, ".")+1]+name)
+		} else if _, name, ok := strings.Cut(line, "    CONSTRAINT "); ok {
+			all = append(all, schema+strings.Fields(name)[0])
 		}
 	}
 	return all
@@ -106,9 +102,9 @@ func checkNames(t *rapid.T, text string) {
 		}
 		seen[name] = true
 	}
-	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
-		if len(m[1]) > 63 {
-			t.Fatalf("%q has %d bytes", m[1], len(m[1]))
+	for i, s := range strings.Split(text, `"`) {
+		if quoted := i%2 == 1; quoted && len(s) > 63 {
+			t.Fatalf("%q has %d bytes", s, len(s))
 		}
 	}
 }
