@@ -68,8 +68,12 @@ func (v *Value) Cross(p Page) Crossing {
 			}
 			found = found[1:]
 		}
+		doubts := within(v.Doubts, open)
+		if closed.Late == nil && (open.First > looked || len(doubts) > 0 && doubts[0].covers(open)) {
+			continue // no news, the usual case
+		}
 		rest := subtract([]Span{open}, closed.Late)
-		closed.Void = subtract(intersect(rest, []Span{{open.First, looked}}), within(v.Doubts, open))
+		closed.Void = subtract(intersect(rest, []Span{{open.First, looked}}), doubts)
 		closed.Remains = subtract(rest, closed.Void)
 		if len(closed.Late) > 0 || len(closed.Void) > 0 {
 			c.Closed = append(c.Closed, closed)

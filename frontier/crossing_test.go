@@ -182,3 +182,19 @@ func TestInDoubt(t *testing.T) {
 		t.Fatalf("got %v, want none", got)
 	}
 }
+
+// BenchmarkCross is a consumer at the default bound of open ranges.
+func BenchmarkCross(b *testing.B) {
+	const n = 10_000
+	v := &Value{Safe: 100 * n}
+	p := Page{Checkpoint: 90 * n, Through: 90*n + 100}
+	for i := int64(1); i <= 9*n; i++ {
+		v.Doubts = append(v.Doubts, Span{10 * i, 10*i + 2})
+		if i <= n {
+			p.Open = append(p.Open, Span{10 * i, 10*i + 2})
+		}
+	}
+	for b.Loop() {
+		v.Cross(p)
+	}
+}

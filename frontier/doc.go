@@ -28,7 +28,30 @@
 // transaction, pg_stat_activity is frozen.
 //
 // The last look is the reader's own: it takes the Value first and reads the
-// rows afterwards. Crossing then says what the missing positions are.
+// rows afterwards. Value.Cross then says what the missing positions mean.
+//
+// # Doubt
+//
+// A transaction that holds a fence open for long is stale. The fence then
+// closes without it, and what it may own of the missing positions is
+// published as doubt: consumers pass it, but remember it, until it appears or
+// its possible owners have ended.
+//
+// A stale transaction that stays idle owns nothing new: a scan shows it idle
+// in transaction since some moment, a statement after that reads the
+// sequence's last value L, and a later scan shows it idle since the same
+// moment. It ran nothing in between, so it owns nothing above L of what was
+// drawn before the later scan, and later gaps above L are not put in doubt
+// for its sake. An L read before the scan, or kept when the transaction runs
+// something, loses events.
+//
+// # Token
+//
+// Crash recovery and promotion can issue positions again. An UNLOGGED table,
+// which both empty, holds a random token that every statement returns: when
+// it changes, or the connection fails, everything in memory is forgotten. A
+// durable row per log, settled, is where a frontier starts from, so that
+// history is not fenced again.
 //
 // The package is the worker's own; it promises no stable API.
 package frontier

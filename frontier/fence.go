@@ -12,13 +12,13 @@ const maxFences = 2
 
 // sighting is a holder as one scan showed it.
 type sighting struct {
-	ID          string  `json:"id"`            // virtualtransaction
-	PID         int     `json:"pid"`           // 0: prepared
-	IdleSince   string  `json:"idle_since"`    // state_change of a client backend that is idle in transaction, else empty
-	State       string  `json:"state"`         // empty: not visible to this role
-	Application string  `json:"application"`   // application_name
-	GID         string  `json:"gid"`           // of a prepared transaction
-	Age         float64 `json:"age,omitempty"` // of the transaction, in seconds; 0: not visible
+	ID          string  `json:"id"`          // virtualtransaction
+	PID         int     `json:"pid"`         // 0: prepared
+	IdleSince   string  `json:"idle_since"`  // state_change of a client backend that is idle in transaction, else empty
+	State       string  `json:"state"`       // empty: not visible to this role
+	Application string  `json:"application"` // application_name
+	GID         string  `json:"gid"`         // of a prepared transaction
+	Age         float64 `json:"age"`         // of the transaction, in seconds; 0: not visible
 }
 
 // holder is a transaction that holds the lock and may own positions that are

@@ -83,6 +83,7 @@ func TestProtocol(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		choose := uniform(t)
 		s := newSim(drawKnobs(choose), choose)
+		s.trace = t.Logf
 		s.run()
 		for what, n := range s.seen {
 			seen[what] += n

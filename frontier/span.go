@@ -5,6 +5,8 @@ import "sort"
 // Count returns how many positions the span has.
 func (s Span) Count() int64 { return s.Last - s.First + 1 }
 
+func (s Span) covers(other Span) bool { return s.First <= other.First && other.Last <= s.Last }
+
 // The functions below take ascending, disjoint spans and return such. They
 // never touch a single position: a span of a billion costs what one of two
 // does.

@@ -1,0 +1,244 @@
+package frontier
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// eventLog reads the events table by itself, so that these tests need no
+// event store. It does not say where its positions come from.
+type eventLog struct{}
+
+func (eventLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	rows, err := q.QueryContext(ctx, `SELECT global_position FROM events WHERE global_position > $1::bigint ORDER BY 1 LIMIT $2::int`, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var events []store.PersistedEvent
+	for rows.Next() {
+		var e store.PersistedEvent
+		if err := rows.Scan(&e.GlobalPosition); err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	return events, rows.Err()
+}
+
+func (eventLog) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (head int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT coalesce(max(global_position), 0) FROM events`).Scan(&head)
+	return head, err
+}
+
+// namedLog says where its positions come from.
+type namedLog struct {
+	eventLog
+	table, column string
+}
+
+func (l namedLog) PositionColumn() (table, column string) { return l.table, l.column }
+
+func events() namedLog { return namedLog{table: "events", column: "global_position"} }
+
+// testLogger shows what the frontier says when a test fails.
+type testLogger struct {
+	store.NoOpLogger
+	t testing.TB
+}
+
+func (l testLogger) Info(_ context.Context, msg string, kv ...any) {
+	l.t.Log(append([]any{msg}, kv...)...)
+}
+
+func (l testLogger) Error(_ context.Context, msg string, kv ...any) {
+	l.t.Log(append([]any{msg}, kv...)...)
+}
+
+func testConfig(t testing.TB, db *sql.DB) Config {
+	return Config{
+		DB:         db,
+		Log:        events(),
+		Token:      ident.Table{Name: "consumer_checkpoints_token"},
+		Settled:    ident.Table{Name: "consumer_checkpoints_settled"},
+		StaleAfter: time.Minute,
+		Interval:   20 * time.Millisecond,
+		Logger:     testLogger{t: t},
+	}
+}
+
+const insertEvent = `
+INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+VALUES ('t', gen_random_uuid()::text, 1, gen_random_uuid(), 'e', '') RETURNING global_position`
+
+// appendEvent appends an event and returns its position.
+func appendEvent(t testing.TB, q store.Querier) (position int64) {
+	t.Helper()
+	if err := q.QueryRowContext(t.Context(), insertEvent).Scan(&position); err != nil {
+		t.Fatal(err)
+	}
+	return position
+}
+
+// rollBackEvent makes a position void.
+func rollBackEvent(t testing.TB, db *sql.DB) (position int64) {
+	t.Helper()
+	tx := begin(t, db)
+	position = appendEvent(t, tx)
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	return position
+}
+
+func begin(t testing.TB, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+func commit(t testing.TB, tx *sql.Tx) {
+	t.Helper()
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exec(t testing.TB, q store.Querier, query string, args ...any) {
+	t.Helper()
+	if _, err := q.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatalf("%v\nin: %s", err, query)
+	}
+}
+
+// run runs a frontier until the test ends, or stop is called.
+func run(t testing.TB, cfg Config) (f *Frontier, stop func()) {
+	t.Helper()
+	f = New(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		t.Helper()
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(patience):
+			t.Fatal("Run did not return after its context ended")
+		}
+	}
+	t.Cleanup(stop)
+	return f, stop
+}
+
+// await waits for a value that satisfies ok.
+func await(t testing.TB, f *Frontier, what string, ok func(*Value) bool) *Value {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		changed := f.Changed()
+		if v := f.Value(); ok(v) {
+			return v
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("awaited %s, the value is %+v, blocked by %+v", what, *f.Value(), f.Blocked())
+		}
+	}
+}
+
+// awaitSettled waits until the frontier has settled a position, and nothing
+// above it.
+func awaitSettled(t testing.TB, f *Frontier, position int64) {
+	t.Helper()
+	v := await(t, f, fmt.Sprintf("settled %d", position), func(v *Value) bool { return v.Token != "" && v.Settled >= position })
+	if v.Settled != position || v.Safe != position || len(v.Doubts) > 0 {
+		t.Fatalf("want settled and safe %d, got %+v", position, *v)
+	}
+}
+
+// stepper runs a session statement by statement, by a clock that stands still.
+type stepper struct {
+	testing.TB
+	f     *Frontier
+	s     *Session
+	clock *time.Time
+}
+
+func open(t testing.TB, cfg Config) stepper {
+	t.Helper()
+	f := New(cfg)
+	s, err := f.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	clock := time.UnixMilli(0)
+	s.now = func() time.Time { return clock }
+	return stepper{t, f, s, &clock}
+}
+
+// step checks what the next statements are, and runs them.
+func (s stepper) step(statements ...statement) {
+	s.Helper()
+	for _, want := range statements {
+		if do := s.s.machine.next(*s.clock).do; do != want {
+			s.Fatalf("next is statement %d, want %d; the value is %+v", do, want, *s.f.Value())
+		}
+		if err := s.s.Step(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// rescan lets the pause before the next scan pass.
+func (s stepper) rescan(after ...statement) {
+	s.Helper()
+	s.pass(lastPause + lastPause/2)
+	s.step(append([]statement{readTail, scanLocks}, after...)...)
+}
+
+// raise lets the time to raise the settled row come.
+func (s stepper) raise() {
+	s.Helper()
+	s.pass(time.Second)
+	s.step(raiseSettled)
+}
+
+func (s stepper) pass(d time.Duration) { *s.clock = s.clock.Add(d) }
+
+func (s stepper) published(settled, safe int64, doubts ...Span) {
+	s.Helper()
+	if v := s.f.Value(); v.Token == "" || v.Settled != settled || v.Safe != safe || !slices.Equal(v.Doubts, doubts) {
+		s.Fatalf("published %+v, want settled %d, safe %d, doubts %v", *v, settled, safe, doubts)
+	}
+}
+
+// start runs what a session on a fresh database begins with.
+func (s stepper) start() {
+	s.Helper()
+	s.step(readStart, plantToken, readStart, placeSettled, readStart)
+}

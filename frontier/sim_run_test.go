@@ -1,0 +1,228 @@
+package frontier
+
+import (
+	"fmt"
+	"iter"
+	"time"
+)
+
+// knobs are drawn for every run.
+type knobs struct {
+	rules
+	crashes  bool
+	async    bool // a crash may lose the latest commits
+	proxied  bool // connections of frontiers survive a crash unnoticed
+	renames  bool // PREPARE TRANSACTION changes the virtualtransaction
+	resets   bool
+	rows     int // a statement returns at most
+	mistake  mistake
+	maxSteps int
+}
+
+// sim is one run.
+type sim struct {
+	knobs
+	choose func(n int) int // in [0, n)
+
+	disk    *disk
+	history []*disk // the latest states of the log, oldest first
+
+	life     int // of the server
+	token    string
+	planted  int
+	running  map[*transaction]bool
+	aggLocks map[int]*transaction
+	rowLocks []bool // of the consumers' checkpoints
+	ids      int    // begins anew after a crash, as virtualtransactions do
+	changes  int
+	uids     int // of appends, from 1
+
+	frontiers []*simFrontier
+	writers   int // still at work
+	chaos     bool
+	steps     int
+	violation string
+	seen      map[string]int // coverage
+	trace     func(format string, args ...any)
+}
+
+const (
+	simConsumers  = 2
+	simFrontiers  = 2
+	simAggregates = 3
+	simWriters    = 4
+	simAppends    = 6 // transactions of a writer
+)
+
+func newSim(k knobs, choose func(n int) int) *sim {
+	s := &sim{
+		knobs: k, choose: choose, seen: map[string]int{}, trace: func(string, ...any) {},
+		running: map[*transaction]bool{}, aggLocks: map[int]*transaction{}, rowLocks: make([]bool, simConsumers),
+		chaos: true,
+		disk:  &disk{events: map[int64]event{}, versions: make([]int, simAggregates), settled: -1, prepared: map[*transaction]bool{}},
+	}
+	for c := range simConsumers {
+		s.disk.progress = append(s.disk.progress, &progress{owner: c % simFrontiers, audit: map[int64]byte{}})
+	}
+	s.log()
+	return s
+}
+
+func (s *sim) now() time.Time {
+	return time.UnixMilli(0).Add(time.Duration(s.steps) * time.Millisecond)
+}
+
+func (s *sim) violate(format string, args ...any) {
+	if s.violation == "" {
+		s.violation = fmt.Sprintf(format, args...)
+		s.trace("VIOLATION %s", s.violation)
+	}
+}
+
+// log makes the present state of the disk one that a crash may return to.
+func (s *sim) log() {
+	if !s.crashes {
+		return
+	}
+	s.history = append(s.history, s.disk.clone())
+	if len(s.history) > 4 {
+		s.history = s.history[1:]
+	}
+}
+
+// actor is one thread of control.
+type actor struct {
+	s        *sim
+	switchTo func(struct{}) bool
+	next     func() (struct{}, bool)
+	stop     func()
+	weight   int
+	ended    bool
+}
+
+type (
+	crashed struct{} // panicked with by step
+	stopped struct{} // panicked with when the run ends
+)
+
+func (a *actor) yield() {
+	if !a.switchTo(struct{}{}) {
+		panic(stopped{})
+	}
+}
+
+// pause yields up to n times.
+func (a *actor) pause(n int) {
+	for range a.s.choose(n + 1) {
+		a.yield()
+	}
+}
+
+// session runs what a crash of the server, or f itself, interrupts. It
+// reports whether it was run to its end.
+func (a *actor) session(f func(step func())) (completed bool) {
+	life := a.s.life
+	defer func() {
+		switch r := recover().(type) {
+		case nil, crashed:
+		default:
+			panic(r)
+		}
+	}()
+	f(func() {
+		a.yield()
+		if a.s.life != life {
+			panic(crashed{})
+		}
+	})
+	return true
+}
+
+func newActor(s *sim, body func(a *actor)) *actor {
+	a := &actor{s: s, weight: 1 + s.choose(6)}
+	a.next, a.stop = iter.Pull(func(y func(struct{}) bool) {
+		defer func() {
+			switch r := recover().(type) {
+			case nil, stopped:
+			default:
+				panic(r)
+			}
+		}()
+		a.switchTo = y
+		body(a)
+	})
+	return a
+}
+
+// run lets the actors take turns until everything has converged.
+func (s *sim) run() {
+	var actors []*actor
+	add := func(body func(a *actor)) { actors = append(actors, newActor(s, body)) }
+	for range simWriters {
+		s.writers++
+		add(func(a *actor) { s.write(a); s.writers-- })
+	}
+	for w := range simFrontiers {
+		f := &simFrontier{worker: w, value: &Value{}}
+		s.frontiers = append(s.frontiers, f)
+		add(func(a *actor) { s.runFrontier(a, f) })
+		for c := range simConsumers {
+			add(func(a *actor) { s.consume(a, f, c) })
+		}
+	}
+	add(s.wreak)
+	defer func() {
+		for _, a := range actors {
+			a.stop()
+		}
+	}()
+	total := 0
+	for _, a := range actors {
+		total += a.weight
+	}
+	for s.steps = 1; s.violation == ""; s.steps++ {
+		k, i := s.choose(total), 0
+		for ; k >= actors[i].weight; i++ {
+			k -= actors[i].weight
+		}
+		if a := actors[i]; !a.ended {
+			_, more := a.next()
+			a.ended = !more
+		}
+		s.chaos = s.writers > 0
+		if s.steps%100 == 0 && !s.chaos && s.converged() == "" {
+			return
+		}
+		if s.steps > s.maxSteps {
+			s.violate("STUCK %s", s.converged())
+		}
+	}
+}
+
+// converged tells what is still to be done, "" if nothing is.
+func (s *sim) converged() string {
+	if s.chaos || len(s.running) > 0 || len(s.disk.prepared) > 0 {
+		return "the writers"
+	}
+	head := s.head()
+	for _, f := range s.frontiers {
+		if v := f.value; v.Token != s.token || v.Safe != head || v.Settled != head {
+			return fmt.Sprintf("frontier %d has %+v, the head is %d", f.worker, *v, head)
+		}
+	}
+	for c, p := range s.disk.progress {
+		switch {
+		case len(p.ledger) != len(s.disk.events):
+			return fmt.Sprintf("consumer %d has applied %d of %d events: %+v", c, len(p.ledger), len(s.disk.events), p)
+		case len(p.open) > 0:
+			return fmt.Sprintf("consumer %d has open ranges %v", c, p.open)
+		}
+		for position := range p.checkpoint {
+			position++
+			if _, visible := s.disk.events[position]; !visible && p.audit[position] != 'v' {
+				return fmt.Sprintf("consumer %d passed position %d without an audit", c, position)
+			}
+		}
+	}
+	return ""
+}
