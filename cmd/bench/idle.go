@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +53,7 @@ func idle(ctx context.Context, l *lab) ([]row, error) {
 				return err
 			})
 			rows[i] = row{
-				part:     fmt.Sprintf("%s, %d consumers", p.name, p.consumers),
+				part:     p.name + ", consumers: " + strconv.Itoa(p.consumers),
 				measured: fmt.Sprintf("%.1f statements/s (%.1f transactions/s)", sent, counted),
 				goal:     fmt.Sprintf("<= %.0f", p.most), reached: sent <= p.most, counted: checked,
 			}

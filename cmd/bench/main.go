@@ -60,6 +60,7 @@ type options struct {
 	scenarios []scenario
 	long      bool
 	markdown  string
+	note      string
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -94,6 +95,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.SetOutput(io.Discard)
 	names := f.String("run", "", "`names` of scenarios, with commas between them (default: all)")
 	f.BoolVar(&o.long, "long", false, "as long as the scenarios are meant to be, about fifteen minutes")
+	f.StringVar(&o.note, "note", "", "a `remark` to print, on what else is to be known of the machine")
 	f.StringVar(&o.markdown, "markdown", "", "also write the table to this `file`")
 	err = f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -147,7 +149,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 	if o.long {
 		l.size = long
 	}
-	r, err = newReport(ctx, l, o.long)
+	r, err = newReport(ctx, l, o)
 	if err != nil {
 		return nil, err
 	}

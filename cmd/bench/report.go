@@ -91,9 +91,9 @@ type line struct {
 	row
 }
 
-func newReport(ctx context.Context, l *lab, long bool) (*report, error) {
+func newReport(ctx context.Context, l *lab, o options) (*report, error) {
 	r := &report{command: "go run ./cmd/bench"}
-	if long {
+	if o.long {
 		r.command += " -long"
 	}
 	cpu := ""
@@ -101,8 +101,11 @@ func newReport(ctx context.Context, l *lab, long bool) (*report, error) {
 		cpu = " (" + name + ")"
 	}
 	r.machine = []string{
-		fmt.Sprintf("%d cores%s for the server, the writers and the workers together; %s, %s/%s", runtime.NumCPU(), cpu, runtime.Version(), runtime.GOOS, runtime.GOARCH),
+		fmt.Sprintf("cores: %d%s, for the server, the writers and the workers together; %s, %s/%s", runtime.NumCPU(), cpu, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		fmt.Sprintf("load average of the last minute: %s before", loadAverage()),
+	}
+	if o.note != "" {
+		r.machine = append(r.machine, o.note)
 	}
 	return r, l.onSite(ctx, func(s *site) error {
 		settings := []string{"synchronous_commit", "fsync", "shared_buffers"}

@@ -44,7 +44,7 @@ type size struct {
 var usual = size{
 	appends: 500, rounds: 200, load: 10 * time.Second,
 	threshold: 3 * time.Second, open: 4 * time.Second,
-	holder: 20 * time.Second, pairs: 10_000, unrelated: 10 * time.Second,
+	holder: 20 * time.Second, pairs: 3_500, unrelated: 10 * time.Second,
 	history: 1_000_000, passes: 2,
 	settle: 20 * time.Second, idle: 10 * time.Second,
 }
