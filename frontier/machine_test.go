@@ -312,6 +312,15 @@ func TestMachineNarrowsDoubts(t *testing.T) {
 	}
 }
 
+// A doubt that changes and no other is news, too.
+func TestMachinePublishesNarrowedDoubt(t *testing.T) {
+	s := stale(t, active("a"))
+	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 7, true, "x"
+	s.tail(5*ms, 10)
+	s.scan(idle("a", "x"))
+	s.published(0, 10, Span{1, 7})
+}
+
 // Who can own nothing in doubt any more is not shown as blocking.
 func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
 	s := stale(t, active("a"))
