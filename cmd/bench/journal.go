@@ -198,7 +198,7 @@ func (j *journal) settle(ctx context.Context, recorders ...*recorder) error {
 	for _, r := range recorders {
 		n := j.count()
 		if err := until(ctx, fmt.Sprintf("%s to handle %d events", r.name, n), func() bool { return r.count() >= n }); err != nil {
-			return fmt.Errorf("%w: it handled %d", err, r.count())
+			return errors.Join(err, j.compare(r))
 		}
 	}
 	return nil
