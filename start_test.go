@@ -149,7 +149,7 @@ func TestStartRefusesANilInterface(t *testing.T) {
 	}
 }
 
-type panicking struct{ ledger }
+type panicking struct{}
 
 func (panicking) Name() string { panic("no name") }
 

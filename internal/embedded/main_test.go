@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -256,9 +255,4 @@ func query(t *testing.T, url, sql string) string {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return value
-}
-
-func alive(pid int) bool {
-	p, err := os.FindProcess(pid)
-	return err == nil && p.Signal(syscall.Signal(0)) == nil
 }

@@ -102,10 +102,10 @@ func checkMetadata(m []byte) error {
 	}
 	var value json.RawMessage
 	if err := json.Unmarshal(m, &value); err != nil {
-		return fmt.Errorf("Metadata is not JSON: %w", err)
+		return fmt.Errorf("the Metadata is not JSON: %w", err)
 	}
 	if !utf8.Valid(m) {
-		return errors.New("Metadata is not UTF-8")
+		return errors.New("the Metadata is not UTF-8")
 	}
 	return checkEscapes(m)
 }
@@ -125,11 +125,11 @@ func checkEscapes(m []byte) error {
 		r := escaped(m[i:])
 		switch {
 		case r == 0:
-			return errors.New(`Metadata contains \u0000, which jsonb cannot store`)
+			return errors.New(`the Metadata contains \u0000, which jsonb cannot store`)
 		case !utf16.IsSurrogate(r):
 			m = m[i+6:]
 		case utf16.DecodeRune(r, escaped(m[i+6:])) == utf8.RuneError:
-			return fmt.Errorf("Metadata contains %s, half of a surrogate pair, which jsonb cannot store", m[i:i+6])
+			return fmt.Errorf("the Metadata contains %s, half of a surrogate pair, which jsonb cannot store", m[i:i+6])
 		default:
 			m = m[i+12:]
 		}

@@ -48,13 +48,13 @@ func (s *Store) scopedError(r store.ScopedRange, err error) error {
 func scopedTypes(r store.ScopedRange) (string, error) {
 	switch {
 	case r.Limit <= 0:
-		return "", fmt.Errorf("Limit is %d: it must be above 0", r.Limit)
+		return "", fmt.Errorf("the Limit is %d: it must be above 0", r.Limit)
 	case r.After < 0:
-		return "", fmt.Errorf("After is %d: positions begin at 1, use 0 for the beginning", r.After)
+		return "", fmt.Errorf("the After is %d: positions begin at 1, use 0 for the beginning", r.After)
 	case r.UpTo < r.After:
-		return "", fmt.Errorf("UpTo %d is below After %d", r.UpTo, r.After)
+		return "", fmt.Errorf("the UpTo %d is below After %d", r.UpTo, r.After)
 	case len(r.Types) == 0:
-		return "", errors.New("Types is empty: name the aggregate types, or use ReadEvents for all of them")
+		return "", errors.New("the list Types is empty: name the aggregate types, or use ReadEvents for all of them")
 	}
 	var types array
 	for _, t := range slices.Compact(slices.Sorted(slices.Values(r.Types))) {
