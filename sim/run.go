@@ -37,17 +37,21 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	began := time.Now()
 	on, err := createDatabase(ctx, c.URL)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, on.drop()) }()
+	return run(ctx, c, on)
+}
+
+// run runs the scenario in the database on.
+func run(ctx context.Context, c Config, on *database) (*Report, error) {
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
-	s := newSimulation(c, on, began)
-	err = s.play(ctx)
+	s := newSimulation(c, on)
+	err := s.play(ctx)
 	if interrupted := ctx.Err() != nil; interrupted || err != nil {
 		return s.report(interrupted), errors.Join(ctx.Err(), err)
 	}
@@ -79,8 +83,8 @@ type simulation struct {
 	findings []Finding
 }
 
-func newSimulation(c Config, on *database, began time.Time) *simulation {
-	s := &simulation{config: c, scenario: Draw(c), on: on, began: began, over: make(chan struct{})}
+func newSimulation(c Config, on *database) *simulation {
+	s := &simulation{config: c, scenario: Draw(c), on: on, began: time.Now(), over: make(chan struct{})}
 	s.evidence.Consumers = s.scenario.Scope
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
