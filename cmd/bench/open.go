@@ -22,45 +22,13 @@ func stale(ctx context.Context, l *lab) (rows []row, err error) {
 	err = l.onSite(ctx, func(s *site) error {
 		j, all := newJournal(s, poll.channel), newRecorders(staleConsumers)
 		opts := append(s.poll(), worker.WithStaleGapThreshold(l.size.threshold))
-		var waited, after, late durations
-		var during, afterwards string
-		err := s.work(ctx, 2, asConsumers(all), opts, func(ctx context.Context) error {
-			if err := warmUp(ctx, j, all...); err != nil {
-				return err
-			}
-			began := time.Now()
-			open, err := j.begin(ctx)
-			if err != nil {
-				return err
-			}
-			if err := appendAll(ctx, j, staleBehind, all); err != nil {
-				return err
-			}
-			passed := time.Now()
-			if err := appendAll(ctx, j, staleAfter, all); err != nil {
-				return err
-			}
-			if during, err = s.doubts(ctx); err != nil {
-				return err
-			}
-			if err := pause(ctx, time.Until(began.Add(l.size.open))); err != nil {
-				return err
-			}
-			ended := time.Now()
-			if err := errors.Join(open.commit(), j.settle(ctx, all...)); err != nil {
-				return err
-			}
-			for _, r := range all {
-				waited = append(waited, j.lags(r, began, passed)...)
-				after = append(after, j.lags(r, passed, ended)...)
-				late = append(late, j.lags(r, ended, time.Now())...)
-			}
-			return nil
-		})
+		var story staleStory
+		err := s.work(ctx, 2, asConsumers(all), opts, func(ctx context.Context) error { return story.tell(ctx, j, all) })
 		if err != nil {
 			return err
 		}
-		if afterwards, err = s.doubts(ctx); err != nil {
+		afterwards, err := s.doubts(ctx)
+		if err != nil {
 			return err
 		}
 		counted, err := j.audit(ctx, all...)
@@ -71,17 +39,58 @@ func stale(ctx context.Context, l *lab) (rows []row, err error) {
 				part:     fmt.Sprintf("open %s: each of %d consumers handled", short(l.size.open), staleConsumers),
 				measured: fmt.Sprintf("%d of %d", counted/staleConsumers, j.count()), goal: "all", reached: counted == staleConsumers*j.count(), counted: counted,
 			},
-			{part: "the 11 behind it waited", measured: waited.String(), goal: thresholdGoal(l, "max"), reached: waited.max() <= most},
-			{part: "the 5 after these", measured: after.String()},
-			{part: "itself, late", measured: late.String()},
+			{part: "the 11 behind it waited", measured: story.behind.String(), goal: thresholdGoal(l, "max"), reached: story.behind.max() <= most},
+			{part: "the 5 after these", measured: story.after.String()},
+			{part: "itself, late", measured: story.late.String()},
 			{
-				part: "audit rows", measured: fmt.Sprintf("%s, then %s", during, afterwards),
-				goal: want[0] + ", then " + want[1], reached: want == [2]string{during, afterwards},
+				part: "audit rows", measured: story.doubts + ", then " + afterwards,
+				goal: want[0] + ", then " + want[1], reached: want == [2]string{story.doubts, afterwards},
 			},
 		}
 		return err
 	})
 	return rows, err
+}
+
+// staleStory is how long events waited around a transaction that stays open,
+// and what the audit said when they had gone past it.
+type staleStory struct {
+	behind, after, late durations
+	doubts              string
+}
+
+func (t *staleStory) tell(ctx context.Context, j *journal, all []*recorder) (err error) {
+	if err := warmUp(ctx, j, all...); err != nil {
+		return err
+	}
+	began := time.Now()
+	open, err := j.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := appendAll(ctx, j, staleBehind, all); err != nil {
+		return err
+	}
+	passed := time.Now()
+	if err := appendAll(ctx, j, staleAfter, all); err != nil {
+		return err
+	}
+	if t.doubts, err = j.site.doubts(ctx); err != nil {
+		return err
+	}
+	if err := pause(ctx, time.Until(began.Add(j.site.lab.size.open))); err != nil {
+		return err
+	}
+	ended := time.Now()
+	if err := errors.Join(open.commit(), j.settle(ctx, all...)); err != nil {
+		return err
+	}
+	for _, r := range all {
+		t.behind = append(t.behind, j.lags(r, began, passed)...)
+		t.after = append(t.after, j.lags(r, passed, ended)...)
+		t.late = append(t.late, j.lags(r, ended, time.Now())...)
+	}
+	return nil
 }
 
 // thresholdGoal says how long events may wait for a transaction that stays
