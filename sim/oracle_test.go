@@ -320,13 +320,13 @@ func TestVerdict(t *testing.T) {
 		held     bool
 		says     string
 	}{
-		{"all held", []Finding{held}, true, "all 1 invariants held over 1,234 events and 3 worker crashes"},
+		{"all held", []Finding{held}, true, "all 1 invariants held over 1,234 events, at least 7 for each consumer, and 3 worker crashes"},
 		{"one broken", []Finding{held, {Name: "b", Checks: 9, Broken: 2}}, false, `BROKEN: "b" (2 times)`},
 		{"one never checked", []Finding{held, {Name: "b"}}, false, `never checked: "b"`},
 		{"nothing judged", nil, false, "nothing was judged"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Report{Events: 1234, Counts: []Count{{Crashes, 1}, {CommitCrashes, 1}, {IdleCrashes, 1}}, Invariants: c.findings}
+			r := &Report{Events: 1234, Handled: []Handled{{"a", 9}, {"b", 7}}, Counts: []Count{{Crashes, 1}, {CommitCrashes, 1}, {IdleCrashes, 1}}, Invariants: c.findings}
 			r.judge()
 			if r.Held != c.held || !strings.Contains(r.Verdict, c.says) {
 				t.Errorf("held %v, %q; want %v, %q", r.Held, r.Verdict, c.held, c.says)

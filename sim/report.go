@@ -78,7 +78,8 @@ func (r *Report) judge() {
 			unchecked = append(unchecked, fmt.Sprintf("%q", f.Name))
 		}
 	}
-	over := fmt.Sprintf("%s events and %s worker crashes", thousands(r.Events), thousands(r.crashes()))
+	over := fmt.Sprintf("%s events, at least %s for each consumer, and %s worker crashes",
+		thousands(r.Events), thousands(r.Fewest().Events), thousands(r.crashes()))
 	switch {
 	case r.Interrupted:
 		r.Verdict = "interrupted: nothing was judged"

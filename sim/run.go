@@ -42,15 +42,15 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, on.drop()) }()
-	return run(ctx, c, on)
+	return run(ctx, c, Draw(c), on)
 }
 
-// run runs the scenario in the database on.
-func run(ctx context.Context, c Config, on *database) (*Report, error) {
+// run runs a scenario in the database on.
+func run(ctx context.Context, c Config, scenario Scenario, on *database) (*Report, error) {
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
-	s := newSimulation(c, on)
+	s := newSimulation(c, scenario, on)
 	err := s.play(ctx)
 	if interrupted := ctx.Err() != nil; interrupted || err != nil {
 		return s.report(interrupted), errors.Join(ctx.Err(), err)
@@ -83,8 +83,8 @@ type simulation struct {
 	findings []Finding
 }
 
-func newSimulation(c Config, on *database) *simulation {
-	s := &simulation{config: c, scenario: Draw(c), on: on, began: time.Now(), over: make(chan struct{})}
+func newSimulation(c Config, scenario Scenario, on *database) *simulation {
+	s := &simulation{config: c, scenario: scenario, on: on, began: time.Now(), over: make(chan struct{})}
 	s.evidence.Consumers = s.scenario.Scope
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
