@@ -90,9 +90,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			err = errors.New("interrupted")
+			err = errors.New("sim: interrupted")
 		}
-		fmt.Fprintln(stderr, "sim:", err)
+		fmt.Fprintln(stderr, err)
 		return exitError
 	}
 	if sim.Sum(reports).Held < len(reports) {

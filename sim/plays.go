@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store"
+)
+
+// play is one way to use a transaction, and how often it is chosen. It
+// appends; the ending is what becomes of it.
+type play struct {
+	fault  Fault
+	weight float64
+	ending ending
+	run    func(*writer, context.Context, context.Context, *attempt) error
+}
+
+type ending int
+
+const (
+	commit ending = iota
+	rollback
+	toss // either
+	prepare
+	lose // the answer to the commit
+)
+
+func plays(k Knobs, canPrepare bool) []play {
+	all := []play{
+		{"", 58, commit, (*writer).appendOnce},
+		{Rollbacks, 14, rollback, (*writer).appendOnce},
+		{Delays, 3 * k.Slow, toss, (*writer).appendAndWait},
+		{LateDraws, 1.5 * k.Slow, commit, (*writer).appendTwice},
+		{Idlers, 1.5 * k.Slow, commit, (*writer).waitAndAppend},
+		{Savepoints, 6, commit, (*writer).appendAround},
+		{Several, 6, commit, (*writer).appendSeveral},
+		{StaleVersions, 5, rollback, (*writer).appendStale},
+		{LostCommits, 2, lose, (*writer).appendOnce},
+	}
+	if canPrepare {
+		all = append(all, play{Prepared, 3 * k.Prepared, prepare, (*writer).appendQuietly})
+	}
+	return all
+}
+
+// append appends one to eight events to an aggregate.
+func (w *writer) append(ctx context.Context, a *attempt, to aggregate, expected store.ExpectedVersion) error {
+	n := 1 + min(w.dice.IntN(8), w.dice.IntN(8))
+	events := make([]store.Event, n)
+	for i := range events {
+		events[i] = store.Event{
+			AggregateType: to.kind, AggregateID: to.id,
+			EventType: "happened", EventID: w.uuid(), Payload: []byte(w.name),
+		}
+	}
+	result, err := a.store.Append(ctx, a.tx, expected, events)
+	if err != nil {
+		return err
+	}
+	for _, e := range result.Events {
+		a.drawn = append(a.drawn, Event{e.GlobalPosition, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID})
+	}
+	return nil
+}
+
+// uuid is a random UUID of the seed.
+func (w *writer) uuid() uuid.UUID {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], w.dice.Uint64())
+	binary.BigEndian.PutUint64(id[8:], w.dice.Uint64())
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // version 4
+	return id
+}
+
+// someAggregate prefers a few of them, as life does.
+func (w *writer) someAggregate() aggregate {
+	u := w.dice.Float64()
+	return w.aggregateAt(int(u * u * float64(w.knobs.Aggregates)))
+}
+
+// quietAggregate is none of the few that everybody wants: what holds it for
+// long holds up few others.
+func (w *writer) quietAggregate() aggregate {
+	return w.aggregateAt(w.knobs.Aggregates/4 + w.dice.IntN(w.knobs.Aggregates))
+}
+
+func (w *writer) aggregateAt(n int) aggregate {
+	kind := aggregateTypes[[]int{0, 0, 0, 0, 1, 1, 1, 2, 2, 3}[w.dice.IntN(10)]]
+	return aggregate{kind, fmt.Sprintf("%d", n)}
+}
+
+// expectation is what a careful or a careless application demands.
+func (w *writer) expectation(of aggregate) store.ExpectedVersion {
+	if v := w.versions[of]; v > 0 && w.dice.IntN(2) == 0 {
+		return store.Exact(v)
+	}
+	return store.Any()
+}
+
+// wait draws for how long a transaction stays open: mostly short, up to
+// LongestTx.
+func (w *writer) wait() time.Duration {
+	const shortest = 50 * time.Millisecond
+	u := w.dice.Float64()
+	return shortest + time.Duration(u*u*float64(w.knobs.LongestTx-shortest))
+}
+
+func (w *writer) appendOnce(ctx, _ context.Context, a *attempt) error {
+	if to := w.next; to != nil {
+		w.next = nil
+		return w.append(ctx, a, *to, store.Any())
+	}
+	if w.dice.IntN(20) == 0 {
+		w.born++
+		return w.append(ctx, a, aggregate{aggregateTypes[w.dice.IntN(len(aggregateTypes))], fmt.Sprintf("%s-%d", w.name, w.born)}, store.NoStream())
+	}
+	to := w.someAggregate()
+	return w.append(ctx, a, to, w.expectation(to))
+}
+
+func (w *writer) appendQuietly(ctx, _ context.Context, a *attempt) error {
+	return w.append(ctx, a, w.quietAggregate(), store.Any())
+}
+
+// appendAndWait draws positions and lets the others pass.
+func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
+	if err := w.appendQuietly(ctx, intake, a); err != nil {
+		return err
+	}
+	backoff.Sleep(intake, w.wait())
+	return w.look(ctx, a.drawn)
+}
+
+// appendTwice draws again when the others have begun to pass, and lets them
+// pass for longer than most of them need.
+func (w *writer) appendTwice(ctx, intake context.Context, a *attempt) error {
+	if err := w.appendQuietly(ctx, intake, a); err != nil {
+		return err
+	}
+	backoff.Sleep(intake, w.knobs.StaleGapThreshold+w.wait()/4)
+	if err := w.appendQuietly(ctx, intake, a); err != nil {
+		return err
+	}
+	backoff.Sleep(intake, (w.wait()+w.knobs.LongestTx)/2)
+	return w.look(ctx, a.drawn)
+}
+
+// waitAndAppend is open for long without a position, then draws one.
+func (w *writer) waitAndAppend(ctx, intake context.Context, a *attempt) error {
+	if _, err := a.tx.ExecContext(ctx, `SELECT 1`); err != nil {
+		return err
+	}
+	backoff.Sleep(intake, w.wait())
+	return w.appendOnce(ctx, intake, a)
+}
+
+// appendAround appends before, in and after a savepoint that it rolls back.
+func (w *writer) appendAround(ctx, intake context.Context, a *attempt) error {
+	if w.dice.IntN(2) == 0 {
+		if err := w.appendOnce(ctx, intake, a); err != nil {
+			return err
+		}
+	}
+	if _, err := a.tx.ExecContext(ctx, `SAVEPOINT before`); err != nil {
+		return err
+	}
+	before := len(a.drawn)
+	if err := w.appendOnce(ctx, intake, a); err != nil {
+		return err
+	}
+	if _, err := a.tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT before`); err != nil {
+		return err
+	}
+	for _, e := range a.drawn[before:] {
+		a.given = append(a.given, e.Position)
+	}
+	a.drawn = a.drawn[:before]
+	return w.appendOnce(ctx, intake, a)
+}
+
+func (w *writer) appendSeveral(ctx, intake context.Context, a *attempt) error {
+	for range 2 + w.dice.IntN(3) {
+		if err := w.appendOnce(ctx, intake, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendStale demands a version that the aggregate has left behind: the store
+// must refuse.
+func (w *writer) appendStale(ctx, _ context.Context, a *attempt) error {
+	to := w.someAggregate()
+	if err := w.append(ctx, a, to, store.Any()); err != nil {
+		return err
+	}
+	seen := a.drawn[0].Version - 1
+	switch err := w.append(ctx, a, to, store.Exact(seen)); {
+	case errors.Is(err, store.ErrOptimisticConcurrency):
+		w.book.refused++
+	case err != nil:
+		return err
+	default:
+		w.book.misled = append(w.book.misled, fmt.Sprintf("an append to %s/%s that expected version %d succeeded at version %d",
+			to.kind, to.id, seen, a.drawn[len(a.drawn)-1].Version-1))
+	}
+	return nil
+}
