@@ -18,7 +18,8 @@ import (
 // progress is how far a consumer has come, as its checkpoint row has it.
 type progress struct {
 	position int64
-	revision int64 // counts every change of the consumer's progress
+	revision int64  // counts every change of the consumer's progress
+	token    string // of the frontier's value taken before it was loaded
 	open     []openRange
 }
 

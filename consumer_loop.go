@@ -64,6 +64,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 		changed := c.w.frontier.Changed()
 		did, err := c.step(ctx, intake)
 		if err != nil {
+			c.forget() // a surprise: what is known may no longer be so
 			pause, fatal := c.trouble(intake, err)
 			if fatal != nil {
 				return fatal
@@ -114,6 +115,12 @@ func (c *consumerLoop) forget() {
 func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 	ahead := c.takeReadAhead()
 	v := c.w.frontier.Value()
+	if c.progress != nil && c.progress.token != v.Token {
+		// The server crashed since. With asynchronous commit it may have set
+		// the progress back, and counted its revision up again from there.
+		c.forget()
+		ahead = nil
+	}
 	if ahead == nil && c.progress != nil && !c.worthALook(v) {
 		return nothing, nil
 	}
@@ -126,6 +133,7 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 		if c.progress, err = c.w.checkpoints.Load(intake, conn, c.unit.name); err != nil {
 			return nothing, err
 		}
+		c.progress.token = v.Token
 		c.unit.nudge.revision.Store(c.progress.revision)
 		c.status.loaded(c.progress.position)
 	}
