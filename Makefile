@@ -1,13 +1,16 @@
-.PHONY: help test race majors lint bench sim
+.PHONY: help test race stepped majors lint bench sim
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## every test, on a real PostgreSQL
 	go test ./...
 
 race: ## every test under the race detector
 	go test -race ./...
+
+stepped: ## scripts drawn step by step on a real server, with crashes
+	go test -race -tags stepped -run Stepped .
 
 majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches what is missing)
 	tools/majors

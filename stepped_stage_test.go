@@ -1,0 +1,330 @@
+//go:build stepped
+
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// quantum is how far the clock moves in one step: whatever a frontier waits
+// for between two statements is due then.
+const quantum = 600 * time.Millisecond
+
+// steppedServer is a server that scripts kill. What takes real time is done by
+// a goroutine of its own, outside of the scripts' bubbles.
+type steppedServer struct {
+	*embedded.Server
+	errands chan func() error
+	results chan error
+}
+
+func newSteppedServer(t *testing.T) *steppedServer {
+	s := &steppedServer{
+		Server: pgtest.OwnServer(t, map[string]string{
+			"max_prepared_transactions": "64",
+			"wal_writer_delay":          "10s", // what is committed asynchronously stays in memory
+			"autovacuum":                "off",
+		}),
+		errands: make(chan func() error),
+		results: make(chan error),
+	}
+	go func() {
+		for do := range s.errands {
+			s.results <- do()
+		}
+	}()
+	t.Cleanup(func() { close(s.errands) })
+	db, err := sql.Open("pgx", s.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	cfg := migrations.DefaultConfig()
+	if err := migrations.Apply(t.Context(), db, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE TABLE ledger (
+		id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// outside does something outside of the bubble.
+func (s *steppedServer) outside(do func() error) error {
+	s.errands <- do
+	return <-s.results
+}
+
+// crash kills the server and starts it again.
+func (s *steppedServer) crash() error {
+	return s.outside(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return errors.Join(s.Kill(), s.Restart(ctx))
+	})
+}
+
+// crashOf kills one backend, and with it all others, and returns when the
+// server is back.
+func (s *steppedServer) crashOf(backend int) error {
+	return s.outside(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		witness, err := pgx.Connect(ctx, s.URL(""))
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(backend, syscall.SIGKILL); err != nil {
+			return err
+		}
+		_, _ = witness.WaitForNotification(ctx) // until the connection ends
+		for {
+			conn, err := pgx.Connect(ctx, s.URL(""))
+			if err == nil {
+				return conn.Close(ctx)
+			}
+			if ctx.Err() != nil {
+				return fmt.Errorf("the server did not come back: %w", err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+// stage is where a script is played.
+type stage struct {
+	t      *rapid.T
+	ctx    context.Context
+	server *steppedServer
+	script script
+	seen   map[string]int // how often what happened, in all scripts
+
+	own      *sql.DB // the script's own statements, and the writers'
+	writers  [3]writer
+	prepared []*writer
+	gids     int
+	workers  [2]*steppedWorker
+	owner    map[string]*Worker // of each consumer
+
+	published []*frontier.Value // all of this life of the server
+	committed int64             // events in the log
+	faults    int               // after which statements may fail
+	resets    map[string]int
+}
+
+func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]int) *stage {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	s := &stage{t: t, ctx: ctx, server: server, script: script, seen: seen, owner: map[string]*Worker{}, resets: map[string]int{}}
+	s.own = stdlib.OpenDB(*s.config("script", "1ms")) // the script never waits for a lock
+	t.Cleanup(func() { s.own.Close() })
+	for i := range s.workers {
+		s.workers[i] = s.newWorker(fmt.Sprintf("worker %d", i))
+	}
+	s.prepareTables()
+	for i := range s.workers {
+		for range 4 { // it opens, plants a token, and finds it
+			s.stepFrontier(i, 0)
+		}
+	}
+	return s
+}
+
+// prepareTables takes away what an earlier script has left and gives all
+// consumers to the first worker. It commits synchronously: no crash undoes it.
+func (s *stage) prepareTables() {
+	conn, err := pgx.Connect(s.ctx, s.server.URL(""))
+	s.must(err)
+	defer conn.Close(s.ctx)
+	rows, err := conn.Query(s.ctx, `SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts`)
+	s.must(err)
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	s.must(err)
+	statements = append(statements, `
+TRUNCATE events, aggregate_heads, consumer_assignments, consumer_checkpoints, consumer_checkpoints_settled,
+	consumer_checkpoints_token, consumer_gap_skips, ledger RESTART IDENTITY`)
+	for _, l := range s.workers[0].loops {
+		s.owner[l.unit()] = l.c.w
+		statements = append(statements,
+			fmt.Sprintf(`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('%s', 0)`, l.unit()),
+			fmt.Sprintf(`INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('%s', '%s')`, l.unit(), l.c.w.id))
+	}
+	for _, statement := range statements {
+		_, err := conn.Exec(s.ctx, statement)
+		s.must(err)
+	}
+}
+
+func (s *stage) config(name, lockTimeout string) *pgx.ConnConfig {
+	cfg, err := pgx.ParseConfig(s.server.URL(""))
+	s.must(err)
+	cfg.RuntimeParams["application_name"] = name
+	cfg.RuntimeParams["lock_timeout"] = lockTimeout
+	if s.script.async {
+		cfg.RuntimeParams["synchronous_commit"] = "off"
+	}
+	return cfg
+}
+
+func (s *stage) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// exec runs one of the script's own statements.
+func (s *stage) exec(query string, args ...any) {
+	s.t.Helper()
+	if _, err := s.own.ExecContext(s.ctx, query, args...); err != nil {
+		s.t.Fatalf("%v, in\n%s", err, query)
+	}
+}
+
+// number runs one of the script's own queries.
+func (s *stage) number(query string, args ...any) (n int64) {
+	s.t.Helper()
+	if err := s.own.QueryRowContext(s.ctx, query, args...).Scan(&n); err != nil {
+		s.t.Fatalf("%v, in\n%s", err, query)
+	}
+	return n
+}
+
+// end terminates backends and waits until they are gone.
+func (s *stage) end(which string, args ...any) {
+	s.t.Helper()
+	for s.number(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE `+which, args...) > 0 {
+	}
+}
+
+// saw counts what is worth it that it happens.
+func (s *stage) saw(what string) { s.seen[what]++ }
+
+// takeOver gives a consumer to the worker that does not have it, which may
+// begin at once.
+func (s *stage) takeOver(who, what int) {
+	loops := s.loops()
+	l := loops[who%len(loops)]
+	for s.owner[l.unit()] == l.c.w {
+		who++
+		l = loops[who%len(loops)]
+	}
+	s.exec(`UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`,
+		l.unit(), l.c.w.id.String())
+	s.owner[l.unit()] = l.c.w
+	s.t.Logf("%s: takes over", l.name)
+	if what%3 > 0 {
+		s.advance(l, true)
+		s.finishStep(l)
+	}
+}
+
+// reset sets a consumer back, and its ledger with it, unless a batch holds its
+// checkpoint.
+func (s *stage) reset(who, what int) {
+	loops := s.workers[0].loops
+	unit := loops[who%len(loops)].unit()
+	tx, err := s.own.BeginTx(s.ctx, nil)
+	s.must(err)
+	defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	var to int64
+	err = tx.QueryRowContext(s.ctx, `
+UPDATE consumer_checkpoints SET last_position = greatest(last_position - $2::bigint, 0), revision = revision + 1
+WHERE consumer_name = $1::text RETURNING last_position`, unit, 1+what).Scan(&to)
+	if sqlState(err) == "55P03" { // lock_timeout
+		return
+	}
+	s.must(err)
+	for _, statement := range []string{
+		`DELETE FROM consumer_gap_skips WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`,
+		`UPDATE consumer_gap_skips SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
+			WHERE consumer_name = $1::text AND state = 'open' AND gap_end > $2::bigint`,
+		`DELETE FROM ledger WHERE consumer = $1::text AND position > $2::bigint`,
+	} {
+		_, err := tx.ExecContext(s.ctx, statement, unit, to)
+		s.must(err)
+	}
+	s.must(tx.Commit())
+	s.resets[unit]++
+	s.saw("reset")
+	s.t.Logf("%s: reset to %d", unit, to)
+}
+
+// cut ends all connections of a worker.
+func (s *stage) cut(who, _ int) {
+	if s.script.calm {
+		return
+	}
+	w := s.workers[who%len(s.workers)]
+	s.t.Logf("%s: cut off", w.name)
+	s.end(`application_name = $1::text`, w.name)
+	s.faults++
+	s.saw("cut")
+}
+
+// crash kills the server and starts it again.
+func (s *stage) crash(int, int) {
+	if s.script.calm {
+		return
+	}
+	s.t.Logf("crash")
+	s.must(s.server.crash())
+	s.saw("crash")
+	s.recover()
+}
+
+// kill kills the backend of a writer. The server then ends all others too.
+func (s *stage) kill(who, _ int) {
+	w := s.begun(who)
+	if w == nil || s.script.calm {
+		return
+	}
+	s.t.Logf("%s: killed", s.name(w))
+	s.must(s.server.crashOf(s.backend(w)))
+	s.saw("kill")
+	s.recover()
+}
+
+// recover goes on after a crash.
+func (s *stage) recover() {
+	for i := range s.writers {
+		if s.writers[i].tx != nil {
+			s.forget(&s.writers[i])
+		}
+	}
+	s.must(s.own.Close())
+	s.own = stdlib.OpenDB(*s.config("script", "1ms"))
+	s.published = nil
+	s.faults++
+	s.settle()
+	s.pass(0, 0) // long enough for the pools to look whether what they have is still
+	s.pass(0, 0) // connected: so a loop may notice nothing of the crash
+	left := s.number(`SELECT count(*) FROM events`)
+	if left < s.committed {
+		s.saw("commits undone")
+		s.t.Logf("%d events are gone", s.committed-left)
+	}
+	s.committed = left
+	for _, l := range s.loops() {
+		if s.number(`SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1::text AND worker_id = $2::uuid`,
+			l.unit(), l.c.w.id.String()) > 0 {
+			s.owner[l.unit()] = l.c.w
+		}
+	}
+}

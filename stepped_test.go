@@ -1,0 +1,161 @@
+//go:build stepped
+
+package worker
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// script is everything about one run that can be decided beforehand. Played
+// twice, it does the same twice, except that after a crash the server may
+// issue other positions.
+type script struct {
+	calm      bool // no faults of server and network
+	async     bool // synchronous_commit=off: a crash undoes commits
+	named     bool // the log names its sequence
+	policy    GapPolicy
+	stale     time.Duration
+	harborLag int
+	batchSize int
+	maxOpen   int
+	steps     [][]step
+	commits   []bool // what becomes of the transactions that are open at the end
+}
+
+// step is one deed. Who does it, and to what, is counted among those who can
+// when its turn comes.
+type step struct {
+	do        int // index of deeds
+	who, what int
+}
+
+func (s step) GoString() string { return fmt.Sprintf("%s(%d,%d)", deeds[s.do].name, s.who, s.what) }
+
+// deeds are what a script is made of, and how often each of them comes.
+var deeds = []struct {
+	name   string
+	weight int
+	do     func(s *stage, who, what int)
+}{
+	{"nothing", 1, func(*stage, int, int) {}}, // what others shrink to
+	{"append", 32, (*stage).append},
+	{"reserve", 10, (*stage).reserve},
+	{"hand on", 6, (*stage).handOn},
+	{"savepoint", 4, (*stage).savepoint},
+	{"rollback to", 4, (*stage).rollbackTo},
+	{"commit", 20, (*stage).commit},
+	{"roll back", 7, (*stage).rollback},
+	{"prepare", 4, (*stage).prepare},
+	{"commit prepared", 3, (*stage).commitPrepared},
+	{"roll back prepared", 2, (*stage).rollbackPrepared},
+	{"terminate", 1, (*stage).terminate},
+	{"frontier", 28, (*stage).stepFrontier},
+	{"look", 28, (*stage).look},
+	{"time", 6, (*stage).pass},
+	{"loop", 40, (*stage).stepLoop},
+	{"batch", 26, (*stage).stepBatch},
+	{"watch", 4, (*stage).watch},
+	{"take over", 14, (*stage).takeOver},
+	{"reset", 4, (*stage).reset},
+	{"fail", 3, (*stage).fail},
+	{"lose", 3, (*stage).lose},
+	{"cut", 1, (*stage).cut},
+	{"crash", 1, (*stage).crash},
+	{"kill", 1, (*stage).kill},
+}
+
+func drawScript(t *rapid.T) script {
+	s := script{
+		calm:      rapid.Bool().Draw(t, "calm"),
+		async:     rapid.Bool().Draw(t, "async"),
+		named:     uniform(4).Draw(t, "named") < 3,
+		policy:    GapSkipStale,
+		stale:     []time.Duration{quantum, 3 * quantum}[uniform(2).Draw(t, "stale")],
+		harborLag: []int{0, 0, 0, 2}[uniform(4).Draw(t, "harbor lag")],
+		batchSize: 1 + uniform(5).Draw(t, "batch size"),
+		maxOpen:   []int{100, 100, 2, 1}[uniform(4).Draw(t, "max open")],
+	}
+	if uniform(6).Draw(t, "policy") == 5 {
+		s.policy = GapWait
+	}
+	one := rapid.Custom(func(t *rapid.T) step {
+		return step{weighted.Draw(t, "do"), uniform(12).Draw(t, "who"), uniform(12).Draw(t, "what")}
+	})
+	// Nested, since a drawn slice is short.
+	s.steps = rapid.SliceOfN(rapid.SliceOfN(one, 6, 30), 6, 60).Draw(t, "steps")
+	s.commits = rapid.SliceOfN(rapid.Bool(), 4, 4).Draw(t, "commits")
+	return s
+}
+
+// uniform draws 0 to n-1, each as often. The ranges and samples of rapid prefer
+// their ends.
+func uniform(n int) *rapid.Generator[int] {
+	const bits = 12
+	return rapid.Custom(func(t *rapid.T) int {
+		drawn := 0
+		for range bits {
+			drawn <<= 1
+			if rapid.Bool().Draw(t, "bit") {
+				drawn++
+			}
+		}
+		return drawn * n >> bits
+	})
+}
+
+// weighted draws a deed.
+var weighted = func() *rapid.Generator[int] {
+	var hat []int
+	for i, d := range deeds {
+		hat = append(hat, slices.Repeat([]int{i}, d.weight)...)
+	}
+	return rapid.Map(uniform(len(hat)), func(i int) int { return hat[i] })
+}()
+
+// TestStepped plays random scripts on a real server, one statement of one of
+// those involved after the other: writers that append, roll back, prepare and
+// die, two workers whose frontiers look and whose loops both believe to own the
+// consumers, operators who set consumers back, and a server that crashes. In
+// the end all that the log holds must have been handled exactly once and in
+// order, and all that it lacks must have been audited. A longer search:
+//
+//	go test -run TestStepped . -rapid.checks=5000
+func TestStepped(t *testing.T) {
+	server := newSteppedServer(t)
+	scripts, seen := 0, map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScript(t)
+		scripts++
+		// The clock is the bubble's: it stands still while anybody waits for
+		// the server, and moves when the script says so.
+		rapid.SyncTest(t, func(t *rapid.T) { play(t, server, s, seen) })
+	})
+	t.Logf("in %d scripts: %v", scripts, seen)
+	if scripts < 50 {
+		return // too few to have met everything
+	}
+	for _, what := range []string{
+		"doubts", "late", "void", "reserved", "prepared", "terminated", "overtaken", "guard waits", "read ahead",
+		"reset", "failed", "lost", "cut", "crash", "kill", "commits undone", "promises",
+	} {
+		if seen[what] == 0 {
+			t.Errorf("in %d scripts it never came to %q", scripts, what)
+		}
+	}
+}
+
+// play plays a script to its end, lets everybody finish, and judges.
+func play(t *rapid.T, server *steppedServer, script script, seen map[string]int) {
+	s := newStage(t, server, script, seen)
+	for _, step := range slices.Concat(script.steps...) {
+		deeds[step.do].do(s, step.who, step.what)
+		s.settle()
+	}
+	s.finish()
+	s.judge()
+}

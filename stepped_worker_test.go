@@ -1,0 +1,465 @@
+//go:build stepped
+
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// steppedWorker is a worker without coordination: the script assigns, and
+// moves its frontier and its loops.
+type steppedWorker struct {
+	*Worker
+	name    string
+	session *frontier.Session // nil: to be opened
+	shown   *frontier.Value   // the latest
+	loops   []*loop
+}
+
+// loop is the loop of a consumer. Its threads stop before each statement that
+// notices others or that others may notice.
+type loop struct {
+	c     *consumerLoop
+	name  string
+	main  *thread
+	ahead *thread    // reads the next page meanwhile
+	known *readAhead // what ahead works at, or has done
+	waits uint32     // the backend of main's guard while that waits for another batch
+	did   did        // in the latest step
+	err   error
+}
+
+func (l *loop) unit() string { return l.c.unit.name }
+func (l *loop) idle() bool   { return l.main.done == nil }
+func (l *loop) busy() bool   { return !l.idle() }
+
+// thread is a goroutine of a loop.
+type thread struct {
+	stops chan *stop
+	at    *stop         // nil: it runs, or has nothing to do
+	done  chan struct{} // closed when its work is done; nil: it has none
+	ahead *thread       // of the same loop
+}
+
+// stop is where a thread waits to be told to go on.
+type stop struct {
+	before string // what it is about to do
+	conn   *pgx.Conn
+	resume chan struct{}
+}
+
+type threadKey struct{}
+
+// gate stops threads.
+type gate struct{}
+
+func (gate) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	t, ok := ctx.Value(threadKey{}).(*thread)
+	before := stopsBefore(q.SQL)
+	if !ok || before == "" {
+		return ctx
+	}
+	s := &stop{before, conn, make(chan struct{})}
+	select {
+	case t.stops <- s:
+		select {
+		case <-s.resume:
+		case <-ctx.Done():
+		}
+	case <-ctx.Done():
+	}
+	return ctx
+}
+
+func (gate) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// stopsBefore names the statements that are steps of their own. The others run
+// together with the one before.
+func stopsBefore(sql string) string {
+	sql = strings.TrimSpace(sql)
+	switch {
+	case sql == "commit":
+		return "commit"
+	case strings.HasPrefix(sql, "WITH guard"):
+		return "guard"
+	case strings.HasPrefix(sql, "SELECT last_position"):
+		return "load"
+	case strings.HasPrefix(sql, "SELECT"), strings.HasPrefix(sql, "WITH"):
+		return "read"
+	default: // begin, rollback, and what the handlers do
+		return ""
+	}
+}
+
+// lossyConn can lose an answer.
+type lossyConn struct {
+	net.Conn
+	lose atomic.Bool
+}
+
+func (c *lossyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.lose.Load() {
+		return 0, errors.Join(io.ErrUnexpectedEOF, c.Conn.Close())
+	}
+	return n, err
+}
+
+// steppedLog tells apart who reads: a loop reads from its connection, and ahead
+// from the pool.
+type steppedLog struct{ *storepostgres.Store }
+
+func (l steppedLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	return l.Store.ReadEvents(asReader(ctx, q), q, after, limit)
+}
+
+func (l steppedLog) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
+	return l.Store.ReadScoped(asReader(ctx, q), q, r)
+}
+
+func asReader(ctx context.Context, q store.Querier) context.Context {
+	t, ok := ctx.Value(threadKey{}).(*thread)
+	if _, pool := q.(*sql.DB); ok && pool {
+		return context.WithValue(ctx, threadKey{}, t.ahead)
+	}
+	return ctx
+}
+
+// barestLog can do nothing but what every log must.
+type barestLog struct{ store.Log }
+
+// steppedConsumer writes down what it is given.
+type steppedConsumer struct {
+	name  string
+	types []string
+	fails *atomic.Bool // the next time
+}
+
+var errScripted = errors.New("as the script says")
+
+func (c steppedConsumer) Name() string             { return c.name }
+func (c steppedConsumer) AggregateTypes() []string { return c.types }
+
+func (c steppedConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	info, _ := consumer.Info(ctx)
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position, event_id, late) VALUES ($1, $2, $3, $4)`,
+		c.name, e.GlobalPosition, e.EventID.String(), info.Late)
+	if err == nil && c.fails.CompareAndSwap(true, false) {
+		err = errScripted
+	}
+	return err
+}
+
+func (s *stage) newWorker(name string) *steppedWorker {
+	cfg := s.config(name, "20s") // waiting that long for a lock is waiting for ever
+	cfg.Tracer = gate{}
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return &lossyConn{Conn: conn}, err
+	}
+	db := stdlib.OpenDB(*cfg)
+	s.t.Cleanup(func() { db.Close() })
+	var log store.Log = steppedLog{storepostgres.NewStore(nil)}
+	if !s.script.named {
+		log = barestLog{log}
+	}
+	consumers := []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}, steppedConsumer{"some", []string{"A"}, new(atomic.Bool)}}
+	w := New(db, log, consumers,
+		WithBatchSize(s.script.batchSize), WithBatchTimeout(24*time.Hour), WithMaxOpenRanges(s.script.maxOpen),
+		WithGapPolicy(s.script.policy), WithStaleGapThreshold(s.script.stale), WithStaleGapHarborLag(s.script.harborLag))
+	s.must(w.validate())
+	tables, err := w.cfg.tables()
+	s.must(err)
+	w.checkpoints = newCheckpoints(tables, w.id, w.cfg.BatchTimeout)
+	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, tables))
+	sw := &steppedWorker{Worker: w, name: name}
+	s.t.Cleanup(sw.closeSession)
+	for _, u := range w.units {
+		ahead := &thread{stops: make(chan *stop)}
+		sw.loops = append(sw.loops, &loop{
+			c:     &consumerLoop{w: w, unit: u, status: w.status[u.name], attempt: 1},
+			name:  name + ", " + u.name,
+			main:  &thread{stops: make(chan *stop), ahead: ahead},
+			ahead: ahead,
+		})
+	}
+	return sw
+}
+
+func (w *steppedWorker) closeSession() {
+	if w.session != nil {
+		w.session.Close()
+		w.session = nil
+	}
+}
+
+// stepFrontier runs the next statement of a frontier, due or not.
+func (s *stage) stepFrontier(who, _ int) {
+	w := s.workers[who%len(s.workers)]
+	var err error
+	if w.session == nil {
+		w.session, err = w.frontier.Open(s.ctx)
+	} else if err = w.session.Step(s.ctx); err != nil {
+		w.closeSession()
+	}
+	v := w.frontier.Value()
+	switch setup := (*frontier.SetupError)(nil); {
+	case errors.As(err, &setup):
+		s.t.Fatalf("%s: the frontier refuses the log: %v", w.name, err)
+	case err != nil && s.faults == 0:
+		s.t.Fatalf("%s: frontier, without any fault: %v", w.name, err)
+	case err != nil:
+		s.t.Logf("%s: frontier: %v", w.name, err)
+	case v != w.shown:
+		w.shown = v
+		s.published = append(s.published, v)
+		s.t.Logf("%s: frontier: %+v", w.name, *v)
+		if len(v.Doubts) > 0 {
+			s.saw("doubts")
+		}
+	}
+}
+
+// look lets a frontier look once more.
+func (s *stage) look(who, _ int) {
+	s.pass(0, 0)
+	for range 3 {
+		s.stepFrontier(who, 0)
+	}
+}
+
+// pass lets time pass. It cannot while somebody waits for the server.
+func (s *stage) pass(int, int) {
+	for _, l := range s.loops() {
+		if l.waits != 0 {
+			return
+		}
+	}
+	time.Sleep(quantum)
+}
+
+// watch looks whether somebody has moved the progress of consumers, as every
+// worker does now and then.
+func (s *stage) watch(who, _ int) {
+	w := s.workers[who%len(s.workers)]
+	if _, err := w.nudgeMoved(s.ctx, []string{"all", "some"}); err != nil && s.faults == 0 {
+		s.t.Fatalf("%s: watch, without any fault: %v", w.name, err)
+	}
+	for _, l := range w.loops {
+		if l.idle() {
+			select {
+			case <-l.c.unit.nudge.c:
+				l.c.forget()
+				s.t.Logf("%s: nudged", l.name)
+			default:
+			}
+		}
+	}
+}
+
+// loops are those of both workers. Half of their number apart are the two of
+// one consumer.
+func (s *stage) loops() (all []*loop) {
+	for _, w := range s.workers {
+		all = append(all, w.loops...)
+	}
+	return all
+}
+
+// choose prefers the loops of those who own the consumer.
+func (s *stage) choose(n int) *loop {
+	loops := s.loops()
+	l := loops[n%len(loops)]
+	if n < 2*len(loops) && s.owner[l.unit()] != l.c.w {
+		l = loops[(n+len(loops)/2)%len(loops)]
+	}
+	return l
+}
+
+// stepLoop lets a loop run to its next stop.
+func (s *stage) stepLoop(who, what int) { s.advance(s.choose(who), what%2 == 0) }
+
+// stepBatch lets a loop finish its step, or make one.
+func (s *stage) stepBatch(who, _ int) {
+	l := s.choose(who)
+	if l.idle() {
+		s.advance(l, true)
+	}
+	s.finishStep(l)
+}
+
+// fail lets a handler fail.
+func (s *stage) fail(who, _ int) {
+	l := s.choose(who)
+	l.c.unit.consumer.(steppedConsumer).fails.Store(true)
+}
+
+// lose lets a loop make a batch, commit it and lose the answer.
+func (s *stage) lose(who, _ int) {
+	l := s.choose(who)
+	if s.script.calm {
+		return
+	}
+	s.advance(l, false)
+	for !l.idle() && l.waits == 0 && !l.before("commit") {
+		s.advance(l, false)
+	}
+	if l.before("commit") {
+		s.t.Logf("%s: the answer gets lost", l.name)
+		l.main.at.conn.PgConn().Conn().(*lossyConn).lose.Store(true)
+		s.faults++
+		s.saw("lost")
+		s.resume(l, l.main)
+	}
+}
+
+// before tells what a loop is about to do.
+func (l *loop) before(statement string) bool {
+	return l.main.at != nil && l.main.at.before == statement
+}
+
+// finishStep lets a loop go on to the end of its step, or to where it waits.
+func (s *stage) finishStep(l *loop) {
+	for !l.idle() && l.waits == 0 {
+		s.advance(l, false)
+	}
+}
+
+// advance lets one thread of a loop go on. An idle loop would wait for what is
+// being read ahead.
+func (s *stage) advance(l *loop, ahead bool) {
+	switch {
+	case l.waits != 0:
+	case l.ahead.at != nil && (ahead || l.idle()):
+		s.resume(l, l.ahead)
+	case !l.idle():
+		s.resume(l, l.main)
+	default:
+		done := make(chan struct{})
+		l.main.done = done
+		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
+		go func() {
+			defer close(done)
+			l.did, l.err = l.c.step(ctx, ctx)
+		}()
+		s.await(l)
+	}
+}
+
+func (s *stage) resume(l *loop, t *thread) {
+	at := t.at
+	t.at = nil
+	s.t.Logf("%s: %s", l.name, at.before)
+	if at.before == "guard" && s.locked(l) {
+		l.waits = at.conn.PgConn().PID()
+	}
+	free := at.before == "guard" && l.waits == 0
+	close(at.resume)
+	if t == l.ahead {
+		t.await()
+		return
+	}
+	s.await(l)
+	if free && l.before("commit") && s.owner[l.unit()] != l.c.w {
+		s.t.Fatalf("%s: a batch began though the consumer is assigned to the other worker", l.name)
+	}
+}
+
+// locked tells that another batch of the loop's consumer has passed its guard.
+func (s *stage) locked(l *loop) bool {
+	for _, other := range s.loops() {
+		if other != l && other.unit() == l.unit() && other.before("commit") {
+			return true
+		}
+	}
+	return false
+}
+
+// await waits until main stops, ends its step, or waits for a lock, and until
+// what it has begun to read ahead stops too.
+func (s *stage) await(l *loop) {
+	for l.waits != 0 && !l.main.arrived() {
+		if s.number(`SELECT count(*) FROM pg_locks WHERE pid = $1::int AND NOT granted`, l.waits) > 0 {
+			s.saw("guard waits")
+			return
+		}
+	}
+	if l.waits == 0 {
+		l.main.await()
+	}
+	l.waits = 0
+	if a := l.c.ahead; a != nil && a != l.known {
+		l.known, l.ahead.done = a, a.done
+		l.ahead.await()
+		s.saw("read ahead")
+	}
+	if l.idle() {
+		s.check(l)
+	}
+}
+
+func (t *thread) await() {
+	select {
+	case t.at = <-t.stops:
+	case <-t.done:
+		t.done = nil
+	}
+}
+
+func (t *thread) arrived() bool {
+	select {
+	case t.at = <-t.stops:
+	case <-t.done:
+		t.done = nil
+	default:
+		return false
+	}
+	return true
+}
+
+// settle looks whether those who waited for a lock have got it.
+func (s *stage) settle() {
+	for _, l := range s.loops() {
+		if l.waits != 0 {
+			s.await(l)
+		}
+	}
+}
+
+// check looks at what a step ended with.
+func (s *stage) check(l *loop) {
+	var blamed, scripted bool
+	if judged := (*batchError)(nil); errors.As(l.err, &judged) {
+		blamed, scripted = judged.outcome == handlerFailed, errors.Is(judged.err, errScripted)
+	}
+	switch {
+	case l.err == nil:
+		if l.did == reload {
+			s.saw("overtaken")
+		}
+		return
+	case blamed != scripted:
+		s.t.Fatalf("%s: the handler is blamed: %v, for %v", l.name, blamed, l.err)
+	case blamed:
+		s.saw("failed")
+	case s.faults == 0:
+		s.t.Fatalf("%s: without any fault: %v", l.name, l.err)
+	}
+	s.t.Logf("%s: %v", l.name, l.err)
+}
