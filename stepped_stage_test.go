@@ -29,15 +29,15 @@ const quantum = 600 * time.Millisecond
 // a goroutine of its own, outside of the scripts' bubbles.
 type steppedServer struct {
 	*embedded.Server
-	errands chan func() error
-	results chan error
+	errands   chan func() error
+	results   chan error
+	walWriter int // its pid
 }
 
 func newSteppedServer(t *testing.T) *steppedServer {
 	s := &steppedServer{
 		Server: pgtest.OwnServer(t, map[string]string{
 			"max_prepared_transactions": "64",
-			"wal_writer_delay":          "10s", // what is committed asynchronously stays in memory
 			"autovacuum":                "off",
 		}),
 		errands: make(chan func() error),
@@ -62,7 +62,27 @@ func newSteppedServer(t *testing.T) *steppedServer {
 		id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(s.walWriter, syscall.SIGCONT) }) // or the server could not stop
 	return s
+}
+
+// freeze stops the process that would write to disk, sooner or later, what was
+// committed asynchronously: so it is certain what a crash undoes.
+func (s *steppedServer) freeze(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.URL(""))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for s.walWriter = 0; s.walWriter == 0; {
+		if err := conn.QueryRow(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&s.walWriter); err != nil {
+			return err
+		}
+	}
+	return syscall.Kill(s.walWriter, syscall.SIGSTOP)
 }
 
 // outside does something outside of the bubble.
@@ -76,12 +96,12 @@ func (s *steppedServer) crash() error {
 	return s.outside(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		return errors.Join(s.Kill(), s.Restart(ctx))
+		return errors.Join(s.Kill(), s.Restart(ctx), s.freeze(ctx))
 	})
 }
 
-// crashOf kills one backend, and with it all others, and returns when the
-// server is back.
+// crashOf kills one backend, upon which the server ends all others too, and
+// returns when it is back.
 func (s *steppedServer) crashOf(backend int) error {
 	return s.outside(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -90,19 +110,18 @@ func (s *steppedServer) crashOf(backend int) error {
 		if err != nil {
 			return err
 		}
-		if err := syscall.Kill(backend, syscall.SIGKILL); err != nil {
-			return err
+		for _, pid := range []int{backend, s.walWriter} { // stopped, that would not hear that it must end
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				return err
+			}
 		}
 		_, _ = witness.WaitForNotification(ctx) // until the connection ends
 		for {
-			conn, err := pgx.Connect(ctx, s.URL(""))
-			if err == nil {
-				return conn.Close(ctx)
+			err := s.freeze(ctx)
+			if err == nil || ctx.Err() != nil {
+				return err
 			}
-			if ctx.Err() != nil {
-				return fmt.Errorf("the server did not come back: %w", err)
-			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // it recovers
 		}
 	})
 }

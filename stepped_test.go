@@ -45,6 +45,7 @@ var deeds = []struct {
 	{"nothing", 1, func(*stage, int, int) {}}, // what others shrink to
 	{"append", 32, (*stage).append},
 	{"reserve", 10, (*stage).reserve},
+	{"burn", 3, (*stage).burn},
 	{"hand on", 6, (*stage).handOn},
 	{"savepoint", 4, (*stage).savepoint},
 	{"rollback to", 4, (*stage).rollbackTo},
@@ -65,7 +66,7 @@ var deeds = []struct {
 	{"fail", 3, (*stage).fail},
 	{"lose", 3, (*stage).lose},
 	{"cut", 1, (*stage).cut},
-	{"crash", 1, (*stage).crash},
+	{"crash", 2, (*stage).crash},
 	{"kill", 1, (*stage).kill},
 }
 

@@ -444,6 +444,9 @@ func (s *stage) settle() {
 
 // check looks at what a step ended with.
 func (s *stage) check(l *loop) {
+	if l.err != nil {
+		l.c.forget() // as run does
+	}
 	var blamed, scripted bool
 	if judged := (*batchError)(nil); errors.As(l.err, &judged) {
 		blamed, scripted = judged.outcome == handlerFailed, errors.Is(judged.err, errScripted)

@@ -165,6 +165,18 @@ SELECT $3::bigint, $1::text, $2::text, aggregate_version, $4::uuid, 'happened', 
 	w.reserved, w.aggregate = 0, ""
 }
 
+// burn draws many positions that nobody will use.
+func (s *stage) burn(who, what int) {
+	w := s.writer(who)
+	if w.reserved != 0 {
+		return
+	}
+	s.begin(w)
+	var last int64
+	s.must(w.tx.QueryRowContext(s.ctx, `SELECT max(nextval('events_global_position_seq')) FROM generate_series(1, $1::int)`, 10*(1+what%4)).Scan(&last))
+	s.t.Logf("%s burns the positions up to %d", s.name(w), last)
+}
+
 // handOn commits a transaction for whose lock another waits, which then appends
 // and commits at once.
 func (s *stage) handOn(who, _ int) {
