@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
@@ -114,7 +115,8 @@ func (c Config) String() string {
 // tables are the validated names.
 type tables struct {
 	nodes, assignments, checkpoints, gapSkips, leader ident.Table
-	token, settled                                    ident.Table
+	token, settled, changes                           ident.Table
+	deadLetters                                       ident.Table
 }
 
 func (c Config) tables() (t tables, err error) {
@@ -134,15 +136,17 @@ func (c Config) tables() (t tables, err error) {
 	if len(all) > 0 {
 		return t, errors.Join(all...)
 	}
-	derive := func(into *ident.Table, suffix string) {
-		table, err := t.checkpoints.Derive("WithConsumerCheckpointsTable", suffix)
+	derive := func(into *ident.Table, replaced, suffix string) {
+		table, err := t.checkpoints.Sibling("WithConsumerCheckpointsTable", replaced, suffix)
 		if err != nil {
 			all = append(all, err)
 		}
 		*into = table
 	}
-	derive(&t.token, "_token")
-	derive(&t.settled, "_settled")
+	derive(&t.token, "", "_token")
+	derive(&t.settled, "", "_settled")
+	derive(&t.changes, "", changes.Suffix)
+	derive(&t.deadLetters, "_checkpoints", "_dead_letters")
 	return t, errors.Join(all...)
 }
 
@@ -159,7 +163,7 @@ func (c Config) migrations() *migrations.Config {
 
 func (c Config) frontier(db *sql.DB, log store.Log, t tables) frontier.Config {
 	f := frontier.Config{
-		DB: db, Log: log, Token: t.token, Settled: t.settled,
+		DB: db, Log: log, Token: t.token, Settled: t.settled, Changes: t.changes,
 		Policy:     frontier.SkipStale,
 		StaleAfter: c.StaleGapThreshold,
 		HarborLag:  int64(c.StaleGapHarborLag),

@@ -212,8 +212,10 @@ func WithConsumerAssignmentsTable(name string) Option {
 	return func(c *Config) { c.ConsumerAssignmentsTable = name }
 }
 
-// WithConsumerCheckpointsTable names the table of checkpoints. The names of
-// the tables "..._token", "..._settled" and "..._schema" derive from it.
+// WithConsumerCheckpointsTable names the table of checkpoints. From it derive
+// the names of the tables "..._token", "..._settled", "..._changes" and
+// "..._schema", and, in place of "_checkpoints", "..._dead_letters" and
+// "..._operations".
 func WithConsumerCheckpointsTable(name string) Option {
 	return func(c *Config) { c.ConsumerCheckpointsTable = name }
 }

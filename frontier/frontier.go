@@ -49,6 +49,7 @@ type Config struct {
 	DB             *sql.DB
 	Log            store.Log   // preferably a store.SequenceNamer
 	Token, Settled ident.Table // see package migrations
+	Changes        ident.Table // likewise, see package changes
 
 	Policy     Policy
 	StaleAfter time.Duration // after it a transaction that holds a fence open is stale
@@ -58,6 +59,7 @@ type Config struct {
 	Interval  time.Duration // between two looks while nothing happens
 	Logger    store.Logger  // nil: nothing is logged
 	OnStale   func(Holder)  // called once for each transaction that becomes stale; may be nil
+	OnChange  func()        // called when the counter of Changes has moved; may be nil
 }
 
 // Frontier keeps a Value up to date while it runs.
@@ -67,6 +69,7 @@ type Frontier struct {
 	value   atomic.Pointer[Value]
 	blocked atomic.Pointer[[]Holder]
 	wake    chan struct{}
+	changes atomic.Int64 // the counter of changes, as last seen
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next publication
@@ -104,6 +107,13 @@ func (f *Frontier) Wake() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
+	}
+}
+
+// noticeChanges passes on that there is news beside the log.
+func (f *Frontier) noticeChanges(count int64) {
+	if f.changes.Swap(count) != count && f.cfg.OnChange != nil {
+		f.cfg.OnChange()
 	}
 }
 
@@ -163,8 +173,8 @@ func (c Config) validate() error {
 		return errors.New("frontier: Config.DB is nil, it takes a *sql.DB")
 	case c.Log == nil:
 		return errors.New("frontier: Config.Log is nil, it takes the event store")
-	case c.Token.Name == "" || c.Settled.Name == "":
-		return errors.New("frontier: Config.Token and Config.Settled must name tables")
+	case c.Token.Name == "" || c.Settled.Name == "" || c.Changes.Name == "":
+		return errors.New("frontier: Config.Token, Config.Settled and Config.Changes must name tables")
 	case c.Interval <= 0 || c.StaleAfter <= 0:
 		return errors.New("frontier: Config.Interval and Config.StaleAfter must be above 0")
 	case c.HarborLag < 0:

@@ -71,6 +71,7 @@ func testConfig(t testing.TB, db *sql.DB) Config {
 		Log:        events(),
 		Token:      ident.Table{Name: "consumer_checkpoints_token"},
 		Settled:    ident.Table{Name: "consumer_checkpoints_settled"},
+		Changes:    ident.Table{Name: "consumer_checkpoints_changes"},
 		StaleAfter: time.Minute,
 		Interval:   20 * time.Millisecond,
 		Logger:     testLogger{t: t},

@@ -85,7 +85,7 @@ func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
 	if err := o.checkServer(ctx, q); err != nil {
 		return o, err
 	}
-	for _, t := range []ident.Table{c.Token, c.Settled} {
+	for _, t := range []ident.Table{c.Token, c.Settled, c.Changes} {
 		if err := checkOwnTable(ctx, q, t); err != nil {
 			return o, err
 		}

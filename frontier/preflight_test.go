@@ -47,6 +47,7 @@ func TestPreflightQuotedNames(t *testing.T) {
 	d.Exec(t, `CREATE TABLE "My Log"."The ""Events""" ("Position" BIGSERIAL PRIMARY KEY)`)
 	d.Exec(t, `CREATE UNLOGGED TABLE consumer_checkpoints_token ("only" BOOLEAN PRIMARY KEY DEFAULT true, token UUID, database OID)`)
 	d.Exec(t, `CREATE TABLE consumer_checkpoints_settled (log BIGINT PRIMARY KEY, settled BIGINT, updated_at TIMESTAMPTZ)`)
+	d.Exec(t, `CREATE TABLE consumer_checkpoints_changes ("only" BOOLEAN PRIMARY KEY DEFAULT true, count BIGINT)`)
 	cfg := testConfig(t, d.DB)
 	cfg.Log = namedLog{table: `"My Log"."The ""Events"""`, column: `"Position"`}
 	f, _ := run(t, cfg)
@@ -64,6 +65,7 @@ func TestPreflightRefuses(t *testing.T) {
 	}{
 		{"no token table", `DROP TABLE consumer_checkpoints_token`, events(), ErrTableNotFound, []string{"consumer_checkpoints_token", "migrations"}},
 		{"no settled table", `DROP TABLE consumer_checkpoints_settled`, events(), ErrTableNotFound, []string{"consumer_checkpoints_settled", "migrations"}},
+		{"no changes table", `DROP TABLE consumer_checkpoints_changes`, events(), ErrTableNotFound, []string{"consumer_checkpoints_changes", "migrations"}},
 		{"no events table", ``, namedLog{table: "nothing", column: "global_position"}, ErrTableNotFound, []string{"nothing"}},
 		{"no column", ``, namedLog{table: "events", column: "nothing"}, ErrColumnNotFound, []string{"events", "nothing"}},
 		{"no sequence", `ALTER TABLE events ALTER global_position DROP DEFAULT; DROP SEQUENCE events_global_position_seq`, events(), ErrSequenceUnknown, []string{"events", "global_position", "identity"}},
@@ -89,7 +91,7 @@ func poolOf(t *testing.T, d *pgtest.Database, setup string) *sql.DB {
 	role := "frontier_" + strings.ToLower(rand.Text())
 	all := `CREATE ROLE %role;
 GRANT SELECT ON events, events_global_position_seq TO %role;
-GRANT SELECT, INSERT, UPDATE ON consumer_checkpoints_token, consumer_checkpoints_settled TO %role;` + setup
+GRANT SELECT, INSERT, UPDATE ON consumer_checkpoints_token, consumer_checkpoints_settled, consumer_checkpoints_changes TO %role;` + setup
 	exec(t, d.OpenPQ(t), strings.ReplaceAll(all, "%role", role))
 	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role); d.Exec(t, `DROP ROLE `+role) })
 	cfg, err := pgx.ParseConfig(d.URL)

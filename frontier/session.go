@@ -50,7 +50,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 		f:      f,
 		conn:   conn,
 		origin: o,
-		sql:    o.statements(f.cfg.Token, f.cfg.Settled),
+		sql:    o.statements(f.cfg.Token, f.cfg.Settled, f.cfg.Changes),
 		now:    time.Now,
 		machine: newMachine(rules{
 			policy:     f.cfg.Policy,
@@ -186,6 +186,7 @@ func (s *Session) exec(ctx context.Context, what, query string, args ...any) err
 // seen is what every statement on a log whose sequence is known returns.
 type seen struct {
 	token                 string
+	changes               int64
 	table, sequence, file int64
 	last                  int64
 }
@@ -194,10 +195,11 @@ type seen struct {
 func (s *Session) read(ctx context.Context, what, query string, args []any, more ...any) (seen, error) {
 	var v seen
 	args = append([]any{s.origin.database, s.origin.table}, args...)
-	err := s.conn.QueryRowContext(ctx, query, args...).Scan(append([]any{&v.token, &v.table, &v.sequence, &v.file, &v.last}, more...)...)
+	err := s.conn.QueryRowContext(ctx, query, args...).Scan(append([]any{&v.token, &v.changes, &v.table, &v.sequence, &v.file, &v.last}, more...)...)
 	if err != nil {
 		return v, fmt.Errorf("frontier: %s: %w", what, err)
 	}
+	s.f.noticeChanges(v.changes)
 	if v.table != s.origin.tableOID || v.sequence != s.origin.sequenceOID || v.file != s.origin.file {
 		return v, setupError(ErrLogReplaced, "nothing to do, the frontier starts anew", "table %s or sequence %s is not what it was", s.origin.table, s.origin.sequence)
 	}
@@ -227,10 +229,12 @@ func (s *Session) readStart(ctx context.Context) (startRead, error) {
 // readToken is a statement of its own for a log that is read through its
 // store: two equal tokens around a read tell in which life it was.
 func (s *Session) readToken(ctx context.Context) (token string, err error) {
-	if err = s.conn.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token); err != nil {
-		err = fmt.Errorf("frontier: read the token: %w", err)
+	var changes int64
+	if err = s.conn.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
+		return "", fmt.Errorf("frontier: read the token: %w", err)
 	}
-	return token, err
+	s.f.noticeChanges(changes)
+	return token, nil
 }
 
 func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRead, error) {

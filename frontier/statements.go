@@ -1,13 +1,16 @@
 package frontier
 
-import "github.com/pgfrontier/worker/internal/ident"
+import (
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/ident"
+)
 
 // statements is the SQL of one session. Every read of a log whose sequence is
-// known returns the token, from the same snapshot, and what identifies table
-// and sequence: $1 is the database's oid, $2 the table's name.
+// known returns the token, from the same snapshot, the counter of changes, and
+// what identifies table and sequence: $1 is the database's oid, $2 the table's name.
 type statements struct {
 	start, plant, place, tail, head, scan, raise string
-	token                                        string // of a log whose sequence is not known, after each read
+	token                                        string // with the counter of changes: of a log whose sequence is not known, after each read
 }
 
 // holdersAs gathers the holders of one scan as JSON: one moment of pg_locks,
@@ -27,19 +30,19 @@ FROM holders AS h
 LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
 LEFT JOIN pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction = h.xid`
 
-func (o origin) statements(token, settled ident.Table) statements {
+func (o origin) statements(token, settled, changed ident.Table) statements {
 	s := statements{
 		plant: `
 INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2::uuid, $1::bigint::oid)
 ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`,
-		token: `SELECT ` + tokenOf(token),
+		token: `SELECT ` + tokenOf(token) + `, ` + changes.Count(changed),
 	}
 	if !o.named {
 		s.scan = scanEverything
 		return s
 	}
 	const replaced = `coalesce(to_regclass($2::text)::oid::bigint, 0), s.tableoid::bigint, coalesce(pg_relation_filenode(s.tableoid), 0)::bigint`
-	common := `SELECT ` + tokenOf(token) + `, ` + replaced + `, s.last_value, `
+	common := `SELECT ` + tokenOf(token) + `, ` + changes.Count(changed) + `, ` + replaced + `, s.last_value, `
 	s.start = common + `coalesce((SELECT settled FROM ` + settled.SQL() + ` WHERE log = $3::bigint), -1) FROM ` + o.sequence + ` AS s`
 	s.tail = common + `
 coalesce((SELECT string_agg(p::text, ',' ORDER BY p) FROM (

@@ -106,6 +106,8 @@ worker_nodes: consumers _text
 worker_nodes: hostname text
 worker_nodes: pid int4
 worker_nodes: protocol int4 not null default 1
+worker_nodes: build text
+worker_nodes: status jsonb
 consumer_assignments: consumer_name text not null
 consumer_assignments: worker_id uuid not null
 consumer_assignments: created_at timestamptz not null default clock_timestamp()
@@ -115,6 +117,9 @@ consumer_checkpoints: last_position int8 not null default 0
 consumer_checkpoints: created_at timestamptz not null default clock_timestamp()
 consumer_checkpoints: updated_at timestamptz not null default clock_timestamp()
 consumer_checkpoints: revision int8 not null default 0
+consumer_checkpoints: paused_at timestamptz
+consumer_checkpoints: paused_by text
+consumer_checkpoints: paused_reason text
 consumer_gap_skips: id int8 not null default nextval('consumer_gap_skips_id_seq'::regclass)
 consumer_gap_skips: consumer_name text not null
 consumer_gap_skips: worker_id uuid not null
@@ -127,6 +132,24 @@ consumer_gap_skips: gap_end int8
 consumer_gap_skips: missing int8
 consumer_gap_skips: state text not null default 'void'::text
 consumer_gap_skips: closed_at timestamptz
+consumer_dead_letters: consumer_name text not null
+consumer_dead_letters: global_position int8 not null
+consumer_dead_letters: aggregate_type text not null
+consumer_dead_letters: aggregate_id text not null
+consumer_dead_letters: event_id uuid not null
+consumer_dead_letters: event_type text not null
+consumer_dead_letters: error text
+consumer_dead_letters: attempts int4 not null
+consumer_dead_letters: retry_at timestamptz
+consumer_dead_letters: created_at timestamptz not null default clock_timestamp()
+consumer_dead_letters: updated_at timestamptz not null default clock_timestamp()
+consumer_operations: id int8 not null default nextval('consumer_operations_id_seq'::regclass)
+consumer_operations: consumer_name text not null
+consumer_operations: operation text not null
+consumer_operations: detail jsonb
+consumer_operations: operator text not null
+consumer_operations: reason text not null
+consumer_operations: created_at timestamptz not null default clock_timestamp()
 worker_leader_election: name text not null
 worker_leader_election: worker_id uuid
 worker_leader_election: term int8 not null default 0
@@ -138,6 +161,8 @@ consumer_checkpoints_token: database oid not null
 consumer_checkpoints_settled: log int8 not null
 consumer_checkpoints_settled: settled int8 not null
 consumer_checkpoints_settled: updated_at timestamptz not null default clock_timestamp()
+consumer_checkpoints_changes: only bool not null default true
+consumer_checkpoints_changes: count int8 not null
 consumer_checkpoints_schema: only bool not null default true
 consumer_checkpoints_schema: version int4 not null
 `), "\n")
@@ -159,9 +184,14 @@ consumer_gap_skips: UNIQUE consumer_gap_skips_pkey (id)
 consumer_gap_skips: consumer_gap_skips_consumer_name_gap_position_idx (consumer_name, gap_position) WHERE (state = 'open'::text)
 consumer_gap_skips: consumer_gap_skips_consumer_name_id_idx (consumer_name, id)
 consumer_gap_skips: consumer_gap_skips_closed_at_idx (closed_at) WHERE (state <> 'open'::text)
+consumer_dead_letters: UNIQUE consumer_dead_letters_pkey (consumer_name, global_position)
+consumer_dead_letters: consumer_dead_letters_consumer_name_aggregate_id_idx (consumer_name, aggregate_id)
+consumer_operations: UNIQUE consumer_operations_pkey (id)
+consumer_operations: consumer_operations_consumer_name_id_idx (consumer_name, id)
 worker_leader_election: UNIQUE worker_leader_election_pkey (name)
 consumer_checkpoints_token: UNIQUE consumer_checkpoints_token_pkey ("only")
 consumer_checkpoints_settled: UNIQUE consumer_checkpoints_settled_pkey (log)
+consumer_checkpoints_changes: UNIQUE consumer_checkpoints_changes_pkey ("only")
 consumer_checkpoints_schema: UNIQUE consumer_checkpoints_schema_pkey ("only")
 `), "\n")
 
@@ -170,6 +200,7 @@ const checksQuery = `SELECT conrelid::regclass || ': ' || pg_get_constraintdef(o
 var checks = []string{
 	`consumer_gap_skips: CHECK ((state = ANY (ARRAY['void'::text, 'open'::text, 'late'::text])))`,
 	`consumer_checkpoints_token: CHECK ("only")`,
+	`consumer_checkpoints_changes: CHECK ("only")`,
 	`consumer_checkpoints_schema: CHECK ("only")`,
 }
 

@@ -6,13 +6,14 @@ package migrations
 import (
 	"fmt"
 
+	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
 // Version is the version of the schema that this package creates. It is kept
 // in a table beside the checkpoints, and grows when a program of an older
 // version could not work with the tables any more, or a newer one not yet.
-const Version = 1
+const Version = 2
 
 // Config says where the SQL goes and what the tables are called. A table is
 // "table" or "schema.table"; an empty one has its default name. Without a
@@ -23,7 +24,7 @@ type Config struct {
 
 	WorkerNodesTable         string // default "worker_nodes"
 	ConsumerAssignmentsTable string // default "consumer_assignments"
-	ConsumerCheckpointsTable string // default "consumer_checkpoints"; "_token", "_settled" and "_schema" are put beside it
+	ConsumerCheckpointsTable string // default "consumer_checkpoints"; "_token", "_settled", "_changes" and "_schema" are put beside it; "consumer_dead_letters" and "consumer_operations" replace its "_checkpoints"
 	ConsumerGapSkipsTable    string // default "consumer_gap_skips"
 	LeaderElectionTable      string // default "worker_leader_election"
 
@@ -50,7 +51,8 @@ func DefaultConfig() Config {
 // names are the validated names of all tables.
 type names struct {
 	nodes, assignments, checkpoints, gapSkips, leader ident.Table
-	token, settled, version                           ident.Table // derived from checkpoints
+	token, settled, changes, version                  ident.Table // derived from checkpoints
+	deadLetters, operations                           ident.Table // likewise
 	events, heads                                     ident.Table
 }
 
@@ -83,11 +85,14 @@ func (c *Config) names() (names, error) {
 		}
 	}
 	for _, s := range []struct {
-		suffix string
-		into   *ident.Table
-	}{{"_token", &n.token}, {"_settled", &n.settled}, {"_schema", &n.version}} {
+		replaced, suffix string
+		into             *ident.Table
+	}{
+		{"", "_token", &n.token}, {"", "_settled", &n.settled}, {"", changes.Suffix, &n.changes}, {"", "_schema", &n.version},
+		{"_checkpoints", "_dead_letters", &n.deadLetters}, {"_checkpoints", "_operations", &n.operations},
+	} {
 		var err error
-		if *s.into, err = n.checkpoints.Derive("ConsumerCheckpointsTable", s.suffix); err != nil {
+		if *s.into, err = n.checkpoints.Sibling("ConsumerCheckpointsTable", s.replaced, s.suffix); err != nil {
 			return names{}, fmt.Errorf("migrations: %w", err)
 		}
 	}

@@ -92,7 +92,7 @@ func TestNamesNeverMeet(t *testing.T) {
 
 func checkNames(t *rapid.T, text string) {
 	names := created(text)
-	if want := 10 + len(indexes); len(names) != want { // ten tables; constraints are among the indexes
+	if want := 13 + len(indexes); len(names) != want { // thirteen tables; constraints are among the indexes
 		t.Fatalf("found %d names, not %d: %q", len(names), want, names)
 	}
 	seen := map[string]bool{}

@@ -40,6 +40,8 @@ func workerTables(n names) []table {
 				"ADD COLUMN IF NOT EXISTS hostname TEXT",
 				"ADD COLUMN IF NOT EXISTS pid INT",
 				"ADD COLUMN IF NOT EXISTS protocol INT NOT NULL DEFAULT 1",
+				"ADD COLUMN IF NOT EXISTS build TEXT",
+				"ADD COLUMN IF NOT EXISTS status JSONB",
 				"ALTER COLUMN heartbeat_at SET DEFAULT clock_timestamp()",
 			}, stamps...),
 			indexes: []index{{on: "heartbeat_at"}},
@@ -57,6 +59,9 @@ func workerTables(n names) []table {
 			key:     "consumer_name",
 			changes: append([]string{
 				"ADD COLUMN IF NOT EXISTS revision BIGINT NOT NULL DEFAULT 0",
+				"ADD COLUMN IF NOT EXISTS paused_at TIMESTAMPTZ",
+				"ADD COLUMN IF NOT EXISTS paused_by TEXT",
+				"ADD COLUMN IF NOT EXISTS paused_reason TEXT",
 			}, stamps...),
 		},
 		{
@@ -78,6 +83,26 @@ func workerTables(n names) []table {
 			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "closed_at", where: "state <> 'open'"}, {on: "consumer_name, id"}},
 		},
 		{
+			Table: n.deadLetters, comment: "events that a consumer could not handle, and those of the same aggregates after them",
+			columns: []string{
+				"consumer_name TEXT NOT NULL", "global_position BIGINT NOT NULL",
+				"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "event_id UUID NOT NULL", "event_type TEXT NOT NULL",
+				"error TEXT", "attempts INT NOT NULL", "retry_at TIMESTAMPTZ", "created_at " + now, "updated_at " + now,
+			},
+			key:     "consumer_name, global_position",
+			indexes: []index{{on: "consumer_name, aggregate_id"}},
+		},
+		{
+			Table: n.operations, comment: "what operators have done to consumers",
+			columns: []string{
+				"id BIGSERIAL NOT NULL", "consumer_name TEXT NOT NULL", "operation TEXT NOT NULL", "detail JSONB",
+				"operator TEXT NOT NULL", "reason TEXT NOT NULL", "created_at " + now,
+			},
+			key:     "id",
+			serial:  "id",
+			indexes: []index{{on: "consumer_name, id"}},
+		},
+		{
 			Table: n.leader, comment: "the lease of the leader, where no session lock can be used",
 			columns: []string{"name TEXT NOT NULL", "worker_id UUID", "term BIGINT NOT NULL DEFAULT 0", "acquired_at TIMESTAMPTZ", "expires_at TIMESTAMPTZ"},
 			key:     "name",
@@ -92,6 +117,11 @@ func workerTables(n names) []table {
 			Table: n.settled, comment: "up to where a log is known to be complete; log is the oid of its sequence",
 			columns: []string{"log BIGINT NOT NULL", "settled BIGINT NOT NULL", "updated_at " + now},
 			key:     "log",
+		},
+		{
+			Table: n.changes, comment: "counts what the workers should notice soon: arrivals, assignments, operations",
+			columns: []string{onlyRow, "count BIGINT NOT NULL"},
+			key:     `"only"`,
 		},
 		{
 			Table: n.version, comment: "the version of these tables",

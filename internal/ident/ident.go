@@ -71,6 +71,13 @@ func (t Table) Derive(what, suffix string) (Table, error) {
 	return Table{Schema: t.Schema, Name: name}, nil
 }
 
+// Sibling returns a table beside t in whose name one suffix replaces another:
+// consumer_dead_letters for consumer_checkpoints. If t's name does not end in
+// old, the new suffix is put behind it.
+func (t Table) Sibling(what, old, suffix string) (Table, error) {
+	return Table{Schema: t.Schema, Name: strings.TrimSuffix(t.Name, old)}.Derive(what, suffix)
+}
+
 // SQL returns the name quoted, ready to be put into a statement.
 func (t Table) SQL() string {
 	if t.Schema == "" {

@@ -1,0 +1,35 @@
+package frontier
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// Every look at the log carries the counter, whatever the store names.
+func TestChangesAreNoticed(t *testing.T) {
+	for name, unnamed := range map[string]bool{"named sequence": false, "no sequence": true} {
+		t.Run(name, func(t *testing.T) {
+			d := pgtest.New(t)
+			cfg := testConfig(t, d.DB)
+			if unnamed {
+				cfg.Log = eventLog{}
+			}
+			rung := make(chan struct{}, 100)
+			cfg.OnChange = func() { rung <- struct{}{} }
+			run(t, cfg)
+			for range 2 {
+				if err := changes.Ring(t.Context(), d.DB, cfg.Changes); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case <-rung:
+				case <-time.After(patience):
+					t.Fatalf("awaited for %v that OnChange is called", patience)
+				}
+			}
+		})
+	}
+}

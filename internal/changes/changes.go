@@ -1,0 +1,58 @@
+// Package changes tells the workers of a set of tables that there is news
+// which does not show in the log: a worker that came or went, assignments, an
+// operator's doing. The news itself is wherever it was written. A counter says
+// that there is some, for those who look now and then, and a notification for
+// those who listen. Both are hints: whoever must not miss a thing also looks
+// by itself.
+package changes
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Suffix makes the name of the counter's table from that of the checkpoints.
+const Suffix = "_changes"
+
+// Count is an SQL expression for the counter, 0 before the first ring.
+func Count(table ident.Table) string {
+	return `coalesce((SELECT count FROM ` + table.SQL() + `), 0)`
+}
+
+// channel is an SQL expression for the name of the channel. A table's oid is
+// its own within the database, and so are channels.
+func channel(table ident.Table) string {
+	return `'worker_changes_' || to_regclass('` + table.SQL() + `')::oid::text`
+}
+
+// Ring announces news, to be called when they are committed, or as the last
+// statement of their transaction: the counter is one row, which would keep
+// others waiting.
+func Ring(ctx context.Context, q store.Querier, table ident.Table) error {
+	_, err := q.ExecContext(ctx, `
+WITH rung AS (
+	INSERT INTO `+table.SQL()+` AS c ("only", count) VALUES ($1::boolean, 1)
+	ON CONFLICT ("only") DO UPDATE SET count = c.count + 1
+	RETURNING 1
+)
+SELECT pg_notify(`+channel(table)+`, '') FROM rung`, true)
+	if err != nil {
+		return fmt.Errorf("announce a change in %s: %w", table, err)
+	}
+	return nil
+}
+
+// Channel returns the name of the channel that Ring notifies.
+func Channel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
+	var name string
+	if err := q.QueryRowContext(ctx, `SELECT coalesce(`+channel(table)+`, '')`).Scan(&name); err != nil {
+		return "", fmt.Errorf("look up the channel of table %s: %w", table, err)
+	}
+	if name == "" {
+		return "", fmt.Errorf("look up the channel of table %s: there is no such table", table)
+	}
+	return name, nil
+}
