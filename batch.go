@@ -38,7 +38,7 @@ type result struct {
 	outcome  outcome
 	err      error
 	at       *store.PersistedEvent // being handled when it failed
-	revision int64                 // after a commit
+	moved    rowState              // after a commit
 }
 
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
@@ -55,7 +55,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 
 	guardCtx, guarded := context.WithCancel(ctx)
 	stop := context.AfterFunc(intake, guarded)
-	revision, owned, err := c.w.checkpoints.Guard(guardCtx, tx, c.unit.name, c.progress, a)
+	moved, owned, err := c.w.checkpoints.Guard(guardCtx, tx, c.unit.name, c.progress, a)
 	stop()
 	guarded()
 	switch {
@@ -74,7 +74,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	if err := tx.Commit(); err != nil {
 		return c.blameCommit(ctx, err)
 	}
-	return result{outcome: committed, revision: revision}
+	return result{outcome: committed, moved: moved}
 }
 
 // handleAll calls the handler for every event and returns the one that it

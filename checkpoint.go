@@ -17,10 +17,16 @@ import (
 
 // progress is how far a consumer has come, as its checkpoint row has it.
 type progress struct {
+	rowState
 	position int64
-	revision int64  // counts every change of the consumer's progress
 	token    string // of the frontier's value taken before it was loaded
 	open     []openRange
+}
+
+// rowState tells one state of a checkpoint row from all others.
+type rowState struct {
+	revision int64  // counts every change of the consumer's progress
+	row      string // where this version of it is: its ctid
 }
 
 // openRange are positions that the consumer passed while they were in doubt.
@@ -61,35 +67,40 @@ type checkpoints struct {
 }
 
 func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration) checkpoints {
+	// The row is looked up where it was seen last. By its name, the search
+	// would go through all versions of it that cannot be removed yet: beside a
+	// transaction that stays open, each batch would be slower than the one
+	// before. A row that has moved is not found, which means load again.
 	guard := `
 WITH guard AS (
 	UPDATE ` + t.checkpoints.SQL() + `
 	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
-	WHERE consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
+	WHERE ctid = $7::text::tid
+		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
 		AND EXISTS (SELECT FROM ` + t.token.SQL() + ` WHERE token = $4::uuid)
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
-	RETURNING revision
+	RETURNING revision, ctid::text AS at
 )`
 	// Once the row is ours, a connection that dies silently must not keep it:
 	// the server ends a transaction that stays idle for as long as a batch
 	// may take.
 	result := `
-SELECT revision, set_config('idle_in_transaction_session_timeout', $6::text, true) FROM guard`
+SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text, true) FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
-	WHERE id IN (SELECT jsonb_array_elements_text($9::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
+	WHERE id IN (SELECT jsonb_array_elements_text($10::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
 ), audit AS (
 	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 		skip_to_position, highest_visible_position, first_seen_at, closed_at)
-	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $7::bigint,
+	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $8::bigint,
 		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
-	FROM guard, jsonb_to_recordset($8::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
+	FROM guard, jsonb_to_recordset($9::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
 )`
 	return checkpoints{
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
 		load: `
-SELECT last_position, revision, coalesce((
+SELECT last_position, revision, ctid::text, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
@@ -121,7 +132,7 @@ func (e errNoCheckpoint) Error() string {
 func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*progress, error) {
 	var p progress
 	var open string
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &open)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, errNoCheckpoint{unit}
@@ -172,24 +183,24 @@ func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, af
 // assigned to this worker. From then on the row's lock keeps every other
 // worker from beginning a batch of this consumer. ok is false if it is not
 // so: roll back and load again.
-func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (revision int64, ok bool, err error) {
-	args := []any{unit, from.revision, a.to, a.token, c.worker.String(), c.idleTimeout}
+func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (moved rowState, ok bool, err error) {
+	args := []any{unit, from.revision, a.to, a.token, c.worker.String(), c.idleTimeout, from.row}
 	statement := c.guard
 	if len(a.marks) > 0 || len(a.gone) > 0 {
 		marks, err := json.Marshal(append([]mark{}, a.marks...))
 		if err != nil {
-			return 0, false, err
+			return moved, false, err
 		}
 		gone, err := json.Marshal(append([]int64{}, a.gone...))
 		if err != nil {
-			return 0, false, err
+			return moved, false, err
 		}
 		statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))
 	}
 	var timeout string
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&revision, &timeout)
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &timeout)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, false, nil
+		return moved, false, nil
 	}
-	return revision, err == nil, err
+	return moved, err == nil, err
 }

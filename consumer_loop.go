@@ -179,9 +179,9 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		}
 		return nothing, &batchError{r}
 	}
-	c.progress.position, c.progress.revision = a.to, r.revision
+	c.progress.position, c.progress.rowState = a.to, r.moved
 	c.attempt, c.failures, c.conflicts, c.disturbed = 1, 0, 0, 0
-	c.unit.nudge.revision.Store(r.revision)
+	c.unit.nudge.revision.Store(r.moved.revision)
 	c.status.advanced(a.to, len(p.events))
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
 	if a.movesOpen() {
