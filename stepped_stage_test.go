@@ -5,10 +5,8 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,89 +14,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/embedded"
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 // quantum is how far the clock moves in one step: whatever a frontier waits
 // for between two statements is due then.
 const quantum = 600 * time.Millisecond
-
-// steppedServer is a server that scripts kill. What takes real time is done by
-// a goroutine of its own, outside of the scripts' bubbles.
-type steppedServer struct {
-	*embedded.Server
-	errands   chan func() error
-	results   chan error
-	walWriter int // its pid
-}
-
-func newSteppedServer(t *testing.T) *steppedServer {
-	s := &steppedServer{
-		Server: pgtest.OwnServer(t, map[string]string{
-			"max_prepared_transactions": "64",
-			"autovacuum":                "off",
-		}),
-		errands: make(chan func() error),
-		results: make(chan error),
-	}
-	go func() {
-		for do := range s.errands {
-			s.results <- do()
-		}
-	}()
-	t.Cleanup(func() { close(s.errands) })
-	db, err := sql.Open("pgx", s.URL(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	cfg := migrations.DefaultConfig()
-	if err := migrations.Apply(t.Context(), db, &cfg); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec(`CREATE TABLE ledger (
-		id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.freeze(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Kill(s.walWriter, syscall.SIGCONT) }) // or the server could not stop
-	return s
-}
-
-// freeze stops the process that would write to disk, sooner or later, what was
-// committed asynchronously: so it is certain what a crash undoes.
-func (s *steppedServer) freeze(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, s.URL(""))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	for s.walWriter = 0; s.walWriter == 0; {
-		if err := conn.QueryRow(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&s.walWriter); err != nil {
-			return err
-		}
-	}
-	return syscall.Kill(s.walWriter, syscall.SIGSTOP)
-}
-
-// outside does something outside of the bubble.
-func (s *steppedServer) outside(do func() error) error {
-	s.errands <- do
-	return <-s.results
-}
-
-// crash kills the server and starts it again.
-func (s *steppedServer) crash() error {
-	return s.outside(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		return errors.Join(s.Kill(), s.Restart(ctx), s.freeze(ctx))
-	})
-}
 
 // crashOf kills one backend, upon which the server ends all others too, and
 // returns when it is back.

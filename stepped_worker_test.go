@@ -143,28 +143,6 @@ func asReader(ctx context.Context, q store.Querier) context.Context {
 // barestLog can do nothing but what every log must.
 type barestLog struct{ store.Log }
 
-// steppedConsumer writes down what it is given.
-type steppedConsumer struct {
-	name  string
-	types []string
-	fails *atomic.Bool // the next time
-}
-
-var errScripted = errors.New("as the script says")
-
-func (c steppedConsumer) Name() string             { return c.name }
-func (c steppedConsumer) AggregateTypes() []string { return c.types }
-
-func (c steppedConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
-	info, _ := consumer.Info(ctx)
-	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position, event_id, late) VALUES ($1, $2, $3, $4)`,
-		c.name, e.GlobalPosition, e.EventID.String(), info.Late)
-	if err == nil && c.fails.CompareAndSwap(true, false) {
-		err = errScripted
-	}
-	return err
-}
-
 func (s *stage) newWorker(name string) *steppedWorker {
 	cfg := s.config(name, "20s") // waiting that long for a lock is waiting for ever
 	cfg.Tracer = gate{}

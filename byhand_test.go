@@ -1,0 +1,114 @@
+package worker
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// handMoved is a worker with one consumer whose parts a test moves by hand:
+// nothing runs by itself.
+type handMoved struct {
+	*Worker
+	session *frontier.Session
+	loop    *consumerLoop
+}
+
+// newHandMoved makes a worker and gives it the consumer.
+func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, opts ...Option) *handMoved {
+	t.Helper()
+	w := New(db, log, []consumer.Consumer{c}, opts...)
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.placeFirst(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h := &handMoved{Worker: w, loop: &consumerLoop{w: w, unit: w.units[0], status: w.status[c.Name()], attempt: 1}}
+	t.Cleanup(func() { h.loop.takeReadAhead() })
+	h.own(t)
+	h.open(t)
+	return h
+}
+
+// own gives the consumer to this worker.
+func (h *handMoved) own(t *testing.T) {
+	t.Helper()
+	if _, err := h.db.Exec(`INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ($1::text, $2::uuid)
+		ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id`, h.loop.unit.name, h.id.String()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open begins a life of the frontier.
+func (h *handMoved) open(t *testing.T) {
+	t.Helper()
+	s, err := h.frontier.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	h.session = s
+}
+
+// look steps the frontier until its value is as the test wants it.
+func (h *handMoved) look(t *testing.T, what string, done func(v *frontier.Value) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !done(h.frontier.Value()); {
+		if time.Now().After(deadline) {
+			t.Fatalf("stepped the frontier in vain for: %s; it is at %+v", what, *h.frontier.Value())
+		}
+		if err := h.session.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lookUpTo steps the frontier until consumers may advance to a position.
+func (h *handMoved) lookUpTo(t *testing.T, position int64) {
+	t.Helper()
+	h.look(t, "the position to be safe", func(v *frontier.Value) bool { return v.Safe >= position })
+}
+
+// handle lets the loop make batches until there is nothing to do.
+func (h *handMoved) handle(t *testing.T) {
+	t.Helper()
+	for {
+		did, err := h.loop.step(t.Context(), t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if did == nothing {
+			return
+		}
+	}
+}
+
+// beginOne appends one event to an aggregate and leaves the transaction open.
+func beginOne(t *testing.T, db *sql.DB, aggregate string) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := store.Event{AggregateType: "A", AggregateID: aggregate, EventType: "happened", EventID: uuid.New()}
+	if _, err := storepostgres.NewStore(nil).Append(t.Context(), tx, store.Any(), []store.Event{event}); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// appendOne commits one event.
+func appendOne(t *testing.T, db *sql.DB, aggregate string) {
+	t.Helper()
+	if err := beginOne(t, db, aggregate).Commit(); err != nil {
+		t.Fatal(err)
+	}
+}

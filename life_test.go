@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"database/sql"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgfrontier/worker/frontier"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// A crash takes back a batch that was committed asynchronously, and a reset
+// counts the revision up to where it was. A loop that has noticed neither
+// knows the revision of today's row and where it lies, but not its position: it
+// must not go on from its own under the new life's token.
+func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
+	server := newSteppedServer(t)
+	events, err := sql.Open("pgx", server.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	batches, err := sql.Open("pgx", server.URL("")+"&synchronous_commit=off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer batches.Close()
+	batches.SetMaxIdleConns(0) // so that no broken connection tells of the crash
+	events.SetMaxIdleConns(0)
+
+	c := steppedConsumer{"all", nil, new(atomic.Bool)}
+	h := newHandMoved(t, batches, storepostgres.NewStore(nil), c)
+	appendOne(t, events, "1")
+	appendOne(t, events, "1") // commits synchronously, and with it all that came before
+	h.lookUpTo(t, 2)
+	h.handle(t)
+	before := *h.loop.progress
+	h.session.Close()
+
+	if err := server.crash(); err != nil {
+		t.Fatal(err)
+	}
+	stored := func() *progress {
+		p, err := h.checkpoints.Load(t.Context(), events, "all")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if p := stored(); p.position != 0 || p.revision >= before.revision {
+		t.Fatalf("the crash took nothing back: the progress is %+v, it was %+v", p, before)
+	}
+	for stored().revision < before.revision {
+		if _, err := events.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendOne(t, events, "1")
+	h.own(t)
+	h.open(t)
+	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before.token && v.Safe >= 3 })
+	if p := h.loop.progress; p == nil || p.rowState != stored().rowState || p.position == stored().position {
+		t.Fatalf("the loop knows %+v, which today's progress %+v does not resemble", p, stored())
+	}
+	h.handle(t)
+	var handled int
+	if err := events.QueryRowContext(t.Context(), `SELECT count(*) FROM ledger`).Scan(&handled); err != nil || handled != 3 {
+		t.Fatalf("%d events handled, want 3; %v", handled, err)
+	}
+}

@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// steppedServer is a server that scripts kill. What takes real time is done by
+// a goroutine of its own, outside of the scripts' bubbles.
+type steppedServer struct {
+	*embedded.Server
+	errands   chan func() error
+	results   chan error
+	walWriter int // its pid
+}
+
+func newSteppedServer(t *testing.T) *steppedServer {
+	s := &steppedServer{
+		Server: pgtest.OwnServer(t, map[string]string{
+			"max_prepared_transactions": "64",
+			"autovacuum":                "off",
+		}),
+		errands: make(chan func() error),
+		results: make(chan error),
+	}
+	go func() {
+		for do := range s.errands {
+			s.results <- do()
+		}
+	}()
+	t.Cleanup(func() { close(s.errands) })
+	db, err := sql.Open("pgx", s.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	cfg := migrations.DefaultConfig()
+	if err := migrations.Apply(t.Context(), db, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE TABLE ledger (
+		id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(s.walWriter, syscall.SIGCONT) }) // or the server could not stop
+	return s
+}
+
+// freeze stops the process that would write to disk, sooner or later, what was
+// committed asynchronously: so it is certain what a crash undoes.
+func (s *steppedServer) freeze(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.URL(""))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for s.walWriter = 0; s.walWriter == 0; {
+		if err := conn.QueryRow(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&s.walWriter); err != nil {
+			return err
+		}
+	}
+	return syscall.Kill(s.walWriter, syscall.SIGSTOP)
+}
+
+// outside does something outside of the bubble.
+func (s *steppedServer) outside(do func() error) error {
+	s.errands <- do
+	return <-s.results
+}
+
+// crash kills the server and starts it again.
+func (s *steppedServer) crash() error {
+	return s.outside(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		return errors.Join(s.Kill(), s.Restart(ctx), s.freeze(ctx))
+	})
+}
+
+// steppedConsumer writes down what it is given.
+type steppedConsumer struct {
+	name  string
+	types []string
+	fails *atomic.Bool // the next time
+}
+
+var errScripted = errors.New("as the script says")
+
+func (c steppedConsumer) Name() string             { return c.name }
+func (c steppedConsumer) AggregateTypes() []string { return c.types }
+
+func (c steppedConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	info, _ := consumer.Info(ctx)
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position, event_id, late) VALUES ($1, $2, $3, $4)`,
+		c.name, e.GlobalPosition, e.EventID.String(), info.Late)
+	if err == nil && c.fails.CompareAndSwap(true, false) {
+		err = errScripted
+	}
+	return err
+}
