@@ -35,10 +35,10 @@ const (
 
 // result is an outcome with its details.
 type result struct {
-	outcome  outcome
-	err      error
-	at       *store.PersistedEvent // being handled when it failed
-	moved    rowState              // after a commit
+	outcome outcome
+	err     error
+	at      *store.PersistedEvent // being handled when it failed
+	moved   rowState              // after a commit
 }
 
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
