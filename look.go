@@ -71,10 +71,16 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	if err != nil {
 		return page{}, fmt.Errorf("worker: read events: %w", err)
 	}
+	// It may be another snapshot: whatever is missing in any that is later than
+	// v is void.
+	void, err := scoped.CountMissing(ctx, q, after, r.Through)
+	if err != nil {
+		return page{}, fmt.Errorf("worker: count missing positions: %w", err)
+	}
 	return page{
 		events: r.Events,
 		look:   frontier.Page{Checkpoint: after, Through: r.Through},
-		void:   r.Missing,
+		void:   void,
 		full:   r.Through < v.Safe,
 	}, nil
 }

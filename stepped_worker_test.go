@@ -132,6 +132,10 @@ func (l steppedLog) ReadScoped(ctx context.Context, q store.Querier, r store.Sco
 	return l.Store.ReadScoped(asReader(ctx, q), q, r)
 }
 
+func (l steppedLog) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
+	return l.Store.CountMissing(asReader(ctx, q), q, after, through)
+}
+
 func asReader(ctx context.Context, q store.Querier) context.Context {
 	t, ok := ctx.Value(threadKey{}).(*thread)
 	if _, pool := q.(*sql.DB); ok && pool {

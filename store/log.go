@@ -30,6 +30,10 @@ type Log interface {
 type ScopedReader interface {
 	// ReadScoped returns what one snapshot shows of the range.
 	ReadScoped(ctx context.Context, q Querier, r ScopedRange) (ScopedPage, error)
+	// CountMissing sums up the positions in (after, through] without a visible
+	// event of any type, as one snapshot shows them. It is asked about ranges
+	// in which every position is known to be visible or void.
+	CountMissing(ctx context.Context, q Querier, after, through int64) (Missing, error)
 }
 
 // ScopedRange asks for the events of some aggregate types with
@@ -47,9 +51,6 @@ type ScopedPage struct {
 	// Through is how far the page reaches: the last event's position when
 	// Limit was reached, otherwise UpTo.
 	Through int64
-	// Missing are the positions in (After, Through] without an event of any
-	// type.
-	Missing Missing
 }
 
 // RangeReader is a Log that reads scattered positions in one statement, so

@@ -114,26 +114,26 @@ func insertAt(t fataler, q store.Querier, types map[int64]string) {
 	}
 }
 
-// reference is ReadScoped over a map: position by position, hence for small
-// ranges only.
-func reference(types map[int64]string, r store.ScopedRange) (positions []int64, page store.ScopedPage) {
+// reference is ReadScoped and CountMissing over a map: position by position,
+// hence for small ranges only.
+func reference(types map[int64]string, r store.ScopedRange) (positions []int64, through int64, missing store.Missing) {
 	for p := r.After + 1; p <= r.UpTo && len(positions) < r.Limit; p++ {
 		if name, ok := types[p]; ok && slices.Contains(r.Types, name) {
 			positions = append(positions, p)
 		}
 	}
-	page.Through = r.UpTo
+	through = r.UpTo
 	if len(positions) == r.Limit {
-		page.Through = positions[r.Limit-1]
+		through = positions[r.Limit-1]
 	}
-	for p := r.After + 1; p <= page.Through; p++ {
+	for p := r.After + 1; p <= through; p++ {
 		if _, ok := types[p]; !ok {
-			page.Missing.First = cmp.Or(page.Missing.First, p)
-			page.Missing.Last = p
-			page.Missing.Count++
+			missing.First = cmp.Or(missing.First, p)
+			missing.Last = p
+			missing.Count++
 		}
 	}
-	return positions, page
+	return positions, through, missing
 }
 
 func TestReadScopedIsLikeItsReference(t *testing.T) {
@@ -168,15 +168,19 @@ func TestReadScopedIsLikeItsReference(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			positions, want := reference(types, r)
+			missing, err := defaultStore.CountMissing(context.Background(), db, r.After, got.Through)
+			if err != nil {
+				t.Fatal(err)
+			}
+			positions, through, wantMissing := reference(types, r)
 			for i, e := range got.Events {
 				if i >= len(positions) || e.GlobalPosition != positions[i] || string(e.Payload) != fmt.Sprint(positions[i]) || e.AggregateType != types[e.GlobalPosition] {
 					t.Fatalf("%+v: event %d is %+v, want positions %v", r, i, e, positions)
 				}
 			}
-			if len(got.Events) != len(positions) || got.Through != want.Through || got.Missing != want.Missing {
+			if len(got.Events) != len(positions) || got.Through != through || missing != wantMissing {
 				t.Fatalf("%+v of %v:\ngot %d events, through %d, missing %+v\nwant %d, %d, %+v", r, types,
-					len(got.Events), got.Through, got.Missing, len(positions), want.Through, want.Missing)
+					len(got.Events), got.Through, missing, len(positions), through, wantMissing)
 			}
 		}
 	})
@@ -193,25 +197,30 @@ func TestReadScopedWithEachDriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, c := range map[string]struct {
-			r    store.ScopedRange
-			want store.ScopedPage
+			r       store.ScopedRange
+			want    store.ScopedPage
+			missing store.Missing
 		}{
 			"both events": {store.ScopedRange{UpTo: 5, Types: []string{"B", "B"}, Limit: 9},
-				store.ScopedPage{Events: events, Through: 5}},
+				store.ScopedPage{Events: events, Through: 5}, store.Missing{}},
 			"a full page": {store.ScopedRange{After: 3, UpTo: far, Types: []string{"B"}, Limit: 1},
-				store.ScopedPage{Events: events[:1], Through: 4}},
+				store.ScopedPage{Events: events[:1], Through: 4}, store.Missing{}},
 			"over a huge hole": {store.ScopedRange{After: 4, UpTo: far, Types: []string{"B", `it's "A"\`}, Limit: 9},
-				store.ScopedPage{Events: slices.Concat(events[1:], last), Through: far, Missing: store.Missing{First: 6, Last: far - 1, Count: far - 6}}},
+				store.ScopedPage{Events: slices.Concat(events[1:], last), Through: far}, store.Missing{First: 6, Last: far - 1, Count: far - 6}},
 			"nothing, nothing missing": {store.ScopedRange{After: 1, UpTo: 5, Types: []string{"none"}, Limit: 9},
-				store.ScopedPage{Through: 5}},
+				store.ScopedPage{Through: 5}, store.Missing{}},
 			"nothing but holes": {store.ScopedRange{After: 6, UpTo: 8, Types: []string{"B"}, Limit: 9},
-				store.ScopedPage{Through: 8, Missing: store.Missing{First: 7, Last: 8, Count: 2}}},
+				store.ScopedPage{Through: 8}, store.Missing{First: 7, Last: 8, Count: 2}},
 			"an empty range": {store.ScopedRange{After: 5, UpTo: 5, Types: []string{"B"}, Limit: 9},
-				store.ScopedPage{Through: 5}},
+				store.ScopedPage{Through: 5}, store.Missing{}},
 		} {
 			got, err := defaultStore.ReadScoped(t.Context(), db, c.r)
 			if err != nil || !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s: %v\ngot  %+v\nwant %+v", name, err, got, c.want)
+			}
+			missing, err := defaultStore.CountMissing(t.Context(), db, c.r.After, got.Through)
+			if err != nil || missing != c.missing {
+				t.Errorf("%s: missing %+v, %v; want %+v", name, missing, err, c.missing)
 			}
 		}
 	})
@@ -229,6 +238,11 @@ func TestBadScopedRanges(t *testing.T) {
 	} {
 		if _, err := defaultStore.ReadScoped(t.Context(), db, r); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: got %v, want %q in it", r, err, want)
+		}
+	}
+	for _, r := range []store.Range{{First: -1, Last: 5}, {First: 5, Last: 4}} {
+		if _, err := defaultStore.CountMissing(t.Context(), db, r.First, r.Last); err == nil || !strings.Contains(err.Error(), "no range") {
+			t.Errorf("CountMissing of %+v: got %v", r, err)
 		}
 	}
 }

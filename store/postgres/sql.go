@@ -11,7 +11,7 @@ import (
 type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
-	read, latest, stream, scoped, ranges string
+	read, latest, stream, scoped, missing, ranges string
 }
 
 func newStatements(events, heads ident.Table, channel string) statements {
@@ -33,6 +33,7 @@ func newStatements(events, heads ident.Table, channel string) statements {
 		latest:      tables.Replace(latestSQL),
 		stream:      tables.Replace(streamSQL),
 		scoped:      tables.Replace(scopedSQL),
+		missing:     tables.Replace(missingSQL),
 		ranges:      tables.Replace(rangesSQL),
 	}
 }
@@ -99,67 +100,51 @@ const (
  ORDER BY e.aggregate_version`
 )
 
-// scopedSQL answers from one snapshot. Its steps:
+// scopedSQL reads the first $4 events of each type from the index
+// (aggregate_type, global_position), and of these the first $4. The two
+// comparisons beside "=" change nothing but the planner's mind: it takes them
+// for very selective. Without them it reads the primary key, in hope of an
+// early end, and drops what does not match: the whole range for a type without
+// events.
+const scopedSQL = `SELECT {columns}
+  FROM unnest($3::text[]) AS t (name)
+ CROSS JOIN LATERAL (
+       SELECT e.*
+         FROM {events} AS e
+        WHERE e.aggregate_type = t.name AND e.aggregate_type >= t.name AND e.aggregate_type <= t.name
+          AND e.global_position > $1::bigint AND e.global_position <= $2::bigint
+        ORDER BY e.global_position
+        LIMIT $4::bigint) AS e
+ ORDER BY e.global_position
+ LIMIT $4::bigint`
+
+// missingSQL answers from one snapshot. Its steps:
 //
-//   - page: the first $4 matching positions of each type, from the index
-//     (aggregate_type, global_position), and of these the first $4. The two
-//     comparisons beside "=" change nothing but the planner's mind: it takes
-//     them for very selective. Without them it reads the primary key, in hope
-//     of an early end, and drops what does not match: the whole range for a
-//     type without events.
-//   - tally: how far the page reaches, and how many positions below have no
-//     event. One pass over the primary key, whose cost is that of the events
-//     in the range: holes of any width are free.
+//   - tally: how many positions have no event. One pass over the primary key,
+//     whose cost is that of the events in the range: holes of any width are
+//     free.
 //   - gap: the first and the last of these. Up to the first hole the n-th event
 //     is at $1 + n, and downwards from the last one likewise. Where nothing is
 //     missing, nothing of it is executed.
-//
-// The first row of the answer holds through, missing, first and last, each
-// further one an event.
-const scopedSQL = `WITH page AS MATERIALIZED (
-    SELECT p.global_position
-      FROM unnest($3::text[]) AS t (name)
-     CROSS JOIN LATERAL (
-           SELECT e.global_position
-             FROM {events} AS e
-            WHERE e.aggregate_type = t.name AND e.aggregate_type >= t.name AND e.aggregate_type <= t.name
-              AND e.global_position > $1::bigint AND e.global_position <= $2::bigint
-            ORDER BY e.global_position
-            LIMIT $4::bigint) AS p
-     ORDER BY p.global_position
-     LIMIT $4::bigint
-), reach AS MATERIALIZED (
-    SELECT CASE WHEN count(*) < $4::bigint THEN $2::bigint ELSE max(global_position) END AS through
-      FROM page
-), tally AS MATERIALIZED (
-    SELECT r.through, r.through - $1::bigint - (
+const missingSQL = `WITH tally AS MATERIALIZED (
+    SELECT $2::bigint - $1::bigint - (
            SELECT count(*) FROM {events} AS e
-            WHERE e.global_position > $1::bigint AND e.global_position <= r.through) AS missing
-      FROM reach AS r
+            WHERE e.global_position > $1::bigint AND e.global_position <= $2::bigint) AS missing
 ), gap AS MATERIALIZED (
     SELECT (SELECT $1::bigint + e.n
               FROM (SELECT e.global_position, row_number() OVER (ORDER BY e.global_position) AS n
                       FROM {events} AS e
-                     WHERE e.global_position > $1::bigint
-                       AND e.global_position <= (SELECT through FROM tally)) AS e
+                     WHERE e.global_position > $1::bigint AND e.global_position <= $2::bigint) AS e
              WHERE (SELECT missing FROM tally) > 0 AND e.global_position <> $1::bigint + e.n
              ORDER BY e.global_position
              LIMIT 1) AS first,
-           (SELECT (SELECT through + 1 FROM tally) - e.n
+           (SELECT $2::bigint + 1 - e.n
               FROM (SELECT e.global_position, row_number() OVER (ORDER BY e.global_position DESC) AS n
                       FROM {events} AS e
-                     WHERE e.global_position > $1::bigint
-                       AND e.global_position <= (SELECT through FROM tally)) AS e
-             WHERE (SELECT missing FROM tally) > 0
-               AND e.global_position <> (SELECT through + 1 FROM tally) - e.n
+                     WHERE e.global_position > $1::bigint AND e.global_position <= $2::bigint) AS e
+             WHERE (SELECT missing FROM tally) > 0 AND e.global_position <> $2::bigint + 1 - e.n
              ORDER BY e.global_position DESC
              LIMIT 1) AS last
 )
-SELECT h.through, h.missing, h.first, h.last, {columns}
-  FROM (SELECT t.through, t.missing,
-               COALESCE(g.first, t.through - t.missing + 1) AS first,
-               COALESCE(g.last, $1::bigint + t.missing) AS last
-          FROM tally AS t CROSS JOIN gap AS g) AS h
-  FULL JOIN (
-       SELECT e.* FROM page AS p JOIN {events} AS e ON e.global_position = p.global_position) AS e ON false
- ORDER BY e.global_position NULLS FIRST`
+SELECT t.missing, COALESCE(g.first, $2::bigint - t.missing + 1), COALESCE(g.last, $1::bigint + t.missing)
+  FROM tally AS t CROSS JOIN gap AS g`

@@ -79,6 +79,7 @@ func TestBadConfigs(t *testing.T) {
 			_, errs["Append"] = s.Append(t.Context(), tx, store.Any(), newEvents(1, "Order", "1"))
 			_, errs["ReadEvents"] = s.ReadEvents(t.Context(), tx, 0, 1)
 			_, errs["ReadScoped"] = s.ReadScoped(t.Context(), tx, store.ScopedRange{UpTo: 1, Types: []string{"Order"}, Limit: 1})
+			_, errs["CountMissing"] = s.CountMissing(t.Context(), tx, 0, 1)
 			_, errs["ReadAggregateStream"] = s.ReadAggregateStream(t.Context(), tx, "Order", "1", nil, nil)
 			_, errs["GetLatestGlobalPosition"] = s.GetLatestGlobalPosition(t.Context(), tx)
 		})
