@@ -161,7 +161,7 @@ func (c Config) migrations() *migrations.Config {
 	return &m
 }
 
-func (c Config) frontier(db *sql.DB, log store.Log, t tables) frontier.Config {
+func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) frontier.Config {
 	f := frontier.Config{
 		DB: db, Log: log, Token: t.token, Settled: t.settled, Changes: t.changes,
 		Policy:     frontier.SkipStale,
@@ -169,6 +169,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables) frontier.Config {
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
 		OnStale:    c.Observer.FrontierBlocked,
+		OnChange:   onChange,
 		Logger:     c.Logger,
 	}
 	if c.GapPolicy == GapWait {
@@ -183,7 +184,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables) frontier.Config {
 func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables) coord.Config {
 	cc := coord.Config{
 		DB: db, ID: id,
-		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader,
+		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader, Changes: t.changes,
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
 		RebalanceInterval: c.RebalanceInterval,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -45,7 +46,12 @@ func (w *Worker) prepare(ctx context.Context) error {
 		return err
 	}
 	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout)
-	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, t))
+	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
+		if w.channel, err = changes.Channel(ctx, w.db, t.changes); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+	}
+	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, t, w.noticeNews))
 	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t))
 	return w.frontier.Preflight(ctx)
 }

@@ -22,13 +22,13 @@ func newNudge() *nudge {
 	return n
 }
 
-// watchProgress looks now and then, for all consumers of the worker in one
-// statement, whether somebody else has moved an idle consumer's progress: an
-// operator who resets it, for one. It is a fallback, so it slows down to
-// MaxPollInterval while nothing is found.
+// watchProgress looks, for all consumers of the worker in one statement,
+// whether somebody else has moved an idle consumer's progress: an operator who
+// resets it, for one. It does so at once when there is news, and now and then
+// by itself, slowing down to MaxPollInterval while nothing is found.
 func (w *Worker) watchProgress(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
-		if !backoff.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())) {
+		if _, ok := w.watchNow.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())); !ok {
 			return
 		}
 		var busy []string

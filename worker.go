@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -45,6 +46,9 @@ type Worker struct {
 	checkpoints checkpoints
 	frontier    *frontier.Frontier
 	coord       *coord.Coordinator
+	channel     string // of the news beside the log, for DispatcherStrategyNotify
+
+	watchNow *wakeup.Signal // wakes watchProgress
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -59,6 +63,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		consumers: consumers,
 		cfg:       DefaultConfig(),
 		stopped:   make(chan struct{}),
+		watchNow:  wakeup.New(),
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -143,10 +148,16 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.watchProgress(running); return nil })
 	g.run(func() error { w.retain(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		g.run(func() error {
-			return frontier.Listen(running, w.cfg.NotifyConnectionString, w.cfg.NotifyChannel, w.frontier.Wake, w.cfg.Logger)
-		})
+		channels := map[string]func(){w.cfg.NotifyChannel: w.frontier.Wake, w.channel: w.noticeNews}
+		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })
 	}
+}
+
+// noticeNews wakes whoever looks for what does not show in the log: workers
+// that come and go, assignments, the doings of operators.
+func (w *Worker) noticeNews() {
+	w.coord.Wake()
+	w.watchNow.Send()
 }
 
 // awaitStop turns Stop into the end of the intake.

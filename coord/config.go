@@ -31,6 +31,7 @@ type Config struct {
 	Units []string  // what this worker has code for
 
 	Nodes, Assignments, Checkpoints, Leader ident.Table // see package migrations
+	Changes                                 ident.Table // likewise, see package changes
 
 	HeartbeatInterval time.Duration // between two signs of life
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
@@ -45,8 +46,8 @@ func (c Config) validate() error {
 		return errors.New("coord: Config.DB is nil, it takes a *sql.DB")
 	case c.ID == uuid.Nil:
 		return errors.New("coord: Config.ID is the nil UUID, every worker needs its own")
-	case c.Nodes.Name == "" || c.Assignments.Name == "" || c.Checkpoints.Name == "" || c.Leader.Name == "":
-		return errors.New("coord: Config.Nodes, Assignments, Checkpoints and Leader must name tables")
+	case c.Nodes.Name == "" || c.Assignments.Name == "" || c.Checkpoints.Name == "" || c.Leader.Name == "" || c.Changes.Name == "":
+		return errors.New("coord: Config.Nodes, Assignments, Checkpoints, Leader and Changes must name tables")
 	case c.HeartbeatInterval <= 0 || c.RebalanceInterval <= 0:
 		return errors.New("coord: Config.HeartbeatInterval and Config.RebalanceInterval must be above 0")
 	case c.HeartbeatTimeout <= c.HeartbeatInterval:

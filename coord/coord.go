@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -15,7 +17,7 @@ import (
 type Coordinator struct {
 	cfg  Config
 	sql  statements
-	wake chan struct{}
+	wake *wakeup.Signal
 
 	registered *session // from Register to Run
 	told       []string // the unowned units that were logged
@@ -49,7 +51,7 @@ func New(cfg Config) *Coordinator {
 	if cfg.Logger == nil {
 		cfg.Logger = store.NoOpLogger{}
 	}
-	return &Coordinator{cfg: cfg, sql: cfg.statements(), wake: make(chan struct{}, 1), changed: make(chan struct{})}
+	return &Coordinator{cfg: cfg, sql: cfg.statements(), wake: wakeup.New(), changed: make(chan struct{})}
 }
 
 // Register makes this worker known to the others, and removes the rows of
@@ -69,6 +71,7 @@ func (c *Coordinator) Register(ctx context.Context) error {
 		return err
 	}
 	c.trust(s.beaten)
+	c.ring(ctx, s)
 	c.registered = s
 	return nil
 }
@@ -88,6 +91,7 @@ func (c *Coordinator) clean(ctx context.Context, s *session) {
 // Run, and may be repeated.
 func (c *Coordinator) Leave(ctx context.Context) error {
 	if c.registered != nil {
+		c.registered.unlock()
 		c.registered.close()
 		c.registered = nil
 	}
@@ -104,6 +108,9 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 	err := s.leave(ctx)
 	if err != nil && ctx.Err() == nil {
 		err = s.leave(ctx) // the pool may have held a dead connection
+	}
+	if err == nil {
+		c.ring(ctx, s)
 	}
 	return err
 }
@@ -137,11 +144,17 @@ func (c *Coordinator) Status() Status {
 	return s
 }
 
-// Wake makes the coordinator look now. It never blocks; wakeups coalesce.
-func (c *Coordinator) Wake() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
+// Wake makes the coordinator look now, to be called when the counter of
+// Changes has moved. It never blocks; wakeups coalesce.
+func (c *Coordinator) Wake() { c.wake.Send() }
+
+// ring tells the others that there is something to see. They look by
+// themselves, too, if later.
+func (c *Coordinator) ring(ctx context.Context, s *session) {
+	limited, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
+	defer cancel()
+	if err := changes.Ring(limited, s.q, c.cfg.Changes); err != nil && ctx.Err() == nil {
+		c.cfg.Logger.Error(ctx, "the other workers will notice a change later than they could", "worker_id", c.cfg.ID, "error", err)
 	}
 }
 

@@ -399,27 +399,6 @@ func TestMixedStrategies(t *testing.T) {
 	awaitShares(a, b)
 }
 
-// Wake ends a pause of any length, also one that has not begun; it never
-// blocks.
-func TestWake(t *testing.T) {
-	c := New(config(nil))
-	for range 1000 {
-		c.Wake()
-	}
-	if !c.sleep(t.Context(), time.Hour) {
-		t.Error("the pause ended with the context")
-	}
-	slept := make(chan bool)
-	go func() { slept <- c.sleep(context.Background(), time.Hour) }()
-	select {
-	case <-slept:
-		t.Error("a thousand wakeups are more than one")
-	default:
-	}
-	c.Wake()
-	<-slept
-}
-
 // What is delivered is what this worker can run, while it may believe that the
 // others count on it.
 func TestDeliver(t *testing.T) {

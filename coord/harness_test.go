@@ -33,6 +33,7 @@ func config(db *sql.DB, units ...string) Config {
 		DB: db, ID: uuid.New(), Units: units,
 		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
+		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
 		HeartbeatInterval: 5 * time.Second, HeartbeatTimeout: 30 * time.Second, RebalanceInterval: 5 * time.Second,
 	}
 }

@@ -75,22 +75,11 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 		if time.Since(s.opened) >= sound {
 			healthy()
 		}
-		if !c.sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval)))) {
+		if _, ok := c.wake.Sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval)))); !ok {
+			s.unlock()
 			return ctx.Err()
 		}
 	}
-}
-
-// sleep waits for d or a wakeup, and reports false if ctx ended.
-func (c *Coordinator) sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.wake:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
 }
 
 // round does once all there is to do, and returns how long to wait for the
@@ -132,7 +121,9 @@ func (c *Coordinator) beat(ctx context.Context, s *session) error {
 	there, err := s.beat(ctx)
 	if err == nil && !there {
 		c.cfg.Logger.Info(ctx, "this worker's row is gone, registers anew", "worker_id", c.cfg.ID)
-		err = s.register(ctx)
+		if err = s.register(ctx); err == nil {
+			c.ring(ctx, s)
+		}
 	}
 	if err != nil {
 		return err
@@ -168,6 +159,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, nodes []node) (wait 
 			s.stepDown()
 			return looking, nil
 		}
+		c.ring(ctx, s)
 		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(alive), "changes", len(changes))
 		wait = 0 // perhaps this worker got some
 	}

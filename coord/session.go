@@ -65,8 +65,19 @@ func (c *Coordinator) open(ctx context.Context, first bool) (*session, error) {
 	return s, nil
 }
 
+// unlock frees the locks before anybody hears that this worker leaves: the
+// server may take its time to notice the end of a connection.
+func (s *session) unlock() {
+	if s.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = s.conn.ExecContext(ctx, `SELECT pg_advisory_unlock_all() WHERE $1::bool`, true)
+}
+
 // close ends the connection rather than giving it back to the pool: so its
-// locks are free at once and for certain.
+// locks are free for certain.
 func (s *session) close() {
 	if s.conn == nil {
 		return

@@ -3,6 +3,8 @@ package frontier
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,14 +14,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Listen calls wake for every notification on channel, and once after every
-// (re)connection, since notifications may have been lost meanwhile. It owns a
-// direct connection to connString and reconnects with backoff until ctx ends.
-// wake must not block; that it coalesces makes bursts cheap.
+// Listen calls the function of a channel for every notification on it, and
+// each once after every (re)connection, since notifications may have been lost
+// meanwhile. It owns one direct connection to connString and reconnects with
+// backoff until ctx ends. The functions must not block; that they coalesce
+// makes bursts cheap.
 //
 // LISTEN belongs to a session: through a transaction-pooling proxy nothing
 // would arrive, and the frontier's own looks are what remains.
-func Listen(ctx context.Context, connString, channel string, wake func(), logger store.Logger) error {
+func Listen(ctx context.Context, connString string, channels map[string]func(), logger store.Logger) error {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
 		return fmt.Errorf("frontier: the connection string for notifications cannot be parsed: %w", err)
@@ -28,20 +31,17 @@ func Listen(ctx context.Context, connString, channel string, wake func(), logger
 		config.ConnectTimeout = 10 * time.Second
 	}
 	for failures := 1; ctx.Err() == nil; failures++ {
-		err := listen(ctx, config, channel, func() {
-			failures = 0
-			wake()
-		})
+		err := listen(ctx, config, channels, func() { failures = 0 })
 		if ctx.Err() != nil {
 			break
 		}
-		logger.Error(ctx, "notification listener lost, will reconnect", "channel", channel, "error", err)
+		logger.Error(ctx, "notification listener lost, will reconnect", "channels", slices.Sorted(maps.Keys(channels)), "error", err)
 		backoff.Sleep(ctx, backoff.Infrastructure(failures))
 	}
 	return nil
 }
 
-func listen(ctx context.Context, config *pgx.ConnConfig, channel string, wake func()) error {
+func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(), healthy func()) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
@@ -51,14 +51,21 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channel string, wake fu
 		defer cancel()
 		_ = conn.Close(ctx)
 	}()
-	if _, err := conn.Exec(ctx, "LISTEN "+ident.Quote(channel)); err != nil {
-		return err
-	}
-	wake()
-	for {
-		if _, err := conn.WaitForNotification(ctx); err != nil {
+	for channel := range channels {
+		if _, err := conn.Exec(ctx, "LISTEN "+ident.Quote(channel)); err != nil {
 			return err
 		}
+	}
+	for _, wake := range channels {
 		wake()
+	}
+	for healthy(); ; {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		if wake := channels[n.Channel]; wake != nil {
+			wake()
+		}
 	}
 }

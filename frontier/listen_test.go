@@ -10,34 +10,49 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+// connected is why all are woken: notifications may have been lost.
+const connected = "because there is a new connection"
+
 func TestListenWakes(t *testing.T) {
 	d := pgtest.New(t)
-	woken := make(chan struct{}, 1)
+	woken := map[string]chan struct{}{"Some Channel": make(chan struct{}, 100), "another": make(chan struct{}, 100)}
+	channels := map[string]func(){}
+	for channel, c := range woken {
+		channels[channel] = func() { c <- struct{}{} }
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() {
-		done <- Listen(ctx, d.URL, "Some Channel", func() {
-			select {
-			case woken <- struct{}{}:
-			default:
-			}
-		}, store.NoOpLogger{})
-	}()
-	awaitWake := func(what string) {
+	go func() { done <- Listen(ctx, d.URL, channels, store.NoOpLogger{}) }()
+	awaitWake := func(channel, what string) {
 		t.Helper()
 		select {
-		case <-woken:
+		case <-woken[channel]:
 		case <-time.After(patience):
-			t.Fatalf("awaited a wakeup %s", what)
+			t.Fatalf("awaited a wakeup of %s %s", channel, what)
+		}
+		for other, c := range woken {
+			if len(c) > 0 && what != connected {
+				t.Fatalf("%s was woken, too, awaited was %s %s", other, channel, what)
+			}
 		}
 	}
-	awaitWake("for the connection")
-	d.Exec(t, `SELECT pg_notify('Some Channel', $1::text)`, "1")
-	awaitWake("for a notification")
-	awaitQuery(t, d.DB, `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE query = 'LISTEN "Some Channel"'`)
-	awaitWake("for the connection after it was lost: notifications may have been, too")
-	d.Exec(t, `SELECT pg_notify('Some Channel', $1::text)`, "2")
-	awaitWake("for a notification on the new connection")
+	awaitAll := func() {
+		t.Helper()
+		for channel := range woken {
+			awaitWake(channel, connected)
+		}
+	}
+	awaitAll()
+	for channel := range woken {
+		d.Exec(t, `SELECT pg_notify($1::text, '')`, channel)
+		awaitWake(channel, "for a notification")
+	}
+	awaitQuery(t, d.DB, `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE query LIKE 'LISTEN %'`)
+	awaitAll()
+	for channel := range woken {
+		d.Exec(t, `SELECT pg_notify($1::text, '')`, channel)
+		awaitWake(channel, "for a notification on the new connection")
+	}
 	cancel()
 	select {
 	case err := <-done:
@@ -50,7 +65,7 @@ func TestListenWakes(t *testing.T) {
 }
 
 func TestListenKeepsSecrets(t *testing.T) {
-	err := Listen(t.Context(), "postgres://user:secret@host:port/db", "c", func() {}, store.NoOpLogger{})
+	err := Listen(t.Context(), "postgres://user:secret@host:port/db", nil, store.NoOpLogger{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("want an error without the password, got %v", err)
 	}
