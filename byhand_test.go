@@ -91,6 +91,35 @@ func (h *handMoved) handle(t *testing.T) {
 	}
 }
 
+// ended is what a step came to.
+type ended struct {
+	what did
+	err  error
+}
+
+// handleOnce begins a step of the loop.
+func (h *handMoved) handleOnce(t *testing.T) <-chan ended {
+	end := make(chan ended, 1)
+	go func() {
+		what, err := h.loop.step(t.Context(), t.Context())
+		end <- ended{what, err}
+	}()
+	return end
+}
+
+// awaitEnd waits for the end of a step.
+func awaitEnd(t *testing.T, end <-chan ended, want did) {
+	t.Helper()
+	select {
+	case got := <-end:
+		if got.what != want || got.err != nil {
+			t.Fatalf("the step ended with %v, %v; want %v", got.what, got.err, want)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("waited in vain for the end of a step")
+	}
+}
+
 // beginOne appends one event to an aggregate and leaves the transaction open.
 func beginOne(t *testing.T, db *sql.DB, aggregate string) *sql.Tx {
 	t.Helper()

@@ -164,7 +164,7 @@ func TestGuardOfASecondBatchWaitsAndGivesUp(t *testing.T) {
 			_, ok, err := g.c.Guard(context.Background(), second, "c", from, a)
 			done <- verdict{ok, err}
 		}()
-		g.awaitBlocked(t)
+		awaitBlocked(t, g.DB)
 		if err := first.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -174,18 +174,19 @@ func TestGuardOfASecondBatchWaitsAndGivesUp(t *testing.T) {
 	}
 }
 
-func (g guarded) awaitBlocked(t *testing.T) {
+// awaitBlocked waits until somebody waits for a lock.
+func awaitBlocked(t *testing.T, db *sql.DB) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		var blocked int
-		if err := g.DB.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&blocked); err != nil {
+		if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&blocked); err != nil {
 			t.Fatal(err)
 		}
 		if blocked > 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("waited in vain for the second guard to wait for the first")
+			t.Fatal("waited in vain for a guard to wait for another")
 		}
 	}
 }

@@ -51,8 +51,7 @@ func newSteppedServer(t *testing.T) *steppedServer {
 	if err := migrations.Apply(t.Context(), db, &cfg); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(`CREATE TABLE ledger (
-		id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`); err != nil {
+	if _, err := db.Exec(createLedger); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.freeze(t.Context()); err != nil {
@@ -92,6 +91,9 @@ func (s *steppedServer) crash() error {
 		return errors.Join(s.Kill(), s.Restart(ctx), s.freeze(ctx))
 	})
 }
+
+const createLedger = `CREATE TABLE ledger (
+	id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`
 
 // steppedConsumer writes down what it is given.
 type steppedConsumer struct {
