@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // ErrTransactionPooling: something between this worker and the server gives
@@ -23,7 +25,12 @@ func lockKey(parts ...string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-func (s *session) workerKey(id string) int64 { return lockKey("worker", s.schema, s.table, id) }
+// home is where the table of the workers really is.
+type home struct{ schema, table string }
+
+func (h home) leaderKey() int64 { return lockKey("leader", h.schema, h.table) }
+
+func (h home) workerKey(id uuid.UUID) int64 { return lockKey("worker", h.schema, h.table, id.String()) }
 
 // hold takes this worker's lock. It is shared, so that a worker that connects
 // anew does not meet the ghost of its last session.
@@ -43,12 +50,12 @@ JOIN pg_settings AS s ON s.name = v.name`
 	}
 	var got bool
 	var backend int
-	err = s.q.QueryRowContext(ctx, `SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid()`, s.workerKey(s.cfg.ID.String())).Scan(&got, &backend)
+	err = s.q.QueryRowContext(ctx, `SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid()`, s.home.workerKey(s.cfg.ID)).Scan(&got, &backend)
 	switch {
 	case err != nil:
 		return fmt.Errorf("coord: take this worker's lock: %w", err)
 	case !got:
-		return fmt.Errorf("coord: somebody else holds the advisory lock %d of worker %s exclusively", s.workerKey(s.cfg.ID.String()), s.cfg.ID)
+		return fmt.Errorf("coord: somebody else holds the advisory lock %d of worker %s exclusively", s.home.workerKey(s.cfg.ID), s.cfg.ID)
 	}
 	return s.same(backend)
 }

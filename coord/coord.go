@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/changes"
@@ -19,8 +20,9 @@ type Coordinator struct {
 	sql  statements
 	wake *wakeup.Signal
 
-	registered *session // from Register to Run
-	told       []string // the unowned units that were logged
+	registered *session             // from Register to Run
+	home       atomic.Pointer[home] // since Register
+	told       []string             // the unowned units that were logged
 
 	mu       sync.Mutex
 	assigned []string
@@ -73,6 +75,8 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	c.trust(s.beaten)
 	c.ring(ctx, s)
 	c.registered = s
+	home := s.home
+	c.home.Store(&home)
 	return nil
 }
 

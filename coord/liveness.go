@@ -2,10 +2,15 @@ package coord
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // What a worker's row says about it as its protocol. The lowest number among
@@ -57,4 +62,22 @@ func (w watch) judge(nodes []node, now time.Time) (next watch, alive []Member, a
 	}
 	slices.SortFunc(alive, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return next, alive, again
+}
+
+// Dead looks once whether a worker is dead: it has no row, its last heartbeat
+// is older than HeartbeatTimeout, or its lock is free. A worker whose
+// connection was cut looks like it for a moment, so ask again, a while apart,
+// before anything is done about it. It takes a Register that succeeded.
+func (c *Coordinator) Dead(ctx context.Context, q store.Querier, id uuid.UUID) (dead bool, err error) {
+	home := c.home.Load()
+	if home == nil {
+		return false, errors.New("coord: Dead was called before Register")
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
+	defer cancel()
+	err = q.QueryRowContext(ctx, c.sql.dead, c.cfg.args(*home, id.String(), protocolLock, home.workerKey(id))...).Scan(&dead)
+	if err != nil {
+		return false, fmt.Errorf("coord: look whether worker %s is dead: %w", id, err)
+	}
+	return dead, nil
 }

@@ -26,8 +26,7 @@ type session struct {
 	conn    *sql.Conn // nil with Lease
 	backend int
 
-	schema, table string // where the table of the workers really is
-
+	home   home
 	opened time.Time
 	beaten time.Time // start of the last heartbeat; zero: not in this session
 
@@ -87,7 +86,7 @@ func (s *session) close() {
 }
 
 func (s *session) resolve(ctx context.Context) error {
-	err := s.q.QueryRowContext(ctx, s.sql.resolve, s.cfg.Nodes.SQL()).Scan(&s.schema, &s.table, &s.backend)
+	err := s.q.QueryRowContext(ctx, s.sql.resolve, s.cfg.Nodes.SQL()).Scan(&s.home.schema, &s.home.table, &s.backend)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("coord: table %s does not exist: apply the migrations", s.cfg.Nodes)
 	}
@@ -98,8 +97,10 @@ func (s *session) resolve(ctx context.Context) error {
 }
 
 // args are the values of given, and more.
-func (s *session) args(more ...any) []any {
-	return append([]any{s.cfg.ID.String(), lockKey("leader", s.schema, s.table), s.schema + "." + s.table, s.cfg.HeartbeatTimeout.Microseconds()}, more...)
+func (s *session) args(more ...any) []any { return s.cfg.args(s.home, more...) }
+
+func (c Config) args(h home, more ...any) []any {
+	return append([]any{c.ID.String(), h.leaderKey(), h.schema + "." + h.table, c.HeartbeatTimeout.Microseconds()}, more...)
 }
 
 // view is what one look shows.
@@ -138,7 +139,7 @@ func (s *session) lookWithLock(ctx context.Context, v *view) error {
 		locks[key] = true
 	}
 	for i := range v.nodes {
-		v.nodes[i].Held = locks[s.workerKey(v.nodes[i].ID.String())]
+		v.nodes[i].Held = locks[s.home.workerKey(v.nodes[i].ID)]
 	}
 	return s.same(backend)
 }

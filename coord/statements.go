@@ -10,6 +10,7 @@ type statements struct {
 	claim                 string // the lease
 	assignments, assign   string
 	release, leave, clean string
+	dead                  string
 }
 
 // given are the parameters that statements share: this worker's id, the key of
@@ -73,6 +74,11 @@ DELETE FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)`,
 		release: given + `
 UPDATE ` + leader + ` SET worker_id = NULL, expires_at = NULL
 WHERE worker_id = (SELECT id FROM given)`,
+		dead: given + `
+SELECT NOT EXISTS (
+	SELECT FROM ` + nodes + ` AS n WHERE n.worker_id = $5::uuid AND ` + fresh + ` AND NOT (
+		n.protocol >= $6::int AND ` + c.proven() + `
+		AND NOT EXISTS (SELECT FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = $7::bigint)))`,
 	}
 	seen := given + `
 SELECT pg_backend_pid(),
@@ -81,22 +87,27 @@ SELECT pg_backend_pid(),
 	if c.Strategy == Lease {
 		s.lease(seen, nodes, assignments, leader)
 	} else {
-		s.advisory(seen, nodes, assignments, c.token().SQL())
+		s.advisory(seen, nodes, assignments, c.proven())
 	}
 	return s
 }
 
-// token is the table beside the checkpoints that the frontier keeps.
-func (c Config) token() ident.Table {
-	return ident.Table{Schema: c.Checkpoints.Schema, Name: c.Checkpoints.Name + "_token"}
+// fresh is true if the last heartbeat of worker n is young enough.
+const fresh = `n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given)`
+
+// proven is true if it was sent in this life of the server: after the server's
+// start, and after the token beside the checkpoints was made, which the
+// frontiers keep.
+func (c Config) proven() string {
+	token := ident.Table{Schema: c.Checkpoints.Schema, Name: c.Checkpoints.Name + "_token"}
+	return `(n.heartbeat_at > pg_postmaster_start_time() AND EXISTS (
+	SELECT FROM ` + token.SQL() + ` AS t
+	WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND age(n.xmin) < age(t.xmin)))`
 }
 
-func (s *statements) advisory(seen, nodes, assignments, token string) {
+func (s *statements) advisory(seen, nodes, assignments, proven string) {
 	s.follow = seen + ` pg_try_advisory_lock((SELECT key FROM given))`
-	s.lead = seen + ` ` + holdsLock + `,` + nodesOf(nodes, `
-		n.heartbeat_at > pg_postmaster_start_time() AND EXISTS (
-			SELECT FROM `+token+` AS t
-			WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND age(n.xmin) < age(t.xmin))`) + `,
+	s.lead = seen + ` ` + holdsLock + `,` + nodesOf(nodes, proven) + `,
 	coalesce((SELECT json_agg(held.key) FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
 	s.assign = given + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
@@ -131,7 +142,7 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 func nodesOf(nodes, proven string) string {
 	return `
 	coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'units', n.consumers, 'protocol', n.protocol,
-		'fresh', n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given),
+		'fresh', ` + fresh + `,
 		'proven', ` + proven + `)) FROM ` + nodes + ` AS n), '[]')::text`
 }
 

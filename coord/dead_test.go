@@ -1,0 +1,71 @@
+package coord
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// The same rules as the leader's: no row, silence, or a free lock that was
+// held in this life of the server.
+func TestDead(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	asker := New(config(d.DB))
+	if _, err := asker.Dead(t.Context(), d.DB, uuid.New()); err == nil {
+		t.Error("an answer before Register, when it is not known where the workers' table is")
+	}
+	if err := asker.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer asker.Leave(context.Background())
+	dead := func(cfg Config) bool {
+		t.Helper()
+		dead, err := asker.Dead(t.Context(), d.DB, cfg.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dead
+	}
+	expect := func(when string, cfg Config, want bool) {
+		t.Helper()
+		if got := dead(cfg); got != want {
+			t.Errorf("%s: dead is %v", when, got)
+		}
+	}
+	locked, leased, unproven := config(d.DB), withStrategy(config(d.DB), Lease), config(d.DB)
+	early := join(t, unproven)
+	plantToken(t, d.DB)
+	s := join(t, locked)
+	join(t, leased).close()
+	expect("alive", locked, false)
+	expect("alive without a lock", leased, false)
+	expect("the asker", asker.cfg, false)
+	expect("unknown", config(d.DB), true)
+
+	s.close()
+	early.close()
+	await(t, "the lock is free", func() bool { return dead(locked) })
+	await(t, "the locks of both are free", func() bool {
+		return scan[int](t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
+	})
+	expect("whose last heartbeat may be of another life of the server", unproven, false)
+	s = join(t, locked)
+	expect("back", locked, false)
+
+	mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '29 seconds'`)
+	expect("almost too old", locked, false)
+	expect("almost too old, without a lock", leased, false)
+	mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '31 seconds'`)
+	expect("silent, though its lock is held", locked, true)
+	expect("silent, without a lock", leased, true)
+	if there, err := s.beat(t.Context()); !there || err != nil {
+		t.Fatal(there, err)
+	}
+	expect("a heartbeat", locked, false)
+	mustExec(t, d.DB, `DELETE FROM worker_nodes`)
+	expect("without a row", locked, true)
+}
