@@ -1,0 +1,41 @@
+package frontier
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Settled returns up to where a log is known to be complete, from the durable
+// row that running frontiers raise about once a second: every position up to
+// it is visible to the statements that follow, or void. It is 0 where no
+// frontier has written it yet. The error is a *SetupError if the proof does
+// not hold for the log.
+//
+// It may be called within a transaction, READ COMMITTED: it takes no lock that
+// a frontier waits for.
+func Settled(ctx context.Context, q store.Querier, log store.SequenceNamer, settled ident.Table) (int64, error) {
+	var o origin
+	table, column := log.PositionColumn()
+	if err := o.findColumn(ctx, q, table, column); err != nil {
+		return 0, err
+	}
+	if err := o.findSequence(ctx, q); err != nil {
+		return 0, err
+	}
+	// The key, as origin.key makes it, and the row in one statement: the row
+	// of a sequence that was restarted meanwhile is not taken for this one's.
+	// Above the last value it was restarted under the row.
+	var position int64
+	err := q.QueryRowContext(ctx, `
+SELECT coalesce((
+	SELECT t.settled FROM `+settled.SQL()+` AS t
+	WHERE t.log = ((s.tableoid::bigint << 32) | coalesce(pg_relation_filenode(s.tableoid), 0)::bigint) AND t.settled <= s.last_value), 0)
+FROM `+o.sequence+` AS s WHERE s.tableoid = $1::bigint::oid`, o.sequenceOID).Scan(&position)
+	if err != nil {
+		return 0, fmt.Errorf("frontier: read how far %s is settled: %w", o.table, err)
+	}
+	return position, nil
+}

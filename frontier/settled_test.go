@@ -1,0 +1,63 @@
+package frontier
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// What a frontier has written down is found again, also within a transaction,
+// and not taken for true once the sequence was restarted or set back.
+func TestSettledReadsWhatWasRaised(t *testing.T) {
+	for name, restart := range map[string]string{
+		"truncated": `TRUNCATE events RESTART IDENTITY`,
+		"set back":  `SELECT setval('events_global_position_seq', 2)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := pgtest.New(t)
+			cfg := testConfig(t, d.DB)
+			tx := begin(t, d.DB)
+			defer func() { _ = tx.Rollback() }()
+			expect := func(want int64) {
+				t.Helper()
+				if got, err := Settled(t.Context(), tx, events(), cfg.Settled); err != nil || got != want {
+					t.Fatalf("settled is %d (%v), want %d", got, err, want)
+				}
+			}
+			expect(0)
+			appendEvent(t, d.DB)
+			rollBackEvent(t, d.DB)
+			appendEvent(t, d.DB)
+			s := open(t, cfg)
+			s.start()
+			s.step(readTail, scanLocks, readTail)
+			s.raise()
+			s.s.Close()
+			expect(3)
+			var locks int
+			if err := tx.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'events_global_position_seq'::regclass AND mode <> 'AccessShareLock'`).Scan(&locks); err != nil || locks > 0 {
+				t.Fatalf("%d locks on the sequence that a frontier would wait for (%v)", locks, err)
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, d.DB, restart)
+			tx = begin(t, d.DB)
+			expect(0)
+		})
+	}
+}
+
+func TestSettledRefusesWhatTheProofDoesNotHoldFor(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	exec(t, d.DB, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
+	if _, err := Settled(t.Context(), d.DB, events(), cfg.Settled); !errors.Is(err, ErrSequenceCache) {
+		t.Errorf("a cache: %v", err)
+	}
+	exec(t, d.DB, `DROP TABLE events`)
+	if _, err := Settled(t.Context(), d.DB, events(), cfg.Settled); !errors.Is(err, ErrTableNotFound) {
+		t.Errorf("no table: %v", err)
+	}
+}

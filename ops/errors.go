@@ -1,0 +1,156 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/migrations"
+)
+
+var (
+	// ErrInvalid wraps what is refused before the database is asked: an
+	// operator, a reason, a name or a position that cannot be.
+	ErrInvalid = errors.New("invalid argument")
+
+	// ErrNoCheckpoint reports a consumer without a row in the checkpoints
+	// table.
+	ErrNoCheckpoint = errors.New("it has no row in the checkpoints table: check the name (Consumers lists them); a consumer gets its row when a worker that has code for it starts for the first time")
+
+	// ErrPaused reports a Pause of a consumer that is paused.
+	ErrPaused = errors.New("it is paused already")
+
+	// ErrNotPaused reports a Resume of a consumer that is not paused.
+	ErrNotPaused = errors.New("it is not paused")
+
+	// ErrAtPosition reports a Reset to the position where the consumer is.
+	ErrAtPosition = errors.New("it is at this position already")
+
+	// ErrNoDeadLetter reports that the consumer has no dead letter at the
+	// position.
+	ErrNoDeadLetter = errors.New("it has no dead letter at this position: DeadLetters lists them; it may have been handled or discarded meanwhile")
+)
+
+// NotSettledError refuses a Reset to a position that is not known to be
+// settled: events may still appear below it, which would be lost.
+type NotSettledError struct {
+	To      int64
+	Settled int64 // the highest position that a Reset may go forward to
+}
+
+func (e *NotSettledError) Error() string {
+	return fmt.Sprintf("it cannot go forward to position %d: the log is known to be complete up to position %d only (running workers raise that about once a second, up to the oldest open transaction that may own positions): choose that, or try again later", e.To, e.Settled)
+}
+
+// NotNextError refuses a SkipEvent at a position where the consumer is not
+// stuck.
+type NotNextError struct {
+	Position   int64
+	Checkpoint int64
+	// InDoubt: the consumer has passed the position while it was in doubt, and
+	// no event has appeared there yet.
+	InDoubt bool
+	// The event that the consumer handles next, 0 and empty if there is none.
+	Next     int64
+	NextID   uuid.UUID
+	NextType string
+}
+
+func (e *NotNextError) Error() string {
+	next := "there is no event for it at the moment"
+	if e.Next > 0 {
+		next = fmt.Sprintf("the next event is at position %d (event %s, type %q)", e.Next, e.NextID, e.NextType)
+	}
+	at := "it does not come next"
+	switch {
+	case e.InDoubt:
+		at = "no event has appeared there yet"
+	case e.Position <= e.Checkpoint:
+		at = "it has been passed"
+	}
+	return fmt.Sprintf("position %d cannot be skipped, %s: the checkpoint is %d, and %s", e.Position, at, e.Checkpoint, next)
+}
+
+// UnknownOutcomeError reports that the answer to a COMMIT was lost: the change
+// was made, or it was not. Look before repeating it.
+type UnknownOutcomeError struct {
+	// Operation is the ID that Operations lists if the change was made.
+	Operation int64
+	Err       error
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("the answer to COMMIT was lost, so the change may have been made or not: it was made if Operations lists number %d: %v", e.Operation, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *UnknownOutcomeError) Unwrap() error { return e.Err }
+
+// sqlState returns the SQLSTATE that PostgreSQL answered with, or "".
+func sqlState(err error) string {
+	var s interface{ SQLState() string }
+	if errors.As(err, &s) {
+		return s.SQLState()
+	}
+	return ""
+}
+
+// commitError judges the error of a COMMIT: the server's own refusal is
+// certain, unless it is that of a server which is going down.
+func commitError(operation int64, err error) error {
+	switch state := sqlState(err); {
+	case state == "", strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"):
+		return &UnknownOutcomeError{Operation: operation, Err: err}
+	}
+	return fmt.Errorf("commit: %w", err)
+}
+
+const (
+	stateUndefinedTable  = "42P01"
+	stateUndefinedColumn = "42703"
+)
+
+// explain adds the remedy to the error of a database that lacks our tables.
+func explain(err error) error {
+	if s := sqlState(err); s == stateUndefinedTable || s == stateUndefinedColumn {
+		return fmt.Errorf("%w: give New the table names of the workers, or apply the migrations: %w", migrations.ErrNotApplied, err)
+	}
+	return err
+}
+
+// By says who changes something, and why. Both are needed.
+type By struct {
+	Operator string // a person, or a program; at most 200 bytes
+	Reason   string // at most 2,000 bytes
+}
+
+const (
+	maxName   = 200 // bytes; also of a consumer's name
+	maxReason = 2_000
+)
+
+func (b By) check() error {
+	return errors.Join(checkText("By.Operator", b.Operator, maxName), checkText("By.Reason", b.Reason, maxReason))
+}
+
+func checkText(what, s string, limit int) error {
+	switch {
+	case strings.TrimSpace(s) == "":
+		return fmt.Errorf("%w: %s is empty", ErrInvalid, what)
+	case len(s) > limit:
+		return fmt.Errorf("%w: %s has %d bytes, at most %d are kept", ErrInvalid, what, len(s), limit)
+	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
+		return fmt.Errorf("%w: %s %q has a NUL or invalid UTF-8", ErrInvalid, what, s)
+	}
+	return nil
+}
+
+// Pause says since when a consumer is paused, by whom and why.
+type Pause struct {
+	Since time.Time
+	By    By
+}

@@ -1,0 +1,110 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// DeadLetter is an event that a consumer could not handle, or one of the same
+// aggregate after it, which waits behind it.
+type DeadLetter struct {
+	Consumer      string
+	Position      int64
+	AggregateType string
+	AggregateID   string
+	EventID       uuid.UUID
+	EventType     string
+	Error         string     // of the last attempt; empty if it was never tried
+	Attempts      int        // 0 if it was never tried
+	RetryAt       *time.Time // when a retry was asked for that has not ended yet, nil if none was
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+}
+
+// DeadLetters lists the dead letters of a consumer, in order of position; of
+// all consumers, in order of name, if consumer is empty.
+func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
+	all, err := list(ctx, o.db, func(rows *sql.Rows) (l DeadLetter, err error) {
+		var text sql.NullString
+		var retry sql.NullTime
+		err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.EventID, &l.EventType,
+			&text, &l.Attempts, &retry, &l.CreatedAt, &l.UpdatedAt)
+		l.Error, l.RetryAt = text.String, timeOf(retry)
+		l.CreatedAt, l.UpdatedAt = l.CreatedAt.UTC(), l.UpdatedAt.UTC()
+		return l, err
+	}, `
+SELECT consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type,
+	error, attempts, retry_at, created_at, updated_at
+FROM `+o.t.deadLetters.SQL()+` WHERE $1::text IN ('', consumer_name)
+ORDER BY consumer_name COLLATE "C", global_position`, consumer)
+	if err != nil {
+		return nil, fmt.Errorf("ops: list the dead letters: %w", explain(err))
+	}
+	return all, nil
+}
+
+// RetryDeadLetters asks for another attempt at the dead letter at a position
+// and all others of the same aggregate, since they are handled in order. The
+// worker that runs the consumer removes those that succeed, and withdraws the
+// request at the first that does not, whose new error it keeps. It returns
+// ErrNoDeadLetter if there is none at the position.
+func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
+	return o.change(ctx, KindRetry, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+		l, err := o.letter(ctx, tx, consumer, position)
+		if err != nil {
+			return nil, err
+		}
+		n, err := exec(ctx, tx, "ask for a retry", `
+UPDATE `+o.t.deadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = $3::text`, consumer, l.AggregateType, l.AggregateID)
+		return retryDetail{event: l.event, Letters: n}, err
+	})
+}
+
+// DiscardDeadLetter removes the dead letter at a position: the consumer will
+// not handle its event. The operation's detail keeps what it was. It returns
+// ErrNoDeadLetter if there is none at the position.
+func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
+	return o.change(ctx, KindDiscard, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+		l, err := o.letter(ctx, tx, consumer, position)
+		if err != nil {
+			return nil, err
+		}
+		_, err = exec(ctx, tx, "discard the dead letter", `
+DELETE FROM `+o.t.deadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position)
+		return l, err
+	})
+}
+
+// letter is what the table of operations keeps of a dead letter.
+type letter struct {
+	event
+	Error    string `json:"error"`
+	Attempts int    `json:"attempts"`
+}
+
+type retryDetail struct {
+	event
+	Letters int64 `json:"letters"` // of the aggregate
+}
+
+func (o *Operator) letter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l letter, err error) {
+	var text sql.NullString
+	err = tx.QueryRowContext(ctx, `
+SELECT global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts
+FROM `+o.t.deadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
+		Scan(&l.Position, &l.AggregateType, &l.AggregateID, &l.ID, &l.Type, &text, &l.Attempts)
+	l.Error = text.String
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return l, fmt.Errorf("position %d: %w", position, ErrNoDeadLetter)
+	case err != nil:
+		return l, fmt.Errorf("look for the dead letter at position %d: %w", position, err)
+	}
+	return l, nil
+}

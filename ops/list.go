@@ -1,0 +1,123 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Consumer is how a consumer stands.
+type Consumer struct {
+	Name        string
+	Position    int64     // the checkpoint
+	Revision    int64     // counts every change of its progress
+	UpdatedAt   time.Time // of the last change
+	Paused      *Pause    // nil: it is not paused
+	Worker      uuid.UUID // that it is assigned to; the zero UUID: none
+	OpenRanges  int64     // ranges of positions that it passed while they were in doubt
+	DeadLetters int64
+}
+
+// Consumers lists the consumers that have ever run, in order of name, as one
+// moment shows them.
+func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
+	all, err := list(ctx, o.db, func(rows *sql.Rows) (c Consumer, err error) {
+		var since sql.NullTime
+		var by, reason sql.NullString
+		err = rows.Scan(&c.Name, &c.Position, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters)
+		c.UpdatedAt = c.UpdatedAt.UTC()
+		c.Paused = pauseOf(since, by, reason)
+		return c, err
+	}, `
+SELECT c.consumer_name, c.last_position, c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
+	(SELECT count(*) FROM `+o.t.gapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
+	(SELECT count(*) FROM `+o.t.deadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name)
+FROM `+o.t.checkpoints.SQL()+` AS c LEFT JOIN `+o.t.assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
+ORDER BY c.consumer_name COLLATE "C"`)
+	if err != nil {
+		return nil, fmt.Errorf("ops: list the consumers: %w", explain(err))
+	}
+	return all, nil
+}
+
+// Kind is what an operation does.
+type Kind string
+
+const (
+	KindPause   Kind = "pause"
+	KindResume  Kind = "resume"
+	KindReset   Kind = "reset"
+	KindSkip    Kind = "skip"
+	KindRetry   Kind = "retry"   // dead letters
+	KindDiscard Kind = "discard" // a dead letter
+)
+
+// Operation is one operation as it was recorded.
+type Operation struct {
+	ID       int64 // grows, also from one consumer to the other
+	Consumer string
+	Kind     Kind
+	Detail   json.RawMessage // an object; what is in it depends on the kind
+	By       By
+	At       time.Time // by the database's clock
+}
+
+// maxOperations is how many Operations returns at most.
+const maxOperations = 10_000
+
+// Operations lists the latest operations on a consumer, the newest first; on
+// all consumers if consumer is empty. limit is 1 to 10,000.
+func (o *Operator) Operations(ctx context.Context, consumer string, limit int) ([]Operation, error) {
+	if limit < 1 || limit > maxOperations {
+		return nil, fmt.Errorf("ops: list the operations: %w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxOperations)
+	}
+	all, err := list(ctx, o.db, func(rows *sql.Rows) (op Operation, err error) {
+		var detail string
+		err = rows.Scan(&op.ID, &op.Consumer, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
+		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
+		return op, err
+	}, `
+SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, operator, reason, created_at
+FROM `+o.t.operations.SQL()+` WHERE $1::text IN ('', consumer_name)
+ORDER BY id DESC LIMIT $2::bigint`, consumer, limit)
+	if err != nil {
+		return nil, fmt.Errorf("ops: list the operations: %w", explain(err))
+	}
+	return all, nil
+}
+
+func list[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+func timeOf(t sql.NullTime) *time.Time {
+	if !t.Valid {
+		return nil
+	}
+	utc := t.Time.UTC()
+	return &utc
+}
+
+func pauseOf(since sql.NullTime, by, reason sql.NullString) *Pause {
+	if !since.Valid {
+		return nil
+	}
+	return &Pause{Since: since.Time.UTC(), By: By{Operator: by.String, Reason: reason.String}}
+}

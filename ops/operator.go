@@ -1,0 +1,177 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Operator works on the consumers of one set of tables. It may be used by
+// many goroutines.
+type Operator struct {
+	db *sql.DB
+	t  tables
+}
+
+// New makes an Operator. names are the tables as the workers and the event
+// store have them; nil is all defaults. It does not touch the database.
+func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
+	if db == nil {
+		return nil, errors.New("ops: db is nil: open the database of the workers with sql.Open")
+	}
+	t, err := tablesOf(names)
+	if err != nil {
+		return nil, fmt.Errorf("ops: %w", err)
+	}
+	return &Operator{db: db, t: t}, nil
+}
+
+// tables are the validated names.
+type tables struct {
+	assignments, checkpoints, gapSkips        ident.Table
+	settled, changes, deadLetters, operations ident.Table // derived from checkpoints
+	events                                    ident.Table
+}
+
+// positionColumn orders the events.
+const positionColumn = "global_position"
+
+// PositionColumn names the column for the frontier.
+func (t tables) PositionColumn() (table, column string) { return t.events.SQL(), positionColumn }
+
+func tablesOf(c *migrations.Config) (t tables, err error) {
+	if c == nil {
+		c = &migrations.Config{}
+	}
+	d := migrations.DefaultConfig()
+	var all []error
+	parse := func(into *ident.Table, what, name, fallback string) {
+		if name == "" {
+			name = fallback
+		}
+		table, err := ident.ParseTable(what, name)
+		all = append(all, err)
+		*into = table
+	}
+	parse(&t.assignments, "ConsumerAssignmentsTable", c.ConsumerAssignmentsTable, d.ConsumerAssignmentsTable)
+	parse(&t.checkpoints, "ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable)
+	parse(&t.gapSkips, "ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable)
+	parse(&t.events, "EventsTable", c.EventsTable, d.EventsTable)
+	derive := func(into *ident.Table, replaced, suffix string) {
+		table, err := t.checkpoints.Sibling("ConsumerCheckpointsTable", replaced, suffix)
+		all = append(all, err)
+		*into = table
+	}
+	derive(&t.settled, "", "_settled")
+	derive(&t.changes, "", changes.Suffix)
+	derive(&t.deadLetters, "_checkpoints", "_dead_letters")
+	derive(&t.operations, "_checkpoints", "_operations")
+	return t, errors.Join(all...)
+}
+
+// idleLimit, in milliseconds, is after what silence the server ends a change:
+// an operator whose connection has died must not hold a consumer.
+const idleLimit = "15000"
+
+// locked is a consumer's progress while its row is locked by a transaction.
+type locked struct {
+	consumer string
+	position int64
+	paused   *Pause
+}
+
+// change makes one operation: do checks and changes, and returns what the
+// table of operations is to know of it.
+func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By, do func(tx *sql.Tx, at locked) (detail any, err error)) error {
+	fail := func(err error) error { return fmt.Errorf("ops: %s of consumer %q: %w", kind, consumer, explain(err)) }
+	if err := errors.Join(checkText("the consumer's name", consumer, maxName), by.check()); err != nil {
+		return fail(err)
+	}
+	tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	at, err := o.lock(ctx, tx, consumer)
+	if err != nil {
+		return fail(err)
+	}
+	detail, err := do(tx, at)
+	if err != nil {
+		return fail(err)
+	}
+	id, err := o.record(ctx, tx, kind, consumer, by, detail)
+	if err != nil {
+		return fail(err)
+	}
+	if err := changes.Ring(ctx, tx, o.t.changes); err != nil {
+		return fail(err)
+	}
+	if err := tx.Commit(); err != nil {
+		return fail(commitError(id, err))
+	}
+	return nil
+}
+
+// lock waits for the consumer's row and reads it. What else depends on the
+// progress is read afterwards: this statement's snapshot may be older than
+// what the row's last owner has committed.
+func (o *Operator) lock(ctx context.Context, tx *sql.Tx, consumer string) (locked, error) {
+	at := locked{consumer: consumer}
+	var since sql.NullTime
+	var by, reason sql.NullString
+	var limit string
+	err := tx.QueryRowContext(ctx, `
+SELECT last_position, paused_at, paused_by, paused_reason, set_config('idle_in_transaction_session_timeout', $2::text, true)
+FROM `+o.t.checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &limit)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return at, ErrNoCheckpoint
+	case err != nil && ctx.Err() != nil:
+		return at, fmt.Errorf("gave up waiting for its checkpoint row, which a running batch keeps until it ends (BatchTimeout at most): allow more time: %w", err)
+	case err != nil:
+		return at, fmt.Errorf("lock its checkpoint row: %w", err)
+	}
+	at.paused = pauseOf(since, by, reason)
+	return at, nil
+}
+
+// record raises the revision, which every change of a consumer's progress
+// does, and writes the operation down.
+func (o *Operator) record(ctx context.Context, tx *sql.Tx, kind Kind, consumer string, by By, detail any) (id int64, err error) {
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return 0, err
+	}
+	err = tx.QueryRowContext(ctx, `
+WITH raised AS (
+	UPDATE `+o.t.checkpoints.SQL()+` SET revision = revision + 1, updated_at = clock_timestamp()
+	WHERE consumer_name = $1::text
+	RETURNING 1
+)
+INSERT INTO `+o.t.operations.SQL()+` (consumer_name, operation, detail, operator, reason, created_at)
+SELECT $1::text, $2::text, $3::jsonb, $4::text, $5::text, clock_timestamp() FROM raised
+RETURNING id`, consumer, string(kind), string(text), by.Operator, by.Reason).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("record the operation: %w", err)
+	}
+	return id, nil
+}
+
+// exec runs a statement of an operation. what says what it is for.
+func exec(ctx context.Context, tx *sql.Tx, what, query string, args ...any) (rows int64, err error) {
+	result, err := tx.ExecContext(ctx, query, args...)
+	if err == nil {
+		rows, err = result.RowsAffected()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return rows, nil
+}

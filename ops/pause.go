@@ -1,0 +1,42 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// Pause keeps the workers from handling events of a consumer, until Resume. A
+// batch in hand is finished first. It returns ErrPaused if the consumer is
+// paused, and leaves that as it is.
+func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
+	return o.change(ctx, KindPause, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+		if p := at.paused; p != nil {
+			return nil, fmt.Errorf("%w: since %s, by %q, because %q", ErrPaused, p.Since.Format(time.RFC3339), p.By.Operator, p.By.Reason)
+		}
+		_, err := exec(ctx, tx, "pause", `
+UPDATE `+o.t.checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text
+WHERE consumer_name = $1::text`, consumer, by.Operator, by.Reason)
+		return pauseDetail{Position: at.position}, err
+	})
+}
+
+// Resume lets a paused consumer go on from where it is. It returns
+// ErrNotPaused if the consumer is not paused.
+func (o *Operator) Resume(ctx context.Context, consumer string, by By) error {
+	return o.change(ctx, KindResume, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+		if at.paused == nil {
+			return nil, ErrNotPaused
+		}
+		_, err := exec(ctx, tx, "resume", `
+UPDATE `+o.t.checkpoints.SQL()+` SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
+WHERE consumer_name = $1::text`, consumer)
+		return pauseDetail{Position: at.position, Since: &at.paused.Since}, err
+	})
+}
+
+type pauseDetail struct {
+	Position int64      `json:"position"`
+	Since    *time.Time `json:"paused_since,omitempty"` // of a resume
+}

@@ -1,0 +1,146 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/frontier"
+)
+
+// Reset sets a consumer to a position: it goes on with the first event above.
+//
+// Backwards, the events above the position are handled again; what the
+// consumer's handler did for them before is not undone. Its dead letters above
+// the position are deleted, and so is what is remembered of positions in doubt
+// above it: they are found anew.
+//
+// Forwards, the events up to the position are not handled. It may not exceed
+// what is known to be settled, a *NotSettledError says how far that is: what
+// appears below later would be lost. Positions in doubt that the consumer has
+// passed before, and its dead letters, stay. How many events were crossed is
+// in the operation's detail, and what has no event in the audit of skipped
+// positions, under the nil worker.
+func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) error {
+	return o.change(ctx, KindReset, consumer, by, func(tx *sql.Tx, at locked) (detail any, err error) {
+		switch {
+		case to < 0:
+			return nil, fmt.Errorf("%w: position %d is below 0, which is the beginning", ErrInvalid, to)
+		case to == at.position:
+			return nil, fmt.Errorf("%w: %d", ErrAtPosition, to)
+		case to < at.position:
+			detail, err = o.back(ctx, tx, at, to)
+		default:
+			detail, err = o.forward(ctx, tx, at, to)
+		}
+		if err == nil {
+			err = o.move(ctx, tx, consumer, to)
+		}
+		return detail, err
+	})
+}
+
+func (o *Operator) move(ctx context.Context, tx *sql.Tx, consumer string, to int64) error {
+	_, err := exec(ctx, tx, "move the checkpoint", `
+UPDATE `+o.t.checkpoints.SQL()+` SET last_position = $2::bigint WHERE consumer_name = $1::text`, consumer, to)
+	return err
+}
+
+type backDetail struct {
+	From        int64 `json:"from"`
+	To          int64 `json:"to"`
+	OpenRanges  int64 `json:"open_ranges_forgotten"`
+	DeadLetters int64 `json:"dead_letters_deleted"`
+}
+
+// back forgets what is remembered of the positions above to. Of an open range
+// that straddles it, the lower part stays.
+func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d backDetail, err error) {
+	d = backDetail{From: at.position, To: to}
+	if d.OpenRanges, err = exec(ctx, tx, "forget the open ranges above the position", `
+DELETE FROM `+o.t.gapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {
+		return d, err
+	}
+	if _, err = exec(ctx, tx, "cut the open range at the position", `
+UPDATE `+o.t.gapSkips.SQL()+` SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
+WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end > $2::bigint`, at.consumer, to); err != nil {
+		return d, err
+	}
+	d.DeadLetters, err = exec(ctx, tx, "delete the dead letters above the position", `
+DELETE FROM `+o.t.deadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position > $2::bigint`, at.consumer, to)
+	return d, err
+}
+
+type forwardDetail struct {
+	From    int64 `json:"from"`
+	To      int64 `json:"to"`
+	Settled int64 `json:"settled"`
+	Events  int64 `json:"events_crossed"`
+	Void    int64 `json:"void"`
+}
+
+// forward counts what lies between the checkpoint and to, and audits what has
+// no event. What is settled was read first: whatever does not show in a later
+// snapshot never will.
+func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64) (d forwardDetail, err error) {
+	d = forwardDetail{From: at.position, To: to}
+	if d.Settled, err = frontier.Settled(ctx, tx, o.t, o.t.settled); err != nil {
+		return d, err
+	}
+	if to > d.Settled {
+		return d, &NotSettledError{To: to, Settled: d.Settled}
+	}
+	var first, last int64
+	if d.Events, first, last, err = o.cross(ctx, tx, at.position, to); err != nil {
+		return d, err
+	}
+	if d.Void = to - at.position - d.Events; d.Void > 0 {
+		err = o.audit(ctx, tx, at.consumer, skipped{first, last, d.Void, "void", to, d.Settled})
+	}
+	return d, err
+}
+
+// cross looks at the positions in (from, to]: how many have an event, and
+// which are the first and the last without one.
+func (o *Operator) cross(ctx context.Context, tx *sql.Tx, from, to int64) (events, first, last int64, err error) {
+	var highest int64 // with an event
+	err = tx.QueryRowContext(ctx, `
+SELECT count(*), coalesce(min(previous + 1) FILTER (WHERE p > previous + 1), 0), coalesce(max(p - 1) FILTER (WHERE p > previous + 1), 0), coalesce(max(p), $1::bigint)
+FROM (
+	SELECT p, lag(p, 1, $1::bigint) OVER (ORDER BY p) AS previous
+	FROM (
+		SELECT `+positionColumn+`::bigint AS p FROM `+o.t.events.SQL()+`
+		WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint
+	) AS positions
+) AS steps`, from, to).Scan(&events, &first, &last, &highest)
+	if err != nil {
+		return 0, 0, 0, fmt.Errorf("look at the events in (%d, %d]: %w", from, to, err)
+	}
+	if highest < to {
+		last = to
+		if first == 0 {
+			first = highest + 1
+		}
+	}
+	return events, first, last, nil
+}
+
+// skipped are positions without an event that an operation goes past.
+type skipped struct {
+	first, last, missing int64
+	state                string // "void" or "open"
+	to, visible          int64  // where the operation goes; the highest position known to be visible
+}
+
+// audit records them under the nil worker: an operator is none.
+func (o *Operator) audit(ctx context.Context, tx *sql.Tx, consumer string, s skipped) error {
+	_, err := exec(ctx, tx, "audit the positions without an event", `
+INSERT INTO `+o.t.gapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+	skip_to_position, highest_visible_position, first_seen_at, closed_at)
+SELECT $1::text, $2::uuid, $3::bigint, $4::bigint, $5::bigint, $6::text, $7::bigint, $8::bigint,
+	clock_timestamp(), CASE WHEN $6::text <> 'open' THEN clock_timestamp() END`,
+		consumer, uuid.Nil.String(), s.first, s.last, s.missing, s.state, s.to, s.visible)
+	return err
+}

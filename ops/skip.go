@@ -1,0 +1,156 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/frontier"
+)
+
+// SkipEvent lets a consumer go on without the event that it is stuck at. That
+// is the first event above its checkpoint, or one that came late: a position
+// that the consumer has passed while it was in doubt, and where an event has
+// appeared since. Anything else is a *NotNextError, which names the event that
+// comes next.
+//
+// Positions without an event in between are audited, as void where that is
+// proven, otherwise as open: an event that still appears there is delivered
+// late.
+func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
+	return o.change(ctx, KindSkip, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+		if position > at.position {
+			return o.skipNext(ctx, tx, at, position)
+		}
+		return o.skipLate(ctx, tx, at, position)
+	})
+}
+
+// event is what is shown of an event, and kept of one that was skipped.
+type event struct {
+	Position      int64     `json:"position"`
+	AggregateType string    `json:"aggregate_type"`
+	AggregateID   string    `json:"aggregate_id"`
+	ID            uuid.UUID `json:"event_id"`
+	Type          string    `json:"event_type"`
+}
+
+type skipDetail struct {
+	event
+	From int64 `json:"from"` // the checkpoint before
+	Late bool  `json:"late"`
+	Void int64 `json:"void"` // positions below it that became void
+	Open int64 `json:"open"` // positions below it that are in doubt
+}
+
+func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
+	d.From = at.position
+	// Read first: what is settled and does not show in a later snapshot is void.
+	settled, err := frontier.Settled(ctx, tx, o.t, o.t.settled)
+	if err != nil {
+		return d, err
+	}
+	next, err := o.eventAfter(ctx, tx, at.position)
+	if err != nil {
+		return d, err
+	}
+	if d.event = next; next.Position != position {
+		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+	}
+	void := max(min(position-1, settled), at.position)
+	if d.Void = void - at.position; d.Void > 0 {
+		if err := o.audit(ctx, tx, at.consumer, skipped{at.position + 1, void, d.Void, "void", position, position}); err != nil {
+			return d, err
+		}
+	}
+	if d.Open = position - 1 - void; d.Open > 0 {
+		if err := o.audit(ctx, tx, at.consumer, skipped{void + 1, position - 1, d.Open, "open", position, position}); err != nil {
+			return d, err
+		}
+	}
+	return d, o.move(ctx, tx, at.consumer, position)
+}
+
+// skipLate splits the open range around the position, which closes as if its
+// event had been delivered.
+func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
+	d.From, d.Late = at.position, true
+	parts, err := exec(ctx, tx, "split the open range", `
+WITH gone AS (
+	DELETE FROM `+o.t.gapSkips.SQL()+`
+	WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint
+	RETURNING *
+)
+INSERT INTO `+o.t.gapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+	skip_to_position, highest_visible_position, first_seen_at, closed_at)
+SELECT consumer_name, CASE WHEN part.state = 'open' THEN worker_id ELSE $3::uuid END, part.first, part.last, part.last - part.first + 1, part.state,
+	skip_to_position, highest_visible_position, first_seen_at, CASE WHEN part.state <> 'open' THEN clock_timestamp() END
+FROM gone CROSS JOIN LATERAL (VALUES
+	(gap_position, $2::bigint - 1, 'open'), ($2::bigint, $2::bigint, 'late'), ($2::bigint + 1, gap_end, 'open')
+) AS part (first, last, state)
+WHERE part.first <= part.last`, at.consumer, position, uuid.Nil.String())
+	switch {
+	case err != nil:
+		return d, err
+	case parts == 0:
+		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+	}
+	if d.event, err = o.eventAfter(ctx, tx, position-1); err != nil {
+		return d, err
+	}
+	if d.Position != position {
+		return d, o.notNext(ctx, tx, at, NotNextError{Position: position, InDoubt: true})
+	}
+	return d, nil
+}
+
+// notNext completes e with what the consumer handles next: late events first.
+func (o *Operator) notNext(ctx context.Context, tx *sql.Tx, at locked, e NotNextError) error {
+	next, err := o.firstLate(ctx, tx, at.consumer)
+	if err == nil && next.Position == 0 {
+		next, err = o.eventAfter(ctx, tx, at.position)
+	}
+	if err != nil {
+		return err
+	}
+	e.Checkpoint = at.position
+	e.Next, e.NextID, e.NextType = next.Position, next.ID, next.Type
+	return &e
+}
+
+const eventColumns = `e.` + positionColumn + `, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type`
+
+// eventAfter returns the first visible event above a position, the zero event
+// if there is none.
+func (o *Operator) eventAfter(ctx context.Context, tx *sql.Tx, position int64) (event, error) {
+	return scanEvent(tx.QueryRowContext(ctx, `
+SELECT `+eventColumns+` FROM `+o.t.events.SQL()+` AS e
+WHERE e.`+positionColumn+` > $1::bigint ORDER BY e.`+positionColumn+` LIMIT 1`, position))
+}
+
+// firstLate returns the first event that is visible in the consumer's open
+// ranges.
+func (o *Operator) firstLate(ctx context.Context, tx *sql.Tx, consumer string) (event, error) {
+	return scanEvent(tx.QueryRowContext(ctx, `
+SELECT `+eventColumns+`
+FROM `+o.t.gapSkips.SQL()+` AS s CROSS JOIN LATERAL (
+	SELECT * FROM `+o.t.events.SQL()+`
+	WHERE `+positionColumn+` BETWEEN s.gap_position AND s.gap_end ORDER BY `+positionColumn+` LIMIT 1
+) AS e
+WHERE s.consumer_name = $1::text AND s.state = 'open'
+ORDER BY e.`+positionColumn+` LIMIT 1`, consumer))
+}
+
+func scanEvent(row *sql.Row) (e event, err error) {
+	err = row.Scan(&e.Position, &e.AggregateType, &e.AggregateID, &e.ID, &e.Type)
+	if errors.Is(err, sql.ErrNoRows) {
+		return event{}, nil
+	}
+	if err != nil {
+		return event{}, fmt.Errorf("look for the next event: %w", err)
+	}
+	return e, nil
+}
