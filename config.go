@@ -181,7 +181,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) f
 	return f
 }
 
-func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables) coord.Config {
+func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status func() ([]byte, error)) coord.Config {
 	cc := coord.Config{
 		DB: db, ID: id,
 		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader, Changes: t.changes,
@@ -190,6 +190,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables) coord.C
 		RebalanceInterval: c.RebalanceInterval,
 		Strategy:          coord.Advisory,
 		Logger:            c.Logger,
+		Status:            status,
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
 		cc.Strategy = coord.Lease

@@ -52,7 +52,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 		}
 	}
 	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, t, w.noticeNews))
-	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t))
+	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus))
 	return w.frontier.Preflight(ctx)
 }
 

@@ -29,6 +29,9 @@ type Status struct {
 	// CoordinationError is why heartbeat, leadership or assignment do not work
 	// at the moment, nil if they do.
 	CoordinationError error
+	// Unowned are the consumers among the assignments that no live worker has
+	// code for, those of an older build for one. Only the leader knows them.
+	Unowned []string
 	// Safe is the position up to which consumers may read.
 	Safe int64
 	// Blocked are the transactions that hold the consumers back, or that may
@@ -102,7 +105,7 @@ func (w *Worker) Status() Status {
 		return s
 	}
 	c := w.coord.Status()
-	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, c.LastError
+	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, c.LastError, c.Unowned
 	s.Safe = w.frontier.Value().Safe
 	s.Blocked = w.frontier.Blocked()
 	for _, u := range w.units {

@@ -28,7 +28,7 @@ const (
 type Config struct {
 	DB    *sql.DB
 	ID    uuid.UUID // of this worker
-	Units []string  // what this worker has code for
+	Units []string  // what this worker has code for; another ID for other units
 
 	Nodes, Assignments, Checkpoints, Leader ident.Table // see package migrations
 	Changes                                 ident.Table // likewise, see package changes
@@ -38,6 +38,10 @@ type Config struct {
 	RebalanceInterval time.Duration // the leader looks through all assignments at least so often
 	Strategy          LeaderStrategy
 	Logger            store.Logger // nil: nothing is logged
+
+	// Status is called for each heartbeat and returns JSON for the people who
+	// look at the table of workers. May be nil.
+	Status func() ([]byte, error)
 }
 
 func (c Config) validate() error {

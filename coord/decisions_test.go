@@ -21,7 +21,7 @@ func TestPause(t *testing.T) {
 		low, high := 250*time.Millisecond, 30*time.Second
 		switch {
 		case n == 1:
-			low, high = 0, expecting
+			low, high = 0, replacing
 		case n == 2:
 			high = 500 * time.Millisecond
 		case n > 10:

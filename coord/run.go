@@ -12,9 +12,8 @@ import (
 const (
 	// looking is the pause between two looks.
 	looking = 800 * time.Millisecond
-	// expecting is the pause of a newcomer that waits for its first units.
-	expecting = 50 * time.Millisecond
-	newcomer  = 2 * time.Second
+	// replacing bounds the pause before a new session after a single failure.
+	replacing = 50 * time.Millisecond
 	// sound is the age at which a session that works has ended the row of
 	// failures before it.
 	sound = time.Second
@@ -50,7 +49,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // end for this worker's.
 func pause(n int, random float64) time.Duration {
 	if n == 1 {
-		return time.Duration(random * float64(expecting))
+		return time.Duration(random * float64(replacing))
 	}
 	return backoff.Delay(n-1, 500*time.Millisecond, 30*time.Second, random)
 }
@@ -75,9 +74,13 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 		if time.Since(s.opened) >= sound {
 			healthy()
 		}
-		if _, ok := c.wake.Sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval)))); !ok {
+		woken, ok := c.wake.Sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval))))
+		if !ok {
 			s.unlock()
 			return ctx.Err()
+		}
+		if woken {
+			s.checked = time.Time{}
 		}
 	}
 }
@@ -85,69 +88,51 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 // round does once all there is to do, and returns how long to wait for the
 // next.
 func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration, err error) {
-	if err := c.beat(ctx, s); err != nil {
-		return 0, err
-	}
 	v, err := s.look(ctx)
 	if err != nil {
 		return 0, err
 	}
+	if !v.registered {
+		c.cfg.Logger.Info(ctx, "this worker's row is gone, registers anew", "worker_id", c.cfg.ID)
+		if err := s.register(ctx); err != nil {
+			return 0, err
+		}
+		c.ring(ctx, s)
+	}
+	c.trust(s.beaten)
 	c.deliver(v.mine)
 	led := s.leads
 	s.leads = v.leads
 	switch {
-	case !v.registered:
-		s.beaten = time.Time{} // the next round registers
-		return expecting, nil
 	case v.leads && !led:
 		c.cfg.Logger.Info(ctx, "this worker leads now", "worker_id", c.cfg.ID)
 		return 0, nil // the next round looks at all workers
-	case v.leads:
-		return c.lead(ctx, s, v.nodes)
-	case led:
+	case led && !v.leads:
 		c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
 		s.stepDown()
-	case len(v.mine) == 0 && time.Since(s.opened) < newcomer:
-		return expecting, nil
+	case !v.registered:
+		return 0, nil // this look does not show all workers
+	case v.leads:
+		return c.lead(ctx, s, v)
 	}
 	return looking, nil
 }
 
-// beat sends a heartbeat if it is due, and registers anew if the row is gone.
-func (c *Coordinator) beat(ctx context.Context, s *session) error {
-	if time.Since(s.beaten) < c.cfg.HeartbeatInterval {
-		return nil
-	}
-	there, err := s.beat(ctx)
-	if err == nil && !there {
-		c.cfg.Logger.Info(ctx, "this worker's row is gone, registers anew", "worker_id", c.cfg.ID)
-		if err = s.register(ctx); err == nil {
-			c.ring(ctx, s)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	c.trust(s.beaten)
-	return nil
-}
-
 // lead is the leader's part of a round.
-func (c *Coordinator) lead(ctx context.Context, s *session, nodes []node) (wait time.Duration, err error) {
-	watch, alive, again := s.watch.judge(nodes, time.Now())
+func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.Duration, err error) {
+	watch, alive, again := s.watch.judge(v.nodes, time.Now())
 	s.watch = watch
 	wait = looking
 	if again {
 		wait = confirmation
 	}
-	if sameMembers(alive, s.balanced) && time.Since(s.checked) < c.cfg.RebalanceInterval {
+	if v.owners == nil {
+		if !sameMembers(alive, s.balanced) {
+			s.checked, wait = time.Time{}, 0 // the next look shows the assignments
+		}
 		return wait, nil
 	}
-	owners, err := s.assignments(ctx)
-	if err != nil {
-		return 0, err
-	}
-	changes, unowned := plan(alive, owners)
+	changes, unowned := plan(alive, v.owners)
 	c.show(ctx, unowned)
 	if len(changes) > 0 {
 		leads, err := s.assign(ctx, changes)

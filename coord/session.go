@@ -7,7 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,11 +31,14 @@ type session struct {
 	opened time.Time
 	beaten time.Time // start of the last heartbeat; zero: not in this session
 
-	leads    bool
-	lease    lease // with Lease, as last read
+	leads bool
+	lease lease // with Lease, as last read
+
+	// What only a leader knows.
 	watch    watch
-	balanced []Member // whom the last rebalance found alive
-	checked  time.Time
+	units    map[uuid.UUID][]string // of all workers, which never change
+	balanced []Member               // whom the last rebalance found alive
+	checked  time.Time              // when that was; zero: the next look reads the assignments
 }
 
 // open makes a session. The first one also looks for a proxy; later ones must
@@ -108,52 +112,80 @@ type view struct {
 	registered bool     // this worker's row is there
 	mine       []string // assigned to this worker
 	leads      bool
-	nodes      []node // for the leader
+
+	// For the leader.
+	owners map[string]uuid.UUID // nil if it has not asked
+	nodes  []node
 }
 
-// look sees what there is to do. Who does not lead tries to.
-func (s *session) look(ctx context.Context) (view, error) {
-	var v view
+// look sees what there is to do. Who does not lead tries to. A heartbeat that
+// is due goes with it.
+func (s *session) look(ctx context.Context) (v view, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
-	look := s.lookWithLock
-	if s.cfg.Strategy == Lease {
-		look = s.lookWithLease
+	start := time.Now()
+	beat := start.Sub(s.beaten) >= s.cfg.HeartbeatInterval
+	see := func(status string) error {
+		v = view{}
+		if s.cfg.Strategy == Lease {
+			return s.seeLease(ctx, &v, beat, status)
+		}
+		return s.see(ctx, &v, beat, status, &v.leads)
 	}
-	err := look(ctx, &v)
+	if !beat {
+		err = see("")
+	} else if err = s.report(ctx, see); err == nil && v.registered {
+		s.beaten = start
+	}
 	return v, err
 }
 
-func (s *session) lookWithLock(ctx context.Context, v *view) error {
+// see executes the statement of a look; leader is for what it says of the
+// leadership.
+func (s *session) see(ctx context.Context, v *view, beat bool, status string, leader any) error {
 	var backend int
 	var held []int64
-	query, into := s.sql.follow, []any{&backend, &v.registered, asJSON(&v.mine), &v.leads}
+	query, args := s.sql.follow, s.args(status, beat)
+	into := []any{&backend, &v.registered, asJSON(&v.mine), leader}
 	if s.leads {
-		query, into = s.sql.lead, append(into, asJSON(&v.nodes), asJSON(&held))
+		known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.units)))
+		if err != nil {
+			return err
+		}
+		query, args = s.sql.lead, append(args, time.Since(s.checked) >= s.cfg.RebalanceInterval, string(known))
+		into = append(into, asJSON(&v.owners), asJSON(&v.nodes), asJSON(&held))
 	}
-	if err := s.q.QueryRowContext(ctx, query, s.args()...).Scan(into...); err != nil {
+	if err := s.q.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
 		return fmt.Errorf("coord: look at the assignments: %w", err)
 	}
+	s.complete(v.nodes, held)
+	return s.same(backend)
+}
+
+// complete adds to the workers' rows whose locks are held, and the units that
+// are known.
+func (s *session) complete(nodes []node, held []int64) {
 	locks := make(map[int64]bool, len(held))
 	for _, key := range held {
 		locks[key] = true
 	}
-	for i := range v.nodes {
-		v.nodes[i].Held = locks[s.home.workerKey(v.nodes[i].ID)]
+	units := make(map[uuid.UUID][]string, len(nodes))
+	for i := range nodes {
+		n := &nodes[i]
+		n.Held = locks[s.home.workerKey(n.ID)]
+		if known, ok := s.units[n.ID]; ok {
+			n.Units = known
+		}
+		units[n.ID] = n.Units
 	}
-	return s.same(backend)
+	s.units = units
 }
 
-func (s *session) lookWithLease(ctx context.Context, v *view) error {
-	var backend int
+func (s *session) seeLease(ctx context.Context, v *view, beat bool, status string) error {
 	start := time.Now()
-	query, into := s.sql.follow, []any{&backend, &v.registered, asJSON(&v.mine), asJSON(&s.lease)}
-	if s.leads {
-		query, into = s.sql.lead, append(into, asJSON(&v.nodes))
-	}
 	s.lease = lease{}
-	if err := s.q.QueryRowContext(ctx, query, s.args()...).Scan(into...); err != nil {
-		return fmt.Errorf("coord: look at the assignments: %w", err)
+	if err := s.see(ctx, v, beat, status, asJSON(&s.lease)); err != nil {
+		return err
 	}
 	s.lease.read = start
 	if s.lease.due(s.cfg.ID, s.cfg.HeartbeatTimeout, s.cfg.HeartbeatInterval) {
@@ -175,50 +207,6 @@ func (s *session) claim(ctx context.Context) error {
 	}
 	s.lease.read = start
 	return nil
-}
-
-// register makes this worker known. It may be repeated.
-func (s *session) register(ctx context.Context) error {
-	units, err := json.Marshal(append([]string{}, s.cfg.Units...))
-	if err != nil {
-		return err
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // it is for people's eyes only
-	}
-	protocol := protocolHeartbeat
-	if s.conn != nil {
-		protocol = protocolLock
-	}
-	start := time.Now()
-	if _, err := s.exec(ctx, "register", s.sql.register, s.args(string(units), host, os.Getpid(), protocol)...); err != nil {
-		return err
-	}
-	s.beaten = start
-	return nil
-}
-
-// beat tells the others that this worker is alive. It returns false if they
-// have removed its row.
-func (s *session) beat(ctx context.Context) (bool, error) {
-	start := time.Now()
-	n, err := s.exec(ctx, "heartbeat", s.sql.beat, s.args()...)
-	if err != nil || n == 0 {
-		return false, err
-	}
-	s.beaten = start
-	return true, nil
-}
-
-func (s *session) assignments(ctx context.Context) (map[string]uuid.UUID, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
-	defer cancel()
-	owners := map[string]uuid.UUID{}
-	if err := s.q.QueryRowContext(ctx, s.sql.assignments, s.args()...).Scan(asJSON(&owners)); err != nil {
-		return nil, fmt.Errorf("coord: read the assignments: %w", err)
-	}
-	return owners, nil
 }
 
 // assign writes changes if this worker leads at that moment, and returns
@@ -248,7 +236,9 @@ func (s *session) leave(ctx context.Context) error {
 }
 
 // stepDown forgets what only a leader knows.
-func (s *session) stepDown() { s.leads, s.watch, s.balanced = false, nil, nil }
+func (s *session) stepDown() {
+	s.leads, s.watch, s.units, s.balanced, s.checked = false, nil, nil, nil, time.Time{}
+}
 
 func (s *session) exec(ctx context.Context, what, query string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())

@@ -4,11 +4,10 @@ import "github.com/pgfrontier/worker/internal/ident"
 
 // statements is the SQL of a session. All but the first take given.
 type statements struct {
-	resolve               string
-	register, beat        string
-	follow, lead          string
+	resolve, register     string
+	follow, lead          string // the look of who does not lead, and of who does
 	claim                 string // the lease
-	assignments, assign   string
+	assign                string
 	release, leave, clean string
 	dead                  string
 }
@@ -47,14 +46,11 @@ func (c Config) statements() statements {
 SELECT n.nspname::text, c.relname::text, pg_backend_pid() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1::text)`,
 		register: given + `
-INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, consumers, hostname, pid, protocol)
-SELECT id, clock_timestamp(), ARRAY(SELECT jsonb_array_elements_text($5::jsonb)), $6::text, $7::int, $8::int FROM given
+INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, consumers, hostname, pid, build, protocol)
+SELECT id, clock_timestamp(), nullif($5::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($6::jsonb)), $7::text, $8::int, $9::text, $10::int FROM given
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
-	consumers = excluded.consumers, hostname = excluded.hostname, pid = excluded.pid, protocol = excluded.protocol`,
-		beat: given + `
-UPDATE ` + nodes + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
-		assignments: given + `
-SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM ` + assignments,
+	status = excluded.status, consumers = excluded.consumers, hostname = excluded.hostname, pid = excluded.pid,
+	build = excluded.build, protocol = excluded.protocol`,
 		clean: given + `
 DELETE FROM ` + nodes + ` WHERE worker_id IN (
 	SELECT n.worker_id FROM ` + nodes + ` AS n, given
@@ -80,9 +76,15 @@ SELECT NOT EXISTS (
 		n.protocol >= $6::int AND ` + c.proven() + `
 		AND NOT EXISTS (SELECT FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = $7::bigint)))`,
 	}
-	seen := given + `
+	// A heartbeat, when one is due, is part of the look.
+	seen := given + `, beat AS (
+	UPDATE ` + nodes + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp(),
+		status = coalesce(nullif($5::text, '')::jsonb, status)
+	WHERE $6::boolean AND worker_id = (SELECT id FROM given)
+	RETURNING 1
+)
 SELECT pg_backend_pid(),
-	EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)),
+	CASE WHEN $6::boolean THEN EXISTS (SELECT FROM beat) ELSE EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)) END,
 	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text,`
 	if c.Strategy == Lease {
 		s.lease(seen, nodes, assignments, leader)
@@ -107,7 +109,7 @@ func (c Config) proven() string {
 
 func (s *statements) advisory(seen, nodes, assignments, proven string) {
 	s.follow = seen + ` pg_try_advisory_lock((SELECT key FROM given))`
-	s.lead = seen + ` ` + holdsLock + `,` + nodesOf(nodes, proven) + `,
+	s.lead = seen + ` ` + holdsLock + `,` + everything(nodes, assignments, proven) + `,
 	coalesce((SELECT json_agg(held.key) FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
 	s.assign = given + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
@@ -118,7 +120,7 @@ func (s *statements) lease(seen, nodes, assignments, leader string) {
 	const left = `coalesce(CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END, 0)::bigint`
 	s.follow = seen + `
 	coalesce((SELECT json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `) FROM ` + leader + ` WHERE name = (SELECT name FROM given)), '{}')::text`
-	s.lead = s.follow + `,` + nodesOf(nodes, `false`)
+	s.lead = s.follow + `,` + everything(nodes, assignments, `false`) + `, '[]'`
 	renews := `(l.worker_id = excluded.worker_id AND ` + valid("l") + `)`
 	s.claim = given + `
 INSERT INTO ` + leader + ` AS l (name, worker_id, term, acquired_at, expires_at)
@@ -138,11 +140,16 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 )` + assignAs(assignments)
 }
 
-// nodesOf gathers the workers' rows as JSON.
-func nodesOf(nodes, proven string) string {
+// everything gathers, for the leader, the assignments if $7 asks for them, and
+// the workers' rows as JSON. The units of the workers in the list $8 are left
+// out: they are many, never change, and the leader knows them. Whoever looks
+// is alive: its heartbeat may be in this very statement.
+func everything(nodes, assignments, proven string) string {
 	return `
-	coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'units', n.consumers, 'protocol', n.protocol,
-		'fresh', ` + fresh + `,
+	CASE WHEN $7::boolean THEN (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM ` + assignments + `) ELSE 'null' END,
+	coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
+		'units', CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text($8::jsonb)::uuid)) THEN n.consumers END,
+		'fresh', n.worker_id = (SELECT id FROM given) OR ` + fresh + `,
 		'proven', ` + proven + `)) FROM ` + nodes + ` AS n), '[]')::text`
 }
 

@@ -1,0 +1,169 @@
+package coord
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// Registration and heartbeats carry what the worker says of itself; what it
+// cannot say, or the database does not take, stops neither.
+func TestStatusInTheTable(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		said, failure := `{"n": 1}`, error(nil)
+		log := &logged{}
+		cfg := withStrategy(config(d.DB, six...), s)
+		cfg.Logger = log
+		cfg.Status = func() ([]byte, error) { return []byte(said), failure }
+		w := join(t, cfg)
+		expect := func(when, want string) {
+			t.Helper()
+			if got := scan[string](t, d.DB, `SELECT coalesce(status::text, 'none') FROM worker_nodes`); got != want {
+				t.Errorf("%s: the status is %s, not %s", when, got, want)
+			}
+			if age := scan[float64](t, d.DB, `SELECT extract(epoch FROM clock_timestamp() - heartbeat_at) FROM worker_nodes`); age > patience.Seconds() {
+				t.Errorf("%s: the last heartbeat is %v seconds old", when, age)
+			}
+			mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '1 hour'`)
+		}
+		expect("registered", `{"n": 1}`)
+		said = `{"n": 2}`
+		beat(t, w)
+		expect("a heartbeat", `{"n": 2}`)
+		said = `{"n": 3}`
+		lead(t, w)
+		beat(t, w)
+		expect("a leader's heartbeat", `{"n": 3}`)
+		if n := log.count("cannot see"); n != 0 {
+			t.Errorf("%d lines say that there is no status", n)
+		}
+		for _, bad := range []string{`{"n": `, `{"n": "\u0000"}`} {
+			said = bad
+			beat(t, w)
+			expect(bad, `{"n": 3}`)
+			if err := w.register(t.Context()); err != nil {
+				t.Errorf("register with the status %s: %v", bad, err)
+			}
+			mustExec(t, d.DB, `UPDATE worker_nodes SET status = '{"n": 3}'`)
+		}
+		said, failure = `{"n": 4}`, errors.New("no status today")
+		beat(t, w)
+		expect("an error", `{"n": 3}`)
+		if n := log.count("cannot see"); n != 5 {
+			t.Errorf("%d lines say that there is no status, not 5", n)
+		}
+		// No status at all is none.
+		none := config(d.DB, six...)
+		mustExec(t, d.DB, `DELETE FROM worker_nodes`)
+		beat(t, join(t, none))
+		expect("no status", "none")
+	})
+}
+
+// Between two heartbeats a look writes nothing.
+func TestLookWritesOnlyHeartbeats(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		w := join(t, withStrategy(config(d.DB, six...), s))
+		lead(t, w)
+		at := func() string { return scan[string](t, d.DB, `SELECT xmin::text FROM worker_nodes`) }
+		before := at()
+		for range 3 {
+			if v := mustLook(t, w); !v.leads || !v.registered {
+				t.Fatalf("the look shows %+v", v)
+			}
+		}
+		if at() != before {
+			t.Error("a look wrote a heartbeat that was not due")
+		}
+		beat(t, w)
+		if at() == before {
+			t.Error("a look did not write the heartbeat that was due")
+		}
+	})
+}
+
+// A worker is registered with what it was built from.
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	join(t, config(d.DB, six...))
+	if got := scan[string](t, d.DB, `SELECT build FROM worker_nodes`); !strings.HasPrefix(got, "github.com/pgfrontier/worker@") {
+		t.Errorf("the build is %q", got)
+	}
+}
+
+// rings counts how often the others were told.
+func rings(t *testing.T, d *pgtest.Database) int {
+	t.Helper()
+	return scan[int](t, d.DB, `SELECT `+changes.Count(config(nil).Changes))
+}
+
+// Who comes, who leaves and who deals out says so, and nobody says anything
+// while nothing happens.
+func TestRings(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		expect := func(when string, want int) {
+			t.Helper()
+			await(t, when, func() bool { return rings(t, d) >= want })
+			if got := rings(t, d); got != want {
+				t.Errorf("%s: the others were told %d times, not %d", when, got, want)
+			}
+		}
+		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		a.awaitAssigned(six...)
+		expect("registered, dealt out", 2)
+		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		awaitShares(a, b)
+		expect("registered, dealt out again", 4)
+		for range 10 {
+			before := a.Status().LastHeartbeat
+			await(t, "another heartbeat", func() bool { return a.Status().LastHeartbeat.After(before) })
+		}
+		expect("nothing happened", 4)
+		b.leave()
+		a.awaitAssigned(six...)
+		expect("left, dealt out again", 6)
+		mustExec(t, d.DB, `DELETE FROM worker_nodes`)
+		expect("registered anew", 7)
+	})
+}
+
+// Without the counter all is slower and nothing else.
+func TestRingFails(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	mustExec(t, d.DB, `DROP TABLE consumer_checkpoints_changes`)
+	log := &logged{}
+	cfg := brisk(config(d.DB, six...))
+	cfg.Logger = log
+	a := start(t, cfg)
+	a.awaitAssigned(six...)
+	b := start(t, brisk(config(d.DB, six...)))
+	awaitShares(a, b)
+	b.leave()
+	a.awaitAssigned(six...)
+	if log.count("later than they could") == 0 {
+		t.Error("nobody says that the others are not told")
+	}
+}
+
+// A leader that is woken looks at once, at the assignments too.
+func TestWake(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	cfg := config(d.DB, six...)
+	cfg.HeartbeatInterval, cfg.HeartbeatTimeout, cfg.RebalanceInterval = 50*patience, 100*patience, 50*patience
+	a := start(t, cfg)
+	a.awaitAssigned(six...)
+	mustExec(t, d.DB, `DELETE FROM consumer_assignments WHERE consumer_name = 'Email'`)
+	a.Wake()
+	await(t, "the leader puts right what was changed", func() bool {
+		return scan[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`) == 6
+	})
+}

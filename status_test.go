@@ -1,0 +1,73 @@
+package worker_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+func TestStatusAsJSON(t *testing.T) {
+	s := worker.Status{
+		State: worker.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), Safe: 7,
+		Consumers: []worker.ConsumerStatus{{Name: "a", Position: 5, LastError: errors.New("zero \x00 byte")}, {Name: "b"}},
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	consumers := got["Consumers"].([]any)
+	a, b := consumers[0].(map[string]any), consumers[1].(map[string]any)
+	for what, pair := range map[string][2]any{
+		"the state":            {got["State"], "running"},
+		"the leader":           {got["Leader"], true},
+		"the error":            {got["CoordinationError"], "no route to host"},
+		"safe":                 {got["Safe"], 7.0},
+		"the name":             {a["Name"], "a"},
+		"the position":         {a["Position"], 5.0},
+		"the consumer's error": {a["LastError"], `zero \0 byte`},
+		"no error":             {b["LastError"], nil},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s is %v, not %v, in %s", what, pair[0], pair[1], text)
+		}
+	}
+}
+
+// The table of workers shows what each says of itself, of its own consumers
+// only.
+func TestStatusInTheTableOfWorkers(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 3)
+	consumers := []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}}
+	one, two := start(t, d.DB, consumers), start(t, d.DB, consumers)
+	for _, w := range []*running{one, two} {
+		await(t, "the row of a worker to show its consumer", func() bool {
+			var state, names, error string
+			err := d.DB.QueryRow(`
+SELECT status->>'State', coalesce((SELECT string_agg((c->>'Name') || ' ' || (c->>'Position'), ',') FROM jsonb_array_elements(status->'Consumers') AS c), ''),
+	coalesce(status->>'CoordinationError', '')
+FROM worker_nodes WHERE worker_id = $1`, w.ID().String()).Scan(&state, &names, &error)
+			return err == nil && state == "running" && (names == "a 3" || names == "b 3") && error == ""
+		})
+	}
+}
+
+// What is left of an older build is shown by the leader and left alone.
+func TestUnownedConsumersAreShown(t *testing.T) {
+	d := newLog(t)
+	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('retired', gen_random_uuid())`)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "current"}})
+	await(t, "the status to show the retired consumer", func() bool { return fmt.Sprint(w.Status().Unowned) == "[retired]" })
+	if s := w.Status(); !s.Leader || strings.Contains(fmt.Sprint(s.Consumers), "retired") {
+		t.Errorf("the status is %+v", s)
+	}
+}
