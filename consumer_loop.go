@@ -233,6 +233,7 @@ func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Du
 			return 0, nil // our own stop interrupted it
 		}
 		c.disturbed++
+		r.err = explain(r.err)
 		c.status.disturbed(r.err)
 		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", c.disturbed, "error", r.err)
 		return backoff.Infrastructure(c.disturbed), nil

@@ -42,6 +42,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := w.checkPooling(ctx); err != nil {
+		return err
+	}
 	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
 		return err
 	}

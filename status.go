@@ -105,7 +105,7 @@ func (w *Worker) Status() Status {
 		return s
 	}
 	c := w.coord.Status()
-	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, c.LastError, c.Unowned
+	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, explain(c.LastError), c.Unowned
 	s.Safe = w.frontier.Value().Safe
 	s.Blocked = w.frontier.Blocked()
 	for _, u := range w.units {

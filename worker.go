@@ -110,7 +110,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	background := &group{fail: drain}
 	background.run(func() error { w.awaitStop(running, drain); return nil })
 
-	err := w.begin(intake)
+	err := explain(w.begin(intake))
 	if err == nil {
 		w.state.Store(StateRunning)
 		w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))

@@ -88,7 +88,7 @@ func environment(own []string) []string {
 	return append(env, "LC_ALL=C")
 }
 
-// process is a postmaster and what it forks.
+// process is a postmaster and what it forks, or a proxy.
 type process struct {
 	child *os.Process
 	data  string        // the data directory, where all of them work
@@ -97,7 +97,7 @@ type process struct {
 
 // spawn starts a postmaster from a goroutine that keeps its thread until the
 // server has ended: the parent-death signal comes when the forking thread ends.
-func spawn(who *account, data, log, name string, args ...string) (*process, error) {
+func spawn(who *account, data, log string, death syscall.Signal, name string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -106,9 +106,7 @@ func spawn(who *account, data, log, name string, args ...string) (*process, erro
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env = data, environment(os.Environ())
 	cmd.Stdout, cmd.Stderr = out, out
-	// At SIGQUIT the postmaster ends its children and gives its shared memory
-	// back; killed, it could do neither.
-	cmd.SysProcAttr = attributes(who, syscall.SIGQUIT)
+	cmd.SysProcAttr = attributes(who, death)
 	p := &process{data: data, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
@@ -179,7 +177,7 @@ func (p *process) kill() error {
 
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.child.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("embedded: the postmaster (pid %d) cannot be sent %q: %w", p.child.Pid, sig, err)
+		return fmt.Errorf("embedded: process %d cannot be sent %q: %w", p.child.Pid, sig, err)
 	}
 	return nil
 }

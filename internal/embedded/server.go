@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 )
 
 // settings suit a server whose data nobody will miss: no sync to disk, a
@@ -181,7 +182,9 @@ func (s *Server) start(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
 		args = append(args, "-c", name+"="+s.settings[name])
 	}
-	p, err := spawn(s.who, s.home.data(), s.home.log(), s.bin.program("postgres"), args...)
+	// At SIGQUIT the postmaster ends its children and gives its shared memory
+	// back; killed, it could do neither.
+	p, err := spawn(s.who, s.home.data(), s.home.log(), syscall.SIGQUIT, s.bin.program("postgres"), args...)
 	if err != nil {
 		return fmt.Errorf("embedded: postgres from %s: %w", s.bin.dir, err)
 	}

@@ -1,0 +1,36 @@
+package pgtest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/embedded"
+)
+
+// Bounced is the same database through a PgBouncer in transaction pooling mode,
+// which ends in cleanup. The settings are PgBouncer's, as in
+// embedded.StartBouncer. Its DB is over pgx in the mode "exec", which works
+// there.
+func (d *Database) Bounced(t testing.TB, settings map[string]string) *Database {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	defer cancel()
+	cfg, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal("pgtest: pgx does not understand the connection string")
+	}
+	b, err := embedded.StartBouncer(ctx, d.URL, settings)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := b.Stop(); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	bounced := &Database{URL: b.URL(cfg.Database)}
+	bounced.DB = bounced.OpenMode(t, pgx.QueryExecModeExec)
+	return bounced
+}
