@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	// Each check plays a script on a real server; the command line may say
 	// otherwise.
-	_ = flag.Set("rapid.checks", "25")
+	_ = flag.Set("rapid.checks", "20")
 	pgtest.Main(m)
 }
 

@@ -1,0 +1,437 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// move is what happens at once: a writer and two operators do something.
+type move struct {
+	write     int // index of writes
+	operate   [2]int
+	amount    int  // of events
+	where     int  // which position, of those that come into question, in percent
+	settle    bool // raise the settled row afterwards
+	changeOwn bool // stop the worker that came first; another runs already
+}
+
+// writes and operations are what scripts are made of. Operations that come
+// too late are refused, which is part of the game.
+var (
+	writes = []string{"append", "append", "roll back", "hold", "hold long", "hold long", "commit held", "commit held and skip", "roll back held"}
+	deeds  = []string{"nothing", "reset back", "back and forth", "skip", "skip late", "skip anything", "pause or resume", "letters"}
+)
+
+// TestScripts plays random scripts of writers and operators beside running
+// workers. In the end the journal of all changes of the checkpoint is read
+// from its beginning: every event must have been handled once for each time
+// that the consumer went over it, or skipped by a recorded operation. A longer
+// search:
+//
+//	go test -run TestScripts ./ops -rapid.checks=500
+func TestScripts(t *testing.T) {
+	scripts, seen := 0, map[string]int{}
+	moves := rapid.Custom(func(t *rapid.T) move {
+		// Each as often: the ranges of rapid prefer their ends.
+		below := func(n int, what string) (drawn int) {
+			for _, bit := range rapid.SliceOfN(rapid.Bool(), 10, 10).Draw(t, what) {
+				drawn <<= 1
+				if bit {
+					drawn++
+				}
+			}
+			return drawn * n >> 10
+		}
+		return move{
+			write: below(len(writes), "write"), operate: [2]int{below(len(deeds), "one"), below(len(deeds), "two")},
+			amount: 1 + below(4, "amount"), where: below(101, "where"),
+			settle: rapid.Bool().Draw(t, "settle"), changeOwn: below(10, "change of owner") == 9,
+		}
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		script := rapid.SliceOfN(moves, 5, 40).Draw(rt, "script")
+		batchSize := rapid.SampledFrom([]int{1, 3, 100}).Draw(rt, "batch size")
+		scripts++
+		ok := t.Run("script", func(t *testing.T) { play(t, script, batchSize, seen) })
+		if !ok {
+			rt.FailNow()
+		}
+	})
+	t.Logf("in %d scripts: %v", scripts, seen)
+	expected := map[int][]string{ // by how many scripts it must have come up
+		20:  {"batch", "reset back", "skip", "pause", "resume", "discard", "refused", "late", "again"},
+		100: {"reset forward", "events crossed", "void crossed", "open forgotten", "skip late"},
+	}
+	for enough, all := range expected {
+		for _, what := range all {
+			if scripts >= enough && seen[what] == 0 {
+				t.Errorf("in %d scripts it never came to %q", scripts, what)
+			}
+		}
+	}
+}
+
+// stage is where a script is played.
+type stage struct {
+	site
+	held  []held
+	stale atomic.Int64 // reports of transactions that stay open
+	mu    sync.Mutex
+	seen  map[string]int
+}
+
+// held is a transaction that stays open, and the lowest position it drew.
+type held struct {
+	tx    *sql.Tx
+	first int64
+}
+
+func play(t *testing.T, script []move, batchSize int, seen map[string]int) {
+	s := &stage{site: newSite(t), seen: seen}
+	s.keepJournal(t)
+	observer := worker.WithObserver(worker.Observer{FrontierBlocked: func(worker.BlockingTransaction) { s.stale.Add(1) }})
+	first := s.work(t, &ledger{}, observer, worker.WithBatchSize(batchSize))
+	s.work(t, &ledger{}, observer, worker.WithBatchSize(batchSize+1))
+	await(t, "the consumer to have a checkpoint", func() bool { return s.count(t, `SELECT count(*) FROM consumer_checkpoints`) == 1 })
+	for i, m := range script {
+		var all sync.WaitGroup
+		for _, deed := range m.operate {
+			all.Go(func() {
+				if err := s.operate(deeds[deed], m.where); err != nil {
+					t.Errorf("move %d: %s: %v", i, deeds[deed], err)
+				}
+			})
+		}
+		s.write(t, writes[m.write], i, m.amount)
+		all.Wait()
+		if m.settle {
+			s.settleNow(t)
+		}
+		if m.changeOwn {
+			first()
+		}
+	}
+	s.finish(t)
+	s.judge(t)
+}
+
+// keepJournal writes down each transaction that changes a checkpoint.
+func (s *stage) keepJournal(t *testing.T) {
+	s.Exec(t, `CREATE TABLE journal (tx BIGINT PRIMARY KEY, before BIGINT, after BIGINT, revision BIGINT)`)
+	s.Exec(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO journal AS j VALUES (txid_current(), OLD.last_position, NEW.last_position, NEW.revision)
+		ON CONFLICT (tx) DO UPDATE SET after = excluded.after, revision = excluded.revision;
+		RETURN NULL; END $$`)
+	s.Exec(t, `CREATE TRIGGER keep AFTER UPDATE ON consumer_checkpoints FOR EACH ROW EXECUTE FUNCTION keep()`)
+}
+
+func (s *stage) write(t *testing.T, what string, move, amount int) {
+	switch what {
+	case "append":
+		s.append(t, fmt.Sprint("aggregate ", move%3), amount)
+	case "roll back":
+		s.burn(t, amount)
+	case "hold", "hold long":
+		if len(s.held) < 4 {
+			s.hold(t, fmt.Sprint("held ", move), amount, what == "hold long")
+		}
+	default:
+		if n := len(s.held); n > 0 {
+			h := s.held[move%n]
+			s.held = slices.Delete(s.held, move%n, move%n+1)
+			switch what {
+			case "roll back held":
+				end(t, h.tx.Rollback)
+			case "commit held":
+				end(t, h.tx.Commit)
+			default:
+				s.commitAndSkip(t, h)
+			}
+		}
+	}
+}
+
+// commitAndSkip skips an event before a worker can deliver it: the skip is
+// first in the queue for the checkpoint when the event appears.
+func (s *stage) commitAndSkip(t *testing.T, h held) {
+	row, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := row.Exec(`SELECT FROM consumer_checkpoints FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	skipped := make(chan error, 1)
+	go func() { skipped <- s.tally(s.SkipEvent(context.Background(), "c", h.first, by)) }()
+	await(t, "the skip to wait for the row", func() bool { return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 })
+	end(t, h.tx.Commit)
+	end(t, row.Rollback)
+	if err := <-skipped; err != nil {
+		t.Error(err)
+	}
+}
+
+// hold begins a transaction that stays open; long: until the workers go on
+// past its positions.
+func (s *stage) hold(t *testing.T, aggregate string, amount int, long bool) {
+	h := held{tx: s.begin(t, aggregate, amount)}
+	if err := h.tx.QueryRow(`SELECT min(global_position) FROM events WHERE aggregate_id = $1::text`, aggregate).Scan(&h.first); err != nil {
+		t.Fatal(err)
+	}
+	s.held = append(s.held, h)
+	if before := s.stale.Load(); long {
+		s.append(t, "after "+aggregate, 1)
+		await(t, "a worker to report the open transaction", func() bool { return s.stale.Load() > before })
+	}
+}
+
+// settleNow raises the settled row as far as it is true: nobody draws a
+// position at the moment, and nobody else holds one.
+func (s *stage) settleNow(t *testing.T) {
+	settled := s.count(t, `SELECT coalesce(max(global_position), 0) FROM events`)
+	for _, h := range s.held {
+		settled = min(settled, h.first-1)
+	}
+	s.settle(t, max(settled, s.count(t, `SELECT coalesce(max(settled), 0) FROM consumer_checkpoints_settled`)))
+}
+
+// operate does something that is possible at the moment it is thought of.
+func (s *stage) operate(what string, percent int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var at, settled, next, late int64
+	var paused bool
+	if err := s.DB.QueryRowContext(ctx, `
+		SELECT last_position, paused_at IS NOT NULL, (SELECT coalesce(max(settled), 0) FROM consumer_checkpoints_settled),
+			(SELECT coalesce(min(global_position), 0) FROM events WHERE global_position > last_position),
+			(SELECT coalesce(min(global_position), 0) FROM events JOIN consumer_gap_skips ON state = 'open' AND global_position BETWEEN gap_position AND gap_end)
+		FROM consumer_checkpoints`).Scan(&at, &paused, &settled, &next, &late); err != nil {
+		return err
+	}
+	switch what {
+	case "reset back":
+		return s.tally(s.Reset(ctx, "c", at*int64(percent)/101, by))
+	case "back and forth": // the worker may be faster
+		to := at * int64(percent) / 101
+		return errors.Join(s.tally(s.Reset(ctx, "c", to, by)), s.tally(s.Reset(ctx, "c", settled-(settled-to)*int64(percent)/202, by)))
+	case "skip":
+		return s.tally(s.SkipEvent(ctx, "c", next, by))
+	case "skip late":
+		return s.tally(s.SkipEvent(ctx, "c", late, by))
+	case "skip anything":
+		return s.tally(s.SkipEvent(ctx, "c", at*int64(percent)/50, by))
+	case "pause or resume":
+		if paused {
+			return s.tally(s.Resume(ctx, "c", by))
+		}
+		return s.tally(s.Pause(ctx, "c", by))
+	case "letters":
+		return s.letterDeed(ctx, at*int64(percent)/100)
+	}
+	return nil
+}
+
+// letterDeed makes a dead letter without further meaning, and discards it.
+func (s *stage) letterDeed(ctx context.Context, position int64) error {
+	_, err := s.DB.ExecContext(ctx, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+		VALUES ('c', $1::bigint, 'None', 'none', gen_random_uuid(), 'None', 1) ON CONFLICT DO NOTHING`, position)
+	if err != nil {
+		return err
+	}
+	return s.tally(s.DiscardDeadLetter(ctx, "c", position, by))
+}
+
+// tally passes on only the errors that cannot be.
+func (s *stage) tally(err error) error {
+	var notNext *ops.NotNextError
+	var beyond *ops.NotSettledError
+	if err == nil {
+		return nil
+	}
+	for _, refusal := range []error{ops.ErrAtPosition, ops.ErrPaused, ops.ErrNotPaused, ops.ErrNoDeadLetter} {
+		if errors.Is(err, refusal) {
+			err = nil
+		}
+	}
+	if err == nil || errors.As(err, &notNext) || errors.As(err, &beyond) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seen["refused"]++
+		return nil
+	}
+	return err
+}
+
+// finish ends what is open and waits until the consumer has nothing to do.
+func (s *stage) finish(t *testing.T) {
+	for i, h := range s.held {
+		if i%2 == 0 {
+			end(t, h.tx.Commit)
+		} else {
+			end(t, h.tx.Rollback)
+		}
+	}
+	s.Exec(t, `DELETE FROM consumer_dead_letters`)
+	if err := s.Resume(t.Context(), "c", by); err != nil && !errors.Is(err, ops.ErrNotPaused) {
+		t.Fatal(err)
+	}
+	s.append(t, "last", 1)
+	s.awaitCheckpoint(t, s.count(t, `SELECT max(global_position) FROM events`))
+	await(t, "no position to be open", func() bool { return s.spans(t, "open") == "" })
+}
+
+// entry is a transaction that changed the checkpoint.
+type entry struct {
+	before, after, revision int64
+	handled                 []int64
+	kind                    ops.Kind // empty: a batch
+	detail                  []byte
+}
+
+func (s *stage) journal(t *testing.T) (all []entry) {
+	rows, err := s.DB.Query(`SELECT j.before, j.after, j.revision, coalesce(o.operation, ''), coalesce(o.detail, '{}')::text,
+			(SELECT coalesce(jsonb_agg(position ORDER BY id), '[]')::text FROM ledger AS l WHERE l.tx = j.tx)
+		FROM journal AS j LEFT JOIN consumer_operations AS o ON o.xmin::text::bigint = j.tx % 4294967296
+		ORDER BY j.revision`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var e entry
+		var handled []byte
+		if err := rows.Scan(&e.before, &e.after, &e.revision, &e.kind, &e.detail, &handled); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(handled, &e.handled); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// judge follows the journal. due are the events that the consumer has passed
+// and neither handled nor skipped yet.
+func (s *stage) judge(t *testing.T) {
+	events := s.positions(t)
+	var at int64
+	due := map[int64]bool{}
+	again := map[int64]bool{}
+	for i, e := range s.journal(t) {
+		if e.before != at || e.revision != int64(i)+1 {
+			t.Fatalf("entry %d: %+v begins at %d, revision %d, after %d", i, e, e.before, e.revision, at)
+		}
+		passed := within(events, at, e.after)
+		switch {
+		case e.kind == "":
+			s.seen["batch"]++
+			for _, p := range passed {
+				due[p] = true
+			}
+			for _, p := range e.handled {
+				if !due[p] {
+					t.Fatalf("entry %d: %+v handles %d, which is not due", i, e, p)
+				}
+				delete(due, p)
+				if p <= at {
+					s.seen["late"]++
+				}
+				if again[p] {
+					s.seen["again"]++
+				}
+				again[p] = true
+			}
+		case len(e.handled) > 0:
+			t.Fatalf("entry %d: %s handles %v", i, e.kind, e.handled)
+		case e.kind == ops.KindReset:
+			s.judgeReset(t, e, len(passed), due)
+		case e.kind == ops.KindSkip:
+			s.judgeSkip(t, e, passed, due)
+		case e.after != at:
+			t.Fatalf("entry %d: %s goes from %d to %d", i, e.kind, at, e.after)
+		default:
+			s.seen[string(e.kind)]++
+		}
+		at = e.after
+	}
+	if left := slices.Sorted(maps.Keys(due)); len(left) > 0 {
+		t.Fatalf("never handled, nor skipped: %v of %v", left, events)
+	}
+	if last := events[len(events)-1]; at < last {
+		t.Fatalf("ended at %d, the log at %d", at, last)
+	}
+}
+
+func (s *stage) judgeReset(t *testing.T, e entry, crossed int, due map[int64]bool) {
+	var d resetDetail
+	if err := json.Unmarshal(e.detail, &d); err != nil || d.From != e.before || d.To != e.after || d.Events != int64(crossed) {
+		t.Fatalf("%+v crosses %d events, and records %s (%v)", e, crossed, e.detail, err)
+	}
+	if d.To > d.From {
+		s.seen["reset forward"]++
+		s.seen["events crossed"] += crossed
+		if d.Void != d.To-d.From-d.Events {
+			t.Fatalf("%+v records %s", e, e.detail)
+		}
+		s.seen["void crossed"] += int(d.Void)
+		return
+	}
+	s.seen["reset back"]++
+	s.seen["open forgotten"] += int(d.OpenRanges)
+	maps.DeleteFunc(due, func(p int64, _ bool) bool { return p > e.after })
+}
+
+func (s *stage) judgeSkip(t *testing.T, e entry, passed []int64, due map[int64]bool) {
+	var d skipDetail
+	if err := json.Unmarshal(e.detail, &d); err != nil || d.From != e.before {
+		t.Fatalf("%+v records %s (%v)", e, e.detail, err)
+	}
+	for _, p := range passed { // the last is the skipped one, the others were not visible yet
+		due[p] = true
+	}
+	if !due[d.Position] || d.Late == (e.after > e.before) {
+		t.Fatalf("%+v skips %d, which was not due", e, d.Position)
+	}
+	delete(due, d.Position)
+	if d.Late {
+		s.seen["skip late"]++
+	} else {
+		s.seen["skip"]++
+	}
+}
+
+func (s *stage) positions(t *testing.T) (all []int64) {
+	var text []byte
+	s.scan(t, `SELECT jsonb_agg(global_position ORDER BY global_position)::text FROM events`, &text)
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// within returns the positions in (after, to].
+func within(positions []int64, after, to int64) (in []int64) {
+	for _, p := range positions {
+		if after < p && p <= to {
+			in = append(in, p)
+		}
+	}
+	return in
+}
