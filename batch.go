@@ -4,13 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"runtime/debug"
 	"time"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/pgfrontier/worker/store"
-	"github.com/pgfrontier/worker/store/consumer"
 )
 
 // outcome is how a batch ended.
@@ -44,20 +40,26 @@ type result struct {
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
 // ends when nothing new may begin: until the guard has returned, nothing has.
 // From then on only ctx and BatchTimeout end the batch.
-func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p page, a advance) result {
+func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p page, a advance) (r result) {
+	b := c.describe(p, a)
+	tell(c.w.cfg.Observer.BatchStarted, *b)
+	defer func() { c.w.cfg.Observer.batchDone(b, r) }()
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	began := time.Now()
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return result{outcome: disturbed, err: fmt.Errorf("worker: begin a batch: %w", err)}
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 
-	guardCtx, guarded := context.WithCancel(ctx)
-	stop := context.AfterFunc(intake, guarded)
+	guardCtx, endGuard := context.WithCancel(ctx)
+	stop := context.AfterFunc(intake, endGuard)
 	moved, owned, err := c.w.checkpoints.Guard(guardCtx, tx, c.unit.name, c.progress, a)
 	stop()
-	guarded()
+	endGuard()
+	b.Guard = time.Since(began)
 	switch {
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
@@ -68,64 +70,56 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	// Waiting for the guard is no fault of the handler: its clock starts now.
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(errBatchTimeout) })
 	defer deadline.Stop()
-	if at, err := c.handleAll(ctx, conn, tx, p); err != nil {
+	r = result{outcome: committed, moved: moved}
+	c.wrapped(ctx, *b, &r, func(inner context.Context) {
+		if bad := c.fill(ctx, inner, conn, tx, p, b); bad.outcome != committed {
+			r = bad
+		}
+	})
+	return r
+}
+
+// fill does what a batch is for, and commits it. The handlers get the context
+// of the middleware.
+func (c *consumerLoop) fill(ctx, inner context.Context, conn *sql.Conn, tx *sql.Tx, p page, b *Batch) result {
+	if err := c.writeLetters(ctx, tx, p); err != nil {
+		return result{outcome: disturbed, err: err}
+	}
+	began := time.Now()
+	at, err := c.handleAll(inner, conn, tx, p)
+	b.Handle = time.Since(began)
+	if err != nil {
 		return c.blame(ctx, conn, at, err)
 	}
-	if err := tx.Commit(); err != nil {
+	began = time.Now()
+	err = tx.Commit()
+	b.Commit = time.Since(began)
+	if err != nil {
 		return c.blameCommit(ctx, err)
 	}
-	return result{outcome: committed, moved: moved}
+	return result{}
 }
 
-// handleAll calls the handler for every event and returns the one that it
-// failed at.
-func (c *consumerLoop) handleAll(ctx context.Context, conn *sql.Conn, tx *sql.Tx, p page) (*store.PersistedEvent, error) {
-	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.attempt}
-	onTime := consumer.WithDelivery(ctx, d, conn)
-	d.Late = true
-	late := consumer.WithDelivery(ctx, d, conn)
-	for i := range p.events {
-		e := &p.events[i]
-		if ctx.Err() != nil {
-			return e, context.Cause(ctx)
-		}
-		delivery := onTime
-		if e.GlobalPosition <= p.look.Checkpoint {
-			delivery = late
-		}
-		if err := handleOne(delivery, c.unit.consumer, tx, *e); err != nil {
-			return e, err
-		}
-		if err := conn.Raw(checkTransaction); err != nil {
-			return e, err
-		}
+// wrapped runs a batch inside the middleware, if there is one. Whatever that
+// makes of the batch's error, r is what happened.
+func (c *consumerLoop) wrapped(ctx context.Context, b Batch, r *result, fill func(context.Context)) {
+	middleware := c.w.cfg.BatchMiddleware
+	if middleware == nil {
+		fill(ctx)
+		return
 	}
-	return nil, nil
-}
-
-// handleOne calls the handler and turns its panic into an error.
-func handleOne(ctx context.Context, c consumer.Consumer, tx *sql.Tx, event store.PersistedEvent) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	return c.Handle(ctx, tx, event)
-}
-
-// checkTransaction looks, without asking the server, whether the handler left
-// the transaction as it must. lib/pq does not show it: there a commit by the
-// handler stays unseen, and an aborted transaction is found by our own COMMIT.
-func checkTransaction(driverConn any) error {
-	c, ok := driverConn.(*stdlib.Conn)
-	if !ok {
-		return nil
+	called := false
+	err := recovering(func() error {
+		return middleware(func(ctx context.Context, _ Batch) error {
+			if called {
+				return errCalledTwice
+			}
+			called = true
+			fill(ctx)
+			return r.err
+		})(ctx, b)
+	})
+	if !called {
+		*r = result{outcome: handlerFailed, err: fmt.Errorf("%w: %w", errNotCalled, err)}
 	}
-	switch c.Conn().PgConn().TxStatus() {
-	case 'I':
-		return ErrTransactionEnded
-	case 'E':
-		return errTxAborted
-	}
-	return nil
 }

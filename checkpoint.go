@@ -21,6 +21,18 @@ type progress struct {
 	position int64
 	token    string // of the frontier's value taken before it was loaded
 	open     []openRange
+	paused   *Pause             // nil: it may run
+	letters  map[aggregate]bool // that have dead letters; true: to be tried again
+}
+
+// retries reports that an operator wants dead letters to be tried again.
+func (p *progress) retries() bool {
+	for _, again := range p.letters {
+		if again {
+			return true
+		}
+	}
+	return false
 }
 
 // rowState tells one state of a checkpoint row from all others.
@@ -63,7 +75,10 @@ type checkpoints struct {
 	worker      uuid.UUID
 	idleTimeout string // of the server for a batch's transaction
 
-	load, revisions, place, clean, guard, guardAndAudit string // SQL
+	// SQL
+	load, revisions, place, clean       string
+	guard, guardAndAudit, pause         string
+	bury, nextRetry, unbury, keepBuried string
 }
 
 func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration) checkpoints {
@@ -96,13 +111,19 @@ SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text,
 		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
 	FROM guard, jsonb_to_recordset($9::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
 )`
+	letters := t.deadLetters.SQL()
 	return checkpoints{
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
 		load: `
 SELECT last_position, revision, ctid::text, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
-	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text
+	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
+	coalesce((
+	SELECT jsonb_agg(l) FROM (
+		SELECT aggregate_type AS type, aggregate_id AS id, bool_or(retry_at IS NOT NULL) AS again
+		FROM ` + t.deadLetters.SQL() + ` WHERE consumer_name = $1::text GROUP BY 1, 2) AS l), '[]')::text,
+	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, '')
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 		revisions: `
 SELECT consumer_name, revision FROM ` + t.checkpoints.SQL() + `
@@ -117,6 +138,39 @@ INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) VALUES ($
 ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:         guard + result,
 		guardAndAudit: guard + audit + result,
+		pause: `
+WITH paused AS (
+	UPDATE ` + t.checkpoints.SQL() + `
+	SET paused_at = clock_timestamp(), paused_by = $3::text, paused_reason = $4::text, revision = revision + 1, updated_at = clock_timestamp()
+	WHERE consumer_name = $1::text AND revision = $2::bigint AND paused_at IS NULL
+		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND 'worker ' || worker_id = $3::text)
+	RETURNING consumer_name
+)
+INSERT INTO ` + t.operations.SQL() + ` (consumer_name, operation, operator, reason)
+SELECT consumer_name, 'pause', $3::text, $4::text FROM paused`,
+		bury: `
+INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
+SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, (
+	SELECT max(o.retry_at) FROM ` + letters + ` AS o
+	WHERE o.consumer_name = $1::text AND o.aggregate_type = l.type AND o.aggregate_id = l.id)
+FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int)
+ON CONFLICT (consumer_name, global_position) DO UPDATE
+SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
+		nextRetry: `
+SELECT l.global_position, l.attempts FROM ` + letters + ` AS l
+WHERE l.consumer_name = $1::text AND EXISTS (
+	SELECT FROM ` + letters + ` AS o
+	WHERE o.consumer_name = $1::text AND o.aggregate_type = l.aggregate_type AND o.aggregate_id = l.aggregate_id AND o.retry_at IS NOT NULL)
+ORDER BY l.global_position LIMIT 1`,
+		unbury: `DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
+		keepBuried: `
+UPDATE ` + letters + ` AS l
+SET retry_at = NULL, updated_at = clock_timestamp(),
+	error = CASE WHEN l.global_position = $2::bigint THEN $3::text ELSE l.error END,
+	attempts = l.attempts + CASE WHEN l.global_position = $2::bigint THEN 1 ELSE 0 END
+FROM ` + letters + ` AS failed
+WHERE failed.consumer_name = $1::text AND failed.global_position = $2::bigint
+	AND l.consumer_name = $1::text AND l.aggregate_type = failed.aggregate_type AND l.aggregate_id = failed.aggregate_id`,
 	}
 }
 
@@ -131,8 +185,10 @@ func (e errNoCheckpoint) Error() string {
 // Load reads a consumer's progress, all of it in one snapshot.
 func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*progress, error) {
 	var p progress
-	var open string
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open)
+	var open, letters string
+	var pausedAt sql.NullTime
+	var pause Pause
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open, &letters, &pausedAt, &pause.By, &pause.Reason)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, errNoCheckpoint{unit}
@@ -141,6 +197,21 @@ func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*p
 	}
 	if err := json.Unmarshal([]byte(open), &p.open); err != nil {
 		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
+	}
+	var buried []struct {
+		aggregate
+		Again bool `json:"again"`
+	}
+	if err := json.Unmarshal([]byte(letters), &buried); err != nil {
+		return nil, fmt.Errorf("worker: dead letters of consumer %q: %w", unit, err)
+	}
+	p.letters = make(map[aggregate]bool, len(buried))
+	for _, b := range buried {
+		p.letters[b.aggregate] = b.Again
+	}
+	if pausedAt.Valid {
+		pause.At = pausedAt.Time
+		p.paused = &pause
 	}
 	return &p, nil
 }

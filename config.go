@@ -36,6 +36,10 @@ func (c Config) Validate() error {
 	check(inRange("WithBatchPause", c.BatchPause, 0, time.Hour))
 	check(inRange("WithBatchTimeout", c.BatchTimeout, 10*time.Millisecond, day))
 	check(inRange("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures, 1, 1_000_000))
+	check(oneOf("WithFailurePolicy", c.FailurePolicy, FailStop, FailPause, FailDeadLetter))
+	if c.ShutdownTimeout != 0 {
+		check(inRange("WithShutdownTimeout", c.ShutdownTimeout, 10*time.Millisecond, day))
+	}
 	check(inRange("WithPollInterval", c.PollInterval, time.Millisecond, time.Hour))
 	check(inRange("WithMaxPollInterval", c.MaxPollInterval, c.PollInterval, day))
 	check(oneOf("WithDispatcherStrategy", c.DispatcherStrategy, DispatcherStrategyPoll, DispatcherStrategyNotify))
@@ -87,6 +91,8 @@ func (c Config) String() string {
 	line("WithBatchPause", c.BatchPause)
 	line("WithBatchTimeout", c.BatchTimeout)
 	line("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures)
+	line("WithFailurePolicy", c.FailurePolicy)
+	line("WithShutdownTimeout", c.ShutdownTimeout)
 	line("WithPollInterval", c.PollInterval)
 	line("WithMaxPollInterval", c.MaxPollInterval)
 	line("WithDispatcherStrategy", c.DispatcherStrategy)
@@ -116,7 +122,7 @@ func (c Config) String() string {
 type tables struct {
 	nodes, assignments, checkpoints, gapSkips, leader ident.Table
 	token, settled, changes                           ident.Table
-	deadLetters                                       ident.Table
+	deadLetters, operations                           ident.Table
 }
 
 func (c Config) tables() (t tables, err error) {
@@ -147,6 +153,7 @@ func (c Config) tables() (t tables, err error) {
 	derive(&t.settled, "", "_settled")
 	derive(&t.changes, "", changes.Suffix)
 	derive(&t.deadLetters, "_checkpoints", "_dead_letters")
+	derive(&t.operations, "_checkpoints", "_operations")
 	return t, errors.Join(all...)
 }
 

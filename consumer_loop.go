@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -16,7 +18,8 @@ import (
 type unit struct {
 	name     string
 	consumer consumer.Consumer
-	types    []string // none: all
+	bulk     consumer.BatchConsumer // the same, if it takes whole batches
+	types    []string               // none: all
 	start    consumer.Start
 	nudge    *nudge
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
@@ -44,6 +47,8 @@ type consumerLoop struct {
 	failures  int // in a row, the handler's
 	conflicts int // in a row
 	disturbed int // in a row
+	suspect   isolation
+	sentence  *sentence // for what failed too often; nil: nothing has
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -124,18 +129,16 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 	if ahead == nil && c.progress != nil && !c.worthALook(v) {
 		return nothing, nil
 	}
+	began := time.Now()
 	conn, err := c.w.db.Conn(intake)
 	if err != nil {
 		return nothing, err
 	}
 	defer conn.Close()
 	if c.progress == nil {
-		if c.progress, err = c.w.checkpoints.Load(intake, conn, c.unit.name); err != nil {
+		if err := c.load(intake, conn, v.Token); err != nil {
 			return nothing, err
 		}
-		c.progress.token = v.Token
-		c.unit.nudge.revision.Store(c.progress.revision)
-		c.status.loaded(c.progress.position)
 	}
 	var p page
 	switch {
@@ -143,49 +146,85 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 		v, p = ahead.v, ahead.page
 	case v.Token == "" || !c.worthALook(v):
 		return nothing, nil
+	case c.sentence != nil && c.sentence.policy == FailPause:
+		return c.pause(intake, conn)
+	case c.progress.retries():
+		return c.retryLetter(ctx, intake, conn, v)
 	default:
 		if p, err = c.lookAround(intake, conn, v); err != nil {
 			return nothing, err
 		}
+		p.took = time.Since(began)
 	}
+	return c.cross(ctx, intake, conn, v, p)
+}
+
+// load loads the progress, as it is in the life of the server that token
+// names, or in a later one.
+func (c *consumerLoop) load(ctx context.Context, q store.Querier, token string) (err error) {
+	if c.progress, err = c.w.checkpoints.Load(ctx, q, c.unit.name); err != nil {
+		return err
+	}
+	c.progress.token = token
+	c.unit.nudge.revision.Store(c.progress.revision)
+	if c.sentence != nil && c.sentence.revision != c.progress.revision {
+		c.sentence = nil // somebody else has moved the consumer since
+	}
+	c.status.loaded(c.progress)
+	return nil
+}
+
+// cross goes over a page that was read under v, in one batch.
+func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value, p page) (did, error) {
 	a, blocked := p.cross(v, c.progress.open, c.w.cfg.MaxOpenRanges)
 	if blocked {
 		c.status.disturbed(errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to})
 	}
 	c.looked = v
 	if a.empty(c.progress.position) {
-		if ahead != nil {
-			return batch, nil // look again, with today's frontier
+		before := c.suspect
+		c.suspect = before.passed(p.look.Through)
+		if c.suspect != before || v != c.w.frontier.Value() {
+			c.looked = nil
+			return batch, nil // look again
 		}
 		return nothing, nil
 	}
-	if p.full && len(c.progress.open) == 0 && !a.movesOpen() {
+	if p.full && len(c.progress.open) == 0 && !a.movesOpen() && !c.suspect.active() {
 		c.startReadAhead(intake, a.to)
 	}
+	c.sortOut(&p)
 	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
 }
 
-// worthALook: there are new positions, or news about open ones.
+// worthALook: there are new positions, or news about open ones, or an operator
+// has asked for something.
 func (c *consumerLoop) worthALook(v *frontier.Value) bool {
-	return c.looked != v && (v.Safe > c.progress.position || len(c.progress.open) > 0)
+	return c.looked != v && c.progress.paused == nil &&
+		(v.Safe > c.progress.position || len(c.progress.open) > 0 || c.progress.retries())
 }
 
 // settle takes a batch's result into account.
 func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	if r.outcome != committed {
+		revision := c.progress.revision
 		c.forget() // whether anything happened, the database knows
 		if r.outcome == overtaken {
 			return reload, nil
 		}
-		return nothing, &batchError{r}
+		return nothing, &batchError{r, p.events, revision}
 	}
 	c.progress.position, c.progress.rowState = a.to, r.moved
-	c.attempt, c.failures, c.conflicts, c.disturbed = 1, 0, 0, 0
+	if c.suspect = c.suspect.passed(p.look.Through); !c.suspect.active() {
+		c.attempt, c.failures, c.conflicts, c.sentence = 1, 0, 0, nil
+	}
+	c.disturbed = 0
 	c.unit.nudge.revision.Store(r.moved.revision)
-	c.status.advanced(a.to, len(p.events))
+	c.status.advanced(a.to, len(p.events), c.failures)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
-	if a.movesOpen() {
-		c.forget() // the open ranges have numbers that we do not know
+	c.w.cfg.Observer.buried(c.unit.name, p.letters)
+	if a.movesOpen() || len(p.letters) > 0 {
+		c.forget() // there are open ranges or dead letters now that it does not have
 	}
 	if p.full {
 		c.looked = nil
@@ -195,18 +234,22 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 }
 
 // batchError carries the judged result of a batch to trouble.
-type batchError struct{ result }
+type batchError struct {
+	result
+	events   []store.PersistedEvent
+	revision int64 // that its guard asked for
+}
 
 func (e *batchError) Error() string { return e.err.Error() }
 
 // trouble says how long to pause after an error, or which error ends the
 // worker.
 func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Duration, fatal error) {
-	r := result{outcome: disturbed, err: err}
-	if b := (*batchError)(nil); errors.As(err, &b) {
-		r = b.result
+	b := &batchError{result: result{outcome: disturbed, err: err}}
+	if errors.As(err, &b) {
 		c.attempt++
 	}
+	r := b.result
 	if r.outcome == conflicted {
 		if c.conflicts++; c.conflicts > conflictsTolerated {
 			r.outcome = handlerFailed
@@ -214,18 +257,8 @@ func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Du
 	}
 	switch r.outcome {
 	case handlerFailed, forbidden:
-		c.failures++
-		e := c.consumerError(r)
-		c.status.failed(e, c.failures)
-		switch {
-		case r.outcome == forbidden:
-			return 0, e
-		case c.failures >= c.w.cfg.MaxConsecutiveFailures:
-			e.Err = errors.Join(ErrConsecutiveFailures, r.err)
-			return 0, e
-		}
-		c.w.cfg.Logger.Error(intake, "consumer failed, will retry", "consumer", c.unit.name, "failures", c.failures, "error", e)
-		return backoff.Delay(c.failures, c.w.cfg.PollInterval, c.w.cfg.MaxPollInterval, rand.Float64()), nil
+		b.result = r
+		return c.failed(intake, b)
 	case conflicted:
 		return backoff.Delay(c.conflicts, 10*time.Millisecond, time.Second, rand.Float64()), nil
 	default:
@@ -235,15 +268,9 @@ func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Du
 		c.disturbed++
 		r.err = explain(r.err)
 		c.status.disturbed(r.err)
+		pause = backoff.Infrastructure(c.disturbed)
 		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", c.disturbed, "error", r.err)
-		return backoff.Infrastructure(c.disturbed), nil
+		tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: c.disturbed, Pause: pause, Err: r.err})
+		return pause, nil
 	}
-}
-
-func (c *consumerLoop) consumerError(r result) *ConsumerError {
-	e := &ConsumerError{Consumer: c.unit.name, Failures: c.failures, Err: r.err}
-	if r.at != nil {
-		e.Position, e.EventID, e.Type = r.at.GlobalPosition, r.at.EventID, r.at.EventType
-	}
-	return e
 }

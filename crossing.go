@@ -25,7 +25,7 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 		// Stop before the first range for which there is no room.
 		keep := max(len(crossing.Opened)+room, 0)
 		if keep < len(crossing.Opened) {
-			p.endAt(crossing.Opened[keep].First - 1)
+			p.endAt(max(crossing.Opened[keep].First-1, p.look.Checkpoint))
 			crossing = v.Cross(p.look)
 			blocked = true
 		}
@@ -58,11 +58,14 @@ func openAfter(c frontier.Crossing, before int) int {
 	return n
 }
 
-// endAt shortens a page to end at a position above its checkpoint.
+// endAt shortens a page. Events are in order of position, late ones first.
 func (p *page) endAt(through int64) {
-	p.look.Through = max(through, p.look.Checkpoint)
-	for n := len(p.events); n > 0 && p.events[n-1].GlobalPosition > p.look.Through; n-- {
+	p.look.Through, p.full = through, true
+	for n := len(p.events); n > 0 && p.events[n-1].GlobalPosition > through; n-- {
 		p.events = p.events[:n-1]
+	}
+	for n := len(p.look.Found); n > 0 && p.look.Found[n-1] > through; n-- {
+		p.look.Found = p.look.Found[:n-1]
 	}
 }
 

@@ -35,6 +35,8 @@ var (
 // Failures of a batch that are not the handler's own error.
 var (
 	errBatchTimeout = errors.New("the batch took longer than BatchTimeout")
+	errNotCalled    = errors.New("the batch middleware did not call the next function, so nothing was done")
+	errCalledTwice  = errors.New("the batch middleware has called the next function already")
 	errTxAborted    = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 )
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
@@ -17,7 +18,11 @@ type page struct {
 	// void sums up what is missing where that is known as a sum only. There
 	// are no doubts and no open ranges then.
 	void store.Missing
-	full bool // there is probably more
+	full bool          // there is probably more
+	took time.Duration // to read it
+
+	letters []letter // to be put among the dead letters
+	retried *retry   // the dead letter that events consists of; nil: it does not
 }
 
 // scopedStretch is how many positions a scoped consumer crosses in one step at
@@ -32,39 +37,45 @@ const scopedStretch = 1 << 20
 // before the late one, so a later snapshot than that which showed the next
 // shows the late one too, and the order within the aggregate is kept.
 func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *frontier.Value) (page, error) {
-	from := c.progress
+	from, limit, upTo := c.progress, c.suspect.size(c.w.cfg.BatchSize), c.suspect.upTo(v.Safe)
 	p := page{look: frontier.Page{Checkpoint: from.position, Through: from.position}}
-	if v.Safe > from.position {
+	if upTo > from.position {
 		var err error
-		if p, err = c.lookAhead(ctx, conn, v, from.position, len(from.open) > 0); err != nil {
+		if p, err = c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, len(from.open) > 0); err != nil {
 			return page{}, err
 		}
 	}
 	if len(from.open) == 0 {
 		return p, nil
 	}
-	late, err := readOpen(ctx, conn, c.w.log, from.open, c.w.cfg.BatchSize)
+	late, err := readOpen(ctx, conn, c.w.log, from.open, limit)
 	if err != nil {
 		return page{}, fmt.Errorf("worker: read late events: %w", err)
 	}
-	return p.withLate(late, from.open, c.w.cfg.BatchSize, c.unit.wants), nil
+	p = p.withLate(late, from.open, limit, c.unit.wants)
+	if upTo < min(from.position, p.look.Through) {
+		p.endAt(upTo)
+	}
+	return p, nil
 }
 
-// lookAhead reads the events above position after. watching: the consumer
-// has open ranges.
-func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, after int64, watching bool) (page, error) {
-	limit := c.w.cfg.BatchSize
+// span are the positions in (after, upTo].
+type span struct{ after, upTo int64 }
+
+// lookAhead reads at most limit events of what lies ahead. watching: the
+// consumer has open ranges.
+func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit int, watching bool) (page, error) {
 	scoped, ok := c.w.log.(store.ScopedReader)
 	if !ok || len(c.unit.types) == 0 || watching {
-		return c.lookAtAll(ctx, q, after, v.Safe, limit)
+		return c.lookAtAll(ctx, q, v, ahead, limit)
 	}
 	// The database counts every position of the stretch, so it is bounded, to
 	// keep the statement short.
-	upTo := min(v.Safe, after+scopedStretch)
+	after, upTo := ahead.after, min(ahead.upTo, ahead.after+scopedStretch)
 	// In SQL only a sum of what is missing is found, so not into doubts.
 	if doubts := v.InDoubt(after, upTo); len(doubts) > 0 {
 		if upTo = doubts[0].First - 1; upTo <= after {
-			return c.lookAtAll(ctx, q, after, v.Safe, limit)
+			return c.lookAtAll(ctx, q, v, ahead, limit)
 		}
 	}
 	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit})
@@ -85,19 +96,21 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	}, nil
 }
 
-func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, after, safe int64, limit int) (page, error) {
-	events, err := c.w.log.ReadEvents(ctx, q, after, limit)
+func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit int) (page, error) {
+	events, err := c.w.log.ReadEvents(ctx, q, ahead.after, limit)
 	if err != nil {
 		return page{}, fmt.Errorf("worker: read events: %w", err)
 	}
-	return cut(events, after, safe, limit, c.unit.wants), nil
+	p := cut(events, ahead.after, ahead.upTo, limit, c.unit.wants)
+	p.full = p.full || p.look.Through < v.Safe
+	return p, nil
 }
 
-// cut makes a page of what ReadEvents returned: nothing above safe, only the
+// cut makes a page of what ReadEvents returned: nothing above upTo, only the
 // types that are wanted, and the gaps between all of them.
-func cut(events []store.PersistedEvent, after, safe int64, limit int, wants func(aggregateType string) bool) page {
-	p := page{look: frontier.Page{Checkpoint: after, Through: safe}}
-	if len(events) == limit && events[limit-1].GlobalPosition < safe {
+func cut(events []store.PersistedEvent, after, upTo int64, limit int, wants func(aggregateType string) bool) page {
+	p := page{look: frontier.Page{Checkpoint: after, Through: upTo}}
+	if len(events) == limit && events[limit-1].GlobalPosition < upTo {
 		p.look.Through, p.full = events[limit-1].GlobalPosition, true
 	}
 	kept := events[:0]

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"time"
 
 	"github.com/pgfrontier/worker/store"
@@ -41,13 +42,34 @@ const (
 	GapWait GapPolicy = "wait"
 )
 
+// FailurePolicy is what happens when a consumer has failed
+// MaxConsecutiveFailures times in a row.
+type FailurePolicy string
+
+const (
+	// FailStop ends the worker: Start returns ErrConsecutiveFailures.
+	FailStop FailurePolicy = "stop"
+	// FailPause pauses the consumer, wherever it is assigned, until an operator
+	// resumes it (package ops). The others go on.
+	FailPause FailurePolicy = "pause"
+	// FailDeadLetter puts the event that fails among the dead letters and goes
+	// on. Later events of its aggregate follow it there, in order, until an
+	// operator has them retried or discarded (package ops).
+	FailDeadLetter FailurePolicy = "dead-letter"
+)
+
+// BatchFunc runs a batch: its handlers and its commit.
+type BatchFunc func(ctx context.Context, b Batch) error
+
 // Config is what the options set. Every field has a default; Start refuses
 // values out of range.
 type Config struct {
 	BatchSize              int           // events a batch at most, 1 to 100,000; default 100
 	BatchPause             time.Duration // pause after a full batch, 0 to 1h; default 0
 	BatchTimeout           time.Duration // for the handlers and the commit of a batch, 10ms to 24h; default 30s
-	MaxConsecutiveFailures int           // failures in a row of one consumer that end the worker, 1 to 1,000,000; default 5
+	MaxConsecutiveFailures int           // failures in a row of one consumer until FailurePolicy applies, 1 to 1,000,000; default 5
+	FailurePolicy          FailurePolicy // default FailStop
+	ShutdownTimeout        time.Duration // for the batches in hand when the worker stops, 10ms to 24h; default 0: as long as BatchTimeout lets them
 
 	PollInterval    time.Duration // first pause of an idle worker between two looks at the checkpoints, 1ms to 1h; default 1s
 	MaxPollInterval time.Duration // and the last, PollInterval to 24h; default 30s
@@ -72,6 +94,8 @@ type Config struct {
 	Logger   store.Logger // default store.NoOpLogger{}
 	Observer Observer     // default: none
 
+	BatchMiddleware func(next BatchFunc) BatchFunc // around every batch; default none
+
 	WorkerNodesTable         string // default "worker_nodes"
 	ConsumerAssignmentsTable string // default "consumer_assignments"
 	ConsumerCheckpointsTable string // default "consumer_checkpoints"
@@ -85,6 +109,7 @@ func DefaultConfig() Config {
 		BatchSize:              100,
 		BatchTimeout:           30 * time.Second,
 		MaxConsecutiveFailures: 5,
+		FailurePolicy:          FailStop,
 		PollInterval:           time.Second,
 		MaxPollInterval:        30 * time.Second,
 		DispatcherStrategy:     DispatcherStrategyPoll,
@@ -123,9 +148,27 @@ func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPa
 func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.BatchTimeout = d } }
 
 // WithMaxConsecutiveFailures sets how many failures in a row of one consumer
-// end the worker with ErrConsecutiveFailures.
+// it takes for the FailurePolicy to apply. A batch of several events that fails
+// is narrowed down to the event that does, which is then tried alone.
 func WithMaxConsecutiveFailures(n int) Option {
 	return func(c *Config) { c.MaxConsecutiveFailures = n }
+}
+
+// WithFailurePolicy sets what happens to a consumer, or to the event, that
+// fails again and again.
+func WithFailurePolicy(p FailurePolicy) Option { return func(c *Config) { c.FailurePolicy = p } }
+
+// WithShutdownTimeout bounds how long a worker that stops waits for the
+// batches in hand. Those that take longer are rolled back, and handled again
+// wherever their consumer runs next.
+func WithShutdownTimeout(d time.Duration) Option { return func(c *Config) { c.ShutdownTimeout = d } }
+
+// WithBatchMiddleware wraps every batch, for tracing. The middleware is called
+// when the batch owns its checkpoint; next runs the handlers, with the context
+// that it is given, and the commit, and must be called once. What next returns
+// has happened, whatever the middleware returns.
+func WithBatchMiddleware(m func(next BatchFunc) BatchFunc) Option {
+	return func(c *Config) { c.BatchMiddleware = m }
 }
 
 // WithPollInterval sets after how long an idle worker looks whether somebody

@@ -120,6 +120,7 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 	if s, ok := c.(consumer.ScopedConsumer); ok {
 		u.types = slices.Clone(s.AggregateTypes())
 	}
+	u.bulk, _ = c.(consumer.BatchConsumer)
 	if s, ok := c.(consumer.Starter); ok {
 		u.start = s.StartAt()
 	}

@@ -22,7 +22,7 @@ func (c *consumerLoop) startReadAhead(intake context.Context, after int64) {
 	c.ahead = a
 	go func() {
 		defer close(a.done)
-		a.page, a.err = c.lookAhead(intake, c.w.db, a.v, after, false)
+		a.page, a.err = c.lookAhead(intake, c.w.db, a.v, span{after, a.v.Safe}, c.w.cfg.BatchSize, false)
 	}()
 }
 

@@ -56,9 +56,21 @@ type ConsumerStatus struct {
 	Handled int64
 	// Failures counts the handler's failures since its last success.
 	Failures int
+	// Paused says who keeps the consumer from running, nil if nobody does, as
+	// far as this worker knows.
+	Paused *Pause
+	// DeadLetters counts the aggregates that have dead letters.
+	DeadLetters int
 	// LastError is the last failure or database trouble, nil since the last
 	// success.
 	LastError error
+}
+
+// Pause says since when a consumer does not run, and why.
+type Pause struct {
+	At     time.Time
+	By     string // an operator, or "worker" and its id
+	Reason string
 }
 
 // unitStatus is what a loop lets others see.
@@ -81,13 +93,17 @@ func (u *unitStatus) snapshot() ConsumerStatus {
 
 func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.Assigned = yes }) }
 
-func (u *unitStatus) loaded(position int64) {
-	u.change(func(s *ConsumerStatus) { s.Position = position })
+func (u *unitStatus) loaded(p *progress) {
+	u.change(func(s *ConsumerStatus) { s.Position, s.Paused, s.DeadLetters = p.position, p.paused, len(p.letters) })
 }
 
-func (u *unitStatus) advanced(position int64, events int) {
+// advanced takes note of a committed batch. While a failing event is narrowed
+// down, the failures still stand.
+func (u *unitStatus) advanced(position int64, events, failures int) {
 	u.change(func(s *ConsumerStatus) {
-		s.Position, s.LastError, s.Failures = position, nil, 0
+		if s.Position, s.Failures = position, failures; failures == 0 {
+			s.LastError = nil
+		}
 		s.Handled += int64(events)
 	})
 }

@@ -37,6 +37,7 @@ func (w *Worker) supervise(ctx, intake context.Context) error {
 			case !running && assigned[u.name]:
 				loopIntake, cancel := context.WithCancel(intake)
 				stop[u.name] = cancel
+				tell(w.cfg.Observer.ConsumerStarted, ConsumerInfo{Consumer: u.name})
 				go func() {
 					err := fmt.Errorf("worker: the handler of consumer %q called runtime.Goexit (testing's FailNow does)", u.name)
 					defer func() { ended <- end{u.name, err} }()
@@ -56,6 +57,7 @@ func (w *Worker) supervise(ctx, intake context.Context) error {
 		case e := <-ended:
 			stop[e.name]()
 			delete(stop, e.name)
+			tell(w.cfg.Observer.ConsumerStopped, ConsumerInfo{Consumer: e.name})
 			if fatal == nil {
 				fatal = e.err
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -91,7 +92,8 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // fault. When it returns, nothing of the worker is running any more.
 //
 // At a clean stop no new batch begins, those in hand finish (each bounded by
-// BatchTimeout), and the consumers are handed back to the other workers.
+// BatchTimeout, all by ShutdownTimeout), and the consumers are handed back to
+// the other workers.
 func (w *Worker) Start(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return ErrAlreadyStarted
@@ -114,6 +116,8 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err == nil {
 		w.state.Store(StateRunning)
 		w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))
+		tell(w.cfg.Observer.WorkerStarted, WorkerInfo{ID: w.id})
+		background.run(func() error { w.boundDraining(running, intake, halt); return nil })
 		w.runBackground(background, running)
 		err = w.supervise(running, intake)
 	} else if intake.Err() != nil {
@@ -124,6 +128,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	if w.ready.Load() {
 		w.leave(life)
 		w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
+		tell(w.cfg.Observer.WorkerStopped, WorkerInfo{ID: w.id, Err: err})
 	}
 	return err
 }
@@ -166,6 +171,22 @@ func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
 	case <-w.stopped:
 		drain()
 	case <-running.Done():
+	}
+}
+
+// boundDraining ends the batches in hand when they take too long.
+func (w *Worker) boundDraining(running, intake context.Context, halt context.CancelFunc) {
+	if w.cfg.ShutdownTimeout == 0 {
+		return
+	}
+	select {
+	case <-intake.Done():
+	case <-running.Done():
+		return
+	}
+	if backoff.Sleep(running, w.cfg.ShutdownTimeout) {
+		w.cfg.Logger.Error(running, "batches in hand take too long to finish, rolled back", "worker_id", w.id, "shutdown_timeout", w.cfg.ShutdownTimeout)
+		halt()
 	}
 }
 

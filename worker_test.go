@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -376,7 +377,7 @@ func TestFailingHandler(t *testing.T) {
 				t.Fatalf("Start returned %v, want ErrConsecutiveFailures", err)
 			}
 			var ce *worker.ConsumerError
-			if !errors.As(err, &ce) || ce.Consumer != "failing" || ce.Failures != 3 {
+			if !errors.As(err, &ce) || ce.Consumer != "failing" || ce.Failures != 3 || ce.Position != 3 {
 				t.Fatalf("%v does not tell the consumer and its failures", err)
 			}
 			if test.is != nil && !errors.Is(err, test.is) {
@@ -388,8 +389,8 @@ func TestFailingHandler(t *testing.T) {
 			if n := calls.Load(); n != 3 {
 				t.Errorf("tried %d times, want 3", n)
 			}
-			if got := handled(t, d.DB, "failing"); len(got) != 0 || checkpoint(t, d.DB, "failing") != 0 {
-				t.Errorf("the failed batch left ledger %v and checkpoint %d", got, checkpoint(t, d.DB, "failing"))
+			if got := handled(t, d.DB, "failing"); !slices.Equal(got, upTo(2)) || checkpoint(t, d.DB, "failing") != 2 {
+				t.Errorf("what comes before the failing event left ledger %v and checkpoint %d", got, checkpoint(t, d.DB, "failing"))
 			}
 		})
 	}
