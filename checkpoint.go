@@ -146,8 +146,8 @@ WITH paused AS (
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND 'worker ' || worker_id = $3::text)
 	RETURNING consumer_name
 )
-INSERT INTO ` + t.operations.SQL() + ` (consumer_name, operation, operator, reason)
-SELECT consumer_name, 'pause', $3::text, $4::text FROM paused`,
+INSERT INTO ` + t.operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
+SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`,
 		bury: `
 INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
 SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, (

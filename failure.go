@@ -71,7 +71,7 @@ func (c *consumerLoop) consumerError(r result) *ConsumerError {
 // pause carries out a sentence: nobody runs the consumer until an operator
 // resumes it.
 func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) (did, error) {
-	reason := text(c.sentence.err.Error())
+	reason := text(c.sentence.err)
 	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, reason)
 	if err != nil {
 		return nothing, err

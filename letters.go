@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -54,7 +53,7 @@ func (c *consumerLoop) sortOut(p *page) {
 		_, follows := c.progress.letters[l.aggregate]
 		switch {
 		case e.GlobalPosition == guilty:
-			l.Error, l.Attempts = text(c.sentence.err.Error()), c.sentence.attempts
+			l.Error, l.Attempts = text(c.sentence.err), c.sentence.attempts
 		case !follows:
 			kept = append(kept, e)
 			continue
@@ -62,11 +61,6 @@ func (c *consumerLoop) sortOut(p *page) {
 		p.letters = append(p.letters, l)
 	}
 	p.events = kept
-}
-
-// text is what PostgreSQL takes for text.
-func text(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // retryLetter tries a dead letter again, the first of its aggregate. If it
@@ -143,7 +137,7 @@ func (c checkpoints) Retried(ctx context.Context, tx *sql.Tx, unit string, r *re
 	if r.err == nil {
 		_, err = tx.ExecContext(ctx, c.unbury, unit, r.position)
 	} else {
-		_, err = tx.ExecContext(ctx, c.keepBuried, unit, r.position, text(r.err.Error()))
+		_, err = tx.ExecContext(ctx, c.keepBuried, unit, r.position, text(r.err))
 	}
 	if err != nil {
 		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.position, err)
