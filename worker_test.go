@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,7 +22,13 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// TestMain also makes the program a worker process, for tests that kill one.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(workerProcess(role))
+	}
+	pgtest.Main(m)
+}
 
 // await polls until done holds, and fails the test if it does not within a
 // time that only a stuck worker needs.
