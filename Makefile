@@ -9,8 +9,8 @@ test: ## every test, on a real PostgreSQL
 race: ## every test under the race detector
 	go test -race ./...
 
-stepped: ## scripts drawn step by step on a real server, with crashes
-	go test -race -tags stepped -run Stepped .
+stepped: ## a thousand scripts drawn step by step on a real server, with crashes
+	go test -race -run TestStepped . -rapid.checks=1000 -timeout 1h
 
 majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches what is missing)
 	tools/majors

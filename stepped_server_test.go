@@ -92,6 +92,32 @@ func (s *steppedServer) crash() error {
 	})
 }
 
+// crashOf kills one backend, upon which the server ends all others too, and
+// returns when it is back.
+func (s *steppedServer) crashOf(backend int) error {
+	return s.outside(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		witness, err := pgx.Connect(ctx, s.URL(""))
+		if err != nil {
+			return err
+		}
+		for _, pid := range []int{backend, s.walWriter} { // stopped, that would not hear that it must end
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				return err
+			}
+		}
+		_, _ = witness.WaitForNotification(ctx) // until the connection ends
+		for {
+			err := s.freeze(ctx)
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+			time.Sleep(time.Millisecond) // it recovers
+		}
+	})
+}
+
 const createLedger = `CREATE TABLE ledger (
 	id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`
 

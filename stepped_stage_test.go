@@ -1,12 +1,9 @@
-//go:build stepped
-
 package worker
 
 import (
 	"context"
 	"database/sql"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,32 +16,6 @@ import (
 // quantum is how far the clock moves in one step: whatever a frontier waits
 // for between two statements is due then.
 const quantum = 600 * time.Millisecond
-
-// crashOf kills one backend, upon which the server ends all others too, and
-// returns when it is back.
-func (s *steppedServer) crashOf(backend int) error {
-	return s.outside(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		witness, err := pgx.Connect(ctx, s.URL(""))
-		if err != nil {
-			return err
-		}
-		for _, pid := range []int{backend, s.walWriter} { // stopped, that would not hear that it must end
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				return err
-			}
-		}
-		_, _ = witness.WaitForNotification(ctx) // until the connection ends
-		for {
-			err := s.freeze(ctx)
-			if err == nil || ctx.Err() != nil {
-				return err
-			}
-			time.Sleep(time.Millisecond) // it recovers
-		}
-	})
-}
 
 // stage is where a script is played.
 type stage struct {
@@ -71,7 +42,7 @@ func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	s := &stage{t: t, ctx: ctx, server: server, script: script, seen: seen, owner: map[string]*Worker{}, resets: map[string]int{}}
-	s.own = stdlib.OpenDB(*s.config("script", "1ms")) // the script never waits for a lock
+	s.openOwn()
 	t.Cleanup(func() { s.own.Close() })
 	for i := range s.workers {
 		s.workers[i] = s.newWorker(fmt.Sprintf("worker %d", i))
@@ -119,6 +90,15 @@ func (s *stage) config(name, lockTimeout string) *pgx.ConnConfig {
 		cfg.RuntimeParams["synchronous_commit"] = "off"
 	}
 	return cfg
+}
+
+// keptConns is enough for a pool to keep every connection that it ever opens: to
+// open one takes longer than most statements.
+const keptConns = 8
+
+func (s *stage) openOwn() {
+	s.own = stdlib.OpenDB(*s.config("script", "1ms")) // the script never waits for a lock
+	s.own.SetMaxIdleConns(keptConns)
 }
 
 func (s *stage) must(err error) {
@@ -248,7 +228,7 @@ func (s *stage) recover() {
 		}
 	}
 	s.must(s.own.Close())
-	s.own = stdlib.OpenDB(*s.config("script", "1ms"))
+	s.openOwn()
 	s.published = nil
 	s.faults++
 	s.settle()

@@ -1,8 +1,7 @@
-//go:build stepped
-
 package worker
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -46,7 +45,8 @@ var deeds = []struct {
 	{"append", 32, (*stage).append},
 	{"reserve", 10, (*stage).reserve},
 	{"burn", 3, (*stage).burn},
-	{"hand on", 6, (*stage).handOn},
+	{"hand on", 4, (*stage).handOn},
+	{"hand on meanwhile", 8, (*stage).handOnMeanwhile},
 	{"savepoint", 4, (*stage).savepoint},
 	{"rollback to", 4, (*stage).rollbackTo},
 	{"commit", 20, (*stage).commit},
@@ -56,7 +56,8 @@ var deeds = []struct {
 	{"roll back prepared", 2, (*stage).rollbackPrepared},
 	{"terminate", 1, (*stage).terminate},
 	{"frontier", 28, (*stage).stepFrontier},
-	{"look", 28, (*stage).look},
+	{"look", 16, (*stage).look},
+	{"go past", 8, (*stage).goPast},
 	{"time", 6, (*stage).pass},
 	{"loop", 40, (*stage).stepLoop},
 	{"batch", 26, (*stage).stepBatch},
@@ -125,8 +126,12 @@ var weighted = func() *rapid.Generator[int] {
 // the end all that the log holds must have been handled exactly once and in
 // order, and all that it lacks must have been audited. A longer search:
 //
-//	go test -run TestStepped . -rapid.checks=5000
+//	go test -run TestStepped . -rapid.checks=5000 -timeout 2h
 func TestStepped(t *testing.T) {
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		defer func() { _ = checks.Value.Set(checks.DefValue) }()
+		_ = checks.Value.Set("40") // some half a minute
+	}
 	server := newSteppedServer(t)
 	scripts, seen := 0, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -137,17 +142,19 @@ func TestStepped(t *testing.T) {
 		rapid.SyncTest(t, func(t *rapid.T) { play(t, server, s, seen) })
 	})
 	t.Logf("in %d scripts: %v", scripts, seen)
-	if scripts < 50 {
-		return // too few to have met everything
-	}
-	for _, what := range []string{
-		"doubts", "late", "void", "reserved", "prepared", "terminated", "overtaken", "guard waits", "read ahead",
-		"reset", "failed", "lost", "cut", "crash", "kill", "commits undone", "promises",
-	} {
-		if seen[what] == 0 {
+	for what, enough := range mustSee {
+		if scripts >= enough && seen[what] == 0 {
 			t.Errorf("in %d scripts it never came to %q", scripts, what)
 		}
 	}
+}
+
+// mustSee is what scripts are for, and in how many of them it cannot be missed
+// by chance.
+var mustSee = map[string]int{
+	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "promises": 40, "overtaken": 40,
+	"read ahead": 40, "reset": 40, "failed": 40, "guard waits": 40, "crash": 40,
+	"terminated": 200, "cut": 200, "kill": 200, "lost": 200, "commits undone": 200,
 }
 
 // play plays a script to its end, lets everybody finish, and judges.

@@ -1,5 +1,3 @@
-//go:build stepped
-
 package worker
 
 import (

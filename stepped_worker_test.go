@@ -1,5 +1,3 @@
-//go:build stepped
-
 package worker
 
 import (
@@ -156,6 +154,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 		return &lossyConn{Conn: conn}, err
 	}
 	db := stdlib.OpenDB(*cfg)
+	db.SetMaxIdleConns(keptConns)
 	s.t.Cleanup(func() { db.Close() })
 	var log store.Log = steppedLog{storepostgres.NewStore(nil)}
 	if !s.script.named {
@@ -165,11 +164,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	w := New(db, log, consumers,
 		WithBatchSize(s.script.batchSize), WithBatchTimeout(24*time.Hour), WithMaxOpenRanges(s.script.maxOpen),
 		WithGapPolicy(s.script.policy), WithStaleGapThreshold(s.script.stale), WithStaleGapHarborLag(s.script.harborLag))
-	s.must(w.validate())
-	tables, err := w.cfg.tables()
-	s.must(err)
-	w.checkpoints = newCheckpoints(tables, w.id, w.cfg.BatchTimeout)
-	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, tables))
+	s.must(w.prepare(s.ctx))
 	sw := &steppedWorker{Worker: w, name: name}
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {
@@ -223,6 +218,27 @@ func (s *stage) look(who, _ int) {
 	s.pass(0, 0)
 	for range 3 {
 		s.stepFrontier(who, 0)
+	}
+}
+
+// goPast makes the first writer stale: events are committed above its own, a
+// frontier looks until it stays open for too long, and the worker's consumers go
+// past it.
+func (s *stage) goPast(who, what int) {
+	s.append(0, what)
+	s.append(1, what+1)
+	if w := s.writer(1); w.tx != nil {
+		s.endWriter(w, true)
+	}
+	for range 5 {
+		s.look(who, 0)
+	}
+	w := s.workers[who%len(s.workers)]
+	for _, l := range w.loops {
+		if s.owner[l.unit()] == w.Worker {
+			s.advance(l, true)
+			s.finishStep(l)
+		}
 	}
 }
 
