@@ -77,6 +77,7 @@ type checkpoints struct {
 
 	// SQL
 	load, revisions, place, clean       string
+	arrived                             string
 	guard, guardAndAudit, pause         string
 	bury, nextRetry, unbury, keepBuried string
 }
@@ -148,6 +149,11 @@ WITH paused AS (
 )
 INSERT INTO ` + t.operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
 SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`,
+		arrived: `
+SELECT last_position, paused_at IS NOT NULL,
+	EXISTS (SELECT FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),
+	EXISTS (SELECT FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint)
+FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 		bury: `
 INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
 SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, (

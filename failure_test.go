@@ -257,11 +257,15 @@ func TestBatchConsumer(t *testing.T) {
 // The event that fails is found in a batch, named or not, and goes alone.
 func TestBatchConsumerThatFails(t *testing.T) {
 	for name, fail := range map[string]func(events []store.PersistedEvent, at int) error{
-		"names it":           func(_ []store.PersistedEvent, at int) error { return &consumer.EventError{Index: at, Err: errRefused} },
-		"does not name it":   func([]store.PersistedEvent, int) error { return errRefused },
-		"names what is not":  func(e []store.PersistedEvent, _ int) error { return &consumer.EventError{Index: len(e), Err: errRefused} },
-		"panics":             func([]store.PersistedEvent, int) error { panic(errRefused) },
-		"names it, in words": func(_ []store.PersistedEvent, at int) error { return fmt.Errorf("projection: %w", &consumer.EventError{Index: at, Err: errRefused}) },
+		"names it":         func(_ []store.PersistedEvent, at int) error { return &consumer.EventError{Index: at, Err: errRefused} },
+		"does not name it": func([]store.PersistedEvent, int) error { return errRefused },
+		"names what is not": func(e []store.PersistedEvent, _ int) error {
+			return &consumer.EventError{Index: len(e), Err: errRefused}
+		},
+		"panics": func([]store.PersistedEvent, int) error { panic(errRefused) },
+		"names it, in words": func(_ []store.PersistedEvent, at int) error {
+			return fmt.Errorf("projection: %w", &consumer.EventError{Index: at, Err: errRefused})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)

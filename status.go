@@ -75,8 +75,19 @@ type Pause struct {
 
 // unitStatus is what a loop lets others see.
 type unitStatus struct {
-	mu sync.Mutex
-	s  ConsumerStatus
+	mu    sync.Mutex
+	s     ConsumerStatus
+	moved chan struct{} // closed when the position moves; nil: nobody waits
+}
+
+// next returns a channel that is closed at the next committed batch.
+func (u *unitStatus) next() <-chan struct{} {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.moved == nil {
+		u.moved = make(chan struct{})
+	}
+	return u.moved
 }
 
 func (u *unitStatus) change(f func(*ConsumerStatus)) {
@@ -105,6 +116,10 @@ func (u *unitStatus) advanced(position int64, events, failures int) {
 			s.LastError = nil
 		}
 		s.Handled += int64(events)
+		if u.moved != nil {
+			close(u.moved)
+			u.moved = nil
+		}
 	})
 }
 
@@ -117,7 +132,7 @@ func (u *unitStatus) disturbed(err error) { u.change(func(s *ConsumerStatus) { s
 // Status returns a snapshot of the worker. It may be called at any time.
 func (w *Worker) Status() Status {
 	s := Status{State: w.state.Load().(State)}
-	if !w.ready.Load() {
+	if !w.isReady() {
 		return s
 	}
 	c := w.coord.Status()

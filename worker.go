@@ -40,9 +40,9 @@ type Worker struct {
 
 	state atomic.Value // State
 
-	// What prepare makes; others than Start may look once ready is set.
-	ready       atomic.Bool
-	units       []*unit // in order of name
+	// What prepare makes; others than Start may look once ready is closed.
+	ready       chan struct{} // closed
+	units       []*unit       // in order of name
 	status      map[string]*unitStatus
 	checkpoints checkpoints
 	frontier    *frontier.Frontier
@@ -65,6 +65,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		cfg:       DefaultConfig(),
 		stopped:   make(chan struct{}),
 		watchNow:  wakeup.New(),
+		ready:     make(chan struct{}),
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -125,7 +126,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	}
 	halt()
 	err = errors.Join(err, background.wait())
-	if w.ready.Load() {
+	if w.isReady() {
 		w.leave(life)
 		w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
 		tell(w.cfg.Observer.WorkerStopped, WorkerInfo{ID: w.id, Err: err})
@@ -133,12 +134,21 @@ func (w *Worker) Start(ctx context.Context) error {
 	return err
 }
 
+func (w *Worker) isReady() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
+}
+
 // begin does what comes before anything runs.
 func (w *Worker) begin(ctx context.Context) error {
 	if err := w.prepare(ctx); err != nil {
 		return err
 	}
-	w.ready.Store(true)
+	close(w.ready)
 	if err := w.placeFirst(ctx); err != nil {
 		return err
 	}
