@@ -138,6 +138,27 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// The heartbeat of a worker that was there before the token proves nothing, so
+// it does not wait for the next, an hour away.
+func TestKilledAfterANewToken(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	l := &line{}
+	hourly := func(db *sql.DB) Config {
+		cfg := config(db, six...)
+		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = time.Hour, 3*time.Hour
+		return cfg
+	}
+	a := start(t, hourly(l.open(t, d.URL)))
+	b := start(t, hourly(d.DB))
+	awaitShares(a, b)
+	before := a.Status().LastHeartbeat
+	plantToken(t, d.DB)
+	await(t, "a heartbeat", func() bool { return a.Status().LastHeartbeat.After(before) })
+	l.cut(true)
+	awaitShares(b)
+}
+
 // A new process finds its predecessor's row, killed a moment ago, and does not
 // wait for it.
 func TestKilledAlone(t *testing.T) {

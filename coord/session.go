@@ -30,6 +30,9 @@ type session struct {
 	home   home
 	opened time.Time
 	beaten time.Time // start of the last heartbeat; zero: not in this session
+	// overdue: the last heartbeat is older than the token, so that this
+	// worker's death would not be noticed by its lock. The next look sends one.
+	overdue bool
 
 	leads bool
 	lease lease // with Lease, as last read
@@ -110,6 +113,7 @@ func (c Config) args(h home, more ...any) []any {
 // view is what one look shows.
 type view struct {
 	registered bool     // this worker's row is there
+	proven     bool     // its heartbeat before this look was sent in this life of the server
 	mine       []string // assigned to this worker
 	leads      bool
 
@@ -124,7 +128,7 @@ func (s *session) look(ctx context.Context) (v view, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
 	start := time.Now()
-	beat := start.Sub(s.beaten) >= s.cfg.HeartbeatInterval
+	beat := s.overdue || start.Sub(s.beaten) >= s.cfg.HeartbeatInterval
 	see := func(status string) error {
 		v = view{}
 		if s.cfg.Strategy == Lease {
@@ -132,12 +136,19 @@ func (s *session) look(ctx context.Context) (v view, err error) {
 		}
 		return s.see(ctx, &v, beat, status, &v.leads)
 	}
-	if !beat {
+	if beat {
+		err = s.report(ctx, see)
+	} else {
 		err = see("")
-	} else if err = s.report(ctx, see); err == nil && v.registered {
+	}
+	if err != nil {
+		return v, err
+	}
+	if beat && v.registered {
 		s.beaten = start
 	}
-	return v, err
+	s.overdue = !beat && !v.proven
+	return v, nil
 }
 
 // see executes the statement of a look; leader is for what it says of the
@@ -146,7 +157,7 @@ func (s *session) see(ctx context.Context, v *view, beat bool, status string, le
 	var backend int
 	var held []int64
 	query, args := s.sql.follow, s.args(status, beat)
-	into := []any{&backend, &v.registered, asJSON(&v.mine), leader}
+	into := []any{&backend, &v.registered, &v.proven, asJSON(&v.mine), leader}
 	if s.leads {
 		known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.units)))
 		if err != nil {

@@ -76,6 +76,10 @@ SELECT NOT EXISTS (
 		n.protocol >= $6::int AND ` + c.proven() + `
 		AND NOT EXISTS (SELECT FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = $7::bigint)))`,
 	}
+	proven := `true`
+	if c.Strategy == Advisory {
+		proven = c.proven()
+	}
 	// A heartbeat, when one is due, is part of the look.
 	seen := given + `, beat AS (
 	UPDATE ` + nodes + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp(),
@@ -85,11 +89,12 @@ SELECT NOT EXISTS (
 )
 SELECT pg_backend_pid(),
 	CASE WHEN $6::boolean THEN EXISTS (SELECT FROM beat) ELSE EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)) END,
+	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false),
 	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text,`
 	if c.Strategy == Lease {
 		s.lease(seen, nodes, assignments, leader)
 	} else {
-		s.advisory(seen, nodes, assignments, c.proven())
+		s.advisory(seen, nodes, assignments, proven)
 	}
 	return s
 }
