@@ -1,0 +1,126 @@
+package workertest
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// CatchUp runs a worker with the consumers until each of them has handled, and
+// committed, all that the log holds when CatchUp is called, then stops it.
+// When it returns, nothing of the worker is running any more. A consumer that
+// begins at the head has its place there afterwards.
+//
+// The worker looks often, and ends at the first failure of a handler, which is
+// then returned: a *worker.ConsumerError. opts come after these settings. Give
+// ctx a deadline: when it ends, the error names what was awaited. A batch may
+// take as long as ctx has at the beginning, 30s if it has no deadline, and is
+// waited for.
+func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consumer.Consumer, opts ...worker.Option) error {
+	opts = append(settings(ctx), opts...)
+	operator, err := ops.New(db, tablesOf(opts))
+	if err != nil {
+		return fmt.Errorf("workertest: %w", err)
+	}
+	head, err := log.GetLatestGlobalPosition(ctx, db)
+	if err != nil {
+		return fmt.Errorf("workertest: head of the log: %w", err)
+	}
+	w := worker.New(db, log, consumers, opts...)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(ctx) }()
+	for awaited := "that the worker starts"; ; {
+		select {
+		case err := <-ended:
+			if err == nil {
+				err = context.Cause(ctx) // nobody else stops it
+			}
+			return fmt.Errorf("workertest: awaited %s: %w", awaited, err)
+		case <-time.After(lookEvery):
+		}
+		all, err := operator.Consumers(ctx)
+		status := w.Status()
+		if err != nil || len(status.Consumers) == 0 {
+			continue // what is wrong, the worker says
+		}
+		if awaited = missing(all, status, head); awaited == "" {
+			w.Stop()
+			return <-ended
+		}
+	}
+}
+
+const lookEvery = 5 * time.Millisecond
+
+// settings make a worker quick and its end early.
+func settings(ctx context.Context) []worker.Option {
+	all := []worker.Option{
+		worker.WithDispatcherInterval(lookEvery),
+		worker.WithPollInterval(lookEvery),
+		worker.WithRebalanceInterval(10 * lookEvery),
+		worker.WithMaxConsecutiveFailures(1),
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		all = append(all, worker.WithBatchTimeout(min(max(time.Until(deadline), 10*time.Millisecond), 24*time.Hour)))
+	}
+	return all
+}
+
+// tablesOf are the names that the options give the tables.
+func tablesOf(opts []worker.Option) *migrations.Config {
+	c := worker.DefaultConfig()
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	return &migrations.Config{
+		WorkerNodesTable: c.WorkerNodesTable, ConsumerAssignmentsTable: c.ConsumerAssignmentsTable,
+		ConsumerCheckpointsTable: c.ConsumerCheckpointsTable, ConsumerGapSkipsTable: c.ConsumerGapSkipsTable,
+		LeaderElectionTable: c.LeaderElectionTable,
+	}
+}
+
+// missing says what the consumers have not reached yet, and why as far as that
+// shows; it is empty if there is nothing.
+func missing(all []ops.Consumer, s worker.Status, head int64) string {
+	var what []string
+	for _, c := range s.Consumers {
+		i := slices.IndexFunc(all, func(o ops.Consumer) bool { return o.Name == c.Name })
+		if i < 0 {
+			what = append(what, fmt.Sprintf("that consumer %q gets its first checkpoint", c.Name))
+			continue
+		}
+		o := all[i]
+		switch {
+		case o.Position < head:
+			what = append(what, fmt.Sprintf("that consumer %q reaches position %d (it is at %d)", c.Name, head, o.Position))
+		case o.OpenRanges > 0:
+			what = append(what, fmt.Sprintf("that positions end which consumer %q has passed in doubt (%d ranges)", c.Name, o.OpenRanges))
+		default:
+			continue
+		}
+		if o.Paused != nil {
+			what = append(what, fmt.Sprintf("which is paused by %q, because %q", o.Paused.By.Operator, o.Paused.By.Reason))
+		}
+		if c.LastError != nil {
+			what = append(what, fmt.Sprintf("whose last trouble was: %v", c.LastError))
+		}
+	}
+	if len(what) > 0 {
+		for _, b := range s.Blocked {
+			what = append(what, fmt.Sprintf("while a transaction stays open (application %q): %s", cmp.Or(b.ApplicationName, "unknown"), b.Remedy()))
+		}
+	}
+	return strings.Join(what, ", ")
+}

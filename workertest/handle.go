@@ -1,0 +1,125 @@
+// Package workertest runs consumers in an application's tests, against a real
+// database that has the tables of package migrations. Handle shows what a
+// consumer makes of given events and leaves nothing behind; CatchUp runs a
+// real worker until the consumers have handled what is in the log.
+//
+// The functions return errors and know nothing of package testing.
+package workertest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// Handle calls c for events as a worker would, all in one transaction, then
+// look, which may read in the same transaction what c has written, and rolls
+// the transaction back in any case. So tests share a database without meeting.
+//
+// The events are numbered as if they were the first of an empty log: positions
+// from 1, versions from 1 for each aggregate. EventID and CreatedAt are filled
+// in where they are zero. A ScopedConsumer is given its types only.
+//
+// It returns look's error as it is. Any other names the event at which the
+// consumer failed; it is worker.ErrTransactionEnded if the consumer committed
+// or rolled back, and then what it wrote may stay.
+func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, look func(tx *sql.Tx) error) error {
+	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = conn.Close() }()
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	id, err := transactionID(ctx, tx)
+	if err != nil {
+		return fail(err)
+	}
+	delivery := consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, conn)
+	for _, e := range wanted(c, persisted(events)) {
+		err := c.Handle(delivery, tx, e)
+		if err == nil {
+			err = checkTransaction(ctx, tx, id)
+		}
+		if err != nil {
+			return fail(fmt.Errorf("at position %d (event %s, type %q): %w", e.GlobalPosition, e.EventID, e.EventType, err))
+		}
+	}
+	if look == nil {
+		return nil
+	}
+	return look(tx)
+}
+
+// persisted numbers events as an empty log would.
+func persisted(events []store.Event) []store.PersistedEvent {
+	type aggregate struct{ kind, id string }
+	versions := map[aggregate]int64{}
+	all := make([]store.PersistedEvent, len(events))
+	for i, e := range events {
+		a := aggregate{e.AggregateType, e.AggregateID}
+		versions[a]++
+		p := store.PersistedEvent{
+			GlobalPosition: int64(i) + 1, AggregateVersion: versions[a],
+			AggregateType: e.AggregateType, AggregateID: e.AggregateID, EventType: e.EventType,
+			EventID: e.EventID, EventVersion: e.EventVersion, Payload: e.Payload, Metadata: e.Metadata,
+			TraceID: e.TraceID, CorrelationID: e.CorrelationID, CausationID: e.CausationID, CreatedAt: e.CreatedAt,
+		}
+		if p.EventID == uuid.Nil {
+			p.EventID = uuid.New()
+		}
+		if p.CreatedAt.IsZero() {
+			p.CreatedAt = time.Now()
+		}
+		p.CreatedAt = p.CreatedAt.UTC()
+		all[i] = p
+	}
+	return all
+}
+
+// wanted leaves the events that a worker would deliver to c.
+func wanted(c consumer.Consumer, events []store.PersistedEvent) []store.PersistedEvent {
+	scoped, ok := c.(consumer.ScopedConsumer)
+	if !ok {
+		return events
+	}
+	types := scoped.AggregateTypes()
+	if len(types) == 0 {
+		return events
+	}
+	return slices.DeleteFunc(events, func(e store.PersistedEvent) bool { return !slices.Contains(types, e.AggregateType) })
+}
+
+func transactionID(ctx context.Context, tx *sql.Tx) (id string, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT txid_current()::text`).Scan(&id)
+	return id, err
+}
+
+const stateInFailedTransaction = "25P02"
+
+// checkTransaction looks whether the handler left the transaction as it must.
+// Whatever the driver, a transaction has a number of its own.
+func checkTransaction(ctx context.Context, tx *sql.Tx, want string) error {
+	id, err := transactionID(ctx, tx)
+	var state interface{ SQLState() string }
+	switch {
+	case errors.Is(err, sql.ErrTxDone), err == nil && id != want:
+		return worker.ErrTransactionEnded
+	case errors.As(err, &state) && state.SQLState() == stateInFailedTransaction:
+		return errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
+	}
+	return err
+}
