@@ -253,14 +253,20 @@ func TestWaitsForTheRow(t *testing.T) {
 	if _, err := batch.Exec(`UPDATE consumer_checkpoints SET last_position = 4, revision = revision + 1`); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	waits := func() bool { return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 }
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := s.Pause(ctx, "c", by); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "running batch") {
+	paused := make(chan error, 1)
+	go func() { paused <- s.Pause(ctx, "c", by) }()
+	await(t, "the pause to wait for the row", waits)
+	cancel()
+	if err := <-paused; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "running batch") {
 		t.Fatalf("a pause beside a batch: %v", err)
 	}
+	await(t, "the pause to wait no more", func() bool { return !waits() })
 	skipped := make(chan error, 1)
 	go func() { skipped <- s.SkipEvent(context.Background(), "c", 5, by) }()
-	await(t, "the skip to wait for the row", func() bool { return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 })
+	await(t, "the skip to wait for the row", waits)
 	if err := batch.Commit(); err != nil {
 		t.Fatal(err)
 	}

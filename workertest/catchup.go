@@ -23,11 +23,11 @@ import (
 //
 // The worker looks often, and ends at the first failure of a handler, which is
 // then returned: a *worker.ConsumerError. opts come after these settings. Give
-// ctx a deadline: when it ends, the error names what was awaited. A batch may
-// take as long as ctx has at the beginning, 30s if it has no deadline, and is
-// waited for.
+// ctx a deadline: when it ends, the error names what was awaited. A batch in
+// hand then has a second to finish, before its context ends and it is rolled
+// back.
 func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consumer.Consumer, opts ...worker.Option) error {
-	opts = append(settings(ctx), opts...)
+	opts = append(settings(), opts...)
 	operator, err := ops.New(db, tablesOf(opts))
 	if err != nil {
 		return fmt.Errorf("workertest: %w", err)
@@ -63,17 +63,14 @@ func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consume
 const lookEvery = 5 * time.Millisecond
 
 // settings make a worker quick and its end early.
-func settings(ctx context.Context) []worker.Option {
-	all := []worker.Option{
+func settings() []worker.Option {
+	return []worker.Option{
 		worker.WithDispatcherInterval(lookEvery),
 		worker.WithPollInterval(lookEvery),
 		worker.WithRebalanceInterval(10 * lookEvery),
 		worker.WithMaxConsecutiveFailures(1),
+		worker.WithShutdownTimeout(time.Second),
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		all = append(all, worker.WithBatchTimeout(min(max(time.Until(deadline), 10*time.Millisecond), 24*time.Hour)))
-	}
-	return all
 }
 
 // tablesOf are the names that the options give the tables.

@@ -21,17 +21,19 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// Handle calls c for events as a worker would, all in one transaction, then
-// look, which may read in the same transaction what c has written, and rolls
-// the transaction back in any case. So tests share a database without meeting.
+// Handle gives events to c as a worker would, all in one transaction, then
+// calls look, which may read in the same transaction what c has written, and
+// rolls the transaction back in any case. So tests share a database without
+// meeting. look may be nil.
 //
 // The events are numbered as if they were the first of an empty log: positions
 // from 1, versions from 1 for each aggregate. EventID and CreatedAt are filled
-// in where they are zero. A ScopedConsumer is given its types only.
+// in where they are zero. A ScopedConsumer is given its types only, and a
+// BatchConsumer all events at once.
 //
-// It returns look's error as it is. Any other names the event at which the
-// consumer failed; it is worker.ErrTransactionEnded if the consumer committed
-// or rolled back, and then what it wrote may stay.
+// It returns look's error as it is. Any other names the consumer and the event
+// at which it failed; it is worker.ErrTransactionEnded if the consumer
+// committed or rolled back, and then what it wrote may stay.
 func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, look func(tx *sql.Tx) error) error {
 	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
 	conn, err := db.Conn(ctx)
@@ -48,20 +50,36 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 	if err != nil {
 		return fail(err)
 	}
-	delivery := consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, conn)
-	for _, e := range wanted(c, persisted(events)) {
-		err := c.Handle(delivery, tx, e)
-		if err == nil {
-			err = checkTransaction(ctx, tx, id)
-		}
-		if err != nil {
-			return fail(fmt.Errorf("at position %d (event %s, type %q): %w", e.GlobalPosition, e.EventID, e.EventType, err))
-		}
+	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, conn)
+	err = deliver(ctx, tx, c, wanted(c, persisted(events)), func() error { return checkTransaction(ctx, tx, id) })
+	if err != nil {
+		return fail(err)
 	}
 	if look == nil {
 		return nil
 	}
 	return look(tx)
+}
+
+// deliver calls the handler, and check after each call.
+func deliver(ctx context.Context, tx *sql.Tx, c consumer.Consumer, events []store.PersistedEvent, check func() error) error {
+	if bulk, ok := c.(consumer.BatchConsumer); ok && len(events) > 0 {
+		err := bulk.HandleBatch(ctx, tx, events)
+		if err == nil {
+			err = check()
+		}
+		return err
+	}
+	for _, e := range events {
+		err := c.Handle(ctx, tx, e)
+		if err == nil {
+			err = check()
+		}
+		if err != nil {
+			return fmt.Errorf("at position %d (event %s, type %q): %w", e.GlobalPosition, e.EventID, e.EventType, err)
+		}
+	}
+	return nil
 }
 
 // persisted numbers events as an empty log would.

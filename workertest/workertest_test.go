@@ -201,6 +201,56 @@ func (s swallowing) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEve
 	return nil
 }
 
+// bulk counts the calls of HandleBatch.
+type bulk struct {
+	*counter
+	calls int
+}
+
+func (b *bulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	b.calls++
+	for i, e := range events {
+		if err := b.Handle(ctx, tx, e); err != nil {
+			return &consumer.EventError{Index: i, Err: err}
+		}
+	}
+	return nil
+}
+
+func TestHandleGivesABatchConsumerAllAtOnce(t *testing.T) {
+	d := newDatabase(t)
+	c := &bulk{counter: &counter{name: "c", types: []string{"Order"}}}
+	events := []store.Event{event("User", "u"), event("Order", "a"), event("Order", "b")}
+	if err := workertest.Handle(t.Context(), d.DB, c, events, func(tx *sql.Tx) error {
+		if all := counts(t, tx); all != "c a 1, c b 1" || c.calls != 1 {
+			t.Errorf("within the transaction: %s after %d calls", all, c.calls)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := workertest.Handle(t.Context(), d.DB, c, events[:1], nil); err != nil || c.calls != 1 {
+		t.Errorf("without events of its types: %v, %d calls", err, c.calls)
+	}
+	c.before = func(_ context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		_, err := tx.Exec(`COMMIT`)
+		return err
+	}
+	if err := workertest.Handle(t.Context(), d.DB, c, events, nil); !errors.Is(err, worker.ErrTransactionEnded) {
+		t.Errorf("a commit: %v", err)
+	}
+	boom := errors.New("boom")
+	c.before = func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+		if e.AggregateID == "b" {
+			return boom
+		}
+		return nil
+	}
+	if err := workertest.Handle(t.Context(), d.DB, c, events, nil); !errors.Is(err, boom) || !strings.Contains(err.Error(), "event 1 of the batch") {
+		t.Errorf("an error: %v", err)
+	}
+}
+
 // A panic goes through to the test, and leaves nothing open.
 func TestHandleLetsAPanicThrough(t *testing.T) {
 	d := newDatabase(t)
@@ -286,6 +336,34 @@ func expectAwaited(t *testing.T, db *sql.DB, opts []worker.Option, wants ...stri
 		if limit > patience {
 			t.Fatalf("after %v: %v; want it to say %q", limit, err, wants)
 		}
+	}
+}
+
+// A handler that does not come to an end is given up.
+func TestCatchUpEndsAStuckHandler(t *testing.T) {
+	d := newDatabase(t)
+	appendEvents(t, d.DB, event("Order", "a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stuck := &counter{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		cancel() // of CatchUp
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- workertest.CatchUp(ctx, d.DB, newStore(), []consumer.Consumer{stuck}, worker.WithBatchTimeout(time.Hour))
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("awaited for %v that CatchUp ends", patience)
+	}
+	if got := counts(t, d.DB); got != "" {
+		t.Errorf("counted %s", got)
 	}
 }
 

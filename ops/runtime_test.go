@@ -1,0 +1,127 @@
+package ops_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+)
+
+// failing is a consumer that cannot handle the aggregate "bad", until mended.
+func failing() (c *ledger, mended *atomic.Bool) {
+	mended = new(atomic.Bool)
+	return &ledger{before: func(e store.PersistedEvent) error {
+		if e.AggregateID == "bad" && !mended.Load() {
+			return errors.New("cannot handle this")
+		}
+		return nil
+	}}, mended
+}
+
+// policy makes a worker give up at the first failure, and look for news so
+// seldom that it must be told of operations.
+func policy(p worker.FailurePolicy) []worker.Option {
+	return []worker.Option{worker.WithFailurePolicy(p), worker.WithMaxConsecutiveFailures(1), worker.WithPollInterval(time.Hour), worker.WithMaxPollInterval(time.Hour)}
+}
+
+// A paused consumer stays where it is until it is resumed.
+func TestPauseHoldsAWorkerBack(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 2)
+	s.work(t, &ledger{}, worker.WithPollInterval(time.Hour), worker.WithMaxPollInterval(time.Hour))
+	s.awaitHandled(t, "1 2")
+	if err := s.Pause(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	s.append(t, "a", 2)
+	s.awaitSettled(t, 4) // the worker has seen the events for long
+	if got := s.handled(t); got != "1 2" {
+		t.Fatalf("while paused, handled %s", got)
+	}
+	if err := s.Resume(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitHandled(t, "1 2 3 4")
+}
+
+// A consumer that has paused itself at an event it cannot handle goes on
+// without it, or with it once it can.
+func TestAfterAWorkerHasPaused(t *testing.T) {
+	for name, skip := range map[string]bool{"skip": true, "mend": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			c, mended := failing()
+			s.append(t, "a", 2)   // 1, 2
+			s.append(t, "bad", 1) // 3
+			s.append(t, "a", 1)   // 4
+			s.work(t, c, policy(worker.FailPause)...)
+			paused := func() *ops.Pause {
+				all, err := s.Consumers(t.Context())
+				if err != nil || len(all) != 1 {
+					return nil
+				}
+				return all[0].Paused
+			}
+			await(t, "the worker to pause the consumer", func() bool { return paused() != nil })
+			want := "1 2 3 4"
+			if skip {
+				want = "1 2 4"
+				if err := s.SkipEvent(t.Context(), "c", 3, by); err != nil {
+					t.Fatal(err)
+				}
+			}
+			mended.Store(true)
+			if err := s.Resume(t.Context(), "c", by); err != nil {
+				t.Fatal(err)
+			}
+			s.awaitHandled(t, want)
+		})
+	}
+}
+
+// Dead letters: a retry has them handled, in order, a discard frees their
+// aggregate, a reset below them brings their events again.
+func TestDeadLettersOfAWorker(t *testing.T) {
+	for name, test := range map[string]struct {
+		operate func(s site, mended *atomic.Bool) error
+		want    string
+	}{
+		"retry": {want: "1 4 2 3 5", operate: func(s site, mended *atomic.Bool) error {
+			mended.Store(true)
+			return s.RetryDeadLetters(t.Context(), "c", 3, by)
+		}},
+		"discard": {want: "1 4 5", operate: func(s site, mended *atomic.Bool) error {
+			mended.Store(true)
+			return errors.Join(s.DiscardDeadLetter(t.Context(), "c", 2, by), s.DiscardDeadLetter(t.Context(), "c", 3, by))
+		}},
+		"reset": {want: "1 4 2 3 4 5", operate: func(s site, mended *atomic.Bool) error {
+			mended.Store(true)
+			return s.Reset(t.Context(), "c", 1, by)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			c, mended := failing()
+			s.append(t, "a", 1)   // 1
+			s.append(t, "bad", 2) // 2, 3
+			s.append(t, "a", 1)   // 4
+			s.work(t, c, policy(worker.FailDeadLetter)...)
+			s.awaitHandled(t, "1 4")
+			await(t, "two dead letters", func() bool {
+				letters, err := s.DeadLetters(t.Context(), "c")
+				return err == nil && len(letters) == 2 && letters[0].Error != "" && letters[0].Attempts > 0 && letters[1].Attempts == 0
+			})
+			if err := test.operate(s, mended); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "no dead letters", func() bool { return s.letters(t) == "" })
+			s.awaitCheckpoint(t, 4)
+			s.append(t, "bad", 1) // 5
+			s.awaitHandled(t, test.want)
+		})
+	}
+}
