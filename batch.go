@@ -56,9 +56,11 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 
 	guardCtx, endGuard := context.WithCancel(ctx)
 	stop := context.AfterFunc(intake, endGuard)
+	waitForWatch := c.watchGuard(guardCtx, conn)
 	moved, owned, err := c.w.checkpoints.Guard(guardCtx, tx, c.unit.name, c.progress, a)
 	stop()
 	endGuard()
+	waitForWatch()
 	b.Guard = time.Since(began)
 	switch {
 	case err != nil:

@@ -79,6 +79,7 @@ type checkpoints struct {
 	load, revisions, place, clean       string
 	arrived                             string
 	guard, guardAndAudit, pause         string
+	blocker, endBlocker                 string
 	bury, nextRetry, unbury, keepBuried string
 }
 
@@ -95,13 +96,13 @@ WITH guard AS (
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
 		AND EXISTS (SELECT FROM ` + t.token.SQL() + ` WHERE token = $4::uuid)
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
-	RETURNING revision, ctid::text AS at
+	RETURNING revision, ctid::text AS at, tableoid AS home
 )`
 	// Once the row is ours, a connection that dies silently must not keep it:
 	// the server ends a transaction that stays idle for as long as a batch
-	// may take.
+	// may take. And others can see whose batch holds it.
 	result := `
-SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text, true) FROM guard`
+SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($10::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
@@ -139,6 +140,8 @@ INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) VALUES ($
 ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:         guard + result,
 		guardAndAudit: guard + audit + result,
+		blocker:       findBlocker(t),
+		endBlocker:    endBlocker(t),
 		pause: `
 WITH paused AS (
 	UPDATE ` + t.checkpoints.SQL() + `
@@ -275,7 +278,8 @@ func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *p
 		statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))
 	}
 	var timeout string
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &timeout)
+	var signed bool
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &timeout, &signed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return moved, false, nil
 	}

@@ -247,14 +247,18 @@ func TestProcessKilled(t *testing.T) {
 	p.awaitAll(t)
 }
 
-// A process that is stopped past the time-outs loses its consumers; when it
-// goes on, what it was doing is void, and it takes part again.
+// A process that is stopped past its heartbeat's time-out loses its consumers.
+// Its batches, open for up to an hour, are ended for it; when it goes on, it
+// takes part again.
 func TestProcessStoppedAndWoken(t *testing.T) {
-	p := catch(t, role{Heartbeat: 100 * time.Millisecond, HeartbeatTimeout: time.Second, BatchTimeout: 10 * time.Second})
+	p := catch(t, role{Heartbeat: 100 * time.Millisecond, HeartbeatTimeout: 3 * time.Second, BatchTimeout: time.Hour})
 	p.led.signal(t, syscall.SIGSTOP)
 	p.awaitOwners(t, consumersOfPair)
 	p.open(t)
 	p.awaitAll(t)
+	if n := strings.Count(p.other.out.String(), "ended the batch of a dead worker"); n < 2 {
+		t.Errorf("%d of the stopped process's 2 batches were ended", n)
+	}
 	p.led.signal(t, syscall.SIGCONT)
 	p.awaitOwners(t, 2, 2)
 	p.append(t, 30)
