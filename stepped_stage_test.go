@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/ops"
 )
 
 // quantum is how far the clock moves in one step: whatever a frontier waits
@@ -154,32 +156,21 @@ func (s *stage) takeOver(who, what int) {
 	}
 }
 
-// reset sets a consumer back, and its ledger with it, unless a batch holds its
-// checkpoint.
+// reset sets a consumer back, as operators do, and its ledger with it, unless a
+// batch holds its checkpoint.
 func (s *stage) reset(who, what int) {
 	loops := s.workers[0].loops
 	unit := loops[who%len(loops)].unit()
-	tx, err := s.own.BeginTx(s.ctx, nil)
+	at := s.number(`SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, unit)
+	to := max(at-int64(1+what), 0)
+	operator, err := ops.New(s.own, nil)
 	s.must(err)
-	defer func() { _ = tx.Rollback() }() // a no-op after Commit
-	var to int64
-	err = tx.QueryRowContext(s.ctx, `
-UPDATE consumer_checkpoints SET last_position = greatest(last_position - $2::bigint, 0), revision = revision + 1
-WHERE consumer_name = $1::text RETURNING last_position`, unit, 1+what).Scan(&to)
-	if sqlState(err) == "55P03" { // lock_timeout
+	err = operator.Reset(s.ctx, unit, to, ops.By{Operator: "the script", Reason: "it says so"})
+	if errors.Is(err, ops.ErrAtPosition) || sqlState(err) == "55P03" { // lock_timeout
 		return
 	}
 	s.must(err)
-	for _, statement := range []string{
-		`DELETE FROM consumer_gap_skips WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`,
-		`UPDATE consumer_gap_skips SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
-			WHERE consumer_name = $1::text AND state = 'open' AND gap_end > $2::bigint`,
-		`DELETE FROM ledger WHERE consumer = $1::text AND position > $2::bigint`,
-	} {
-		_, err := tx.ExecContext(s.ctx, statement, unit, to)
-		s.must(err)
-	}
-	s.must(tx.Commit())
+	s.exec(`DELETE FROM ledger WHERE consumer = $1::text AND position > $2::bigint`, unit, to)
 	s.resets[unit]++
 	s.saw("reset")
 	s.t.Logf("%s: reset to %d", unit, to)

@@ -153,8 +153,8 @@ func TestStepped(t *testing.T) {
 // by chance.
 var mustSee = map[string]int{
 	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "promises": 40, "overtaken": 40,
-	"read ahead": 40, "reset": 40, "failed": 40, "guard waits": 40, "crash": 40,
-	"terminated": 200, "cut": 200, "kill": 200, "lost": 200, "commits undone": 200,
+	"read ahead": 40, "reset": 40, "failed": 40, "crash": 40,
+	"guard waits": 200, "terminated": 200, "cut": 200, "kill": 200, "lost": 200, "commits undone": 200,
 }
 
 // play plays a script to its end, lets everybody finish, and judges.

@@ -233,6 +233,9 @@ func (s *stage) goPast(who, what int) {
 	for range 5 {
 		s.look(who, 0)
 	}
+	if what%3 == 0 {
+		s.handOnMeanwhile(who, what/3)
+	}
 	w := s.workers[who%len(s.workers)]
 	for _, l := range w.loops {
 		if s.owner[l.unit()] == w.Worker {
