@@ -49,6 +49,7 @@ type consumerLoop struct {
 	disturbed int // in a row
 	suspect   isolation
 	sentence  *sentence // for what failed too often; nil: nothing has
+	refused   *retry    // the dead letter that has just failed again; nil: none has
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It

@@ -77,17 +77,22 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 	}
 	at := c.progress.position
 	p := page{look: frontier.Page{Checkpoint: at, Through: at}, retried: r}
-	if len(events) == 1 && events[0].GlobalPosition == r.position {
+	switch {
+	case c.refused != nil && c.refused.position == r.position:
+		r.err = c.refused.err
+	case len(events) == 1 && events[0].GlobalPosition == r.position:
 		p.events = events
-	} else {
+	default:
 		r.err = fmt.Errorf("there is no event at position %d any more", r.position)
 	}
+	c.refused = nil
 	a := advance{to: at, head: v.Safe, token: v.Token}
 	result := c.runBatch(ctx, intake, conn, p, a)
-	if result.outcome == handlerFailed {
+	if result.outcome == handlerFailed && r.err == nil {
 		c.w.cfg.Logger.Error(intake, "dead letter failed again", "consumer", c.unit.name, "position", r.position, "error", result.err)
-		p.events, r.err = nil, result.err
-		result = c.runBatch(ctx, intake, conn, p, a)
+		c.refused = &retry{position: r.position, err: result.err}
+		c.forget()
+		return reload, nil // write it down, on a connection that is sound
 	}
 	defer c.forget() // there is one letter less, or one fewer to retry
 	return c.settle(result, p, a)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -214,12 +215,19 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Opti
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	by := ops.By{Operator: "test", Reason: "as scheduled"}
+	var story []string // the calls come one after the other
 	for {
 		intake, stop := context.WithCancel(ctx)
 		w := s.worker(t, c.Name(), append(opts, WithObserver(Observer{
-			ConsumerPaused: func(ConsumerInfo) { stop() },
+			ConsumerPaused: func(i ConsumerInfo) {
+				story = append(story, "paused: "+i.Reason)
+				stop()
+			},
 			BatchDone: func(b Batch) {
-				if b.Err == nil && !b.Overtaken && b.To >= head {
+				story = append(story, fmt.Sprintf("%+v", b))
+				// A commit that takes too long may yet happen: then there is
+				// nothing left to be told about.
+				if b.Err == nil && !b.Overtaken && b.To >= head || b.Err != nil && b.Commit > 0 {
 					stop()
 				}
 			},
@@ -233,7 +241,7 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Opti
 		err = (&consumerLoop{w: w, unit: u, status: &unitStatus{}}).run(ctx, intake)
 		stop()
 		if ctx.Err() != nil {
-			t.Fatalf("awaited that %s comes to %d: %v", c.Name(), head, err)
+			t.Fatalf("awaited that %s comes to %d: %v\n%s", c.Name(), head, err, strings.Join(story, "\n"))
 		}
 		if err := s.ops.Resume(ctx, c.Name(), by); err != nil && !errors.Is(err, ops.ErrNotPaused) {
 			t.Fatal(err)
