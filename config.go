@@ -198,6 +198,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status 
 		Strategy:          coord.Advisory,
 		Logger:            c.Logger,
 		Status:            status,
+		OnLeader:          func(leads bool) { tell(c.Observer.LeadershipChanged, Leadership{id, leads}) },
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
 		cc.Strategy = coord.Lease

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 )
@@ -22,7 +23,9 @@ func (c *consumerLoop) startReadAhead(intake context.Context, after int64) {
 	c.ahead = a
 	go func() {
 		defer close(a.done)
+		began := time.Now()
 		a.page, a.err = c.lookAhead(intake, c.w.db, a.v, span{after, a.v.Safe}, c.w.cfg.BatchSize, false)
+		a.page.took = time.Since(began)
 	}()
 }
 

@@ -163,14 +163,21 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.watchProgress(running); return nil })
 	g.run(func() error { w.retain(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		channels := map[string]func(){w.cfg.NotifyChannel: w.frontier.Wake, w.channel: w.noticeNews}
+		channels := map[string]func(){w.cfg.NotifyChannel: w.noticeEvents, w.channel: w.noticeNews}
 		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })
 	}
+}
+
+// noticeEvents wakes whoever looks for events.
+func (w *Worker) noticeEvents() {
+	tell(w.cfg.Observer.Woken, Wakeup{WakeupEvents})
+	w.frontier.Wake()
 }
 
 // noticeNews wakes whoever looks for what does not show in the log: workers
 // that come and go, assignments, the doings of operators.
 func (w *Worker) noticeNews() {
+	tell(w.cfg.Observer.Woken, Wakeup{WakeupChanges})
 	w.coord.Wake()
 	w.watchNow.Send()
 }

@@ -42,6 +42,9 @@ type Config struct {
 	// Status is called for each heartbeat and returns JSON for the people who
 	// look at the table of workers. May be nil.
 	Status func() ([]byte, error)
+	// OnLeader is called when this worker begins to lead, or leads no more.
+	// May be nil.
+	OnLeader func(leads bool)
 }
 
 func (c Config) validate() error {

@@ -204,18 +204,30 @@ func (c *Coordinator) deliver(mine []string) {
 // works takes note that a round succeeded.
 func (c *Coordinator) works(s *session) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.Leader, c.lease, c.status.LastError = s.leads, s.lease, nil
-	if !s.leads {
+	c.lease, c.status.LastError = s.lease, nil
+	c.mu.Unlock()
+	c.setLeader(s.leads)
+}
+
+// setLeader takes note of who leads, and passes on a change.
+func (c *Coordinator) setLeader(leads bool) {
+	c.mu.Lock()
+	changed := c.status.Leader != leads
+	if c.status.Leader = leads; !leads {
 		c.status.Unowned = nil
+	}
+	c.mu.Unlock()
+	if changed && c.cfg.OnLeader != nil {
+		c.cfg.OnLeader(leads)
 	}
 }
 
 // fails takes note that it did not.
 func (c *Coordinator) fails(err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.Leader, c.status.LastError, c.status.Unowned = false, err, nil
+	c.status.LastError = err
+	c.mu.Unlock()
+	c.setLeader(false)
 }
 
 // show takes note of the units that nobody has code for, and logs each once.

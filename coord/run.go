@@ -27,6 +27,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
 	}
+	defer c.setLeader(false)
 	for failures := 0; ; {
 		err := c.live(ctx, func() { failures = 0 })
 		if ctx.Err() != nil {
