@@ -43,7 +43,7 @@ type NotSettledError struct {
 }
 
 func (e *NotSettledError) Error() string {
-	return fmt.Sprintf("it cannot go forward to position %d: the log is known to be complete up to position %d only (running workers raise that about once a second, up to the oldest open transaction that may own positions): choose that, or try again later", e.To, e.Settled)
+	return fmt.Sprintf("it cannot go forward to position %d: the log is known to be complete up to position %d only (running workers raise that about once a second, up to the oldest open transaction that may own positions): go no further than that, or try again later", e.To, e.Settled)
 }
 
 // NotNextError refuses a SkipEvent at a position where the consumer is not

@@ -22,7 +22,8 @@ import (
 // begins at the head has its place there afterwards.
 //
 // The worker looks often, and ends at the first failure of a handler, which is
-// then returned: a *worker.ConsumerError. opts come after these settings. Give
+// then returned: a *worker.ConsumerError. opts come after these settings; under
+// FailDeadLetter, an event that went to the dead letters counts as handled. Give
 // ctx a deadline: when it ends, the error names what was awaited. A batch in
 // hand then has a second to finish, before its context ends and it is rolled
 // back.
