@@ -138,14 +138,26 @@ func (c *consumerLoop) ownSession(conn *sql.Conn) (session int64) {
 // endZombies ends the batch that the guard waits for if two looks in a row
 // find that its worker is dead.
 func (c *consumerLoop) endZombies(ctx context.Context, session int64) {
-	var suspect zombie
-	for {
-		z, err := c.lookForZombie(ctx, session)
-		if err == nil && z == suspect && z != (zombie{}) {
-			err = c.endZombie(ctx, session, z)
-		}
+	report := func(err error) {
 		if err != nil && ctx.Err() == nil {
 			c.w.cfg.Logger.Error(ctx, "could not look what the guard of a batch waits for", "consumer", c.unit.name, "error", err)
+		}
+	}
+	whenSeenTwice(ctx,
+		func() zombie {
+			z, err := c.lookForZombie(ctx, session)
+			report(err)
+			return z
+		},
+		func(z zombie) { report(c.endZombie(ctx, session, z)) })
+}
+
+// whenSeenTwice looks until ctx ends, and ends what two looks in a row show.
+func whenSeenTwice(ctx context.Context, look func() zombie, end func(zombie)) {
+	for suspect := (zombie{}); ; {
+		z := look()
+		if z == suspect && z != (zombie{}) {
+			end(z)
 		}
 		suspect = z
 		if !backoff.Sleep(ctx, guardPatience) {

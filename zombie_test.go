@@ -3,7 +3,9 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -144,6 +146,30 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A worker that seems dead for a moment, or another one each time, is spared.
+func TestOneLookIsNotEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nobody, one, other := zombie{}, zombie{session: 1, signature: 7}, zombie{session: 1, signature: 8}
+		looks := []zombie{nobody, nobody, one, nobody, one, other, one, nobody, other, other, nobody}
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended []zombie
+		var last time.Time
+		whenSeenTwice(ctx, func() (z zombie) {
+			if !last.IsZero() && time.Since(last) < guardPatience {
+				t.Errorf("looks again after %v", time.Since(last))
+			}
+			last = time.Now()
+			if z, looks = looks[0], looks[1:]; len(looks) == 0 {
+				cancel()
+			}
+			return z
+		}, func(z zombie) { ended = append(ended, z) })
+		if !slices.Equal(ended, []zombie{other}) || len(looks) > 0 {
+			t.Errorf("ended %+v, not only what was seen twice in a row; %d looks to go", ended, len(looks))
+		}
+	})
 }
 
 // Nobody else's transaction is ended.
