@@ -37,6 +37,9 @@ func (c Config) Validate() error {
 	check(inRange("WithBatchTimeout", c.BatchTimeout, 10*time.Millisecond, day))
 	check(inRange("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures, 1, 1_000_000))
 	check(oneOf("WithFailurePolicy", c.FailurePolicy, FailStop, FailPause, FailDeadLetter))
+	if c.RetryLimit != 0 {
+		check(inRange("WithRetryLimit", c.RetryLimit, 2*c.HeartbeatInterval, 365*day))
+	}
 	if c.ShutdownTimeout != 0 {
 		check(inRange("WithShutdownTimeout", c.ShutdownTimeout, 10*time.Millisecond, day))
 	}
@@ -92,6 +95,7 @@ func (c Config) String() string {
 	line("WithBatchTimeout", c.BatchTimeout)
 	line("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures)
 	line("WithFailurePolicy", c.FailurePolicy)
+	line("WithRetryLimit", c.RetryLimit)
 	line("WithShutdownTimeout", c.ShutdownTimeout)
 	line("WithPollInterval", c.PollInterval)
 	line("WithMaxPollInterval", c.MaxPollInterval)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -43,10 +44,11 @@ type consumerLoop struct {
 
 	ahead *readAhead // nil: nothing is being read ahead
 
-	attempt   int // of the batch in hand, from 1
-	failures  int // in a row, the handler's
-	conflicts int // in a row
-	disturbed int // in a row
+	attempt   int       // of the batch in hand, from 1
+	failures  int       // in a row, the handler's
+	conflicts int       // in a row
+	disturbed int       // in a row
+	troubled  time.Time // since when
 	suspect   isolation
 	sentence  *sentence // for what failed too often; nil: nothing has
 	refused   *retry    // the dead letter that has just failed again; nil: none has
@@ -263,15 +265,24 @@ func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Du
 	case conflicted:
 		return backoff.Delay(c.conflicts, 10*time.Millisecond, time.Second, rand.Float64()), nil
 	default:
-		if intake.Err() != nil {
-			return 0, nil // our own stop interrupted it
-		}
-		c.disturbed++
-		r.err = explain(r.err)
-		c.status.disturbed(r.err)
-		pause = backoff.Infrastructure(c.disturbed)
-		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", c.disturbed, "error", r.err)
-		tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: c.disturbed, Pause: pause, Err: r.err})
-		return pause, nil
+		return c.waitOut(intake, explain(r.err))
 	}
+}
+
+// waitOut says how long to pause while the database does not work.
+func (c *consumerLoop) waitOut(intake context.Context, err error) (pause time.Duration, fatal error) {
+	if intake.Err() != nil {
+		return 0, nil // our own stop interrupted it
+	}
+	if c.disturbed++; c.disturbed == 1 {
+		c.troubled = time.Now()
+	}
+	if limit := c.w.cfg.RetryLimit; limit > 0 && time.Since(c.troubled) > limit {
+		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, limit, err)
+	}
+	c.status.disturbed(err)
+	pause = backoff.Infrastructure(c.disturbed)
+	c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", c.disturbed, "error", err)
+	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: c.disturbed, Pause: pause, Err: err})
+	return pause, nil
 }

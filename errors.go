@@ -20,6 +20,10 @@ var (
 	// which names the consumer and wraps the last cause.
 	ErrConsecutiveFailures = errors.New("worker: a consumer failed too often in a row")
 
+	// ErrOutage ends a worker whose database has failed for longer than
+	// WithRetryLimit allows.
+	ErrOutage = errors.New("worker: the database fails for too long")
+
 	// ErrTransactionEnded ends a worker whose consumer committed or rolled
 	// back the transaction that it was given.
 	ErrTransactionEnded = errors.New("worker: the handler ended the batch's transaction, which belongs to the worker: remove the Commit, Rollback or equivalent SQL from it")

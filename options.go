@@ -69,6 +69,7 @@ type Config struct {
 	BatchTimeout           time.Duration // for the handlers and the commit of a batch, 10ms to 24h; default 30s
 	MaxConsecutiveFailures int           // failures in a row of one consumer until FailurePolicy applies, 1 to 1,000,000; default 5
 	FailurePolicy          FailurePolicy // default FailStop
+	RetryLimit             time.Duration // how long the database may fail until the worker ends, 2 x HeartbeatInterval to 1 year; default 0: for ever
 	ShutdownTimeout        time.Duration // for the batches in hand when the worker stops, 10ms to 24h; default 0: as long as BatchTimeout lets them
 
 	PollInterval    time.Duration // first pause of an idle worker between two looks at the checkpoints, 1ms to 1h; default 1s
@@ -157,6 +158,12 @@ func WithMaxConsecutiveFailures(n int) Option {
 // WithFailurePolicy sets what happens to a consumer, or to the event, that
 // fails again and again.
 func WithFailurePolicy(p FailurePolicy) Option { return func(c *Config) { c.FailurePolicy = p } }
+
+// WithRetryLimit sets after what time without a working database the worker
+// ends with ErrOutage: heartbeats that do not arrive, or a consumer whose
+// batches fail through no fault of its handler. Meanwhile it tries again, with
+// pauses of up to 30 seconds. By default it does so for ever.
+func WithRetryLimit(d time.Duration) Option { return func(c *Config) { c.RetryLimit = d } }
 
 // WithShutdownTimeout bounds how long a worker that stops waits for the
 // batches in hand. Those that take longer are rolled back, and handled again

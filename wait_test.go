@@ -24,7 +24,7 @@ func TestWaitFor(t *testing.T) {
 	other := start(t, d.DB, []consumer.Consumer{&ledger{name: "another"}})
 	for range 11 {
 		appendN(t, d.DB, "Order", "1", 1)
-		head := checkpointHead(t, d.DB)
+		head := latestPosition(t, d.DB)
 		for _, w := range []*worker.Worker{owner.Worker, other.Worker} {
 			if err := w.WaitFor(t.Context(), "c", head); err != nil {
 				t.Fatal(err)
@@ -47,7 +47,7 @@ func TestWaitFor(t *testing.T) {
 	}
 }
 
-func checkpointHead(t *testing.T, db *sql.DB) (head int64) {
+func latestPosition(t *testing.T, db *sql.DB) (head int64) {
 	t.Helper()
 	if err := db.QueryRow(`SELECT max(global_position) FROM events`).Scan(&head); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -159,6 +160,7 @@ func (w *Worker) begin(ctx context.Context) error {
 func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { return w.frontier.Run(running) })
 	g.run(func() error { return w.coord.Run(running) })
+	g.run(func() error { return w.boundOutage(running) })
 	g.run(func() error { w.placeAtHead(running); return nil })
 	g.run(func() error { w.watchProgress(running); return nil })
 	g.run(func() error { w.retain(running); return nil })
@@ -205,6 +207,21 @@ func (w *Worker) boundDraining(running, intake context.Context, halt context.Can
 		w.cfg.Logger.Error(running, "batches in hand take too long to finish, rolled back", "worker_id", w.id, "shutdown_timeout", w.cfg.ShutdownTimeout)
 		halt()
 	}
+}
+
+// boundOutage ends the worker when no heartbeat has arrived for too long.
+func (w *Worker) boundOutage(ctx context.Context) error {
+	for limit := w.cfg.RetryLimit; limit > 0; {
+		s := w.coord.Status()
+		left := time.Until(s.LastHeartbeat.Add(limit))
+		if left <= 0 {
+			return fmt.Errorf("%w: no heartbeat for %v (WithRetryLimit): %w", ErrOutage, limit, s.LastError)
+		}
+		if !backoff.Sleep(ctx, left) {
+			break
+		}
+	}
+	return nil
 }
 
 // leave hands the consumers back and takes the worker off the list. If the
