@@ -1,0 +1,47 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+type thrifty struct{}
+
+func (thrifty) Name() string                                                       { return "thrifty" }
+func (thrifty) Handle(context.Context, *sql.Tx, store.PersistedEvent) error        { return nil }
+func (thrifty) HandleBatch(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil }
+
+func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
+	g := newGuarded(t)
+	conn, err := g.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
+		c := &consumerLoop{unit: &unit{name: "thrifty", consumer: thrifty{}, bulk: bulk}}
+		allocations := func(events int) float64 {
+			p := page{events: make([]store.PersistedEvent, events)}
+			for i := range p.events {
+				p.events[i].GlobalPosition = int64(i + 1)
+			}
+			return testing.AllocsPerRun(20, func() {
+				if _, err := c.handleAll(t.Context(), conn, tx, p); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		if few, many := allocations(10), allocations(10_000); many > few+1 {
+			t.Errorf("%s: %v allocations for 10 events, %v for 10,000", name, few, many)
+		}
+	}
+}
