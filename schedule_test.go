@@ -88,8 +88,11 @@ func (m moodyBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.P
 
 // Whatever handlers do, and whatever the policy makes of it: every event is
 // handled once, in order within its aggregate, and in order altogether unless
-// it was a dead letter.
+// it was a dead letter. A longer search:
+//
+//	go test -run TestSchedulesOfFailures . -rapid.checks=10000 -timeout 2h
 func TestSchedulesOfFailures(t *testing.T) {
+	checkByDefault(t, "50")
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT, position BIGINT, aggregate TEXT)`)
 	d.Exec(t, `CREATE INDEX ON ledger (consumer)`)

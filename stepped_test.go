@@ -128,10 +128,7 @@ var weighted = func() *rapid.Generator[int] {
 //
 //	go test -run TestStepped . -rapid.checks=5000 -timeout 2h
 func TestStepped(t *testing.T) {
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		defer func() { _ = checks.Value.Set(checks.DefValue) }()
-		_ = checks.Value.Set("40") // some half a minute
-	}
+	checkByDefault(t, "40") // some half a minute
 	server := newSteppedServer(t)
 	scripts, seen := 0, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -166,4 +163,13 @@ func play(t *rapid.T, server *steppedServer, script script, seen map[string]int)
 	}
 	s.finish()
 	s.judge()
+}
+
+// checkByDefault sets how often a test checks whose checks are dear, unless
+// the command line says.
+func checkByDefault(t *testing.T, times string) {
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		t.Cleanup(func() { _ = checks.Value.Set(checks.DefValue) })
+		_ = checks.Value.Set(times)
+	}
 }
