@@ -55,6 +55,7 @@ func (c Config) Validate() error {
 	check(inRange("WithHeartbeatTimeout", c.HeartbeatTimeout, 2*c.HeartbeatInterval, day))
 	check(inRange("WithRebalanceInterval", c.RebalanceInterval, 10*time.Millisecond, time.Hour))
 	check(oneOf("WithLeaderStrategy", c.LeaderStrategy, LeaderStrategyAdvisory, LeaderStrategyLease))
+	check(oneOf("WithAssignmentStrategy", c.AssignmentStrategy, AssignRoundRobin, AssignSticky))
 	check(inRange("WithStaleGapThreshold", c.StaleGapThreshold, 10*time.Millisecond, day))
 	check(inRange("WithStaleGapHarborLag", c.StaleGapHarborLag, 0, 1_000_000))
 	check(oneOf("WithGapPolicy", c.GapPolicy, GapSkipStale, GapWait))
@@ -109,6 +110,7 @@ func (c Config) String() string {
 	line("WithHeartbeatTimeout", c.HeartbeatTimeout)
 	line("WithRebalanceInterval", c.RebalanceInterval)
 	line("WithLeaderStrategy", c.LeaderStrategy)
+	line("WithAssignmentStrategy", c.AssignmentStrategy)
 	line("WithStaleGapThreshold", c.StaleGapThreshold)
 	line("WithStaleGapHarborLag", c.StaleGapHarborLag)
 	line("WithGapPolicy", c.GapPolicy)
@@ -200,6 +202,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status 
 		HeartbeatTimeout:  c.HeartbeatTimeout,
 		RebalanceInterval: c.RebalanceInterval,
 		Strategy:          coord.Advisory,
+		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Logger:            c.Logger,
 		Status:            status,
 		OnLeader:          func(leads bool) { tell(c.Observer.LeadershipChanged, Leadership{id, leads}) },

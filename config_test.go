@@ -26,6 +26,7 @@ func TestValidateNamesOptionValueAndRange(t *testing.T) {
 		"timeout":         {WithHeartbeatTimeout(6 * time.Second), []string{"WithHeartbeatTimeout", "6s", "10s to"}},
 		"rebalance":       {WithRebalanceInterval(0), []string{"WithRebalanceInterval", "0s"}},
 		"leader":          {WithLeaderStrategy("raft"), []string{"WithLeaderStrategy", `"raft"`, `"lease"`}},
+		"assignment":      {WithAssignmentStrategy("greedy"), []string{"WithAssignmentStrategy", `"greedy"`, `"round-robin" and "sticky"`}},
 		"stale":           {WithStaleGapThreshold(0), []string{"WithStaleGapThreshold", "0s"}},
 		"harbor":          {WithStaleGapHarborLag(-1), []string{"WithStaleGapHarborLag", "-1"}},
 		"gap policy":      {WithGapPolicy("hope"), []string{"WithGapPolicy", `"hope"`}},

@@ -31,6 +31,18 @@ const (
 	LeaderStrategyLease LeaderStrategy = "lease"
 )
 
+// AssignmentStrategy is how the leader deals out the consumers.
+type AssignmentStrategy string
+
+const (
+	// AssignRoundRobin deals the consumers, sorted by name, to the workers,
+	// sorted by id, in turns. Who has what depends on who is there only.
+	AssignRoundRobin AssignmentStrategy = "round-robin"
+	// AssignSticky deals as evenly, and leaves as many consumers as it can
+	// with the workers that run them already.
+	AssignSticky AssignmentStrategy = "sticky"
+)
+
 // GapPolicy is what happens to positions whose transaction stays open.
 type GapPolicy string
 
@@ -85,6 +97,8 @@ type Config struct {
 	RebalanceInterval time.Duration  // between two checks of the assignments, 10ms to 1h; default 5s
 	LeaderStrategy    LeaderStrategy // default LeaderStrategyAdvisory
 
+	AssignmentStrategy AssignmentStrategy // default AssignRoundRobin
+
 	StaleGapThreshold time.Duration // age at which an open transaction no longer holds back others, 10ms to 24h; default 30s
 	StaleGapHarborLag int           // positions to stay behind the head when going past it, 0 to 1,000,000; default 0
 	GapPolicy         GapPolicy     // default GapSkipStale
@@ -120,6 +134,7 @@ func DefaultConfig() Config {
 		HeartbeatTimeout:       30 * time.Second,
 		RebalanceInterval:      5 * time.Second,
 		LeaderStrategy:         LeaderStrategyAdvisory,
+		AssignmentStrategy:     AssignRoundRobin,
 		StaleGapThreshold:      30 * time.Second,
 		GapPolicy:              GapSkipStale,
 		MaxOpenRanges:          10_000,
@@ -224,6 +239,13 @@ func WithRebalanceInterval(d time.Duration) Option {
 // WithLeaderStrategy sets how the workers agree on a leader. All workers of
 // one set of tables must use the same.
 func WithLeaderStrategy(s LeaderStrategy) Option { return func(c *Config) { c.LeaderStrategy = s } }
+
+// WithAssignmentStrategy sets how the leader deals out the consumers. The one
+// of whoever leads counts, so all workers of one set of tables should use the
+// same.
+func WithAssignmentStrategy(s AssignmentStrategy) Option {
+	return func(c *Config) { c.AssignmentStrategy = s }
+}
 
 // WithStaleGapThreshold sets how long an open transaction may hold back the
 // events behind its positions (GapSkipStale).

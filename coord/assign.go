@@ -2,6 +2,7 @@ package coord
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"slices"
 
@@ -15,92 +16,193 @@ type Member struct {
 }
 
 // Assign gives every unit that some member has code for to exactly one of
-// these members; the others are not in the result. The loads are as even as
-// they can be: none can be lowered without raising one that is as high. Where
-// all members have code for everything, this deals the units, sorted by name,
-// to the members, sorted by id, in turns. The order of the arguments does not
-// matter.
+// these members. The loads are as even as they can be: none can be lowered
+// without raising one that is as high. Of all such assignments, it is one that
+// takes the fewest units from the members who own them now. With no owners,
+// and where all members have code for everything, this deals the units, sorted
+// by name, to the members, sorted by id, in turns. The order of the arguments
+// does not matter.
 //
-// The algorithm is A_SM1 of Harvey, Ladner, Lovász and Tamir, Semi-matchings
-// for bipartite graphs and load balancing (2006).
-func Assign(members []Member, units []string) map[string]uuid.UUID {
-	d := newDeal(members)
-	units = slices.Clone(units)
-	slices.Sort(units)
-	for _, u := range slices.Compact(units) {
-		d.place(u)
-	}
-	owners := make(map[string]uuid.UUID, len(units))
-	for i, hand := range d.hands {
-		for _, u := range hand {
-			owners[u] = d.members[i].ID
-		}
-	}
-	return owners
-}
-
-// deal is an assignment in the making. Members are known by their index.
-type deal struct {
-	members []Member         // sorted by id
-	able    map[string][]int // who has code for a unit, ascending
-	hands   [][]string       // what each member was given
-}
-
-func newDeal(members []Member) *deal {
-	d := &deal{members: slices.Clone(members), able: map[string][]int{}, hands: make([][]string, len(members))}
-	slices.SortFunc(d.members, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	for i, m := range d.members {
-		for _, u := range m.Units {
-			if able := d.able[u]; len(able) == 0 || able[len(able)-1] != i {
-				d.able[u] = append(able, i)
+// The algorithm takes cost-reducing paths until there are none, as A_SM2 of
+// Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs and
+// load balancing (2006) does, and of these the ones that move the least: the
+// cycles of a flow of minimal cost.
+func Assign(members []Member, owners map[string]uuid.UUID) map[string]uuid.UUID {
+	d := newDeal(members, owners)
+	d.place()
+	for again := true; again; {
+		again = false
+		for i := range d.ids {
+			for d.relieve(i) {
+				again = true
 			}
 		}
+	}
+	dealt := make(map[string]uuid.UUID, len(d.units))
+	for u, name := range d.units {
+		dealt[name] = d.ids[d.holder[u]]
+	}
+	return dealt
+}
+
+// deal is an assignment in the making. Units and members are known by their
+// index.
+type deal struct {
+	ids    []uuid.UUID // the members, ascending
+	units  []string    // ascending
+	able   [][]int     // who has code for a unit, ascending
+	owner  []int       // who owns a unit and is able, nobody if that is not so
+	holder []int       // whom a unit was given
+	load   []int       // how many units a member was given
+	moves  int         // how many units were not given to their owner
+	ways   []way       // from each member to each
+}
+
+const nobody = -1
+
+// way counts the units that one member could pass on to another: how many
+// moves there would be less, as many, or more.
+type way [3]int
+
+const none = math.MaxInt
+
+// cost is what the cheapest way adds to the moves: -1 to 1, or none.
+func (w *way) cost() int {
+	for i, n := range w {
+		if n > 0 {
+			return i - 1
+		}
+	}
+	return none
+}
+
+func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
+	members = slices.Clone(members)
+	slices.SortFunc(members, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	index, able := map[uuid.UUID]int{}, map[string][]int{}
+	d := &deal{load: make([]int, len(members)), ways: make([]way, len(members)*len(members))}
+	for i, m := range members {
+		d.ids, index[m.ID] = append(d.ids, m.ID), i
+		for _, u := range m.Units {
+			if a := able[u]; len(a) == 0 || a[len(a)-1] != i {
+				able[u] = append(a, i)
+			}
+		}
+	}
+	d.units = slices.Sorted(maps.Keys(able))
+	for _, u := range d.units {
+		owner := nobody
+		if id, owned := owners[u]; owned {
+			if i, alive := index[id]; alive && slices.Contains(able[u], i) {
+				owner = i
+			}
+		}
+		d.able, d.owner, d.holder = append(d.able, able[u]), append(d.owner, owner), append(d.holder, nobody)
 	}
 	return d
 }
 
-// step is how a member came to be reached in a search: by taking unit from
-// another member, or, with from below 0, by the new unit itself.
-type step struct {
-	unit string
-	from int
+// cost is 1 if it is a move that member i holds unit u.
+func (d *deal) cost(u, i int) int {
+	if d.owner[u] == nobody || d.owner[u] == i {
+		return 0
+	}
+	return 1
 }
 
-// place finds, breadth first, the least loaded member that the new unit can
-// reach: directly, or by pushing a unit of an able member on to another, which
-// may push in turn. Then everyone on the way hands one unit on.
-func (d *deal) place(unit string) {
-	least := math.MaxInt // no member has less
-	for _, hand := range d.hands {
-		least = min(least, len(hand))
+// count adds n to whatever unit u counts for, in its holder's hand.
+func (d *deal) count(u, n int) {
+	i := d.holder[u]
+	d.load[i] += n
+	d.moves += n * d.cost(u, i)
+	for _, j := range d.able[u] {
+		d.ways[i*len(d.ids)+j][1+d.cost(u, j)-d.cost(u, i)] += n
 	}
-	reached := map[int]step{}
-	var queue []int
-	best := -1
-	reach := func(u string, from int) {
-		for _, i := range d.able[u] {
-			if _, ok := reached[i]; ok {
-				continue
-			}
-			reached[i] = step{u, from}
-			queue = append(queue, i)
-			if best < 0 || len(d.hands[i]) < len(d.hands[best]) {
-				best = i
+}
+
+func (d *deal) give(u, i int) {
+	if d.holder[u] != nobody {
+		d.count(u, -1)
+	}
+	d.holder[u] = i
+	d.count(u, 1)
+}
+
+// place leaves each unit to its owner, and gives the others, in turns, to who
+// has the least. That is no move at all, if not as even as it can be.
+func (d *deal) place() {
+	for u, i := range d.owner {
+		if i != nobody {
+			d.give(u, i)
+		}
+	}
+	for u, i := range d.owner {
+		if i == nobody {
+			d.give(u, slices.MinFunc(d.able[u], func(a, b int) int { return d.load[a] - d.load[b] }))
+		}
+	}
+}
+
+// relieve lets member from pass a unit on to someone who has less, if need be
+// by way of others who each pass one on. It does so if that makes the loads
+// more even, or as even with fewer moves, and reports whether it did.
+func (d *deal) relieve(from int) bool {
+	least := slices.Min(d.load)
+	if d.load[from] <= least || d.load[from] == least+1 && d.moves == 0 {
+		return false
+	}
+	cost, before := d.paths(from)
+	best := from
+	for i, c := range cost {
+		gain := d.load[from] - d.load[i]
+		if c == none || gain < 1 || gain == 1 && c >= 0 {
+			continue
+		}
+		if best == from || d.load[i] < d.load[best] || d.load[i] == d.load[best] && c < cost[best] {
+			best = i
+		}
+	}
+	for to := best; to != from; to = before[to] {
+		d.pass(before[to], to)
+	}
+	return best != from
+}
+
+// paths finds the cheapest way from one member to each other, and who comes
+// before each on it (Bellman and Ford). As all that was done before took the
+// cheapest ways, there are no circles that save moves.
+func (d *deal) paths(from int) (cost, before []int) {
+	n := len(d.ids)
+	cost, before = slices.Repeat([]int{none}, n), make([]int, n)
+	waits := make([]bool, n)
+	cost[from] = 0
+	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
+		i := queue[0]
+		waits[i] = false
+		if d.load[i] == 0 {
+			continue
+		}
+		for j := range n {
+			c := d.ways[i*n+j].cost()
+			if c != none && cost[i]+c < cost[j] {
+				cost[j], before[j] = cost[i]+c, i
+				if !waits[j] {
+					waits[j] = true
+					queue = append(queue, j)
+				}
 			}
 		}
 	}
-	reach(unit, -1)
-	for next := 0; next < len(queue) && len(d.hands[best]) > least; next++ {
-		for _, u := range d.hands[queue[next]] {
-			reach(u, queue[next])
-		}
-	}
-	for i := best; i >= 0; i = reached[i].from {
-		s := reached[i]
-		d.hands[i] = append(d.hands[i], s.unit)
-		if s.from >= 0 {
-			at := slices.Index(d.hands[s.from], s.unit)
-			d.hands[s.from] = slices.Delete(d.hands[s.from], at, at+1)
+	return cost, before
+}
+
+// pass gives one unit of member i to member j, at the cost of the cheapest.
+func (d *deal) pass(i, j int) {
+	c := d.ways[i*len(d.ids)+j].cost()
+	for u, holder := range d.holder {
+		if holder == i && d.cost(u, j)-d.cost(u, i) == c && slices.Contains(d.able[u], j) {
+			d.give(u, j)
+			return
 		}
 	}
 }

@@ -40,9 +40,11 @@ func TestAssignDocumented(t *testing.T) {
 			}
 			for range 20 {
 				rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
-				units := slices.Clone(six)
-				rand.Shuffle(len(units), func(i, j int) { units[i], units[j] = units[j], units[i] })
-				if got := coord.Assign(members, units); !maps.Equal(got, expected) {
+				for i := range members {
+					members[i].Units = slices.Clone(six)
+					rand.Shuffle(len(six), func(j, k int) { members[i].Units[j], members[i].Units[k] = members[i].Units[k], members[i].Units[j] })
+				}
+				if got := coord.Assign(members, nil); !maps.Equal(got, expected) {
 					t.Fatalf("got  %v\nwant %v", got, expected)
 				}
 			}
@@ -77,14 +79,28 @@ func loads(owners map[string]uuid.UUID) map[uuid.UUID]int {
 	return n
 }
 
+// drawOwners draws who owns the units now: members, strangers, nobody.
+func drawOwners(t *rapid.T, members []coord.Member, units []string) map[string]uuid.UUID {
+	who := []uuid.UUID{id(2000), id(2001)}
+	for _, m := range members {
+		who = append(who, m.ID)
+	}
+	owners := map[string]uuid.UUID{}
+	for _, u := range rapid.SliceOfDistinct(rapid.SampledFrom(units), rapid.ID).Draw(t, "owned") {
+		owners[u] = rapid.SampledFrom(who).Draw(t, "owner")
+	}
+	return owners
+}
+
 func TestAssign(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := names(rapid.IntRange(1, 40).Draw(t, "units"))
 		members := drawMembers(t, 12, units)
-		owners := coord.Assign(members, units)
+		owners := drawOwners(t, members, units)
+		dealt := coord.Assign(members, owners)
 		able := func(m coord.Member, u string) bool { return slices.Contains(m.Units, u) }
 		for _, u := range units {
-			owner, owned := owners[u]
+			owner, owned := dealt[u]
 			wanted := slices.ContainsFunc(members, func(m coord.Member) bool { return able(m, u) })
 			if owned != wanted {
 				t.Fatalf("%q has an owner: %v, somebody has code for it: %v", u, owned, wanted)
@@ -93,9 +109,9 @@ func TestAssign(t *testing.T) {
 				t.Fatalf("%q belongs to %v, who has no code for it", u, owner)
 			}
 		}
-		n := loads(owners)
+		n := loads(dealt)
 		for _, m := range members {
-			for u, owner := range owners {
+			for u, owner := range dealt {
 				if able(m, u) && n[owner] > n[m.ID]+1 {
 					t.Fatalf("%v has %d units, among them %q, which %v could run, who has %d", owner, n[owner], u, m.ID, n[m.ID])
 				}
@@ -103,62 +119,127 @@ func TestAssign(t *testing.T) {
 		}
 		shuffled := rapid.Permutation(members).Draw(t, "other order")
 		for i := range shuffled {
-			shuffled[i].Units = rapid.Permutation(shuffled[i].Units).Draw(t, "other order of units")
+			shuffled[i].Units = rapid.Permutation(append(shuffled[i].Units, shuffled[i].Units...)).Draw(t, "units in other order, twice")
 		}
-		twice := rapid.Permutation(append(units, units...)).Draw(t, "units in other order, twice")
-		if again := coord.Assign(shuffled, twice); !maps.Equal(owners, again) {
-			t.Fatalf("the order of the arguments matters: %v and %v", owners, again)
+		if again := coord.Assign(shuffled, owners); !maps.Equal(dealt, again) {
+			t.Fatalf("the order of the arguments matters: %v and %v", dealt, again)
+		}
+		if again := coord.Assign(members, dealt); !maps.Equal(dealt, again) {
+			t.Fatalf("what is as it should be is changed: %v to %v", dealt, again)
 		}
 	})
 }
 
-// No assignment whatever is more even: compared with all of them.
-func TestAssignIsMostEven(t *testing.T) {
+// No assignment whatever is more even, and none that is as even moves fewer
+// units: compared with all of them.
+func TestAssignIsBest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := names(rapid.IntRange(1, 6).Draw(t, "units"))
 		members := drawMembers(t, 4, units)
-		got := squares(coord.Assign(members, units))
-		if best := leastSquares(members, units, map[string]uuid.UUID{}); got != best {
-			t.Fatalf("the squares of the loads add up to %d, possible are %d: %v", got, best, coord.Assign(members, units))
+		owners := drawOwners(t, members, units)
+		dealt := coord.Assign(members, owners)
+		got := worth(members, dealt, owners)
+		if best := bestWorth(members, units, map[string]uuid.UUID{}, owners); got != best {
+			t.Fatalf("the squares of the loads and the moves are %v, possible are %v: %v was %v", got, best, dealt, owners)
 		}
 	})
 }
 
-func squares(owners map[string]uuid.UUID) (sum int) {
-	for _, n := range loads(owners) {
-		sum += n * n
+// worth is how good an assignment is: the squares of the loads, and then how
+// many units were taken from owners who could have kept them.
+func worth(members []coord.Member, dealt, owners map[string]uuid.UUID) (w [2]int) {
+	for _, n := range loads(dealt) {
+		w[0] += n * n
 	}
-	return sum
-}
-
-// leastSquares tries every assignment of units, in addition to owners.
-func leastSquares(members []coord.Member, units []string, owners map[string]uuid.UUID) int {
-	if len(units) == 0 {
-		return squares(owners)
-	}
-	best := -1
-	for _, m := range members {
-		if slices.Contains(m.Units, units[0]) {
-			owners[units[0]] = m.ID
-			if n := leastSquares(members, units[1:], owners); best < 0 || n < best {
-				best = n
-			}
-			delete(owners, units[0])
+	for u, holder := range dealt {
+		owner, owned := owners[u]
+		could := owned && slices.ContainsFunc(members, func(m coord.Member) bool { return m.ID == owner && slices.Contains(m.Units, u) })
+		if could && holder != owner {
+			w[1]++
 		}
 	}
-	if best < 0 { // nobody can run it
-		return leastSquares(members, units[1:], owners)
+	return w
+}
+
+// bestWorth tries every assignment of units, in addition to dealt.
+func bestWorth(members []coord.Member, units []string, dealt, owners map[string]uuid.UUID) (best [2]int) {
+	if len(units) == 0 {
+		return worth(members, dealt, owners)
+	}
+	found := false
+	for _, m := range members {
+		if slices.Contains(m.Units, units[0]) {
+			dealt[units[0]] = m.ID
+			if w := bestWorth(members, units[1:], dealt, owners); !found || slices.Compare(w[:], best[:]) < 0 {
+				best, found = w, true
+			}
+			delete(dealt, units[0])
+		}
+	}
+	if !found { // nobody can run it
+		return bestWorth(members, units[1:], dealt, owners)
 	}
 	return best
 }
 
-func BenchmarkAssign(b *testing.B) {
-	units := names(1000)
-	var members []coord.Member
-	for i := range 50 {
-		members = append(members, coord.Member{ID: id(i), Units: units[:len(units)-i%3]})
+// When a member comes or goes, only as many units move as must.
+func TestStickyMoves(t *testing.T) {
+	units := names(60)
+	everyone := func(n int) (members []coord.Member) {
+		for i := range n {
+			members = append(members, coord.Member{ID: id(i), Units: units})
+		}
+		return members
 	}
-	for b.Loop() {
-		coord.Assign(members, units)
+	moved := func(a, b map[string]uuid.UUID) (n int) {
+		for u := range a {
+			if a[u] != b[u] {
+				n++
+			}
+		}
+		return n
+	}
+	owners := coord.Assign(everyone(5), nil)
+	more := coord.Assign(everyone(6), owners)
+	if n := moved(owners, more); n != 10 {
+		t.Errorf("%d units moved to the sixth member, whose share is 10", n)
+	}
+	if n := moved(more, coord.Assign(everyone(6)[1:], more)); n != 10 {
+		t.Errorf("%d units moved when a member of 10 units left", n)
+	}
+	if n := moved(owners, coord.Assign(everyone(6), nil)); n <= 10 {
+		t.Errorf("%d units move when they are dealt in turns: then the rest shows nothing", n)
+	}
+}
+
+// The times of a rebalance of 2,000 units among 200 members.
+func BenchmarkAssign(b *testing.B) {
+	units := names(2000)
+	everyone := func(n int) (members []coord.Member) {
+		for i := range n {
+			members = append(members, coord.Member{ID: id(i), Units: slices.Clone(units)})
+		}
+		return members
+	}
+	mixed := everyone(200)
+	for i := range mixed {
+		mixed[i].Units = units[:len(units)-i%3*100]
+	}
+	for name, c := range map[string]struct {
+		members []coord.Member
+		owners  map[string]uuid.UUID
+	}{
+		"turns":                          {everyone(200), nil},
+		"turns, three builds":            {mixed, nil},
+		"sticky, one comes":              {everyone(200), coord.Assign(everyone(199), nil)},
+		"sticky, one leaves":             {everyone(200)[1:], coord.Assign(everyone(200), nil)},
+		"sticky, three builds, one goes": {mixed[1:], coord.Assign(mixed, nil)},
+		"sticky, 199 come":               {everyone(200), coord.Assign(everyone(1), nil)},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				coord.Assign(c.members, c.owners)
+			}
+		})
 	}
 }

@@ -37,6 +37,7 @@ type Config struct {
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
 	RebalanceInterval time.Duration // the leader looks through all assignments at least so often
 	Strategy          LeaderStrategy
+	Sticky            bool         // a rebalance moves as few units as it can, see Assign
 	Logger            store.Logger // nil: nothing is logged
 
 	// Status is called for each heartbeat and returns JSON for the people who

@@ -356,6 +356,30 @@ func (l *logged) count(words ...string) (n int) {
 	return n
 }
 
+// A newcomer gets its share; with the sticky strategy nothing else moves.
+func TestSticky(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		begin := func() *worker {
+			cfg := withStrategy(config(d.DB, six...), s)
+			cfg.Sticky = true
+			return start(t, cfg)
+		}
+		has := func(w *worker, n int) func() bool { return func() bool { return len(w.Assigned()) == n } }
+		a, b := begin(), begin()
+		await(t, "the first has three", has(a, 3))
+		await(t, "the second has three", has(b, 3))
+		history(t, d.DB)
+		c := begin()
+		await(t, "the third has two", has(c, 2))
+		await(t, "the first has two", has(a, 2))
+		await(t, "the second has two", has(b, 2))
+		if n := scan[int](t, d.DB, `SELECT count(*) FROM history`); n != 2 {
+			t.Errorf("%d assignments were written for a share of two", n)
+		}
+	})
+}
+
 // Nothing is written while nothing changes, however often the leader looks.
 func TestNoChurn(t *testing.T) {
 	t.Parallel()

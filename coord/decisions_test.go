@@ -188,7 +188,8 @@ func TestPlan(t *testing.T) {
 		for _, u := range rapid.SliceOfDistinct(rapid.SampledFrom(append(units, "retired")), rapid.ID).Draw(t, "assigned") {
 			owners[u] = rapid.SampledFrom(workers).Draw(t, "owner")
 		}
-		changes, unowned := plan(alive, owners)
+		sticky := rapid.Bool().Draw(t, "sticky")
+		changes, unowned := plan(alive, owners, sticky)
 		for _, u := range unowned {
 			if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, u) }) {
 				t.Fatalf("%q is called unowned", u)
@@ -209,7 +210,7 @@ func TestPlan(t *testing.T) {
 		if len(owners) != before+added {
 			t.Fatal("a unit is written twice")
 		}
-		if again, _ := plan(alive, owners); len(again) > 0 {
+		if again, _ := plan(alive, owners, sticky); len(again) > 0 {
 			t.Fatalf("after the changes, there are more: %v", again)
 		}
 		if !slices.IsSortedFunc(changes, func(a, b change) int { return slices.Compare([]byte(a.Unit), []byte(b.Unit)) }) {

@@ -16,12 +16,12 @@ type change struct {
 // plan compares the assignments with what they should be: the changes, and the
 // units that none of the living has code for, which are left to whom they
 // belong; both in order of name.
-func plan(alive []Member, owners map[string]uuid.UUID) (changes []change, unowned []string) {
-	var units []string
-	for _, m := range alive {
-		units = append(units, m.Units...)
+func plan(alive []Member, owners map[string]uuid.UUID, sticky bool) (changes []change, unowned []string) {
+	var keepers map[string]uuid.UUID
+	if sticky {
+		keepers = owners
 	}
-	wanted := Assign(alive, units)
+	wanted := Assign(alive, keepers)
 	for unit, worker := range wanted {
 		if is, ok := owners[unit]; !ok || is != worker {
 			changes = append(changes, change{unit, worker})

@@ -133,7 +133,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		}
 		return wait, nil
 	}
-	changes, unowned := plan(alive, v.owners)
+	changes, unowned := plan(alive, v.owners, c.cfg.Sticky)
 	c.show(ctx, unowned)
 	if len(changes) > 0 {
 		leads, err := s.assign(ctx, changes)

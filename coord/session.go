@@ -44,10 +44,18 @@ type session struct {
 	checked  time.Time              // when that was; zero: the next look reads the assignments
 }
 
+// startLimit bounds the making of connections at the start, when nobody counts
+// on this worker yet.
+const startLimit = 10 * time.Second
+
 // open makes a session. The first one also looks for a proxy; later ones must
 // do with one connection, for the pool may be busy.
 func (c *Coordinator) open(ctx context.Context, first bool) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
+	limit := c.cfg.timeLimit()
+	if first {
+		limit = max(limit, startLimit)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB, opened: time.Now()}
 	if c.cfg.Strategy == Advisory {
