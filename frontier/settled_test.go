@@ -11,8 +11,9 @@ import (
 // and not taken for true once the sequence was restarted or set back.
 func TestSettledReadsWhatWasRaised(t *testing.T) {
 	for name, restart := range map[string]string{
-		"truncated": `TRUNCATE events RESTART IDENTITY`,
-		"set back":  `SELECT setval('events_global_position_seq', 2)`,
+		"truncated":                 `TRUNCATE events RESTART IDENTITY`,
+		"truncated, and used again": `DO $$ BEGIN TRUNCATE events RESTART IDENTITY; PERFORM setval('events_global_position_seq', 50); END $$`,
+		"set back":                  `SELECT setval('events_global_position_seq', 2)`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.New(t)
