@@ -219,7 +219,7 @@ func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*p
 		p.letters[b.aggregate] = b.Again
 	}
 	if pausedAt.Valid {
-		pause.At = pausedAt.Time
+		pause.Since = pausedAt.Time
 		p.paused = &pause
 	}
 	return &p, nil

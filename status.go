@@ -68,7 +68,7 @@ type ConsumerStatus struct {
 
 // Pause says since when a consumer does not run, and why.
 type Pause struct {
-	At     time.Time
+	Since  time.Time
 	By     string // an operator, or "worker" and its id
 	Reason string
 }
