@@ -135,8 +135,11 @@ DELETE FROM ` + t.gapSkips.SQL() + ` WHERE id IN (
 	SELECT id FROM ` + t.gapSkips.SQL() + `
 	WHERE state <> 'open' AND closed_at < clock_timestamp() - make_interval(secs => $1::numeric / 1000)
 	ORDER BY closed_at LIMIT $2::bigint)`,
+		// ON CONFLICT would wait for a batch in hand, and with it the start of
+		// a worker: so it looks first.
 		place: `
-INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) VALUES ($1::text, $2::bigint)
+INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint
+WHERE NOT EXISTS (SELECT FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
 ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:         guard + result,
 		guardAndAudit: guard + audit + result,

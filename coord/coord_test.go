@@ -232,7 +232,7 @@ func TestServerRestart(t *testing.T) {
 			}
 			plantToken(t, db)
 			var workers []*worker
-			for range 3 {
+			for range 10 {
 				cfg := config(db, six...)
 				cfg.RebalanceInterval = 10 * time.Millisecond
 				workers = append(workers, start(t, cfg))
