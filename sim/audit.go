@@ -29,7 +29,7 @@ func audit(e *Evidence) Finding {
 			}
 		}
 		missing := missingUpTo(e.checkpoint(c.Name), log)
-		f.auditVoid(c.Name, missing, void, open)
+		f.auditVoid(e, c.Name, missing, void, open)
 		for _, row := range void {
 			_, first := log[row.First]
 			_, last := log[row.Last]
@@ -64,7 +64,7 @@ func missingUpTo(last int64, log map[int64]Event) []int64 {
 
 // auditVoid shares the missing positions out among the void rows. Ranges still
 // open (the run did not come to rest) may explain what is left over.
-func (f *Finding) auditVoid(consumer string, missing []int64, void, open []Skip) {
+func (f *Finding) auditVoid(e *Evidence, consumer string, missing []int64, void, open []Skip) {
 	unplaced, spare := shareOut(missing, void)
 	left := map[int64]bool{}
 	for _, p := range unplaced {
@@ -72,7 +72,7 @@ func (f *Finding) auditVoid(consumer string, missing []int64, void, open []Skip)
 	}
 	for _, p := range missing {
 		f.check(!left[p], func() string {
-			return fmt.Sprintf("%s went past position %d, which is not in the log, and no row of the audit accounts for it", consumer, p)
+			return fmt.Sprintf("%s went past position %d, which is not in the log, and no row of the audit accounts for it%s", consumer, p, e.see(consumer, p))
 		})
 	}
 	for i, row := range void {
@@ -91,7 +91,7 @@ func (f *Finding) auditLate(c Scope, e *Evidence, rows []Skip) {
 			continue
 		}
 		f.check(slices.ContainsFunc(rows, func(s Skip) bool { return s.holds(x.Position) }), func() string {
-			return fmt.Sprintf("%s was given %v late, and the audit has no row of that", c.Name, x.Event)
+			return fmt.Sprintf("%s was given %v late, and the audit has no row of that%s", c.Name, x.Event, e.see(c.Name, x.Position))
 		})
 	}
 	var visible []int64

@@ -27,7 +27,7 @@ type bookkeeper struct {
 }
 
 // flap moves a consumer away from a worker, and reports whether it did.
-type flap func(ctx context.Context, r *rand.Rand, consumer, from string) bool
+type flap func(ctx context.Context, r *rand.Rand, consumer, who string) bool
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }
 func (b *bookkeeper) AggregateTypes() []string { return b.scope.Types }
@@ -40,7 +40,7 @@ func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 		b.node.spring(ctx, afterGuard)
 	}
 	delivery, _ := consumer.Info(ctx)
-	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.id(), delivery.Late, e.GlobalPosition,
+	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.name, delivery.Late, e.GlobalPosition,
 		e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID.String()); err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (b *bookkeeper) dawdle(ctx context.Context) {
 	if now.Before(b.next) {
 		return
 	}
-	if !b.next.IsZero() && b.flap(ctx, b.dice, b.scope.Name, b.node.id()) {
+	if !b.next.IsZero() && b.flap(ctx, b.dice, b.scope.Name, b.node.name) {
 		backoff.Sleep(ctx, between(b.dice, 50*time.Millisecond, 500*time.Millisecond))
 	}
 	b.next = now.Add(time.Duration((0.5 + b.dice.Float64()) * float64(b.node.knobs.Flap)))

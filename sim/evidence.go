@@ -14,6 +14,8 @@ type Evidence struct {
 	// Strict demands the order of positions of late events, too: there must
 	// be none.
 	Strict bool
+	// History, if there is one, is what the findings refer to.
+	History *History
 
 	Committed []Event  // by the writers
 	Abandoned []int64  // positions that writers drew and rolled back
@@ -52,7 +54,10 @@ type Entry struct {
 }
 
 // Span is the positions First to Last.
-type Span struct{ First, Last int64 }
+type Span struct {
+	First int64 `json:"first"`
+	Last  int64 `json:"last"`
+}
 
 func (s Span) holds(position int64) bool { return s.First <= position && position <= s.Last }
 

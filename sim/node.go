@@ -18,6 +18,7 @@ import (
 // node is a process as far as the database can tell: one worker, its
 // connections, and the network between.
 type node struct {
+	name   string // "worker 2.1": the first life of slot 2
 	knobs  Knobs
 	net    *network
 	relay  *relay
@@ -32,11 +33,11 @@ type node struct {
 }
 
 // startNode starts the life-th worker of a slot.
-func startNode(ctx context.Context, s Scenario, on *database, slot, life int, f flap) (*node, error) {
+func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, life int, f flap) (*node, error) {
 	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := oneOf(r, execModes...)
-	n := &node{knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
-	config := on.config(fmt.Sprintf("worker %d.%d", slot, life))
+	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
+	config := on.config(n.name)
 	config.DefaultQueryExecMode = mode
 	n.net.carry(config)
 	var err error
@@ -54,7 +55,7 @@ func startNode(ctx context.Context, s Scenario, on *database, slot, life int, f 
 			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %d.%d", scope.Name, slot, life)),
 		})
 	}
-	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, s.Knobs.options(n.relay.url(config))...)
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(n.relay.url(config)), worker.WithObserver(h.observer(n.name)))...)
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(n.done)
@@ -112,7 +113,7 @@ func (n *node) ready(ctx context.Context) bool {
 // await waits for the end of the worker that was asked to end, and frees what
 // it had. The worker's time to end covers a batch in hand and its farewell.
 func (n *node) await(asked string) Exit {
-	x := Exit{Worker: n.id(), Asked: asked, Bound: n.knobs.BatchTimeout + 10*time.Second}
+	x := Exit{Worker: n.name, Asked: asked, Bound: n.knobs.BatchTimeout + 10*time.Second}
 	late := time.NewTimer(x.Bound)
 	defer late.Stop()
 	select {
@@ -140,6 +141,10 @@ const (
 	beforeCommit              // the COMMIT is not sent
 	afterCommit               // it has happened, its answer is lost
 )
+
+func (p point) String() string {
+	return [...]string{"before anything was handled", "in the middle of a batch", "before the COMMIT was sent", "after the COMMIT, its answer lost"}[p]
+}
 
 // trap is a fault that waits for a batch.
 type trap struct {

@@ -67,10 +67,10 @@ func exactlyOnce(e *Evidence) Finding {
 			times := applied[c.Name][event.Position]
 			f.check(len(times) == 1, func() string {
 				if len(times) == 0 {
-					return fmt.Sprintf("%s never applied %v", c.Name, event)
+					return fmt.Sprintf("%s never applied %v%s", c.Name, event, e.see(c.Name, event.Position))
 				}
-				return fmt.Sprintf("%s applied %v %d times: worker %s in transaction %s, then worker %s in transaction %s",
-					c.Name, event, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch)
+				return fmt.Sprintf("%s applied %v %d times: %s in transaction %s, then %s in transaction %s%s",
+					c.Name, event, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch, e.see(c.Name, event.Position))
 			})
 		}
 	}
@@ -140,18 +140,18 @@ func order(e *Evidence) Finding {
 		a := aggregate{x.Consumer, x.Type, x.ID}
 		before := versions[a]
 		f.check(x.Version > before, func() string {
-			return fmt.Sprintf("%s applied %v after version %d of that aggregate", x.Consumer, x.Event, before)
+			return fmt.Sprintf("%s applied %v after version %d of that aggregate%s", x.Consumer, x.Event, before, e.see(x.Consumer, x.Position))
 		})
 		versions[a] = x.Version
 		if x.Late {
 			f.check(!e.Strict, func() string {
-				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for", x.Consumer, x.Event)
+				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for%s", x.Consumer, x.Event, e.see(x.Consumer, x.Position))
 			})
 			continue
 		}
 		last := positions[x.Consumer]
 		f.check(x.Position > last, func() string {
-			return fmt.Sprintf("%s applied %v after position %d, not as a late event", x.Consumer, x.Event, last)
+			return fmt.Sprintf("%s applied %v after position %d, not as a late event%s", x.Consumer, x.Event, last, e.see(x.Consumer, x.Position))
 		})
 		positions[x.Consumer] = x.Position
 	}
@@ -170,13 +170,13 @@ func ownership(e *Evidence) Finding {
 		current[x.Consumer] = x
 		if any && last.Batch == x.Batch {
 			f.check(last.Worker == x.Worker, func() string {
-				return fmt.Sprintf("%s: transaction %s has entries of workers %s and %s", x.Consumer, x.Batch, last.Worker, x.Worker)
+				return fmt.Sprintf("%s: transaction %s has entries of %s and %s", x.Consumer, x.Batch, last.Worker, x.Worker)
 			})
 			continue
 		}
 		ended[[2]string{x.Consumer, last.Batch}] = true
 		f.check(!ended[[2]string{x.Consumer, x.Batch}], func() string {
-			return fmt.Sprintf("%s: worker %s applied %v in transaction %s, between whose entries worker %s has some of transaction %s",
+			return fmt.Sprintf("%s: %s applied %v in transaction %s, between whose entries %s has some of transaction %s",
 				x.Consumer, x.Worker, x.Event, x.Batch, last.Worker, last.Batch)
 		})
 	}
@@ -191,8 +191,8 @@ func undecided(e *Evidence) Finding {
 		for _, position := range s.Positions {
 			for _, c := range s.Standings {
 				f.check(!c.passed(position), func() string {
-					return fmt.Sprintf("%s stood at %d while position %d was still to be committed, and had no open range for it (open: %v)",
-						c.Consumer, c.Checkpoint, position, c.Open)
+					return fmt.Sprintf("%s stood at %d while position %d was still to be committed, and had no open range for it (open: %v)%s",
+						c.Consumer, c.Checkpoint, position, c.Open, e.see(c.Consumer, position))
 				})
 			}
 		}
@@ -247,14 +247,14 @@ func lives(e *Evidence) Finding {
 	f := Finding{Name: "life cycle", Rule: "workers end when they are told to, in time, and then without an error"}
 	for _, x := range e.Exits {
 		f.check(x.InTime, func() string {
-			return fmt.Sprintf("worker %s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
+			return fmt.Sprintf("%s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
 		})
 		switch x.Asked {
 		case exitCrashed, exitSlow: // whatever it says
 		case exitStopped:
-			f.check(x.Err == nil, func() string { return fmt.Sprintf("worker %s was stopped and returned: %v", x.Worker, x.Err) })
+			f.check(x.Err == nil, func() string { return fmt.Sprintf("%s was stopped and returned: %v", x.Worker, x.Err) })
 		default:
-			f.check(false, func() string { return fmt.Sprintf("worker %s ended by itself: %v", x.Worker, x.Err) })
+			f.check(false, func() string { return fmt.Sprintf("%s ended by itself: %v", x.Worker, x.Err) })
 		}
 	}
 	return f

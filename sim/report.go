@@ -28,6 +28,8 @@ type Report struct {
 	Counts      []Count   `json:"counts"`
 	Invariants  []Finding `json:"invariants"`
 	Repeat      string    `json:"repeat"` // the command that runs this again
+
+	History *History `json:"-"`
 }
 
 // Handled is how many events a consumer has applied.
@@ -43,7 +45,7 @@ func (s *simulation) report(interrupted bool) *Report {
 		Seconds: time.Since(s.began).Seconds(), RestSeconds: s.evidence.Rest.Took.Seconds(), RestBound: s.evidence.Rest.Bound.Seconds(),
 		Events: int64(len(s.evidence.Committed)),
 		Knobs:  s.scenario.Lines(), Counts: s.tally.all(), Invariants: s.findings,
-		Repeat: s.config.command(),
+		Repeat: s.config.command(), History: s.history,
 	}
 	if !s.on.canPrepare {
 		r.Knobs = append(r.Knobs, Line{"not prepared", "no transaction: the server's max_prepared_transactions is 0"})

@@ -76,6 +76,7 @@ type simulation struct {
 	on       *database
 	began    time.Time
 	tally    tally
+	history  *History
 	writers  []*writer
 	slots    []*slot
 	over     chan struct{} // closed when the faults end
@@ -84,14 +85,16 @@ type simulation struct {
 }
 
 func newSimulation(c Config, scenario Scenario, on *database) *simulation {
-	s := &simulation{config: c, scenario: scenario, on: on, began: time.Now(), over: make(chan struct{})}
-	s.evidence.Consumers = s.scenario.Scope
+	began := time.Now()
+	s := &simulation{config: c, scenario: scenario, on: on, began: began, over: make(chan struct{}), history: newHistory(began)}
+	s.history.add("", "", RunBegan, header(c, scenario))
+	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
-		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally))
+		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally, s.history))
 	}
 	for i := range c.Workers {
-		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.flap))
+		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.history, s.flap))
 	}
 	return s
 }
@@ -166,6 +169,7 @@ func (s *simulation) faults(ctx context.Context) error {
 		run(w.run)
 	}
 	wg.Wait()
+	s.history.add("", "", FaultsOver, nil)
 	for _, w := range s.writers {
 		s.evidence.Committed = append(s.evidence.Committed, w.book.committed...)
 		s.evidence.Abandoned = append(s.evidence.Abandoned, w.book.abandoned...)
@@ -178,27 +182,28 @@ func (s *simulation) faults(ctx context.Context) error {
 
 // flap moves a consumer to another worker, as a second leader or a careless
 // operator would. The leader will move it back.
-func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, from string) bool {
+func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, who string) bool {
 	select {
 	case <-s.over:
 		return false
 	default:
 	}
-	var others []string
+	var others []*node
 	for _, slot := range s.slots {
-		if id, _ := slot.current.Load().(string); id != "" && id != from {
-			others = append(others, id)
+		if n := slot.current.Load(); n != nil && n.name != who {
+			others = append(others, n)
 		}
 	}
 	if len(others) == 0 {
 		return false
 	}
 	to := others[r.IntN(len(others))]
-	_, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, consumer, to)
+	_, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, consumer, to.id())
 	if err != nil {
 		return false // the batch's time is over
 	}
 	s.tally.add(Flaps, 1)
+	s.history.add(who, consumer, FaultInjected, Injection{Flaps, "to " + to.name})
 	return true
 }
 
@@ -257,6 +262,7 @@ func (s *simulation) lastWords(ctx context.Context) error {
 		return fmt.Errorf("sim: the last event: %w", err)
 	}
 	e := r.Events[0]
+	s.history.add("harness", "", Committed, Transaction{Tx: 1, Positions: []Span{{e.GlobalPosition, e.GlobalPosition}}})
 	s.evidence.Committed = append(s.evidence.Committed, Event{e.GlobalPosition, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID})
 	return nil
 }

@@ -36,6 +36,7 @@ func TestRealRunHolds(t *testing.T) {
 	if r.crashes() == 0 || r.Void == 0 || r.Fewest().Events == 0 || seen == 0 {
 		t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.crashes(), r.Void, r.Fewest(), seen)
 	}
+	historyHolds(t, r)
 	nothingLeft(t)
 }
 

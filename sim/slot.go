@@ -20,11 +20,12 @@ type slot struct {
 	scenario      Scenario
 	on            *database
 	tally         *tally
+	history       *History
 	flap          flap
 
 	deck    []mishap
 	node    *node
-	current atomic.Value // its worker's id
+	current atomic.Pointer[node]
 
 	retiring sync.WaitGroup // nodes that were told to end
 	mu       sync.Mutex
@@ -52,8 +53,8 @@ var mishaps = []mishap{
 	{afterEffect, (*slot).restart},
 }
 
-func newSlot(number int, s Scenario, on *database, t *tally, f flap) *slot {
-	return &slot{number: number, scenario: s, on: on, tally: t, flap: f, dice: dice(s.Seed, fmt.Sprintf("slot %d", number))}
+func newSlot(number int, s Scenario, on *database, t *tally, h *History, f flap) *slot {
+	return &slot{number: number, scenario: s, on: on, tally: t, history: h, flap: f, dice: dice(s.Seed, fmt.Sprintf("slot %d", number))}
 }
 
 // run keeps a worker going and lets mishaps befall it until intake ends. It
@@ -88,10 +89,10 @@ func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
 
 func (s *slot) start(ctx context.Context) (err error) {
 	s.lives++
-	if s.node, err = startNode(ctx, s.scenario, s.on, s.number, s.lives, s.flap); err != nil {
+	if s.node, err = startNode(ctx, s.scenario, s.on, s.history, s.number, s.lives, s.flap); err != nil {
 		return err
 	}
-	s.current.Store(s.node.id())
+	s.current.Store(s.node)
 	return nil
 }
 
@@ -108,7 +109,7 @@ func (s *slot) mourn(ctx context.Context) error {
 	why := exitItself
 	if !s.node.ran && errors.Is(s.node.err, context.DeadlineExceeded) {
 		why = exitSlow
-		s.tally.add(SlowStarts, 1)
+		s.happened(SlowStarts, "")
 	}
 	s.retire(ctx, why, 0)
 	return s.start(ctx)
@@ -159,6 +160,20 @@ func (s *slot) strike(intake context.Context, at point, fault func()) (struck, i
 	return true, false
 }
 
+// happened counts a fault of this slot's worker, and writes it down.
+func (s *slot) happened(f Fault, where string) {
+	s.tally.add(f, 1)
+	s.history.add(s.node.name, "", FaultInjected, Injection{f, where})
+}
+
+// whereabouts says where a fault struck.
+func whereabouts(at point, inBatch bool) string {
+	if !inBatch {
+		return "between batches"
+	}
+	return at.String()
+}
+
 // crash ends the process at once: no goodbye.
 func (s *slot) crash(ctx, intake context.Context, at point) error {
 	n := s.node
@@ -176,11 +191,11 @@ func (s *slot) crash(ctx, intake context.Context, at point) error {
 func (s *slot) countCrash(at point, inBatch bool) {
 	switch {
 	case !inBatch:
-		s.tally.add(IdleCrashes, 1)
+		s.happened(IdleCrashes, "")
 	case at == beforeCommit || at == afterCommit:
-		s.tally.add(CommitCrashes, 1)
+		s.happened(CommitCrashes, at.String())
 	default:
-		s.tally.add(Crashes, 1)
+		s.happened(Crashes, at.String())
 	}
 }
 
@@ -202,14 +217,14 @@ func (s *slot) vanish(ctx, intake context.Context, at point) error {
 		return nil
 	}
 	s.countCrash(at, inBatch)
-	s.tally.add(Vanished, 1)
+	s.happened(Vanished, "")
 	return s.replace(ctx, intake, exitCrashed, haunting)
 }
 
 // cut resets the worker's connections. It is to recover by itself.
 func (s *slot) cut(_, intake context.Context, at point) error {
-	if struck, _ := s.strike(intake, at, s.node.net.cut); struck {
-		s.tally.add(Cuts, 1)
+	if struck, inBatch := s.strike(intake, at, s.node.net.cut); struck {
+		s.happened(Cuts, whereabouts(at, inBatch))
 	}
 	return nil
 }
@@ -217,19 +232,21 @@ func (s *slot) cut(_, intake context.Context, at point) error {
 // stall makes the worker a zombie: others take it for dead, and it goes on
 // where it was.
 func (s *slot) stall(_, intake context.Context, at point) error {
-	if struck, _ := s.strike(intake, at, s.node.net.stall); !struck {
+	struck, inBatch := s.strike(intake, at, s.node.net.stall)
+	if !struck {
 		return nil
 	}
-	s.tally.add(Stalls, 1)
+	s.happened(Stalls, whereabouts(at, inBatch))
 	s.pause(intake, 200*time.Millisecond, s.scenario.Knobs.HeartbeatTimeout*8/5)
 	s.node.net.release()
+	s.history.add(s.node.name, "", FaultOver, Injection{Fault: Stalls})
 	return nil
 }
 
 // restart is a deployment: a clean stop, and another worker.
 func (s *slot) restart(ctx, intake context.Context, _ point) error {
 	s.node.worker.Stop()
-	s.tally.add(Restarts, 1)
+	s.happened(Restarts, "")
 	return s.replace(ctx, intake, exitStopped, 0)
 }
 

@@ -44,6 +44,9 @@ type writer struct {
 	db    *sql.DB
 	tally *tally
 
+	history *History
+	begun   int // transactions
+
 	loud, quiet *postgres.Store // with and without a notification
 	plays       []play
 	versions    map[aggregate]int64 // as this writer last saw them
@@ -57,25 +60,29 @@ type aggregate struct{ kind, id string }
 
 // attempt is a transaction under way.
 type attempt struct {
-	conn  *sql.Conn
-	tx    *sql.Tx
-	store *postgres.Store
-	drawn []Event // to be committed
-	given []int64 // given up by a savepoint
+	number int // among the writer's
+	play   Fault
+	conn   *sql.Conn
+	tx     *sql.Tx
+	store  *postgres.Store
+	drawn  []Event // to be committed
+	given  []int64 // given up by a savepoint
+	lost   bool    // the answer to its COMMIT
 }
 
 // promise is a prepared transaction.
 type promise struct {
-	gid   string
-	drawn []Event
-	keep  bool // commit it in the end
-	due   time.Time
+	number int // of the transaction
+	gid    string
+	drawn  []Event
+	keep   bool // commit it in the end
+	due    time.Time
 }
 
-func newWriter(n int, s Scenario, on *database, t *tally) *writer {
+func newWriter(n int, s Scenario, on *database, t *tally, h *History) *writer {
 	w := &writer{
-		name: fmt.Sprintf("w%d", n), dice: dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
-		on: on, net: newNetwork(nil), tally: t,
+		name: fmt.Sprintf("writer %d", n), dice: dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
+		on: on, net: newNetwork(nil), tally: t, history: h,
 		quiet:    postgres.NewStore(postgres.NewStoreConfig()),
 		loud:     postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
 		plays:    plays(s.Knobs, on.canPrepare),
@@ -99,10 +106,10 @@ func (w *writer) run(ctx, intake context.Context) (err error) {
 	defer func() { err = errors.Join(err, w.db.Close()) }()
 	for backoff.Sleep(intake, w.pause()) {
 		if err := w.act(ctx, intake, w.choose()); err != nil {
-			return fmt.Errorf("sim: writer %s: %w", w.name, err)
+			return fmt.Errorf("sim: %s: %w", w.name, err)
 		}
 		if err := w.settle(ctx, time.Now()); err != nil {
-			return fmt.Errorf("sim: writer %s: %w", w.name, err)
+			return fmt.Errorf("sim: %s: %w", w.name, err)
 		}
 	}
 	if ctx.Err() != nil {
@@ -150,7 +157,9 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after its end
-	a := &attempt{conn: conn, tx: tx, store: w.loud}
+	w.begun++
+	a := &attempt{number: w.begun, play: p.fault, conn: conn, tx: tx, store: w.loud}
+	w.record(Begin, a, nil)
 	if p.ending == prepare || w.dice.IntN(10) == 0 {
 		a.store = w.quiet
 	}
@@ -176,7 +185,7 @@ func (w *writer) excuse(a *attempt, err error) error {
 	if !expected {
 		return err
 	}
-	w.abandon(a)
+	w.abandon(a, err)
 	w.tally.add(Conflicts, 1)
 	return nil
 }
@@ -198,7 +207,7 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 		}
 		w.keep(a)
 	case rollback:
-		w.abandon(a)
+		w.abandon(a, nil)
 		return a.tx.Rollback()
 	case prepare:
 		return w.prepare(ctx, a)
@@ -211,6 +220,7 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 // keep writes down that a transaction was committed. What it appended to may
 // be appended to again at once.
 func (w *writer) keep(a *attempt) {
+	w.record(Committed, a, nil)
 	w.book.committed = append(w.book.committed, a.drawn...)
 	w.book.abandoned = append(w.book.abandoned, a.given...)
 	for _, e := range a.drawn {
@@ -222,13 +232,23 @@ func (w *writer) keep(a *attempt) {
 	}
 }
 
-// abandon writes down that a transaction was rolled back.
-func (w *writer) abandon(a *attempt) {
+// abandon writes down that a transaction was rolled back, and why if that was
+// not the writer's wish.
+func (w *writer) abandon(a *attempt, why error) {
+	w.record(RolledBack, a, why)
 	w.book.abandoned = append(w.book.abandoned, a.given...)
 	for _, e := range a.drawn {
 		w.book.abandoned = append(w.book.abandoned, e.Position)
 		delete(w.versions, aggregate{e.Type, e.ID})
 	}
+}
+
+// record tells the history of a transaction.
+func (w *writer) record(kind Kind, a *attempt, err error) {
+	w.history.add(w.name, "", kind, Transaction{
+		Tx: a.number, Positions: spans(positionsOf(a.drawn)), Abandoned: spans(a.given),
+		Play: a.play, Unanswered: a.lost, Error: textOf(err),
+	})
 }
 
 // look takes down where the consumers stand while the transaction that owns
@@ -238,11 +258,7 @@ func (w *writer) look(ctx context.Context, drawn []Event) error {
 	if err != nil {
 		return err
 	}
-	s := Sighting{Standings: standings}
-	for _, e := range drawn {
-		s.Positions = append(s.Positions, e.Position)
-	}
-	w.book.sightings = append(w.book.sightings, s)
+	w.book.sightings = append(w.book.sightings, Sighting{positionsOf(drawn), standings})
 	return nil
 }
 
@@ -253,8 +269,9 @@ func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+quoteText(gid)); err != nil {
 		return err
 	}
+	w.record(PreparedToEnd, a, nil)
 	w.promises = append(w.promises, promise{
-		gid: gid, drawn: a.drawn, keep: w.dice.IntN(3) > 0,
+		number: a.number, gid: gid, drawn: a.drawn, keep: w.dice.IntN(3) > 0,
 		due: time.Now().Add(w.wait()),
 	})
 	return nil
@@ -273,7 +290,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 			if _, err := w.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(p.gid)); err != nil {
 				return err
 			}
-			w.abandon(&attempt{drawn: p.drawn})
+			w.abandon(&attempt{number: p.number, play: Prepared, drawn: p.drawn}, nil)
 			w.tally.add(PreparedUndone, 1)
 			continue
 		}
@@ -283,7 +300,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		if _, err := w.db.ExecContext(ctx, "COMMIT PREPARED "+quoteText(p.gid)); err != nil {
 			return err
 		}
-		w.keep(&attempt{drawn: p.drawn})
+		w.keep(&attempt{number: p.number, play: Prepared, drawn: p.drawn})
 	}
 	return nil
 }
@@ -303,6 +320,7 @@ func (w *writer) lose(ctx context.Context, a *attempt) error {
 	if err := a.tx.Commit(); err == nil {
 		return errors.New("a commit succeeded whose connection was to break")
 	}
+	a.lost = true
 	happened, err := w.inquire(ctx, xid, a.drawn[0].EventID)
 	switch {
 	case err != nil:
@@ -310,7 +328,7 @@ func (w *writer) lose(ctx context.Context, a *attempt) error {
 	case happened:
 		w.keep(a)
 	default:
-		w.abandon(a)
+		w.abandon(a, nil)
 	}
 	return nil
 }

@@ -73,6 +73,8 @@ type options struct {
 	db     string
 	runs   int
 	json   bool
+
+	history string // a file
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -84,7 +86,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "sim: %v (see -h)\n", err)
 		return exitError
 	}
+	keep, err := o.files()
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitError
+	}
 	reports, err := simulate(ctx, o, stdout, stderr)
+	err = errors.Join(err, keep(reports))
 	if o.json && len(reports) > 0 {
 		err = errors.Join(err, writeJSON(stdout, reports))
 	}
@@ -113,6 +121,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
 	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
 	f.StringVar(&o.db, "db", "", "`connection string` of a server on which to create a database")
+	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line; of several runs the first that broke, or the last")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,6 +26,7 @@ func TestWrongUsage(t *testing.T) {
 		"out of range":      {[]string{"-workers", "0"}, "-workers 0 is out of range, allowed is 1 to 50"},
 		"no runs":           {[]string{"-runs", "0"}, "-runs 0 is out of range"},
 		"bad seed":          {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+		"no such folder":    {[]string{"-history", "/no/such/folder/x"}, "sim: -history: open /no/such/folder/x"},
 		"no such server":    {[]string{"-db", "postgres://u:hunter2@127.0.0.1:1/?connect_timeout=5"}, "the server that was named"},
 		"no connect string": {[]string{"-db", "postgres://u:hunter2@host:port/"}, "connection string"},
 	} {
@@ -44,7 +47,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "Exit status", "default 5", "default 20"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}
@@ -70,7 +73,8 @@ func TestRunsAreSummedUp(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if status := run(t.Context(), small(t, "-json"), &stdout, &stderr); status != exitHeld {
+	history := filepath.Join(t.TempDir(), "history")
+	if status := run(t.Context(), small(t, "-json", "-history", history), &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
 	var out struct {
@@ -82,6 +86,10 @@ func TestJSON(t *testing.T) {
 	}
 	if out.Total.Runs != 1 || out.Total.Held != 1 || len(out.Runs) != 1 || out.Runs[0].Seed != 3 || !out.Runs[0].Held {
 		t.Errorf("the object: %s", stdout.String())
+	}
+	text, err := os.ReadFile(history)
+	if err != nil || !bytes.HasPrefix(text, []byte(`{"n":1,`)) || !bytes.Contains(text, []byte(`"kind":"batch"`)) {
+		t.Errorf("the history: %v, %d bytes", err, len(text))
 	}
 	if want := "go run ./cmd/sim -workers 2 -writers 4 -consumers 3 -duration 3s -seed 3 -db ..."; out.Runs[0].Repeat != want {
 		t.Errorf("repeat: got %q, want %q", out.Runs[0].Repeat, want)

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/pgfrontier/worker/sim"
+)
+
+// files creates the files that are asked for, so that one which cannot be
+// written is found out before the runs. keep writes and closes them.
+func (o options) files() (keep func([]*sim.Report) error, err error) {
+	var all []file
+	keep = func(reports []*sim.Report) (err error) {
+		for _, f := range all {
+			err = errors.Join(err, f.keep(telling(reports)))
+		}
+		return err
+	}
+	for _, f := range []file{
+		{flag: "-history", path: o.history, write: func(r *sim.Report, w io.Writer) error { return r.History.WriteJSONLines(w) }},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if f.File, err = os.Create(f.path); err != nil {
+			return nil, errors.Join(fmt.Errorf("sim: %s: %w", f.flag, err), keep(nil))
+		}
+		all = append(all, f)
+	}
+	return keep, nil
+}
+
+// file is one that a report goes into.
+type file struct {
+	*os.File
+	flag, path string
+	write      func(*sim.Report, io.Writer) error
+}
+
+func (f file) keep(r *sim.Report) (err error) {
+	if r != nil {
+		w := bufio.NewWriter(f)
+		err = errors.Join(f.write(r, w), w.Flush())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("sim: %s: %w", f.flag, err)
+	}
+	return nil
+}
+
+// telling is the report worth looking at: the first that broke, or the last.
+func telling(reports []*sim.Report) *sim.Report {
+	for _, r := range reports {
+		if !r.Held && !r.Interrupted {
+			return r
+		}
+	}
+	if len(reports) == 0 {
+		return nil
+	}
+	return reports[len(reports)-1]
+}
