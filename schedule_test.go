@@ -39,8 +39,7 @@ var moods = []mood{fails, fails, fails, fails, panics, panics, hangs, swallows, 
 type moody struct {
 	name  string
 	moods map[int64][]mood // of positions, each for one try; then it is fine
-	bulk  bool
-	names bool // the event that fails, when it handles in bulk
+	names bool             // the event that fails, when it handles in bulk
 }
 
 func (m *moody) Name() string { return m.name }
