@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -165,5 +166,20 @@ func TestWake(t *testing.T) {
 	a.Wake()
 	await(t, "the leader puts right what was changed", func() bool {
 		return scan[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`) == 6
+	})
+}
+
+// A leader that was held up finds itself alive: the heartbeat that says so is
+// part of the same look.
+func TestLeaderIsAlive(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		w := join(t, withStrategy(config(d.DB, six...), s))
+		lead(t, w)
+		mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '1 hour'`)
+		w.beaten = time.Time{}
+		if !see(t, w, w.cfg.ID).Fresh {
+			t.Error("the leader counts itself among the dead")
+		}
 	})
 }
