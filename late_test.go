@@ -188,7 +188,7 @@ func TestOrderWithinAnAggregateSurvivesALateCommit(t *testing.T) {
 	await(t, "everything to be handled", func() bool { return len(handled(t, d.DB, "all")) == 3*rounds })
 	var disorder int
 	if err := d.DB.QueryRow(`SELECT count(*) FROM (
-		SELECT aggregate_version, lag(aggregate_version, 1, 0) OVER (PARTITION BY aggregate_id ORDER BY l.id) AS previous
+		SELECT aggregate_version, lag(aggregate_version, 1, 0::bigint) OVER (PARTITION BY aggregate_id ORDER BY l.id) AS previous
 		FROM ledger l JOIN events e ON e.global_position = l.position) AS v
 		WHERE aggregate_version <> previous + 1`).Scan(&disorder); err != nil || disorder > 0 {
 		t.Fatalf("%d events out of order, %v", disorder, err)

@@ -26,20 +26,24 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	case <-ctx.Done():
 		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %q to handle position %d: %w", consumer, position, context.Cause(ctx))
 	}
+	known := arrival{unknown: true}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		advanced := w.advanced(consumer)
-		arrived, err := w.checkpoints.Arrived(ctx, w.db, consumer, position)
-		if err != nil || arrived.handled {
+		now, err := w.checkpoints.Arrived(ctx, w.db, consumer, position)
+		if ctx.Err() != nil {
+			return fmt.Errorf("worker: waited for consumer %q to handle position %d: %w: %w", consumer, position, known.why(), context.Cause(ctx))
+		}
+		if err != nil || now.handled {
 			return err
 		}
+		known = now
 		timer.Reset(w.cfg.DispatcherInterval)
 		select {
 		case <-advanced:
 		case <-timer.C:
-		case <-ctx.Done():
-			return fmt.Errorf("worker: waited for consumer %q to handle position %d: %w: %w", consumer, position, arrived.why(), context.Cause(ctx))
+		case <-ctx.Done(): // the next look says so
 		}
 	}
 }
@@ -56,7 +60,7 @@ func (w *Worker) advanced(consumer string) <-chan struct{} {
 // arrival is how far a consumer is on its way to a position.
 type arrival struct {
 	handled  bool
-	unknown  bool // no worker has run it yet
+	unknown  bool // it has no checkpoint, or nobody has looked
 	position int64
 	paused   bool
 	open     bool // it has passed the position, which was in doubt
