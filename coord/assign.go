@@ -56,6 +56,7 @@ type deal struct {
 	load   []int       // how many units a member was given
 	moves  int         // how many units were not given to their owner
 	ways   []way       // from each member to each
+	cheap  []int8      // the cost of each of them
 }
 
 const nobody = -1
@@ -64,31 +65,31 @@ const nobody = -1
 // moves there would be less, as many, or more.
 type way [3]int
 
-const none = math.MaxInt
+const (
+	none  = math.MaxInt // the cost of a way that is not there
+	noWay = math.MaxInt8
+)
 
-// cost is what the cheapest way adds to the moves: -1 to 1, or none.
-func (w *way) cost() int {
+// cost is what the cheapest way adds to the moves: -1 to 1, or noWay.
+func (w *way) cost() int8 {
 	for i, n := range w {
 		if n > 0 {
-			return i - 1
+			return int8(i - 1)
 		}
 	}
-	return none
+	return noWay
 }
 
 func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
 	members = slices.Clone(members)
 	slices.SortFunc(members, func(a, b Member) int { return bytes.Compare(a.ID[:], b.ID[:]) })
-	index, able := map[uuid.UUID]int{}, map[string][]int{}
-	d := &deal{load: make([]int, len(members)), ways: make([]way, len(members)*len(members))}
+	n := len(members)
+	d := &deal{load: make([]int, n), ways: make([]way, n*n), cheap: slices.Repeat([]int8{noWay}, n*n)}
+	index := map[uuid.UUID]int{}
 	for i, m := range members {
 		d.ids, index[m.ID] = append(d.ids, m.ID), i
-		for _, u := range m.Units {
-			if a := able[u]; len(a) == 0 || a[len(a)-1] != i {
-				able[u] = append(a, i)
-			}
-		}
 	}
+	able := whoIsAble(members)
 	d.units = slices.Sorted(maps.Keys(able))
 	for _, u := range d.units {
 		owner := nobody
@@ -100,6 +101,41 @@ func newDeal(members []Member, owners map[string]uuid.UUID) *deal {
 		d.able, d.owner, d.holder = append(d.able, able[u]), append(d.owner, owner), append(d.holder, nobody)
 	}
 	return d
+}
+
+// whoIsAble returns the members that have code for a unit, ascending. Most
+// members are of the same build, so that few lists of units differ.
+func whoIsAble(members []Member) map[string][]int {
+	type build struct {
+		units   []string
+		members []int
+	}
+	var builds []*build
+	for i, m := range members {
+		same := slices.IndexFunc(builds, func(b *build) bool { return slices.Equal(b.units, m.Units) })
+		if same < 0 {
+			same = len(builds)
+			builds = append(builds, &build{units: m.Units})
+		}
+		builds[same].members = append(builds[same].members, i)
+	}
+	have := map[string]string{} // which builds have a unit
+	for k, b := range builds {
+		for _, u := range slices.Compact(slices.Sorted(slices.Values(b.units))) {
+			have[u] += string(rune(k))
+		}
+	}
+	able, together := make(map[string][]int, len(have)), map[string][]int{}
+	for u, set := range have {
+		if _, ok := together[set]; !ok {
+			for _, k := range set {
+				together[set] = append(together[set], builds[k].members...)
+			}
+			slices.Sort(together[set])
+		}
+		able[u] = together[set]
+	}
+	return able
 }
 
 // cost is 1 if it is a move that member i holds unit u.
@@ -116,7 +152,9 @@ func (d *deal) count(u, n int) {
 	d.load[i] += n
 	d.moves += n * d.cost(u, i)
 	for _, j := range d.able[u] {
-		d.ways[i*len(d.ids)+j][1+d.cost(u, j)-d.cost(u, i)] += n
+		at := i*len(d.ids) + j
+		d.ways[at][1+d.cost(u, j)-d.cost(u, i)] += n
+		d.cheap[at] = d.ways[at].cost()
 	}
 }
 
@@ -182,10 +220,9 @@ func (d *deal) paths(from int) (cost, before []int) {
 		if d.load[i] == 0 {
 			continue
 		}
-		for j := range n {
-			c := d.ways[i*n+j].cost()
-			if c != none && cost[i]+c < cost[j] {
-				cost[j], before[j] = cost[i]+c, i
+		for j, c := range d.cheap[i*n : i*n+n] {
+			if c != noWay && cost[i]+int(c) < cost[j] {
+				cost[j], before[j] = cost[i]+int(c), i
 				if !waits[j] {
 					waits[j] = true
 					queue = append(queue, j)
@@ -198,7 +235,7 @@ func (d *deal) paths(from int) (cost, before []int) {
 
 // pass gives one unit of member i to member j, at the cost of the cheapest.
 func (d *deal) pass(i, j int) {
-	c := d.ways[i*len(d.ids)+j].cost()
+	c := int(d.cheap[i*len(d.ids)+j])
 	for u, holder := range d.holder {
 		if holder == i && d.cost(u, j)-d.cost(u, i) == c && slices.Contains(d.able[u], j) {
 			d.give(u, j)
