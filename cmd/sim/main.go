@@ -74,7 +74,7 @@ type options struct {
 	runs   int
 	json   bool
 
-	history string // a file
+	history, report string // files
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -122,6 +122,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
 	f.StringVar(&o.db, "db", "", "`connection string` of a server on which to create a database")
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line; of several runs the first that broke, or the last")
+	f.StringVar(&o.report, "report", "", "`file` for a picture of the same run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {

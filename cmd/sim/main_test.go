@@ -47,7 +47,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "Exit status", "default 5", "default 20"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}
@@ -73,8 +73,8 @@ func TestRunsAreSummedUp(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	history := filepath.Join(t.TempDir(), "history")
-	if status := run(t.Context(), small(t, "-json", "-history", history), &stdout, &stderr); status != exitHeld {
+	history, picture := filepath.Join(t.TempDir(), "history"), filepath.Join(t.TempDir(), "picture")
+	if status := run(t.Context(), small(t, "-json", "-history", history, "-report", picture), &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
 	var out struct {
@@ -90,6 +90,10 @@ func TestJSON(t *testing.T) {
 	text, err := os.ReadFile(history)
 	if err != nil || !bytes.HasPrefix(text, []byte(`{"n":1,`)) || !bytes.Contains(text, []byte(`"kind":"batch"`)) {
 		t.Errorf("the history: %v, %d bytes", err, len(text))
+	}
+	text, err = os.ReadFile(picture)
+	if err != nil || !bytes.Contains(text, []byte("seed 3")) || !bytes.HasSuffix(text, []byte("</html>\n")) {
+		t.Errorf("the picture: %v, %d bytes", err, len(text))
 	}
 	if want := "go run ./cmd/sim -workers 2 -writers 4 -consumers 3 -duration 3s -seed 3 -db ..."; out.Runs[0].Repeat != want {
 		t.Errorf("repeat: got %q, want %q", out.Runs[0].Repeat, want)

@@ -1,0 +1,46 @@
+package sim
+
+import (
+	"embed"
+	"fmt"
+	"html/template"
+	"io"
+)
+
+//go:embed picture
+var pictureFiles embed.FS
+
+var picturePage = template.Must(template.New("page.html").
+	Funcs(template.FuncMap{"thousands": thousands}).ParseFS(pictureFiles, "picture/page.html"))
+
+// WritePicture draws the run as a page for a browser: one file that needs no
+// network.
+func (r *Report) WritePicture(w io.Writer) error {
+	page := struct {
+		Report      *Report
+		State       string
+		History     []Record
+		Style       template.CSS
+		Model, Draw template.JS
+	}{Report: r, State: r.state(), History: r.History.Records()}
+	var part = func(name string) string {
+		text, _ := pictureFiles.ReadFile("picture/" + name) // embedded: always there
+		return string(text)
+	}
+	page.Style, page.Model, page.Draw = template.CSS(part("style.css")), template.JS(part("model.js")), template.JS(part("draw.js"))
+	if err := picturePage.Execute(w, page); err != nil {
+		return fmt.Errorf("sim: draw the picture: %w", err)
+	}
+	return nil
+}
+
+// state is the verdict in a word.
+func (r *Report) state() string {
+	switch {
+	case r.Interrupted:
+		return "interrupted"
+	case r.Held:
+		return "held"
+	}
+	return "BROKEN"
+}

@@ -1,0 +1,324 @@
+"use strict";
+// Draws the model: one canvas, a lane below the other, and a list of what is
+// where for the tooltip.
+
+const left = 136, right = 10;
+const canvas = document.getElementById("canvas"), ctx = canvas.getContext("2d"), tip = document.getElementById("tip");
+window.addEventListener("error", e => { document.documentElement.dataset.error = e.message + " at " + e.lineno; });
+
+const model = understand(JSON.parse(document.getElementById("history").textContent));
+let view = { from: 0, to: model.last }, lanes = [], hits = [], colours = {}, width = 0;
+
+const x = t => left + (t - view.from) / (view.to - view.from) * (width - left - right);
+const timeAt = px => view.from + (px - left) / (width - left - right) * (view.to - view.from);
+const workerColour = slot => `hsl(${(slot * 137.5 + 160) % 360} 45% ${matchMedia("(prefers-color-scheme: dark)").matches ? 55 : 62}%)`;
+
+// box draws a shape as a rectangle and remembers where it is.
+function box(s, y, height, { least = 1, fill = colours[s.colour], alpha = 1 } = {}) {
+  if (s.to < view.from || s.from > view.to) return null;
+  const x0 = Math.max(x(s.from), left), w = Math.max(Math.min(x(s.to), width - right) - x0, least);
+  ctx.globalAlpha = alpha;
+  ctx.fillStyle = fill;
+  ctx.fillRect(x0, y, w, height);
+  ctx.globalAlpha = 1;
+  hits.push({ x0, x1: x0 + w, y0: y, y1: y + height, tip: s.tip });
+  return { x0, w };
+}
+
+function hatch(s, y, height) {
+  const drawn = box(s, y, height, { alpha: 0.25 });
+  if (!drawn) return;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(drawn.x0, y, drawn.w, height);
+  ctx.clip();
+  ctx.strokeStyle = colours[s.colour];
+  ctx.beginPath();
+  for (let at = drawn.x0 - height; at < drawn.x0 + drawn.w; at += 5) ctx.moveTo(at, y + height), ctx.lineTo(at + height, y);
+  ctx.stroke();
+  ctx.restore();
+}
+
+function badge(s, y) {
+  if (s.from < view.from || s.from > view.to) return;
+  const [, letter, colour] = s.badge, at = x(s.from), r = 6.5;
+  ctx.fillStyle = colours[colour];
+  ctx.beginPath();
+  ctx.arc(at, y, r, 0, 2 * Math.PI);
+  ctx.fill();
+  text(letter, at, y + 0.5, { colour: colours.paper, align: "center", font: "bold 9px system-ui, sans-serif" });
+  hits.push({ x0: at - r, x1: at + r, y0: y - r, y1: y + r, tip: s.tip });
+}
+
+function text(what, at, y, { colour = colours.faint, align = "left", font = "11px system-ui, sans-serif" } = {}) {
+  ctx.fillStyle = colour;
+  ctx.font = font;
+  ctx.textAlign = align;
+  ctx.textBaseline = "middle";
+  ctx.fillText(what, at, y);
+}
+
+// curve draws values over time, from 0 to most, into a strip.
+function curve(points, most, y, height, colour, thick = 1.5) {
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, y - 1, width - left - right, height + 2);
+  ctx.clip();
+  ctx.beginPath();
+  for (const [t, v] of points) ctx.lineTo(x(t), y + height - v / (most || 1) * height);
+  ctx.strokeStyle = colours[colour];
+  ctx.lineWidth = thick;
+  ctx.stroke();
+  ctx.restore();
+}
+
+// behind fills what lies between a consumer's checkpoint and the head.
+function behind(name, most, y, height) {
+  const level = v => y + height - v / most * height, seen = model.samples.filter(r => r.at >= view.from && r.at <= view.to);
+  ctx.beginPath();
+  for (const r of seen) ctx.lineTo(x(r.at), level(r.about.head));
+  for (const r of seen.toReversed()) ctx.lineTo(x(r.at), level(r.about.checkpoints[name] || 0));
+  ctx.globalAlpha = 0.2;
+  ctx.fillStyle = colours.line;
+  ctx.fill();
+  ctx.globalAlpha = 1;
+}
+
+// pack puts shapes into rows in which they do not overlap, a few rows at most.
+function pack(shapes, rows) {
+  const taken = [], packed = [];
+  let dropped = 0;
+  for (const s of shapes) {
+    let row = taken.findIndex(t => t.every(o => o.to <= s.from || o.from >= s.to));
+    if (row < 0) row = taken.length < rows ? taken.push([]) - 1 : -1;
+    if (row < 0) { dropped++; continue; }
+    taken[row].push(s);
+    packed.push({ s, row });
+  }
+  return { packed, dropped, rows: taken.length };
+}
+
+function lagLane() {
+  const most = Math.max(1, ...model.samples.map(r => r.about.lag));
+  return { title: "lag", sub: `of the last consumer, up to ${most} positions`, height: 54, draw(y) {
+    curve(model.samples.map(r => [r.at, r.about.lag]), most, y + 3, 46, "line");
+    for (const r of model.samples) if (r.at >= view.from && r.at <= view.to)
+      hits.push({ x0: x(r.at) - 2, x1: x(r.at) + 2, y0: y, y1: y + 52, tip: [`lag ${r.about.lag} positions`, "of the consumer furthest behind", `head ${r.about.head} at ${seconds(r.at)}`] });
+  } };
+}
+
+function workerLane(slot) {
+  const of = shapes => shapes.filter(s => s.slot === slot);
+  const marks = of(model.faults).filter(f => !f.consumer);
+  return { title: "worker " + slot, sub: plural(of(model.lives).length, "life").replace("lifes", "lives") + ", " + plural(marks.length, "fault"), swatch: workerColour(slot), height: 30, draw(y) {
+    for (const s of of(model.lives)) {
+      const drawn = box(s, y + 6, 16);
+      if (drawn && drawn.w > 60) text(s.name.replace("worker ", ""), drawn.x0 + 4, y + 15);
+    }
+    of(model.leaderships).forEach(s => box(s, y + 20, 4, { least: 2 }));
+    of(model.stalls).forEach(s => hatch(s, y + 6, 14));
+    marks.forEach(s => badge(s, y + 13));
+  } };
+}
+
+function consumerLane(name) {
+  const of = shapes => shapes.filter(s => s.consumer === name);
+  const mine = of(model.batches), order = ["committed", "overtaken", "failed"];
+  mine.sort((a, b) => order.indexOf(a.colour) - order.indexOf(b.colour));
+  const count = outcome => mine.filter(b => b.colour === outcome).length;
+  const owned = pack(of(model.ownerships), 3);
+  const most = Math.max(1, ...model.samples.map(r => r.about.head));
+  return { title: name, sub: `${plural(count("committed"), "batch").replace("batchs", "batches")}, ${count("failed")} failed, ${count("overtaken")} overtaken`, height: 62, draw(y) {
+    for (const { s, row } of owned.packed) {
+      const tall = 14 / owned.rows, drawn = box(s, y + 3 + row * tall, tall - 1, { fill: workerColour(s.slot) });
+      if (drawn && drawn.w > 30 && tall > 10) text(s.name.replace("worker ", ""), drawn.x0 + 4, y + 10, { colour: "#fff" });
+    }
+    for (const b of mine) box(b, y + 19, 15, { least: b.colour === "committed" ? 1 : 2, alpha: b.colour === "committed" ? 0.7 : 1 });
+    for (const b of mine) if (b.late) box(b, y + 31, 4, { least: 3, fill: colours.late });
+    of(model.faults).forEach(s => badge(s, y + 10));
+    behind(name, most, y + 38, 20);
+    curve(model.samples.map(r => [r.at, r.about.head]), most, y + 38, 20, "head");
+    curve(model.samples.map(r => [r.at, r.about.checkpoints[name] || 0]), most, y + 38, 20, "line");
+    for (const r of model.samples) if (r.at >= view.from && r.at <= view.to)
+      hits.push({ x0: x(r.at) - 2, x1: x(r.at) + 2, y0: y + 37, y1: y + 60, tip: [`${name} stands at ${r.about.checkpoints[name] || 0}`, `head ${r.about.head} at ${seconds(r.at)}`] });
+  } };
+}
+
+// densityLane counts the ends of transactions in each few pixels.
+function densityLane() {
+  const outcomes = ["committed", "prepared", "rolledback"];
+  return { title: "transactions", sub: "of all writers, by when they ended", height: 56, draw(y) {
+    const step = 4, bins = Array.from({ length: Math.ceil((width - left - right) / step) }, () => ({}));
+    for (const t of model.transactions) {
+      const bin = bins[Math.floor((x(t.to) - left) / step)];
+      if (bin && t.to <= view.to && t.n) bin[t.colour] = (bin[t.colour] || 0) + 1;
+    }
+    const most = Math.max(1, ...bins.map(b => outcomes.reduce((n, o) => n + (b[o] || 0), 0)));
+    bins.forEach((bin, i) => {
+      let base = y + 52;
+      const from = timeAt(left + i * step), to = timeAt(left + (i + 1) * step);
+      const says = [`${seconds(from)} to ${seconds(to)}`, ...outcomes.map(o => `${bin[o] || 0} ${o.replace("rolledback", "rolled back").replace("prepared", "prepared, and decided since")}`)];
+      for (const o of outcomes) {
+        const tall = (bin[o] || 0) / most * 48;
+        base -= tall;
+        ctx.fillStyle = colours[o];
+        ctx.fillRect(left + i * step, base, step - 0.5, tall);
+      }
+      hits.push({ x0: left + i * step, x1: left + (i + 1) * step, y0: y, y1: y + 52, tip: says });
+    });
+  } };
+}
+
+function writersLane() {
+  const writers = model.header.writers, tall = Math.max(2, Math.min(8, 170 / writers));
+  return { title: "writers", sub: "a row each; transactions too short to be seen here show when you look closer", height: writers * tall + 8, draw(y) {
+    for (const t of model.transactions) {
+      const n = +t.who.replace("writer ", ""), alpha = t.colour === "committed" ? 0.65 : 1;
+      if (!n || x(t.to) - x(t.from) < 3) continue;
+      const row = y + 4 + (n - 1) * tall;
+      if (!t.prepared) box(t, row, tall - 1, { alpha });
+      else box({ ...t, to: t.prepared }, row, tall - 1), box({ ...t, from: t.prepared }, row + tall / 3, Math.max(1, tall / 3));
+    }
+  } };
+}
+
+function gapsLane() {
+  const doubts = model.gaps.filter(g => !g.tick), ticks = model.gaps.filter(g => g.tick), most = Math.max(0, ...model.inDoubt.map(([, n]) => n));
+  const rows = 20, many = doubts.length ? 34 : 4, bars = doubts.length ? rows * 5 + 14 : 0;
+  return { title: "gaps", sub: `${plural(doubts.length, "range")} passed in doubt, at most ${most} at a time (the line), each from opening to closing (the bars); below, ${ticks.length} passed as void`, height: Math.max(70, many + bars + 22), draw(y) {
+    for (const s of ticks) box(s, y + many + bars + 4, 12, { least: 1, alpha: 0.6 });
+    if (!doubts.length) return;
+    curve(model.inDoubt, most, y + 4, many - 6, "late");
+    const shown = pack(doubts.filter(g => g.to >= view.from && g.from <= view.to), rows);
+    for (const { s, row } of shown.packed) box(s, y + many + row * 5, 4, { least: 3 });
+    if (shown.dropped) text(`${shown.dropped} more do not fit: drag to look closer`, left + 4, y + many + rows * 5 + 6);
+  } };
+}
+
+function waitsLane() {
+  const packed = pack(model.waits, 8);
+  return { title: "waiting", sub: "for transactions that stay open too long", height: Math.max(22, packed.rows * 6 + 10), draw(y) {
+    for (const { s, row } of packed.packed) box(s, y + 5 + row * 6, 5, { least: 3 });
+  } };
+}
+
+function axis(y, bottom) {
+  const span = view.to - view.from, rough = span / 12, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= rough);
+  for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
+    ctx.fillStyle = colours.rule;
+    ctx.fillRect(x(t), y, 1, bottom - y);
+    text(+t.toFixed(6) + " s", x(t) + 3, y - 8);
+  }
+}
+
+function draw() {
+  const style = getComputedStyle(document.documentElement), ratio = window.devicePixelRatio || 1;
+  for (const name of ["paper", "ink", "faint", "rule", "band", "committed", "overtaken", "failed", "rolledback", "prepared", "open", "late", "void", "line", "head", "life", "leader", "badge"])
+    colours[name] = style.getPropertyValue("--" + name).trim();
+  width = canvas.clientWidth;
+  const top = 22, height = top + lanes.reduce((sum, l) => sum + l.height, 0) + 4;
+  canvas.style.height = height + "px";
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+  hits = [];
+  let y = top;
+  lanes.forEach((lane, i) => {
+    lane.y = y;
+    ctx.fillStyle = i % 2 ? colours.paper : colours.band;
+    ctx.fillRect(0, y, width, lane.height);
+    y += lane.height;
+  });
+  axis(top, y);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left - 7, 0, width - left, height);
+  ctx.clip();
+  lanes.forEach(lane => lane.draw(lane.y));
+  ctx.restore();
+  if (model.over > view.from && model.over < view.to) {
+    ctx.fillStyle = colours.failed;
+    ctx.fillRect(x(model.over), top - 14, 1.5, y - top + 14);
+    const says = "faults end: all must come to rest", wide = ctx.measureText(says).width + 8;
+    const at = Math.min(x(model.over) + 1.5, width - wide);
+    ctx.fillStyle = colours.paper;
+    ctx.fillRect(at, top - 16, wide, 15);
+    text(says, at + 4, top - 8, { colour: colours.failed });
+  }
+}
+
+function label() {
+  const labels = document.getElementById("labels");
+  for (const lane of lanes) {
+    const div = document.createElement("div"), name = document.createElement("b"), sub = document.createElement("small");
+    div.className = "lane";
+    div.style.cssText = `top:${lane.y + 2}px; height:${lane.height - 2}px`;
+    name.textContent = lane.title;
+    if (lane.swatch) name.style.color = lane.swatch;
+    sub.textContent = lane.sub;
+    div.append(name, sub);
+    labels.append(div);
+  }
+}
+
+function legend() {
+  const item = (what, colour, letter) => {
+    const span = document.createElement("span"), mark = document.createElement("i");
+    mark.style.background = `var(--${colour})`;
+    if (letter) mark.className = "badge", mark.textContent = letter, mark.style.color = "var(--paper)";
+    span.append(mark, what);
+    document.getElementById("legend").append(span);
+  };
+  [["batch or transaction committed", "committed"], ["batch failed, is tried again", "failed"], ["batch overtaken by another worker, did nothing", "overtaken"],
+    ["late events delivered", "late"], ["transaction rolled back, or position void", "rolledback"], ["prepared transaction", "prepared"],
+    ["checkpoint, lag", "line"], ["head of the log", "head"], ["leader", "leader"]].forEach(i => item(...i));
+  const seen = new Set(model.faults.map(f => f.badge));
+  for (const [, letter, colour, what] of seen) item(what, colour, letter);
+}
+
+// point shows what is under the pointer: the latest drawn, which is on top.
+function point(e) {
+  const at = canvas.getBoundingClientRect(), px = e.clientX - at.left, py = e.clientY - at.top, near = 2;
+  const hit = hits.findLast(h => px >= h.x0 - near && px <= h.x1 + near && py >= h.y0 && py <= h.y1);
+  tip.hidden = !hit;
+  if (!hit) return;
+  const [title, ...rest] = hit.tip.filter(Boolean), head = document.createElement("b");
+  head.textContent = title;
+  tip.replaceChildren(head, rest.join("\n"));
+  tip.style.left = Math.max(4, Math.min(e.clientX + 14, innerWidth - tip.offsetWidth - 8)) + "px";
+  tip.style.top = Math.max(4, Math.min(e.clientY + 14, innerHeight - tip.offsetHeight - 8)) + "px";
+}
+
+function zoom() {
+  let began = null;
+  canvas.addEventListener("mousedown", e => { began = e.offsetX; });
+  canvas.addEventListener("mouseup", e => {
+    const [a, b] = [began, e.offsetX].sort((p, q) => p - q);
+    if (began !== null && b - a > 5) view = { from: Math.max(view.from, timeAt(a)), to: Math.min(view.to, timeAt(b)) }, draw();
+    began = null;
+  });
+  canvas.addEventListener("mousemove", e => {
+    if (began === null) return point(e);
+    draw();
+    ctx.fillStyle = colours.line;
+    ctx.globalAlpha = 0.2;
+    ctx.fillRect(began, 0, e.offsetX - began, canvas.clientHeight);
+    ctx.globalAlpha = 1;
+  });
+  canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
+  canvas.addEventListener("dblclick", () => { view = { from: 0, to: model.last }; draw(); });
+}
+
+const slots = Array.from({ length: model.header.workers }, (_, i) => i + 1);
+lanes = [lagLane(), ...slots.map(workerLane), ...model.header.consumers.map(consumerLane), densityLane(), writersLane(), waitsLane(), gapsLane()];
+draw();
+label();
+legend();
+zoom();
+addEventListener("resize", draw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+document.documentElement.dataset.drawn = JSON.stringify({
+  lanes: lanes.map(l => l.title), batches: model.batches.length, transactions: model.transactions.length,
+  gaps: model.gaps.length, faults: model.faults.length, lives: model.lives.length, ownerships: model.ownerships.length,
+});
