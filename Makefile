@@ -18,7 +18,7 @@ majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches w
 lint: ## format, vet, go.mod, staticcheck
 	tools/lint
 
-bench: ## what the library promises, measured in four minutes
+bench: ## what the library promises, measured in eight minutes
 	go run ./cmd/bench
 
 sim: ## watch workers survive crashes, rollbacks and late commits

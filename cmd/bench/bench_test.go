@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +16,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// The test program is also the other processes of the scenarios.
+func TestMain(m *testing.M) {
+	if r := os.Getenv(roleVariable); r != "" {
+		os.Exit(play(r))
+	}
+	pgtest.Main(m)
+}
 
 // small is as short as a scenario can be and still count.
 var small = size{
@@ -23,6 +31,9 @@ var small = size{
 	holder: time.Second, pairs: 50, unrelated: 100 * time.Millisecond,
 	history: 3_000, passes: 1,
 	idle: 100 * time.Millisecond,
+	logs: [2]int{1_000, 3_000}, bulk: 2_000, upserts: 300, many: 100 * time.Millisecond,
+	handovers: 1, crews: []int{2, 4}, units: 20, rest: 100 * time.Millisecond, rebalances: 1,
+	outage: 200 * time.Millisecond,
 }
 
 // Every scenario runs, has something to say, and counts right. How fast it
@@ -144,17 +155,87 @@ func TestReport(t *testing.T) {
 	}, nil)
 	r.add(scenarios[1], nil, errors.New("lost 1"))
 	var text, page strings.Builder
-	if err := errors.Join(r.writeText(&text), r.writeMarkdown(&page)); err != nil {
+	if err := errors.Join(r.writeText(&text), r.writeMarkdown(&page, "page.svg")); err != nil {
 		t.Fatal(err)
 	}
 	for out, wants := range map[string][]string{
 		text.String(): {"1,000\n", "NO", "BROKEN: rollback: lost 1", "a machine"},
-		page.String(): {"| latency | fast | 1 ms | <= 2 ms | yes | 1,000 |\n", "| latency | slow | 3 ms | <= 2 ms | NO |  |\n", "| latency | as it is | 4 ms |  |  |  |\n", "**BROKEN**: rollback: lost 1", "- a machine\n"},
+		page.String(): {"| latency | fast | 1 ms | <= 2 ms | yes | 1,000 |\n", "| latency | slow | 3 ms | <= 2 ms | NO |  |\n", "| latency | as it is | 4 ms |  |  |  |\n", "**BROKEN**: rollback: lost 1", "- a machine\n", "(page.svg)", "`bench -run latency`"},
 	} {
 		for _, want := range wants {
 			if !strings.Contains(out, want) {
 				t.Errorf("no %q in\n%s", want, out)
 			}
+		}
+	}
+}
+
+// Every ratio has its bar, and the page where it belongs is XML.
+func TestPlot(t *testing.T) {
+	r := &report{}
+	r.add(scenarios[0], []row{
+		{part: "half & half", ratio: 0.5, least: 0.75},
+		{part: "far", ratio: 12},
+		{part: "no ratio", measured: "1 ms"},
+	}, nil)
+	var plot strings.Builder
+	if err := r.writePlot(&plot); err != nil {
+		t.Fatal(err)
+	}
+	var page struct {
+		Texts []string   `xml:"text"`
+		Rects []struct{} `xml:"rect"`
+	}
+	if err := xml.Unmarshal([]byte(plot.String()), &page); err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Texts) != 5 || page.Texts[0] != "latency: half & half" || page.Texts[1] != "50%" || page.Texts[3] != "1200%" || len(page.Rects) != 3 {
+		t.Errorf("the plot has %d bars and marks, and says %q", len(page.Rects), page.Texts)
+	}
+}
+
+func TestParseTimes(t *testing.T) {
+	const stat = "4711 (postgres: a) b) S 17 4711 4711 0 -1 4194560 1 2 3 4 5 6 70 80 20 0 1 0 99 1 1"
+	if got, ok := parseTimes(stat); !ok || got != (times{4711, 17, 110 * time.Millisecond, 1500 * time.Millisecond}) {
+		t.Errorf("read %+v, %t", got, ok)
+	}
+	for _, bad := range []string{"", "1 (a", "1 (a) S 2", strings.Replace(stat, " 5 6 ", " 5 x ", 1)} {
+		if got, ok := parseTimes(bad); ok {
+			t.Errorf("%q is read as %+v", bad, got)
+		}
+	}
+}
+
+// The books of the ledger must not balance if a row is missing, is there
+// twice, or was never in the log.
+func TestAuditLedger(t *testing.T) {
+	for tampering, want := range map[string]string{
+		"SELECT": "",
+		"DELETE FROM ledger WHERE position = 2 AND consumer = 'a'":                        "1 events were not handled exactly once",
+		"INSERT INTO ledger (consumer, position) VALUES ('a', 3)":                         "1 events were not handled exactly once",
+		"UPDATE ledger SET consumer = 'b' WHERE position = 1":                             "1 events were not handled exactly once",
+		"INSERT INTO ledger (consumer, position) SELECT DISTINCT consumer, 9 FROM ledger": "1 events were not handled exactly once",
+		"DELETE FROM events WHERE global_position = 3":                                    "1 committed events are not in the log",
+		"TRUNCATE ledger, events":                                                         "committed events are not in the log",
+	} {
+		l := &lab{server: pgtest.Server(t)}
+		err := l.onSite(t.Context(), func(s *site) error {
+			j := newJournal(s, "")
+			if err := appendAll(t.Context(), j, 3, nil); err != nil {
+				return err
+			}
+			if _, err := s.db.ExecContext(t.Context(), createLedger+`;
+INSERT INTO ledger (consumer, position) SELECT c, p FROM unnest('{a,b,c,d}'::text[]) AS c, generate_series(1, 3) AS p; `+tampering); err != nil {
+				return err
+			}
+			n, err := j.auditLedger(t.Context())
+			if err == nil && n != 12 {
+				t.Errorf("%d deliveries, want 12", n)
+			}
+			return err
+		})
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("after %s: the error is %v, want %q in it", tampering, err, want)
 		}
 	}
 }

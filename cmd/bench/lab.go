@@ -42,11 +42,15 @@ func (l *lab) close() error {
 
 // site is a database with all tables, for one scenario.
 type site struct {
-	lab   *lab
-	name  string
-	url   string
-	db    *sql.DB // for everything but the workers, which have pools of their own
-	wires *wires  // what the workers say to the server; nil: not looked at
+	lab  *lab
+	name string
+	url  string
+	db   *sql.DB // for everything but the workers, which have pools of their own
+
+	// Of the workers' pools.
+	wires  *wires          // what they say to the server; nil: not looked at
+	tracer pgx.QueryTracer // nil: none
+	keep   int             // connections while there is nothing to do; 0: as many as database/sql does
 }
 
 // onSite runs a part of a scenario on a database of its own.
@@ -64,15 +68,25 @@ func (l *lab) newSite(ctx context.Context) (*site, error) {
 		return nil, fmt.Errorf("create a database: %w", err)
 	}
 	s := &site{lab: l, name: name, url: l.server.URL(name)}
-	var err error
-	if s.db, err = sql.Open("pgx", s.url); err != nil {
-		return nil, errors.New("the connection string cannot be parsed") // it may hold a password
+	config, err := s.config()
+	if err != nil {
+		return nil, err
 	}
+	config.RuntimeParams["application_name"] = writersName
+	s.db = stdlib.OpenDB(*config)
 	s.db.SetMaxIdleConns(32) // the writers keep theirs
 	if err := migrations.Apply(ctx, s.db, nil); err != nil {
 		return nil, errors.Join(err, s.drop())
 	}
 	return s, nil
+}
+
+func (s *site) config() (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		return nil, errors.New("the connection string cannot be parsed") // it may hold a password
+	}
+	return config, nil
 }
 
 func (s *site) drop() error {
@@ -106,17 +120,21 @@ func (s *site) poll() []worker.Option { return nil }
 func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consumer, opts []worker.Option, during func(ctx context.Context) error) (err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	config, err := pgx.ParseConfig(s.url)
+	config, err := s.config()
 	if err != nil {
-		return errors.New("the connection string cannot be parsed") // it may hold a password
+		return err
 	}
 	if s.wires != nil {
 		config.BuildFrontend = s.wires.frontend
 	}
+	config.Tracer = s.tracer
 	var all []*worker.Worker
 	ended := make(chan struct{})
 	for range workers {
 		db := stdlib.OpenDB(*config)
+		if s.keep > 0 {
+			db.SetMaxIdleConns(s.keep)
+		}
 		w := worker.New(db, storepostgres.NewStore(nil), consumers, opts...)
 		all = append(all, w)
 		go func() {
@@ -170,6 +188,15 @@ func until(ctx context.Context, what string, done func() bool) error {
 		}
 	}
 	return nil
+}
+
+// eventually polls until done holds or fails.
+func eventually(ctx context.Context, what string, done func() (bool, error)) (err error) {
+	waited := until(ctx, what, func() (ok bool) {
+		ok, err = done()
+		return ok || err != nil
+	})
+	return errors.Join(waited, err)
 }
 
 // pause waits for d, or less if ctx ends: that is an error then.

@@ -29,11 +29,17 @@ func (d durations) quantile(q float64) time.Duration {
 }
 
 func (d durations) p50() time.Duration { return d.quantile(0.50) }
+func (d durations) p95() time.Duration { return d.quantile(0.95) }
 func (d durations) p99() time.Duration { return d.quantile(0.99) }
 func (d durations) max() time.Duration { return d.quantile(1) }
 
 func (d durations) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, max %s", short(d.p50()), short(d.p99()), short(d.max()))
+}
+
+// few shows durations that are too few for a p99.
+func (d durations) few() string {
+	return fmt.Sprintf("p50 %s, p95 %s, max %s", short(d.p50()), short(d.p95()), short(d.max()))
 }
 
 // short writes a duration with two or three digits that matter.
@@ -64,6 +70,10 @@ type row struct {
 	goal     string // empty: there is none
 	reached  bool
 	counted  int // deliveries that were checked
+
+	// For the plot: a share of what a control in the same run reached, and the
+	// least it should be. 0: there is none.
+	ratio, least float64
 }
 
 func (r row) verdict() string {
@@ -177,7 +187,8 @@ func (r *report) writeText(w io.Writer) error {
 	return err
 }
 
-func (r *report) writeMarkdown(w io.Writer) error {
+// writeMarkdown writes a page that shows the plot in that file.
+func (r *report) writeMarkdown(w io.Writer, plot string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Performance\n\n%s\n\nMade by `%s -markdown docs/performance.md` on:\n\n", introduction, r.command)
 	for _, f := range r.facts() {
@@ -190,9 +201,10 @@ func (r *report) writeMarkdown(w io.Writer) error {
 	for _, broken := range r.broken {
 		fmt.Fprintf(&b, "\n**BROKEN**: %s\n", broken)
 	}
-	fmt.Fprint(&b, "\n## What the scenarios do\n\n")
+	fmt.Fprintf(&b, "\n![The ratios of the table against their goals](%s)\n", plot)
+	fmt.Fprint(&b, "\n## What the scenarios do\n\nThe command that makes the rows of each stands before it.\n\n")
 	for _, s := range scenarios {
-		fmt.Fprintf(&b, "- **%s**: %s\n", s.name, s.about)
+		fmt.Fprintf(&b, "- `%s -run %s`: %s\n", r.command, s.name, s.about)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -22,7 +22,16 @@ var scenarios = []scenario{
 	{"unrelated", "a transaction that is none of the log's stays open, in this database and in another", unrelated},
 	{"scoped", "a consumer of 1% of an old log, against one of all of it, with the same handler that does nothing", scoped},
 	{"catch-up", "a handler that does nothing over an old log, against reading the same rows with database/sql alone", catchUp},
+	{"growth", "the same on a small log and on a large one, by processes of their own: does a long log cost speed or memory?", growth},
+	{"bulk", "a BatchConsumer that counts the events of each aggregate with one upsert a batch, against a plain loop without the library that calls the same consumer: read, then in one transaction apply and move a checkpoint", bulk},
+	{"upsert", "the same with one upsert an event, through Handle", upsert},
+	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use), and the share of that which a tail of the log in the worker's memory could save: all reads of new rows but one consumer's", many},
 	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
+	{"join", "six consumers on one process, 100 appends a second; a second process joins: until it has handled an event of each consumer of its share", join},
+	{"kill", "six consumers on two processes, default options; the leader is killed (SIGKILL): until the other has handled an event of each", kill},
+	{"sigterm", "the same, but the leader is asked to end (SIGTERM)", sigterm},
+	{"scale", "many workers that coordinate and do nothing else (bare coord.Coordinators, each with code for all consumers), on a server of their own", scale},
+	{"outage", "the server goes away while 20 writers write all they can and two workers with four consumers follow, and comes back: until each consumer has handled an event that was appended since", outage},
 }
 
 // size says how long a run takes.
@@ -39,6 +48,17 @@ type size struct {
 	passes    int           // over the old log; the best counts
 	settle    time.Duration // idle: before the measurement
 	idle      time.Duration // idle: the measurement
+
+	logs       [2]int        // growth: events
+	bulk       int           // bulk: events
+	upserts    int           // upsert: events
+	many       time.Duration // many: for each number of consumers
+	handovers  int           // join, kill, sigterm: runs
+	crews      []int         // scale: workers
+	units      int           // scale: consumers
+	rest       time.Duration // scale: the count of statements
+	rebalances int           // scale: of each kind
+	outage     time.Duration // outage
 }
 
 var usual = size{
@@ -47,6 +67,9 @@ var usual = size{
 	holder: 20 * time.Second, pairs: 3_500, unrelated: 10 * time.Second,
 	history: 1_000_000, passes: 2,
 	settle: 20 * time.Second, idle: 10 * time.Second,
+	logs: [2]int{100_000, 1_000_000}, bulk: 200_000, upserts: 20_000, many: 5 * time.Second,
+	handovers: 5, crews: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 2,
+	outage: 10 * time.Second,
 }
 
 var long = size{
@@ -55,6 +78,9 @@ var long = size{
 	holder: time.Minute, pairs: 10_000, unrelated: time.Minute,
 	history: 1_000_000, passes: 3,
 	settle: time.Minute, idle: 30 * time.Second,
+	logs: [2]int{100_000, 10_000_000}, bulk: 400_000, upserts: 50_000, many: 5 * time.Second,
+	handovers: 20, crews: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 5,
+	outage: time.Minute,
 }
 
 // dispatcher is a strategy with what it needs and what it costs.

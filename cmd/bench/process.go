@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// roleVariable in the environment makes this program another process of a
+// scenario. Its value is a role as JSON.
+const roleVariable = "BENCH_ROLE"
+
+// role says what such a process does, and where. It prints what it found as
+// JSON.
+type role struct {
+	Task   string // a name in tasks
+	Name   string // also in pg_stat_activity
+	URL    string
+	Notify bool // the dispatcher; otherwise the default
+	Batch  int  // WithBatchSize; 0: the default
+}
+
+var tasks = map[string]func(context.Context, role) (found any, err error){
+	"share": shareTask,
+	"walk":  walkTask,
+	"read":  readTask,
+}
+
+// play is the main function of such a process.
+func play(text string) (status int) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	var r role
+	err := json.Unmarshal([]byte(text), &r)
+	if err == nil && tasks[r.Task] == nil {
+		err = fmt.Errorf("there is no task %q", r.Task)
+	}
+	if err == nil {
+		var found any
+		if found, err = tasks[r.Task](ctx, r); err == nil {
+			err = json.NewEncoder(os.Stdout).Encode(found)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitError
+	}
+	return 0
+}
+
+// logger writes to where the output is kept.
+func logger() store.Logger {
+	return store.NewSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+}
+
+// process is another process of a scenario.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	out  bytes.Buffer // of found; to be read when it has ended
+	log  tail
+	done chan struct{} // closed then
+}
+
+// tail is the end of what a process prints.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 4 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-most):]
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
+
+// start starts this program in a role on the site.
+func (s *site) start(r role) (*process, error) {
+	var err error
+	if r.URL, err = named(s.url, r.Name); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{name: r.Name, cmd: exec.Command(program), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
+	p.cmd.SysProcAttr = dependent()
+	started := make(chan error)
+	go func() {
+		defer close(p.done)
+		runtime.LockOSThread() // the parent-death signal comes when the forking thread ends
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait() // how it ended is in ProcessState
+		}
+	}()
+	return p, <-started
+}
+
+// named returns a connection string whose sessions have a name.
+func named(connString, name string) (string, error) {
+	u, err := url.Parse(connString)
+	if err != nil || u.Scheme == "" {
+		return "", errors.New("the connection string is no URL, which other processes are given") // it may hold a password
+	}
+	query := u.Query()
+	query.Set("application_name", name)
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+// end sends the process a signal and waits until it has ended. It fails if it
+// did not end as that signal makes it, or ended before.
+func (p *process) end(ctx context.Context, s os.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("%s ended too soon: %w\n%s", p.name, err, &p.log)
+	}
+	return p.wait(ctx, s == os.Kill)
+}
+
+func (p *process) wait(ctx context.Context, killed bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*limit, fmt.Errorf("waited in vain for %s to end", p.name))
+	defer cancel()
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), p.kill())
+	}
+	if state := p.cmd.ProcessState; !killed && !state.Success() {
+		return fmt.Errorf("%s: %v\n%s", p.name, state, &p.log)
+	}
+	return nil
+}
+
+// kill ends the process if it still runs.
+func (p *process) kill() error {
+	err := p.cmd.Process.Kill()
+	<-p.done
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// ask lets a process do something to its end, and returns what it found.
+func ask[T any](ctx context.Context, s *site, r role) (found T, err error) {
+	p, err := s.start(r)
+	if err == nil {
+		err = p.wait(ctx, false)
+	}
+	if err == nil {
+		err = json.Unmarshal(p.out.Bytes(), &found)
+	}
+	return found, err
+}
