@@ -61,7 +61,7 @@ func growth(ctx context.Context, l *lab) (rows []row, err error) {
 	first := make([]float64, len(batches))
 	for i, events := range l.size.logs {
 		// The small log takes a moment only: more passes.
-		passes := max(1, min(5, 2_000_000/events))
+		passes := max(1, min(2*l.size.passes, 2_000_000/events))
 		g, err := l.grow(ctx, events, passes, batches)
 		if err != nil {
 			return rows, fmt.Errorf("%s events: %w", grouped(events), err)

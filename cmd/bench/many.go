@@ -44,12 +44,12 @@ type costs struct {
 func many(ctx context.Context, l *lab) (rows []row, err error) {
 	for _, d := range []dispatcher{notify, poll} {
 		var one costs
-		for _, n := range []int{1, 8, 50} {
+		for i, n := range l.size.followers {
 			c, counted, err := l.crowded(ctx, d, n)
 			if err != nil {
 				return rows, fmt.Errorf("%s, %d consumers: %w", d.name, n, err)
 			}
-			if n == 1 {
+			if i == 0 {
 				one = c
 			}
 			rows = append(rows, c.row(d, n, one, counted))
