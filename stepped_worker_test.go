@@ -162,6 +162,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	}
 	consumers := []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}, steppedConsumer{"some", []string{"A"}, new(atomic.Bool)}}
 	w := New(db, log, consumers,
+		WithLeaderStrategy(LeaderStrategyLease), // so that nobody watches what a guard waits for
 		WithBatchSize(s.script.batchSize), WithBatchTimeout(24*time.Hour), WithMaxOpenRanges(s.script.maxOpen),
 		WithGapPolicy(s.script.policy), WithStaleGapThreshold(s.script.stale), WithStaleGapHarborLag(s.script.harborLag))
 	s.must(w.prepare(s.ctx))
