@@ -265,18 +265,18 @@ func join(ctx context.Context, l *lab) (rows []row, err error) {
 	return rows, nil
 }
 
-// kill measures how soon a killed leader is replaced.
+// kill measures how soon a killed leader is replaced, with default options.
 func kill(ctx context.Context, l *lab) (rows []row, err error) {
-	return l.handOvers(ctx, os.Kill, 1500*time.Millisecond)
+	return l.handOvers(ctx, os.Kill, 1500*time.Millisecond, poll)
 }
 
 // sigterm measures how soon a leader that is asked to end is replaced.
 func sigterm(ctx context.Context, l *lab) (rows []row, err error) {
-	return l.handOvers(ctx, syscall.SIGTERM, 500*time.Millisecond)
+	return l.handOvers(ctx, syscall.SIGTERM, 500*time.Millisecond, poll, notify)
 }
 
-func (l *lab) handOvers(ctx context.Context, sig os.Signal, most time.Duration) (rows []row, err error) {
-	for _, d := range []dispatcher{poll, notify} {
+func (l *lab) handOvers(ctx context.Context, sig os.Signal, most time.Duration, dispatchers ...dispatcher) (rows []row, err error) {
+	for _, d := range dispatchers {
 		r, counted, err := l.handOver(ctx, d, sig)
 		if err != nil {
 			return rows, fmt.Errorf("%s: %w", d.name, err)

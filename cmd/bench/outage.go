@@ -82,17 +82,18 @@ func (l *lab) outages(ctx context.Context, s *site, j *journal) (rows []row, err
 	}()
 	for _, x := range []struct {
 		part string
+		time time.Duration
 		down func() error
 	}{
-		{"shut down", func() error { return interrupt(l.server.PID()) }},
-		{"killed", l.server.Kill},
+		{"shut down", l.size.outage, func() error { return interrupt(l.server.PID()) }},
+		{"killed", min(l.size.outage, 5*time.Second), l.server.Kill},
 	} {
 		var took time.Duration
 		if err == nil {
-			took, err = s.outlast(ctx, j, x.down)
+			took, err = s.outlast(ctx, j, x.time, x.down)
 		}
 		rows = append(rows, row{
-			part:     fmt.Sprintf("%s for %s under full load: all handle new events", x.part, short(l.size.outage)),
+			part:     fmt.Sprintf("%s for %s under full load: all handle new events", x.part, short(x.time)),
 			measured: "after " + short(took),
 		})
 	}
@@ -116,15 +117,15 @@ func interrupt(postmaster int) error {
 
 // outlast takes the server away for some time, and returns how long after its
 // return every consumer had handled an event that was appended since.
-func (s *site) outlast(ctx context.Context, j *journal, down func() error) (took time.Duration, err error) {
-	size := s.lab.size
-	if err := pause(ctx, size.load/4); err != nil {
+func (s *site) outlast(ctx context.Context, j *journal, away time.Duration, down func() error) (took time.Duration, err error) {
+	load := s.lab.size.load / 4
+	if err := pause(ctx, load); err != nil {
 		return 0, err
 	}
 	if err := down(); err != nil {
 		return 0, err
 	}
-	if err := pause(ctx, size.outage); err != nil {
+	if err := pause(ctx, away); err != nil {
 		return 0, err
 	}
 	if err := s.lab.server.Restart(ctx); err != nil {
@@ -144,7 +145,7 @@ func (s *site) outlast(ctx context.Context, j *journal, down func() error) (took
 		return n == outageConsumers, err
 	})
 	if err == nil {
-		err = pause(ctx, size.load/4)
+		err = pause(ctx, load)
 	}
 	return took, err
 }

@@ -98,7 +98,7 @@ func (l *lab) contest(ctx context.Context, events, batch int, least float64, mak
 		}
 		var plain, ours float64
 		counted := 0
-		for pass := range l.size.passes {
+		for pass := range l.size.passes + 1 {
 			c, w := make(fmt.Sprintf("plain_%d", pass))
 			rate, _, err := s.project(ctx, c, w, func(ctx context.Context) error { return s.loop(ctx, c, batch) })
 			if err != nil {

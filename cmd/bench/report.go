@@ -211,9 +211,13 @@ func (r *report) writeMarkdown(w io.Writer, plot string) error {
 }
 
 const introduction = "`make bench` prints this table. Times depend on the machine, and on what else it does\n" +
-	"meanwhile: compare within a run, and make your own. \"Each once\" is how many\n" +
-	"deliveries were counted and found right: every committed event handled exactly once by\n" +
-	"every consumer, nothing else handled, and the checkpoint at the head."
+	"meanwhile: compare within a run, and make your own. A control is what the same machine\n" +
+	"does in the same run without the library; a share of it depends on the machine the least.\n" +
+	"\"Each once\" is how many deliveries were counted and found right: every committed event\n" +
+	"handled exactly once by every consumer, nothing else handled, and the checkpoint at the\n" +
+	"head. Where other processes handle the events, or the server goes away, it is the rows\n" +
+	"that the consumers wrote which are counted, and for `scale` it is consumers that belonged\n" +
+	"to exactly one worker."
 
 // loadAverage is that of the last minute, where the system tells it.
 func loadAverage() string {

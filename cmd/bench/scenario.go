@@ -68,7 +68,7 @@ var usual = size{
 	holder: 20 * time.Second, pairs: 3_500, unrelated: 10 * time.Second,
 	history: 1_000_000, passes: 2,
 	settle: 20 * time.Second, idle: 10 * time.Second,
-	logs: [2]int{100_000, 1_000_000}, bulk: 200_000, upserts: 20_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
+	logs: [2]int{100_000, 1_000_000}, bulk: 150_000, upserts: 20_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
 	handovers: 5, crews: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 2,
 	outage: 10 * time.Second,
 }
@@ -79,7 +79,7 @@ var long = size{
 	holder: time.Minute, pairs: 10_000, unrelated: time.Minute,
 	history: 1_000_000, passes: 3,
 	settle: time.Minute, idle: 30 * time.Second,
-	logs: [2]int{100_000, 10_000_000}, bulk: 400_000, upserts: 50_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
+	logs: [2]int{100_000, 10_000_000}, bulk: 300_000, upserts: 40_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
 	handovers: 20, crews: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 5,
 	outage: time.Minute,
 }
