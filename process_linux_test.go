@@ -252,22 +252,18 @@ func TestProcessKilled(t *testing.T) {
 // takes part again.
 func TestProcessStoppedAndWoken(t *testing.T) {
 	p := catch(t, role{Heartbeat: 100 * time.Millisecond, HeartbeatTimeout: 3 * time.Second, BatchTimeout: time.Hour})
-	stopped, other := p.led, p.other
-	if one[int](t, p.DB, `SELECT current_setting('server_version_num')::int`) < 140_000 {
-		stopped, other = other, stopped // there a stopped leader keeps its lock
-	}
-	stopped.signal(t, syscall.SIGSTOP)
+	p.led.signal(t, syscall.SIGSTOP)
 	p.awaitOwners(t, consumersOfPair)
 	p.open(t)
 	p.awaitAll(t)
-	if n := strings.Count(other.out.String(), "ended the batch of a dead worker"); n < 2 {
+	if n := strings.Count(p.other.out.String(), "ended the batch of a dead worker"); n < 2 {
 		t.Errorf("%d of the stopped process's 2 batches were ended", n)
 	}
-	stopped.signal(t, syscall.SIGCONT)
+	p.led.signal(t, syscall.SIGCONT)
 	p.awaitOwners(t, 2, 2)
 	p.append(t, 30)
 	p.awaitAll(t)
-	if n := one[int](t, p.DB, `SELECT count(DISTINCT consumer) FROM signed WHERE position > 60 AND process = $1`, stopped.name); n == 0 {
+	if n := one[int](t, p.DB, `SELECT count(DISTINCT consumer) FROM signed WHERE position > 60 AND process = $1`, p.led.name); n == 0 {
 		t.Error("the woken process handles nothing")
 	}
 }

@@ -50,7 +50,9 @@ JOIN pg_settings AS s ON s.name = v.name`
 	}
 	var got bool
 	var backend int
-	err = s.q.QueryRowContext(ctx, `SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid()`, s.home.workerKey(s.cfg.ID)).Scan(&got, &backend)
+	err = s.q.QueryRowContext(ctx, `
+SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid(), NOT EXISTS (SELECT FROM pg_settings WHERE name = 'idle_session_timeout')`,
+		s.home.workerKey(s.cfg.ID)).Scan(&got, &backend, &s.endless)
 	switch {
 	case err != nil:
 		return fmt.Errorf("coord: take this worker's lock: %w", err)
@@ -58,6 +60,17 @@ JOIN pg_settings AS s ON s.name = v.name`
 		return fmt.Errorf("coord: somebody else holds the advisory lock %d of worker %s exclusively", s.home.workerKey(s.cfg.ID), s.cfg.ID)
 	}
 	return s.same(backend)
+}
+
+// endSilent ends the leader's session if it has been silent for as long as
+// idle_session_timeout would let it, where the server has no such setting.
+func (s *session) endSilent(ctx context.Context) error {
+	if !s.endless || time.Since(s.asked) < s.cfg.HeartbeatTimeout/4 {
+		return nil
+	}
+	s.asked = time.Now()
+	_, err := s.exec(ctx, "end a silent leader's session", s.sql.endSilent, s.args()...)
+	return err
 }
 
 // same checks that a statement was executed by the session's own backend.

@@ -116,7 +116,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 	case v.leads:
 		return c.lead(ctx, s, v)
 	}
-	return looking, nil
+	return looking, s.endSilent(ctx)
 }
 
 // lead is the leader's part of a round.

@@ -34,6 +34,9 @@ type session struct {
 	// worker's death would not be noticed by its lock. The next look sends one.
 	overdue bool
 
+	endless bool      // the server lets sessions be idle for ever
+	asked   time.Time // when a silent leader's session was last looked for
+
 	leads bool
 	lease lease // with Lease, as last read
 

@@ -9,7 +9,7 @@ type statements struct {
 	claim                 string // the lease
 	assign                string
 	release, leave, clean string
-	dead                  string
+	dead, endSilent       string
 }
 
 // given are the parameters that statements share: this worker's id, the key of
@@ -119,6 +119,10 @@ func (s *statements) advisory(seen, nodes, assignments, proven string) {
 	s.assign = given + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
 )` + assignAs(assignments)
+	s.endSilent = given + `
+SELECT pg_terminate_backend(a.pid)
+FROM ` + sessionLocks + ` JOIN pg_stat_activity AS a ON a.pid = held.pid, given
+WHERE held.mode = 'ExclusiveLock' AND held.key = given.key AND a.state = 'idle' AND a.state_change < clock_timestamp() - given.timeout`
 }
 
 func (s *statements) lease(seen, nodes, assignments, leader string) {
