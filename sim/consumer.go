@@ -21,6 +21,7 @@ type bookkeeper struct {
 	node  *node
 	dice  *rand.Rand
 	flap  flap
+	moves float64 // how much more often than usual
 
 	tx   *sql.Tx   // of the batch in hand
 	next time.Time // flap
@@ -53,11 +54,11 @@ func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 // of a batch, and takes long enough over it for the next owner to arrive.
 func (b *bookkeeper) dawdle(ctx context.Context) {
 	now := time.Now()
-	if now.Before(b.next) {
+	if b.moves == 0 || now.Before(b.next) {
 		return
 	}
 	if !b.next.IsZero() && b.flap(ctx, b.dice, b.scope.Name, b.node.name) {
 		backoff.Sleep(ctx, between(b.dice, 50*time.Millisecond, 500*time.Millisecond))
 	}
-	b.next = now.Add(time.Duration((0.5 + b.dice.Float64()) * float64(b.node.knobs.Flap)))
+	b.next = now.Add(time.Duration((0.5 + b.dice.Float64()) * float64(b.node.knobs.Flap) / b.moves))
 }

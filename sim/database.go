@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -98,6 +99,18 @@ func (d *database) onServer(ctx context.Context, statement string) error {
 	}
 	_, err = conn.Exec(ctx, statement)
 	return errors.Join(err, conn.Close(ctx))
+}
+
+// able leaves out the faults that this server cannot do.
+func (d *database) able(faults Intensities) Intensities {
+	faults = maps.Clone(faults)
+	if !d.canPrepare {
+		delete(faults, "prepare")
+	}
+	if !d.notices {
+		delete(faults, "vanish")
+	}
+	return faults
 }
 
 // drop removes the database, also if a run was interrupted with transactions

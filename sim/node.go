@@ -51,7 +51,7 @@ func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, 
 	var consumers []consumer.Consumer
 	for _, scope := range s.Scope {
 		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, flap: f,
+			scope: scope, node: n, flap: f, moves: s.Faults["move"],
 			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %d.%d", scope.Name, slot, life)),
 		})
 	}

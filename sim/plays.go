@@ -16,6 +16,7 @@ import (
 // play is one way to use a transaction, and how often it is chosen. It
 // appends; the ending is what becomes of it.
 type play struct {
+	name   string // of the kind of fault, empty: none
 	fault  Fault
 	weight float64
 	ending ending
@@ -32,20 +33,24 @@ const (
 	lose // the answer to the commit
 )
 
-func plays(k Knobs, canPrepare bool) []play {
+// plays are the ways of a writer, as often as the faults are intense.
+func plays(on Intensities) []play {
 	all := []play{
-		{"", 58, commit, (*writer).appendOnce},
-		{Rollbacks, 14, rollback, (*writer).appendOnce},
-		{Delays, 3 * k.Slow, toss, (*writer).appendAndWait},
-		{LateDraws, 1.5 * k.Slow, commit, (*writer).appendTwice},
-		{Idlers, 1.5 * k.Slow, commit, (*writer).waitAndAppend},
-		{Savepoints, 6, commit, (*writer).appendAround},
-		{Several, 6, commit, (*writer).appendSeveral},
-		{StaleVersions, 5, rollback, (*writer).appendStale},
-		{LostCommits, 2, lose, (*writer).appendOnce},
+		{"", "", 58, commit, (*writer).appendOnce},
+		{"rollback", Rollbacks, 14, rollback, (*writer).appendOnce},
+		{"delay", Delays, 3, toss, (*writer).appendAndWait},
+		{"redraw", LateDraws, 1.5, commit, (*writer).appendTwice},
+		{"idle", Idlers, 1.5, commit, (*writer).waitAndAppend},
+		{"savepoint", Savepoints, 6, commit, (*writer).appendAround},
+		{"", Several, 6, commit, (*writer).appendSeveral},
+		{"stale", StaleVersions, 5, rollback, (*writer).appendStale},
+		{"lose", LostCommits, 2, lose, (*writer).appendOnce},
+		{"prepare", Prepared, 3, prepare, (*writer).appendQuietly},
 	}
-	if canPrepare {
-		all = append(all, play{Prepared, 3 * k.Prepared, prepare, (*writer).appendQuietly})
+	for i, p := range all {
+		if p.name != "" {
+			all[i].weight *= on[p.name]
+		}
 	}
 	return all
 }

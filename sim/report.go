@@ -10,24 +10,26 @@ import (
 
 // Report is what a run has to say.
 type Report struct {
-	Seed        uint64    `json:"seed"`
-	Held        bool      `json:"held"`        // every invariant was checked, and none broken
-	Interrupted bool      `json:"interrupted"` // before anything could be judged
-	Verdict     string    `json:"verdict"`
-	Workers     int       `json:"workers"`
-	Writers     int       `json:"writers"`
-	Server      string    `json:"server"` // its version
-	Seconds     float64   `json:"seconds"`
-	RestSeconds float64   `json:"rest_seconds"` // from the last fault until all had come to rest
-	RestBound   float64   `json:"rest_bound_seconds"`
-	Events      int64     `json:"events"` // committed by the writers
-	Late        int64     `json:"late"`   // deliveries of events that appeared after they had been passed
-	Void        int64     `json:"void"`   // positions in the log that never appeared
-	Handled     []Handled `json:"handled"`
-	Knobs       []Line    `json:"knobs"`
-	Counts      []Count   `json:"counts"`
-	Invariants  []Finding `json:"invariants"`
-	Repeat      string    `json:"repeat"` // the command that runs this again
+	Seed        uint64      `json:"seed"`
+	Held        bool        `json:"held"`        // every invariant was checked, and none broken
+	Interrupted bool        `json:"interrupted"` // before anything could be judged
+	Verdict     string      `json:"verdict"`
+	Workers     int         `json:"workers"`
+	Writers     int         `json:"writers"`
+	Server      string      `json:"server"` // its version
+	Seconds     float64     `json:"seconds"`
+	RestSeconds float64     `json:"rest_seconds"` // from the last fault until all had come to rest
+	RestBound   float64     `json:"rest_bound_seconds"`
+	Events      int64       `json:"events"` // committed by the writers
+	Late        int64       `json:"late"`   // deliveries of events that appeared after they had been passed
+	Void        int64       `json:"void"`   // positions in the log that never appeared
+	Handled     []Handled   `json:"handled"`
+	Knobs       []Line      `json:"knobs"`
+	Faults      Intensities `json:"faults"` // that were on
+	Counts      []Count     `json:"counts"`
+	Reached     []State     `json:"reached"`
+	Invariants  []Finding   `json:"invariants"`
+	Repeat      string      `json:"repeat"` // the command that runs this again
 
 	History *History `json:"-"`
 }
@@ -44,7 +46,7 @@ func (s *simulation) report(interrupted bool) *Report {
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version,
 		Seconds: time.Since(s.began).Seconds(), RestSeconds: s.evidence.Rest.Took.Seconds(), RestBound: s.evidence.Rest.Bound.Seconds(),
 		Events: int64(len(s.evidence.Committed)),
-		Knobs:  s.scenario.Lines(), Counts: s.tally.all(), Invariants: s.findings,
+		Knobs:  s.scenario.Lines(), Faults: s.scenario.Faults, Counts: s.tally.all(), Reached: reached(s.history.Records()), Invariants: s.findings,
 		Repeat: s.config.command(), History: s.history,
 	}
 	if !s.on.canPrepare {
@@ -141,6 +143,9 @@ func (c Config) command() string {
 	if c.Duration != d.Duration {
 		command += fmt.Sprintf(" -duration %v", c.Duration)
 	}
+	if c.Faults != nil {
+		command += " -faults " + c.Faults.String()
+	}
 	return command + fmt.Sprintf(" -seed %d", c.Seed)
 }
 
@@ -154,22 +159,30 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "  %-14s %s\n", k.Name, k.Value)
 	}
 	b.WriteString("\nhappened\n")
-	fmt.Fprintf(&b, "  %-46s %8s\n", "events committed", thousands(r.Events))
+	fmt.Fprintf(&b, "  %-56s %8s\n", "events committed", thousands(r.Events))
 	if !r.Interrupted {
-		fmt.Fprintf(&b, "  %-46s %8s\n", "events handled by each consumer, at least", thousands(r.Fewest().Events))
-		fmt.Fprintf(&b, "  %-46s %8s\n", "late deliveries", thousands(r.Late))
-		fmt.Fprintf(&b, "  %-46s %8s\n", "positions that never appeared", thousands(r.Void))
+		fmt.Fprintf(&b, "  %-56s %8s\n", "events handled by each consumer, at least", thousands(r.Fewest().Events))
+		fmt.Fprintf(&b, "  %-56s %8s\n", "late deliveries", thousands(r.Late))
+		fmt.Fprintf(&b, "  %-56s %8s\n", "positions that never appeared", thousands(r.Void))
 	}
 	for _, c := range r.Counts {
-		fmt.Fprintf(&b, "  %-46s %8s\n", c.Fault, thousands(c.Count))
+		fmt.Fprintf(&b, "  %-56s %8s\n", c.Fault, thousands(c.Count))
 	}
 	if len(r.Invariants) > 0 {
-		fmt.Fprintf(&b, "  %-46s %8s\n", fmt.Sprintf("from the last fault to rest, at most %.0fs", r.RestBound), fmt.Sprintf("%.1fs", r.RestSeconds))
+		fmt.Fprintf(&b, "  %-56s %8s\n", fmt.Sprintf("from the last fault to rest, at most %.0fs", r.RestBound), fmt.Sprintf("%.1fs", r.RestSeconds))
+		writeStates(&b, r.Reached)
 		writeFindings(&b, r.Invariants)
 	}
 	fmt.Fprintf(&b, "\nverdict: %s\nrepeat:  %s\n", r.Verdict, r.Repeat)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func writeStates(b *strings.Builder, states []State) {
+	b.WriteString("\nreached\n")
+	for _, s := range states {
+		fmt.Fprintf(b, "  %-56s %8s\n", s.Name, thousands(s.Count))
+	}
 }
 
 func writeFindings(b *strings.Builder, findings []Finding) {
@@ -187,65 +200,6 @@ func writeFindings(b *strings.Builder, findings []Finding) {
 			fmt.Fprintf(b, "%s - %s\n", strings.Repeat(" ", 34), example)
 		}
 	}
-}
-
-// Total sums up several runs.
-type Total struct {
-	Runs       int       `json:"runs"`
-	Held       int       `json:"held"`
-	Broken     []uint64  `json:"broken_seeds"`
-	Events     int64     `json:"events"`
-	Counts     []Count   `json:"counts"`
-	Invariants []Finding `json:"invariants"`
-}
-
-// Sum adds up the runs that were judged.
-func Sum(reports []*Report) Total {
-	t := Total{Broken: []uint64{}}
-	for _, r := range reports {
-		if r.Interrupted {
-			continue
-		}
-		t.Runs++
-		if r.Held {
-			t.Held++
-		} else {
-			t.Broken = append(t.Broken, r.Seed)
-		}
-		t.Events += r.Events
-		if t.Counts == nil {
-			t.Counts = make([]Count, len(r.Counts))
-			t.Invariants = make([]Finding, len(r.Invariants))
-		}
-		for i, c := range r.Counts {
-			t.Counts[i].Fault = c.Fault
-			t.Counts[i].Count += c.Count
-		}
-		for i, f := range r.Invariants {
-			t.Invariants[i].Name, t.Invariants[i].Rule = f.Name, f.Rule
-			t.Invariants[i].Checks += f.Checks
-			t.Invariants[i].Broken += f.Broken
-		}
-	}
-	return t
-}
-
-// WriteText prints the sums for people.
-func (t Total) WriteText(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d runs\n\nhappened\n", t.Runs)
-	fmt.Fprintf(&b, "  %-46s %8s\n", "events committed", thousands(t.Events))
-	for _, c := range t.Counts {
-		fmt.Fprintf(&b, "  %-46s %8s\n", c.Fault, thousands(c.Count))
-	}
-	writeFindings(&b, t.Invariants)
-	if len(t.Broken) == 0 {
-		fmt.Fprintf(&b, "\nverdict: all %d runs held\n", t.Runs)
-	} else {
-		fmt.Fprintf(&b, "\nverdict: BROKEN in %d of %d runs, seeds %s\n", len(t.Broken), t.Runs, strings.Trim(fmt.Sprint(t.Broken), "[]"))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // thousands prints a number with its thousands apart.

@@ -50,6 +50,7 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database) (*Repor
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
+	scenario.Faults = on.able(scenario.Faults)
 	s := newSimulation(c, scenario, on)
 	err := s.play(ctx)
 	if interrupted := ctx.Err() != nil; interrupted || err != nil {

@@ -14,7 +14,7 @@ import (
 
 // small is a run of a few seconds.
 func small(t *testing.T) Config {
-	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1}
+	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: AllFaults()}
 }
 
 func TestRealRunHolds(t *testing.T) {
@@ -112,7 +112,8 @@ func TestCommandRepeatsTheRun(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	c.Workers, c.Writers, c.Consumers, c.Duration = 1, 2, 3, 90*time.Second
-	if got, want := c.command(), "go run ./cmd/sim -workers 1 -writers 2 -consumers 3 -duration 1m30s -seed 7"; got != want {
+	c.Faults = Intensities{"cut": 0.5, "crash": 2, "move": 0}
+	if got, want := c.command(), "go run ./cmd/sim -workers 1 -writers 2 -consumers 3 -duration 1m30s -faults crash=2,cut=0.5 -seed 7"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -20,6 +20,7 @@ type Config struct {
 	Consumers int           // 1 to 50; a third of them want some aggregate types only
 	Duration  time.Duration // of the part with faults, 1s to 24h; twice that on a slow machine; setting up and coming to rest are added
 	Seed      uint64        // 0 is a seed like any other
+	Faults    Intensities   // nil: the seed draws them
 
 	// Progress, if set, is called a few times a second, from one goroutine.
 	Progress func(Progress)
@@ -52,9 +53,10 @@ func (c Config) Validate() error {
 
 // Scenario is all that the seed decides before a run begins.
 type Scenario struct {
-	Seed  uint64
-	Knobs Knobs
-	Scope []Scope // the consumers
+	Seed   uint64
+	Knobs  Knobs
+	Faults Intensities
+	Scope  []Scope // the consumers
 }
 
 // Scope is a consumer and what it wants.
@@ -91,8 +93,6 @@ type Knobs struct {
 	Aggregates int           // of each type, beside the new ones
 	Pause      time.Duration // of a writer between two transactions, on average
 	LongestTx  time.Duration // a delayed commit waits 50ms to this
-	Slow       float64       // how much more often than usual transactions stay open
-	Prepared   float64       // the same of prepared ones
 	Outage     time.Duration // a crashed worker is replaced after at most this
 	Flap       time.Duration // a consumer is moved away from its worker about this often
 }
@@ -106,7 +106,10 @@ var scopes = [][]string{{"order", "account"}, {"order", "cart"}, {"order", "devi
 // Draw makes the scenario of a seed.
 func Draw(c Config) Scenario {
 	r := dice(c.Seed, "scenario")
-	s := Scenario{Seed: c.Seed, Knobs: drawKnobs(r)}
+	s := Scenario{Seed: c.Seed, Knobs: drawKnobs(r), Faults: c.Faults}
+	if s.Faults == nil {
+		s.Faults = drawFaults(c.Seed)
+	}
 	scoped := c.Consumers / 3
 	for i := range c.Consumers {
 		scope := Scope{Name: fmt.Sprintf("all-%d", i+1)}
@@ -136,8 +139,6 @@ func drawKnobs(r *rand.Rand) Knobs {
 		Aggregates:        oneOf(r, 40, 80, 160),
 		Pause:             30 * time.Millisecond,
 		LongestTx:         2 * time.Second,
-		Slow:              oneOf(r, 0.4, 1, 2),
-		Prepared:          oneOf(r, 0.4, 1, 2),
 		Outage:            time.Second,
 		Flap:              between(r, 700*time.Millisecond, 2*time.Second),
 	}
@@ -164,15 +165,16 @@ func (s Scenario) Lines() []Line {
 		}
 	}
 	lines := []Line{
+		{"faults", s.Faults.String()},
 		{"batch", fmt.Sprintf("%d events, at most %v", k.BatchSize, k.BatchTimeout)},
 		{"dispatcher", dispatcher},
 		{"leader", string(k.Leader)},
 		{"heartbeat", fmt.Sprintf("every %v, dead after %v", k.HeartbeatInterval, k.HeartbeatTimeout)},
 		{"rebalance", fmt.Sprintf("every %v", k.RebalanceInterval)},
 		{"open gaps", gaps},
-		{"transactions", fmt.Sprintf("open for up to %v, %g times as often as usual, prepared ones %g times", k.LongestTx, k.Slow, k.Prepared)},
+		{"transactions", fmt.Sprintf("open for up to %v", k.LongestTx)},
 		{"aggregates", fmt.Sprintf("%d and more of each of %d types", k.Aggregates, len(aggregateTypes))},
-		{"assignments", fmt.Sprintf("moved about every %v per consumer", k.Flap)},
+		{"assignments", fmt.Sprintf("moved about every %v per consumer, if they are", k.Flap)},
 	}
 	if len(scoped) > 0 {
 		lines = append(lines, Line{"scoped", strings.Join(scoped, ", ")})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -34,23 +35,25 @@ type slot struct {
 
 // mishap is what can befall a worker, and when.
 type mishap struct {
+	name   string // of the kind of fault
 	at     point
 	befall func(s *slot, ctx, intake context.Context, at point) error
 }
 
-// mishaps are dealt like cards: each comes up before any comes again.
+// mishaps are dealt like cards: each comes up before any comes again, more
+// often the more intense the fault is.
 var mishaps = []mishap{
-	{afterGuard, (*slot).crash},
-	{afterEffect, (*slot).crash},
-	{beforeCommit, (*slot).crash},
-	{afterCommit, (*slot).crash},
-	{afterEffect, (*slot).vanish},
-	{afterEffect, (*slot).cut},
-	{beforeCommit, (*slot).cut},
-	{afterCommit, (*slot).cut},
-	{afterGuard, (*slot).stall},
-	{afterEffect, (*slot).stall},
-	{afterEffect, (*slot).restart},
+	{"crash", afterGuard, (*slot).crash},
+	{"crash", afterEffect, (*slot).crash},
+	{"crash", beforeCommit, (*slot).crash},
+	{"crash", afterCommit, (*slot).crash},
+	{"vanish", afterEffect, (*slot).vanish},
+	{"cut", afterEffect, (*slot).cut},
+	{"cut", beforeCommit, (*slot).cut},
+	{"cut", afterCommit, (*slot).cut},
+	{"stall", afterGuard, (*slot).stall},
+	{"stall", afterEffect, (*slot).stall},
+	{"restart", afterEffect, (*slot).restart},
 }
 
 func newSlot(number int, s Scenario, on *database, t *tally, h *History, f flap) *slot {
@@ -70,17 +73,31 @@ func (s *slot) run(ctx, intake context.Context) error {
 			}
 			continue
 		}
-		if len(s.deck) == 0 {
-			s.deck = slices.Clone(mishaps)
-			s.dice.Shuffle(len(s.deck), func(i, j int) { s.deck[i], s.deck[j] = s.deck[j], s.deck[i] })
+		m, ok := s.deal()
+		if !ok {
+			continue
 		}
-		m := s.deck[0]
-		s.deck = s.deck[1:]
 		if err := m.befall(s, ctx, intake, m.at); err != nil {
 			return err
 		}
 	}
 	return s.mourn(ctx)
+}
+
+// deal draws the next mishap. There is none if the dice want none for now.
+func (s *slot) deal() (m mishap, ok bool) {
+	if len(s.deck) == 0 {
+		for _, m := range mishaps {
+			whole, part := math.Modf(s.scenario.Faults[m.name])
+			s.deck = append(s.deck, slices.Repeat([]mishap{m}, int(whole)+int(one(chance(s.dice, part))))...)
+		}
+		s.dice.Shuffle(len(s.deck), func(i, j int) { s.deck[i], s.deck[j] = s.deck[j], s.deck[i] })
+	}
+	if len(s.deck) == 0 {
+		return m, false
+	}
+	m, s.deck = s.deck[0], s.deck[1:]
+	return m, true
 }
 
 func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
@@ -205,9 +222,6 @@ const haunting = 4 * time.Second
 // vanish takes the whole machine away: the server does not even see the
 // connections end.
 func (s *slot) vanish(ctx, intake context.Context, at point) error {
-	if !s.on.notices {
-		return s.crash(ctx, intake, at)
-	}
 	n := s.node
 	struck, inBatch := s.strike(intake, at, func() {
 		n.net.vanish()

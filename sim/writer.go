@@ -85,7 +85,7 @@ func newWriter(n int, s Scenario, on *database, t *tally, h *History) *writer {
 		on: on, net: newNetwork(nil), tally: t, history: h,
 		quiet:    postgres.NewStore(postgres.NewStoreConfig()),
 		loud:     postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
-		plays:    plays(s.Knobs, on.canPrepare),
+		plays:    plays(s.Faults),
 		versions: map[aggregate]int64{},
 	}
 	for i := range w.plays { // each writer has its own habits

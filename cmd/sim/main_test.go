@@ -24,6 +24,9 @@ func TestWrongUsage(t *testing.T) {
 		"argument":          {[]string{"now"}, `unexpected argument "now"`},
 		"not a number":      {[]string{"-workers", "many"}, "many"},
 		"out of range":      {[]string{"-workers", "0"}, "-workers 0 is out of range, allowed is 1 to 50"},
+		"no such fault":     {[]string{"-faults", "crush=1"}, `there is no fault "crush"; there are: crash, `},
+		"no intensity":      {[]string{"-faults", "crash"}, `the intensity of crash is ""`},
+		"too intense":       {[]string{"-faults", "crash=11"}, "from 0 to 10"},
 		"no runs":           {[]string{"-runs", "0"}, "-runs 0 is out of range"},
 		"bad seed":          {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
 		"no such folder":    {[]string{"-history", "/no/such/folder/x"}, "sim: -history: open /no/such/folder/x"},
@@ -47,7 +50,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "Exit status", "default 5", "default 20"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "vanish ", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}

@@ -1,0 +1,84 @@
+package sim
+
+import "strings"
+
+// State is something worth reaching, and how often a run did.
+type State struct {
+	Name  string `json:"name"`
+	Count int64  `json:"count"`
+}
+
+// The states, in the order in which they are printed.
+const (
+	lateDelivery    = "batches with late events committed"
+	staleSkip       = "ranges passed in doubt"
+	doubtIsVoid     = "positions proven void and passed"
+	overPrepared    = "prepared transactions that the frontier had to wait for"
+	overOpen        = "other transactions that it had to wait for"
+	guardBlocks     = "batches stopped by the guard"
+	zombieBlocked   = "of these, of a worker that came back from a stall"
+	takeover        = "consumers taken over before their owner had let go"
+	newLeader       = "leaders"
+	handlerRetry    = "batches tried again after their handler failed"
+	databaseRetry   = "batches tried again after the database failed"
+	writerDone      = "writers' COMMITs without an answer that had happened"
+	writerNotDone   = "writers' COMMITs without an answer that had not"
+	workerDone      = "workers' COMMITs without an answer that had happened"
+	workerNotDone   = "workers' COMMITs that were never sent"
+	conflictInStore = "appends refused by the store or by a lock"
+)
+
+var states = []string{lateDelivery, staleSkip, doubtIsVoid, overPrepared, overOpen, guardBlocks, zombieBlocked, takeover, newLeader,
+	handlerRetry, databaseRetry, writerDone, writerNotDone, workerDone, workerNotDone, conflictInStore}
+
+// reached counts the states that a history went through.
+func reached(records []Record) (all []State) {
+	counts := map[string]int64{}
+	zombies := map[string]bool{} // workers back from a stall
+	owner := map[string]string{} // of a consumer
+	for _, r := range records {
+		switch about := r.About.(type) {
+		case Batch:
+			counts[guardBlocks] += one(about.Outcome == batchOvertaken)
+			counts[zombieBlocked] += one(about.Outcome == batchOvertaken && zombies[r.Who])
+			counts[lateDelivery] += one(about.Outcome == batchCommitted && about.Late > 0)
+		case Gap:
+			counts[staleSkip] += one(about.State == "open")
+			counts[doubtIsVoid] += one(about.State == "void") * about.Missing
+		case Blocker:
+			counts[overPrepared] += one(about.Prepared)
+			counts[overOpen] += one(!about.Prepared)
+		case Retry:
+			counts[handlerRetry] += one(about.ByHandler)
+			counts[databaseRetry] += one(!about.ByHandler)
+		case Transaction:
+			counts[writerDone] += one(about.Unanswered && r.Kind == Committed)
+			counts[writerNotDone] += one(about.Unanswered && r.Kind == RolledBack)
+			counts[conflictInStore] += one(about.Error != "")
+		case Injection:
+			zombies[r.Who] = zombies[r.Who] || r.Kind == FaultOver
+			counts[workerDone] += one(strings.HasPrefix(about.Where, afterCommit.String()))
+			counts[workerNotDone] += one(strings.HasPrefix(about.Where, beforeCommit.String()))
+		default:
+			counts[newLeader] += one(r.Kind == Leads)
+			counts[takeover] += one(r.Kind == Owns && owner[r.Consumer] != "" && owner[r.Consumer] != r.Who)
+			switch {
+			case r.Kind == Owns:
+				owner[r.Consumer] = r.Who
+			case r.Kind == OwnsNoMore && owner[r.Consumer] == r.Who:
+				owner[r.Consumer] = ""
+			}
+		}
+	}
+	for _, name := range states {
+		all = append(all, State{name, counts[name]})
+	}
+	return all
+}
+
+func one(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// kind is a kind of fault that a run can do.
+type kind struct {
+	name   string
+	does   string
+	usual  float64 // how much of it a run does unless told otherwise; 1 is as much as is good for a run
+	counts []Fault // how it is counted: if it is on, one of them should happen
+	always bool    // drawn by every seed: the oracle needs it
+}
+
+// kinds are all of them, in the order in which they are printed.
+var kinds = []kind{
+	{"crash", "ends a worker at once, in the middle of a batch or at its COMMIT", 1, []Fault{Crashes, CommitCrashes, IdleCrashes}, false},
+	{"vanish", "ends a worker and leaves its connections half open", 1, []Fault{Vanished}, false},
+	{"cut", "resets all connections of a worker, in a batch or at its COMMIT", 1, []Fault{Cuts}, false},
+	{"stall", "lets a worker hang past its time-outs, and come back as a zombie", 1, []Fault{Stalls}, false},
+	{"restart", "stops a worker cleanly and starts another", 1, []Fault{Restarts}, false},
+	{"move", "assigns a consumer to another worker in the middle of a batch", 1, []Fault{Flaps}, false},
+	{"rollback", "rolls appends back", 1, []Fault{Rollbacks}, true},
+	{"delay", "keeps transactions with positions open", 1, []Fault{Delays}, false},
+	{"redraw", "keeps transactions open and draws positions again", 1, []Fault{LateDraws}, false},
+	{"idle", "keeps transactions open, and draws a position in the end", 1, []Fault{Idlers}, false},
+	{"savepoint", "rolls appends back to a savepoint", 1, []Fault{Savepoints}, false},
+	{"stale", "appends with a version that the aggregate has left behind", 1, []Fault{StaleVersions}, true},
+	{"prepare", "prepares transactions and decides them later", 1, []Fault{Prepared}, false},
+	{"lose", "cuts writers off at their COMMIT", 1, []Fault{LostCommits}, false},
+}
+
+// Intensities say which faults a run does, by name, and how much of each: 0 is
+// none, 1 the usual, 2 twice as much.
+type Intensities map[string]float64
+
+// mostIntense bounds an intensity.
+const mostIntense = 10
+
+// AllFaults is every fault, as much of it as usual.
+func AllFaults() Intensities {
+	all := Intensities{}
+	for _, k := range kinds {
+		all[k.name] = k.usual
+	}
+	return all
+}
+
+// drawFaults draws about three of four faults, and how intense each is.
+func drawFaults(seed uint64) Intensities {
+	r, drawn := dice(seed, "faults"), Intensities{}
+	for _, k := range kinds {
+		on, factor := chance(r, 0.75), oneOf(r, 0.5, 1, 1, 2)
+		if on || k.always {
+			drawn[k.name] = k.usual * factor
+		}
+	}
+	return drawn
+}
+
+// ParseFaults reads what String prints: "crash=1,cut=0.5", "all", or "none".
+func ParseFaults(s string) (Intensities, error) {
+	switch s {
+	case "all":
+		return AllFaults(), nil
+	case "none":
+		return Intensities{}, nil
+	}
+	chosen := Intensities{}
+	for part := range strings.SplitSeq(s, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
+			return nil, fmt.Errorf("-faults: there is no fault %q; there are: %s", name, strings.Join(faultNames(), ", "))
+		}
+		intensity, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(intensity >= 0 && intensity <= mostIntense) {
+			return nil, fmt.Errorf("-faults: the intensity of %s is %q, it is to be a number from 0 to %d, as in %s=1", name, value, mostIntense, name)
+		}
+		chosen[name] = intensity
+	}
+	return chosen, nil
+}
+
+// String is for -faults.
+func (i Intensities) String() string {
+	var on []string
+	for _, name := range faultNames() {
+		if i[name] > 0 {
+			on = append(on, name+"="+strconv.FormatFloat(i[name], 'g', -1, 64))
+		}
+	}
+	if len(on) == 0 {
+		return "none"
+	}
+	return strings.Join(on, ",")
+}
+
+func faultNames() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// FaultTable is the kinds of faults as a person reads them.
+func FaultTable() (lines []Line) {
+	for _, k := range kinds {
+		lines = append(lines, Line{k.name, k.does})
+	}
+	return lines
+}
+
+// missing lists the faults that were on and never happened.
+func (i Intensities) missing(happened func(Fault) int64) (names []string) {
+	for _, k := range kinds {
+		if i[k.name] > 0 && !slices.ContainsFunc(k.counts, func(f Fault) bool { return happened(f) > 0 }) {
+			names = append(names, k.name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestFaultsReadAsPrinted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		on := Intensities{}
+		for _, name := range faultNames() {
+			if rapid.Bool().Draw(t, name) {
+				on[name] = rapid.Float64Range(0.01, mostIntense).Draw(t, "intensity")
+			}
+		}
+		back, err := ParseFaults(on.String())
+		if err != nil || !maps.Equal(on, back) {
+			t.Fatalf("%v is printed as %q and read as %v, %v", map[string]float64(on), on, back, err)
+		}
+	})
+}
+
+// TestSwarmCoversEveryFault sees to it that seeds differ in what is on, and
+// that each fault is on in many of them.
+func TestSwarmCoversEveryFault(t *testing.T) {
+	const seeds = 400
+	times, different := map[string]int{}, map[string]bool{}
+	for seed := range uint64(seeds) {
+		drawn := drawFaults(seed)
+		different[drawn.String()] = true
+		for name := range drawn {
+			times[name]++
+		}
+	}
+	for _, k := range kinds {
+		if n := times[k.name]; n < seeds/2 || (n == seeds) != k.always {
+			t.Errorf("%s is on in %d of %d seeds; always: %v", k.name, n, seeds, k.always)
+		}
+	}
+	if len(different) < seeds*3/4 {
+		t.Errorf("%d seeds draw %d sets of faults", seeds, len(different))
+	}
+}
+
+func TestGivenFaultsLeaveTheRestOfTheSeed(t *testing.T) {
+	c := DefaultConfig()
+	drawn := Draw(c)
+	c.Faults = drawn.Faults
+	if again := Draw(c); again.Knobs != drawn.Knobs || !maps.Equal(again.Faults, drawn.Faults) {
+		t.Errorf("with -faults as drawn the scenario is another:\n%+v\n%+v", drawn, again)
+	}
+}
+
+// TestEveryMishapIsAFault sees to it that all that a run does can be turned
+// off.
+func TestEveryMishapIsAFault(t *testing.T) {
+	for _, m := range mishaps {
+		if !slices.Contains(faultNames(), m.name) {
+			t.Errorf("a mishap is of the unknown kind %q", m.name)
+		}
+	}
+	s := newSlot(1, Scenario{Faults: Intensities{}}, nil, nil, nil, nil)
+	if m, ok := s.deal(); ok {
+		t.Errorf("with no faults on, the slot is dealt %q", m.name)
+	}
+	for _, p := range plays(Intensities{}) {
+		if p.name != "" && p.weight > 0 {
+			t.Errorf("with no faults on, writers play %q", p.name)
+		}
+	}
+}
+
+func TestDeckHoldsWhatIsOn(t *testing.T) {
+	s := newSlot(1, Scenario{Faults: Intensities{"crash": 2, "cut": 1}}, nil, nil, nil, nil)
+	s.deal()
+	dealt := map[string]int{}
+	for _, m := range append(s.deck, mishap{}) { // and the one dealt
+		dealt[m.name]++
+	}
+	if len(s.deck)+1 != 2*4+3 || dealt["crash"] < 7 || dealt["cut"] < 2 {
+		t.Errorf("the deck after a draw: %v", dealt)
+	}
+}
+
+func TestCampaignFailsWhenAFaultNeverHappens(t *testing.T) {
+	run := func(f Fault) *Report {
+		r := reportOf(1, Finding{Name: "order", Checks: 1})
+		r.Faults, r.Counts, r.Reached = Intensities{"crash": 1, "cut": 1, "stall": 0}, []Count{{Crashes, 1}, {f, 1}}, []State{{"a", 1}, {"b", 0}}
+		return r
+	}
+	for _, c := range []struct {
+		runs  int
+		other Fault
+		held  bool
+		says  []string
+	}{
+		{20, Cuts, true, []string{"verdict: all 20 runs held\n", "never reached: b\n"}},
+		{20, Restarts, false, []string{"FAILED", "on, but never happened: cut\n"}},
+		{19, Restarts, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
+	} {
+		total := Sum(slices.Repeat([]*Report{run(c.other)}, c.runs))
+		var b strings.Builder
+		if err := total.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+		if total.AllHeld() != c.held {
+			t.Errorf("%d runs with %q: held %v, want %v", c.runs, c.other, total.AllHeld(), c.held)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("the sum lacks %q:\n%s", want, b.String())
+			}
+		}
+	}
+}
+
+func TestStatesAreReached(t *testing.T) {
+	h := recorded()
+	h.began = time.Now()
+	h.add("writer 1", "", Committed, Transaction{Unanswered: true})
+	h.add("writer 1", "", RolledBack, Transaction{Unanswered: true})
+	h.add("writer 1", "", RolledBack, Transaction{Error: "refused"})
+	h.add("worker 1.1", "all-1", BatchEnded, Batch{Outcome: batchOvertaken})
+	h.add("worker 2.1", "all-1", BatchEnded, Batch{Outcome: batchOvertaken})
+	h.add("worker 1.1", "all-1", Owns, nil)
+	h.add("worker 2.1", "all-1", Owns, nil)
+	h.add("worker 2.1", "all-1", OwnsNoMore, nil)
+	h.add("worker 1.1", "all-1", Owns, nil)
+	h.add("worker 2.1", "", FaultInjected, Injection{Cuts, beforeCommit.String()})
+	h.add("worker 2.1", "", FaultInjected, Injection{Cuts, afterCommit.String()})
+	h.add("worker 2.1", "", FrontierBlocked, Blocker{Prepared: true})
+	h.add("worker 2.1", "all-1", RetryAnnounced, Retry{ByHandler: true})
+	h.add("worker 2.1", "all-1", RetryAnnounced, Retry{})
+	want := map[string]int64{guardBlocks: 2, doubtIsVoid: 2}
+	for _, s := range reached(h.Records()) {
+		if n := max(1, want[s.Name]); s.Count != n {
+			t.Errorf("%s: reached %d times, want %d", s.Name, s.Count, n)
+		}
+	}
+}

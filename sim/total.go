@@ -1,0 +1,126 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Total sums up several runs.
+type Total struct {
+	Runs       int       `json:"runs"`
+	Held       int       `json:"held"`
+	Broken     []uint64  `json:"broken_seeds"`
+	Events     int64     `json:"events"`
+	Counts     []Count   `json:"counts"`
+	Reached    []State   `json:"reached"`
+	Missing    []string  `json:"missing_faults"` // that were on in some run and happened in none
+	Invariants []Finding `json:"invariants"`
+}
+
+// campaign is how many runs are enough for every fault to happen.
+const campaign = 20
+
+// Sum adds up the runs that were judged.
+func Sum(reports []*Report) Total {
+	t := Total{Broken: []uint64{}}
+	on := Intensities{}
+	for _, r := range reports {
+		if r.Interrupted {
+			continue
+		}
+		t.Runs++
+		if r.Held {
+			t.Held++
+		} else {
+			t.Broken = append(t.Broken, r.Seed)
+		}
+		t.Events += r.Events
+		t.add(r)
+		for name, intensity := range r.Faults {
+			on[name] = max(on[name], intensity)
+		}
+	}
+	t.Missing = on.missing(t.count)
+	return t
+}
+
+// add adds up what is in tables. All runs have the same rows.
+func (t *Total) add(r *Report) {
+	if t.Counts == nil {
+		t.Counts = make([]Count, len(r.Counts))
+		t.Reached = make([]State, len(r.Reached))
+		t.Invariants = make([]Finding, len(r.Invariants))
+	}
+	for i, c := range r.Counts {
+		t.Counts[i].Fault = c.Fault
+		t.Counts[i].Count += c.Count
+	}
+	for i, s := range r.Reached {
+		t.Reached[i].Name = s.Name
+		t.Reached[i].Count += s.Count
+	}
+	for i, f := range r.Invariants {
+		t.Invariants[i].Name, t.Invariants[i].Rule = f.Name, f.Rule
+		t.Invariants[i].Checks += f.Checks
+		t.Invariants[i].Broken += f.Broken
+	}
+}
+
+func (t Total) count(f Fault) int64 {
+	for _, c := range t.Counts {
+		if c.Fault == f {
+			return c.Count
+		}
+	}
+	return 0
+}
+
+// AllHeld reports that every run held, and, if they are many, that every fault
+// that was on happened in one of them.
+func (t Total) AllHeld() bool {
+	return t.Held == t.Runs && (t.Runs < campaign || len(t.Missing) == 0)
+}
+
+// never lists the states that no run reached.
+func (t Total) never() (names []string) {
+	for _, s := range t.Reached {
+		if s.Count == 0 {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// WriteText prints the sums for people.
+func (t Total) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d runs\n\nhappened\n", t.Runs)
+	fmt.Fprintf(&b, "  %-56s %8s\n", "events committed", thousands(t.Events))
+	for _, c := range t.Counts {
+		fmt.Fprintf(&b, "  %-56s %8s\n", c.Fault, thousands(c.Count))
+	}
+	writeStates(&b, t.Reached)
+	writeFindings(&b, t.Invariants)
+	b.WriteString("\n")
+	if never := t.never(); len(never) > 0 {
+		fmt.Fprintf(&b, "never reached: %s\n", strings.Join(never, "; "))
+	}
+	if len(t.Missing) > 0 {
+		fmt.Fprintf(&b, "on, but never happened: %s\n", strings.Join(t.Missing, ", "))
+	}
+	fmt.Fprintf(&b, "verdict: %s\n", t.verdict())
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (t Total) verdict() string {
+	switch {
+	case len(t.Broken) > 0:
+		return fmt.Sprintf("BROKEN in %d of %d runs, seeds %s", len(t.Broken), t.Runs, strings.Trim(fmt.Sprint(t.Broken), "[]"))
+	case !t.AllHeld():
+		return fmt.Sprintf("all %d runs held, but FAILED: faults that were on never happened", t.Runs)
+	default:
+		return fmt.Sprintf("all %d runs held", t.Runs)
+	}
+}
