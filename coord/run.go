@@ -12,6 +12,8 @@ import (
 const (
 	// looking is the pause between two looks.
 	looking = 800 * time.Millisecond
+	// farewell bounds a round that has begun when the worker stops.
+	farewell = time.Second
 	// replacing bounds the pause before a new session after a single failure.
 	replacing = 50 * time.Millisecond
 	// sound is the age at which a session that works has ended the row of
@@ -66,8 +68,13 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 		}
 	}
 	defer s.close()
+	// A round that has begun is not broken off: what the server is about to do
+	// must not come after this worker's farewell.
+	round, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, cancel) })()
 	for {
-		wait, err := c.round(ctx, s)
+		wait, err := c.round(round, s)
 		if err != nil {
 			return err
 		}

@@ -100,23 +100,28 @@ const (
  ORDER BY e.aggregate_version`
 )
 
-// scopedSQL reads the first $4 events of each type from the index
-// (aggregate_type, global_position), and of these the first $4. The two
-// comparisons beside "=" change nothing but the planner's mind: it takes them
-// for very selective. Without them it reads the primary key, in hope of an
-// early end, and drops what does not match: the whole range for a type without
-// events.
-const scopedSQL = `SELECT {columns}
-  FROM unnest($3::text[]) AS t (name)
- CROSS JOIN LATERAL (
-       SELECT e.*
-         FROM {events} AS e
-        WHERE e.aggregate_type = t.name AND e.aggregate_type >= t.name AND e.aggregate_type <= t.name
-          AND e.global_position > $1::bigint AND e.global_position <= $2::bigint
-        ORDER BY e.global_position
-        LIMIT $4::bigint) AS e
- ORDER BY e.global_position
- LIMIT $4::bigint`
+// scopedSQL finds the first $4 positions of each type in the index
+// (aggregate_type, global_position), and of these the first $4, and then their
+// events. The two comparisons beside "=" change nothing but the planner's mind:
+// it takes them for very selective. Without them, or asked for the events at
+// once, it reads the primary key, in hope of an early end, and drops what does
+// not match: the whole range for a type without events.
+const scopedSQL = `WITH page AS MATERIALIZED (
+    SELECT p.global_position
+      FROM unnest($3::text[]) AS t (name)
+     CROSS JOIN LATERAL (
+           SELECT e.global_position
+             FROM {events} AS e
+            WHERE e.aggregate_type = t.name AND e.aggregate_type >= t.name AND e.aggregate_type <= t.name
+              AND e.global_position > $1::bigint AND e.global_position <= $2::bigint
+            ORDER BY e.global_position
+            LIMIT $4::bigint) AS p
+     ORDER BY p.global_position
+     LIMIT $4::bigint
+)
+SELECT {columns}
+  FROM page AS p JOIN {events} AS e ON e.global_position = p.global_position
+ ORDER BY e.global_position`
 
 // missingSQL answers from one snapshot. Its steps:
 //
