@@ -17,18 +17,23 @@ VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::big
 // bookkeeper is a consumer that writes each event into the ledger, with the
 // transaction that it is given, and lets faults strike while it works.
 type bookkeeper struct {
-	scope Scope
-	node  *node
-	dice  *rand.Rand
-	flap  flap
-	moves float64 // how much more often than usual
+	scope    Scope
+	node     *node
+	dice     *rand.Rand
+	mischief mischief
+	moves    float64 // how much more often than usual
 
 	tx   *sql.Tx   // of the batch in hand
 	next time.Time // flap
 }
 
-// flap moves a consumer away from a worker, and reports whether it did.
-type flap func(ctx context.Context, r *rand.Rand, consumer, who string) bool
+// mischief is what the simulation does to a consumer while it works.
+type mischief interface {
+	// flap moves it away from its worker, and reports whether it did.
+	flap(ctx context.Context, r *rand.Rand, consumer, who string) bool
+	// fail is the handler's error, if it is to have one. It may panic.
+	fail(r *rand.Rand, consumer, who string) error
+}
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }
 func (b *bookkeeper) AggregateTypes() []string { return b.scope.Types }
@@ -47,6 +52,9 @@ func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 	}
 	b.node.spring(ctx, afterEffect)
 	b.dawdle(ctx)
+	if first {
+		return b.mischief.fail(b.dice, b.scope.Name, b.node.name)
+	}
 	return nil
 }
 
@@ -57,7 +65,7 @@ func (b *bookkeeper) dawdle(ctx context.Context) {
 	if b.moves == 0 || now.Before(b.next) {
 		return
 	}
-	if !b.next.IsZero() && b.flap(ctx, b.dice, b.scope.Name, b.node.name) {
+	if !b.next.IsZero() && b.mischief.flap(ctx, b.dice, b.scope.Name, b.node.name) {
 		backoff.Sleep(ctx, between(b.dice, 50*time.Millisecond, 500*time.Millisecond))
 	}
 	b.next = now.Add(time.Duration((0.5 + b.dice.Float64()) * float64(b.node.knobs.Flap) / b.moves))

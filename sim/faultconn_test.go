@@ -193,7 +193,7 @@ func TestStallHoldsBackAnswersAndFarewells(t *testing.T) {
 	}()
 	held := func() bool {
 		var n int
-		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n); err != nil {
+		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n > 0
@@ -201,18 +201,25 @@ func TestStallHoldsBackAnswersAndFarewells(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+	other := connect(t, d.DB)
+	if _, err := other.ExecContext(t.Context(), `SELECT pg_advisory_lock(2)`); err != nil {
+		t.Fatal(err)
+	}
 	go func() {
-		_, err := conn.ExecContext(ctx, `SELECT pg_sleep(0.05)`)
+		_, err := conn.ExecContext(ctx, `SELECT pg_advisory_lock(2)`)
 		done <- err
 	}()
-	eventually(t, "the statement to run", func() bool {
+	eventually(t, "the statement to wait for a lock", func() bool {
 		var n int
-		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND query LIKE '%pg_sleep%'`, t.Name()).Scan(&n); err != nil {
+		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'`, t.Name()).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n > 0
 	})
 	n.stall()
+	if _, err := other.ExecContext(t.Context(), `SELECT pg_advisory_unlock(2)`); err != nil {
+		t.Fatal(err)
+	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("a statement given up in a stall: %v", err)

@@ -33,7 +33,7 @@ type node struct {
 }
 
 // startNode starts the life-th worker of a slot.
-func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, life int, f flap) (*node, error) {
+func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, life int, m mischief) (*node, error) {
 	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := oneOf(r, execModes...)
 	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
@@ -51,7 +51,7 @@ func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, 
 	var consumers []consumer.Consumer
 	for _, scope := range s.Scope {
 		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, flap: f, moves: s.Faults["move"],
+			scope: scope, node: n, mischief: m, moves: s.Faults["move"],
 			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %d.%d", scope.Name, slot, life)),
 		})
 	}

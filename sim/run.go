@@ -95,7 +95,7 @@ func newSimulation(c Config, scenario Scenario, on *database) *simulation {
 		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally, s.history))
 	}
 	for i := range c.Workers {
-		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.history, s.flap))
+		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.history, s))
 	}
 	return s
 }
@@ -206,6 +206,29 @@ func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, who strin
 	s.tally.add(Flaps, 1)
 	s.history.add(who, consumer, FaultInjected, Injection{Flaps, "to " + to.name})
 	return true
+}
+
+// fail lets a few of the handlers fail or panic.
+func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
+	const often = 0.03 // of the batches
+	broken, panics := often*s.scenario.Faults["error"], often*s.scenario.Faults["panic"]
+	u := r.Float64()
+	select {
+	case <-s.over:
+		return nil
+	default:
+	}
+	switch {
+	case u < broken:
+		s.tally.add(HandlerErrors, 1)
+		s.history.add(who, consumer, FaultInjected, Injection{Fault: HandlerErrors})
+		return errors.New("the simulation lets this handler fail")
+	case u < broken+panics:
+		s.tally.add(HandlerPanics, 1)
+		s.history.add(who, consumer, FaultInjected, Injection{Fault: HandlerPanics})
+		panic("the simulation lets this handler panic")
+	}
+	return nil
 }
 
 // comeToRest waits until every consumer has caught up with everything.

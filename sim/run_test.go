@@ -12,9 +12,14 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// small is a run of a few seconds.
+// small is a run of a few seconds, too short for more kinds of faults.
 func small(t *testing.T) Config {
-	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: AllFaults()}
+	faults := AllFaults()
+	faults["crash"] = 6
+	for _, k := range serverSide {
+		delete(faults, k)
+	}
+	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
 }
 
 func TestRealRunHolds(t *testing.T) {
@@ -37,6 +42,35 @@ func TestRealRunHolds(t *testing.T) {
 		t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.crashes(), r.Void, r.Fewest(), seen)
 	}
 	historyHolds(t, r)
+	nothingLeft(t)
+}
+
+// serverSide are the faults that come from the server, handlers and operators.
+var serverSide = []string{"kill-batch", "kill-lock", "kill-scan", "unregister", "error", "panic", "pause"}
+
+func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
+	c := small(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1}
+	for _, k := range serverSide {
+		c.Faults[k] = 2
+	}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	fromOutside := int64(0)
+	for _, f := range []Fault{EndedBatches, EndedLocks, EndedScanners, Unregistered, Pauses} {
+		fromOutside += r.Count(f)
+	}
+	if fromOutside == 0 || r.Count(HandlerErrors)+r.Count(HandlerPanics) == 0 {
+		t.Errorf("nothing came from the server, or no handler failed: %+v", r.Counts)
+	}
+	if r.crashes() > 0 || r.Count(Delays) > 0 || r.Count(Cuts) > 0 {
+		t.Errorf("what was not on happened: %+v", r.Counts)
+	}
 	nothingLeft(t)
 }
 

@@ -22,7 +22,7 @@ type slot struct {
 	on            *database
 	tally         *tally
 	history       *History
-	flap          flap
+	mischief      mischief
 
 	deck    []mishap
 	node    *node
@@ -54,10 +54,15 @@ var mishaps = []mishap{
 	{"stall", afterGuard, (*slot).stall},
 	{"stall", afterEffect, (*slot).stall},
 	{"restart", afterEffect, (*slot).restart},
+	{"kill-batch", afterEffect, terminating(EndedBatches, ofABatch)},
+	{"kill-lock", afterEffect, terminating(EndedLocks, ofTheLocks)},
+	{"kill-scan", afterGuard, terminating(EndedScanners, ofTheScanner)},
+	{"unregister", afterGuard, (*slot).unregister},
+	{"pause", afterGuard, (*slot).pauseConsumer},
 }
 
-func newSlot(number int, s Scenario, on *database, t *tally, h *History, f flap) *slot {
-	return &slot{number: number, scenario: s, on: on, tally: t, history: h, flap: f, dice: dice(s.Seed, fmt.Sprintf("slot %d", number))}
+func newSlot(number int, s Scenario, on *database, t *tally, h *History, m mischief) *slot {
+	return &slot{number: number, scenario: s, on: on, tally: t, history: h, mischief: m, dice: dice(s.Seed, fmt.Sprintf("slot %d", number))}
 }
 
 // run keeps a worker going and lets mishaps befall it until intake ends. It
@@ -106,7 +111,7 @@ func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
 
 func (s *slot) start(ctx context.Context) (err error) {
 	s.lives++
-	if s.node, err = startNode(ctx, s.scenario, s.on, s.history, s.number, s.lives, s.flap); err != nil {
+	if s.node, err = startNode(ctx, s.scenario, s.on, s.history, s.number, s.lives, s.mischief); err != nil {
 		return err
 	}
 	s.current.Store(s.node)

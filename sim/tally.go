@@ -30,10 +30,19 @@ const (
 	Restarts      Fault = "workers stopped and started"
 	SlowStarts    Fault = "workers too slow to start, replaced"
 	Flaps         Fault = "consumers moved away in a batch"
+
+	EndedBatches  Fault = "backends ended, of a batch"
+	EndedLocks    Fault = "backends ended, with a worker's or the leader's lock"
+	EndedScanners Fault = "backends ended, of a frontier"
+	Unregistered  Fault = "registrations deleted"
+	HandlerErrors Fault = "handlers that failed"
+	HandlerPanics Fault = "handlers that panicked"
+	Pauses        Fault = "consumers paused for a moment by an operator"
 )
 
 var faults = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
-	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps}
+	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
+	EndedBatches, EndedLocks, EndedScanners, Unregistered, HandlerErrors, HandlerPanics, Pauses}
 
 // tally counts what has been done.
 type tally struct {

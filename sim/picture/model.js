@@ -14,6 +14,10 @@ const badges = [
   [/cut off/, "X", "overtaken", "connections cut"],
   [/stalled/, "Z", "late", "worker stalls (hatched), comes back as a zombie"],
   [/stopped and started/, "R", "open", "clean restart"],
+  [/backends ended/, "K", "overtaken", "a backend of the worker ended by the server"],
+  [/registrations/, "U", "overtaken", "registration deleted"],
+  [/handlers that/, "E", "failed", "handler fails or panics"],
+  [/paused/, "P", "open", "consumer paused by an operator"],
   [/moved away/, "M", "open", "consumer moved to another worker"],
 ];
 const badgeOf = fault => badges.find(b => b[0].test(fault)) || [null, "!", "badge", fault];

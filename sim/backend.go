@@ -1,0 +1,75 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+// Whose backends an administrator, or a failing server, ends: conditions on
+// pg_stat_activity.
+const (
+	ofABatch     = `backend_xid IS NOT NULL`
+	ofTheLocks   = `xact_start IS NULL AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)`
+	ofTheScanner = `query LIKE '%last_value%' AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)`
+)
+
+// terminate ends one backend of a worker. It reports whether there was one.
+func (d *database) terminate(ctx context.Context, who, whose string) (ended bool, err error) {
+	err = d.db.QueryRowContext(ctx, `
+SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM (
+	SELECT pid FROM pg_stat_activity
+	WHERE datname = current_database() AND application_name = $1::text AND `+whose+`
+	LIMIT 1) AS victim`, "sim "+who).Scan(&ended)
+	return ended, err
+}
+
+// terminating ends a backend of the worker while a batch is in hand. It is to
+// recover by itself.
+func terminating(f Fault, whose string) func(s *slot, ctx, intake context.Context, at point) error {
+	return func(s *slot, ctx, intake context.Context, at point) error {
+		var ended bool
+		var err error
+		_, inBatch := s.strike(intake, at, func() { ended, err = s.on.terminate(ctx, s.node.name, whose) })
+		if ended {
+			s.happened(f, whereabouts(at, inBatch))
+		}
+		return err
+	}
+}
+
+// unregister deletes the worker's registration under its hands.
+func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
+	struck, inBatch := s.strike(intake, at, func() {
+		_, err = s.on.db.ExecContext(ctx, `DELETE FROM worker_nodes WHERE worker_id = $1::uuid`, s.node.id())
+	})
+	if struck && err == nil {
+		s.happened(Unregistered, whereabouts(at, inBatch))
+	}
+	return err
+}
+
+// pauseConsumer is an operator who pauses a consumer for a moment.
+func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
+	operator, err := ops.New(s.on.db, nil)
+	if err != nil {
+		return err
+	}
+	consumer, by := oneOf(s.dice, s.scenario.Scope...).Name, ops.By{Operator: "sim", Reason: "to see what happens"}
+	switch err := operator.Pause(ctx, consumer, by); {
+	case errors.Is(err, ops.ErrPaused): // by another slot
+		return nil
+	case err != nil:
+		return fmt.Errorf("sim: %w", err)
+	}
+	s.tally.add(Pauses, 1)
+	s.history.add("", consumer, FaultInjected, Injection{Fault: Pauses})
+	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
+	if err := operator.Resume(ctx, consumer, by); err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	return nil
+}
