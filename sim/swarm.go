@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,6 +95,9 @@ func ParseFaults(s string) (Intensities, error) {
 
 // String is for -faults.
 func (i Intensities) String() string {
+	if maps.Equal(i, AllFaults()) {
+		return "all"
+	}
 	var on []string
 	for _, name := range faultNames() {
 		if i[name] > 0 {
