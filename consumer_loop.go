@@ -69,7 +69,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 		c.forget()
 	}()
 	for intake.Err() == nil {
-		changed := c.w.frontier.Changed()
+		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
 		did, err := c.step(ctx, intake)
 		if err != nil {
 			c.forget() // a surprise: what is known may no longer be so
@@ -77,7 +77,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 			if fatal != nil {
 				return fatal
 			}
-			backoff.Sleep(intake, pause)
+			c.rest(intake, pause, back)
 			continue
 		}
 		switch did {
@@ -108,6 +108,21 @@ func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
 	case <-changed:
 	case <-c.unit.nudge.c:
 		c.forget()
+	case <-intake.Done():
+	}
+}
+
+// rest pauses after trouble. If that was the database's, and the frontier sees
+// that it works again, there is no need to wait longer.
+func (c *consumerLoop) rest(intake context.Context, pause time.Duration, back <-chan struct{}) {
+	if c.disturbed == 0 {
+		back = nil
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-back:
 	case <-intake.Done():
 	}
 }

@@ -18,14 +18,14 @@ func TestPause(t *testing.T) {
 		n := rapid.IntRange(1, 1_000_000).Draw(t, "failures")
 		random := rapid.Float64Range(0, 0.999999).Draw(t, "random")
 		d := pause(n, random)
-		low, high := 250*time.Millisecond, 30*time.Second
+		low, high := 250*time.Millisecond, 5*time.Second
 		switch {
 		case n == 1:
 			low, high = 0, replacing
 		case n == 2:
 			high = 500 * time.Millisecond
 		case n > 10:
-			low = 15 * time.Second
+			low = 2500 * time.Millisecond
 		}
 		if d < low || d > high {
 			t.Fatalf("%v after %d failures is outside %v to %v", d, n, low, high)

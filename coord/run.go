@@ -54,7 +54,7 @@ func pause(n int, random float64) time.Duration {
 	if n == 1 {
 		return time.Duration(random * float64(replacing))
 	}
-	return backoff.Delay(n-1, 500*time.Millisecond, 30*time.Second, random)
+	return backoff.Delay(n-1, 500*time.Millisecond, 5*time.Second, random)
 }
 
 // live runs one session until it fails or ctx ends. It calls healthy when the

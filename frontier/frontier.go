@@ -73,6 +73,7 @@ type Frontier struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next publication
+	back    chan struct{} // closed when the database works again after a failure
 }
 
 // New returns a Frontier that is not running yet.
@@ -80,7 +81,7 @@ func New(cfg Config) *Frontier {
 	if cfg.Logger == nil {
 		cfg.Logger = store.NoOpLogger{}
 	}
-	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{})}
 	f.value.Store(&Value{})
 	f.blocked.Store(&[]Holder{})
 	return f
@@ -102,6 +103,15 @@ func (f *Frontier) Changed() <-chan struct{} {
 	return f.changed
 }
 
+// Back returns a channel that is closed when the frontier next gets to see the
+// log after a failure of its connection or of the server: then others need not
+// wait any longer to try again.
+func (f *Frontier) Back() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.back
+}
+
 // Wake makes the frontier look now. It never blocks; wakeups coalesce.
 func (f *Frontier) Wake() {
 	select {
@@ -115,6 +125,13 @@ func (f *Frontier) noticeChanges(count int64) {
 	if f.changes.Swap(count) != count && f.cfg.OnChange != nil {
 		f.cfg.OnChange()
 	}
+}
+
+func (f *Frontier) announceBack() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.back)
+	f.back = make(chan struct{})
 }
 
 func (f *Frontier) publish(v *Value) {
@@ -135,14 +152,19 @@ func (f *Frontier) Run(ctx context.Context) error {
 		return err
 	}
 	for failures := 0; ; {
-		err := f.live(ctx, func() { failures = 0 })
+		err := f.live(ctx, func() {
+			if failures > 0 {
+				f.announceBack()
+			}
+			failures = 0
+		})
 		if ctx.Err() != nil {
 			return nil
 		}
 		failures++
 		f.blocked.Store(&[]Holder{})
 		f.cfg.Logger.Error(ctx, "frontier interrupted, will start anew", "error", err, "failures", failures)
-		if !backoff.Sleep(ctx, backoff.Infrastructure(failures)) {
+		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return nil
 		}
 	}

@@ -36,7 +36,7 @@ func Listen(ctx context.Context, connString string, channels map[string]func(), 
 			break
 		}
 		logger.Error(ctx, "notification listener lost, will reconnect", "channels", slices.Sorted(maps.Keys(channels)), "error", err)
-		backoff.Sleep(ctx, backoff.Infrastructure(failures))
+		backoff.Sleep(ctx, backoff.Session(failures))
 	}
 	return nil
 }

@@ -26,6 +26,13 @@ func Infrastructure(n int) time.Duration {
 	return Delay(n, 500*time.Millisecond, 30*time.Second, rand.Float64())
 }
 
+// Session is the pause after the n-th failure in a row of one of the few
+// sessions that a worker keeps: 500 ms doubling to 5 s, so that it knows soon
+// when the server is back.
+func Session(n int) time.Duration {
+	return Delay(n, 500*time.Millisecond, 5*time.Second, rand.Float64())
+}
+
 // Sleep waits for d and reports whether it did: false if ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
