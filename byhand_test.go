@@ -32,7 +32,7 @@ func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, 
 		t.Fatal(err)
 	}
 	h := &handMoved{Worker: w, loop: &consumerLoop{w: w, unit: w.units[0], status: w.status[c.Name()], attempt: 1}}
-	t.Cleanup(func() { h.loop.takeReadAhead() })
+	t.Cleanup(func() { h.loop.takeReadAhead(t.Context()) })
 	h.own(t)
 	h.open(t)
 	return h

@@ -65,8 +65,8 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 	}
 	c.attempt = 1
 	defer func() {
-		c.takeReadAhead() // the loop ends with all that it has begun
 		c.forget()
+		c.takeReadAhead(intake) // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
@@ -136,7 +136,7 @@ func (c *consumerLoop) forget() {
 
 // step makes one batch, if there is anything to do.
 func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
-	ahead := c.takeReadAhead()
+	p, ahead := c.takeReadAhead(intake)
 	v := c.w.frontier.Value()
 	if c.progress != nil && c.progress.token != v.Token {
 		// The server crashed since. With asynchronous commit it may have set
@@ -158,10 +158,9 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 			return nothing, err
 		}
 	}
-	var p page
 	switch {
 	case ahead != nil:
-		v, p = ahead.v, ahead.page
+		v = ahead
 	case v.Token == "" || !c.worthALook(v):
 		return nothing, nil
 	case c.sentence != nil && c.sentence.policy == FailPause:
@@ -208,7 +207,7 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		}
 		return nothing, nil
 	}
-	if p.full && len(c.progress.open) == 0 && !a.movesOpen() && !c.suspect.active() {
+	if p.full && c.ahead == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.suspect.active() {
 		c.startReadAhead(intake, a.to)
 	}
 	c.sortOut(&p)

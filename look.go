@@ -40,10 +40,11 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	from, limit, upTo := c.progress, c.suspect.size(c.w.cfg.BatchSize), c.suspect.upTo(v.Safe)
 	p := page{look: frontier.Page{Checkpoint: from.position, Through: from.position}}
 	if upTo > from.position {
-		var err error
-		if p, err = c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, len(from.open) > 0); err != nil {
+		pages, err := c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, 1, len(from.open) > 0)
+		if err != nil {
 			return page{}, err
 		}
+		p = pages[0]
 	}
 	if len(from.open) == 0 {
 		return p, nil
@@ -62,12 +63,12 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 // span are the positions in (after, upTo].
 type span struct{ after, upTo int64 }
 
-// lookAhead reads at most limit events of what lies ahead. watching: the
-// consumer has open ranges.
-func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit int, watching bool) (page, error) {
+// lookAhead reads what lies ahead, in up to n pages of at most limit events.
+// watching: the consumer has open ranges.
+func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int, watching bool) ([]page, error) {
 	scoped, ok := c.w.log.(store.ScopedReader)
 	if !ok || len(c.unit.types) == 0 || watching {
-		return c.lookAtAll(ctx, q, v, ahead, limit)
+		return c.lookAtAll(ctx, q, v, ahead, limit, n)
 	}
 	// The database counts every position of the stretch, so it is bounded, to
 	// keep the statement short.
@@ -75,35 +76,54 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	// In SQL only a sum of what is missing is found, so not into doubts.
 	if doubts := v.InDoubt(after, upTo); len(doubts) > 0 {
 		if upTo = doubts[0].First - 1; upTo <= after {
-			return c.lookAtAll(ctx, q, v, ahead, limit)
+			return c.lookAtAll(ctx, q, v, ahead, limit, n)
 		}
 	}
-	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit})
+	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit * n})
 	if err != nil {
-		return page{}, fmt.Errorf("worker: read events: %w", err)
+		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
-	// It may be another snapshot: whatever is missing in any that is later than
-	// v is void.
-	void, err := scoped.CountMissing(ctx, q, after, r.Through)
-	if err != nil {
-		return page{}, fmt.Errorf("worker: count missing positions: %w", err)
+	var pages []page
+	for events := range slices.Chunk(r.Events, limit) {
+		if len(events) == limit {
+			pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: events[limit-1].GlobalPosition}})
+			after = events[limit-1].GlobalPosition
+			continue
+		}
+		pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: r.Through}})
+		after = r.Through
 	}
-	return page{
-		events: r.Events,
-		look:   frontier.Page{Checkpoint: after, Through: r.Through},
-		void:   void,
-		full:   r.Through < v.Safe,
-	}, nil
+	if after < r.Through || len(pages) == 0 {
+		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}})
+	}
+	for i := range pages {
+		p := &pages[i]
+		p.full = p.look.Through < v.Safe
+		// It may be another snapshot: whatever is missing in any that is later
+		// than v is void.
+		if p.void, err = scoped.CountMissing(ctx, q, p.look.Checkpoint, p.look.Through); err != nil {
+			return nil, fmt.Errorf("worker: count missing positions: %w", err)
+		}
+	}
+	return pages, nil
 }
 
-func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit int) (page, error) {
-	events, err := c.w.log.ReadEvents(ctx, q, ahead.after, limit)
+func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int) ([]page, error) {
+	events, err := c.w.log.ReadEvents(ctx, q, ahead.after, limit*n)
 	if err != nil {
-		return page{}, fmt.Errorf("worker: read events: %w", err)
+		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
-	p := cut(events, ahead.after, ahead.upTo, limit, c.unit.wants)
-	p.full = p.full || p.look.Through < v.Safe
-	return p, nil
+	var pages []page
+	for after := ahead.after; ; {
+		few := events[:min(limit, len(events)):min(limit, len(events))]
+		events = events[len(few):]
+		p := cut(few, after, ahead.upTo, limit, c.unit.wants)
+		more := p.full && len(events) > 0
+		after, p.full = p.look.Through, p.full || p.look.Through < v.Safe
+		if pages = append(pages, p); !more {
+			return pages, nil
+		}
+	}
 }
 
 // cut makes a page of what ReadEvents returned: nothing above upTo, only the
