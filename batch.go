@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -122,6 +123,6 @@ func (c *consumerLoop) wrapped(ctx context.Context, b Batch, r *result, fill fun
 		})(ctx, b)
 	})
 	if !called {
-		*r = result{outcome: handlerFailed, err: fmt.Errorf("%w: %w", errNotCalled, err)}
+		*r = result{outcome: handlerFailed, err: errors.Join(errNotCalled, err)}
 	}
 }

@@ -336,11 +336,26 @@ func TestBatchMiddlewareThatDoesNothing(t *testing.T) {
 		worker.WithBatchMiddleware(func(worker.BatchFunc) worker.BatchFunc {
 			return func(context.Context, worker.Batch) error { return nil }
 		}))
-	if err := w.result(t); !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), "did not call") {
+	if err := w.result(t); !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), "did not call") || strings.Contains(err.Error(), "%!") {
 		t.Fatalf("Start returned %v", err)
 	}
 	if got := handled(t, d.DB, "c"); len(got) != 0 || checkpoint(t, d.DB, "c") != 0 {
 		t.Errorf("handled %v", got)
+	}
+}
+
+// A consumer whose batches fail through no fault of its handler ends its worker
+// after RetryLimit, though the heartbeats arrive.
+func TestOutageOfOneConsumer(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	c := &ledger{name: "cut off", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+		return err
+	}}
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithRetryLimit(300*time.Millisecond))
+	if err := w.result(t); !errors.Is(err, worker.ErrOutage) || !strings.Contains(err.Error(), `"cut off"`) {
+		t.Errorf("the worker ended with %v", err)
 	}
 }
 

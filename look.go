@@ -85,13 +85,12 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	}
 	var pages []page
 	for events := range slices.Chunk(r.Events, limit) {
+		through := r.Through
 		if len(events) == limit {
-			pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: events[limit-1].GlobalPosition}})
-			after = events[limit-1].GlobalPosition
-			continue
+			through = events[limit-1].GlobalPosition
 		}
-		pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: r.Through}})
-		after = r.Through
+		pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: through}})
+		after = through
 	}
 	if after < r.Through || len(pages) == 0 {
 		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}})
@@ -108,16 +107,16 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	return pages, nil
 }
 
-func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int) ([]page, error) {
-	events, err := c.w.log.ReadEvents(ctx, q, ahead.after, limit*n)
+func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost int) ([]page, error) {
+	events, err := c.w.log.ReadEvents(ctx, q, ahead.after, limit*pagesAtMost)
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
 	var pages []page
 	for after := ahead.after; ; {
-		few := events[:min(limit, len(events)):min(limit, len(events))]
-		events = events[len(few):]
-		p := cut(few, after, ahead.upTo, limit, c.unit.wants)
+		n := min(limit, len(events))
+		p := cut(events[:n:n], after, ahead.upTo, limit, c.unit.wants)
+		events = events[n:]
 		more := p.full && len(events) > 0
 		after, p.full = p.look.Through, p.full || p.look.Through < v.Safe
 		if pages = append(pages, p); !more {

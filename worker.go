@@ -42,8 +42,8 @@ type Worker struct {
 	state atomic.Value // State
 
 	// What prepare makes; others than Start may look once ready is closed.
-	ready       chan struct{} // closed
-	units       []*unit       // in order of name
+	ready       chan struct{}
+	units       []*unit // in order of name
 	status      map[string]*unitStatus
 	checkpoints checkpoints
 	frontier    *frontier.Frontier
@@ -215,7 +215,7 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 		s := w.coord.Status()
 		left := time.Until(s.LastHeartbeat.Add(limit))
 		if left <= 0 {
-			return fmt.Errorf("%w: no heartbeat for %v (WithRetryLimit): %w", ErrOutage, limit, s.LastError)
+			return errors.Join(fmt.Errorf("%w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
 		}
 		if !backoff.Sleep(ctx, left) {
 			break

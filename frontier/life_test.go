@@ -98,9 +98,15 @@ func TestReconnects(t *testing.T) {
 	for range 2 {
 		position := appendEvent(t, d.DB)
 		awaitSettled(t, f, position)
+		back := f.Back()
 		awaitQuery(t, d.DB, `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE application_name = 'frontier'`)
 		rollBackEvent(t, d.DB)
 		awaitSettled(t, f, appendEvent(t, d.DB))
+		select {
+		case <-back:
+		case <-time.After(patience):
+			t.Fatalf("awaited for %v that the frontier says it is back", patience)
+		}
 	}
 	if f.Value().Token != token {
 		t.Fatal("the token changed with the connection: the server's life is the same")

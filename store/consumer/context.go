@@ -10,8 +10,8 @@ type Delivery struct {
 	Consumer string
 	// Attempt counts the tries of this batch from 1.
 	Attempt int
-	// Late tells that the event became visible only after the consumer had
-	// gone past its position.
+	// Late tells that the consumer has gone past the event's position before:
+	// it became visible only afterwards, or it was a dead letter.
 	Late bool
 }
 
