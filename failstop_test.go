@@ -1,0 +1,135 @@
+package worker_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+func TestFailingHandler(t *testing.T) {
+	boom := errors.New("boom")
+	for name, test := range map[string]struct {
+		handle func(ctx context.Context, tx *sql.Tx) error
+		is     error
+		says   string
+		opts   []worker.Option
+	}{
+		"an error": {
+			handle: func(context.Context, *sql.Tx) error { return boom },
+			is:     boom, says: "boom",
+		},
+		"a panic": {
+			handle: func(context.Context, *sql.Tx) error { panic("no such order") },
+			says:   "no such order",
+		},
+		"a panic with an error": {
+			handle: func(context.Context, *sql.Tx) error { panic(boom) },
+			is:     boom, says: "panicked",
+		},
+		"a batch that takes too long": {
+			handle: func(ctx context.Context, _ *sql.Tx) error { <-ctx.Done(); return ctx.Err() },
+			says:   "longer than BatchTimeout",
+			opts:   []worker.Option{worker.WithBatchTimeout(20 * time.Millisecond)},
+		},
+		"a statement too long for the batch": {
+			handle: func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
+				return err
+			},
+			says: "longer than BatchTimeout",
+			opts: []worker.Option{worker.WithBatchTimeout(20 * time.Millisecond)},
+		},
+		"a swallowed SQL error": {
+			handle: func(ctx context.Context, tx *sql.Tx) error {
+				_, _ = tx.ExecContext(ctx, `SELECT 1 / 0`)
+				return errNotWritten
+			},
+			says: "aborted the transaction",
+		},
+		"a deferred constraint": {
+			handle: func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO child VALUES (1)`)
+				return err
+			},
+			says: "child_fk",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			d.Exec(t, `CREATE TABLE parent (id INT PRIMARY KEY)`)
+			d.Exec(t, `CREATE TABLE child (id INT CONSTRAINT child_fk REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+			appendN(t, d.DB, "Order", "1", 3)
+			var calls atomic.Int32
+			c := &ledger{name: "failing", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+				if e.GlobalPosition != 3 {
+					return nil
+				}
+				calls.Add(1)
+				return test.handle(ctx, tx)
+			}}
+			w := start(t, d.DB, []consumer.Consumer{c}, append([]worker.Option{worker.WithMaxConsecutiveFailures(3)}, test.opts...)...)
+			err := w.result(t)
+			if !errors.Is(err, worker.ErrConsecutiveFailures) {
+				t.Fatalf("Start returned %v, want ErrConsecutiveFailures", err)
+			}
+			var ce *worker.ConsumerError
+			if !errors.As(err, &ce) || ce.Consumer != "failing" || ce.Failures != 3 || ce.Position != 3 {
+				t.Fatalf("%v does not tell the consumer and its failures", err)
+			}
+			if test.is != nil && !errors.Is(err, test.is) {
+				t.Errorf("%v does not wrap %v", err, test.is)
+			}
+			if !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v does not say %q", err, test.says)
+			}
+			if n := calls.Load(); n != 3 {
+				t.Errorf("tried %d times, want 3", n)
+			}
+			if got := handled(t, d.DB, "failing"); !slices.Equal(got, upTo(2)) || checkpoint(t, d.DB, "failing") != 2 {
+				t.Errorf("what comes before the failing event left ledger %v and checkpoint %d", got, checkpoint(t, d.DB, "failing"))
+			}
+		})
+	}
+}
+
+func TestHandlerThatEndsTheTransaction(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"commits":        func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+		"rolls back":     func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
+		"commits by SQL": func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, `COMMIT`); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			w := start(t, d.DB, []consumer.Consumer{&handler{name: "ending", handle: end}})
+			err := w.result(t)
+			var ce *worker.ConsumerError
+			if !errors.Is(err, worker.ErrTransactionEnded) || !errors.As(err, &ce) || ce.Position != 1 {
+				t.Fatalf("Start returned %v, want ErrTransactionEnded at position 1", err)
+			}
+		})
+	}
+}
+
+func TestFailureThatPassesIsForgotten(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 6)
+	var calls atomic.Int32
+	c := &ledger{name: "flaky", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+		if calls.Add(1)%2 == 1 {
+			return errors.New("every other time")
+		}
+		return nil
+	}}
+	start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2), worker.WithBatchSize(1), worker.WithPollInterval(time.Millisecond))
+	awaitHandled(t, d.DB, "flaky", upTo(6)...)
+}

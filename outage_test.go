@@ -1,0 +1,69 @@
+package worker_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// A consumer whose batches fail through no fault of its handler ends its worker
+// after RetryLimit, though the heartbeats arrive.
+func TestOutageOfOneConsumer(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	c := &ledger{name: "cut off", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+		return err
+	}}
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithRetryLimit(300*time.Millisecond))
+	if err := w.result(t); !errors.Is(err, worker.ErrOutage) || !strings.Contains(err.Error(), `"cut off"`) {
+		t.Errorf("the worker ended with %v", err)
+	}
+}
+
+// Without a limit a worker outlasts its server's absence; with one it ends.
+func TestOutage(t *testing.T) {
+	s := pgtest.OwnServer(t, nil)
+	db, err := sql.Open("pgx", s.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if err := migrations.Apply(t.Context(), db, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, db, "Order", "1", 5)
+	patient := start(t, db, []consumer.Consumer{&ledger{name: "patient"}})
+	impatient := start(t, db, []consumer.Consumer{&ledger{name: "impatient"}}, worker.WithRetryLimit(300*time.Millisecond))
+	awaitHandled(t, db, "patient", upTo(5)...)
+	awaitHandled(t, db, "impatient", upTo(5)...)
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := impatient.result(t); !errors.Is(err, worker.ErrOutage) || !strings.Contains(err.Error(), "WithRetryLimit") {
+		t.Errorf("the impatient worker ended with %v", err)
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the server to take an append", func() bool { return db.PingContext(t.Context()) == nil })
+	appendN(t, db, "Order", "1", 5) // after a crash, not from position 6 on
+	head := latestPosition(t, db)
+	awaitHandled(t, db, "patient", append(upTo(5), head-4, head-3, head-2, head-1, head)...)
+	patient.Stop()
+	if err := patient.result(t); err != nil {
+		t.Error(err)
+	}
+}
