@@ -94,7 +94,7 @@ WITH guard AS (
 	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $7::text::tid
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
-		AND EXISTS (SELECT FROM ` + t.token.SQL() + ` WHERE token = $4::uuid)
+		AND EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token = $4::uuid)
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
 	RETURNING revision, ctid::text AS at, tableoid AS home
 )`
@@ -113,7 +113,7 @@ SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text,
 		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
 	FROM guard, jsonb_to_recordset($9::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
 )`
-	letters := t.deadLetters.SQL()
+	letters := t.DeadLetters.SQL()
 	return checkpoints{
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
@@ -124,7 +124,7 @@ SELECT last_position, revision, ctid::text, coalesce((
 	coalesce((
 	SELECT jsonb_agg(l) FROM (
 		SELECT aggregate_type AS type, aggregate_id AS id, bool_or(retry_at IS NOT NULL) AS again
-		FROM ` + t.deadLetters.SQL() + ` WHERE consumer_name = $1::text GROUP BY 1, 2) AS l), '[]')::text,
+		FROM ` + t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text GROUP BY 1, 2) AS l), '[]')::text,
 	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, '')
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 		revisions: `
@@ -153,7 +153,7 @@ WITH paused AS (
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND 'worker ' || worker_id = $3::text)
 	RETURNING consumer_name
 )
-INSERT INTO ` + t.operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
+INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
 SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`,
 		arrived: `
 SELECT last_position, paused_at IS NOT NULL,

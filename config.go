@@ -12,7 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
@@ -127,8 +127,7 @@ func (c Config) String() string {
 // tables are the validated names.
 type tables struct {
 	nodes, assignments, checkpoints, gapSkips, leader ident.Table
-	token, settled, changes                           ident.Table
-	deadLetters, operations                           ident.Table
+	derived.Tables
 }
 
 func (c Config) tables() (t tables, err error) {
@@ -148,19 +147,8 @@ func (c Config) tables() (t tables, err error) {
 	if len(all) > 0 {
 		return t, errors.Join(all...)
 	}
-	derive := func(into *ident.Table, replaced, suffix string) {
-		table, err := t.checkpoints.Sibling("WithConsumerCheckpointsTable", replaced, suffix)
-		if err != nil {
-			all = append(all, err)
-		}
-		*into = table
-	}
-	derive(&t.token, "", "_token")
-	derive(&t.settled, "", "_settled")
-	derive(&t.changes, "", changes.Suffix)
-	derive(&t.deadLetters, "_checkpoints", "_dead_letters")
-	derive(&t.operations, "_checkpoints", "_operations")
-	return t, errors.Join(all...)
+	t.Tables, err = derived.From("WithConsumerCheckpointsTable", t.checkpoints)
+	return t, err
 }
 
 // migrations names the tables for the check of the schema.
@@ -176,7 +164,7 @@ func (c Config) migrations() *migrations.Config {
 
 func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) frontier.Config {
 	f := frontier.Config{
-		DB: db, Log: log, Token: t.token, Settled: t.settled, Changes: t.changes,
+		DB: db, Log: log, Token: t.Token, Settled: t.Settled, Changes: t.Changes,
 		Policy:     frontier.SkipStale,
 		StaleAfter: c.StaleGapThreshold,
 		HarborLag:  int64(c.StaleGapHarborLag),
@@ -197,7 +185,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) f
 func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status func() ([]byte, error)) coord.Config {
 	cc := coord.Config{
 		DB: db, ID: id,
-		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader, Changes: t.changes,
+		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader, Changes: t.Changes,
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
 		RebalanceInterval: c.RebalanceInterval,

@@ -50,7 +50,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	}
 	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout)
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		if w.channel, err = changes.Channel(ctx, w.db, t.changes); err != nil {
+		if w.channel, err = changes.Channel(ctx, w.db, t.Changes); err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
 	}

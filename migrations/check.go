@@ -59,11 +59,11 @@ func (s schema) look(ctx context.Context, q Querier, tables []table) (missing []
 		return nil, 0, err
 	}
 	for _, name := range missing {
-		if name == s.version.SQL() {
+		if name == s.Version.SQL() {
 			return missing, 0, nil
 		}
 	}
-	versions, err := column[int](ctx, q, "SELECT version FROM "+s.version.SQL())
+	versions, err := column[int](ctx, q, "SELECT version FROM "+s.Version.SQL())
 	if err == nil && len(versions) > 0 {
 		version = versions[0]
 	}

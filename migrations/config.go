@@ -6,7 +6,7 @@ package migrations
 import (
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
@@ -51,9 +51,8 @@ func DefaultConfig() Config {
 // names are the validated names of all tables.
 type names struct {
 	nodes, assignments, checkpoints, gapSkips, leader ident.Table
-	token, settled, changes, version                  ident.Table // derived from checkpoints
-	deadLetters, operations                           ident.Table // likewise
-	events, heads                                     ident.Table
+	derived.Tables
+	events, heads ident.Table
 }
 
 // names validates the configuration; a nil one is all defaults.
@@ -84,17 +83,9 @@ func (c *Config) names() (names, error) {
 			return names{}, fmt.Errorf("migrations: %w", err)
 		}
 	}
-	for _, s := range []struct {
-		replaced, suffix string
-		into             *ident.Table
-	}{
-		{"", "_token", &n.token}, {"", "_settled", &n.settled}, {"", changes.Suffix, &n.changes}, {"", "_schema", &n.version},
-		{"_checkpoints", "_dead_letters", &n.deadLetters}, {"_checkpoints", "_operations", &n.operations},
-	} {
-		var err error
-		if *s.into, err = n.checkpoints.Sibling("ConsumerCheckpointsTable", s.replaced, s.suffix); err != nil {
-			return names{}, fmt.Errorf("migrations: %w", err)
-		}
+	var err error
+	if n.Tables, err = derived.From("ConsumerCheckpointsTable", n.checkpoints); err != nil {
+		return names{}, fmt.Errorf("migrations: %w", err)
 	}
 	return n, nil
 }

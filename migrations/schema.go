@@ -83,7 +83,7 @@ func workerTables(n names) []table {
 			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "closed_at", where: "state <> 'open'"}, {on: "consumer_name, id"}},
 		},
 		{
-			Table: n.deadLetters, comment: "events that a consumer could not handle, and those of the same aggregates after them",
+			Table: n.DeadLetters, comment: "events that a consumer could not handle, and those of the same aggregates after them",
 			columns: []string{
 				"consumer_name TEXT NOT NULL", "global_position BIGINT NOT NULL",
 				"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "event_id UUID NOT NULL", "event_type TEXT NOT NULL",
@@ -93,7 +93,7 @@ func workerTables(n names) []table {
 			indexes: []index{{on: "consumer_name, aggregate_id"}},
 		},
 		{
-			Table: n.operations, comment: "what operators have done to consumers",
+			Table: n.Operations, comment: "what operators have done to consumers",
 			columns: []string{
 				"id BIGSERIAL NOT NULL", "consumer_name TEXT NOT NULL", "operation TEXT NOT NULL", "detail JSONB",
 				"operator TEXT NOT NULL", "reason TEXT NOT NULL", "created_at " + now,
@@ -108,23 +108,23 @@ func workerTables(n names) []table {
 			key:     "name",
 		},
 		{
-			Table: n.token, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",
+			Table: n.Token, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",
 			unlogged: true,
 			columns:  []string{onlyRow, "token UUID NOT NULL", "database OID NOT NULL"},
 			key:      `"only"`,
 		},
 		{
-			Table: n.settled, comment: "up to where a log is known to be complete; log is the oid of its sequence",
+			Table: n.Settled, comment: "up to where a log is known to be complete; log is the oid of its sequence",
 			columns: []string{"log BIGINT NOT NULL", "settled BIGINT NOT NULL", "updated_at " + now},
 			key:     "log",
 		},
 		{
-			Table: n.changes, comment: "counts what the workers should notice soon: arrivals, assignments, operations",
+			Table: n.Changes, comment: "counts what the workers should notice soon: arrivals, assignments, operations",
 			columns: []string{onlyRow, "count BIGINT NOT NULL"},
 			key:     `"only"`,
 		},
 		{
-			Table: n.version, comment: "the version of these tables",
+			Table: n.Version, comment: "the version of these tables",
 			columns: []string{onlyRow, "version INT NOT NULL"},
 			key:     `"only"`,
 		},
@@ -161,5 +161,5 @@ func storeTables(n names) []table {
 // a newer one has recorded.
 func (s schema) recordVersion() string {
 	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version) VALUES (%[2]d)
-ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version WHERE v.version < EXCLUDED.version`, s.version.SQL(), Version)
+ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version WHERE v.version < EXCLUDED.version`, s.Version.SQL(), Version)
 }

@@ -40,7 +40,7 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 	}, `
 SELECT consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type,
 	error, attempts, retry_at, created_at, updated_at
-FROM `+o.t.deadLetters.SQL()+` WHERE $1::text IN ('', consumer_name)
+FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', consumer_name)
 ORDER BY consumer_name COLLATE "C", global_position`, consumer)
 	if err != nil {
 		return nil, fmt.Errorf("ops: list the dead letters: %w", explain(err))
@@ -60,7 +60,7 @@ func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, positi
 			return nil, err
 		}
 		n, err := exec(ctx, tx, "ask for a retry", `
-UPDATE `+o.t.deadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
+UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = $3::text`, consumer, l.AggregateType, l.AggregateID)
 		return retryDetail{event: l.event, Letters: n}, err
 	})
@@ -76,7 +76,7 @@ func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, posit
 			return nil, err
 		}
 		_, err = exec(ctx, tx, "discard the dead letter", `
-DELETE FROM `+o.t.deadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position)
+DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position)
 		return l, err
 	})
 }
@@ -97,7 +97,7 @@ func (o *Operator) letter(ctx context.Context, tx *sql.Tx, consumer string, posi
 	var text sql.NullString
 	err = tx.QueryRowContext(ctx, `
 SELECT global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts
-FROM `+o.t.deadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
+FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position).
 		Scan(&l.Position, &l.AggregateType, &l.AggregateID, &l.ID, &l.Type, &text, &l.Attempts)
 	l.Error = text.String
 	switch {

@@ -35,7 +35,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 	}, `
 SELECT c.consumer_name, c.last_position, c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
 	(SELECT count(*) FROM `+o.t.gapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
-	(SELECT count(*) FROM `+o.t.deadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name)
+	(SELECT count(*) FROM `+o.t.DeadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name)
 FROM `+o.t.checkpoints.SQL()+` AS c LEFT JOIN `+o.t.assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
 ORDER BY c.consumer_name COLLATE "C"`)
 	if err != nil {
@@ -82,7 +82,7 @@ func (o *Operator) Operations(ctx context.Context, consumer string, limit int) (
 		return op, err
 	}, `
 SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, operator, reason, created_at
-FROM `+o.t.operations.SQL()+` WHERE $1::text IN ('', consumer_name)
+FROM `+o.t.Operations.SQL()+` WHERE $1::text IN ('', consumer_name)
 ORDER BY id DESC LIMIT $2::bigint`, consumer, limit)
 	if err != nil {
 		return nil, fmt.Errorf("ops: list the operations: %w", explain(err))

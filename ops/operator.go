@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -34,9 +35,9 @@ func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 
 // tables are the validated names.
 type tables struct {
-	assignments, checkpoints, gapSkips        ident.Table
-	settled, changes, deadLetters, operations ident.Table // derived from checkpoints
-	events                                    ident.Table
+	assignments, checkpoints, gapSkips ident.Table
+	derived.Tables
+	events ident.Table
 }
 
 // positionColumn orders the events.
@@ -63,16 +64,11 @@ func tablesOf(c *migrations.Config) (t tables, err error) {
 	parse(&t.checkpoints, "ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable)
 	parse(&t.gapSkips, "ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable)
 	parse(&t.events, "EventsTable", c.EventsTable, d.EventsTable)
-	derive := func(into *ident.Table, replaced, suffix string) {
-		table, err := t.checkpoints.Sibling("ConsumerCheckpointsTable", replaced, suffix)
-		all = append(all, err)
-		*into = table
+	if err := errors.Join(all...); err != nil {
+		return t, err
 	}
-	derive(&t.settled, "", "_settled")
-	derive(&t.changes, "", changes.Suffix)
-	derive(&t.deadLetters, "_checkpoints", "_dead_letters")
-	derive(&t.operations, "_checkpoints", "_operations")
-	return t, errors.Join(all...)
+	t.Tables, err = derived.From("ConsumerCheckpointsTable", t.checkpoints)
+	return t, err
 }
 
 // idleLimit, in milliseconds, is after what silence the server ends a change:
@@ -110,7 +106,7 @@ func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By
 	if err != nil {
 		return fail(err)
 	}
-	if err := changes.Ring(ctx, tx, o.t.changes); err != nil {
+	if err := changes.Ring(ctx, tx, o.t.Changes); err != nil {
 		return fail(err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -155,7 +151,7 @@ WITH raised AS (
 	WHERE consumer_name = $1::text
 	RETURNING 1
 )
-INSERT INTO `+o.t.operations.SQL()+` (consumer_name, operation, detail, operator, reason, created_at)
+INSERT INTO `+o.t.Operations.SQL()+` (consumer_name, operation, detail, operator, reason, created_at)
 SELECT $1::text, $2::text, $3::jsonb, $4::text, $5::text, clock_timestamp() FROM raised
 RETURNING id`, consumer, string(kind), string(text), by.Operator, by.Reason).Scan(&id)
 	if err != nil {

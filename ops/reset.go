@@ -69,7 +69,7 @@ WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint
 		return d, err
 	}
 	d.DeadLetters, err = exec(ctx, tx, "delete the dead letters above the position", `
-DELETE FROM `+o.t.deadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position > $2::bigint`, at.consumer, to)
+DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position > $2::bigint`, at.consumer, to)
 	return d, err
 }
 
@@ -86,7 +86,7 @@ type forwardDetail struct {
 // snapshot never will.
 func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64) (d forwardDetail, err error) {
 	d = forwardDetail{From: at.position, To: to}
-	if d.Settled, err = frontier.Settled(ctx, tx, o.t, o.t.settled); err != nil {
+	if d.Settled, err = frontier.Settled(ctx, tx, o.t, o.t.Settled); err != nil {
 		return d, err
 	}
 	if to > d.Settled {

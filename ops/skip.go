@@ -49,7 +49,7 @@ type skipDetail struct {
 func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
 	d.From = at.position
 	// Read first: what is settled and does not show in a later snapshot is void.
-	settled, err := frontier.Settled(ctx, tx, o.t, o.t.settled)
+	settled, err := frontier.Settled(ctx, tx, o.t, o.t.Settled)
 	if err != nil {
 		return d, err
 	}

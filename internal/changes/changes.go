@@ -14,9 +14,6 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Suffix makes the name of the counter's table from that of the checkpoints.
-const Suffix = "_changes"
-
 // Count is an SQL expression for the counter, 0 before the first ring.
 func Count(table ident.Table) string {
 	return `coalesce((SELECT count FROM ` + table.SQL() + `), 0)`
