@@ -28,7 +28,7 @@ func audit(e *Evidence) Finding {
 				f.check(false, func() string { return fmt.Sprintf("%s: a row with the unknown state %q", c.Name, s.State) })
 			}
 		}
-		missing := missingUpTo(e.checkpoint(c.Name), log)
+		missing := missingUpTo(checkpoint(e, c.Name), log)
 		f.auditVoid(e, c.Name, missing, void, open)
 		for _, row := range void {
 			_, first := log[row.First]
@@ -42,7 +42,7 @@ func audit(e *Evidence) Finding {
 	return f
 }
 
-func (e *Evidence) checkpoint(consumer string) int64 {
+func checkpoint(e *Evidence, consumer string) int64 {
 	for _, s := range e.Rest.Standings {
 		if s.Consumer == consumer {
 			return s.Checkpoint
@@ -68,11 +68,11 @@ func (f *Finding) auditVoid(e *Evidence, consumer string, missing []int64, void,
 	unplaced, spare := shareOut(missing, void)
 	left := map[int64]bool{}
 	for _, p := range unplaced {
-		left[p] = !slices.ContainsFunc(open, func(s Skip) bool { return s.holds(p) })
+		left[p] = !slices.ContainsFunc(open, func(s Skip) bool { return s.Holds(p) })
 	}
 	for _, p := range missing {
 		f.check(!left[p], func() string {
-			return fmt.Sprintf("%s went past position %d, which is not in the log, and no row of the audit accounts for it%s", consumer, p, e.see(consumer, p))
+			return fmt.Sprintf("%s went past position %d, which is not in the log, and no row of the audit accounts for it%s", consumer, p, see(e, consumer, p))
 		})
 	}
 	for i, row := range void {
@@ -90,13 +90,13 @@ func (f *Finding) auditLate(c Scope, e *Evidence, rows []Skip) {
 		if x.Consumer != c.Name || !x.Late {
 			continue
 		}
-		f.check(slices.ContainsFunc(rows, func(s Skip) bool { return s.holds(x.Position) }), func() string {
-			return fmt.Sprintf("%s was given %v late, and the audit has no row of that%s", c.Name, x.Event, e.see(c.Name, x.Position))
+		f.check(slices.ContainsFunc(rows, func(s Skip) bool { return s.Holds(x.Position) }), func() string {
+			return fmt.Sprintf("%s was given %v late, and the audit has no row of that%s", c.Name, x.Event, see(e, c.Name, x.Position))
 		})
 	}
 	var visible []int64
 	for _, event := range e.Log {
-		if slices.ContainsFunc(rows, func(s Skip) bool { return s.holds(event.Position) }) {
+		if slices.ContainsFunc(rows, func(s Skip) bool { return s.Holds(event.Position) }) {
 			visible = append(visible, event.Position)
 		}
 	}

@@ -66,7 +66,7 @@ func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
 		return fmt.Errorf("sim: %w", err)
 	}
 	s.tally.add(Pauses, 1)
-	s.history.add("", consumer, FaultInjected, Injection{Fault: Pauses})
+	s.history.Add("", consumer, FaultInjected, Injection{Fault: Pauses})
 	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 	if err := operator.Resume(ctx, consumer, by); err != nil {
 		return fmt.Errorf("sim: %w", err)

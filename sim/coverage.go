@@ -31,17 +31,17 @@ const (
 var states = []string{lateDelivery, staleSkip, doubtIsVoid, overPrepared, overOpen, guardBlocks, zombieBlocked, takeover, newLeader,
 	handlerRetry, databaseRetry, writerDone, writerNotDone, workerDone, workerNotDone, conflictInStore}
 
-// reached counts the states that a history went through.
-func reached(records []Record) (all []State) {
+// Reached counts the states that a history went through.
+func Reached(records []Record) (all []State) {
 	counts := map[string]int64{}
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
 	for _, r := range records {
 		switch about := r.About.(type) {
 		case Batch:
-			counts[guardBlocks] += one(about.Outcome == batchOvertaken)
-			counts[zombieBlocked] += one(about.Outcome == batchOvertaken && zombies[r.Who])
-			counts[lateDelivery] += one(about.Outcome == batchCommitted && about.Late > 0)
+			counts[guardBlocks] += one(about.Outcome == BatchOvertaken)
+			counts[zombieBlocked] += one(about.Outcome == BatchOvertaken && zombies[r.Who])
+			counts[lateDelivery] += one(about.Outcome == BatchCommitted && about.Late > 0)
 		case Gap:
 			counts[staleSkip] += one(about.State == "open")
 			counts[doubtIsVoid] += one(about.State == "void") * about.Missing
@@ -57,8 +57,8 @@ func reached(records []Record) (all []State) {
 			counts[conflictInStore] += one(about.Error != "")
 		case Injection:
 			zombies[r.Who] = zombies[r.Who] || r.Kind == FaultOver
-			counts[workerDone] += one(strings.HasPrefix(about.Where, afterCommit.String()))
-			counts[workerNotDone] += one(strings.HasPrefix(about.Where, beforeCommit.String()))
+			counts[workerDone] += one(strings.HasPrefix(about.Where, AfterCommit))
+			counts[workerNotDone] += one(strings.HasPrefix(about.Where, BeforeCommit))
 		default:
 			counts[newLeader] += one(r.Kind == Leads)
 			counts[takeover] += one(r.Kind == Owns && owner[r.Consumer] != "" && owner[r.Consumer] != r.Who)

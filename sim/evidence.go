@@ -32,6 +32,22 @@ type Evidence struct {
 	Rest      Rest
 }
 
+// Scope is a consumer and what it wants.
+type Scope struct {
+	Name  string
+	Types []string // none: all
+}
+
+// Wants reports whether the consumer is to be given events of that type.
+func (s Scope) Wants(aggregateType string) bool {
+	for _, t := range s.Types {
+		if t == aggregateType {
+			return true
+		}
+	}
+	return len(s.Types) == 0
+}
+
 // Event is an event as the writers, the log and the ledger know it.
 type Event struct {
 	Position int64
@@ -59,7 +75,8 @@ type Span struct {
 	Last  int64 `json:"last"`
 }
 
-func (s Span) holds(position int64) bool { return s.First <= position && position <= s.Last }
+// Holds reports whether a position is one of them.
+func (s Span) Holds(position int64) bool { return s.First <= position && position <= s.Last }
 
 // Skip is a row of the audit: Missing positions of a span.
 type Skip struct {
@@ -81,14 +98,14 @@ type Standing struct {
 	Open       []Span // passed while they were in doubt
 }
 
-// passed reports whether the consumer went past a position without a record
+// Passed reports whether the consumer went past a position without a record
 // that it is in doubt.
-func (s Standing) passed(position int64) bool {
+func (s Standing) Passed(position int64) bool {
 	if s.Checkpoint < position {
 		return false
 	}
 	for _, o := range s.Open {
-		if o.holds(position) {
+		if o.Holds(position) {
 			return false
 		}
 	}
@@ -106,17 +123,17 @@ type Sighting struct {
 type Exit struct {
 	Worker string
 	Asked  string // why it was to end, one of the exits below
-	Err    error
+	Error  string // what it said; empty: nothing
 	InTime bool
 	Bound  time.Duration
 }
 
 // Why workers end.
 const (
-	exitStopped = "stopped"
-	exitCrashed = "crashed"
-	exitSlow    = "too slow to start" // it gave up before it ran, on a busy machine
-	exitItself  = ""
+	ExitStopped = "stopped"
+	ExitCrashed = "crashed"
+	ExitSlow    = "too slow to start" // it gave up before it ran, on a busy machine
+	ExitItself  = ""
 )
 
 // Rest is how everything came to rest after the faults had stopped.

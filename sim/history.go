@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -99,6 +98,13 @@ type Batch struct {
 	Error    string  `json:"error,omitempty"`
 }
 
+// How a batch ends.
+const (
+	BatchCommitted = "committed"
+	BatchOvertaken = "overtaken"
+	BatchFailed    = "failed"
+)
+
 // Retry says that a batch or the database failed and will be tried again.
 type Retry struct {
 	InARow    int     `json:"in_a_row"`
@@ -135,10 +141,14 @@ type Sample struct {
 	Checkpoints map[string]int64 `json:"checkpoints"`
 }
 
-func newHistory(began time.Time) *History { return &History{began: began} }
+// NewHistory is a history that begins now.
+func NewHistory(began time.Time) *History { return &History{began: began} }
 
-// add writes down what happened just now.
-func (h *History) add(who, consumer string, kind Kind, about any) {
+// Of is the history of records that were written down before.
+func Of(records []Record) *History { return &History{began: time.Now(), records: records} }
+
+// Add writes down what happened just now.
+func (h *History) Add(who, consumer string, kind Kind, about any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := math.Round(time.Since(h.began).Seconds()*1e6) / 1e6
@@ -164,41 +174,8 @@ func (h *History) WriteJSONLines(w io.Writer) error {
 	return nil
 }
 
-// see names the records that tell of a position: what became of it, and what
-// a consumer did about it.
-func (e *Evidence) see(consumer string, position int64) string {
-	if e.History == nil {
-		return ""
-	}
-	const enough = 8
-	var found []string
-	for _, r := range e.History.Records() {
-		if (r.Consumer == "" || r.Consumer == consumer) && concerns(r.About, position) && len(found) < enough {
-			found = append(found, fmt.Sprint(r.N))
-		}
-	}
-	if len(found) == 0 {
-		return ""
-	}
-	return " (history: " + strings.Join(found, ", ") + ")"
-}
-
-// concerns reports whether a record is about a position.
-func concerns(about any, position int64) bool {
-	holds := func(s Span) bool { return s.holds(position) }
-	switch x := about.(type) {
-	case Transaction:
-		return slices.ContainsFunc(x.Positions, holds) || slices.ContainsFunc(x.Abandoned, holds)
-	case Batch:
-		return x.First <= position && position <= x.Last || x.From < position && position <= x.To
-	case Gap:
-		return x.holds(position)
-	}
-	return false
-}
-
-// spans joins positions that follow each other.
-func spans(positions []int64) []Span {
+// Spans joins positions that follow each other.
+func Spans(positions []int64) []Span {
 	var all []Span
 	for _, p := range slices.Sorted(slices.Values(positions)) {
 		if n := len(all); n > 0 && all[n-1].Last == p-1 {
@@ -210,7 +187,8 @@ func spans(positions []int64) []Span {
 	return all
 }
 
-func positionsOf(events []Event) (all []int64) {
+// PositionsOf are the positions of events.
+func PositionsOf(events []Event) (all []int64) {
 	for _, e := range events {
 		all = append(all, e.Position)
 	}

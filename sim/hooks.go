@@ -8,12 +8,12 @@ import (
 )
 
 // observer writes down what a worker says of itself.
-func (h *History) observer(who string) worker.Observer {
+func observer(h *History, who string) worker.Observer {
 	consumer := func(kind Kind) func(worker.ConsumerInfo) {
-		return func(i worker.ConsumerInfo) { h.add(who, i.Consumer, kind, nil) }
+		return func(i worker.ConsumerInfo) { h.Add(who, i.Consumer, kind, nil) }
 	}
 	life := func(kind Kind) func(worker.WorkerInfo) {
-		return func(i worker.WorkerInfo) { h.add(who, "", kind, Life{i.ID.String(), textOf(i.Err)}) }
+		return func(i worker.WorkerInfo) { h.Add(who, "", kind, Life{i.ID.String(), textOf(i.Err)}) }
 	}
 	return worker.Observer{
 		WorkerStarted:   life(WorkerBegan),
@@ -21,38 +21,31 @@ func (h *History) observer(who string) worker.Observer {
 		ConsumerStarted: consumer(Owns),
 		ConsumerStopped: consumer(OwnsNoMore),
 		ConsumerPaused: func(i worker.ConsumerInfo) {
-			h.add(who, i.Consumer, ConsumerPaused, Life{Error: i.Reason})
+			h.Add(who, i.Consumer, ConsumerPaused, Life{Error: i.Reason})
 		},
 		LeadershipChanged: func(l worker.Leadership) {
-			h.add(who, "", map[bool]Kind{true: Leads, false: LeadsNoMore}[l.Leader], nil)
+			h.Add(who, "", map[bool]Kind{true: Leads, false: LeadsNoMore}[l.Leader], nil)
 		},
-		BatchDone: func(b worker.Batch) { h.add(who, b.Consumer, BatchEnded, batchOf(b)) },
+		BatchDone: func(b worker.Batch) { h.Add(who, b.Consumer, BatchEnded, batchOf(b)) },
 		Retrying: func(r worker.Retry) {
-			h.add(who, r.Consumer, RetryAnnounced, Retry{r.InARow, ms(r.Pause), r.ByHandler, textOf(r.Err)})
+			h.Add(who, r.Consumer, RetryAnnounced, Retry{r.InARow, ms(r.Pause), r.ByHandler, textOf(r.Err)})
 		},
 		Skipped: func(s worker.Skip) {
-			h.add(who, s.Consumer, GapSkipped, Gap{Span{s.First, s.Last}, s.Missing, string(s.State)})
+			h.Add(who, s.Consumer, GapSkipped, Gap{Span{s.First, s.Last}, s.Missing, string(s.State)})
 		},
 		FrontierBlocked: func(b worker.BlockingTransaction) {
-			h.add(who, "", FrontierBlocked, Blocker{b.VirtualTransaction, b.ApplicationName, b.State, b.PID == 0})
+			h.Add(who, "", FrontierBlocked, Blocker{b.VirtualTransaction, b.ApplicationName, b.State, b.PID == 0})
 		},
 	}
 }
 
-// How a batch ends.
-const (
-	batchCommitted = "committed"
-	batchOvertaken = "overtaken"
-	batchFailed    = "failed"
-)
-
 func batchOf(b worker.Batch) Batch {
-	outcome := batchCommitted
+	outcome := BatchCommitted
 	switch {
 	case b.Overtaken:
-		outcome = batchOvertaken
+		outcome = BatchOvertaken
 	case b.Err != nil:
-		outcome = batchFailed
+		outcome = BatchFailed
 	}
 	return Batch{
 		Outcome: outcome, Attempt: b.Attempt, Events: b.Events, Late: b.Late,

@@ -55,7 +55,7 @@ func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, 
 			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %d.%d", scope.Name, slot, life)),
 		})
 	}
-	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(n.relay.url(config)), worker.WithObserver(h.observer(n.name)))...)
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(n.relay.url(config)), worker.WithObserver(observer(h, n.name)))...)
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(n.done)
@@ -118,7 +118,7 @@ func (n *node) await(asked string) Exit {
 	defer late.Stop()
 	select {
 	case <-n.done:
-		x.InTime, x.Err = true, n.err
+		x.InTime, x.Error = true, textOf(n.err)
 	case <-late.C:
 	}
 	return x
@@ -143,7 +143,7 @@ const (
 )
 
 func (p point) String() string {
-	return [...]string{"before anything was handled", "in the middle of a batch", "before the COMMIT was sent", "after the COMMIT, its answer lost"}[p]
+	return [...]string{AfterGuard, InBatch, BeforeCommit, AfterCommit}[p]
 }
 
 // trap is a fault that waits for a batch.

@@ -34,7 +34,7 @@ func (s *simulation) observe(ctx context.Context) {
 		if head, err := s.on.head(ctx); err == nil {
 			p.Lag = lag(sample, head)
 			s.tally.setLag(p.Lag)
-			s.history.add("", "", Sampled, sampleOf(sample, head))
+			s.history.Add("", "", Sampled, sampleOf(sample, head))
 		}
 		if s.config.Progress == nil {
 			continue

@@ -67,10 +67,10 @@ func exactlyOnce(e *Evidence) Finding {
 			times := applied[c.Name][event.Position]
 			f.check(len(times) == 1, func() string {
 				if len(times) == 0 {
-					return fmt.Sprintf("%s never applied %v%s", c.Name, event, e.see(c.Name, event.Position))
+					return fmt.Sprintf("%s never applied %v%s", c.Name, event, see(e, c.Name, event.Position))
 				}
 				return fmt.Sprintf("%s applied %v %d times: %s in transaction %s, then %s in transaction %s%s",
-					c.Name, event, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch, e.see(c.Name, event.Position))
+					c.Name, event, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch, see(e, c.Name, event.Position))
 			})
 		}
 	}
@@ -140,18 +140,18 @@ func order(e *Evidence) Finding {
 		a := aggregate{x.Consumer, x.Type, x.ID}
 		before := versions[a]
 		f.check(x.Version > before, func() string {
-			return fmt.Sprintf("%s applied %v after version %d of that aggregate%s", x.Consumer, x.Event, before, e.see(x.Consumer, x.Position))
+			return fmt.Sprintf("%s applied %v after version %d of that aggregate%s", x.Consumer, x.Event, before, see(e, x.Consumer, x.Position))
 		})
 		versions[a] = x.Version
 		if x.Late {
 			f.check(!e.Strict, func() string {
-				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for%s", x.Consumer, x.Event, e.see(x.Consumer, x.Position))
+				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for%s", x.Consumer, x.Event, see(e, x.Consumer, x.Position))
 			})
 			continue
 		}
 		last := positions[x.Consumer]
 		f.check(x.Position > last, func() string {
-			return fmt.Sprintf("%s applied %v after position %d, not as a late event%s", x.Consumer, x.Event, last, e.see(x.Consumer, x.Position))
+			return fmt.Sprintf("%s applied %v after position %d, not as a late event%s", x.Consumer, x.Event, last, see(e, x.Consumer, x.Position))
 		})
 		positions[x.Consumer] = x.Position
 	}
@@ -190,9 +190,9 @@ func undecided(e *Evidence) Finding {
 	for _, s := range e.Sightings {
 		for _, position := range s.Positions {
 			for _, c := range s.Standings {
-				f.check(!c.passed(position), func() string {
+				f.check(!c.Passed(position), func() string {
 					return fmt.Sprintf("%s stood at %d while position %d was still to be committed, and had no open range for it (open: %v)%s",
-						c.Consumer, c.Checkpoint, position, c.Open, e.see(c.Consumer, position))
+						c.Consumer, c.Checkpoint, position, c.Open, see(e, c.Consumer, position))
 				})
 			}
 		}
@@ -250,11 +250,11 @@ func lives(e *Evidence) Finding {
 			return fmt.Sprintf("%s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
 		})
 		switch x.Asked {
-		case exitCrashed, exitSlow: // whatever it says
-		case exitStopped:
-			f.check(x.Err == nil, func() string { return fmt.Sprintf("%s was stopped and returned: %v", x.Worker, x.Err) })
+		case ExitCrashed, ExitSlow: // whatever it says
+		case ExitStopped:
+			f.check(x.Error == "", func() string { return fmt.Sprintf("%s was stopped and returned: %v", x.Worker, x.Error) })
 		default:
-			f.check(false, func() string { return fmt.Sprintf("%s ended by itself: %v", x.Worker, x.Err) })
+			f.check(false, func() string { return fmt.Sprintf("%s ended by itself: %v", x.Worker, x.Error) })
 		}
 	}
 	return f

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,15 +20,15 @@ func flawless(t *rapid.T) *Evidence {
 		Refused:   1,
 	}
 	late := map[int64]bool{}
-	versions := map[aggregate]int64{}
+	versions := map[[2]string]int64{}
 	n := rapid.Int64Range(8, 60).Draw(t, "positions")
 	for p := int64(1); p <= n; p++ {
 		kind := oneOfThe(t, "order", "cart")
-		a := aggregate{kind, oneOfThe(t, "1", "2")}
+		a := [2]string{kind, oneOfThe(t, "1", "2")}
 		fate := oneOfThe(t, "committed", "committed", "rolled back", "late")
 		switch {
 		case p == 1 || p == 3 || p == n: // something of each for certain
-			fate, a = "committed", aggregate{"order", "1"}
+			fate, a = "committed", [2]string{"order", "1"}
 		case p == 2:
 			fate = "rolled back"
 		case p == 4:
@@ -40,14 +39,14 @@ func flawless(t *rapid.T) *Evidence {
 			continue
 		}
 		if fate == "late" { // of an aggregate of its own: nothing follows it too soon
-			late[p], a = true, aggregate{"order", fmt.Sprint("late ", p)}
+			late[p], a = true, [2]string{"order", fmt.Sprint("late ", p)}
 		}
 		versions[a]++
-		e.Committed = append(e.Committed, Event{p, a.kind, a.id, versions[a], uuid.New()})
+		e.Committed = append(e.Committed, Event{p, a[0], a[1], versions[a], uuid.New()})
 	}
 	e.Log = slices.Clone(e.Committed)
 	for _, c := range e.Consumers {
-		e.consume(t, c, n, late)
+		consume(t, e, c, n, late)
 		s := Standing{Consumer: c.Name, Checkpoint: n, Revision: n}
 		e.Rest.Standings = append(e.Rest.Standings, s)
 		before := Standing{Consumer: c.Name, Checkpoint: 4, Revision: 1, Open: []Span{{4, 4}}}
@@ -55,13 +54,13 @@ func flawless(t *rapid.T) *Evidence {
 		e.Sightings = append(e.Sightings, Sighting{[]int64{4, 5}, []Standing{before}})
 	}
 	e.Rest.Head, e.Rest.Bound, e.Rest.Took = n, time.Minute, time.Second
-	e.Exits = []Exit{{Worker: "a", Asked: exitCrashed, InTime: true, Err: errors.New("no connection")}, {Worker: "b", Asked: exitStopped, InTime: true}}
+	e.Exits = []Exit{{Worker: "a", Asked: ExitCrashed, InTime: true, Error: "no connection"}, {Worker: "b", Asked: ExitStopped, InTime: true}}
 	return e
 }
 
 // consume adds what a consumer leaves in ledger and audit when it works off
 // the positions 1 to n in batches.
-func (e *Evidence) consume(t *rapid.T, c Scope, n int64, late map[int64]bool) {
+func consume(t *rapid.T, e *Evidence, c Scope, n int64, late map[int64]bool) {
 	log := byPosition(e.Log)
 	var waiting []Event // late ones, passed but not delivered
 	for from, batch := int64(1), 1; from <= n; batch++ {
@@ -218,7 +217,7 @@ var flaws = []struct {
 	{"a range left open", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings[1].Open = []Span{{4, 4}} }},
 	{"a consumer without a checkpoint", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings = e.Rest.Standings[1:] }},
 	{"a worker that ends by itself", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Asked = "" }},
-	{"a worker that stops with an error", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Err = errors.New("no") }},
+	{"a worker that stops with an error", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Error = "no" }},
 	{"a worker that does not end", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[0].InTime = false }},
 }
 
@@ -303,7 +302,7 @@ func mostPlaced(positions []int64, rows []Skip, room []int64) int64 {
 	}
 	most := mostPlaced(positions[1:], rows, room)
 	for i, row := range rows {
-		if row.holds(positions[0]) && room[i] > 0 {
+		if row.Holds(positions[0]) && room[i] > 0 {
 			room[i]--
 			most = max(most, 1+mostPlaced(positions[1:], rows, room))
 			room[i]++

@@ -22,7 +22,7 @@ func (r *Report) WritePicture(w io.Writer) error {
 		History     []Record
 		Style       template.CSS
 		Model, Draw template.JS
-	}{Report: r, State: r.state(), History: r.History.Records()}
+	}{Report: r, State: r.state(), History: r.Evidence.History.Records()}
 	var part = func(name string) string {
 		text, _ := pictureFiles.ReadFile("picture/" + name) // embedded: always there
 		return string(text)

@@ -21,9 +21,9 @@ import (
 // recorded is the history of two seconds in which something of each kind
 // happens.
 func recorded() *History {
-	h := &History{}
+	var all []Record
 	put := func(at float64, who, consumer string, kind Kind, about any) {
-		h.records = append(h.records, Record{len(h.records) + 1, at, who, consumer, kind, about})
+		all = append(all, Record{len(all) + 1, at, who, consumer, kind, about})
 	}
 	put(0, "", "", RunBegan, Header{Seed: 1, Workers: 2, Writers: 2, Consumers: []string{"all-1", "some-1"}})
 	put(0.1, "worker 1.1", "", WorkerBegan, Life{ID: "a"})
@@ -34,22 +34,22 @@ func recorded() *History {
 	put(0.4, "writer 2", "", PreparedToEnd, Transaction{Tx: 1, Play: Prepared, Positions: []Span{{3, 4}}})
 	put(0.5, "", "", Sampled, Sample{Head: 9, Lag: 9, Checkpoints: map[string]int64{"all-1": 0}})
 	put(0.6, "worker 1.1", "", FrontierBlocked, Blocker{Holder: "3/1", Application: "sim writer 1", State: "idle in transaction"})
-	put(0.7, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: batchCommitted, Attempt: 1, Events: 5, To: 9, First: 5, Last: 9, GuardMS: 10, HandleMS: 50, CommitMS: 2})
-	put(0.7, "worker 1.1", "all-1", GapSkipped, Gap{Span{1, 2}, 2, "open"})
+	put(0.7, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchCommitted, Attempt: 1, Events: 5, To: 9, First: 5, Last: 9, GuardMS: 10, HandleMS: 50, CommitMS: 2})
+	put(0.7, "worker 1.1", "all-1", GapSkipped, Gap{Span{First: 1, Last: 2}, 2, "open"})
 	put(0.8, "writer 1", "", Committed, Transaction{Tx: 1, Play: Delays, Positions: []Span{{1, 2}}})
-	put(0.9, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: batchCommitted, Attempt: 1, Events: 2, Late: 2, From: 9, To: 9, First: 1, Last: 2, HandleMS: 30})
-	put(0.9, "worker 1.1", "all-1", GapSkipped, Gap{Span{1, 2}, 2, "late"})
+	put(0.9, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchCommitted, Attempt: 1, Events: 2, Late: 2, From: 9, To: 9, First: 1, Last: 2, HandleMS: 30})
+	put(0.9, "worker 1.1", "all-1", GapSkipped, Gap{Span{First: 1, Last: 2}, 2, "late"})
 	put(1.0, "writer 2", "", RolledBack, Transaction{Tx: 1, Play: Prepared, Positions: []Span{{3, 4}}})
 	put(1.1, "worker 1.1", "all-1", FaultInjected, Injection{Flaps, "to worker 2.1"})
 	put(1.2, "worker 1.1", "", FaultInjected, Injection{Stalls, "in the middle of a batch"})
-	put(1.3, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: batchFailed, Attempt: 1, Events: 1, HandleMS: 40, Error: `</script><script>throw "escaped"</script><!--`})
+	put(1.3, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchFailed, Attempt: 1, Events: 1, HandleMS: 40, Error: `</script><script>throw "escaped"</script><!--`})
 	put(1.4, "worker 1.1", "", FaultOver, Injection{Fault: Stalls})
-	put(1.4, "worker 1.1", "all-1", GapSkipped, Gap{Span{3, 4}, 2, "void"})
+	put(1.4, "worker 1.1", "all-1", GapSkipped, Gap{Span{First: 3, Last: 4}, 2, "void"})
 	put(1.5, "worker 1.1", "all-1", OwnsNoMore, nil)
 	put(1.6, "", "", FaultsOver, nil)
 	put(1.7, "", "", Sampled, Sample{Head: 9, Lag: 0, Checkpoints: map[string]int64{"all-1": 9}})
 	put(2, "worker 1.1", "", WorkerEnded, Life{ID: "a"})
-	return h
+	return Of(all)
 }
 
 // probe compares what is drawn with what it would be without the lanes'
@@ -78,7 +78,7 @@ document.documentElement.dataset.seen = JSON.stringify(seen);
 
 func TestPictureInABrowser(t *testing.T) {
 	r := reportOf(1, Finding{Name: "order", Rule: "in <order>", Checks: 10, Broken: 1, Examples: []string{"<b>bold</b>"}})
-	r.Workers, r.Writers, r.History = 2, 2, recorded()
+	r.Workers, r.Writers, r.Evidence = 2, 2, &Evidence{History: recorded()}
 	var page bytes.Buffer
 	if err := r.WritePicture(&page); err != nil {
 		t.Fatal(err)

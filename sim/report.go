@@ -5,33 +5,39 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Report is what a run has to say.
 type Report struct {
-	Seed        uint64      `json:"seed"`
-	Held        bool        `json:"held"`        // every invariant was checked, and none broken
-	Interrupted bool        `json:"interrupted"` // before anything could be judged
-	Verdict     string      `json:"verdict"`
-	Workers     int         `json:"workers"`
-	Writers     int         `json:"writers"`
-	Server      string      `json:"server"` // its version
-	Seconds     float64     `json:"seconds"`
-	RestSeconds float64     `json:"rest_seconds"` // from the last fault until all had come to rest
-	RestBound   float64     `json:"rest_bound_seconds"`
-	Events      int64       `json:"events"` // committed by the writers
-	Late        int64       `json:"late"`   // deliveries of events that appeared after they had been passed
-	Void        int64       `json:"void"`   // positions in the log that never appeared
-	Handled     []Handled   `json:"handled"`
-	Knobs       []Line      `json:"knobs"`
-	Faults      Intensities `json:"faults"` // that were on
-	Counts      []Count     `json:"counts"`
-	Reached     []State     `json:"reached"`
-	Invariants  []Finding   `json:"invariants"`
-	Repeat      string      `json:"repeat"` // the command that runs this again
+	Seed        uint64    `json:"seed"`
+	Held        bool      `json:"held"`        // every invariant was checked, and none broken
+	Interrupted bool      `json:"interrupted"` // before anything could be judged
+	Verdict     string    `json:"verdict"`
+	Workers     int       `json:"workers"`
+	Writers     int       `json:"writers"`
+	Server      string    `json:"server"` // its version
+	Seconds     float64   `json:"seconds"`
+	RestSeconds float64   `json:"rest_seconds"` // from the last fault until all had come to rest
+	RestBound   float64   `json:"rest_bound_seconds"`
+	Events      int64     `json:"events"` // committed by the writers
+	Late        int64     `json:"late"`   // deliveries of events that appeared after they had been passed
+	Void        int64     `json:"void"`   // positions in the log that never appeared
+	Handled     []Handled `json:"handled"`
+	Knobs       []Line    `json:"knobs"`
+	Faults      []Struck  `json:"faults"` // that were on
+	Counts      []Count   `json:"counts"`
+	Reached     []State   `json:"reached"`
+	Invariants  []Finding `json:"invariants"`
+	Repeat      string    `json:"repeat"` // the command that runs this again
 
-	History *History `json:"-"`
+	// Evidence is what all this was found out from.
+	Evidence *Evidence `json:"-"`
+}
+
+// Line is a name and a value to be printed.
+type Line struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 // Handled is how many events a consumer has applied.
@@ -40,36 +46,39 @@ type Handled struct {
 	Events   int64  `json:"events"`
 }
 
-func (s *simulation) report(interrupted bool) *Report {
-	r := &Report{
-		Seed: s.config.Seed, Interrupted: interrupted,
-		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version,
-		Seconds: time.Since(s.began).Seconds(), RestSeconds: s.evidence.Rest.Took.Seconds(), RestBound: s.evidence.Rest.Bound.Seconds(),
-		Events: int64(len(s.evidence.Committed)),
-		Knobs:  s.scenario.Lines(), Faults: s.scenario.Faults, Counts: s.tally.all(), Reached: reached(s.history.Records()), Invariants: s.findings,
-		Repeat: s.config.command(), History: s.history,
-	}
-	if !s.on.canPrepare {
-		r.Knobs = append(r.Knobs, Line{"not prepared", "no transaction: the server's max_prepared_transactions is 0"})
-	}
-	if !s.on.notices {
-		r.Knobs = append(r.Knobs, Line{"not half open", "no connection: PostgreSQL 13 would not notice while the run lasts"})
-	}
+// Struck is a kind of fault that was on, how intense, and how often it was
+// seen to happen.
+type Struck struct {
+	Name      string  `json:"name"`
+	Intensity float64 `json:"intensity"`
+	Count     int64   `json:"count"`
+}
+
+// Judge completes a report with what the evidence says: it needs nothing else,
+// so the same evidence is always judged the same. A run that was interrupted is
+// summed up, not judged.
+func (r *Report) Judge(e *Evidence) {
+	r.RestSeconds, r.RestBound = e.Rest.Took.Seconds(), e.Rest.Bound.Seconds()
+	r.Events, r.Late, r.Void, r.Handled = int64(len(e.Committed)), 0, 0, nil
 	applied := map[string]int64{}
-	for _, x := range s.evidence.Ledger {
+	for _, x := range e.Ledger {
 		applied[x.Consumer]++
 		if x.Late {
 			r.Late++
 		}
 	}
-	if n := len(s.evidence.Log); n > 0 {
-		r.Void = s.evidence.Log[n-1].Position - int64(n)
+	if n := len(e.Log); n > 0 {
+		r.Void = e.Log[n-1].Position - int64(n)
 	}
-	for _, c := range s.scenario.Scope {
+	for _, c := range e.Consumers {
 		r.Handled = append(r.Handled, Handled{c.Name, applied[c.Name]})
 	}
+	r.Reached, r.Invariants = Reached(e.History.Records()), nil
+	if !r.Interrupted {
+		r.Invariants = Judge(e)
+	}
+	r.Evidence = e
 	r.judge()
-	return r
 }
 
 // judge sums the findings up in a sentence.
@@ -84,7 +93,7 @@ func (r *Report) judge() {
 		}
 	}
 	over := fmt.Sprintf("%s events, at least %s for each consumer, and %s worker crashes",
-		thousands(r.Events), thousands(r.Fewest().Events), thousands(r.crashes()))
+		thousands(r.Events), thousands(r.Fewest().Events), thousands(r.Crashes()))
 	switch {
 	case r.Interrupted:
 		r.Verdict = "interrupted: nothing was judged"
@@ -100,7 +109,7 @@ func (r *Report) judge() {
 	}
 }
 
-func (r *Report) crashes() int64 {
+func (r *Report) Crashes() int64 {
 	return r.Count(Crashes) + r.Count(CommitCrashes) + r.Count(IdleCrashes)
 }
 
@@ -126,27 +135,6 @@ func (r *Report) Fewest() Handled {
 		}
 	}
 	return least
-}
-
-// command is the command line that runs c again.
-func (c Config) command() string {
-	d := DefaultConfig()
-	command := "go run ./cmd/sim"
-	for _, f := range []struct {
-		name         string
-		value, usual int
-	}{{"workers", c.Workers, d.Workers}, {"writers", c.Writers, d.Writers}, {"consumers", c.Consumers, d.Consumers}} {
-		if f.value != f.usual {
-			command += fmt.Sprintf(" -%s %d", f.name, f.value)
-		}
-	}
-	if c.Duration != d.Duration {
-		command += fmt.Sprintf(" -duration %v", c.Duration)
-	}
-	if c.Faults != nil {
-		command += " -faults " + c.Faults.String()
-	}
-	return command + fmt.Sprintf(" -seed %d", c.Seed)
 }
 
 // WriteText prints the report for people.

@@ -46,23 +46,6 @@ func TestReportIsJSON(t *testing.T) {
 	}
 }
 
-func TestSum(t *testing.T) {
-	good := Finding{Name: "order", Checks: 10}
-	bad := Finding{Name: "order", Checks: 10, Broken: 1}
-	total := Sum([]*Report{reportOf(1, good), reportOf(2, bad), {Seed: 3, Interrupted: true}})
-	if total.Runs != 2 || total.Held != 1 || len(total.Broken) != 1 || total.Broken[0] != 2 || total.Events != 2000 ||
-		total.Counts[0].Count != 6 || total.Invariants[0].Checks != 20 || total.Invariants[0].Broken != 1 {
-		t.Errorf("the sum: %+v", total)
-	}
-	var b strings.Builder
-	if err := total.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	if want := "verdict: BROKEN in 1 of 2 runs, seeds 2"; !strings.Contains(b.String(), want) {
-		t.Errorf("the sum lacks %q:\n%s", want, b.String())
-	}
-}
-
 func TestThousands(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", -999: "-999", 1234567: "1,234,567"} {
 		if got := thousands(n); got != want {

@@ -53,13 +53,12 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database) (*Repor
 	scenario.Faults = on.able(scenario.Faults)
 	s := newSimulation(c, scenario, on)
 	err := s.play(ctx)
-	if interrupted := ctx.Err() != nil; interrupted || err != nil {
-		return s.report(interrupted), errors.Join(ctx.Err(), err)
+	if ctx.Err() != nil || err != nil {
+		return s.report(true), errors.Join(ctx.Err(), err)
 	}
 	if err := on.exhibit(ctx, &s.evidence); err != nil {
 		return nil, err
 	}
-	s.findings = Judge(&s.evidence)
 	return s.report(false), nil
 }
 
@@ -82,13 +81,12 @@ type simulation struct {
 	slots    []*slot
 	over     chan struct{} // closed when the faults end
 	evidence Evidence
-	findings []Finding
 }
 
 func newSimulation(c Config, scenario Scenario, on *database) *simulation {
 	began := time.Now()
-	s := &simulation{config: c, scenario: scenario, on: on, began: began, over: make(chan struct{}), history: newHistory(began)}
-	s.history.add("", "", RunBegan, header(c, scenario))
+	s := &simulation{config: c, scenario: scenario, on: on, began: began, over: make(chan struct{}), history: NewHistory(began)}
+	s.history.Add("", "", RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
@@ -170,7 +168,7 @@ func (s *simulation) faults(ctx context.Context) error {
 		run(w.run)
 	}
 	wg.Wait()
-	s.history.add("", "", FaultsOver, nil)
+	s.history.Add("", "", FaultsOver, nil)
 	for _, w := range s.writers {
 		s.evidence.Committed = append(s.evidence.Committed, w.book.committed...)
 		s.evidence.Abandoned = append(s.evidence.Abandoned, w.book.abandoned...)
@@ -204,7 +202,7 @@ func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, who strin
 		return false // the batch's time is over
 	}
 	s.tally.add(Flaps, 1)
-	s.history.add(who, consumer, FaultInjected, Injection{Flaps, "to " + to.name})
+	s.history.Add(who, consumer, FaultInjected, Injection{Flaps, "to " + to.name})
 	return true
 }
 
@@ -221,11 +219,11 @@ func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
 	switch {
 	case u < broken:
 		s.tally.add(HandlerErrors, 1)
-		s.history.add(who, consumer, FaultInjected, Injection{Fault: HandlerErrors})
+		s.history.Add(who, consumer, FaultInjected, Injection{Fault: HandlerErrors})
 		return errors.New("the simulation lets this handler fail")
 	case u < broken+panics:
 		s.tally.add(HandlerPanics, 1)
-		s.history.add(who, consumer, FaultInjected, Injection{Fault: HandlerPanics})
+		s.history.Add(who, consumer, FaultInjected, Injection{Fault: HandlerPanics})
 		panic("the simulation lets this handler panic")
 	}
 	return nil
@@ -286,7 +284,7 @@ func (s *simulation) lastWords(ctx context.Context) error {
 		return fmt.Errorf("sim: the last event: %w", err)
 	}
 	e := r.Events[0]
-	s.history.add("harness", "", Committed, Transaction{Tx: 1, Positions: []Span{{e.GlobalPosition, e.GlobalPosition}}})
+	s.history.Add("harness", "", Committed, Transaction{Tx: 1, Positions: []Span{{e.GlobalPosition, e.GlobalPosition}}})
 	s.evidence.Committed = append(s.evidence.Committed, Event{e.GlobalPosition, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID})
 	return nil
 }
@@ -302,4 +300,22 @@ func (s *simulation) stop(ctx context.Context) {
 	for _, x := range exits {
 		s.evidence.Exits = append(s.evidence.Exits, x...)
 	}
+}
+
+// report says what the run was, and judges it.
+func (s *simulation) report(interrupted bool) *Report {
+	r := &Report{
+		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
+		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version,
+		Seconds: time.Since(s.began).Seconds(),
+		Knobs:   s.scenario.Lines(), Faults: s.scenario.Faults.struck(s.tally.count), Counts: s.tally.all(),
+	}
+	if !s.on.canPrepare {
+		r.Knobs = append(r.Knobs, Line{"not prepared", "no transaction: the server's max_prepared_transactions is 0"})
+	}
+	if !s.on.notices {
+		r.Knobs = append(r.Knobs, Line{"not half open", "no connection: PostgreSQL 13 would not notice while the run lasts"})
+	}
+	r.Judge(&s.evidence)
+	return r
 }

@@ -38,8 +38,8 @@ func TestRealRunHolds(t *testing.T) {
 			t.Errorf("never happened: %s", f)
 		}
 	}
-	if r.crashes() == 0 || r.Void == 0 || r.Fewest().Events == 0 || seen == 0 {
-		t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.crashes(), r.Void, r.Fewest(), seen)
+	if r.Crashes() == 0 || r.Void == 0 || r.Fewest().Events == 0 || seen == 0 {
+		t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.Crashes(), r.Void, r.Fewest(), seen)
 	}
 	historyHolds(t, r)
 	nothingLeft(t)
@@ -68,7 +68,7 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 	if fromOutside == 0 || r.Count(HandlerErrors)+r.Count(HandlerPanics) == 0 {
 		t.Errorf("nothing came from the server, or no handler failed: %+v", r.Counts)
 	}
-	if r.crashes() > 0 || r.Count(Delays) > 0 || r.Count(Cuts) > 0 {
+	if r.Crashes() > 0 || r.Count(Delays) > 0 || r.Count(Cuts) > 0 {
 		t.Errorf("what was not on happened: %+v", r.Counts)
 	}
 	nothingLeft(t)
@@ -88,7 +88,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted run returned %v, want context.Canceled", err)
 	}
-	if r == nil || !r.Interrupted || r.Held || r.Events == 0 || r.crashes() == 0 {
+	if r == nil || !r.Interrupted || r.Held || r.Events == 0 || r.Crashes() == 0 {
 		t.Errorf("the partial report: %+v", r)
 	}
 	nothingLeft(t)

@@ -59,22 +59,6 @@ type Scenario struct {
 	Scope  []Scope // the consumers
 }
 
-// Scope is a consumer and what it wants.
-type Scope struct {
-	Name  string
-	Types []string // none: all
-}
-
-// Wants reports whether the consumer is to be given events of that type.
-func (s Scope) Wants(aggregateType string) bool {
-	for _, t := range s.Types {
-		if t == aggregateType {
-			return true
-		}
-	}
-	return len(s.Types) == 0
-}
-
 // Knobs are the settings that differ from seed to seed.
 type Knobs struct {
 	BatchSize         int
@@ -180,12 +164,6 @@ func (s Scenario) Lines() []Line {
 		lines = append(lines, Line{"scoped", strings.Join(scoped, ", ")})
 	}
 	return lines
-}
-
-// Line is a name and a value to be printed.
-type Line struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
 }
 
 // dice gives each actor randomness of its own, so that what one draws does not

@@ -94,7 +94,10 @@ func (s *slot) deal() (m mishap, ok bool) {
 	if len(s.deck) == 0 {
 		for _, m := range mishaps {
 			whole, part := math.Modf(s.scenario.Faults[m.name])
-			s.deck = append(s.deck, slices.Repeat([]mishap{m}, int(whole)+int(one(chance(s.dice, part))))...)
+			if chance(s.dice, part) {
+				whole++
+			}
+			s.deck = append(s.deck, slices.Repeat([]mishap{m}, int(whole))...)
 		}
 		s.dice.Shuffle(len(s.deck), func(i, j int) { s.deck[i], s.deck[j] = s.deck[j], s.deck[i] })
 	}
@@ -128,9 +131,9 @@ func (s *slot) mourn(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	why := exitItself
+	why := ExitItself
 	if !s.node.ran && errors.Is(s.node.err, context.DeadlineExceeded) {
-		why = exitSlow
+		why = ExitSlow
 		s.happened(SlowStarts, "")
 	}
 	s.retire(ctx, why, 0)
@@ -185,7 +188,7 @@ func (s *slot) strike(intake context.Context, at point, fault func()) (struck, i
 // happened counts a fault of this slot's worker, and writes it down.
 func (s *slot) happened(f Fault, where string) {
 	s.tally.add(f, 1)
-	s.history.add(s.node.name, "", FaultInjected, Injection{f, where})
+	s.history.Add(s.node.name, "", FaultInjected, Injection{f, where})
 }
 
 // whereabouts says where a fault struck.
@@ -207,7 +210,7 @@ func (s *slot) crash(ctx, intake context.Context, at point) error {
 		return nil
 	}
 	s.countCrash(at, inBatch)
-	return s.replace(ctx, intake, exitCrashed, 0)
+	return s.replace(ctx, intake, ExitCrashed, 0)
 }
 
 func (s *slot) countCrash(at point, inBatch bool) {
@@ -237,7 +240,7 @@ func (s *slot) vanish(ctx, intake context.Context, at point) error {
 	}
 	s.countCrash(at, inBatch)
 	s.happened(Vanished, "")
-	return s.replace(ctx, intake, exitCrashed, haunting)
+	return s.replace(ctx, intake, ExitCrashed, haunting)
 }
 
 // cut resets the worker's connections. It is to recover by itself.
@@ -258,7 +261,7 @@ func (s *slot) stall(_, intake context.Context, at point) error {
 	s.happened(Stalls, whereabouts(at, inBatch))
 	s.pause(intake, 200*time.Millisecond, s.scenario.Knobs.HeartbeatTimeout*8/5)
 	s.node.net.release()
-	s.history.add(s.node.name, "", FaultOver, Injection{Fault: Stalls})
+	s.history.Add(s.node.name, "", FaultOver, Injection{Fault: Stalls})
 	return nil
 }
 
@@ -266,14 +269,14 @@ func (s *slot) stall(_, intake context.Context, at point) error {
 func (s *slot) restart(ctx, intake context.Context, _ point) error {
 	s.node.worker.Stop()
 	s.happened(Restarts, "")
-	return s.replace(ctx, intake, exitStopped, 0)
+	return s.replace(ctx, intake, ExitStopped, 0)
 }
 
 // stop ends the worker cleanly, and waits for all that are on their way out.
 func (s *slot) stop(ctx context.Context) []Exit {
 	if s.node != nil {
 		s.node.worker.Stop()
-		s.retire(ctx, exitStopped, 0)
+		s.retire(ctx, ExitStopped, 0)
 	}
 	s.retiring.Wait()
 	return s.exits

@@ -125,12 +125,17 @@ func FaultTable() (lines []Line) {
 	return lines
 }
 
-// missing lists the faults that were on and never happened.
-func (i Intensities) missing(happened func(Fault) int64) (names []string) {
+// struck lists the faults that are on, and how often each happened.
+func (i Intensities) struck(happened func(Fault) int64) (all []Struck) {
 	for _, k := range kinds {
-		if i[k.name] > 0 && !slices.ContainsFunc(k.counts, func(f Fault) bool { return happened(f) > 0 }) {
-			names = append(names, k.name)
+		if i[k.name] == 0 {
+			continue
 		}
+		s := Struck{Name: k.name, Intensity: i[k.name]}
+		for _, f := range k.counts {
+			s.Count += happened(f)
+		}
+		all = append(all, s)
 	}
-	return names
+	return all
 }

@@ -3,9 +3,7 @@ package sim
 import (
 	"maps"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 )
@@ -84,62 +82,5 @@ func TestDeckHoldsWhatIsOn(t *testing.T) {
 	}
 	if len(s.deck)+1 != 2*4+3 || dealt["crash"] < 7 || dealt["cut"] < 2 {
 		t.Errorf("the deck after a draw: %v", dealt)
-	}
-}
-
-func TestCampaignFailsWhenAFaultNeverHappens(t *testing.T) {
-	run := func(f Fault) *Report {
-		r := reportOf(1, Finding{Name: "order", Checks: 1})
-		r.Faults, r.Counts, r.Reached = Intensities{"crash": 1, "cut": 1, "stall": 0}, []Count{{Crashes, 1}, {f, 1}}, []State{{"a", 1}, {"b", 0}}
-		return r
-	}
-	for _, c := range []struct {
-		runs  int
-		other Fault
-		held  bool
-		says  []string
-	}{
-		{20, Cuts, true, []string{"verdict: all 20 runs held\n", "never reached: b\n"}},
-		{20, Restarts, false, []string{"FAILED", "on, but never happened: cut\n"}},
-		{19, Restarts, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
-	} {
-		total := Sum(slices.Repeat([]*Report{run(c.other)}, c.runs))
-		var b strings.Builder
-		if err := total.WriteText(&b); err != nil {
-			t.Fatal(err)
-		}
-		if total.AllHeld() != c.held {
-			t.Errorf("%d runs with %q: held %v, want %v", c.runs, c.other, total.AllHeld(), c.held)
-		}
-		for _, want := range c.says {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("the sum lacks %q:\n%s", want, b.String())
-			}
-		}
-	}
-}
-
-func TestStatesAreReached(t *testing.T) {
-	h := recorded()
-	h.began = time.Now()
-	h.add("writer 1", "", Committed, Transaction{Unanswered: true})
-	h.add("writer 1", "", RolledBack, Transaction{Unanswered: true})
-	h.add("writer 1", "", RolledBack, Transaction{Error: "refused"})
-	h.add("worker 1.1", "all-1", BatchEnded, Batch{Outcome: batchOvertaken})
-	h.add("worker 2.1", "all-1", BatchEnded, Batch{Outcome: batchOvertaken})
-	h.add("worker 1.1", "all-1", Owns, nil)
-	h.add("worker 2.1", "all-1", Owns, nil)
-	h.add("worker 2.1", "all-1", OwnsNoMore, nil)
-	h.add("worker 1.1", "all-1", Owns, nil)
-	h.add("worker 2.1", "", FaultInjected, Injection{Cuts, beforeCommit.String()})
-	h.add("worker 2.1", "", FaultInjected, Injection{Cuts, afterCommit.String()})
-	h.add("worker 2.1", "", FrontierBlocked, Blocker{Prepared: true})
-	h.add("worker 2.1", "all-1", RetryAnnounced, Retry{ByHandler: true})
-	h.add("worker 2.1", "all-1", RetryAnnounced, Retry{})
-	want := map[string]int64{guardBlocks: 2, doubtIsVoid: 2}
-	for _, s := range reached(h.Records()) {
-		if n := max(1, want[s.Name]); s.Count != n {
-			t.Errorf("%s: reached %d times, want %d", s.Name, s.Count, n)
-		}
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -24,7 +25,8 @@ const campaign = 20
 // Sum adds up the runs that were judged.
 func Sum(reports []*Report) Total {
 	t := Total{Broken: []uint64{}}
-	on := Intensities{}
+	var on []string
+	happened := map[string]int64{}
 	for _, r := range reports {
 		if r.Interrupted {
 			continue
@@ -37,11 +39,18 @@ func Sum(reports []*Report) Total {
 		}
 		t.Events += r.Events
 		t.add(r)
-		for name, intensity := range r.Faults {
-			on[name] = max(on[name], intensity)
+		for _, f := range r.Faults {
+			if !slices.Contains(on, f.Name) {
+				on = append(on, f.Name)
+			}
+			happened[f.Name] += f.Count
 		}
 	}
-	t.Missing = on.missing(t.count)
+	for _, name := range on {
+		if happened[name] == 0 {
+			t.Missing = append(t.Missing, name)
+		}
+	}
 	return t
 }
 
@@ -65,15 +74,6 @@ func (t *Total) add(r *Report) {
 		t.Invariants[i].Checks += f.Checks
 		t.Invariants[i].Broken += f.Broken
 	}
-}
-
-func (t Total) count(f Fault) int64 {
-	for _, c := range t.Counts {
-		if c.Fault == f {
-			return c.Count
-		}
-	}
-	return 0
 }
 
 // AllHeld reports that every run held, and, if they are many, that every fault

@@ -245,8 +245,8 @@ func (w *writer) abandon(a *attempt, why error) {
 
 // record tells the history of a transaction.
 func (w *writer) record(kind Kind, a *attempt, err error) {
-	w.history.add(w.name, "", kind, Transaction{
-		Tx: a.number, Positions: spans(positionsOf(a.drawn)), Abandoned: spans(a.given),
+	w.history.Add(w.name, "", kind, Transaction{
+		Tx: a.number, Positions: Spans(PositionsOf(a.drawn)), Abandoned: Spans(a.given),
 		Play: a.play, Unanswered: a.lost, Error: textOf(err),
 	})
 }
@@ -258,7 +258,7 @@ func (w *writer) look(ctx context.Context, drawn []Event) error {
 	if err != nil {
 		return err
 	}
-	w.book.sightings = append(w.book.sightings, Sighting{positionsOf(drawn), standings})
+	w.book.sightings = append(w.book.sightings, Sighting{PositionsOf(drawn), standings})
 	return nil
 }
 

@@ -21,7 +21,7 @@ func (o options) files() (keep func([]*sim.Report) error, err error) {
 		return err
 	}
 	for _, f := range []file{
-		{flag: "-history", path: o.history, write: func(r *sim.Report, w io.Writer) error { return r.History.WriteJSONLines(w) }},
+		{flag: "-history", path: o.history, write: func(r *sim.Report, w io.Writer) error { return r.Evidence.History.WriteJSONLines(w) }},
 		{flag: "-report", path: o.report, write: (*sim.Report).WritePicture},
 	} {
 		if f.path == "" {

@@ -1,0 +1,58 @@
+package sim
+
+// Fault is something that a run does to its writers and workers, as it is
+// counted and printed.
+type Fault string
+
+// The faults, in the order in which they are printed.
+const (
+	Commits        Fault = "transactions committed"
+	Rollbacks      Fault = "appends rolled back"
+	Delays         Fault = "commits delayed"
+	LateDraws      Fault = "commits delayed, with a draw in between"
+	Idlers         Fault = "draws after idling in a transaction"
+	Savepoints     Fault = "savepoints rolled back"
+	Several        Fault = "transactions over several aggregates"
+	StaleVersions  Fault = "appends to a stale version"
+	Conflicts      Fault = "other conflicts and lock time-outs"
+	Prepared       Fault = "transactions prepared"
+	PreparedUndone Fault = "prepared transactions rolled back"
+	LostCommits    Fault = "writers' commits with no answer"
+
+	Crashes       Fault = "worker crashes, in a batch"
+	CommitCrashes Fault = "worker crashes, at its commit"
+	IdleCrashes   Fault = "worker crashes, between batches"
+	Vanished      Fault = "of these with connections left half open"
+	Cuts          Fault = "live workers cut off, recovered"
+	Stalls        Fault = "live workers stalled"
+	Restarts      Fault = "workers stopped and started"
+	SlowStarts    Fault = "workers too slow to start, replaced"
+	Flaps         Fault = "consumers moved away in a batch"
+
+	EndedBatches  Fault = "backends ended, of a batch"
+	EndedLocks    Fault = "backends ended, with a worker's or the leader's lock"
+	EndedScanners Fault = "backends ended, of a frontier"
+	Unregistered  Fault = "registrations deleted"
+	HandlerErrors Fault = "handlers that failed"
+	HandlerPanics Fault = "handlers that panicked"
+	Pauses        Fault = "consumers paused for a moment by an operator"
+)
+
+// EveryFault is all of them, in this order.
+var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
+	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
+	EndedBatches, EndedLocks, EndedScanners, Unregistered, HandlerErrors, HandlerPanics, Pauses}
+
+// Count is how often a fault happened.
+type Count struct {
+	Fault Fault `json:"fault"`
+	Count int64 `json:"count"`
+}
+
+// Where a fault strikes a worker, as an Injection says it.
+const (
+	AfterGuard   = "before anything was handled"
+	InBatch      = "in the middle of a batch"
+	BeforeCommit = "before the COMMIT was sent"
+	AfterCommit  = "after the COMMIT, its answer lost"
+)

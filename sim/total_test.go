@@ -1,0 +1,56 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestCampaignFailsWhenAFaultNeverHappens(t *testing.T) {
+	run := func(cuts int64) *Report {
+		r := reportOf(1, Finding{Name: "order", Checks: 1})
+		r.Faults, r.Reached = []Struck{{"crash", 1, 3}, {"cut", 1, cuts}}, []State{{"a", 1}, {"b", 0}}
+		return r
+	}
+	for _, c := range []struct {
+		runs int
+		cuts int64
+		held bool
+		says []string
+	}{
+		{20, 1, true, []string{"verdict: all 20 runs held\n", "never reached: b\n"}},
+		{20, 0, false, []string{"FAILED", "on, but never happened: cut\n"}},
+		{19, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
+	} {
+		total := Sum(slices.Repeat([]*Report{run(c.cuts)}, c.runs))
+		var b strings.Builder
+		if err := total.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+		if total.AllHeld() != c.held {
+			t.Errorf("%d runs with %d cuts: held %v, want %v", c.runs, c.cuts, total.AllHeld(), c.held)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("the sum lacks %q:\n%s", want, b.String())
+			}
+		}
+	}
+}
+
+func TestSum(t *testing.T) {
+	good := Finding{Name: "order", Checks: 10}
+	bad := Finding{Name: "order", Checks: 10, Broken: 1}
+	total := Sum([]*Report{reportOf(1, good), reportOf(2, bad), {Seed: 3, Interrupted: true}})
+	if total.Runs != 2 || total.Held != 1 || len(total.Broken) != 1 || total.Broken[0] != 2 || total.Events != 2000 ||
+		total.Counts[0].Count != 6 || total.Invariants[0].Checks != 20 || total.Invariants[0].Broken != 1 {
+		t.Errorf("the sum: %+v", total)
+	}
+	var b strings.Builder
+	if err := total.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := "verdict: BROKEN in 1 of 2 runs, seeds 2"; !strings.Contains(b.String(), want) {
+		t.Errorf("the sum lacks %q:\n%s", want, b.String())
+	}
+}
