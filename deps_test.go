@@ -36,6 +36,19 @@ func TestLibraryDependencies(t *testing.T) {
 	}
 }
 
+// What judges the workers needs none of them, and no database: it runs again
+// over what was saved.
+func TestOracleStandsAlone(t *testing.T) {
+	for p, imports := range goDeps(t, "./sim/history", "./sim/oracle") {
+		for _, dep := range imports {
+			if strings.HasPrefix(dep, "github.com/jackc/") || dep == "database/sql" ||
+				dep == module || strings.HasPrefix(dep, module+"/") && !strings.HasPrefix(dep, module+"/sim/") {
+				t.Errorf("%s needs %s", p, dep)
+			}
+		}
+	}
+}
+
 func ofLibrary(path string) bool {
 	own, ok := strings.CutPrefix(path+"/", module+"/")
 	return ok && !slices.ContainsFunc(notLibrary, func(n string) bool { return strings.HasPrefix(own, n+"/") })

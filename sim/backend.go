@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // Whose backends an administrator, or a failing server, ends: conditions on
@@ -29,7 +30,7 @@ SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM (
 
 // terminating ends a backend of the worker while a batch is in hand. It is to
 // recover by itself.
-func terminating(f Fault, whose string) func(s *slot, ctx, intake context.Context, at point) error {
+func terminating(f history.Fault, whose string) func(s *slot, ctx, intake context.Context, at point) error {
 	return func(s *slot, ctx, intake context.Context, at point) error {
 		var ended bool
 		var err error
@@ -47,7 +48,7 @@ func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
 		_, err = s.on.db.ExecContext(ctx, `DELETE FROM worker_nodes WHERE worker_id = $1::uuid`, s.node.id())
 	})
 	if struck && err == nil {
-		s.happened(Unregistered, whereabouts(at, inBatch))
+		s.happened(history.Unregistered, whereabouts(at, inBatch))
 	}
 	return err
 }
@@ -65,8 +66,8 @@ func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
 	case err != nil:
 		return fmt.Errorf("sim: %w", err)
 	}
-	s.tally.add(Pauses, 1)
-	s.history.Add("", consumer, FaultInjected, Injection{Fault: Pauses})
+	s.tally.add(history.Pauses, 1)
+	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: history.Pauses})
 	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 	if err := operator.Resume(ctx, consumer, by); err != nil {
 		return fmt.Errorf("sim: %w", err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -17,7 +18,7 @@ VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::big
 // bookkeeper is a consumer that writes each event into the ledger, with the
 // transaction that it is given, and lets faults strike while it works.
 type bookkeeper struct {
-	scope    Scope
+	scope    history.Scope
 	node     *node
 	dice     *rand.Rand
 	mischief mischief

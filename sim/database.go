@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // ledgerTable is where the consumers write what they apply. Nothing in it
@@ -154,8 +155,8 @@ func rows[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error
 }
 
 // standings reads how far all consumers have come, in one snapshot.
-func (d *database) standings(ctx context.Context) ([]Standing, error) {
-	return rows(ctx, d.db, func(r *sql.Rows, s *Standing) error {
+func (d *database) standings(ctx context.Context) ([]history.Standing, error) {
+	return rows(ctx, d.db, func(r *sql.Rows, s *history.Standing) error {
 		var open string
 		if err := r.Scan(&s.Consumer, &s.Checkpoint, &s.Revision, &open); err != nil {
 			return err
@@ -190,18 +191,18 @@ func (d *database) handled(ctx context.Context) (map[string]int64, error) {
 }
 
 // exhibit reads what the oracle needs of the tables.
-func (d *database) exhibit(ctx context.Context, e *Evidence) (err error) {
-	if e.Log, err = rows(ctx, d.db, func(r *sql.Rows, v *Event) error {
+func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error) {
+	if e.Log, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Event) error {
 		return r.Scan(&v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
 	}, `SELECT global_position, aggregate_type, aggregate_id, aggregate_version, event_id FROM events ORDER BY global_position`); err != nil {
 		return fmt.Errorf("sim: read the log: %w", err)
 	}
-	if e.Ledger, err = rows(ctx, d.db, func(r *sql.Rows, v *Entry) error {
+	if e.Ledger, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Entry) error {
 		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
 	}, `SELECT consumer, worker, batch, late, position, aggregate_type, aggregate_id, version, event_id FROM sim_ledger ORDER BY seq`); err != nil {
 		return fmt.Errorf("sim: read the ledger: %w", err)
 	}
-	if e.Skips, err = rows(ctx, d.db, func(r *sql.Rows, v *Skip) error {
+	if e.Skips, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Skip) error {
 		return r.Scan(&v.Consumer, &v.First, &v.Last, &v.Missing, &v.State)
 	}, `SELECT consumer_name, gap_position, gap_end, missing, state FROM consumer_gap_skips ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the audit: %w", err)

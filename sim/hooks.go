@@ -5,49 +5,50 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // observer writes down what a worker says of itself.
-func observer(h *History, who string) worker.Observer {
-	consumer := func(kind Kind) func(worker.ConsumerInfo) {
+func observer(h *history.History, who string) worker.Observer {
+	consumer := func(kind history.Kind) func(worker.ConsumerInfo) {
 		return func(i worker.ConsumerInfo) { h.Add(who, i.Consumer, kind, nil) }
 	}
-	life := func(kind Kind) func(worker.WorkerInfo) {
-		return func(i worker.WorkerInfo) { h.Add(who, "", kind, Life{i.ID.String(), textOf(i.Err)}) }
+	life := func(kind history.Kind) func(worker.WorkerInfo) {
+		return func(i worker.WorkerInfo) { h.Add(who, "", kind, history.Life{ID: i.ID.String(), Error: textOf(i.Err)}) }
 	}
 	return worker.Observer{
-		WorkerStarted:   life(WorkerBegan),
-		WorkerStopped:   life(WorkerEnded),
-		ConsumerStarted: consumer(Owns),
-		ConsumerStopped: consumer(OwnsNoMore),
+		WorkerStarted:   life(history.WorkerBegan),
+		WorkerStopped:   life(history.WorkerEnded),
+		ConsumerStarted: consumer(history.Owns),
+		ConsumerStopped: consumer(history.OwnsNoMore),
 		ConsumerPaused: func(i worker.ConsumerInfo) {
-			h.Add(who, i.Consumer, ConsumerPaused, Life{Error: i.Reason})
+			h.Add(who, i.Consumer, history.ConsumerPaused, history.Life{Error: i.Reason})
 		},
 		LeadershipChanged: func(l worker.Leadership) {
-			h.Add(who, "", map[bool]Kind{true: Leads, false: LeadsNoMore}[l.Leader], nil)
+			h.Add(who, "", map[bool]history.Kind{true: history.Leads, false: history.LeadsNoMore}[l.Leader], nil)
 		},
-		BatchDone: func(b worker.Batch) { h.Add(who, b.Consumer, BatchEnded, batchOf(b)) },
+		BatchDone: func(b worker.Batch) { h.Add(who, b.Consumer, history.BatchEnded, batchOf(b)) },
 		Retrying: func(r worker.Retry) {
-			h.Add(who, r.Consumer, RetryAnnounced, Retry{r.InARow, ms(r.Pause), r.ByHandler, textOf(r.Err)})
+			h.Add(who, r.Consumer, history.RetryAnnounced, history.Retry{InARow: r.InARow, PauseMS: ms(r.Pause), ByHandler: r.ByHandler, Error: textOf(r.Err)})
 		},
 		Skipped: func(s worker.Skip) {
-			h.Add(who, s.Consumer, GapSkipped, Gap{Span{s.First, s.Last}, s.Missing, string(s.State)})
+			h.Add(who, s.Consumer, history.GapSkipped, history.Gap{Span: history.Span{First: s.First, Last: s.Last}, Missing: s.Missing, State: string(s.State)})
 		},
 		FrontierBlocked: func(b worker.BlockingTransaction) {
-			h.Add(who, "", FrontierBlocked, Blocker{b.VirtualTransaction, b.ApplicationName, b.State, b.PID == 0})
+			h.Add(who, "", history.FrontierBlocked, history.Blocker{Holder: b.VirtualTransaction, Application: b.ApplicationName, State: b.State, Prepared: b.PID == 0})
 		},
 	}
 }
 
-func batchOf(b worker.Batch) Batch {
-	outcome := BatchCommitted
+func batchOf(b worker.Batch) history.Batch {
+	outcome := history.BatchCommitted
 	switch {
 	case b.Overtaken:
-		outcome = BatchOvertaken
+		outcome = history.BatchOvertaken
 	case b.Err != nil:
-		outcome = BatchFailed
+		outcome = history.BatchFailed
 	}
-	return Batch{
+	return history.Batch{
 		Outcome: outcome, Attempt: b.Attempt, Events: b.Events, Late: b.Late,
 		From: b.From, To: b.To, First: b.First, Last: b.Last,
 		ReadMS: ms(b.Read), GuardMS: ms(b.Guard), HandleMS: ms(b.Handle), CommitMS: ms(b.Commit),
@@ -55,16 +56,16 @@ func batchOf(b worker.Batch) Batch {
 	}
 }
 
-func header(c Config, s Scenario) Header {
-	h := Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers}
+func header(c Config, s Scenario) history.Header {
+	h := history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers}
 	for _, scope := range s.Scope {
 		h.Consumers = append(h.Consumers, scope.Name)
 	}
 	return h
 }
 
-func sampleOf(standings []Standing, head int64) Sample {
-	s := Sample{Head: head, Lag: lag(standings, head), Checkpoints: map[string]int64{}}
+func sampleOf(standings []history.Standing, head int64) history.Sample {
+	s := history.Sample{Head: head, Lag: lag(standings, head), Checkpoints: map[string]int64{}}
 	for _, c := range standings {
 		s.Checkpoints[c.Consumer] = c.Checkpoint
 	}

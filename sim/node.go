@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store/consumer"
 	"github.com/pgfrontier/worker/store/postgres"
 )
@@ -33,7 +34,7 @@ type node struct {
 }
 
 // startNode starts the life-th worker of a slot.
-func startNode(ctx context.Context, s Scenario, on *database, h *History, slot, life int, m mischief) (*node, error) {
+func startNode(ctx context.Context, s Scenario, on *database, h *history.History, slot, life int, m mischief) (*node, error) {
 	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := oneOf(r, execModes...)
 	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
@@ -112,8 +113,8 @@ func (n *node) ready(ctx context.Context) bool {
 
 // await waits for the end of the worker that was asked to end, and frees what
 // it had. The worker's time to end covers a batch in hand and its farewell.
-func (n *node) await(asked string) Exit {
-	x := Exit{Worker: n.name, Asked: asked, Bound: n.knobs.BatchTimeout + 10*time.Second}
+func (n *node) await(asked string) history.Exit {
+	x := history.Exit{Worker: n.name, Asked: asked, Bound: n.knobs.BatchTimeout + 10*time.Second}
 	late := time.NewTimer(x.Bound)
 	defer late.Stop()
 	select {
@@ -143,7 +144,7 @@ const (
 )
 
 func (p point) String() string {
-	return [...]string{AfterGuard, InBatch, BeforeCommit, AfterCommit}[p]
+	return [...]string{history.AfterGuard, history.InBatch, history.BeforeCommit, history.AfterCommit}[p]
 }
 
 // trap is a fault that waits for a batch.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // Progress is how far a run has come.
@@ -34,7 +35,7 @@ func (s *simulation) observe(ctx context.Context) {
 		if head, err := s.on.head(ctx); err == nil {
 			p.Lag = lag(sample, head)
 			s.tally.setLag(p.Lag)
-			s.history.Add("", "", Sampled, sampleOf(sample, head))
+			s.history.Add("", "", history.Sampled, sampleOf(sample, head))
 		}
 		if s.config.Progress == nil {
 			continue
@@ -43,13 +44,13 @@ func (s *simulation) observe(ctx context.Context) {
 			p.Handled = s.fewest(ctx)
 		}
 		p.Elapsed = time.Since(s.began)
-		p.Appended, p.Crashes = s.tally.wanted(Scope{}), s.tally.crashes()
+		p.Appended, p.Crashes = s.tally.wanted(history.Scope{}), s.tally.crashes()
 		s.config.Progress(p)
 	}
 }
 
 // lag is how far the last consumer is behind.
-func lag(standings []Standing, head int64) (furthest int64) {
+func lag(standings []history.Standing, head int64) (furthest int64) {
 	for _, c := range standings {
 		furthest = max(furthest, head-c.Checkpoint)
 	}

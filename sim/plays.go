@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -17,7 +18,7 @@ import (
 // appends; the ending is what becomes of it.
 type play struct {
 	name   string // of the kind of fault, empty: none
-	fault  Fault
+	fault  history.Fault
 	weight float64
 	ending ending
 	run    func(*writer, context.Context, context.Context, *attempt) error
@@ -37,15 +38,15 @@ const (
 func plays(on Intensities) []play {
 	all := []play{
 		{"", "", 58, commit, (*writer).appendOnce},
-		{"rollback", Rollbacks, 14, rollback, (*writer).appendOnce},
-		{"delay", Delays, 3, toss, (*writer).appendAndWait},
-		{"redraw", LateDraws, 1.5, commit, (*writer).appendTwice},
-		{"idle", Idlers, 1.5, commit, (*writer).waitAndAppend},
-		{"savepoint", Savepoints, 6, commit, (*writer).appendAround},
-		{"", Several, 6, commit, (*writer).appendSeveral},
-		{"stale", StaleVersions, 5, rollback, (*writer).appendStale},
-		{"lose", LostCommits, 2, lose, (*writer).appendOnce},
-		{"prepare", Prepared, 3, prepare, (*writer).appendQuietly},
+		{"rollback", history.Rollbacks, 14, rollback, (*writer).appendOnce},
+		{"delay", history.Delays, 3, toss, (*writer).appendAndWait},
+		{"redraw", history.LateDraws, 1.5, commit, (*writer).appendTwice},
+		{"idle", history.Idlers, 1.5, commit, (*writer).waitAndAppend},
+		{"savepoint", history.Savepoints, 6, commit, (*writer).appendAround},
+		{"", history.Several, 6, commit, (*writer).appendSeveral},
+		{"stale", history.StaleVersions, 5, rollback, (*writer).appendStale},
+		{"lose", history.LostCommits, 2, lose, (*writer).appendOnce},
+		{"prepare", history.Prepared, 3, prepare, (*writer).appendQuietly},
 	}
 	for i, p := range all {
 		if p.name != "" {
@@ -70,7 +71,7 @@ func (w *writer) append(ctx context.Context, a *attempt, to aggregate, expected 
 		return err
 	}
 	for _, e := range result.Events {
-		a.drawn = append(a.drawn, Event{e.GlobalPosition, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID})
+		a.drawn = append(a.drawn, history.Event{Position: e.GlobalPosition, Type: e.AggregateType, ID: e.AggregateID, Version: e.AggregateVersion, EventID: e.EventID})
 	}
 	return nil
 }

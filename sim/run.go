@@ -3,8 +3,8 @@
 // nothing lost, nothing applied twice, nothing out of order, every skipped
 // position audited.
 //
-// The actors keep books of what they did; the oracle compares these with the
-// tables when everything has come to rest. One seed decides everything that
+// The actors keep books of what they did, see package history; package oracle
+// compares these with the tables when everything has come to rest. One seed decides everything that
 // can be decided; how the server and the scheduler interleave it cannot.
 package sim
 
@@ -19,6 +19,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/postgres"
 )
@@ -33,7 +35,7 @@ func restBound(behind int64) time.Duration {
 // Run runs the scenario of c.Seed in a database of its own and reports what
 // the oracle found. The error is about the run itself, never about the workers;
 // if ctx ended it, there is a report of what was done until then, too.
-func Run(ctx context.Context, c Config) (report *Report, err error) {
+func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -46,7 +48,7 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 }
 
 // run runs a scenario in the database on.
-func run(ctx context.Context, c Config, scenario Scenario, on *database) (*Report, error) {
+func run(ctx context.Context, c Config, scenario Scenario, on *database) (*oracle.Report, error) {
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
@@ -76,17 +78,17 @@ type simulation struct {
 	on       *database
 	began    time.Time
 	tally    tally
-	history  *History
+	history  *history.History
 	writers  []*writer
 	slots    []*slot
 	over     chan struct{} // closed when the faults end
-	evidence Evidence
+	evidence history.Evidence
 }
 
 func newSimulation(c Config, scenario Scenario, on *database) *simulation {
 	began := time.Now()
-	s := &simulation{config: c, scenario: scenario, on: on, began: began, over: make(chan struct{}), history: NewHistory(began)}
-	s.history.Add("", "", RunBegan, header(c, scenario))
+	s := &simulation{config: c, scenario: scenario, on: on, began: began, over: make(chan struct{}), history: history.New(began)}
+	s.history.Add("", "", history.RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
@@ -168,7 +170,7 @@ func (s *simulation) faults(ctx context.Context) error {
 		run(w.run)
 	}
 	wg.Wait()
-	s.history.Add("", "", FaultsOver, nil)
+	s.history.Add("", "", history.FaultsOver, nil)
 	for _, w := range s.writers {
 		s.evidence.Committed = append(s.evidence.Committed, w.book.committed...)
 		s.evidence.Abandoned = append(s.evidence.Abandoned, w.book.abandoned...)
@@ -201,8 +203,8 @@ func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, who strin
 	if err != nil {
 		return false // the batch's time is over
 	}
-	s.tally.add(Flaps, 1)
-	s.history.Add(who, consumer, FaultInjected, Injection{Flaps, "to " + to.name})
+	s.tally.add(history.Flaps, 1)
+	s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.Flaps, Where: "to " + to.name})
 	return true
 }
 
@@ -218,12 +220,12 @@ func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
 	}
 	switch {
 	case u < broken:
-		s.tally.add(HandlerErrors, 1)
-		s.history.Add(who, consumer, FaultInjected, Injection{Fault: HandlerErrors})
+		s.tally.add(history.HandlerErrors, 1)
+		s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.HandlerErrors})
 		return errors.New("the simulation lets this handler fail")
 	case u < broken+panics:
-		s.tally.add(HandlerPanics, 1)
-		s.history.Add(who, consumer, FaultInjected, Injection{Fault: HandlerPanics})
+		s.tally.add(history.HandlerPanics, 1)
+		s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.HandlerPanics})
 		panic("the simulation lets this handler panic")
 	}
 	return nil
@@ -257,7 +259,7 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 	}
 }
 
-func atRest(standings []Standing, head int64) bool {
+func atRest(standings []history.Standing, head int64) bool {
 	for _, s := range standings {
 		if s.Checkpoint != head || len(s.Open) > 0 {
 			return false
@@ -284,15 +286,15 @@ func (s *simulation) lastWords(ctx context.Context) error {
 		return fmt.Errorf("sim: the last event: %w", err)
 	}
 	e := r.Events[0]
-	s.history.Add("harness", "", Committed, Transaction{Tx: 1, Positions: []Span{{e.GlobalPosition, e.GlobalPosition}}})
-	s.evidence.Committed = append(s.evidence.Committed, Event{e.GlobalPosition, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID})
+	s.history.Add("harness", "", history.Committed, history.Transaction{Tx: 1, Positions: []history.Span{{First: e.GlobalPosition, Last: e.GlobalPosition}}})
+	s.evidence.Committed = append(s.evidence.Committed, history.Event{Position: e.GlobalPosition, Type: e.AggregateType, ID: e.AggregateID, Version: e.AggregateVersion, EventID: e.EventID})
 	return nil
 }
 
 // stop ends all workers and takes down how they end.
 func (s *simulation) stop(ctx context.Context) {
 	var wg sync.WaitGroup
-	exits := make([][]Exit, len(s.slots))
+	exits := make([][]history.Exit, len(s.slots))
 	for i, slot := range s.slots {
 		wg.Go(func() { exits[i] = slot.stop(ctx) })
 	}
@@ -303,18 +305,18 @@ func (s *simulation) stop(ctx context.Context) {
 }
 
 // report says what the run was, and judges it.
-func (s *simulation) report(interrupted bool) *Report {
-	r := &Report{
+func (s *simulation) report(interrupted bool) *oracle.Report {
+	r := &oracle.Report{
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version,
 		Seconds: time.Since(s.began).Seconds(),
 		Knobs:   s.scenario.Lines(), Faults: s.scenario.Faults.struck(s.tally.count), Counts: s.tally.all(),
 	}
 	if !s.on.canPrepare {
-		r.Knobs = append(r.Knobs, Line{"not prepared", "no transaction: the server's max_prepared_transactions is 0"})
+		r.Knobs = append(r.Knobs, oracle.Line{Name: "not prepared", Value: "no transaction: the server's max_prepared_transactions is 0"})
 	}
 	if !s.on.notices {
-		r.Knobs = append(r.Knobs, Line{"not half open", "no connection: PostgreSQL 13 would not notice while the run lasts"})
+		r.Knobs = append(r.Knobs, oracle.Line{Name: "not half open", Value: "no connection: PostgreSQL 13 would not notice while the run lasts"})
 	}
 	r.Judge(&s.evidence)
 	return r

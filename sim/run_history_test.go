@@ -1,12 +1,17 @@
 package sim
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
 
 // historyHolds checks the history of a run that came to rest against its
 // report.
-func historyHolds(t *testing.T, r *Report) {
+func historyHolds(t *testing.T, r *oracle.Report) {
 	t.Helper()
-	kinds := map[Kind]int{}
+	kinds := map[history.Kind]int{}
 	open := map[string]int{} // who has which transaction under way
 	var committed, last int64
 	at := 0.0
@@ -17,8 +22,8 @@ func historyHolds(t *testing.T, r *Report) {
 		at = x.At
 		kinds[x.Kind]++
 		switch about := x.About.(type) {
-		case Transaction:
-			if x.Kind == Begin {
+		case history.Transaction:
+			if x.Kind == history.Begin {
 				if open[x.Who] != 0 {
 					t.Errorf("%s began transaction %d before the end of %d", x.Who, about.Tx, open[x.Who])
 				}
@@ -28,19 +33,19 @@ func historyHolds(t *testing.T, r *Report) {
 			if about.Tx == open[x.Who] { // others had been prepared
 				open[x.Who] = 0
 			}
-			if x.Kind == Committed {
+			if x.Kind == history.Committed {
 				for _, s := range about.Positions {
 					committed += s.Last - s.First + 1
 				}
 			}
-		case Sample:
+		case history.Sample:
 			last = about.Head
 		}
 	}
 	if committed != r.Events {
 		t.Errorf("the history has commits of %d events, the report %d", committed, r.Events)
 	}
-	for _, kind := range []Kind{RunBegan, Begin, Committed, RolledBack, PreparedToEnd, WorkerBegan, WorkerEnded, Leads, Owns, OwnsNoMore, BatchEnded, GapSkipped, FaultInjected, FaultsOver, Sampled} {
+	for _, kind := range []history.Kind{history.RunBegan, history.Begin, history.Committed, history.RolledBack, history.PreparedToEnd, history.WorkerBegan, history.WorkerEnded, history.Leads, history.Owns, history.OwnsNoMore, history.BatchEnded, history.GapSkipped, history.FaultInjected, history.FaultsOver, history.Sampled} {
 		if kinds[kind] == 0 {
 			t.Errorf("the history has no record of the kind %q", kind)
 		}

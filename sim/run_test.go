@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // small is a run of a few seconds, too short for more kinds of faults.
@@ -33,7 +34,7 @@ func TestRealRunHolds(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	for _, f := range []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Prepared, LostCommits} {
+	for _, f := range []history.Fault{history.Commits, history.Rollbacks, history.Delays, history.LateDraws, history.Idlers, history.Savepoints, history.Several, history.StaleVersions, history.Prepared, history.LostCommits} {
 		if r.Count(f) == 0 {
 			t.Errorf("never happened: %s", f)
 		}
@@ -62,13 +63,13 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
 	fromOutside := int64(0)
-	for _, f := range []Fault{EndedBatches, EndedLocks, EndedScanners, Unregistered, Pauses} {
+	for _, f := range []history.Fault{history.EndedBatches, history.EndedLocks, history.EndedScanners, history.Unregistered, history.Pauses} {
 		fromOutside += r.Count(f)
 	}
-	if fromOutside == 0 || r.Count(HandlerErrors)+r.Count(HandlerPanics) == 0 {
+	if fromOutside == 0 || r.Count(history.HandlerErrors)+r.Count(history.HandlerPanics) == 0 {
 		t.Errorf("nothing came from the server, or no handler failed: %+v", r.Counts)
 	}
-	if r.Crashes() > 0 || r.Count(Delays) > 0 || r.Count(Cuts) > 0 {
+	if r.Crashes() > 0 || r.Count(history.Delays) > 0 || r.Count(history.Cuts) > 0 {
 		t.Errorf("what was not on happened: %+v", r.Counts)
 	}
 	nothingLeft(t)

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // Config is what a person decides about a run; the seed decides the rest.
@@ -56,7 +58,7 @@ type Scenario struct {
 	Seed   uint64
 	Knobs  Knobs
 	Faults Intensities
-	Scope  []Scope // the consumers
+	Scope  []history.Scope // the consumers
 }
 
 // Knobs are the settings that differ from seed to seed.
@@ -96,7 +98,7 @@ func Draw(c Config) Scenario {
 	}
 	scoped := c.Consumers / 3
 	for i := range c.Consumers {
-		scope := Scope{Name: fmt.Sprintf("all-%d", i+1)}
+		scope := history.Scope{Name: fmt.Sprintf("all-%d", i+1)}
 		if k := i - (c.Consumers - scoped); k >= 0 {
 			scope.Types = scopes[r.IntN(len(scopes))]
 			scope.Name = fmt.Sprintf("some-%d", k+1)
@@ -132,7 +134,7 @@ func drawKnobs(r *rand.Rand) Knobs {
 func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }
 
 // Lines are the drawn knobs as a person reads them.
-func (s Scenario) Lines() []Line {
+func (s Scenario) Lines() []oracle.Line {
 	k := s.Knobs
 	dispatcher := string(k.Dispatcher)
 	if k.Dispatcher == worker.DispatcherStrategyPoll {
@@ -148,20 +150,20 @@ func (s Scenario) Lines() []Line {
 			scoped = append(scoped, fmt.Sprintf("%s (%s)", c.Name, strings.Join(c.Types, ", ")))
 		}
 	}
-	lines := []Line{
-		{"faults", s.Faults.String()},
-		{"batch", fmt.Sprintf("%d events, at most %v", k.BatchSize, k.BatchTimeout)},
-		{"dispatcher", dispatcher},
-		{"leader", string(k.Leader)},
-		{"heartbeat", fmt.Sprintf("every %v, dead after %v", k.HeartbeatInterval, k.HeartbeatTimeout)},
-		{"rebalance", fmt.Sprintf("every %v", k.RebalanceInterval)},
-		{"open gaps", gaps},
-		{"transactions", fmt.Sprintf("open for up to %v", k.LongestTx)},
-		{"aggregates", fmt.Sprintf("%d and more of each of %d types", k.Aggregates, len(aggregateTypes))},
-		{"assignments", fmt.Sprintf("moved about every %v per consumer, if they are", k.Flap)},
+	lines := []oracle.Line{
+		{Name: "faults", Value: s.Faults.String()},
+		{Name: "batch", Value: fmt.Sprintf("%d events, at most %v", k.BatchSize, k.BatchTimeout)},
+		{Name: "dispatcher", Value: dispatcher},
+		{Name: "leader", Value: string(k.Leader)},
+		{Name: "heartbeat", Value: fmt.Sprintf("every %v, dead after %v", k.HeartbeatInterval, k.HeartbeatTimeout)},
+		{Name: "rebalance", Value: fmt.Sprintf("every %v", k.RebalanceInterval)},
+		{Name: "open gaps", Value: gaps},
+		{Name: "transactions", Value: fmt.Sprintf("open for up to %v", k.LongestTx)},
+		{Name: "aggregates", Value: fmt.Sprintf("%d and more of each of %d types", k.Aggregates, len(aggregateTypes))},
+		{Name: "assignments", Value: fmt.Sprintf("moved about every %v per consumer, if they are", k.Flap)},
 	}
 	if len(scoped) > 0 {
-		lines = append(lines, Line{"scoped", strings.Join(scoped, ", ")})
+		lines = append(lines, oracle.Line{Name: "scoped", Value: strings.Join(scoped, ", ")})
 	}
 	return lines
 }

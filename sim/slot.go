@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // slot is a place for a worker: whatever becomes of one, another takes over.
@@ -21,7 +22,7 @@ type slot struct {
 	scenario      Scenario
 	on            *database
 	tally         *tally
-	history       *History
+	history       *history.History
 	mischief      mischief
 
 	deck    []mishap
@@ -30,7 +31,7 @@ type slot struct {
 
 	retiring sync.WaitGroup // nodes that were told to end
 	mu       sync.Mutex
-	exits    []Exit
+	exits    []history.Exit
 }
 
 // mishap is what can befall a worker, and when.
@@ -54,14 +55,14 @@ var mishaps = []mishap{
 	{"stall", afterGuard, (*slot).stall},
 	{"stall", afterEffect, (*slot).stall},
 	{"restart", afterEffect, (*slot).restart},
-	{"kill-batch", afterEffect, terminating(EndedBatches, ofABatch)},
-	{"kill-lock", afterEffect, terminating(EndedLocks, ofTheLocks)},
-	{"kill-scan", afterGuard, terminating(EndedScanners, ofTheScanner)},
+	{"kill-batch", afterEffect, terminating(history.EndedBatches, ofABatch)},
+	{"kill-lock", afterEffect, terminating(history.EndedLocks, ofTheLocks)},
+	{"kill-scan", afterGuard, terminating(history.EndedScanners, ofTheScanner)},
 	{"unregister", afterGuard, (*slot).unregister},
 	{"pause", afterGuard, (*slot).pauseConsumer},
 }
 
-func newSlot(number int, s Scenario, on *database, t *tally, h *History, m mischief) *slot {
+func newSlot(number int, s Scenario, on *database, t *tally, h *history.History, m mischief) *slot {
 	return &slot{number: number, scenario: s, on: on, tally: t, history: h, mischief: m, dice: dice(s.Seed, fmt.Sprintf("slot %d", number))}
 }
 
@@ -131,10 +132,10 @@ func (s *slot) mourn(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	why := ExitItself
+	why := history.ExitItself
 	if !s.node.ran && errors.Is(s.node.err, context.DeadlineExceeded) {
-		why = ExitSlow
-		s.happened(SlowStarts, "")
+		why = history.ExitSlow
+		s.happened(history.SlowStarts, "")
 	}
 	s.retire(ctx, why, 0)
 	return s.start(ctx)
@@ -186,9 +187,9 @@ func (s *slot) strike(intake context.Context, at point, fault func()) (struck, i
 }
 
 // happened counts a fault of this slot's worker, and writes it down.
-func (s *slot) happened(f Fault, where string) {
+func (s *slot) happened(f history.Fault, where string) {
 	s.tally.add(f, 1)
-	s.history.Add(s.node.name, "", FaultInjected, Injection{f, where})
+	s.history.Add(s.node.name, "", history.FaultInjected, history.Injection{Fault: f, Where: where})
 }
 
 // whereabouts says where a fault struck.
@@ -210,17 +211,17 @@ func (s *slot) crash(ctx, intake context.Context, at point) error {
 		return nil
 	}
 	s.countCrash(at, inBatch)
-	return s.replace(ctx, intake, ExitCrashed, 0)
+	return s.replace(ctx, intake, history.ExitCrashed, 0)
 }
 
 func (s *slot) countCrash(at point, inBatch bool) {
 	switch {
 	case !inBatch:
-		s.happened(IdleCrashes, "")
+		s.happened(history.IdleCrashes, "")
 	case at == beforeCommit || at == afterCommit:
-		s.happened(CommitCrashes, at.String())
+		s.happened(history.CommitCrashes, at.String())
 	default:
-		s.happened(Crashes, at.String())
+		s.happened(history.Crashes, at.String())
 	}
 }
 
@@ -239,14 +240,14 @@ func (s *slot) vanish(ctx, intake context.Context, at point) error {
 		return nil
 	}
 	s.countCrash(at, inBatch)
-	s.happened(Vanished, "")
-	return s.replace(ctx, intake, ExitCrashed, haunting)
+	s.happened(history.Vanished, "")
+	return s.replace(ctx, intake, history.ExitCrashed, haunting)
 }
 
 // cut resets the worker's connections. It is to recover by itself.
 func (s *slot) cut(_, intake context.Context, at point) error {
 	if struck, inBatch := s.strike(intake, at, s.node.net.cut); struck {
-		s.happened(Cuts, whereabouts(at, inBatch))
+		s.happened(history.Cuts, whereabouts(at, inBatch))
 	}
 	return nil
 }
@@ -258,25 +259,25 @@ func (s *slot) stall(_, intake context.Context, at point) error {
 	if !struck {
 		return nil
 	}
-	s.happened(Stalls, whereabouts(at, inBatch))
+	s.happened(history.Stalls, whereabouts(at, inBatch))
 	s.pause(intake, 200*time.Millisecond, s.scenario.Knobs.HeartbeatTimeout*8/5)
 	s.node.net.release()
-	s.history.Add(s.node.name, "", FaultOver, Injection{Fault: Stalls})
+	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: history.Stalls})
 	return nil
 }
 
 // restart is a deployment: a clean stop, and another worker.
 func (s *slot) restart(ctx, intake context.Context, _ point) error {
 	s.node.worker.Stop()
-	s.happened(Restarts, "")
-	return s.replace(ctx, intake, ExitStopped, 0)
+	s.happened(history.Restarts, "")
+	return s.replace(ctx, intake, history.ExitStopped, 0)
 }
 
 // stop ends the worker cleanly, and waits for all that are on their way out.
-func (s *slot) stop(ctx context.Context) []Exit {
+func (s *slot) stop(ctx context.Context) []history.Exit {
 	if s.node != nil {
 		s.node.worker.Stop()
-		s.retire(ctx, ExitStopped, 0)
+		s.retire(ctx, history.ExitStopped, 0)
 	}
 	s.retiring.Wait()
 	return s.exits

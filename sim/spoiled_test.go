@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // spoiled makes a run in a database where a trigger breaks what the library
 // relies on, and returns the findings by name.
-func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[string]Finding {
+func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[string]oracle.Finding {
 	t.Helper()
 	on, err := createDatabase(t.Context(), c.URL)
 	if err != nil {
@@ -29,7 +30,7 @@ func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[
 	if err != nil {
 		t.Fatal(err)
 	}
-	findings := map[string]Finding{}
+	findings := map[string]oracle.Finding{}
 	for _, f := range r.Invariants {
 		findings[f.Name] = f
 	}
@@ -40,7 +41,7 @@ func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[
 // its revision never changes, nor, as far as a view tells, its place.
 func TestBrokenGuardIsCaught(t *testing.T) {
 	c := small(t)
-	var f Finding
+	var f oracle.Finding
 	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part
 		scenario := Draw(c)
 		scenario.Knobs.Flap = 200 * time.Millisecond

@@ -6,40 +6,43 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // kind is a kind of fault that a run can do.
 type kind struct {
 	name   string
 	does   string
-	usual  float64 // how much of it a run does unless told otherwise; 1 is as much as is good for a run
-	counts []Fault // how it is counted: if it is on, one of them should happen
-	always bool    // drawn by every seed: the oracle needs it
+	usual  float64         // how much of it a run does unless told otherwise; 1 is as much as is good for a run
+	counts []history.Fault // how it is counted: if it is on, one of them should happen
+	always bool            // drawn by every seed: the oracle needs it
 }
 
 // kinds are all of them, in the order in which they are printed.
 var kinds = []kind{
-	{"crash", "ends a worker at once, in the middle of a batch or at its COMMIT", 1, []Fault{Crashes, CommitCrashes, IdleCrashes}, false},
-	{"vanish", "ends a worker and leaves its connections half open", 1, []Fault{Vanished}, false},
-	{"cut", "resets all connections of a worker, in a batch or at its COMMIT", 1, []Fault{Cuts}, false},
-	{"stall", "lets a worker hang past its time-outs, and come back as a zombie", 1, []Fault{Stalls}, false},
-	{"restart", "stops a worker cleanly and starts another", 1, []Fault{Restarts}, false},
-	{"move", "assigns a consumer to another worker in the middle of a batch", 1, []Fault{Flaps}, false},
-	{"kill-batch", "ends the server's backend of a batch", 1, []Fault{EndedBatches}, false},
-	{"kill-lock", "ends the backend that holds a worker's or the leader's lock", 1, []Fault{EndedLocks}, false},
-	{"kill-scan", "ends the backend that a frontier looks through", 1, []Fault{EndedScanners}, false},
-	{"unregister", "deletes a worker's registration", 1, []Fault{Unregistered}, false},
-	{"error", "lets handlers fail", 1, []Fault{HandlerErrors}, false},
-	{"panic", "lets handlers panic", 1, []Fault{HandlerPanics}, false},
-	{"pause", "pauses a consumer for a moment, as an operator would", 1, []Fault{Pauses}, false},
-	{"rollback", "rolls appends back", 1, []Fault{Rollbacks}, true},
-	{"delay", "keeps transactions with positions open", 1, []Fault{Delays}, false},
-	{"redraw", "keeps transactions open and draws positions again", 1, []Fault{LateDraws}, false},
-	{"idle", "keeps transactions open, and draws a position in the end", 1, []Fault{Idlers}, false},
-	{"savepoint", "rolls appends back to a savepoint", 1, []Fault{Savepoints}, false},
-	{"stale", "appends with a version that the aggregate has left behind", 1, []Fault{StaleVersions}, true},
-	{"prepare", "prepares transactions and decides them later", 1, []Fault{Prepared}, false},
-	{"lose", "cuts writers off at their COMMIT", 1, []Fault{LostCommits}, false},
+	{"crash", "ends a worker at once, in the middle of a batch or at its COMMIT", 1, []history.Fault{history.Crashes, history.CommitCrashes, history.IdleCrashes}, false},
+	{"vanish", "ends a worker and leaves its connections half open", 1, []history.Fault{history.Vanished}, false},
+	{"cut", "resets all connections of a worker, in a batch or at its COMMIT", 1, []history.Fault{history.Cuts}, false},
+	{"stall", "lets a worker hang past its time-outs, and come back as a zombie", 1, []history.Fault{history.Stalls}, false},
+	{"restart", "stops a worker cleanly and starts another", 1, []history.Fault{history.Restarts}, false},
+	{"move", "assigns a consumer to another worker in the middle of a batch", 1, []history.Fault{history.Flaps}, false},
+	{"kill-batch", "ends the server's backend of a batch", 1, []history.Fault{history.EndedBatches}, false},
+	{"kill-lock", "ends the backend that holds a worker's or the leader's lock", 1, []history.Fault{history.EndedLocks}, false},
+	{"kill-scan", "ends the backend that a frontier looks through", 1, []history.Fault{history.EndedScanners}, false},
+	{"unregister", "deletes a worker's registration", 1, []history.Fault{history.Unregistered}, false},
+	{"error", "lets handlers fail", 1, []history.Fault{history.HandlerErrors}, false},
+	{"panic", "lets handlers panic", 1, []history.Fault{history.HandlerPanics}, false},
+	{"pause", "pauses a consumer for a moment, as an operator would", 1, []history.Fault{history.Pauses}, false},
+	{"rollback", "rolls appends back", 1, []history.Fault{history.Rollbacks}, true},
+	{"delay", "keeps transactions with positions open", 1, []history.Fault{history.Delays}, false},
+	{"redraw", "keeps transactions open and draws positions again", 1, []history.Fault{history.LateDraws}, false},
+	{"idle", "keeps transactions open, and draws a position in the end", 1, []history.Fault{history.Idlers}, false},
+	{"savepoint", "rolls appends back to a savepoint", 1, []history.Fault{history.Savepoints}, false},
+	{"stale", "appends with a version that the aggregate has left behind", 1, []history.Fault{history.StaleVersions}, true},
+	{"prepare", "prepares transactions and decides them later", 1, []history.Fault{history.Prepared}, false},
+	{"lose", "cuts writers off at their COMMIT", 1, []history.Fault{history.LostCommits}, false},
 }
 
 // Intensities say which faults a run does, by name, and how much of each: 0 is
@@ -118,20 +121,20 @@ func faultNames() (names []string) {
 }
 
 // FaultTable is the kinds of faults as a person reads them.
-func FaultTable() (lines []Line) {
+func FaultTable() (lines []oracle.Line) {
 	for _, k := range kinds {
-		lines = append(lines, Line{k.name, k.does})
+		lines = append(lines, oracle.Line{Name: k.name, Value: k.does})
 	}
 	return lines
 }
 
 // struck lists the faults that are on, and how often each happened.
-func (i Intensities) struck(happened func(Fault) int64) (all []Struck) {
+func (i Intensities) struck(happened func(history.Fault) int64) (all []oracle.Struck) {
 	for _, k := range kinds {
 		if i[k.name] == 0 {
 			continue
 		}
-		s := Struck{Name: k.name, Intensity: i[k.name]}
+		s := oracle.Struck{Name: k.name, Intensity: i[k.name]}
 		for _, f := range k.counts {
 			s.Count += happened(f)
 		}

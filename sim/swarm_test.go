@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 func TestFaultsReadAsPrinted(t *testing.T) {
@@ -82,5 +85,13 @@ func TestDeckHoldsWhatIsOn(t *testing.T) {
 	}
 	if len(s.deck)+1 != 2*4+3 || dealt["crash"] < 7 || dealt["cut"] < 2 {
 		t.Errorf("the deck after a draw: %v", dealt)
+	}
+}
+
+func TestFaultsThatAreOnAreCounted(t *testing.T) {
+	happened := map[history.Fault]int64{history.Crashes: 2, history.IdleCrashes: 1, history.Stalls: 4}
+	got := Intensities{"cut": 0.5, "crash": 2, "stall": 0}.struck(func(f history.Fault) int64 { return happened[f] })
+	if want := []oracle.Struck{{Name: "crash", Intensity: 2, Count: 3}, {Name: "cut", Intensity: 0.5}}; !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -1,11 +1,15 @@
 package sim
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
 
 // tally counts what has been done.
 type tally struct {
 	mu     sync.Mutex
-	counts map[Fault]int64
+	counts map[history.Fault]int64
 	events map[string]int64 // committed, by aggregate type
 	lag    int64            // positions between the head and the checkpoint furthest behind, when last looked at
 }
@@ -24,17 +28,17 @@ func (t *tally) crowded() bool {
 	return t.lag > tooFar
 }
 
-func (t *tally) add(f Fault, n int) {
+func (t *tally) add(f history.Fault, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.counts == nil {
-		t.counts = map[Fault]int64{}
+		t.counts = map[history.Fault]int64{}
 	}
 	t.counts[f] += int64(n)
 }
 
-func (t *tally) committed(events []Event) {
-	t.add(Commits, 1)
+func (t *tally) committed(events []history.Event) {
+	t.add(history.Commits, 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.events == nil {
@@ -46,7 +50,7 @@ func (t *tally) committed(events []Event) {
 }
 
 // wanted counts the committed events that a consumer wants.
-func (t *tally) wanted(by Scope) (n int64) {
+func (t *tally) wanted(by history.Scope) (n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for aggregateType, events := range t.events {
@@ -57,23 +61,23 @@ func (t *tally) wanted(by Scope) (n int64) {
 	return n
 }
 
-func (t *tally) count(f Fault) int64 {
+func (t *tally) count(f history.Fault) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.counts[f]
 }
 
 func (t *tally) crashes() int64 {
-	return t.count(Crashes) + t.count(CommitCrashes) + t.count(IdleCrashes)
+	return t.count(history.Crashes) + t.count(history.CommitCrashes) + t.count(history.IdleCrashes)
 }
 
 // all returns the counts in the order of printing.
-func (t *tally) all() []Count {
+func (t *tally) all() []history.Count {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var all []Count
-	for _, f := range EveryFault {
-		all = append(all, Count{f, t.counts[f]})
+	var all []history.Count
+	for _, f := range history.EveryFault {
+		all = append(all, history.Count{Fault: f, Count: t.counts[f]})
 	}
 	return all
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/postgres"
 )
@@ -26,11 +27,11 @@ const patience = 30 * time.Second
 
 // book is what a writer remembers for the oracle.
 type book struct {
-	committed []Event
+	committed []history.Event
 	abandoned []int64
 	misled    []string
 	refused   int
-	sightings []Sighting
+	sightings []history.Sighting
 }
 
 // writer appends events in all the ways in which applications do, and writes
@@ -44,7 +45,7 @@ type writer struct {
 	db    *sql.DB
 	tally *tally
 
-	history *History
+	history *history.History
 	begun   int // transactions
 
 	loud, quiet *postgres.Store // with and without a notification
@@ -61,25 +62,25 @@ type aggregate struct{ kind, id string }
 // attempt is a transaction under way.
 type attempt struct {
 	number int // among the writer's
-	play   Fault
+	play   history.Fault
 	conn   *sql.Conn
 	tx     *sql.Tx
 	store  *postgres.Store
-	drawn  []Event // to be committed
-	given  []int64 // given up by a savepoint
-	lost   bool    // the answer to its COMMIT
+	drawn  []history.Event // to be committed
+	given  []int64         // given up by a savepoint
+	lost   bool            // the answer to its COMMIT
 }
 
 // promise is a prepared transaction.
 type promise struct {
 	number int // of the transaction
 	gid    string
-	drawn  []Event
+	drawn  []history.Event
 	keep   bool // commit it in the end
 	due    time.Time
 }
 
-func newWriter(n int, s Scenario, on *database, t *tally, h *History) *writer {
+func newWriter(n int, s Scenario, on *database, t *tally, h *history.History) *writer {
 	w := &writer{
 		name: fmt.Sprintf("writer %d", n), dice: dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
 		on: on, net: newNetwork(nil), tally: t, history: h,
@@ -159,7 +160,7 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 	defer func() { _ = tx.Rollback() }() // a no-op after its end
 	w.begun++
 	a := &attempt{number: w.begun, play: p.fault, conn: conn, tx: tx, store: w.loud}
-	w.record(Begin, a, nil)
+	w.record(history.Begin, a, nil)
 	if p.ending == prepare || w.dice.IntN(10) == 0 {
 		a.store = w.quiet
 	}
@@ -186,7 +187,7 @@ func (w *writer) excuse(a *attempt, err error) error {
 		return err
 	}
 	w.abandon(a, err)
-	w.tally.add(Conflicts, 1)
+	w.tally.add(history.Conflicts, 1)
 	return nil
 }
 
@@ -220,7 +221,7 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 // keep writes down that a transaction was committed. What it appended to may
 // be appended to again at once.
 func (w *writer) keep(a *attempt) {
-	w.record(Committed, a, nil)
+	w.record(history.Committed, a, nil)
 	w.book.committed = append(w.book.committed, a.drawn...)
 	w.book.abandoned = append(w.book.abandoned, a.given...)
 	for _, e := range a.drawn {
@@ -235,7 +236,7 @@ func (w *writer) keep(a *attempt) {
 // abandon writes down that a transaction was rolled back, and why if that was
 // not the writer's wish.
 func (w *writer) abandon(a *attempt, why error) {
-	w.record(RolledBack, a, why)
+	w.record(history.RolledBack, a, why)
 	w.book.abandoned = append(w.book.abandoned, a.given...)
 	for _, e := range a.drawn {
 		w.book.abandoned = append(w.book.abandoned, e.Position)
@@ -244,21 +245,21 @@ func (w *writer) abandon(a *attempt, why error) {
 }
 
 // record tells the history of a transaction.
-func (w *writer) record(kind Kind, a *attempt, err error) {
-	w.history.Add(w.name, "", kind, Transaction{
-		Tx: a.number, Positions: Spans(PositionsOf(a.drawn)), Abandoned: Spans(a.given),
+func (w *writer) record(kind history.Kind, a *attempt, err error) {
+	w.history.Add(w.name, "", kind, history.Transaction{
+		Tx: a.number, Positions: history.Spans(history.PositionsOf(a.drawn)), Abandoned: history.Spans(a.given),
 		Play: a.play, Unanswered: a.lost, Error: textOf(err),
 	})
 }
 
 // look takes down where the consumers stand while the transaction that owns
 // these events cannot have been committed.
-func (w *writer) look(ctx context.Context, drawn []Event) error {
+func (w *writer) look(ctx context.Context, drawn []history.Event) error {
 	standings, err := w.on.standings(ctx)
 	if err != nil {
 		return err
 	}
-	w.book.sightings = append(w.book.sightings, Sighting{PositionsOf(drawn), standings})
+	w.book.sightings = append(w.book.sightings, history.Sighting{Positions: history.PositionsOf(drawn), Standings: standings})
 	return nil
 }
 
@@ -269,7 +270,7 @@ func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+quoteText(gid)); err != nil {
 		return err
 	}
-	w.record(PreparedToEnd, a, nil)
+	w.record(history.PreparedToEnd, a, nil)
 	w.promises = append(w.promises, promise{
 		number: a.number, gid: gid, drawn: a.drawn, keep: w.dice.IntN(3) > 0,
 		due: time.Now().Add(w.wait()),
@@ -290,8 +291,8 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 			if _, err := w.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(p.gid)); err != nil {
 				return err
 			}
-			w.abandon(&attempt{number: p.number, play: Prepared, drawn: p.drawn}, nil)
-			w.tally.add(PreparedUndone, 1)
+			w.abandon(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn}, nil)
+			w.tally.add(history.PreparedUndone, 1)
 			continue
 		}
 		if err := w.look(ctx, p.drawn); err != nil {
@@ -300,7 +301,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		if _, err := w.db.ExecContext(ctx, "COMMIT PREPARED "+quoteText(p.gid)); err != nil {
 			return err
 		}
-		w.keep(&attempt{number: p.number, play: Prepared, drawn: p.drawn})
+		w.keep(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn})
 	}
 	return nil
 }

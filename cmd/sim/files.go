@@ -7,22 +7,22 @@ import (
 	"io"
 	"os"
 
-	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // files creates the files that are asked for, so that one which cannot be
 // written is found out before the runs. keep writes and closes them.
-func (o options) files() (keep func([]*sim.Report) error, err error) {
+func (o options) files() (keep func([]*oracle.Report) error, err error) {
 	var all []file
-	keep = func(reports []*sim.Report) (err error) {
+	keep = func(reports []*oracle.Report) (err error) {
 		for _, f := range all {
 			err = errors.Join(err, f.keep(telling(reports)))
 		}
 		return err
 	}
 	for _, f := range []file{
-		{flag: "-history", path: o.history, write: func(r *sim.Report, w io.Writer) error { return r.Evidence.History.WriteJSONLines(w) }},
-		{flag: "-report", path: o.report, write: (*sim.Report).WritePicture},
+		{flag: "-history", path: o.history, write: func(r *oracle.Report, w io.Writer) error { return r.Evidence.History.WriteJSONLines(w) }},
+		{flag: "-report", path: o.report, write: (*oracle.Report).WritePicture},
 	} {
 		if f.path == "" {
 			continue
@@ -39,10 +39,10 @@ func (o options) files() (keep func([]*sim.Report) error, err error) {
 type file struct {
 	*os.File
 	flag, path string
-	write      func(*sim.Report, io.Writer) error
+	write      func(*oracle.Report, io.Writer) error
 }
 
-func (f file) keep(r *sim.Report) (err error) {
+func (f file) keep(r *oracle.Report) (err error) {
 	if r != nil {
 		w := bufio.NewWriter(f)
 		err = errors.Join(f.write(r, w), w.Flush())
@@ -54,7 +54,7 @@ func (f file) keep(r *sim.Report) (err error) {
 }
 
 // telling is the report worth looking at: the first that broke, or the last.
-func telling(reports []*sim.Report) *sim.Report {
+func telling(reports []*oracle.Report) *oracle.Report {
 	for _, r := range reports {
 		if !r.Held && !r.Interrupted {
 			return r

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // The exit statuses.
@@ -104,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return exitError
 	}
-	if !sim.Sum(reports).AllHeld() {
+	if !oracle.Sum(reports).AllHeld() {
 		return exitBroken
 	}
 	return exitHeld
@@ -165,7 +166,7 @@ func writeFaults(w io.Writer) {
 }
 
 // simulate makes the runs on one server.
-func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports []*sim.Report, err error) {
+func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports []*oracle.Report, err error) {
 	server, err := embedded.Start(ctx, embedded.Config{URL: o.db, Settings: map[string]string{
 		"max_connections": strconv.Itoa(100 + 2*o.config.Connections()),
 	}})
@@ -196,7 +197,7 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 		}
 	}
 	if o.runs > 1 && !o.json {
-		err = sim.Sum(reports).WriteText(stdout)
+		err = oracle.Sum(reports).WriteText(stdout)
 	}
 	return reports, err
 }
@@ -211,7 +212,7 @@ func repeatOn(db string) string {
 }
 
 // write prints a report; one of several that held takes one line.
-func write(w io.Writer, r *sim.Report, oneOfSeveral bool) error {
+func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
 	if oneOfSeveral && r.Held {
 		_, err := fmt.Fprintf(w, "seed %d: %s, in %.1fs\n", r.Seed, r.Verdict, r.Seconds)
 		return err
@@ -219,12 +220,12 @@ func write(w io.Writer, r *sim.Report, oneOfSeveral bool) error {
 	return r.WriteText(w)
 }
 
-func writeJSON(w io.Writer, reports []*sim.Report) error {
+func writeJSON(w io.Writer, reports []*oracle.Report) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(struct {
-		Total sim.Total     `json:"total"`
-		Runs  []*sim.Report `json:"runs"`
-	}{sim.Sum(reports), reports})
+		Total oracle.Total     `json:"total"`
+		Runs  []*oracle.Report `json:"runs"`
+	}{oracle.Sum(reports), reports})
 }

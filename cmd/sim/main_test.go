@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -81,8 +81,8 @@ func TestJSON(t *testing.T) {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
 	var out struct {
-		Total sim.Total    `json:"total"`
-		Runs  []sim.Report `json:"runs"`
+		Total oracle.Total    `json:"total"`
+		Runs  []oracle.Report `json:"runs"`
 	}
 	if err := json.Unmarshal(stdout.Bytes(), &out); err != nil {
 		t.Fatalf("%v in %s\n%s", err, stdout.String(), stderr.String())

@@ -1,4 +1,4 @@
-package sim
+package oracle
 
 import (
 	"slices"

@@ -1,8 +1,14 @@
-package sim
+// Package oracle judges what was written down of workers that were put to the
+// test: nothing lost, nothing applied twice, nothing out of order, every
+// skipped position audited. It needs the evidence only, no worker and no
+// database, and says the same of the same evidence each time.
+package oracle
 
 import (
 	"fmt"
 	"slices"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // Finding is what the oracle says about one invariant.
@@ -33,7 +39,7 @@ func (f *Finding) check(ok bool, otherwise func() string) {
 }
 
 // Judge checks every invariant.
-func Judge(e *Evidence) []Finding {
+func Judge(e *history.Evidence) []Finding {
 	return []Finding{
 		exactlyOnce(e),
 		nothingElse(e),
@@ -48,11 +54,11 @@ func Judge(e *Evidence) []Finding {
 }
 
 // exactlyOnce finds lost and doubled events.
-func exactlyOnce(e *Evidence) Finding {
+func exactlyOnce(e *history.Evidence) Finding {
 	f := Finding{Name: "exactly once", Rule: "every committed event was applied exactly once by each consumer that wants it"}
-	applied := map[string]map[int64][]Entry{}
+	applied := map[string]map[int64][]history.Entry{}
 	for _, c := range e.Consumers {
-		applied[c.Name] = map[int64][]Entry{}
+		applied[c.Name] = map[int64][]history.Entry{}
 	}
 	for _, x := range e.Ledger {
 		if at := applied[x.Consumer]; at != nil {
@@ -78,7 +84,7 @@ func exactlyOnce(e *Evidence) Finding {
 }
 
 // nothingElse finds what should not be there.
-func nothingElse(e *Evidence) Finding {
+func nothingElse(e *history.Evidence) Finding {
 	f := Finding{Name: "nothing else", Rule: "the log holds what the writers committed, the ledger only what is in the log and in scope"}
 	committed, log := byPosition(e.Committed), byPosition(e.Log)
 	for _, event := range e.Committed {
@@ -98,7 +104,7 @@ func nothingElse(e *Evidence) Finding {
 		_, there := log[position]
 		f.check(!there, func() string { return fmt.Sprintf("position %d was rolled back, but is in the log", position) })
 	}
-	scopes := map[string]Scope{}
+	scopes := map[string]history.Scope{}
 	for _, c := range e.Consumers {
 		scopes[c.Name] = c
 	}
@@ -118,8 +124,8 @@ func nothingElse(e *Evidence) Finding {
 	return f
 }
 
-func byPosition(events []Event) map[int64]Event {
-	at := make(map[int64]Event, len(events))
+func byPosition(events []history.Event) map[int64]history.Event {
+	at := make(map[int64]history.Event, len(events))
 	for _, event := range events {
 		at[event.Position] = event
 	}
@@ -128,7 +134,7 @@ func byPosition(events []Event) map[int64]Event {
 
 // order finds events applied too early or too late. Events delivered late may
 // come out of the order of positions, not out of the order of their aggregate.
-func order(e *Evidence) Finding {
+func order(e *history.Evidence) Finding {
 	f := Finding{Name: "order", Rule: "each consumer applied the events of an aggregate in order of version, and all but late ones in order of position"}
 	if e.Strict {
 		f.Rule = "each consumer applied the events in order of position, and those of an aggregate in order of version"
@@ -161,9 +167,9 @@ func order(e *Evidence) Finding {
 // ownership finds batches of one consumer that overlapped. A batch that writes
 // holds its consumer's checkpoint row, so its entries are without others of
 // that consumer between them.
-func ownership(e *Evidence) Finding {
+func ownership(e *history.Evidence) Finding {
 	f := Finding{Name: "one at a time", Rule: "no two batches of a consumer overlapped"}
-	current := map[string]Entry{}
+	current := map[string]history.Entry{}
 	ended := map[[2]string]bool{}
 	for _, x := range e.Ledger {
 		last, any := current[x.Consumer]
@@ -185,7 +191,7 @@ func ownership(e *Evidence) Finding {
 
 // undecided finds checkpoints beyond a position whose transaction was open. At
 // each sighting it was open for certain, so there are no false alarms.
-func undecided(e *Evidence) Finding {
+func undecided(e *history.Evidence) Finding {
 	f := Finding{Name: "no guessing", Rule: "no checkpoint passed a position of an open transaction without a record that it is in doubt"}
 	for _, s := range e.Sightings {
 		for _, position := range s.Positions {
@@ -201,9 +207,9 @@ func undecided(e *Evidence) Finding {
 }
 
 // forwards finds checkpoints that fell back.
-func forwards(e *Evidence) Finding {
+func forwards(e *history.Evidence) Finding {
 	f := Finding{Name: "forwards", Rule: "checkpoints and revisions never fell back"}
-	last := map[string]Standing{}
+	last := map[string]history.Standing{}
 	for _, sample := range e.Samples {
 		for _, now := range sample {
 			before, any := last[now.Consumer]
@@ -221,11 +227,11 @@ func forwards(e *Evidence) Finding {
 }
 
 // rest finds consumers that did not come to rest at the head.
-func rest(e *Evidence) Finding {
+func rest(e *history.Evidence) Finding {
 	r := e.Rest
 	f := Finding{Name: "comes to rest", Rule: "soon after the last fault every checkpoint was at the head and nothing in doubt"}
 	for _, c := range e.Consumers {
-		i := slices.IndexFunc(r.Standings, func(s Standing) bool { return s.Consumer == c.Name })
+		i := slices.IndexFunc(r.Standings, func(s history.Standing) bool { return s.Consumer == c.Name })
 		f.check(i >= 0, func() string { return fmt.Sprintf("%s has no checkpoint", c.Name) })
 		if i < 0 {
 			continue
@@ -243,15 +249,15 @@ func rest(e *Evidence) Finding {
 }
 
 // lives finds workers that ended by themselves, or not when asked to.
-func lives(e *Evidence) Finding {
+func lives(e *history.Evidence) Finding {
 	f := Finding{Name: "life cycle", Rule: "workers end when they are told to, in time, and then without an error"}
 	for _, x := range e.Exits {
 		f.check(x.InTime, func() string {
 			return fmt.Sprintf("%s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
 		})
 		switch x.Asked {
-		case ExitCrashed, ExitSlow: // whatever it says
-		case ExitStopped:
+		case history.ExitCrashed, history.ExitSlow: // whatever it says
+		case history.ExitStopped:
 			f.check(x.Error == "", func() string { return fmt.Sprintf("%s was stopped and returned: %v", x.Worker, x.Error) })
 		default:
 			f.check(false, func() string { return fmt.Sprintf("%s ended by itself: %v", x.Worker, x.Error) })

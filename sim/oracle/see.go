@@ -1,14 +1,16 @@
-package sim
+package oracle
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // see names the records that tell of a position: what became of it, and what
 // a consumer did about it.
-func see(e *Evidence, consumer string, position int64) string {
+func see(e *history.Evidence, consumer string, position int64) string {
 	if e.History == nil {
 		return ""
 	}
@@ -27,13 +29,13 @@ func see(e *Evidence, consumer string, position int64) string {
 
 // concerns reports whether a record is about a position.
 func concerns(about any, position int64) bool {
-	holds := func(s Span) bool { return s.Holds(position) }
+	holds := func(s history.Span) bool { return s.Holds(position) }
 	switch x := about.(type) {
-	case Transaction:
+	case history.Transaction:
 		return slices.ContainsFunc(x.Positions, holds) || slices.ContainsFunc(x.Abandoned, holds)
-	case Batch:
+	case history.Batch:
 		return x.First <= position && position <= x.Last || x.From < position && position <= x.To
-	case Gap:
+	case history.Gap:
 		return x.Holds(position)
 	}
 	return false

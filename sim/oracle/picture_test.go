@@ -1,6 +1,6 @@
 //go:build unix
 
-package sim
+package oracle
 
 import (
 	"bytes"
@@ -16,40 +16,42 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // recorded is the history of two seconds in which something of each kind
 // happens.
-func recorded() *History {
-	var all []Record
-	put := func(at float64, who, consumer string, kind Kind, about any) {
-		all = append(all, Record{len(all) + 1, at, who, consumer, kind, about})
+func recorded() *history.History {
+	var all []history.Record
+	put := func(at float64, who, consumer string, kind history.Kind, about any) {
+		all = append(all, history.Record{N: len(all) + 1, At: at, Who: who, Consumer: consumer, Kind: kind, About: about})
 	}
-	put(0, "", "", RunBegan, Header{Seed: 1, Workers: 2, Writers: 2, Consumers: []string{"all-1", "some-1"}})
-	put(0.1, "worker 1.1", "", WorkerBegan, Life{ID: "a"})
-	put(0.1, "worker 1.1", "", Leads, nil)
-	put(0.2, "worker 1.1", "all-1", Owns, nil)
-	put(0.2, "writer 1", "", Begin, Transaction{Tx: 1, Play: Delays})
-	put(0.3, "writer 2", "", Begin, Transaction{Tx: 1, Play: Prepared})
-	put(0.4, "writer 2", "", PreparedToEnd, Transaction{Tx: 1, Play: Prepared, Positions: []Span{{3, 4}}})
-	put(0.5, "", "", Sampled, Sample{Head: 9, Lag: 9, Checkpoints: map[string]int64{"all-1": 0}})
-	put(0.6, "worker 1.1", "", FrontierBlocked, Blocker{Holder: "3/1", Application: "sim writer 1", State: "idle in transaction"})
-	put(0.7, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchCommitted, Attempt: 1, Events: 5, To: 9, First: 5, Last: 9, GuardMS: 10, HandleMS: 50, CommitMS: 2})
-	put(0.7, "worker 1.1", "all-1", GapSkipped, Gap{Span{First: 1, Last: 2}, 2, "open"})
-	put(0.8, "writer 1", "", Committed, Transaction{Tx: 1, Play: Delays, Positions: []Span{{1, 2}}})
-	put(0.9, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchCommitted, Attempt: 1, Events: 2, Late: 2, From: 9, To: 9, First: 1, Last: 2, HandleMS: 30})
-	put(0.9, "worker 1.1", "all-1", GapSkipped, Gap{Span{First: 1, Last: 2}, 2, "late"})
-	put(1.0, "writer 2", "", RolledBack, Transaction{Tx: 1, Play: Prepared, Positions: []Span{{3, 4}}})
-	put(1.1, "worker 1.1", "all-1", FaultInjected, Injection{Flaps, "to worker 2.1"})
-	put(1.2, "worker 1.1", "", FaultInjected, Injection{Stalls, "in the middle of a batch"})
-	put(1.3, "worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchFailed, Attempt: 1, Events: 1, HandleMS: 40, Error: `</script><script>throw "escaped"</script><!--`})
-	put(1.4, "worker 1.1", "", FaultOver, Injection{Fault: Stalls})
-	put(1.4, "worker 1.1", "all-1", GapSkipped, Gap{Span{First: 3, Last: 4}, 2, "void"})
-	put(1.5, "worker 1.1", "all-1", OwnsNoMore, nil)
-	put(1.6, "", "", FaultsOver, nil)
-	put(1.7, "", "", Sampled, Sample{Head: 9, Lag: 0, Checkpoints: map[string]int64{"all-1": 9}})
-	put(2, "worker 1.1", "", WorkerEnded, Life{ID: "a"})
-	return Of(all)
+	put(0, "", "", history.RunBegan, history.Header{Seed: 1, Workers: 2, Writers: 2, Consumers: []string{"all-1", "some-1"}})
+	put(0.1, "worker 1.1", "", history.WorkerBegan, history.Life{ID: "a"})
+	put(0.1, "worker 1.1", "", history.Leads, nil)
+	put(0.2, "worker 1.1", "all-1", history.Owns, nil)
+	put(0.2, "writer 1", "", history.Begin, history.Transaction{Tx: 1, Play: history.Delays})
+	put(0.3, "writer 2", "", history.Begin, history.Transaction{Tx: 1, Play: history.Prepared})
+	put(0.4, "writer 2", "", history.PreparedToEnd, history.Transaction{Tx: 1, Play: history.Prepared, Positions: []history.Span{{First: 3, Last: 4}}})
+	put(0.5, "", "", history.Sampled, history.Sample{Head: 9, Lag: 9, Checkpoints: map[string]int64{"all-1": 0}})
+	put(0.6, "worker 1.1", "", history.FrontierBlocked, history.Blocker{Holder: "3/1", Application: "sim writer 1", State: "idle in transaction"})
+	put(0.7, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchCommitted, Attempt: 1, Events: 5, To: 9, First: 5, Last: 9, GuardMS: 10, HandleMS: 50, CommitMS: 2})
+	put(0.7, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 1, Last: 2}, Missing: 2, State: "open"})
+	put(0.8, "writer 1", "", history.Committed, history.Transaction{Tx: 1, Play: history.Delays, Positions: []history.Span{{First: 1, Last: 2}}})
+	put(0.9, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchCommitted, Attempt: 1, Events: 2, Late: 2, From: 9, To: 9, First: 1, Last: 2, HandleMS: 30})
+	put(0.9, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 1, Last: 2}, Missing: 2, State: "late"})
+	put(1.0, "writer 2", "", history.RolledBack, history.Transaction{Tx: 1, Play: history.Prepared, Positions: []history.Span{{First: 3, Last: 4}}})
+	put(1.1, "worker 1.1", "all-1", history.FaultInjected, history.Injection{Fault: history.Flaps, Where: "to worker 2.1"})
+	put(1.2, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.Stalls, Where: "in the middle of a batch"})
+	put(1.3, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchFailed, Attempt: 1, Events: 1, HandleMS: 40, Error: `</script><script>throw "escaped"</script><!--`})
+	put(1.4, "worker 1.1", "", history.FaultOver, history.Injection{Fault: history.Stalls})
+	put(1.4, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 3, Last: 4}, Missing: 2, State: "void"})
+	put(1.5, "worker 1.1", "all-1", history.OwnsNoMore, nil)
+	put(1.6, "", "", history.FaultsOver, nil)
+	put(1.7, "", "", history.Sampled, history.Sample{Head: 9, Lag: 0, Checkpoints: map[string]int64{"all-1": 9}})
+	put(2, "worker 1.1", "", history.WorkerEnded, history.Life{ID: "a"})
+	return history.Of(all)
 }
 
 // probe compares what is drawn with what it would be without the lanes'
@@ -78,7 +80,7 @@ document.documentElement.dataset.seen = JSON.stringify(seen);
 
 func TestPictureInABrowser(t *testing.T) {
 	r := reportOf(1, Finding{Name: "order", Rule: "in <order>", Checks: 10, Broken: 1, Examples: []string{"<b>bold</b>"}})
-	r.Workers, r.Writers, r.Evidence = 2, 2, &Evidence{History: recorded()}
+	r.Workers, r.Writers, r.Evidence = 2, 2, &history.Evidence{History: recorded()}
 	var page bytes.Buffer
 	if err := r.WritePicture(&page); err != nil {
 		t.Fatal(err)

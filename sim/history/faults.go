@@ -1,4 +1,4 @@
-package sim
+package history
 
 // Fault is something that a run does to its writers and workers, as it is
 // counted and printed.

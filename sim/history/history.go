@@ -1,4 +1,8 @@
-package sim
+// Package history is what is written down while workers are put to the test,
+// and afterwards: the records of what happened, and the evidence that the
+// oracle judges by. It knows neither workers nor databases, so that whoever
+// drives them can write it and whoever has it can judge it again.
+package history
 
 import (
 	"encoding/json"
@@ -142,7 +146,7 @@ type Sample struct {
 }
 
 // NewHistory is a history that begins now.
-func NewHistory(began time.Time) *History { return &History{began: began} }
+func New(began time.Time) *History { return &History{began: began} }
 
 // Of is the history of records that were written down before.
 func Of(records []Record) *History { return &History{began: time.Now(), records: records} }

@@ -1,15 +1,17 @@
-package sim
+package oracle
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 func reportOf(seed uint64, findings ...Finding) *Report {
 	r := &Report{
 		Seed: seed, Events: 1000, Handled: []Handled{{"a", 9}, {"b", 7}}, Knobs: []Line{{"batch", "10 events"}},
-		Counts: []Count{{Crashes, 3}, {Rollbacks, 5}}, Invariants: findings, Repeat: "go run ./cmd/sim -seed 1",
+		Counts: []history.Count{{Fault: history.Crashes, Count: 3}, {Fault: history.Rollbacks, Count: 5}}, Invariants: findings, Repeat: "go run ./cmd/sim -seed 1",
 	}
 	r.judge()
 	return r
@@ -41,7 +43,7 @@ func TestReportIsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)
 	}
-	if back.Seed != 1 || !back.Held || back.Fewest() != (Handled{"b", 7}) || back.Count(Rollbacks) != 5 || back.Invariants[0].Checks != 1 {
+	if back.Seed != 1 || !back.Held || back.Fewest() != (Handled{"b", 7}) || back.Count(history.Rollbacks) != 5 || back.Invariants[0].Checks != 1 {
 		t.Errorf("back from JSON: %+v", back)
 	}
 }

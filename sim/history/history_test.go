@@ -1,4 +1,4 @@
-package sim
+package history
 
 import (
 	"bufio"
@@ -12,7 +12,7 @@ import (
 )
 
 func TestHistoryIsJSONLines(t *testing.T) {
-	h := NewHistory(time.Now())
+	h := New(time.Now())
 	h.Add("writer 1", "", Committed, Transaction{Tx: 7, Positions: []Span{{1, 2}}})
 	h.Add("worker 1.1", "all-1", BatchEnded, Batch{Outcome: BatchCommitted, To: 2, Error: "<no>\nnewline"})
 	var b bytes.Buffer

@@ -1,10 +1,12 @@
-package sim
+package oracle
 
 import (
 	"embed"
 	"fmt"
 	"html/template"
 	"io"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 //go:embed picture
@@ -19,7 +21,7 @@ func (r *Report) WritePicture(w io.Writer) error {
 	page := struct {
 		Report      *Report
 		State       string
-		History     []Record
+		History     []history.Record
 		Style       template.CSS
 		Model, Draw template.JS
 	}{Report: r, State: r.state(), History: r.Evidence.History.Records()}

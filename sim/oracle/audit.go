@@ -1,20 +1,22 @@
-package sim
+package oracle
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // audit compares the rows of skipped positions with what is missing in the
 // log. A row says how many positions of its span are missing, not which: the
 // books are right if the missing positions can be shared out among the rows,
 // each taking as many as it says.
-func audit(e *Evidence) Finding {
+func audit(e *history.Evidence) Finding {
 	f := Finding{Name: "audit", Rule: "every missing position below a checkpoint is in the audit, once, and no visible one; late events are recorded as late"}
 	log := byPosition(e.Log)
 	for _, c := range e.Consumers {
-		var void, open, late []Skip
+		var void, open, late []history.Skip
 		for _, s := range e.Skips {
 			switch {
 			case s.Consumer != c.Name:
@@ -42,7 +44,7 @@ func audit(e *Evidence) Finding {
 	return f
 }
 
-func checkpoint(e *Evidence, consumer string) int64 {
+func checkpoint(e *history.Evidence, consumer string) int64 {
 	for _, s := range e.Rest.Standings {
 		if s.Consumer == consumer {
 			return s.Checkpoint
@@ -52,7 +54,7 @@ func checkpoint(e *Evidence, consumer string) int64 {
 }
 
 // missingUpTo lists the positions from 1 that are not in the log.
-func missingUpTo(last int64, log map[int64]Event) []int64 {
+func missingUpTo(last int64, log map[int64]history.Event) []int64 {
 	var missing []int64
 	for p := int64(1); p <= last; p++ {
 		if _, there := log[p]; !there {
@@ -64,11 +66,11 @@ func missingUpTo(last int64, log map[int64]Event) []int64 {
 
 // auditVoid shares the missing positions out among the void rows. Ranges still
 // open (the run did not come to rest) may explain what is left over.
-func (f *Finding) auditVoid(e *Evidence, consumer string, missing []int64, void, open []Skip) {
+func (f *Finding) auditVoid(e *history.Evidence, consumer string, missing []int64, void, open []history.Skip) {
 	unplaced, spare := shareOut(missing, void)
 	left := map[int64]bool{}
 	for _, p := range unplaced {
-		left[p] = !slices.ContainsFunc(open, func(s Skip) bool { return s.Holds(p) })
+		left[p] = !slices.ContainsFunc(open, func(s history.Skip) bool { return s.Holds(p) })
 	}
 	for _, p := range missing {
 		f.check(!left[p], func() string {
@@ -85,18 +87,18 @@ func (f *Finding) auditVoid(e *Evidence, consumer string, missing []int64, void,
 
 // auditLate checks the rows of late events: what was delivered late is in one,
 // and what a row counts has appeared.
-func (f *Finding) auditLate(c Scope, e *Evidence, rows []Skip) {
+func (f *Finding) auditLate(c history.Scope, e *history.Evidence, rows []history.Skip) {
 	for _, x := range e.Ledger {
 		if x.Consumer != c.Name || !x.Late {
 			continue
 		}
-		f.check(slices.ContainsFunc(rows, func(s Skip) bool { return s.Holds(x.Position) }), func() string {
+		f.check(slices.ContainsFunc(rows, func(s history.Skip) bool { return s.Holds(x.Position) }), func() string {
 			return fmt.Sprintf("%s was given %v late, and the audit has no row of that%s", c.Name, x.Event, see(e, c.Name, x.Position))
 		})
 	}
 	var visible []int64
 	for _, event := range e.Log {
-		if slices.ContainsFunc(rows, func(s Skip) bool { return s.Holds(event.Position) }) {
+		if slices.ContainsFunc(rows, func(s history.Skip) bool { return s.Holds(event.Position) }) {
 			visible = append(visible, event.Position)
 		}
 	}
@@ -113,7 +115,7 @@ func (f *Finding) auditLate(c Scope, e *Evidence, rows []Skip) {
 // many each row lacks. Both are as small as they can be: taking the positions
 // in order and the row that ends first is a maximum matching of a convex
 // bipartite graph (Glover, Maximum matching in a convex bipartite graph, 1967).
-func shareOut(positions []int64, rows []Skip) (unplaced []int64, spare []int64) {
+func shareOut(positions []int64, rows []history.Skip) (unplaced []int64, spare []int64) {
 	spare = make([]int64, len(rows))
 	order := make([]int, len(rows))
 	for i, row := range rows {

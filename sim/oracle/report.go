@@ -1,37 +1,39 @@
-package sim
+package oracle
 
 import (
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // Report is what a run has to say.
 type Report struct {
-	Seed        uint64    `json:"seed"`
-	Held        bool      `json:"held"`        // every invariant was checked, and none broken
-	Interrupted bool      `json:"interrupted"` // before anything could be judged
-	Verdict     string    `json:"verdict"`
-	Workers     int       `json:"workers"`
-	Writers     int       `json:"writers"`
-	Server      string    `json:"server"` // its version
-	Seconds     float64   `json:"seconds"`
-	RestSeconds float64   `json:"rest_seconds"` // from the last fault until all had come to rest
-	RestBound   float64   `json:"rest_bound_seconds"`
-	Events      int64     `json:"events"` // committed by the writers
-	Late        int64     `json:"late"`   // deliveries of events that appeared after they had been passed
-	Void        int64     `json:"void"`   // positions in the log that never appeared
-	Handled     []Handled `json:"handled"`
-	Knobs       []Line    `json:"knobs"`
-	Faults      []Struck  `json:"faults"` // that were on
-	Counts      []Count   `json:"counts"`
-	Reached     []State   `json:"reached"`
-	Invariants  []Finding `json:"invariants"`
-	Repeat      string    `json:"repeat"` // the command that runs this again
+	Seed        uint64          `json:"seed"`
+	Held        bool            `json:"held"`        // every invariant was checked, and none broken
+	Interrupted bool            `json:"interrupted"` // before anything could be judged
+	Verdict     string          `json:"verdict"`
+	Workers     int             `json:"workers"`
+	Writers     int             `json:"writers"`
+	Server      string          `json:"server"` // its version
+	Seconds     float64         `json:"seconds"`
+	RestSeconds float64         `json:"rest_seconds"` // from the last fault until all had come to rest
+	RestBound   float64         `json:"rest_bound_seconds"`
+	Events      int64           `json:"events"` // committed by the writers
+	Late        int64           `json:"late"`   // deliveries of events that appeared after they had been passed
+	Void        int64           `json:"void"`   // positions in the log that never appeared
+	Handled     []Handled       `json:"handled"`
+	Knobs       []Line          `json:"knobs"`
+	Faults      []Struck        `json:"faults"` // that were on
+	Counts      []history.Count `json:"counts"`
+	Reached     []State         `json:"reached"`
+	Invariants  []Finding       `json:"invariants"`
+	Repeat      string          `json:"repeat"` // the command that runs this again
 
 	// Evidence is what all this was found out from.
-	Evidence *Evidence `json:"-"`
+	Evidence *history.Evidence `json:"-"`
 }
 
 // Line is a name and a value to be printed.
@@ -57,7 +59,7 @@ type Struck struct {
 // Judge completes a report with what the evidence says: it needs nothing else,
 // so the same evidence is always judged the same. A run that was interrupted is
 // summed up, not judged.
-func (r *Report) Judge(e *Evidence) {
+func (r *Report) Judge(e *history.Evidence) {
 	r.RestSeconds, r.RestBound = e.Rest.Took.Seconds(), e.Rest.Bound.Seconds()
 	r.Events, r.Late, r.Void, r.Handled = int64(len(e.Committed)), 0, 0, nil
 	applied := map[string]int64{}
@@ -110,11 +112,11 @@ func (r *Report) judge() {
 }
 
 func (r *Report) Crashes() int64 {
-	return r.Count(Crashes) + r.Count(CommitCrashes) + r.Count(IdleCrashes)
+	return r.Count(history.Crashes) + r.Count(history.CommitCrashes) + r.Count(history.IdleCrashes)
 }
 
 // Count is how often a fault happened.
-func (r *Report) Count(f Fault) int64 {
+func (r *Report) Count(f history.Fault) int64 {
 	for _, c := range r.Counts {
 		if c.Fault == f {
 			return c.Count

@@ -1,4 +1,4 @@
-package sim
+package oracle
 
 import (
 	"fmt"
@@ -9,14 +9,16 @@ import (
 
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // flawless draws the evidence of a run in which everything went well: some
 // positions were rolled back, some events were late, one consumer wants some
 // types only.
-func flawless(t *rapid.T) *Evidence {
-	e := &Evidence{
-		Consumers: []Scope{{Name: "all"}, {Name: "some", Types: []string{"order"}}},
+func flawless(t *rapid.T) *history.Evidence {
+	e := &history.Evidence{
+		Consumers: []history.Scope{{Name: "all"}, {Name: "some", Types: []string{"order"}}},
 		Refused:   1,
 	}
 	late := map[int64]bool{}
@@ -42,44 +44,44 @@ func flawless(t *rapid.T) *Evidence {
 			late[p], a = true, [2]string{"order", fmt.Sprint("late ", p)}
 		}
 		versions[a]++
-		e.Committed = append(e.Committed, Event{p, a[0], a[1], versions[a], uuid.New()})
+		e.Committed = append(e.Committed, history.Event{Position: p, Type: a[0], ID: a[1], Version: versions[a], EventID: uuid.New()})
 	}
 	e.Log = slices.Clone(e.Committed)
 	for _, c := range e.Consumers {
 		consume(t, e, c, n, late)
-		s := Standing{Consumer: c.Name, Checkpoint: n, Revision: n}
+		s := history.Standing{Consumer: c.Name, Checkpoint: n, Revision: n}
 		e.Rest.Standings = append(e.Rest.Standings, s)
-		before := Standing{Consumer: c.Name, Checkpoint: 4, Revision: 1, Open: []Span{{4, 4}}}
-		e.Samples = append(e.Samples, []Standing{before}, []Standing{s})
-		e.Sightings = append(e.Sightings, Sighting{[]int64{4, 5}, []Standing{before}})
+		before := history.Standing{Consumer: c.Name, Checkpoint: 4, Revision: 1, Open: []history.Span{{First: 4, Last: 4}}}
+		e.Samples = append(e.Samples, []history.Standing{before}, []history.Standing{s})
+		e.Sightings = append(e.Sightings, history.Sighting{Positions: []int64{4, 5}, Standings: []history.Standing{before}})
 	}
 	e.Rest.Head, e.Rest.Bound, e.Rest.Took = n, time.Minute, time.Second
-	e.Exits = []Exit{{Worker: "a", Asked: ExitCrashed, InTime: true, Error: "no connection"}, {Worker: "b", Asked: ExitStopped, InTime: true}}
+	e.Exits = []history.Exit{{Worker: "a", Asked: history.ExitCrashed, InTime: true, Error: "no connection"}, {Worker: "b", Asked: history.ExitStopped, InTime: true}}
 	return e
 }
 
 // consume adds what a consumer leaves in ledger and audit when it works off
 // the positions 1 to n in batches.
-func consume(t *rapid.T, e *Evidence, c Scope, n int64, late map[int64]bool) {
+func consume(t *rapid.T, e *history.Evidence, c history.Scope, n int64, late map[int64]bool) {
 	log := byPosition(e.Log)
-	var waiting []Event // late ones, passed but not delivered
+	var waiting []history.Event // late ones, passed but not delivered
 	for from, batch := int64(1), 1; from <= n; batch++ {
 		to := min(from+rapid.Int64Range(0, 9).Draw(t, "batch"), n)
 		if batch == 1 {
 			to = max(to, 4)
 		}
-		apply := func(event Event, isLate bool) {
+		apply := func(event history.Event, isLate bool) {
 			if c.Wants(event.Type) {
-				e.Ledger = append(e.Ledger, Entry{event, c.Name, oneOfThe(t, "a", "b"), fmt.Sprint(c.Name, batch), isLate})
+				e.Ledger = append(e.Ledger, history.Entry{Event: event, Consumer: c.Name, Worker: oneOfThe(t, "a", "b"), Batch: fmt.Sprint(c.Name, batch), Late: isLate})
 			}
 		}
 		first := len(e.Ledger)
 		for _, event := range waiting {
 			apply(event, true)
-			e.Skips = append(e.Skips, Skip{Span{event.Position, event.Position}, c.Name, 1, "late"})
+			e.Skips = append(e.Skips, history.Skip{Span: history.Span{First: event.Position, Last: event.Position}, Consumer: c.Name, Missing: 1, State: "late"})
 		}
 		waiting = nil
-		void := Skip{Consumer: c.Name, State: "void"}
+		void := history.Skip{Consumer: c.Name, State: "void"}
 		for p := from; p <= to; p++ {
 			event, there := log[p]
 			switch {
@@ -123,46 +125,46 @@ func TestFlawlessRunHolds(t *testing.T) {
 // break.
 var flaws = []struct {
 	name, breaks string
-	spoil        func(t *rapid.T, e *Evidence)
+	spoil        func(t *rapid.T, e *history.Evidence)
 }{
-	{"an event lost", "exactly once", func(t *rapid.T, e *Evidence) {
+	{"an event lost", "exactly once", func(t *rapid.T, e *history.Evidence) {
 		i := anyEntry(t, e)
 		e.Ledger = slices.Delete(e.Ledger, i, i+1)
 	}},
-	{"an event lost by the scoped consumer alone", "exactly once", func(t *rapid.T, e *Evidence) {
-		i := slices.IndexFunc(e.Ledger, func(x Entry) bool { return x.Consumer == "some" })
+	{"an event lost by the scoped consumer alone", "exactly once", func(t *rapid.T, e *history.Evidence) {
+		i := slices.IndexFunc(e.Ledger, func(x history.Entry) bool { return x.Consumer == "some" })
 		e.Ledger = slices.Delete(e.Ledger, i, i+1)
 	}},
-	{"an event applied again by another worker", "exactly once", func(t *rapid.T, e *Evidence) {
+	{"an event applied again by another worker", "exactly once", func(t *rapid.T, e *history.Evidence) {
 		x := e.Ledger[anyEntry(t, e)]
 		x.Worker, x.Batch = "c", "another"
 		e.Ledger = append(e.Ledger, x)
 	}},
-	{"an event applied twice in a batch", "exactly once", func(t *rapid.T, e *Evidence) {
+	{"an event applied twice in a batch", "exactly once", func(t *rapid.T, e *history.Evidence) {
 		i := anyEntry(t, e)
 		e.Ledger = slices.Insert(e.Ledger, i, e.Ledger[i])
 	}},
-	{"an event applied that was rolled back", "nothing else", func(t *rapid.T, e *Evidence) {
+	{"an event applied that was rolled back", "nothing else", func(t *rapid.T, e *history.Evidence) {
 		x := e.Ledger[anyEntry(t, e)]
 		x.Position, x.EventID = e.Abandoned[0], uuid.New()
 		e.Ledger = append(e.Ledger, x)
 	}},
-	{"an event out of scope", "nothing else", func(t *rapid.T, e *Evidence) {
-		i := slices.IndexFunc(e.Ledger, func(x Entry) bool { return x.Consumer == "some" })
+	{"an event out of scope", "nothing else", func(t *rapid.T, e *history.Evidence) {
+		i := slices.IndexFunc(e.Ledger, func(x history.Entry) bool { return x.Consumer == "some" })
 		e.Ledger[i].Type = "cart"
 	}},
-	{"an event changed on its way", "nothing else", func(t *rapid.T, e *Evidence) { e.Ledger[anyEntry(t, e)].EventID = uuid.New() }},
-	{"a committed event not in the log", "nothing else", func(t *rapid.T, e *Evidence) { e.Log = e.Log[1:] }},
-	{"an event in the log that nobody committed", "nothing else", func(t *rapid.T, e *Evidence) { e.Committed = e.Committed[1:] }},
-	{"a rolled-back position in the log", "nothing else", func(t *rapid.T, e *Evidence) {
+	{"an event changed on its way", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Ledger[anyEntry(t, e)].EventID = uuid.New() }},
+	{"a committed event not in the log", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Log = e.Log[1:] }},
+	{"an event in the log that nobody committed", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Committed = e.Committed[1:] }},
+	{"a rolled-back position in the log", "nothing else", func(t *rapid.T, e *history.Evidence) {
 		e.Abandoned = append(e.Abandoned, e.Log[0].Position)
 	}},
-	{"a version left out", "nothing else", func(t *rapid.T, e *Evidence) {
+	{"a version left out", "nothing else", func(t *rapid.T, e *history.Evidence) {
 		i := rapid.IntRange(0, len(e.Log)-1).Draw(t, "event")
 		e.Log[i].Version++
 	}},
-	{"a stale append let through", "nothing else", func(t *rapid.T, e *Evidence) { e.Misled = []string{"it did"} }},
-	{"two events swapped", "order", func(t *rapid.T, e *Evidence) {
+	{"a stale append let through", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Misled = []string{"it did"} }},
+	{"two events swapped", "order", func(t *rapid.T, e *history.Evidence) {
 		var pairs []int
 		for i := range e.Ledger[1:] {
 			if a, b := e.Ledger[i], e.Ledger[i+1]; a.Consumer == b.Consumer && !a.Late && !b.Late {
@@ -173,59 +175,59 @@ var flaws = []struct {
 		a, b := e.Ledger[i], e.Ledger[i+1]
 		e.Ledger[i].Event, e.Ledger[i+1].Event = b.Event, a.Event
 	}},
-	{"a version before its predecessor, delivered as late", "order", func(t *rapid.T, e *Evidence) {
+	{"a version before its predecessor, delivered as late", "order", func(t *rapid.T, e *history.Evidence) {
 		x := e.Ledger[0] // order/1 version 1 for all; versions follow, since the last position is of the same aggregate
 		x.Late = true
 		e.Ledger = append(e.Ledger[1:], x)
 	}},
-	{"a late event under a strict order", "order", func(t *rapid.T, e *Evidence) {
+	{"a late event under a strict order", "order", func(t *rapid.T, e *history.Evidence) {
 		e.Strict = true
 		e.Ledger[anyEntry(t, e)].Late = true
 	}},
-	{"two batches that overlap", "one at a time", func(t *rapid.T, e *Evidence) {
+	{"two batches that overlap", "one at a time", func(t *rapid.T, e *history.Evidence) {
 		e.Ledger[0].Batch, e.Ledger[1].Batch = "x", "y"
 		e.Ledger = slices.Insert(e.Ledger, 2, e.Ledger[0])
 	}},
-	{"two workers in one batch", "one at a time", func(t *rapid.T, e *Evidence) {
+	{"two workers in one batch", "one at a time", func(t *rapid.T, e *history.Evidence) {
 		e.Ledger[1].Batch, e.Ledger[1].Worker = e.Ledger[0].Batch, "another"
 	}},
-	{"a checkpoint beyond an open transaction", "no guessing", func(t *rapid.T, e *Evidence) { e.Sightings[0].Standings[0].Open = nil }},
-	{"a void position without a row", "audit", func(t *rapid.T, e *Evidence) {
+	{"a checkpoint beyond an open transaction", "no guessing", func(t *rapid.T, e *history.Evidence) { e.Sightings[0].Standings[0].Open = nil }},
+	{"a void position without a row", "audit", func(t *rapid.T, e *history.Evidence) {
 		i := anySkip(t, e, "void")
 		e.Skips = slices.Delete(e.Skips, i, i+1)
 	}},
-	{"a row that counts too few", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].Missing-- }},
-	{"a row that counts too many", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].Missing++ }},
-	{"a row twice", "audit", func(t *rapid.T, e *Evidence) { e.Skips = append(e.Skips, e.Skips[anySkip(t, e, "void")]) }},
-	{"a visible position counted as void", "audit", func(t *rapid.T, e *Evidence) {
+	{"a row that counts too few", "audit", func(t *rapid.T, e *history.Evidence) { e.Skips[anySkip(t, e, "void")].Missing-- }},
+	{"a row that counts too many", "audit", func(t *rapid.T, e *history.Evidence) { e.Skips[anySkip(t, e, "void")].Missing++ }},
+	{"a row twice", "audit", func(t *rapid.T, e *history.Evidence) { e.Skips = append(e.Skips, e.Skips[anySkip(t, e, "void")]) }},
+	{"a visible position counted as void", "audit", func(t *rapid.T, e *history.Evidence) {
 		p := e.Log[rapid.IntRange(0, len(e.Log)-1).Draw(t, "event")].Position
-		e.Skips = append(e.Skips, Skip{Span{p, p}, "all", 1, "void"})
+		e.Skips = append(e.Skips, history.Skip{Span: history.Span{First: p, Last: p}, Consumer: "all", Missing: 1, State: "void"})
 	}},
-	{"a row with the wrong range", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].First = 1 }},
-	{"a row above the checkpoint", "audit", func(t *rapid.T, e *Evidence) {
+	{"a row with the wrong range", "audit", func(t *rapid.T, e *history.Evidence) { e.Skips[anySkip(t, e, "void")].First = 1 }},
+	{"a row above the checkpoint", "audit", func(t *rapid.T, e *history.Evidence) {
 		p := e.Rest.Head + 1
-		e.Skips = append(e.Skips, Skip{Span{p, p}, "all", 1, "void"})
+		e.Skips = append(e.Skips, history.Skip{Span: history.Span{First: p, Last: p}, Consumer: "all", Missing: 1, State: "void"})
 	}},
-	{"a late event without a row", "audit", func(t *rapid.T, e *Evidence) {
-		e.Skips = slices.DeleteFunc(e.Skips, func(s Skip) bool { return s.State == "late" })
+	{"a late event without a row", "audit", func(t *rapid.T, e *history.Evidence) {
+		e.Skips = slices.DeleteFunc(e.Skips, func(s history.Skip) bool { return s.State == "late" })
 		e.Ledger[anyEntry(t, e)].Late = true
 	}},
-	{"a void position recorded as late", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].State = "late" }},
-	{"a row of an unknown state", "audit", func(t *rapid.T, e *Evidence) { e.Skips[anySkip(t, e, "void")].State = "maybe" }},
-	{"a checkpoint that falls", "forwards", func(t *rapid.T, e *Evidence) { slices.Reverse(e.Samples) }},
-	{"a checkpoint short of the head", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings[0].Checkpoint-- }},
-	{"a range left open", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings[1].Open = []Span{{4, 4}} }},
-	{"a consumer without a checkpoint", "comes to rest", func(t *rapid.T, e *Evidence) { e.Rest.Standings = e.Rest.Standings[1:] }},
-	{"a worker that ends by itself", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Asked = "" }},
-	{"a worker that stops with an error", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[1].Error = "no" }},
-	{"a worker that does not end", "life cycle", func(t *rapid.T, e *Evidence) { e.Exits[0].InTime = false }},
+	{"a void position recorded as late", "audit", func(t *rapid.T, e *history.Evidence) { e.Skips[anySkip(t, e, "void")].State = "late" }},
+	{"a row of an unknown state", "audit", func(t *rapid.T, e *history.Evidence) { e.Skips[anySkip(t, e, "void")].State = "maybe" }},
+	{"a checkpoint that falls", "forwards", func(t *rapid.T, e *history.Evidence) { slices.Reverse(e.Samples) }},
+	{"a checkpoint short of the head", "comes to rest", func(t *rapid.T, e *history.Evidence) { e.Rest.Standings[0].Checkpoint-- }},
+	{"a range left open", "comes to rest", func(t *rapid.T, e *history.Evidence) { e.Rest.Standings[1].Open = []history.Span{{First: 4, Last: 4}} }},
+	{"a consumer without a checkpoint", "comes to rest", func(t *rapid.T, e *history.Evidence) { e.Rest.Standings = e.Rest.Standings[1:] }},
+	{"a worker that ends by itself", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Exits[1].Asked = "" }},
+	{"a worker that stops with an error", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Exits[1].Error = "no" }},
+	{"a worker that does not end", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Exits[0].InTime = false }},
 }
 
-func anyEntry(t *rapid.T, e *Evidence) int {
+func anyEntry(t *rapid.T, e *history.Evidence) int {
 	return rapid.IntRange(0, len(e.Ledger)-1).Draw(t, "entry")
 }
 
-func anySkip(t *rapid.T, e *Evidence, state string) int {
+func anySkip(t *rapid.T, e *history.Evidence, state string) int {
 	var found []int
 	for i, s := range e.Skips {
 		if s.State == state {
@@ -255,7 +257,7 @@ func TestFlawIsFound(t *testing.T) {
 }
 
 func TestNothingCheckedIsNotHeld(t *testing.T) {
-	for _, f := range Judge(&Evidence{}) {
+	for _, f := range Judge(&history.Evidence{}) {
 		if f.Name != "comes to rest" && (f.Checks != 0 || f.Holds()) {
 			t.Errorf("%s: %d checks of nothing, holds: %v", f.Name, f.Checks, f.Holds())
 		}
@@ -276,9 +278,9 @@ func TestExamplesAreFew(t *testing.T) {
 func TestShareOutIsMaximal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		positions := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.Int64Range(1, 12), 0, 7, rapid.ID).Draw(t, "positions")))
-		rows := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Skip {
+		rows := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) history.Skip {
 			first := rapid.Int64Range(1, 12).Draw(t, "first")
-			return Skip{Span: Span{first, first + rapid.Int64Range(0, 6).Draw(t, "length")}, Missing: rapid.Int64Range(0, 3).Draw(t, "missing")}
+			return history.Skip{Span: history.Span{First: first, Last: first + rapid.Int64Range(0, 6).Draw(t, "length")}, Missing: rapid.Int64Range(0, 3).Draw(t, "missing")}
 		}), 0, 5).Draw(t, "rows")
 		unplaced, spare := shareOut(positions, rows)
 		room := make([]int64, len(rows))
@@ -296,7 +298,7 @@ func TestShareOutIsMaximal(t *testing.T) {
 	})
 }
 
-func mostPlaced(positions []int64, rows []Skip, room []int64) int64 {
+func mostPlaced(positions []int64, rows []history.Skip, room []int64) int64 {
 	if len(positions) == 0 {
 		return 0
 	}
@@ -325,7 +327,7 @@ func TestVerdict(t *testing.T) {
 		{"nothing judged", nil, false, "nothing was judged"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Report{Events: 1234, Handled: []Handled{{"a", 9}, {"b", 7}}, Counts: []Count{{Crashes, 1}, {CommitCrashes, 1}, {IdleCrashes, 1}}, Invariants: c.findings}
+			r := &Report{Events: 1234, Handled: []Handled{{"a", 9}, {"b", 7}}, Counts: []history.Count{{Fault: history.Crashes, Count: 1}, {Fault: history.CommitCrashes, Count: 1}, {Fault: history.IdleCrashes, Count: 1}}, Invariants: c.findings}
 			r.judge()
 			if r.Held != c.held || !strings.Contains(r.Verdict, c.says) {
 				t.Errorf("held %v, %q; want %v, %q", r.Held, r.Verdict, c.held, c.says)

@@ -1,22 +1,24 @@
-package sim
+package oracle
 
 import (
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // Total sums up several runs.
 type Total struct {
-	Runs       int       `json:"runs"`
-	Held       int       `json:"held"`
-	Broken     []uint64  `json:"broken_seeds"`
-	Events     int64     `json:"events"`
-	Counts     []Count   `json:"counts"`
-	Reached    []State   `json:"reached"`
-	Missing    []string  `json:"missing_faults"` // that were on in some run and happened in none
-	Invariants []Finding `json:"invariants"`
+	Runs       int             `json:"runs"`
+	Held       int             `json:"held"`
+	Broken     []uint64        `json:"broken_seeds"`
+	Events     int64           `json:"events"`
+	Counts     []history.Count `json:"counts"`
+	Reached    []State         `json:"reached"`
+	Missing    []string        `json:"missing_faults"` // that were on in some run and happened in none
+	Invariants []Finding       `json:"invariants"`
 }
 
 // campaign is how many runs are enough for every fault to happen.
@@ -57,7 +59,7 @@ func Sum(reports []*Report) Total {
 // add adds up what is in tables. All runs have the same rows.
 func (t *Total) add(r *Report) {
 	if t.Counts == nil {
-		t.Counts = make([]Count, len(r.Counts))
+		t.Counts = make([]history.Count, len(r.Counts))
 		t.Reached = make([]State, len(r.Reached))
 		t.Invariants = make([]Finding, len(r.Invariants))
 	}

@@ -1,6 +1,10 @@
-package sim
+package oracle
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
 
 // State is something worth reaching, and how often a run did.
 type State struct {
@@ -32,40 +36,40 @@ var states = []string{lateDelivery, staleSkip, doubtIsVoid, overPrepared, overOp
 	handlerRetry, databaseRetry, writerDone, writerNotDone, workerDone, workerNotDone, conflictInStore}
 
 // Reached counts the states that a history went through.
-func Reached(records []Record) (all []State) {
+func Reached(records []history.Record) (all []State) {
 	counts := map[string]int64{}
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
 	for _, r := range records {
 		switch about := r.About.(type) {
-		case Batch:
-			counts[guardBlocks] += one(about.Outcome == BatchOvertaken)
-			counts[zombieBlocked] += one(about.Outcome == BatchOvertaken && zombies[r.Who])
-			counts[lateDelivery] += one(about.Outcome == BatchCommitted && about.Late > 0)
-		case Gap:
+		case history.Batch:
+			counts[guardBlocks] += one(about.Outcome == history.BatchOvertaken)
+			counts[zombieBlocked] += one(about.Outcome == history.BatchOvertaken && zombies[r.Who])
+			counts[lateDelivery] += one(about.Outcome == history.BatchCommitted && about.Late > 0)
+		case history.Gap:
 			counts[staleSkip] += one(about.State == "open")
 			counts[doubtIsVoid] += one(about.State == "void") * about.Missing
-		case Blocker:
+		case history.Blocker:
 			counts[overPrepared] += one(about.Prepared)
 			counts[overOpen] += one(!about.Prepared)
-		case Retry:
+		case history.Retry:
 			counts[handlerRetry] += one(about.ByHandler)
 			counts[databaseRetry] += one(!about.ByHandler)
-		case Transaction:
-			counts[writerDone] += one(about.Unanswered && r.Kind == Committed)
-			counts[writerNotDone] += one(about.Unanswered && r.Kind == RolledBack)
+		case history.Transaction:
+			counts[writerDone] += one(about.Unanswered && r.Kind == history.Committed)
+			counts[writerNotDone] += one(about.Unanswered && r.Kind == history.RolledBack)
 			counts[conflictInStore] += one(about.Error != "")
-		case Injection:
-			zombies[r.Who] = zombies[r.Who] || r.Kind == FaultOver
-			counts[workerDone] += one(strings.HasPrefix(about.Where, AfterCommit))
-			counts[workerNotDone] += one(strings.HasPrefix(about.Where, BeforeCommit))
+		case history.Injection:
+			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver
+			counts[workerDone] += one(strings.HasPrefix(about.Where, history.AfterCommit))
+			counts[workerNotDone] += one(strings.HasPrefix(about.Where, history.BeforeCommit))
 		default:
-			counts[newLeader] += one(r.Kind == Leads)
-			counts[takeover] += one(r.Kind == Owns && owner[r.Consumer] != "" && owner[r.Consumer] != r.Who)
+			counts[newLeader] += one(r.Kind == history.Leads)
+			counts[takeover] += one(r.Kind == history.Owns && owner[r.Consumer] != "" && owner[r.Consumer] != r.Who)
 			switch {
-			case r.Kind == Owns:
+			case r.Kind == history.Owns:
 				owner[r.Consumer] = r.Who
-			case r.Kind == OwnsNoMore && owner[r.Consumer] == r.Who:
+			case r.Kind == history.OwnsNoMore && owner[r.Consumer] == r.Who:
 				owner[r.Consumer] = ""
 			}
 		}

@@ -1,0 +1,31 @@
+package oracle
+
+import (
+	"testing"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+func TestStatesAreReached(t *testing.T) {
+	h := recorded()
+	h.Add("writer 1", "", history.Committed, history.Transaction{Unanswered: true})
+	h.Add("writer 1", "", history.RolledBack, history.Transaction{Unanswered: true})
+	h.Add("writer 1", "", history.RolledBack, history.Transaction{Error: "refused"})
+	h.Add("worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchOvertaken})
+	h.Add("worker 2.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchOvertaken})
+	h.Add("worker 1.1", "all-1", history.Owns, nil)
+	h.Add("worker 2.1", "all-1", history.Owns, nil)
+	h.Add("worker 2.1", "all-1", history.OwnsNoMore, nil)
+	h.Add("worker 1.1", "all-1", history.Owns, nil)
+	h.Add("worker 2.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: history.BeforeCommit})
+	h.Add("worker 2.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: history.AfterCommit})
+	h.Add("worker 2.1", "", history.FrontierBlocked, history.Blocker{Prepared: true})
+	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{ByHandler: true})
+	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{})
+	want := map[string]int64{guardBlocks: 2, doubtIsVoid: 2}
+	for _, s := range Reached(h.Records()) {
+		if n := max(1, want[s.Name]); s.Count != n {
+			t.Errorf("%s: reached %d times, want %d", s.Name, s.Count, n)
+		}
+	}
+}
