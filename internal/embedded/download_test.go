@@ -61,7 +61,7 @@ func TestDownload(t *testing.T) {
 	if n := downloads.Load(); n != 1 {
 		t.Errorf("%d downloads, want 1", n)
 	}
-	s, err := launch(t.Context(), found[0], who, nil)
+	s, err := launch(t.Context(), found[0], who, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,11 @@ type Config struct {
 	// Settings are configuration parameters of PostgreSQL for a server that is
 	// started, and win over those chosen here: {"max_connections": "1000"}.
 	Settings map[string]string
+
+	// Disk, if not 0, gives a server that is started a disk of that many bytes
+	// for its data, which Fill can fill: a file system in memory. It needs
+	// Linux and root.
+	Disk int64
 }
 
 // Start returns a server that accepts connections. In this order: the server
@@ -51,5 +56,5 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	return launch(ctx, bin, who, cfg.Settings)
+	return launch(ctx, bin, who, cfg)
 }

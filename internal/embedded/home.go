@@ -60,6 +60,7 @@ func (h *home) remove() error {
 // removeHome takes the lock file last, so that a sweep still recognises a home
 // that was left half removed.
 func removeHome(path string) error {
+	unmountDisk((&home{path: path}).data())
 	entries, err := os.ReadDir(path)
 	for _, e := range entries {
 		if e.Name() != lockName {

@@ -2,7 +2,10 @@
 
 package embedded
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // Without parent-death signals a server outlives an owner that is killed, until
 // a sweep takes its files: a postmaster looks for its pid file every minute.
@@ -12,3 +15,13 @@ import "syscall"
 func attributes(*account, syscall.Signal) *syscall.SysProcAttr { return nil }
 
 func killAll(string, int) error { return nil }
+
+var errNoDisk = errors.New("a disk in memory needs Linux")
+
+func mountDisk(string, int64) error { return errNoDisk }
+
+func unmountDisk(string) {}
+
+func fillDisk(string) error { return errNoDisk }
+
+func freeDisk(string, int64) error { return errNoDisk }

@@ -47,6 +47,7 @@ type Server struct {
 	who      *account
 	home     *home
 	settings map[string]string
+	disk     int64
 	port     int
 	password string
 
@@ -98,21 +99,41 @@ func (s *Server) Log() string {
 }
 
 // launch makes a data directory and starts a server on it.
-func launch(ctx context.Context, bin binaries, who *account, extra map[string]string) (*Server, error) {
-	h, err := newHome()
-	if err != nil {
-		return nil, err
-	}
+func launch(ctx context.Context, bin binaries, who *account, cfg Config) (*Server, error) {
 	s := &Server{
 		version: bin.version, source: bin.source,
-		bin: bin, who: who, home: h, settings: maps.Clone(settings), password: rand.Text(),
+		bin: bin, who: who, settings: maps.Clone(settings), disk: cfg.Disk, password: rand.Text(),
 	}
-	maps.Copy(s.settings, extra)
-	if err = s.initdb(ctx); err == nil {
-		err = s.startOnSomePort(ctx, freePort)
+	maps.Copy(s.settings, cfg.Settings)
+	return s.settle(func() error {
+		err := s.initdb(ctx)
+		if err == nil {
+			err = s.startOnSomePort(ctx, freePort)
+		}
+		return err
+	})
+}
+
+// settle gives the server a home with an empty data directory, where move
+// starts it. Nothing is left if that fails.
+func (s *Server) settle(move func() error) (settled *Server, err error) {
+	if s.home, err = newHome(); err != nil {
+		return nil, err
+	}
+	err = os.Mkdir(s.home.data(), 0o700)
+	if err == nil && s.disk > 0 {
+		err = mountDisk(s.home.data(), s.disk)
+	}
+	if err == nil {
+		err = s.who.give(s.home.data())
 	}
 	if err != nil {
-		return nil, errors.Join(err, h.remove())
+		err = fmt.Errorf("embedded: %w", err)
+	} else {
+		err = move()
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.home.remove())
 	}
 	return s, nil
 }
@@ -122,12 +143,6 @@ func (s *Server) initdb(ctx context.Context) error {
 	err := os.WriteFile(password, []byte(s.password), 0o600)
 	if err == nil {
 		err = s.who.give(password)
-	}
-	if err == nil {
-		err = os.Mkdir(s.home.data(), 0o700)
-	}
-	if err == nil {
-		err = s.who.give(s.home.data())
 	}
 	if err != nil {
 		return fmt.Errorf("embedded: %w", err)
@@ -177,8 +192,10 @@ func freePort() (port int, err error) {
 	return 0, fmt.Errorf("embedded: of %d ports tried between %d and %d none is free: %w", tries, first, end, err)
 }
 
-func (s *Server) start(ctx context.Context) error {
-	args := []string{"-D", s.home.data(), "-p", strconv.Itoa(s.port)}
+func (s *Server) start(ctx context.Context) error { return s.startOn(ctx, s.port) }
+
+func (s *Server) startOn(ctx context.Context, port int) error {
+	args := []string{"-D", s.home.data(), "-p", strconv.Itoa(port)}
 	for _, name := range slices.Sorted(maps.Keys(s.settings)) {
 		args = append(args, "-c", name+"="+s.settings[name])
 	}
@@ -209,8 +226,11 @@ func (s *Server) Stop(ctx context.Context) error {
 	s.stopped = true
 	if !s.process.Load().running() {
 		// A killed server leaves a System V shared memory segment to the system,
-		// of which there are not many. Its successor takes it away.
-		_ = s.start(ctx)
+		// of which there are not many. Its successor takes it away, where nobody
+		// looks for it.
+		if port, err := freePort(); err == nil {
+			_ = s.startOn(ctx, port)
+		}
 	}
 	return errors.Join(s.process.Load().shutdown(ctx), s.home.remove())
 }
