@@ -2,11 +2,7 @@ package sim
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
-	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -51,26 +47,4 @@ func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
 		s.happened(history.Unregistered, whereabouts(at, inBatch))
 	}
 	return err
-}
-
-// pauseConsumer is an operator who pauses a consumer for a moment.
-func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
-	operator, err := ops.New(s.on.db, nil)
-	if err != nil {
-		return err
-	}
-	consumer, by := oneOf(s.dice, s.scenario.Scope...).Name, ops.By{Operator: "sim", Reason: "to see what happens"}
-	switch err := operator.Pause(ctx, consumer, by); {
-	case errors.Is(err, ops.ErrPaused): // by another slot
-		return nil
-	case err != nil:
-		return fmt.Errorf("sim: %w", err)
-	}
-	s.tally.add(history.Pauses, 1)
-	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: history.Pauses})
-	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
-	if err := operator.Resume(ctx, consumer, by); err != nil {
-		return fmt.Errorf("sim: %w", err)
-	}
-	return nil
 }

@@ -12,8 +12,11 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, position, aggregate_type, aggregate_id, version, event_id)
-VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::bigint, $8::uuid)`
+// The epoch is exact: a reset waits for the consumer's row, which the batch
+// holds, and the batch for that of a reset.
+const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, position, aggregate_type, aggregate_id, version, event_id, epoch)
+VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::bigint, $8::uuid,
+	(SELECT count(*) FROM consumer_operations WHERE consumer_name = $1::text AND operation = 'reset'))`
 
 // bookkeeper is a consumer that writes each event into the ledger, with the
 // transaction that it is given, and lets faults strike while it works.

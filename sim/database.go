@@ -32,8 +32,28 @@ const ledgerTable = `CREATE TABLE sim_ledger (
 	aggregate_type TEXT NOT NULL,
 	aggregate_id TEXT NOT NULL,
 	version BIGINT NOT NULL,
-	event_id UUID NOT NULL
+	event_id UUID NOT NULL,
+	epoch BIGINT NOT NULL
 )`
+
+// epochTables tell what an epoch of a consumer has to do with the audit: which
+// rows were written in it, and which open ranges went when an operator ended
+// it. The library keeps neither.
+const epochTables = `
+CREATE FUNCTION sim_epoch(consumer TEXT) RETURNS BIGINT LANGUAGE sql STABLE AS $$
+	SELECT count(*) FROM consumer_operations WHERE consumer_name = consumer AND operation = 'reset' $$;
+CREATE TABLE sim_audit (skip BIGINT NOT NULL, epoch BIGINT NOT NULL);
+CREATE TABLE sim_forgotten (consumer TEXT NOT NULL, epoch BIGINT NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, by_transaction XID NOT NULL);
+CREATE FUNCTION sim_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF TG_OP = 'INSERT' THEN
+		INSERT INTO sim_audit VALUES (NEW.id, sim_epoch(NEW.consumer_name));
+	ELSIF OLD.state = 'open' THEN
+		INSERT INTO sim_forgotten VALUES (OLD.consumer_name, sim_epoch(OLD.consumer_name),
+			CASE TG_OP WHEN 'UPDATE' THEN NEW.gap_end + 1 ELSE OLD.gap_position END, OLD.gap_end, pg_current_xact_id()::xid);
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_note AFTER INSERT OR UPDATE OR DELETE ON consumer_gap_skips FOR EACH ROW EXECUTE FUNCTION sim_note()`
 
 // statementLimit bounds the harness's own statements, so that a run ends also
 // if the server does not answer.
@@ -73,8 +93,10 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	if _, err := d.db.ExecContext(ctx, ledgerTable); err != nil {
-		return err
+	for _, statements := range []string{ledgerTable, epochTables} {
+		if _, err := d.db.ExecContext(ctx, statements); err != nil {
+			return err
+		}
 	}
 	return d.db.QueryRowContext(ctx, `SELECT current_setting('server_version'), current_setting('max_prepared_transactions')::int > 0, current_setting('server_version_num')::int >= 140000`).
 		Scan(&d.version, &d.canPrepare, &d.notices)
@@ -158,12 +180,12 @@ func rows[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error
 func (d *database) standings(ctx context.Context) ([]history.Standing, error) {
 	return rows(ctx, d.db, func(r *sql.Rows, s *history.Standing) error {
 		var open string
-		if err := r.Scan(&s.Consumer, &s.Checkpoint, &s.Revision, &open); err != nil {
+		if err := r.Scan(&s.Consumer, &s.Checkpoint, &s.Revision, &s.Epoch, &open); err != nil {
 			return err
 		}
 		return json.Unmarshal([]byte(open), &s.Open)
 	}, `
-SELECT c.consumer_name, c.last_position, c.revision, coalesce((
+SELECT c.consumer_name, c.last_position, c.revision, sim_epoch(c.consumer_name), coalesce((
 	SELECT jsonb_agg(jsonb_build_object('First', s.gap_position, 'Last', s.gap_end))
 	FROM consumer_gap_skips AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'), '[]')::text
 FROM consumer_checkpoints AS c ORDER BY c.consumer_name`)
@@ -198,14 +220,36 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 		return fmt.Errorf("sim: read the log: %w", err)
 	}
 	if e.Ledger, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Entry) error {
-		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
-	}, `SELECT consumer, worker, batch, late, position, aggregate_type, aggregate_id, version, event_id FROM sim_ledger ORDER BY seq`); err != nil {
+		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID, &v.Epoch)
+	}, `SELECT consumer, worker, batch, late, position, aggregate_type, aggregate_id, version, event_id, epoch FROM sim_ledger ORDER BY seq`); err != nil {
 		return fmt.Errorf("sim: read the ledger: %w", err)
 	}
 	if e.Skips, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Skip) error {
-		return r.Scan(&v.Consumer, &v.First, &v.Last, &v.Missing, &v.State)
-	}, `SELECT consumer_name, gap_position, gap_end, missing, state FROM consumer_gap_skips ORDER BY id`); err != nil {
+		return r.Scan(&v.Consumer, &v.First, &v.Last, &v.Missing, &v.State, &v.Epoch)
+	}, `SELECT consumer_name, gap_position, gap_end, missing, state, epoch FROM consumer_gap_skips JOIN sim_audit ON skip = id ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the audit: %w", err)
+	}
+	return d.exhibitOperations(ctx, e)
+}
+
+// exhibitOperations reads what operators did to the consumers' progress. What
+// a reset makes a consumer forget goes in the reset's transaction.
+func (d *database) exhibitOperations(ctx context.Context, e *history.Evidence) (err error) {
+	if e.Operations, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Operation) error {
+		return r.Scan(&v.Consumer, &v.Kind, &v.Epoch, &v.From, &v.To)
+	}, `
+SELECT consumer_name, operation, count(*) FILTER (WHERE operation = 'reset') OVER (PARTITION BY consumer_name ORDER BY id) - (operation = 'reset')::int,
+	(detail->>'from')::bigint, coalesce(detail->>'to', detail->>'position')::bigint
+FROM consumer_operations WHERE operation IN ('reset', 'skip') ORDER BY id`); err != nil {
+		return fmt.Errorf("sim: read the operations: %w", err)
+	}
+	if e.Forgotten, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Skip) error {
+		v.State, v.Missing = "open", 0
+		return r.Scan(&v.Consumer, &v.Epoch, &v.First, &v.Last)
+	}, `
+SELECT f.consumer, f.epoch, f.first, f.last FROM sim_forgotten AS f
+JOIN consumer_operations AS o ON o.xmin = f.by_transaction AND o.operation = 'reset' ORDER BY f.consumer, f.epoch, f.first`); err != nil {
+		return fmt.Errorf("sim: read what resets made consumers forget: %w", err)
 	}
 	return nil
 }

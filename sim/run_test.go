@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 func small(t *testing.T) Config {
 	faults := AllFaults()
 	faults["crash"] = 6
-	for _, k := range serverSide {
+	for _, k := range slices.Concat(serverSide, operators) {
 		delete(faults, k)
 	}
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
@@ -48,6 +49,28 @@ func TestRealRunHolds(t *testing.T) {
 
 // serverSide are the faults that come from the server, handlers and operators.
 var serverSide = []string{"kill-batch", "kill-lock", "kill-scan", "unregister", "error", "panic", "pause"}
+
+// operators are those of operators who move consumers.
+var operators = []string{"reset", "forward", "skip"}
+
+func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
+	c := small(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 2, "crash": 1}
+	for _, k := range operators {
+		c.Faults[k] = 2
+	}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if moved := r.Count(history.SetBack) + r.Count(history.SetForward) + r.Count(history.SkippedEvents); moved == 0 || int64(len(r.Evidence.Operations)) != moved {
+		t.Errorf("%d operations in the database, %d counted: they are to be the same, and above 0", len(r.Evidence.Operations), moved)
+	}
+	nothingLeft(t)
+}
 
 func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 	c := small(t)

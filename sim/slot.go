@@ -60,6 +60,10 @@ var mishaps = []mishap{
 	{"kill-scan", afterGuard, terminating(history.EndedScanners, ofTheScanner)},
 	{"unregister", afterGuard, (*slot).unregister},
 	{"pause", afterGuard, (*slot).pauseConsumer},
+	{"reset", afterGuard, (*slot).setBack},
+	{"reset", afterGuard, (*slot).setBack},
+	{"forward", afterGuard, (*slot).setForward},
+	{"skip", afterGuard, (*slot).skipEvent},
 }
 
 func newSlot(number int, s Scenario, on *database, t *tally, h *history.History, m mischief) *slot {

@@ -84,3 +84,24 @@ func TestLostRowsAreMissed(t *testing.T) {
 		}
 	}
 }
+
+// TestResetThatKeepsOpenRangesIsCaught lets a reset go back over positions in
+// doubt and leave the record that they are watched: they are applied twice.
+func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
+	c := small(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 8, "prepare": 4, "reset": 10}
+	var f oracle.Finding
+	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part
+		scenario := Draw(c)
+		k := &scenario.Knobs
+		k.GapPolicy, k.MaxOpenRanges, k.StaleGapThreshold = worker.GapSkipStale, 10_000, 100*time.Millisecond
+		f = spoiled(t, c, scenario,
+			`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`,
+			`CREATE TRIGGER keep BEFORE DELETE OR UPDATE ON consumer_gap_skips FOR EACH ROW WHEN (current_setting('application_name') = 'sim harness') EXECUTE FUNCTION keep()`,
+		)["exactly once"]
+		if f.Broken > 0 {
+			return
+		}
+	}
+	t.Errorf("a reset that keeps open ranges went unnoticed: %+v", f)
+}

@@ -26,6 +26,9 @@ type Evidence struct {
 	Ledger []Entry // what the consumers applied, in the order in which they did
 	Skips  []Skip  // the audit
 
+	Operations []Operation // of operators, those of each consumer in their order
+	Forgotten  []Skip      // open ranges that went when a consumer was set back
+
 	Sightings []Sighting
 	Samples   [][]Standing // one after the other
 	Exits     []Exit
@@ -67,6 +70,7 @@ type Entry struct {
 	Worker   string
 	Batch    string // the transaction that it was part of
 	Late     bool   // as the worker said when it delivered the event
+	Epoch    int64  // how often an operator had reset the consumer by then
 }
 
 // Span is the positions First to Last.
@@ -84,6 +88,7 @@ type Skip struct {
 	Consumer string
 	Missing  int64
 	State    string // void, open or late
+	Epoch    int64  // of the consumer, when the row was written
 }
 
 func (s Skip) String() string {
@@ -95,6 +100,7 @@ type Standing struct {
 	Consumer   string
 	Checkpoint int64
 	Revision   int64
+	Epoch      int64
 	Open       []Span // passed while they were in doubt
 }
 
@@ -111,6 +117,22 @@ func (s Standing) Passed(position int64) bool {
 	}
 	return true
 }
+
+// Operation is what an operator did to a consumer's progress. A reset ends an
+// epoch of the consumer and begins the next; they are counted from 0.
+type Operation struct {
+	Consumer string
+	Kind     string // OperationReset or OperationSkip
+	Epoch    int64  // before it
+	From     int64  // the checkpoint before it
+	To       int64  // the checkpoint after a reset, the event that a skip left out
+}
+
+// What operators do, as the library calls it.
+const (
+	OperationReset = "reset"
+	OperationSkip  = "skip"
+)
 
 // Sighting is what a writer saw of the consumers while a transaction of its
 // own, the owner of these positions, had not been told to commit yet.

@@ -36,12 +36,16 @@ const (
 	HandlerErrors Fault = "handlers that failed"
 	HandlerPanics Fault = "handlers that panicked"
 	Pauses        Fault = "consumers paused for a moment by an operator"
+	SetBack       Fault = "consumers set back by an operator"
+	SetForward    Fault = "consumers set forward by an operator"
+	SkippedEvents Fault = "events skipped by an operator"
 )
 
 // EveryFault is all of them, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
-	EndedBatches, EndedLocks, EndedScanners, Unregistered, HandlerErrors, HandlerPanics, Pauses}
+	EndedBatches, EndedLocks, EndedScanners, Unregistered, HandlerErrors, HandlerPanics, Pauses,
+	SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.
 type Count struct {

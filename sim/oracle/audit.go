@@ -10,8 +10,8 @@ import (
 
 // audit compares the rows of skipped positions with what is missing in the
 // log. A row says how many positions of its span are missing, not which: the
-// books are right if the missing positions can be shared out among the rows,
-// each taking as many as it says.
+// books are right if the missing positions can be shared out among the rows of
+// the same epoch, each taking as many as it says.
 func audit(e *history.Evidence) Finding {
 	f := Finding{Name: "audit", Rule: "every missing position below a checkpoint is in the audit, once, and no visible one; late events are recorded as late"}
 	log := byPosition(e.Log)
@@ -30,8 +30,7 @@ func audit(e *history.Evidence) Finding {
 				f.check(false, func() string { return fmt.Sprintf("%s: a row with the unknown state %q", c.Name, s.State) })
 			}
 		}
-		missing := missingUpTo(checkpoint(e, c.Name), log)
-		f.auditVoid(e, c.Name, missing, void, open)
+		f.auditVoid(e, c.Name, log, void, open)
 		for _, row := range void {
 			_, first := log[row.First]
 			_, last := log[row.Last]
@@ -39,9 +38,20 @@ func audit(e *history.Evidence) Finding {
 				return fmt.Sprintf("%s: the audit says %v, but a position at an end of that range is in the log", c.Name, row)
 			})
 		}
-		f.auditLate(c, e, late)
+		for epoch := range courseOf(e, c.Name).last() + 1 {
+			f.auditLate(c, e, epoch, ofEpoch(late, epoch))
+		}
 	}
 	return f
+}
+
+func ofEpoch(rows []history.Skip, epoch int64) (some []history.Skip) {
+	for _, s := range rows {
+		if s.Epoch == epoch {
+			some = append(some, s)
+		}
+	}
+	return some
 }
 
 func checkpoint(e *history.Evidence, consumer string) int64 {
@@ -53,10 +63,11 @@ func checkpoint(e *history.Evidence, consumer string) int64 {
 	return 0
 }
 
-// missingUpTo lists the positions from 1 that are not in the log.
-func missingUpTo(last int64, log map[int64]history.Event) []int64 {
+// missingIn lists the positions above one and up to another that are not in
+// the log.
+func missingIn(above, upTo int64, log map[int64]history.Event) []int64 {
 	var missing []int64
-	for p := int64(1); p <= last; p++ {
+	for p := above + 1; p <= upTo; p++ {
 		if _, there := log[p]; !there {
 			missing = append(missing, p)
 		}
@@ -64,32 +75,74 @@ func missingUpTo(last int64, log map[int64]history.Event) []int64 {
 	return missing
 }
 
-// auditVoid shares the missing positions out among the void rows. Ranges still
-// open (the run did not come to rest) may explain what is left over.
-func (f *Finding) auditVoid(e *history.Evidence, consumer string, missing []int64, void, open []history.Skip) {
-	unplaced, spare := shareOut(missing, void)
-	left := map[int64]bool{}
-	for _, p := range unplaced {
-		left[p] = !slices.ContainsFunc(open, func(s history.Skip) bool { return s.Holds(p) })
+// passage is a life of a position.
+type passage struct {
+	position int64
+	life     int
+}
+
+// auditVoid accounts for the missing positions that the consumer went past,
+// epoch by epoch. A row that is full, as those of ranges once open are, says
+// itself which positions it means, whichever epoch they were passed in. The
+// rest is shared out among the other rows of the epoch.
+func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]history.Event, void, open []history.Skip) {
+	c, at := courseOf(e, consumer), checkpoint(e, consumer)
+	taken := map[passage]bool{}
+	var partial []history.Skip
+	for _, row := range void {
+		if row.Missing != row.Last-row.First+1 {
+			partial = append(partial, row)
+			continue
+		}
+		var wrong int64
+		for p := row.First; p <= row.Last; p++ {
+			_, there := log[p]
+			it := passage{p, c.life(p, row.Epoch)}
+			wrong += one(there || p > c.reach(row.Epoch, at) || taken[it])
+			taken[it] = true
+		}
+		f.cannotBe(consumer, row, wrong)
 	}
-	for _, p := range missing {
-		f.check(!left[p], func() string {
-			return fmt.Sprintf("%s went past position %d, which is not in the log, and no row of the audit accounts for it%s", consumer, p, see(e, consumer, p))
-		})
-	}
-	for i, row := range void {
-		f.check(row.Missing > 0 && spare[i] == 0, func() string {
-			return fmt.Sprintf("%s: the audit says %v, of which %d cannot be: they are in the log, above the checkpoint, or in another row",
-				consumer, row, spare[i])
-		})
+	for epoch := range c.last() + 1 {
+		missing := missingIn(c.start(epoch), c.reach(epoch, at), log)
+		life := func(p int64) passage { return passage{p, c.life(p, epoch)} }
+		rest := slices.DeleteFunc(slices.Clone(missing), func(p int64) bool { return taken[life(p)] })
+		rows := ofEpoch(partial, epoch)
+		unplaced, spare := shareOut(rest, rows)
+		left := map[int64]bool{}
+		for _, p := range unplaced {
+			left[p] = !c.explained(life(p), open)
+		}
+		for _, p := range missing {
+			f.check(!left[p], func() string {
+				return fmt.Sprintf("%s went past position %d, which is not in the log, and no row of the audit accounts for it%s", consumer, p, see(e, consumer, p))
+			})
+		}
+		for i, row := range rows {
+			f.cannotBe(consumer, row, spare[i])
+		}
 	}
 }
 
-// auditLate checks the rows of late events: what was delivered late is in one,
-// and what a row counts has appeared.
-func (f *Finding) auditLate(c history.Scope, e *history.Evidence, rows []history.Skip) {
+// explained reports that the consumer still watches for a position, or that it
+// had to forget that it did.
+func (c course) explained(it passage, open []history.Skip) bool {
+	holds := func(s history.Skip) bool { return s.Holds(it.position) && c.life(it.position, s.Epoch) == it.life }
+	return slices.ContainsFunc(open, holds) || slices.ContainsFunc(c.forgotten, holds)
+}
+
+func (f *Finding) cannotBe(consumer string, row history.Skip, positions int64) {
+	f.check(row.Missing > 0 && positions == 0, func() string {
+		return fmt.Sprintf("%s: the audit says %v, of which %d cannot be: they are in the log, above the checkpoint, or in another row",
+			consumer, row, positions)
+	})
+}
+
+// auditLate checks an epoch's rows of late events: what was delivered late is
+// in one, and what a row counts has appeared.
+func (f *Finding) auditLate(c history.Scope, e *history.Evidence, epoch int64, rows []history.Skip) {
 	for _, x := range e.Ledger {
-		if x.Consumer != c.Name || !x.Late {
+		if x.Consumer != c.Name || !x.Late || x.Epoch != epoch {
 			continue
 		}
 		f.check(slices.ContainsFunc(rows, func(s history.Skip) bool { return s.Holds(x.Position) }), func() string {

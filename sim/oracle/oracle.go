@@ -53,9 +53,13 @@ func Judge(e *history.Evidence) []Finding {
 	}
 }
 
-// exactlyOnce finds lost and doubled events.
+// exactlyOnce finds lost and doubled events. An operator who sets a consumer
+// back wants them once more.
 func exactlyOnce(e *history.Evidence) Finding {
 	f := Finding{Name: "exactly once", Rule: "every committed event was applied exactly once by each consumer that wants it"}
+	if len(e.Operations) > 0 {
+		f.Rule += ", once more each time that an operator had set it back, and not if one had left it out"
+	}
 	applied := map[string]map[int64][]history.Entry{}
 	for _, c := range e.Consumers {
 		applied[c.Name] = map[int64][]history.Entry{}
@@ -66,21 +70,40 @@ func exactlyOnce(e *history.Evidence) Finding {
 		}
 	}
 	for _, c := range e.Consumers {
+		course := courseOf(e, c.Name)
 		for _, event := range e.Committed {
-			if !c.Wants(event.Type) {
-				continue
+			if c.Wants(event.Type) {
+				f.once(e, c.Name, course, event, applied[c.Name][event.Position])
 			}
-			times := applied[c.Name][event.Position]
-			f.check(len(times) == 1, func() string {
-				if len(times) == 0 {
-					return fmt.Sprintf("%s never applied %v%s", c.Name, event, see(e, c.Name, event.Position))
-				}
-				return fmt.Sprintf("%s applied %v %d times: %s in transaction %s, then %s in transaction %s%s",
-					c.Name, event, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch, see(e, c.Name, event.Position))
-			})
 		}
 	}
 	return f
+}
+
+// once checks the entries of an event, those of each of its lives.
+func (f *Finding) once(e *history.Evidence, consumer string, c course, event history.Event, entries []history.Entry) {
+	wanted := c.wanted(event.Position)
+	lives := make([][]history.Entry, len(wanted))
+	for _, x := range entries {
+		n := c.life(event.Position, x.Epoch)
+		lives[n] = append(lives[n], x)
+	}
+	for n, times := range lives {
+		f.check(len(times) == int(one(wanted[n])), func() string {
+			again := ""
+			if n > 0 {
+				again = fmt.Sprintf(" after it had been set back over it %d times", n)
+			}
+			switch {
+			case len(times) == 0:
+				return fmt.Sprintf("%s never applied %v%s%s", consumer, event, again, see(e, consumer, event.Position))
+			case len(times) == 1:
+				return fmt.Sprintf("%s applied %v%s, which an operator had let it leave out%s", consumer, event, again, see(e, consumer, event.Position))
+			}
+			return fmt.Sprintf("%s applied %v%s %d times: %s in transaction %s, then %s in transaction %s%s",
+				consumer, event, again, len(times), times[0].Worker, times[0].Batch, times[1].Worker, times[1].Batch, see(e, consumer, event.Position))
+		})
+	}
 }
 
 // nothingElse finds what should not be there.
@@ -134,16 +157,25 @@ func byPosition(events []history.Event) map[int64]history.Event {
 
 // order finds events applied too early or too late. Events delivered late may
 // come out of the order of positions, not out of the order of their aggregate.
+// A reset begins anew.
 func order(e *history.Evidence) Finding {
 	f := Finding{Name: "order", Rule: "each consumer applied the events of an aggregate in order of version, and all but late ones in order of position"}
 	if e.Strict {
 		f.Rule = "each consumer applied the events in order of position, and those of an aggregate in order of version"
 	}
-	type aggregate struct{ consumer, kind, id string }
+	type epoch struct {
+		consumer string
+		number   int64
+	}
+	type aggregate struct {
+		epoch
+		kind, id string
+	}
 	versions := map[aggregate]int64{}
-	positions := map[string]int64{}
+	positions := map[epoch]int64{}
 	for _, x := range e.Ledger {
-		a := aggregate{x.Consumer, x.Type, x.ID}
+		in := epoch{x.Consumer, x.Epoch}
+		a := aggregate{in, x.Type, x.ID}
 		before := versions[a]
 		f.check(x.Version > before, func() string {
 			return fmt.Sprintf("%s applied %v after version %d of that aggregate%s", x.Consumer, x.Event, before, see(e, x.Consumer, x.Position))
@@ -155,11 +187,11 @@ func order(e *history.Evidence) Finding {
 			})
 			continue
 		}
-		last := positions[x.Consumer]
+		last := positions[in]
 		f.check(x.Position > last, func() string {
 			return fmt.Sprintf("%s applied %v after position %d, not as a late event%s", x.Consumer, x.Event, last, see(e, x.Consumer, x.Position))
 		})
-		positions[x.Consumer] = x.Position
+		positions[in] = x.Position
 	}
 	return f
 }
@@ -206,16 +238,24 @@ func undecided(e *history.Evidence) Finding {
 	return f
 }
 
-// forwards finds checkpoints that fell back.
+// forwards finds checkpoints that fell back, other than to where an operator
+// had set them.
 func forwards(e *history.Evidence) Finding {
 	f := Finding{Name: "forwards", Rule: "checkpoints and revisions never fell back"}
 	last := map[string]history.Standing{}
+	courses := map[string]course{}
+	for _, c := range e.Consumers {
+		courses[c.Name] = courseOf(e, c.Name)
+	}
 	for _, sample := range e.Samples {
 		for _, now := range sample {
 			before, any := last[now.Consumer]
 			last[now.Consumer] = now
 			if !any {
 				continue
+			}
+			if c := courses[now.Consumer]; now.Epoch > before.Epoch && now.Epoch <= c.last() {
+				before.Checkpoint = c.start(now.Epoch)
 			}
 			f.check(now.Checkpoint >= before.Checkpoint && now.Revision >= before.Revision, func() string {
 				return fmt.Sprintf("%s fell from position %d, revision %d back to %d, %d",

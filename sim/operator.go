@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// by is who operates on the consumers, and why.
+var by = ops.By{Operator: "sim", Reason: "to see what happens"}
+
+// operator is somebody at work on a consumer.
+type operator struct {
+	*ops.Operator
+	slot     *slot
+	consumer string
+}
+
+func (s *slot) operator() (operator, error) {
+	o, err := ops.New(s.on.db, nil)
+	return operator{o, s, oneOf(s.dice, s.scenario.Scope...).Name}, err
+}
+
+// did counts what the operator did, and writes it down.
+func (o operator) did(f history.Fault, what string) {
+	o.slot.tally.add(f, 1)
+	o.slot.history.Add("", o.consumer, history.FaultInjected, history.Injection{Fault: f, Where: what})
+}
+
+// checkpoint reads where the consumer stands.
+func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
+	err = o.slot.on.db.QueryRowContext(ctx, `SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, o.consumer).Scan(&at)
+	return at, err
+}
+
+// whilePaused does something to a paused consumer, which goes on afterwards.
+// It does nothing if another operator has paused it.
+func (s *slot) whilePaused(ctx context.Context, do func(operator) error) error {
+	o, err := s.operator()
+	if err == nil {
+		err = o.Pause(ctx, o.consumer, by)
+	}
+	if errors.Is(err, ops.ErrPaused) {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(do(o), o.Resume(ctx, o.consumer, by))
+	}
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	return nil
+}
+
+// pauseConsumer pauses a consumer for a moment.
+func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
+	return s.whilePaused(ctx, func(o operator) error {
+		o.did(history.Pauses, "")
+		s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
+		return nil
+	})
+}
+
+// setBack lets a consumer apply events again, whatever it is doing.
+func (s *slot) setBack(ctx, _ context.Context, _ point) error {
+	const furthest = 300 // positions
+	o, err := s.operator()
+	if err != nil {
+		return err
+	}
+	at, err := o.checkpoint(ctx)
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	to := max(at-1-s.dice.Int64N(furthest), 0)
+	err = o.Reset(ctx, o.consumer, to, by)
+	var notSettled *ops.NotSettledError
+	if errors.Is(err, ops.ErrAtPosition) || errors.As(err, &notSettled) { // another has set it back further
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	o.did(history.SetBack, fmt.Sprintf("from %d to %d", at, to))
+	return nil
+}
+
+// awaited is how long an operator waits for what can be set forward or skipped.
+const awaited = 2 * time.Second
+
+// setForward lets a consumer leave out what is settled.
+func (s *slot) setForward(ctx, intake context.Context, _ point) error {
+	return s.whilePaused(ctx, func(o operator) error {
+		for end := time.Now().Add(awaited); time.Now().Before(end); {
+			at, err := o.checkpoint(ctx)
+			if err != nil {
+				return err
+			}
+			var limit *ops.NotSettledError // says how far it may go
+			if err := o.Reset(ctx, o.consumer, math.MaxInt64, by); !errors.As(err, &limit) {
+				return fmt.Errorf("a reset beyond everything returned %w", err)
+			}
+			if limit.Settled > at {
+				to := at + 1 + s.dice.Int64N(limit.Settled-at)
+				err := o.Reset(ctx, o.consumer, to, by)
+				if errors.Is(err, ops.ErrAtPosition) { // another has set it back to there
+					return nil
+				}
+				if err == nil {
+					o.did(history.SetForward, fmt.Sprintf("from %d to %d", at, to))
+				}
+				return err
+			}
+			if !backoff.Sleep(intake, 20*time.Millisecond) {
+				return nil
+			}
+		}
+		return nil
+	})
+}
+
+// skipEvent lets a consumer leave out the event that comes next.
+func (s *slot) skipEvent(ctx, intake context.Context, _ point) error {
+	return s.whilePaused(ctx, func(o operator) error {
+		position, err := o.checkpoint(ctx)
+		if err != nil {
+			return err
+		}
+		for end := time.Now().Add(awaited); time.Now().Before(end); {
+			err := o.SkipEvent(ctx, o.consumer, position, by)
+			var next *ops.NotNextError
+			switch {
+			case err == nil:
+				o.did(history.SkippedEvents, fmt.Sprintf("position %d", position))
+				return nil
+			case !errors.As(err, &next):
+				return err
+			case next.Next > 0:
+				position = next.Next
+			case !backoff.Sleep(intake, 20*time.Millisecond):
+				return nil
+			}
+		}
+		return nil
+	})
+}
