@@ -1,4 +1,4 @@
-.PHONY: help test race stepped majors lint bench sim
+.PHONY: help test race stepped majors lint bench sim mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,3 +23,6 @@ bench: ## what the library promises, measured in eight minutes
 
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20
+
+mutants: ## plant mistakes in the protocol, one at a time, and see the simulation catch each
+	go run ./cmd/mutants

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// atOnce is how many mistakes are hunted at a time. A run mostly waits.
+const atOnce = 3
+
+// scale is the size of a run: small, so that it is over soon.
+var scale = []string{"-workers", "3", "-writers", "10", "-consumers", "4"}
+
+// result is what became of a mistake.
+type result struct {
+	bug     planted.Bug
+	runs    int // that were made
+	caught  int // in how many of them
+	first   int // the first of these, from 1
+	seed    uint64
+	broken  []string // the invariants, in the order in which they broke first
+	seconds float64
+}
+
+func (r result) missed() bool { return r.caught == 0 && r.bug.Harmless == "" }
+
+// hunt plants the mistakes and runs the sim. The results are in the order of
+// the list.
+func (o options) hunt(ctx context.Context, progress io.Writer) (results []result, err error) {
+	dir, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		errs   []error
+		places = make(chan struct{}, atOnce)
+	)
+	results = make([]result, len(o.bugs))
+	fmt.Fprintf(progress, "%d mistakes, at most %d runs each, from seed %d\n", len(o.bugs), o.runs, o.seed)
+	for i, bug := range o.bugs {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			r, err := o.hunted(ctx, bug, root, filepath.Join(dir, bug.Name))
+			mu.Lock()
+			defer mu.Unlock()
+			results[i] = r
+			if err == nil {
+				fmt.Fprintf(progress, "  %-18s %s\n", bug.Name, r)
+			} else if ctx.Err() == nil {
+				errs = append(errs, fmt.Errorf("%s: %w", bug.Name, err))
+				cancel() // one that cannot be tried ends the others
+			}
+		})
+	}
+	wg.Wait()
+	return results, errors.Join(errs...)
+}
+
+// hunted plants one mistake and runs the sim until it is caught.
+func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) (result, error) {
+	r := result{bug: bug}
+	began := time.Now()
+	binary, err := plant(ctx, bug, root, dir)
+	if err != nil {
+		return r, err
+	}
+	for ; r.runs < o.runs && (o.all || r.caught == 0); r.runs++ {
+		seed := o.seed + uint64(r.runs)
+		report, err := simulate(ctx, binary, seed, o.duration, bug.Faults)
+		if err != nil {
+			return r, fmt.Errorf("run with seed %d: %w", seed, err)
+		}
+		r.note(report)
+	}
+	r.seconds = time.Since(began).Seconds()
+	return r, os.RemoveAll(dir)
+}
+
+// note takes the report of one more run into account.
+func (r *result) note(report *oracle.Report) {
+	if report.Held {
+		return
+	}
+	if r.caught++; r.caught == 1 {
+		r.first, r.seed = r.runs+1, report.Seed
+	}
+	for _, f := range report.Invariants {
+		if !f.Holds() {
+			r.add(f.Name)
+		}
+	}
+}
+
+func (r *result) add(invariant string) {
+	for _, known := range r.broken {
+		if known == invariant {
+			return
+		}
+	}
+	r.broken = append(r.broken, invariant)
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w (run it inside the module)", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// plant builds the sim with the mistake.
+func plant(ctx context.Context, bug planted.Bug, root, dir string) (binary string, err error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	overlay, err := bug.Overlay(root, dir)
+	if err != nil {
+		return "", err
+	}
+	binary = filepath.Join(dir, "sim")
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", binary, "./cmd/sim")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// simulate makes one run.
+func simulate(ctx context.Context, binary string, seed uint64, duration time.Duration, always string) (*oracle.Report, error) {
+	faults, err := drawn(seed, always)
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"-json", "-seed", fmt.Sprint(seed), "-duration", duration.String(), "-faults", faults.String()}, scale...)
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a server to stop
+	cmd.WaitDelay = time.Minute
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	failed := cmd.Run()
+	var said struct{ Runs []*oracle.Report }
+	if err := json.Unmarshal(stdout.Bytes(), &said); err != nil || len(said.Runs) != 1 || said.Runs[0].Interrupted {
+		return nil, errors.Join(failed, errors.New(strings.TrimSpace(stderr.String())))
+	}
+	return said.Runs[0], nil
+}
+
+// drawn is what the seed draws, and the faults that are always on: as intense
+// as drawn, if that is more.
+func drawn(seed uint64, always string) (sim.Intensities, error) {
+	faults := maps.Clone(sim.Draw(sim.Config{Seed: seed}).Faults)
+	if always == "" {
+		return faults, nil
+	}
+	on, err := sim.ParseFaults(always)
+	for name, intensity := range on {
+		faults[name] = max(faults[name], intensity)
+	}
+	return faults, err
+}

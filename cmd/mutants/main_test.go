@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+func TestWrongUsage(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"unknown flag": {[]string{"-fast"}, "-fast"},
+		"argument":     {[]string{"now"}, `unexpected argument "now"`},
+		"no such bug":  {[]string{"-only", "head,tail"}, `there is no mistake "tail"`},
+		"no runs":      {[]string{"-runs", "0"}, "-runs 0 is out of range"},
+		"too short":    {[]string{"-duration", "1ms"}, "-duration 1ms is out of range"},
+		"bad seed":     {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if status := run(t.Context(), c.args, &stdout, &stderr); status != exitError {
+				t.Errorf("exit status %d, want %d", status, exitError)
+			}
+			if stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) {
+				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
+			}
+		})
+	}
+}
+
+func TestHelpAndList(t *testing.T) {
+	for flag, wanted := range map[string][]string{
+		"-h":    {"-only", "-runs", "-duration", "-all", "-list", "-seed", "Exit status", "default 20"},
+		"-list": {"head ", "no-owner ", "always on: "},
+	} {
+		var stdout, stderr bytes.Buffer
+		if status := run(t.Context(), []string{flag}, &stdout, &stderr); status != exitCaught || stderr.Len() > 0 {
+			t.Errorf("%s: exit status %d, want %d; stderr %q", flag, status, exitCaught, stderr.String())
+		}
+		for _, want := range wanted {
+			if !strings.Contains(stdout.String(), want) {
+				t.Errorf("%s lacks %q:\n%s", flag, want, stdout.String())
+			}
+		}
+	}
+}
+
+func TestResultsAreCounted(t *testing.T) {
+	held := &oracle.Report{Held: true}
+	broken := func(seed uint64, name string) *oracle.Report {
+		return &oracle.Report{Seed: seed, Invariants: []oracle.Finding{{Name: "order", Checks: 3}, {Name: name, Checks: 3, Broken: 1}}}
+	}
+	results := []result{{bug: planted.Bug{Name: "blunder"}}, {bug: planted.Bug{Name: "slip"}}, {bug: planted.Bug{Name: "quirk", Harmless: "of no use"}}}
+	for _, report := range []*oracle.Report{held, broken(7, "audit"), broken(8, "forwards"), broken(9, "audit")} {
+		results[0].note(report)
+		results[0].runs++
+	}
+	results[1].runs, results[2].runs = 20, 20
+	var out bytes.Buffer
+	if missed := (options{duration: time.Second}).report(&out, results); missed != 1 {
+		t.Errorf("%d were missed, want 1", missed)
+	}
+	for _, want := range []string{
+		"caught in 3 of 4 runs, by audit, forwards\n", "-only blunder -runs 1 -duration 1s -seed 7\n",
+		"NOT CAUGHT in 20 runs\n", "harmless: of no use\n", "1 of 3 mistakes were NOT CAUGHT",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if missed := (options{}).report(&out, results[2:]); missed != 0 || !strings.Contains(out.String(), "all 1 mistakes") {
+		t.Errorf("%d were missed, want 0:\n%s", missed, out.String())
+	}
+}
+
+func TestFaultsAlwaysOn(t *testing.T) {
+	for _, b := range planted.All() {
+		if _, err := drawn(1, b.Faults); err != nil {
+			t.Errorf("%s: %v", b.Name, err)
+		}
+	}
+	for seed := range uint64(50) {
+		before := sim.Draw(sim.Config{Seed: seed}).Faults
+		after, err := drawn(seed, "prepare=1.5,move=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after["prepare"] != max(before["prepare"], 1.5) || after["move"] != before["move"] || after["crash"] != before["crash"] {
+			t.Fatalf("seed %d: drawn %v, then %v", seed, before, after)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// String is what became of a mistake, in a line.
+func (r result) String() string {
+	switch {
+	case r.caught == 0 && r.bug.Harmless != "":
+		return fmt.Sprintf("harmless, in %d runs", r.runs)
+	case r.caught == 0:
+		return fmt.Sprintf("NOT CAUGHT in %d runs", r.runs)
+	case r.caught == 1 && r.first == r.runs:
+		return fmt.Sprintf("caught in run %d, by %s", r.first, strings.Join(r.broken, ", "))
+	default:
+		return fmt.Sprintf("caught in %d of %d runs, by %s", r.caught, r.runs, strings.Join(r.broken, ", "))
+	}
+}
+
+// report prints the table, and returns how many mistakes were missed.
+func (o options) report(w io.Writer, results []result) (missed int) {
+	fmt.Fprintf(w, "\n%-18s %8s  %s\n", "mistake", "seconds", "")
+	for _, r := range results {
+		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.bug.Name, r.seconds, r)
+		if r.bug.Faults != "" {
+			fmt.Fprintf(w, "%-18s %8s  always on: %s\n", "", "", r.bug.Faults)
+		}
+		if r.caught > 0 {
+			fmt.Fprintf(w, "%-18s %8s  repeat: go run ./cmd/mutants -only %s -runs 1 -duration %v -seed %d\n", "", "", r.bug.Name, o.duration, r.seed)
+		}
+		if r.bug.Harmless != "" {
+			fmt.Fprintf(w, "%-18s %8s  harmless: %s\n", "", "", r.bug.Harmless)
+		}
+		if r.missed() {
+			missed++
+		}
+	}
+	if missed > 0 {
+		fmt.Fprintf(w, "\nverdict: %d of %d mistakes were NOT CAUGHT\n", missed, len(results))
+	} else {
+		fmt.Fprintf(w, "\nverdict: all %d mistakes were caught, or are harmless\n", len(results))
+	}
+	return missed
+}

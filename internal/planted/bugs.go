@@ -1,0 +1,152 @@
+package planted
+
+import "slices"
+
+// All returns every bug.
+func All() []Bug {
+	return slices.Concat(frontierBugs, narrowingBugs, guardBugs, openRangeBugs, coordBugs)
+}
+
+// frontierBugs are about how far it is safe to read.
+var frontierBugs = []Bug{
+	{
+		Name:    "head",
+		Mistake: "the frontier jumps to the highest visible position, for positions are handed out in order",
+		Edits:   []Edit{{"frontier/machine.go", `run.First > m.safe+1`, `false`}},
+	},
+	{
+		Name:    "locks-first",
+		Mistake: "the locks are scanned before the tail is read: the fence gets the head of a tail that is younger than its holders",
+		Edits: []Edit{{"frontier/machine.go", `m.head = max(m.head, r.runs[n-1].Last)`, `m.head = max(m.head, r.runs[n-1].Last)
+		m.open(now)`}},
+	},
+	{
+		Name:    "one-transaction",
+		Mistake: "the statements of the frontier share a transaction, to see one consistent picture; pg_stat_activity is frozen in it",
+		Edits: []Edit{
+			{"frontier/session.go", `r, err := s.scanLocks(ctx)`, `_, _ = s.conn.ExecContext(ctx, "BEGIN")
+		r, err := s.scanLocks(ctx)`},
+			{"frontier/session.go", `err := s.exec(ctx, "raise the settled row"`, `_, _ = s.conn.ExecContext(ctx, "COMMIT")
+		err := s.exec(ctx, "raise the settled row"`},
+		},
+		Faults: "redraw=4",
+	},
+	{
+		Name:    "prepared",
+		Mistake: "holders without a pid are ignored: there is no process behind them",
+		Edits:   []Edit{{"frontier/statements.go", `WHERE l.locktype = 'relation'`, `WHERE l.locktype = 'relation' AND l.pid IS NOT NULL`}},
+		Faults:  "prepare=2",
+	},
+	{
+		Name:    "any-fence",
+		Mistake: "whatever is still missing when a fence closes is void, also what an older fence has left in doubt: this one never waited for the stale holders",
+		Edits: []Edit{
+			{"frontier/fence.go", `m.advance(f.h)`, `m.doubts = doubts{}
+			m.advance(f.h)`},
+			{"frontier/fence.go", `for _, gap := range subtract(`, `m.doubts = doubts{}
+		for _, gap := range subtract(`},
+		},
+	},
+}
+
+// narrowingBugs are about what an idle transaction can own at most.
+var narrowingBugs = []Bug{
+	{
+		Name:    "head-as-L",
+		Mistake: "an idle holder is narrowed to the highest visible position instead of the sequence's last value",
+		Edits:   []Edit{{"frontier/fence.go", `h.last, h.haveLast = last, true`, `h.last, h.haveLast = m.head, true`}},
+		Faults:  "delay=2,redraw=2",
+	},
+	{
+		Name:    "early-L",
+		Mistake: "an idle holder is narrowed to a last value of the sequence that was read before the scan which showed it idle",
+		Edits: []Edit{
+			{"frontier/machine.go", "type machine struct {", "type machine struct {\n\tearly int64"},
+			{"frontier/fence.go", "func (m *machine) narrow(last int64) {", `func (m *machine) narrow(last int64) {
+	early := m.early
+	if m.early = last; early > 0 {
+		last = early
+	}`},
+		},
+		Faults: "delay=2,redraw=2",
+	},
+	{
+		Name:    "cached-L",
+		Mistake: "the last value that was read for an idle holder is kept when the holder has run something since",
+		Edits:   []Edit{{"frontier/fence.go", `h.haveLast, h.narrowed = false, false`, `h.narrowed = false`}},
+		Faults:  "redraw=4",
+	},
+}
+
+// guardBugs are about the first statement of a batch.
+var guardBugs = []Bug{
+	{
+		Name:    "no-revision",
+		Mistake: "the guard compares the position only: it need not be the version of the row that was loaded",
+		Edits: []Edit{
+			{"checkpoint.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
+			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint`},
+		},
+		Faults: "move=2",
+	},
+	{
+		Name:    "no-owner",
+		Mistake: "the guard does not ask whether the consumer is still assigned to this worker: the coordinator has said so",
+		Edits: []Edit{{"checkpoint.go", `
+		AND EXISTS (SELECT FROM ` + "` + t.assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
+		AND $5::uuid IS NOT NULL`}},
+		Faults: "move=2",
+	},
+	{
+		Name:    "backwards",
+		Mistake: "a checkpoint goes to where this worker's frontier is, also if the owner before has come further",
+		Edits: []Edit{
+			{"frontier/crossing.go", `max(p.Checkpoint, min(p.Through, v.Safe))`, `min(p.Through, v.Safe)`},
+			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
+		},
+		Faults: "move=4,delay=2",
+	},
+	{
+		Name:    "checkpoint-apart",
+		Mistake: "the checkpoint is committed before the handlers run, to keep its row's lock short",
+		Edits: []Edit{{"batch.go", `	// Waiting for the guard is no fault of the handler: its clock starts now.`, `	if err := tx.Commit(); err != nil {
+		return result{outcome: disturbed, err: err}
+	}
+	if tx, err = conn.BeginTx(ctx, nil); err != nil {
+		return result{outcome: disturbed, err: err}
+	}`}},
+	},
+	{
+		Name:    "audit-apart",
+		Mistake: "the audit is written in a transaction of its own, before the batch",
+		Edits: []Edit{
+			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::uuid, $6::text, $7::text)` + audit + ` SELECT 1`,"},
+			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db *sql.DB)`},
+			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
+				`if _, err := db.ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
+			return moved, false, err
+		}`},
+			{"batch.go", `Guard(guardCtx, tx, c.unit.name, c.progress, a)`, `Guard(guardCtx, tx, c.unit.name, c.progress, a, c.w.db)`},
+		},
+	},
+}
+
+// openRangeBugs are about positions that were passed while they were in doubt.
+var openRangeBugs = []Bug{
+	{
+		Name:    "doubts-after",
+		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
+		Edits:   []Edit{{"consumer_loop.go", `return c.cross(ctx, intake, conn, v, p)`, `return c.cross(ctx, intake, conn, c.w.frontier.Value(), p)`}},
+		Faults:  "delay=3",
+	},
+	{
+		Name:    "forgotten",
+		Mistake: "a consumer's open ranges are those that this worker has recorded; after a change of owner they are forgotten",
+		Edits: []Edit{{"checkpoint.go", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
+			"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"}},
+		Faults: "delay=2,move=2",
+	},
+}
+
+// coordBugs are about who runs what.
+var coordBugs = []Bug{}

@@ -1,0 +1,81 @@
+// Package planted lists mistakes that somebody could make in the protocol, and
+// plants them: as replacements of source text, in a build made for the purpose.
+// The sources themselves have no switches. What finds the mistakes is the sim,
+// and a mistake that it does not find says that the sim is blind there.
+package planted
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Bug is a mistake and how to make it.
+type Bug struct {
+	Name string
+	// Mistake says what is wrong, as its author would have put it.
+	Mistake string
+	Edits   []Edit
+	// Faults are on in every run that is to find it, whatever else is drawn, as
+	// -faults of the sim takes them: what the mistake needs is too rare
+	// otherwise.
+	Faults string
+	// Harmless says why nothing can come of it here. Empty: the sim must find
+	// it.
+	Harmless string
+}
+
+// Edit replaces a text that occurs once in a file.
+type Edit struct {
+	File     string // from the root of the module, with slashes
+	Old, New string
+}
+
+// Variants returns the files under root as the bug changes them, by name from
+// the root.
+func (b Bug) Variants(root string) (map[string]string, error) {
+	files := map[string]string{}
+	for _, e := range b.Edits {
+		text, ok := files[e.File]
+		if !ok {
+			raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(e.File)))
+			if err != nil {
+				return nil, fmt.Errorf("planted: bug %s: %w", b.Name, err)
+			}
+			text = string(raw)
+		}
+		if n := strings.Count(text, e.Old); n != 1 {
+			return nil, fmt.Errorf("planted: bug %s: a text to be replaced occurs %d times in %s, not once; the code has changed, plant the bug anew:\n%s", b.Name, n, e.File, e.Old)
+		}
+		files[e.File] = strings.Replace(text, e.Old, e.New, 1)
+	}
+	return files, nil
+}
+
+// Overlay writes the changed files, and what go build takes as -overlay, into
+// an empty directory. It returns the name of the latter.
+func (b Bug) Overlay(root, dir string) (string, error) {
+	variants, err := b.Variants(root)
+	if err != nil {
+		return "", err
+	}
+	replace := map[string]string{}
+	for name, text := range variants {
+		path := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return "", fmt.Errorf("planted: %w", err)
+		}
+		replace[filepath.Join(root, filepath.FromSlash(name))] = path
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", fmt.Errorf("planted: %w", err)
+	}
+	path := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return "", fmt.Errorf("planted: %w", err)
+	}
+	return path, nil
+}

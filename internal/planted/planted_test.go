@@ -1,0 +1,106 @@
+package planted
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	root   = "../.."
+	module = "github.com/pgfrontier/worker"
+)
+
+func TestEveryBugCanBePlanted(t *testing.T) {
+	packages := list(t)
+	names := map[string]bool{}
+	for _, b := range All() {
+		t.Run(b.Name, func(t *testing.T) {
+			if names[b.Name] || b.Mistake == "" || len(b.Edits) == 0 {
+				t.Fatalf("the name must be its own, and the bug must say what it is and does: %+v", b)
+			}
+			names[b.Name] = true
+			variants, err := b.Variants(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := map[string]bool{}
+			for name := range variants {
+				changed[path.Dir(name)] = true
+			}
+			for dir := range changed {
+				if err := packages.check(t, dir, variants); err != nil {
+					t.Errorf("does not compile: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// packages are the module's, with all that they need.
+type packages struct {
+	files   map[string][]string // of a folder of the module
+	exports map[string]string   // by import path, the file with what the package exports
+}
+
+func list(t *testing.T) packages {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", `{{.ImportPath}}|{{.Export}}|{{join .GoFiles " "}}`, "./cmd/sim")
+	cmd.Dir = root
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, complaint.String())
+	}
+	p := packages{files: map[string][]string{}, exports: map[string]string{}}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Split(strings.TrimSpace(line), "|")
+		p.exports[fields[0]] = fields[1]
+		if fields[0] == module {
+			p.files["."] = strings.Fields(fields[2])
+		} else if dir, own := strings.CutPrefix(fields[0], module+"/"); own {
+			p.files[dir] = strings.Fields(fields[2])
+		}
+	}
+	return p
+}
+
+// check type-checks a package with some files changed.
+func (p packages) check(t *testing.T, dir string, variants map[string]string) error {
+	t.Helper()
+	files := token.NewFileSet()
+	var parsed []*ast.File
+	if len(p.files[dir]) == 0 {
+		return fmt.Errorf("the sim does not use package %s", dir)
+	}
+	for _, name := range p.files[dir] {
+		name = path.Join(dir, name)
+		text, ok := variants[name]
+		if !ok {
+			raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+			if err != nil {
+				return err
+			}
+			text = string(raw)
+		}
+		f, err := parser.ParseFile(files, name, text, 0)
+		if err != nil {
+			return err
+		}
+		parsed = append(parsed, f)
+	}
+	config := types.Config{Importer: importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(p.exports[path]) })}
+	_, err := config.Check(dir, files, parsed, nil)
+	return err
+}
