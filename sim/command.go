@@ -4,6 +4,9 @@ import "fmt"
 
 // command is the command line that runs c again.
 func (c Config) command() string {
+	if c.Repeat != "" {
+		return c.Repeat
+	}
 	d := DefaultConfig()
 	command := "go run ./cmd/sim"
 	for _, f := range []struct {

@@ -68,6 +68,7 @@ type database struct {
 	version    string
 	canPrepare bool // transactions
 	notices    bool // that an idle connection is half open: idle_session_timeout
+	mortal     bool // the server goes away now and then, and comes back
 }
 
 // createDatabase makes a database with all tables on the server of url.
@@ -112,6 +113,12 @@ func (d *database) config(who string) *pgx.ConnConfig {
 		c.RuntimeParams["statement_timeout"] = statementLimit
 	}
 	return c
+}
+
+// refresh gives up the idle connections.
+func (d *database) refresh() {
+	d.db.SetMaxIdleConns(0)
+	d.db.SetMaxIdleConns(5)
 }
 
 // onServer runs a statement that belongs to no database of ours.

@@ -49,20 +49,25 @@ func startNode(ctx context.Context, s Scenario, on *database, h *history.History
 	n.db.SetMaxOpenConns(poolSize(len(s.Scope)))
 	n.db.SetMaxIdleConns(poolSize(len(s.Scope)))
 
-	var consumers []consumer.Consumer
-	for _, scope := range s.Scope {
-		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, mischief: m, moves: s.Faults["move"],
-			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %d.%d", scope.Name, slot, life)),
-		})
-	}
-	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(n.relay.url(config)), worker.WithObserver(observer(h, n.name)))...)
+	n.employ(s, h, m, n.relay.url(config))
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(n.done)
 		n.err = n.worker.Start(ctx)
 	}()
 	return n, nil
+}
+
+// employ gives the node its worker.
+func (n *node) employ(s Scenario, h *history.History, m mischief, listen string) {
+	var consumers []consumer.Consumer
+	for _, scope := range s.Scope {
+		consumers = append(consumers, &bookkeeper{
+			scope: scope, node: n, mischief: m, moves: s.Faults["move"],
+			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %s", scope.Name, n.name)),
+		})
+	}
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithObserver(observer(h, n.name)))...)
 }
 
 // poolSize is one connection for each consumer, and the worker's own.

@@ -19,13 +19,14 @@ type Progress struct {
 
 const (
 	sampleEvery = 100 * time.Millisecond
-	countEvery  = 10 // samples
+	countEvery  = time.Second
 )
 
 // observe samples the standings until ctx ends, and tells whoever looks on.
 func (s *simulation) observe(ctx context.Context) {
 	var p Progress
-	for n := 0; backoff.Sleep(ctx, sampleEvery); n++ {
+	var count time.Time // not before; it takes longer and longer
+	for backoff.Sleep(ctx, sampleEvery) {
 		// A look that fails is one look less: the oracle counts them.
 		sample, err := s.on.standings(ctx)
 		if err != nil {
@@ -40,8 +41,9 @@ func (s *simulation) observe(ctx context.Context) {
 		if s.config.Progress == nil {
 			continue
 		}
-		if n%countEvery == 0 {
+		if began := time.Now(); began.After(count) {
 			p.Handled = s.fewest(ctx)
+			count = time.Now().Add(countEvery + 20*time.Since(began))
 		}
 		p.Elapsed = time.Since(s.began)
 		p.Appended, p.Crashes = s.tally.wanted(history.Scope{}), s.tally.crashes()

@@ -141,7 +141,7 @@ func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 		return err
 	}
 	backoff.Sleep(intake, w.wait())
-	return w.look(ctx, a.drawn)
+	return w.look(ctx, a)
 }
 
 // appendTwice draws again when the others have begun to pass, and lets them
@@ -155,7 +155,7 @@ func (w *writer) appendTwice(ctx, intake context.Context, a *attempt) error {
 		return err
 	}
 	backoff.Sleep(intake, (w.wait()+w.knobs.LongestTx)/2)
-	return w.look(ctx, a.drawn)
+	return w.look(ctx, a)
 }
 
 // waitAndAppend is open for long without a position, then draws one.
@@ -184,9 +184,7 @@ func (w *writer) appendAround(ctx, intake context.Context, a *attempt) error {
 	if _, err := a.tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT before`); err != nil {
 		return err
 	}
-	for _, e := range a.drawn[before:] {
-		a.given = append(a.given, e.Position)
-	}
+	a.given = append(a.given, a.drawn[before:]...)
 	a.drawn = a.drawn[:before]
 	return w.appendOnce(ctx, intake, a)
 }

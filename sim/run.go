@@ -44,16 +44,17 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, on.drop()) }()
-	return run(ctx, c, Draw(c), on)
+	return run(ctx, c, Draw(c), on, nil)
 }
 
-// run runs a scenario in the database on.
-func run(ctx context.Context, c Config, scenario Scenario, on *database) (*oracle.Report, error) {
+// run runs a scenario in the database on; without a cast, with workers in this
+// process.
+func run(ctx context.Context, c Config, scenario Scenario, on *database, cast Cast) (*oracle.Report, error) {
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
 	scenario.Faults = on.able(scenario.Faults)
-	s := newSimulation(c, scenario, on)
+	s := newSimulation(c, scenario, on, cast)
 	err := s.play(ctx)
 	if ctx.Err() != nil || err != nil {
 		return s.report(true), errors.Join(ctx.Err(), err)
@@ -81,20 +82,21 @@ type simulation struct {
 	history  *history.History
 	writers  []*writer
 	slots    []*slot
+	cast     Cast          // in place of the slots
 	over     chan struct{} // closed when the faults end
 	evidence history.Evidence
 }
 
-func newSimulation(c Config, scenario Scenario, on *database) *simulation {
+func newSimulation(c Config, scenario Scenario, on *database, cast Cast) *simulation {
 	began := time.Now()
-	s := &simulation{config: c, scenario: scenario, on: on, began: began, over: make(chan struct{}), history: history.New(began)}
+	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, over: make(chan struct{}), history: history.New(began)}
 	s.history.Add("", "", history.RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
 	s.evidence.Strict = s.scenario.Knobs.strict()
 	for i := range c.Writers {
 		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally, s.history))
 	}
-	for i := range c.Workers {
+	for i := 0; i < c.Workers && cast == nil; i++ {
 		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.history, s))
 	}
 	return s
@@ -122,6 +124,9 @@ const wantedPerWriter = 12
 
 // enough reports whether every consumer has been given something to do.
 func (s *simulation) enough() bool {
+	if s.cast != nil {
+		return true // the writers cannot always write
+	}
 	for _, c := range s.scenario.Scope {
 		if s.tally.wanted(c) < int64(s.config.Duration.Seconds()*wantedPerWriter)*int64(s.config.Writers) {
 			return false
@@ -165,6 +170,9 @@ func (s *simulation) faults(ctx context.Context) error {
 	wg.Go(func() { s.clock(intake, over) })
 	for _, slot := range s.slots {
 		run(slot.run)
+	}
+	if s.cast != nil {
+		run(func(ctx, intake context.Context) error { return s.cast.Act(ctx, intake, s.stage()) })
 	}
 	for _, w := range s.writers {
 		run(w.run)
@@ -298,6 +306,9 @@ func (s *simulation) stop(ctx context.Context) {
 	for i, slot := range s.slots {
 		wg.Go(func() { exits[i] = slot.stop(ctx) })
 	}
+	if s.cast != nil {
+		exits = append(exits, s.cast.Stop(ctx))
+	}
 	wg.Wait()
 	for _, x := range exits {
 		s.evidence.Exits = append(s.evidence.Exits, x...)
@@ -317,6 +328,9 @@ func (s *simulation) report(interrupted bool) *oracle.Report {
 	}
 	if !s.on.notices {
 		r.Knobs = append(r.Knobs, oracle.Line{Name: "not half open", Value: "no connection: PostgreSQL 13 would not notice while the run lasts"})
+	}
+	if s.cast != nil {
+		s.cast.Sign(r, s.tally.count)
 	}
 	r.Judge(&s.evidence)
 	return r

@@ -26,7 +26,7 @@ func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[
 			t.Fatalf("%v in %s", err, trigger)
 		}
 	}
-	r, err := run(t.Context(), c, scenario, on)
+	r, err := run(t.Context(), c, scenario, on, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

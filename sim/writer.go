@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -28,7 +27,7 @@ const patience = 30 * time.Second
 // book is what a writer remembers for the oracle.
 type book struct {
 	committed []history.Event
-	abandoned []int64
+	abandoned []history.Event
 	misled    []string
 	refused   int
 	sightings []history.Sighting
@@ -67,8 +66,10 @@ type attempt struct {
 	tx     *sql.Tx
 	store  *postgres.Store
 	drawn  []history.Event // to be committed
-	given  []int64         // given up by a savepoint
-	lost   bool            // the answer to its COMMIT
+	given  []history.Event // given up by a savepoint
+	xid    string          // as the server knows it
+	sent   bool            // its COMMIT
+	lost   bool            // the answer to that
 }
 
 // promise is a prepared transaction.
@@ -148,14 +149,16 @@ func (w *writer) choose() play {
 
 // act makes one transaction.
 func (w *writer) act(ctx, intake context.Context, p play) error {
-	conn, err := w.db.Conn(ctx)
+	bounded, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	conn, err := w.db.Conn(bounded)
 	if err != nil {
-		return err
+		return w.on.forgive(err)
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
-	tx, err := conn.BeginTx(ctx, nil)
+	tx, err := conn.BeginTx(bounded, nil)
 	if err != nil {
-		return err
+		return w.on.forgive(err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after its end
 	w.begun++
@@ -164,11 +167,11 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 	if p.ending == prepare || w.dice.IntN(10) == 0 {
 		a.store = w.quiet
 	}
-	if err = p.run(w, ctx, intake, a); err == nil {
-		err = w.end(ctx, a, p.ending)
+	if err = p.run(w, bounded, intake, a); err == nil {
+		err = w.end(bounded, a, p.ending)
 	}
 	if err != nil {
-		return w.excuse(a, err)
+		return w.excuse(ctx, a, err)
 	}
 	if p.fault != "" {
 		w.tally.add(p.fault, 1)
@@ -179,12 +182,12 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 // excuse writes off a transaction that the server refused for a reason that
 // writers meet in normal life. A COMMIT may be refused, too: it waits for the
 // other notifying ones.
-func (w *writer) excuse(a *attempt, err error) error {
+func (w *writer) excuse(ctx context.Context, a *attempt, err error) error {
 	var pg *pgconn.PgError
 	expected := errors.Is(err, store.ErrOptimisticConcurrency) ||
 		errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01") // lock time-out, deadlock
 	if !expected {
-		return err
+		return w.brokenOff(ctx, a, err)
 	}
 	w.abandon(a, err)
 	w.tally.add(history.Conflicts, 1)
@@ -197,12 +200,18 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 		how = oneOf(w.dice, commit, commit, rollback)
 	}
 	if how != rollback && chance(w.dice, 0.15) {
-		if err := w.look(ctx, a.drawn); err != nil {
+		if err := w.look(ctx, a); err != nil {
+			return err
+		}
+	}
+	if how == lose || w.on.mortal {
+		if err := w.identify(ctx, a); err != nil {
 			return err
 		}
 	}
 	switch how {
 	case commit:
+		a.sent = true
 		if err := a.tx.Commit(); err != nil {
 			return err
 		}
@@ -238,8 +247,8 @@ func (w *writer) keep(a *attempt) {
 func (w *writer) abandon(a *attempt, why error) {
 	w.record(history.RolledBack, a, why)
 	w.book.abandoned = append(w.book.abandoned, a.given...)
+	w.book.abandoned = append(w.book.abandoned, a.drawn...)
 	for _, e := range a.drawn {
-		w.book.abandoned = append(w.book.abandoned, e.Position)
 		delete(w.versions, aggregate{e.Type, e.ID})
 	}
 }
@@ -247,20 +256,26 @@ func (w *writer) abandon(a *attempt, why error) {
 // record tells the history of a transaction.
 func (w *writer) record(kind history.Kind, a *attempt, err error) {
 	w.history.Add(w.name, "", kind, history.Transaction{
-		Tx: a.number, Positions: history.Spans(history.PositionsOf(a.drawn)), Abandoned: history.Spans(a.given),
+		Tx: a.number, Positions: history.Spans(history.PositionsOf(a.drawn)), Abandoned: history.Spans(history.PositionsOf(a.given)),
 		Play: a.play, Unanswered: a.lost, Error: textOf(err),
 	})
 }
 
 // look takes down where the consumers stand while the transaction that owns
-// these events cannot have been committed.
-func (w *writer) look(ctx context.Context, drawn []history.Event) error {
+// its events cannot have been committed.
+func (w *writer) look(ctx context.Context, a *attempt) error {
 	standings, err := w.on.standings(ctx)
-	if err != nil {
-		return err
+	if err == nil && w.on.mortal {
+		_, err = a.tx.ExecContext(ctx, `SELECT 1`) // it was open all the time, if it still is
 	}
+	if err == nil {
+		w.sight(a.drawn, standings)
+	}
+	return err
+}
+
+func (w *writer) sight(drawn []history.Event, standings []history.Standing) {
 	w.book.sightings = append(w.book.sightings, history.Sighting{Positions: history.PositionsOf(drawn), Standings: standings})
-	return nil
 }
 
 // prepare leaves the transaction to be decided later. The tx's own end does
@@ -268,7 +283,15 @@ func (w *writer) look(ctx context.Context, drawn []history.Event) error {
 func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	gid := fmt.Sprintf("%s %s %s", w.on.name, w.name, w.uuid())
 	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+quoteText(gid)); err != nil {
-		return err
+		if err = w.on.forgive(err); err != nil {
+			return err
+		}
+		switch there, err := w.seek(ctx, gid, a.xid); {
+		case err != nil:
+			return err
+		case !there:
+			return errNotPrepared
+		}
 	}
 	w.record(history.PreparedToEnd, a, nil)
 	w.promises = append(w.promises, promise{
@@ -288,69 +311,23 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		}
 		w.promises = slices.Delete(w.promises, i, i+1)
 		if !p.keep {
-			if _, err := w.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(p.gid)); err != nil {
+			if err := w.decide(ctx, "ROLLBACK PREPARED "+quoteText(p.gid)); err != nil {
 				return err
 			}
 			w.abandon(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn}, nil)
 			w.tally.add(history.PreparedUndone, 1)
 			continue
 		}
-		if err := w.look(ctx, p.drawn); err != nil {
+		standings, err := w.on.standings(ctx)
+		if err == nil {
+			w.sight(p.drawn, standings)
+		} else if err = w.on.forgive(err); err != nil {
 			return err
 		}
-		if _, err := w.db.ExecContext(ctx, "COMMIT PREPARED "+quoteText(p.gid)); err != nil {
+		if err := w.decide(ctx, "COMMIT PREPARED "+quoteText(p.gid)); err != nil {
 			return err
 		}
 		w.keep(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn})
 	}
 	return nil
-}
-
-// lose commits over a connection that breaks at that moment, and asks the
-// server afterwards what happened.
-func (w *writer) lose(ctx context.Context, a *attempt) error {
-	var xid string
-	if err := a.tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&xid); err != nil {
-		return err
-	}
-	wire, err := commitConnOf(a.conn)
-	if err != nil {
-		return err
-	}
-	wire.atCommit(w.dice.IntN(2) == 0, w.net.cut)
-	if err := a.tx.Commit(); err == nil {
-		return errors.New("a commit succeeded whose connection was to break")
-	}
-	a.lost = true
-	happened, err := w.inquire(ctx, xid, a.drawn[0].EventID)
-	switch {
-	case err != nil:
-		return err
-	case happened:
-		w.keep(a)
-	default:
-		w.abandon(a, nil)
-	}
-	return nil
-}
-
-// inquire tells whether a transaction was committed. The event alone would not
-// tell: the server may not have noticed yet that the connection is gone, and
-// commit a moment later.
-func (w *writer) inquire(ctx context.Context, xid string, event uuid.UUID) (happened bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		var status string
-		err := w.on.db.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
-		if err != nil {
-			return false, fmt.Errorf("the outcome of a commit: %w", err)
-		}
-		if status != "in progress" {
-			break
-		}
-		backoff.Sleep(ctx, 5*time.Millisecond)
-	}
-	err = w.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM events WHERE event_id = $1::uuid)`, event.String()).Scan(&happened)
-	return happened, err
 }

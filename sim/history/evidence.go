@@ -18,7 +18,7 @@ type Evidence struct {
 	History *History
 
 	Committed []Event  // by the writers
-	Abandoned []int64  // positions that writers drew and rolled back
+	Abandoned []Event  // that writers rolled back; a server that crashed may give their positions to others
 	Misled    []string // what the store let writers do although it must not
 	Refused   int      // what it refused, as it must
 

@@ -19,6 +19,8 @@ const (
 	PreparedUndone Fault = "prepared transactions rolled back"
 	LostCommits    Fault = "writers' commits with no answer"
 
+	BrokenOff Fault = "transactions that the server broke off"
+
 	Crashes       Fault = "worker crashes, in a batch"
 	CommitCrashes Fault = "worker crashes, at its commit"
 	IdleCrashes   Fault = "worker crashes, between batches"
@@ -43,7 +45,7 @@ const (
 
 // EveryFault is all of them, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
-	Prepared, PreparedUndone, LostCommits, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
+	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
 	EndedBatches, EndedLocks, EndedScanners, Unregistered, HandlerErrors, HandlerPanics, Pauses,
 	SetBack, SetForward, SkippedEvents}
 

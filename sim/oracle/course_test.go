@@ -35,7 +35,7 @@ func operated(t *rapid.T) *history.Evidence {
 			event.ID, event.Version = fmt.Sprint("late ", p), 1
 		}
 		if p%2 == 0 && p%8 != 0 {
-			w.Abandoned = append(w.Abandoned, p)
+			w.Abandoned = append(w.Abandoned, event)
 			continue
 		}
 		w.log[p], w.Committed = event, append(w.Committed, event)

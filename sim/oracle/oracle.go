@@ -123,9 +123,8 @@ func nothingElse(e *history.Evidence) Finding {
 			return fmt.Sprintf("%v is event %d of its aggregate in the log", event, versions[aggregate])
 		})
 	}
-	for _, position := range e.Abandoned {
-		_, there := log[position]
-		f.check(!there, func() string { return fmt.Sprintf("position %d was rolled back, but is in the log", position) })
+	for _, event := range e.Abandoned {
+		f.check(log[event.Position].EventID != event.EventID, func() string { return fmt.Sprintf("%v was rolled back, but is in the log", event) })
 	}
 	scopes := map[string]history.Scope{}
 	for _, c := range e.Consumers {

@@ -37,7 +37,7 @@ func flawless(t *rapid.T) *history.Evidence {
 			fate = "late"
 		}
 		if fate == "rolled back" {
-			e.Abandoned = append(e.Abandoned, p)
+			e.Abandoned = append(e.Abandoned, history.Event{Position: p, EventID: uuid.New()})
 			continue
 		}
 		if fate == "late" { // of an aggregate of its own: nothing follows it too soon
@@ -146,7 +146,7 @@ var flaws = []struct {
 	}},
 	{"an event applied that was rolled back", "nothing else", func(t *rapid.T, e *history.Evidence) {
 		x := e.Ledger[anyEntry(t, e)]
-		x.Position, x.EventID = e.Abandoned[0], uuid.New()
+		x.Position, x.EventID = e.Abandoned[0].Position, uuid.New()
 		e.Ledger = append(e.Ledger, x)
 	}},
 	{"an event out of scope", "nothing else", func(t *rapid.T, e *history.Evidence) {
@@ -157,7 +157,7 @@ var flaws = []struct {
 	{"a committed event not in the log", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Log = e.Log[1:] }},
 	{"an event in the log that nobody committed", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Committed = e.Committed[1:] }},
 	{"a rolled-back position in the log", "nothing else", func(t *rapid.T, e *history.Evidence) {
-		e.Abandoned = append(e.Abandoned, e.Log[0].Position)
+		e.Abandoned = append(e.Abandoned, e.Log[0])
 	}},
 	{"a version left out", "nothing else", func(t *rapid.T, e *history.Evidence) {
 		i := rapid.IntRange(0, len(e.Log)-1).Draw(t, "event")

@@ -1,0 +1,159 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// What a writer does when a COMMIT gets no answer, or the server goes away in
+// the middle of a transaction: what was not told to commit never happened, and
+// of everything else the server knows what became of it.
+
+// forgive returns the errors that are no consequence of a server that went
+// away, or had no room, where servers do (mortal).
+func (d *database) forgive(err error) error {
+	var pg *pgconn.PgError
+	switch {
+	case !d.mortal:
+		return err
+	case !errors.As(err, &pg):
+		return nil // no answer
+	}
+	switch pg.Code[:2] {
+	case "08", "53", "57", "58": // connection, resources, shutdown or crash, the system
+		return nil
+	}
+	return err
+}
+
+// brokenOff writes down what became of a transaction that the server broke
+// off.
+func (w *writer) brokenOff(ctx context.Context, a *attempt, err error) error {
+	if errors.Is(err, errUnknown) || w.on.forgive(err) != nil {
+		return err
+	}
+	w.tally.add(history.BrokenOff, 1)
+	if a.sent {
+		return w.learn(ctx, a)
+	}
+	w.abandon(a, err)
+	return nil
+}
+
+// identify asks for the transaction's number, by which the server can be asked
+// about it later.
+func (w *writer) identify(ctx context.Context, a *attempt) error {
+	return a.tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&a.xid)
+}
+
+// lose commits over a connection that breaks at that moment.
+func (w *writer) lose(ctx context.Context, a *attempt) error {
+	wire, err := commitConnOf(a.conn)
+	if err != nil {
+		return err
+	}
+	wire.atCommit(w.dice.IntN(2) == 0, w.net.cut)
+	a.sent = true
+	if err := a.tx.Commit(); err == nil {
+		return errors.New("a commit succeeded whose connection was to break")
+	}
+	return w.learn(ctx, a)
+}
+
+// learn asks what became of a transaction whose COMMIT got no answer.
+func (w *writer) learn(ctx context.Context, a *attempt) error {
+	a.lost = true
+	happened, err := w.inquire(ctx, a)
+	switch {
+	case err != nil:
+		return err
+	case happened:
+		w.keep(a)
+	default:
+		w.abandon(a, nil)
+	}
+	return nil
+}
+
+// inquire tells whether a transaction was committed. The event alone would not
+// tell: the server may not have noticed yet that the connection is gone, and
+// commit a moment later.
+func (w *writer) inquire(ctx context.Context, a *attempt) (happened bool, err error) {
+	err = w.insist(ctx, func(ctx context.Context) (known bool, err error) {
+		if known, err = w.over(ctx, a.xid); err == nil && known {
+			err = w.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM events WHERE event_id = $1::uuid)`, a.drawn[0].EventID.String()).Scan(&happened)
+		}
+		return known, err
+	})
+	return happened, err
+}
+
+// over reports whether a transaction has ended. One that a crash took may not
+// have left its number behind; if another has it now, that one is waited for.
+func (w *writer) over(ctx context.Context, xid string) (bool, error) {
+	var status *string
+	err := w.on.db.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "22023" { // in the future
+		return true, nil
+	}
+	return status == nil || *status != "in progress", err
+}
+
+var (
+	errNotPrepared = errors.New("the transaction was not prepared")
+	errUnknown     = errors.New("the outcome of a transaction cannot be learned")
+)
+
+// seek tells whether a transaction was prepared.
+func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err error) {
+	err = w.insist(ctx, func(ctx context.Context) (bool, error) {
+		over, err := w.over(ctx, xid) // a prepared one is not
+		if err == nil {
+			err = w.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_prepared_xacts WHERE gid = $1::text)`, gid).Scan(&there)
+		}
+		return over || there, err
+	})
+	return there, err
+}
+
+// decide ends a prepared transaction.
+func (w *writer) decide(ctx context.Context, statement string) error {
+	asked := false
+	return w.insist(ctx, func(ctx context.Context) (bool, error) {
+		_, err := w.db.ExecContext(ctx, statement)
+		var pg *pgconn.PgError
+		if asked && errors.As(err, &pg) {
+			switch pg.Code {
+			case "42704": // there is none any more: it was the statement before
+				return true, nil
+			case "55000": // that one is still at it
+				return false, nil
+			}
+		}
+		asked = true
+		return err == nil, err
+	})
+}
+
+// insist asks until it is known, also of a server that is away for a moment.
+func (w *writer) insist(ctx context.Context, ask func(context.Context) (known bool, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		known, err := ask(ctx)
+		if known && err == nil {
+			return nil
+		}
+		if w.on.forgive(err) != nil || !backoff.Sleep(ctx, 5*time.Millisecond) {
+			return fmt.Errorf("%w: %w", errUnknown, errors.Join(err, ctx.Err()))
+		}
+	}
+}

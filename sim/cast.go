@@ -1,0 +1,58 @@
+package sim
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// Cast acts in a run whose workers and faults are not the simulation's own.
+type Cast interface {
+	// Act lets the workers work and the faults strike until intake ends. It
+	// leaves workers that nothing befalls any more, and a server that is well.
+	Act(ctx, intake context.Context, on Stage) error
+	// Stop ends the workers and tells how all of them ended. It is called once,
+	// also if Act was not.
+	Stop(ctx context.Context) []history.Exit
+	// Sign adds to a report what only the cast knows: its faults, as often as
+	// they were counted.
+	Sign(r *oracle.Report, counted func(history.Fault) int64)
+}
+
+// Stage is where a cast acts.
+type Stage struct {
+	Scenario Scenario
+	History  *history.History
+	Database string // its name
+	// Count counts a fault.
+	Count func(history.Fault)
+	// Refresh gives up the harness's idle connections, which may lead nowhere
+	// after what was done to the server.
+	Refresh func()
+}
+
+// RunCast runs a scenario as Run does, with the cast in place of the workers,
+// on a server that may go away while the cast acts, and comes back. The writers
+// do not mind.
+func RunCast(ctx context.Context, c Config, scenario Scenario, cast Cast) (report *oracle.Report, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	on, err := createDatabase(ctx, c.URL)
+	if err != nil {
+		return nil, err
+	}
+	on.mortal = true
+	defer func() { err = errors.Join(err, on.drop()) }()
+	return run(ctx, c, scenario, on, cast)
+}
+
+func (s *simulation) stage() Stage {
+	return Stage{
+		Scenario: s.scenario, History: s.history, Database: s.on.name,
+		Count:   func(f history.Fault) { s.tally.add(f, 1) },
+		Refresh: s.on.refresh,
+	}
+}
