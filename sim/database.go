@@ -94,7 +94,7 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	for _, statements := range []string{ledgerTable, epochTables} {
+	for _, statements := range []string{ledgerTable, epochTables, witnesses} {
 		if _, err := d.db.ExecContext(ctx, statements); err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 	}, `SELECT consumer_name, gap_position, gap_end, missing, state, epoch FROM consumer_gap_skips JOIN sim_audit ON skip = id ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the audit: %w", err)
 	}
-	return d.exhibitOperations(ctx, e)
+	return errors.Join(d.exhibitOperations(ctx, e), d.exhibitWitnesses(ctx, e))
 }
 
 // exhibitOperations reads what operators did to the consumers' progress. What

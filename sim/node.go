@@ -50,6 +50,7 @@ func startNode(ctx context.Context, s Scenario, on *database, h *history.History
 	n.db.SetMaxIdleConns(poolSize(len(s.Scope)))
 
 	n.employ(s, h, m, n.relay.url(config))
+	config.RuntimeParams[myself] = n.id() // before there is a connection: the pool shares the map
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(n.done)

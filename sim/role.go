@@ -33,6 +33,7 @@ func (r Role) Play(ctx context.Context, tell func(history.Record)) error {
 	n.db.SetMaxOpenConns(poolSize(len(r.Scenario.Scope)))
 	n.db.SetMaxIdleConns(poolSize(len(r.Scenario.Scope)))
 	n.employ(r.Scenario, history.Tell(time.Now(), tell), noMischief{}, r.URL)
+	config.RuntimeParams[myself] = n.id() // before there is a connection: the pool shares the map
 	return n.worker.Start(ctx)
 }
 

@@ -29,6 +29,9 @@ type Evidence struct {
 	Operations []Operation // of operators, those of each consumer in their order
 	Forgotten  []Skip      // open ranges that went when a consumer was set back
 
+	Trespasses  []Trespass
+	Assignments []Assignment // by workers
+
 	Sightings []Sighting
 	Samples   [][]Standing // one after the other
 	Exits     []Exit
@@ -133,6 +136,21 @@ const (
 	OperationReset = "reset"
 	OperationSkip  = "skip"
 )
+
+// Trespass is a batch that was begun by a worker to which its consumer was not
+// assigned.
+type Trespass struct {
+	Consumer string
+	Worker   string
+	Batch    string // its transaction
+}
+
+// Assignment is one that a worker has written.
+type Assignment struct {
+	Consumer string // that it assigned
+	Worker   string // that wrote it
+	Led      bool   // it was the leader then
+}
 
 // Sighting is what a writer saw of the consumers while a transaction of its
 // own, the owner of these positions, had not been told to commit yet.

@@ -29,6 +29,7 @@ type walk struct {
 func operated(t *rapid.T) *history.Evidence {
 	w := &walk{log: map[int64]history.Event{}, n: rapid.Int64Range(20, 40).Draw(t, "positions")*2 + 1}
 	w.Consumers, w.Refused = []history.Scope{{Name: "all"}}, 1
+	w.Assignments = []history.Assignment{{Consumer: "all", Worker: "a", Led: true}}
 	for p := int64(1); p <= w.n; p++ {
 		event := history.Event{Position: p, Type: "order", ID: "1", Version: (p + 1) / 2, EventID: uuid.New()}
 		if p%8 == 0 {

@@ -45,6 +45,8 @@ func Judge(e *history.Evidence) []Finding {
 		nothingElse(e),
 		order(e),
 		ownership(e),
+		assigned(e),
+		leadership(e),
 		undecided(e),
 		audit(e),
 		forwards(e),

@@ -55,6 +55,7 @@ func flawless(t *rapid.T) *history.Evidence {
 		e.Samples = append(e.Samples, []history.Standing{before}, []history.Standing{s})
 		e.Sightings = append(e.Sightings, history.Sighting{Positions: []int64{4, 5}, Standings: []history.Standing{before}})
 	}
+	e.Assignments = []history.Assignment{{Consumer: "all", Worker: "a", Led: true}, {Consumer: "some", Worker: "a", Led: true}}
 	e.Rest.Head, e.Rest.Bound, e.Rest.Took = n, time.Minute, time.Second
 	e.Exits = []history.Exit{{Worker: "a", Asked: history.ExitCrashed, InTime: true, Error: "no connection"}, {Worker: "b", Asked: history.ExitStopped, InTime: true}}
 	return e
@@ -190,6 +191,16 @@ var flaws = []struct {
 	}},
 	{"two workers in one batch", "one at a time", func(t *rapid.T, e *history.Evidence) {
 		e.Ledger[1].Batch, e.Ledger[1].Worker = e.Ledger[0].Batch, "another"
+	}},
+	{"a batch of a consumer that was another's", "assigned", func(t *rapid.T, e *history.Evidence) {
+		x := e.Ledger[anyEntry(t, e)]
+		e.Trespasses = append(e.Trespasses, history.Trespass{Consumer: x.Consumer, Worker: x.Worker, Batch: x.Batch})
+	}},
+	{"a batch without events of a consumer that was another's", "assigned", func(t *rapid.T, e *history.Evidence) {
+		e.Trespasses = append(e.Trespasses, history.Trespass{Consumer: "all", Worker: "a", Batch: "void"})
+	}},
+	{"an assignment by a worker that does not lead", "leadership", func(t *rapid.T, e *history.Evidence) {
+		e.Assignments[rapid.IntRange(0, 1).Draw(t, "assignment")].Led = false
 	}},
 	{"a checkpoint beyond an open transaction", "no guessing", func(t *rapid.T, e *history.Evidence) { e.Sightings[0].Standings[0].Open = nil }},
 	{"a void position without a row", "audit", func(t *rapid.T, e *history.Evidence) {

@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"database/sql"
+	"reflect"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// stranger is a worker of the tests, with one connection.
+func stranger(t *testing.T, on *database, name string, id uuid.UUID) *sql.DB {
+	config := on.config(name)
+	config.RuntimeParams[myself] = id.String()
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(1)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func exec(t *testing.T, db interface {
+	Exec(string, ...any) (sql.Result, error)
+}, query string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(query, args...); err != nil {
+		t.Fatalf("%v in %s", err, query)
+	}
+}
+
+func TestWitnessesNoteWhatWasNotAllowed(t *testing.T) {
+	on, err := createDatabase(t.Context(), small(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := on.drop(); err != nil {
+			t.Error(err)
+		}
+	})
+	one, two := uuid.New(), uuid.New()
+	a, b := stranger(t, on, "a", one), stranger(t, on, "b", two)
+	const (
+		move   = `UPDATE consumer_checkpoints SET last_position = last_position + 1 WHERE consumer_name = 'c'`
+		assign = `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', $1) ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id`
+	)
+	exec(t, on.db, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 0)`)
+
+	exec(t, a, assign, one) // no leader
+	exec(t, b, `SELECT pg_advisory_lock(7)`)
+	exec(t, b, assign, two) // the leader
+	exec(t, a, `SELECT pg_advisory_lock_shared(8)`)
+	exec(t, a, assign, one) // as every worker
+	exec(t, on.db, `INSERT INTO worker_leader_election (name, worker_id) VALUES ('lease', $1)`, one)
+	exec(t, a, assign, one) // the holder of the lease
+	exec(t, on.db, assign, one)
+
+	exec(t, on.db, move) // an operator
+	exec(t, a, move)
+	exec(t, b, move) // a's
+	tx, err := a.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, tx, move)
+	waited := make(chan error, 1)
+	exec(t, on.db, assign, two)
+	go func() {
+		_, err := b.Exec(move)
+		waited <- err
+	}()
+	eventually(t, "the second worker to wait for the row", func() bool {
+		var n int
+		if err := on.db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sim b' AND wait_event_type = 'Lock'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	})
+	exec(t, on.db, assign, one) // taken from the one that waits
+	exec(t, tx, move)           // and still the first one's
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waited; err != nil {
+		t.Fatal(err)
+	}
+
+	var e history.Evidence
+	if err := on.exhibitWitnesses(t.Context(), &e); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.Trespasses) != 1 || e.Trespasses[0].Worker != "b" || e.Trespasses[0].Consumer != "c" || e.Trespasses[0].Batch == "" {
+		t.Errorf("trespasses: %+v, want that of b's first move only", e.Trespasses)
+	}
+	want := []history.Assignment{{Consumer: "c", Worker: "a"}, {Consumer: "c", Worker: "b", Led: true}, {Consumer: "c", Worker: "a"}, {Consumer: "c", Worker: "a", Led: true}}
+	if !reflect.DeepEqual(e.Assignments, want) {
+		t.Errorf("assignments: %+v, want %+v", e.Assignments, want)
+	}
+}
