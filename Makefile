@@ -9,8 +9,13 @@ test: ## every test, on a real PostgreSQL
 race: ## every test under the race detector
 	go test -race ./...
 
-stepped: ## a thousand scripts drawn step by step on a real server, with crashes
-	go test -race -run TestStepped . -rapid.checks=1000 -timeout 1h
+stepped: ## a thousand scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
+ifdef SEED
+	go test -race -v -run '^TestStepped' . -rapid.seed=$(SEED) -rapid.checks=1 -stepped.history=stepped.jsonl
+else
+	go test -race -run '^TestStepped$$' . -rapid.checks=1000 -timeout 1h
+	go test -race -run '^TestSteppedTwice$$' . -rapid.checks=100 -timeout 1h
+endif
 
 majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches what is missing)
 	tools/majors

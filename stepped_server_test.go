@@ -32,6 +32,12 @@ func newSteppedServer(t *testing.T) *steppedServer {
 		Server: pgtest.OwnServer(t, map[string]string{
 			"max_prepared_transactions": "64",
 			"autovacuum":                "off",
+			// Nothing happens by itself, at a time of its own: it could decide
+			// what a crash undoes, or look like a transaction.
+			"bgwriter_lru_maxpages":           "0",
+			"checkpoint_timeout":              "1d",
+			"max_wal_size":                    "10GB",
+			"max_logical_replication_workers": "0",
 		}),
 		errands: make(chan func() error),
 		results: make(chan error),
@@ -51,7 +57,7 @@ func newSteppedServer(t *testing.T) *steppedServer {
 	if err := migrations.Apply(t.Context(), db, &cfg); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(createLedger); err != nil {
+	if _, err := db.Exec(createLedger + createLater); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.freeze(t.Context()); err != nil {
@@ -121,6 +127,12 @@ func (s *steppedServer) crashOf(backend int) error {
 const createLedger = `CREATE TABLE ledger (
 	id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, event_id UUID NOT NULL, late BOOL NOT NULL)`
 
+// createLater makes a clock by which every transaction began long ago, for those
+// who look there first.
+const createLater = `;
+CREATE SCHEMA later;
+CREATE FUNCTION later.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '1 day' $$`
+
 // steppedConsumer writes down what it is given.
 type steppedConsumer struct {
 	name  string
@@ -137,6 +149,9 @@ func (c steppedConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.Persist
 	info, _ := consumer.Info(ctx)
 	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position, event_id, late) VALUES ($1, $2, $3, $4)`,
 		c.name, e.GlobalPosition, e.EventID.String(), info.Late)
+	if t, ok := ctx.Value(threadKey{}).(*thread); ok {
+		t.notes.add(eventHandled, handled{e.GlobalPosition, info.Late})
+	}
 	if err == nil && c.fails.CompareAndSwap(true, false) {
 		err = errScripted
 	}

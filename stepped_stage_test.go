@@ -13,11 +13,13 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 // quantum is how far the clock moves in one step: whatever a frontier waits
-// for between two statements is due then.
-const quantum = 600 * time.Millisecond
+// for between two statements is due then. It is far longer than a script takes
+// to be played, so that the server's clock, which runs on, decides nothing.
+const quantum = time.Minute
 
 // stage is where a script is played.
 type stage struct {
@@ -27,15 +29,20 @@ type stage struct {
 	script script
 	seen   map[string]int // how often what happened, in all scripts
 
+	history *history.History
+	lives   []string // tokens, by first appearance
+
 	own      *sql.DB // the script's own statements, and the writers'
 	writers  [3]writer
 	prepared []*writer
 	gids     int
+	txs      int // begun
 	workers  [2]*steppedWorker
 	owner    map[string]*Worker // of each consumer
 
 	published []*frontier.Value // all of this life of the server
 	committed int64             // events in the log
+	events    uint32            // ever made
 	faults    int               // after which statements may fail
 	resets    map[string]int
 }
@@ -43,8 +50,12 @@ type stage struct {
 func newStage(t *rapid.T, server *steppedServer, script script, seen map[string]int) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	s := &stage{t: t, ctx: ctx, server: server, script: script, seen: seen, owner: map[string]*Worker{}, resets: map[string]int{}}
+	s := &stage{t: t, ctx: ctx, server: server, script: script, seen: seen, history: history.New(time.Now()),
+		lives: []string{""}, owner: map[string]*Worker{}, resets: map[string]int{}}
+	s.tell("", "", history.RunBegan, history.Header{Workers: len(s.workers), Writers: len(s.writers), Consumers: []string{"all", "some"}})
+	s.tell("", "", drawnScript, script.settings())
 	s.openOwn()
+	s.end(`pid <> pg_backend_pid() AND backend_type = 'client backend'`) // of earlier scripts
 	t.Cleanup(func() { s.own.Close() })
 	for i := range s.workers {
 		s.workers[i] = s.newWorker(fmt.Sprintf("worker %d", i))
@@ -88,6 +99,9 @@ func (s *stage) config(name, lockTimeout string) *pgx.ConnConfig {
 	s.must(err)
 	cfg.RuntimeParams["application_name"] = name
 	cfg.RuntimeParams["lock_timeout"] = lockTimeout
+	if s.script.old {
+		cfg.RuntimeParams["search_path"] = "later, public, pg_catalog"
+	}
 	if s.script.async {
 		cfg.RuntimeParams["synchronous_commit"] = "off"
 	}
@@ -149,7 +163,7 @@ func (s *stage) takeOver(who, what int) {
 	s.exec(`UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`,
 		l.unit(), l.c.w.id.String())
 	s.owner[l.unit()] = l.c.w
-	s.t.Logf("%s: takes over", l.name)
+	s.tell(l.worker, l.unit(), assigned, nil)
 	if what%3 > 0 {
 		s.advance(l, true)
 		s.finishStep(l)
@@ -173,7 +187,7 @@ func (s *stage) reset(who, what int) {
 	s.exec(`DELETE FROM ledger WHERE consumer = $1::text AND position > $2::bigint`, unit, to)
 	s.resets[unit]++
 	s.saw("reset")
-	s.t.Logf("%s: reset to %d", unit, to)
+	s.tell("", unit, wasReset, to)
 }
 
 // cut ends all connections of a worker.
@@ -182,7 +196,7 @@ func (s *stage) cut(who, _ int) {
 		return
 	}
 	w := s.workers[who%len(s.workers)]
-	s.t.Logf("%s: cut off", w.name)
+	s.tell(w.name, "", history.FaultInjected, history.Injection{Fault: workerCut})
 	s.end(`application_name = $1::text`, w.name)
 	s.faults++
 	s.saw("cut")
@@ -193,7 +207,7 @@ func (s *stage) crash(int, int) {
 	if s.script.calm {
 		return
 	}
-	s.t.Logf("crash")
+	s.tell("", "", history.FaultInjected, history.Injection{Fault: serverCrash})
 	s.must(s.server.crash())
 	s.saw("crash")
 	s.recover()
@@ -205,8 +219,8 @@ func (s *stage) kill(who, _ int) {
 	if w == nil || s.script.calm {
 		return
 	}
-	s.t.Logf("%s: killed", s.name(w))
-	s.must(s.server.crashOf(s.backend(w)))
+	s.tell(s.name(w), "", history.FaultInjected, history.Injection{Fault: backendKill})
+	s.must(s.server.crashOf(w.pid))
 	s.saw("kill")
 	s.recover()
 }
@@ -228,13 +242,14 @@ func (s *stage) recover() {
 	left := s.number(`SELECT count(*) FROM events`)
 	if left < s.committed {
 		s.saw("commits undone")
-		s.t.Logf("%d events are gone", s.committed-left)
 	}
+	s.tell("", "", recovered, fmt.Sprintf("%d of %d events are left", left, s.committed))
 	s.committed = left
 	for _, l := range s.loops() {
 		if s.number(`SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1::text AND worker_id = $2::uuid`,
 			l.unit(), l.c.w.id.String()) > 0 {
 			s.owner[l.unit()] = l.c.w
+			s.tell(l.worker, l.unit(), assigned, nil)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ type script struct {
 	calm      bool // no faults of server and network
 	async     bool // synchronous_commit=off: a crash undoes commits
 	named     bool // the log names its sequence
+	old       bool // every transaction began long before it is first seen
 	policy    GapPolicy
 	stale     time.Duration
 	harborLag int
@@ -24,6 +27,10 @@ type script struct {
 	maxOpen   int
 	steps     [][]step
 	commits   []bool // what becomes of the transactions that are open at the end
+}
+
+func (s script) settings() settings {
+	return settings{s.calm, s.async, s.named, s.old, string(s.policy), s.stale.String(), s.harborLag, s.batchSize, s.maxOpen}
 }
 
 // step is one deed. Who does it, and to what, is counted among those who can
@@ -76,6 +83,7 @@ func drawScript(t *rapid.T) script {
 		calm:      rapid.Bool().Draw(t, "calm"),
 		async:     rapid.Bool().Draw(t, "async"),
 		named:     uniform(4).Draw(t, "named") < 3,
+		old:       uniform(4).Draw(t, "old") == 3,
 		policy:    GapSkipStale,
 		stale:     []time.Duration{quantum, 3 * quantum}[uniform(2).Draw(t, "stale")],
 		harborLag: []int{0, 0, 0, 2}[uniform(4).Draw(t, "harbor lag")],
@@ -124,13 +132,24 @@ var weighted = func() *rapid.Generator[int] {
 // die, two workers whose frontiers look and whose loops both believe to own the
 // consumers, operators who set consumers back, and a server that crashes. In
 // the end all that the log holds must have been handled exactly once and in
-// order, and all that it lacks must have been audited. A longer search:
+// order, and all that it lacks must have been audited. A longer search, and one
+// seed alone, whose history is written to stepped.jsonl:
 //
-//	go test -run TestStepped . -rapid.checks=5000 -timeout 2h
+//	make stepped
+//	make stepped SEED=7
+//
+// A script that fails is made smaller for half a minute; what is left of it is
+// printed, with the command that plays it again and the name of the file that
+// has its history.
 func TestStepped(t *testing.T) {
 	checkByDefault(t, "40") // some half a minute
 	server := newSteppedServer(t)
 	scripts, seen := 0, map[string]int{}
+	t.Cleanup(func() {
+		if t.Failed() {
+			sayHowToRepeat(t)
+		}
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScript(t)
 		scripts++
@@ -154,15 +173,62 @@ var mustSee = map[string]int{
 	"guard waits": 200, "terminated": 200, "cut": 200, "kill": 200, "lost": 200, "commits undone": 200,
 }
 
+// TestSteppedTwice plays scripts twice: the histories are the same, byte for
+// byte. So what a script finds, it finds again.
+func TestSteppedTwice(t *testing.T) {
+	checkByDefault(t, "6")
+	server := newSteppedServer(t)
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScript(t)
+		var histories [2]bytes.Buffer
+		for i := range histories {
+			rapid.SyncTest(t, func(t *rapid.T) {
+				if err := play(t, server, s, map[string]int{}).history.WriteJSONLines(&histories[i]); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		if parted := firstDifference(histories[0].String(), histories[1].String()); parted != "" {
+			t.Fatal(parted)
+		}
+	})
+}
+
+// firstDifference shows where two histories part, and what came before.
+func firstDifference(one, other string) string {
+	if one == other {
+		return ""
+	}
+	a, b := strings.Split(one, "\n"), strings.Split(other, "\n")
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	shown := func(lines []string) string { return strings.Join(lines[min(n, len(lines)):min(n+3, len(lines))], "\n") }
+	return fmt.Sprintf("after\n%s\nthe first time came\n%s\nand the second time\n%s", strings.Join(a[max(0, n-12):n], "\n"), shown(a), shown(b))
+}
+
 // play plays a script to its end, lets everybody finish, and judges.
-func play(t *rapid.T, server *steppedServer, script script, seen map[string]int) {
+func play(t *rapid.T, server *steppedServer, script script, seen map[string]int) *stage {
 	s := newStage(t, server, script, seen)
+	ended := false
+	defer func() {
+		if !ended || t.Failed() {
+			s.keep(failedHistory) // the last that rapid plays is the smallest
+		}
+	}()
 	for _, step := range slices.Concat(script.steps...) {
+		s.tell("", "", deedBegun, deed{deeds[step.do].name, step.who, step.what})
 		deeds[step.do].do(s, step.who, step.what)
 		s.settle()
 	}
 	s.finish()
 	s.judge()
+	ended = true
+	if *historyFile != "" {
+		s.keep(*historyFile)
+	}
+	return s
 }
 
 // checkByDefault sets how often a test checks whose checks are dear, unless

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -12,7 +13,7 @@ const rounds = 60
 // finish ends all writers and lets the workers go on until nothing is left to
 // do.
 func (s *stage) finish() {
-	s.t.Logf("the end")
+	s.tell("", "", deedBegun, deed{Deed: "the end"})
 	commits := s.script.commits
 	for i := range s.writers {
 		if s.writers[i].tx != nil {
@@ -42,7 +43,7 @@ func (s *stage) finish() {
 			return
 		}
 	}
-	s.t.Fatalf("after %d rounds not all is done: %s", rounds, s.show(`
+	s.wrong("after %d rounds not all is done: %s", rounds, s.show(`
 SELECT format('%s is at %s of %s, with %s open ranges', consumer_name, last_position,
 	(SELECT max(global_position) FROM events), (SELECT count(*) FROM consumer_gap_skips AS g WHERE g.consumer_name = c.consumer_name AND state = 'open'))
 FROM consumer_checkpoints AS c`))
@@ -119,18 +120,20 @@ WHERE late <> audited AND consumer_name = 'all' AND consumer_name <> ALL ($1::te
 
 // judge looks for what must not be when all is done.
 func (s *stage) judge() {
-	var reset []string
-	for consumer := range s.resets {
-		reset = append(reset, consumer)
-	}
+	reset := slices.Sorted(maps.Keys(s.resets))
+	verdict := []string{}
 	for _, v := range verdicts {
 		var args []any
 		if v.unset {
 			args = append(args, "{"+strings.Join(reset, ",")+"}")
 		}
 		if found := s.show(views+v.query, args...); found != "" {
-			s.t.Errorf("%s: %s", v.name, found)
+			verdict = append(verdict, v.name+": "+found)
 		}
+	}
+	s.tell("", "", judged, verdict)
+	for _, v := range verdict {
+		s.t.Error(v)
 	}
 	s.seen["void"] += int(s.number(`SELECT count(*) FROM consumer_gap_skips WHERE state = 'void'`))
 	s.seen["late"] += int(s.number(`SELECT count(*) FROM ledger WHERE late`))
@@ -148,5 +151,6 @@ func (s *stage) show(query string, args ...any) string {
 		all = append(all, text)
 	}
 	s.must(rows.Err())
+	slices.Sort(all)
 	return strings.Join(all, "; ")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -27,19 +29,32 @@ type steppedWorker struct {
 	session *frontier.Session // nil: to be opened
 	shown   *frontier.Value   // the latest
 	loops   []*loop
+	// blockers are the transactions that became stale in the latest statement
+	// of the frontier.
+	blockers []string
+}
+
+func (w *steppedWorker) loop(consumer string) *loop {
+	for _, l := range w.loops {
+		if l.unit() == consumer {
+			return l
+		}
+	}
+	return nil
 }
 
 // loop is the loop of a consumer. Its threads stop before each statement that
 // notices others or that others may notice.
 type loop struct {
-	c     *consumerLoop
-	name  string
-	main  *thread
-	ahead *thread    // reads the next page meanwhile
-	known *readAhead // what ahead works at, or has done
-	waits uint32     // the backend of main's guard while that waits for another batch
-	did   did        // in the latest step
-	err   error
+	c      *consumerLoop
+	worker string
+	main   *thread
+	ahead  *thread    // reads the next page meanwhile
+	known  *readAhead // what ahead works at, or has done
+	waits  uint32     // the backend of main's guard while that waits for another batch
+	told   bool       // that it waits
+	did    did        // in the latest step
+	err    error
 }
 
 func (l *loop) unit() string { return l.c.unit.name }
@@ -52,6 +67,8 @@ type thread struct {
 	at    *stop         // nil: it runs, or has nothing to do
 	done  chan struct{} // closed when its work is done; nil: it has none
 	ahead *thread       // of the same loop
+	notes notes
+	asked bool // where to stop, before it took a connection
 }
 
 // stop is where a thread waits to be told to go on.
@@ -63,15 +80,8 @@ type stop struct {
 
 type threadKey struct{}
 
-// gate stops threads.
-type gate struct{}
-
-func (gate) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	t, ok := ctx.Value(threadKey{}).(*thread)
-	before := stopsBefore(q.SQL)
-	if !ok || before == "" {
-		return ctx
-	}
+// halt stops the thread until it is told to go on.
+func (t *thread) halt(ctx context.Context, before string, conn *pgx.Conn) {
 	s := &stop{before, conn, make(chan struct{})}
 	select {
 	case t.stops <- s:
@@ -81,10 +91,42 @@ func (gate) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQuer
 		}
 	case <-ctx.Done():
 	}
-	return ctx
 }
 
-func (gate) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+// gate stops threads, and writes down every statement of a worker.
+type gate struct {
+	s *stage
+	w *steppedWorker
+}
+
+type statementKey struct{}
+
+func (gate) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	t, ok := ctx.Value(threadKey{}).(*thread)
+	before := stopsBefore(q.SQL)
+	switch {
+	case !ok || before == "":
+	case t.asked:
+		t.asked = false
+	default:
+		t.halt(ctx, before, conn)
+	}
+	return context.WithValue(ctx, statementKey{}, statementName(q.SQL))
+}
+
+func (g gate) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
+	name, _ := ctx.Value(statementKey{}).(string)
+	o := operation{Statement: name, Outcome: q.CommandTag.String()}
+	if q.Err != nil {
+		o.Outcome = inWords(q.Err)
+	}
+	if t, ok := ctx.Value(threadKey{}).(*thread); ok {
+		o.Ahead = t.ahead == nil
+		t.notes.add(statementRan, o)
+		return
+	}
+	g.s.tell(g.w.name, "", statementRan, o)
+}
 
 // stopsBefore names the statements that are steps of their own. The others run
 // together with the one before.
@@ -119,7 +161,8 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 }
 
 // steppedLog tells apart who reads: a loop reads from its connection, and ahead
-// from the pool.
+// from the pool, where it stops before it takes a connection. Otherwise a loop
+// that takes one at the same time might get this one or that.
 type steppedLog struct{ *storepostgres.Store }
 
 func (l steppedLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
@@ -136,10 +179,12 @@ func (l steppedLog) CountMissing(ctx context.Context, q store.Querier, after, th
 
 func asReader(ctx context.Context, q store.Querier) context.Context {
 	t, ok := ctx.Value(threadKey{}).(*thread)
-	if _, pool := q.(*sql.DB); ok && pool {
-		return context.WithValue(ctx, threadKey{}, t.ahead)
+	if _, pool := q.(*sql.DB); !ok || !pool {
+		return ctx
 	}
-	return ctx
+	t.ahead.halt(ctx, "read", nil)
+	t.ahead.asked = true
+	return context.WithValue(ctx, threadKey{}, t.ahead)
 }
 
 // barestLog can do nothing but what every log must.
@@ -147,7 +192,8 @@ type barestLog struct{ store.Log }
 
 func (s *stage) newWorker(name string) *steppedWorker {
 	cfg := s.config(name, "20s") // waiting that long for a lock is waiting for ever
-	cfg.Tracer = gate{}
+	sw := &steppedWorker{name: name}
+	cfg.Tracer = gate{s, sw}
 	dial := cfg.DialFunc
 	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -162,19 +208,20 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	}
 	consumers := []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}, steppedConsumer{"some", []string{"A"}, new(atomic.Bool)}}
 	w := New(db, log, consumers,
+		WithObserver(s.observer(sw)),
 		WithLeaderStrategy(LeaderStrategyLease), // so that nobody watches what a guard waits for
 		WithBatchSize(s.script.batchSize), WithBatchTimeout(24*time.Hour), WithMaxOpenRanges(s.script.maxOpen),
 		WithGapPolicy(s.script.policy), WithStaleGapThreshold(s.script.stale), WithStaleGapHarborLag(s.script.harborLag))
 	s.must(w.prepare(s.ctx))
-	sw := &steppedWorker{Worker: w, name: name}
+	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {
 		ahead := &thread{stops: make(chan *stop)}
 		sw.loops = append(sw.loops, &loop{
-			c:     &consumerLoop{w: w, unit: u, status: w.status[u.name], attempt: 1},
-			name:  name + ", " + u.name,
-			main:  &thread{stops: make(chan *stop), ahead: ahead},
-			ahead: ahead,
+			c:      &consumerLoop{w: w, unit: u, status: w.status[u.name], attempt: 1},
+			worker: name,
+			main:   &thread{stops: make(chan *stop), ahead: ahead},
+			ahead:  ahead,
 		})
 	}
 	return sw
@@ -196,18 +243,23 @@ func (s *stage) stepFrontier(who, _ int) {
 	} else if err = w.session.Step(s.ctx); err != nil {
 		w.closeSession()
 	}
+	slices.Sort(w.blockers)
+	for _, b := range w.blockers {
+		s.tell(w.name, "", history.FrontierBlocked, history.Blocker{Holder: b})
+	}
+	w.blockers = nil
 	v := w.frontier.Value()
 	switch setup := (*frontier.SetupError)(nil); {
 	case errors.As(err, &setup):
-		s.t.Fatalf("%s: the frontier refuses the log: %v", w.name, err)
+		s.wrong("%s: the frontier refuses the log: %v", w.name, err)
 	case err != nil && s.faults == 0:
-		s.t.Fatalf("%s: frontier, without any fault: %v", w.name, err)
+		s.wrong("%s: frontier, without any fault: %v", w.name, err)
 	case err != nil:
-		s.t.Logf("%s: frontier: %v", w.name, err)
+		s.tell(w.name, "", sessionEnded, inWords(err))
 	case v != w.shown:
 		w.shown = v
 		s.published = append(s.published, v)
-		s.t.Logf("%s: frontier: %+v", w.name, *v)
+		s.tell(w.name, "", published, s.viewOf(v))
 		if len(v.Doubts) > 0 {
 			s.saw("doubts")
 		}
@@ -261,14 +313,14 @@ func (s *stage) pass(int, int) {
 func (s *stage) watch(who, _ int) {
 	w := s.workers[who%len(s.workers)]
 	if _, err := w.nudgeMoved(s.ctx, []string{"all", "some"}); err != nil && s.faults == 0 {
-		s.t.Fatalf("%s: watch, without any fault: %v", w.name, err)
+		s.wrong("%s: watch, without any fault: %v", w.name, err)
 	}
 	for _, l := range w.loops {
 		if l.idle() {
 			select {
 			case <-l.c.unit.nudge.c:
 				l.c.forget()
-				s.t.Logf("%s: nudged", l.name)
+				s.tell(l.worker, l.unit(), nudged, nil)
 			default:
 			}
 		}
@@ -310,6 +362,7 @@ func (s *stage) stepBatch(who, _ int) {
 func (s *stage) fail(who, _ int) {
 	l := s.choose(who)
 	l.c.unit.consumer.(steppedConsumer).fails.Store(true)
+	s.tell(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: handlerFault})
 }
 
 // lose lets a loop make a batch, commit it and lose the answer.
@@ -323,7 +376,7 @@ func (s *stage) lose(who, _ int) {
 		s.advance(l, false)
 	}
 	if l.before("commit") {
-		s.t.Logf("%s: the answer gets lost", l.name)
+		s.tell(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: answerLost})
 		l.main.at.conn.PgConn().Conn().(*lossyConn).lose.Store(true)
 		s.faults++
 		s.saw("lost")
@@ -367,7 +420,6 @@ func (s *stage) advance(l *loop, ahead bool) {
 func (s *stage) resume(l *loop, t *thread) {
 	at := t.at
 	t.at = nil
-	s.t.Logf("%s: %s", l.name, at.before)
 	if at.before == "guard" && s.locked(l) {
 		l.waits = at.conn.PgConn().PID()
 	}
@@ -375,12 +427,14 @@ func (s *stage) resume(l *loop, t *thread) {
 	close(at.resume)
 	if t == l.ahead {
 		t.await()
+		s.tellNotes(l, t)
 		return
 	}
 	s.await(l)
 	if free && l.before("commit") && s.owner[l.unit()] != l.c.w {
-		s.t.Fatalf("%s: a batch began though the consumer is assigned to the other worker", l.name)
+		s.wrong("%s, %s: a batch began though the consumer is assigned to the other worker", l.worker, l.unit())
 	}
+	s.settle() // or who got its lock would run beside what comes next
 }
 
 // locked tells that another batch of the loop's consumer has passed its guard.
@@ -398,14 +452,19 @@ func (s *stage) locked(l *loop) bool {
 func (s *stage) await(l *loop) {
 	for l.waits != 0 && !l.main.arrived() {
 		if s.number(`SELECT count(*) FROM pg_locks WHERE pid = $1::int AND NOT granted`, l.waits) > 0 {
-			s.saw("guard waits")
+			if !l.told {
+				l.told = true
+				s.tell(l.worker, l.unit(), guardWaits, nil)
+				s.saw("guard waits")
+			}
 			return
 		}
 	}
 	if l.waits == 0 {
 		l.main.await()
 	}
-	l.waits = 0
+	l.waits, l.told = 0, false
+	s.tellNotes(l, l.main)
 	if a := l.c.ahead; a != nil && a != l.known {
 		l.known, l.ahead.done = a, a.done
 		l.ahead.await()
@@ -460,11 +519,13 @@ func (s *stage) check(l *loop) {
 		}
 		return
 	case blamed != scripted:
-		s.t.Fatalf("%s: the handler is blamed: %v, for %v", l.name, blamed, l.err)
+		s.wrong("%s, %s: the handler is blamed: %v, for %v", l.worker, l.unit(), blamed, l.err)
 	case blamed:
 		s.saw("failed")
 	case s.faults == 0:
-		s.t.Fatalf("%s: without any fault: %v", l.name, l.err)
+		s.wrong("%s, %s: without any fault: %v", l.worker, l.unit(), l.err)
 	}
-	s.t.Logf("%s: %v", l.name, l.err)
+	if judged := (*batchError)(nil); !errors.As(l.err, &judged) { // or the batch says so
+		s.tell(l.worker, l.unit(), stepFailed, inWords(l.err))
+	}
 }

@@ -2,11 +2,13 @@ package worker
 
 import (
 	"database/sql"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -17,6 +19,8 @@ var aggregates = []string{"A1", "B1", "A2", "B2", "A3"}
 // writer is a transaction that appends.
 type writer struct {
 	tx    *sql.Tx // nil: none
+	n     int     // of all transactions
+	pid   int     // of its backend
 	gid   string  // if it is prepared
 	holds map[string]bool
 	// drawn are the positions of its events.
@@ -42,6 +46,14 @@ func (s *stage) begun(n int) *writer {
 		return nil
 	}
 	return all[n%len(all)]
+}
+
+// eventID is another one each time, and the same when the script is played
+// again.
+func (s *stage) eventID() (id uuid.UUID) {
+	s.events++
+	binary.BigEndian.PutUint32(id[:], s.events)
+	return id
 }
 
 // free returns the aggregates that nobody else keeps w from appending to.
@@ -72,13 +84,15 @@ func (s *stage) begin(w *writer) {
 	}
 	tx, err := s.own.BeginTx(s.ctx, nil)
 	s.must(err)
-	*w = writer{tx: tx, holds: map[string]bool{}}
+	s.txs++
+	*w = writer{tx: tx, n: s.txs, holds: map[string]bool{}}
+	s.must(tx.QueryRowContext(s.ctx, `SELECT pg_backend_pid()`).Scan(&w.pid))
+	s.tell(s.name(w), "", history.Begin, history.Transaction{Tx: w.n})
 }
 
-// backend is the process of a writer.
-func (s *stage) backend(w *writer) (pid int) {
-	s.must(w.tx.QueryRowContext(s.ctx, `SELECT pg_backend_pid()`).Scan(&pid))
-	return pid
+// tellEnd tells how a transaction has ended.
+func (s *stage) tellEnd(who string, w *writer, kind history.Kind) {
+	s.tell(who, "", kind, history.Transaction{Tx: w.n, Positions: history.Spans(w.drawn)})
 }
 
 // in runs a statement of a writer.
@@ -101,14 +115,14 @@ func (s *stage) append(who, what int) {
 	to := free[what%len(free)]
 	events := make([]store.Event, 1+what%3/2)
 	for i := range events {
-		events[i] = store.Event{AggregateType: to[:1], AggregateID: to, EventType: "happened", EventID: uuid.New()}
+		events[i] = store.Event{AggregateType: to[:1], AggregateID: to, EventType: "happened", EventID: s.eventID()}
 	}
 	s.begin(w)
 	result, err := storepostgres.NewStore(nil).Append(s.ctx, w.tx, store.Any(), events)
 	s.must(err)
 	w.holds[to] = true
 	w.drawn = append(w.drawn, result.GlobalPositions...)
-	s.t.Logf("%s appends to %s: %v", s.name(w), to, result.GlobalPositions)
+	s.tell(s.name(w), "", drew, draw{to, history.Spans(result.GlobalPositions), true})
 }
 
 // reserve draws a position for an aggregate that another transaction has
@@ -139,7 +153,7 @@ func (s *stage) reserve(who, what int) {
 	s.begin(w)
 	w.aggregate = locked[what%len(locked)]
 	s.must(w.tx.QueryRowContext(s.ctx, `SELECT nextval('events_global_position_seq')`).Scan(&w.reserved))
-	s.t.Logf("%s reserves %d for %s", s.name(w), w.reserved, w.aggregate)
+	s.tell(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), false})
 }
 
 func (s *stage) appendReserved(w *writer, free []string) {
@@ -154,9 +168,9 @@ WITH head AS (
 )
 INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 SELECT $3::bigint, $1::text, $2::text, aggregate_version, $4::uuid, 'happened', '' FROM head`,
-		w.aggregate[:1], w.aggregate, w.reserved, uuid.NewString())
+		w.aggregate[:1], w.aggregate, w.reserved, s.eventID().String())
 	s.must(err)
-	s.t.Logf("%s appends to %s: %d, reserved before", s.name(w), w.aggregate, w.reserved)
+	s.tell(s.name(w), "", drew, draw{w.aggregate, history.Spans([]int64{w.reserved}), true})
 	s.saw("reserved")
 	w.holds[w.aggregate] = true
 	w.drawn = append(w.drawn, w.reserved)
@@ -170,9 +184,11 @@ func (s *stage) burn(who, what int) {
 		return
 	}
 	s.begin(w)
-	var last int64
-	s.must(w.tx.QueryRowContext(s.ctx, `SELECT max(nextval('events_global_position_seq')) FROM generate_series(1, $1::int)`, 10*(1+what%4)).Scan(&last))
-	s.t.Logf("%s burns the positions up to %d", s.name(w), last)
+	var all history.Span
+	s.must(w.tx.QueryRowContext(s.ctx, `
+SELECT min(p), max(p) FROM (SELECT nextval('events_global_position_seq') AS p FROM generate_series(1, $1::int)) AS drawn`,
+		10*(1+what%4)).Scan(&all.First, &all.Last))
+	s.tell(s.name(w), "", drew, draw{Positions: []history.Span{all}})
 }
 
 // handOn commits a transaction for whose lock another waits, which then appends
@@ -212,7 +228,7 @@ func (s *stage) savepoint(who, _ int) {
 	if w := s.begun(who); w != nil {
 		s.in(w, fmt.Sprintf("SAVEPOINT s%d", len(w.saves)))
 		w.saves = append(w.saves, len(w.drawn))
-		s.t.Logf("%s sets a savepoint", s.name(w))
+		s.tell(s.name(w), "", savepointSet, nil)
 	}
 }
 
@@ -224,7 +240,7 @@ func (s *stage) rollbackTo(who, _ int) {
 	last := len(w.saves) - 1
 	s.in(w, fmt.Sprintf("ROLLBACK TO SAVEPOINT s%d", last))
 	w.drawn, w.saves = w.drawn[:w.saves[last]], w.saves[:last]
-	s.t.Logf("%s rolls back to a savepoint", s.name(w))
+	s.tell(s.name(w), "", undone, nil)
 }
 
 func (s *stage) commit(who, what int)   { s.endSome(who, what, true) }
@@ -243,10 +259,10 @@ func (s *stage) endWriter(w *writer, commit bool) {
 	if commit {
 		s.appear(w)
 		s.must(w.tx.Commit())
-		s.t.Logf("%s commits %v", s.name(w), w.drawn)
+		s.tellEnd(s.name(w), w, history.Committed)
 	} else {
 		s.must(w.tx.Rollback())
-		s.t.Logf("%s rolls back %v", s.name(w), w.drawn)
+		s.tellEnd(s.name(w), w, history.RolledBack)
 	}
 	*w = writer{}
 }
@@ -260,7 +276,7 @@ func (s *stage) prepare(who, _ int) {
 	w.gid = fmt.Sprintf("g%d", s.gids)
 	s.in(w, "PREPARE TRANSACTION '"+w.gid+"'")
 	_ = w.tx.Rollback() // there is none any more: it gives the connection back
-	s.t.Logf("%s prepares %v as %s", s.name(w), w.drawn, w.gid)
+	s.tellEnd(s.name(w), w, history.PreparedToEnd)
 	s.saw("prepared")
 	w.tx = nil
 	gone := *w
@@ -277,21 +293,21 @@ func (s *stage) endPrepared(n int, commit bool) {
 	}
 	n %= len(s.prepared)
 	w := s.prepared[n]
-	how := "ROLLBACK PREPARED"
+	how, ended := "ROLLBACK PREPARED", history.RolledBack
 	if commit {
-		how = "COMMIT PREPARED"
+		how, ended = "COMMIT PREPARED", history.Committed
 		s.appear(w)
 	}
 	s.exec(fmt.Sprintf("%s '%s'", how, w.gid))
-	s.t.Logf("%s %s %v", how, w.gid, w.drawn)
+	s.tellEnd(w.gid, w, ended)
 	s.prepared = slices.Delete(s.prepared, n, n+1)
 }
 
 // terminate ends the backend of a writer.
 func (s *stage) terminate(who, _ int) {
 	if w := s.begun(who); w != nil {
-		s.t.Logf("%s is terminated with %v", s.name(w), w.drawn)
-		s.end(`pid = $1::int`, s.backend(w))
+		s.tell(s.name(w), "", history.FaultInjected, history.Injection{Fault: writerEnded})
+		s.end(`pid = $1::int`, w.pid)
 		s.forget(w)
 		s.saw("terminated")
 	}
@@ -299,6 +315,7 @@ func (s *stage) terminate(who, _ int) {
 
 // forget gives up a writer whose backend is gone.
 func (s *stage) forget(w *writer) {
+	s.tellEnd(s.name(w), w, history.RolledBack)
 	_ = w.tx.Rollback() // gives the broken connection back
 	*w = writer{}
 }
@@ -311,7 +328,7 @@ func (s *stage) appear(w *writer) {
 		for _, v := range s.published {
 			s.saw("promises")
 			if p <= v.Safe && len(v.InDoubt(p-1, p)) == 0 {
-				s.t.Fatalf("position %d is committed after the frontier said that it never would: %+v", p, *v)
+				s.wrong("position %d is committed after the frontier said that it never would: %+v", p, s.viewOf(v))
 			}
 		}
 	}
