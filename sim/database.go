@@ -193,7 +193,7 @@ func (d *database) standings(ctx context.Context) ([]history.Standing, error) {
 		return json.Unmarshal([]byte(open), &s.Open)
 	}, `
 SELECT c.consumer_name, c.last_position, c.revision, sim_epoch(c.consumer_name), coalesce((
-	SELECT jsonb_agg(jsonb_build_object('First', s.gap_position, 'Last', s.gap_end))
+	SELECT jsonb_agg(jsonb_build_object('first', s.gap_position, 'last', s.gap_end))
 	FROM consumer_gap_skips AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'), '[]')::text
 FROM consumer_checkpoints AS c ORDER BY c.consumer_name`)
 }

@@ -319,7 +319,7 @@ func (s *simulation) stop(ctx context.Context) {
 func (s *simulation) report(interrupted bool) *oracle.Report {
 	r := &oracle.Report{
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
-		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version,
+		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),
 		Seconds: time.Since(s.began).Seconds(),
 		Knobs:   s.scenario.Lines(), Faults: s.scenario.Faults.struck(s.tally.count), Counts: s.tally.all(),
 	}

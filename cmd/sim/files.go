@@ -10,16 +10,12 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
+// files are those that a report goes into.
+type files []file
+
 // files creates the files that are asked for, so that one which cannot be
-// written is found out before the runs. keep writes and closes them.
-func (o options) files() (keep func([]*oracle.Report) error, err error) {
-	var all []file
-	keep = func(reports []*oracle.Report) (err error) {
-		for _, f := range all {
-			err = errors.Join(err, f.keep(telling(reports)))
-		}
-		return err
-	}
+// written is found out before the runs.
+func (o options) files() (all files, err error) {
 	for _, f := range []file{
 		{flag: "-history", path: o.history, write: func(r *oracle.Report, w io.Writer) error { return r.Evidence.History.WriteJSONLines(w) }},
 		{flag: "-report", path: o.report, write: (*oracle.Report).WritePicture},
@@ -28,11 +24,19 @@ func (o options) files() (keep func([]*oracle.Report) error, err error) {
 			continue
 		}
 		if f.File, err = os.Create(f.path); err != nil {
-			return nil, errors.Join(fmt.Errorf("sim: %s: %w", f.flag, err), keep(nil))
+			return nil, errors.Join(fmt.Errorf("sim: %s: %w", f.flag, err), all.write(nil))
 		}
 		all = append(all, f)
 	}
-	return keep, nil
+	return all, nil
+}
+
+// write writes and closes them.
+func (all files) write(reports []*oracle.Report) (err error) {
+	for _, f := range all {
+		err = errors.Join(err, f.put(telling(reports)))
+	}
+	return err
 }
 
 // file is one that a report goes into.
@@ -42,7 +46,7 @@ type file struct {
 	write      func(*oracle.Report, io.Writer) error
 }
 
-func (f file) keep(r *oracle.Report) (err error) {
+func (f file) put(r *oracle.Report) (err error) {
 	if r != nil {
 		w := bufio.NewWriter(f)
 		err = errors.Join(f.write(r, w), w.Flush())

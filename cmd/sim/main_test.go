@@ -29,6 +29,10 @@ func TestWrongUsage(t *testing.T) {
 		"too intense":       {[]string{"-faults", "crash=11"}, "from 0 to 10"},
 		"no runs":           {[]string{"-runs", "0"}, "-runs 0 is out of range"},
 		"bad seed":          {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+		"no time":           {[]string{"-reduce", "0s"}, "-reduce 0s is out of range"},
+		"check and run":     {[]string{"-check", "x", "-seed", "7"}, "-seed is of no use with -check; what is: -history"},
+		"reduce many":       {[]string{"-reduce", "1m", "-runs", "7"}, "-runs is of no use with -reduce"},
+		"nothing to check":  {[]string{"-check", "/no/such/run"}, "/no/such/run/report.json: no such file"},
 		"no such folder":    {[]string{"-history", "/no/such/folder/x"}, "sim: -history: open /no/such/folder/x"},
 		"no such server":    {[]string{"-db", "postgres://u:hunter2@127.0.0.1:1/?connect_timeout=5"}, "the server that was named"},
 		"no connect string": {[]string{"-db", "postgres://u:hunter2@host:port/"}, "connection string"},
@@ -50,7 +54,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "vanish ", "Exit status", "default 5", "default 20"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "-keep", "-check", "-reduce", "vanish ", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}

@@ -98,6 +98,15 @@ func (s *Server) Log() string {
 	return string(text[max(0, len(text)-most):])
 }
 
+// LogFile is the path of the server's log while the server is there, "" if it is
+// not one of ours.
+func (s *Server) LogFile() string {
+	if s.home == nil {
+		return ""
+	}
+	return s.home.log()
+}
+
 // launch makes a data directory and starts a server on it.
 func launch(ctx context.Context, bin binaries, who *account, cfg Config) (*Server, error) {
 	s := &Server{

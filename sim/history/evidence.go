@@ -8,40 +8,41 @@ import (
 )
 
 // Evidence is all that the oracle judges by. What the writers and the harness
-// did stems from their own books, the rest was read from the database.
+// did stems from their own books, the rest was read from the database. What
+// there can be much of is left out of its JSON: it is saved line by line.
 type Evidence struct {
-	Consumers []Scope
+	Consumers []Scope `json:"consumers"`
 	// Strict demands the order of positions of late events, too: there must
 	// be none.
-	Strict bool
+	Strict bool `json:"strict"`
 	// History, if there is one, is what the findings refer to.
-	History *History
+	History *History `json:"-"`
 
-	Committed []Event  // by the writers
-	Abandoned []Event  // that writers rolled back; a server that crashed may give their positions to others
-	Misled    []string // what the store let writers do although it must not
-	Refused   int      // what it refused, as it must
+	Committed []Event  `json:"-"`                // by the writers
+	Abandoned []Event  `json:"-"`                // that writers rolled back; a server that crashed may give their positions to others
+	Misled    []string `json:"misled,omitempty"` // what the store let writers do although it must not
+	Refused   int      `json:"refused"`          // what it refused, as it must
 
-	Log    []Event // the events table, in order of position
-	Ledger []Entry // what the consumers applied, in the order in which they did
-	Skips  []Skip  // the audit
+	Log    []Event `json:"-"` // the events table, in order of position
+	Ledger []Entry `json:"-"` // what the consumers applied, in the order in which they did
+	Skips  []Skip  `json:"-"` // the audit
 
-	Operations []Operation // of operators, those of each consumer in their order
-	Forgotten  []Skip      // open ranges that went when a consumer was set back
+	Operations []Operation `json:"-"` // of operators, those of each consumer in their order
+	Forgotten  []Skip      `json:"-"` // open ranges that went when a consumer was set back
 
-	Trespasses  []Trespass
-	Assignments []Assignment // by workers
+	Trespasses  []Trespass   `json:"-"`
+	Assignments []Assignment `json:"-"` // by workers
 
-	Sightings []Sighting
-	Samples   [][]Standing // one after the other
-	Exits     []Exit
-	Rest      Rest
+	Sightings []Sighting   `json:"-"`
+	Samples   [][]Standing `json:"-"` // one after the other
+	Exits     []Exit       `json:"-"`
+	Rest      Rest         `json:"rest"`
 }
 
 // Scope is a consumer and what it wants.
 type Scope struct {
-	Name  string
-	Types []string // none: all
+	Name  string   `json:"name"`
+	Types []string `json:"types,omitempty"` // none: all
 }
 
 // Wants reports whether the consumer is to be given events of that type.
@@ -56,10 +57,11 @@ func (s Scope) Wants(aggregateType string) bool {
 
 // Event is an event as the writers, the log and the ledger know it.
 type Event struct {
-	Position int64
-	Type, ID string // of the aggregate
-	Version  int64
-	EventID  uuid.UUID
+	Position int64     `json:"position"`
+	Type     string    `json:"type"` // of the aggregate
+	ID       string    `json:"id"`   // of the aggregate
+	Version  int64     `json:"version"`
+	EventID  uuid.UUID `json:"event"`
 }
 
 func (e Event) String() string {
@@ -69,11 +71,11 @@ func (e Event) String() string {
 // Entry is an event that a consumer applied.
 type Entry struct {
 	Event
-	Consumer string
-	Worker   string
-	Batch    string // the transaction that it was part of
-	Late     bool   // as the worker said when it delivered the event
-	Epoch    int64  // how often an operator had reset the consumer by then
+	Consumer string `json:"consumer"`
+	Worker   string `json:"worker"`
+	Batch    string `json:"batch"`           // the transaction that it was part of
+	Late     bool   `json:"late,omitempty"`  // as the worker said when it delivered the event
+	Epoch    int64  `json:"epoch,omitempty"` // how often an operator had reset the consumer by then
 }
 
 // Span is the positions First to Last.
@@ -88,10 +90,10 @@ func (s Span) Holds(position int64) bool { return s.First <= position && positio
 // Skip is a row of the audit: Missing positions of a span.
 type Skip struct {
 	Span
-	Consumer string
-	Missing  int64
-	State    string // void, open or late
-	Epoch    int64  // of the consumer, when the row was written
+	Consumer string `json:"consumer"`
+	Missing  int64  `json:"missing"`
+	State    string `json:"state"`           // void, open or late
+	Epoch    int64  `json:"epoch,omitempty"` // of the consumer, when the row was written
 }
 
 func (s Skip) String() string {
@@ -100,11 +102,11 @@ func (s Skip) String() string {
 
 // Standing is how far a consumer has come, as one snapshot shows it.
 type Standing struct {
-	Consumer   string
-	Checkpoint int64
-	Revision   int64
-	Epoch      int64
-	Open       []Span // passed while they were in doubt
+	Consumer   string `json:"consumer"`
+	Checkpoint int64  `json:"checkpoint"`
+	Revision   int64  `json:"revision"`
+	Epoch      int64  `json:"epoch,omitempty"`
+	Open       []Span `json:"open,omitempty"` // passed while they were in doubt
 }
 
 // Passed reports whether the consumer went past a position without a record
@@ -124,11 +126,11 @@ func (s Standing) Passed(position int64) bool {
 // Operation is what an operator did to a consumer's progress. A reset ends an
 // epoch of the consumer and begins the next; they are counted from 0.
 type Operation struct {
-	Consumer string
-	Kind     string // OperationReset or OperationSkip
-	Epoch    int64  // before it
-	From     int64  // the checkpoint before it
-	To       int64  // the checkpoint after a reset, the event that a skip left out
+	Consumer string `json:"consumer"`
+	Kind     string `json:"kind"`  // OperationReset or OperationSkip
+	Epoch    int64  `json:"epoch"` // before it
+	From     int64  `json:"from"`  // the checkpoint before it
+	To       int64  `json:"to"`    // the checkpoint after a reset, the event that a skip left out
 }
 
 // What operators do, as the library calls it.
@@ -140,32 +142,32 @@ const (
 // Trespass is a batch that was begun by a worker to which its consumer was not
 // assigned.
 type Trespass struct {
-	Consumer string
-	Worker   string
-	Batch    string // its transaction
+	Consumer string `json:"consumer"`
+	Worker   string `json:"worker"`
+	Batch    string `json:"batch"` // its transaction
 }
 
 // Assignment is one that a worker has written.
 type Assignment struct {
-	Consumer string // that it assigned
-	Worker   string // that wrote it
-	Led      bool   // it was the leader then
+	Consumer string `json:"consumer"` // that it assigned
+	Worker   string `json:"worker"`   // that wrote it
+	Led      bool   `json:"led"`      // it was the leader then
 }
 
 // Sighting is what a writer saw of the consumers while a transaction of its
 // own, the owner of these positions, had not been told to commit yet.
 type Sighting struct {
-	Positions []int64
-	Standings []Standing
+	Positions []int64    `json:"positions"`
+	Standings []Standing `json:"standings"`
 }
 
 // Exit is the end of a worker.
 type Exit struct {
-	Worker string
-	Asked  string // why it was to end, one of the exits below
-	Error  string // what it said; empty: nothing
-	InTime bool
-	Bound  time.Duration
+	Worker string        `json:"worker"`
+	Asked  string        `json:"asked"`           // why it was to end, one of the exits below
+	Error  string        `json:"error,omitempty"` // what it said; empty: nothing
+	InTime bool          `json:"in_time"`
+	Bound  time.Duration `json:"bound_ns"`
 }
 
 // Why workers end.
@@ -178,8 +180,8 @@ const (
 
 // Rest is how everything came to rest after the faults had stopped.
 type Rest struct {
-	Head      int64 // of the log
-	Took      time.Duration
-	Bound     time.Duration
-	Standings []Standing // at the end
+	Head      int64         `json:"head"` // of the log
+	Took      time.Duration `json:"took_ns"`
+	Bound     time.Duration `json:"bound_ns"`
+	Standings []Standing    `json:"standings"` // at the end
 }

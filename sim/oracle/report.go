@@ -5,6 +5,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -18,6 +19,7 @@ type Report struct {
 	Workers     int             `json:"workers"`
 	Writers     int             `json:"writers"`
 	Server      string          `json:"server"` // its version
+	Began       time.Time       `json:"began"`  // the time 0 of the history
 	Seconds     float64         `json:"seconds"`
 	RestSeconds float64         `json:"rest_seconds"` // from the last fault until all had come to rest
 	RestBound   float64         `json:"rest_bound_seconds"`
@@ -30,7 +32,8 @@ type Report struct {
 	Counts      []history.Count `json:"counts"`
 	Reached     []State         `json:"reached"`
 	Invariants  []Finding       `json:"invariants"`
-	Repeat      string          `json:"repeat"` // the command that runs this again
+	Repeat      string          `json:"repeat"`           // the command that runs this again
+	Reduce      string          `json:"reduce,omitempty"` // and the one that looks for a smaller run that fails
 
 	// Evidence is what all this was found out from.
 	Evidence *history.Evidence `json:"-"`
@@ -96,6 +99,7 @@ func (r *Report) judge() {
 	}
 	over := fmt.Sprintf("%s events, at least %s for each consumer, and %s worker crashes",
 		thousands(r.Events), thousands(r.Fewest().Events), thousands(r.Crashes()))
+	r.Held = false
 	switch {
 	case r.Interrupted:
 		r.Verdict = "interrupted: nothing was judged"
@@ -164,6 +168,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		writeFindings(&b, r.Invariants)
 	}
 	fmt.Fprintf(&b, "\nverdict: %s\nrepeat:  %s\n", r.Verdict, r.Repeat)
+	if r.Reduce != "" && len(r.Invariants) > 0 && !r.Held {
+		fmt.Fprintf(&b, "reduce:  %s\n", r.Reduce)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

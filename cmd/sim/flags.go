@@ -1,0 +1,157 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/sim"
+)
+
+const usage = `Usage: go run ./cmd/sim [flags]
+
+Runs real workers against a real PostgreSQL while writers append events in every
+way that applications do: concurrently, with conflicts, rolled back, in savepoints,
+prepared, and committed late. Workers crash in the middle of a batch and at its
+COMMIT, vanish with their connections half open, stall and come back as zombies,
+are cut off, are restarted, and have their consumers moved away under their hands.
+Each consumer writes every event that it handles into a ledger, in the
+transaction that it is given. In the end an oracle compares the books of the
+writers with the log, the ledger, the checkpoints and the audit of skipped
+positions.
+
+Without -db it uses the server that DATABASE_URL names, or starts one of its own,
+from the binaries on this machine or from downloaded ones, and removes it. It works
+in a database that it creates and drops.
+
+The seed decides the settings, which faults strike how often, and what each actor
+does, not how server and scheduler interleave it: what broke once may take a few
+tries to break again.
+
+A run that breaks an invariant is kept in the directory ./sim-failure-<seed>, of
+several runs the first five: a README.txt, all that happened, the evidence, the
+server's log, and a picture. The oracle judges it again with -check, and -reduce
+looks for a smaller run that fails.
+
+Flags:
+`
+
+const statuses = `
+Exit status: 0 all invariants held, 1 one was broken, or in 20 runs and more a
+fault that was on never happened, 2 wrong usage, no server, or interrupted.
+
+Examples:
+  go run ./cmd/sim                          half a minute, everything on
+  go run ./cmd/sim -workers 5 -writers 20   the same, said aloud
+  go run ./cmd/sim -runs 20 -duration 10s   twenty seeds, and their sum
+  go run ./cmd/sim -seed 7 -json | jq .     for a program to read
+  go run ./cmd/sim -check sim-failure-7     judge what was kept
+  go run ./cmd/sim -seed 7 -reduce 5m       the smallest run like it that fails
+`
+
+// options are what the command line says.
+type options struct {
+	config sim.Config
+	db     string
+	runs   int
+	json   bool
+
+	history, report string        // files
+	keep            string        // directory for every run's bundle
+	check           string        // directory of a bundle
+	reduce          time.Duration // for how long
+}
+
+// parse reads the flags. If help is asked for, it prints that.
+func parse(args []string, stdout io.Writer) (options, error) {
+	o := options{config: sim.DefaultConfig(), runs: 1}
+	f := flag.NewFlagSet("sim", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "workers at a time, `n` from 1 to 50")
+	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
+	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
+	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults, up to twice that on a slow machine; setting up and coming to rest are added")
+	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
+	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: drawn, and printed)")
+	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
+	f.StringVar(&o.db, "db", "", "`connection string` of a server on which to create a database")
+	f.StringVar(&o.keep, "keep", "", "`directory` in which to keep every run, also those that held")
+	f.StringVar(&o.check, "check", "", "`directory` of a run that was kept: judge it again, without workers or a database")
+	f.DurationVar(&o.reduce, "reduce", 0, "look for that long for a smaller run that fails, starting from this one")
+	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line; of several runs the first that broke, or the last")
+	f.StringVar(&o.report, "report", "", "`file` for a picture of the same run: an HTML page that needs no network")
+	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(stdout)
+		fmt.Fprint(stdout, usage)
+		f.PrintDefaults()
+		writeFaults(stdout)
+		fmt.Fprint(stdout, statuses)
+	}
+	if err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	given := map[string]bool{}
+	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if err := o.agree(given); err != nil {
+		return o, err
+	}
+	o.config.Seed = uint64(rand.Uint32()) // short enough to be typed
+	if *seed != "" {
+		if o.config.Seed, err = strconv.ParseUint(*seed, 10, 64); err != nil {
+			return o, fmt.Errorf("-seed %q is not a number from 0 to 18446744073709551615", *seed)
+		}
+	}
+	if *faults != "" {
+		if o.config.Faults, err = sim.ParseFaults(*faults); err != nil {
+			return o, err
+		}
+	}
+	return o, o.config.Validate()
+}
+
+// agree reports flags that are out of range, or of no use together.
+func (o options) agree(given map[string]bool) error {
+	if o.runs < 1 {
+		return fmt.Errorf("-runs %d is out of range, allowed is 1 and more", o.runs)
+	}
+	if given["reduce"] && o.reduce <= 0 {
+		return fmt.Errorf("-reduce %v is out of range, allowed is more than 0, as in -reduce 5m", o.reduce)
+	}
+	for _, m := range modes {
+		for _, name := range slices.Sorted(maps.Keys(given)) {
+			if given[m.flag] && name != m.flag && !slices.Contains(m.with, name) {
+				return fmt.Errorf("-%s is of no use with -%s; what is: -%s", name, m.flag, strings.Join(m.with, ", -"))
+			}
+		}
+	}
+	return nil
+}
+
+// modes are the flags that do something else than to run, and the flags that
+// they go with.
+var modes = []struct {
+	flag string
+	with []string
+}{
+	{"check", []string{"history", "report", "json"}},
+	{"reduce", []string{"seed", "faults", "workers", "writers", "consumers", "duration", "db", "keep"}},
+}
+
+func writeFaults(w io.Writer) {
+	fmt.Fprintln(w, "\nFaults:")
+	for _, l := range sim.FaultTable() {
+		fmt.Fprintf(w, "  %-10s %s\n", l.Name, l.Value)
+	}
+}

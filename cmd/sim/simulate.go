@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// simulate makes the runs on one server.
+func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports []*oracle.Report, err error) {
+	server, stop, err := o.serve(ctx, stderr)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	show, keep := newDisplay(stderr), newKeeper(o, server)
+	for i := range o.runs {
+		c := o.config
+		c.URL, c.Seed, c.Progress = server.URL(""), o.config.Seed+uint64(i), show.progress
+		keep.begin()
+		report, err := sim.Run(ctx, c)
+		show.done()
+		if report != nil {
+			o.sayHow(report)
+			reports = append(reports, report)
+			forget(reports)
+			if !o.json {
+				err = errors.Join(err, write(stdout, report, o.runs > 1))
+			}
+			err = errors.Join(err, keep.end(report, stderr))
+		}
+		if err != nil {
+			return reports, err
+		}
+	}
+	if o.runs > 1 && !o.json {
+		err = oracle.Sum(reports).WriteText(stdout)
+	}
+	return reports, err
+}
+
+// serve starts the server, or finds it. The caller stops it.
+func (o options) serve(ctx context.Context, stderr io.Writer) (server *embedded.Server, stop func() error, err error) {
+	server, err = embedded.Start(ctx, embedded.Config{URL: o.db, Settings: map[string]string{
+		"max_connections": strconv.Itoa(100 + 2*o.config.Connections()),
+		"log_line_prefix": "%m [%p] %a: ",
+		"log_timezone":    "UTC",
+	}})
+	if err != nil {
+		return nil, nil, err
+	}
+	fmt.Fprintf(stderr, "PostgreSQL %s: %s\n", server.Version(), server.Source())
+	return server, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		return server.Stop(ctx)
+	}, nil
+}
+
+// sayHow completes the commands that a report names. The string of -db may hold
+// a password, so it is not printed.
+func (o options) sayHow(r *oracle.Report) {
+	if o.db != "" {
+		r.Repeat += " -db ..."
+	}
+	r.Reduce = r.Repeat + " -reduce 5m"
+}
+
+// forget drops the evidence of all reports but the telling one, so that a long
+// campaign does not fill the memory.
+func forget(reports []*oracle.Report) {
+	for _, r := range reports[:len(reports)-1] {
+		if r != telling(reports) {
+			r.Evidence = nil
+		}
+	}
+}
+
+// write prints a report; one of several that held takes one line.
+func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
+	if oneOfSeveral && r.Held {
+		_, err := fmt.Fprintf(w, "seed %d: %s, in %.1fs\n", r.Seed, r.Verdict, r.Seconds)
+		return err
+	}
+	return r.WriteText(w)
+}

@@ -1,0 +1,156 @@
+// Package bundle keeps a run in a directory: what it was, all that happened, the
+// evidence, and a picture, for people, for programs that read JSON lines, and
+// for the oracle, which judges it again without workers or a database.
+package bundle
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// The files beside those of the parts.
+const (
+	readmeFile  = "README.txt"
+	reportFile  = "report.json"
+	pictureFile = "picture.html"
+)
+
+// part is what goes into a file of its own, an object to a line.
+type part struct {
+	file, holds string
+	write       func(*history.Evidence, *json.Encoder) (lines int, err error)
+	read        func(*history.Evidence, *reader) (lines int, err error)
+}
+
+var parts = []part{
+	{"history.jsonl", "all that happened, in order of time", writeHistory, readHistory},
+	linesOf("committed.jsonl", "the events that writers committed, by their own books", func(e *history.Evidence) *[]history.Event { return &e.Committed }),
+	linesOf("abandoned.jsonl", "the events that writers rolled back", func(e *history.Evidence) *[]history.Event { return &e.Abandoned }),
+	linesOf("log.jsonl", "the events table, in order of position", func(e *history.Evidence) *[]history.Event { return &e.Log }),
+	linesOf("ledger.jsonl", "what the consumers applied, in that order", func(e *history.Evidence) *[]history.Entry { return &e.Ledger }),
+	linesOf("audit.jsonl", "the rows of skipped positions", func(e *history.Evidence) *[]history.Skip { return &e.Skips }),
+	linesOf("operations.jsonl", "what operators did to the consumers", func(e *history.Evidence) *[]history.Operation { return &e.Operations }),
+	linesOf("forgotten.jsonl", "ranges in doubt that went when a consumer was set back", func(e *history.Evidence) *[]history.Skip { return &e.Forgotten }),
+	linesOf("trespasses.jsonl", "batches begun by a worker to which the consumer was not assigned", func(e *history.Evidence) *[]history.Trespass { return &e.Trespasses }),
+	linesOf("assignments.jsonl", "what workers assigned to each other", func(e *history.Evidence) *[]history.Assignment { return &e.Assignments }),
+	linesOf("sightings.jsonl", "where the consumers stood while positions were still to be committed", func(e *history.Evidence) *[]history.Sighting { return &e.Sightings }),
+	linesOf("samples.jsonl", "where they stood a few times a second", func(e *history.Evidence) *[][]history.Standing { return &e.Samples }),
+	linesOf("exits.jsonl", "how the workers ended", func(e *history.Evidence) *[]history.Exit { return &e.Exits }),
+}
+
+// head is the file that holds what is no list, and how long the lists are: a
+// file that has lost its end is found out.
+type head struct {
+	Report   *oracle.Report    `json:"report"`
+	Evidence *history.Evidence `json:"evidence"`
+	Lines    map[string]int    `json:"lines"`
+}
+
+// Log is a text that belongs to a run: what a server wrote, say.
+type Log struct {
+	Name string // of its file, as "server.log"
+	Text io.Reader
+}
+
+// Save keeps a run that was judged in the directory dir, which it makes. It
+// never overwrites: if dir exists, the error is fs.ErrExist.
+func Save(dir string, r *oracle.Report, logs ...Log) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("sim: keep the run: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("sim: keep the run: %w", err)
+	}
+	h := head{r, r.Evidence, map[string]int{}}
+	for _, p := range parts {
+		if err := create(dir, p.file, func(w io.Writer) (err error) {
+			e := json.NewEncoder(w)
+			e.SetEscapeHTML(false)
+			h.Lines[p.file], err = p.write(r.Evidence, e)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	for _, l := range logs {
+		if err := create(dir, l.Name, func(w io.Writer) error { _, err := io.Copy(w, l.Text); return err }); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		create(dir, reportFile, func(w io.Writer) error {
+			e := json.NewEncoder(w)
+			e.SetEscapeHTML(false)
+			e.SetIndent("", "  ")
+			return e.Encode(h)
+		}),
+		create(dir, pictureFile, r.WritePicture),
+		create(dir, readmeFile, func(w io.Writer) error { return writeReadme(w, dir, r, logs) }),
+	)
+}
+
+func create(dir, name string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("sim: keep the run: %w", err)
+	}
+	w := bufio.NewWriter(f)
+	if err := errors.Join(write(w), w.Flush(), f.Close()); err != nil {
+		return fmt.Errorf("sim: keep the run: %s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+// Load reads what Save has kept. The report is as it was saved, with all the
+// evidence: its Judge judges again. Errors name file and line.
+func Load(dir string) (*oracle.Report, error) {
+	text, err := os.ReadFile(filepath.Join(dir, reportFile))
+	if err != nil {
+		return nil, fmt.Errorf("sim: this is not the directory of a run that was kept: %w", err)
+	}
+	var h head
+	if err := json.Unmarshal(text, &h); err != nil {
+		return nil, fmt.Errorf("sim: %s: %w", at(filepath.Join(dir, reportFile), text, err), err)
+	}
+	if h.Report == nil || h.Evidence == nil || h.Lines == nil {
+		return nil, fmt.Errorf("sim: %s: report, evidence or lines are missing", filepath.Join(dir, reportFile))
+	}
+	for _, p := range parts {
+		r, err := open(filepath.Join(dir, p.file))
+		if err != nil {
+			return nil, err
+		}
+		n, err := p.read(h.Evidence, r)
+		if err = errors.Join(err, r.file.Close()); err != nil {
+			return nil, err
+		}
+		if want := h.Lines[p.file]; n != want {
+			return nil, fmt.Errorf("sim: %s:%d: the file ends here, after %d of %d lines", r.file.Name(), n, n, want)
+		}
+	}
+	h.Report.Evidence = h.Evidence
+	return h.Report, nil
+}
+
+// at names the line of a file that an error of JSON is about.
+func at(file string, text []byte, err error) string {
+	end := int64(len(text))
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		end = syntax.Offset
+	case errors.As(err, &kind):
+		end = kind.Offset
+	}
+	return fmt.Sprintf("%s:%d", file, 1+strings.Count(string(text[:min(end, int64(len(text)))]), "\n"))
+}

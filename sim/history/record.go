@@ -1,0 +1,185 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Record is one thing that happened.
+type Record struct {
+	N        int     `json:"n"`             // from 1, without a gap
+	At       float64 `json:"at"`            // seconds since the run began
+	Who      string  `json:"who,omitempty"` // "worker 2.1": the first life of slot 2; "writer 3"
+	Consumer string  `json:"consumer,omitempty"`
+	Kind     Kind    `json:"kind"`
+	About    any     `json:"about,omitempty"`
+}
+
+// Kind is what a record tells of, and with it what its About is.
+type Kind string
+
+// The kinds.
+const (
+	RunBegan        Kind = "run"                // Header
+	Begin           Kind = "begin"              // Transaction, of a writer, without positions
+	Committed       Kind = "commit"             // Transaction
+	RolledBack      Kind = "rollback"           // Transaction
+	PreparedToEnd   Kind = "prepare"            // Transaction; its commit or rollback follows
+	WorkerBegan     Kind = "worker started"     // Life
+	WorkerEnded     Kind = "worker stopped"     // Life
+	Leads           Kind = "leads"              //
+	LeadsNoMore     Kind = "leads no more"      //
+	Owns            Kind = "consumer started"   //
+	OwnsNoMore      Kind = "consumer stopped"   //
+	BatchEnded      Kind = "batch"              // Batch
+	RetryAnnounced  Kind = "retry"              // Retry
+	GapSkipped      Kind = "skip"               // Gap
+	ConsumerPaused  Kind = "paused"             // Life: Error is the reason
+	FrontierBlocked Kind = "transaction blocks" // Blocker
+	FaultInjected   Kind = "fault"              // Injection
+	FaultOver       Kind = "fault over"         // Injection
+	FaultsOver      Kind = "faults over"        //
+	Sampled         Kind = "sample"             // Sample
+)
+
+// Header says which run this is.
+type Header struct {
+	Seed      uint64   `json:"seed"`
+	Repeat    string   `json:"repeat"`
+	Workers   int      `json:"workers"`
+	Writers   int      `json:"writers"`
+	Consumers []string `json:"consumers"`
+}
+
+// Transaction is one of a writer's; its records share a number.
+type Transaction struct {
+	Tx         int    `json:"tx"`
+	Positions  []Span `json:"positions,omitempty"`
+	Abandoned  []Span `json:"abandoned,omitempty"`  // in a savepoint that was rolled back
+	Play       Fault  `json:"play,omitempty"`       // what was special about it
+	Unanswered bool   `json:"unanswered,omitempty"` // its COMMIT
+	Error      string `json:"error,omitempty"`
+}
+
+// Life is the beginning or the end of a worker.
+type Life struct {
+	ID    string `json:"id,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Batch is a batch that has ended. Its record's time is its end.
+type Batch struct {
+	Outcome  string  `json:"outcome"` // committed, overtaken or failed
+	Attempt  int     `json:"attempt"`
+	Events   int     `json:"events"`
+	Late     int     `json:"late,omitempty"`
+	From     int64   `json:"from"`
+	To       int64   `json:"to"`
+	First    int64   `json:"first,omitempty"`
+	Last     int64   `json:"last,omitempty"`
+	ReadMS   float64 `json:"read_ms"`
+	GuardMS  float64 `json:"guard_ms"`
+	HandleMS float64 `json:"handle_ms"`
+	CommitMS float64 `json:"commit_ms"`
+	Error    string  `json:"error,omitempty"`
+}
+
+// How a batch ends.
+const (
+	BatchCommitted = "committed"
+	BatchOvertaken = "overtaken"
+	BatchFailed    = "failed"
+)
+
+// Retry says that a batch or the database failed and will be tried again.
+type Retry struct {
+	InARow    int     `json:"in_a_row"`
+	PauseMS   float64 `json:"pause_ms"`
+	ByHandler bool    `json:"by_handler,omitempty"`
+	Error     string  `json:"error"`
+}
+
+// Gap is a row that went into the audit.
+type Gap struct {
+	Span
+	Missing int64  `json:"missing"`
+	State   string `json:"state"` // void, open or late
+}
+
+// Blocker is a transaction that the frontier waits for.
+type Blocker struct {
+	Holder      string `json:"holder"`
+	Application string `json:"application,omitempty"`
+	State       string `json:"state,omitempty"`
+	Prepared    bool   `json:"prepared,omitempty"`
+}
+
+// Injection is a fault as it was done to Who.
+type Injection struct {
+	Fault Fault  `json:"fault"`
+	Where string `json:"where,omitempty"`
+}
+
+// Sample is how far everything has come.
+type Sample struct {
+	Head        int64            `json:"head"`
+	Lag         int64            `json:"lag"` // of the consumer furthest behind
+	Checkpoints map[string]int64 `json:"checkpoints"`
+}
+
+// UnmarshalJSON reads what WriteJSONLines has written: About is then what it
+// was.
+func (r *Record) UnmarshalJSON(text []byte) error {
+	var read struct {
+		bare
+		About json.RawMessage `json:"about"`
+	}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	about, known := abouts[read.Kind]
+	if !known {
+		return fmt.Errorf("there is no kind of record %q", read.Kind)
+	}
+	*r = Record(read.bare)
+	r.About = nil
+	if about == nil {
+		return nil
+	}
+	var err error
+	r.About, err = about(read.About)
+	return err
+}
+
+// bare is a record that does not read itself.
+type bare Record
+
+// abouts read what each kind of record is about, if it is about anything.
+var abouts = map[Kind]func(json.RawMessage) (any, error){
+	RunBegan:        as[Header],
+	Begin:           as[Transaction],
+	Committed:       as[Transaction],
+	RolledBack:      as[Transaction],
+	PreparedToEnd:   as[Transaction],
+	WorkerBegan:     as[Life],
+	WorkerEnded:     as[Life],
+	Leads:           nil,
+	LeadsNoMore:     nil,
+	Owns:            nil,
+	OwnsNoMore:      nil,
+	BatchEnded:      as[Batch],
+	RetryAnnounced:  as[Retry],
+	GapSkipped:      as[Gap],
+	ConsumerPaused:  as[Life],
+	FrontierBlocked: as[Blocker],
+	FaultInjected:   as[Injection],
+	FaultOver:       as[Injection],
+	FaultsOver:      nil,
+	Sampled:         as[Sample],
+}
+
+func as[T any](text json.RawMessage) (any, error) {
+	var v T
+	err := json.Unmarshal(text, &v)
+	return v, err
+}
