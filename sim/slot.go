@@ -59,6 +59,8 @@ var mishaps = []mishap{
 	{"kill-lock", afterEffect, terminating(history.EndedLocks, ofTheLocks)},
 	{"kill-scan", afterGuard, terminating(history.EndedScanners, ofTheScanner)},
 	{"unregister", afterGuard, (*slot).unregister},
+	{"unassign", afterGuard, (*slot).unassign},
+	{"depose", afterGuard, (*slot).depose},
 	{"pause", afterGuard, (*slot).pauseConsumer},
 	{"reset", afterGuard, (*slot).setBack},
 	{"reset", afterGuard, (*slot).setBack},

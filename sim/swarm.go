@@ -32,6 +32,8 @@ var kinds = []kind{
 	{"kill-lock", "ends the backend that holds a worker's or the leader's lock", 1, []history.Fault{history.EndedLocks}, false},
 	{"kill-scan", "ends the backend that a frontier looks through", 1, []history.Fault{history.EndedScanners}, false},
 	{"unregister", "deletes a worker's registration", 1, []history.Fault{history.Unregistered}, false},
+	{"unassign", "deletes the assignment of a consumer", 1, []history.Fault{history.Unassigned}, false},
+	{"depose", "stalls the leader while what it assigns waits in the server", 1, []history.Fault{history.Deposed}, false},
 	{"error", "lets handlers fail", 1, []history.Fault{history.HandlerErrors}, false},
 	{"panic", "lets handlers panic", 1, []history.Fault{history.HandlerPanics}, false},
 	{"pause", "pauses a consumer for a moment, as an operator would", 1, []history.Fault{history.Pauses}, false},

@@ -146,7 +146,29 @@ var openRangeBugs = []Bug{
 			"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"}},
 		Faults: "delay=2,move=2",
 	},
+	{
+		Name:    "kept-by-reset",
+		Mistake: "a reset sets the checkpoint back and leaves the open ranges above it: they are watched until they end",
+		Edits:   []Edit{{"ops/reset.go", `gap_position > $2::bigint`, `gap_position > $2::bigint AND false`}},
+		Faults:  "reset=6,delay=3",
+	},
 }
 
 // coordBugs are about who runs what.
-var coordBugs = []Bug{}
+var coordBugs = []Bug{
+	{
+		Name:    "no-proof",
+		Mistake: "the leader writes assignments without a proof, in the same transaction, that it still leads: it has just looked",
+		Edits: []Edit{
+			{"coord/statements.go", "SELECT 1 WHERE ` + holdsLock + `", "SELECT 1"},
+			{"coord/statements.go", "	FOR UPDATE\n), leader AS MATERIALIZED (\n	SELECT 1 FROM locked WHERE ` + valid(\"locked\") + `\n", "), leader AS MATERIALIZED (\n	SELECT 1\n"},
+		},
+		Faults: "depose=10",
+	},
+	{
+		Name:    "no-reconcile",
+		Mistake: "the leader looks through the assignments when there is news only, and not now and then by itself",
+		Edits:   []Edit{{"coord/session.go", `time.Since(s.checked) >= s.cfg.RebalanceInterval`, `s.checked.IsZero()`}},
+		Faults:  "unassign=10",
+	},
+}

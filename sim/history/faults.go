@@ -35,6 +35,8 @@ const (
 	EndedLocks    Fault = "backends ended, with a worker's or the leader's lock"
 	EndedScanners Fault = "backends ended, of a frontier"
 	Unregistered  Fault = "registrations deleted"
+	Unassigned    Fault = "assignments deleted"
+	Deposed       Fault = "leaders stalled while an assignment waited"
 	HandlerErrors Fault = "handlers that failed"
 	HandlerPanics Fault = "handlers that panicked"
 	Pauses        Fault = "consumers paused for a moment by an operator"
@@ -46,7 +48,7 @@ const (
 // EveryFault is all of them, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
-	EndedBatches, EndedLocks, EndedScanners, Unregistered, HandlerErrors, HandlerPanics, Pauses,
+	EndedBatches, EndedLocks, EndedScanners, Unregistered, Unassigned, Deposed, HandlerErrors, HandlerPanics, Pauses,
 	SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// unassign deletes the assignment of a consumer, and tells nobody. The leader
+// is to find out by itself.
+func (s *slot) unassign(ctx, _ context.Context, _ point) error {
+	consumer := oneOf(s.dice, s.scenario.Scope...).Name
+	if _, err := s.on.db.ExecContext(ctx, `DELETE FROM consumer_assignments WHERE consumer_name = $1::text`, consumer); err != nil {
+		return fmt.Errorf("sim: delete an assignment: %w", err)
+	}
+	s.tally.add(history.Unassigned, 1)
+	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: history.Unassigned})
+	return nil
+}
+
+// depose lets the leader hang while what it assigns waits for a row in the
+// server, until somebody else could lead. Then the row is free, and what was
+// sent by the leader of then is still to be written. Other workers have nothing
+// to fear.
+func (s *slot) depose(ctx, intake context.Context, at point) (err error) {
+	if !s.node.worker.Status().Leader {
+		return nil
+	}
+	if err := s.unassign(ctx, intake, at); err != nil {
+		return err
+	}
+	tx, err := s.on.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("sim: hold an assignment: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var holder int // the backend
+	err = tx.QueryRowContext(ctx, `
+WITH held AS (
+	INSERT INTO consumer_assignments (consumer_name, worker_id)
+	SELECT c.consumer_name, $1::uuid FROM consumer_checkpoints AS c WHERE NOT EXISTS (SELECT FROM consumer_assignments AS a WHERE a.consumer_name = c.consumer_name)
+	ON CONFLICT (consumer_name) DO NOTHING
+)
+SELECT pg_backend_pid()`, s.node.id()).Scan(&holder)
+	if err != nil {
+		return fmt.Errorf("sim: hold an assignment: %w", err)
+	}
+	waits, err := s.waitsFor(ctx, intake, holder)
+	if err != nil || !waits {
+		return err
+	}
+	s.node.net.stall()
+	s.happened(history.Deposed, "")
+	takeover := s.scenario.Knobs.HeartbeatTimeout + 2*s.scenario.Knobs.HeartbeatInterval
+	s.pause(intake, takeover, takeover+500*time.Millisecond)
+	err = tx.Rollback()
+	s.pause(intake, 0, 500*time.Millisecond)
+	s.node.net.release()
+	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: history.Deposed})
+	return err
+}
+
+// waitsFor reports whether this slot's worker comes to wait for a backend.
+func (s *slot) waitsFor(ctx, intake context.Context, holder int) (waits bool, err error) {
+	for end := time.Now().Add(time.Second); !waits && err == nil && time.Now().Before(end); {
+		if !backoff.Sleep(intake, 5*time.Millisecond) {
+			return false, nil
+		}
+		err = s.on.db.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1::text AND datname = current_database() AND $2::int = ANY (pg_blocking_pids(pid)))`,
+			"sim "+s.node.name, holder).Scan(&waits)
+	}
+	if err != nil {
+		err = errors.Join(errors.New("sim: who waits for an assignment"), err)
+	}
+	return waits, err
+}
