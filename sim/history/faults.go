@@ -21,6 +21,7 @@ const (
 
 	BrokenOff Fault = "transactions that the server broke off"
 
+	Killed        Fault = "worker processes killed"
 	Crashes       Fault = "worker crashes, in a batch"
 	CommitCrashes Fault = "worker crashes, at its commit"
 	IdleCrashes   Fault = "worker crashes, between batches"
@@ -45,7 +46,7 @@ const (
 	SkippedEvents Fault = "events skipped by an operator"
 )
 
-// EveryFault is all of them, in this order.
+// EveryFault is all that the simulation counts, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
 	EndedBatches, EndedLocks, EndedScanners, Unregistered, Unassigned, Deposed, HandlerErrors, HandlerPanics, Pauses,

@@ -1,0 +1,106 @@
+// Package chaos does to real processes and real servers what package sim does
+// in one process: worker processes are killed and stopped, the server is
+// killed, runs out of disk and of connections, and is replaced by its replica.
+// The writers and the oracle are those of the simulation.
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// Config is what a person decides about a run; the seed decides the rest.
+type Config struct {
+	Workers   int           // processes, 1 to 50
+	Writers   int           // 1 to 200, in this process
+	Consumers int           // 1 to 50; a third of them want some aggregate types only
+	Duration  time.Duration // of the part with faults, 1s to 24h; setting up and coming to rest are added
+	Seed      uint64
+	Faults    Faults // nil: the seed draws how intense each is
+
+	// Program is the command of a worker process, which is to call Worker.
+	Program []string
+	// Progress, if set, is called a few times a second, from one goroutine.
+	Progress func(sim.Progress)
+}
+
+// DefaultConfig is a run of ten minutes.
+func DefaultConfig() Config {
+	return Config{Workers: 5, Writers: 8, Consumers: 6, Duration: 10 * time.Minute}
+}
+
+// Enough is how long a run must be for every fault that is on to happen.
+const Enough = 10 * time.Minute
+
+// sim is what the simulation knows of a run.
+func (c Config) sim() sim.Config {
+	return sim.Config{
+		Workers: c.Workers, Writers: c.Writers, Consumers: c.Consumers, Duration: c.Duration, Seed: c.Seed,
+		// The writers do everything that they can.
+		Faults: sim.AllFaults(), Repeat: c.command(), Progress: c.Progress,
+	}
+}
+
+// Validate reports the first value out of range.
+func (c Config) Validate() error { return c.sim().Validate() }
+
+// Run runs worker processes on servers of its own and reports what the oracle
+// found. The error is about the run itself, never about the workers; if ctx
+// ended it, there is a report of what was done until then, too. Nothing is left
+// running.
+func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	t := &troupe{config: c, faults: maps.Clone(c.Faults)}
+	if t.faults == nil {
+		t.faults = drawFaults(dice(c.Seed, "faults"))
+	}
+	simulated := c.sim()
+	const spare = 30
+	t.site, t.cannot, err = settle(ctx, simulated.Connections()+spare, t.faults)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.site.stop(ctx)) }()
+	for name := range t.cannot {
+		delete(t.faults, name)
+	}
+	simulated.URL = t.site.url("postgres")
+	return sim.RunCast(ctx, simulated, draw(simulated), t)
+}
+
+// draw is the scenario of a seed: that of the simulation, with writers that a
+// long run can keep up with.
+func draw(c sim.Config) sim.Scenario {
+	s := sim.Draw(c)
+	s.Knobs.Pause = 100 * time.Millisecond
+	return s
+}
+
+// command is the command line that runs c again.
+func (c Config) command() string {
+	d := DefaultConfig()
+	command := "go run ./cmd/chaos"
+	for _, f := range []struct {
+		name         string
+		value, usual int
+	}{{"workers", c.Workers, d.Workers}, {"writers", c.Writers, d.Writers}, {"consumers", c.Consumers, d.Consumers}} {
+		if f.value != f.usual {
+			command += fmt.Sprintf(" -%s %d", f.name, f.value)
+		}
+	}
+	if c.Duration != d.Duration {
+		command += fmt.Sprintf(" -duration %v", c.Duration)
+	}
+	if c.Faults != nil {
+		command += " -faults " + c.Faults.String()
+	}
+	return command + fmt.Sprintf(" -seed %d", c.Seed)
+}

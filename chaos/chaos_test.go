@@ -1,0 +1,175 @@
+package chaos
+
+import (
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == WorkerArgument {
+		os.Exit(Worker())
+	}
+	pgtest.Main(m)
+}
+
+// small is a run of some seconds.
+func small(t *testing.T, faults Faults) Config {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Config{Workers: 3, Writers: 4, Consumers: 3, Duration: 15 * time.Second, Seed: 1, Faults: faults, Program: []string{program, WorkerArgument}}
+}
+
+func TestRealRunHolds(t *testing.T) {
+	c := small(t, Faults{"kill": 1, "stop": 1, "server-kill": 1})
+	seen := false
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	for _, f := range r.Faults {
+		if f.Count == 0 || c.Faults[f.Name] == 0 {
+			t.Errorf("%s happened %d times", f.Name, f.Count)
+		}
+	}
+	kinds := map[history.Kind]bool{}
+	for _, x := range r.Evidence.History.Records() {
+		kinds[x.Kind] = true
+		if b, ok := x.About.(history.Batch); ok {
+			seen = seen || b.Events > 0
+		}
+	}
+	for _, k := range []history.Kind{history.WorkerBegan, history.Owns, history.Leads, history.BatchEnded, history.FaultInjected, history.FaultOver, history.Committed} {
+		if !kinds[k] {
+			t.Errorf("the history has no %q", k)
+		}
+	}
+	if !seen {
+		t.Error("the history has no batch with events")
+	}
+}
+
+// Every fault of the server happens, and what was acknowledged before is there
+// after it.
+func TestStrikes(t *testing.T) {
+	s, cannot, err := settle(t.Context(), 40, AllFaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	if os.Geteuid() == 0 && cannot["full-disk"] != nil {
+		t.Errorf("the disk cannot be filled: %v", cannot["full-disk"])
+	}
+	if err := s.exec(t.Context(), `CREATE TABLE kept (fault TEXT)`); err != nil {
+		t.Fatal(err)
+	}
+	happened := map[history.Fault]int{}
+	d := &director{site: s, dice: rand.New(rand.NewPCG(1, 2)), count: func(f history.Fault, _ string) { happened[f]++ }}
+	var want []string
+	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "full-disk", "full-disk", "promote"} {
+		if cannot[name] != nil {
+			continue
+		}
+		victim := connect(t, s, "sim worker 1.1")
+		if _, err := victim.Exec(t.Context(), `INSERT INTO kept VALUES ($1::text)`, name); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, name)
+		if err := strikes[name](d, t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if name != "full-disk" && victim.Ping(t.Context()) == nil {
+			t.Errorf("%s: a session has outlasted it", name)
+		}
+		var kept []string
+		after := connect(t, s, "after")
+		if err := after.QueryRow(t.Context(), `SELECT array_agg(fault) FROM kept`).Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(kept)
+		if sorted := slices.Sorted(slices.Values(want)); !slices.Equal(kept, sorted) {
+			t.Fatalf("after %s: kept %v, want %v", name, kept, sorted)
+		}
+	}
+	for _, k := range kinds {
+		if !k.worker && cannot[k.name] == nil && happened[k.count] == 0 {
+			t.Errorf("%s was not counted", k.name)
+		}
+	}
+	if cannot["full-disk"] == nil && (happened[FullDisks] != 3 || happened[FullDiskEnds] == 0) {
+		t.Errorf("%d of 3 disks were full, and ended %d servers", happened[FullDisks], happened[FullDiskEnds])
+	}
+}
+
+// connect opens a session as the workers do.
+func connect(t *testing.T, s *site, name string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.url("postgres")+" application_name='"+name+"'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	return conn
+}
+
+func TestFaultsAreReadAsPrinted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := Faults{}
+		for _, k := range kinds {
+			if x := rapid.Float64Range(0, mostIntense).Draw(t, k.name); x > 0 {
+				f[k.name] = x
+			}
+		}
+		read, err := ParseFaults(f.String())
+		if err != nil || !maps.Equal(read, f) {
+			t.Errorf("%v was read as %v, %v", f, read, err)
+		}
+	})
+	for text, says := range map[string]string{
+		"kil=1": `no fault "kil"; there are: backend-kill, `, "kill": `of kill is ""`, "kill=-1": "from 0 to 10", "kill=NaN": "from 0 to 10",
+	} {
+		if _, err := ParseFaults(text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want something that says %s", text, err, says)
+		}
+	}
+	if all, err := ParseFaults("all"); err != nil || all.String() != "all" || len(all) != len(kinds) {
+		t.Errorf("all: %v, %v", all, err)
+	}
+}
+
+// Of a deck every card comes up as often as it is in it, and only those of the
+// actor.
+func TestDeck(t *testing.T) {
+	d := deck{faults: Faults{"kill": 1, "stop": 0.5, "promote": 1}, worker: true, dice: rand.New(rand.NewPCG(1, 2))}
+	n := map[string]int{}
+	for range 30 {
+		n[d.deal()]++
+	}
+	if want := map[string]int{"kill": 20, "stop": 10}; !maps.Equal(n, want) {
+		t.Errorf("dealt %v, want %v", n, want)
+	}
+	none := deck{faults: Faults{"promote": 1}, worker: true, dice: rand.New(rand.NewPCG(1, 2))}
+	if name := none.deal(); name != "" {
+		t.Errorf("dealt %q from an empty deck", name)
+	}
+}

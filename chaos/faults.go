@@ -1,0 +1,148 @@
+package chaos
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// The faults, as they are counted and printed.
+const (
+	Stops         history.Fault = "worker processes stopped past their time-outs, and continued"
+	FailedStarts  history.Fault = "worker processes that could not start, replaced"
+	ServerKills   history.Fault = "servers killed and restarted"
+	BackendKills  history.Fault = "backends killed, so that the server restarted itself"
+	FullDisks     history.Fault = "disks full"
+	FullDiskEnds  history.Fault = "of these, that ended the server"
+	LimitsReached history.Fault = "times that all connections were taken"
+	Promotions    history.Fault = "primaries killed and replicas promoted"
+)
+
+var counted = []history.Fault{history.Killed, Stops, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions}
+
+// kind is a kind of fault.
+type kind struct {
+	name, does string
+	count      history.Fault
+	worker     bool // strikes a worker process; otherwise the server
+}
+
+var kinds = []kind{
+	{"kill", "SIGKILL for a worker process at a random moment; another takes its place", history.Killed, true},
+	{"stop", "SIGSTOP for a worker process past its time-outs, then SIGCONT: a zombie", Stops, true},
+	{"server-kill", "SIGKILL for the server and all its processes, or an immediate shutdown; then it is restarted", ServerKills, false},
+	{"backend-kill", "SIGKILL for one backend: the server restarts itself", BackendKills, false},
+	{"full-disk", "the server's disk is full for a moment", FullDisks, false},
+	{"connection-limit", "all connections that max_connections leaves are taken, and some broken that would come again", LimitsReached, false},
+	{"promote", "the primary is killed and its streaming replica promoted; workers and writers follow", Promotions, false},
+}
+
+// Faults say which kinds of faults are on, by name, and how intense: 0 is none,
+// 1 the usual, 2 twice as often in comparison.
+type Faults map[string]float64
+
+const mostIntense = 10
+
+// AllFaults is every kind, as much of it as usual.
+func AllFaults() Faults {
+	all := Faults{}
+	for _, k := range kinds {
+		all[k.name] = 1
+	}
+	return all
+}
+
+// drawFaults has every kind: a run is long.
+func drawFaults(r *rand.Rand) Faults {
+	drawn := Faults{}
+	for _, k := range kinds {
+		drawn[k.name] = []float64{0.5, 1, 1, 2}[r.IntN(4)]
+	}
+	return drawn
+}
+
+// ParseFaults reads what String prints: "kill=1,promote=0.5", "all" or "none".
+func ParseFaults(s string) (Faults, error) {
+	switch s {
+	case "all":
+		return AllFaults(), nil
+	case "none":
+		return Faults{}, nil
+	}
+	chosen := Faults{}
+	for part := range strings.SplitSeq(s, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
+		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
+			return nil, fmt.Errorf("-faults: there is no fault %q; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(AllFaults())), ", "))
+		}
+		intensity, err := strconv.ParseFloat(value, 64)
+		if err != nil || !(intensity >= 0 && intensity <= mostIntense) {
+			return nil, fmt.Errorf("-faults: the intensity of %s is %q, it is to be a number from 0 to %d, as in %s=1", name, value, mostIntense, name)
+		}
+		chosen[name] = intensity
+	}
+	return chosen, nil
+}
+
+// String is for -faults.
+func (f Faults) String() string {
+	if maps.Equal(f, AllFaults()) {
+		return "all"
+	}
+	var on []string
+	for _, k := range kinds {
+		if f[k.name] > 0 {
+			on = append(on, k.name+"="+strconv.FormatFloat(f[k.name], 'g', -1, 64))
+		}
+	}
+	if len(on) == 0 {
+		return "none"
+	}
+	return strings.Join(on, ",")
+}
+
+// FaultTable is the kinds of faults as a person reads them.
+func FaultTable() (lines []oracle.Line) {
+	for _, k := range kinds {
+		lines = append(lines, oracle.Line{Name: k.name, Value: k.does})
+	}
+	return lines
+}
+
+// deck deals faults like cards: each comes up before any comes again, more
+// often the more intense it is.
+type deck struct {
+	faults Faults
+	worker bool // for a worker process, otherwise for the server
+	dice   *rand.Rand
+	cards  []string
+}
+
+// deal draws the next fault; empty: there is none for now.
+func (d *deck) deal() (name string) {
+	if len(d.cards) == 0 {
+		for _, k := range kinds {
+			if k.worker != d.worker {
+				continue
+			}
+			n := 2 * d.faults[k.name] // 0.5 is a card
+			times := int(n)
+			if d.dice.Float64() < n-float64(times) {
+				times++
+			}
+			d.cards = append(d.cards, slices.Repeat([]string{k.name}, times)...)
+		}
+		d.dice.Shuffle(len(d.cards), func(i, j int) { d.cards[i], d.cards[j] = d.cards[j], d.cards[i] })
+	}
+	if len(d.cards) == 0 {
+		return ""
+	}
+	name, d.cards = d.cards[0], d.cards[1:]
+	return name
+}

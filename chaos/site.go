@@ -1,0 +1,214 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/embedded"
+)
+
+// recovery bounds the wait for a server to be well again.
+const recovery = 90 * time.Second
+
+// site is the servers of a run: a primary and, where promotion is on, a replica
+// that has everything that the primary has acknowledged.
+type site struct {
+	primary, standby *embedded.Server
+	ports            []int // of both, for good: clients know no others
+	password         string
+}
+
+// settings are for a primary whose replicas may lag for a moment.
+func settings(connections int) map[string]string {
+	return map[string]string{
+		"max_connections":              strconv.Itoa(connections),
+		"wal_level":                    "replica",
+		"max_wal_senders":              "8",
+		"wal_keep_size":                "256MB",
+		"max_wal_size":                 "256MB",
+		"wal_retrieve_retry_interval":  "200ms",
+		"wal_receiver_status_interval": "1s",
+		"wal_receiver_timeout":         "5s",
+	}
+}
+
+// diskSize is more than a run writes in an hour.
+const diskSize = 6 << 30
+
+// settle starts the servers. Kinds of faults that this machine cannot do are
+// told, with the reason.
+func settle(ctx context.Context, connections int, faults Faults) (s *site, cannot map[string]error, err error) {
+	s, cannot = &site{}, map[string]error{}
+	config := embedded.Config{Own: true, Settings: settings(connections)}
+	if faults["full-disk"] > 0 {
+		config.Disk = diskSize
+		if s.primary, err = embedded.Start(ctx, config); err != nil {
+			cannot["full-disk"] = err
+			config.Disk = 0
+		}
+	}
+	if s.primary == nil {
+		if s.primary, err = embedded.Start(ctx, config); err != nil {
+			return nil, nil, err
+		}
+	}
+	s.ports = []int{s.primary.Port()}
+	parsed, err := pgx.ParseConfig(s.primary.URL(""))
+	if err != nil {
+		return nil, nil, errors.Join(err, s.stop(ctx))
+	}
+	s.password = parsed.Password
+	if faults["promote"] > 0 {
+		if s.standby, err = s.primary.Standby(ctx, 0); err != nil {
+			cannot["promote"] = err
+			return s, cannot, nil
+		}
+		s.ports = append(s.ports, s.standby.Port())
+		if err = s.synchronise(ctx); err != nil {
+			return nil, nil, errors.Join(err, s.stop(ctx))
+		}
+	}
+	return s, cannot, nil
+}
+
+// url is the connection string for a database on whichever server is the
+// primary. It holds the password.
+func (s *site) url(database string) string {
+	hosts, ports := "127.0.0.1", strconv.Itoa(s.ports[0])
+	for _, p := range s.ports[1:] {
+		hosts, ports = hosts+",127.0.0.1", ports+","+strconv.Itoa(p)
+	}
+	return fmt.Sprintf("host=%s port=%s user=postgres password=%s dbname=%s sslmode=disable target_session_attrs=read-write",
+		hosts, ports, s.password, database)
+}
+
+// stop ends the servers, whatever state they are in.
+func (s *site) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	var err error
+	for _, server := range []*embedded.Server{s.primary, s.standby} {
+		if server != nil {
+			err = errors.Join(err, server.Stop(ctx))
+		}
+	}
+	return err
+}
+
+// connect opens a session on the primary.
+func (s *site) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	config, err := pgx.ParseConfig(s.primary.URL(""))
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["application_name"] = "chaos"
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// on runs something in a session on the primary.
+func (s *site) on(ctx context.Context, do func(*pgx.Conn) error) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = do(conn)
+	_ = conn.Close(ctx) // or the server has
+	return err
+}
+
+func (s *site) exec(ctx context.Context, statements ...string) error {
+	return s.on(ctx, func(c *pgx.Conn) error {
+		for _, statement := range statements {
+			if _, err := c.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ask reports what a query on the primary says.
+func (s *site) ask(ctx context.Context, query string, args ...any) (yes bool, err error) {
+	err = s.on(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, query, args...).Scan(&yes) })
+	return yes, err
+}
+
+// await asks until the answer is yes.
+func (s *site) await(ctx context.Context, what, query string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, recovery)
+	defer cancel()
+	for {
+		yes, err := s.ask(ctx, query, args...)
+		if err == nil && yes {
+			return nil
+		}
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("chaos: waited in vain for %s: %w", what, errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+const following = `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = 'walreceiver' AND state = 'streaming')`
+
+// well waits until the primary takes writes and the replica follows. A
+// postmaster that is gone is started again.
+func (s *site) well(ctx context.Context) error {
+	if !s.alive() {
+		if err := s.primary.Restart(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.await(ctx, "the primary to take writes", `SELECT NOT pg_is_in_recovery()`); err != nil {
+		return err
+	}
+	if s.standby == nil {
+		return nil
+	}
+	return s.await(ctx, "the replica to follow the primary", following)
+}
+
+// alive reports whether there is a postmaster.
+func (s *site) alive() bool { return syscall.Kill(s.primary.PID(), 0) == nil }
+
+// synchronise makes the primary acknowledge only what the replica has. When it
+// returns, it does: a session that knows the setting is younger than its
+// announcement to the checkpointer, who tells everybody before it makes a
+// checkpoint that is asked for later.
+func (s *site) synchronise(ctx context.Context) error {
+	if err := s.await(ctx, "the replica to follow the primary", following); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, `ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'`, `SELECT pg_reload_conf()`); err != nil {
+		return fmt.Errorf("chaos: %w", err)
+	}
+	if err := s.await(ctx, "the setting to be known", `SELECT current_setting('synchronous_standby_names') = 'walreceiver'`); err != nil {
+		return err
+	}
+	if err := s.exec(ctx, `CHECKPOINT`); err != nil {
+		return fmt.Errorf("chaos: %w", err)
+	}
+	return s.await(ctx, "the replica to be synchronous", `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
+}
+
+// caughtUp waits until the replica has everything that anybody can have seen on
+// the primary, also what a crash has made visible before it was replicated.
+func (s *site) caughtUp(ctx context.Context) error {
+	var seen string
+	err := s.on(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&seen) })
+	if err != nil {
+		return fmt.Errorf("chaos: %w", err)
+	}
+	return s.await(ctx, "the replica to have caught up",
+		`SELECT coalesce(bool_or(flush_lsn >= $1::text::pg_lsn), false) FROM pg_stat_replication WHERE sync_state = 'sync'`, seen)
+}

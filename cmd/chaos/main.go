@@ -1,0 +1,225 @@
+// Command chaos runs worker processes on real servers, kills and stops them,
+// fills the disk, takes the connections and promotes a replica, and checks that
+// no event is lost or applied twice. See -h.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/pgfrontier/worker/chaos"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// The exit statuses.
+const (
+	exitHeld   = 0
+	exitBroken = 1
+	exitError  = 2
+)
+
+const usage = `Usage: go run ./cmd/chaos [flags]
+
+Runs worker processes on PostgreSQL servers of its own, while writers append
+events as in cmd/sim: concurrently, rolled back, prepared, committed late. Worker
+processes are killed and stopped at random moments. The server is killed and
+restarted, loses a backend, runs out of disk and of connections, and is replaced by
+its streaming replica, which workers and writers find through a connection string
+with two hosts. In the end everything must come to rest within a bound that is
+printed, and the oracle of cmd/sim compares the books of the writers with the
+log, the ledger, the checkpoints and the audit of skipped positions.
+
+It needs a PostgreSQL installation on this machine, or downloads one; Linux and
+root for the full disk (a file system in memory that holds all data, a gigabyte
+after half an hour), and pg_basebackup for the replica: what cannot be done is
+left out, and the report says why.
+
+The seed decides the settings, the intensities and what each actor does, not how
+it all interleaves: what broke once may take a few tries to break again.
+
+Flags:
+`
+
+const statuses = `
+Exit status: 0 all invariants held, 1 one was broken, or in ten minutes and more a
+fault that was on never happened, 2 wrong usage, no server, or interrupted.
+
+Examples:
+  go run ./cmd/chaos                             ten minutes, everything on
+  go run ./cmd/chaos -duration 30m -faults all   before a release
+  go run ./cmd/chaos -duration 1m -faults promote=1,kill=2 -report out.html
+`
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == chaos.WorkerArgument {
+		os.Exit(chaos.Worker())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// options are what the command line says.
+type options struct {
+	config          chaos.Config
+	json            bool
+	history, report string // files
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitHeld
+	case err != nil:
+		fmt.Fprintf(stderr, "chaos: %v (see -h)\n", err)
+		return exitError
+	}
+	program, err := os.Executable()
+	if err != nil {
+		fmt.Fprintf(stderr, "chaos: %v\n", err)
+		return exitError
+	}
+	keep, err := o.files()
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitError
+	}
+	show := newDisplay(stderr)
+	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, show.progress
+	report, err := chaos.Run(ctx, o.config)
+	if report != nil {
+		err = errors.Join(err, o.write(stdout, report))
+	}
+	if err = errors.Join(err, keep(report)); err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("chaos: interrupted")
+		}
+		fmt.Fprintln(stderr, err)
+		return exitError
+	}
+	if never := missing(o.config, report); len(never) > 0 {
+		fmt.Fprintf(stderr, "chaos: FAILED: faults that were on never happened: %s\n", strings.Join(never, ", "))
+		return exitBroken
+	}
+	if !report.Held {
+		return exitBroken
+	}
+	return exitHeld
+}
+
+// missing lists the faults that a run was long enough for and that never
+// happened.
+func missing(c chaos.Config, r *oracle.Report) (names []string) {
+	for _, f := range r.Faults {
+		if c.Duration >= chaos.Enough && f.Count == 0 {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// parse reads the flags. If help is asked for, it prints that.
+func parse(args []string, stdout io.Writer) (options, error) {
+	o := options{config: chaos.DefaultConfig()}
+	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults; setting up and coming to rest are added")
+	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "worker processes at a time, `n` from 1 to 50")
+	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
+	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
+	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
+	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: all, the intensities drawn and printed)")
+	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line")
+	f.StringVar(&o.report, "report", "", "`file` for a picture of the run: an HTML page that needs no network")
+	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		f.SetOutput(stdout)
+		fmt.Fprint(stdout, usage)
+		f.PrintDefaults()
+		fmt.Fprintln(stdout, "\nFaults:")
+		for _, l := range chaos.FaultTable() {
+			fmt.Fprintf(stdout, "  %-17s %s\n", l.Name, l.Value)
+		}
+		fmt.Fprint(stdout, statuses)
+	}
+	if err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	o.config.Seed = uint64(rand.Uint32()) // short enough to be typed
+	if *seed != "" {
+		if o.config.Seed, err = strconv.ParseUint(*seed, 10, 64); err != nil {
+			return o, fmt.Errorf("-seed %q is not a number from 0 to 18446744073709551615", *seed)
+		}
+	}
+	if *faults != "" {
+		if o.config.Faults, err = chaos.ParseFaults(*faults); err != nil {
+			return o, err
+		}
+	}
+	return o, o.config.Validate()
+}
+
+// write prints a report.
+func (o options) write(w io.Writer, r *oracle.Report) error {
+	if !o.json {
+		return r.WriteText(w)
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+// files creates the files that are asked for, so that one which cannot be
+// written is found out before the run. keep writes and closes them.
+func (o options) files() (keep func(*oracle.Report) error, err error) {
+	var writers []func(*oracle.Report) error
+	keep = func(r *oracle.Report) (err error) {
+		for _, write := range writers {
+			err = errors.Join(err, write(r))
+		}
+		return err
+	}
+	for _, f := range []struct {
+		flag, path string
+		write      func(*oracle.Report, io.Writer) error
+	}{
+		{"-history", o.history, func(r *oracle.Report, w io.Writer) error { return r.Evidence.History.WriteJSONLines(w) }},
+		{"-report", o.report, (*oracle.Report).WritePicture},
+	} {
+		if f.path == "" {
+			continue
+		}
+		file, err := os.Create(f.path)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("chaos: %s: %w", f.flag, err), keep(nil))
+		}
+		writers = append(writers, func(r *oracle.Report) (err error) {
+			if r != nil {
+				w := bufio.NewWriter(file)
+				err = errors.Join(f.write(r, w), w.Flush())
+			}
+			if err = errors.Join(err, file.Close()); err != nil {
+				return fmt.Errorf("chaos: %s: %w", f.flag, err)
+			}
+			return nil
+		})
+	}
+	return keep, nil
+}

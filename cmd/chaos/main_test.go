@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/chaos"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// roleVariable in the environment makes the test program the command.
+const roleVariable = "CHAOS_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == chaos.WorkerArgument || os.Getenv(roleVariable) != "" {
+		main()
+	}
+	pgtest.Main(m)
+}
+
+func TestWrongUsage(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"unknown flag":   {[]string{"-fast"}, "-fast"},
+		"argument":       {[]string{"now"}, `unexpected argument "now"`},
+		"out of range":   {[]string{"-workers", "0"}, "-workers 0 is out of range, allowed is 1 to 50"},
+		"no such fault":  {[]string{"-faults", "crash=1"}, `there is no fault "crash"`},
+		"bad seed":       {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+		"no such folder": {[]string{"-history", "/no/such/folder/x"}, "chaos: -history: open /no/such/folder/x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if status := run(t.Context(), c.args, &stdout, &stderr); status != exitError {
+				t.Errorf("exit status %d, want %d", status, exitError)
+			}
+			if stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) {
+				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
+			}
+		})
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
+		t.Errorf("exit status %d, want %d", status, exitHeld)
+	}
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-faults", "-json", "-history", "-report", "promote ", "Exit status", "default 10m"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
+		}
+	}
+}
+
+func TestMissing(t *testing.T) {
+	r := &oracle.Report{Faults: []oracle.Struck{{Name: "kill", Count: 1}, {Name: "promote"}}}
+	if got := missing(chaos.Config{Duration: chaos.Enough}, r); len(got) != 1 || got[0] != "promote" {
+		t.Errorf("missing: %v", got)
+	}
+	if got := missing(chaos.Config{Duration: chaos.Enough - 1}, r); len(got) != 0 {
+		t.Errorf("missing in a short run: %v", got)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	picture := filepath.Join(t.TempDir(), "picture")
+	args := []string{"-json", "-report", picture, "-duration", "5s", "-workers", "2", "-writers", "3", "-consumers", "2", "-faults", "kill=1", "-seed", "3"}
+	if status := run(t.Context(), args, &stdout, &stderr); status != exitHeld {
+		t.Errorf("exit status %d, want %d\n%s", status, exitHeld, stderr.String())
+	}
+	var r oracle.Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatalf("%v in %s\n%s", err, stdout.String(), stderr.String())
+	}
+	if want := "go run ./cmd/chaos -workers 2 -writers 3 -consumers 2 -duration 5s -faults kill=1 -seed 3"; r.Repeat != want || !r.Held {
+		t.Errorf("held: %v, repeat: %q, want %q", r.Held, r.Repeat, want)
+	}
+	if text, err := os.ReadFile(picture); err != nil || !bytes.HasSuffix(text, []byte("</html>\n")) {
+		t.Errorf("the picture: %v, %d bytes", err, len(text))
+	}
+}
+
+// command is the command in a process of its own, with a folder for temporary
+// files of its own.
+type command struct {
+	cmd *exec.Cmd
+	dir string
+
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (c *command) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out.Write(p)
+}
+
+func (c *command) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out.String()
+}
+
+func begin(t *testing.T, dir string, args ...string) *command {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &command{cmd: exec.Command(program, args...), dir: dir}
+	c.cmd.Env = append(os.Environ(), roleVariable+"=1", "TMPDIR="+dir)
+	c.cmd.Stdout, c.cmd.Stderr = io.Discard, c
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// folder is one that the server's user can get into.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "chaos-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o777|os.ModeSticky)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// processes counts worker processes and servers that work in dir or below.
+func processes(t *testing.T, dir string) (workers, servers int) {
+	t.Helper()
+	environments, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range environments {
+		env, _ := os.ReadFile(name) // or it has ended
+		if !bytes.Contains(env, []byte("TMPDIR="+dir+"\x00")) {
+			continue
+		}
+		words, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline"))
+		switch {
+		case bytes.HasSuffix(words, []byte("\x00"+chaos.WorkerArgument+"\x00")):
+			workers++
+		case bytes.Contains(words, []byte("postgres")):
+			servers++
+		}
+	}
+	return workers, servers
+}
+
+func empty(t *testing.T, dir string) bool {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(left) == 0
+}
+
+// longRun is a run under way.
+func longRun(t *testing.T, dir string) *command {
+	t.Helper()
+	c := begin(t, dir, "-duration", "5m", "-workers", "2", "-writers", "2", "-consumers", "2", "-faults", "stop=1,full-disk=0.5")
+	eventually(t, "two worker processes and a server", func() bool {
+		workers, servers := processes(t, dir)
+		return workers == 2 && servers > 0
+	})
+	return c
+}
+
+// An interrupted run leaves nothing behind.
+func TestInterrupted(t *testing.T) {
+	dir := folder(t)
+	c := longRun(t, dir)
+	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.cmd.Wait() // its exit status follows
+	if code := c.cmd.ProcessState.ExitCode(); code != exitError || !strings.HasSuffix(c.String(), "chaos: interrupted\n") {
+		t.Errorf("exit status %d, and it said:\n%s", code, c)
+	}
+	if workers, servers := processes(t, dir); workers+servers > 0 || !empty(t, dir) {
+		t.Errorf("left: %d workers, %d processes of servers, files: %v", workers, servers, !empty(t, dir))
+	}
+}
+
+// What a run that is killed leaves ends by itself, and the next one takes the
+// files away.
+func TestKilled(t *testing.T) {
+	dir := folder(t)
+	c := longRun(t, dir)
+	if err := c.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.cmd.Wait() // killed
+	eventually(t, "the end of all workers and of the server", func() bool {
+		workers, servers := processes(t, dir)
+		return workers+servers == 0
+	})
+	if empty(t, dir) {
+		t.Fatal("the test is wrong: the files went by themselves")
+	}
+	next := begin(t, dir, "-duration", "1s", "-workers", "1", "-writers", "1", "-consumers", "1", "-faults", "none")
+	if err := next.cmd.Wait(); next.cmd.ProcessState.ExitCode() == exitError || !empty(t, dir) {
+		t.Errorf("the next run: %v, files left: %v\n%s", err, !empty(t, dir), next)
+	}
+}
