@@ -69,6 +69,7 @@ type database struct {
 	canPrepare bool // transactions
 	notices    bool // that an idle connection is half open: idle_session_timeout
 	mortal     bool // the server goes away now and then, and comes back
+	outages
 }
 
 // createDatabase makes a database with all tables on the server of url.
@@ -94,7 +95,7 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	for _, statements := range []string{ledgerTable, epochTables, witnesses} {
+	for _, statements := range []string{ledgerTable, epochTables, witnesses, lifeTable} {
 		if _, err := d.db.ExecContext(ctx, statements); err != nil {
 			return err
 		}
@@ -140,6 +141,11 @@ func (d *database) able(faults Intensities) Intensities {
 	if !d.notices {
 		delete(faults, "vanish")
 	}
+	if d.own == nil {
+		for _, name := range []string{"server-crash", "backend-crash", "async-writers", "async-workers"} {
+			delete(faults, name)
+		}
+	}
 	return faults
 }
 
@@ -148,7 +154,7 @@ func (d *database) able(faults Intensities) Intensities {
 func (d *database) drop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	gids, err := column[string](ctx, d.db, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
+	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
 	for _, gid := range gids {
 		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(gid))
 		err = errors.Join(err, undone)
@@ -162,11 +168,20 @@ func (d *database) drop() error {
 
 func quoteText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-func column[T any](ctx context.Context, db *sql.DB, query string, args ...any) ([]T, error) {
-	return rows(ctx, db, func(r *sql.Rows, v *T) error { return r.Scan(v) }, query, args...)
+func column[T any](ctx context.Context, d *database, query string, args ...any) ([]T, error) {
+	return rows(ctx, d, func(r *sql.Rows, v *T) error { return r.Scan(v) }, query, args...)
 }
 
-func rows[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error, query string, args ...any) ([]T, error) {
+// rows reads all of them, also if it takes a second try because of a crash.
+func rows[T any](ctx context.Context, d *database, scan func(*sql.Rows, *T) error, query string, args ...any) (all []T, err error) {
+	err = d.steadily(ctx, func() error {
+		all, err = read(ctx, d.db, scan, query, args...)
+		return err
+	})
+	return all, err
+}
+
+func read[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error, query string, args ...any) ([]T, error) {
 	r, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
@@ -185,7 +200,7 @@ func rows[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows, *T) error
 
 // standings reads how far all consumers have come, in one snapshot.
 func (d *database) standings(ctx context.Context) ([]history.Standing, error) {
-	return rows(ctx, d.db, func(r *sql.Rows, s *history.Standing) error {
+	return rows(ctx, d, func(r *sql.Rows, s *history.Standing) error {
 		var open string
 		if err := r.Scan(&s.Consumer, &s.Checkpoint, &s.Revision, &s.Epoch, &open); err != nil {
 			return err
@@ -200,7 +215,9 @@ FROM consumer_checkpoints AS c ORDER BY c.consumer_name`)
 
 // head is the highest visible position.
 func (d *database) head(ctx context.Context) (head int64, err error) {
-	err = d.db.QueryRowContext(ctx, `SELECT coalesce(max(global_position), 0) FROM events`).Scan(&head)
+	err = d.steadily(ctx, func() error {
+		return d.db.QueryRowContext(ctx, `SELECT coalesce(max(global_position), 0) FROM events`).Scan(&head)
+	})
 	return head, err
 }
 
@@ -210,7 +227,7 @@ func (d *database) handled(ctx context.Context) (map[string]int64, error) {
 		consumer string
 		n        int64
 	}
-	counts, err := rows(ctx, d.db, func(r *sql.Rows, c *count) error { return r.Scan(&c.consumer, &c.n) },
+	counts, err := rows(ctx, d, func(r *sql.Rows, c *count) error { return r.Scan(&c.consumer, &c.n) },
 		`SELECT consumer, count(*) FROM sim_ledger GROUP BY consumer`)
 	m := map[string]int64{}
 	for _, c := range counts {
@@ -221,17 +238,17 @@ func (d *database) handled(ctx context.Context) (map[string]int64, error) {
 
 // exhibit reads what the oracle needs of the tables.
 func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error) {
-	if e.Log, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Event) error {
+	if e.Log, err = rows(ctx, d, func(r *sql.Rows, v *history.Event) error {
 		return r.Scan(&v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
 	}, `SELECT global_position, aggregate_type, aggregate_id, aggregate_version, event_id FROM events ORDER BY global_position`); err != nil {
 		return fmt.Errorf("sim: read the log: %w", err)
 	}
-	if e.Ledger, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Entry) error {
+	if e.Ledger, err = rows(ctx, d, func(r *sql.Rows, v *history.Entry) error {
 		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID, &v.Epoch)
 	}, `SELECT consumer, worker, batch, late, position, aggregate_type, aggregate_id, version, event_id, epoch FROM sim_ledger ORDER BY seq`); err != nil {
 		return fmt.Errorf("sim: read the ledger: %w", err)
 	}
-	if e.Skips, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Skip) error {
+	if e.Skips, err = rows(ctx, d, func(r *sql.Rows, v *history.Skip) error {
 		return r.Scan(&v.Consumer, &v.First, &v.Last, &v.Missing, &v.State, &v.Epoch)
 	}, `SELECT consumer_name, gap_position, gap_end, missing, state, epoch FROM consumer_gap_skips JOIN sim_audit ON skip = id ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the audit: %w", err)
@@ -242,7 +259,7 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 // exhibitOperations reads what operators did to the consumers' progress. What
 // a reset makes a consumer forget goes in the reset's transaction.
 func (d *database) exhibitOperations(ctx context.Context, e *history.Evidence) (err error) {
-	if e.Operations, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Operation) error {
+	if e.Operations, err = rows(ctx, d, func(r *sql.Rows, v *history.Operation) error {
 		return r.Scan(&v.Consumer, &v.Kind, &v.Epoch, &v.From, &v.To)
 	}, `
 SELECT consumer_name, operation, count(*) FILTER (WHERE operation = 'reset') OVER (PARTITION BY consumer_name ORDER BY id) - (operation = 'reset')::int,
@@ -250,7 +267,7 @@ SELECT consumer_name, operation, count(*) FILTER (WHERE operation = 'reset') OVE
 FROM consumer_operations WHERE operation IN ('reset', 'skip') ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the operations: %w", err)
 	}
-	if e.Forgotten, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Skip) error {
+	if e.Forgotten, err = rows(ctx, d, func(r *sql.Rows, v *history.Skip) error {
 		v.State, v.Missing = "open", 0
 		return r.Scan(&v.Consumer, &v.Epoch, &v.First, &v.Last)
 	}, `

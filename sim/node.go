@@ -40,6 +40,9 @@ func startNode(ctx context.Context, s Scenario, on *database, h *history.History
 	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
 	config := on.config(n.name)
 	config.DefaultQueryExecMode = mode
+	if s.Faults["async-workers"] > 0 {
+		config.RuntimeParams["synchronous_commit"] = "off"
+	}
 	n.net.carry(config)
 	var err error
 	if n.relay, err = newRelay(config); err != nil {

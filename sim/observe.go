@@ -28,9 +28,13 @@ func (s *simulation) observe(ctx context.Context) {
 	var count time.Time // not before; it takes longer and longer
 	for backoff.Sleep(ctx, sampleEvery) {
 		// A look that fails is one look less: the oracle counts them.
+		life := s.on.life()
 		sample, err := s.on.standings(ctx)
-		if err != nil {
+		if err != nil || ends(life) || life != s.on.life() {
 			continue
+		}
+		for i := range sample {
+			sample[i].Life = life
 		}
 		s.evidence.Samples = append(s.evidence.Samples, sample)
 		if head, err := s.on.head(ctx); err == nil {

@@ -43,19 +43,30 @@ func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
 // It does nothing if another operator has paused it.
 func (s *slot) whilePaused(ctx context.Context, do func(operator) error) error {
 	o, err := s.operator()
-	if err == nil {
-		err = o.Pause(ctx, o.consumer, by)
+	if err != nil {
+		return err
 	}
+	err = o.Pause(ctx, o.consumer, by)
 	if errors.Is(err, ops.ErrPaused) {
 		return nil
 	}
 	if err == nil {
-		err = errors.Join(do(o), o.Resume(ctx, o.consumer, by))
+		err = do(o)
 	}
-	if err != nil {
+	if err = errors.Join(s.on.forgive(err), o.resume(ctx)); err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
 	return nil
+}
+
+// resume lets the consumer go on. Where the server may have crashed before the
+// answer came, it may do so already.
+func (o operator) resume(ctx context.Context) error {
+	err := o.slot.on.steadily(ctx, func() error { return o.Resume(ctx, o.consumer, by) })
+	if o.slot.on.mortal && errors.Is(err, ops.ErrNotPaused) {
+		return nil
+	}
+	return err
 }
 
 // pauseConsumer pauses a consumer for a moment.
@@ -76,7 +87,7 @@ func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 	}
 	at, err := o.checkpoint(ctx)
 	if err != nil {
-		return fmt.Errorf("sim: %w", err)
+		return s.on.forgive(err)
 	}
 	to := max(at-1-s.dice.Int64N(furthest), 0)
 	err = o.Reset(ctx, o.consumer, to, by)
@@ -85,7 +96,7 @@ func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("sim: %w", err)
+		return s.on.forgive(fmt.Errorf("sim: %w", err))
 	}
 	o.did(history.SetBack, fmt.Sprintf("from %d to %d", at, to))
 	return nil

@@ -53,7 +53,9 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, cast Ca
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
+	on.own = c.Server
 	scenario.Faults = on.able(scenario.Faults)
+	on.mortal = on.mortal || scenario.Faults["server-crash"]+scenario.Faults["backend-crash"] > 0
 	s := newSimulation(c, scenario, on, cast)
 	err := s.play(ctx)
 	if ctx.Err() != nil || err != nil {
@@ -92,7 +94,7 @@ func newSimulation(c Config, scenario Scenario, on *database, cast Cast) *simula
 	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, over: make(chan struct{}), history: history.New(began)}
 	s.history.Add("", "", history.RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
-	s.evidence.Strict = s.scenario.Knobs.strict()
+	s.evidence.Strict, s.evidence.Forgetful = s.scenario.Knobs.strict(), s.scenario.Faults["async-workers"] > 0
 	for i := range c.Writers {
 		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally, s.history))
 	}
@@ -181,6 +183,13 @@ func (s *simulation) faults(ctx context.Context) error {
 	s.history.Add("", "", history.FaultsOver, nil)
 	for _, w := range s.writers {
 		s.evidence.Committed = append(s.evidence.Committed, w.book.committed...)
+		for _, t := range w.book.async {
+			if t.life < s.on.life() {
+				s.evidence.Unsure = append(s.evidence.Unsure, t.events)
+			} else {
+				s.evidence.Committed = append(s.evidence.Committed, t.events...)
+			}
+		}
 		s.evidence.Abandoned = append(s.evidence.Abandoned, w.book.abandoned...)
 		s.evidence.Misled = append(s.evidence.Misled, w.book.misled...)
 		s.evidence.Refused += w.book.refused
@@ -328,6 +337,9 @@ func (s *simulation) report(interrupted bool) *oracle.Report {
 	}
 	if !s.on.notices {
 		r.Knobs = append(r.Knobs, oracle.Line{Name: "not half open", Value: "no connection: PostgreSQL 13 would not notice while the run lasts"})
+	}
+	if s.on.own == nil {
+		r.Knobs = append(r.Knobs, oracle.Line{Name: "not crashed", Value: "the server: it is not the run's own"})
 	}
 	if s.cast != nil {
 		s.cast.Sign(r, s.tally.count)

@@ -12,13 +12,14 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 // small is a run of a few seconds, too short for more kinds of faults.
 func small(t *testing.T) Config {
 	faults := AllFaults()
 	faults["crash"] = 6
-	for _, k := range slices.Concat(serverSide, operators) {
+	for _, k := range slices.Concat(serverSide, operators, crashingServer) {
 		delete(faults, k)
 	}
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
@@ -96,6 +97,52 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 		t.Errorf("what was not on happened: %+v", r.Counts)
 	}
 	nothingLeft(t)
+}
+
+// crashingServer are the faults of a server that crashes and loses what is not safe.
+var crashingServer = []string{"server-crash", "backend-crash", "async-writers", "async-workers"}
+
+// mortal is a small run on a server of its own, which may be killed.
+func mortal(t *testing.T) Config {
+	c := small(t)
+	server := pgtest.OwnServer(t, nil)
+	c.URL, c.Server = server.URL(""), server
+	return c
+}
+
+func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
+	c := mortal(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 1, "prepare": 1, "lose": 1, "server-crash": 4, "backend-crash": 4, "async-writers": 1, "async-workers": 1}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if r.Count(history.ServerCrashes)+r.Count(history.BackendCrashes) == 0 || len(r.Evidence.Unsure) == 0 || r.Count(history.BrokenOff) == 0 {
+		t.Errorf("%d transactions committed asynchronously before a crash, and crashes: %+v", len(r.Evidence.Unsure), r.Counts)
+	}
+}
+
+func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
+	c := small(t)
+	c.Duration = time.Second
+	for _, name := range crashingServer {
+		c.Faults[name] = 5
+	}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []history.Fault{history.ServerCrashes, history.BackendCrashes, history.AsyncCommits, history.AsyncWorkers} {
+		if r.Count(f) > 0 {
+			t.Errorf("%s: %d, on a server that is not the run's own", f, r.Count(f))
+		}
+	}
+	if !slices.ContainsFunc(r.Knobs, func(l oracle.Line) bool { return l.Name == "not crashed" }) {
+		t.Errorf("the report does not say that the server is not crashed: %+v", r.Knobs)
+	}
 }
 
 func TestInterruptedRunLeavesNothing(t *testing.T) {

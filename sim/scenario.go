@@ -23,6 +23,7 @@ type Config struct {
 	Duration  time.Duration // of the part with faults, 1s to 24h; twice that on a slow machine; setting up and coming to rest are added
 	Seed      uint64        // 0 is a seed like any other
 	Faults    Intensities   // nil: the seed draws them
+	Server    Server        // the one of URL, if a run may crash it; nil: faults that need that are off
 	Repeat    string        // the command that runs this again; empty: the one of cmd/sim
 
 	// Progress, if set, is called a few times a second, from one goroutine.

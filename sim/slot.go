@@ -61,6 +61,9 @@ var mishaps = []mishap{
 	{"unregister", afterGuard, (*slot).unregister},
 	{"unassign", afterGuard, (*slot).unassign},
 	{"depose", afterGuard, (*slot).depose},
+	{"server-crash", afterEffect, crashing(history.ServerCrashes, (*database).kill, true)},
+	{"server-crash", afterCommit, crashing(history.ServerCrashes, (*database).kill, true)},
+	{"backend-crash", afterEffect, crashing(history.BackendCrashes, (*database).killBackend, false)},
 	{"pause", afterGuard, (*slot).pauseConsumer},
 	{"reset", afterGuard, (*slot).setBack},
 	{"reset", afterGuard, (*slot).setBack},
@@ -125,6 +128,9 @@ func (s *slot) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.current.Store(s.node)
+	if s.scenario.Faults["async-workers"] > 0 {
+		s.tally.add(history.AsyncWorkers, 1)
+	}
 	return nil
 }
 
@@ -139,7 +145,11 @@ func (s *slot) mourn(ctx context.Context) error {
 		return nil
 	}
 	why := history.ExitItself
-	if !s.node.ran && errors.Is(s.node.err, context.DeadlineExceeded) {
+	switch {
+	case s.node.ran || s.node.err == nil:
+	case s.on.forgive(s.node.err) == nil:
+		why = history.ExitOutage
+	case errors.Is(s.node.err, context.DeadlineExceeded):
 		why = history.ExitSlow
 		s.happened(history.SlowStarts, "")
 	}

@@ -105,3 +105,20 @@ func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
 	}
 	t.Errorf("a reset that keeps open ranges went unnoticed: %+v", f)
 }
+
+// TestLostCommitsAreMissed lets the server acknowledge commits before they are
+// safe, when the writers believe that they are.
+func TestLostCommitsAreMissed(t *testing.T) {
+	c := mortal(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1, "server-crash": 5, "backend-crash": 5}
+	var f oracle.Finding
+	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part
+		f = spoiled(t, c, Draw(c),
+			`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`,
+		)["nothing else"]
+		if f.Broken > 0 {
+			return
+		}
+	}
+	t.Errorf("commits that were acknowledged and lost went unnoticed: %+v", f)
+}

@@ -45,11 +45,11 @@ CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EAC
 
 // exhibitWitnesses reads what they noted.
 func (d *database) exhibitWitnesses(ctx context.Context, e *history.Evidence) (err error) {
-	if e.Trespasses, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Trespass) error { return r.Scan(&v.Consumer, &v.Worker, &v.Batch) },
+	if e.Trespasses, err = rows(ctx, d, func(r *sql.Rows, v *history.Trespass) error { return r.Scan(&v.Consumer, &v.Worker, &v.Batch) },
 		`SELECT consumer, substr(worker, 5), batch FROM sim_trespasses ORDER BY seq`); err != nil {
 		return fmt.Errorf("sim: read the trespasses: %w", err)
 	}
-	if e.Assignments, err = rows(ctx, d.db, func(r *sql.Rows, v *history.Assignment) error { return r.Scan(&v.Consumer, &v.Worker, &v.Led) },
+	if e.Assignments, err = rows(ctx, d, func(r *sql.Rows, v *history.Assignment) error { return r.Scan(&v.Consumer, &v.Worker, &v.Led) },
 		`SELECT consumer, substr(worker, 5), led FROM sim_assigned ORDER BY seq`); err != nil {
 		return fmt.Errorf("sim: read who assigned: %w", err)
 	}

@@ -27,10 +27,17 @@ const patience = 30 * time.Second
 // book is what a writer remembers for the oracle.
 type book struct {
 	committed []history.Event
+	async     []asyncCommit
 	abandoned []history.Event
 	misled    []string
 	refused   int
 	sightings []history.Sighting
+}
+
+// asyncCommit was acknowledged before it was safe.
+type asyncCommit struct {
+	life   int64 // of the server, when its transaction began
+	events []history.Event
 }
 
 // writer appends events in all the ways in which applications do, and writes
@@ -43,6 +50,7 @@ type writer struct {
 	net   *network
 	db    *sql.DB
 	tally *tally
+	async bool // it does not wait for its commits to be safe
 
 	history *history.History
 	begun   int // transactions
@@ -60,7 +68,8 @@ type aggregate struct{ kind, id string }
 
 // attempt is a transaction under way.
 type attempt struct {
-	number int // among the writer's
+	number int   // among the writer's
+	life   int64 // of the server, when it began
 	play   history.Fault
 	conn   *sql.Conn
 	tx     *sql.Tx
@@ -84,7 +93,7 @@ type promise struct {
 func newWriter(n int, s Scenario, on *database, t *tally, h *history.History) *writer {
 	w := &writer{
 		name: fmt.Sprintf("writer %d", n), dice: dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
-		on: on, net: newNetwork(nil), tally: t, history: h,
+		on: on, net: newNetwork(nil), tally: t, history: h, async: s.Faults["async-writers"] > 0,
 		quiet:    postgres.NewStore(postgres.NewStoreConfig()),
 		loud:     postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
 		plays:    plays(s.Faults),
@@ -96,6 +105,9 @@ func newWriter(n int, s Scenario, on *database, t *tally, h *history.History) *w
 	config := on.config(w.name)
 	config.RuntimeParams["lock_timeout"] = "150ms" // for an aggregate that another transaction holds
 	config.DefaultQueryExecMode = execModes[w.dice.IntN(len(execModes))]
+	if w.async {
+		config.RuntimeParams["synchronous_commit"] = "off"
+	}
 	w.net.carry(config)
 	w.db = stdlib.OpenDB(*config)
 	w.db.SetMaxOpenConns(1) // what breaks is then the one in use
@@ -151,6 +163,7 @@ func (w *writer) choose() play {
 func (w *writer) act(ctx, intake context.Context, p play) error {
 	bounded, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
+	life := w.on.life()
 	conn, err := w.db.Conn(bounded)
 	if err != nil {
 		return w.on.forgive(err)
@@ -162,7 +175,7 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after its end
 	w.begun++
-	a := &attempt{number: w.begun, play: p.fault, conn: conn, tx: tx, store: w.loud}
+	a := &attempt{number: w.begun, life: life, play: p.fault, conn: conn, tx: tx, store: w.loud}
 	w.record(history.Begin, a, nil)
 	if p.ending == prepare || w.dice.IntN(10) == 0 {
 		a.store = w.quiet
@@ -231,7 +244,12 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 // be appended to again at once.
 func (w *writer) keep(a *attempt) {
 	w.record(history.Committed, a, nil)
-	w.book.committed = append(w.book.committed, a.drawn...)
+	if w.async && a.play != history.Prepared { // those are always safe
+		w.tally.add(history.AsyncCommits, 1)
+		w.book.async = append(w.book.async, asyncCommit{a.life, a.drawn})
+	} else {
+		w.book.committed = append(w.book.committed, a.drawn...)
+	}
 	w.book.abandoned = append(w.book.abandoned, a.given...)
 	for _, e := range a.drawn {
 		w.versions[aggregate{e.Type, e.ID}] = e.Version

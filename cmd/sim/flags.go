@@ -152,6 +152,6 @@ var modes = []struct {
 func writeFaults(w io.Writer) {
 	fmt.Fprintln(w, "\nFaults:")
 	for _, l := range sim.FaultTable() {
-		fmt.Fprintf(w, "  %-10s %s\n", l.Name, l.Value)
+		fmt.Fprintf(w, "  %-13s %s\n", l.Name, l.Value)
 	}
 }

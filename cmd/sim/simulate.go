@@ -24,6 +24,9 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 	for i := range o.runs {
 		c := o.config
 		c.URL, c.Seed, c.Progress = server.URL(""), o.config.Seed+uint64(i), show.progress
+		if server.PID() != 0 { // its own
+			c.Server = server
+		}
 		keep.begin()
 		report, err := sim.Run(ctx, c)
 		show.done()

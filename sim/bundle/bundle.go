@@ -34,6 +34,7 @@ type part struct {
 var parts = []part{
 	{"history.jsonl", "all that happened, in order of time", writeHistory, readHistory},
 	linesOf("committed.jsonl", "the events that writers committed, by their own books", func(e *history.Evidence) *[]history.Event { return &e.Committed }),
+	linesOf("unsure.jsonl", "the transactions that a crash may have taken back", func(e *history.Evidence) *[][]history.Event { return &e.Unsure }),
 	linesOf("abandoned.jsonl", "the events that writers rolled back", func(e *history.Evidence) *[]history.Event { return &e.Abandoned }),
 	linesOf("log.jsonl", "the events table, in order of position", func(e *history.Evidence) *[]history.Event { return &e.Log }),
 	linesOf("ledger.jsonl", "what the consumers applied, in that order", func(e *history.Evidence) *[]history.Entry { return &e.Ledger }),

@@ -23,6 +23,7 @@ import (
 func anything(t *rapid.T) *history.Evidence {
 	return &history.Evidence{
 		Consumers: list[history.Scope](t), Strict: rapid.Bool().Draw(t, "strict"), History: history.Of(records()),
+		Forgetful: rapid.Bool().Draw(t, "forgetful"), Unsure: list[[]history.Event](t),
 		Committed: list[history.Event](t), Abandoned: list[history.Event](t), Misled: list[string](t), Refused: rapid.IntRange(0, 9).Draw(t, "refused"),
 		Log: list[history.Event](t), Ledger: list[history.Entry](t), Skips: list[history.Skip](t),
 		Operations: list[history.Operation](t), Forgotten: list[history.Skip](t),

@@ -15,13 +15,17 @@ type Evidence struct {
 	// Strict demands the order of positions of late events, too: there must
 	// be none.
 	Strict bool `json:"strict"`
+	// Forgetful are workers that do not wait for their commits to be safe: a
+	// crash of the server may take the last of them back.
+	Forgetful bool `json:"forgetful"`
 	// History, if there is one, is what the findings refer to.
 	History *History `json:"-"`
 
-	Committed []Event  `json:"-"`                // by the writers
-	Abandoned []Event  `json:"-"`                // that writers rolled back; a server that crashed may give their positions to others
-	Misled    []string `json:"misled,omitempty"` // what the store let writers do although it must not
-	Refused   int      `json:"refused"`          // what it refused, as it must
+	Committed []Event   `json:"-"`                // by the writers
+	Unsure    [][]Event `json:"-"`                // the transactions that a crash may have taken back: committed asynchronously, some time before it
+	Abandoned []Event   `json:"-"`                // that writers rolled back; a server that crashed may give their positions to others
+	Misled    []string  `json:"misled,omitempty"` // what the store let writers do although it must not
+	Refused   int       `json:"refused"`          // what it refused, as it must
 
 	Log    []Event `json:"-"` // the events table, in order of position
 	Ledger []Entry `json:"-"` // what the consumers applied, in the order in which they did
@@ -106,6 +110,7 @@ type Standing struct {
 	Checkpoint int64  `json:"checkpoint"`
 	Revision   int64  `json:"revision"`
 	Epoch      int64  `json:"epoch,omitempty"`
+	Life       int64  `json:"life,omitempty"` // of the server; it ends with a crash
 	Open       []Span `json:"open,omitempty"` // passed while they were in doubt
 }
 
@@ -175,6 +180,7 @@ const (
 	ExitStopped = "stopped"
 	ExitCrashed = "crashed"
 	ExitSlow    = "too slow to start" // it gave up before it ran, on a busy machine
+	ExitOutage  = "started without a server"
 	ExitItself  = ""
 )
 

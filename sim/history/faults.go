@@ -32,15 +32,20 @@ const (
 	SlowStarts    Fault = "workers too slow to start, replaced"
 	Flaps         Fault = "consumers moved away in a batch"
 
-	EndedBatches  Fault = "backends ended, of a batch"
-	EndedLocks    Fault = "backends ended, with a worker's or the leader's lock"
-	EndedScanners Fault = "backends ended, of a frontier"
-	Unregistered  Fault = "registrations deleted"
-	Unassigned    Fault = "assignments deleted"
-	Deposed       Fault = "leaders stalled while an assignment waited"
-	HandlerErrors Fault = "handlers that failed"
-	HandlerPanics Fault = "handlers that panicked"
-	Pauses        Fault = "consumers paused for a moment by an operator"
+	EndedBatches   Fault = "backends ended, of a batch"
+	EndedLocks     Fault = "backends ended, with a worker's or the leader's lock"
+	EndedScanners  Fault = "backends ended, of a frontier"
+	Unregistered   Fault = "registrations deleted"
+	Unassigned     Fault = "assignments deleted"
+	Deposed        Fault = "leaders stalled while an assignment waited"
+	HandlerErrors  Fault = "handlers that failed"
+	HandlerPanics  Fault = "handlers that panicked"
+	Pauses         Fault = "consumers paused for a moment by an operator"
+	ServerCrashes  Fault = "server crashes"
+	BackendCrashes Fault = "server crashes after the death of a backend"
+	AsyncCommits   Fault = "transactions committed asynchronously"
+	AsyncWorkers   Fault = "workers that commit asynchronously"
+
 	SetBack       Fault = "consumers set back by an operator"
 	SetForward    Fault = "consumers set forward by an operator"
 	SkippedEvents Fault = "events skipped by an operator"
@@ -50,7 +55,7 @@ const (
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
 	EndedBatches, EndedLocks, EndedScanners, Unregistered, Unassigned, Deposed, HandlerErrors, HandlerPanics, Pauses,
-	SetBack, SetForward, SkippedEvents}
+	ServerCrashes, BackendCrashes, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.
 type Count struct {

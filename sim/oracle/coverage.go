@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/pgfrontier/worker/sim/history"
@@ -30,17 +31,20 @@ const (
 	workerDone      = "workers' COMMITs without an answer that had happened"
 	workerNotDone   = "workers' COMMITs that were never sent"
 	conflictInStore = "appends refused by the store or by a lock"
+	takenBack       = "asynchronous commits of writers that a crash took back"
+	reissued        = "positions in the log that had been given out before a crash"
 )
 
 var states = []string{lateDelivery, staleSkip, doubtIsVoid, overPrepared, overOpen, guardBlocks, zombieBlocked, takeover, newLeader,
-	handlerRetry, databaseRetry, writerDone, writerNotDone, workerDone, workerNotDone, conflictInStore}
+	handlerRetry, databaseRetry, writerDone, writerNotDone, workerDone, workerNotDone, conflictInStore, takenBack, reissued}
 
-// Reached counts the states that a history went through.
-func Reached(records []history.Record) (all []State) {
+// Reached counts the states that a run went through.
+func Reached(e *history.Evidence) (all []State) {
 	counts := map[string]int64{}
+	counts[takenBack], counts[reissued] = afterLives(e)
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
-	for _, r := range records {
+	for _, r := range e.History.Records() {
 		switch about := r.About.(type) {
 		case history.Batch:
 			counts[guardBlocks] += one(about.Outcome == history.BatchOvertaken)
@@ -60,8 +64,8 @@ func Reached(records []history.Record) (all []State) {
 			counts[writerNotDone] += one(about.Unanswered && r.Kind == history.RolledBack)
 			counts[conflictInStore] += one(about.Error != "")
 		case history.Injection:
-			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver
-			counts[workerDone] += one(strings.HasPrefix(about.Where, history.AfterCommit))
+			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver && about.Fault == history.Stalls
+			counts[workerDone] += one(about.Fault != history.ServerCrashes && strings.HasPrefix(about.Where, history.AfterCommit))
 			counts[workerNotDone] += one(strings.HasPrefix(about.Where, history.BeforeCommit))
 		default:
 			counts[newLeader] += one(r.Kind == history.Leads)
@@ -78,6 +82,22 @@ func Reached(records []history.Record) (all []State) {
 		all = append(all, State{name, counts[name]})
 	}
 	return all
+}
+
+// afterLives counts what the crashes of the server took back, and what they
+// made it give out once more.
+func afterLives(e *history.Evidence) (back, again int64) {
+	log := byPosition(e.Log)
+	given := slices.Clone(e.Abandoned)
+	for _, transaction := range e.Unsure {
+		back += one(surviving(transaction, log) == 0)
+		given = append(given, transaction...)
+	}
+	for position, before := range byPosition(given) {
+		event, there := log[position]
+		again += one(there && event.EventID != before.EventID)
+	}
+	return back, again
 }
 
 func one(is bool) int64 {

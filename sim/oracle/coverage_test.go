@@ -3,6 +3,8 @@ package oracle
 import (
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -23,7 +25,13 @@ func TestStatesAreReached(t *testing.T) {
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{ByHandler: true})
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{})
 	want := map[string]int64{guardBlocks: 2, doubtIsVoid: 2}
-	for _, s := range Reached(h.Records()) {
+	e := &history.Evidence{
+		History:   h,
+		Log:       []history.Event{{Position: 1, EventID: uuid.New()}},
+		Abandoned: []history.Event{{Position: 1, EventID: uuid.New()}},
+		Unsure:    [][]history.Event{{{Position: 2, EventID: uuid.New()}}},
+	}
+	for _, s := range Reached(e) {
 		if n := max(1, want[s.Name]); s.Count != n {
 			t.Errorf("%s: reached %d times, want %d", s.Name, s.Count, n)
 		}

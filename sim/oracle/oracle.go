@@ -40,6 +40,7 @@ func (f *Finding) check(ok bool, otherwise func() string) {
 
 // Judge checks every invariant.
 func Judge(e *history.Evidence) []Finding {
+	e = afterCrashes(e)
 	return []Finding{
 		exactlyOnce(e),
 		nothingElse(e),
@@ -114,6 +115,12 @@ func nothingElse(e *history.Evidence) Finding {
 	committed, log := byPosition(e.Committed), byPosition(e.Log)
 	for _, event := range e.Committed {
 		f.check(log[event.Position] == event, func() string { return fmt.Sprintf("%v was committed, but is not in the log like that", event) })
+	}
+	for _, transaction := range e.Unsure {
+		n := surviving(transaction, log)
+		f.check(n == 0 || n == len(transaction), func() string {
+			return fmt.Sprintf("of a transaction whose first event was %v, %d of %d events outlived a crash", transaction[0], n, len(transaction))
+		})
 	}
 	versions := map[[2]string]int64{}
 	for _, event := range e.Log {
@@ -255,6 +262,9 @@ func forwards(e *history.Evidence) Finding {
 			if !any {
 				continue
 			}
+			if e.Forgetful && now.Life != before.Life {
+				continue
+			}
 			if c := courses[now.Consumer]; now.Epoch > before.Epoch && now.Epoch <= c.last() {
 				before.Checkpoint = c.start(now.Epoch)
 			}
@@ -297,7 +307,7 @@ func lives(e *history.Evidence) Finding {
 			return fmt.Sprintf("%s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
 		})
 		switch x.Asked {
-		case history.ExitCrashed, history.ExitSlow: // whatever it says
+		case history.ExitCrashed, history.ExitSlow, history.ExitOutage: // whatever it says
 		case history.ExitStopped:
 			f.check(x.Error == "", func() string { return fmt.Sprintf("%s was stopped and returned: %v", x.Worker, x.Error) })
 		default:

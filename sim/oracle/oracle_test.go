@@ -122,6 +122,44 @@ func TestFlawlessRunHolds(t *testing.T) {
 	})
 }
 
+// unsure lets every second event be one that a crash may have taken back.
+func unsure(e *history.Evidence) {
+	var sure []history.Event
+	for i, event := range e.Committed {
+		if i%2 == 0 {
+			sure = append(sure, event)
+		} else {
+			e.Unsure = append(e.Unsure, []history.Event{event})
+		}
+	}
+	e.Committed = sure
+}
+
+// TestCrashesAreAllowedFor lets a crash take back commits that were not waited
+// for, and give their positions out again; it may also set consumers back.
+func TestCrashesAreAllowedFor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := flawless(t)
+		unsure(e)
+		for _, event := range e.Log {
+			event.EventID = uuid.New() // who had the position before
+			e.Unsure = append(e.Unsure, []history.Event{event, {Position: e.Rest.Head + 1, EventID: uuid.New()}})
+		}
+		e.Forgetful = true
+		back := slices.Clone(e.Samples[0])
+		back[0].Life = 2
+		e.Samples = append(e.Samples, back)
+		for _, f := range Judge(e) {
+			if !f.Holds() {
+				t.Fatalf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+			}
+		}
+		if back, again := afterLives(e); back != int64(len(e.Log)) || again < int64(len(e.Log)) {
+			t.Fatalf("%d transactions taken back, %d positions given out again, want %d of each", back, again, len(e.Log))
+		}
+	})
+}
+
 // flaws are ways in which a run can go wrong, and the invariant that must
 // break.
 var flaws = []struct {
@@ -157,6 +195,28 @@ var flaws = []struct {
 	{"an event changed on its way", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Ledger[anyEntry(t, e)].EventID = uuid.New() }},
 	{"a committed event not in the log", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Log = e.Log[1:] }},
 	{"an event in the log that nobody committed", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Committed = e.Committed[1:] }},
+	{"half of a transaction outliving a crash", "nothing else", func(t *rapid.T, e *history.Evidence) {
+		e.Unsure = [][]history.Event{{e.Log[0], {Position: e.Log[1].Position, EventID: uuid.New()}}}
+	}},
+	{"an event that a crash took back, applied", "nothing else", func(t *rapid.T, e *history.Evidence) {
+		x := e.Ledger[anyEntry(t, e)]
+		e.Log = slices.DeleteFunc(e.Log, func(event history.Event) bool { return event == x.Event })
+		e.Committed = slices.DeleteFunc(e.Committed, func(event history.Event) bool { return event == x.Event })
+		e.Unsure = append(e.Unsure, []history.Event{x.Event})
+	}},
+	{"an event that outlived a crash, lost", "exactly once", func(t *rapid.T, e *history.Evidence) {
+		unsure(e)
+		i := anyEntry(t, e)
+		e.Ledger = slices.Delete(e.Ledger, i, i+1)
+	}},
+	{"a checkpoint that falls in a crash although its commit was waited for", "forwards", func(t *rapid.T, e *history.Evidence) {
+		slices.Reverse(e.Samples)
+		e.Samples[0][0].Life = 2
+	}},
+	{"a checkpoint that falls without a crash", "forwards", func(t *rapid.T, e *history.Evidence) {
+		slices.Reverse(e.Samples)
+		e.Forgetful = true
+	}},
 	{"a rolled-back position in the log", "nothing else", func(t *rapid.T, e *history.Evidence) {
 		e.Abandoned = append(e.Abandoned, e.Log[0])
 	}},

@@ -64,7 +64,7 @@ type Struck struct {
 // summed up, not judged.
 func (r *Report) Judge(e *history.Evidence) {
 	r.RestSeconds, r.RestBound = e.Rest.Took.Seconds(), e.Rest.Bound.Seconds()
-	r.Events, r.Late, r.Void, r.Handled = int64(len(e.Committed)), 0, 0, nil
+	r.Events, r.Late, r.Void, r.Handled = int64(len(afterCrashes(e).Committed)), 0, 0, nil
 	applied := map[string]int64{}
 	for _, x := range e.Ledger {
 		applied[x.Consumer]++
@@ -78,7 +78,7 @@ func (r *Report) Judge(e *history.Evidence) {
 	for _, c := range e.Consumers {
 		r.Handled = append(r.Handled, Handled{c.Name, applied[c.Name]})
 	}
-	r.Reached, r.Invariants = Reached(e.History.Records()), nil
+	r.Reached, r.Invariants = Reached(e), nil
 	if !r.Interrupted {
 		r.Invariants = Judge(e)
 	}

@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// Server is a server that a run may kill and start again.
+type Server interface {
+	// Kill ends it and all its processes at once, as a crash would.
+	Kill() error
+	// Restart starts it again, on the same data and at the same address.
+	Restart(ctx context.Context) error
+}
+
+// lifeTable is empty after a crash, as UNLOGGED tables are.
+const lifeTable = `CREATE UNLOGGED TABLE sim_life AS SELECT 1 AS alive`
+
+// outages are the crashes of a server.
+type outages struct {
+	own   Server // nil: it may not be crashed
+	turn  sync.Mutex
+	count atomic.Int64
+}
+
+// life counts the lives of the server. It is odd while a crash is under way:
+// what is seen then may not last.
+func (o *outages) life() int64 { return o.count.Load() }
+
+func ends(life int64) bool { return life%2 == 1 }
+
+// steadily repeats what a crash has interrupted.
+func (d *database) steadily(ctx context.Context, do func() error) error {
+	for end := time.Now().Add(patience); ; {
+		err := do()
+		if err == nil || d.forgive(err) != nil || time.Now().After(end) || !backoff.Sleep(ctx, 10*time.Millisecond) {
+			return err
+		}
+	}
+}
+
+// kill kills the server. It reports false if a crash is under way already.
+// Unless it does, or fails, the caller must call revive.
+func (d *database) kill(context.Context, string) (killed bool, err error) {
+	if !d.turn.TryLock() {
+		return false, nil
+	}
+	d.count.Add(1)
+	return true, d.own.Kill()
+}
+
+// killBackend kills one backend, of a batch of that worker if there is one. The
+// server kills all others then, and recovers. It is used like kill.
+func (d *database) killBackend(ctx context.Context, who string) (killed bool, err error) {
+	if !d.turn.TryLock() {
+		return false, nil
+	}
+	var pid int
+	err = d.db.QueryRowContext(ctx, `
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = $1::text
+ORDER BY backend_xid IS NULL LIMIT 1`, "sim "+who).Scan(&pid)
+	if err == nil {
+		var backend *os.Process
+		if backend, err = os.FindProcess(pid); err == nil {
+			d.count.Add(1)
+			return true, backend.Kill()
+		}
+	}
+	d.turn.Unlock()
+	if errors.Is(err, sql.ErrNoRows) || d.forgive(err) == nil || ctx.Err() != nil {
+		err = nil
+	}
+	return false, err
+}
+
+// revive ends an outage: it starts the server if that is to be done, and
+// returns when it has recovered. It does so also for a run that was
+// interrupted, which is to leave a server.
+func (d *database) revive(start bool) (err error) {
+	defer d.turn.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if start {
+		err = d.own.Restart(ctx)
+	}
+	for err == nil {
+		if d.recovered(ctx) {
+			d.count.Add(1)
+			return nil
+		}
+		if !backoff.Sleep(ctx, 5*time.Millisecond) {
+			err = ctx.Err()
+		}
+	}
+	return fmt.Errorf("sim: the server has not recovered from a crash: %w", err)
+}
+
+// recovered reports that the server has come back, and marks its new life.
+// The harness's connections to the old one are given up.
+func (d *database) recovered(ctx context.Context) bool {
+	d.refresh()
+	result, err := d.db.ExecContext(ctx, `INSERT INTO sim_life SELECT 1 WHERE NOT EXISTS (SELECT FROM sim_life)`)
+	if err != nil {
+		return false
+	}
+	n, err := result.RowsAffected()
+	return err == nil && n == 1
+}
+
+// crashing crashes the server under the hands of a worker.
+func crashing(f history.Fault, kill func(*database, context.Context, string) (bool, error), start bool) func(s *slot, ctx, intake context.Context, at point) error {
+	return func(s *slot, ctx, intake context.Context, at point) error {
+		var killed bool
+		var err error
+		_, inBatch := s.strike(intake, at, func() { killed, err = kill(s.on, ctx, s.node.name) })
+		if !killed {
+			return err
+		}
+		s.happened(f, whereabouts(at, inBatch))
+		if start && err == nil {
+			s.pause(intake, 0, 300*time.Millisecond)
+		}
+		err = errors.Join(err, s.on.revive(start))
+		s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: f})
+		return err
+	}
+}
