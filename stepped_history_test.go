@@ -54,6 +54,7 @@ type (
 	settings struct {
 		Calm      bool   `json:"calm"`
 		Async     bool   `json:"async"`
+		Pooled    bool   `json:"pooled"`
 		Named     bool   `json:"named"`
 		Old       bool   `json:"old"`
 		Policy    string `json:"policy"`

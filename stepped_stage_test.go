@@ -160,14 +160,19 @@ func (s *stage) takeOver(who, what int) {
 		who++
 		l = loops[who%len(loops)]
 	}
-	s.exec(`UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`,
-		l.unit(), l.c.w.id.String())
-	s.owner[l.unit()] = l.c.w
-	s.tell(l.worker, l.unit(), assigned, nil)
+	s.give(l)
 	if what%3 > 0 {
 		s.advance(l, true)
 		s.finishStep(l)
 	}
+}
+
+// give assigns a consumer to the worker of a loop.
+func (s *stage) give(l *loop) {
+	s.exec(`UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`,
+		l.unit(), l.c.w.id.String())
+	s.owner[l.unit()] = l.c.w
+	s.tell(l.worker, l.unit(), assigned, nil)
 }
 
 // reset sets a consumer back, as operators do, and its ledger with it, unless a
@@ -198,6 +203,7 @@ func (s *stage) cut(who, _ int) {
 	w := s.workers[who%len(s.workers)]
 	s.tell(w.name, "", history.FaultInjected, history.Injection{Fault: workerCut})
 	s.end(`application_name = $1::text`, w.name)
+	s.outlive(w)
 	s.faults++
 	s.saw("cut")
 }
@@ -211,6 +217,44 @@ func (s *stage) crash(int, int) {
 	s.must(s.server.crash())
 	s.saw("crash")
 	s.recover()
+}
+
+// crashBetween crashes the server between a batch and the next of its loop,
+// while other batches are made by the other worker. Where the crash undoes the
+// first batch, the consumer's row may look in the end as that loop knows it.
+func (s *stage) crashBetween(who, what int) {
+	if s.script.calm {
+		return
+	}
+	l := s.choose(who)
+	s.supply(what)
+	s.stepBatch(who, what)
+	s.crash(who, what)
+	for range 1 + what%2 {
+		s.supply(what)
+		for i := range s.workers {
+			s.look(i, 0)
+			s.look(i, 0)
+		}
+		for _, next := range s.loops() {
+			if next != l && next.unit() == l.unit() {
+				s.give(next)
+				s.advance(next, true)
+				s.finishStep(next)
+			}
+		}
+	}
+	s.give(l)
+	s.advance(l, true)
+	s.finishStep(l)
+}
+
+// supply makes sure that there is something new.
+func (s *stage) supply(what int) {
+	s.append(2, what)
+	if w := s.writer(2); w.tx != nil && w.reserved == 0 {
+		s.endWriter(w, true)
+	}
 }
 
 // kill kills the backend of a writer. The server then ends all others too.
@@ -235,6 +279,9 @@ func (s *stage) recover() {
 	s.must(s.own.Close())
 	s.openOwn()
 	s.published = nil
+	for _, w := range s.workers {
+		s.outlive(w)
+	}
 	s.faults++
 	s.settle()
 	s.pass(0, 0) // long enough for the pools to look whether what they have is still

@@ -18,6 +18,7 @@ import (
 type script struct {
 	calm      bool // no faults of server and network
 	async     bool // synchronous_commit=off: a crash undoes commits
+	pooled    bool // the workers' sessions outlive the server, as through a proxy
 	named     bool // the log names its sequence
 	old       bool // every transaction began long before it is first seen
 	policy    GapPolicy
@@ -30,7 +31,7 @@ type script struct {
 }
 
 func (s script) settings() settings {
-	return settings{s.calm, s.async, s.named, s.old, string(s.policy), s.stale.String(), s.harborLag, s.batchSize, s.maxOpen}
+	return settings{s.calm, s.async, s.pooled, s.named, s.old, string(s.policy), s.stale.String(), s.harborLag, s.batchSize, s.maxOpen}
 }
 
 // step is one deed. Who does it, and to what, is counted among those who can
@@ -75,6 +76,7 @@ var deeds = []struct {
 	{"lose", 3, (*stage).lose},
 	{"cut", 1, (*stage).cut},
 	{"crash", 2, (*stage).crash},
+	{"crash between", 2, (*stage).crashBetween},
 	{"kill", 1, (*stage).kill},
 }
 
@@ -82,6 +84,7 @@ func drawScript(t *rapid.T) script {
 	s := script{
 		calm:      rapid.Bool().Draw(t, "calm"),
 		async:     rapid.Bool().Draw(t, "async"),
+		pooled:    uniform(4).Draw(t, "pooled") == 3,
 		named:     uniform(4).Draw(t, "named") < 3,
 		old:       uniform(4).Draw(t, "old") == 3,
 		policy:    GapSkipStale,
@@ -169,7 +172,7 @@ func TestStepped(t *testing.T) {
 // by chance.
 var mustSee = map[string]int{
 	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "promises": 40, "overtaken": 40,
-	"read ahead": 40, "reset": 40, "failed": 40, "crash": 40,
+	"read ahead": 40, "reset": 40, "failed": 40, "crash": 40, "outlived": 40,
 	"guard waits": 200, "terminated": 200, "cut": 200, "kill": 200, "lost": 200, "commits undone": 200,
 }
 

@@ -2,16 +2,12 @@ package worker
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"io"
-	"net"
 	"slices"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -32,6 +28,9 @@ type steppedWorker struct {
 	// blockers are the transactions that became stale in the latest statement
 	// of the frontier.
 	blockers []string
+
+	mu    sync.Mutex
+	lines []*line // ever made
 }
 
 func (w *steppedWorker) loop(consumer string) *loop {
@@ -61,132 +60,6 @@ func (l *loop) unit() string { return l.c.unit.name }
 func (l *loop) idle() bool   { return l.main.done == nil }
 func (l *loop) busy() bool   { return !l.idle() }
 
-// thread is a goroutine of a loop.
-type thread struct {
-	stops chan *stop
-	at    *stop         // nil: it runs, or has nothing to do
-	done  chan struct{} // closed when its work is done; nil: it has none
-	ahead *thread       // of the same loop
-	notes notes
-	asked bool // where to stop, before it took a connection
-}
-
-// stop is where a thread waits to be told to go on.
-type stop struct {
-	before string // what it is about to do
-	conn   *pgx.Conn
-	resume chan struct{}
-}
-
-type threadKey struct{}
-
-// halt stops the thread until it is told to go on.
-func (t *thread) halt(ctx context.Context, before string, conn *pgx.Conn) {
-	s := &stop{before, conn, make(chan struct{})}
-	select {
-	case t.stops <- s:
-		select {
-		case <-s.resume:
-		case <-ctx.Done():
-		}
-	case <-ctx.Done():
-	}
-}
-
-// gate stops threads, and writes down every statement of a worker.
-type gate struct {
-	s *stage
-	w *steppedWorker
-}
-
-type statementKey struct{}
-
-func (gate) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	t, ok := ctx.Value(threadKey{}).(*thread)
-	before := stopsBefore(q.SQL)
-	switch {
-	case !ok || before == "":
-	case t.asked:
-		t.asked = false
-	default:
-		t.halt(ctx, before, conn)
-	}
-	return context.WithValue(ctx, statementKey{}, statementName(q.SQL))
-}
-
-func (g gate) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
-	name, _ := ctx.Value(statementKey{}).(string)
-	o := operation{Statement: name, Outcome: q.CommandTag.String()}
-	if q.Err != nil {
-		o.Outcome = inWords(q.Err)
-	}
-	if t, ok := ctx.Value(threadKey{}).(*thread); ok {
-		o.Ahead = t.ahead == nil
-		t.notes.add(statementRan, o)
-		return
-	}
-	g.s.tell(g.w.name, "", statementRan, o)
-}
-
-// stopsBefore names the statements that are steps of their own. The others run
-// together with the one before.
-func stopsBefore(sql string) string {
-	sql = strings.TrimSpace(sql)
-	switch {
-	case sql == "commit":
-		return "commit"
-	case strings.HasPrefix(sql, "WITH guard"):
-		return "guard"
-	case strings.HasPrefix(sql, "SELECT last_position"):
-		return "load"
-	case strings.HasPrefix(sql, "SELECT"), strings.HasPrefix(sql, "WITH"):
-		return "read"
-	default: // begin, rollback, and what the handlers do
-		return ""
-	}
-}
-
-// lossyConn can lose an answer.
-type lossyConn struct {
-	net.Conn
-	lose atomic.Bool
-}
-
-func (c *lossyConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.lose.Load() {
-		return 0, errors.Join(io.ErrUnexpectedEOF, c.Conn.Close())
-	}
-	return n, err
-}
-
-// steppedLog tells apart who reads: a loop reads from its connection, and ahead
-// from the pool, where it stops before it takes a connection. Otherwise a loop
-// that takes one at the same time might get this one or that.
-type steppedLog struct{ *storepostgres.Store }
-
-func (l steppedLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
-	return l.Store.ReadEvents(asReader(ctx, q), q, after, limit)
-}
-
-func (l steppedLog) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
-	return l.Store.ReadScoped(asReader(ctx, q), q, r)
-}
-
-func (l steppedLog) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
-	return l.Store.CountMissing(asReader(ctx, q), q, after, through)
-}
-
-func asReader(ctx context.Context, q store.Querier) context.Context {
-	t, ok := ctx.Value(threadKey{}).(*thread)
-	if _, pool := q.(*sql.DB); !ok || !pool {
-		return ctx
-	}
-	t.ahead.halt(ctx, "read", nil)
-	t.ahead.asked = true
-	return context.WithValue(ctx, threadKey{}, t.ahead)
-}
-
 // barestLog can do nothing but what every log must.
 type barestLog struct{ store.Log }
 
@@ -194,11 +67,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	cfg := s.config(name, "20s") // waiting that long for a lock is waiting for ever
 	sw := &steppedWorker{name: name}
 	cfg.Tracer = gate{s, sw}
-	dial := cfg.DialFunc
-	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		return &lossyConn{Conn: conn}, err
-	}
+	s.lines(sw, cfg)
 	db := stdlib.OpenDB(*cfg)
 	db.SetMaxIdleConns(keptConns)
 	s.t.Cleanup(func() { db.Close() })
@@ -377,7 +246,7 @@ func (s *stage) lose(who, _ int) {
 	}
 	if l.before("commit") {
 		s.tell(l.worker, l.unit(), history.FaultInjected, history.Injection{Fault: answerLost})
-		l.main.at.conn.PgConn().Conn().(*lossyConn).lose.Store(true)
+		lineOf(l.main.at.conn).lose.Store(true)
 		s.faults++
 		s.saw("lost")
 		s.resume(l, l.main)
@@ -421,7 +290,7 @@ func (s *stage) resume(l *loop, t *thread) {
 	at := t.at
 	t.at = nil
 	if at.before == "guard" && s.locked(l) {
-		l.waits = at.conn.PgConn().PID()
+		l.waits = backendOf(at.conn)
 	}
 	free := at.before == "guard" && l.waits == 0
 	close(at.resume)
