@@ -1,4 +1,4 @@
-.PHONY: help test race stepped majors lint bench sim mutants
+.PHONY: help test race stepped majors lint bench sim chaos mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ bench: ## what the library promises, measured in eight minutes
 
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20
+
+chaos: ## before a release: ten minutes of killed processes and servers, full disks, promotions
+	go run ./cmd/chaos
 
 mutants: ## plant mistakes in the protocol, one at a time, and see the simulation catch each
 	go run ./cmd/mutants

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -26,6 +27,9 @@ type Config struct {
 
 	// Program is the command of a worker process, which is to call Worker.
 	Program []string
+	// Judged, if set, is told the report while the servers and what they have
+	// written to their logs are still there.
+	Judged func(*oracle.Report, []bundle.Log) error
 	// Progress, if set, is called a few times a second, from one goroutine.
 	Progress func(sim.Progress)
 }
@@ -73,7 +77,11 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 		delete(t.faults, name)
 	}
 	simulated.URL = t.site.url("postgres")
-	return sim.RunCast(ctx, simulated, draw(simulated), t)
+	report, err = sim.RunCast(ctx, simulated, draw(simulated), t)
+	if report != nil && c.Judged != nil {
+		err = errors.Join(err, c.Judged(report, t.site.logs()))
+	}
+	return report, err
 }
 
 // draw is the scenario of a seed: that of the simulation, with writers that a

@@ -1,9 +1,12 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/sim/bundle"
 )
 
 // recovery bounds the wait for a server to be well again.
@@ -23,6 +27,7 @@ type site struct {
 	primary, standby *embedded.Server
 	ports            []int // of both, for good: clients know no others
 	password         string
+	past             []byte // the logs of primaries that were killed for good
 }
 
 // settings are for a primary whose replicas may lag for a moment.
@@ -36,6 +41,8 @@ func settings(connections int) map[string]string {
 		"wal_retrieve_retry_interval":  "200ms",
 		"wal_receiver_status_interval": "1s",
 		"wal_receiver_timeout":         "5s",
+		"log_line_prefix":              "%m [%p] %a: ",
+		"log_timezone":                 "UTC",
 	}
 }
 
@@ -100,6 +107,26 @@ func (s *site) stop(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// logs are what the servers have written, those of former primaries first.
+func (s *site) logs() []bundle.Log {
+	return []bundle.Log{
+		{Name: "server.log", Text: io.MultiReader(bytes.NewReader(s.past), bytes.NewReader(logOf(s.primary)))},
+		{Name: "replica.log", Text: bytes.NewReader(logOf(s.standby))},
+	}
+}
+
+// logOf is what a server has written.
+func logOf(server *embedded.Server) []byte {
+	if server == nil {
+		return nil
+	}
+	text, err := os.ReadFile(server.LogFile())
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text
 }
 
 // connect opens a session on the primary.

@@ -182,6 +182,7 @@ func (d *director) promote(ctx context.Context) error {
 	if err := s.exec(ctx, `SELECT pg_promote()`); err != nil {
 		return errors.Join(fmt.Errorf("chaos: %w", err), old.Stop(ctx))
 	}
+	s.past = append(s.past, logOf(old)...)
 	if err := old.Stop(ctx); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/pgfrontier/worker/chaos"
+	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -52,6 +53,8 @@ Flags:
 `
 
 const statuses = `
+A run that broke is kept in the directory chaos-failure-SEED.
+
 Exit status: 0 all invariants held, 1 one was broken, or in ten minutes and more a
 fault that was on never happened, 2 wrong usage, no server, or interrupted.
 
@@ -98,6 +101,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	show := newDisplay(stderr)
 	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, show.progress
+	o.config.Judged = func(r *oracle.Report, logs []bundle.Log) error { return keepFailure(r, logs, stderr) }
 	report, err := chaos.Run(ctx, o.config)
 	if report != nil {
 		err = errors.Join(err, o.write(stdout, report))
@@ -117,6 +121,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitBroken
 	}
 	return exitHeld
+}
+
+// keepFailure keeps a run that broke.
+func keepFailure(r *oracle.Report, logs []bundle.Log, say io.Writer) error {
+	if r.Held || r.Interrupted {
+		return nil
+	}
+	dir, err := bundle.Keep(fmt.Sprintf("chaos-failure-%d", r.Seed), r, logs...)
+	if err == nil {
+		fmt.Fprintf(say, "kept:    %s (its README.txt says more)\n", dir)
+	}
+	return err
 }
 
 // missing lists the faults that a run was long enough for and that never

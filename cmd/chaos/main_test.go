@@ -15,6 +15,8 @@ import (
 
 	"github.com/pgfrontier/worker/chaos"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/bundle"
+	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -71,6 +73,31 @@ func TestMissing(t *testing.T) {
 	}
 	if got := missing(chaos.Config{Duration: chaos.Enough - 1}, r); len(got) != 0 {
 		t.Errorf("missing in a short run: %v", got)
+	}
+}
+
+// A run that broke is kept with the logs, one that held is not.
+func TestFailuresAreKept(t *testing.T) {
+	t.Chdir(t.TempDir())
+	r := &oracle.Report{Seed: 7, Held: true, Verdict: "all held"}
+	r.Evidence = &history.Evidence{History: history.New(time.Now())}
+	for _, held := range []bool{true, false, false} {
+		var say bytes.Buffer
+		r.Held = held
+		if err := keepFailure(r, []bundle.Log{{Name: "server.log", Text: strings.NewReader("PANIC")}}, &say); err != nil {
+			t.Fatal(err)
+		}
+		if kept := strings.Contains(say.String(), "chaos-failure-7"); kept == held {
+			t.Errorf("held: %v, and it says %q", held, say.String())
+		}
+	}
+	for _, dir := range []string{"chaos-failure-7", "chaos-failure-7-2"} {
+		if again, err := bundle.Load(dir); err != nil || again.Seed != 7 {
+			t.Errorf("%s: %v, %v", dir, again, err)
+		}
+		if log, err := os.ReadFile(filepath.Join(dir, "server.log")); err != nil || string(log) != "PANIC" {
+			t.Errorf("%s: the log says %q, %v", dir, log, err)
+		}
 	}
 }
 

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -56,7 +54,6 @@ func (k *keeper) end(r *oracle.Report, say io.Writer) error {
 	return err
 }
 
-// save finds a name that is free: nothing is ever overwritten.
 func (k *keeper) save(dir string, r *oracle.Report) (as string, err error) {
 	var logs []bundle.Log
 	if k.log != "" {
@@ -70,11 +67,5 @@ func (k *keeper) save(dir string, r *oracle.Report) (as string, err error) {
 		}
 		logs = append(logs, bundle.Log{Name: "server.log", Text: log})
 	}
-	as = dir
-	for n := 2; ; n++ {
-		if err = bundle.Save(as, r, logs...); !errors.Is(err, fs.ErrExist) {
-			return as, err
-		}
-		as = fmt.Sprintf("%s-%d", dir, n)
-	}
+	return bundle.Keep(dir, r, logs...)
 }

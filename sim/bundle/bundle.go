@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,6 +98,18 @@ func Save(dir string, r *oracle.Report, logs ...Log) error {
 		create(dir, pictureFile, r.WritePicture),
 		create(dir, readmeFile, func(w io.Writer) error { return writeReadme(w, dir, r, logs) }),
 	)
+}
+
+// Keep saves a run in dir or, as nothing is ever overwritten, the first of dir-2,
+// dir-3 and so on that is free, and tells where.
+func Keep(dir string, r *oracle.Report, logs ...Log) (as string, err error) {
+	as = dir
+	for n := 2; ; n++ {
+		if err = Save(as, r, logs...); !errors.Is(err, fs.ErrExist) {
+			return as, err
+		}
+		as = fmt.Sprintf("%s-%d", dir, n)
+	}
 }
 
 func create(dir, name string, write func(io.Writer) error) error {
