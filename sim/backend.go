@@ -9,9 +9,10 @@ import (
 // Whose backends an administrator, or a failing server, ends: conditions on
 // pg_stat_activity.
 const (
-	ofABatch     = `backend_xid IS NOT NULL`
-	ofTheLocks   = `xact_start IS NULL AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)`
-	ofTheScanner = `query LIKE '%last_value%' AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)`
+	ofABatch      = `backend_xid IS NOT NULL`
+	ofTheLocks    = `xact_start IS NULL AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)`
+	ofTheListener = `query LIKE 'LISTEN %'`
+	ofTheScanner  = `query LIKE '%last_value%' AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)`
 )
 
 // terminate ends one backend of a worker. It reports whether there was one.
@@ -21,7 +22,7 @@ SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM (
 	SELECT pid FROM pg_stat_activity
 	WHERE datname = current_database() AND application_name = $1::text AND `+whose+`
 	LIMIT 1) AS victim`, "sim "+who).Scan(&ended)
-	return ended, d.forgive(err)
+	return ended, err
 }
 
 // terminating ends a backend of the worker while a batch is in hand. It is to
@@ -46,5 +47,5 @@ func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
 	if struck && err == nil {
 		s.happened(history.Unregistered, whereabouts(at, inBatch))
 	}
-	return s.on.forgive(err)
+	return err
 }

@@ -141,6 +141,10 @@ func (d *database) able(faults Intensities) Intensities {
 	if !d.notices {
 		delete(faults, "vanish")
 	}
+	if d.encrypted() {
+		delete(faults, "notify-lost")
+		delete(faults, "notify-late")
+	}
 	if d.own == nil {
 		for _, name := range []string{"server-crash", "backend-crash", "async-writers", "async-workers"} {
 			delete(faults, name)
@@ -148,6 +152,9 @@ func (d *database) able(faults Intensities) Intensities {
 	}
 	return faults
 }
+
+// encrypted reports that nobody but the two ends can read what passes.
+func (d *database) encrypted() bool { return d.server.TLSConfig != nil }
 
 // drop removes the database, also if a run was interrupted with transactions
 // prepared.

@@ -87,7 +87,7 @@ func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 	}
 	at, err := o.checkpoint(ctx)
 	if err != nil {
-		return s.on.forgive(err)
+		return fmt.Errorf("sim: %w", err)
 	}
 	to := max(at-1-s.dice.Int64N(furthest), 0)
 	err = o.Reset(ctx, o.consumer, to, by)
@@ -96,7 +96,7 @@ func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 		return nil
 	}
 	if err != nil {
-		return s.on.forgive(fmt.Errorf("sim: %w", err))
+		return fmt.Errorf("sim: %w", err)
 	}
 	o.did(history.SetBack, fmt.Sprintf("from %d to %d", at, to))
 	return nil

@@ -83,6 +83,8 @@ ORDER BY backend_xid IS NULL LIMIT 1`, "sim "+who).Scan(&pid)
 	return false, err
 }
 
+var errNotRecovered = errors.New("sim: the server has not recovered from a crash")
+
 // revive ends an outage: it starts the server if that is to be done, and
 // returns when it has recovered. It does so also for a run that was
 // interrupted, which is to leave a server.
@@ -102,7 +104,7 @@ func (d *database) revive(start bool) (err error) {
 			err = ctx.Err()
 		}
 	}
-	return fmt.Errorf("sim: the server has not recovered from a crash: %w", err)
+	return fmt.Errorf("%w: %w", errNotRecovered, err)
 }
 
 // recovered reports that the server has come back, and marks its new life.

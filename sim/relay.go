@@ -22,6 +22,7 @@ type relay struct {
 	mu       sync.Mutex
 	accepted map[net.Conn]struct{}
 	closed   bool
+	post     post
 }
 
 // newRelay relays to the server of config, which goes through the network
@@ -32,6 +33,7 @@ func newRelay(config *pgx.ConnConfig) (*relay, error) {
 		return nil, fmt.Errorf("sim: a port for the listeners' relay: %w", err)
 	}
 	r := &relay{listener: listener, accepted: map[net.Conn]struct{}{}}
+	r.post.readable = config.TLSConfig == nil
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
 	dial := func() (net.Conn, error) { return config.DialFunc(context.Background(), network, address) }
 	r.wg.Go(func() {
@@ -78,7 +80,7 @@ func (r *relay) serve(client net.Conn, dial func() (net.Conn, error)) {
 	defer r.drop(server)
 	var back sync.WaitGroup
 	back.Go(func() {
-		_, _ = io.Copy(client, server)
+		_ = r.post.carry(client, server)
 		_ = client.Close()
 	})
 	_, _ = io.Copy(server, client)
@@ -98,7 +100,7 @@ func (r *relay) url(config *pgx.ConnConfig) string {
 		User:     url.UserPassword(config.User, config.Password),
 		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		Path:     "/" + config.Database,
-		RawQuery: "sslmode=" + mode,
+		RawQuery: url.Values{"sslmode": {mode}, "application_name": {config.RuntimeParams["application_name"]}}.Encode(),
 	}
 	return u.String()
 }

@@ -338,6 +338,9 @@ func (s *simulation) report(interrupted bool) *oracle.Report {
 	if !s.on.notices {
 		r.Knobs = append(r.Knobs, oracle.Line{Name: "not half open", Value: "no connection: PostgreSQL 13 would not notice while the run lasts"})
 	}
+	if s.on.encrypted() {
+		r.Knobs = append(r.Knobs, oracle.Line{Name: "not lost", Value: "or delayed, any notification: the connections are encrypted"})
+	}
 	if s.on.own == nil {
 		r.Knobs = append(r.Knobs, oracle.Line{Name: "not crashed", Value: "the server: it is not the run's own"})
 	}

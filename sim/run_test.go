@@ -19,7 +19,7 @@ import (
 func small(t *testing.T) Config {
 	faults := AllFaults()
 	faults["crash"] = 6
-	for _, k := range slices.Concat(serverSide, operators, crashingServer) {
+	for _, k := range slices.Concat(serverSide, operators, crashingServer, ofListeners) {
 		delete(faults, k)
 	}
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
@@ -123,6 +123,25 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 	if r.Count(history.ServerCrashes)+r.Count(history.BackendCrashes) == 0 || len(r.Evidence.Unsure) == 0 || r.Count(history.BrokenOff) == 0 {
 		t.Errorf("%d transactions committed asynchronously before a crash, and crashes: %+v", len(r.Evidence.Unsure), r.Counts)
 	}
+}
+
+func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
+	c := small(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1}
+	for _, k := range ofListeners {
+		c.Faults[k] = 3
+	}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if r.Count(history.LostLetters)+r.Count(history.LateLetters)+r.Count(history.EndedListeners) == 0 {
+		t.Errorf("no notification was lost or delayed, and no listener ended: %+v", r.Counts)
+	}
+	nothingLeft(t)
 }
 
 func TestOnlyAnOwnServerIsCrashed(t *testing.T) {

@@ -98,6 +98,9 @@ func Draw(c Config) Scenario {
 	if s.Faults == nil {
 		s.Faults = drawFaults(c.Seed)
 	}
+	if s.Faults.ofListeners() {
+		s.Knobs.Dispatcher = worker.DispatcherStrategyNotify
+	}
 	scoped := c.Consumers / 3
 	for i := range c.Consumers {
 		scope := history.Scope{Name: fmt.Sprintf("all-%d", i+1)}

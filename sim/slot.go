@@ -58,6 +58,9 @@ var mishaps = []mishap{
 	{"kill-batch", afterEffect, terminating(history.EndedBatches, ofABatch)},
 	{"kill-lock", afterEffect, terminating(history.EndedLocks, ofTheLocks)},
 	{"kill-scan", afterGuard, terminating(history.EndedScanners, ofTheScanner)},
+	{"kill-listener", afterGuard, terminating(history.EndedListeners, ofTheListener)},
+	{"notify-lost", afterGuard, misdelivering(history.LostLetters, losing)},
+	{"notify-late", afterGuard, misdelivering(history.LateLetters, keeping)},
 	{"unregister", afterGuard, (*slot).unregister},
 	{"unassign", afterGuard, (*slot).unassign},
 	{"depose", afterGuard, (*slot).depose},
@@ -92,7 +95,11 @@ func (s *slot) run(ctx, intake context.Context) error {
 		if !ok {
 			continue
 		}
-		if err := m.befall(s, ctx, intake, m.at); err != nil {
+		err := m.befall(s, ctx, intake, m.at)
+		if !errors.Is(err, errNotRecovered) {
+			err = s.on.forgive(err) // another slot's crash may have come between
+		}
+		if err != nil {
 			return err
 		}
 	}

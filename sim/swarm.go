@@ -31,6 +31,9 @@ var kinds = []kind{
 	{"kill-batch", "ends the server's backend of a batch", 1, []history.Fault{history.EndedBatches}, false},
 	{"kill-lock", "ends the backend that holds a worker's or the leader's lock", 1, []history.Fault{history.EndedLocks}, false},
 	{"kill-scan", "ends the backend that a frontier looks through", 1, []history.Fault{history.EndedScanners}, false},
+	{"kill-listener", "ends the backend of a worker's listener", 1, []history.Fault{history.EndedListeners}, false},
+	{"notify-lost", "loses the notifications to a worker for a while", 1, []history.Fault{history.LostLetters}, false},
+	{"notify-late", "delays the notifications to a worker", 1, []history.Fault{history.LateLetters}, false},
 	{"unregister", "deletes a worker's registration", 1, []history.Fault{history.Unregistered}, false},
 	{"unassign", "deletes the assignment of a consumer", 1, []history.Fault{history.Unassigned}, false},
 	{"depose", "stalls the leader while what it assigns waits in the server", 1, []history.Fault{history.Deposed}, false},
@@ -58,6 +61,14 @@ var kinds = []kind{
 // none, 1 the usual, 2 twice as much.
 type Intensities map[string]float64
 
+// ofListeners are the faults that need the notify dispatcher: runs with one of
+// them have it.
+var ofListeners = []string{"kill-listener", "notify-lost", "notify-late"}
+
+func (i Intensities) ofListeners() bool {
+	return slices.ContainsFunc(ofListeners, func(name string) bool { return i[name] > 0 })
+}
+
 // mostIntense bounds an intensity.
 const mostIntense = 10
 
@@ -70,13 +81,19 @@ func AllFaults() Intensities {
 	return all
 }
 
-// drawFaults draws about three of four faults, and how intense each is.
+// drawFaults draws about three of four faults, and how intense each is. Those
+// of listeners are left out often enough for other dispatchers.
 func drawFaults(seed uint64) Intensities {
 	r, drawn := dice(seed, "faults"), Intensities{}
 	for _, k := range kinds {
 		on, factor := chance(r, 0.75), oneOf(r, 0.5, 1, 1, 2)
 		if on || k.always {
 			drawn[k.name] = k.usual * factor
+		}
+	}
+	if chance(r, 0.4) {
+		for _, name := range ofListeners {
+			delete(drawn, name)
 		}
 	}
 	return drawn

@@ -35,6 +35,9 @@ const (
 	EndedBatches   Fault = "backends ended, of a batch"
 	EndedLocks     Fault = "backends ended, with a worker's or the leader's lock"
 	EndedScanners  Fault = "backends ended, of a frontier"
+	EndedListeners Fault = "backends ended, of a listener"
+	LostLetters    Fault = "notifications lost"
+	LateLetters    Fault = "notifications delayed"
 	Unregistered   Fault = "registrations deleted"
 	Unassigned     Fault = "assignments deleted"
 	Deposed        Fault = "leaders stalled while an assignment waited"
@@ -54,7 +57,7 @@ const (
 // EveryFault is all that the simulation counts, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
-	EndedBatches, EndedLocks, EndedScanners, Unregistered, Unassigned, Deposed, HandlerErrors, HandlerPanics, Pauses,
+	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, HandlerErrors, HandlerPanics, Pauses,
 	ServerCrashes, BackendCrashes, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.
