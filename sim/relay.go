@@ -100,7 +100,7 @@ func (r *relay) url(config *pgx.ConnConfig) string {
 		User:     url.UserPassword(config.User, config.Password),
 		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		Path:     "/" + config.Database,
-		RawQuery: url.Values{"sslmode": {mode}, "application_name": {config.RuntimeParams["application_name"]}}.Encode(),
+		RawQuery: "sslmode=" + mode + "&application_name=" + url.PathEscape(config.RuntimeParams["application_name"]),
 	}
 	return u.String()
 }
