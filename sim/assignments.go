@@ -2,7 +2,7 @@ package sim
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -15,7 +15,7 @@ import (
 func (s *slot) unassign(ctx, _ context.Context, _ point) error {
 	consumer := oneOf(s.dice, s.scenario.Scope...).Name
 	if _, err := s.on.db.ExecContext(ctx, `DELETE FROM consumer_assignments WHERE consumer_name = $1::text`, consumer); err != nil {
-		return fmt.Errorf("sim: delete an assignment: %w", err)
+		return s.on.forgive(fmt.Errorf("sim: delete an assignment: %w", err))
 	}
 	s.tally.add(history.Unassigned, 1)
 	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: history.Unassigned})
@@ -26,7 +26,7 @@ func (s *slot) unassign(ctx, _ context.Context, _ point) error {
 // server, until somebody else could lead. Then the row is free, and what was
 // sent by the leader of then is still to be written. Other workers have nothing
 // to fear.
-func (s *slot) depose(ctx, intake context.Context, at point) (err error) {
+func (s *slot) depose(ctx, intake context.Context, at point) error {
 	if !s.node.worker.Status().Leader {
 		return nil
 	}
@@ -34,12 +34,21 @@ func (s *slot) depose(ctx, intake context.Context, at point) (err error) {
 		return err
 	}
 	tx, err := s.on.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("sim: hold an assignment: %w", err)
+	if err == nil {
+		err = s.hangWhileWaiting(ctx, intake, tx)
 	}
-	defer func() { _ = tx.Rollback() }()
-	var holder int // the backend
-	err = tx.QueryRowContext(ctx, `
+	if err != nil {
+		return s.on.forgive(fmt.Errorf("sim: hold an assignment: %w", err))
+	}
+	return nil
+}
+
+// hangWhileWaiting lets this slot's worker hang once it waits for tx to free
+// the assignment, and frees it after a while.
+func (s *slot) hangWhileWaiting(ctx, intake context.Context, tx *sql.Tx) error {
+	defer func() { _ = tx.Rollback() }() // a no-op if it was done before
+	var holder int                       // the backend
+	err := tx.QueryRowContext(ctx, `
 WITH held AS (
 	INSERT INTO consumer_assignments (consumer_name, worker_id)
 	SELECT c.consumer_name, $1::uuid FROM consumer_checkpoints AS c WHERE NOT EXISTS (SELECT FROM consumer_assignments AS a WHERE a.consumer_name = c.consumer_name)
@@ -47,7 +56,7 @@ WITH held AS (
 )
 SELECT pg_backend_pid()`, s.node.id()).Scan(&holder)
 	if err != nil {
-		return fmt.Errorf("sim: hold an assignment: %w", err)
+		return err
 	}
 	waits, err := s.waitsFor(ctx, intake, holder)
 	if err != nil || !waits {
@@ -73,9 +82,6 @@ func (s *slot) waitsFor(ctx, intake context.Context, holder int) (waits bool, er
 		err = s.on.db.QueryRowContext(ctx, `
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1::text AND datname = current_database() AND $2::int = ANY (pg_blocking_pids(pid)))`,
 			"sim "+s.node.name, holder).Scan(&waits)
-	}
-	if err != nil {
-		err = errors.Join(errors.New("sim: who waits for an assignment"), err)
 	}
 	return waits, err
 }

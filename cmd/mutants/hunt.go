@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ import (
 const atOnce = 3
 
 // scale is the size of a run: small, so that it is over soon.
-var scale = []string{"-workers", "3", "-writers", "10", "-consumers", "4"}
+var scale = []string{"-workers", "3", "-writers", "15", "-consumers", "3"}
 
 // result is what became of a mistake.
 type result struct {
@@ -89,8 +90,10 @@ func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) 
 	if err != nil {
 		return r, err
 	}
-	for ; r.runs < o.runs && (o.all || r.caught == 0); r.runs++ {
-		seed := o.seed + uint64(r.runs)
+	for seed := o.seed; r.runs < o.runs && (o.all || r.caught == 0); seed++ {
+		if !comesUp(bug, seed) {
+			continue
+		}
 		report, err := simulate(ctx, binary, seed, o.duration, bug.Faults)
 		if err != nil {
 			return r, fmt.Errorf("run with seed %d: %w", seed, err)
@@ -103,11 +106,12 @@ func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) 
 
 // note takes the report of one more run into account.
 func (r *result) note(report *oracle.Report) {
+	r.runs++
 	if report.Held {
 		return
 	}
 	if r.caught++; r.caught == 1 {
-		r.first, r.seed = r.runs+1, report.Seed
+		r.first, r.seed = r.runs, report.Seed
 	}
 	for _, f := range report.Invariants {
 		if !f.Holds() {
@@ -169,6 +173,13 @@ func simulate(ctx context.Context, binary string, seed uint64, duration time.Dur
 		return nil, errors.Join(failed, errors.New(strings.TrimSpace(stderr.String())))
 	}
 	return said.Runs[0], nil
+}
+
+// comesUp reports whether a run with this seed has the mistake's conditions.
+func comesUp(bug planted.Bug, seed uint64) bool {
+	return bug.Draws == "" || slices.ContainsFunc(sim.Draw(sim.Config{Seed: seed}).Lines(), func(l oracle.Line) bool {
+		return strings.HasPrefix(l.Name+" "+l.Value, bug.Draws)
+	})
 }
 
 // drawn is what the seed draws, and the faults that are always on: as intense

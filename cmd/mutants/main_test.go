@@ -60,7 +60,6 @@ func TestResultsAreCounted(t *testing.T) {
 	results := []result{{bug: planted.Bug{Name: "blunder"}}, {bug: planted.Bug{Name: "slip"}}, {bug: planted.Bug{Name: "quirk", Harmless: "of no use"}}}
 	for _, report := range []*oracle.Report{held, broken(7, "audit"), broken(8, "forwards"), broken(9, "audit")} {
 		results[0].note(report)
-		results[0].runs++
 	}
 	results[1].runs, results[2].runs = 20, 20
 	var out bytes.Buffer
@@ -85,6 +84,13 @@ func TestFaultsAlwaysOn(t *testing.T) {
 	for _, b := range planted.All() {
 		if _, err := drawn(1, b.Faults); err != nil {
 			t.Errorf("%s: %v", b.Name, err)
+		}
+		suitable := 0
+		for seed := range uint64(400) {
+			suitable += map[bool]int{true: 1}[comesUp(b, seed)]
+		}
+		if suitable < 50 {
+			t.Errorf("%s: %d of 400 seeds draw %q", b.Name, suitable, b.Draws)
 		}
 	}
 	for seed := range uint64(50) {

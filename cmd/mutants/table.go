@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/pgfrontier/worker/internal/planted"
 )
 
 // String is what became of a mistake, in a line.
@@ -20,19 +22,27 @@ func (r result) String() string {
 	}
 }
 
+// conditions are what the list says of a mistake beside itself.
+func conditions(b planted.Bug) (lines []string) {
+	for _, c := range []struct{ name, value string }{{"always on", b.Faults}, {"always drawn", b.Draws}, {"harmless", b.Harmless}} {
+		if c.value != "" {
+			lines = append(lines, c.name+": "+c.value)
+		}
+	}
+	return lines
+}
+
 // report prints the table, and returns how many mistakes were missed.
 func (o options) report(w io.Writer, results []result) (missed int) {
 	fmt.Fprintf(w, "\n%-18s %8s  %s\n", "mistake", "seconds", "")
 	for _, r := range results {
 		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.bug.Name, r.seconds, r)
-		if r.bug.Faults != "" {
-			fmt.Fprintf(w, "%-18s %8s  always on: %s\n", "", "", r.bug.Faults)
-		}
+		below := conditions(r.bug)
 		if r.caught > 0 {
-			fmt.Fprintf(w, "%-18s %8s  repeat: go run ./cmd/mutants -only %s -runs 1 -duration %v -seed %d\n", "", "", r.bug.Name, o.duration, r.seed)
+			below = append(below, fmt.Sprintf("repeat: go run ./cmd/mutants -only %s -runs 1 -duration %v -seed %d", r.bug.Name, o.duration, r.seed))
 		}
-		if r.bug.Harmless != "" {
-			fmt.Fprintf(w, "%-18s %8s  harmless: %s\n", "", "", r.bug.Harmless)
+		for _, line := range below {
+			fmt.Fprintf(w, "%-18s %8s  %s\n", "", "", line)
 		}
 		if r.missed() {
 			missed++

@@ -29,7 +29,8 @@ var frontierBugs = []Bug{
 			{"frontier/session.go", `err := s.exec(ctx, "raise the settled row"`, `_, _ = s.conn.ExecContext(ctx, "COMMIT")
 		err := s.exec(ctx, "raise the settled row"`},
 		},
-		Faults: "redraw=4",
+		Faults: "redraw=2,delay=1",
+		Draws:  "open gaps skip-stale",
 	},
 	{
 		Name:    "prepared",
@@ -46,6 +47,7 @@ var frontierBugs = []Bug{
 			{"frontier/fence.go", `for _, gap := range subtract(`, `m.doubts = doubts{}
 		for _, gap := range subtract(`},
 		},
+		Draws: "open gaps skip-stale",
 	},
 }
 
@@ -56,6 +58,7 @@ var narrowingBugs = []Bug{
 		Mistake: "an idle holder is narrowed to the highest visible position instead of the sequence's last value",
 		Edits:   []Edit{{"frontier/fence.go", `h.last, h.haveLast = last, true`, `h.last, h.haveLast = m.head, true`}},
 		Faults:  "delay=2,redraw=2",
+		Draws:   "open gaps skip-stale",
 	},
 	{
 		Name:    "early-L",
@@ -69,12 +72,14 @@ var narrowingBugs = []Bug{
 	}`},
 		},
 		Faults: "delay=2,redraw=2",
+		Draws:  "open gaps skip-stale",
 	},
 	{
 		Name:    "cached-L",
 		Mistake: "the last value that was read for an idle holder is kept when the holder has run something since",
 		Edits:   []Edit{{"frontier/fence.go", `h.haveLast, h.narrowed = false, false`, `h.narrowed = false`}},
 		Faults:  "redraw=4",
+		Draws:   "open gaps skip-stale",
 	},
 }
 
@@ -95,7 +100,7 @@ var guardBugs = []Bug{
 		Edits: []Edit{{"checkpoint.go", `
 		AND EXISTS (SELECT FROM ` + "` + t.assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
 		AND $5::uuid IS NOT NULL`}},
-		Faults: "move=2",
+		Faults: "move=4",
 	},
 	{
 		Name:    "backwards",
@@ -105,6 +110,7 @@ var guardBugs = []Bug{
 			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
 		},
 		Faults: "move=4,delay=2",
+		Draws:  "open gaps skip-stale",
 	},
 	{
 		Name:    "checkpoint-apart",
@@ -138,6 +144,7 @@ var openRangeBugs = []Bug{
 		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
 		Edits:   []Edit{{"consumer_loop.go", `return c.cross(ctx, intake, conn, v, p)`, `return c.cross(ctx, intake, conn, c.w.frontier.Value(), p)`}},
 		Faults:  "delay=3",
+		Draws:   "open gaps skip-stale",
 	},
 	{
 		Name:    "forgotten",
@@ -145,12 +152,14 @@ var openRangeBugs = []Bug{
 		Edits: []Edit{{"checkpoint.go", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
 			"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"}},
 		Faults: "delay=2,move=2",
+		Draws:  "open gaps skip-stale",
 	},
 	{
 		Name:    "kept-by-reset",
 		Mistake: "a reset sets the checkpoint back and leaves the open ranges above it: they are watched until they end",
 		Edits:   []Edit{{"ops/reset.go", `gap_position > $2::bigint`, `gap_position > $2::bigint AND false`}},
 		Faults:  "reset=6,delay=3",
+		Draws:   "open gaps skip-stale",
 	},
 }
 
@@ -164,6 +173,7 @@ var coordBugs = []Bug{
 			{"coord/statements.go", "	FOR UPDATE\n), leader AS MATERIALIZED (\n	SELECT 1 FROM locked WHERE ` + valid(\"locked\") + `\n", "), leader AS MATERIALIZED (\n	SELECT 1\n"},
 		},
 		Faults: "depose=10",
+		Draws:  "leader lease",
 	},
 	{
 		Name:    "no-reconcile",

@@ -22,6 +22,10 @@ type Bug struct {
 	// -faults of the sim takes them: what the mistake needs is too rare
 	// otherwise.
 	Faults string
+	// Draws is what the seed of a run must have drawn, or the mistake does not
+	// come up: how one of the lines begins that the sim prints of its settings.
+	// Empty: any will do.
+	Draws string
 	// Harmless says why nothing can come of it here. Empty: the sim must find
 	// it.
 	Harmless string
