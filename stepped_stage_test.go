@@ -219,23 +219,29 @@ func (s *stage) crash(int, int) {
 	s.recover()
 }
 
-// crashBetween crashes the server between a batch and the next of its loop,
-// while other batches are made by the other worker. Where the crash undoes the
-// first batch, the consumer's row may look in the end as that loop knows it.
+// crashBetween crashes the server while all that was published is new, and
+// perhaps undone. The loops may go on before their frontiers notice. Then the
+// other worker makes batches of the consumer: in the end its row may look as
+// the first loop knows it.
 func (s *stage) crashBetween(who, what int) {
 	if s.script.calm {
 		return
 	}
 	l := s.choose(who)
-	s.supply(what)
-	s.stepBatch(who, what)
+	s.supplyAndLook(what)
+	if what%3 > 0 {
+		s.advance(l, true)
+		s.finishStep(l)
+	}
 	s.crash(who, what)
-	for range 1 + what%2 {
-		s.supply(what)
-		for i := range s.workers {
-			s.look(i, 0)
-			s.look(i, 0)
+	if what%2 == 0 {
+		for _, next := range s.loops() {
+			s.advance(next, true)
+			s.finishStep(next)
 		}
+	}
+	for range 1 + what%2 {
+		s.supplyAndLook(what)
 		for _, next := range s.loops() {
 			if next != l && next.unit() == l.unit() {
 				s.give(next)
@@ -249,11 +255,14 @@ func (s *stage) crashBetween(who, what int) {
 	s.finishStep(l)
 }
 
-// supply makes sure that there is something new.
-func (s *stage) supply(what int) {
+// supplyAndLook makes something new, and the frontiers see it.
+func (s *stage) supplyAndLook(what int) {
 	s.append(2, what)
 	if w := s.writer(2); w.tx != nil && w.reserved == 0 {
 		s.endWriter(w, true)
+	}
+	for i := range s.workers {
+		s.look(i, 0)
 	}
 }
 

@@ -76,13 +76,13 @@ var deeds = []struct {
 	{"lose", 3, (*stage).lose},
 	{"cut", 1, (*stage).cut},
 	{"crash", 2, (*stage).crash},
-	{"crash between", 2, (*stage).crashBetween},
+	{"crash between", 4, (*stage).crashBetween},
 	{"kill", 1, (*stage).kill},
 }
 
 func drawScript(t *rapid.T) script {
 	s := script{
-		calm:      rapid.Bool().Draw(t, "calm"),
+		calm:      uniform(3).Draw(t, "calm") == 0,
 		async:     rapid.Bool().Draw(t, "async"),
 		pooled:    uniform(4).Draw(t, "pooled") == 3,
 		named:     uniform(4).Draw(t, "named") < 3,
