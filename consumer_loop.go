@@ -198,6 +198,9 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		c.status.disturbed(errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to})
 	}
 	c.looked = v
+	if p.look.Through >= v.Safe && len(p.events) > 0 && len(c.progress.open) == 0 {
+		c.w.frontier.Follow()
+	}
 	if a.empty(c.progress.position) {
 		before := c.suspect
 		c.suspect = before.passed(p.look.Through)

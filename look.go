@@ -66,6 +66,9 @@ type span struct{ after, upTo int64 }
 // lookAhead reads what lies ahead, in up to n pages of at most limit events.
 // watching: the consumer has open ranges.
 func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int, watching bool) ([]page, error) {
+	if events, ok := v.Since(ahead.after); ok && !watching {
+		return []page{share(events, v, ahead, limit, c.unit.wants)}, nil
+	}
 	scoped, ok := c.w.log.(store.ScopedReader)
 	if !ok || len(c.unit.types) == 0 || watching {
 		return c.lookAtAll(ctx, q, v, ahead, limit, n)
@@ -132,8 +135,24 @@ func cut(events []store.PersistedEvent, after, upTo int64, limit int, wants func
 	if len(events) == limit && events[limit-1].GlobalPosition < upTo {
 		p.look.Through, p.full = events[limit-1].GlobalPosition, true
 	}
-	kept := events[:0]
-	last := after
+	p.fill(events[:0], events, limit, wants)
+	return p
+}
+
+// share makes a page of what the frontier has read for all consumers.
+func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(aggregateType string) bool) page {
+	p := page{look: frontier.Page{Checkpoint: ahead.after, Through: ahead.upTo}}
+	p.fill(nil, events, limit, wants)
+	p.full = p.look.Through < v.Safe
+	p.own()
+	return p
+}
+
+// fill appends those events of the page to kept that are wanted, and finds the
+// gaps between all of them. The page ends with the last event for which there
+// is room.
+func (p *page) fill(kept, events []store.PersistedEvent, limit int, wants func(aggregateType string) bool) {
+	last := p.look.Checkpoint
 	for i := range events {
 		position := events[i].GlobalPosition
 		if position > p.look.Through {
@@ -141,13 +160,38 @@ func cut(events []store.PersistedEvent, after, upTo int64, limit int, wants func
 		}
 		p.gap(last+1, position-1)
 		last = position
-		if wants(events[i].AggregateType) {
-			kept = append(kept, events[i])
+		if !wants(events[i].AggregateType) {
+			continue
+		}
+		if kept = append(kept, events[i]); len(kept) == limit {
+			p.look.Through = position
+			break
 		}
 	}
 	p.gap(last+1, p.look.Through)
 	p.events = kept
-	return p
+}
+
+// own gives the page bytes of its own, all in one piece: a handler that writes
+// into a payload must not change what others are given.
+func (p *page) own() {
+	n := 0
+	for i := range p.events {
+		n += len(p.events[i].Payload) + len(p.events[i].Metadata)
+	}
+	piece := make([]byte, 0, n)
+	copied := func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		start := len(piece)
+		piece = append(piece, b...)
+		return piece[start:len(piece):len(piece)]
+	}
+	for i := range p.events {
+		e := &p.events[i]
+		e.Payload, e.Metadata = copied(e.Payload), copied(e.Metadata)
+	}
 }
 
 func (p *page) gap(first, last int64) {

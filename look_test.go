@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -71,4 +72,42 @@ func TestCut(t *testing.T) {
 			t.Fatalf("gaps %v, want %v", gaps, missing)
 		}
 	})
+}
+
+// What all consumers share is a page like any other, with bytes of its own.
+func TestShare(t *testing.T) {
+	events := []store.PersistedEvent{
+		{GlobalPosition: 5, AggregateType: "A", Payload: []byte("five"), Metadata: []byte("{}")},
+		{GlobalPosition: 6, AggregateType: "B", Payload: []byte("six")},
+		{GlobalPosition: 8, AggregateType: "A", Payload: []byte{}},
+		{GlobalPosition: 9, AggregateType: "A", Payload: []byte("nine")},
+	}
+	v := &frontier.Value{Safe: 9}
+	onlyA := func(aggregateType string) bool { return aggregateType == "A" }
+
+	p := share(events, v, span{4, 9}, 2, onlyA)
+	if n := len(p.events); n != 2 || p.events[1].GlobalPosition != 8 || p.look.Through != 8 || !p.full {
+		t.Fatalf("a page of two ends at %d (full: %v) with %d events", p.look.Through, p.full, n)
+	}
+	if want := []frontier.Span{{First: 7, Last: 7}}; !slices.Equal(p.look.Missing, want) {
+		t.Errorf("missing are %v, want %v", p.look.Missing, want)
+	}
+	first, second := p.events[0], p.events[1]
+	_ = append(append(first.Payload, "!"...), '!')
+	first.Payload[0] = '?'
+	if got := string(events[0].Payload) + string(first.Metadata); got != "five{}" {
+		t.Errorf("a handler that writes into its payload changes the others' to %q", got)
+	}
+	if first.Metadata == nil || second.Metadata != nil || second.Payload == nil {
+		t.Errorf("absent and empty bytes are not kept apart: %+v", p.events)
+	}
+
+	p = share(events, v, span{4, 9}, 10, onlyA)
+	if len(p.events) != 3 || p.look.Through != 9 || p.full {
+		t.Errorf("a page of all ends at %d (full: %v) with %d events", p.look.Through, p.full, len(p.events))
+	}
+	p = share(events, v, span{4, 7}, 10, onlyA)
+	if want := []frontier.Span{{First: 7, Last: 7}}; len(p.events) != 1 || p.look.Through != 7 || !p.full || !slices.Equal(p.look.Missing, want) {
+		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.look.Through, p.full, len(p.events), p.look.Missing)
+	}
 }

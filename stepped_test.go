@@ -172,7 +172,7 @@ func TestStepped(t *testing.T) {
 // by chance.
 var mustSee = map[string]int{
 	"doubts": 40, "late": 40, "void": 40, "reserved": 40, "prepared": 40, "promises": 40, "overtaken": 40,
-	"read ahead": 40, "reset": 40, "failed": 40, "crash": 40, "outlived": 40,
+	"read ahead": 40, "shared": 40, "reset": 40, "failed": 40, "crash": 40, "outlived": 40,
 	"guard waits": 200, "terminated": 200, "cut": 200, "kill": 200, "lost": 200, "commits undone": 200,
 }
 

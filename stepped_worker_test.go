@@ -51,6 +51,7 @@ type loop struct {
 	ahead  *thread    // reads the next page meanwhile
 	known  *readAhead // what ahead works at, or has done
 	waits  uint32     // the backend of main's guard while that waits for another batch
+	reads  int        // statements of main's step that read events, and what was read ahead before
 	told   bool       // that it waits
 	did    did        // in the latest step
 	err    error
@@ -103,9 +104,14 @@ func (w *steppedWorker) closeSession() {
 	}
 }
 
-// stepFrontier runs the next statement of a frontier, due or not.
-func (s *stage) stepFrontier(who, _ int) {
+// stepFrontier runs the next statement of a frontier, due or not, sometimes
+// after a notification.
+func (s *stage) stepFrontier(who, what int) {
 	w := s.workers[who%len(s.workers)]
+	if w.session != nil && what%2 == 1 {
+		w.frontier.Wake()
+		w.session.Wait(s.ctx)
+	}
 	var err error
 	if w.session == nil {
 		w.session, err = w.frontier.Open(s.ctx)
@@ -276,7 +282,10 @@ func (s *stage) advance(l *loop, ahead bool) {
 		s.resume(l, l.main)
 	default:
 		done := make(chan struct{})
-		l.main.done = done
+		l.main.done, l.reads = done, 0
+		if l.c.ahead != nil {
+			l.reads++
+		}
 		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
 		go func() {
 			defer close(done)
@@ -289,6 +298,12 @@ func (s *stage) advance(l *loop, ahead bool) {
 func (s *stage) resume(l *loop, t *thread) {
 	at := t.at
 	t.at = nil
+	switch {
+	case at.before == "read":
+		l.reads++
+	case at.before == "guard" && l.reads == 0:
+		s.saw("shared")
+	}
 	if at.before == "guard" && s.locked(l) {
 		l.waits = backendOf(at.conn)
 	}

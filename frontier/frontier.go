@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/control"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/store"
 )
@@ -42,6 +43,8 @@ type Value struct {
 	Safe int64
 	// Doubts are ascending and disjoint. Do not modify.
 	Doubts []Span
+
+	recent *recent // see Since
 }
 
 // Config is what a Frontier needs.
@@ -70,6 +73,8 @@ type Frontier struct {
 	blocked atomic.Pointer[[]Holder]
 	wake    chan struct{}
 	changes atomic.Int64 // the counter of changes, as last seen
+	follow  atomic.Bool  // somebody called Follow since the latest statement
+	apart   bool         // nobody is to be followed
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next publication
@@ -81,7 +86,7 @@ func New(cfg Config) *Frontier {
 	if cfg.Logger == nil {
 		cfg.Logger = store.NoOpLogger{}
 	}
-	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{})}
+	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), apart: control.ReadApart.Load()}
 	f.value.Store(&Value{})
 	f.blocked.Store(&[]Holder{})
 	return f
@@ -117,6 +122,15 @@ func (f *Frontier) Wake() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
+	}
+}
+
+// Follow says that a consumer has come to Safe and wants the events that come
+// next: for a while, the frontier reads them before it publishes how far they
+// are safe, and Value.Since has them.
+func (f *Frontier) Follow() {
+	if !f.apart {
+		f.follow.Store(true)
 	}
 }
 

@@ -229,6 +229,15 @@ func (s stepper) raise() {
 	s.step(raiseSettled)
 }
 
+// wake passes on a notification.
+func (s stepper) wake() {
+	s.Helper()
+	s.f.Wake()
+	if !s.s.Wait(s.Context()) {
+		s.Fatal(s.Context().Err())
+	}
+}
+
 func (s stepper) pass(d time.Duration) { *s.clock = s.clock.Add(d) }
 
 func (s stepper) published(settled, safe int64, doubts ...Span) {

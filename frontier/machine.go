@@ -3,6 +3,8 @@ package frontier
 import (
 	"math"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // Pauses between two scans while they are needed: what just began to be
@@ -26,6 +28,7 @@ const (
 	placeSettled                  // there is no settled row, or it cannot be true
 	readTail
 	readHead // far behind: the highest position instead of the tail
+	readRows // after the ring's end
 	scanLocks
 	raiseSettled
 )
@@ -34,8 +37,8 @@ const (
 type action struct {
 	do      statement
 	at      time.Time // not before; a wakeup makes a tail run at once
-	after   int64     // readTail: positions above it
-	limit   int       // readTail
+	after   int64     // readTail, readRows: positions above it
+	limit   int       // readTail, readRows
 	settled int64     // raiseSettled
 	last    int64     // placeSettled: the sequence's last value
 }
@@ -58,6 +61,10 @@ type (
 		token string
 		last  int64
 		head  int64
+	}
+	rowsRead struct {
+		events []store.PersistedEvent // ascending
+		full   bool                   // the limit was reached
 	}
 	scanRead struct {
 		token   string
@@ -82,6 +89,7 @@ type machine struct {
 	first   bool  // no fence was opened yet
 	fenced  int64 // the highest position that ever had a fence
 	closing bool  // the oldest fence waits for a look before it closes over doubts
+	ring    ring
 
 	todo     action
 	behind   bool // the latest tail was full
@@ -123,14 +131,28 @@ func (m *machine) started() bool { return m.token != "" }
 
 // next returns what to run next, now or later.
 func (m *machine) next(now time.Time) action {
+	if m.ring.due || m.ring.upTo < m.safe {
+		return action{do: readRows, after: m.ring.upTo, limit: ringEvents}
+	}
 	if m.rules.named && m.started() && m.settled() > m.raised && now.Sub(m.raisedAt) >= m.rules.raiseEvery {
 		return action{do: raiseSettled, settled: m.settled()}
 	}
-	return m.todo
+	a := m.todo
+	if a.do == readTail {
+		a.after = m.safe
+	}
+	return a
 }
 
-// wake makes a tail that waits for its time run at once.
+// wake makes a tail that waits for its time run at once, or the read of what
+// consumers want in its place.
 func (m *machine) wake(now time.Time) {
+	if !m.rowsNow(now) {
+		m.tailNow(now)
+	}
+}
+
+func (m *machine) tailNow(now time.Time) {
 	if m.todo.do == readTail && m.todo.at.After(now) {
 		m.todo.at = now
 	}
@@ -150,6 +172,7 @@ func (m *machine) onStart(now time.Time, r startRead) {
 	m.token = r.token
 	m.safe, m.head, m.raised = r.settled, r.settled, r.settled
 	m.raisedAt = now
+	m.ring.restart(m.safe)
 	m.publish()
 	m.tailAt(now)
 }
@@ -187,6 +210,7 @@ func (m *machine) onTail(now time.Time, r tailRead) {
 		m.close()
 	}
 	m.join(r.runs)
+	m.ring.gap = m.head > m.safe
 	m.close()
 	m.publish()
 	m.planAfterTail(now, m.safe > before)
@@ -261,7 +285,7 @@ func (m *machine) planLater(now time.Time) {
 }
 
 func (m *machine) tailAt(at time.Time) {
-	m.todo = action{do: readTail, at: at, after: m.safe, limit: tailLimit}
+	m.todo = action{do: readTail, at: at, limit: tailLimit}
 	if m.closing {
 		m.todo.limit = lookLimit
 	}
@@ -305,10 +329,14 @@ func (m *machine) settled() int64 {
 	return m.safe
 }
 
-// publish makes a new Value if there is something new.
+// publish makes a new Value if there is something new, once the ring has it.
 func (m *machine) publish() {
+	if !m.fillRing() {
+		return
+	}
 	v := Value{Token: m.token, Settled: m.settled(), Safe: m.safe, Doubts: m.doubts.published()}
 	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !sameSlice(old.Doubts, v.Doubts) {
+		v.recent = m.ring.recent()
 		m.value = &v
 	}
 }

@@ -32,6 +32,12 @@ const (
 	onlyWithID
 	oneTransaction
 	raisesUnderAnyToken
+	ringOutlivesToken
+	ringOutlivesSession
+	ringServesWatchers
+	ringOverDoubts
+	ringFromTheFirst
+	ringReadsOnce
 )
 
 func drawKnobs(choose func(n int) int) knobs {
@@ -93,7 +99,7 @@ func TestProtocol(t *testing.T) {
 			t.Fatalf("%s\n%+v", s.violation, s.knobs)
 		}
 	})
-	for _, what := range []string{"stale", "doubts", "narrowed", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l"} {
+	for _, what := range []string{"stale", "doubts", "narrowed", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l", "rows", "ring"} {
 		if seen[what] == 0 {
 			t.Errorf("in %d steps it never came to %q", steps, what)
 		}
@@ -130,6 +136,12 @@ func TestMistakesAreFound(t *testing.T) {
 		{onlyWithID, "only transactions with an id are holders, as in xmin", nil},
 		{oneTransaction, "the statements in one transaction: activity is frozen", doubts},
 		{raisesUnderAnyToken, "the settled row is raised after a crash", func(k *knobs) { crashes(k); k.proxied = true }},
+		{ringOutlivesToken, "the ring is kept when the token changes", crashes},
+		{ringOutlivesSession, "the ring of a session is taken to reach the next one's", nil},
+		{ringServesWatchers, "a consumer with open ranges is served from the ring", doubts},
+		{ringOverDoubts, "the ring goes on over doubts", doubts},
+		{ringFromTheFirst, "the ring is taken to begin with the log", nil},
+		{ringReadsOnce, "what a tail missed is missing in the ring, though the fence closed later", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for seed := range uint64(runs) {

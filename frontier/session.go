@@ -83,6 +83,7 @@ func (s *Session) Wait(ctx context.Context) bool {
 	select {
 	case <-timer.C:
 	case <-s.f.wake:
+		s.heed()
 		s.machine.wake(s.now())
 	case <-ctx.Done():
 		return false
@@ -95,12 +96,20 @@ func (s *Session) Wait(ctx context.Context) bool {
 func (s *Session) Step(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
+	s.heed()
 	a := s.machine.next(s.now())
 	if err := s.run(ctx, a); err != nil {
 		return err
 	}
 	s.report(ctx, a)
 	return nil
+}
+
+// heed passes on what consumers have asked for.
+func (s *Session) heed() {
+	if s.f.follow.Swap(false) {
+		s.machine.follow()
+	}
 }
 
 // run runs one statement and gives its answer to the machine.
@@ -132,6 +141,12 @@ func (s *Session) run(ctx context.Context, a action) error {
 		r, err := s.readHead(ctx)
 		if err == nil {
 			m.onHead(s.now(), r)
+		}
+		return err
+	case readRows:
+		events, err := s.readRows(ctx, a.after, a.limit)
+		if err == nil {
+			m.onRows(s.now(), rowsRead{events, len(events) >= a.limit})
 		}
 		return err
 	case scanLocks:
@@ -257,9 +272,9 @@ func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRea
 }
 
 func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
-	events, err := s.f.cfg.Log.ReadEvents(ctx, store.Querier(s.conn), after, tailLimit)
+	events, err := s.readRows(ctx, after, tailLimit)
 	if err != nil {
-		return tailRead{}, fmt.Errorf("frontier: read the tail of the log: %w", err)
+		return tailRead{}, err
 	}
 	r := tailRead{full: len(events) >= tailLimit}
 	for i := range events {
@@ -267,6 +282,14 @@ func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, e
 	}
 	r.token, err = s.readToken(ctx)
 	return r, err
+}
+
+func (s *Session) readRows(ctx context.Context, after int64, limit int) ([]store.PersistedEvent, error) {
+	events, err := s.f.cfg.Log.ReadEvents(ctx, s.conn, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
+	}
+	return events, nil
 }
 
 func (s *Session) readHead(ctx context.Context) (headRead, error) {

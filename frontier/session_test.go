@@ -88,13 +88,22 @@ func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
 	s.pass(time.Second / 2)
 	s.step(readTail, readHead, scanLocks)
 	s.published(3001, 3001)
+	s.step(readTail) // whether there is more
+	s.f.Follow()
+	appendEvent(t, d.DB)
+	s.wake()
+	s.step(readRows)
+	s.published(3002, 3002)
+	if events, ok := s.f.Value().Since(3001); !ok || len(events) != 1 || events[0].GlobalPosition != 3002 {
+		t.Fatalf("the ring has %v (%v), want position 3002", events, ok)
+	}
 	if !s.s.origin.named {
 		return
 	}
 	s.raise()
 	var settled int64
-	if err := d.DB.QueryRowContext(t.Context(), `SELECT settled FROM consumer_checkpoints_settled`).Scan(&settled); err != nil || settled != 3001 {
-		t.Fatalf("the settled row has %d, %v; want 3001", settled, err)
+	if err := d.DB.QueryRowContext(t.Context(), `SELECT settled FROM consumer_checkpoints_settled`).Scan(&settled); err != nil || settled != 3002 {
+		t.Fatalf("the settled row has %d, %v; want 3002", settled, err)
 	}
 }
 

@@ -60,7 +60,9 @@ func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []Span, step fu
 	l := &look{value: f.value, from: checkpoint, open: open}
 	var seen []event
 	full := false
-	if s.mistake == rowsBeforeValue {
+	if rows, more, ok := s.shared(l.value, checkpoint, open); ok && s.mistake != rowsBeforeValue {
+		seen, full = rows, more
+	} else if s.mistake == rowsBeforeValue {
 		seen, full = s.rowsOf(checkpoint, 1<<62, open)
 		step()
 		l.value = f.value
@@ -87,6 +89,9 @@ func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []Span, step fu
 	}
 	s.decide(l, seen, through)
 	cr := l.crossing
+	if cr.To >= l.value.Safe && len(open) == 0 {
+		f.followed = true
+	}
 	if cr.To == checkpoint && len(cr.Closed) == 0 && !(s.mistake == fallsBack && l.value.Safe < checkpoint) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package frontier
 
 import (
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -16,12 +17,16 @@ type simFrontier struct {
 	copied  Value    // of it, to see that it stays what it was
 	from    *machine // that made it
 
+	followed bool // by a consumer
+
 	// What mistakes remember.
 	oldLocks  []sighting
 	oldLast   int64
 	frozen    map[string]sighting
 	frozenFor int
 	turned    map[string]bool
+	kept      *Value         // with a ring that is worth nothing any more
+	tailed    map[int64]bool // by statements before the latest scan
 }
 
 func (s *sim) runFrontier(a *actor, f *simFrontier) {
@@ -33,6 +38,10 @@ func (s *sim) runFrontier(a *actor, f *simFrontier) {
 			continue
 		}
 		act := f.machine.next(s.now())
+		if f.followed {
+			f.followed = false
+			f.machine.follow()
+		}
 		if act.at.After(s.now()) {
 			if s.choose(20) == 0 {
 				f.machine.wake(s.now())
@@ -52,7 +61,7 @@ func (s *sim) runFrontier(a *actor, f *simFrontier) {
 func (s *sim) connect(f *simFrontier) {
 	f.life = s.life
 	f.machine = newMachine(s.rules, func(d time.Duration) time.Duration { return d })
-	f.frozen, f.turned = nil, map[string]bool{}
+	f.frozen, f.turned, f.tailed = nil, map[string]bool{}, map[int64]bool{}
 }
 
 // statement runs a statement on the server and gives its answer to the
@@ -91,6 +100,8 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 		s.afterRead(&r.token, step)
 		r.last = s.last(f, r.head)
 		m.onHead(s.now(), r)
+	case readRows:
+		s.readRows(f, act, step)
 	case scanLocks:
 		s.scan(f, step)
 	case raiseSettled:
@@ -135,6 +146,7 @@ func (s *sim) tail(f *simFrontier, act action, step func()) {
 	}
 	for _, position := range positions {
 		r.runs = appendPosition(r.runs, position)
+		f.tailed[position] = true
 	}
 	step()
 	s.afterRead(&r.token, step)
@@ -144,6 +156,22 @@ func (s *sim) tail(f *simFrontier, act action, step func()) {
 	}
 	r.last = s.last(f, head)
 	f.machine.onTail(s.now(), r)
+}
+
+// readRows is the consumers' statement, on the frontier's connection: the one
+// that does not return the token.
+func (s *sim) readRows(f *simFrontier, act action, step func()) {
+	s.seen["rows"]++
+	rows, full := s.rowsOf(act.after, math.MaxInt64, nil)
+	r := rowsRead{full: full}
+	for _, e := range rows {
+		r.events = append(r.events, e.persisted())
+		if e.position > f.machine.safe { // not again, after it was found safe
+			f.tailed[e.position] = true
+		}
+	}
+	step()
+	f.machine.onRows(s.now(), r)
 }
 
 // last is the sequence's last value as a tail or head returns it.
@@ -245,9 +273,11 @@ func (s *sim) publish(f *simFrontier) {
 	if !reflect.DeepEqual(*old, f.copied) {
 		s.violate("VALUE %+v was modified, it is %+v", f.copied, *old)
 	}
+	v.recent = s.misplaced(f, old, v)
 	f.value, f.from = v, f.machine
 	f.copied = *v
 	f.copied.Doubts = slices.Clone(v.Doubts)
+	f.copied.recent = &recent{v.recent.after, slices.Clone(v.recent.events)}
 	s.trace("frontier %d publishes %+v", f.worker, *v)
 	if len(v.Doubts) > 0 {
 		s.seen["doubts"]++

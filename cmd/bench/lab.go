@@ -48,9 +48,8 @@ type site struct {
 	db   *sql.DB // for everything but the workers, which have pools of their own
 
 	// Of the workers' pools.
-	wires  *wires          // what they say to the server; nil: not looked at
-	tracer pgx.QueryTracer // nil: none
-	keep   int             // connections while there is nothing to do; 0: as many as database/sql does
+	wires *wires // what they say to the server; nil: not looked at
+	keep  int    // connections while there is nothing to do; 0: as many as database/sql does
 }
 
 // onSite runs a part of a scenario on a database of its own.
@@ -127,7 +126,6 @@ func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consu
 	if s.wires != nil {
 		config.BuildFrontend = s.wires.frontend
 	}
-	config.Tracer = s.tracer
 	var all []*worker.Worker
 	ended := make(chan struct{})
 	for range workers {

@@ -25,7 +25,7 @@ var scenarios = []scenario{
 	{"growth", "the same on a small log and on a large one, by processes of their own: does a long log cost speed or memory?", growth},
 	{"bulk", "a BatchConsumer that counts the events of each aggregate with one upsert a batch, against a plain loop without the library that calls the same consumer: read, then in one transaction apply and move a checkpoint", bulk},
 	{"upsert", "the same with one upsert an event, through Handle", upsert},
-	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use), and the share of that which a tail of the log in the worker's memory could save: all reads of new rows but one consumer's", many},
+	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use) with the one read that all share, and if each reads for itself", many},
 	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
 	{"join", "six consumers on one process, 100 appends a second; a second process joins: until it has handled an event of each consumer of its share", join},
 	{"kill", "six consumers on two processes, default options; the leader is killed (SIGKILL): until the other has handled an event of each", kill},

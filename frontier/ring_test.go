@@ -1,0 +1,235 @@
+package frontier
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+)
+
+// rows expects a read of what lies after a position and answers it.
+func (s *script) rows(after int64, positions ...int64) {
+	s.Helper()
+	s.expect(readRows, 0)
+	if a := s.m.next(s.now); a.after != after {
+		s.Fatalf("the rows after %d are to be read, want those after %d", a.after, after)
+	}
+	s.m.onRows(s.now, rowsRead{events: eventsAt(positions...)})
+}
+
+func eventsAt(positions ...int64) (events []store.PersistedEvent) {
+	for _, p := range positions {
+		events = append(events, store.PersistedEvent{GlobalPosition: p})
+	}
+	return events
+}
+
+// has checks what a consumer at a position is given.
+func (s *script) has(position int64, want ...int64) {
+	s.Helper()
+	events, ok := s.m.value.Since(position)
+	var got []int64
+	for _, e := range events {
+		got = append(got, e.GlobalPosition)
+	}
+	if !ok || !slices.Equal(got, want) {
+		s.Fatalf("at %d the ring has %v (%v), want %v", position, got, ok, want)
+	}
+}
+
+func (s *script) hasNot(position int64) {
+	s.Helper()
+	if events, ok := s.m.value.Since(position); ok {
+		s.Fatalf("the ring has %v for a consumer at %d", events, position)
+	}
+}
+
+func followed(t *testing.T) *script {
+	t.Helper()
+	s := newScript(t)
+	s.tail(0, 2, Span{1, 2})
+	s.published(2, 2)
+	s.m.follow()
+	return s
+}
+
+// A notification costs one statement, and what it brings is safe and shared.
+func TestRingReadsRowsAtOnce(t *testing.T) {
+	s := followed(t)
+	s.hasNot(1)
+	for p := int64(3); p <= 5; p++ {
+		s.now = s.now.Add(100 * ms)
+		s.m.wake(s.now)
+		s.rows(p-1, p)
+		s.published(p, p)
+	}
+	s.has(2, 3, 4, 5)
+	s.has(4, 5)
+	s.has(5)
+	s.hasNot(1)
+	s.tail(700*ms, 5) // however often there was news
+}
+
+// What a look finds is published together with its rows.
+func TestRingFollowsTheTail(t *testing.T) {
+	s := followed(t)
+	s.tail(time.Second, 4, Span{3, 4})
+	s.published(2, 2)
+	s.rows(2, 3, 4, 5)
+	s.published(5, 5)
+	s.has(2, 3, 4, 5)
+	s.tail(time.Second, 5)
+}
+
+// The rows below a fence are read after it has closed: position 3 appears
+// while it is open, 5 never.
+func TestRingIsReadAgainAfterAFence(t *testing.T) {
+	s := followed(t)
+	s.m.wake(s.now)
+	s.rows(2, 4, 6)
+	s.published(2, 2)
+	s.tail(0, 6, Span{4, 4}, Span{6, 6})
+	s.scan(active("a"))
+	s.published(2, 2)
+	s.tail(5*ms, 6, Span{4, 4}, Span{6, 6})
+	s.scan()
+	s.published(2, 2)
+	s.rows(2, 3, 4, 6)
+	s.published(6, 6)
+	s.has(2, 3, 4, 6)
+}
+
+// Where gaps are the rule, the tail comes first.
+func TestRingLearnsOfGaps(t *testing.T) {
+	s := followed(t)
+	s.m.wake(s.now)
+	s.rows(2, 4)
+	s.tail(0, 4, Span{4, 4})
+	s.scan()
+	s.rows(2, 4)
+	s.m.wake(s.now)
+	s.tail(0, 5, Span{5, 5})
+	s.rows(4, 5)
+	s.m.wake(s.now)
+	s.rows(5, 6)
+	s.published(6, 6)
+}
+
+// Nothing goes on being read for consumers that do not come.
+func TestRingIsNotReadInVain(t *testing.T) {
+	s := followed(t)
+	position := int64(2)
+	for range ringAhead {
+		s.m.wake(s.now)
+		s.rows(position, position+1)
+		position++
+	}
+	s.m.wake(s.now)
+	s.tail(0, position+1, Span{position + 1, position + 1})
+	s.published(position+1, position+1)
+	s.hasNot(position)
+	s.m.follow()
+	s.m.wake(s.now)
+	s.rows(position+1, position+2)
+	s.has(position+1, position+2)
+}
+
+// A doubt is never in the ring, nor is anything below it.
+func TestRingEndsAtDoubts(t *testing.T) {
+	s := followed(t)
+	s.m.wake(s.now)
+	s.rows(2, 4)
+	s.tail(0, 4, Span{4, 4})
+	s.scan(old(active("a")))
+	s.tail(0, 4, Span{4, 4})
+	s.published(2, 4, Span{3, 3})
+	s.hasNot(2)
+	s.hasNot(3)
+	s.tail(5*ms, 5, Span{5, 5})
+	s.published(2, 5, Span{3, 3})
+	s.hasNot(4)
+	s.scan()
+	s.published(5, 5)
+	s.hasNot(4)
+	s.m.wake(s.now)
+	s.rows(5, 6)
+	s.has(5, 6)
+}
+
+// A stretch too long for the ring is not read.
+func TestRingSkipsWhatItCannotHold(t *testing.T) {
+	s := followed(t)
+	last := int64(2 + ringEvents + 1)
+	s.tail(time.Second, last, Span{3, last})
+	s.published(last, last)
+	s.hasNot(last - 1)
+	s.m.wake(s.now)
+	s.rows(last, last+1)
+	s.has(last, last+1)
+}
+
+// The ring is forgotten with everything else.
+func TestRingIsForgotten(t *testing.T) {
+	s := followed(t)
+	s.m.wake(s.now)
+	s.rows(2, 3)
+	s.expect(readTail, time.Second)
+	s.m.onTail(s.now, tailRead{token: "other", last: 3})
+	s.expect(readStart, 0)
+	s.m.onStart(s.now, startRead{token: "other", found: true, settled: 3, last: 3})
+	s.hasNot(2)
+	s.has(3)
+}
+
+func TestRingIsBounded(t *testing.T) {
+	r := ring{}
+	for p := int64(1); p <= 3*ringEvents; p++ {
+		r.add(eventsAt(p), p)
+	}
+	if n := len(r.events); n != ringEvents || r.after != 2*ringEvents {
+		t.Errorf("it has %d events, those after %d", n, r.after)
+	}
+	const size = ringBytes/4 + 1
+	for p := int64(1); p <= 10; p++ {
+		events := eventsAt(3*ringEvents + p)
+		events[0].Payload, events[0].Metadata = make([]byte, size-10), make([]byte, 10)
+		r.add(events, 3*ringEvents+p)
+	}
+	if n := len(r.events); n != 3 || r.bytes != 3*size || r.after != 3*ringEvents+7 {
+		t.Errorf("it has %d events of %d bytes, those after %d", n, r.bytes, r.after)
+	}
+}
+
+// What was published stays as it was while the ring goes on, and whoever
+// appends to it does not write into the ring.
+func TestRingLeavesValuesAlone(t *testing.T) {
+	r := ring{}
+	r.events = make([]store.PersistedEvent, 0, 10)
+	r.add(eventsAt(1, 2), 2)
+	published := r.recent()
+	r.add(eventsAt(3), 3)
+	_ = append(published.events, eventsAt(9)...)
+	if len(published.events) != 2 || r.events[2].GlobalPosition != 3 {
+		t.Errorf("published are %v, the ring has %v", published.events, r.events)
+	}
+}
+
+// On a server: whoever follows has the rows of the next look, nobody else.
+func TestRingOnAServer(t *testing.T) {
+	d := pgtest.New(t)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	first := appendEvent(t, d.DB)
+	s.step(readTail)
+	if events, ok := s.f.Value().Since(first - 1); ok {
+		t.Fatalf("nobody follows, and the ring has %v", events)
+	}
+	s.f.Follow()
+	second := appendEvent(t, d.DB)
+	s.step(readTail, readRows)
+	if events, ok := s.f.Value().Since(first); !ok || len(events) != 1 || events[0].GlobalPosition != second {
+		t.Errorf("after position %d the ring has %v (%v), want %d", first, events, ok, second)
+	}
+}

@@ -1,0 +1,99 @@
+package frontier
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// persisted is an event as statements return it.
+func (e event) persisted() store.PersistedEvent {
+	return store.PersistedEvent{
+		GlobalPosition: e.position, AggregateID: strconv.Itoa(e.agg), AggregateVersion: int64(e.version), EventVersion: e.uid,
+	}
+}
+
+func recalled(p store.PersistedEvent) event {
+	agg, _ := strconv.Atoi(p.AggregateID)
+	return event{position: p.GlobalPosition, agg: agg, version: int(p.AggregateVersion), uid: p.EventVersion}
+}
+
+// shared is what the ring has for a consumer, if it may have it.
+func (s *sim) shared(v *Value, checkpoint int64, open []Span) (rows []event, full, ok bool) {
+	events, ok := v.Since(checkpoint)
+	if !ok || len(open) > 0 && s.mistake != ringServesWatchers {
+		return nil, false, false
+	}
+	for _, e := range events {
+		s.seen["ring"]++
+		if len(rows) == s.rows {
+			return rows, true, true
+		}
+		rows = append(rows, recalled(e))
+	}
+	return rows, false, true
+}
+
+// misplaced is the ring of a Value if the frontier makes a mistake with it.
+func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
+	r, anew := v.recent, f.from != f.machine
+	switch s.mistake {
+	case ringOutlivesToken:
+		if anew && old.Token != v.Token {
+			f.kept = old
+		}
+		if k := f.kept; k != nil && k.Safe >= r.after {
+			return k.recent.then(r)
+		}
+	case ringOutlivesSession:
+		if anew && old.Token == v.Token {
+			f.kept = old
+		}
+		if k := f.kept; k != nil && k.Token == v.Token {
+			return k.recent.then(r)
+		}
+	case ringOverDoubts:
+		if len(v.Doubts) > 0 && old.Token == v.Token && !anew && old.recent.after < r.after {
+			r = old.recent.then(&recent{old.Safe, s.visible(old.Safe, v.Safe)})
+			f.kept = &Value{Safe: v.Safe, recent: r}
+		}
+		if k := f.kept; k != nil && !anew && k.Safe >= r.after {
+			return k.recent.then(r)
+		}
+		f.kept = nil
+	case ringFromTheFirst:
+		return (&recent{}).then(r)
+	case ringReadsOnce:
+		var seen []store.PersistedEvent
+		for _, e := range r.events {
+			if f.tailed[e.GlobalPosition] {
+				seen = append(seen, e)
+			}
+		}
+		return &recent{r.after, seen}
+	}
+	return r
+}
+
+// then puts what a later ring has behind an earlier one.
+func (r *recent) then(later *recent) *recent {
+	if r == nil || r.after >= later.after {
+		return later
+	}
+	end := len(r.events) - len(above(r.events, later.after))
+	return &recent{r.after, slices.Concat(r.events[:end], later.events)}
+}
+
+func (s *sim) visible(after, upTo int64) (events []store.PersistedEvent) {
+	for _, position := range slices.Sorted(func(yield func(int64) bool) {
+		for p := range s.disk.events {
+			if p > after && p <= upTo && !yield(p) {
+				return
+			}
+		}
+	}) {
+		events = append(events, s.disk.events[position].persisted())
+	}
+	return events
+}
