@@ -47,14 +47,15 @@ func (k *keeper) end(r *oracle.Report, say io.Writer) error {
 	if k.place == "" && (r.Held || k.failures > enoughFailures) {
 		return nil
 	}
-	dir, err := k.save(filepath.Join(k.place, name), r)
+	dir, err := k.save(name, r)
 	if err == nil {
 		fmt.Fprintf(say, "kept:    %s (its README.txt says more)\n", dir)
 	}
 	return err
 }
 
-func (k *keeper) save(dir string, r *oracle.Report) (as string, err error) {
+// save keeps a run under that name, or one like it.
+func (k *keeper) save(name string, r *oracle.Report) (as string, err error) {
 	var logs []bundle.Log
 	if k.log != "" {
 		log, err := os.Open(k.log)
@@ -67,5 +68,5 @@ func (k *keeper) save(dir string, r *oracle.Report) (as string, err error) {
 		}
 		logs = append(logs, bundle.Log{Name: "server.log", Text: log})
 	}
-	return bundle.Keep(dir, r, logs...)
+	return bundle.Keep(filepath.Join(k.place, name), r, logs...)
 }

@@ -45,9 +45,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	var reports []*oracle.Report
-	if o.check != "" {
+	switch {
+	case o.check != "":
 		reports, err = check(o, stdout, stderr)
-	} else {
+	case o.reduce > 0:
+		reports, err = reduce(ctx, o, stdout, stderr)
+	default:
 		reports, err = simulate(ctx, o, stdout, stderr)
 	}
 	err = errors.Join(err, files.write(reports))

@@ -15,18 +15,15 @@ import (
 
 // simulate makes the runs on one server.
 func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports []*oracle.Report, err error) {
-	server, stop, err := o.serve(ctx, stderr)
+	server, err := o.serve(ctx, stderr)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
+	defer func() { err = errors.Join(err, stop(ctx, server)) }()
 	show, keep := newDisplay(stderr), newKeeper(o, server)
 	for i := range o.runs {
-		c := o.config
-		c.URL, c.Seed, c.Progress = server.URL(""), o.config.Seed+uint64(i), show.progress
-		if server.PID() != 0 { // its own
-			c.Server = server
-		}
+		c := on(server, o.config)
+		c.Seed, c.Progress = o.config.Seed+uint64(i), show.progress
 		keep.begin()
 		report, err := sim.Run(ctx, c)
 		show.done()
@@ -50,21 +47,31 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 }
 
 // serve starts the server, or finds it. The caller stops it.
-func (o options) serve(ctx context.Context, stderr io.Writer) (server *embedded.Server, stop func() error, err error) {
-	server, err = embedded.Start(ctx, embedded.Config{URL: o.db, Settings: map[string]string{
+func (o options) serve(ctx context.Context, stderr io.Writer) (*embedded.Server, error) {
+	server, err := embedded.Start(ctx, embedded.Config{URL: o.db, Settings: map[string]string{
 		"max_connections": strconv.Itoa(100 + 2*o.config.Connections()),
 		"log_line_prefix": "%m [%p] %a: ",
 		"log_timezone":    "UTC",
 	}})
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		fmt.Fprintf(stderr, "PostgreSQL %s: %s\n", server.Version(), server.Source())
 	}
-	fmt.Fprintf(stderr, "PostgreSQL %s: %s\n", server.Version(), server.Source())
-	return server, func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		return server.Stop(ctx)
-	}, nil
+	return server, err
+}
+
+func stop(ctx context.Context, server *embedded.Server) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	return server.Stop(ctx)
+}
+
+// on is a run on a server.
+func on(server *embedded.Server, c sim.Config) sim.Config {
+	c.URL = server.URL("")
+	if server.PID() != 0 { // its own
+		c.Server = server
+	}
+	return c
 }
 
 // sayHow completes the commands that a report names. The string of -db may hold

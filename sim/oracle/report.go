@@ -191,7 +191,8 @@ func writeFindings(b *strings.Builder, findings []Finding) {
 		}
 		fmt.Fprintf(b, "  %-6s %-14s %10s  %s\n", state, f.Name, thousands(f.Checks), f.Rule)
 		if f.Broken > 0 {
-			fmt.Fprintf(b, "%s broken %s times, for example:\n", strings.Repeat(" ", 34), thousands(f.Broken))
+			example := map[bool]string{true: ", for example:"}[len(f.Examples) > 0]
+			fmt.Fprintf(b, "%s broken %s times%s\n", strings.Repeat(" ", 34), thousands(f.Broken), example)
 		}
 		for _, example := range f.Examples {
 			fmt.Fprintf(b, "%s - %s\n", strings.Repeat(" ", 34), example)

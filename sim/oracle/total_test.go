@@ -50,6 +50,9 @@ func TestSum(t *testing.T) {
 	if err := total.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
+	if strings.Contains(b.String(), "for example") {
+		t.Errorf("the sum promises examples, and has none:\n%s", b.String())
+	}
 	if want := "verdict: BROKEN in 1 of 2 runs, seeds 2"; !strings.Contains(b.String(), want) {
 		t.Errorf("the sum lacks %q:\n%s", want, b.String())
 	}

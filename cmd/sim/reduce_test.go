@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/sim/bundle"
+)
+
+// TestSmallerRunIsFound plants a mistake that the smallest runs show, and lets
+// the search begin with a larger one.
+func TestSmallerRunIsFound(t *testing.T) {
+	bugs := planted.All()
+	i := slices.IndexFunc(bugs, func(b planted.Bug) bool { return b.Name == "head" })
+	if i < 0 {
+		t.Fatal("the mistake is not known any more")
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := bugs[i].Overlay(root, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "sim")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	place := t.TempDir()
+	c := exec.CommandContext(t.Context(), program, "-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "4", "-consumers", "2",
+		"-duration", "3s", "-faults", "delay=5,rollback=1,redraw=2,crash=1", "-seed", "1", "-reduce", "30s", "-keep", place)
+	var stdout, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if _ = c.Run(); c.ProcessState.ExitCode() != exitBroken {
+		t.Fatalf("exit status %d, want %d\n%s\n%s", c.ProcessState.ExitCode(), exitBroken, stdout.String(), stderr.String())
+	}
+	r, err := bundle.Load(filepath.Join(place, "sim-reduced-1"))
+	if err != nil {
+		r, err = bundle.Load(filepath.Join(place, "sim-reduced-1-2")) // they take turns
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Judge(r.Evidence)
+	if r.Held || r.Workers >= 2 && r.Writers >= 4 && len(r.Handled) >= 2 && len(r.Faults) >= 4 && strings.Contains(r.Repeat, "-duration 3s") {
+		t.Errorf("what was found is not smaller, or holds: %s\n%s\n%s", r.Verdict, r.Repeat, stderr.String())
+	}
+	for _, want := range []string{"the smallest run that failed, of ", r.Repeat, "verdict: BROKEN"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("the output lacks %q:\n%s", want, stdout.String())
+		}
+	}
+	if found, err := filepath.Glob(filepath.Join(place, "*")); err != nil || len(found) != 1 {
+		t.Errorf("kept: %v, %v; want the smallest run alone", found, err)
+	}
+}
+
+func TestNothingToReduce(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if status := run(t.Context(), small(t, "-reduce", "1s"), &stdout, &stderr); status != exitError {
+		t.Errorf("exit status %d, want %d", status, exitError)
+	}
+	if !strings.Contains(stderr.String(), "nothing to reduce: seed 3 has not failed in 1s") || stdout.Len() > 0 {
+		t.Errorf("stdout %q, stderr %q", stdout.String(), stderr.String())
+	}
+}
