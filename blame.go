@@ -29,7 +29,7 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 		r.outcome = handlerFailed
 	case isConflict(err):
 		r.outcome = conflicted
-	case connectionGone(conn):
+	case sqlState(err) == stateDiskFull, connectionGone(conn):
 		r.outcome = disturbed
 	default:
 		// Whatever else the handler calls an error is its own, also a
@@ -51,6 +51,8 @@ func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 		r.outcome = disturbed
 	case isConflict(err):
 		r.outcome = conflicted
+	case sqlState(err) == stateDiskFull:
+		r.outcome = disturbed
 	case isRolledBack(err), sqlState(err) == stateIdleInTransaction:
 		r.outcome = handlerFailed
 	case sqlState(err) != "" && !isConnectionLoss(err):

@@ -96,6 +96,7 @@ const (
 	stateSerialization       = "40001"
 	stateDeadlock            = "40P01"
 	stateInFailedTransaction = "25P02"
+	stateDiskFull            = "53100"
 )
 
 // isConflict reports that PostgreSQL sacrificed this transaction for another:

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,5 +66,38 @@ func TestOutage(t *testing.T) {
 	patient.Stop()
 	if err := patient.result(t); err != nil {
 		t.Error(err)
+	}
+}
+
+// A server whose disk is full for a while fails every handler that writes: that
+// is not for the handlers to answer for.
+func TestFullDiskIsNobodysFailure(t *testing.T) {
+	for name, statement := range map[string]string{
+		"in a handler": `SELECT full_disk(true)`,
+		"at COMMIT":    `INSERT INTO written_at_commit VALUES (1)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			d.Exec(t, `CREATE FUNCTION full_disk() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$`)
+			d.Exec(t, `CREATE FUNCTION full_disk(BOOLEAN) RETURNS VOID LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$`)
+			d.Exec(t, `CREATE TABLE written_at_commit (i INT)`)
+			d.Exec(t, `CREATE CONSTRAINT TRIGGER full_disk AFTER INSERT ON written_at_commit DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION full_disk()`)
+			appendN(t, d.DB, "Order", "1", 3)
+			var calls atomic.Int32
+			c := &ledger{name: "writing", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+				if calls.Add(1) > 1 {
+					return nil
+				}
+				_, err := tx.ExecContext(ctx, statement)
+				return err
+			}}
+			var byHandler atomic.Bool
+			start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1),
+				worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) { byHandler.Store(r.ByHandler) }}))
+			awaitHandled(t, d.DB, "writing", upTo(3)...)
+			if byHandler.Load() {
+				t.Error("the handler is blamed")
+			}
+		})
 	}
 }
