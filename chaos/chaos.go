@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package chaos does to real processes and real servers what package sim does
 // in one process: worker processes are killed and stopped, the server is
 // killed, runs out of disk and of connections, and is replaced by its replica.

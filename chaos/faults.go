@@ -1,3 +1,5 @@
+//go:build unix
+
 package chaos
 
 import (
@@ -14,7 +16,6 @@ import (
 
 // The faults, as they are counted and printed.
 const (
-	Stops         history.Fault = "worker processes stopped past their time-outs, and continued"
 	FailedStarts  history.Fault = "worker processes that could not start, replaced"
 	ServerKills   history.Fault = "servers killed and restarted"
 	BackendKills  history.Fault = "backends killed, so that the server restarted itself"
@@ -24,7 +25,7 @@ const (
 	Promotions    history.Fault = "primaries killed and replicas promoted"
 )
 
-var counted = []history.Fault{history.Killed, Stops, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions}
+var counted = []history.Fault{history.Killed, history.Stopped, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions}
 
 // kind is a kind of fault.
 type kind struct {
@@ -35,7 +36,7 @@ type kind struct {
 
 var kinds = []kind{
 	{"kill", "SIGKILL for a worker process at a random moment; another takes its place", history.Killed, true},
-	{"stop", "SIGSTOP for a worker process past its time-outs, then SIGCONT: a zombie", Stops, true},
+	{"stop", "SIGSTOP for a worker process past its time-outs, then SIGCONT: a zombie", history.Stopped, true},
 	{"server-kill", "SIGKILL for the server and all its processes, or an immediate shutdown; then it is restarted", ServerKills, false},
 	{"backend-kill", "SIGKILL for one backend: the server restarts itself", BackendKills, false},
 	{"full-disk", "the server's disk is full for a moment", FullDisks, false},

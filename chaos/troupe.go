@@ -1,3 +1,5 @@
+//go:build unix
+
 package chaos
 
 import (
@@ -160,10 +162,10 @@ func (p *place) run(ctx, intake context.Context) error {
 			}
 		case "stop":
 			p.process.signal(syscall.SIGSTOP)
-			p.happened(p.process.name, Stops, "")
+			p.happened(p.process.name, history.Stopped, "")
 			p.pause(intake, 200*time.Millisecond, p.stage.Scenario.Knobs.HeartbeatTimeout*2)
 			p.process.signal(syscall.SIGCONT)
-			p.stage.History.Add(p.process.name, "", history.FaultOver, history.Injection{Fault: Stops})
+			p.stage.History.Add(p.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
 		}
 	}
 	return ctx.Err()
@@ -187,7 +189,7 @@ func (p *place) start() (err error) {
 func (p *place) replace() error {
 	why := history.ExitItself
 	if !p.process.began.Load() {
-		why = history.ExitSlow
+		why = history.ExitOutage
 		p.happened(p.process.name, FailedStarts, "")
 	}
 	p.exits = append(p.exits, p.process.await(why, recovery))

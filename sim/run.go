@@ -341,7 +341,7 @@ func (s *simulation) report(interrupted bool) *oracle.Report {
 	if s.on.encrypted() {
 		r.Knobs = append(r.Knobs, oracle.Line{Name: "not lost", Value: "or delayed, any notification: the connections are encrypted"})
 	}
-	if s.on.own == nil {
+	if s.cast == nil && s.on.own == nil {
 		r.Knobs = append(r.Knobs, oracle.Line{Name: "not crashed", Value: "the server: it is not the run's own"})
 	}
 	if s.cast != nil {

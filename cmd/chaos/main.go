@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command chaos runs worker processes on real servers, kills and stops them,
 // fills the disk, takes the connections and promotes a replica, and checks that
 // no event is lost or applied twice. See -h.

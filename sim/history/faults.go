@@ -22,6 +22,7 @@ const (
 	BrokenOff Fault = "transactions that the server broke off"
 
 	Killed        Fault = "worker processes killed"
+	Stopped       Fault = "worker processes stopped past their time-outs, and continued"
 	Crashes       Fault = "worker crashes, in a batch"
 	CommitCrashes Fault = "worker crashes, at its commit"
 	IdleCrashes   Fault = "worker crashes, between batches"

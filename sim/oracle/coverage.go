@@ -64,7 +64,7 @@ func Reached(e *history.Evidence) (all []State) {
 			counts[writerNotDone] += one(about.Unanswered && r.Kind == history.RolledBack)
 			counts[conflictInStore] += one(about.Error != "")
 		case history.Injection:
-			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver && about.Fault == history.Stalls
+			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver && (about.Fault == history.Stalls || about.Fault == history.Stopped)
 			counts[workerDone] += one(about.Fault != history.ServerCrashes && strings.HasPrefix(about.Where, history.AfterCommit))
 			counts[workerNotDone] += one(strings.HasPrefix(about.Where, history.BeforeCommit))
 		default:
