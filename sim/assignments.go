@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,49 @@ func (s *slot) unassign(ctx, _ context.Context, _ point) error {
 	}
 	s.tally.add(history.Unassigned, 1)
 	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: history.Unassigned})
+	return nil
+}
+
+// deafen gives the worker's consumers to another, and keeps it from hearing of
+// that for a while: a look at the assignments is a heartbeat as well, and waits
+// for the worker's row.
+func (s *slot) deafen(ctx, intake context.Context, _ point) error {
+	tx, err := s.on.db.BeginTx(ctx, nil)
+	if err == nil {
+		err = s.moveUnheard(ctx, intake, tx)
+	}
+	if err != nil {
+		return s.on.forgive(fmt.Errorf("sim: hold a worker's row: %w", err))
+	}
+	return nil
+}
+
+func (s *slot) moveUnheard(ctx, intake context.Context, tx *sql.Tx) error {
+	defer func() { _ = tx.Rollback() }()
+	var holder int // the backend
+	err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid() FROM worker_nodes WHERE worker_id = $1::uuid FOR UPDATE`, s.node.id()).Scan(&holder)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // somebody has unregistered it
+	}
+	if err != nil {
+		return err
+	}
+	waits, err := s.waitsFor(ctx, intake, holder)
+	if err != nil || !waits {
+		return err
+	}
+	moved, err := s.on.db.ExecContext(ctx, `
+UPDATE consumer_assignments AS a SET worker_id = n.worker_id, updated_at = clock_timestamp()
+FROM (SELECT worker_id FROM worker_nodes WHERE worker_id <> $1::uuid ORDER BY heartbeat_at DESC LIMIT 1) AS n
+WHERE a.worker_id = $1::uuid`, s.node.id())
+	if err != nil {
+		return err
+	}
+	if n, err := moved.RowsAffected(); err != nil || n == 0 {
+		return err
+	}
+	s.happened(history.Deafened, "")
+	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 	return nil
 }
 

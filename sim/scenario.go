@@ -82,6 +82,7 @@ type Knobs struct {
 	Pause      time.Duration // of a writer between two transactions, on average
 	LongestTx  time.Duration // a delayed commit waits 50ms to this
 	Outage     time.Duration // a crashed worker is replaced after at most this
+	Calm       time.Duration // between two mishaps of a worker, on average: less in a short run
 	Flap       time.Duration // a consumer is moved away from its worker about this often
 }
 
@@ -95,6 +96,7 @@ var scopes = [][]string{{"order", "account"}, {"order", "cart"}, {"order", "devi
 func Draw(c Config) Scenario {
 	r := dice(c.Seed, "scenario")
 	s := Scenario{Seed: c.Seed, Knobs: drawKnobs(r), Faults: c.Faults}
+	s.Knobs.Calm = min(max(c.Duration/8, 300*time.Millisecond), 2250*time.Millisecond)
 	if s.Faults == nil {
 		s.Faults = drawFaults(c.Seed)
 	}

@@ -64,6 +64,7 @@ var mishaps = []mishap{
 	{"unregister", afterGuard, (*slot).unregister},
 	{"unassign", afterGuard, (*slot).unassign},
 	{"depose", afterGuard, (*slot).depose},
+	{"deafen", afterGuard, (*slot).deafen},
 	{"server-crash", afterEffect, crashing(history.ServerCrashes, (*database).kill, true)},
 	{"server-crash", afterCommit, crashing(history.ServerCrashes, (*database).kill, true)},
 	{"backend-crash", afterEffect, crashing(history.BackendCrashes, (*database).killBackend, false)},
@@ -84,7 +85,7 @@ func (s *slot) run(ctx, intake context.Context) error {
 	if err := s.start(ctx); err != nil {
 		return err
 	}
-	for s.pause(intake, time.Second, 3500*time.Millisecond) {
+	for s.pause(intake, s.scenario.Knobs.Calm/2, s.scenario.Knobs.Calm*3/2) {
 		if !s.node.ready(intake) {
 			if err := s.mourn(ctx); err != nil {
 				return err

@@ -37,6 +37,7 @@ var kinds = []kind{
 	{"unregister", "deletes a worker's registration", 1, []history.Fault{history.Unregistered}, false},
 	{"unassign", "deletes the assignment of a consumer", 1, []history.Fault{history.Unassigned}, false},
 	{"depose", "stalls the leader while what it assigns waits in the server", 1, []history.Fault{history.Deposed}, false},
+	{"deafen", "moves all consumers of a worker away, and keeps it from hearing of that", 1, []history.Fault{history.Deafened}, false},
 	{"error", "lets handlers fail", 1, []history.Fault{history.HandlerErrors}, false},
 	{"panic", "lets handlers panic", 1, []history.Fault{history.HandlerPanics}, false},
 	{"pause", "pauses a consumer for a moment, as an operator would", 1, []history.Fault{history.Pauses}, false},

@@ -164,7 +164,7 @@ func simulate(ctx context.Context, binary string, seed uint64, duration time.Dur
 	args := append([]string{"-json", "-seed", fmt.Sprint(seed), "-duration", duration.String(), "-faults", faults.String()}, scale...)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a server to stop
-	cmd.WaitDelay = time.Minute
+	cmd.WaitDelay, cmd.Dir = time.Minute, filepath.Dir(binary) // where a run that breaks is kept
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	failed := cmd.Run()

@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every bug.
 func All() []Bug {
-	return slices.Concat(frontierBugs, narrowingBugs, guardBugs, openRangeBugs, coordBugs)
+	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, guardBugs, openRangeBugs, coordBugs)
 }
 
 // frontierBugs are about how far it is safe to read.
@@ -39,6 +39,16 @@ var frontierBugs = []Bug{
 		Faults:  "prepare=2",
 	},
 	{
+		Name:    "start-time",
+		Mistake: "a life of the server is told by its start time; but that stays when a backend dies and the server recovers",
+		Edits: []Edit{
+			{"frontier/statements.go", "coalesce((SELECT token::text FROM ` + token.SQL() + ` WHERE database = $1::bigint::oid), '')", "md5(pg_postmaster_start_time()::text || left($1::bigint::text, 0))::uuid::text"},
+			{"frontier/statements.go", "EXISTS (SELECT FROM ` + token.SQL() + ` WHERE token = $3::uuid)", "$3::uuid IS NOT NULL"},
+			{"checkpoint.go", "EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token = $4::uuid)", "$4::uuid = md5(pg_postmaster_start_time()::text)::uuid"},
+		},
+		Faults: "backend-crash=10,async-writers=1",
+	},
+	{
 		Name:    "any-fence",
 		Mistake: "whatever is still missing when a fence closes is void, also what an older fence has left in doubt: this one never waited for the stale holders",
 		Edits: []Edit{
@@ -48,6 +58,37 @@ var frontierBugs = []Bug{
 		for _, gap := range subtract(`},
 		},
 		Draws: "open gaps skip-stale",
+	},
+}
+
+// ringBugs are about the end of the log, which the frontier reads for all
+// consumers.
+var ringBugs = []Bug{
+	{
+		Name:    "ring-watching",
+		Mistake: "a consumer with open ranges is served from the ring as well: they are looked for apart",
+		Edits:   []Edit{{"look.go", `; ok && !watching {`, `; ok {`}},
+		Faults:  "delay=3",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "ring-doubts",
+		Mistake: "the ring is kept while positions in it are in doubt: whoever reads it knows the doubts",
+		Edits:   []Edit{{"frontier/ring.go", `m.ring.asked <= 0 || len(m.doubts.all) > 0 ||`, `m.ring.asked <= 0 ||`}},
+		Faults:  "delay=3",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "ring-crash",
+		Mistake: "the ring outlasts the frontier's session, and with it a crash of the server",
+		Edits: []Edit{
+			{"frontier/frontier.go", "type Frontier struct {", "type Frontier struct {\n\tkept ring"},
+			{"frontier/session.go", "return &Session{", "s := &Session{"},
+			{"frontier/session.go", "}, jitter),\n\t}, nil", "}, jitter),\n\t}\n\ts.machine.ring = f.kept\n\treturn s, nil"},
+			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.ring;"},
+			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
+		},
+		Faults: "server-crash=3,backend-crash=6,async-writers=1",
 	},
 }
 
@@ -100,7 +141,7 @@ var guardBugs = []Bug{
 		Edits: []Edit{{"checkpoint.go", `
 		AND EXISTS (SELECT FROM ` + "` + t.assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
 		AND $5::uuid IS NOT NULL`}},
-		Faults: "move=4",
+		Faults: "deafen=5",
 	},
 	{
 		Name:    "backwards",
@@ -109,7 +150,7 @@ var guardBugs = []Bug{
 			{"frontier/crossing.go", `max(p.Checkpoint, min(p.Through, v.Safe))`, `min(p.Through, v.Safe)`},
 			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
 		},
-		Faults: "move=4,delay=2",
+		Faults: "kill-scan=5,cut=2,delay=3",
 		Draws:  "open gaps skip-stale",
 	},
 	{

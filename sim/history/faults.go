@@ -42,6 +42,7 @@ const (
 	Unregistered   Fault = "registrations deleted"
 	Unassigned     Fault = "assignments deleted"
 	Deposed        Fault = "leaders stalled while an assignment waited"
+	Deafened       Fault = "workers whose consumers were moved away unheard"
 	HandlerErrors  Fault = "handlers that failed"
 	HandlerPanics  Fault = "handlers that panicked"
 	Pauses         Fault = "consumers paused for a moment by an operator"
@@ -58,7 +59,7 @@ const (
 // EveryFault is all that the simulation counts, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
-	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, HandlerErrors, HandlerPanics, Pauses,
+	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, Deafened, HandlerErrors, HandlerPanics, Pauses,
 	ServerCrashes, BackendCrashes, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.
