@@ -255,13 +255,14 @@ func (s *stage) crashBetween(who, what int) {
 	s.finishStep(l)
 }
 
-// supplyAndLook makes something new, and the frontiers see it.
+// supplyAndLook makes something new, and the frontiers see it, if need be in new
+// sessions.
 func (s *stage) supplyAndLook(what int) {
 	s.append(2, what)
 	if w := s.writer(2); w.tx != nil && w.reserved == 0 {
 		s.endWriter(w, true)
 	}
-	for i := range s.workers {
+	for i := range 3 * len(s.workers) {
 		s.look(i, 0)
 	}
 }
