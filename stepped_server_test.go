@@ -68,19 +68,38 @@ func newSteppedServer(t *testing.T) *steppedServer {
 }
 
 // freeze stops the process that would write to disk, sooner or later, what was
-// committed asynchronously: so it is certain what a crash undoes.
+// committed asynchronously: so it is certain what a crash undoes. It is stopped
+// while it sleeps: awake it may hold a lock that every commit needs.
 func (s *steppedServer) freeze(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, s.URL(""))
 	if err != nil {
 		return err
 	}
 	defer conn.Close(ctx)
-	for s.walWriter = 0; s.walWriter == 0; {
-		if err := conn.QueryRow(ctx, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE backend_type = 'walwriter'`).Scan(&s.walWriter); err != nil {
+	asleep := func() (pid int, err error) {
+		err = conn.QueryRow(ctx, `
+SELECT coalesce(max(pid), 0) FROM pg_stat_activity WHERE backend_type = 'walwriter' AND wait_event = 'WalWriterMain'`).Scan(&pid)
+		return pid, err
+	}
+	for {
+		pid, err := asleep()
+		if err != nil {
+			return err
+		}
+		if pid == 0 {
+			continue
+		}
+		s.walWriter = pid
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			return err
+		}
+		if pid, err = asleep(); err != nil || pid == s.walWriter {
+			return err
+		}
+		if err := syscall.Kill(s.walWriter, syscall.SIGCONT); err != nil { // it woke up before it stopped
 			return err
 		}
 	}
-	return syscall.Kill(s.walWriter, syscall.SIGSTOP)
 }
 
 // outside does something outside of the bubble.
