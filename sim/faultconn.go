@@ -1,10 +1,7 @@
 package sim
 
 import (
-	"bytes"
 	"context"
-	"database/sql"
-	"errors"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -14,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // network is everything between one process and the database. It breaks in the
@@ -26,6 +22,7 @@ type network struct {
 	gate  chan struct{} // closed while traffic flows
 	down  bool          // no new connections
 	gone  bool          // what the client closes stays half open
+	far   time.Duration // how long an answer takes, about
 	dice  *rand.Rand    // nil: no delays
 }
 
@@ -48,6 +45,23 @@ func (n *network) delay() time.Duration {
 		return 0
 	}
 	return between(n.dice, 10*time.Millisecond, 50*time.Millisecond)
+}
+
+// distance draws by how much an answer is delayed because the server is far.
+func (n *network) distance() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.far == 0 {
+		return 0
+	}
+	return time.Duration((0.5 + n.dice.Float64()) * float64(n.far))
+}
+
+// remove takes the server away: from now on an answer takes about that long.
+func (n *network) remove(far time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.far = far
 }
 
 // carry makes config's connections go through n.
@@ -243,7 +257,7 @@ func (c *faultConn) Read(b []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
-	c.linger()
+	c.linger(c.network.delay() + c.network.distance())
 	// The answer may have come after a stall began. Should it be given up
 	// here, at its deadline, the client gives up the connection too.
 	if err := c.pass("read"); err != nil {
@@ -253,8 +267,7 @@ func (c *faultConn) Read(b []byte) (int, error) {
 }
 
 // linger waits out a delay.
-func (c *faultConn) linger() {
-	d := c.network.delay()
+func (c *faultConn) linger(d time.Duration) {
 	if d == 0 {
 		return
 	}
@@ -267,7 +280,7 @@ func (c *faultConn) linger() {
 }
 
 func (c *faultConn) Write(b []byte) (int, error) {
-	c.linger()
+	c.linger(c.network.delay())
 	if err := c.pass("write"); err != nil {
 		return 0, err
 	}
@@ -322,79 +335,4 @@ func (c *faultConn) SetDeadline(t time.Time) error {
 	c.changed = make(chan struct{})
 	c.mu.Unlock()
 	return c.Conn.SetDeadline(t)
-}
-
-// commitMessage is what pgx sends for tx.Commit.
-var commitMessage = []byte("Q\x00\x00\x00\x0bcommit\x00")
-
-// commitConn strikes exactly at a COMMIT, on demand: before it is sent, or
-// after it has happened but before its answer is seen.
-type commitConn struct {
-	net.Conn
-
-	mu      sync.Mutex
-	unsent  func() // strikes before the next COMMIT is sent
-	replied func() // strikes when its answer has come
-	waiting bool   // for that answer
-}
-
-// atCommit arms the connection for its next COMMIT.
-func (c *commitConn) atCommit(answered bool, strike func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if answered {
-		c.replied = strike
-	} else {
-		c.unsent = strike
-	}
-}
-
-func (c *commitConn) Write(b []byte) (int, error) {
-	if bytes.Contains(b, commitMessage) {
-		if strike := c.take(&c.unsent); strike != nil {
-			strike()
-			return 0, errReset("write")
-		}
-		c.mu.Lock()
-		c.waiting = c.replied != nil
-		c.mu.Unlock()
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *commitConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.mu.Lock()
-	waiting := c.waiting
-	c.mu.Unlock()
-	if waiting && err == nil {
-		if strike := c.take(&c.replied); strike != nil {
-			strike()
-			return 0, errReset("read")
-		}
-	}
-	return n, err
-}
-
-func (c *commitConn) take(from *func()) func() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	strike := *from
-	*from = nil
-	return strike
-}
-
-// commitConnOf finds the connection below conn, which may be in a transaction.
-func commitConnOf(conn *sql.Conn) (*commitConn, error) {
-	var found *commitConn
-	err := conn.Raw(func(driverConn any) error {
-		if c, ok := driverConn.(*stdlib.Conn); ok {
-			found, _ = c.Conn().PgConn().Conn().(*commitConn)
-		}
-		return nil
-	})
-	if err == nil && found == nil {
-		err = errors.New("sim: the connection was not made through a network of the simulation")
-	}
-	return found, err
 }

@@ -146,14 +146,28 @@ func (n *node) bury() {
 type point int
 
 const (
-	afterGuard   point = iota // nothing has been handled yet
-	afterEffect               // some of it has
-	beforeCommit              // the COMMIT is not sent
-	afterCommit               // it has happened, its answer is lost
+	afterGuard      point = iota // nothing has been handled yet
+	afterEffect                  // some of it has
+	beforeStatement              // the handler's first statement is not sent
+	afterStatement               // it has happened, its answer is lost
+	beforeCommit                 // the same of the COMMIT
+	afterCommit
 )
 
 func (p point) String() string {
-	return [...]string{history.AfterGuard, history.InBatch, history.BeforeCommit, history.AfterCommit}[p]
+	return [...]string{history.AfterGuard, history.InBatch, history.BeforeStatement, history.AfterStatement, history.BeforeCommit, history.AfterCommit}[p]
+}
+
+// handler is the point which the handler passes before this one: from there it
+// is for the connection to strike.
+func (p point) handler() point {
+	switch p {
+	case beforeStatement, afterStatement:
+		return afterGuard
+	case beforeCommit, afterCommit:
+		return afterEffect
+	}
+	return p
 }
 
 // trap is a fault that waits for a batch.
@@ -190,10 +204,10 @@ func (n *node) set(at point, strike func()) *trap {
 // spring is called by the handlers as they pass the points.
 func (n *node) spring(ctx context.Context, at point) {
 	t := n.trap.Load()
-	if t == nil || min(t.at, afterEffect) != at || !n.trap.CompareAndSwap(t, nil) {
+	if t == nil || t.at.handler() != at || !n.trap.CompareAndSwap(t, nil) {
 		return
 	}
-	if t.at <= afterEffect {
+	if t.at == at {
 		t.fire()
 		return
 	}
@@ -203,5 +217,10 @@ func (n *node) spring(ctx context.Context, at point) {
 		t.fire()
 		return
 	}
-	wire.atCommit(t.at == afterCommit, t.fire)
+	switch t.at {
+	case beforeStatement, afterStatement:
+		wire.atStatement(t.at == afterStatement, t.fire)
+	default:
+		wire.atCommit(t.at == afterCommit, t.fire)
+	}
 }

@@ -62,11 +62,13 @@ func (s *slot) whilePaused(ctx context.Context, do func(operator) error) error {
 // resume lets the consumer go on. Where the server may have crashed before the
 // answer came, it may do so already.
 func (o operator) resume(ctx context.Context) error {
-	err := o.slot.on.steadily(ctx, func() error { return o.Resume(ctx, o.consumer, by) })
-	if o.slot.on.mortal && errors.Is(err, ops.ErrNotPaused) {
-		return nil
-	}
-	return err
+	return o.slot.on.steadily(ctx, func() error {
+		err := o.Resume(ctx, o.consumer, by)
+		if o.slot.on.mortal && errors.Is(err, ops.ErrNotPaused) {
+			return nil
+		}
+		return err
+	})
 }
 
 // pauseConsumer pauses a consumer for a moment.

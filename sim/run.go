@@ -122,7 +122,7 @@ func (s *simulation) play(ctx context.Context) (err error) {
 
 // wantedPerWriter is how many events a second each writer is to commit for each
 // consumer, or the run takes longer.
-const wantedPerWriter = 12
+const wantedPerWriter = 4
 
 // enough reports whether every consumer has been given something to do.
 func (s *simulation) enough() bool {
@@ -180,22 +180,34 @@ func (s *simulation) faults(ctx context.Context) error {
 		run(w.run)
 	}
 	wg.Wait()
+	for _, slot := range s.slots {
+		if errors.Join(errs...) == nil {
+			errs = append(errs, slot.revive(ctx))
+		}
+	}
 	s.history.Add("", "", history.FaultsOver, nil)
+	s.collect()
+	return errors.Join(errs...)
+}
+
+// collect takes the writers' books. What was committed asynchronously before a
+// crash may be gone.
+func (s *simulation) collect() {
+	e := &s.evidence
 	for _, w := range s.writers {
-		s.evidence.Committed = append(s.evidence.Committed, w.book.committed...)
+		e.Committed = append(e.Committed, w.book.committed...)
 		for _, t := range w.book.async {
 			if t.life < s.on.life() {
-				s.evidence.Unsure = append(s.evidence.Unsure, t.events)
+				e.Unsure = append(e.Unsure, t.events)
 			} else {
-				s.evidence.Committed = append(s.evidence.Committed, t.events...)
+				e.Committed = append(e.Committed, t.events...)
 			}
 		}
-		s.evidence.Abandoned = append(s.evidence.Abandoned, w.book.abandoned...)
-		s.evidence.Misled = append(s.evidence.Misled, w.book.misled...)
-		s.evidence.Refused += w.book.refused
-		s.evidence.Sightings = append(s.evidence.Sightings, w.book.sightings...)
+		e.Abandoned = append(e.Abandoned, w.book.abandoned...)
+		e.Misled = append(e.Misled, w.book.misled...)
+		e.Refused += w.book.refused
+		e.Sightings = append(e.Sightings, w.book.sightings...)
 	}
-	return errors.Join(errs...)
 }
 
 // flap moves a consumer to another worker, as a second leader or a careless

@@ -49,9 +49,11 @@ var mishaps = []mishap{
 	{"crash", beforeCommit, (*slot).crash},
 	{"crash", afterCommit, (*slot).crash},
 	{"vanish", afterEffect, (*slot).vanish},
-	{"cut", afterEffect, (*slot).cut},
+	{"cut", beforeStatement, (*slot).cut},
+	{"cut", afterStatement, (*slot).cut},
 	{"cut", beforeCommit, (*slot).cut},
 	{"cut", afterCommit, (*slot).cut},
+	{"slow", afterGuard, (*slot).slow},
 	{"stall", afterGuard, (*slot).stall},
 	{"stall", afterEffect, (*slot).stall},
 	{"restart", afterEffect, (*slot).restart},
@@ -165,6 +167,21 @@ func (s *slot) mourn(ctx context.Context) error {
 	return s.start(ctx)
 }
 
+// revive sees to it that a worker runs, now that the server is there to stay:
+// one that began in an outage may have given up.
+func (s *slot) revive(ctx context.Context) error {
+	const often = 3
+	for range often {
+		if s.node.ready(ctx) || ctx.Err() != nil {
+			break
+		}
+		if err := s.mourn(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // retire takes down, in the background, how the worker ends, and frees what it
 // leaves when that is known and haunt is over.
 func (s *slot) retire(ctx context.Context, asked string, haunt time.Duration) {
@@ -273,6 +290,18 @@ func (s *slot) cut(_, intake context.Context, at point) error {
 	if struck, inBatch := s.strike(intake, at, s.node.net.cut); struck {
 		s.happened(history.Cuts, whereabouts(at, inBatch))
 	}
+	return nil
+}
+
+// slow takes the server far away for a while.
+func (s *slot) slow(_, intake context.Context, _ point) error {
+	const nearest, furthest = 4 * time.Millisecond, 80 * time.Millisecond
+	far := nearest + time.Duration(s.dice.Int64N(int64(furthest-nearest)))
+	s.node.net.remove(far)
+	s.happened(history.Slowed, fmt.Sprintf("answers take %v", far.Round(time.Millisecond)))
+	s.pause(intake, 500*time.Millisecond, 1500*time.Millisecond)
+	s.node.net.remove(0)
+	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: history.Slowed})
 	return nil
 }
 

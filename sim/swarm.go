@@ -24,7 +24,8 @@ type kind struct {
 var kinds = []kind{
 	{"crash", "ends a worker at once, in the middle of a batch or at its COMMIT", 1, []history.Fault{history.Crashes, history.CommitCrashes, history.IdleCrashes}, false},
 	{"vanish", "ends a worker and leaves its connections half open", 1, []history.Fault{history.Vanished}, false},
-	{"cut", "resets all connections of a worker, in a batch or at its COMMIT", 1, []history.Fault{history.Cuts}, false},
+	{"cut", "resets all connections of a worker, before a statement or a COMMIT, or after it", 1, []history.Fault{history.Cuts}, false},
+	{"slow", "takes the server far from a worker for a while, so that answers take up to 0.1s", 1, []history.Fault{history.Slowed}, false},
 	{"stall", "lets a worker hang past its time-outs, and come back as a zombie", 1, []history.Fault{history.Stalls}, false},
 	{"restart", "stops a worker cleanly and starts another", 1, []history.Fault{history.Restarts}, false},
 	{"move", "assigns a consumer to another worker in the middle of a batch", 1, []history.Fault{history.Flaps}, false},
@@ -82,12 +83,12 @@ func AllFaults() Intensities {
 	return all
 }
 
-// drawFaults draws about three of four faults, and how intense each is. Those
+// drawFaults draws about half of the faults, and how intense each is. Those
 // of listeners are left out often enough for other dispatchers.
 func drawFaults(seed uint64) Intensities {
 	r, drawn := dice(seed, "faults"), Intensities{}
 	for _, k := range kinds {
-		on, factor := chance(r, 0.75), oneOf(r, 0.5, 1, 1, 2)
+		on, factor := chance(r, 0.55), oneOf(r, 0.5, 1, 1, 2)
 		if on || k.always {
 			drawn[k.name] = k.usual * factor
 		}

@@ -20,12 +20,13 @@ func (t *tally) setLag(positions int64) {
 	t.lag = positions
 }
 
-// crowded reports that the consumers cannot keep up: this machine is slow.
-func (t *tally) crowded() bool {
-	const tooFar = 6_000
+// crowd says how many times as long the writers are to pause, so that the
+// consumers can keep up: at the head there is most to get wrong.
+func (t *tally) crowd() float64 {
+	const near = 150 // positions
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.lag > tooFar
+	return 1 + float64(t.lag)/near
 }
 
 func (t *tally) add(f history.Fault, n int) {

@@ -132,15 +132,12 @@ func (w *writer) run(ctx, intake context.Context) (err error) {
 	return w.settle(ctx, time.Now().Add(time.Hour))
 }
 
-// pause draws the time to the next transaction. It is longer while the
-// consumers cannot keep up, so that they come to rest in the end.
+// pause draws the time to the next transaction. The further the consumers are
+// behind, the longer it is.
 func (w *writer) pause() time.Duration {
-	d := time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause))
-	switch {
-	case w.next != nil:
+	d := time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause) * w.tally.crowd())
+	if w.next != nil {
 		return 0
-	case w.tally.crowded():
-		return 10 * d
 	}
 	return d
 }

@@ -45,7 +45,7 @@ Flags:
 
 const statuses = `
 Exit status: 0 all invariants held, 1 one was broken, or in 20 runs and more a
-fault that was on never happened, 2 wrong usage, no server, or interrupted.
+fault that was on, or a state that it leads to, never came, 2 wrong usage, no server, or interrupted.
 
 Examples:
   go run ./cmd/sim                          half a minute, everything on

@@ -28,6 +28,7 @@ const (
 	IdleCrashes   Fault = "worker crashes, between batches"
 	Vanished      Fault = "of these with connections left half open"
 	Cuts          Fault = "live workers cut off, recovered"
+	Slowed        Fault = "live workers far from the server for a while"
 	Stalls        Fault = "live workers stalled"
 	Restarts      Fault = "workers stopped and started"
 	SlowStarts    Fault = "workers too slow to start, replaced"
@@ -58,7 +59,7 @@ const (
 
 // EveryFault is all that the simulation counts, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
-	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Stalls, Restarts, SlowStarts, Flaps,
+	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Slowed, Stalls, Restarts, SlowStarts, Flaps,
 	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, Deafened, HandlerErrors, HandlerPanics, Pauses,
 	ServerCrashes, BackendCrashes, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
 
@@ -70,8 +71,10 @@ type Count struct {
 
 // Where a fault strikes a worker, as an Injection says it.
 const (
-	AfterGuard   = "before anything was handled"
-	InBatch      = "in the middle of a batch"
-	BeforeCommit = "before the COMMIT was sent"
-	AfterCommit  = "after the COMMIT, its answer lost"
+	AfterGuard      = "before anything was handled"
+	InBatch         = "in the middle of a batch"
+	BeforeStatement = "before a statement was sent"
+	AfterStatement  = "after a statement, its answer lost"
+	BeforeCommit    = "before the COMMIT was sent"
+	AfterCommit     = "after the COMMIT, its answer lost"
 )

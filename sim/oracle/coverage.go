@@ -26,6 +26,10 @@ const (
 	newLeader       = "leaders"
 	handlerRetry    = "batches tried again after their handler failed"
 	databaseRetry   = "batches tried again after the database failed"
+	cutUnsent       = "workers cut off before a statement was sent"
+	cutUnanswered   = "workers cut off after a statement, its answer lost"
+	cutUncommitted  = "workers cut off before their COMMIT was sent"
+	cutCommitted    = "workers cut off after their COMMIT, its answer lost"
 	writerDone      = "writers' COMMITs without an answer that had happened"
 	writerNotDone   = "writers' COMMITs without an answer that had not"
 	workerDone      = "workers' COMMITs without an answer that had happened"
@@ -33,15 +37,60 @@ const (
 	conflictInStore = "appends refused by the store or by a lock"
 	takenBack       = "asynchronous commits of writers that a crash took back"
 	reissued        = "positions in the log that had been given out before a crash"
+	forgotten       = "ranges in doubt forgotten when a consumer was set back"
 )
 
-var states = []string{lateDelivery, staleSkip, doubtIsVoid, overPrepared, overOpen, guardBlocks, zombieBlocked, takeover, newLeader,
-	handlerRetry, databaseRetry, writerDone, writerNotDone, workerDone, workerNotDone, conflictInStore, takenBack, reissued}
+// state is a row of the table, and what must be on for it to be reached: one
+// fault of each list.
+type state struct {
+	name  string
+	needs [][]string
+}
+
+var (
+	staysOpen = []string{"delay", "redraw", "idle", "prepare"}
+	crashes   = []string{"server-crash", "backend-crash"}
+)
+
+var states = []state{
+	{lateDelivery, [][]string{staysOpen}},
+	{staleSkip, [][]string{staysOpen}},
+	{doubtIsVoid, nil},
+	{overPrepared, [][]string{{"prepare"}}},
+	{overOpen, [][]string{{"delay", "redraw", "idle"}}},
+	{guardBlocks, [][]string{{"move", "stall", "unassign"}}},
+	{zombieBlocked, [][]string{{"stall"}}},
+	{takeover, [][]string{{"move", "stall", "vanish"}}},
+	{newLeader, nil},
+	{handlerRetry, [][]string{{"error", "panic"}}},
+	{databaseRetry, [][]string{{"cut", "kill-batch", "server-crash", "backend-crash"}}},
+	{cutUnsent, [][]string{{"cut"}}},
+	{cutUnanswered, [][]string{{"cut"}}},
+	{cutUncommitted, [][]string{{"cut"}}},
+	{cutCommitted, [][]string{{"cut"}}},
+	{writerDone, [][]string{{"lose"}}},
+	{writerNotDone, [][]string{{"lose"}}},
+	{workerDone, [][]string{{"cut", "crash"}}},
+	{workerNotDone, [][]string{{"cut", "crash"}}},
+	{conflictInStore, [][]string{{"stale"}}},
+	{takenBack, [][]string{{"async-writers"}, crashes}},
+	{reissued, [][]string{crashes}},
+	{forgotten, [][]string{{"reset"}, staysOpen}},
+}
+
+// possible reports that a run could reach a state.
+func (s state) possible(r *Report) bool {
+	on := func(name string) bool {
+		return slices.ContainsFunc(r.Faults, func(f Struck) bool { return f.Name == name })
+	}
+	return !slices.ContainsFunc(s.needs, func(any []string) bool { return !slices.ContainsFunc(any, on) })
+}
 
 // Reached counts the states that a run went through.
 func Reached(e *history.Evidence) (all []State) {
 	counts := map[string]int64{}
 	counts[takenBack], counts[reissued] = afterLives(e)
+	counts[forgotten] = int64(len(e.Forgotten))
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
 	for _, r := range e.History.Records() {
@@ -65,6 +114,9 @@ func Reached(e *history.Evidence) (all []State) {
 			counts[conflictInStore] += one(about.Error != "")
 		case history.Injection:
 			zombies[r.Who] = zombies[r.Who] || r.Kind == history.FaultOver && (about.Fault == history.Stalls || about.Fault == history.Stopped)
+			if about.Fault == history.Cuts {
+				counts[cuts[about.Where]]++
+			}
 			counts[workerDone] += one(about.Fault != history.ServerCrashes && strings.HasPrefix(about.Where, history.AfterCommit))
 			counts[workerNotDone] += one(strings.HasPrefix(about.Where, history.BeforeCommit))
 		default:
@@ -78,10 +130,16 @@ func Reached(e *history.Evidence) (all []State) {
 			}
 		}
 	}
-	for _, name := range states {
-		all = append(all, State{name, counts[name]})
+	for _, s := range states {
+		all = append(all, State{s.name, counts[s.name]})
 	}
 	return all
+}
+
+// cuts tells the states by where a worker was cut off.
+var cuts = map[string]string{
+	history.BeforeStatement: cutUnsent, history.AfterStatement: cutUnanswered,
+	history.BeforeCommit: cutUncommitted, history.AfterCommit: cutCommitted,
 }
 
 // afterLives counts what the crashes of the server took back, and what they

@@ -19,8 +19,9 @@ func TestStatesAreReached(t *testing.T) {
 	h.Add("worker 2.1", "all-1", history.Owns, nil)
 	h.Add("worker 2.1", "all-1", history.OwnsNoMore, nil)
 	h.Add("worker 1.1", "all-1", history.Owns, nil)
-	h.Add("worker 2.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: history.BeforeCommit})
-	h.Add("worker 2.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: history.AfterCommit})
+	for _, where := range []string{history.BeforeStatement, history.AfterStatement, history.BeforeCommit, history.AfterCommit} {
+		h.Add("worker 2.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: where})
+	}
 	h.Add("worker 2.1", "", history.FrontierBlocked, history.Blocker{Prepared: true})
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{ByHandler: true})
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{})
@@ -29,6 +30,7 @@ func TestStatesAreReached(t *testing.T) {
 		History:   h,
 		Log:       []history.Event{{Position: 1, EventID: uuid.New()}},
 		Abandoned: []history.Event{{Position: 1, EventID: uuid.New()}},
+		Forgotten: []history.Skip{{Consumer: "all-1"}},
 		Unsure:    [][]history.Event{{{Position: 2, EventID: uuid.New()}}},
 	}
 	for _, s := range Reached(e) {

@@ -6,29 +6,33 @@ import (
 	"testing"
 )
 
-func TestCampaignFailsWhenAFaultNeverHappens(t *testing.T) {
-	run := func(cuts int64) *Report {
+func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
+	run := func(seconds float64, cuts, reached int64) *Report {
 		r := reportOf(1, Finding{Name: "order", Checks: 1})
-		r.Faults, r.Reached = []Struck{{"crash", 1, 3}, {"cut", 1, cuts}}, []State{{"a", 1}, {"b", 0}}
+		r.Seconds, r.Faults = seconds, []Struck{{"async-writers", 1, 3}, {"cut", 1, cuts}}
+		r.Reached = []State{{cutCommitted, reached}, {takenBack, 0}} // of the latter there was no chance: no crash was on
 		return r
 	}
 	for _, c := range []struct {
-		runs int
-		cuts int64
-		held bool
-		says []string
+		runs          int
+		seconds       float64
+		cuts, reached int64
+		held          bool
+		says          []string
 	}{
-		{20, 1, true, []string{"verdict: all 20 runs held\n", "never reached: b\n"}},
-		{20, 0, false, []string{"FAILED", "on, but never happened: cut\n"}},
-		{19, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
+		{20, 5, 1, 1, true, []string{"verdict: all 20 runs held\n"}},
+		{20, 5, 0, 1, false, []string{"FAILED", "on, but never happened: cut\n"}},
+		{20, 5, 1, 0, false, []string{"FAILED", "never reached: " + cutCommitted + "\n"}},
+		{20, 4.9, 0, 0, true, []string{"verdict: all 20 runs held\n"}},
+		{19, 9, 0, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
 	} {
-		total := Sum(slices.Repeat([]*Report{run(c.cuts)}, c.runs))
+		total := Sum(slices.Repeat([]*Report{run(c.seconds, c.cuts, c.reached)}, c.runs))
 		var b strings.Builder
 		if err := total.WriteText(&b); err != nil {
 			t.Fatal(err)
 		}
 		if total.AllHeld() != c.held {
-			t.Errorf("%d runs with %d cuts: held %v, want %v", c.runs, c.cuts, total.AllHeld(), c.held)
+			t.Errorf("%+v: held %v, want %v", c, total.AllHeld(), c.held)
 		}
 		for _, want := range c.says {
 			if !strings.Contains(b.String(), want) {

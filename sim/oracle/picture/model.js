@@ -9,6 +9,7 @@ const spansText = spans => (spans || []).map(s => s.first === s.last ? "" + s.fi
 
 // badges are how faults are marked: a letter, a colour, and what it stands for.
 const badges = [
+  [/server crashes/, "S", "failed", "the server crashes and recovers"],
   [/crash/, "C", "failed", "worker crashes"],
   [/half open/, "H", "failed", "its connections stay half open"],
   [/cut off/, "X", "overtaken", "connections cut"],
@@ -18,6 +19,9 @@ const badges = [
   [/registrations/, "U", "overtaken", "registration deleted"],
   [/handlers that/, "E", "failed", "handler fails or panics"],
   [/paused/, "P", "open", "consumer paused by an operator"],
+  [/notifications/, "N", "late", "notifications to the worker lost or delayed"],
+  [/far from/, "F", "late", "the server far from the worker for a while"],
+  [/set back|set forward|events skipped/, "O", "open", "an operator sets the consumer back or forward, or skips an event"],
   [/moved away/, "M", "open", "consumer moved to another worker"],
 ];
 const badgeOf = fault => badges.find(b => b[0].test(fault)) || [null, "!", "badge", fault];
