@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"html"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +48,11 @@ func recorded() *history.History {
 	put(1.3, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchFailed, Attempt: 1, Events: 1, HandleMS: 40, Error: `</script><script>throw "escaped"</script><!--`})
 	put(1.4, "worker 1.1", "", history.FaultOver, history.Injection{Fault: history.Stalls})
 	put(1.4, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 3, Last: 4}, Missing: 2, State: "void"})
+	put(1.45, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.ServerCrashes, Where: history.InBatch})
+	put(1.45, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: history.InBatch})
+	put(1.46, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.EndedLocks, Where: history.InBatch})
 	put(1.5, "worker 1.1", "all-1", history.OwnsNoMore, nil)
+	put(1.55, "worker 1.1", "", history.FaultOver, history.Injection{Fault: history.ServerCrashes})
 	put(1.6, "", "", history.FaultsOver, nil)
 	put(1.7, "", "", history.Sampled, history.Sample{Head: 9, Lag: 0, Checkpoints: map[string]int64{"all-1": 9}})
 	put(2, "worker 1.1", "", history.WorkerEnded, history.Life{ID: "a"})
@@ -75,11 +80,17 @@ const seen = { inked: lanes.filter(inked).map(l => l.title), told: told() };
 const drag = (type, px) => canvas.dispatchEvent(new MouseEvent(type, { clientX: canvas.getBoundingClientRect().left + px, clientY: 300 }));
 drag("mousedown", x(0.5)); drag("mousemove", x(0.7)); drag("mouseup", x(1));
 seen.view = [view.from, view.to];
+const press = key => { dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true })); return [view.from, view.to]; };
+const wheel = (deltaY, keys) => { canvas.dispatchEvent(new WheelEvent("wheel", { deltaY, cancelable: true, clientX: canvas.getBoundingClientRect().left + x((view.from + view.to) / 2), clientY: 300, ...keys })); return [view.from, view.to]; };
+seen.moved = [press("ArrowRight"), press("+"), press("-"), press("0"), wheel(-1, { ctrlKey: true }), wheel(1, { shiftKey: true }), wheel(1, {})];
+document.querySelector("tr.BROKEN li a").click();
+seen.marked = marked;
+seen.referred = [view.from, view.to];
 document.documentElement.dataset.seen = JSON.stringify(seen);
 </script>`
 
 func TestPictureInABrowser(t *testing.T) {
-	r := reportOf(1, Finding{Name: "order", Rule: "in <order>", Checks: 10, Broken: 1, Examples: []string{"<b>bold</b>"}})
+	r := reportOf(1, Finding{Name: "order", Rule: "in <order>", Checks: 10, Broken: 2, Examples: []string{"<b>bold</b>", "lost (history: 12, 14)"}})
 	r.Workers, r.Writers, r.Evidence = 2, 2, &history.Evidence{History: recorded()}
 	var page bytes.Buffer
 	if err := r.WritePicture(&page); err != nil {
@@ -95,23 +106,26 @@ func TestPictureInABrowser(t *testing.T) {
 		Batches, Transactions, Gaps, Faults, Lives, Ownerships int
 	}
 	attribute(t, dom, "drawn", &drawn)
-	lanes := []string{"lag", "worker 1", "worker 2", "all-1", "some-1", "transactions", "writers", "waiting", "gaps"}
+	lanes := []string{"lag", "server", "worker 1", "worker 2", "all-1", "some-1", "transactions", "writers", "waiting", "gaps"}
 	if !slices.Equal(drawn.Lanes, lanes) {
 		t.Errorf("the lanes are %q, want %q", drawn.Lanes, lanes)
 	}
-	if drawn.Batches != 3 || drawn.Transactions != 2 || drawn.Gaps != 2 || drawn.Faults != 2 || drawn.Lives != 1 || drawn.Ownerships != 1 {
+	if drawn.Batches != 3 || drawn.Transactions != 2 || drawn.Gaps != 2 || drawn.Faults != 5 || drawn.Lives != 1 || drawn.Ownerships != 1 {
 		t.Errorf("drawn: %+v", drawn)
 	}
 	var seen struct {
 		Inked, Told []string
 		View        [2]float64
+		Moved       [][2]float64
+		Marked      float64
+		Referred    [2]float64
 	}
 	attribute(t, dom, "seen", &seen)
-	if want := []string{"lag", "worker 1", "all-1", "some-1", "transactions", "writers", "waiting", "gaps"}; !slices.Equal(seen.Inked, want) {
+	if want := []string{"lag", "server", "worker 1", "all-1", "some-1", "transactions", "writers", "waiting", "gaps"}; !slices.Equal(seen.Inked, want) {
 		t.Errorf("something is drawn in the lanes %q, want %q", seen.Inked, want)
 	}
 	told := strings.Join(seen.Told, "\n")
-	for _, want := range []string{"worker 1.1 runs", "is the leader", "is stalled", "worker 1.1 owns all-1", "fault: consumers moved away", "to worker 2.1",
+	for _, want := range []string{"worker 1.1 runs", "is the leader", "is stalled", "worker 1.1 owns all-1", "fault: consumers moved away", "to worker 2.1", "server: server crashes", "from 1.450 s to 1.550 s", "fault: backends ended",
 		"batch of all-1 on worker 1.1: failed", `</script><script>throw "escaped"`, "2 late", "writer 1, transaction 1: committed", "writer 2, transaction 1: rolled back",
 		"prepared at 0.400 s", "stays open for too long", "all-1 passed 2 missing positions in 1–2", "delivered late", "in doubt from 0.700 s to 0.900 s", "never to appear", "lag 9"} {
 		if !strings.Contains(told, want) {
@@ -120,6 +134,16 @@ func TestPictureInABrowser(t *testing.T) {
 	}
 	if seen.View[0] < 0.45 || seen.View[0] > 0.55 || seen.View[1] < 0.95 || seen.View[1] > 1.05 {
 		t.Errorf("after a drag from 0.5s to 1s the view is %v", seen.View)
+	}
+	a, b := seen.View[0], seen.View[1]
+	quarter := (b - a) / 4
+	for i, want := range [][2]float64{{a + quarter, b + quarter}, {a + 2*quarter, b}, {a + quarter, b + quarter}, {0, 2}, {0.2, 1.8}, {0.36, 1.96}, {0.36, 1.96}} {
+		if got := seen.Moved[i]; math.Abs(got[0]-want[0]) > 0.01 || math.Abs(got[1]-want[1]) > 0.01 {
+			t.Errorf("move %d leads to the view %v, want %v", i, got, want)
+		}
+	}
+	if seen.Marked != 0.8 || math.Abs(seen.Referred[0]-0.3) > 0.01 || math.Abs(seen.Referred[1]-1.3) > 0.01 {
+		t.Errorf("a finding that refers to record 12, of 0.8s, marks %v and shows %v", seen.Marked, seen.Referred)
 	}
 }
 

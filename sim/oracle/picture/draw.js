@@ -3,11 +3,12 @@
 // where for the tooltip.
 
 const left = 136, right = 10;
-const canvas = document.getElementById("canvas"), ctx = canvas.getContext("2d"), tip = document.getElementById("tip");
+const canvas = document.getElementById("canvas"), ctx = canvas.getContext("2d"), tip = document.getElementById("tip"), hair = document.getElementById("hair");
 window.addEventListener("error", e => { document.documentElement.dataset.error = e.message + " at " + e.lineno; });
 
-const model = understand(JSON.parse(document.getElementById("history").textContent));
-let view = { from: 0, to: model.last }, lanes = [], hits = [], colours = {}, width = 0;
+const began = performance.now(), written = document.getElementById("history").textContent;
+const records = JSON.parse(written), model = understand(records);
+let view = { from: 0, to: model.last }, lanes = [], hits = [], colours = {}, width = 0, marked = null;
 
 const x = t => left + (t - view.from) / (view.to - view.from) * (width - left - right);
 const timeAt = px => view.from + (px - left) / (width - left - right) * (view.to - view.from);
@@ -39,8 +40,25 @@ function hatch(s, y, height) {
   ctx.restore();
 }
 
+// badgesAt draws faults as letters. Where they would cover each other, those
+// that find no room are ticks.
+function badgesAt(shapes, y) {
+  let free = left;
+  for (const s of shapes) {
+    if (s.from < view.from || s.from > view.to) continue;
+    const roomy = x(s.from) >= free;
+    if (roomy) free = x(s.from) + 13;
+    (roomy ? badge : tick)(s, y);
+  }
+}
+
+function tick(s, y) {
+  ctx.fillStyle = colours[s.badge[2]];
+  ctx.fillRect(x(s.from) - 1, y + 7, 2, 5);
+  hits.push({ x0: x(s.from) - 1, x1: x(s.from) + 1, y0: y + 7, y1: y + 12, tip: s.tip });
+}
+
 function badge(s, y) {
-  if (s.from < view.from || s.from > view.to) return;
   const [, letter, colour] = s.badge, at = x(s.from), r = 6.5;
   ctx.fillStyle = colours[colour];
   ctx.beginPath();
@@ -58,30 +76,38 @@ function text(what, at, y, { colour = colours.faint, align = "left", font = "11p
   ctx.fillText(what, at, y);
 }
 
-// curve draws values over time, from 0 to most, into a strip.
-function curve(points, most, y, height, colour, thick = 1.5) {
+// curve draws values over time, from least to most, into a strip.
+function curve(points, most, y, height, colour, least = 0) {
   ctx.save();
   ctx.beginPath();
   ctx.rect(left, y - 1, width - left - right, height + 2);
   ctx.clip();
   ctx.beginPath();
-  for (const [t, v] of points) ctx.lineTo(x(t), y + height - v / (most || 1) * height);
+  for (const [t, v] of points) ctx.lineTo(x(t), y + height - (v - least) / ((most - least) || 1) * height);
   ctx.strokeStyle = colours[colour];
-  ctx.lineWidth = thick;
+  ctx.lineWidth = 1.5;
   ctx.stroke();
   ctx.restore();
 }
 
-// behind fills what lies between a consumer's checkpoint and the head.
-function behind(name, most, y, height) {
-  const level = v => y + height - v / most * height, seen = model.samples.filter(r => r.at >= view.from && r.at <= view.to);
+// progress draws a consumer's checkpoint, the head of the log, and what lies
+// between them, as high as the part that is seen needs.
+function progress(name, y, height) {
+  const after = model.samples.findIndex(r => r.at > view.from), until = model.samples.findIndex(r => r.at > view.to);
+  const seen = model.samples.slice(Math.max(0, after - 1), until < 0 ? undefined : until + 1);
+  if (after < 0 || !seen.length) return;
+  const head = seen.map(r => [r.at, r.about.head]), at = seen.map(r => [r.at, r.about.checkpoints[name] || 0]);
+  const least = Math.min(...at.map(p => p[1])), most = Math.max(...head.map(p => p[1]));
+  const level = v => y + height - (v - least) / ((most - least) || 1) * height;
   ctx.beginPath();
-  for (const r of seen) ctx.lineTo(x(r.at), level(r.about.head));
-  for (const r of seen.toReversed()) ctx.lineTo(x(r.at), level(r.about.checkpoints[name] || 0));
+  for (const [t, v] of head) ctx.lineTo(x(t), level(v));
+  for (const [t, v] of at.toReversed()) ctx.lineTo(x(t), level(v));
   ctx.globalAlpha = 0.2;
   ctx.fillStyle = colours.line;
   ctx.fill();
   ctx.globalAlpha = 1;
+  curve(head, most, y, height, "head", least);
+  curve(at, most, y, height, "line", least);
 }
 
 // pack puts shapes into rows in which they do not overlap, a few rows at most.
@@ -117,8 +143,17 @@ function workerLane(slot) {
     }
     of(model.leaderships).forEach(s => box(s, y + 20, 4, { least: 2 }));
     of(model.stalls).forEach(s => hatch(s, y + 6, 14));
-    marks.forEach(s => badge(s, y + 13));
+    badgesAt(marks, y + 13);
   } };
+}
+
+// serverLane tells of what the workers share. Its outages show in all lanes.
+function serverLane() {
+  const marks = model.faults.filter(f => !f.slot && !f.consumer);
+  return marks.length ? [{ title: "server", sub: plural(marks.length, "fault"), height: 32, draw(y) {
+    for (const s of model.outages) box(s, y + 7, 14, { least: 2, alpha: 0.35 });
+    badgesAt(marks, y + 13);
+  } }] : [];
 }
 
 function consumerLane(name) {
@@ -127,7 +162,6 @@ function consumerLane(name) {
   mine.sort((a, b) => order.indexOf(a.colour) - order.indexOf(b.colour));
   const count = outcome => mine.filter(b => b.colour === outcome).length;
   const owned = pack(of(model.ownerships), 3);
-  const most = Math.max(1, ...model.samples.map(r => r.about.head));
   return { title: name, sub: `${plural(count("committed"), "batch").replace("batchs", "batches")}, ${count("failed")} failed, ${count("overtaken")} overtaken`, height: 62, draw(y) {
     for (const { s, row } of owned.packed) {
       const tall = 14 / owned.rows, drawn = box(s, y + 3 + row * tall, tall - 1, { fill: workerColour(s.slot) });
@@ -135,10 +169,8 @@ function consumerLane(name) {
     }
     for (const b of mine) box(b, y + 19, 15, { least: b.colour === "committed" ? 1 : 2, alpha: b.colour === "committed" ? 0.7 : 1 });
     for (const b of mine) if (b.late) box(b, y + 31, 4, { least: 3, fill: colours.late });
-    of(model.faults).forEach(s => badge(s, y + 10));
-    behind(name, most, y + 38, 20);
-    curve(model.samples.map(r => [r.at, r.about.head]), most, y + 38, 20, "head");
-    curve(model.samples.map(r => [r.at, r.about.checkpoints[name] || 0]), most, y + 38, 20, "line");
+    badgesAt(of(model.faults), y + 10);
+    progress(name, y + 38, 20);
     for (const r of model.samples) if (r.at >= view.from && r.at <= view.to)
       hits.push({ x0: x(r.at) - 2, x1: x(r.at) + 2, y0: y + 37, y1: y + 60, tip: [`${name} stands at ${r.about.checkpoints[name] || 0}`, `head ${r.about.head} at ${seconds(r.at)}`] });
   } };
@@ -202,13 +234,15 @@ function waitsLane() {
   } };
 }
 
-function axis(y, bottom) {
+function axis(y, bottom, below) {
   const span = view.to - view.from, rough = span / 12, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= rough);
   for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
     ctx.fillStyle = colours.rule;
     ctx.fillRect(x(t), y, 1, bottom - y);
+    if (x(t) > width - 40) continue;
     text(+t.toFixed(6) + " s", x(t) + 3, y - 8);
+    text(+t.toFixed(6) + " s", x(t) + 3, bottom + below);
   }
 }
 
@@ -217,7 +251,7 @@ function draw() {
   for (const name of ["paper", "ink", "faint", "rule", "band", "committed", "overtaken", "failed", "rolledback", "prepared", "open", "late", "void", "line", "head", "life", "leader", "badge"])
     colours[name] = style.getPropertyValue("--" + name).trim();
   width = canvas.clientWidth;
-  const top = 22, height = top + lanes.reduce((sum, l) => sum + l.height, 0) + 4;
+  const top = 22, height = top + lanes.reduce((sum, l) => sum + l.height, 0) + 18;
   canvas.style.height = height + "px";
   canvas.width = width * ratio;
   canvas.height = height * ratio;
@@ -230,12 +264,19 @@ function draw() {
     ctx.fillRect(0, y, width, lane.height);
     y += lane.height;
   });
-  axis(top, y);
+  for (const s of model.outages) {
+    ctx.globalAlpha = 0.12;
+    ctx.fillStyle = colours.failed;
+    ctx.fillRect(Math.max(left, x(s.from)), top, Math.max(0, Math.min(x(s.to), width - right) - Math.max(left, x(s.from))), y - top);
+    ctx.globalAlpha = 1;
+  }
+  axis(top, y, 9);
   ctx.save();
   ctx.beginPath();
   ctx.rect(left - 7, 0, width - left, height);
   ctx.clip();
   lanes.forEach(lane => lane.draw(lane.y));
+  line(marked, "late", top - 14, y);
   ctx.restore();
   if (model.over > view.from && model.over < view.to) {
     ctx.fillStyle = colours.failed;
@@ -246,6 +287,13 @@ function draw() {
     ctx.fillRect(at, top - 16, wide, 15);
     text(says, at + 4, top - 8, { colour: colours.failed });
   }
+}
+
+// line marks a moment in all lanes.
+function line(t, colour, y, bottom) {
+  if (t === null || t < view.from || t > view.to) return;
+  ctx.fillStyle = colours[colour];
+  ctx.fillRect(x(t) - 0.75, y, 1.5, bottom - y);
 }
 
 function label() {
@@ -280,6 +328,8 @@ function legend() {
 // point shows what is under the pointer: the latest drawn, which is on top.
 function point(e) {
   const at = canvas.getBoundingClientRect(), px = e.clientX - at.left, py = e.clientY - at.top, near = 2;
+  hair.hidden = px < left;
+  hair.style.left = px + "px";
   const hit = hits.findLast(h => px >= h.x0 - near && px <= h.x1 + near && py >= h.y0 && py <= h.y1);
   tip.hidden = !hit;
   if (!hit) return;
@@ -290,12 +340,63 @@ function point(e) {
   tip.style.top = Math.max(4, Math.min(e.clientY + 14, innerHeight - tip.offsetHeight - 8)) + "px";
 }
 
+// look shows a part of the run, a millisecond at least.
+function look(from, to) {
+  const span = Math.min(Math.max(to - from, 0.001), model.last);
+  view.from = Math.max(0, Math.min(from, model.last - span));
+  view.to = view.from + span;
+  tip.hidden = true;
+  draw();
+}
+
+// scale shows more or less around a time, which stays where it is.
+function scale(by, around) { look(around - (around - view.from) * by, around + (view.to - around) * by); }
+
+function move(by) { look(view.from + by * (view.to - view.from), view.to + by * (view.to - view.from)); }
+
+function keys() {
+  const middle = () => (view.from + view.to) / 2;
+  const does = { "+": () => scale(0.5, middle()), "=": () => scale(0.5, middle()), "-": () => scale(2, middle()),
+    ArrowLeft: () => move(-0.25), ArrowRight: () => move(0.25), 0: () => look(0, model.last), Escape: () => look(0, model.last) };
+  addEventListener("keydown", e => {
+    if (e.ctrlKey || e.metaKey || e.altKey || !does[e.key]) return;
+    e.preventDefault();
+    does[e.key]();
+  });
+  canvas.addEventListener("wheel", e => {
+    if (!e.ctrlKey && !e.shiftKey) return; // the page scrolls
+    e.preventDefault();
+    if (e.ctrlKey) scale(e.deltaY > 0 ? 1.25 : 0.8, timeAt(e.offsetX));
+    else move(Math.sign(e.deltaY || e.deltaX) * 0.1);
+  }, { passive: false });
+}
+
+// references lead from what is said of a broken invariant to its records.
+function references() {
+  for (const said of document.querySelectorAll("tr.BROKEN li")) {
+    const [, before, numbers] = said.textContent.match(/^([^]*\(history: )([\d, ]+)\)$/) || [];
+    if (!numbers) continue;
+    said.textContent = before;
+    numbers.split(", ").forEach((n, i) => {
+      const a = document.createElement("a");
+      a.textContent = n;
+      a.href = "#chart";
+      a.addEventListener("click", () => {
+        marked = records[n - 1].at;
+        look(marked - 0.5, marked + 0.5);
+      });
+      said.append(i ? ", " : "", a);
+    });
+    said.append(")");
+  }
+}
+
 function zoom() {
   let began = null;
   canvas.addEventListener("mousedown", e => { began = e.offsetX; });
   canvas.addEventListener("mouseup", e => {
     const [a, b] = [began, e.offsetX].sort((p, q) => p - q);
-    if (began !== null && b - a > 5) view = { from: Math.max(view.from, timeAt(a)), to: Math.min(view.to, timeAt(b)) }, draw();
+    if (began !== null && b - a > 5) look(Math.max(view.from, timeAt(a)), Math.min(view.to, timeAt(b)));
     began = null;
   });
   canvas.addEventListener("mousemove", e => {
@@ -306,16 +407,19 @@ function zoom() {
     ctx.fillRect(began, 0, e.offsetX - began, canvas.clientHeight);
     ctx.globalAlpha = 1;
   });
-  canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
-  canvas.addEventListener("dblclick", () => { view = { from: 0, to: model.last }; draw(); });
+  canvas.addEventListener("mouseleave", () => { tip.hidden = hair.hidden = true; });
+  canvas.addEventListener("dblclick", () => look(0, model.last));
 }
 
 const slots = Array.from({ length: model.header.workers }, (_, i) => i + 1);
-lanes = [lagLane(), ...slots.map(workerLane), ...model.header.consumers.map(consumerLane), densityLane(), writersLane(), waitsLane(), gapsLane()];
+lanes = [lagLane(), ...serverLane(), ...slots.map(workerLane), ...model.header.consumers.map(consumerLane), densityLane(), writersLane(), waitsLane(), gapsLane()];
 draw();
 label();
 legend();
 zoom();
+keys();
+references();
+document.getElementById("size").textContent = `${records.length.toLocaleString("en")} records, ${(written.length / 1e6).toFixed(1)} MB; read and drawn in ${((performance.now() - began) / 1000).toFixed(2)} s.`;
 addEventListener("resize", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 document.documentElement.dataset.drawn = JSON.stringify({

@@ -9,22 +9,25 @@ const spansText = spans => (spans || []).map(s => s.first === s.last ? "" + s.fi
 
 // badges are how faults are marked: a letter, a colour, and what it stands for.
 const badges = [
-  [/server crashes/, "S", "failed", "the server crashes and recovers"],
-  [/crash/, "C", "failed", "worker crashes"],
+  [/far from/, "F", "late", "the server far from the worker for a while"],
+  [/server|disk|all connections|primaries/, "S", "failed", "the server crashes, or lacks something"],
+  [/worker.*(crash|killed)/, "C", "failed", "worker crashes"],
   [/half open/, "H", "failed", "its connections stay half open"],
   [/cut off/, "X", "overtaken", "connections cut"],
-  [/stalled/, "Z", "late", "worker stalls (hatched), comes back as a zombie"],
+  [/stalled|stopped past/, "Z", "late", "worker stalls (hatched), comes back as a zombie"],
   [/stopped and started/, "R", "open", "clean restart"],
   [/backends ended/, "K", "overtaken", "a backend of the worker ended by the server"],
   [/registrations/, "U", "overtaken", "registration deleted"],
+  [/assignments deleted/, "A", "overtaken", "assignment deleted"],
+  [/notifications/, "N", "overtaken", "notifications lost or delayed"],
   [/handlers that/, "E", "failed", "handler fails or panics"],
   [/paused/, "P", "open", "consumer paused by an operator"],
-  [/notifications/, "N", "late", "notifications to the worker lost or delayed"],
-  [/far from/, "F", "late", "the server far from the worker for a while"],
-  [/set back|set forward|events skipped/, "O", "open", "an operator sets the consumer back or forward, or skips an event"],
   [/moved away/, "M", "open", "consumer moved to another worker"],
+  [/by an operator/, "O", "open", "operator sets the consumer back or forward, or skips an event"],
+  [/./, "!", "badge", "other faults"],
 ];
-const badgeOf = fault => badges.find(b => b[0].test(fault)) || [null, "!", "badge", fault];
+const badgeOf = fault => badges.find(b => b[0].test(fault));
+const ofServer = fault => badgeOf(fault)[1] === "S";
 
 // between pairs the records that begin something with those that end it.
 function between(records, begins, ends, keyOf, last) {
@@ -61,11 +64,22 @@ function leaderships(records, last) {
 }
 
 function stalls(records, last) {
-  const begins = r => r.kind === "fault" && /stalled/.test(r.about.fault);
-  const ends = r => r.kind === "fault over" || r.kind === "worker stopped";
+  const isStall = r => badgeOf(r.about.fault)[1] === "Z";
+  const begins = r => r.kind === "fault" && isStall(r);
+  const ends = r => r.kind === "fault over" && isStall(r) || r.kind === "worker stopped";
   return between(records, begins, ends, r => r.who, last).map(s => ({
     ...s, slot: slotOf(s.begin.who), colour: "late",
     tip: [s.begin.who + " is stalled", `from ${seconds(s.from)} to ${seconds(s.to)}`, s.begin.about.where],
+  }));
+}
+
+// outages are of the server; some are over at once.
+function outages(records) {
+  const begins = r => r.kind === "fault" && ofServer(r.about.fault);
+  const ends = r => r.kind === "fault over" && ofServer(r.about.fault);
+  return between(records, begins, ends, r => r.about?.fault, 0).map(s => ({
+    ...s, to: Math.max(s.from, s.to), colour: "failed",
+    tip: ["server: " + s.begin.about.fault, s.to ? `from ${seconds(s.from)} to ${seconds(s.to)}` : "at " + seconds(s.from), s.begin.about.where, "record " + s.begin.n],
   }));
 }
 
@@ -79,7 +93,8 @@ function ownerships(records, last) {
 
 function faults(records) {
   return records.filter(isKind("fault")).map(r => ({
-    from: r.at, to: r.at, who: r.who, slot: /^worker /.test(r.who || "") ? slotOf(r.who) : 0, consumer: r.consumer, badge: badgeOf(r.about.fault),
+    from: r.at, to: r.at, who: r.who, consumer: r.consumer,
+    slot: /^worker /.test(r.who || "") && !ofServer(r.about.fault) ? slotOf(r.who) : 0, badge: badgeOf(r.about.fault),
     tip: ["fault: " + r.about.fault, [r.who, r.consumer].filter(Boolean).join(", ") + " at " + seconds(r.at), r.about.where, "record " + r.n],
   }));
 }
@@ -157,6 +172,11 @@ function gaps(records, ownersOf, last) {
       }
     if (!closes) all.push({ from: r.at, to: r.at, consumer: r.consumer, tick: true, colour: "void", g, how: "never to appear, proven when it was passed", reason, where });
   }
+  const back = records.filter(r => r.kind === "fault" && /set back/.test(r.about.fault));
+  for (const o of open) {
+    const by = o.how === "never closed" && back.find(r => r.consumer === o.consumer && r.at >= o.from);
+    if (by) Object.assign(o, { to: by.at, how: "forgotten when an operator set the consumer back", colour: "void" });
+  }
   all.sort((a, b) => (b.colour === "late") - (a.colour === "late")); // the rarer ones find room first
   for (const x of all)
     x.tip = [`${x.consumer} passed ${plural(x.g.missing, "missing position")} in ${x.where}`, x.how, ...x.reason,
@@ -201,7 +221,7 @@ function understand(records) {
   return {
     header: records.find(isKind("run")).about, last,
     over: records.find(isKind("faults over"))?.at,
-    lives: lives(records, last), leaderships: leaderships(records, last), stalls: stalls(records, last),
+    lives: lives(records, last), leaderships: leaderships(records, last), stalls: stalls(records, last), outages: outages(records),
     ownerships: ownerships(records, last), faults: faults(records), batches: batches(records),
     transactions: written, gaps: holes, inDoubt: inDoubt(holes), waits: waits(records, written),
     samples: records.filter(isKind("sample")),
