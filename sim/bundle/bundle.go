@@ -152,7 +152,7 @@ func Load(dir string) (*oracle.Report, error) {
 		}
 	}
 	h.Report.Evidence = h.Evidence
-	return h.Report, nil
+	return h.Report, senseless(dir, h.Evidence)
 }
 
 // at names the line of a file that an error of JSON is about.

@@ -21,7 +21,7 @@ import (
 
 // anything draws evidence that makes no sense.
 func anything(t *rapid.T) *history.Evidence {
-	return &history.Evidence{
+	e := &history.Evidence{
 		Consumers: list[history.Scope](t), Strict: rapid.Bool().Draw(t, "strict"), History: history.Of(records()),
 		Forgetful: rapid.Bool().Draw(t, "forgetful"), Unsure: list[[]history.Event](t),
 		Committed: list[history.Event](t), Abandoned: list[history.Event](t), Misled: list[string](t), Refused: rapid.IntRange(0, 9).Draw(t, "refused"),
@@ -31,6 +31,32 @@ func anything(t *rapid.T) *history.Evidence {
 		Sightings: list[history.Sighting](t), Samples: list[[]history.Standing](t), Exits: list[history.Exit](t),
 		Rest: rapid.Make[history.Rest]().Draw(t, "rest"),
 	}
+	// But for the epochs: of a consumer that was reset once.
+	e.Operations = append(e.Operations, history.Operation{Consumer: "all", Kind: history.OperationReset})
+	once := func(consumer *string, epoch *int64) {
+		*consumer, *epoch = "all", rapid.Int64Range(0, 1).Draw(t, "epoch")
+	}
+	for i := range e.Operations {
+		once(&e.Operations[i].Consumer, &e.Operations[i].Epoch)
+	}
+	for i := range e.Ledger {
+		once(&e.Ledger[i].Consumer, &e.Ledger[i].Epoch)
+	}
+	for _, rows := range [][]history.Skip{e.Skips, e.Forgotten} {
+		for i := range rows {
+			once(&rows[i].Consumer, &rows[i].Epoch)
+		}
+	}
+	all := slices.Clone(e.Samples)
+	for _, s := range e.Sightings {
+		all = append(all, s.Standings)
+	}
+	for _, standings := range all {
+		for i := range standings {
+			once(&standings[i].Consumer, &standings[i].Epoch)
+		}
+	}
+	return e
 }
 
 func list[T any](t *rapid.T) []T {
@@ -167,6 +193,7 @@ func TestSpoiledFileIsNamed(t *testing.T) {
 		{"a word for a number", "ledger.jsonl", func(s string) string { return strings.Replace(s, `"position":2`, `"position":"two"`, 1) }, "ledger.jsonl:2: json: cannot unmarshal string"},
 		{"an unknown record", "history.jsonl", func(s string) string { return strings.Replace(s, `"kind":"leads"`, `"kind":"is led"`, 1) }, `history.jsonl:8: there is no kind of record "is led"`},
 		{"a record of another kind", "history.jsonl", func(s string) string { return strings.Replace(s, `"kind":"leads"`, `"kind":"batch"`, 1) }, "history.jsonl:8:"},
+		{"an epoch that never was", "ledger.jsonl", func(s string) string { return strings.Replace(s, `"batch":"1"`, `"batch":"1","epoch":-2`, 1) }, "ledger.jsonl:1: epoch -2 of all, which was reset 0 times"},
 		{"a file gone", "audit.jsonl", nil, "audit.jsonl: no such file"},
 		{"no report", "report.json", nil, "not the directory of a run that was kept"},
 		{"half a report", "report.json", func(s string) string { return s[:len(s)/2] }, "report.json:"},
