@@ -48,6 +48,7 @@ type consumerLoop struct {
 	failures  int       // in a row, the handler's
 	conflicts int       // in a row
 	disturbed int       // in a row
+	overtaken int       // in a row
 	troubled  time.Time // since when
 	suspect   isolation
 	sentence  *sentence // for what failed too often; nil: nothing has
@@ -87,6 +88,8 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 			if c.w.cfg.BatchPause > 0 {
 				backoff.Sleep(intake, c.w.cfg.BatchPause)
 			}
+		case reload:
+			c.yield(intake, back)
 		}
 	}
 	return nil
@@ -118,7 +121,23 @@ func (c *consumerLoop) rest(intake context.Context, pause time.Duration, back <-
 	if c.disturbed == 0 {
 		back = nil
 	}
-	timer := time.NewTimer(pause)
+	sleepUntil(intake, pause, back)
+}
+
+// yield pauses before the progress is loaded again. Once, it was somebody
+// else who moved it. If the guard goes on refusing, it is the assignment or the
+// life of the server that is another, of which the coordination or the frontier
+// has yet to tell: asking in a tight loop would only be in their way.
+func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}) {
+	const first, limit = 10 * time.Millisecond, 250 * time.Millisecond
+	if c.overtaken++; c.overtaken > 1 {
+		sleepUntil(intake, backoff.Delay(c.overtaken-1, first, limit, rand.Float64()), back)
+	}
+}
+
+// sleepUntil waits for d, or for the end of intake, or for back.
+func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -238,7 +257,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	if c.suspect = c.suspect.passed(p.look.Through); !c.suspect.active() {
 		c.attempt, c.failures, c.conflicts, c.sentence = 1, 0, 0, nil
 	}
-	c.disturbed = 0
+	c.disturbed, c.overtaken = 0, 0
 	c.unit.nudge.revision.Store(r.moved.revision)
 	c.status.advanced(a.to, len(p.events), c.failures)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)

@@ -29,3 +29,30 @@ func TestPauseEndsWhenTheFrontierIsBack(t *testing.T) {
 		})
 	}
 }
+
+// A batch that the guard stops is tried again at once, since as a rule somebody
+// else has moved the progress. What goes on being stopped waits for news.
+func TestPauseWhileTheGuardRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &consumerLoop{}
+		const times = 20
+		began := time.Now()
+		c.yield(t.Context(), nil)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("after the first time there is a pause of %v, want none", took)
+		}
+		for range times - 1 {
+			c.yield(t.Context(), nil)
+		}
+		if took := time.Since(began); took < time.Second || took > times*250*time.Millisecond {
+			t.Errorf("%d times took %v, want more than a second, at most 250ms each", times, took)
+		}
+		began = time.Now()
+		back := make(chan struct{})
+		close(back)
+		c.yield(t.Context(), back)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the frontier is back, and the pause takes %v more", took)
+		}
+	})
+}
