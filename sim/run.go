@@ -29,7 +29,7 @@ import (
 // fault: what a disturbed worker may wait before it tries again, and the time
 // to work off what it is behind on a machine that is busy with other things.
 func restBound(behind int64) time.Duration {
-	return 20*time.Second + time.Duration(behind)*time.Millisecond
+	return 20*time.Second + time.Duration(behind)*5*time.Millisecond
 }
 
 // Run runs the scenario of c.Seed in a database of its own and reports what

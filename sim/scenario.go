@@ -117,7 +117,7 @@ func Draw(c Config) Scenario {
 
 func drawKnobs(r *rand.Rand) Knobs {
 	k := Knobs{
-		BatchSize:         oneOf(r, 20, 50, 100, 200, 400),
+		BatchSize:         oneOf(r, 10, 20, 50, 100, 100),
 		BatchTimeout:      between(r, 2*time.Second, 4*time.Second),
 		Dispatcher:        oneOf(r, worker.DispatcherStrategyPoll, worker.DispatcherStrategyNotify),
 		DispatcherEvery:   between(r, 20*time.Millisecond, 100*time.Millisecond),
