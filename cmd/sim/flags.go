@@ -22,6 +22,8 @@ way that applications do: concurrently, with conflicts, rolled back, in savepoin
 prepared, and committed late. Workers crash in the middle of a batch and at its
 COMMIT, vanish with their connections half open, stall and come back as zombies,
 are cut off, are restarted, and have their consumers moved away under their hands.
+The server crashes and recovers, and takes back what was committed asynchronously.
+Notifications get lost. Operators set consumers back and forward.
 Each consumer writes every event that it handles into a ledger, in the
 transaction that it is given. In the end an oracle compares the books of the
 writers with the log, the ledger, the checkpoints and the audit of skipped
@@ -29,7 +31,7 @@ positions.
 
 Without -db it uses the server that DATABASE_URL names, or starts one of its own,
 from the binaries on this machine or from downloaded ones, and removes it. It works
-in a database that it creates and drops.
+in a database that it creates and drops. Only a server of its own is crashed.
 
 The seed decides the settings, which faults strike how often, and what each actor
 does, not how server and scheduler interleave it: what broke once may take a few
