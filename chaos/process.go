@@ -26,6 +26,7 @@ type process struct {
 	lifeline io.Closer // its standard input
 	log      tail
 	began    atomic.Bool   // its worker runs, or did
+	farewell bool          // it has told that it ended; read after done
 	done     chan struct{} // closed when it has ended and all that it told is written down
 }
 
@@ -58,6 +59,9 @@ func startProcess(program []string, role sim.Role, h *history.History) (*process
 		if err == nil {
 			p.listen(out, h)
 			_ = p.cmd.Wait() // how it ended is in ProcessState
+			if p.began.Load() && !p.farewell {
+				h.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.cmd.ProcessState.String()})
+			}
 		}
 	}()
 	if err := <-started; err != nil {
@@ -78,8 +82,11 @@ func (p *process) listen(out io.Reader, h *history.History) {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			continue
 		}
-		if r.Kind == history.WorkerBegan {
+		switch r.Kind {
+		case history.WorkerBegan:
 			p.began.Store(true)
+		case history.WorkerEnded:
+			p.farewell = true
 		}
 		h.Add(r.Who, r.Consumer, r.Kind, r.About)
 	}

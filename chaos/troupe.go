@@ -73,7 +73,11 @@ func (t *troupe) Act(ctx, intake context.Context, on sim.Stage) error {
 // direct lets faults befall the server until intake ends.
 func (t *troupe) direct(ctx, intake context.Context) error {
 	r := dice(t.config.Seed, "server")
-	d := &director{site: t.site, dice: r, count: func(f history.Fault, where string) { t.happened("", f, where) }}
+	var struck []history.Fault // that are not over
+	d := &director{site: t.site, dice: r, count: func(f history.Fault, where string) {
+		t.happened("", f, where)
+		struck = append(struck, f)
+	}}
 	cards := deck{faults: t.faults, dice: r}
 	for backoff.Sleep(intake, d.between(2*time.Second, 6*time.Second)) {
 		name := cards.deal()
@@ -83,6 +87,10 @@ func (t *troupe) direct(ctx, intake context.Context) error {
 		if err := strikes[name](d, ctx); err != nil {
 			return errors.Join(fmt.Errorf("chaos: %s: %w", name, err), ctx.Err())
 		}
+		for _, f := range struck {
+			t.stage.History.Add("", "", history.FaultOver, history.Injection{Fault: f})
+		}
+		struck = nil
 		t.stage.Refresh()
 	}
 	return ctx.Err()

@@ -11,6 +11,7 @@ const spansText = spans => (spans || []).map(s => s.first === s.last ? "" + s.fi
 const badges = [
   [/far from/, "F", "late", "the server far from the worker for a while"],
   [/server|disk|all connections|primaries/, "S", "failed", "the server crashes, or lacks something"],
+  [/could not start/, "0", "open", "a worker finds no server when it starts, and is started again"],
   [/worker.*(crash|killed)/, "C", "failed", "worker crashes"],
   [/half open/, "H", "failed", "its connections stay half open"],
   [/cut off/, "X", "overtaken", "connections cut"],
@@ -84,8 +85,10 @@ function outages(records) {
 }
 
 function ownerships(records, last) {
-  const ends = r => r.kind === "consumer stopped";
-  return between(records, isKind("consumer started"), ends, r => r.who + "/" + r.consumer, last).map(s => ({
+  const ended = new Map(records.filter(isKind("worker stopped")).map(r => [r.who, r.at])); // one that was killed says nothing of its consumers
+  return between(records, isKind("consumer started"), isKind("consumer stopped"), r => r.who + "/" + r.consumer, last).map(s => (
+    s.end ? s : { ...s, to: ended.get(s.begin.who) ?? last }
+  )).map(s => ({
     ...s, consumer: s.begin.consumer, slot: slotOf(s.begin.who), name: s.begin.who,
     tip: [`${s.begin.who} owns ${s.begin.consumer}`, `from ${seconds(s.from)} to ${seconds(s.to)}`],
   }));
