@@ -60,11 +60,13 @@ var mishaps = []mishap{
 	{"kill-batch", afterEffect, terminating(history.EndedBatches, ofABatch)},
 	{"kill-lock", afterEffect, terminating(history.EndedLocks, ofTheLocks)},
 	{"kill-scan", afterGuard, terminating(history.EndedScanners, ofTheScanner)},
+	{"kill-scan", afterEffect, terminating(history.EndedScanners, ofTheScanner)},
 	{"kill-listener", afterGuard, terminating(history.EndedListeners, ofTheListener)},
 	{"notify-lost", afterGuard, misdelivering(history.LostLetters, losing)},
 	{"notify-late", afterGuard, misdelivering(history.LateLetters, keeping)},
 	{"unregister", afterGuard, (*slot).unregister},
 	{"unassign", afterGuard, (*slot).unassign},
+	{"depose", afterGuard, (*slot).depose},
 	{"depose", afterGuard, (*slot).depose},
 	{"deafen", afterGuard, (*slot).deafen},
 	{"server-crash", afterEffect, crashing(history.ServerCrashes, (*database).kill, true)},
@@ -74,6 +76,7 @@ var mishaps = []mishap{
 	{"reset", afterGuard, (*slot).setBack},
 	{"reset", afterGuard, (*slot).setBack},
 	{"forward", afterGuard, (*slot).setForward},
+	{"skip", afterGuard, (*slot).skipEvent},
 	{"skip", afterGuard, (*slot).skipEvent},
 }
 

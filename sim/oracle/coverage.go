@@ -45,6 +45,7 @@ const (
 type state struct {
 	name  string
 	needs [][]string
+	rare  bool // it is not missed
 }
 
 var (
@@ -53,29 +54,29 @@ var (
 )
 
 var states = []state{
-	{lateDelivery, [][]string{staysOpen}},
-	{staleSkip, [][]string{staysOpen}},
-	{doubtIsVoid, nil},
-	{overPrepared, [][]string{{"prepare"}}},
-	{overOpen, [][]string{{"delay", "redraw", "idle"}}},
-	{guardBlocks, [][]string{{"move", "stall", "unassign"}}},
-	{zombieBlocked, [][]string{{"stall"}}},
-	{takeover, [][]string{{"move", "stall", "vanish"}}},
-	{newLeader, nil},
-	{handlerRetry, [][]string{{"error", "panic"}}},
-	{databaseRetry, [][]string{{"cut", "kill-batch", "server-crash", "backend-crash"}}},
-	{cutUnsent, [][]string{{"cut"}}},
-	{cutUnanswered, [][]string{{"cut"}}},
-	{cutUncommitted, [][]string{{"cut"}}},
-	{cutCommitted, [][]string{{"cut"}}},
-	{writerDone, [][]string{{"lose"}}},
-	{writerNotDone, [][]string{{"lose"}}},
-	{workerDone, [][]string{{"cut", "crash"}}},
-	{workerNotDone, [][]string{{"cut", "crash"}}},
-	{conflictInStore, [][]string{{"stale"}}},
-	{takenBack, [][]string{{"async-writers"}, crashes}},
-	{reissued, [][]string{crashes}},
-	{forgotten, [][]string{{"reset"}, staysOpen}},
+	{name: lateDelivery, needs: [][]string{staysOpen}},
+	{name: staleSkip, needs: [][]string{staysOpen}},
+	{name: doubtIsVoid},
+	{name: overPrepared, needs: [][]string{{"prepare"}}},
+	{name: overOpen, needs: [][]string{{"delay", "redraw", "idle"}}},
+	{name: guardBlocks, needs: [][]string{{"move", "stall", "unassign"}}},
+	{name: zombieBlocked, needs: [][]string{{"stall"}}},
+	{name: takeover, needs: [][]string{{"move", "stall", "vanish"}}},
+	{name: newLeader},
+	{name: handlerRetry, needs: [][]string{{"error", "panic"}}},
+	{name: databaseRetry, needs: [][]string{{"cut", "kill-batch", "server-crash", "backend-crash"}}},
+	{name: cutUnsent, needs: [][]string{{"cut"}}},
+	{name: cutUnanswered, needs: [][]string{{"cut"}}},
+	{name: cutUncommitted, needs: [][]string{{"cut"}}},
+	{name: cutCommitted, needs: [][]string{{"cut"}}},
+	{name: writerDone, needs: [][]string{{"lose"}}},
+	{name: writerNotDone, needs: [][]string{{"lose"}}},
+	{name: workerDone, needs: [][]string{{"cut", "crash"}}},
+	{name: workerNotDone, needs: [][]string{{"cut", "crash"}}},
+	{name: conflictInStore, needs: [][]string{{"stale"}}},
+	{name: takenBack, needs: [][]string{{"async-writers"}, crashes}},
+	{name: reissued, needs: [][]string{{"async-writers"}, crashes}, rare: true},
+	{name: forgotten, needs: [][]string{{"reset"}, staysOpen}},
 }
 
 // possible reports that a run could reach a state.

@@ -26,7 +26,7 @@ type Total struct {
 // there was time enough.
 const (
 	campaign = 20  // runs
-	enough   = 100 // seconds of runs in which it could have come
+	enough   = 200 // seconds of runs in which it could have come, which makes four times or more likely
 )
 
 // Sum adds up the runs that were judged.
@@ -54,7 +54,7 @@ func Sum(reports []*Report) Total {
 			chance[f.Name] += r.Seconds
 		}
 		for _, s := range states {
-			if s.possible(r) {
+			if s.possible(r) && !s.rare {
 				chance[s.name] += r.Seconds
 			}
 		}

@@ -20,11 +20,11 @@ func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 		held          bool
 		says          []string
 	}{
-		{20, 5, 1, 1, true, []string{"verdict: all 20 runs held\n"}},
-		{20, 5, 0, 1, false, []string{"FAILED", "on, but never happened: cut\n"}},
-		{20, 5, 1, 0, false, []string{"FAILED", "never reached: " + cutCommitted + "\n"}},
-		{20, 4.9, 0, 0, true, []string{"verdict: all 20 runs held\n"}},
-		{19, 9, 0, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
+		{20, 10, 1, 1, true, []string{"verdict: all 20 runs held\n"}},
+		{20, 10, 0, 1, false, []string{"FAILED", "on, but never happened: cut\n"}},
+		{20, 10, 1, 0, false, []string{"FAILED", "never reached: " + cutCommitted + "\n"}},
+		{20, 9.9, 0, 0, true, []string{"verdict: all 20 runs held\n"}},
+		{19, 11, 0, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
 	} {
 		total := Sum(slices.Repeat([]*Report{run(c.seconds, c.cuts, c.reached)}, c.runs))
 		var b strings.Builder
