@@ -230,7 +230,7 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		return nothing, nil
 	}
 	if p.full && c.ahead == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.suspect.active() {
-		c.startReadAhead(intake, a.to)
+		c.ahead = c.startReadAhead(intake, a.to, p.events)
 	}
 	c.sortOut(&p)
 	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)

@@ -29,6 +29,11 @@ type page struct {
 // most: a fraction of a second's counting.
 const scopedStretch = 1 << 20
 
+// scopedSight is how many events of a scoped consumer are read ahead in one
+// statement, if a batch has not more: all that lies between them is counted
+// before the first is handled.
+const scopedSight = 1_000
+
 // lookAround reads what is new for the consumer, and which of its open
 // positions have appeared. v was published before: that is what gives a
 // missing position its meaning.
@@ -82,6 +87,7 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 			return c.lookAtAll(ctx, q, v, ahead, limit, n)
 		}
 	}
+	n = min(n, max(1, scopedSight/limit))
 	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit * n})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
@@ -98,16 +104,31 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 	if after < r.Through || len(pages) == 0 {
 		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}})
 	}
-	for i := range pages {
+	return pages, countMissing(ctx, q, scoped, v, pages)
+}
+
+// countMissing sums up what each of the pages misses, which follow one another.
+// It counts them all at once, and again only those in which it may be. That may
+// be another snapshot than the pages': whatever is missing in any that is later
+// than v is void.
+func countMissing(ctx context.Context, q store.Querier, log store.ScopedReader, v *frontier.Value, pages []page) error {
+	all, err := log.CountMissing(ctx, q, pages[0].look.Checkpoint, pages[len(pages)-1].look.Through)
+	for i := 0; i < len(pages) && err == nil; i++ {
 		p := &pages[i]
 		p.full = p.look.Through < v.Safe
-		// It may be another snapshot: whatever is missing in any that is later
-		// than v is void.
-		if p.void, err = scoped.CountMissing(ctx, q, p.look.Checkpoint, p.look.Through); err != nil {
-			return nil, fmt.Errorf("worker: count missing positions: %w", err)
+		after, through := p.look.Checkpoint, p.look.Through
+		switch {
+		case all.Count == 0 || through < all.First || after >= all.Last:
+		case after < all.First && through >= all.Last:
+			p.void = all
+		default:
+			p.void, err = log.CountMissing(ctx, q, after, through)
 		}
 	}
-	return pages, nil
+	if err != nil {
+		return fmt.Errorf("worker: count missing positions: %w", err)
+	}
+	return nil
 }
 
 func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost int) ([]page, error) {

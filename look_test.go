@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -109,5 +110,71 @@ func TestShare(t *testing.T) {
 	p = share(events, v, span{4, 7}, 10, onlyA)
 	if want := []frontier.Span{{First: 7, Last: 7}}; len(p.events) != 1 || p.look.Through != 7 || !p.full || !slices.Equal(p.look.Missing, want) {
 		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.look.Through, p.full, len(p.events), p.look.Missing)
+	}
+}
+
+// countedLog counts what is missing among its positions.
+type countedLog struct {
+	store.ScopedReader
+	visible map[int64]bool
+}
+
+func (l countedLog) CountMissing(_ context.Context, _ store.Querier, after, through int64) (m store.Missing, err error) {
+	for p := after + 1; p <= through; p++ {
+		if l.visible[p] {
+			continue
+		}
+		if m.Count == 0 {
+			m.First = p
+		}
+		m.Last = p
+		m.Count++
+	}
+	return m, nil
+}
+
+// However the pages are cut, each sums up what it misses itself.
+func TestCountMissing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := countedLog{visible: map[int64]bool{}}
+		const last = 30
+		rare := rapid.IntRange(1, last).Draw(t, "one missing in")
+		for p := int64(1); p <= last; p++ {
+			log.visible[p] = rapid.IntRange(1, rare).Draw(t, "visible") != 1
+		}
+		var pages []page
+		for after := int64(0); after < last; {
+			through := rapid.Int64Range(after+1, last).Draw(t, "through")
+			pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: through}})
+			after = through
+		}
+		v := &frontier.Value{Safe: rapid.Int64Range(last, last+1).Draw(t, "safe")}
+		if err := countMissing(t.Context(), nil, log, v, pages); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pages {
+			want, _ := log.CountMissing(t.Context(), nil, p.look.Checkpoint, p.look.Through)
+			if p.void != want || p.full != (p.look.Through < v.Safe) {
+				t.Errorf("(%d, %d]: missing are %+v, want %+v; full is %v", p.look.Checkpoint, p.look.Through, p.void, want, p.full)
+			}
+		}
+	})
+}
+
+// A stretch has as many pages as there is sight for, and always one.
+func TestStretch(t *testing.T) {
+	small := make([]store.PersistedEvent, 10)
+	large := []store.PersistedEvent{{Payload: make([]byte, farBytes/100)}, {Metadata: make([]byte, farBytes/100)}}
+	for _, c := range []struct {
+		limit  int
+		before []store.PersistedEvent
+		pages  int
+	}{
+		{100, nil, farSight / 100}, {100, small, farSight / 100}, {1000, nil, farSight / 1000}, {farSight + 1, nil, 1},
+		{10, large, 10}, {100, large, 1}, {101, large, 1},
+	} {
+		if got := stretch(c.limit, c.before); got != c.pages {
+			t.Errorf("batches of %d, after %d events: %d pages, want %d", c.limit, len(c.before), got, c.pages)
+		}
 	}
 }

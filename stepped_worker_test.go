@@ -349,7 +349,11 @@ func (s *stage) await(l *loop) {
 	}
 	l.waits, l.told = 0, false
 	s.tellNotes(l, l.main)
-	if a := l.c.ahead; a != nil && a != l.known {
+	a := l.c.ahead
+	if a != nil && a.next != nil {
+		a = a.next // begun later
+	}
+	if a != nil && a != l.known {
 		l.known, l.ahead.done = a, a.done
 		l.ahead.await()
 		s.saw("read ahead")

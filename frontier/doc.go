@@ -53,5 +53,14 @@
 // durable row per log, settled, is where a frontier starts from, so that
 // history is not fenced again.
 //
+// # The end of the log
+//
+// Consumers that have come to the end of the log ask for what comes next
+// (Follow). The frontier then reads the rows too before it publishes how far
+// they are safe, with the store's own statement, and Value.Since has them: one
+// read for all, and a notification costs a round trip less. They are final,
+// since no doubt lies among them and they were read after they were found safe.
+// Whoever watches open ranges, or comes from further back, reads the table.
+//
 // The package is the worker's own; it promises no stable API.
 package frontier
