@@ -73,7 +73,10 @@ ORDER BY backend_xid IS NULL LIMIT 1`, "sim "+who).Scan(&pid)
 		var backend *os.Process
 		if backend, err = os.FindProcess(pid); err == nil {
 			d.count.Add(1)
-			return true, backend.Kill()
+			if err = backend.Kill(); !errors.Is(err, os.ErrProcessDone) {
+				return true, err
+			}
+			d.count.Add(1) // it has ended by itself
 		}
 	}
 	d.turn.Unlock()

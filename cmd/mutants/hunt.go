@@ -22,7 +22,7 @@ import (
 )
 
 // atOnce is how many mistakes are hunted at a time. A run mostly waits.
-const atOnce = 3
+const atOnce = 4
 
 // scale is the size of a run: small, so that it is over soon.
 var scale = []string{"-workers", "3", "-writers", "15", "-consumers", "3"}
@@ -35,6 +35,7 @@ type result struct {
 	first   int // the first of these, from 1
 	seed    uint64
 	broken  []string // the invariants, in the order in which they broke first
+	example string   // of what broke the first
 	seconds float64
 }
 
@@ -114,19 +115,13 @@ func (r *result) note(report *oracle.Report) {
 		r.first, r.seed = r.runs, report.Seed
 	}
 	for _, f := range report.Invariants {
-		if !f.Holds() {
-			r.add(f.Name)
+		if f.Holds() || slices.Contains(r.broken, f.Name) {
+			continue
+		}
+		if r.broken = append(r.broken, f.Name); r.example == "" && len(f.Examples) > 0 {
+			r.example = f.Examples[0]
 		}
 	}
-}
-
-func (r *result) add(invariant string) {
-	for _, known := range r.broken {
-		if known == invariant {
-			return
-		}
-	}
-	r.broken = append(r.broken, invariant)
 }
 
 func moduleRoot(ctx context.Context) (string, error) {
@@ -164,7 +159,7 @@ func simulate(ctx context.Context, binary string, seed uint64, duration time.Dur
 	args := append([]string{"-json", "-seed", fmt.Sprint(seed), "-duration", duration.String(), "-faults", faults.String()}, scale...)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a server to stop
-	cmd.WaitDelay, cmd.Dir = time.Minute, filepath.Dir(binary) // where a run that breaks is kept
+	cmd.WaitDelay, cmd.Dir = time.Minute, filepath.Dir(binary)            // where a run that breaks is kept
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	failed := cmd.Run()

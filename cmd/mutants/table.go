@@ -39,7 +39,7 @@ func (o options) report(w io.Writer, results []result) (missed int) {
 		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.bug.Name, r.seconds, r)
 		below := conditions(r.bug)
 		if r.caught > 0 {
-			below = append(below, fmt.Sprintf("repeat: go run ./cmd/mutants -only %s -runs 1 -duration %v -seed %d", r.bug.Name, o.duration, r.seed))
+			below = append(below, "for example: "+r.example, fmt.Sprintf("repeat: go run ./cmd/mutants -only %s -runs 1 -duration %v -seed %d", r.bug.Name, o.duration, r.seed))
 		}
 		for _, line := range below {
 			fmt.Fprintf(w, "%-18s %8s  %s\n", "", "", line)

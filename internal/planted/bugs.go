@@ -46,7 +46,7 @@ var frontierBugs = []Bug{
 			{"frontier/statements.go", "EXISTS (SELECT FROM ` + token.SQL() + ` WHERE token = $3::uuid)", "$3::uuid IS NOT NULL"},
 			{"checkpoint.go", "EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token = $4::uuid)", "$4::uuid = md5(pg_postmaster_start_time()::text)::uuid"},
 		},
-		Faults: "backend-crash=10,async-writers=1",
+		Faults: "backend-crash=4,async-writers=1,async-workers=1",
 	},
 	{
 		Name:    "any-fence",
@@ -65,17 +65,36 @@ var frontierBugs = []Bug{
 // consumers.
 var ringBugs = []Bug{
 	{
-		Name:    "ring-watching",
-		Mistake: "a consumer with open ranges is served from the ring as well: they are looked for apart",
-		Edits:   []Edit{{"look.go", `; ok && !watching {`, `; ok {`}},
-		Faults:  "delay=3",
-		Draws:   "open gaps skip-stale",
+		Name:    "together",
+		Mistake: "the end of the log and the locks are read together, to save a statement: what commits between the two is seen in neither",
+		Edits: []Edit{{"frontier/session.go", `r, err := s.scanLocks(ctx)
+		if err == nil {
+			m.onScan(s.now(), r)`, `after := m.ring.upTo
+		events, err := s.readRows(ctx, after, ringEvents)
+		if err != nil {
+			return err
+		}
+		r, err := s.scanLocks(ctx)
+		if err == nil {
+			m.onScan(s.now(), r)
+			if m.ring.upTo == after && after < m.safe {
+				m.ring.add(events[:len(events)-len(above(events, m.safe))], m.safe)
+				m.publish()
+			}`}},
+	},
+	{
+		Name:     "ring-watching",
+		Mistake:  "a consumer with open ranges is served from the ring as well: they are looked for apart",
+		Edits:    []Edit{{"look.go", `; ok && !watching {`, `; ok {`}},
+		Faults:   "delay=3",
+		Draws:    "open gaps skip-stale",
+		Harmless: "late events are read after that, in a later snapshot than the ring's rows, so they show wherever their successors do",
 	},
 	{
 		Name:    "ring-doubts",
 		Mistake: "the ring is kept while positions in it are in doubt: whoever reads it knows the doubts",
 		Edits:   []Edit{{"frontier/ring.go", `m.ring.asked <= 0 || len(m.doubts.all) > 0 ||`, `m.ring.asked <= 0 ||`}},
-		Faults:  "delay=3",
+		Faults:  "move=6,delay=4,prepare=2",
 		Draws:   "open gaps skip-stale",
 	},
 	{
@@ -88,7 +107,7 @@ var ringBugs = []Bug{
 			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.ring;"},
 			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
 		},
-		Faults: "server-crash=3,backend-crash=6,async-writers=1",
+		Faults: "server-crash=2,backend-crash=2,async-writers=1,async-workers=1",
 	},
 }
 
