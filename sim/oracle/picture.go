@@ -19,17 +19,17 @@ var picturePage = template.Must(template.New("page.html").
 // network.
 func (r *Report) WritePicture(w io.Writer) error {
 	page := struct {
-		Report      *Report
-		State       string
-		History     []history.Record
-		Style       template.CSS
-		Model, Draw template.JS
+		Report             *Report
+		State              string
+		History            []history.Record
+		Style              template.CSS
+		Model, Lanes, Draw template.JS
 	}{Report: r, State: r.state(), History: r.Evidence.History.Records()}
 	var part = func(name string) string {
 		text, _ := pictureFiles.ReadFile("picture/" + name) // embedded: always there
 		return string(text)
 	}
-	page.Style, page.Model, page.Draw = template.CSS(part("style.css")), template.JS(part("model.js")), template.JS(part("draw.js"))
+	page.Style, page.Model, page.Lanes, page.Draw = template.CSS(part("style.css")), template.JS(part("model.js")), template.JS(part("lanes.js")), template.JS(part("draw.js"))
 	if err := picturePage.Execute(w, page); err != nil {
 		return fmt.Errorf("sim: draw the picture: %w", err)
 	}
