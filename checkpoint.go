@@ -136,10 +136,15 @@ DELETE FROM ` + t.gapSkips.SQL() + ` WHERE id IN (
 	WHERE state <> 'open' AND closed_at < clock_timestamp() - make_interval(secs => $1::numeric / 1000)
 	ORDER BY closed_at LIMIT $2::bigint)`,
 		// ON CONFLICT would wait for a batch in hand, and with it the start of
-		// a worker: so it looks first.
+		// a worker: so it looks first. The row is to outlast a crash also where
+		// commits are asynchronous: nobody would put it back.
 		place: `
-INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint
-WHERE NOT EXISTS (SELECT FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
+WITH place AS MATERIALIZED (
+	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
+	WHERE NOT EXISTS (SELECT FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
+	AND ($3::text = '' OR EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token::text = $3::text))
+)
+INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
 ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:         guard + result,
 		guardAndAudit: guard + audit + result,
@@ -251,9 +256,10 @@ func (c checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 	return revisions, rows.Err()
 }
 
-// Place gives a consumer that has never run its first checkpoint.
-func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64) error {
-	if _, err := q.ExecContext(ctx, c.place, unit, after); err != nil {
+// Place gives a consumer that has never run its first checkpoint; with a
+// token, only in that life of the server.
+func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string) error {
+	if _, err := q.ExecContext(ctx, c.place, unit, after, token); err != nil {
 		return fmt.Errorf("worker: first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil

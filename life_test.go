@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -68,3 +71,60 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 		t.Fatalf("%d events handled, want 3; %v", handled, err)
 	}
 }
+
+// Nobody would put a first checkpoint back: it lasts also where commits are
+// asynchronous.
+func TestFirstCheckpointOutlastsACrash(t *testing.T) {
+	server := newSteppedServer(t)
+	db, err := sql.Open("pgx", server.URL("")+"&synchronous_commit=off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxIdleConns(0)
+	h := newHandMoved(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h.session.Close()
+	if err := server.crash(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.checkpoints.Load(t.Context(), db, "all"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A consumer begins at the head that was read in this life of the server: after
+// a crash, positions up to that of another may be issued again.
+func TestHeadOfAnotherLifeIsNoPlace(t *testing.T) {
+	d := pgtest.New(t)
+	if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{headConsumer{steppedConsumer{"new", nil, new(atomic.Bool)}}})
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.placeFirst(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := w.frontier.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for w.frontier.Value().Token == "" {
+		if err := s.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
+	if err := w.placeSettled(t.Context(), w.units); err == nil {
+		t.Fatal("placed under the token of an earlier life")
+	}
+	if _, err := w.checkpoints.Load(t.Context(), d.DB, "new"); err == nil {
+		t.Fatal("there is a checkpoint")
+	}
+}
+
+type headConsumer struct{ steppedConsumer }
+
+func (headConsumer) StartAt() consumer.Start { return consumer.AtHead() }

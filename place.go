@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 )
 
@@ -14,7 +15,7 @@ func (w *Worker) placeFirst(ctx context.Context) error {
 	for _, u := range w.units {
 		after, atHead := u.start.Position()
 		if !atHead {
-			if err := w.checkpoints.Place(ctx, w.db, u.name, after); err != nil {
+			if err := w.checkpoints.Place(ctx, w.db, u.name, after, ""); err != nil {
 				return err
 			}
 			continue
@@ -54,27 +55,47 @@ func (w *Worker) placeAtHead(ctx context.Context) {
 }
 
 // placeSettled places units at today's head, once everything up to it is
-// settled: whatever commits from then on lies above it, and is not missed.
+// settled: whatever commits from then on lies above it, and is not missed. The
+// server must live the same life from before the head is read until the unit is
+// placed: in another, positions up to that head may be issued again.
 func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
+	life, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != "" })
+	if err != nil {
+		return err
+	}
 	head, err := w.log.GetLatestGlobalPosition(ctx, w.db)
 	if err != nil {
 		return fmt.Errorf("worker: head of the log: %w", err)
 	}
+	v, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head })
+	if err != nil {
+		return err
+	}
+	if v.Token != life.Token {
+		return errors.New("worker: the server has crashed since the head of the log was read")
+	}
+	for _, u := range units {
+		if err := w.checkpoints.Place(ctx, w.db, u.name, head, life.Token); err != nil {
+			return err
+		}
+		if _, err := w.checkpoints.Load(ctx, w.db, u.name); err != nil {
+			return err // not placed: the server has crashed just now
+		}
+	}
+	return nil
+}
+
+// awaitValue waits until the frontier publishes what satisfies enough.
+func (w *Worker) awaitValue(ctx context.Context, enough func(*frontier.Value) bool) (*frontier.Value, error) {
 	for {
 		changed := w.frontier.Changed()
-		if v := w.frontier.Value(); v.Token != "" && v.Settled >= head {
-			break
+		if v := w.frontier.Value(); enough(v) {
+			return v, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
-	for _, u := range units {
-		if err := w.checkpoints.Place(ctx, w.db, u.name, head); err != nil {
-			return err
-		}
-	}
-	return nil
 }
