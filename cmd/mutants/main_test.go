@@ -78,6 +78,10 @@ func TestResultsAreCounted(t *testing.T) {
 	if missed := (options{}).report(&out, results[2:]); missed != 0 || !strings.Contains(out.String(), "all 1 mistakes") {
 		t.Errorf("%d were missed, want 0:\n%s", missed, out.String())
 	}
+	results[2].note(broken(1, "order"))
+	if missed := (options{}).report(&out, results[2:]); missed != 1 || !strings.Contains(out.String(), "NOT HARMLESS") {
+		t.Errorf("%d were missed, want the harmless one that is not:\n%s", missed, out.String())
+	}
 }
 
 func TestFaultsAlwaysOn(t *testing.T) {

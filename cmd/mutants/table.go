@@ -11,6 +11,8 @@ import (
 // String is what became of a mistake, in a line.
 func (r result) String() string {
 	switch {
+	case r.caught > 0 && r.bug.Harmless != "":
+		return fmt.Sprintf("NOT HARMLESS: caught in %d of %d runs, by %s", r.caught, r.runs, strings.Join(r.broken, ", "))
 	case r.caught == 0 && r.bug.Harmless != "":
 		return fmt.Sprintf("harmless, in %d runs", r.runs)
 	case r.caught == 0:
@@ -49,7 +51,7 @@ func (o options) report(w io.Writer, results []result) (missed int) {
 		}
 	}
 	if missed > 0 {
-		fmt.Fprintf(w, "\nverdict: %d of %d mistakes were NOT CAUGHT\n", missed, len(results))
+		fmt.Fprintf(w, "\nverdict: %d of %d mistakes were NOT CAUGHT, or are not harmless\n", missed, len(results))
 	} else {
 		fmt.Fprintf(w, "\nverdict: all %d mistakes were caught, or are harmless\n", len(results))
 	}

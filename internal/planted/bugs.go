@@ -26,10 +26,14 @@ var frontierBugs = []Bug{
 		Edits: []Edit{
 			{"frontier/session.go", `r, err := s.scanLocks(ctx)`, `_, _ = s.conn.ExecContext(ctx, "BEGIN")
 		r, err := s.scanLocks(ctx)`},
+			{"frontier/session.go", `m.onTail(s.now(), r)`, `m.onTail(s.now(), r)
+			if !m.wantsScan() {
+				_, _ = s.conn.ExecContext(ctx, "COMMIT")
+			}`},
 			{"frontier/session.go", `err := s.exec(ctx, "raise the settled row"`, `_, _ = s.conn.ExecContext(ctx, "COMMIT")
 		err := s.exec(ctx, "raise the settled row"`},
 		},
-		Faults: "redraw=2,delay=1",
+		Faults: "redraw=3",
 		Draws:  "open gaps skip-stale",
 	},
 	{
@@ -81,6 +85,7 @@ var ringBugs = []Bug{
 				m.ring.add(events[:len(events)-len(above(events, m.safe))], m.safe)
 				m.publish()
 			}`}},
+		Draws: "open gaps wait",
 	},
 	{
 		Name:     "ring-watching",
@@ -94,7 +99,7 @@ var ringBugs = []Bug{
 		Name:    "ring-doubts",
 		Mistake: "the ring is kept while positions in it are in doubt: whoever reads it knows the doubts",
 		Edits:   []Edit{{"frontier/ring.go", `m.ring.asked <= 0 || len(m.doubts.all) > 0 ||`, `m.ring.asked <= 0 ||`}},
-		Faults:  "move=6,delay=4,prepare=2",
+		Faults:  "kill-batch=8,delay=4,prepare=2",
 		Draws:   "open gaps skip-stale",
 	},
 	{
