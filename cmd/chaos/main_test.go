@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -209,6 +210,31 @@ func processes(t *testing.T, dir string) (workers, servers int) {
 	return workers, servers
 }
 
+// stopOneWorker stops a worker process of a run in dir.
+func stopOneWorker(t *testing.T, dir string) {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		words, _ := os.ReadFile(name) // or it has ended
+		env, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "environ"))
+		if !bytes.HasSuffix(words, []byte("\x00"+chaos.WorkerArgument+"\x00")) || !bytes.Contains(env, []byte("TMPDIR="+dir+"\x00")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGSTOP)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("there is no worker process to be stopped")
+}
+
 func empty(t *testing.T, dir string) bool {
 	t.Helper()
 	left, err := os.ReadDir(dir)
@@ -221,7 +247,7 @@ func empty(t *testing.T, dir string) bool {
 // longRun is a run under way.
 func longRun(t *testing.T, dir string) *command {
 	t.Helper()
-	c := begin(t, dir, "-duration", "5m", "-workers", "2", "-writers", "2", "-consumers", "2", "-faults", "stop=1,full-disk=0.5")
+	c := begin(t, dir, "-duration", "5m", "-workers", "2", "-writers", "2", "-consumers", "2", "-faults", "full-disk=0.5")
 	eventually(t, "two worker processes and a server", func() bool {
 		workers, servers := processes(t, dir)
 		return workers == 2 && servers > 0
@@ -250,6 +276,7 @@ func TestInterrupted(t *testing.T) {
 func TestKilled(t *testing.T) {
 	dir := folder(t)
 	c := longRun(t, dir)
+	stopOneWorker(t, dir) // which hears nothing of it
 	if err := c.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
