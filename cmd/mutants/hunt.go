@@ -186,8 +186,7 @@ func comesUp(bug planted.Bug, seed uint64) bool {
 	})
 }
 
-// drawn is what the seed draws, and the faults that are always on: as intense
-// as drawn, if that is more.
+// drawn is what the seed draws, but for the faults that are always as said.
 func drawn(seed uint64, always string) (sim.Intensities, error) {
 	faults := maps.Clone(sim.Draw(sim.Config{Seed: seed}).Faults)
 	if always == "" {
@@ -195,7 +194,7 @@ func drawn(seed uint64, always string) (sim.Intensities, error) {
 	}
 	on, err := sim.ParseFaults(always)
 	for name, intensity := range on {
-		faults[name] = max(faults[name], intensity)
+		faults[name] = intensity
 	}
 	return faults, err
 }

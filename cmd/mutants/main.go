@@ -36,9 +36,9 @@ removed in the end. A mistake that no run catches says that the sim is blind
 there, or that the design makes it harmless; then the list says why.
 
 Each run is a short one of cmd/sim, with a server of its own and a seed of its
-own, which draws the settings and the faults. For some mistakes a fault is on in
-all runs that would be too rare otherwise, or seeds are passed over that have not
-drawn what the mistake is about: -list and the table name both.
+own, which draws the settings and the faults. For some mistakes a fault is as
+intense in all runs as it must be, or seeds are passed over that have not drawn
+what the mistake is about: -list and the table name both.
 
 Flags:
 `

@@ -26,7 +26,7 @@ func (r result) String() string {
 
 // conditions are what the list says of a mistake beside itself.
 func conditions(b planted.Bug) (lines []string) {
-	for _, c := range []struct{ name, value string }{{"always on", b.Faults}, {"always drawn", b.Draws}, {"harmless", b.Harmless}} {
+	for _, c := range []struct{ name, value string }{{"always", b.Faults}, {"always drawn", b.Draws}, {"harmless", b.Harmless}} {
 		if c.value != "" {
 			lines = append(lines, c.name+": "+c.value)
 		}

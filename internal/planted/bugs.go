@@ -26,14 +26,10 @@ var frontierBugs = []Bug{
 		Edits: []Edit{
 			{"frontier/session.go", `r, err := s.scanLocks(ctx)`, `_, _ = s.conn.ExecContext(ctx, "BEGIN")
 		r, err := s.scanLocks(ctx)`},
-			{"frontier/session.go", `m.onTail(s.now(), r)`, `m.onTail(s.now(), r)
-			if !m.wantsScan() {
-				_, _ = s.conn.ExecContext(ctx, "COMMIT")
-			}`},
 			{"frontier/session.go", `err := s.exec(ctx, "raise the settled row"`, `_, _ = s.conn.ExecContext(ctx, "COMMIT")
 		err := s.exec(ctx, "raise the settled row"`},
 		},
-		Faults: "redraw=3",
+		Faults: "redraw=2,delay=1,idle=0,prepare=0,kill-scan=0,cut=0",
 		Draws:  "open gaps skip-stale",
 	},
 	{
@@ -50,7 +46,7 @@ var frontierBugs = []Bug{
 			{"frontier/statements.go", "EXISTS (SELECT FROM ` + token.SQL() + ` WHERE token = $3::uuid)", "$3::uuid IS NOT NULL"},
 			{"checkpoint.go", "EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token = $4::uuid)", "$4::uuid = md5(pg_postmaster_start_time()::text)::uuid"},
 		},
-		Faults: "backend-crash=4,async-writers=1,async-workers=1",
+		Faults: "backend-crash=3,async-writers=1,async-workers=1,delay=0,redraw=0,idle=0,prepare=0,stall=0,vanish=0",
 	},
 	{
 		Name:    "any-fence",
@@ -85,7 +81,7 @@ var ringBugs = []Bug{
 				m.ring.add(events[:len(events)-len(above(events, m.safe))], m.safe)
 				m.publish()
 			}`}},
-		Draws: "open gaps wait",
+		Faults: "rollback=2,savepoint=2,delay=0,redraw=0,idle=0,prepare=0",
 	},
 	{
 		Name:     "ring-watching",
@@ -97,9 +93,9 @@ var ringBugs = []Bug{
 	},
 	{
 		Name:    "ring-doubts",
-		Mistake: "the ring is kept while positions in it are in doubt: whoever reads it knows the doubts",
-		Edits:   []Edit{{"frontier/ring.go", `m.ring.asked <= 0 || len(m.doubts.all) > 0 ||`, `m.ring.asked <= 0 ||`}},
-		Faults:  "kill-batch=8,delay=4,prepare=2",
+		Mistake: "the ring is kept whatever happens, also while positions in it are in doubt: whoever reads it knows the doubts",
+		Edits:   []Edit{{"frontier/ring.go", `m.ring.asked <= 0 || len(m.doubts.all) > 0 || m.safe`, `m.safe`}},
+		Faults:  "reset=5,kill-batch=4,delay=3,idle=0,redraw=0",
 		Draws:   "open gaps skip-stale",
 	},
 	{
@@ -112,7 +108,7 @@ var ringBugs = []Bug{
 			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.ring;"},
 			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
 		},
-		Faults: "server-crash=2,backend-crash=2,async-writers=1,async-workers=1",
+		Faults: "server-crash=1,backend-crash=2,async-writers=1,async-workers=1,delay=0,redraw=0,idle=0,prepare=0,stall=0,vanish=0",
 	},
 }
 

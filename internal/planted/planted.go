@@ -18,9 +18,9 @@ type Bug struct {
 	// Mistake says what is wrong, as its author would have put it.
 	Mistake string
 	Edits   []Edit
-	// Faults are on in every run that is to find it, whatever else is drawn, as
+	// Faults are so in every run that is to find it, whatever else is drawn, as
 	// -faults of the sim takes them: what the mistake needs is too rare
-	// otherwise.
+	// otherwise, or, with 0, too often in the way.
 	Faults string
 	// Draws is what the seed of a run must have drawn, or the mistake does not
 	// come up: how one of the lines begins that the sim prints of its settings.
