@@ -255,13 +255,39 @@ func (s *stage) crashBetween(who, what int) {
 	s.finishStep(l)
 }
 
-// supplyAndLook makes something new, and the frontiers see it, if need be in new
-// sessions.
-func (s *stage) supplyAndLook(what int) {
+// keepUp lets a worker's consumers handle at once what is appended, twice: so
+// they are served what the frontier has read for all of them, unless something
+// is missing.
+func (s *stage) keepUp(who, what int) {
+	for i := range s.writers {
+		if w := &s.writers[i]; what%3 > 0 && w.tx != nil && w.reserved == 0 {
+			s.endWriter(w, true)
+		}
+	}
+	s.look(who, what)
+	for range 2 {
+		s.supply(what)
+		s.look(who, what)
+		for _, l := range s.workers[who%len(s.workers)].loops {
+			if s.owner[l.unit()] == l.c.w {
+				s.exhaust(l)
+			}
+		}
+	}
+}
+
+// supply makes something new.
+func (s *stage) supply(what int) {
 	s.append(2, what)
 	if w := s.writer(2); w.tx != nil && w.reserved == 0 {
 		s.endWriter(w, true)
 	}
+}
+
+// supplyAndLook makes something new, and the frontiers see it, if need be in new
+// sessions.
+func (s *stage) supplyAndLook(what int) {
+	s.supply(what)
 	for i := range 3 * len(s.workers) {
 		s.look(i, 0)
 	}

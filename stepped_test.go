@@ -66,6 +66,7 @@ var deeds = []struct {
 	{"frontier", 28, (*stage).stepFrontier},
 	{"look", 16, (*stage).look},
 	{"go past", 8, (*stage).goPast},
+	{"keep up", 8, (*stage).keepUp},
 	{"time", 6, (*stage).pass},
 	{"loop", 40, (*stage).stepLoop},
 	{"batch", 26, (*stage).stepBatch},
