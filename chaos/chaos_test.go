@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,6 +113,13 @@ func TestStrikes(t *testing.T) {
 		if sorted := slices.Sorted(slices.Values(want)); !slices.Equal(kept, sorted) {
 			t.Fatalf("after %s: kept %v, want %v", name, kept, sorted)
 		}
+	}
+	// The postmaster is about to go when somebody asks whether it is there.
+	if err := syscall.Kill(s.primary.PID(), syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.well(t.Context()); err != nil {
+		t.Errorf("after an end nobody waited for: %v", err)
 	}
 	for _, k := range kinds {
 		if !k.worker && cannot[k.name] == nil && happened[k.count] == 0 {

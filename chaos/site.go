@@ -175,10 +175,14 @@ func (s *site) ask(ctx context.Context, query string, args ...any) (yes bool, er
 
 // await asks until the answer is yes.
 func (s *site) await(ctx context.Context, what, query string, args ...any) error {
+	return s.until(ctx, what, func(ctx context.Context) (bool, error) { return s.ask(ctx, query, args...) })
+}
+
+func (s *site) until(ctx context.Context, what string, so func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()
 	for {
-		yes, err := s.ask(ctx, query, args...)
+		yes, err := so(ctx)
 		if err == nil && yes {
 			return nil
 		}
@@ -191,14 +195,18 @@ func (s *site) await(ctx context.Context, what, query string, args ...any) error
 const following = `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = 'walreceiver' AND state = 'streaming')`
 
 // well waits until the primary takes writes and the replica follows. A
-// postmaster that is gone is started again.
+// postmaster that is gone is started again, also one that goes meanwhile: it
+// gives up when its first recovery fails.
 func (s *site) well(ctx context.Context) error {
-	if !s.alive() {
-		if err := s.primary.Restart(ctx); err != nil {
-			return err
+	err := s.until(ctx, "the primary to take writes", func(ctx context.Context) (bool, error) {
+		if !s.alive() {
+			if err := s.primary.Restart(ctx); err != nil {
+				return false, err
+			}
 		}
-	}
-	if err := s.await(ctx, "the primary to take writes", `SELECT NOT pg_is_in_recovery()`); err != nil {
+		return s.ask(ctx, `SELECT NOT pg_is_in_recovery()`)
+	})
+	if err != nil {
 		return err
 	}
 	if s.standby == nil {
