@@ -38,7 +38,7 @@ func TestFailingHandler(t *testing.T) {
 		"a batch that takes too long": {
 			handle: func(ctx context.Context, _ *sql.Tx) error { <-ctx.Done(); return ctx.Err() },
 			says:   "longer than BatchTimeout",
-			opts:   []worker.Option{worker.WithBatchTimeout(20 * time.Millisecond)},
+			opts:   []worker.Option{worker.WithBatchTimeout(300 * time.Millisecond)},
 		},
 		"a statement too long for the batch": {
 			handle: func(ctx context.Context, tx *sql.Tx) error {
@@ -46,7 +46,7 @@ func TestFailingHandler(t *testing.T) {
 				return err
 			},
 			says: "longer than BatchTimeout",
-			opts: []worker.Option{worker.WithBatchTimeout(20 * time.Millisecond)},
+			opts: []worker.Option{worker.WithBatchTimeout(300 * time.Millisecond)},
 		},
 		"a swallowed SQL error": {
 			handle: func(ctx context.Context, tx *sql.Tx) error {
