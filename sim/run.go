@@ -262,6 +262,7 @@ func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
 
 // comeToRest waits until every consumer has caught up with everything.
 func (s *simulation) comeToRest(ctx context.Context) error {
+	defer s.keepSilent()()
 	if err := s.lastWords(ctx); err != nil {
 		return err
 	}
@@ -284,6 +285,27 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 		}
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {
 			return ctx.Err()
+		}
+	}
+}
+
+// keepSilent keeps the news of the last event from those that listen, if
+// notifications are lost in this run: they must also look by themselves.
+func (s *simulation) keepSilent() (end func()) {
+	var posts []*post
+	if s.scenario.Faults["notify-lost"] > 0 {
+		for _, slot := range s.slots {
+			if n := slot.current.Load(); n != nil {
+				posts = append(posts, &n.relay.post)
+			}
+		}
+	}
+	for _, p := range posts {
+		p.change(losing)
+	}
+	return func() {
+		for _, p := range posts {
+			s.tally.add(history.LostLetters, p.change(faithful))
 		}
 	}
 }

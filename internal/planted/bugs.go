@@ -237,6 +237,12 @@ var coordBugs = []Bug{
 		Draws:  "leader lease",
 	},
 	{
+		Name:    "no-poll",
+		Mistake: "whoever listens for notifications need not look for events by itself",
+		Edits:   []Edit{{"config.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
+		Faults:  "notify-lost=1",
+	},
+	{
 		Name:    "no-reconcile",
 		Mistake: "the leader looks through the assignments when there is news only, and not now and then by itself",
 		Edits:   []Edit{{"coord/session.go", `time.Since(s.checked) >= s.cfg.RebalanceInterval`, `s.checked.IsZero()`}},
