@@ -28,6 +28,7 @@ const lifeTable = `CREATE UNLOGGED TABLE sim_life AS SELECT 1 AS alive`
 // outages are the crashes of a server.
 type outages struct {
 	own   Server // nil: it may not be crashed
+	async bool   // somebody does not wait for commits to be safe
 	turn  sync.Mutex
 	count atomic.Int64
 }
@@ -50,19 +51,29 @@ func (d *database) steadily(ctx context.Context, do func() error) error {
 
 // kill kills the server. It reports false if a crash is under way already.
 // Unless it does, or fails, the caller must call revive.
-func (d *database) kill(context.Context, string) (killed bool, err error) {
+func (d *database) kill(ctx context.Context, _ string) (killed bool, err error) {
 	if !d.turn.TryLock() {
 		return false, nil
+	}
+	if d.async {
+		d.withhold(ctx) // the server's end is its end, too
 	}
 	d.count.Add(1)
 	return true, d.own.Kill()
 }
 
-// killBackend kills one backend, of a batch of that worker if there is one. The
-// server kills all others then, and recovers. It is used like kill.
+// killBackend kills one backend, of a batch of that worker if there is one, or
+// the WAL writer, so that asynchronous commits are lost. The server kills all
+// others then, and recovers. It is used like kill.
 func (d *database) killBackend(ctx context.Context, who string) (killed bool, err error) {
 	if !d.turn.TryLock() {
 		return false, nil
+	}
+	if d.async {
+		if writer := d.withhold(ctx); writer != nil {
+			d.count.Add(1)
+			return true, writer.Kill()
+		}
 	}
 	var pid int
 	err = d.db.QueryRowContext(ctx, `

@@ -56,6 +56,7 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, cast Ca
 	on.own = c.Server
 	scenario.Faults = on.able(scenario.Faults)
 	on.mortal = on.mortal || scenario.Faults["server-crash"]+scenario.Faults["backend-crash"] > 0
+	on.async = scenario.Faults["async-writers"]+scenario.Faults["async-workers"] > 0
 	s := newSimulation(c, scenario, on, cast)
 	err := s.play(ctx)
 	if ctx.Err() != nil || err != nil {
