@@ -106,18 +106,6 @@ var ringBugs = []Bug{
 		Faults:  "reset=5,kill-batch=4,delay=3,idle=0,redraw=0",
 		Draws:   "open gaps skip-stale",
 	},
-	{
-		Name:    "ring-crash",
-		Mistake: "the ring outlasts the frontier's session, and with it a crash of the server",
-		Edits: []Edit{
-			{"frontier/frontier.go", "type Frontier struct {", "type Frontier struct {\n\tkept ring"},
-			{"frontier/session.go", "return &Session{", "s := &Session{"},
-			{"frontier/session.go", "}, jitter),\n\t}, nil", "}, jitter),\n\t}\n\ts.machine.ring = f.kept\n\treturn s, nil"},
-			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.ring;"},
-			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
-		},
-		Faults: crashes,
-	},
 }
 
 // narrowingBugs are about what an idle transaction can own at most.
