@@ -9,7 +9,6 @@ package chaos
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -46,11 +45,20 @@ const Enough = 10 * time.Minute
 
 // sim is what the simulation knows of a run.
 func (c Config) sim() sim.Config {
-	return sim.Config{
-		Workers: c.Workers, Writers: c.Writers, Consumers: c.Consumers, Duration: c.Duration, Seed: c.Seed,
-		// The writers do everything that they can.
-		Faults: sim.AllFaults(), Repeat: c.command(), Progress: c.Progress,
+	same := c.sameAs()
+	faults := ""
+	if c.Faults != nil {
+		faults = c.Faults.String()
 	}
+	same.Repeat = same.CommandLine("go run ./cmd/chaos", DefaultConfig().sameAs(), faults)
+	same.Faults = sim.AllFaults() // the writers do everything that they can
+	same.Progress = c.Progress
+	return same
+}
+
+// sameAs is what both are told in the same way.
+func (c Config) sameAs() sim.Config {
+	return sim.Config{Workers: c.Workers, Writers: c.Writers, Consumers: c.Consumers, Duration: c.Duration, Seed: c.Seed}
 }
 
 // Validate reports the first value out of range.
@@ -92,25 +100,4 @@ func draw(c sim.Config) sim.Scenario {
 	s := sim.Draw(c)
 	s.Knobs.Pause = 100 * time.Millisecond
 	return s
-}
-
-// command is the command line that runs c again.
-func (c Config) command() string {
-	d := DefaultConfig()
-	command := "go run ./cmd/chaos"
-	for _, f := range []struct {
-		name         string
-		value, usual int
-	}{{"workers", c.Workers, d.Workers}, {"writers", c.Writers, d.Writers}, {"consumers", c.Consumers, d.Consumers}} {
-		if f.value != f.usual {
-			command += fmt.Sprintf(" -%s %d", f.name, f.value)
-		}
-	}
-	if c.Duration != d.Duration {
-		command += fmt.Sprintf(" -duration %v", c.Duration)
-	}
-	if c.Faults != nil {
-		command += " -faults " + c.Faults.String()
-	}
-	return command + fmt.Sprintf(" -seed %d", c.Seed)
 }

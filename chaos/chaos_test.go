@@ -7,13 +7,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/sim/history"
@@ -140,31 +138,6 @@ func connect(t *testing.T, s *site, name string) *pgx.Conn {
 	}
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
 	return conn
-}
-
-func TestFaultsAreReadAsPrinted(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		f := Faults{}
-		for _, k := range kinds {
-			if x := rapid.Float64Range(0, mostIntense).Draw(t, k.name); x > 0 {
-				f[k.name] = x
-			}
-		}
-		read, err := ParseFaults(f.String())
-		if err != nil || !maps.Equal(read, f) {
-			t.Errorf("%v was read as %v, %v", f, read, err)
-		}
-	})
-	for text, says := range map[string]string{
-		"kil=1": `no fault "kil"; there are: backend-kill, `, "kill": `of kill is ""`, "kill=-1": "from 0 to 10", "kill=NaN": "from 0 to 10",
-	} {
-		if _, err := ParseFaults(text); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want something that says %s", text, err, says)
-		}
-	}
-	if all, err := ParseFaults("all"); err != nil || all.String() != "all" || len(all) != len(kinds) {
-		t.Errorf("all: %v, %v", all, err)
-	}
 }
 
 // Of a deck every card comes up as often as it is in it, and only those of the

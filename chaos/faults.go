@@ -3,14 +3,11 @@
 package chaos
 
 import (
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/intensity"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -48,16 +45,8 @@ var kinds = []kind{
 // 1 the usual, 2 twice as often in comparison.
 type Faults map[string]float64
 
-const mostIntense = 10
-
 // AllFaults is every kind, as much of it as usual.
-func AllFaults() Faults {
-	all := Faults{}
-	for _, k := range kinds {
-		all[k.name] = 1
-	}
-	return all
-}
+func AllFaults() Faults { return intensity.All(faultNames()) }
 
 // drawFaults has every kind: a run is long.
 func drawFaults(r *rand.Rand) Faults {
@@ -69,43 +58,16 @@ func drawFaults(r *rand.Rand) Faults {
 }
 
 // ParseFaults reads what String prints: "kill=1,promote=0.5", "all" or "none".
-func ParseFaults(s string) (Faults, error) {
-	switch s {
-	case "all":
-		return AllFaults(), nil
-	case "none":
-		return Faults{}, nil
-	}
-	chosen := Faults{}
-	for part := range strings.SplitSeq(s, ",") {
-		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
-			return nil, fmt.Errorf("-faults: there is no fault %q; there are: %s", name, strings.Join(slices.Sorted(maps.Keys(AllFaults())), ", "))
-		}
-		intensity, err := strconv.ParseFloat(value, 64)
-		if err != nil || !(intensity >= 0 && intensity <= mostIntense) {
-			return nil, fmt.Errorf("-faults: the intensity of %s is %q, it is to be a number from 0 to %d, as in %s=1", name, value, mostIntense, name)
-		}
-		chosen[name] = intensity
-	}
-	return chosen, nil
-}
+func ParseFaults(s string) (Faults, error) { return intensity.Parse(s, faultNames()) }
 
 // String is for -faults.
-func (f Faults) String() string {
-	if maps.Equal(f, AllFaults()) {
-		return "all"
-	}
-	var on []string
+func (f Faults) String() string { return intensity.Format(f, faultNames()) }
+
+func faultNames() (names []string) {
 	for _, k := range kinds {
-		if f[k.name] > 0 {
-			on = append(on, k.name+"="+strconv.FormatFloat(f[k.name], 'g', -1, 64))
-		}
+		names = append(names, k.name)
 	}
-	if len(on) == 0 {
-		return "none"
-	}
-	return strings.Join(on, ",")
+	return names
 }
 
 // FaultTable is the kinds of faults as a person reads them.

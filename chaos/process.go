@@ -10,11 +10,11 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/tail"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -24,7 +24,7 @@ type process struct {
 	name     string
 	cmd      *exec.Cmd
 	lifeline io.Closer // its standard input
-	log      tail
+	log      tail.Buffer
 	began    atomic.Bool   // its worker runs, or did
 	farewell bool          // it has told that it ended; read after done
 	done     chan struct{} // closed when it has ended and all that it told is written down
@@ -127,25 +127,4 @@ func (p *process) await(asked string, bound time.Duration) history.Exit {
 		x.Error = strings.TrimSpace(state.String() + "\n" + p.log.String())
 	}
 	return x
-}
-
-// tail is the end of what a process prints.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 4 << 10
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	t.text = t.text[max(0, len(t.text)-most):]
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
 }

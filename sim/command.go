@@ -7,21 +7,30 @@ func (c Config) command() string {
 	if c.Repeat != "" {
 		return c.Repeat
 	}
-	d := DefaultConfig()
-	command := "go run ./cmd/sim"
+	faults := ""
+	if c.Faults != nil {
+		faults = c.Faults.String()
+	}
+	return c.CommandLine("go run ./cmd/sim", DefaultConfig(), faults)
+}
+
+// CommandLine is the command line on which a program runs c again, if usual is
+// what it does by itself. faults are for -faults; empty: the seed draws them.
+func (c Config) CommandLine(program string, usual Config, faults string) string {
+	command := program
 	for _, f := range []struct {
 		name         string
 		value, usual int
-	}{{"workers", c.Workers, d.Workers}, {"writers", c.Writers, d.Writers}, {"consumers", c.Consumers, d.Consumers}} {
+	}{{"workers", c.Workers, usual.Workers}, {"writers", c.Writers, usual.Writers}, {"consumers", c.Consumers, usual.Consumers}} {
 		if f.value != f.usual {
 			command += fmt.Sprintf(" -%s %d", f.name, f.value)
 		}
 	}
-	if c.Duration != d.Duration {
+	if c.Duration != usual.Duration {
 		command += fmt.Sprintf(" -duration %v", c.Duration)
 	}
-	if c.Faults != nil {
-		command += " -faults " + c.Faults.String()
+	if faults != "" {
+		command += " -faults " + faults
 	}
 	return command + fmt.Sprintf(" -seed %d", c.Seed)
 }

@@ -1,13 +1,10 @@
 package sim
 
 import (
-	"fmt"
-	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/intensity"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -15,48 +12,47 @@ import (
 type kind struct {
 	name   string
 	does   string
-	usual  float64         // how much of it a run does unless told otherwise; 1 is as much as is good for a run
 	counts []history.Fault // how it is counted: if it is on, one of them should happen
 	always bool            // drawn by every seed: the oracle needs it
 }
 
 // kinds are all of them, in the order in which they are printed.
 var kinds = []kind{
-	{"crash", "ends a worker at once, in the middle of a batch or at its COMMIT", 1, []history.Fault{history.Crashes, history.CommitCrashes, history.IdleCrashes}, false},
-	{"vanish", "ends a worker and leaves its connections half open", 1, []history.Fault{history.Vanished}, false},
-	{"cut", "resets all connections of a worker, before a statement or a COMMIT, or after it", 1, []history.Fault{history.Cuts}, false},
-	{"slow", "takes the server far from a worker for a while, so that answers take up to 0.1s", 1, []history.Fault{history.Slowed}, false},
-	{"stall", "lets a worker hang past its time-outs, and come back as a zombie", 1, []history.Fault{history.Stalls}, false},
-	{"restart", "stops a worker cleanly and starts another", 1, []history.Fault{history.Restarts}, false},
-	{"move", "assigns a consumer to another worker in the middle of a batch", 1, []history.Fault{history.Flaps}, false},
-	{"kill-batch", "ends the server's backend of a batch", 1, []history.Fault{history.EndedBatches}, false},
-	{"kill-lock", "ends the backend that holds a worker's or the leader's lock", 1, []history.Fault{history.EndedLocks}, false},
-	{"kill-scan", "ends the backend that a frontier looks through", 1, []history.Fault{history.EndedScanners}, false},
-	{"kill-listener", "ends the backend of a worker's listener", 1, []history.Fault{history.EndedListeners}, false},
-	{"notify-lost", "loses the notifications to a worker for a while", 1, []history.Fault{history.LostLetters}, false},
-	{"notify-late", "delays the notifications to a worker", 1, []history.Fault{history.LateLetters}, false},
-	{"unregister", "deletes a worker's registration", 1, []history.Fault{history.Unregistered}, false},
-	{"unassign", "deletes the assignment of a consumer", 1, []history.Fault{history.Unassigned}, false},
-	{"depose", "stalls the leader while what it assigns waits in the server", 1, []history.Fault{history.Deposed}, false},
-	{"deafen", "moves all consumers of a worker away, and keeps it from hearing of that", 1, []history.Fault{history.Deafened}, false},
-	{"error", "lets handlers fail", 1, []history.Fault{history.HandlerErrors}, false},
-	{"panic", "lets handlers panic", 1, []history.Fault{history.HandlerPanics}, false},
-	{"pause", "pauses a consumer for a moment, as an operator would", 1, []history.Fault{history.Pauses}, false},
-	{"reset", "sets a consumer back, as an operator would", 1, []history.Fault{history.SetBack}, false},
-	{"forward", "sets a paused consumer forward, past events", 1, []history.Fault{history.SetForward}, false},
-	{"skip", "lets a paused consumer leave an event out", 1, []history.Fault{history.SkippedEvents}, false},
-	{"server-crash", "kills the server with all its processes, in a batch or at its COMMIT", 1, []history.Fault{history.ServerCrashes}, false},
-	{"backend-crash", "kills a backend, for which the server kills all others and recovers", 1, []history.Fault{history.BackendCrashes}, false},
-	{"async-writers", "lets writers not wait for their commits to be safe, of which a crash may take some back", 1, []history.Fault{history.AsyncCommits}, false},
-	{"async-workers", "lets workers not wait for their commits to be safe", 1, []history.Fault{history.AsyncWorkers}, false},
-	{"rollback", "rolls appends back", 1, []history.Fault{history.Rollbacks}, true},
-	{"delay", "keeps transactions with positions open", 1, []history.Fault{history.Delays}, false},
-	{"redraw", "keeps transactions open and draws positions again", 1, []history.Fault{history.LateDraws}, false},
-	{"idle", "keeps transactions open, and draws a position in the end", 1, []history.Fault{history.Idlers}, false},
-	{"savepoint", "rolls appends back to a savepoint", 1, []history.Fault{history.Savepoints}, false},
-	{"stale", "appends with a version that the aggregate has left behind", 1, []history.Fault{history.StaleVersions}, true},
-	{"prepare", "prepares transactions and decides them later", 1, []history.Fault{history.Prepared}, false},
-	{"lose", "cuts writers off at their COMMIT", 1, []history.Fault{history.LostCommits}, false},
+	{"crash", "ends a worker at once, in the middle of a batch or at its COMMIT", []history.Fault{history.Crashes, history.CommitCrashes, history.IdleCrashes}, false},
+	{"vanish", "ends a worker and leaves its connections half open", []history.Fault{history.Vanished}, false},
+	{"cut", "resets all connections of a worker, before a statement or a COMMIT, or after it", []history.Fault{history.Cuts}, false},
+	{"slow", "takes the server far from a worker for a while, so that answers take up to 0.1s", []history.Fault{history.Slowed}, false},
+	{"stall", "lets a worker hang past its time-outs, and come back as a zombie", []history.Fault{history.Stalls}, false},
+	{"restart", "stops a worker cleanly and starts another", []history.Fault{history.Restarts}, false},
+	{"move", "assigns a consumer to another worker in the middle of a batch", []history.Fault{history.Flaps}, false},
+	{"kill-batch", "ends the server's backend of a batch", []history.Fault{history.EndedBatches}, false},
+	{"kill-lock", "ends the backend that holds a worker's or the leader's lock", []history.Fault{history.EndedLocks}, false},
+	{"kill-scan", "ends the backend that a frontier looks through", []history.Fault{history.EndedScanners}, false},
+	{"kill-listener", "ends the backend of a worker's listener", []history.Fault{history.EndedListeners}, false},
+	{"notify-lost", "loses the notifications to a worker for a while", []history.Fault{history.LostLetters}, false},
+	{"notify-late", "delays the notifications to a worker", []history.Fault{history.LateLetters}, false},
+	{"unregister", "deletes a worker's registration", []history.Fault{history.Unregistered}, false},
+	{"unassign", "deletes the assignment of a consumer", []history.Fault{history.Unassigned}, false},
+	{"depose", "stalls the leader while what it assigns waits in the server", []history.Fault{history.Deposed}, false},
+	{"deafen", "moves all consumers of a worker away, and keeps it from hearing of that", []history.Fault{history.Deafened}, false},
+	{"error", "lets handlers fail", []history.Fault{history.HandlerErrors}, false},
+	{"panic", "lets handlers panic", []history.Fault{history.HandlerPanics}, false},
+	{"pause", "pauses a consumer for a moment, as an operator would", []history.Fault{history.Pauses}, false},
+	{"reset", "sets a consumer back, as an operator would", []history.Fault{history.SetBack}, false},
+	{"forward", "sets a paused consumer forward, past events", []history.Fault{history.SetForward}, false},
+	{"skip", "lets a paused consumer leave an event out", []history.Fault{history.SkippedEvents}, false},
+	{"server-crash", "kills the server with all its processes, in a batch or at its COMMIT", []history.Fault{history.ServerCrashes}, false},
+	{"backend-crash", "kills a backend, for which the server kills all others and recovers", []history.Fault{history.BackendCrashes}, false},
+	{"async-writers", "lets writers not wait for their commits to be safe, of which a crash may take some back", []history.Fault{history.AsyncCommits}, false},
+	{"async-workers", "lets workers not wait for their commits to be safe", []history.Fault{history.AsyncWorkers}, false},
+	{"rollback", "rolls appends back", []history.Fault{history.Rollbacks}, true},
+	{"delay", "keeps transactions with positions open", []history.Fault{history.Delays}, false},
+	{"redraw", "keeps transactions open and draws positions again", []history.Fault{history.LateDraws}, false},
+	{"idle", "keeps transactions open, and draws a position in the end", []history.Fault{history.Idlers}, false},
+	{"savepoint", "rolls appends back to a savepoint", []history.Fault{history.Savepoints}, false},
+	{"stale", "appends with a version that the aggregate has left behind", []history.Fault{history.StaleVersions}, true},
+	{"prepare", "prepares transactions and decides them later", []history.Fault{history.Prepared}, false},
+	{"lose", "cuts writers off at their COMMIT", []history.Fault{history.LostCommits}, false},
 }
 
 // Intensities say which faults a run does, by name, and how much of each: 0 is
@@ -71,17 +67,8 @@ func (i Intensities) ofListeners() bool {
 	return slices.ContainsFunc(ofListeners, func(name string) bool { return i[name] > 0 })
 }
 
-// mostIntense bounds an intensity.
-const mostIntense = 10
-
 // AllFaults is every fault, as much of it as usual.
-func AllFaults() Intensities {
-	all := Intensities{}
-	for _, k := range kinds {
-		all[k.name] = k.usual
-	}
-	return all
-}
+func AllFaults() Intensities { return intensity.All(faultNames()) }
 
 // drawFaults draws about half of the faults, and how intense each is. Those
 // of listeners are left out often enough for other dispatchers.
@@ -90,7 +77,7 @@ func drawFaults(seed uint64) Intensities {
 	for _, k := range kinds {
 		on, factor := chance(r, 0.55), oneOf(r, 0.5, 1, 1, 2)
 		if on || k.always {
-			drawn[k.name] = k.usual * factor
+			drawn[k.name] = factor
 		}
 	}
 	if chance(r, 0.4) {
@@ -102,44 +89,10 @@ func drawFaults(seed uint64) Intensities {
 }
 
 // ParseFaults reads what String prints: "crash=1,cut=0.5", "all", or "none".
-func ParseFaults(s string) (Intensities, error) {
-	switch s {
-	case "all":
-		return AllFaults(), nil
-	case "none":
-		return Intensities{}, nil
-	}
-	chosen := Intensities{}
-	for part := range strings.SplitSeq(s, ",") {
-		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
-			return nil, fmt.Errorf("-faults: there is no fault %q; there are: %s", name, strings.Join(faultNames(), ", "))
-		}
-		intensity, err := strconv.ParseFloat(value, 64)
-		if err != nil || !(intensity >= 0 && intensity <= mostIntense) {
-			return nil, fmt.Errorf("-faults: the intensity of %s is %q, it is to be a number from 0 to %d, as in %s=1", name, value, mostIntense, name)
-		}
-		chosen[name] = intensity
-	}
-	return chosen, nil
-}
+func ParseFaults(s string) (Intensities, error) { return intensity.Parse(s, faultNames()) }
 
 // String is for -faults.
-func (i Intensities) String() string {
-	if maps.Equal(i, AllFaults()) {
-		return "all"
-	}
-	var on []string
-	for _, name := range faultNames() {
-		if i[name] > 0 {
-			on = append(on, name+"="+strconv.FormatFloat(i[name], 'g', -1, 64))
-		}
-	}
-	if len(on) == 0 {
-		return "none"
-	}
-	return strings.Join(on, ",")
-}
+func (i Intensities) String() string { return intensity.Format(i, faultNames()) }
 
 func faultNames() (names []string) {
 	for _, k := range kinds {

@@ -6,26 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
-
-func TestFaultsReadAsPrinted(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		on := Intensities{}
-		for _, name := range faultNames() {
-			if rapid.Bool().Draw(t, name) {
-				on[name] = rapid.Float64Range(0.01, mostIntense).Draw(t, "intensity")
-			}
-		}
-		back, err := ParseFaults(on.String())
-		if err != nil || !maps.Equal(on, back) {
-			t.Fatalf("%v is printed as %q and read as %v, %v", map[string]float64(on), on, back, err)
-		}
-	})
-}
 
 // TestSwarmCoversEveryFault sees to it that seeds differ in what is on, and
 // that each fault is on in many of them.

@@ -12,9 +12,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"sync"
 	"syscall"
 
+	"github.com/pgfrontier/worker/internal/tail"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -70,29 +70,8 @@ type process struct {
 	name string
 	cmd  *exec.Cmd
 	out  bytes.Buffer // of found; to be read when it has ended
-	log  tail
+	log  tail.Buffer
 	done chan struct{} // closed then
-}
-
-// tail is the end of what a process prints.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 4 << 10
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	t.text = t.text[max(0, len(t.text)-most):]
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.text)
 }
 
 // start starts this program in a role on the site.

@@ -6,7 +6,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,9 +95,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "chaos: %v\n", err)
 		return exitError
 	}
-	keep, err := o.files()
+	files, err := bundle.Create(o.history, o.report)
 	if err != nil {
-		fmt.Fprintln(stderr, err)
+		fmt.Fprintf(stderr, "chaos: %v\n", err)
 		return exitError
 	}
 	show := newDisplay(stderr)
@@ -108,7 +107,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if report != nil {
 		err = errors.Join(err, o.write(stdout, report))
 	}
-	if err = errors.Join(err, keep(report)); err != nil {
+	if unwritten := files.Write(report); unwritten != nil {
+		err = errors.Join(err, fmt.Errorf("chaos: %w", unwritten))
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("chaos: interrupted")
 		}
@@ -202,42 +204,4 @@ func (o options) write(w io.Writer, r *oracle.Report) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(r)
-}
-
-// files creates the files that are asked for, so that one which cannot be
-// written is found out before the run. keep writes and closes them.
-func (o options) files() (keep func(*oracle.Report) error, err error) {
-	var writers []func(*oracle.Report) error
-	keep = func(r *oracle.Report) (err error) {
-		for _, write := range writers {
-			err = errors.Join(err, write(r))
-		}
-		return err
-	}
-	for _, f := range []struct {
-		flag, path string
-		write      func(*oracle.Report, io.Writer) error
-	}{
-		{"-history", o.history, func(r *oracle.Report, w io.Writer) error { return r.Evidence.History.WriteJSONLines(w) }},
-		{"-report", o.report, (*oracle.Report).WritePicture},
-	} {
-		if f.path == "" {
-			continue
-		}
-		file, err := os.Create(f.path)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("chaos: %s: %w", f.flag, err), keep(nil))
-		}
-		writers = append(writers, func(r *oracle.Report) (err error) {
-			if r != nil {
-				w := bufio.NewWriter(file)
-				err = errors.Join(f.write(r, w), w.Flush())
-			}
-			if err = errors.Join(err, file.Close()); err != nil {
-				return fmt.Errorf("chaos: %s: %w", f.flag, err)
-			}
-			return nil
-		})
-	}
-	return keep, nil
 }

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -39,9 +40,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "sim: %v (see -h)\n", err)
 		return exitError
 	}
-	files, err := o.files()
+	files, err := bundle.Create(o.history, o.report)
 	if err != nil {
-		fmt.Fprintln(stderr, err)
+		fmt.Fprintf(stderr, "sim: %v\n", err)
 		return exitError
 	}
 	var reports []*oracle.Report
@@ -53,7 +54,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	default:
 		reports, err = simulate(ctx, o, stdout, stderr)
 	}
-	err = errors.Join(err, files.write(reports))
+	if unwritten := files.Write(telling(reports)); unwritten != nil {
+		err = errors.Join(err, fmt.Errorf("sim: %w", unwritten))
+	}
 	if o.json && len(reports) > 0 {
 		err = errors.Join(err, writeJSON(stdout, reports))
 	}

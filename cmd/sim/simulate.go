@@ -101,3 +101,16 @@ func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
 	}
 	return r.WriteText(w)
 }
+
+// telling is the report worth looking at: the first that broke, or the last.
+func telling(reports []*oracle.Report) *oracle.Report {
+	for _, r := range reports {
+		if !r.Held && !r.Interrupted {
+			return r
+		}
+	}
+	if len(reports) == 0 {
+		return nil
+	}
+	return reports[len(reports)-1]
+}
