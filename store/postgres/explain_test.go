@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,9 +87,12 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 		{"two ranges far apart", s.ranges, `('[{"First": 10, "Last": 12}, {"First": 90000, "Last": 90004}]', 100)`, 8, false},
 		{"a wide range", s.ranges, `('[{"First": 10, "Last": 90000}]', 100)`, 100, false},
 	}
-	for _, knowledge := range []string{``, `ANALYZE events`, `VACUUM (ANALYZE) events`} {
-		if knowledge != `` {
-			d.Exec(t, knowledge)
+	knowledge := []string{``, `ANALYZE events`, `SET default_statistics_target = 1`}
+	knowledge = append(knowledge, slices.Repeat([]string{`ANALYZE events`}, 10)...) // as different as few samples make it
+	knowledge = append(knowledge, `RESET default_statistics_target`, `VACUUM (ANALYZE) events`)
+	for _, knowledge := range knowledge {
+		if _, err := conn.ExecContext(t.Context(), knowledge); err != nil {
+			t.Fatal(err)
 		}
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			for _, r := range reads {

@@ -102,25 +102,32 @@ const (
 
 // scopedSQL finds the first $4 positions of each type in the index
 // (aggregate_type, global_position), and of these the first $4, and then their
-// events. The two comparisons beside "=" change nothing but the planner's mind:
-// it takes them for very selective. Without them, or asked for the events at
-// once, it reads the primary key, in hope of an early end, and drops what does
-// not match: the whole range for a type without events.
+// events. It is written so that the planner does nothing else, whatever it
+// believes of the table:
+//
+//   - With "= ANY" instead of "=" only that index has the rows in the order that
+//     is asked for.
+//   - A bound or a LIMIT that comes from a SELECT is not known when the plan is
+//     made, and $2 is not among the conditions: so the planner expects many
+//     rows, of which a tenth is needed, and does not collect and sort them all.
+//   - With LIMIT 1 there is no other way to find one event after the other than
+//     the primary key.
 const scopedSQL = `WITH page AS MATERIALIZED (
     SELECT p.global_position
       FROM unnest($3::text[]) AS t (name)
      CROSS JOIN LATERAL (
            SELECT e.global_position
              FROM {events} AS e
-            WHERE e.aggregate_type = t.name AND e.aggregate_type >= t.name AND e.aggregate_type <= t.name
-              AND e.global_position > $1::bigint AND e.global_position <= $2::bigint
-            ORDER BY e.global_position
-            LIMIT $4::bigint) AS p
+            WHERE e.aggregate_type = ANY (ARRAY[t.name]) AND e.global_position > (SELECT $1::bigint)
+            ORDER BY e.aggregate_type, e.global_position
+            LIMIT (SELECT $4::bigint)) AS p
+     WHERE p.global_position <= $2::bigint
      ORDER BY p.global_position
      LIMIT $4::bigint
 )
 SELECT {columns}
-  FROM page AS p JOIN {events} AS e ON e.global_position = p.global_position
+  FROM page AS p
+ CROSS JOIN LATERAL (SELECT * FROM {events} AS e WHERE e.global_position = p.global_position LIMIT 1) AS e
  ORDER BY e.global_position`
 
 // missingSQL answers from one snapshot. Its steps:
