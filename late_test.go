@@ -148,11 +148,22 @@ func TestOpenPositionsSurviveAChangeOfOwner(t *testing.T) {
 	if err := first.result(t); err != nil {
 		t.Fatal(err)
 	}
+	var between time.Time
+	if err := d.DB.QueryRow(`SELECT clock_timestamp()`).Scan(&between); err != nil {
+		t.Fatal(err)
+	}
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	start(t, d.DB, consumers, worker.WithStaleGapThreshold(stale))
 	awaitHandled(t, d.DB, "all", 2, 1)
+	var passed, closed time.Time
+	if err := d.DB.QueryRow(`SELECT first_seen_at, closed_at FROM consumer_gap_skips WHERE state = 'late'`).Scan(&passed, &closed); err != nil {
+		t.Fatal(err)
+	}
+	if !passed.Before(between) || !closed.After(between) {
+		t.Errorf("the audit says passed at %v and delivered at %v, want before and after %v", passed, closed, between)
+	}
 }
 
 // While a late commit and the next version's append race, the aggregate's

@@ -1,13 +1,17 @@
 package worker_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // dispatchers are the ways to learn of what is new; notify needs a connection
@@ -38,4 +42,34 @@ func TestIdleConsumerIsToldThatItWasMoved(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What the store says when it appends arrives on the channel that both name.
+func TestAppendsAreNotified(t *testing.T) {
+	d := newLog(t)
+	const channel = "some_events"
+	notifying := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNotifyChannel(channel)))
+	var events atomic.Int32
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}},
+		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(d.URL), worker.WithNotifyChannel(channel),
+		worker.WithObserver(worker.Observer{Woken: func(w worker.Wakeup) {
+			if w.Source == worker.WakeupEvents {
+				events.Add(1)
+			}
+		}}))
+	await(t, "a wakeup because the listener is connected", func() bool { return events.Load() == 1 })
+	for want := int32(2); want <= 4; want++ {
+		tx, err := d.DB.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := notifying.Append(context.Background(), tx, store.Any(), []store.Event{event("Order", "1")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "a wakeup because of an append", func() bool { return events.Load() == want })
+	}
+	awaitHandled(t, d.DB, "all", 1, 2, 3)
 }

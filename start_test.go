@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +14,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -135,6 +139,43 @@ func TestStartRefuses(t *testing.T) {
 				t.Errorf("%d connections are still in use", db.Stats().InUse)
 			}
 		})
+	}
+}
+
+// On a standby the locks on the log's sequence do not show, so that every gap
+// would look void.
+func TestStartRefusesAStandby(t *testing.T) {
+	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica"})
+	open := func() *sql.DB {
+		db, err := sql.Open("pgx", server.URL(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return db
+	}
+	db := open()
+	cfg := migrations.DefaultConfig()
+	if err := migrations.Apply(t.Context(), db, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	var data string
+	if err := db.QueryRow(`SHOW data_directory`).Scan(&data); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// It follows nobody, but it is in recovery.
+	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err := worker.New(open(), newStore(), []consumer.Consumer{&ledger{name: "c"}}).Start(t.Context())
+	if !errors.Is(err, frontier.ErrInRecovery) || !strings.Contains(err.Error(), "connect to the primary") {
+		t.Fatalf("Start on a standby returned %v", err)
 	}
 }
 

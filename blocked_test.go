@@ -1,0 +1,118 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// lines is a logger that keeps what it is told.
+type lines struct {
+	store.NoOpLogger
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Info(_ context.Context, msg string, kv ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, msg+" "+strings.TrimSpace(fmt.Sprintln(kv...)))
+}
+
+// with returns the lines that contain a text.
+func (l *lines) with(text string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// Whose transaction it is that stays open, and what to do about it, is said by
+// the log, by the observer and, until it ends, by Status; whatever is done with
+// the events behind it.
+func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
+	for policy, message := range map[worker.GapPolicy]string{
+		worker.GapSkipStale: "a transaction stays open, going on past it",
+		worker.GapWait:      "a transaction stays open and holds back all events",
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			d := newLog(t)
+			cfg, err := pgx.ParseConfig(d.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.RuntimeParams["application_name"] = "slow import"
+			importer := stdlib.OpenDB(*cfg)
+			defer importer.Close()
+			open := beginAppend(t, importer, "Order", "late", 1) // 1
+			appendN(t, d.DB, "Order", "2", 1)                    // 2
+			var pid int
+			if err := open.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+				t.Fatal(err)
+			}
+			var log lines
+			told := make(chan worker.BlockingTransaction, 10)
+			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithGapPolicy(policy),
+				worker.WithLogger(&log), worker.WithObserver(worker.Observer{FrontierBlocked: func(b worker.BlockingTransaction) { told <- b }}))
+			check := func(who string, b worker.BlockingTransaction) {
+				t.Helper()
+				if b.PID != pid || b.ApplicationName != "slow import" || b.State != "idle in transaction" || b.Age < stale || !b.Stale {
+					t.Errorf("%s shows %+v, want the importer with pid %d", who, b, pid)
+				}
+			}
+			select {
+			case b := <-told:
+				check("the observer", b)
+			case <-time.After(30 * time.Second):
+				t.Fatal("waited in vain for the observer to be told of the transaction")
+			}
+			if b := w.Status().Blocked; len(b) != 1 {
+				t.Errorf("Status shows %+v, want one transaction", b)
+			} else {
+				check("Status", b[0])
+			}
+			await(t, "the log to name the transaction", func() bool { return len(log.with(message)) > 0 })
+			for _, want := range []string{fmt.Sprintf("pid %d ", pid), "application_name slow import", fmt.Sprintf("pg_terminate_backend(%d)", pid)} {
+				if line := log.with(message)[0]; !strings.Contains(line, want) {
+					t.Errorf("the log says %q, which lacks %q", line, want)
+				}
+			}
+			if err := open.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "everything to be handled", func() bool { return len(handled(t, d.DB, "all")) == 2 })
+			await(t, "Status to show nobody any more", func() bool { return len(w.Status().Blocked) == 0 })
+			if n := len(log.with(message)); n != 1 || len(told) > 0 {
+				t.Errorf("the log told of the transaction %d times, the observer %d times, want once", n, 1+len(told))
+			}
+		})
+	}
+}
+
+// Beside a doubt, consumers stay behind the head as far as they are told to;
+// without one, they do not.
+func TestStaleGapHarborLag(t *testing.T) {
+	d := newLog(t)
+	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
+	appendN(t, d.DB, "Order", "2", 4)                // 2 to 5
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithStaleGapHarborLag(2))
+	awaitHandled(t, d.DB, "all", 2, 3)
+	if err := open.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	awaitHandled(t, d.DB, "all", 2, 3, 4, 5)
+}

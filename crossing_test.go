@@ -1,0 +1,252 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+)
+
+// drawnLog has an event at some positions, of which some appear only when the
+// new rows have been read, and before the late ones are.
+type drawnLog struct{ kinds, later map[int64]string }
+
+const lastDrawn = 24
+
+func (l drawnLog) kind(position int64) string { return l.kinds[position] + l.later[position] }
+
+func (l drawnLog) ReadEvents(_ context.Context, _ store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	return drawnEvents(func(p int64) string { return l.kinds[p] }, after, lastDrawn, limit), nil
+}
+
+func (l drawnLog) ReadRanges(_ context.Context, _ store.Querier, ranges []store.Range, limit int) (events []store.PersistedEvent, _ error) {
+	for _, r := range ranges {
+		events = append(events, drawnEvents(l.kind, r.First-1, r.Last, limit-len(events))...)
+	}
+	return events, nil
+}
+
+func (l drawnLog) GetLatestGlobalPosition(context.Context, store.Querier) (int64, error) {
+	return lastDrawn, nil
+}
+
+func drawnEvents(kind func(int64) string, after, through int64, limit int) (events []store.PersistedEvent) {
+	for p := after + 1; p <= through && len(events) < limit; p++ {
+		if kind(p) != "" {
+			events = append(events, store.PersistedEvent{GlobalPosition: p, AggregateType: kind(p)})
+		}
+	}
+	return events
+}
+
+// scopedDrawnLog also filters and counts.
+type scopedDrawnLog struct{ drawnLog }
+
+func (l scopedDrawnLog) ReadScoped(_ context.Context, _ store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
+	wanted := func(p int64) string {
+		if slices.Contains(r.Types, l.kinds[p]) {
+			return l.kinds[p]
+		}
+		return ""
+	}
+	page := store.ScopedPage{Events: drawnEvents(wanted, r.After, r.UpTo, r.Limit), Through: r.UpTo}
+	if len(page.Events) == r.Limit {
+		page.Through = page.Events[r.Limit-1].GlobalPosition
+	}
+	return page, nil
+}
+
+func (l scopedDrawnLog) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
+	visible := map[int64]bool{}
+	for p := range l.kinds {
+		visible[p] = true
+	}
+	return countedLog{visible: visible}.CountMissing(ctx, q, after, through)
+}
+
+// drawnLook is what a consumer may come upon.
+type drawnLook struct {
+	log     drawnLog
+	doubted map[int64]bool
+	v       frontier.Value
+	open    []openRange
+	c       *consumerLoop
+}
+
+func drawLook(t *rapid.T) drawnLook {
+	d := drawnLook{log: drawnLog{map[int64]string{}, map[int64]string{}}, doubted: map[int64]bool{}}
+	checkpoint := rapid.Int64Range(0, lastDrawn).Draw(t, "checkpoint")
+	d.v = frontier.Value{Token: "t", Safe: rapid.Int64Range(0, lastDrawn).Draw(t, "safe")} // of another owner, it may be behind
+	for p := int64(1); p <= lastDrawn; p++ {
+		kind := rapid.SampledFrom([]string{"", "", "A", "A", "B"}).Draw(t, "type")
+		doubted := p <= d.v.Safe && rapid.IntRange(0, 3).Draw(t, "in doubt") == 0
+		switch {
+		case kind == "":
+		case (doubted || p > d.v.Safe) && rapid.Bool().Draw(t, "appears later"):
+			d.log.later[p] = kind
+		default:
+			d.log.kinds[p] = kind
+		}
+		if d.doubted[p] = doubted; doubted {
+			d.v.Doubts = append(d.v.Doubts, frontier.Span{First: p, Last: p})
+		}
+		switch n := len(d.open); {
+		case p > checkpoint || rapid.IntRange(0, 2).Draw(t, "open") > 0:
+		case n > 0 && d.open[n-1].Last == p-1 && rapid.Bool().Draw(t, "one range"):
+			d.open[n-1].Last = p
+		default:
+			d.open = append(d.open, openRange{ID: int64(n), First: p, Last: p, Seen: time.Unix(p, 0)})
+		}
+	}
+	u := &unit{name: "c"}
+	if rapid.Bool().Draw(t, "only A") {
+		u.types = []string{"A"}
+	}
+	w := &Worker{log: d.log, cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	if rapid.Bool().Draw(t, "filters in SQL") {
+		w.log = scopedDrawnLog{d.log}
+	}
+	d.c = &consumerLoop{w: w, unit: u, progress: &progress{position: checkpoint, open: d.open}}
+	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
+		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")
+		d.c.suspect = isolation{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
+	}
+	return d
+}
+
+// Whatever a consumer comes upon: each position that it passes, and each of its
+// open ones, ends as what it is, and what it is given is what has appeared.
+func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
+	checkByDefault(t, "5000")
+	seen := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawLook(t)
+		p, err := d.c.lookAround(t.Context(), nil, &d.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, blocked := p.cross(&d.v, d.open, d.c.w.cfg.MaxOpenRanges)
+		checkpoint := d.c.progress.position
+		if a.to < checkpoint || a.to > max(checkpoint, d.v.Safe) {
+			t.Fatalf("goes from %d to %d, safe is %d", checkpoint, a.to, d.v.Safe)
+		}
+		given := map[int64]bool{}
+		for i, e := range p.events {
+			if i > 0 && e.GlobalPosition <= p.events[i-1].GlobalPosition || i >= d.c.w.cfg.BatchSize {
+				t.Fatalf("batches of %d, but it is given %+v", d.c.w.cfg.BatchSize, p.events)
+			}
+			given[e.GlobalPosition] = true
+		}
+		ends := d.endings(t, a)
+		var void store.Missing
+		for pos := int64(1); pos <= lastDrawn; pos++ {
+			end, kind := ends[pos], d.log.kinds[pos]
+			wasOpen := slices.ContainsFunc(d.open, func(o openRange) bool { return o.First <= pos && pos <= o.Last })
+			want, gets := SkipState(""), false
+			switch {
+			case wasOpen && end == SkipLate:
+				kind = d.log.kind(pos)
+				want, gets = SkipLate, d.c.unit.wants(kind)
+				if kind == "" {
+					t.Fatalf("position %d is late without an event", pos)
+				}
+			case wasOpen && end == SkipVoid:
+				want = SkipVoid
+				if d.log.kind(pos) != "" || d.doubted[pos] || pos > d.v.Safe {
+					t.Fatalf("position %d is void: event %q, in doubt: %v, safe is %d", pos, d.log.kind(pos), d.doubted[pos], d.v.Safe)
+				}
+			case wasOpen:
+				want = SkipOpen
+				if d.allLooked(p) && pos <= d.v.Safe && (d.log.kind(pos) != "" || !d.doubted[pos]) {
+					t.Fatalf("position %d stays open: event %q, in doubt: %v, safe is %d", pos, d.log.kind(pos), d.doubted[pos], d.v.Safe)
+				}
+			case pos <= checkpoint || pos > a.to:
+			case kind != "":
+				gets = d.c.unit.wants(kind)
+			case d.doubted[pos]:
+				want = SkipOpen
+			default:
+				if void.Count++; void.Count == 1 {
+					void.First = pos
+				}
+				void.Last = pos
+			}
+			if end != want || given[pos] != gets {
+				t.Fatalf("position %d of (%d, %d], was open: %v, event %q: ends as %q, want %q; is given: %v, want %v", pos, checkpoint, a.to, wasOpen, d.log.kind(pos), end, want, given[pos], gets)
+			}
+			seen[string(end)]++
+		}
+		if sum := voidSum(a); sum != void {
+			t.Fatalf("passed as void: %+v, want %+v", sum, void)
+		}
+		switch {
+		case blocked:
+			seen["blocked"]++
+		case a.to < d.v.Safe && !p.full && !d.c.suspect.active():
+			t.Fatalf("stops at %d of %d, and nothing more is to come", a.to, d.v.Safe)
+		}
+	})
+	for _, what := range []string{string(SkipOpen), string(SkipLate), string(SkipVoid), "blocked"} {
+		if seen[what] == 0 {
+			t.Errorf("it never came to %q: %v", what, seen)
+		}
+	}
+}
+
+// allLooked: no open range was left out for want of room, or because something
+// before it failed. Those above safe are, for now.
+func (d drawnLook) allLooked(p page) bool {
+	return !d.c.suspect.active() && len(p.look.Found) < d.c.w.cfg.BatchSize
+}
+
+// endings is what becomes of the positions that were open, or are now. It
+// checks that no position ends twice, and that there is room for what is open.
+func (d drawnLook) endings(t *rapid.T, a advance) map[int64]SkipState {
+	ends := map[int64]SkipState{}
+	open, opened := 0, false
+	end := func(first, last int64, state SkipState) {
+		for p := first; p <= last; p++ {
+			if ends[p] != "" {
+				t.Fatalf("position %d ends twice, as %q and %q", p, ends[p], state)
+			}
+			ends[p] = state
+		}
+	}
+	for _, o := range d.open {
+		if !slices.Contains(a.gone, o.ID) {
+			end(o.First, o.Last, SkipOpen)
+			open++
+		}
+	}
+	for _, m := range a.marks {
+		if m.State == SkipVoid && m.Seen == nil {
+			continue // passed at once: see voidSum
+		}
+		if m.Missing != m.End-m.Gap+1 {
+			t.Fatalf("%+v is no range", m)
+		}
+		if end(m.Gap, m.End, m.State); m.State == SkipOpen {
+			open++
+			opened = opened || m.Seen == nil
+		}
+	}
+	if opened && open > d.c.w.cfg.MaxOpenRanges {
+		t.Fatalf("%d ranges are open, at most %d are allowed", open, d.c.w.cfg.MaxOpenRanges)
+	}
+	return ends
+}
+
+// voidSum is what the audit says of the positions that were passed as void.
+func voidSum(a advance) (sum store.Missing) {
+	for _, m := range a.marks {
+		if m.State == SkipVoid && m.Seen == nil {
+			sum = store.Missing{First: m.Gap, Last: m.End, Count: m.Missing}
+		}
+	}
+	return sum
+}

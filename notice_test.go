@@ -1,0 +1,33 @@
+package worker
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// A notification is why the frontier looks, whose own next look is an hour
+// away.
+func TestNoticeOfEventsMakesTheFrontierLook(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithDispatcherInterval(time.Hour))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for position := int64(1); position <= 3; position++ {
+		appendOne(t, d.DB, "noticed")
+		h.noticeEvents()
+		for h.frontier.Value().Safe < position {
+			if !h.session.Wait(ctx) {
+				t.Fatalf("waited in vain for a look after the notice of position %d", position)
+			}
+			if err := h.session.Step(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
