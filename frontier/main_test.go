@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("rapid.checks", "500") // the command line may say otherwise
+	_ = flag.Set("rapid.checks", "300") // the command line may say otherwise
 	pgtest.Main(m)
 }

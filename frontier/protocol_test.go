@@ -51,7 +51,10 @@ func drawKnobs(choose func(n int) int) knobs {
 		},
 		crashes: flip(), async: flip(), proxied: flip(), renames: flip(), resets: flip(),
 		rows:     2 + choose(12),
-		maxSteps: 60_000,
+		stalls:   []int{0, 10, 40, 100}[choose(4)],
+		idling:   []int{2, 4, 10}[choose(3)],
+		peace:    []int{10, 40, 70}[choose(3)],
+		maxSteps: 30_000,
 	}
 	if choose(4) == 0 {
 		k.policy = Wait
@@ -64,19 +67,26 @@ func drawKnobs(choose func(n int) int) knobs {
 
 func seeded(seed uint64) func(n int) int { return rand.New(rand.NewPCG(seed, 0)).IntN }
 
-// uniform draws through rapid, which then shrinks what it finds. Its ranges
-// prefer small numbers, its samples do not.
+// uniform draws through rapid, which then shrinks what it finds: bit by bit,
+// because rapid's own ranges and samples prefer small numbers, and with them
+// the first of the actors.
 func uniform(t *rapid.T) func(n int) int {
-	return func(n int) int { return rapid.SampledFrom(numbers[:n]).Draw(t, "choice") }
-}
-
-var numbers = func() []int {
-	all := make([]int, 10_000)
-	for i := range all {
-		all[i] = i
+	bit := rapid.Bool()
+	return func(n int) int {
+		for {
+			number := 0
+			for rest := n - 1; rest > 0; rest >>= 1 {
+				number <<= 1
+				if bit.Draw(t, "bit") {
+					number++
+				}
+			}
+			if number < n {
+				return number
+			}
+		}
 	}
-	return all
-}()
+}
 
 // TestProtocol drives the machine and the consumers' decisions through random
 // interleavings and looks for an event lost, doubled, out of order or
@@ -110,54 +120,67 @@ func TestProtocol(t *testing.T) {
 // TestMistakesAreFound proves that the search finds something: each mistake,
 // within a bounded number of runs.
 func TestMistakesAreFound(t *testing.T) {
-	const runs = 1000
-	crashes := func(k *knobs) { k.crashes, k.async = true, true }
-	doubts := func(k *knobs) { k.named, k.policy, k.staleAfter = true, SkipStale, 30*time.Millisecond }
-	for _, c := range []struct {
-		mistake mistake
-		name    string
-		need    func(*knobs) // what the mistake is about
-	}{
-		{guardWithoutRevision, "the guard compares the checkpoint only", nil},
-		{guardWithoutToken, "the guard takes the server's life for one", crashes},
-		{cachedLast, "a last value outlives a change of state", doubts},
-		{lastBeforeScan, "the last value was read before the scan", doubts},
-		{headForLast, "the visible head in place of the last value", doubts},
-		{noPrepared, "prepared transactions are no holders", nil},
-		{renamedUnknown, "a prepared transaction is taken for another", func(k *knobs) { k.renames = true }},
-		{fallsBack, "a checkpoint falls to safe", nil},
-		{resetKeepsOpen, "a reset leaves open ranges above it", func(k *knobs) { k.resets = true }},
-		{doubtsAfterRows, "doubts as they are after the rows were read", nil},
-		{rowsBeforeValue, "rows and locks in one statement", nil},
-		{recordsVisible, "a doubt is recorded as open though it was visible", nil},
-		{staleAreForgotten, "a fence voids what belongs to stale holders", nil},
-		{closesAboveSafe, "a range above safe closes because it is not in doubt", nil},
-		{locksFirst, "the scan comes before the tail", nil},
-		{onlyWithID, "only transactions with an id are holders, as in xmin", nil},
-		{oneTransaction, "the statements in one transaction: activity is frozen", doubts},
-		{raisesUnderAnyToken, "the settled row is raised after a crash", func(k *knobs) { crashes(k); k.proxied = true }},
-		{ringOutlivesToken, "the ring is kept when the token changes", crashes},
-		{ringOutlivesSession, "the ring of a session is taken to reach the next one's", nil},
-		{ringServesWatchers, "a consumer with open ranges is served from the ring", doubts},
-		{ringOverDoubts, "the ring goes on over doubts", doubts},
-		{ringFromTheFirst, "the ring is taken to begin with the log", nil},
-		{ringReadsOnce, "what a tail missed is missing in the ring, though the fence closed later", nil},
-	} {
+	const runs = 100
+	for _, c := range mistakes {
 		t.Run(c.name, func(t *testing.T) {
 			for seed := range uint64(runs) {
-				choose := seeded(seed)
-				k := drawKnobs(choose)
-				k.mistake = c.mistake
-				if c.need != nil {
-					c.need(&k)
-				}
-				s := newSim(k, choose)
-				if s.run(); s.violation != "" {
-					t.Logf("seed %d: %s", seed, s.violation)
+				if violation := c.run(seed); violation != "" {
+					t.Logf("seed %d: %s", seed, violation)
 					return
 				}
 			}
 			t.Fatalf("not found in %d runs", runs)
 		})
 	}
+}
+
+type mistaken struct {
+	mistake mistake
+	name    string
+	need    func(*knobs) // what the mistake is about
+}
+
+// run makes the mistake in a run, and returns what it broke, if anything.
+func (c mistaken) run(seed uint64) (violation string) {
+	choose := seeded(seed)
+	k := drawKnobs(choose)
+	k.mistake = c.mistake
+	if c.need != nil {
+		c.need(&k)
+	}
+	s := newSim(k, choose)
+	s.run()
+	return s.violation
+}
+
+func withCrashes(k *knobs) { k.crashes, k.async = true, true }
+func withDoubts(k *knobs) {
+	k.named, k.policy, k.staleAfter, k.idling = true, SkipStale, 30*time.Millisecond, 2
+}
+
+var mistakes = []mistaken{
+	{guardWithoutRevision, "the guard compares the checkpoint only", func(k *knobs) { withDoubts(k); k.peace, k.stalls, k.rows, k.crashes, k.resets = 3, 20, 2, false, false }},
+	{guardWithoutToken, "the guard takes the server's life for one", withCrashes},
+	{cachedLast, "a last value outlives a change of state", withDoubts},
+	{lastBeforeScan, "the last value was read before the scan", withDoubts},
+	{headForLast, "the visible head in place of the last value", withDoubts},
+	{noPrepared, "prepared transactions are no holders", nil},
+	{renamedUnknown, "a prepared transaction is taken for another", func(k *knobs) { k.renames = true }},
+	{fallsBack, "a checkpoint falls to safe", nil},
+	{resetKeepsOpen, "a reset leaves open ranges above it", func(k *knobs) { k.resets = true }},
+	{doubtsAfterRows, "doubts as they are after the rows were read", nil},
+	{rowsBeforeValue, "rows and locks in one statement", nil},
+	{recordsVisible, "a doubt is recorded as open though it was visible", nil},
+	{staleAreForgotten, "a fence voids what belongs to stale holders", nil},
+	{closesAboveSafe, "a range above safe closes because it is not in doubt", nil},
+	{locksFirst, "the scan comes before the tail", nil},
+	{onlyWithID, "only transactions with an id are holders, as in xmin", nil},
+	{oneTransaction, "the statements in one transaction: activity is frozen", withDoubts},
+	{raisesUnderAnyToken, "the settled row is raised after a crash", func(k *knobs) { withCrashes(k); k.proxied, k.raiseEvery = true, 100*time.Millisecond }},
+	{ringOutlivesToken, "the ring is kept when the token changes", func(k *knobs) { withCrashes(k); k.policy = Wait }},
+	{ringOutlivesSession, "the ring of a session is taken to reach the next one's", nil},
+	{ringServesWatchers, "a consumer with open ranges is served from the ring", withDoubts},
+	{ringOverDoubts, "the ring goes on over doubts", withDoubts},
+	{ringFromTheFirst, "the ring is taken to begin with the log", nil},
+	{ringReadsOnce, "what a tail missed is missing in the ring, though the fence closed later", nil},
 }

@@ -62,6 +62,7 @@ func (s *sim) connect(f *simFrontier) {
 	f.life = s.life
 	f.machine = newMachine(s.rules, func(d time.Duration) time.Duration { return d })
 	f.frozen, f.turned, f.tailed = nil, map[string]bool{}, map[int64]bool{}
+	f.oldLocks, f.oldLast = s.locks(), s.disk.sequence
 }
 
 // statement runs a statement on the server and gives its answer to the
@@ -126,10 +127,6 @@ func (s *sim) afterRead(token *string, step func()) {
 }
 
 func (s *sim) tail(f *simFrontier, act action, step func()) {
-	if s.mistake == locksFirst {
-		f.oldLocks = s.locks()
-		step()
-	}
 	if act.limit == lookLimit {
 		s.seen["look"]++
 	}
@@ -176,9 +173,11 @@ func (s *sim) readRows(f *simFrontier, act action, step func()) {
 
 // last is the sequence's last value as a tail or head returns it.
 func (s *sim) last(f *simFrontier, head int64) int64 {
+	old := f.oldLast
+	f.oldLast = s.disk.sequence
 	switch s.mistake {
 	case lastBeforeScan:
-		return max(f.oldLast, f.machine.safe)
+		return max(old, f.machine.safe)
 	case headForLast:
 		return max(head, f.machine.safe)
 	}
@@ -186,7 +185,6 @@ func (s *sim) last(f *simFrontier, head int64) int64 {
 }
 
 func (s *sim) scan(f *simFrontier, step func()) {
-	f.oldLast = s.disk.sequence
 	r := scanRead{token: s.token}
 	activityFirst := s.choose(2) == 0
 	var activity map[string]sighting
@@ -196,7 +194,7 @@ func (s *sim) scan(f *simFrontier, step func()) {
 	}
 	r.holders = s.locks()
 	if s.mistake == locksFirst {
-		r.holders = f.oldLocks
+		r.holders, f.oldLocks = f.oldLocks, slices.Clone(r.holders)
 	}
 	if !activityFirst {
 		step()
@@ -259,7 +257,7 @@ func (s *sim) activity(f *simFrontier) map[string]sighting {
 		}
 		all[t.id] = v
 	}
-	f.frozen, f.frozenFor = all, 4
+	f.frozen, f.frozenFor = all, 10
 	return all
 }
 
@@ -282,6 +280,9 @@ func (s *sim) publish(f *simFrontier) {
 	if len(v.Doubts) > 0 {
 		s.seen["doubts"]++
 	}
+	if s.chaos && s.crashes && len(v.recent.events) > 0 && s.choose(30) == 0 {
+		defer s.crash()
+	}
 	switch {
 	case v.Settled > v.Safe:
 		s.violate("VALUE settled above safe: %+v", *v)
@@ -303,6 +304,9 @@ func (s *sim) publish(f *simFrontier) {
 }
 
 func (s *sim) checkSettled() {
+	if s.disk.settled > s.disk.sequence {
+		s.violate("SETTLED row at %d, but the sequence has come to %d", s.disk.settled, s.disk.sequence)
+	}
 	for t, e := range s.pending() {
 		if e.position <= s.disk.settled {
 			s.violate("SETTLED row at %d, but %s may still commit position %d", s.disk.settled, t.id, e.position)

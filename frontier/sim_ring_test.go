@@ -40,11 +40,13 @@ func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 	r, anew := v.recent, f.from != f.machine
 	switch s.mistake {
 	case ringOutlivesToken:
-		if anew && old.Token != v.Token {
+		if anew && old.Token != v.Token && old.Token != "" {
 			f.kept = old
 		}
 		if k := f.kept; k != nil && k.Safe >= r.after {
-			return k.recent.then(r)
+			known := k.recent.events
+			known = known[:len(known)-len(above(known, v.Safe))]
+			return &recent{k.recent.after, slices.Concat(known, above(r.events, k.Safe))}
 		}
 	case ringOutlivesSession:
 		if anew && old.Token == v.Token {

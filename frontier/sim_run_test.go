@@ -14,9 +14,12 @@ type knobs struct {
 	proxied  bool // connections of frontiers survive a crash unnoticed
 	renames  bool // PREPARE TRANSACTION changes the virtualtransaction
 	resets   bool
+	stalls   int // one turn in so many is followed by a long wait; 0: none
+	idling   int // one transaction in so many idles for long
+	peace    int // at most so many turns are between two owners of a consumer, or other trouble
 	rows     int // a statement returns at most
 	mistake  mistake
-	maxSteps int
+	maxSteps int // after the writers have ended
 }
 
 // sim is one run.
@@ -85,7 +88,7 @@ func (s *sim) log() {
 		return
 	}
 	s.history = append(s.history, s.disk.clone())
-	if len(s.history) > 4 {
+	if len(s.history) > 20 {
 		s.history = s.history[1:]
 	}
 }
@@ -97,6 +100,7 @@ type actor struct {
 	next     func() (struct{}, bool)
 	stop     func()
 	weight   int
+	stalled  int // until this step
 	ended    bool
 }
 
@@ -157,6 +161,11 @@ func newActor(s *sim, body func(a *actor)) *actor {
 // run lets the actors take turns until everything has converged.
 func (s *sim) run() {
 	var actors []*actor
+	defer func() {
+		for _, a := range actors {
+			a.stop()
+		}
+	}()
 	add := func(body func(a *actor)) { actors = append(actors, newActor(s, body)) }
 	for range simWriters {
 		s.writers++
@@ -171,32 +180,51 @@ func (s *sim) run() {
 		}
 	}
 	add(s.wreak)
-	defer func() {
-		for _, a := range actors {
-			a.stop()
-		}
-	}()
-	total := 0
-	for _, a := range actors {
-		total += a.weight
-	}
+	var a *actor
+	calm := 0 // since
 	for s.steps = 1; s.violation == ""; s.steps++ {
-		k, i := s.choose(total), 0
-		for ; k >= actors[i].weight; i++ {
-			k -= actors[i].weight
-		}
-		if a := actors[i]; !a.ended {
+		if a = s.turn(a, actors); a != nil {
 			_, more := a.next()
 			a.ended = !more
+			if s.chaos && s.stalls > 0 && s.choose(s.stalls) == 0 {
+				a.stalled = s.steps + s.choose(300)
+			}
 		}
-		s.chaos = s.writers > 0
+		if s.chaos = s.writers > 0; s.chaos {
+			calm = s.steps
+		}
 		if s.steps%100 == 0 && !s.chaos && s.converged() == "" {
 			return
 		}
-		if s.steps > s.maxSteps {
+		if s.steps-calm > s.maxSteps {
 			s.violate("STUCK %s", s.converged())
 		}
 	}
+}
+
+// turn chooses whose turn it is, nobody's if all are stalled. Often the last
+// one goes on: more happens then while the others stand still.
+func (s *sim) turn(last *actor, actors []*actor) *actor {
+	ready := func(a *actor) bool { return !a.ended && s.steps >= a.stalled }
+	if last != nil && ready(last) && s.choose(2) == 0 {
+		return last
+	}
+	total := 0
+	for _, a := range actors {
+		if ready(a) {
+			total += a.weight
+		}
+	}
+	if total == 0 {
+		return nil
+	}
+	k, i := s.choose(total), 0
+	for ; !ready(actors[i]) || k >= actors[i].weight; i++ {
+		if ready(actors[i]) {
+			k -= actors[i].weight
+		}
+	}
+	return actors[i]
 }
 
 // converged tells what is still to be done, "" if nothing is.

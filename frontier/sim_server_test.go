@@ -100,7 +100,7 @@ func (s *sim) change(t *transaction, idle bool) {
 // append draws and inserts some events, each in a statement of its own, with
 // its session idle between them.
 func (s *sim) append(a *actor, t *transaction, step func()) {
-	long := s.choose(5) == 0
+	long := s.choose(s.idling) == 0
 	for range 1 + s.choose(3) {
 		s.change(t, false)
 		step()
@@ -132,7 +132,9 @@ func (s *sim) append(a *actor, t *transaction, step func()) {
 			t.events = append(t.events, e)
 			t.aggs[agg] = true
 		}
-		step()
+		for range 1 + s.choose(5) { // triggers run before it is written
+			step()
+		}
 		t.wrote = true
 		if savepoint && fresh {
 			delete(s.aggLocks, agg)
@@ -280,7 +282,7 @@ func (s *sim) living() []*transaction {
 // a crash left prepared.
 func (s *sim) wreak(a *actor) {
 	for {
-		a.pause(70)
+		a.pause(s.peace)
 		a.yield()
 		if !s.chaos {
 			if left := slices.SortedFunc(maps.Keys(s.disk.prepared), byID); len(left) > 0 {
@@ -325,6 +327,7 @@ func (s *sim) crash() {
 		at = s.choose(len(s.history))
 	}
 	s.disk = s.history[at].clone()
+	s.steps += s.choose(300) // recovery takes its time
 	s.history = s.history[:at+1]
 	s.life++
 	s.ids = s.choose(3)
