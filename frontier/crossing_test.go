@@ -69,6 +69,18 @@ func TestSpansAreSets(t *testing.T) {
 				}
 			}
 		}
+		var again []Span
+		for _, p := range slices.Sorted(maps.Keys(inA)) {
+			again = appendPosition(again, p)
+		}
+		for i := range again {
+			if i > 0 && again[i].First == again[i-1].Last+1 {
+				t.Fatalf("positions of %v one by one are %v: some could be one span", a, again)
+			}
+		}
+		if !maps.Equal(members(again), inA) {
+			t.Fatalf("positions of %v one by one are %v", a, again)
+		}
 	})
 }
 

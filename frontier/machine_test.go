@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // script feeds a machine answers and checks what it asks for.
@@ -33,6 +35,13 @@ func (s *script) expect(do statement, in time.Duration) {
 	wait := max(a.at.Sub(s.now), 0)
 	if a.do != do || wait != in {
 		s.Fatalf("next is statement %d in %v, want %d in %v", a.do, wait, do, in)
+	}
+	limit := tailLimit
+	if s.m.closing {
+		limit = lookLimit
+	}
+	if do == readTail && (a.after != s.m.safe || a.limit != limit) {
+		s.Fatalf("next is a tail of %d positions after %d, want %d after %d", a.limit, a.after, limit, s.m.safe)
 	}
 	s.now = s.now.Add(wait)
 }
@@ -101,6 +110,21 @@ func TestMachineScansLessAndLess(t *testing.T) {
 	s.m.wake(s.now) // a look, but no scan before its time
 	s.tail(0, 2, Span{2, 2})
 	s.tail(200*ms, 2, Span{2, 2})
+	s.scan()
+	s.published(2, 2)
+}
+
+// Tails do not wait for the next scan.
+func TestMachineReadsBetweenScans(t *testing.T) {
+	s := newScript(t, func(r *rules) { r.interval = 30 * ms })
+	s.tail(0, 2, Span{2, 2})
+	s.scan(active("a"))
+	for _, pause := range []time.Duration{5, 10, 20} {
+		s.tail(pause*ms, 2, Span{2, 2})
+		s.scan(active("a"))
+	}
+	s.tail(30*ms, 2, Span{2, 2})
+	s.tail(10*ms, 2, Span{2, 2})
 	s.scan()
 	s.published(2, 2)
 }
@@ -230,9 +254,6 @@ func TestMachineLooksInParts(t *testing.T) {
 	s.expect(readHead, 0)
 	s.m.onHead(s.now, headRead{token: "t", last: 90_000, head: 90_000})
 	s.scan(old(active("a")))
-	if a := s.m.next(s.now); a.limit != lookLimit {
-		t.Fatalf("next is %+v, want a look", a)
-	}
 	full(Span{2, 4_000}, Span{4_002, 10_002})
 	s.published(0, 10_002, Span{1, 1}, Span{4_001, 4_001})
 	full(Span{10_003, 20_002})
@@ -400,16 +421,29 @@ func TestMachineForgetsWhenTheSequenceFalls(t *testing.T) {
 
 func TestMachineRaisesTheSettledRow(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.raiseEvery = time.Second })
-	s.tail(0, 5, Span{1, 5})
-	s.now = s.now.Add(time.Second)
+	s.tail(0, 0)
+	s.tail(time.Second, 5, Span{1, 5})
 	for range 2 {
 		if a := s.m.next(s.now); a.do != raiseSettled || a.settled != 5 {
 			t.Fatalf("next is %+v, want the settled row raised to 5", a)
 		}
 	}
 	s.m.onRaised(s.now, 5)
-	s.tail(0, 6, Span{6, 6})
-	s.expect(readTail, time.Second)
+	s.tail(time.Second, 5)
+	s.tail(time.Second, 6, Span{6, 6})
+	s.expect(raiseSettled, 0)
+}
+
+// What the row says already is not written again.
+func TestMachineBeginsAtTheSettledRow(t *testing.T) {
+	s := newScript(t, func(r *rules) { r.raiseEvery = time.Second })
+	s.m.forget()
+	s.expect(readStart, 0)
+	s.m.onStart(s.now, startRead{token: "t", settled: 7, found: true, last: 9})
+	s.published(7, 7)
+	s.tail(0, 9)
+	s.tail(time.Second, 9)
+	s.tail(time.Second, 9, Span{8, 9})
 	s.expect(raiseSettled, 0)
 }
 
@@ -426,17 +460,82 @@ func TestMachineJump(t *testing.T) {
 	s.published(far, far)
 }
 
-// Ranges of the look's rows and what their owners may own, position by
-// position.
-func TestAttributeCutsAtReach(t *testing.T) {
-	a := &holder{last: 3, narrowed: true}
-	b := &holder{last: 6, narrowed: true}
-	gone := &holder{ended: true}
-	var got []string
-	for _, d := range attribute(Span{1, 9}, []*holder{b, gone, a}) {
-		got = append(got, fmt.Sprint(d.Span, len(d.owners)))
+// Who keeps a fence open, or may own what is in doubt, is told, the oldest
+// first; others are not.
+func TestMachineTellsWhoBlocks(t *testing.T) {
+	blocked := func(s *script, want ...string) {
+		t.Helper()
+		var got []string
+		for _, h := range s.m.blocked() {
+			got = append(got, fmt.Sprint(h.VirtualTransaction, " ", h.Age))
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("blocked by %v, want %v", got, want)
+		}
 	}
-	if want := []string{"{1 3} 2", "{4 6} 1"}; !slices.Equal(got, want) {
-		t.Fatalf("got %v, want %v", got, want)
+	aged := func(id string, age float64) sighting { h := active(id); h.Age = age; return h }
+	s := newScript(t)
+	s.tail(0, 2, Span{2, 2})
+	s.scan(aged("a", 1), aged("b", 90), aged("c", 2.5), aged("d", 1))
+	blocked(s, "b 1m30s", "c 2.5s", "a 1s", "d 1s")
+	s.tail(5*ms, 2, Span{2, 2})
+	s.scan(aged("b", 91), aged("d", 2), aged("e", 7)) // e came after the fence
+	blocked(s, "b 1m31s", "d 2s")
+	s.tail(10*ms, 2, Span{2, 2})
+	s.scan(aged("b", 92), aged("e", 8))
+	s.tail(0, 2, Span{2, 2})
+	s.published(0, 2, Span{1, 1})
+	blocked(s, "b 1m32s")
+}
+
+func TestRemedyNamesWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		h    Holder
+		want string
+	}{
+		{Holder{PID: 1}, "let its application end it, or SELECT pg_terminate_backend(1)"},
+		{Holder{GID: "g"}, "COMMIT PREPARED or ROLLBACK PREPARED 'g'"},
+		{Holder{}, "COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts"},
+	} {
+		if got := c.h.Remedy(); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.h, got, c.want)
+		}
 	}
+}
+
+// TestAttributeDecidesEachPosition compares attribute with what every holder
+// may own.
+func TestAttributeDecidesEachPosition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var owners []*holder
+		for range rapid.IntRange(0, 4).Draw(t, "owners") {
+			owners = append(owners, &holder{
+				ended:    rapid.Bool().Draw(t, "ended"),
+				narrowed: rapid.Bool().Draw(t, "narrowed"),
+				last:     rapid.Int64Range(0, 10).Draw(t, "last"),
+			})
+		}
+		given := slices.Clone(owners)
+		missing := Span{First: rapid.Int64Range(1, 8).Draw(t, "first"), Last: 8}
+		pieces := attribute(missing, owners)
+		if !slices.Equal(owners, given) {
+			t.Fatalf("the owners were modified: %v, now %v", given, owners)
+		}
+		for position := int64(0); position <= 12; position++ {
+			var want, got []*holder
+			for _, h := range owners {
+				if missing.covers(Span{position, position}) && !h.ended && (!h.narrowed || h.last >= position) {
+					want = append(want, h)
+				}
+			}
+			for _, piece := range pieces {
+				if piece.covers(Span{position, position}) {
+					got = append(got, piece.owners...)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("position %d of %v: owners %v, want %v", position, missing, got, want)
+			}
+		}
+	})
 }

@@ -126,6 +126,7 @@ func TestRingIsNotReadInVain(t *testing.T) {
 		s.rows(position, position+1)
 		position++
 	}
+	s.has(position-2, position-1, position)
 	s.m.wake(s.now)
 	s.tail(0, position+1, Span{position + 1, position + 1})
 	s.published(position+1, position+1)
@@ -150,6 +151,10 @@ func TestRingEndsAtDoubts(t *testing.T) {
 	s.tail(5*ms, 5, Span{5, 5})
 	s.published(2, 5, Span{3, 3})
 	s.hasNot(4)
+	s.scan(active("a"))
+	s.m.wake(s.now)
+	s.tail(0, 5) // rows would be read in vain
+	s.tail(5*ms, 5)
 	s.scan()
 	s.published(5, 5)
 	s.hasNot(4)
@@ -168,6 +173,9 @@ func TestRingSkipsWhatItCannotHold(t *testing.T) {
 	s.m.wake(s.now)
 	s.rows(last, last+1)
 	s.has(last, last+1)
+	s.tail(time.Second, last+3, Span{last + 2, last + 3})
+	s.rows(last+1, last+2, last+3)
+	s.has(last, last+1, last+2, last+3)
 }
 
 // The ring is forgotten with everything else.

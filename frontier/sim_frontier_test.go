@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unsafe"
 )
 
 // simFrontier is a real machine with simulated statements.
@@ -69,11 +70,14 @@ func (s *sim) connect(f *simFrontier) {
 // machine. Its parts happen one after the other; only a crash interrupts it.
 func (s *sim) statement(f *simFrontier, act action, step func()) {
 	m := f.machine
+	if !s.named && (act.do == placeSettled || act.do == raiseSettled) {
+		s.violate("STATEMENT %d on a log without a known sequence, which has no settled row", act.do)
+	}
 	switch act.do {
 	case readStart:
-		r := startRead{token: s.token, settled: max(s.disk.settled, 0), found: s.disk.settled >= 0 || !s.named}
-		if !s.named {
-			r.settled = 0
+		r := startRead{token: s.token, found: true}
+		if s.named {
+			r.settled, r.found = s.disk.settled, s.disk.settled >= 0
 		}
 		step()
 		r.last = s.disk.sequence
@@ -106,7 +110,7 @@ func (s *sim) statement(f *simFrontier, act action, step func()) {
 	case scanLocks:
 		s.scan(f, step)
 	case raiseSettled:
-		if m.token == s.token || s.mistake == raisesUnderAnyToken {
+		if s.disk.settled >= 0 && (m.token == s.token || s.mistake == raisesUnderAnyToken) {
 			s.disk.settled = max(s.disk.settled, act.settled)
 			s.seen["raised"]++
 			s.log()
@@ -171,8 +175,12 @@ func (s *sim) readRows(f *simFrontier, act action, step func()) {
 	f.machine.onRows(s.now(), r)
 }
 
-// last is the sequence's last value as a tail or head returns it.
+// last is the sequence's last value as a statement returns it that saw the
+// head.
 func (s *sim) last(f *simFrontier, head int64) int64 {
+	if !s.named {
+		return 0
+	}
 	old := f.oldLast
 	f.oldLast = s.disk.sequence
 	switch s.mistake {
@@ -216,6 +224,9 @@ func (s *sim) scan(f *simFrontier, step func()) {
 		f.turned[h.VirtualTransaction] = true
 		s.seen["stale"]++
 	}
+	if n := len(f.machine.fences); n > maxFences {
+		s.violate("FENCES: %d", n)
+	}
 	for _, h := range f.machine.holders {
 		if h.narrowed {
 			s.seen["narrowed"]++
@@ -235,6 +246,9 @@ func (s *sim) locks() []sighting {
 		case s.named && !t.locked, s.mistake == onlyWithID && !t.wrote, s.mistake == noPrepared && t.prepared:
 		default:
 			holders = append(holders, h)
+			if s.choose(10) == 0 {
+				holders = append(holders, h) // on its way from the fast path to the table
+			}
 		}
 	}
 	return holders
@@ -284,6 +298,10 @@ func (s *sim) publish(f *simFrontier) {
 		defer s.crash()
 	}
 	switch {
+	case v.Token == "":
+		s.violate("VALUE without a token: %+v", *v)
+	case same && v.Settled == old.Settled && v.Safe == old.Safe && slices.Equal(v.Doubts, old.Doubts) && unsafe.SliceData(v.Doubts) == unsafe.SliceData(old.Doubts):
+		s.violate("VALUE again, without news: %+v", *v)
 	case v.Settled > v.Safe:
 		s.violate("VALUE settled above safe: %+v", *v)
 	case s.policy == Wait && len(v.Doubts) > 0:

@@ -238,6 +238,9 @@ func (s *sim) converged() string {
 			return fmt.Sprintf("frontier %d has %+v, the head is %d", f.worker, *v, head)
 		}
 	}
+	if s.named && s.disk.settled != head {
+		return fmt.Sprintf("the settled row is at %d, the head is %d", s.disk.settled, head)
+	}
 	for c, p := range s.disk.progress {
 		switch {
 		case len(p.ledger) != len(s.disk.events):
