@@ -40,3 +40,11 @@ func (a *array) String() string {
 	}
 	return a.b.String() + "}"
 }
+
+func textArray(all []string) string {
+	var a array
+	for _, s := range all {
+		a.text(s)
+	}
+	return a.String()
+}

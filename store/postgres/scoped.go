@@ -24,7 +24,11 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: ReadScoped: %w", err)
 	}
-	events, err := query(ctx, q, r.Limit, s.sql.scoped, r.After, r.UpTo, types, r.Limit)
+	text, asked := s.sql.scoped, textArray(types)
+	if len(types) == 1 {
+		text, asked = s.sql.scopedOne, types[0]
+	}
+	events, err := query(ctx, q, r.Limit, text, r.After, r.UpTo, asked, r.Limit)
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: read the events of %s of types %q in (%d, %d]: %w", s.events, r.Types, r.After, r.UpTo, err)
 	}
@@ -55,24 +59,23 @@ func (s *Store) CountMissing(ctx context.Context, q store.Querier, after, throug
 	return m, nil
 }
 
-// scopedTypes checks r and returns its types, each once, as an array.
-func scopedTypes(r store.ScopedRange) (string, error) {
+// scopedTypes checks r and returns its types, each once.
+func scopedTypes(r store.ScopedRange) ([]string, error) {
 	switch {
 	case r.Limit <= 0:
-		return "", fmt.Errorf("the Limit is %d: it must be above 0", r.Limit)
+		return nil, fmt.Errorf("the Limit is %d: it must be above 0", r.Limit)
 	case r.After < 0:
-		return "", fmt.Errorf("the After is %d: positions begin at 1, use 0 for the beginning", r.After)
+		return nil, fmt.Errorf("the After is %d: positions begin at 1, use 0 for the beginning", r.After)
 	case r.UpTo < r.After:
-		return "", fmt.Errorf("the UpTo %d is below After %d", r.UpTo, r.After)
+		return nil, fmt.Errorf("the UpTo %d is below After %d", r.UpTo, r.After)
 	case len(r.Types) == 0:
-		return "", errors.New("the list Types is empty: name the aggregate types, or use ReadEvents for all of them")
+		return nil, errors.New("the list Types is empty: name the aggregate types, or use ReadEvents for all of them")
 	}
-	var types array
-	for _, t := range slices.Compact(slices.Sorted(slices.Values(r.Types))) {
+	types := slices.Compact(slices.Sorted(slices.Values(r.Types)))
+	for _, t := range types {
 		if err := checkText("Types", t); err != nil {
-			return "", err
+			return nil, err
 		}
-		types.text(t)
 	}
-	return types.String(), nil
+	return types, nil
 }

@@ -11,7 +11,7 @@ import (
 type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
-	read, latest, stream, scoped, missing, ranges string
+	read, latest, stream, scopedOne, scoped, missing, ranges string
 }
 
 func newStatements(events, heads ident.Table, channel string) statements {
@@ -32,6 +32,7 @@ func newStatements(events, heads ident.Table, channel string) statements {
 		read:        tables.Replace(readSQL),
 		latest:      tables.Replace(latestSQL),
 		stream:      tables.Replace(streamSQL),
+		scopedOne:   tables.Replace(scopedOneSQL),
 		scoped:      tables.Replace(scopedSQL),
 		missing:     tables.Replace(missingSQL),
 		ranges:      tables.Replace(rangesSQL),
@@ -100,19 +101,30 @@ const (
  ORDER BY e.aggregate_version`
 )
 
-// scopedSQL finds the first $4 positions of each type in the index
-// (aggregate_type, global_position), and of these the first $4, and then their
-// events. It is written so that the planner does nothing else, whatever it
-// believes of the table:
+// Both scoped statements are written so that the planner takes the index
+// (aggregate_type, global_position) and ends early, whatever it believes of the
+// table:
 //
 //   - With "= ANY" instead of "=" only that index has the rows in the order that
 //     is asked for.
-//   - A bound or a LIMIT that comes from a SELECT is not known when the plan is
-//     made, and $2 is not among the conditions: so the planner expects many
-//     rows, of which a tenth is needed, and does not collect and sort them all.
-//   - With LIMIT 1 there is no other way to find one event after the other than
-//     the primary key.
-const scopedSQL = `WITH page AS MATERIALIZED (
+//   - What comes from a SELECT is not known when the plan is made, and $2 is not
+//     among the conditions of the scan: so the planner expects many rows, of
+//     which a tenth is needed, and does not collect and sort them all.
+const (
+	// scopedOneSQL is for one type, $3.
+	scopedOneSQL = `SELECT {columns}
+  FROM (SELECT * FROM {events} AS e
+         WHERE e.aggregate_type = ANY (ARRAY(SELECT $3::text)) AND e.global_position > (SELECT $1::bigint)
+         ORDER BY e.aggregate_type, e.global_position
+         LIMIT (SELECT $4::bigint)) AS e
+ WHERE e.global_position <= $2::bigint
+ ORDER BY e.aggregate_type, e.global_position`
+
+	// scopedSQL is for the types in the array $3. It finds the first $4
+	// positions of each, and of these the first $4, before it reads any event.
+	// It looks the events up one by one: the planner expects few elements in an
+	// array that it does not know.
+	scopedSQL = `WITH page AS MATERIALIZED (
     SELECT p.global_position
       FROM unnest($3::text[]) AS t (name)
      CROSS JOIN LATERAL (
@@ -126,9 +138,10 @@ const scopedSQL = `WITH page AS MATERIALIZED (
      LIMIT $4::bigint
 )
 SELECT {columns}
-  FROM page AS p
- CROSS JOIN LATERAL (SELECT * FROM {events} AS e WHERE e.global_position = p.global_position LIMIT 1) AS e
+  FROM {events} AS e
+ WHERE e.global_position = ANY (ARRAY(SELECT p.global_position FROM page AS p))
  ORDER BY e.global_position`
+)
 
 // missingSQL answers from one snapshot. Its steps:
 //
