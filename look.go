@@ -45,7 +45,10 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	from, limit, upTo := c.progress, c.suspect.size(c.w.cfg.BatchSize), c.suspect.upTo(v.Safe)
 	p := page{look: frontier.Page{Checkpoint: from.position, Through: from.position}}
 	if upTo > from.position {
-		pages, err := c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, 1, len(from.open) > 0)
+		pages, counted, err := c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, 1, len(from.open) > 0)
+		if err == nil && !counted {
+			err = c.countMissing(ctx, conn, pages)
+		}
 		if err != nil {
 			return page{}, err
 		}
@@ -59,8 +62,8 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 		return page{}, fmt.Errorf("worker: read late events: %w", err)
 	}
 	p = p.withLate(late, from.open, limit, c.unit.wants)
-	if upTo < min(from.position, p.look.Through) {
-		p.endAt(upTo)
+	if c.suspect.active() && upTo < min(from.position, p.look.Through) {
+		p.endAt(upTo) // what is visible now is late also above Safe, which may be behind another owner's
 	}
 	return p, nil
 }
@@ -68,54 +71,69 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 // span are the positions in (after, upTo].
 type span struct{ after, upTo int64 }
 
-// lookAhead reads what lies ahead, in up to n pages of at most limit events.
-// watching: the consumer has open ranges.
-func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int, watching bool) ([]page, error) {
+// lookAhead reads what lies ahead, in up to n pages of at most limit events. If
+// they do not tell what they miss, it is to be counted. watching: the consumer
+// has open ranges.
+func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int, watching bool) (pages []page, counted bool, err error) {
 	if events, ok := v.Since(ahead.after); ok && !watching {
-		return []page{share(events, v, ahead, limit, c.unit.wants)}, nil
+		return []page{share(events, v, ahead, limit, c.unit.wants)}, true, nil
 	}
-	scoped, ok := c.w.log.(store.ScopedReader)
-	if !ok || len(c.unit.types) == 0 || watching {
-		return c.lookAtAll(ctx, q, v, ahead, limit, n)
+	if within := countable(v, ahead); c.scoped() && !watching && within.after < within.upTo {
+		pages, err = c.lookAtSome(ctx, q, v, within, limit, n)
+		return pages, false, err
 	}
-	// The database counts every position of the stretch, so it is bounded, to
-	// keep the statement short.
-	after, upTo := ahead.after, min(ahead.upTo, ahead.after+scopedStretch)
-	// In SQL only a sum of what is missing is found, so not into doubts.
-	if doubts := v.InDoubt(after, upTo); len(doubts) > 0 {
-		if upTo = doubts[0].First - 1; upTo <= after {
-			return c.lookAtAll(ctx, q, v, ahead, limit, n)
-		}
+	pages, err = c.lookAtAll(ctx, q, v, ahead, limit, n)
+	return pages, true, err
+}
+
+// scoped: the log can leave out what the consumer does not want.
+func (c *consumerLoop) scoped() bool {
+	_, ok := c.w.log.(store.ScopedReader)
+	return ok && len(c.unit.types) > 0
+}
+
+// countable is the part of what lies ahead in which the database counts what is
+// missing. It counts every position, so the part is bounded, to keep the
+// statement short; and it finds only a sum, so not into doubts.
+func countable(v *frontier.Value, ahead span) span {
+	ahead.upTo = min(ahead.upTo, ahead.after+scopedStretch)
+	if doubts := v.InDoubt(ahead.after, ahead.upTo); len(doubts) > 0 {
+		ahead.upTo = doubts[0].First - 1
 	}
+	return ahead
+}
+
+// lookAtSome reads what the consumer wants of a countable part.
+func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, limit, n int) (pages []page, err error) {
 	n = min(n, max(1, scopedSight/limit))
-	r, err := scoped.ReadScoped(ctx, q, store.ScopedRange{After: after, UpTo: upTo, Types: c.unit.types, Limit: limit * n})
+	r, err := c.w.log.(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: c.unit.types, Limit: limit * n})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
-	var pages []page
+	after := within.after
 	for events := range slices.Chunk(r.Events, limit) {
 		through := r.Through
 		if len(events) == limit {
 			through = events[limit-1].GlobalPosition
 		}
-		pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: through}})
+		pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: through}, full: through < v.Safe})
 		after = through
 	}
-	if after < r.Through || len(pages) == 0 {
-		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}})
+	if after < r.Through {
+		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}, full: r.Through < v.Safe})
 	}
-	return pages, countMissing(ctx, q, scoped, v, pages)
+	return pages, nil
 }
 
 // countMissing sums up what each of the pages misses, which follow one another.
 // It counts them all at once, and again only those in which it may be. That may
 // be another snapshot than the pages': whatever is missing in any that is later
 // than v is void.
-func countMissing(ctx context.Context, q store.Querier, log store.ScopedReader, v *frontier.Value, pages []page) error {
+func (c *consumerLoop) countMissing(ctx context.Context, q store.Querier, pages []page) error {
+	log := c.w.log.(store.ScopedReader)
 	all, err := log.CountMissing(ctx, q, pages[0].look.Checkpoint, pages[len(pages)-1].look.Through)
 	for i := 0; i < len(pages) && err == nil; i++ {
 		p := &pages[i]
-		p.full = p.look.Through < v.Safe
 		after, through := p.look.Checkpoint, p.look.Through
 		switch {
 		case all.Count == 0 || through < all.First || after >= all.Last:

@@ -21,22 +21,51 @@ const (
 type readAhead struct {
 	at    int64           // where the first of pages begins
 	v     *frontier.Value // published before the read
-	pages []page
+	pages []page          // not taken yet
 	err   error
-	done  chan struct{}
-	next  *readAhead // the stretch behind it; nil: it has not begun
+	end   end
+	read  chan struct{} // closed when all is known but what the pages miss
+	done  chan struct{} // closed when that is known, too
+	next  *readAhead    // the stretch behind it; nil: it has not begun
 }
 
-// startReadAhead begins to read what follows position after, on a connection
-// of its own. It ends with intake. before is what comes before it.
+// end is what the stretch behind another one has to know of that.
+type end struct {
+	at    int64
+	more  bool // there is something behind it
+	pages int  // that are to be read behind it
+}
+
+// startReadAhead begins to read what follows position after, on connections of
+// the pool. It ends with intake. before is what comes before it.
 func (c *consumerLoop) startReadAhead(intake context.Context, after int64, before []store.PersistedEvent) *readAhead {
-	a := &readAhead{at: after, v: c.w.frontier.Value(), done: make(chan struct{})}
-	limit := c.w.cfg.BatchSize
-	n := stretch(limit, before)
+	front := &readAhead{end: end{after, true, stretch(c.w.cfg.BatchSize, before)}, read: make(chan struct{})}
+	close(front.read)
+	c.readOn(intake, front)
+	return front.next
+}
+
+// readBehind begins to read what follows another stretch, as soon as that is
+// read. It may be counted still.
+func (c *consumerLoop) readBehind(intake context.Context, front *readAhead) *readAhead {
+	a := &readAhead{read: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
+		<-front.read
 		began := time.Now()
-		a.pages, a.err = c.lookAhead(intake, c.w.db, a.v, span{after, a.v.Safe}, limit, n, false)
+		counted := true
+		if front.end.more {
+			a.at, a.v = front.end.at, c.w.frontier.Value()
+			a.pages, counted, a.err = c.lookAhead(intake, c.w.db, a.v, span{a.at, a.v.Safe}, c.w.cfg.BatchSize, front.end.pages, false)
+		}
+		if n := len(a.pages); n > 0 {
+			last := &a.pages[n-1]
+			a.end = end{last.look.Through, last.full, stretch(c.w.cfg.BatchSize, last.events)}
+		}
+		close(a.read)
+		if !counted && a.err == nil {
+			a.err = c.countMissing(intake, c.w.db, a.pages)
+		}
 		for i := range a.pages {
 			a.pages[i].took = time.Since(began) / time.Duration(len(a.pages))
 		}
@@ -57,10 +86,9 @@ func stretch(limit int, before []store.PersistedEvent) int {
 }
 
 // takeReadAhead waits for the next page that was read ahead and returns it if
-// it follows the consumer's progress, and the value that it was read under. With
-// the first page of a stretch it begins to read the next one. The loop holds no
-// connection meanwhile: all loops waiting with one in hand for another could
-// wait for ever.
+// it follows the consumer's progress, and the value that it was read under. The
+// loop holds no connection meanwhile: all loops waiting with one in hand for
+// another could wait for ever.
 func (c *consumerLoop) takeReadAhead(intake context.Context) (p page, v *frontier.Value) {
 	a := c.ahead
 	if a == nil {
@@ -68,19 +96,48 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) (p page, v *frontie
 	}
 	c.ahead = nil
 	<-a.done
-	if a.err != nil || len(a.pages) == 0 || c.progress == nil || c.progress.position != a.at || len(c.progress.open) > 0 {
-		if a.next != nil {
-			<-a.next.done
+	if !a.follows(c.progress) {
+		for ; a != nil; a = a.next {
+			<-a.done
 		}
 		return page{}, nil
 	}
-	if last := a.pages[len(a.pages)-1]; last.full && a.next == nil {
-		a.next = c.startReadAhead(intake, last.look.Through, last.events)
-	}
+	c.readOn(intake, a)
 	p, a.pages = a.pages[0], a.pages[1:]
 	a.at = p.look.Through
 	if c.ahead = a; len(a.pages) == 0 {
 		c.ahead = a.next
 	}
 	return p, a.v
+}
+
+// follows: the stretch has pages, and they go on from p.
+func (a *readAhead) follows(p *progress) bool {
+	return a.err == nil && len(a.pages) > 0 && p != nil && p.position == a.at && len(p.open) == 0
+}
+
+// readOn begins to read what is behind a stretch whose pages are being taken:
+// another one or, where it has to be counted as well, two, so that one is
+// counted while the next is read.
+func (c *consumerLoop) readOn(intake context.Context, a *readAhead) {
+	ahead := 1
+	if c.scoped() {
+		ahead = 2
+	}
+	for ; ahead > 0 && a.goesOn(); ahead-- {
+		if a.next == nil {
+			a.next = c.readBehind(intake, a)
+		}
+		a = a.next
+	}
+}
+
+// goesOn: there is more behind the stretch, as far as is known.
+func (a *readAhead) goesOn() bool {
+	select {
+	case <-a.read:
+		return a.end.more
+	default:
+		return true
+	}
 }

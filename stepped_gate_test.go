@@ -22,14 +22,18 @@ type thread struct {
 	stops chan *stop
 	at    *stop         // nil: it runs, or has nothing to do
 	done  chan struct{} // closed when its work is done; nil: it has none
-	ahead *thread       // of the same loop
 	notes notes
 	asked bool // where to stop, before it took a connection
+
+	ahead chan *stop // where those stop that read ahead; nil: it is one of them
+	works *readAhead // what it reads; nil: it does not read ahead
+	read  bool       // that, but for what is missing
 }
 
 // stop is where a thread waits to be told to go on.
 type stop struct {
 	before string // what it is about to do
+	by     *thread
 	conn   *pgx.Conn
 	resume chan struct{}
 }
@@ -38,7 +42,7 @@ type threadKey struct{}
 
 // halt stops the thread until it is told to go on.
 func (t *thread) halt(ctx context.Context, before string, conn *pgx.Conn) {
-	s := &stop{before, conn, make(chan struct{})}
+	s := &stop{before, t, conn, make(chan struct{})}
 	select {
 	case t.stops <- s:
 		select {
@@ -195,23 +199,23 @@ func (s *stage) outlive(w *steppedWorker) {
 type steppedLog struct{ *storepostgres.Store }
 
 func (l steppedLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
-	return l.Store.ReadEvents(asReader(ctx, q), q, after, limit)
+	return l.Store.ReadEvents(asReader(ctx, q, "read"), q, after, limit)
 }
 
 func (l steppedLog) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
-	return l.Store.ReadScoped(asReader(ctx, q), q, r)
+	return l.Store.ReadScoped(asReader(ctx, q, "read"), q, r)
 }
 
 func (l steppedLog) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
-	return l.Store.CountMissing(asReader(ctx, q), q, after, through)
+	return l.Store.CountMissing(asReader(ctx, q, "count"), q, after, through)
 }
 
-func asReader(ctx context.Context, q store.Querier) context.Context {
+func asReader(ctx context.Context, q store.Querier, before string) context.Context {
 	t, ok := ctx.Value(threadKey{}).(*thread)
 	if _, pool := q.(*sql.DB); !ok || !pool {
 		return ctx
 	}
-	t.ahead.halt(ctx, "read", nil)
-	t.ahead.asked = true
-	return context.WithValue(ctx, threadKey{}, t.ahead)
+	reader := &thread{stops: t.ahead, asked: true}
+	reader.halt(ctx, before, nil)
+	return context.WithValue(ctx, threadKey{}, reader)
 }

@@ -48,12 +48,11 @@ type loop struct {
 	c      *consumerLoop
 	worker string
 	main   *thread
-	ahead  *thread    // reads the next page meanwhile
-	known  *readAhead // what ahead works at, or has done
-	waits  uint32     // the backend of main's guard while that waits for another batch
-	reads  int        // statements of main's step that read events, and what was read ahead before
-	told   bool       // that it waits
-	did    did        // in the latest step
+	ahead  []*thread // read stretches that follow one another, meanwhile
+	waits  uint32    // the backend of main's guard while that waits for another batch
+	reads  int       // statements of main's step that read events, and what was read ahead before
+	told   bool      // that it waits
+	did    did       // in the latest step
 	err    error
 }
 
@@ -86,12 +85,10 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {
-		ahead := &thread{stops: make(chan *stop)}
 		sw.loops = append(sw.loops, &loop{
 			c:      &consumerLoop{w: w, unit: u, status: w.status[u.name], attempt: 1},
 			worker: name,
-			main:   &thread{stops: make(chan *stop), ahead: ahead},
-			ahead:  ahead,
+			main:   &thread{stops: make(chan *stop), ahead: make(chan *stop)},
 		})
 	}
 	return sw
@@ -274,10 +271,11 @@ func (s *stage) finishStep(l *loop) {
 // advance lets one thread of a loop go on. An idle loop would wait for what is
 // being read ahead.
 func (s *stage) advance(l *loop, ahead bool) {
+	reader := slices.IndexFunc(l.ahead, func(t *thread) bool { return t.at != nil })
 	switch {
 	case l.waits != 0:
-	case l.ahead.at != nil && (ahead || l.idle()):
-		s.resume(l, l.ahead)
+	case reader >= 0 && (ahead || l.idle()):
+		s.resume(l, l.ahead[reader])
 	case !l.idle():
 		s.resume(l, l.main)
 	default:
@@ -308,10 +306,11 @@ func (s *stage) resume(l *loop, t *thread) {
 		l.waits = backendOf(at.conn)
 	}
 	free := at.before == "guard" && l.waits == 0
+	t.read = t.works != nil
 	close(at.resume)
-	if t == l.ahead {
-		t.await()
-		s.tellNotes(l, t)
+	if t.read {
+		l.awaitAhead()
+		s.tellNotes(l, at.by)
 		return
 	}
 	s.await(l)
@@ -349,18 +348,44 @@ func (s *stage) await(l *loop) {
 	}
 	l.waits, l.told = 0, false
 	s.tellNotes(l, l.main)
-	a := l.c.ahead
-	if a != nil && a.next != nil {
-		a = a.next // begun later
+	known := l.ahead
+	l.ahead = nil
+	for a := l.c.ahead; a != nil; a = a.next {
+		i := slices.IndexFunc(known, func(t *thread) bool { return t.works == a })
+		if i < 0 {
+			i, known = len(known), append(known, &thread{works: a, done: a.done})
+			s.saw("read ahead")
+		}
+		l.ahead = append(l.ahead, known[i])
 	}
-	if a != nil && a != l.known {
-		l.known, l.ahead.done = a, a.done
-		l.ahead.await()
-		s.saw("read ahead")
-	}
+	l.awaitAhead()
 	if l.idle() {
 		s.check(l)
 	}
+}
+
+// awaitAhead waits until all who read ahead have stopped, have ended, or wait
+// for the stretch before theirs.
+func (l *loop) awaitAhead() {
+	for i, t := range l.ahead {
+		for t.at == nil && t.done != nil && (i == 0 || l.ahead[i-1].read || l.ahead[i-1].done == nil) {
+			select {
+			case at := <-l.main.ahead:
+				l.reader(at).at = at
+			case <-t.done:
+				t.done = nil
+			}
+		}
+	}
+}
+
+// reader is who stopped: only one runs of those that have read their stretch,
+// and of the others only the first.
+func (l *loop) reader(at *stop) *thread {
+	i := slices.IndexFunc(l.ahead, func(t *thread) bool {
+		return t.at == nil && t.done != nil && t.read == (at.before == "count")
+	})
+	return l.ahead[i]
 }
 
 func (t *thread) await() {

@@ -1,0 +1,40 @@
+package worker
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// What was read ahead in an earlier life of the server may have been taken back
+// by the crash that ended it. A consumer that stands where the next page begins,
+// as it did then, does not go on with it: the guard asks for the life in which
+// a page was read.
+func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithBatchSize(1))
+	for range 4 {
+		appendOne(t, d.DB, "1")
+	}
+	h.lookUpTo(t, 4)
+	if did, err := h.loop.step(t.Context(), t.Context()); did != fullBatch || err != nil {
+		t.Fatalf("the first batch: %v, %v", did, err)
+	}
+	if <-h.loop.ahead.done; len(h.loop.ahead.pages) != 3 {
+		t.Fatalf("%d pages were read ahead, want 3", len(h.loop.ahead.pages))
+	}
+
+	before := h.frontier.Value().Token
+	d.Exec(t, `DELETE FROM events WHERE global_position = 3`)
+	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
+	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before && v.Safe >= 4 })
+	h.handle(t)
+	var handled string
+	if err := d.DB.QueryRow(`SELECT string_agg(position::text, ' ' ORDER BY position) FROM ledger`).Scan(&handled); err != nil || handled != "1 2 4" {
+		t.Fatalf("the events at %s were handled, want 1 2 4; %v", handled, err)
+	}
+}
