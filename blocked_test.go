@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -23,7 +25,10 @@ type lines struct {
 	all []string
 }
 
-func (l *lines) Info(_ context.Context, msg string, kv ...any) {
+func (l *lines) Info(_ context.Context, msg string, kv ...any)  { l.add(msg, kv) }
+func (l *lines) Error(_ context.Context, msg string, kv ...any) { l.add(msg, kv) }
+
+func (l *lines) add(msg string, kv []any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, msg+" "+strings.TrimSpace(fmt.Sprintln(kv...)))
@@ -115,4 +120,32 @@ func TestStaleGapHarborLag(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, "all", 2, 3, 4, 5)
+}
+
+// A proof whose ground is altered while the worker runs is none: nothing new is
+// handled until it is put right, and Status and the observer say what and how.
+func TestFrontierThatFailsSaysWhy(t *testing.T) {
+	d := newLog(t)
+	told := make(chan error, 100)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithObserver(worker.Observer{FrontierFailed: func(err error) { told <- err }}))
+	appendN(t, d.DB, "Order", "1", 1)
+	awaitHandled(t, d.DB, "all", 1)
+	if err := w.Status().FrontierError; err != nil {
+		t.Fatalf("nothing is wrong, and Status says %v", err)
+	}
+
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
+	appendN(t, d.DB, "Order", "1", 1)
+	await(t, "Status to say what is wrong", func() bool { return errors.Is(w.Status().FrontierError, frontier.ErrSequenceCache) })
+	for deadline, err := time.After(30*time.Second), error(nil); !errors.Is(err, frontier.ErrSequenceCache); {
+		select {
+		case err = <-told:
+		case <-deadline:
+			t.Fatalf("waited in vain for the observer to be told what is wrong, the last was %v", err)
+		}
+	}
+
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
+	await(t, "both events to be handled", func() bool { return len(handled(t, d.DB, "all")) == 2 })
+	await(t, "Status to say that nothing is wrong", func() bool { return w.Status().FrontierError == nil })
 }

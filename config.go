@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
@@ -48,8 +49,8 @@ func (c Config) Validate() error {
 	check(oneOf("WithDispatcherStrategy", c.DispatcherStrategy, DispatcherStrategyPoll, DispatcherStrategyNotify))
 	check(inRange("WithDispatcherInterval", c.DispatcherInterval, time.Millisecond, time.Hour))
 	check(ident.Check("WithNotifyChannel", c.NotifyChannel))
-	if c.DispatcherStrategy == DispatcherStrategyNotify && c.NotifyConnectionString == "" {
-		check(errors.New("WithDispatcherStrategy: DispatcherStrategyNotify needs WithNotifyConnectionString, a direct connection to PostgreSQL"))
+	if c.DispatcherStrategy == DispatcherStrategyNotify {
+		check(c.checkNotifyConnection())
 	}
 	check(inRange("WithHeartbeatInterval", c.HeartbeatInterval, 10*time.Millisecond, time.Hour))
 	check(inRange("WithHeartbeatTimeout", c.HeartbeatTimeout, 2*c.HeartbeatInterval, day))
@@ -66,6 +67,17 @@ func (c Config) Validate() error {
 	_, err := c.tables()
 	check(err)
 	return errors.Join(all...)
+}
+
+func (c Config) checkNotifyConnection() error {
+	if c.NotifyConnectionString == "" {
+		return errors.New("WithDispatcherStrategy: DispatcherStrategyNotify needs WithNotifyConnectionString, a direct connection to PostgreSQL")
+	}
+	if _, err := pgx.ParseConfig(c.NotifyConnectionString); err != nil {
+		// What is wrong with it may show a password.
+		return errors.New(`WithNotifyConnectionString: this is no connection string: it takes "postgres://user:password@host:5432/database" or "host=... dbname=...", with percent-encoded special characters in the first form, and the files that it names must be there`)
+	}
+	return nil
 }
 
 func inRange[T cmp.Ordered](option string, value, low, high T) error {
@@ -170,6 +182,7 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) f
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
 		OnStale:    c.Observer.FrontierBlocked,
+		OnFailure:  c.Observer.FrontierFailed,
 		OnChange:   onChange,
 		Logger:     c.Logger,
 	}

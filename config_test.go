@@ -87,3 +87,16 @@ func TestConsumerErrorUnwraps(t *testing.T) {
 		t.Fatalf("%v does not wrap both", err)
 	}
 }
+
+// A connection string that is none is refused before anything runs, and not
+// shown: it may hold a password.
+func TestNotifyConnectionStringIsChecked(t *testing.T) {
+	for _, conn := range []string{"postgres://app:s3cret%@localhost/app", "postgres://app:s3cret@local host:port/app", "password=s3cret host", "host=localhost password=s3cret sslmode=perhaps"} {
+		c := DefaultConfig()
+		WithDispatcherStrategy(DispatcherStrategyNotify)(&c)
+		WithNotifyConnectionString(conn)(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "WithNotifyConnectionString") || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v", conn, err)
+		}
+	}
+}

@@ -52,6 +52,7 @@ type consumerLoop struct {
 	troubled  time.Time // since when
 	suspect   isolation
 	sentence  *sentence // for what failed too often; nil: nothing has
+	crowded   bool      // it waits for open ranges to close, and has said so
 	refused   *retry    // the dead letter that has just failed again; nil: none has
 }
 
@@ -214,8 +215,13 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, token string) 
 func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value, p page) (did, error) {
 	a, blocked := p.cross(v, c.progress.open, c.w.cfg.MaxOpenRanges)
 	if blocked {
-		c.status.disturbed(errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to})
+		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to}
+		c.status.disturbed(err)
+		if !c.crowded {
+			c.w.cfg.Logger.Error(ctx, "a consumer waits for positions in doubt", "consumer", c.unit.name, "error", err)
+		}
 	}
+	c.crowded = blocked
 	c.looked = v
 	if p.look.Through >= v.Safe && len(p.events) > 0 && len(c.progress.open) == 0 {
 		c.w.frontier.Follow()

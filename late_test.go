@@ -213,9 +213,11 @@ func TestMaxOpenRangesMakesTheConsumerWait(t *testing.T) {
 		open = append(open, beginAppend(t, d.DB, "Order", fmt.Sprint("open ", i), 1)) // 1, 3, 5, 7
 		appendN(t, d.DB, "Order", "other", 1)                                         // 2, 4, 6, 8
 	}
-	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithMaxOpenRanges(2))
+	var log lines
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithMaxOpenRanges(2), worker.WithLogger(&log))
 	awaitHandled(t, d.DB, "all", 2, 4)
 	await(t, "Status to say why the consumer waits", func() bool { return w.Status().Consumers[0].LastError != nil })
+	await(t, "the log to say so", func() bool { return len(log.with("WithMaxOpenRanges")) > 0 })
 	if got := handled(t, d.DB, "all"); len(got) != 2 || audit(t, d.DB, "open")["all"] != 2 {
 		t.Fatalf("went on to %v with %d open positions", got, audit(t, d.DB, "open")["all"])
 	}
@@ -225,6 +227,9 @@ func TestMaxOpenRangesMakesTheConsumerWait(t *testing.T) {
 		}
 	}
 	await(t, "everything to be handled", func() bool { return len(handled(t, d.DB, "all")) == 8 })
+	if said := log.with("WithMaxOpenRanges"); len(said) != 1 {
+		t.Errorf("the log says so %d times: %q", len(said), said)
+	}
 }
 
 // Under GapWait nothing is late.

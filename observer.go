@@ -41,6 +41,11 @@ type Observer struct {
 	// FrontierBlocked: a transaction has held back the events behind its
 	// positions for longer than StaleGapThreshold. Once for each.
 	FrontierBlocked func(BlockingTransaction)
+	// FrontierFailed: the worker could not look at the log, and will try again;
+	// called for every try. Nothing new may be handled meanwhile. The cause is
+	// the database's, or a *frontier.SetupError: something was altered that the
+	// proof rests on.
+	FrontierFailed func(error)
 	// Skipped: a consumer's batch was committed that went past positions
 	// without an event (SkipVoid, or SkipOpen: a gap opens), or that ended
 	// doubts about such positions (SkipLate: delivered late, or SkipVoid). The
@@ -204,6 +209,7 @@ func Tee(all ...Observer) Observer {
 		Retrying:          tee(all, func(o Observer) func(Retry) { return o.Retrying }),
 		DeadLettered:      tee(all, func(o Observer) func(DeadLetter) { return o.DeadLettered }),
 		FrontierBlocked:   tee(all, func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),
+		FrontierFailed:    tee(all, func(o Observer) func(error) { return o.FrontierFailed }),
 		Skipped:           tee(all, func(o Observer) func(Skip) { return o.Skipped }),
 		Woken:             tee(all, func(o Observer) func(Wakeup) { return o.Woken }),
 	}

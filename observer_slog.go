@@ -43,6 +43,7 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		FrontierBlocked: func(t BlockingTransaction) {
 			log(slog.LevelWarn, "a transaction stays open", "pid", t.PID, "gid", t.GID, "application_name", t.ApplicationName, "age", t.Age)
 		},
+		FrontierFailed: func(err error) { log(slog.LevelError, "the log cannot be looked at, will retry", "error", err) },
 		Skipped: func(s Skip) {
 			log(slog.LevelInfo, "positions skipped", "consumer", s.Consumer, "first", s.First, "last", s.Last, "missing", s.Missing, "state", s.State)
 		},

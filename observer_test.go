@@ -69,6 +69,9 @@ func TestObserverIsToldEverything(t *testing.T) {
 	for _, hook := range []string{"Skipped", "FrontierBlocked", "DeadLettered", "Retrying", "Woken"} {
 		await(t, hook, func() bool { return s.index(hook) >= 0 })
 	}
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
+	await(t, "FrontierFailed", func() bool { return s.index("FrontierFailed") >= 0 })
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
 	w.Stop()
 	if err := w.result(t); err != nil {
 		t.Fatal(err)

@@ -32,6 +32,10 @@ type Status struct {
 	// Unowned are the consumers among the assignments that no live worker has
 	// code for, those of an older build for one. Only the leader knows them.
 	Unowned []string
+	// FrontierError is why the worker cannot look at the log at the moment, so
+	// that Safe stands still; nil if it can. A *frontier.SetupError says what
+	// was altered in the database, and the remedy.
+	FrontierError error
 	// Safe is the position up to which consumers may read.
 	Safe int64
 	// Blocked are the transactions that hold the consumers back, or that may
@@ -137,6 +141,7 @@ func (w *Worker) Status() Status {
 	}
 	c := w.coord.Status()
 	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, explain(c.LastError), c.Unowned
+	s.FrontierError = explain(w.frontier.Err())
 	s.Safe = w.frontier.Value().Safe
 	s.Blocked = w.frontier.Blocked()
 	for _, u := range w.units {

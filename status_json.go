@@ -12,7 +12,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		fields
 		CoordinationError string `json:",omitempty"`
-	}{fields(s), text(s.CoordinationError)})
+		FrontierError     string `json:",omitempty"`
+	}{fields(s), text(s.CoordinationError), text(s.FrontierError)})
 }
 
 // MarshalJSON writes the fields under their names, and errors as their texts.

@@ -13,7 +13,7 @@ import (
 
 func TestStatusAsJSON(t *testing.T) {
 	s := worker.Status{
-		State: worker.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), Safe: 7,
+		State: worker.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), FrontierError: errors.New("cache 10"), Safe: 7,
 		Consumers: []worker.ConsumerStatus{{Name: "a", Position: 5, LastError: errors.New("zero \x00 byte")}, {Name: "b"}},
 	}
 	text, err := json.Marshal(s)
@@ -30,6 +30,7 @@ func TestStatusAsJSON(t *testing.T) {
 		"the state":            {got["State"], "running"},
 		"the leader":           {got["Leader"], true},
 		"the error":            {got["CoordinationError"], "no route to host"},
+		"the frontier's error": {got["FrontierError"], "cache 10"},
 		"safe":                 {got["Safe"], 7.0},
 		"the name":             {a["Name"], "a"},
 		"the position":         {a["Position"], 5.0},

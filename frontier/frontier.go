@@ -61,6 +61,7 @@ type Config struct {
 	HarborLag int64
 	Interval  time.Duration // between two looks while nothing happens
 	Logger    store.Logger  // nil: nothing is logged
+	OnFailure func(error)   // called for each failed try of Run; may be nil
 	OnStale   func(Holder)  // called once for each transaction that becomes stale; may be nil
 	OnChange  func()        // called when the counter of Changes has moved; may be nil
 }
@@ -71,6 +72,7 @@ type Frontier struct {
 
 	value   atomic.Pointer[Value]
 	blocked atomic.Pointer[[]Holder]
+	trouble atomic.Pointer[error] // nil: there is none
 	wake    chan struct{}
 	changes atomic.Int64 // the counter of changes, as last seen
 	follow  atomic.Bool  // somebody called Follow since the latest statement
@@ -99,6 +101,15 @@ func (f *Frontier) Value() *Value { return f.value.Load() }
 // Blocked returns the transactions that hold the frontier back or keep
 // positions in doubt, as the latest look at the locks showed them.
 func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
+
+// Err returns why Run does not see the log at the moment, nil if it does: what
+// the connection or the server failed with, or a *SetupError.
+func (f *Frontier) Err() error {
+	if err := f.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // Changed returns a channel that is closed at the next publication. Take it,
 // then look at Value, then wait for it: so no change is missed.
@@ -168,6 +179,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 	for failures := 0; ; {
 		err := f.live(ctx, func() {
 			if failures > 0 {
+				f.trouble.Store(nil)
 				f.announceBack()
 			}
 			failures = 0
@@ -177,6 +189,10 @@ func (f *Frontier) Run(ctx context.Context) error {
 		}
 		failures++
 		f.blocked.Store(&[]Holder{})
+		f.trouble.Store(&err)
+		if f.cfg.OnFailure != nil {
+			f.cfg.OnFailure(err)
+		}
 		f.cfg.Logger.Error(ctx, "frontier interrupted, will start anew", "error", err, "failures", failures)
 		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return nil

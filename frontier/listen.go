@@ -2,7 +2,7 @@ package frontier
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -25,7 +25,7 @@ import (
 func Listen(ctx context.Context, connString string, channels map[string]func(), logger store.Logger) error {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
-		return fmt.Errorf("frontier: the connection string for notifications cannot be parsed: %w", err)
+		return errors.New("frontier: the connection string for notifications cannot be parsed") // why not, might show a password
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second
