@@ -35,7 +35,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := w.db.PingContext(ctx); err != nil {
+	if err := w.answers(ctx); err != nil {
 		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", patience, err)
 	}
 	t, err := w.cfg.tables()
@@ -57,6 +57,17 @@ func (w *Worker) prepare(ctx context.Context) error {
 	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, t, w.noticeNews))
 	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus))
 	return w.frontier.Preflight(ctx)
+}
+
+// answers pings the database. Each idle connection of the pool may have died
+// without anybody noticing, and fails once.
+func (w *Worker) answers(ctx context.Context) (err error) {
+	for idle := w.db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
+		if err = w.db.PingContext(ctx); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // validate checks what New was given, without the database.

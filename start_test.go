@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
@@ -201,4 +202,28 @@ func separator(url string) string {
 		return "&"
 	}
 	return "?"
+}
+
+// A server that was restarted just now leaves dead connections in the pool.
+func TestStartOutlivesDeadConnections(t *testing.T) {
+	d := newLog(t)
+	db := d.OpenMode(t, pgx.QueryExecModeCacheStatement)
+	for range 2 { // pgx trusts a connection that it has seen alive within a second
+		var conns [2]*sql.Conn
+		for i := range conns {
+			conn, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns[i] = conn
+		}
+		for _, conn := range conns {
+			if err := conn.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	d.Exec(t, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	w := start(t, db, []consumer.Consumer{&ledger{name: "c"}})
+	await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
 }
