@@ -42,6 +42,7 @@ func shareTask(ctx context.Context, r role) (any, error) {
 		return nil, errors.New("the connection string cannot be parsed") // it may hold a password
 	}
 	defer db.Close()
+	db.SetMaxIdleConns(idleConns(shared))
 	var consumers []consumer.Consumer
 	for _, other := range newRecorders(shared) {
 		consumers = append(consumers, &signing{other.name, r.Name})

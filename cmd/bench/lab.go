@@ -47,9 +47,7 @@ type site struct {
 	url  string
 	db   *sql.DB // for everything but the workers, which have pools of their own
 
-	// Of the workers' pools.
-	wires *wires // what they say to the server; nil: not looked at
-	keep  int    // connections while there is nothing to do; 0: as many as database/sql does
+	wires *wires // see what the workers say to the server; nil: nobody looks
 }
 
 // onSite runs a part of a scenario on a database of its own.
@@ -114,6 +112,9 @@ func (s *site) notify() []worker.Option {
 
 func (s *site) poll() []worker.Option { return nil }
 
+// idleConns is what the README advises for a worker's pool.
+func idleConns(consumers int) int { return 4 + 3*consumers }
+
 // work runs workers with the same consumers while during runs, waits until
 // they have stopped, and fails if one of them does.
 func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consumer, opts []worker.Option, during func(ctx context.Context) error) (err error) {
@@ -130,9 +131,7 @@ func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consu
 	ended := make(chan struct{})
 	for range workers {
 		db := stdlib.OpenDB(*config)
-		if s.keep > 0 {
-			db.SetMaxIdleConns(s.keep)
-		}
+		db.SetMaxIdleConns(idleConns(len(consumers)))
 		w := worker.New(db, storepostgres.NewStore(nil), consumers, opts...)
 		all = append(all, w)
 		go func() {

@@ -77,7 +77,7 @@ func (l *lab) crowdedApart(ctx context.Context, d dispatcher, consumers int) (c 
 // crowded lets consumers of one worker follow a log that grows steadily.
 func (l *lab) crowded(ctx context.Context, d dispatcher, consumers int) (c costs, counted int, err error) {
 	err = l.onSite(ctx, func(s *site) error {
-		s.wires, s.keep = &wires{}, consumers+8
+		s.wires = &wires{}
 		j, all := newJournal(s, d.channel), newRecorders(consumers)
 		err := s.work(ctx, 1, asConsumers(all), d.options(s), func(ctx context.Context) error {
 			if err := errors.Join(warmUp(ctx, j, all...), j.connect(ctx, 8), j.settle(ctx, all...)); err != nil {
