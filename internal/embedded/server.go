@@ -149,7 +149,13 @@ func (s *Server) settle(move func() error) (settled *Server, err error) {
 
 func (s *Server) initdb(ctx context.Context) error {
 	password := filepath.Join(s.home.path, "password")
-	err := os.WriteFile(password, []byte(s.password), 0o600)
+	secret, err := verifier(s.password)
+	if strings.HasPrefix(s.bin.version, "13.") {
+		secret = s.password // there initdb reads 99 characters at most
+	}
+	if err == nil {
+		err = os.WriteFile(password, []byte(secret), 0o600)
+	}
 	if err == nil {
 		err = s.who.give(password)
 	}
