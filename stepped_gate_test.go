@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -112,10 +113,12 @@ func stopsBefore(sql string) string {
 type line struct {
 	net.Conn
 	lose    atomic.Bool
-	tail    []byte // what was read last
-	gone    bool   // the session, and another one takes its place
+	gone    bool // the session, and another one takes its place
 	session func() (*pgconn.HijackedConn, error)
 	backend uint32 // 0: the first
+
+	mu   sync.Mutex // pgx reads on from what it gives up
+	tail []byte     // what was read last
 }
 
 // ready is what the server says at the end of a statement outside of a
@@ -124,12 +127,25 @@ var ready = []byte{'Z', 0, 0, 0, 5, 'I'}
 
 func (c *line) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.tail = append(c.tail, b[:n]...)
-	c.tail = c.tail[max(0, len(c.tail)-len(ready)):]
+	c.remember(b[:n])
 	if c.lose.Load() {
 		return 0, errors.Join(io.ErrUnexpectedEOF, c.Conn.Close())
 	}
 	return n, err
+}
+
+func (c *line) remember(read []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tail = append(c.tail, read...)
+	c.tail = c.tail[max(0, len(c.tail)-len(ready)):]
+}
+
+// free tells that the connection is not in a transaction.
+func (c *line) free() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Equal(c.tail, ready)
 }
 
 func (c *line) Write(b []byte) (int, error) {
@@ -187,7 +203,7 @@ func (s *stage) outlive(w *steppedWorker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.lines {
-		if c.gone = bytes.Equal(c.tail, ready); c.gone {
+		if c.gone = c.free(); c.gone {
 			s.saw("outlived")
 		}
 	}

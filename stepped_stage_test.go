@@ -181,7 +181,7 @@ func (s *stage) reset(who, what int) {
 	loops := s.workers[0].loops
 	unit := loops[who%len(loops)].unit()
 	at := s.number(`SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, unit)
-	to := max(at-int64(1+what), 0)
+	to := max(at-int64(1+what%12), 0)
 	operator, err := ops.New(s.own, nil)
 	s.must(err)
 	err = operator.Reset(s.ctx, unit, to, ops.By{Operator: "the script", Reason: "it says so"})
@@ -193,66 +193,6 @@ func (s *stage) reset(who, what int) {
 	s.resets[unit]++
 	s.saw("reset")
 	s.tell("", unit, wasReset, to)
-}
-
-// cut ends all connections of a worker.
-func (s *stage) cut(who, _ int) {
-	if s.script.calm {
-		return
-	}
-	w := s.workers[who%len(s.workers)]
-	s.tell(w.name, "", history.FaultInjected, history.Injection{Fault: workerCut})
-	s.end(`application_name = $1::text`, w.name)
-	s.outlive(w)
-	s.faults++
-	s.saw("cut")
-}
-
-// crash kills the server and starts it again.
-func (s *stage) crash(int, int) {
-	if s.script.calm {
-		return
-	}
-	s.tell("", "", history.FaultInjected, history.Injection{Fault: serverCrash})
-	s.must(s.server.crash())
-	s.saw("crash")
-	s.recover()
-}
-
-// crashBetween crashes the server while all that was published is new, and
-// perhaps undone. The loops may go on before their frontiers notice. Then the
-// other worker makes batches of the consumer: in the end its row may look as
-// the first loop knows it.
-func (s *stage) crashBetween(who, what int) {
-	if s.script.calm {
-		return
-	}
-	l := s.choose(who)
-	s.supplyAndLook(what)
-	if what%3 > 0 {
-		s.advance(l, true)
-		s.finishStep(l)
-	}
-	s.crash(who, what)
-	if what%2 == 0 {
-		for _, next := range s.loops() {
-			s.advance(next, true)
-			s.finishStep(next)
-		}
-	}
-	for range 1 + what%2 {
-		s.supplyAndLook(what)
-		for _, next := range s.loops() {
-			if next != l && next.unit() == l.unit() {
-				s.give(next)
-				s.advance(next, true)
-				s.finishStep(next)
-			}
-		}
-	}
-	s.give(l)
-	s.advance(l, true)
-	s.finishStep(l)
 }
 
 // keepUp lets a worker's consumers handle at once what is appended, twice: so
@@ -281,58 +221,5 @@ func (s *stage) supply(what int) {
 	s.append(2, what)
 	if w := s.writer(2); w.tx != nil && w.reserved == 0 {
 		s.endWriter(w, true)
-	}
-}
-
-// supplyAndLook makes something new, and the frontiers see it, if need be in new
-// sessions.
-func (s *stage) supplyAndLook(what int) {
-	s.supply(what)
-	for i := range 3 * len(s.workers) {
-		s.look(i, 0)
-	}
-}
-
-// kill kills the backend of a writer. The server then ends all others too.
-func (s *stage) kill(who, _ int) {
-	w := s.begun(who)
-	if w == nil || s.script.calm {
-		return
-	}
-	s.tell(s.name(w), "", history.FaultInjected, history.Injection{Fault: backendKill})
-	s.must(s.server.crashOf(w.pid))
-	s.saw("kill")
-	s.recover()
-}
-
-// recover goes on after a crash.
-func (s *stage) recover() {
-	for i := range s.writers {
-		if s.writers[i].tx != nil {
-			s.forget(&s.writers[i])
-		}
-	}
-	s.must(s.own.Close())
-	s.openOwn()
-	s.published = nil
-	for _, w := range s.workers {
-		s.outlive(w)
-	}
-	s.faults++
-	s.settle()
-	s.pass(0, 0) // long enough for the pools to look whether what they have is still
-	s.pass(0, 0) // connected: so a loop may notice nothing of the crash
-	left := s.number(`SELECT count(*) FROM events`)
-	if left < s.committed {
-		s.saw("commits undone")
-	}
-	s.tell("", "", recovered, fmt.Sprintf("%d of %d events are left", left, s.committed))
-	s.committed = left
-	for _, l := range s.loops() {
-		if s.number(`SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1::text AND worker_id = $2::uuid`,
-			l.unit(), l.c.w.id.String()) > 0 {
-			s.owner[l.unit()] = l.c.w
-			s.tell(l.worker, l.unit(), assigned, nil)
-		}
 	}
 }
