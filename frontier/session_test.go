@@ -179,6 +179,8 @@ func TestPreparedTransaction(t *testing.T) {
 				s := open(t, cfg)
 				if s.s.origin.named {
 					s.start()
+					prepare(t, d.DB, "unrelated", `SELECT txid_current()`)
+					t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED 'unrelated'`) })
 				} else {
 					s.step(readStart, plantToken, readStart)
 				}
@@ -206,13 +208,18 @@ func TestPreparedTransaction(t *testing.T) {
 // prepareEvent appends an event in a transaction that it leaves prepared.
 func prepareEvent(t testing.TB, db *sql.DB, gid string) {
 	t.Helper()
+	prepare(t, db, gid, insertEvent)
+}
+
+func prepare(t testing.TB, db *sql.DB, gid, statement string) {
+	t.Helper()
 	conn, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	exec(t, conn, `BEGIN`)
-	appendEvent(t, conn)
+	exec(t, conn, statement)
 	exec(t, conn, `PREPARE TRANSACTION '`+gid+`'`)
 }
 
@@ -272,6 +279,62 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	s.published(7, 7)
 	if len(told) != 1 || !told[0].Stale || told[0].PID == 0 {
 		t.Fatalf("want it told once: %+v", told)
+	}
+}
+
+// A transaction within a statement may draw at any time, though its state has
+// long been the same.
+func TestBusyTransactionIsNotNarrowed(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	cfg.StaleAfter = time.Nanosecond
+	s := open(t, cfg)
+	s.start()
+	gate, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = gate.Close() }()
+	exec(t, gate, `SELECT pg_advisory_lock(1), pg_advisory_lock(2)`)
+	insert := strings.TrimSuffix(insertEvent, ` RETURNING global_position`)
+	busy := make(chan error, 1)
+	go func() {
+		_, err := d.DB.ExecContext(t.Context(), `DO $$ BEGIN`+insert+`; PERFORM pg_advisory_xact_lock(1);`+insert+`; PERFORM pg_advisory_xact_lock(2); END $$`)
+		busy <- err
+	}()
+	awaitAtLock(t, d.DB, 1)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks, readTail)
+	s.published(0, 2, Span{1, 1})
+	s.rescan()
+
+	exec(t, gate, `SELECT pg_advisory_unlock(1)`)
+	awaitAtLock(t, d.DB, 2) // it has drawn 3
+	appendEvent(t, d.DB)
+	s.rescan(readTail)
+	s.published(0, 4, Span{1, 1}, Span{3, 3})
+
+	exec(t, gate, `SELECT pg_advisory_unlock(2)`)
+	if err := <-busy; err != nil {
+		t.Fatal(err)
+	}
+	s.rescan()
+	s.published(4, 4)
+}
+
+// awaitAtLock waits until somebody waits for an advisory lock.
+func awaitAtLock(t testing.TB, db *sql.DB, key int) {
+	t.Helper()
+	waits := false
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && !waits; {
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = $1::int::oid AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, key).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !waits {
+		t.Fatalf("awaited that somebody waits for advisory lock %d", key)
 	}
 }
 
