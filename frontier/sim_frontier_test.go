@@ -318,6 +318,10 @@ func (s *sim) publish(f *simFrontier) {
 		if e.position <= v.Settled || e.position <= v.Safe && !doubted {
 			s.violate("VALUE of frontier %d: %+v, but %s may still commit position %d", f.worker, *v, t.id, e.position)
 		}
+		// Under a new name it takes part in fences that are older than it is.
+		if age := s.now().Sub(t.age); e.position <= v.Safe && age < s.staleAfter && !unnumbered(t.id) {
+			s.violate("VALUE of frontier %d: %+v goes past position %d of %s, which began %v ago", f.worker, *v, e.position, t.id, age)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ type sim struct {
 	running  map[*transaction]bool
 	aggLocks map[int]*transaction
 	rowLocks []bool // of the consumers' checkpoints
-	ids      int    // begins anew after a crash, as virtualtransactions do
+	ids      int    // falls with a crash, as the numbers of virtualtransactions do
 	changes  int
 	uids     int // of appends, from 1
 

@@ -330,7 +330,7 @@ func (s *sim) crash() {
 	s.steps += s.choose(300) // recovery takes its time
 	s.history = s.history[:at+1]
 	s.life++
-	s.ids = s.choose(3)
+	s.ids = max(0, s.ids-s.choose(10)) // some names come again
 	s.token = ""
 	s.running = map[*transaction]bool{}
 	s.aggLocks = map[int]*transaction{}
