@@ -11,8 +11,9 @@ import (
 
 // ReadScoped returns the events of r.Types with r.After < position <= r.UpTo,
 // at most r.Limit, and how far they reach, as one snapshot shows it. It needs
-// the index (aggregate_type, global_position), and costs what the events cost
-// that it returns, however many there are of other types.
+// the index (aggregate_type, global_position), and costs what r.Limit events of
+// these types cost, or as many as there are above After, however many there are
+// of others.
 //
 // r must name a type; After must not be negative nor above UpTo, and Limit
 // must be above 0.
