@@ -223,7 +223,12 @@ func TestStartOutlivesDeadConnections(t *testing.T) {
 			}
 		}
 	}
-	d.Exec(t, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	const others = ` FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`
+	d.Exec(t, `SELECT pg_terminate_backend(pid)`+others)
+	await(t, "the connections to be dead", func() bool {
+		var n int
+		return d.DB.QueryRow(`SELECT count(*)`+others).Scan(&n) == nil && n == 0
+	})
 	w := start(t, db, []consumer.Consumer{&ledger{name: "c"}})
 	await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
 }
