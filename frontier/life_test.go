@@ -113,19 +113,20 @@ func TestReconnects(t *testing.T) {
 	}
 }
 
+// Whoever comes second with a token takes that of the first.
 func TestFrontiersAgreeOnTheToken(t *testing.T) {
 	d := pgtest.New(t)
-	var all []*Frontier
-	for range 4 {
-		f, _ := run(t, testConfig(t, d.DB))
-		all = append(all, f)
-	}
+	one, two := open(t, testConfig(t, d.DB)), open(t, testConfig(t, d.DB))
+	one.step(readStart) // there is no token yet
+	two.start()
+	one.step(plantToken, readStart)
 	appendEvent(t, d.DB)
-	for _, f := range all {
-		awaitSettled(t, f, 1)
-		if f.Value().Token != all[0].Value().Token {
-			t.Fatalf("%+v and %+v do not agree", *f.Value(), *all[0].Value())
-		}
+	one.step(readTail)
+	one.published(1, 1)
+	two.step(readTail)
+	two.published(1, 1)
+	if a, b := one.f.Value(), two.f.Value(); a.Token != b.Token {
+		t.Fatalf("%+v and %+v do not agree", *a, *b)
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	none mistake = iota
 	guardWithoutRevision
 	guardWithoutToken
+	tokenOutlivesCrash
 	cachedLast
 	lastBeforeScan
 	headForLast
@@ -165,6 +166,7 @@ func withDoubts(k *knobs) {
 var mistakes = []mistaken{
 	{guardWithoutRevision, "the guard compares the checkpoint only", func(k *knobs) { withDoubts(k); k.peace, k.stalls, k.rows, k.crashes, k.resets = 3, 20, 2, false, false }},
 	{guardWithoutToken, "the guard takes the server's life for one", withCrashes},
+	{tokenOutlivesCrash, "the server's start time for a token: a backend's crash leaves it", withCrashes},
 	{cachedLast, "a last value outlives a change of state", withDoubts},
 	{lastBeforeScan, "the last value was read before the scan", withDoubts},
 	{headForLast, "the visible head in place of the last value", withDoubts},

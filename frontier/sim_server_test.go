@@ -331,7 +331,9 @@ func (s *sim) crash() {
 	s.history = s.history[:at+1]
 	s.life++
 	s.ids = max(0, s.ids-s.choose(10)) // some names come again
-	s.token = ""
+	if s.mistake != tokenOutlivesCrash {
+		s.token = ""
+	}
 	s.running = map[*transaction]bool{}
 	s.aggLocks = map[int]*transaction{}
 	clear(s.rowLocks)
