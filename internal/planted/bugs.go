@@ -15,6 +15,12 @@ const calm = "crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=
 // crashes take back what was committed, again and again.
 const crashes = calm + ",redraw=0,backend-crash=5,async-writers=1,async-workers=1"
 
+// crashesAtHead leave the consumers the time to come to the end of the log again
+// before the next one, behind writers that often sit idle: only there the frontier
+// reads for them. Each crash takes back what they have handled, so with more of
+// them they would never get there.
+const crashesAtHead = calm + ",redraw=0,idle=10,backend-crash=0.15,async-writers=1,async-workers=1"
+
 // frontierBugs are about how far it is safe to read.
 var frontierBugs = []Bug{
 	{
@@ -106,6 +112,18 @@ var ringBugs = []Bug{
 		Faults:  "reset=5,kill-batch=4,delay=3,idle=0,redraw=0",
 		Draws:   "open gaps skip-stale",
 	},
+	{
+		Name:    "ring-crash",
+		Mistake: "the ring outlasts the frontier's session, and with it a crash of the server",
+		Edits: []Edit{
+			{"frontier/frontier.go", "type Frontier struct {", "type Frontier struct {\n\tkept ring"},
+			{"frontier/session.go", "return &Session{", "s := &Session{"},
+			{"frontier/session.go", "}, jitter),\n\t}, nil", "}, jitter),\n\t}\n\ts.machine.ring = f.kept\n\treturn s, nil"},
+			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.ring;"},
+			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
+		},
+		Faults: crashesAtHead,
+	},
 }
 
 // narrowingBugs are about what an idle transaction can own at most.
@@ -128,14 +146,14 @@ var narrowingBugs = []Bug{
 		last = early
 	}`},
 		},
-		Faults: "delay=2,redraw=2",
+		Faults: calm + ",backend-crash=0,delay=4,redraw=4",
 		Draws:  "open gaps skip-stale",
 	},
 	{
 		Name:    "cached-L",
 		Mistake: "the last value that was read for an idle holder is kept when the holder has run something since",
 		Edits:   []Edit{{"frontier/fence.go", `h.haveLast, h.narrowed = false, false`, `h.narrowed = false`}},
-		Faults:  "redraw=4",
+		Faults:  calm + ",backend-crash=0,redraw=4",
 		Draws:   "open gaps skip-stale",
 	},
 }
@@ -184,9 +202,9 @@ var guardBugs = []Bug{
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
 			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::uuid, $6::text, $7::text)` + audit + ` SELECT 1`,"},
-			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db *sql.DB)`},
+			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db ...*sql.DB)`},
 			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
-				`if _, err := db.ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
+				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
 			return moved, false, err
 		}`},
 			{"batch.go", `Guard(guardCtx, tx, c.unit.name, c.progress, a)`, `Guard(guardCtx, tx, c.unit.name, c.progress, a, c.w.db)`},
