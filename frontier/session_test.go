@@ -384,6 +384,24 @@ func TestUnnamedLogDoubts(t *testing.T) {
 	s.published(2, 2)
 }
 
+// Whoever has drawn a position need not have a transaction id yet.
+func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	cfg.Log = eventLog{}
+	s := open(t, cfg)
+	s.step(readStart, plantToken, readStart)
+	appendEvent(t, d.DB)
+	tx := begin(t, d.DB)
+	exec(t, tx, `SELECT nextval('events_global_position_seq')`) // 2
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks)
+	s.published(1, 1)
+	commit(t, tx)
+	s.rescan()
+	s.published(3, 3)
+}
+
 // Transactions of other databases do not matter, also where every transaction
 // is a holder.
 func TestOtherDatabasesDoNotMatter(t *testing.T) {
