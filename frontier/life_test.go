@@ -244,6 +244,17 @@ func TestSettledRowIsRaisedUnderItsTokenOnly(t *testing.T) {
 	s.published(0, 0)
 }
 
+func TestSettledRowOfAnotherLogIsLeftAlone(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `INSERT INTO consumer_checkpoints_settled (log, settled) VALUES (1, 0)`)
+	s := open(t, testConfig(t, d.DB))
+	s.start()
+	appendEvent(t, d.DB)
+	s.step(readTail)
+	s.raise()
+	awaitQuery(t, d.DB, `SELECT array_agg(settled ORDER BY log) = '{0,1}' FROM consumer_checkpoints_settled`)
+}
+
 // Somebody who holds the settled row does not hold up the frontier.
 func TestLockedSettledRowIsLeftAlone(t *testing.T) {
 	d := pgtest.New(t)
