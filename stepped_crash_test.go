@@ -83,7 +83,7 @@ func (s *stage) crashBetween(who, what int) {
 	for range pick(3) {
 		s.goOn(s.loops()...)
 	}
-	for i := range 3 * len(s.workers) {
+	for i := range 2 * len(s.workers) {
 		s.look(w+i, 0)
 	}
 	s.goOn(s.loops()...)
