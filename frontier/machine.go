@@ -2,6 +2,7 @@ package frontier
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/store"
@@ -335,14 +336,8 @@ func (m *machine) publish() {
 		return
 	}
 	v := Value{Token: m.token, Settled: m.settled(), Safe: m.safe, Doubts: m.doubts.published()}
-	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !sameSlice(old.Doubts, v.Doubts) {
+	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !slices.Equal(old.Doubts, v.Doubts) {
 		v.recent = m.ring.recent()
 		m.value = &v
 	}
-}
-
-// sameSlice tells that nothing was added or dropped: published slices are
-// never modified.
-func sameSlice(a, b []Span) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

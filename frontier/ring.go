@@ -130,7 +130,6 @@ func (m *machine) onRows(now time.Time, r rowsRead) {
 			upTo = min(upTo, last)
 		}
 		if r.full || last > m.head {
-			m.ring.gap = last > m.safe
 			m.tailNow(now)
 		}
 		m.ring.asked -= n
