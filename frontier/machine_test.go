@@ -1,12 +1,9 @@
 package frontier
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 // script feeds a machine answers and checks what it asks for.
@@ -69,9 +66,11 @@ func (s *script) published(settled, safe int64, doubts ...Span) {
 }
 
 func active(id string) sighting { return sighting{ID: id, PID: 1} }
+
 func idle(id, since string) sighting {
 	return sighting{ID: id, PID: 1, IdleSince: since}
 }
+
 func old(h sighting) sighting { h.Age = 3600; return h }
 
 const ms = time.Millisecond
@@ -190,206 +189,6 @@ func TestMachineFarBehind(t *testing.T) {
 	s.expect(readTail, time.Second)
 }
 
-func TestMachineStaleHolder(t *testing.T) {
-	s := newScript(t)
-	s.tail(0, 3, Span{1, 1}, Span{3, 3})
-	s.scan(active("a"))
-	s.now = s.now.Add(time.Minute - ms)
-	s.tail(0, 3, Span{3, 3})
-	s.scan(active("a"))
-	s.published(1, 1)
-	if turned := s.m.takeTurned(); len(turned) > 0 {
-		t.Fatalf("stale too early: %+v", turned)
-	}
-	s.now = s.now.Add(time.Second)
-	s.tail(0, 3, Span{3, 3})
-	s.scan(active("a"))
-	s.tail(0, 5, Span{3, 3}, Span{5, 5}) // the look at what is missing, at once
-	s.published(1, 3, Span{2, 2})
-	if turned := s.m.takeTurned(); len(turned) != 1 || !turned[0].Stale || turned[0].VirtualTransaction != "a" {
-		t.Fatalf("want a to be stale: %+v", turned)
-	}
-	// It delays no other fence, but may own what is missing there.
-	s.tail(5*ms, 5, Span{5, 5})
-	s.scan(active("a"))
-	s.tail(0, 5, Span{5, 5})
-	s.published(1, 5, Span{2, 2}, Span{4, 4})
-	if turned := s.m.takeTurned(); len(turned) > 0 {
-		t.Fatalf("reported twice: %+v", turned)
-	}
-	if b := s.m.blocked(); len(b) != 1 || b[0].VirtualTransaction != "a" {
-		t.Fatalf("want a to be blocking: %+v", b)
-	}
-	s.tail(5*ms, 5)
-	s.scan()
-	s.published(5, 5)
-	if b := s.m.blocked(); len(b) > 0 {
-		t.Fatalf("nothing is blocked any more: %+v", b)
-	}
-}
-
-func TestMachineOneLookServesTwoFences(t *testing.T) {
-	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
-	s.scan(active("a"))
-	s.tail(5*ms, 4, Span{2, 2}, Span{4, 4})
-	s.scan(active("a"))
-	s.now = s.now.Add(time.Hour)
-	s.tail(0, 4, Span{2, 2}, Span{4, 4})
-	s.scan(active("a"))
-	s.tail(0, 4, Span{2, 2}, Span{4, 4})
-	s.published(0, 4, Span{1, 1}, Span{3, 3})
-	s.expect(readTail, 5*ms)
-}
-
-// Going past doubts far behind takes several looks, one after the other.
-func TestMachineLooksInParts(t *testing.T) {
-	s := newScript(t)
-	full := func(runs ...Span) {
-		t.Helper()
-		s.expect(readTail, 0)
-		s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: runs, full: true})
-	}
-	full(Span{2, 1_001})
-	s.expect(readHead, 0)
-	s.m.onHead(s.now, headRead{token: "t", last: 90_000, head: 90_000})
-	s.scan(old(active("a")))
-	full(Span{2, 4_000}, Span{4_002, 10_002})
-	s.published(0, 10_002, Span{1, 1}, Span{4_001, 4_001})
-	full(Span{10_003, 20_002})
-	s.published(0, 20_002, Span{1, 1}, Span{4_001, 4_001})
-	s.tail(0, 90_000, Span{20_004, 90_000})
-	s.published(0, 90_000, Span{1, 1}, Span{4_001, 4_001}, Span{20_003, 20_003})
-	s.expect(readTail, 5*ms)
-}
-
-func TestMachineWaits(t *testing.T) {
-	s := newScript(t, func(r *rules) { r.policy = Wait })
-	s.tail(0, 2, Span{2, 2})
-	s.scan(old(active("a")))
-	for range 5 {
-		s.now = s.now.Add(time.Hour)
-		s.tail(0, 2, Span{2, 2})
-		s.scan(old(active("a")))
-		s.published(0, 0)
-	}
-	if turned := s.m.takeTurned(); len(turned) != 1 {
-		t.Fatalf("want it reported once: %+v", turned)
-	}
-	s.tail(160*ms, 2, Span{2, 2})
-	s.scan()
-	s.published(2, 2)
-}
-
-// Only at the first fence does the age of a transaction count: later, a long
-// one may just have drawn its position.
-func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
-	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
-	s.scan(old(active("a")))
-	s.tail(0, 2, Span{2, 2})
-	s.published(0, 2, Span{1, 1})
-	s.tail(5*ms, 4, Span{4, 4})
-	s.scan(old(active("a")), old(active("b")))
-	s.tail(5*ms, 4, Span{4, 4})
-	s.scan(old(active("a")), old(active("b")))
-	s.published(0, 2, Span{1, 1})
-}
-
-// stale makes a holder stale over positions 1 to 9, with 10 visible, and
-// leaves the machine after the look.
-func stale(t *testing.T, h sighting) *script {
-	s := newScript(t)
-	s.tail(0, 10, Span{10, 10})
-	s.scan(old(h))
-	s.tail(0, 10, Span{10, 10})
-	s.published(0, 10, Span{1, 9})
-	return s
-}
-
-func TestMachineNarrows(t *testing.T) {
-	s := stale(t, idle("a", "x"))
-	// a shows the same state after the last value 10 was read.
-	s.tail(5*ms, 15, Span{12, 15})
-	s.scan(idle("a", "x"))
-	s.published(0, 15, Span{1, 9}) // so it owns nothing above 10, and 11 is void
-	s.expect(readTail, 5*ms)
-}
-
-func TestMachineNarrowsDoubts(t *testing.T) {
-	s := stale(t, active("a"))
-	s.tail(5*ms, 12, Span{12, 12})
-	s.scan(active("a"))
-	s.tail(0, 12, Span{12, 12})
-	s.published(0, 12, Span{1, 9}, Span{11, 11})
-	// As if 7 had been read while it was idle.
-	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 7, true, "x"
-	s.tail(5*ms, 12)
-	s.scan(idle("a", "x"))
-	s.published(0, 12, Span{1, 7})
-	if b := s.m.blocked(); len(b) != 1 {
-		t.Fatalf("want a to be blocking: %+v", b)
-	}
-}
-
-// A doubt that changes and no other is news, too.
-func TestMachinePublishesNarrowedDoubt(t *testing.T) {
-	s := stale(t, active("a"))
-	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 7, true, "x"
-	s.tail(5*ms, 10)
-	s.scan(idle("a", "x"))
-	s.published(0, 10, Span{1, 7})
-}
-
-// Who can own nothing in doubt any more is not shown as blocking.
-func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
-	s := stale(t, active("a"))
-	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 0, true, "x"
-	s.tail(5*ms, 10)
-	s.scan(idle("a", "x"))
-	s.published(10, 10)
-	if b := s.m.blocked(); len(b) > 0 {
-		t.Fatalf("want none: %+v", b)
-	}
-}
-
-func TestMachineDiscardsLastValue(t *testing.T) {
-	for _, between := range []sighting{idle("a", "y"), active("a")} {
-		s := stale(t, idle("a", "x"))
-		s.tail(5*ms, 12, Span{12, 12})
-		s.scan(between) // it ran something: 11 may be its own
-		s.tail(0, 12, Span{12, 12})
-		s.published(0, 12, Span{1, 9}, Span{11, 11})
-	}
-}
-
-func TestMachineHarborLag(t *testing.T) {
-	s := newScript(t, func(r *rules) { r.harborLag = 3 })
-	s.tail(0, 4, Span{2, 4})
-	s.scan(old(active("a")))
-	s.tail(0, 4, Span{2, 4})
-	s.published(0, 1, Span{1, 1})
-	for _, pause := range []time.Duration{5, 5, 10, 20} { // nothing new: less and less
-		s.tail(pause*ms, 4, Span{2, 4})
-		s.scan(old(active("a")))
-		s.tail(0, 4, Span{2, 4})
-	}
-	s.tail(40*ms, 6, Span{2, 6})
-	s.published(0, 3, Span{1, 1})
-	s.scan()
-	s.published(6, 6) // the doubt is over, and with it the lag
-}
-
-func TestMachineRenamedHolder(t *testing.T) {
-	s := stale(t, active("3/7"))
-	s.tail(5*ms, 10)
-	s.scan(sighting{ID: "-1/700"})
-	s.published(0, 10, Span{1, 9})
-	s.tail(5*ms, 10)
-	s.scan()
-	s.published(10, 10)
-}
-
 func TestMachineForgetsUnderAnotherToken(t *testing.T) {
 	s := newScript(t)
 	s.tail(0, 5, Span{1, 5})
@@ -458,84 +257,4 @@ func TestMachineJump(t *testing.T) {
 	s.tail(5*ms, far)
 	s.scan()
 	s.published(far, far)
-}
-
-// Who keeps a fence open, or may own what is in doubt, is told, the oldest
-// first; others are not.
-func TestMachineTellsWhoBlocks(t *testing.T) {
-	blocked := func(s *script, want ...string) {
-		t.Helper()
-		var got []string
-		for _, h := range s.m.blocked() {
-			got = append(got, fmt.Sprint(h.VirtualTransaction, " ", h.Age))
-		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("blocked by %v, want %v", got, want)
-		}
-	}
-	aged := func(id string, age float64) sighting { h := active(id); h.Age = age; return h }
-	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
-	s.scan(aged("a", 1), aged("b", 90), aged("c", 2.5), aged("d", 1))
-	blocked(s, "b 1m30s", "c 2.5s", "a 1s", "d 1s")
-	s.tail(5*ms, 2, Span{2, 2})
-	s.scan(aged("b", 91), aged("d", 2), aged("e", 7)) // e came after the fence
-	blocked(s, "b 1m31s", "d 2s")
-	s.tail(10*ms, 2, Span{2, 2})
-	s.scan(aged("b", 92), aged("e", 8))
-	s.tail(0, 2, Span{2, 2})
-	s.published(0, 2, Span{1, 1})
-	blocked(s, "b 1m32s")
-}
-
-func TestRemedyNamesWhatToDo(t *testing.T) {
-	for _, c := range []struct {
-		h    Holder
-		want string
-	}{
-		{Holder{PID: 1}, "let its application end it, or SELECT pg_terminate_backend(1)"},
-		{Holder{GID: "g"}, "COMMIT PREPARED or ROLLBACK PREPARED 'g'"},
-		{Holder{}, "COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts"},
-	} {
-		if got := c.h.Remedy(); got != c.want {
-			t.Errorf("%+v: %s, want %s", c.h, got, c.want)
-		}
-	}
-}
-
-// TestAttributeDecidesEachPosition compares attribute with what every holder
-// may own.
-func TestAttributeDecidesEachPosition(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var owners []*holder
-		for range rapid.IntRange(0, 4).Draw(t, "owners") {
-			owners = append(owners, &holder{
-				ended:    rapid.Bool().Draw(t, "ended"),
-				narrowed: rapid.Bool().Draw(t, "narrowed"),
-				last:     rapid.Int64Range(0, 10).Draw(t, "last"),
-			})
-		}
-		given := slices.Clone(owners)
-		missing := Span{First: rapid.Int64Range(1, 8).Draw(t, "first"), Last: 8}
-		pieces := attribute(missing, owners)
-		if !slices.Equal(owners, given) {
-			t.Fatalf("the owners were modified: %v, now %v", given, owners)
-		}
-		for position := int64(0); position <= 12; position++ {
-			var want, got []*holder
-			for _, h := range owners {
-				if missing.covers(Span{position, position}) && !h.ended && (!h.narrowed || h.last >= position) {
-					want = append(want, h)
-				}
-			}
-			for _, piece := range pieces {
-				if piece.covers(Span{position, position}) {
-					got = append(got, piece.owners...)
-				}
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("position %d of %v: owners %v, want %v", position, missing, got, want)
-			}
-		}
-	})
 }

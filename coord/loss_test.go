@@ -1,0 +1,269 @@
+package coord
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// A killed process is replaced long before its heartbeat is too old: the
+// time-outs here are longer than the test's patience.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"leader", "follower"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			plantToken(t, d.DB)
+			lines := map[uuid.UUID]*line{}
+			var workers []*worker
+			for range 3 {
+				l := &line{}
+				w := start(t, config(l.open(t, d.URL), six...))
+				lines[w.id] = l
+				workers = append(workers, w)
+			}
+			awaitShares(workers...)
+			leader, others := leaderOf(t, workers...)
+			victim, rest := leader, others
+			if who == "follower" {
+				victim, rest = others[0], append(others[1:], leader)
+			}
+			lines[victim.id].cut(true)
+			awaitShares(rest...)
+			// It was no death: it comes back.
+			lines[victim.id].mend()
+			awaitShares(workers...)
+		})
+	}
+}
+
+// The heartbeat of a worker that was there before the token proves nothing, so
+// it does not wait for the next, an hour away.
+func TestKilledAfterANewToken(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	l := &line{}
+	hourly := func(db *sql.DB) Config {
+		cfg := config(db, six...)
+		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = time.Hour, 3*time.Hour
+		return cfg
+	}
+	a := start(t, hourly(l.open(t, d.URL)))
+	b := start(t, hourly(d.DB))
+	awaitShares(a, b)
+	before := a.Status().LastHeartbeat
+	plantToken(t, d.DB)
+	await(t, "a heartbeat", func() bool { return a.Status().LastHeartbeat.After(before) })
+	l.cut(true)
+	awaitShares(b)
+}
+
+// A new process finds its predecessor's row, killed a moment ago, and does not
+// wait for it.
+func TestKilledAlone(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	plantToken(t, d.DB)
+	l := &line{}
+	start(t, config(l.open(t, d.URL), six...)).awaitAssigned(six...)
+	l.cut(true)
+	start(t, config(d.DB, six...)).awaitAssigned(six...)
+}
+
+// Without locks, or without the token, the heartbeat's age decides.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		strategy LeaderStrategy
+		token    bool
+	}{"lease": {Lease, true}, "no token": {Advisory, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			if test.token {
+				plantToken(t, d.DB)
+			}
+			l := &line{}
+			a := start(t, withStrategy(quick(config(l.open(t, d.URL), six...)), test.strategy))
+			a.awaitAssigned(six...)
+			b := start(t, withStrategy(quick(config(d.DB, six...)), test.strategy))
+			awaitShares(a, b)
+			l.cut(true)
+			b.awaitAssigned(six...)
+			a.awaitAssigned() // it knows that it counts as dead
+			if s := a.Status(); s.LastError == nil || s.Leader {
+				t.Errorf("the status of a worker without database is %+v", s)
+			}
+			l.mend()
+			awaitShares(a, b)
+			await(t, "the status says that all is well", func() bool { return a.Status().LastError == nil })
+		})
+	}
+}
+
+// Connections may break as often as they like.
+func TestTerminated(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		a := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		b := start(t, withStrategy(brisk(config(d.DB, six...)), s))
+		for range 5 {
+			awaitShares(a, b)
+			mustExec(t, d.DB, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		}
+		awaitShares(a, b)
+	})
+}
+
+// A restart of the server, clean or not, makes all locks free and is nobody's
+// death: no assignment moves.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"clean", "crash"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.OwnServer(t, nil)
+			db := (&line{}).open(t, server.URL(""))
+			db.SetMaxIdleConns(0) // or the test would meet the restart itself
+			tables := migrations.DefaultConfig()
+			if err := migrations.Apply(t.Context(), db, &tables); err != nil {
+				t.Fatal(err)
+			}
+			plantToken(t, db)
+			var workers []*worker
+			for range 10 {
+				cfg := config(db, six...)
+				cfg.RebalanceInterval = 10 * time.Millisecond
+				workers = append(workers, start(t, cfg))
+			}
+			awaitShares(workers...)
+			history(t, db)
+			before := map[uuid.UUID]time.Time{}
+			for _, w := range workers {
+				before[w.id] = w.Status().LastHeartbeat
+			}
+			if how == "crash" {
+				if err := server.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err := server.Restart(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if how == "crash" {
+				plantToken(t, db)
+			}
+			for _, w := range workers {
+				await(t, "the worker is back", func() bool {
+					s := w.Status()
+					return s.LastError == nil && s.LastHeartbeat.After(before[w.id])
+				})
+			}
+			leaderOf(t, workers...)
+			awaitShares(workers...)
+			if n := scan[int](t, db, `SELECT count(*) FROM history`); n != 0 {
+				t.Errorf("%d assignments were written", n)
+			}
+		})
+	}
+}
+
+func TestRowDeleted(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		// No heartbeat meets the row's end before patience does.
+		cfg := withStrategy(config(d.DB, six...), s)
+		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = time.Hour, 3*time.Hour
+		a := start(t, cfg)
+		cfg.ID = uuid.New()
+		b := start(t, cfg)
+		awaitShares(a, b)
+		mustExec(t, d.DB, `DELETE FROM worker_nodes`)
+		await(t, "both register anew", func() bool { return scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`) == 2 })
+		awaitShares(a, b)
+	})
+}
+
+// While a new build is rolled out, only those get its consumer who have code
+// for it; what nobody has code for is left alone, and said once.
+func TestRollingDeploy(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	history(t, d.DB)
+	retired := uuid.New()
+	mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('Retired', $1::uuid)`, retired.String())
+	log := &logged{}
+	build := func(units ...string) *worker {
+		cfg := brisk(config(d.DB, units...))
+		cfg.Logger = log
+		return start(t, cfg)
+	}
+	old := []*worker{build("A", "B"), build("A", "B")}
+	await(t, "the old build runs", func() bool { return len(old[0].Assigned()) == 1 && len(old[1].Assigned()) == 1 })
+	fresh := []*worker{build("A", "B", "New")}
+	await(t, "each runs one", func() bool {
+		return len(old[0].Assigned()) == 1 && len(old[1].Assigned()) == 1 && slices.Equal(fresh[0].Assigned(), []string{"New"})
+	})
+	old[0].leave()
+	fresh = append(fresh, build("A", "B", "New"))
+	await(t, "each runs one", func() bool {
+		return len(old[1].Assigned()) == 1 && len(fresh[0].Assigned()) == 1 && len(fresh[1].Assigned()) == 1
+	})
+	leader, _ := leaderOf(t, old[1], fresh[0], fresh[1])
+	if got := leader.Status().Unowned; !slices.Equal(got, []string{"Retired"}) {
+		t.Errorf("unowned are %q", got)
+	}
+	old[1].leave()
+	await(t, "the new build runs all", func() bool { return len(fresh[0].Assigned())+len(fresh[1].Assigned()) == 3 })
+	if n := scan[int](t, d.DB, `SELECT count(*) FROM history WHERE unit = 'New' AND worker IN ($1::uuid, $2::uuid)`, old[0].id.String(), old[1].id.String()); n != 0 {
+		t.Errorf("an old build was given the new consumer %d times", n)
+	}
+	if got := scan[string](t, d.DB, `SELECT worker_id::text FROM consumer_assignments WHERE consumer_name = 'Retired'`); got != retired.String() {
+		t.Error("the assignment of a consumer that nobody has code for has moved")
+	}
+	if n := log.count("no live worker has code", "Retired"); n == 0 || n > 4 {
+		t.Errorf("%d lines say that nobody has code for Retired, by 1 to 4 leaders", n)
+	}
+}
+
+// logged remembers what it is told.
+type logged struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logged) add(msg string, keyvals []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, msg+" "+fmt.Sprint(keyvals...))
+}
+
+func (l *logged) Debug(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
+
+func (l *logged) Info(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
+
+func (l *logged) Error(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
+
+func (l *logged) count(words ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			n++
+		}
+	}
+	return n
+}
