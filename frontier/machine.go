@@ -2,7 +2,6 @@ package frontier
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/store"
@@ -336,8 +335,15 @@ func (m *machine) publish() {
 		return
 	}
 	v := Value{Token: m.token, Settled: m.settled(), Safe: m.safe, Doubts: m.doubts.published()}
-	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !slices.Equal(old.Doubts, v.Doubts) {
+	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !sameSlice(old.Doubts, v.Doubts) {
 		v.recent = m.ring.recent()
 		m.value = &v
 	}
+}
+
+// sameSlice tells that the doubts were not even reviewed: published slices are
+// never modified. A review is news also if the same positions stay in doubt: one
+// of their owners has ended, and what it wrote is visible now.
+func sameSlice(a, b []Span) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -160,6 +160,28 @@ func TestMachinePublishesNarrowedDoubt(t *testing.T) {
 	s.published(0, 10, Span{1, 7})
 }
 
+// That an owner has ended is news also if another one may own the same
+// positions: what it wrote is visible now, and wanted.
+func TestMachinePublishesThatAnOwnerEnded(t *testing.T) {
+	s := newScript(t)
+	s.tail(0, 3, Span{3, 3})
+	s.scan(old(active("a")), old(active("b")))
+	s.tail(0, 3, Span{3, 3})
+	s.published(0, 3, Span{1, 2})
+	before := s.m.value
+	s.tail(5*ms, 3)
+	s.scan(old(active("b")))
+	if s.published(0, 3, Span{1, 2}); s.m.value == before {
+		t.Fatal("nothing was published when a ended")
+	}
+	before = s.m.value
+	s.tail(5*ms, 3)
+	s.scan(old(active("b")))
+	if s.m.value != before {
+		t.Fatal("something was published though nobody ended")
+	}
+}
+
 // Who can own nothing in doubt any more is not shown as blocking.
 func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
 	s := stale(t, active("a"))
