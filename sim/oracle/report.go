@@ -97,8 +97,11 @@ func (r *Report) judge() {
 			unchecked = append(unchecked, fmt.Sprintf("%q", f.Name))
 		}
 	}
-	over := fmt.Sprintf("%s events, at least %s for each consumer, and %s worker crashes",
-		thousands(r.Events), thousands(r.Fewest().Events), thousands(r.Crashes()))
+	crashes := thousands(r.Crashes()) + " worker crashes"
+	if r.Crashes() == 1 {
+		crashes = "1 worker crash"
+	}
+	over := fmt.Sprintf("%s events, at least %s for each consumer, and %s", thousands(r.Events), thousands(r.Fewest().Events), crashes)
 	r.Held = false
 	switch {
 	case r.Interrupted:
