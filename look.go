@@ -119,7 +119,7 @@ func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *front
 		pages = append(pages, page{events: events, look: frontier.Page{Checkpoint: after, Through: through}, full: through < v.Safe})
 		after = through
 	}
-	if after < r.Through {
+	if after < r.Through || len(pages) == 0 {
 		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}, full: r.Through < v.Safe})
 	}
 	return pages, nil

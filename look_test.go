@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -160,6 +161,28 @@ func TestCountMissing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// emptyPages is a log whose pages say nothing, not even how far they reach.
+type emptyPages struct {
+	store.Log
+	store.ScopedReader
+}
+
+func (emptyPages) ReadScoped(context.Context, store.Querier, store.ScopedRange) (store.ScopedPage, error) {
+	return store.ScopedPage{}, nil
+}
+
+func (emptyPages) CountMissing(_ context.Context, _ store.Querier, after, through int64) (store.Missing, error) {
+	return store.Missing{}, fmt.Errorf("(%d, %d] is no range", after, through)
+}
+
+// A log that breaks its word is an error, not the end of the process.
+func TestScopedPageWithoutAnEnd(t *testing.T) {
+	c := consumerLoop{w: &Worker{log: emptyPages{}, cfg: Config{BatchSize: 10}}, unit: &unit{types: []string{"A"}}, progress: &progress{position: 5}}
+	if p, err := c.lookAround(t.Context(), nil, &frontier.Value{Safe: 9}); err == nil {
+		t.Errorf("it was taken for %+v", p)
+	}
 }
 
 // A stretch has as many pages as there is sight for, and always one.
