@@ -1,50 +1,37 @@
-package worker
+package worker_test
 
 import (
-	"context"
 	"database/sql"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/store/consumer"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
-
-// informed counts what a logger is told.
-type informed struct {
-	store.NoOpLogger
-	times *atomic.Int64
-}
-
-func (i informed) Info(context.Context, string, ...any) { i.times.Add(1) }
 
 // A pool that closes connections all the time is told of, once; one that keeps
 // them is not.
 func TestPoolThatKeepsFewConnectionsIsTold(t *testing.T) {
-	for kept, want := range map[int]int64{1: 1, 4: 0} {
-		d := pgtest.New(t)
+	for kept, want := range map[int]int{1: 1, 20: 0} {
+		d := newLog(t)
 		d.DB.SetMaxIdleConns(kept)
-		told := informed{times: new(atomic.Int64)}
-		w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{steppedConsumer{"c", nil, new(atomic.Bool)}}, WithLogger(told))
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			w.watchPool(ctx, 100*time.Millisecond, 1)
-		}()
+		var log lines
+		w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithLogger(&log))
+		said := func() int { return len(log.with("db.SetMaxIdleConns")) }
+		await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
 		for enough := time.Now().Add(time.Second); time.Now().Before(enough); {
-			useAtOnce(t, d.DB, 4)
+			useAtOnce(t, d.DB, 8)
 		}
-		for deadline := time.Now().Add(30 * time.Second); told.times.Load() < want && time.Now().Before(deadline); {
-			useAtOnce(t, d.DB, 4)
+		await(t, "the log to tell of the pool, if it has to", func() bool {
+			useAtOnce(t, d.DB, 8)
+			return said() >= want
+		})
+		w.Stop()
+		if err := w.result(t); err != nil {
+			t.Fatal(err)
 		}
-		cancel()
-		<-ended
-		if got := told.times.Load(); got != want {
-			t.Errorf("of a pool that keeps %d connections, of which 4 are used, it is told %d times, want %d", kept, got, want)
+		if said() != want {
+			t.Errorf("of a pool that keeps %d connections, of which 8 are used at once, it is told %d times, want %d", kept, said(), want)
 		}
 	}
 }
