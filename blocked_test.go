@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -148,4 +149,49 @@ func TestFrontierThatFailsSaysWhy(t *testing.T) {
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
 	await(t, "both events to be handled", func() bool { return len(handled(t, d.DB, "all")) == 2 })
 	await(t, "Status to say that nothing is wrong", func() bool { return w.Status().FrontierError == nil })
+}
+
+// A role that may not see what others do takes every later gap for one that an
+// idle transaction may fill; one with pg_read_all_stats does not.
+func TestRoleThatSeesIdlenessHasFewDoubts(t *testing.T) {
+	for may, want := range map[bool]int64{false: 6, true: 1} {
+		d := newLog(t)
+		role := fmt.Sprintf("r_%s", strings.ToLower(rand.Text()))
+		d.Exec(t, `CREATE ROLE `+role)
+		t.Cleanup(func() {
+			for _, s := range []string{`DROP OWNED BY ` + role, `DROP ROLE ` + role} {
+				if _, err := d.DB.ExecContext(context.WithoutCancel(t.Context()), s); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		d.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role)
+		d.Exec(t, `GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO `+role)
+		if may {
+			d.Exec(t, `GRANT pg_read_all_stats TO `+role)
+		}
+		cfg, err := pgx.ParseConfig(d.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.RuntimeParams["role"] = role
+		db := stdlib.OpenDB(*cfg)
+		t.Cleanup(func() { db.Close() })
+
+		idle := beginAppend(t, d.DB, "Order", "idle", 1) // 1
+		appendN(t, d.DB, "Order", "other", 1)            // 2
+		start(t, db, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale))
+		awaitHandled(t, d.DB, "all", 2)
+		for n := range 5 {
+			if err := beginAppend(t, d.DB, "Order", "gone", 1).Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			appendN(t, d.DB, "Order", "other", 1)
+			await(t, "what comes behind the gap", func() bool { return len(handled(t, d.DB, "all")) == n+2 })
+		}
+		await(t, fmt.Sprintf("%d positions to be in doubt (pg_read_all_stats: %v)", want, may), func() bool { return audit(t, d.DB, "open")["all"] == want })
+		if err := idle.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
