@@ -252,9 +252,7 @@ func (l *logged) add(msg string, keyvals []any) {
 }
 
 func (l *logged) Debug(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
-
-func (l *logged) Info(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
-
+func (l *logged) Info(_ context.Context, msg string, keyvals ...any)  { l.add(msg, keyvals) }
 func (l *logged) Error(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
 
 func (l *logged) count(words ...string) (n int) {

@@ -66,7 +66,6 @@ func (s *script) published(settled, safe int64, doubts ...Span) {
 }
 
 func active(id string) sighting { return sighting{ID: id, PID: 1} }
-
 func idle(id, since string) sighting {
 	return sighting{ID: id, PID: 1, IdleSince: since}
 }
