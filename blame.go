@@ -3,12 +3,10 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -25,11 +23,11 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 		r.outcome, r.err = disturbed, cause // the worker is being torn down
 	case errors.Is(err, ErrTransactionEnded):
 		r.outcome = forbidden
-	case sqlState(err) == stateIdleInTransaction:
+	case pgdriver.SQLState(err) == pgdriver.IdleInTransaction:
 		r.outcome = handlerFailed
-	case isConflict(err):
+	case pgdriver.IsConflict(err):
 		r.outcome = conflicted
-	case sqlState(err) == stateDiskFull, connectionGone(conn):
+	case pgdriver.SQLState(err) == pgdriver.DiskFull, pgdriver.IsGone(conn):
 		r.outcome = disturbed
 	default:
 		// Whatever else the handler calls an error is its own, also a
@@ -49,32 +47,16 @@ func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 		r.err = fmt.Errorf("%w (%v), in its commit", errBatchTimeout, c.w.cfg.BatchTimeout)
 	case ctx.Err() != nil:
 		r.outcome = disturbed
-	case isConflict(err):
+	case pgdriver.IsConflict(err):
 		r.outcome = conflicted
-	case sqlState(err) == stateDiskFull:
+	case pgdriver.SQLState(err) == pgdriver.DiskFull:
 		r.outcome = disturbed
-	case isRolledBack(err), sqlState(err) == stateIdleInTransaction:
+	case pgdriver.IsRolledBack(err), pgdriver.SQLState(err) == pgdriver.IdleInTransaction:
 		r.outcome = handlerFailed
-	case sqlState(err) != "" && !isConnectionLoss(err):
+	case pgdriver.SQLState(err) != "" && !pgdriver.IsConnectionLoss(err):
 		r.outcome = handlerFailed // a deferred constraint, for one
 	default:
 		r.outcome = disturbed
 	}
 	return r
-}
-
-// connectionGone reports whether the batch's connection is lost, which makes
-// any error of the handler a consequence.
-func connectionGone(conn *sql.Conn) bool {
-	gone := false
-	err := conn.Raw(func(driverConn any) error {
-		switch c := driverConn.(type) {
-		case *stdlib.Conn:
-			gone = c.Conn().IsClosed()
-		case driver.Validator: // lib/pq
-			gone = !c.IsValid()
-		}
-		return nil
-	})
-	return gone || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }

@@ -1,17 +1,10 @@
 package worker
 
 import (
-	"context"
-	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"strings"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 var (
@@ -79,48 +72,4 @@ func (e *PanicError) Error() string {
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
-}
-
-// sqlState returns the SQLSTATE that PostgreSQL answered with, as pgx and
-// lib/pq both report it, or "".
-func sqlState(err error) string {
-	var s interface{ SQLState() string }
-	if errors.As(err, &s) {
-		return s.SQLState()
-	}
-	return ""
-}
-
-const (
-	stateIdleInTransaction   = "25P03"
-	stateSerialization       = "40001"
-	stateDeadlock            = "40P01"
-	stateInFailedTransaction = "25P02"
-	stateDiskFull            = "53100"
-)
-
-// isConflict reports that PostgreSQL sacrificed this transaction for another:
-// trying again is the remedy, unless it goes on for ever.
-func isConflict(err error) bool {
-	s := sqlState(err)
-	return s == stateSerialization || s == stateDeadlock
-}
-
-// isConnectionLoss reports that the connection or the server went away.
-func isConnectionLoss(err error) bool {
-	switch s := sqlState(err); {
-	case strings.HasPrefix(s, "08"), strings.HasPrefix(s, "57P"), s == "53300":
-		return true // connection exception; shutdown, crash, starting up; too many connections
-	case s != "":
-		return false
-	}
-	var netErr net.Error
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
-}
-
-// isRolledBack reports a COMMIT that PostgreSQL answered with ROLLBACK.
-func isRolledBack(err error) bool {
-	return errors.Is(err, pgx.ErrTxCommitRollback) || strings.Contains(err.Error(), "in a failed transaction")
 }

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"runtime/debug"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -45,7 +44,7 @@ func (c *consumerLoop) handleEach(ctx context.Context, conn *sql.Conn, tx *sql.T
 		if err := handleOne(ctx, c.unit.consumer, tx, *e); err != nil {
 			return e, err
 		}
-		if err := conn.Raw(checkTransaction); err != nil {
+		if err := checkTransaction(conn); err != nil {
 			return e, err
 		}
 	}
@@ -55,7 +54,7 @@ func (c *consumerLoop) handleEach(ctx context.Context, conn *sql.Conn, tx *sql.T
 func (c *consumerLoop) handleBulk(ctx context.Context, conn *sql.Conn, tx *sql.Tx, events []store.PersistedEvent) (*store.PersistedEvent, error) {
 	err := recovering(func() error { return c.unit.bulk.HandleBatch(ctx, tx, events) })
 	if err == nil {
-		err = conn.Raw(checkTransaction)
+		err = checkTransaction(conn)
 	}
 	if culprit := (*consumer.EventError)(nil); errors.As(err, &culprit) && culprit.Index >= 0 && culprit.Index < len(events) {
 		return &events[culprit.Index], err
@@ -84,17 +83,13 @@ func recovering(f func() error) (err error) {
 }
 
 // checkTransaction looks, without asking the server, whether the handler left
-// the transaction as it must. lib/pq does not show it: there a commit by the
+// the transaction as it must. Where the driver does not show it, a commit by the
 // handler stays unseen, and an aborted transaction is found by our own COMMIT.
-func checkTransaction(driverConn any) error {
-	c, ok := driverConn.(*stdlib.Conn)
-	if !ok {
-		return nil
-	}
-	switch c.Conn().PgConn().TxStatus() {
-	case 'I':
+func checkTransaction(conn *sql.Conn) error {
+	switch pgdriver.Status(conn) {
+	case pgdriver.TxNone:
 		return ErrTransactionEnded
-	case 'E':
+	case pgdriver.TxAborted:
 		return errTxAborted
 	}
 	return nil

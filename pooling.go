@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // ErrPreparedStatements: something between this worker and the server gives
@@ -93,8 +94,8 @@ func tryStatement(ctx context.Context, db *sql.DB, statement, value int) error {
 // isMixedUp recognises what PostgreSQL says of a prepared statement that is
 // missing, there already, or another one.
 func isMixedUp(err error) bool {
-	switch sqlState(err) {
-	case "26000", "42P05", "08P01":
+	switch pgdriver.SQLState(err) {
+	case pgdriver.InvalidStatementName, pgdriver.DuplicateStatement, pgdriver.ProtocolViolation:
 		return true
 	}
 	return false
@@ -104,7 +105,7 @@ func isMixedUp(err error) bool {
 // at the start. Not to a protocol violation (08P01): that is also what
 // PgBouncer calls a server that has died.
 func explain(err error) error {
-	if s := sqlState(err); s != "26000" && s != "42P05" || errors.Is(err, ErrPreparedStatements) {
+	if s := pgdriver.SQLState(err); s != pgdriver.InvalidStatementName && s != pgdriver.DuplicateStatement || errors.Is(err, ErrPreparedStatements) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrPreparedStatements, err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -200,10 +201,10 @@ func inWords(err error) string {
 		return "canceled"
 	case errors.As(err, &setup):
 		return "refused: " + setup.Error()
-	case isConnectionLoss(err), strings.HasSuffix(err.Error(), "conn closed"):
+	case pgdriver.IsConnectionLoss(err), strings.HasSuffix(err.Error(), "conn closed"):
 		return "connection lost"
-	case sqlState(err) != "":
-		return "SQLSTATE " + sqlState(err)
+	case pgdriver.SQLState(err) != "":
+		return "SQLSTATE " + pgdriver.SQLState(err)
 	}
 	return err.Error()
 }

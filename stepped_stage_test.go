@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -185,7 +186,7 @@ func (s *stage) reset(who, what int) {
 	operator, err := ops.New(s.own, nil)
 	s.must(err)
 	err = operator.Reset(s.ctx, unit, to, ops.By{Operator: "the script", Reason: "it says so"})
-	if errors.Is(err, ops.ErrAtPosition) || sqlState(err) == "55P03" { // lock_timeout
+	if errors.Is(err, ops.ErrAtPosition) || pgdriver.SQLState(err) == "55P03" { // lock_timeout
 		return
 	}
 	s.must(err)

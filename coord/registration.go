@@ -3,11 +3,12 @@ package coord
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // register makes this worker known. It may be repeated.
@@ -54,8 +55,7 @@ func (s *session) report(ctx context.Context, send func(status string) error) er
 
 // refused reports that the server did not like a value (SQLSTATE class 22).
 func refused(err error) bool {
-	var s interface{ SQLState() string }
-	return errors.As(err, &s) && strings.HasPrefix(s.SQLState(), "22")
+	return strings.HasPrefix(pgdriver.SQLState(err), "22")
 }
 
 // build names what this process was built from: the main module, its version

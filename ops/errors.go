@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -90,19 +91,10 @@ func (e *UnknownOutcomeError) Error() string {
 // Unwrap gives the cause.
 func (e *UnknownOutcomeError) Unwrap() error { return e.Err }
 
-// sqlState returns the SQLSTATE that PostgreSQL answered with, or "".
-func sqlState(err error) string {
-	var s interface{ SQLState() string }
-	if errors.As(err, &s) {
-		return s.SQLState()
-	}
-	return ""
-}
-
 // commitError judges the error of a COMMIT: the server's own refusal is
 // certain, unless it is that of a server which is going down.
 func commitError(operation int64, err error) error {
-	switch state := sqlState(err); {
+	switch state := pgdriver.SQLState(err); {
 	case state == "", strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"):
 		return &UnknownOutcomeError{Operation: operation, Err: err}
 	}
@@ -116,7 +108,7 @@ const (
 
 // explain adds the remedy to the error of a database that lacks our tables.
 func explain(err error) error {
-	if s := sqlState(err); s == stateUndefinedTable || s == stateUndefinedColumn {
+	if s := pgdriver.SQLState(err); s == stateUndefinedTable || s == stateUndefinedColumn {
 		return fmt.Errorf("%w: give New the table names of the workers, or apply the migrations: %w", migrations.ErrNotApplied, err)
 	}
 	return err

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -126,17 +127,14 @@ func transactionID(ctx context.Context, tx *sql.Tx) (id string, err error) {
 	return id, err
 }
 
-const stateInFailedTransaction = "25P02"
-
 // checkTransaction looks whether the handler left the transaction as it must.
 // Whatever the driver, a transaction has a number of its own.
 func checkTransaction(ctx context.Context, tx *sql.Tx, want string) error {
 	id, err := transactionID(ctx, tx)
-	var state interface{ SQLState() string }
 	switch {
 	case errors.Is(err, sql.ErrTxDone), err == nil && id != want:
 		return worker.ErrTransactionEnded
-	case errors.As(err, &state) && state.SQLState() == stateInFailedTransaction:
+	case pgdriver.SQLState(err) == pgdriver.InFailedTransaction:
 		return errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 	}
 	return err

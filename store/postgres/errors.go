@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -69,7 +70,7 @@ const (
 // appendError tells the errors of an INSERT apart.
 func appendError(aggregateType, aggregateID string, expected store.ExpectedVersion, err error) error {
 	conflict := &ConflictError{AggregateType: aggregateType, AggregateID: aggregateID, Expected: expected, Actual: -1, Err: err}
-	switch state(err) {
+	switch pgdriver.SQLState(err) {
 	case serializationFailure:
 		return conflict
 	case uniqueViolation:
@@ -82,15 +83,6 @@ func appendError(aggregateType, aggregateID string, expected store.ExpectedVersi
 		}
 	}
 	return fmt.Errorf("storepostgres: append to aggregate %s %q: %w", aggregateType, aggregateID, err)
-}
-
-// state returns the SQLSTATE of an error of pgx or of lib/pq.
-func state(err error) string {
-	var e interface{ SQLState() string }
-	if errors.As(err, &e) {
-		return e.SQLState()
-	}
-	return ""
 }
 
 // violation returns the columns of the unique index that err is about, or the

@@ -1,0 +1,76 @@
+package pgdriver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// SQLSTATEs that callers tell apart.
+const (
+	FeatureNotSupported   = "0A000"
+	ReadOnlyTransaction   = "25006"
+	InFailedTransaction   = "25P02"
+	IdleInTransaction     = "25P03" // idle_in_transaction_session_timeout
+	TransactionTimeout    = "25P04"
+	SerializationFailure  = "40001"
+	DeadlockDetected      = "40P01"
+	DiskFull              = "53100"
+	OutOfMemory           = "53200"
+	TooManyConnections    = "53300"
+	IOError               = "58030"
+	InvalidStatementName  = "26000"
+	DuplicateStatement    = "42P05"
+	ProtocolViolation     = "08P01"
+	connectionExceptions  = "08"
+	operatorInterventions = "57P" // shutdown, crash, starting up, terminated
+)
+
+// SQLState returns the SQLSTATE that PostgreSQL answered with, as pgx and
+// lib/pq both report it, or "".
+func SQLState(err error) string {
+	var s interface{ SQLState() string }
+	if errors.As(err, &s) {
+		return s.SQLState()
+	}
+	return ""
+}
+
+// IsConflict reports whether PostgreSQL sacrificed the transaction for another
+// one. Trying again is the remedy.
+func IsConflict(err error) bool {
+	s := SQLState(err)
+	return s == SerializationFailure || s == DeadlockDetected
+}
+
+// IsConnectionLoss reports whether the connection or the server went away.
+func IsConnectionLoss(err error) bool {
+	switch s := SQLState(err); {
+	case strings.HasPrefix(s, connectionExceptions), strings.HasPrefix(s, operatorInterventions), s == TooManyConnections:
+		return true
+	case s != "":
+		return false
+	}
+	var netErr net.Error
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// IsStandby reports whether a server answered that cannot do what only a
+// primary can: write, or read an UNLOGGED table.
+func IsStandby(err error) bool {
+	s := SQLState(err)
+	return s == ReadOnlyTransaction || s == FeatureNotSupported
+}
+
+// IsRolledBack reports whether PostgreSQL answered a COMMIT with ROLLBACK.
+func IsRolledBack(err error) bool {
+	return errors.Is(err, pgx.ErrTxCommitRollback) || strings.Contains(err.Error(), "in a failed transaction")
+}
