@@ -65,12 +65,19 @@ func TestWaitForALateEvent(t *testing.T) {
 	if err := w.WaitFor(t.Context(), "c", 2); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "WaitFor to look, and to go on waiting", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		err := w.WaitFor(ctx, "c", 1)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("while the transaction is open: %v", err)
+		}
+		return strings.Contains(err.Error(), "no event has appeared there yet")
+	})
 	ctx, cancel := context.WithCancelCause(t.Context())
-	waiting := make(chan error, 1)
-	go func() { waiting <- w.WaitFor(ctx, "c", 1) }()
 	cancel(errors.New("enough"))
-	if err := <-waiting; err == nil || !strings.Contains(err.Error(), "enough") {
-		t.Fatalf("while the transaction is open: %v", err)
+	if err := w.WaitFor(ctx, "c", 1); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Fatalf("a context that ended: %v", err)
 	}
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,8 @@
 package ops_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -195,4 +197,47 @@ func TestSkipOverPositionsInDoubt(t *testing.T) {
 	await(t, "no position to be open", func() bool { return s.spans(t, "open") == "" })
 	s.expectSpans(t, "late", "1-1/1")
 	s.expectSpans(t, "void", "2-2/1")
+}
+
+// What is settled is read before the event that comes next. Between the two, an
+// event may appear in the gap and become settled: the earlier look at what is
+// settled does not call it void, and the later one at the events finds it.
+func TestSkipDoesNotTakeWhatHasJustAppearedForVoid(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 2)           // 1, 2
+	late := s.begin(t, "late", 1) // 3
+	s.append(t, "b", 1)           // 4
+	s.settle(t, 2)
+	s.place(t, 2)
+	hold := s.hold(t, "consumer_checkpoints_settled")
+	skipped := make(chan error, 1)
+	go func() { skipped <- s.SkipEvent(context.Background(), "c", 4, by) }()
+	await(t, "the operator to come to the settled row", func() bool {
+		return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'consumer_checkpoints_settled'::regclass`) > 0
+	})
+	end(t, late.Commit)
+	if _, err := hold.Exec(`UPDATE consumer_checkpoints_settled SET settled = 4`); err != nil {
+		t.Fatal(err)
+	}
+	end(t, hold.Commit)
+	var e *ops.NotNextError
+	if err := <-skipped; !errors.As(err, &e) || e.Next != 3 {
+		t.Errorf("skipping position 4: %v, want that 3 comes next", err)
+	}
+	s.expectSpans(t, "void", "")
+	s.expectUntouched(t, 2)
+}
+
+// hold keeps everybody else from a table until the transaction ends.
+func (s site) hold(t *testing.T, table string) *sql.Tx {
+	t.Helper()
+	tx, err := s.DB.Begin()
+	if err == nil {
+		_, err = tx.Exec(`LOCK TABLE ` + table)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() }) // a no-op after its end
+	return tx
 }
