@@ -10,7 +10,8 @@ import (
 
 // Observer is told what happens, for metrics and alarms. Every field may be
 // nil. Calls come from the worker's own goroutines, several at a time: return
-// soon, and do not call Stop and wait.
+// soon, and do not call Stop and wait. A panic ends the call and not the
+// worker; the first of each hook is logged.
 type Observer struct {
 	// WorkerStarted: the checks are done, the worker is registered and runs.
 	WorkerStarted func(WorkerInfo)

@@ -51,13 +51,22 @@ func (s *sightings) index(hook string) int {
 }
 
 func TestObserverIsToldEverything(t *testing.T) {
-	d := newLog(t)
 	var s sightings
+	callEveryHook(t, &s, worker.WithObserver(everything(s.saw)))
+	order := []string{"WorkerStarted", "ConsumerStarted", "BatchStarted", "BatchDone", "ConsumerStopped", "WorkerStopped"}
+	if !slices.IsSortedFunc(order, func(a, b string) int { return s.index(a) - s.index(b) }) {
+		t.Errorf("the first calls of %v came in another order: %v", order, s.all)
+	}
+}
+
+// callEveryHook lets two workers meet everything that an Observer is told of.
+func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
+	t.Helper()
+	d := newLog(t)
 	options := func(policy worker.FailurePolicy) []worker.Option {
-		return []worker.Option{
-			worker.WithObserver(everything(s.saw)), worker.WithFailurePolicy(policy), worker.WithMaxConsecutiveFailures(2),
-			worker.WithStaleGapThreshold(20 * time.Millisecond),
-		}
+		return append([]worker.Option{
+			worker.WithFailurePolicy(policy), worker.WithMaxConsecutiveFailures(2), worker.WithStaleGapThreshold(20 * time.Millisecond),
+		}, opts...)
 	}
 	open := beginAppend(t, d.DB, "Order", "open", 1)
 	appendN(t, d.DB, "Order", "1", 3)
@@ -86,10 +95,6 @@ func TestObserverIsToldEverything(t *testing.T) {
 		if hook := reflect.TypeFor[worker.Observer]().Field(i).Name; s.index(hook) < 0 {
 			t.Errorf("%s was never called", hook)
 		}
-	}
-	order := []string{"WorkerStarted", "ConsumerStarted", "BatchStarted", "BatchDone", "ConsumerStopped", "WorkerStopped"}
-	if !slices.IsSortedFunc(order, func(a, b string) int { return s.index(a) - s.index(b) }) {
-		t.Errorf("the first calls of %v came in another order: %v", order, s.all)
 	}
 }
 

@@ -76,6 +76,8 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 	if w.cfg.Logger == nil {
 		w.cfg.Logger = store.NoOpLogger{}
 	}
+	w.cfg.Logger = protectLogger(w.cfg.Logger)
+	w.cfg.Observer = w.cfg.Observer.protected(w.cfg.Logger)
 	w.state.Store(StateNew)
 	return w
 }
