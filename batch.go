@@ -73,6 +73,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	// Waiting for the guard is no fault of the handler: its clock starts now.
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(errBatchTimeout) })
 	defer deadline.Stop()
+	defer c.watchHandler(ctx, *b)()
 	r = result{outcome: committed, moved: moved}
 	c.wrapped(ctx, *b, &r, func(inner context.Context) {
 		if bad := c.fill(ctx, inner, conn, tx, p, b); bad.outcome != committed {

@@ -21,6 +21,11 @@ var (
 	// back the transaction that it was given.
 	ErrTransactionEnded = errors.New("worker: the handler ended the batch's transaction, which belongs to the worker: remove the Commit, Rollback or equivalent SQL from it")
 
+	// ErrHandlerOverdue ends a stop that waited in vain for handlers. They
+	// ignore the end of their context, and still run. The error names their
+	// consumers.
+	ErrHandlerOverdue = errors.New("worker: a handler ignores the end of its context: pass ctx on to everything that it waits for, and return when it ends")
+
 	// ErrAlreadyStarted is the answer to a second Start.
 	ErrAlreadyStarted = errors.New("worker: a Worker starts once; make another with New")
 

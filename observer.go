@@ -34,6 +34,9 @@ type Observer struct {
 	// BatchDone: it was committed, or it failed (Err). A batch that found
 	// itself overtaken by another worker is Overtaken and has done nothing.
 	BatchDone func(Batch)
+	// HandlerOverdue: a second ago the context of a batch ended, because
+	// BatchTimeout has passed or the worker stops, and the handler still runs.
+	HandlerOverdue func(Batch)
 	// Retrying: a batch failed, or the database did, and will be tried again.
 	Retrying func(Retry)
 	// DeadLettered: an event went to the dead letters, under FailDeadLetter.
@@ -207,6 +210,7 @@ func Tee(all ...Observer) Observer {
 		ConsumerPaused:    tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerPaused }),
 		BatchStarted:      tee(all, func(o Observer) func(Batch) { return o.BatchStarted }),
 		BatchDone:         tee(all, func(o Observer) func(Batch) { return o.BatchDone }),
+		HandlerOverdue:    tee(all, func(o Observer) func(Batch) { return o.HandlerOverdue }),
 		Retrying:          tee(all, func(o Observer) func(Retry) { return o.Retrying }),
 		DeadLettered:      tee(all, func(o Observer) func(DeadLetter) { return o.DeadLettered }),
 		FrontierBlocked:   tee(all, func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),

@@ -33,6 +33,9 @@ func NewSlogObserver(l *slog.Logger) Observer {
 			log(slog.LevelDebug, "batch done", "consumer", b.Consumer, "attempt", b.Attempt, "events", b.Events, "late", b.Late, "from", b.From, "to", b.To,
 				"read", b.Read, "guard", b.Guard, "handle", b.Handle, "commit", b.Commit, "overtaken", b.Overtaken, "error", b.Err)
 		},
+		HandlerOverdue: func(b Batch) {
+			log(slog.LevelError, "handler ignores the end of its context", "consumer", b.Consumer, "attempt", b.Attempt, "first", b.First, "last", b.Last)
+		},
 		Retrying: func(r Retry) {
 			log(slog.LevelWarn, "will retry", "consumer", r.Consumer, "in_a_row", r.InARow, "pause", r.Pause, "by_handler", r.ByHandler, "error", r.Err)
 		},

@@ -91,6 +91,10 @@ func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
 	if err := p.result(t); err != nil {
 		t.Fatal(err)
 	}
+	deaf := newDeaf("deaf")
+	start(t, d.DB, []consumer.Consumer{deaf}, append(options(worker.FailStop), worker.WithBatchTimeout(100*time.Millisecond))...)
+	await(t, "HandlerOverdue", func() bool { return s.index("HandlerOverdue") >= 0 })
+	close(deaf.release)
 	for i := range reflect.TypeFor[worker.Observer]().NumField() {
 		if hook := reflect.TypeFor[worker.Observer]().Field(i).Name; s.index(hook) < 0 {
 			t.Errorf("%s was never called", hook)

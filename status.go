@@ -66,7 +66,9 @@ type ConsumerStatus struct {
 	// DeadLetters counts the aggregates that have dead letters.
 	DeadLetters int
 	// LastError is the last failure or database trouble, nil since the last
-	// success.
+	// success. While a batch waits for another transaction's lock, it says for
+	// whose; while a handler ignores the end of its context, it wraps
+	// ErrHandlerOverdue.
 	LastError error
 }
 
@@ -129,6 +131,19 @@ func (u *unitStatus) advanced(position int64, events, failures int) {
 
 func (u *unitStatus) failed(err error, failures int) {
 	u.change(func(s *ConsumerStatus) { s.LastError, s.Failures = err, failures })
+}
+
+// during shows an error until the returned function is called.
+func (u *unitStatus) during(err error) (over func()) {
+	var before error
+	u.change(func(s *ConsumerStatus) { before, s.LastError = s.LastError, err })
+	return func() {
+		u.change(func(s *ConsumerStatus) {
+			if s.LastError == err {
+				s.LastError = before
+			}
+		})
+	}
 }
 
 func (u *unitStatus) disturbed(err error) { u.change(func(s *ConsumerStatus) { s.LastError = err }) }

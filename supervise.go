@@ -2,21 +2,27 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 )
 
 // supervise runs the loops of the consumers that are assigned to this worker,
-// until intake ends or one fails for good, and returns when all have ended.
-// At no time are there two loops of one consumer.
-func (w *Worker) supervise(ctx, intake context.Context) error {
+// until intake ends, and returns when all have ended. One that fails for good
+// ends the intake by drain. At no time are there two loops of one consumer.
+//
+// Handlers that still run when stopLimit has passed ignore their context.
+// supervise leaves them behind, each with its loop, and names them.
+func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 	type end struct {
 		name string
 		err  error
 	}
 	var (
-		ended    = make(chan end)
+		ended    = make(chan end, len(w.units))    // room for those left behind
 		stop     = map[string]context.CancelFunc{} // of the loops that have not ended
 		draining = intake.Done()
+		overdue  <-chan time.Time
 		fatal    error
 	)
 	for {
@@ -53,13 +59,16 @@ func (w *Worker) supervise(ctx, intake context.Context) error {
 		select {
 		case <-changed:
 		case <-draining:
-			draining = nil
+			draining, overdue = nil, time.After(w.stopLimit())
+		case <-overdue:
+			return errors.Join(fatal, w.leftBehind(stop))
 		case e := <-ended:
 			stop[e.name]()
 			delete(stop, e.name)
 			tell(w.cfg.Observer.ConsumerStopped, ConsumerInfo{Consumer: e.name})
-			if fatal == nil {
+			if fatal == nil && e.err != nil {
 				fatal = e.err
+				drain()
 			}
 		}
 	}

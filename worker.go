@@ -95,9 +95,14 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // checking the configuration and the database, and starts nothing if it finds
 // fault. When it returns, nothing of the worker is running any more.
 //
-// At a clean stop no new batch begins, those in hand finish (each bounded by
+// At a stop no new batch begins, those in hand finish (each bounded by
 // BatchTimeout, all by ShutdownTimeout), and the consumers are handed back to
 // the other workers.
+//
+// A handler that ignores the end of its context cannot be ended. A few seconds
+// after that bound Start returns without it, with [ErrHandlerOverdue] and the
+// consumer's name. Its transaction is rolled back; its goroutine is all that
+// still runs, until the handler returns.
 func (w *Worker) Start(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return ErrAlreadyStarted
@@ -123,12 +128,12 @@ func (w *Worker) Start(ctx context.Context) error {
 		tell(w.cfg.Observer.WorkerStarted, WorkerInfo{ID: w.id})
 		background.run(func() error { w.boundDraining(running, intake, halt); return nil })
 		w.runBackground(background, running)
-		err = w.supervise(running, intake)
+		err = w.supervise(running, intake, drain)
 	} else if intake.Err() != nil {
 		err = nil // asked to stop before it began
 	}
 	halt()
-	err = errors.Join(err, background.wait())
+	err = errors.Join(err, background.wait(stopGrace))
 	if w.isReady() {
 		w.leave(life)
 		w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
@@ -255,8 +260,18 @@ func (g *group) run(f func() error) {
 	})
 }
 
-// wait returns the first error when all have ended.
-func (g *group) wait() error {
-	g.wg.Wait()
-	return g.err
+// wait returns the first error when all have ended. All end soon after their
+// context, unless the driver ignores it: after limit they are left behind.
+func (g *group) wait(limit time.Duration) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.wg.Wait()
+	}()
+	select {
+	case <-ended:
+		return g.err
+	case <-time.After(limit):
+		return fmt.Errorf("worker: a statement of the worker still runs %v after its context ended: the driver ignores that; pgx does not", limit)
+	}
 }

@@ -1,0 +1,64 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// overdueAfter is how long a handler may go on after its context has ended.
+	overdueAfter = time.Second
+	// stopGrace is what a stop allows beyond the time that it gives the batches
+	// in hand, for handlers that end and transactions that are rolled back.
+	stopGrace = 5 * time.Second
+)
+
+// watchHandler says so, once, if the handler of a batch goes on after ctx has
+// ended. The function that it returns is to be called when the handler returns.
+//
+// Nobody else can say it: the loop waits for the handler. database/sql rolls
+// the transaction back meanwhile, so the consumer's row is free.
+func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func()) {
+	done, told := make(chan struct{}), make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(told)
+		select {
+		case <-done:
+			return
+		case <-time.After(overdueAfter):
+		}
+		err := fmt.Errorf("%w (%w)", ErrHandlerOverdue, context.Cause(ctx))
+		defer c.status.during(err)()
+		c.w.cfg.Logger.Error(ctx, "handler ignores the end of its context", "consumer", b.Consumer, "first", b.First, "last", b.Last, "error", err)
+		tell(c.w.cfg.Observer.HandlerOverdue, b)
+		<-done
+	})
+	return func() {
+		close(done)
+		if !stop() {
+			<-told
+		}
+	}
+}
+
+// stopLimit is how long a stop waits for the batches in hand.
+func (w *Worker) stopLimit() time.Duration {
+	limit := w.cfg.ShutdownTimeout
+	if limit == 0 {
+		limit = w.cfg.BatchTimeout
+	}
+	return limit + stopGrace
+}
+
+// leftBehind says which consumers a stop has not waited for.
+func (w *Worker) leftBehind(running map[string]context.CancelFunc) error {
+	var names []string
+	for name := range running {
+		names = append(names, fmt.Sprintf("%q", name))
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%w: consumer %s, %v after the stop began", ErrHandlerOverdue, strings.Join(names, ", "), w.stopLimit())
+}

@@ -1,0 +1,115 @@
+package worker_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// ShutdownTimeout bounds the batches in hand also when a worker stops because
+// one of its consumers has failed for good.
+func TestShutdownTimeoutAfterAFatalError(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	inHand := make(chan struct{})
+	slow := &ledger{name: "slow", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		close(inHand)
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	bad := &ledger{name: "bad", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+		<-inHand
+		return errRefused
+	}}
+	w := start(t, d.DB, []consumer.Consumer{slow, bad}, worker.WithMaxConsecutiveFailures(1),
+		worker.WithShutdownTimeout(100*time.Millisecond), worker.WithBatchTimeout(time.Hour))
+	if err := w.result(t); !errors.Is(err, errRefused) || errors.Is(err, worker.ErrHandlerOverdue) {
+		t.Errorf("the worker ended with %v", err)
+	}
+}
+
+// deaf is a consumer whose handler ignores its context, the first time, until
+// it is released.
+type deaf struct {
+	ledger
+	calls   atomic.Int32
+	release chan struct{}
+	ended   chan struct{} // closed when it has returned
+}
+
+func newDeaf(name string) *deaf {
+	d := &deaf{ledger: ledger{name: name}, release: make(chan struct{}), ended: make(chan struct{})}
+	d.before = func(context.Context, *sql.Tx, store.PersistedEvent) error {
+		if d.calls.Add(1) == 1 {
+			defer close(d.ended)
+			<-d.release
+		}
+		return nil
+	}
+	return d
+}
+
+// rowIsFree reports whether nobody holds a consumer's row.
+func rowIsFree(d *pgtest.Database, consumer string) bool {
+	var position int64
+	return d.DB.QueryRow(`SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1 FOR UPDATE NOWAIT`, consumer).Scan(&position) == nil
+}
+
+// A handler that ignores the end of its context is told of for as long as it
+// lasts. Its transaction is rolled back meanwhile.
+func TestHandlerThatIgnoresItsContext(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	c := newDeaf("deaf")
+	var overdue atomic.Pointer[worker.Batch]
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchTimeout(100*time.Millisecond),
+		worker.WithObserver(worker.Observer{HandlerOverdue: func(b worker.Batch) { overdue.Store(&b) }}))
+	isOverdue := func() bool { return errors.Is(statusOf(w.Worker, "deaf").LastError, worker.ErrHandlerOverdue) }
+	await(t, "the status to say that the handler is overdue", isOverdue)
+	await(t, "the observer to be told", func() bool { return overdue.Load() != nil })
+	if b := overdue.Load(); b.Consumer != "deaf" || b.First != 1 || b.Last != 1 {
+		t.Errorf("the observer is told of %+v", b)
+	}
+	await(t, "the consumer's row to be free", func() bool { return rowIsFree(d, "deaf") })
+	if !isOverdue() || len(handled(t, d.DB, "deaf")) != 0 {
+		t.Errorf("the handler still runs, the status says %v, handled are %v", statusOf(w.Worker, "deaf").LastError, handled(t, d.DB, "deaf"))
+	}
+	close(c.release)
+	await(t, "the status to say so no longer", func() bool { return !isOverdue() })
+	awaitHandled(t, d.DB, "deaf", 1)
+}
+
+// Start returns without a handler that ignores its context, and names its
+// consumer. Another worker goes on with that.
+func TestStopLeavesBehindAHandlerThatIgnoresItsContext(t *testing.T) {
+	for name, opts := range map[string][]worker.Option{
+		"bounded by BatchTimeout":    {worker.WithBatchTimeout(100 * time.Millisecond)},
+		"bounded by ShutdownTimeout": {worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(100 * time.Millisecond)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			c := newDeaf("deaf")
+			defer func() { close(c.release); <-c.ended }()
+			w := start(t, d.DB, []consumer.Consumer{c, &ledger{name: "good"}}, opts...)
+			await(t, "the handler to run", func() bool { return c.calls.Load() == 1 })
+			w.Stop()
+			err := w.result(t)
+			if !errors.Is(err, worker.ErrHandlerOverdue) || !strings.Contains(err.Error(), `"deaf"`) || strings.Contains(err.Error(), `"good"`) {
+				t.Errorf("Start returned %v", err)
+			}
+			start(t, d.DB, []consumer.Consumer{c})
+			awaitHandled(t, d.DB, "deaf", 1)
+		})
+	}
+}
