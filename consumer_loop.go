@@ -168,11 +168,11 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 		return nothing, nil
 	}
 	began := time.Now()
-	conn, err := c.w.db.Conn(intake)
+	conn, release, err := c.w.loopConn(intake)
 	if err != nil {
 		return nothing, err
 	}
-	defer conn.Close()
+	defer release()
 	if c.progress == nil {
 		if err := c.load(intake, conn, v.Token); err != nil {
 			return nothing, err

@@ -20,9 +20,8 @@ import (
 const (
 	// patience bounds the checks of the database at the start.
 	patience = 10 * time.Second
-	// minPool is what a worker needs of the pool: the frontier's session, the
-	// leader's, one statement of the coordination, and one batch.
-	minPool = 4
+	// minPool is what a worker needs of the pool: one batch beside the reserve.
+	minPool = reserve + 1
 	// maxName is the longest name of a consumer, in bytes.
 	maxName = 200
 )
@@ -48,6 +47,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
 		return err
 	}
+	w.loopConns = newBudget(w.db.Stats().MaxOpenConnections)
 	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout)
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		if w.channel, err = changes.Channel(ctx, w.db, t.Changes); err != nil {

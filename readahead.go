@@ -55,6 +55,11 @@ func (c *consumerLoop) readBehind(intake context.Context, front *readAhead) *rea
 		began := time.Now()
 		counted := true
 		if front.end.more {
+			if a.err = c.w.loopConns.take(intake); a.err != nil {
+				close(a.read)
+				return
+			}
+			defer c.w.loopConns.release()
 			a.at, a.v = front.end.at, c.w.frontier.Value()
 			a.pages, counted, a.err = c.lookAhead(intake, c.w.db, a.v, span{a.at, a.v.Safe}, c.w.cfg.BatchSize, front.end.pages, false)
 		}

@@ -45,6 +45,7 @@ type Worker struct {
 	ready       chan struct{}
 	units       []*unit // in order of name
 	status      map[string]*unitStatus
+	loopConns   budget
 	checkpoints checkpoints
 	frontier    *frontier.Frontier
 	coord       *coord.Coordinator

@@ -1,0 +1,57 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+)
+
+// reserve is how many connections of a limited pool the loops leave to the
+// frontier's session, to the coordination's, and to an occasional statement.
+const reserve = 3
+
+// budget bounds how many connections the loops hold at a time. So a heartbeat
+// never waits for a handler. The nil budget, of an unlimited pool, is endless.
+type budget chan struct{}
+
+func newBudget(maxOpenConns int) budget {
+	if maxOpenConns <= 0 {
+		return nil
+	}
+	return make(budget, max(maxOpenConns-reserve, 1))
+}
+
+// take waits its turn, or until ctx ends.
+func (b budget) take(ctx context.Context) error {
+	if b == nil {
+		return nil
+	}
+	select {
+	case b <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b budget) release() {
+	if b != nil {
+		<-b
+	}
+}
+
+// loopConn takes a connection of the pool for a loop, which must hold no other
+// one: all loops waiting with one in hand for another could wait for ever.
+// Call release once, whatever became of the connection.
+func (w *Worker) loopConn(ctx context.Context) (conn *sql.Conn, release func(), err error) {
+	if err := w.loopConns.take(ctx); err != nil {
+		return nil, nil, err
+	}
+	if conn, err = w.db.Conn(ctx); err != nil {
+		w.loopConns.release()
+		return nil, nil, err
+	}
+	return conn, func() {
+		_ = conn.Close() // it may have been discarded
+		w.loopConns.release()
+	}, nil
+}
