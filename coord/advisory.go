@@ -50,7 +50,7 @@ JOIN pg_settings AS s ON s.name = v.name`
 	}
 	var got bool
 	var backend int
-	err = s.q.QueryRowContext(ctx, `
+	err = s.conn.QueryRowContext(ctx, `
 SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid(), NOT EXISTS (SELECT FROM pg_settings WHERE name = 'idle_session_timeout')`,
 		s.home.workerKey(s.cfg.ID)).Scan(&got, &backend, &s.endless)
 	switch {
@@ -75,7 +75,7 @@ func (s *session) endSilent(ctx context.Context) error {
 
 // same checks that a statement was executed by the session's own backend.
 func (s *session) same(backend int) error {
-	if s.conn != nil && backend != s.backend {
+	if s.locks() && backend != s.backend {
 		return ErrTransactionPooling
 	}
 	return nil
@@ -92,7 +92,7 @@ func (s *session) probe(ctx context.Context) error {
 	if other == s.backend {
 		return ErrTransactionPooling
 	}
-	if err := s.q.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&own); err != nil {
+	if err := s.conn.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&own); err != nil {
 		return fmt.Errorf("coord: look for a proxy: %w", err)
 	}
 	return s.same(own)

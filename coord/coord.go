@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -108,15 +109,28 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	c.deliver(nil)
-	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB}
-	err := s.leave(ctx)
-	if err != nil && ctx.Err() == nil {
-		err = s.leave(ctx) // the pool may have held a dead connection
+	var err error
+	// Each idle connection of the pool may be dead, or lead to a standby.
+	for tries := c.cfg.DB.Stats().Idle + 1; tries > 0 && ctx.Err() == nil; tries-- {
+		if err = c.goAway(ctx); err == nil {
+			return nil
+		}
 	}
-	if err == nil {
-		c.ring(ctx, s)
+	return errors.Join(err, ctx.Err())
+}
+
+// goAway takes this worker off the list, on a connection of the pool.
+func (c *Coordinator) goAway(ctx context.Context) error {
+	s, err := c.connect(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	defer s.close()
+	if err := s.leave(ctx); err != nil {
+		return err
+	}
+	c.ring(ctx, s)
+	return nil
 }
 
 // Assigned returns the units that this worker is to run, in order of name. It
@@ -157,7 +171,7 @@ func (c *Coordinator) Wake() { c.wake.Send() }
 func (c *Coordinator) ring(ctx context.Context, s *session) {
 	limited, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
-	if err := changes.Ring(limited, s.q, c.cfg.Changes); err != nil && ctx.Err() == nil {
+	if err := changes.Ring(limited, s.conn, c.cfg.Changes); err != nil && ctx.Err() == nil {
 		c.cfg.Logger.Error(ctx, "the other workers will notice a change later than they could", "worker_id", c.cfg.ID, "error", err)
 	}
 }

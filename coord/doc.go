@@ -26,6 +26,13 @@
 // does not change that, younger than the token that every crash and promotion
 // removes, in the order of transaction ids.
 //
+// # Connections
+//
+// Each worker keeps one connection of the pool for all statements of its
+// coordination, with both strategies: heartbeats wait for nobody. After any
+// error it is closed and another one taken, so that a dead connection, or one
+// that leads to a standby, is not met again.
+//
 // # Cost
 //
 // An idle worker of default settings, the leader too, executes 1.3 short

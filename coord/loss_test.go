@@ -7,10 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
@@ -264,4 +267,55 @@ func (l *logged) count(words ...string) (n int) {
 		}
 	}
 	return n
+}
+
+// Connections to a standby leave the pool: the coordination does not meet them
+// again.
+func TestStandbyLeavesThePool(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		var standby atomic.Bool
+		cfg, err := pgx.ParseConfig(d.URL)
+		if err != nil {
+			t.Fatal("pgx does not take the connection string")
+		}
+		db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) (err error) {
+			if standby.Load() {
+				_, err = conn.Exec(ctx, `SET default_transaction_read_only = on`)
+			}
+			return err
+		}))
+		t.Cleanup(func() { db.Close() })
+		const idle = 2
+		db.SetMaxIdleConns(idle)
+		fill := func() {
+			t.Helper()
+			db.SetMaxIdleConns(-1)
+			db.SetMaxIdleConns(idle)
+			standby.Store(true)
+			defer standby.Store(false)
+			for range idle {
+				conn, err := db.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+			}
+		}
+		w := start(t, withStrategy(brisk(config(db, six...)), s))
+		w.awaitAssigned(six...)
+		fill()
+		await(t, "the end of the coordination's session", func() bool {
+			return scan[bool](t, d.DB, `
+SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ~ 'worker_nodes|worker_leader_election'`)
+		})
+		lost := time.Now()
+		await(t, "a heartbeat", func() bool { return w.Status().LastHeartbeat.After(lost) && w.Status().LastError == nil })
+		fill()
+		w.leave()
+		if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_nodes`); n != 0 {
+			t.Errorf("a worker that has left has %d rows", n)
+		}
+	})
 }

@@ -22,7 +22,7 @@ func (s *session) register(ctx context.Context) error {
 		host = "" // it is for people's eyes only
 	}
 	protocol := protocolHeartbeat
-	if s.conn != nil {
+	if s.locks() {
 		protocol = protocolLock
 	}
 	start := time.Now()

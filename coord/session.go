@@ -13,19 +13,18 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/store"
 )
 
-// session is what a Coordinator knows and holds between two failures. With
-// Advisory it is bound to one connection: all its statements run there, so
-// while it lives, so do its locks. After any error, close it and open another.
+// session is what a Coordinator knows and holds between two failures. It keeps
+// one connection, and all its statements run there: none waits for the pool,
+// and with Advisory the locks last as long. After any error, close it and open
+// another: the connection may be dead, or lead to a standby.
 type session struct {
 	cfg Config
 	sql statements
-	q   store.Querier
 
-	conn    *sql.Conn // nil with Lease
-	backend int
+	conn    *sql.Conn
+	backend int // with Advisory
 
 	home   home
 	opened time.Time
@@ -60,19 +59,15 @@ func (c *Coordinator) open(ctx context.Context, first bool) (*session, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	s := &session{cfg: c.cfg, sql: c.sql, q: c.cfg.DB, opened: time.Now()}
-	if c.cfg.Strategy == Advisory {
-		conn, err := c.cfg.DB.Conn(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("coord: take a connection: %w", err)
-		}
-		s.conn, s.q = conn, conn
+	s, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
 	}
-	err := s.resolve(ctx)
-	if err == nil && s.conn != nil && first {
+	err = s.resolve(ctx)
+	if err == nil && s.locks() && first {
 		err = s.probe(ctx)
 	}
-	if err == nil && s.conn != nil {
+	if err == nil && s.locks() {
 		err = s.hold(ctx)
 	}
 	if err != nil {
@@ -82,10 +77,23 @@ func (c *Coordinator) open(ctx context.Context, first bool) (*session, error) {
 	return s, nil
 }
 
+// connect makes a session that knows nothing yet.
+func (c *Coordinator) connect(ctx context.Context) (*session, error) {
+	conn, err := c.cfg.DB.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("coord: take a connection: %w", err)
+	}
+	return &session{cfg: c.cfg, sql: c.sql, conn: conn, opened: time.Now()}, nil
+}
+
+// locks reports whether the connection is a session of the server, and holds
+// advisory locks.
+func (s *session) locks() bool { return s.cfg.Strategy == Advisory }
+
 // unlock frees the locks before anybody hears that this worker leaves: the
 // server may take its time to notice the end of a connection.
 func (s *session) unlock() {
-	if s.conn == nil {
+	if !s.locks() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -94,16 +102,11 @@ func (s *session) unlock() {
 }
 
 // close ends the connection rather than giving it back to the pool: so its
-// locks are free for certain.
-func (s *session) close() {
-	if s.conn == nil {
-		return
-	}
-	pgdriver.Discard(s.conn)
-}
+// locks are free for certain, and nobody gets one that failed.
+func (s *session) close() { pgdriver.Discard(s.conn) }
 
 func (s *session) resolve(ctx context.Context) error {
-	err := s.q.QueryRowContext(ctx, s.sql.resolve, s.cfg.Nodes.SQL()).Scan(&s.home.schema, &s.home.table, &s.backend)
+	err := s.conn.QueryRowContext(ctx, s.sql.resolve, s.cfg.Nodes.SQL()).Scan(&s.home.schema, &s.home.table, &s.backend)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("coord: table %s does not exist: apply the migrations", s.cfg.Nodes)
 	}
@@ -176,7 +179,7 @@ func (s *session) see(ctx context.Context, v *view, beat bool, status string, le
 		query, args = s.sql.lead, append(args, time.Since(s.checked) >= s.cfg.RebalanceInterval, string(known))
 		into = append(into, asJSON(&v.owners), asJSON(&v.nodes), asJSON(&held))
 	}
-	if err := s.q.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
+	if err := s.conn.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
 		return fmt.Errorf("coord: look at the assignments: %w", err)
 	}
 	s.complete(v.nodes, held)
@@ -222,7 +225,7 @@ func (s *session) seeLease(ctx context.Context, v *view, beat bool, status strin
 func (s *session) claim(ctx context.Context) error {
 	start := time.Now()
 	s.lease = lease{}
-	err := s.q.QueryRowContext(ctx, s.sql.claim, s.args()...).Scan(asJSON(&s.lease))
+	err := s.conn.QueryRowContext(ctx, s.sql.claim, s.args()...).Scan(asJSON(&s.lease))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("coord: claim the lease: %w", err)
 	}
@@ -239,7 +242,7 @@ func (s *session) assign(ctx context.Context, changes []change) (leads bool, err
 	if err != nil {
 		return false, err
 	}
-	if err := s.q.QueryRowContext(ctx, s.sql.assign, s.args(string(text))...).Scan(&leads); err != nil {
+	if err := s.conn.QueryRowContext(ctx, s.sql.assign, s.args(string(text))...).Scan(&leads); err != nil {
 		return false, fmt.Errorf("coord: write %d assignments: %w", len(changes), err)
 	}
 	return leads, nil
@@ -264,7 +267,7 @@ func (s *session) stepDown() {
 func (s *session) exec(ctx context.Context, what, query string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
-	result, err := s.q.ExecContext(ctx, query, args...)
+	result, err := s.conn.ExecContext(ctx, query, args...)
 	if err != nil {
 		return 0, fmt.Errorf("coord: %s: %w", what, err)
 	}
