@@ -37,10 +37,20 @@ type mischief interface {
 	flap(ctx context.Context, r *rand.Rand, consumer, who string) bool
 	// fail is the handler's error, if it is to have one. It may panic.
 	fail(r *rand.Rand, consumer, who string) error
+	// refuse is the handler's error for an event that does not come first in
+	// its batch.
+	refuse(consumer, who string, position int64) error
 }
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }
 func (b *bookkeeper) AggregateTypes() []string { return b.scope.Types }
+
+func (b *bookkeeper) StartAt() consumer.Start {
+	if b.scope.AtHead {
+		return consumer.AtHead()
+	}
+	return consumer.AtBeginning()
+}
 
 // Handle is called by one goroutine at a time, the consumer's on this worker.
 func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
@@ -48,6 +58,11 @@ func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 	b.tx = tx
 	if first {
 		b.node.spring(ctx, afterGuard)
+	}
+	if !first {
+		if err := b.mischief.refuse(b.scope.Name, b.node.name, e.GlobalPosition); err != nil {
+			return err
+		}
 	}
 	delivery, _ := consumer.Info(ctx)
 	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.name, delivery.Late, e.GlobalPosition,

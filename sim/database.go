@@ -55,6 +55,16 @@ CREATE FUNCTION sim_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_note AFTER INSERT OR UPDATE OR DELETE ON consumer_gap_skips FOR EACH ROW EXECUTE FUNCTION sim_note()`
 
+// placedTable tells where each consumer was placed first, and what was visible
+// up to there: in a snapshot that is no older than the placement's.
+const placedTable = `
+CREATE TABLE sim_placed (consumer TEXT NOT NULL, position BIGINT NOT NULL, visible BIGINT NOT NULL);
+CREATE FUNCTION sim_place() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO sim_placed SELECT NEW.consumer_name, NEW.last_position, count(*) FROM events WHERE global_position <= NEW.last_position;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_place AFTER INSERT ON consumer_checkpoints FOR EACH ROW EXECUTE FUNCTION sim_place()`
+
 // statementLimit bounds the harness's own statements, so that a run ends also
 // if the server does not answer.
 const statementLimit = "30s"
@@ -95,7 +105,7 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	for _, statements := range []string{ledgerTable, epochTables, witnesses, lifeTable} {
+	for _, statements := range []string{ledgerTable, epochTables, placedTable, witnesses, lifeTable} {
 		if _, err := d.db.ExecContext(ctx, statements); err != nil {
 			return err
 		}
@@ -259,6 +269,11 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 		return r.Scan(&v.Consumer, &v.First, &v.Last, &v.Missing, &v.State, &v.Epoch)
 	}, `SELECT consumer_name, gap_position, gap_end, missing, state, epoch FROM consumer_gap_skips JOIN sim_audit ON skip = id ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the audit: %w", err)
+	}
+	if e.Placements, err = rows(ctx, d, func(r *sql.Rows, v *history.Placement) error {
+		return r.Scan(&v.Consumer, &v.Position, &v.Visible)
+	}, `SELECT consumer, position, visible FROM sim_placed ORDER BY consumer`); err != nil {
+		return fmt.Errorf("sim: read where consumers were placed: %w", err)
 	}
 	return errors.Join(d.exhibitOperations(ctx, e), d.exhibitWitnesses(ctx, e))
 }

@@ -22,9 +22,18 @@ type operator struct {
 	consumer string
 }
 
-func (s *slot) operator() (operator, error) {
+// operator draws a consumer. One that begins at the head may have no checkpoint
+// yet.
+func (s *slot) operator(ctx context.Context) (operator, error) {
 	o, err := ops.New(s.on.db, nil)
-	return operator{o, s, oneOf(s.dice, s.scenario.Scope...).Name}, err
+	of, placed := oneOf(s.dice, s.scenario.Scope...), true
+	if err == nil && of.AtHead {
+		err = s.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = $1::text)`, of.Name).Scan(&placed)
+	}
+	if !placed {
+		of = s.scenario.Scope[0]
+	}
+	return operator{o, s, of.Name}, err
 }
 
 // did counts what the operator did, and writes it down.
@@ -42,9 +51,9 @@ func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
 // whilePaused does something to a paused consumer, which goes on afterwards.
 // It does nothing if another operator has paused it.
 func (s *slot) whilePaused(ctx context.Context, do func(operator) error) error {
-	o, err := s.operator()
+	o, err := s.operator(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("sim: %w", err)
 	}
 	err = o.Pause(ctx, o.consumer, by)
 	if errors.Is(err, ops.ErrPaused) {
@@ -83,9 +92,9 @@ func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
 // setBack lets a consumer apply events again, whatever it is doing.
 func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 	const furthest = 300 // positions
-	o, err := s.operator()
+	o, err := s.operator(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("sim: %w", err)
 	}
 	at, err := o.checkpoint(ctx)
 	if err != nil {

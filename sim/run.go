@@ -85,6 +85,8 @@ type simulation struct {
 	history  *history.History
 	writers  []*writer
 	slots    []*slot
+	readers  []*reader
+	news     news
 	cast     Cast          // in place of the slots
 	over     chan struct{} // closed when the faults end
 	evidence history.Evidence
@@ -92,12 +94,18 @@ type simulation struct {
 
 func newSimulation(c Config, scenario Scenario, on *database, cast Cast) *simulation {
 	began := time.Now()
-	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, over: make(chan struct{}), history: history.New(began)}
+	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, over: make(chan struct{}), history: history.New(began), news: newNews()}
 	s.history.Add("", "", history.RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
 	s.evidence.Strict, s.evidence.Forgetful = s.scenario.Knobs.strict(), s.scenario.Faults["async-workers"] > 0
 	for i := range c.Writers {
 		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally, s.history))
+	}
+	for _, w := range s.writers {
+		w.news = s.news
+	}
+	for i := 0; i < readers && cast == nil; i++ {
+		s.readers = append(s.readers, newReader(s, i+1))
 	}
 	for i := 0; i < c.Workers && cast == nil; i++ {
 		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.history, s))
@@ -118,8 +126,17 @@ func (s *simulation) play(ctx context.Context) (err error) {
 	if err := s.faults(ctx); err != nil {
 		return err
 	}
-	return s.comeToRest(ctx)
+	if err := s.comeToRest(ctx); err != nil {
+		return err
+	}
+	for _, r := range s.readers {
+		r.collect(&s.evidence)
+	}
+	return nil
 }
+
+// readers is how many read at a time what was just written.
+const readers = 2
 
 // wantedPerWriter is how many events a second each writer is to commit for each
 // consumer, or the run takes longer.
@@ -173,6 +190,9 @@ func (s *simulation) faults(ctx context.Context) error {
 	wg.Go(func() { s.clock(intake, over) })
 	for _, slot := range s.slots {
 		run(slot.run)
+	}
+	for _, r := range s.readers {
+		run(r.run)
 	}
 	if s.cast != nil {
 		run(func(ctx, intake context.Context) error { return s.cast.Act(ctx, intake, s.stage()) })
@@ -261,6 +281,19 @@ func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
 	return nil
 }
 
+// refuse lets handlers fail at some events as long as these do not come first
+// in their batch, also when the faults are over: it is for the worker to try
+// them alone.
+func (s *simulation) refuse(consumer, who string, position int64) error {
+	const often = 0.01 // of the events
+	if !chance(dice(s.scenario.Seed, fmt.Sprintf("%s refuses %d", consumer, position)), often*s.scenario.Faults["picky"]) {
+		return nil
+	}
+	s.tally.add(history.PickyHandlers, 1)
+	s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.PickyHandlers, Where: fmt.Sprintf("at position %d", position)})
+	return errors.New("the simulation lets this handler refuse an event that does not come first")
+}
+
 // comeToRest waits until every consumer has caught up with everything.
 func (s *simulation) comeToRest(ctx context.Context) error {
 	defer s.keepSilent()()
@@ -281,7 +314,13 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 			r.Bound = restBound(lag(r.Standings, head)).Round(time.Second)
 		}
 		r.Took = time.Since(began).Round(time.Millisecond)
-		if atRest(r.Standings, head) || r.Took > r.Bound {
+		if atRest(r.Standings, head) {
+			for _, reader := range s.readers[:min(1, len(s.readers))] {
+				reader.readLast(ctx, s.evidence.Committed[len(s.evidence.Committed)-1])
+			}
+			return nil
+		}
+		if r.Took > r.Bound {
 			return nil
 		}
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {

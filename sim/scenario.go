@@ -109,6 +109,8 @@ func Draw(c Config) Scenario {
 		if k := i - (c.Consumers - scoped); k >= 0 {
 			scope.Types = scopes[r.IntN(len(scopes))]
 			scope.Name = fmt.Sprintf("some-%d", k+1)
+		} else if i == 1 {
+			scope = history.Scope{Name: "head-1", AtHead: true}
 		}
 		s.Scope = append(s.Scope, scope)
 	}

@@ -37,6 +37,7 @@ var kinds = []kind{
 	{"deafen", "moves all consumers of a worker away, and keeps it from hearing of that", []history.Fault{history.Deafened}, false},
 	{"error", "lets handlers fail", []history.Fault{history.HandlerErrors}, false},
 	{"panic", "lets handlers panic", []history.Fault{history.HandlerPanics}, false},
+	{"picky", "lets handlers fail at some events, unless they come first in their batch", []history.Fault{history.PickyHandlers}, false},
 	{"pause", "pauses a consumer for a moment, as an operator would", []history.Fault{history.Pauses}, false},
 	{"reset", "sets a consumer back, as an operator would", []history.Fault{history.SetBack}, false},
 	{"forward", "sets a paused consumer forward, past events", []history.Fault{history.SetForward}, false},

@@ -60,6 +60,7 @@ type writer struct {
 	versions    map[aggregate]int64 // as this writer last saw them
 	born        int                 // new aggregates
 	promises    []promise
+	news        news
 	next        *aggregate // to be appended to without a pause
 	book        book
 }
@@ -252,6 +253,7 @@ func (w *writer) keep(a *attempt) {
 		w.versions[aggregate{e.Type, e.ID}] = e.Version
 	}
 	w.tally.committed(a.drawn)
+	w.news.tell(a.drawn[len(a.drawn)-1], a.play)
 	if w.dice.IntN(2) == 0 {
 		w.next = &aggregate{a.drawn[0].Type, a.drawn[0].ID}
 	}

@@ -92,6 +92,11 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) (result, error) {
 	r := result{bug: bug}
 	began := time.Now()
+	if bug.Test.Name != "" {
+		err := r.test(ctx, root, dir)
+		r.seconds = time.Since(began).Seconds()
+		return r, err
+	}
 	binary, err := plant(ctx, bug, root, dir)
 	if err != nil {
 		return r, err
@@ -112,6 +117,35 @@ func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) 
 	}
 	r.seconds = time.Since(began).Seconds()
 	return r, os.RemoveAll(dir)
+}
+
+// test runs the test that is to find the mistake, with the mistake planted.
+func (r *result) test(ctx context.Context, root, dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	overlay, err := r.bug.Overlay(root, dir)
+	if err != nil {
+		return err
+	}
+	t := r.bug.Test
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", overlay, "-run", "^"+t.Name+"$", t.Package)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	_, failure, failed := strings.Cut(string(out), "--- FAIL: "+t.Name)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case failed:
+		lines := strings.SplitN(failure, "\n", 3)
+		r.caught, r.first, r.broken, r.example = 1, 1, []string{t.Name}, strings.TrimSpace(lines[min(1, len(lines)-1)])
+	case err != nil:
+		return fmt.Errorf("go test: %w\n%s", err, out)
+	case !strings.Contains(string(out), "ok "):
+		return fmt.Errorf("go test ran no test %s in %s:\n%s", t.Name, t.Package, out)
+	}
+	r.runs = 1
+	return os.RemoveAll(dir)
 }
 
 // note takes the report of one more run into account.

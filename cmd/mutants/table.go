@@ -26,7 +26,7 @@ func (r result) String() string {
 
 // conditions are what the list says of a mistake beside itself.
 func conditions(b planted.Bug) (lines []string) {
-	for _, c := range []struct{ name, value string }{{"always", b.Faults}, {"always drawn", b.Draws}, {"harmless", b.Harmless}} {
+	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(b.Test.Package + " " + b.Test.Name)}, {"always", b.Faults}, {"always drawn", b.Draws}, {"harmless", b.Harmless}} {
 		if c.value != "" {
 			lines = append(lines, c.name+": "+c.value)
 		}
@@ -41,7 +41,11 @@ func (o options) report(w io.Writer, results []result) (missed int) {
 		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.bug.Name, r.seconds, r)
 		below := conditions(r.bug)
 		if r.caught > 0 {
-			below = append(below, "for example: "+r.example, fmt.Sprintf("repeat: go run ./cmd/mutants -only %s -runs 1 -duration %v -seed %d", r.bug.Name, o.duration, r.seed))
+			repeat := "repeat: go run ./cmd/mutants -only " + r.bug.Name
+			if r.bug.Test.Name == "" {
+				repeat += fmt.Sprintf(" -runs 1 -duration %v -seed %d", o.duration, r.seed)
+			}
+			below = append(below, "for example: "+r.example, repeat)
 		}
 		for _, line := range below {
 			fmt.Fprintf(w, "%-18s %8s  %s\n", "", "", line)

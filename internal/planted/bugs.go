@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every bug.
 func All() []Bug {
-	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, guardBugs, openRangeBugs, coordBugs)
+	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, guardBugs, openRangeBugs, handledBugs, coordBugs)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
@@ -235,6 +235,61 @@ var openRangeBugs = []Bug{
 		Edits:   []Edit{{"ops/reset.go", `gap_position > $2::bigint`, `gap_position > $2::bigint AND false`}},
 		Faults:  "reset=6,delay=3",
 		Draws:   "open gaps skip-stale",
+	},
+}
+
+// handledBugs are about what counts as handled, or need not be.
+var handledBugs = []Bug{
+	{
+		Name:    "placed-by-safe",
+		Mistake: "a consumer that begins at the head is placed when the head is safe: all others go on past it then, too",
+		Edits:   []Edit{{"place.go", `v.Settled >= head`, `v.Safe >= head`}},
+		Faults:  "delay=5,redraw=2",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "settled-after",
+		Mistake: "skipping an event reads what is settled after the event, because it is fresher then",
+		Edits: []Edit{
+			{"ops/skip.go", `	// Read first: what is settled and does not show in a later snapshot is void.
+	settled, err := frontier.Settled(ctx, tx, o.t, o.t.Settled)
+	if err != nil {
+		return d, err
+	}
+	next, err := o.eventAfter(ctx, tx, at.position)
+	if err != nil {
+		return d, err
+	}
+`, `	next, err := o.eventAfter(ctx, tx, at.position)
+	if err != nil {
+		return d, err
+	}
+	settled, err := frontier.Settled(ctx, tx, o.t, o.t.Settled)
+	if err != nil {
+		return d, err
+	}
+`},
+		},
+		Test: Test{"./ops", "TestSkipDoesNotTakeWhatHasJustAppearedForVoid"},
+	},
+	{
+		Name:    "late-together",
+		Mistake: "the late events are read without regard to which of them is under suspicion: they are few",
+		Edits:   []Edit{{"look.go", `c.suspect.active() && upTo < min(`, `false && upTo < min(`}},
+		Faults:  calm + ",delay=8,picky=3,backend-crash=0",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "passed-is-handled",
+		Mistake: "WaitFor returns when the checkpoint is there, also if the consumer has passed the position in doubt",
+		Edits:   []Edit{{"wait.go", `a.position >= position && !a.open`, `a.position >= position`}},
+		Faults:  calm + ",delay=8,backend-crash=0",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "session-timeout",
+		Mistake: "the idle time-out of a batch is set for the session: the next batch sets it again",
+		Edits:   []Edit{{"checkpoint.go", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
 	},
 }
 

@@ -1,7 +1,8 @@
 // Package planted lists mistakes that somebody could make in the protocol, and
 // plants them: as replacements of source text, in a build made for the purpose.
 // The sources themselves have no switches. What finds the mistakes is the sim,
-// and a mistake that it does not find says that the sim is blind there.
+// and a mistake that it does not find says that the sim is blind there. A few
+// are found by a test of their own instead.
 package planted
 
 import (
@@ -26,10 +27,16 @@ type Bug struct {
 	// come up: how one of the lines begins that the sim prints of its settings.
 	// Empty: any will do.
 	Draws string
+	// Test is the test that finds it, where the sim cannot: what it needs lies
+	// between two statements, or is nothing that the sim's workers do.
+	Test Test
 	// Harmless says why nothing can come of it here. Empty: the sim must find
 	// it.
 	Harmless string
 }
+
+// Test is a test by its name and its package, as go test takes them.
+type Test struct{ Package, Name string }
 
 // Edit replaces a text that occurs once in a file.
 type Edit struct {

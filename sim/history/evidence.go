@@ -27,6 +27,12 @@ type Evidence struct {
 	Misled    []string  `json:"misled,omitempty"` // what the store let writers do although it must not
 	Refused   int       `json:"refused"`          // what it refused, as it must
 
+	Placements []Placement `json:"placements,omitempty"` // of the consumers, each when it first got a checkpoint
+	Kept       int         `json:"kept,omitempty"`       // times that WaitFor said that a consumer had handled an event, and it had
+	Unkept     []string    `json:"unkept,omitempty"`     // times that it had not
+	Sound      int         `json:"sound,omitempty"`      // sessions in a worker's pool that were as they had been opened
+	Unsound    []string    `json:"unsound,omitempty"`    // those that were not
+
 	Log    []Event `json:"-"` // the events table, in order of position
 	Ledger []Entry `json:"-"` // what the consumers applied, in the order in which they did
 	Skips  []Skip  `json:"-"` // the audit
@@ -45,8 +51,9 @@ type Evidence struct {
 
 // Scope is a consumer and what it wants.
 type Scope struct {
-	Name  string   `json:"name"`
-	Types []string `json:"types,omitempty"` // none: all
+	Name   string   `json:"name"`
+	Types  []string `json:"types,omitempty"`   // none: all
+	AtHead bool     `json:"at_head,omitempty"` // it begins with what commits after its placement
 }
 
 // Wants reports whether the consumer is to be given events of that type.
@@ -102,6 +109,14 @@ type Skip struct {
 
 func (s Skip) String() string {
 	return fmt.Sprintf("%d %s in [%d, %d]", s.Missing, s.State, s.First, s.Last)
+}
+
+// Placement is the first checkpoint of a consumer. What is visible up to there
+// is none of its business, and whatever commits later lies above it.
+type Placement struct {
+	Consumer string `json:"consumer"`
+	Position int64  `json:"position"`
+	Visible  int64  `json:"visible"` // events up to Position, then
 }
 
 // Standing is how far a consumer has come, as one snapshot shows it.

@@ -46,6 +46,7 @@ const (
 	Deafened       Fault = "workers whose consumers were moved away unheard"
 	HandlerErrors  Fault = "handlers that failed"
 	HandlerPanics  Fault = "handlers that panicked"
+	PickyHandlers  Fault = "handlers that failed at an event which did not come first"
 	Pauses         Fault = "consumers paused for a moment by an operator"
 	ServerCrashes  Fault = "server crashes"
 	BackendCrashes Fault = "server crashes after the death of a backend"
@@ -60,7 +61,7 @@ const (
 // EveryFault is all that the simulation counts, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
 	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Slowed, Stalls, Restarts, SlowStarts, Flaps,
-	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, Deafened, HandlerErrors, HandlerPanics, Pauses,
+	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, Deafened, HandlerErrors, HandlerPanics, PickyHandlers, Pauses,
 	ServerCrashes, BackendCrashes, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.

@@ -7,12 +7,18 @@ import "github.com/pgfrontier/worker/sim/history"
 // over a position, a new life of that position begins: its event is to be
 // applied again.
 type course struct {
+	placed    int64               // its first checkpoint
 	resets    []history.Operation // the n-th ends epoch n
 	skips     []history.Operation
 	forgotten []history.Skip
 }
 
 func courseOf(e *history.Evidence, consumer string) (c course) {
+	for _, p := range e.Placements {
+		if p.Consumer == consumer {
+			c.placed = p.Position
+		}
+	}
 	for _, o := range e.Operations {
 		switch {
 		case o.Consumer != consumer:
@@ -43,12 +49,12 @@ func (c course) life(position, epoch int64) (n int) {
 }
 
 // wanted tells for each life of a position whether an event there is to be
-// applied in it: not if an operator went past it, and not if the consumer was
+// applied in it: not if it lies where the consumer was placed, not if an operator went past it, and not if the consumer was
 // set back while it watched for the event, and so forgot that it did.
 func (c course) wanted(position int64) []bool {
 	lives := make([]bool, c.life(position, c.last())+1)
 	for i := range lives {
-		lives[i] = true
+		lives[i] = i > 0 || position > c.placed
 	}
 	for _, r := range c.resets {
 		if r.From < position && position <= r.To {
@@ -71,7 +77,7 @@ func (c course) wanted(position int64) []bool {
 // start is the checkpoint at which an epoch began.
 func (c course) start(epoch int64) int64 {
 	if epoch == 0 {
-		return 0
+		return c.placed
 	}
 	return c.resets[epoch-1].To
 }

@@ -37,6 +37,8 @@ const (
 	conflictInStore = "appends refused by the store or by a lock"
 	takenBack       = "asynchronous commits of writers that a crash took back"
 	reissued        = "positions in the log that had been given out before a crash"
+	atHead          = "consumers placed at the head, past events"
+	waitedFor       = "events that a consumer had handled when WaitFor said so"
 	forgotten       = "ranges in doubt forgotten when a consumer was set back"
 )
 
@@ -76,6 +78,8 @@ var states = []state{
 	{name: conflictInStore, needs: [][]string{{"stale"}}},
 	{name: takenBack, needs: [][]string{{"async-writers"}, crashes}},
 	{name: reissued, needs: [][]string{{"async-writers"}, crashes}, rare: true},
+	{name: atHead, rare: true},
+	{name: waitedFor, rare: true},
 	{name: forgotten, needs: [][]string{{"reset"}, staysOpen}},
 }
 
@@ -92,6 +96,10 @@ func Reached(e *history.Evidence) (all []State) {
 	counts := map[string]int64{}
 	counts[takenBack], counts[reissued] = afterLives(e)
 	counts[forgotten] = int64(len(e.Forgotten))
+	counts[waitedFor] = int64(e.Kept)
+	for _, p := range e.Placements {
+		counts[atHead] += one(p.Visible > 0)
+	}
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
 	for _, r := range e.History.Records() {

@@ -27,11 +27,13 @@ func TestStatesAreReached(t *testing.T) {
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{})
 	want := map[string]int64{guardBlocks: 2, doubtIsVoid: 2}
 	e := &history.Evidence{
-		History:   h,
-		Log:       []history.Event{{Position: 1, EventID: uuid.New()}},
-		Abandoned: []history.Event{{Position: 1, EventID: uuid.New()}},
-		Forgotten: []history.Skip{{Consumer: "all-1"}},
-		Unsure:    [][]history.Event{{{Position: 2, EventID: uuid.New()}}},
+		History:    h,
+		Log:        []history.Event{{Position: 1, EventID: uuid.New()}},
+		Abandoned:  []history.Event{{Position: 1, EventID: uuid.New()}},
+		Placements: []history.Placement{{Consumer: "head-1", Position: 1, Visible: 1}},
+		Kept:       1,
+		Forgotten:  []history.Skip{{Consumer: "all-1"}},
+		Unsure:     [][]history.Event{{{Position: 2, EventID: uuid.New()}}},
 	}
 	for _, s := range Reached(e) {
 		if n := max(1, want[s.Name]); s.Count != n {

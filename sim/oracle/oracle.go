@@ -60,6 +60,9 @@ func Judge(e *history.Evidence) []Finding {
 // back wants them once more.
 func exactlyOnce(e *history.Evidence) Finding {
 	f := Finding{Name: "exactly once", Rule: "every committed event was applied exactly once by each consumer that wants it"}
+	if e.Kept+len(e.Unkept) > 0 {
+		f.Rule += ", and had been when WaitFor said so"
+	}
 	if len(e.Operations) > 0 {
 		f.Rule += ", once more each time that an operator had set it back, and not if one had left it out"
 	}
@@ -72,6 +75,15 @@ func exactlyOnce(e *history.Evidence) Finding {
 			at[x.Position] = append(at[x.Position], x)
 		}
 	}
+	for _, p := range e.Placements {
+		f.placed(e, p)
+	}
+	for range e.Kept {
+		f.check(true, nil)
+	}
+	for _, what := range e.Unkept {
+		f.check(false, func() string { return what })
+	}
 	for _, c := range e.Consumers {
 		course := courseOf(e, c.Name)
 		for _, event := range e.Committed {
@@ -81,6 +93,18 @@ func exactlyOnce(e *history.Evidence) Finding {
 		}
 	}
 	return f
+}
+
+// placed checks that nothing committed below a consumer's first checkpoint
+// after it was placed there: it would never be given that.
+func (f *Finding) placed(e *history.Evidence, p history.Placement) {
+	var now int64
+	for _, event := range e.Log {
+		now += one(event.Position <= p.Position)
+	}
+	f.check(now == p.Visible, func() string {
+		return fmt.Sprintf("%s was placed at %d when %d events up to there were visible; now there are %d, and it is never given the others", p.Consumer, p.Position, p.Visible, now)
+	})
 }
 
 // once checks the entries of an event, those of each of its lives.
@@ -310,7 +334,13 @@ func rest(e *history.Evidence) Finding {
 
 // lives finds workers that ended by themselves, or not when asked to.
 func lives(e *history.Evidence) Finding {
-	f := Finding{Name: "life cycle", Rule: "workers end when they are told to, in time, and then without an error"}
+	f := Finding{Name: "life cycle", Rule: "workers end when they are told to, in time, and then without an error; what they set in a session ends with their transaction"}
+	for range e.Sound {
+		f.check(true, nil)
+	}
+	for _, what := range e.Unsound {
+		f.check(false, func() string { return what })
+	}
 	for _, x := range e.Exits {
 		f.check(x.InTime, func() string {
 			return fmt.Sprintf("%s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)

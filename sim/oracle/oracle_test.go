@@ -160,6 +160,31 @@ func TestCrashesAreAllowedFor(t *testing.T) {
 	})
 }
 
+// placeAtHead adds a consumer that was placed at a position, when so many of the
+// events up to there were not visible, and that has applied nothing since.
+func placeAtHead(e *history.Evidence, position, hidden int64) {
+	visible := -hidden
+	for _, event := range e.Log {
+		visible += one(event.Position <= position)
+	}
+	e.Consumers = append(e.Consumers, history.Scope{Name: "head", AtHead: true})
+	e.Placements = append(e.Placements, history.Placement{Consumer: "head", Position: position, Visible: visible})
+	e.Rest.Standings = append(e.Rest.Standings, history.Standing{Consumer: "head", Checkpoint: e.Rest.Head})
+}
+
+// What was visible where a consumer was placed is none of its business.
+func TestConsumerAtTheHeadNeedNotApplyWhatWasThere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := flawless(t)
+		placeAtHead(e, e.Rest.Head, 0)
+		for _, f := range Judge(e) {
+			if !f.Holds() {
+				t.Fatalf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+			}
+		}
+	})
+}
+
 // flaws are ways in which a run can go wrong, and the invariant that must
 // break.
 var flaws = []struct {
@@ -225,6 +250,18 @@ var flaws = []struct {
 		e.Log[i].Version++
 	}},
 	{"a stale append let through", "nothing else", func(t *rapid.T, e *history.Evidence) { e.Misled = []string{"it did"} }},
+	{"a consumer placed where an event was still to appear", "exactly once", func(t *rapid.T, e *history.Evidence) {
+		placeAtHead(e, 4, 1)
+	}},
+	{"an event below the placement, applied", "exactly once", func(t *rapid.T, e *history.Evidence) {
+		placeAtHead(e, 4, 0)
+		e.Ledger = append(e.Ledger, history.Entry{Event: e.Log[0], Consumer: "head", Worker: "a", Batch: "too early"})
+	}},
+	{"an event above the placement, lost", "exactly once", func(t *rapid.T, e *history.Evidence) {
+		placeAtHead(e, e.Log[len(e.Log)-1].Position-1, 0)
+	}},
+	{"an answer of WaitFor that was wrong", "exactly once", func(t *rapid.T, e *history.Evidence) { e.Unkept = []string{"it was"} }},
+	{"a setting left behind in a session", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Unsound = []string{"it was"} }},
 	{"two events swapped", "order", func(t *rapid.T, e *history.Evidence) {
 		var pairs []int
 		for i := range e.Ledger[1:] {

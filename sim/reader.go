@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// reader is a part of the application that has just appended an event and reads
+// it from a projection: it asks a worker to wait until a consumer has handled
+// it. It also looks whether the sessions of that worker's pool are as they were
+// opened, for they are the application's.
+type reader struct {
+	*simulation
+	dice *rand.Rand
+
+	kept, sound     int
+	unkept, unsound []string
+}
+
+// news are events that were committed just now, for the readers. What they have
+// no time for is not read, but what others may have passed comes first.
+type news struct{ late, other chan history.Event }
+
+func newNews() news { return news{make(chan history.Event, 8), make(chan history.Event, 8)} }
+
+func (n news) tell(e history.Event, of history.Fault) {
+	to := n.other
+	switch of {
+	case history.Delays, history.LateDraws, history.Idlers, history.Prepared:
+		to = n.late
+	}
+	select {
+	case to <- e:
+	default:
+	}
+}
+
+// next waits for one. It returns false if ctx ended before.
+func (n news) next(ctx context.Context) (e history.Event, ok bool) {
+	select {
+	case e = <-n.late:
+		return e, true
+	default:
+	}
+	select {
+	case e = <-n.late:
+	case e = <-n.other:
+	case <-ctx.Done():
+		return e, false
+	}
+	return e, true
+}
+
+func newReader(s *simulation, n int) *reader {
+	return &reader{simulation: s, dice: dice(s.scenario.Seed, fmt.Sprintf("reader %d", n))}
+}
+
+// run reads until intake ends.
+func (r *reader) run(_, intake context.Context) error {
+	for {
+		e, ok := r.news.next(intake)
+		if !ok {
+			return nil
+		}
+		if n, c := r.choose(e); n != nil {
+			r.read(intake, n, c, e, time.Second)
+		}
+	}
+}
+
+// choose draws a worker and a consumer that is to handle an event.
+func (r *reader) choose(e history.Event) (n *node, consumer string) {
+	var wanting []string
+	for _, c := range r.scenario.Scope {
+		if c.Wants(e.Type) {
+			wanting = append(wanting, c.Name)
+		}
+	}
+	if len(wanting) == 0 || len(r.slots) == 0 {
+		return nil, ""
+	}
+	return oneOf(r.dice, r.slots...).current.Load(), oneOf(r.dice, wanting...)
+}
+
+// read waits until the worker says that the consumer has handled the event, and
+// looks whether it has. An answer proves nothing that a crash of the server may
+// have taken back, or an operator, by then.
+func (r *reader) read(ctx context.Context, n *node, consumer string, e history.Event, patience time.Duration) {
+	if n == nil {
+		return
+	}
+	life := r.on.life()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if n.worker.WaitFor(ctx, consumer, e.Position) != nil {
+		return
+	}
+	var handled, excused bool
+	err := r.on.db.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT FROM sim_ledger WHERE consumer = $1::text AND position = $2::bigint),
+	EXISTS (SELECT FROM consumer_operations WHERE consumer_name = $1::text AND operation NOT IN ('pause', 'resume'))
+	OR EXISTS (SELECT FROM sim_placed WHERE consumer = $1::text AND position >= $2::bigint)`, consumer, e.Position).Scan(&handled, &excused)
+	switch {
+	case err != nil || ends(life) || life != r.on.life():
+	case handled:
+		r.kept++
+	case !excused:
+		r.unkept = append(r.unkept, fmt.Sprintf("%s: WaitFor said that %s had handled %v, and it had not", n.name, consumer, e))
+	}
+	r.inspect(ctx, n)
+}
+
+// inspect looks at one session of the worker's pool.
+func (r *reader) inspect(ctx context.Context, n *node) {
+	var left string
+	err := n.db.QueryRowContext(ctx, `SELECT coalesce(string_agg(name || ' = ' || setting, ', ' ORDER BY name), '') FROM pg_settings WHERE source = 'session'`).Scan(&left)
+	switch {
+	case err != nil:
+	case left == "":
+		r.sound++
+	default:
+		r.unsound = append(r.unsound, fmt.Sprintf("%s: a session in its pool was left with %s", n.name, strings.TrimSpace(left)))
+	}
+}
+
+// readLast reads the last event from each consumer, now that all is at rest.
+func (r *reader) readLast(ctx context.Context, last history.Event) {
+	for _, slot := range r.slots {
+		for _, c := range r.scenario.Scope {
+			if c.Wants(last.Type) {
+				r.read(ctx, slot.current.Load(), c.Name, last, patience)
+			}
+		}
+	}
+}
+
+// collect hands over what the reader found.
+func (r *reader) collect(e *history.Evidence) {
+	e.Kept += r.kept
+	e.Sound += r.sound
+	e.Unkept = append(e.Unkept, r.unkept...)
+	e.Unsound = append(e.Unsound, r.unsound...)
+}
