@@ -22,6 +22,7 @@ func (o Observer) protected(l store.Logger) Observer {
 		ConsumerPaused:    protect(l, "ConsumerPaused", o.ConsumerPaused),
 		BatchStarted:      protect(l, "BatchStarted", o.BatchStarted),
 		BatchDone:         protect(l, "BatchDone", o.BatchDone),
+		HandlerOverdue:    protect(l, "HandlerOverdue", o.HandlerOverdue),
 		Retrying:          protect(l, "Retrying", o.Retrying),
 		DeadLettered:      protect(l, "DeadLettered", o.DeadLettered),
 		FrontierBlocked:   protect(l, "FrontierBlocked", o.FrontierBlocked),

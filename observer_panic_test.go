@@ -60,7 +60,7 @@ func TestHooksThatPanic(t *testing.T) {
 		}
 	}
 	for i := range reflect.TypeFor[worker.Observer]().NumField() {
-		const workers = 2
+		const workers = 3
 		if hook := reflect.TypeFor[worker.Observer]().Field(i).Name; told[hook] < 1 || told[hook] > workers {
 			t.Errorf("the log says %d times that %s panicked, want once for each of %d workers at most", told[hook], hook, workers)
 		}
