@@ -77,6 +77,7 @@ type Frontier struct {
 	changes atomic.Int64 // the counter of changes, as last seen
 	follow  atomic.Bool  // somebody called Follow since the latest statement
 	apart   bool         // nobody is to be followed
+	pulse   pulse
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next publication
@@ -208,9 +209,14 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 		return err
 	}
 	defer s.Close()
+	defer f.pulse.stop()
 	for s.Wait(ctx) {
+		next, began := s.machine.next(s.now()).do, time.Now()
 		if err := s.Step(ctx); err != nil {
 			return err
+		}
+		if next == readTail || next == readHead || next == scanLocks {
+			f.pulse.beat(began, s.machine.token)
 		}
 		if s.looked {
 			healthy()
