@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -193,5 +195,48 @@ func TestRoleThatSeesIdlenessHasFewDoubts(t *testing.T) {
 		if err := idle.Rollback(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What is drawn and rolled back beside a transaction that stays open, and runs
+// nothing meanwhile, does not count as its own, however it stays open. Otherwise
+// each rollback would open a position, until the consumer may have no more.
+func TestOpenTransactionOwnsNothingThatIsDrawnWhileItRests(t *testing.T) {
+	for name, rest := range map[string]func(t *testing.T, d *pgtest.Database, tx *sql.Tx){
+		"idle": func(*testing.T, *pgtest.Database, *sql.Tx) {},
+		"prepared": func(t *testing.T, d *pgtest.Database, tx *sql.Tx) {
+			if _, err := tx.Exec(`PREPARE TRANSACTION 'rest'`); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { d.Exec(t, `ROLLBACK PREPARED 'rest'`) })
+		},
+		"aborted to a savepoint": func(t *testing.T, _ *pgtest.Database, tx *sql.Tx) {
+			if _, err := tx.Exec(`SAVEPOINT s`); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(`SELECT 1/0`); err == nil {
+				t.Fatal("a division by zero has a result")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			tx := beginAppend(t, d.DB, "Order", "open", 1) // 1
+			t.Cleanup(func() { _ = tx.Rollback() })
+			rest(t, d, tx)
+			appendN(t, d.DB, "Order", "other", 1) // 2
+			start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithMaxOpenRanges(20))
+			awaitHandled(t, d.DB, "all", 2)
+			for n := range 40 {
+				if err := beginAppend(t, d.DB, "Order", "gone", 1).Rollback(); err != nil {
+					t.Fatal(err)
+				}
+				appendN(t, d.DB, "Order", "other", 1)
+				await(t, fmt.Sprintf("what comes behind rollback %d", n+1), func() bool { return len(handled(t, d.DB, "all")) == n+2 })
+			}
+			if open := audit(t, d.DB, "open")["all"]; open > 3 {
+				t.Errorf("%d positions are open, want only what was drawn before the transaction rested", open)
+			}
+		})
 	}
 }

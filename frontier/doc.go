@@ -37,13 +37,22 @@
 // published as doubt: consumers pass it, but remember it, until it appears or
 // its possible owners have ended.
 //
-// A stale transaction that stays idle owns nothing new: a scan shows it idle
-// in transaction since some moment, a statement after that reads the
-// sequence's last value L, and a later scan shows it idle since the same
-// moment. It ran nothing in between, so it owns nothing above L of what was
-// drawn before the later scan, and later gaps above L are not put in doubt
-// for its sake. An L read before the scan, or kept when the transaction runs
-// something, loses events.
+// A stale transaction at rest owns nothing new. It rests while its session is
+// idle in it, and once it is prepared. A scan shows its rest, a statement after
+// that reads the sequence's last value L, and a later scan shows the same rest.
+// It ran nothing in between, so it owns nothing above L of what was drawn before
+// the later scan. Later gaps above L are not put in doubt for its sake.
+//
+// The rest of an idle session is the moment since when it is idle. An aborted
+// transaction rests in the same way: ROLLBACK TO SAVEPOINT lets it draw again,
+// and is a change like any other statement. The rest of a prepared transaction
+// lasts until it ends. It may draw until just before it is prepared, so an L
+// counts only if it was read after a scan that shows it prepared. Servers before
+// 13.5 and 14.1 then give it another virtualtransaction: under the new one it is
+// a holder that may own what those owned that are gone.
+//
+// An L read before the scan, or kept when the transaction runs something or is
+// prepared, loses events.
 //
 // # Token
 //

@@ -14,7 +14,7 @@ const maxFences = 2
 type sighting struct {
 	ID          string  `json:"id"`          // virtualtransaction
 	PID         int     `json:"pid"`         // 0: prepared
-	IdleSince   string  `json:"idle_since"`  // state_change of a client backend that is idle in transaction, else empty
+	Rest        string  `json:"rest"`        // while it stays the same, and is not empty, the holder draws nothing
 	State       string  `json:"state"`       // empty: not visible to this role
 	Application string  `json:"application"` // application_name
 	GID         string  `json:"gid"`         // of a prepared transaction
@@ -29,10 +29,10 @@ type holder struct {
 	stale bool // held a fence open for too long; it delays no other
 	owns  bool // may own positions in doubt
 
-	// While it stays idle it owns nothing above last: see narrow.
+	// While it rests it owns nothing above last: see narrow.
 	last     int64
 	haveLast bool
-	narrowed bool // a scan after last was read still showed it idle since then
+	narrowed bool // a scan after last was read still showed the same rest
 }
 
 // reach is the highest position that the holder may own, of those that were
@@ -50,7 +50,7 @@ func (h *holder) mayOwnAbove(position int64) bool { return !h.ended && h.reach()
 // nothing since the scan before last was read: then all that it owns was
 // drawn before that, and is not above last. Anything else discards last.
 func (h *holder) observe(s sighting) (narrowed bool) {
-	same := s.IdleSince != "" && s.IdleSince == h.IdleSince
+	same := s.Rest != "" && s.Rest == h.Rest
 	h.sighting = s
 	if !same {
 		h.haveLast, h.narrowed = false, false
@@ -81,13 +81,13 @@ func (f *fence) owners(safe int64) []*holder {
 }
 
 // narrow notes the sequence's last value, read after the latest scan, for
-// those that it showed idle.
+// those that it showed at rest.
 func (m *machine) narrow(last int64) {
 	if !m.rules.named {
 		return
 	}
 	for _, h := range m.holders {
-		if h.IdleSince != "" && !h.haveLast {
+		if h.Rest != "" && !h.haveLast {
 			h.last, h.haveLast = last, true
 		}
 	}

@@ -67,7 +67,7 @@ func (s *script) published(settled, safe int64, doubts ...Span) {
 
 func active(id string) sighting { return sighting{ID: id, PID: 1} }
 func idle(id, since string) sighting {
-	return sighting{ID: id, PID: 1, IdleSince: since}
+	return sighting{ID: id, PID: 1, Rest: since}
 }
 
 func old(h sighting) sighting { h.Age = 3600; return h }

@@ -22,6 +22,8 @@ const (
 	cachedLast
 	lastBeforeScan
 	headForLast
+	preparedIsIdle
+	abortedIsOver
 	noPrepared
 	renamedUnknown
 	fallsBack
@@ -56,6 +58,7 @@ func drawKnobs(choose func(n int) int) knobs {
 		rows:     2 + choose(12),
 		stalls:   []int{0, 10, 40, 100}[choose(4)],
 		idling:   []int{2, 4, 10}[choose(3)],
+		prepares: 8,
 		peace:    []int{10, 40, 70}[choose(3)],
 		maxSteps: 30_000,
 	}
@@ -114,7 +117,7 @@ func TestProtocol(t *testing.T) {
 			t.Fatalf("%s\n%+v\n%s", s.violation, s.knobs, &story)
 		}
 	})
-	for _, what := range []string{"stale", "doubts", "narrowed", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l", "rows", "ring"} {
+	for _, what := range []string{"stale", "doubts", "narrowed", "narrowed, prepared", "narrowed, aborted", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l", "rows", "ring"} {
 		if seen[what] == 0 {
 			t.Errorf("in %d steps it never came to %q", steps, what)
 		}
@@ -170,6 +173,8 @@ var mistakes = []mistaken{
 	{cachedLast, "a last value outlives a change of state", withDoubts},
 	{lastBeforeScan, "the last value was read before the scan", withDoubts},
 	{headForLast, "the visible head in place of the last value", withDoubts},
+	{preparedIsIdle, "a last value that was read while it sat idle outlives PREPARE TRANSACTION", func(k *knobs) { withDoubts(k); k.renames, k.crashes, k.prepares, k.stalls = false, false, 1, 10 }},
+	{abortedIsOver, "an aborted transaction is taken for one that cannot go on from a savepoint", withDoubts},
 	{noPrepared, "prepared transactions are no holders", nil},
 	{renamedUnknown, "a prepared transaction is taken for another", func(k *knobs) { k.renames = true }},
 	{fallsBack, "a checkpoint falls to safe", nil},

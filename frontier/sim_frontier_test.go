@@ -209,8 +209,11 @@ func (s *sim) scan(f *simFrontier, step func()) {
 		activity = s.activity(f)
 	}
 	for i, h := range r.holders {
+		if s.mistake == preparedIsIdle && h.PID == 0 && f.machine.holders[h.ID] != nil {
+			r.holders[i].Rest = f.machine.holders[h.ID].Rest
+		}
 		if h.PID != 0 {
-			r.holders[i].IdleSince = activity[h.ID].IdleSince
+			r.holders[i].Rest, r.holders[i].State = activity[h.ID].Rest, activity[h.ID].State
 		}
 		r.holders[i].Age = activity[h.ID].Age
 	}
@@ -228,7 +231,13 @@ func (s *sim) scan(f *simFrontier, step func()) {
 		s.violate("FENCES: %d", n)
 	}
 	for _, h := range f.machine.holders {
-		if h.narrowed {
+		switch {
+		case !h.narrowed:
+		case h.PID == 0:
+			s.seen["narrowed, prepared"]++
+		case h.State != "":
+			s.seen["narrowed, aborted"]++
+		default:
 			s.seen["narrowed"]++
 		}
 	}
@@ -240,7 +249,7 @@ func (s *sim) locks() []sighting {
 	for _, t := range s.living() {
 		h := sighting{ID: t.id, PID: 1}
 		if t.prepared {
-			h.PID = 0
+			h.PID, h.Rest = 0, "prepared"
 		}
 		switch {
 		case s.named && !t.locked, s.mistake == onlyWithID && !t.wrote, s.mistake == noPrepared && t.prepared:
@@ -264,9 +273,15 @@ func (s *sim) activity(f *simFrontier) map[string]sighting {
 	for _, t := range s.living() {
 		v := sighting{Age: s.now().Sub(t.age).Seconds()}
 		if t.idle {
-			v.IdleSince = strconv.Itoa(t.changed)
+			v.Rest = strconv.Itoa(t.changed)
 			if s.mistake == cachedLast {
-				v.IdleSince = "idle"
+				v.Rest = "idle"
+			}
+		}
+		if t.aborted {
+			v.State = "idle in transaction (aborted)"
+			if s.mistake == abortedIsOver {
+				v.Rest = "aborted"
 			}
 		}
 		all[t.id] = v

@@ -16,6 +16,7 @@ type knobs struct {
 	resets   bool
 	stalls   int // one turn in so many is followed by a long wait; 0: none
 	idling   int // one transaction in so many idles for long
+	prepares int // one transaction in so many is prepared
 	peace    int // at most so many turns are between two owners of a consumer, or other trouble
 	rows     int // a statement returns at most
 	mistake  mistake

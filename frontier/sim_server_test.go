@@ -27,7 +27,8 @@ type transaction struct {
 	locked   bool // holds the lock on the sequence
 	wrote    bool // has a transaction id
 	idle     bool
-	changed  int // state_change
+	aborted  bool // idle, and goes on from a savepoint only
+	changed  int  // state_change
 	age      time.Time
 	events   []event // become visible if it commits
 	aggs     map[int]bool
@@ -94,7 +95,7 @@ func byID(a, b *transaction) int { return strings.Compare(a.id, b.id) }
 // change gives the transaction's session another state.
 func (s *sim) change(t *transaction, idle bool) {
 	s.changes++
-	t.idle, t.changed = idle, s.changes
+	t.idle, t.aborted, t.changed = idle, false, s.changes
 }
 
 // append draws and inserts some events, each in a statement of its own, with
@@ -141,6 +142,7 @@ func (s *sim) append(a *actor, t *transaction, step func()) {
 		}
 		step()
 		s.change(t, true)
+		t.aborted = s.choose(4) == 0 // by a statement after a savepoint
 		step()
 		for range s.choose(120) {
 			if !long {
@@ -165,7 +167,7 @@ func (s *sim) version(t *transaction, agg int) int {
 func (s *sim) finish(a *actor, t *transaction, step func()) {
 	s.change(t, false)
 	step()
-	if t.locked && s.choose(8) == 0 {
+	if t.locked && s.choose(s.prepares) == 0 {
 		s.prepare(t)
 		a.pause(100) // also across a crash
 		if s.disk.prepared[t] {
@@ -183,7 +185,7 @@ func (s *sim) finish(a *actor, t *transaction, step func()) {
 
 func (s *sim) prepare(t *transaction) {
 	delete(s.running, t)
-	t.prepared, t.idle = true, false
+	t.prepared, t.idle, t.aborted = true, false, false
 	if s.renames {
 		s.rename(t)
 	}

@@ -142,7 +142,7 @@ func TestMachineNarrowsDoubts(t *testing.T) {
 	s.tail(0, 12, Span{12, 12})
 	s.published(0, 12, Span{1, 9}, Span{11, 11})
 	// As if 7 had been read while it was idle.
-	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 7, true, "x"
+	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 7, true, "x"
 	s.tail(5*ms, 12)
 	s.scan(idle("a", "x"))
 	s.published(0, 12, Span{1, 7})
@@ -154,7 +154,7 @@ func TestMachineNarrowsDoubts(t *testing.T) {
 // A doubt that changes and no other is news, too.
 func TestMachinePublishesNarrowedDoubt(t *testing.T) {
 	s := stale(t, active("a"))
-	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 7, true, "x"
+	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 7, true, "x"
 	s.tail(5*ms, 10)
 	s.scan(idle("a", "x"))
 	s.published(0, 10, Span{1, 7})
@@ -185,7 +185,7 @@ func TestMachinePublishesThatAnOwnerEnded(t *testing.T) {
 // Who can own nothing in doubt any more is not shown as blocking.
 func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
 	s := stale(t, active("a"))
-	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].IdleSince = 0, true, "x"
+	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 0, true, "x"
 	s.tail(5*ms, 10)
 	s.scan(idle("a", "x"))
 	s.published(10, 10)
@@ -202,6 +202,41 @@ func TestMachineDiscardsLastValue(t *testing.T) {
 		s.tail(0, 12, Span{12, 12})
 		s.published(0, 12, Span{1, 9}, Span{11, 11})
 	}
+}
+
+func atRest(id string) sighting { return sighting{ID: id, Rest: "prepared"} }
+
+// A last value that was read before a scan showed it prepared says nothing: it
+// may have drawn in between.
+func TestMachineNarrowsPrepared(t *testing.T) {
+	s := stale(t, idle("a", "x"))
+	s.tail(5*ms, 12, Span{12, 12})
+	s.scan(atRest("a"))
+	s.tail(0, 12, Span{12, 12})
+	s.published(0, 12, Span{1, 9}, Span{11, 11})
+	s.tail(5*ms, 14, Span{14, 14})
+	s.scan(atRest("a"))
+	s.published(0, 14, Span{1, 9}, Span{11, 11})
+}
+
+// Servers before 13.5 and 14.1 give a prepared transaction another name: it may
+// own what those owned that are gone, and nothing that is drawn later.
+func TestMachineNarrowsRenamed(t *testing.T) {
+	s := stale(t, idle("3/7", "x"))
+	s.tail(5*ms, 12, Span{12, 12})
+	s.scan(atRest("-1/700"))
+	s.published(0, 10, Span{1, 9})
+	s.now = s.now.Add(time.Minute)
+	s.tail(0, 12, Span{12, 12})
+	s.scan(atRest("-1/700"))
+	s.tail(0, 12, Span{12, 12})
+	s.published(0, 12, Span{1, 9}, Span{11, 11})
+	s.tail(5*ms, 14, Span{14, 14})
+	s.scan(atRest("-1/700"))
+	s.published(0, 14, Span{1, 9}, Span{11, 11})
+	s.tail(5*ms, 14)
+	s.scan()
+	s.published(14, 14)
 }
 
 func TestMachineHarborLag(t *testing.T) {

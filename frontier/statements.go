@@ -15,12 +15,16 @@ type statements struct {
 
 // holdersAs gathers the holders of one scan as JSON: one moment of pg_locks,
 // with what pg_stat_activity and pg_prepared_xacts know about them. It needs
-// a CTE "holders" (vx, pid, xid).
+// a CTE "holders" (vx, pid, xid). A prepared transaction is one whose locks
+// have no pid.
 const holdersAs = `
 (SELECT coalesce(json_agg(json_build_object(
 	'id', h.vx,
 	'pid', coalesce(h.pid, 0),
-	'idle_since', CASE WHEN a.backend_type = 'client backend' AND a.state = 'idle in transaction' THEN a.state_change::text ELSE '' END,
+	'rest', CASE
+		WHEN h.pid IS NULL THEN 'prepared'
+		WHEN a.backend_type = 'client backend' AND a.state IN ('idle in transaction', 'idle in transaction (aborted)') THEN a.state_change::text
+		ELSE '' END,
 	'state', coalesce(a.state, ''),
 	'application', coalesce(a.application_name, ''),
 	'gid', coalesce(p.gid, ''),

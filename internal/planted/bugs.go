@@ -156,6 +156,13 @@ var narrowingBugs = []Bug{
 		Faults:  calm + ",backend-crash=0,redraw=4",
 		Draws:   "open gaps skip-stale",
 	},
+	{
+		Name:    "prepared-L",
+		Mistake: "the last value that was read while a transaction sat idle is kept when it is prepared: it rests all the same",
+		Edits:   []Edit{{"frontier/fence.go", `s.Rest == h.Rest`, `(s.Rest == h.Rest || s.PID == 0)`}},
+		Faults:  calm + ",backend-crash=0,redraw=4,delay=2,prepare=8",
+		Draws:   "open gaps skip-stale",
+	},
 }
 
 // guardBugs are about the first statement of a batch.

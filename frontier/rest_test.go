@@ -1,0 +1,179 @@
+package frontier
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+)
+
+// passed starts a session behind a stale transaction that has drawn position 1,
+// and goes past it. Position 2 is visible.
+func passed(t *testing.T, d *pgtest.Database, q store.Querier) stepper {
+	t.Helper()
+	cfg := testConfig(t, d.DB)
+	cfg.StaleAfter = time.Nanosecond
+	s := open(t, cfg)
+	s.start()
+	appendEvent(t, q)    // 1
+	appendEvent(t, d.DB) // 2
+	s.step(readTail, scanLocks, readTail)
+	s.published(0, 2, Span{1, 1})
+	return s
+}
+
+func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	cfg.StaleAfter = time.Nanosecond
+	var told []Holder
+	cfg.OnStale = func(h Holder) { told = append(told, h) }
+	s := open(t, cfg)
+	s.start()
+	tx := begin(t, d.DB)
+	appendEvent(t, tx) // 1
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks, readTail)
+	s.published(0, 2, Span{1, 1})
+	s.rescan() // shows it as the scan before did, which narrows it
+
+	rollBackEvent(t, d.DB) // 3
+	appendEvent(t, d.DB)
+	s.rescan()
+	s.published(0, 4, Span{1, 1})
+
+	exec(t, tx, `SELECT 1`)
+	rollBackEvent(t, d.DB) // 5: for all that is known, of tx
+	appendEvent(t, d.DB)
+	s.rescan(readTail)
+	s.published(0, 6, Span{1, 1}, Span{5, 5})
+
+	appendEvent(t, tx) // 7
+	commit(t, tx)
+	s.rescan()
+	s.published(7, 7)
+	if len(told) != 1 || !told[0].Stale || told[0].PID == 0 {
+		t.Fatalf("want it told once: %+v", told)
+	}
+}
+
+// A transaction within a statement may draw at any time, though its state has
+// long been the same.
+func TestBusyTransactionIsNotNarrowed(t *testing.T) {
+	d := pgtest.New(t)
+	cfg := testConfig(t, d.DB)
+	cfg.StaleAfter = time.Nanosecond
+	s := open(t, cfg)
+	s.start()
+	gate, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = gate.Close() }()
+	exec(t, gate, `SELECT pg_advisory_lock(1), pg_advisory_lock(2)`)
+	insert := strings.TrimSuffix(insertEvent, ` RETURNING global_position`)
+	busy := make(chan error, 1)
+	go func() {
+		_, err := d.DB.ExecContext(t.Context(), `DO $$ BEGIN`+insert+`; PERFORM pg_advisory_xact_lock(1);`+insert+`; PERFORM pg_advisory_xact_lock(2); END $$`)
+		busy <- err
+	}()
+	awaitAtLock(t, d.DB, 1)
+	appendEvent(t, d.DB)
+	s.step(readTail, scanLocks, readTail)
+	s.published(0, 2, Span{1, 1})
+	s.rescan()
+
+	exec(t, gate, `SELECT pg_advisory_unlock(1)`)
+	awaitAtLock(t, d.DB, 2) // it has drawn 3
+	appendEvent(t, d.DB)
+	s.rescan(readTail)
+	s.published(0, 4, Span{1, 1}, Span{3, 3})
+
+	exec(t, gate, `SELECT pg_advisory_unlock(2)`)
+	if err := <-busy; err != nil {
+		t.Fatal(err)
+	}
+	s.rescan()
+	s.published(4, 4)
+}
+
+// awaitAtLock waits until somebody waits for an advisory lock.
+func awaitAtLock(t testing.TB, db *sql.DB, key int) {
+	t.Helper()
+	waits := false
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && !waits; {
+		err := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = $1::int::oid AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, key).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !waits {
+		t.Fatalf("awaited that somebody waits for advisory lock %d", key)
+	}
+}
+
+// A transaction that was prepared cannot draw: it owns nothing above a last
+// value that was read since. What it drew before, it owns.
+func TestPreparedTransactionIsNarrowed(t *testing.T) {
+	d := pgtest.New(t)
+	conn, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	exec(t, conn, `BEGIN`)
+	s := passed(t, d, conn)
+	appendEvent(t, conn) // 3
+	exec(t, conn, `PREPARE TRANSACTION 'narrowed'`)
+	t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED 'narrowed'`) })
+	appendEvent(t, d.DB) // 4
+	s.rescan(readTail)
+	s.published(0, 4, Span{1, 1}, Span{3, 3})
+
+	rollBackEvent(t, d.DB) // 5
+	appendEvent(t, d.DB)   // 6
+	s.rescan()
+	s.published(0, 6, Span{1, 1}, Span{3, 3})
+
+	d.Exec(t, `COMMIT PREPARED 'narrowed'`)
+	s.rescan()
+	s.published(6, 6)
+}
+
+// An aborted transaction draws nothing either, until it goes on from a
+// savepoint.
+func TestAbortedTransactionIsNarrowedUntilItGoesOn(t *testing.T) {
+	d := pgtest.New(t)
+	tx := begin(t, d.DB)
+	abort := func() {
+		t.Helper()
+		exec(t, tx, `SAVEPOINT s`)
+		if _, err := tx.ExecContext(t.Context(), `SELECT 1/0`); err == nil {
+			t.Fatal("a division by zero has a result")
+		}
+	}
+	s := passed(t, d, tx)
+	abort()
+	s.rescan()             // shows it aborted
+	s.rescan()             // the same, after the last value 2 was read
+	rollBackEvent(t, d.DB) // 3
+	appendEvent(t, d.DB)   // 4
+	s.rescan()
+	s.published(0, 4, Span{1, 1})
+
+	exec(t, tx, `ROLLBACK TO SAVEPOINT s`)
+	appendEvent(t, tx) // 5
+	abort()
+	appendEvent(t, d.DB) // 6
+	s.rescan(readTail)
+	s.published(0, 6, Span{1, 1}, Span{5, 5})
+
+	exec(t, tx, `ROLLBACK TO SAVEPOINT s`)
+	commit(t, tx)
+	s.rescan()
+	s.published(6, 6)
+}
