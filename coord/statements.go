@@ -109,7 +109,14 @@ func (c Config) proven() string {
 	token := ident.Table{Schema: c.Checkpoints.Schema, Name: c.Checkpoints.Name + "_token"}
 	return `(n.heartbeat_at > pg_postmaster_start_time() AND EXISTS (
 	SELECT FROM ` + token.SQL() + ` AS t
-	WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND age(n.xmin) < age(t.xmin)))`
+	WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND ` + writtenAfter("n.xmin", "t.xmin") + `))`
+}
+
+// writtenAfter is true only if transaction a is later than b. An age has 32 bits
+// and a sign: that of b, which may be of any age, is negative from 2^31
+// transactions on, and begins again at 2^32. That of a must be below 2^31.
+func writtenAfter(a, b string) string {
+	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
 }
 
 func (s *statements) advisory(seen, nodes, assignments, proven string) {
