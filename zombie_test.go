@@ -104,6 +104,13 @@ func batchOf(silence time.Duration) func(t *testing.T, g guarded, tx *sql.Tx) {
 	}
 }
 
+// batchOfUnlocked begins a batch of a worker that has sent its heartbeat and then
+// lost its lock.
+func batchOfUnlocked(t *testing.T, g guarded, tx *sql.Tx) {
+	batchOf(0)(t, g, tx)
+	g.Exec(t, `UPDATE worker_nodes SET protocol = 2`)
+}
+
 // lockedBy locks the row in another way, and takes locks like those of a batch.
 func lockedBy(locks string) func(t *testing.T, g guarded, tx *sql.Tx) {
 	return func(t *testing.T, g guarded, tx *sql.Tx) {
@@ -176,6 +183,7 @@ func TestOneLookIsNotEnough(t *testing.T) {
 func TestOthersAreNotEnded(t *testing.T) {
 	for name, hold := range map[string]func(t *testing.T, g guarded, tx *sql.Tx){
 		"the batch of a living worker":    batchOf(0),
+		"the batch of one without a lock": batchOfUnlocked,
 		"somebody with a lock":            lockedBy(`SELECT pg_advisory_xact_lock_shared($1::bigint)`),
 		"somebody with several locks":     lockedBy(`SELECT pg_advisory_xact_lock_shared(n + $1::bigint) FROM generate_series(0, 9) AS n`),
 		"somebody with a lock like that":  lockedBy(`SELECT pg_advisory_xact_lock_shared(hashtextextended('c', $1::bigint))`),

@@ -9,8 +9,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// The same rules as the leader's: no row, silence, or a free lock that was
-// held in this life of the server.
+// A worker is dead if it has no row, is silent, or if its lock is free, which was
+// held in this life of the server, and its next heartbeat overdue.
 func TestDead(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -48,11 +48,15 @@ func TestDead(t *testing.T) {
 
 	s.close()
 	early.close()
-	await(t, "the lock is free", func() bool { return dead(locked) })
 	await(t, "the locks of both are free", func() bool {
 		return scan[int](t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
 	})
-	expect("whose last heartbeat may be of another life of the server", unproven, false)
+	expect("its lock is free, its heartbeat young", locked, false)
+	for cfg, want := range map[*Config]bool{&locked: true, &unproven: false, &leased: false} {
+		if got, err := asker.dead(t.Context(), d.DB, cfg.ID, 0); err != nil || got != want {
+			t.Errorf("without grace, strategy %d, proven %v: dead is %v, %v", cfg.Strategy, cfg != &unproven, got, err)
+		}
+	}
 	s = join(t, locked)
 	expect("back", locked, false)
 

@@ -218,3 +218,15 @@ func TestPlan(t *testing.T) {
 		}
 	})
 }
+
+// The grace lets a worker that lives connect again and send its next heartbeat,
+// and spares no batch longer than HeartbeatTimeout.
+func TestGrace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := Config{HeartbeatInterval: drawDuration(t, "interval", 10*time.Millisecond, time.Hour)}
+		c.HeartbeatTimeout = drawDuration(t, "timeout", 2*c.HeartbeatInterval, 24*time.Hour)
+		if got := c.grace(); got > c.HeartbeatTimeout || got < c.HeartbeatTimeout && got < c.HeartbeatInterval+time.Second {
+			t.Errorf("the grace is %v", got)
+		}
+	})
+}

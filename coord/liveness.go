@@ -64,18 +64,32 @@ func (w watch) judge(nodes []node, now time.Time) (next watch, alive []Member, a
 	return next, alive, again
 }
 
-// Dead looks once whether a worker is dead: it has no row, its last heartbeat
-// is older than HeartbeatTimeout, or its lock is free. A worker whose
-// connection was cut looks like it for a moment, so ask again, a while apart,
-// before anything is done about it. It takes a Register that succeeded.
+// Dead reports whether what a worker has begun may be ended: the worker has no
+// row, its last heartbeat is older than HeartbeatTimeout, or its lock is free
+// and the next heartbeat overdue. A worker may look like it for a moment, so
+// ask twice, a while apart. It takes a Register that succeeded.
+//
+// The leader is quicker to give a worker's units to others, since that does no
+// harm to one that lives and has lost its connection.
 func (c *Coordinator) Dead(ctx context.Context, q store.Querier, id uuid.UUID) (dead bool, err error) {
+	return c.dead(ctx, q, id, c.cfg.grace())
+}
+
+// grace is the age of a heartbeat by which a worker that lives, and has lost
+// its connection, has another one and sends the next.
+func (c Config) grace() time.Duration {
+	return min(c.HeartbeatInterval+c.timeLimit(), c.HeartbeatTimeout)
+}
+
+// dead is Dead with another grace.
+func (c *Coordinator) dead(ctx context.Context, q store.Querier, id uuid.UUID, grace time.Duration) (dead bool, err error) {
 	home := c.home.Load()
 	if home == nil {
 		return false, errors.New("coord: Dead was called before Register")
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
-	err = q.QueryRowContext(ctx, c.sql.dead, c.cfg.args(*home, id.String(), protocolLock, home.workerKey(id))...).Scan(&dead)
+	err = q.QueryRowContext(ctx, c.sql.dead, c.cfg.args(*home, id.String(), protocolLock, home.workerKey(id), grace.Microseconds())...).Scan(&dead)
 	if err != nil {
 		return false, fmt.Errorf("coord: look whether worker %s is dead: %w", id, err)
 	}

@@ -73,7 +73,7 @@ WHERE worker_id = (SELECT id FROM given)`,
 		dead: given + `
 SELECT NOT EXISTS (
 	SELECT FROM ` + nodes + ` AS n WHERE n.worker_id = $5::uuid AND ` + fresh + ` AND NOT (
-		n.protocol >= $6::int AND ` + c.proven() + `
+		n.protocol >= $6::int AND n.heartbeat_at < clock_timestamp() - $8::bigint * interval '1 microsecond' AND ` + c.proven() + `
 		AND NOT EXISTS (SELECT FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = $7::bigint)))`,
 	}
 	proven := `true`
