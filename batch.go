@@ -67,7 +67,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
-		return result{outcome: overtaken}
+		return result{outcome: overtaken, err: c.whoRefused(ctx, tx, a.token)}
 	}
 
 	// Waiting for the guard is no fault of the handler: its clock starts now.
@@ -81,6 +81,16 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 		}
 	})
 	return r
+}
+
+// whoRefused returns store.ErrIncarnation if the guard was refused since
+// another incarnation of the server has executed it than that of token.
+func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string) error {
+	is, err := c.w.checkpoints.Incarnation(ctx, tx)
+	if err == nil && is != token {
+		return store.ErrIncarnation
+	}
+	return err
 }
 
 // fill does what a batch is for, and commits it. The handlers get the context

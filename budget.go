@@ -41,8 +41,8 @@ func (b budget) release() {
 
 // loopConn takes a connection of the pool for a loop, which must hold no other
 // one: all loops waiting with one in hand for another could wait for ever.
-// Call release once, whatever became of the connection.
-func (w *Worker) loopConn(ctx context.Context) (conn *sql.Conn, release func(), err error) {
+// Call release once, with the error that the work on the connection ended with.
+func (w *Worker) loopConn(ctx context.Context) (conn *sql.Conn, release func(error), err error) {
 	if err := w.loopConns.take(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -50,8 +50,8 @@ func (w *Worker) loopConn(ctx context.Context) (conn *sql.Conn, release func(), 
 		w.loopConns.release()
 		return nil, nil, err
 	}
-	return conn, func() {
-		_ = conn.Close() // it may have been discarded
+	return conn, func(err error) {
+		giveBack(conn, err)
 		w.loopConns.release()
 	}, nil
 }

@@ -71,7 +71,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 					pgdriver.Discard(conn)
 				}
 				use(-1)
-				release()
+				release(nil)
 				cancel()
 			}
 		})

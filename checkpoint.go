@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 type progress struct {
 	rowState
 	position int64
-	token    string // of the frontier's value taken before it was loaded
+	token    string // the incarnation that it was loaded in, empty if there was none
+	last     int64  // the sequence's last value then; math.MaxInt64 if the log names none
 	open     []openRange
 	paused   *Pause             // nil: it may run
 	letters  map[aggregate]bool // that have dead letters; true: to be tried again
@@ -64,7 +66,7 @@ type mark struct {
 type advance struct {
 	to    int64
 	head  int64  // highest position known to be visible
-	token string // of the server's life in which the frontier was computed
+	token string // the incarnation in which the frontier was computed
 	marks []mark
 	// gone are the open ranges that marks replace.
 	gone []int64
@@ -79,11 +81,26 @@ type checkpoints struct {
 	load, revisions, place, clean       string
 	arrived                             string
 	guard, guardAndAudit, pause         string
+	incarnation                         string
 	blocker, endBlocker                 string
 	bury, nextRetry, unbury, keepBuried string
 }
 
-func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration) checkpoints {
+// server is what a statement compares to know who answers it.
+type server struct {
+	incarnation string // an SQL expression, see package incarnation
+	sequence    string // behind the log's positions, qualified and quoted; empty: not known
+}
+
+// last is an SQL expression for the highest position that was issued.
+func (s server) last() string {
+	if s.sequence == "" {
+		return strconv.FormatInt(math.MaxInt64, 10) + `::bigint`
+	}
+	return `(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ` + s.sequence + `)`
+}
+
+func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration, server server) checkpoints {
 	// The row is looked up where it was seen last. By its name, the search
 	// would go through all versions of it that cannot be removed yet: beside a
 	// transaction that stays open, each batch would be slower than the one
@@ -94,7 +111,7 @@ WITH guard AS (
 	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $7::text::tid
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
-		AND EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token = $4::uuid)
+		AND ` + server.incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
 	RETURNING revision, ctid::text AS at, tableoid AS home
 )`
@@ -125,8 +142,9 @@ SELECT last_position, revision, ctid::text, coalesce((
 	SELECT jsonb_agg(l) FROM (
 		SELECT aggregate_type AS type, aggregate_id AS id, bool_or(retry_at IS NOT NULL) AS again
 		FROM ` + t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text GROUP BY 1, 2) AS l), '[]')::text,
-	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, '')
+	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), coalesce(` + server.incarnation + `, ''), ` + server.last() + `
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
+		incarnation: `SELECT coalesce(` + server.incarnation + `, '')`,
 		revisions: `
 SELECT consumer_name, revision FROM ` + t.checkpoints.SQL() + `
 WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`,
@@ -142,7 +160,7 @@ DELETE FROM ` + t.gapSkips.SQL() + ` WHERE id IN (
 WITH place AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
 	WHERE NOT EXISTS (SELECT FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
-	AND ($3::text = '' OR EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token::text = $3::text))
+	AND ($3::text = '' OR ` + server.incarnation + ` = $3::text)
 )
 INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
 ON CONFLICT (consumer_name) DO NOTHING`,
@@ -199,13 +217,14 @@ func (e errNoCheckpoint) Error() string {
 	return fmt.Sprintf("worker: consumer %q has no row in the checkpoints table any more: put it back (with the position to go on from), or restart the worker to begin anew", e.unit)
 }
 
-// Load reads a consumer's progress, all of it in one snapshot.
+// Load reads a consumer's progress, all of it in one snapshot, and the
+// incarnation that it stems from.
 func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*progress, error) {
 	var p progress
 	var open, letters string
 	var pausedAt sql.NullTime
 	var pause Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open, &letters, &pausedAt, &pause.By, &pause.Reason)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open, &letters, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, errNoCheckpoint{unit}
@@ -256,8 +275,16 @@ func (c checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 	return revisions, rows.Err()
 }
 
+// Incarnation reads which incarnation answers, empty if it has no token yet.
+func (c checkpoints) Incarnation(ctx context.Context, q store.Querier) (token string, err error) {
+	if err = q.QueryRowContext(ctx, c.incarnation).Scan(&token); err != nil {
+		return "", fmt.Errorf("worker: read the server's incarnation: %w", err)
+	}
+	return token, nil
+}
+
 // Place gives a consumer that has never run its first checkpoint; with a
-// token, only in that life of the server.
+// token, only in that incarnation of the server.
 func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string) error {
 	if _, err := q.ExecContext(ctx, c.place, unit, after, token); err != nil {
 		return fmt.Errorf("worker: first checkpoint of consumer %q: %w", unit, err)
@@ -267,9 +294,9 @@ func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, af
 
 // Guard makes the batch exactly-once. It is the first statement of the
 // batch's transaction: it moves the checkpoint if, and only if, nobody has
-// changed the consumer's progress since from was loaded, the server still
-// lives the life in which the frontier was computed, and the consumer is
-// assigned to this worker. From then on the row's lock keeps every other
+// changed the consumer's progress since from was loaded, the server is the
+// incarnation in which the frontier was computed, the new position was issued,
+// and the consumer is assigned to this worker. From then on the row's lock keeps every other
 // worker from beginning a batch of this consumer. ok is false if it is not
 // so: roll back and load again.
 func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (moved rowState, ok bool, err error) {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -161,6 +162,24 @@ func (c Config) tables() (t tables, err error) {
 	}
 	t.Tables, err = derived.From("WithConsumerCheckpointsTable", t.checkpoints)
 	return t, err
+}
+
+// resolve returns the tables under the names that they have with their schema.
+func (t tables) resolve(ctx context.Context, q store.Querier) (tables, error) {
+	all := []*ident.Table{&t.nodes, &t.assignments, &t.checkpoints, &t.gapSkips, &t.leader,
+		&t.Token, &t.Settled, &t.Changes, &t.Version, &t.DeadLetters, &t.Operations}
+	for _, table := range all {
+		err := q.QueryRowContext(ctx, `
+SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1::text) AND c.relpersistence <> 't'`, table.SQL()).Scan(&table.Schema, &table.Name)
+		if errors.Is(err, sql.ErrNoRows) {
+			return t, fmt.Errorf("worker: there is no table %s that is not a temporary one: apply the migrations, or give its name with the schema", table)
+		}
+		if err != nil {
+			return t, fmt.Errorf("worker: look for table %s: %w", table, err)
+		}
+	}
+	return t, nil
 }
 
 // migrations names the tables for the check of the schema.

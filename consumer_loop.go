@@ -34,6 +34,10 @@ func (u *unit) wants(aggregateType string) bool {
 // (deadlock, serialization failure) before that counts as its handler's doing.
 const conflictsTolerated = 5
 
+// reopenAfter is how many times in a row another server may answer a loop until
+// the frontier takes another connection.
+const reopenAfter = 3
+
 // consumerLoop runs one consumer for as long as it is assigned to this worker.
 type consumerLoop struct {
 	w        *Worker
@@ -41,6 +45,7 @@ type consumerLoop struct {
 	status   *unitStatus
 	progress *progress       // nil: load it
 	looked   *frontier.Value // all that it allows was read; nil: not yet
+	below    *frontier.Value // the consumer is above its Safe, and was loaded since
 
 	ahead *readAhead // nil: nothing is being read ahead
 
@@ -73,6 +78,11 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
 		did, err := c.step(ctx, intake)
+		if errors.Is(err, store.ErrIncarnation) {
+			c.forget()
+			c.yield(intake, back, err)
+			continue
+		}
 		if err != nil {
 			c.forget() // a surprise: what is known may no longer be so
 			pause, fatal := c.trouble(intake, err)
@@ -90,7 +100,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 				backoff.Sleep(intake, c.w.cfg.BatchPause)
 			}
 		case reload:
-			c.yield(intake, back)
+			c.yield(intake, back, nil)
 		}
 	}
 	return nil
@@ -125,13 +135,23 @@ func (c *consumerLoop) rest(intake context.Context, pause time.Duration, back <-
 	sleepUntil(intake, pause, back)
 }
 
-// yield pauses before the progress is loaded again. Once, it was somebody
-// else who moved it. If the guard goes on refusing, it is the assignment or the
-// life of the server that is another, of which the coordination or the frontier
-// has yet to tell: asking in a tight loop would only be in their way.
-func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}) {
+// yield pauses before the progress is loaded again. Once, somebody else moved
+// it. Repeated refusals mean that the assignment or the server's incarnation
+// changed and this loop has not been told: asking in a tight loop would only be
+// in the way. elsewhere is store.ErrIncarnation if another server has answered.
+// If that repeats, the frontier's own session may be the one that leads to the
+// wrong server.
+func (c *consumerLoop) yield(intake context.Context, back <-chan struct{}, elsewhere error) {
 	const first, limit = 10 * time.Millisecond, 250 * time.Millisecond
-	if c.overtaken++; c.overtaken > 1 {
+	c.overtaken++
+	if elsewhere != nil {
+		c.w.frontier.Wake()
+		if c.overtaken > reopenAfter {
+			c.status.disturbed(elsewhere)
+			c.w.frontier.Reopen()
+		}
+	}
+	if c.overtaken > 1 {
 		sleepUntil(intake, backoff.Delay(c.overtaken-1, first, limit, rand.Float64()), back)
 	}
 }
@@ -155,12 +175,10 @@ func (c *consumerLoop) forget() {
 }
 
 // step makes one batch, if there is anything to do.
-func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
+func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 	p, ahead := c.takeReadAhead(intake)
 	v := c.w.frontier.Value()
-	if c.progress != nil && c.progress.token != v.Token {
-		// The server crashed since. With asynchronous commit it may have set
-		// the progress back, and counted its revision up again from there.
+	if c.outdated(v) {
 		c.forget()
 		ahead = nil
 	}
@@ -172,10 +190,13 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 	if err != nil {
 		return nothing, err
 	}
-	defer release()
+	defer func() { release(err) }()
 	if c.progress == nil {
-		if err := c.load(intake, conn, v.Token); err != nil {
+		if err := c.load(intake, conn, v); err != nil {
 			return nothing, err
+		}
+		if c.progress.position > c.progress.last && c.progress.paused == nil {
+			return c.stopAbove(intake, conn)
 		}
 	}
 	switch {
@@ -196,13 +217,33 @@ func (c *consumerLoop) step(ctx, intake context.Context) (did, error) {
 	return c.cross(ctx, intake, conn, v, p)
 }
 
-// load loads the progress, as it is in the life of the server that token
-// names, or in a later one.
-func (c *consumerLoop) load(ctx context.Context, q store.Querier, token string) (err error) {
-	if c.progress, err = c.w.checkpoints.Load(ctx, q, c.unit.name); err != nil {
+// outdated reports whether the progress must be loaded again before v is used.
+func (c *consumerLoop) outdated(v *frontier.Value) bool {
+	switch {
+	case c.progress == nil:
+		return false
+	case c.progress.token != v.Token:
+		// The server crashed since, or a backup was restored. That may have set
+		// the progress back, and counted its revision up again from there.
+		return true
+	case v.Safe < c.progress.position && v != c.below:
+		// Another worker's frontier was further, or the sequence was set back.
+		c.below = v
+		return true
+	}
+	return false
+}
+
+// load loads the progress from the incarnation of v.
+func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Value) error {
+	p, err := c.w.checkpoints.Load(ctx, q, c.unit.name)
+	if err != nil {
 		return err
 	}
-	c.progress.token = token
+	if v.Token != "" && p.token != v.Token {
+		return store.ErrIncarnation
+	}
+	c.progress = p
 	c.unit.nudge.revision.Store(c.progress.revision)
 	if c.sentence != nil && c.sentence.revision != c.progress.revision {
 		c.sentence = nil // somebody else has moved the consumer since
@@ -255,7 +296,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		revision := c.progress.revision
 		c.forget() // whether anything happened, the database knows
 		if r.outcome == overtaken {
-			return reload, nil
+			return reload, r.err
 		}
 		return nothing, &batchError{r, p.events, revision}
 	}
@@ -286,6 +327,8 @@ type batchError struct {
 }
 
 func (e *batchError) Error() string { return e.err.Error() }
+
+func (e *batchError) Unwrap() error { return e.err }
 
 // trouble says how long to pause after an error, or which error ends the
 // worker.

@@ -37,12 +37,12 @@ func TestPauseWhileTheGuardRefuses(t *testing.T) {
 		c := &consumerLoop{}
 		const times = 20
 		began := time.Now()
-		c.yield(t.Context(), nil)
+		c.yield(t.Context(), nil, nil)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("after the first time there is a pause of %v, want none", took)
 		}
 		for range times - 1 {
-			c.yield(t.Context(), nil)
+			c.yield(t.Context(), nil, nil)
 		}
 		if took := time.Since(began); took < time.Second || took > times*250*time.Millisecond {
 			t.Errorf("%d times took %v, want more than a second, at most 250ms each", times, took)
@@ -50,7 +50,7 @@ func TestPauseWhileTheGuardRefuses(t *testing.T) {
 		began = time.Now()
 		back := make(chan struct{})
 		close(back)
-		c.yield(t.Context(), back)
+		c.yield(t.Context(), back, nil)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the frontier is back, and the pause takes %v more", took)
 		}

@@ -111,6 +111,7 @@ func drawLook(t *rapid.T) drawnLook {
 	if rapid.Bool().Draw(t, "filters in SQL") {
 		w.log = scopedDrawnLog{d.log}
 	}
+	w.bound = unprovenLog{w.log}
 	d.c = &consumerLoop{w: w, unit: u, progress: &progress{position: checkpoint, open: d.open}}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")

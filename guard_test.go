@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -25,12 +26,24 @@ func newGuarded(t *testing.T) guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := guarded{d, newCheckpoints(names, uuid.New(), time.Minute), uuid.NewString()}
+	g := guarded{Database: d, c: newCheckpoints(names, uuid.New(), time.Minute, guardedServer(names))}
 	d.Exec(t, `DELETE FROM consumer_checkpoints_token`)
-	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) SELECT $1::uuid, oid FROM pg_database WHERE datname = current_database()`, g.token)
+	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()`)
+	d.Exec(t, `SELECT setval('events_global_position_seq', 30)`)
+	if g.token, err = g.c.Incarnation(t.Context(), d.DB); err != nil || g.token == "" {
+		t.Fatalf("the incarnation is %q: %v", g.token, err)
+	}
 	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 10)`)
 	g.assign(t, g.c.worker)
 	return g
+}
+
+func guardedServer(names tables) server {
+	const sequence = `"public"."events_global_position_seq"`
+	return server{
+		incarnation: incarnation.Of(names.Token, sequence, `(SELECT oid FROM pg_database WHERE datname = current_database())`),
+		sequence:    sequence,
+	}
 }
 
 func (g guarded) assign(t *testing.T, worker uuid.UUID) {
@@ -75,6 +88,20 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 		"assigned elsewhere": {to: 12, change: func(t *testing.T, g guarded) { g.assign(t, uuid.New()) }},
 		"assigned to nobody": {to: 12, change: func(t *testing.T, g guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
 		"another life":       {to: 12, token: uuid.NewString()},
+		"never issued":       {to: 31},
+		"another token": {to: 12, change: func(t *testing.T, g guarded) {
+			g.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
+		}},
+		"the token of another database": {to: 12, change: func(t *testing.T, g guarded) {
+			g.Exec(t, `UPDATE consumer_checkpoints_token SET database = 1`)
+		}},
+		"the sequence restarted": {to: 12, change: func(t *testing.T, g guarded) {
+			g.Exec(t, `ALTER SEQUENCE events_global_position_seq RESTART`)
+			g.Exec(t, `SELECT setval('events_global_position_seq', 12)`)
+		}},
+		"the sequence set back": {to: 12, change: func(t *testing.T, g guarded) {
+			g.Exec(t, `SELECT setval('events_global_position_seq', 11)`)
+		}},
 		"no token": {to: 12, change: func(t *testing.T, g guarded) {
 			g.Exec(t, `DELETE FROM consumer_checkpoints_token`)
 		}},
@@ -196,7 +223,7 @@ func awaitBlocked(t *testing.T, db *sql.DB) {
 func TestServerEndsABatchThatStaysIdle(t *testing.T) {
 	g := newGuarded(t)
 	names, _ := DefaultConfig().tables()
-	g.c = newCheckpoints(names, g.c.worker, 50*time.Millisecond)
+	g.c = newCheckpoints(names, g.c.worker, 50*time.Millisecond, guardedServer(names))
 	from := g.load(t)
 	hung := g.begin(t)
 	if _, ok, err := g.c.Guard(t.Context(), hung, "c", from, advance{to: 12, token: g.token}); err != nil || !ok {

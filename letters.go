@@ -71,7 +71,7 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 		c.forget()
 		return reload, err
 	}
-	events, err := c.w.log.ReadEvents(intake, conn, r.position-1, 1)
+	events, err := c.log(v).ReadEvents(intake, conn, r.position-1, 1)
 	if err != nil {
 		return nothing, fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)
 	}

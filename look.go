@@ -34,6 +34,9 @@ const scopedStretch = 1 << 20
 // before the first is handled.
 const scopedSight = 1_000
 
+// log is the log as the incarnation of v has it.
+func (c *consumerLoop) log(v *frontier.Value) store.Log { return c.w.bound.At(v.Token) }
+
 // lookAround reads what is new for the consumer, and which of its open
 // positions have appeared. v was published before: that is what gives a
 // missing position its meaning.
@@ -47,7 +50,7 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	if upTo > from.position {
 		pages, counted, err := c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, 1, len(from.open) > 0)
 		if err == nil && !counted {
-			err = c.countMissing(ctx, conn, pages)
+			err = c.countMissing(ctx, conn, v, pages)
 		}
 		if err != nil {
 			return page{}, err
@@ -57,7 +60,7 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	if len(from.open) == 0 {
 		return p, nil
 	}
-	late, err := readOpen(ctx, conn, c.w.log, from.open, limit)
+	late, err := readOpen(ctx, conn, c.log(v), from.open, limit)
 	if err != nil {
 		return page{}, fmt.Errorf("worker: read late events: %w", err)
 	}
@@ -106,7 +109,7 @@ func countable(v *frontier.Value, ahead span) span {
 // lookAtSome reads what the consumer wants of a countable part.
 func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, limit, n int) (pages []page, err error) {
 	n = min(n, max(1, scopedSight/limit))
-	r, err := c.w.log.(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: c.unit.types, Limit: limit * n})
+	r, err := c.log(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: c.unit.types, Limit: limit * n})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
@@ -129,8 +132,8 @@ func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *front
 // It counts them all at once, and again only those in which it may be. That may
 // be another snapshot than the pages': whatever is missing in any that is later
 // than v is void.
-func (c *consumerLoop) countMissing(ctx context.Context, q store.Querier, pages []page) error {
-	log := c.w.log.(store.ScopedReader)
+func (c *consumerLoop) countMissing(ctx context.Context, q store.Querier, v *frontier.Value, pages []page) error {
+	log := c.log(v).(store.ScopedReader)
 	all, err := log.CountMissing(ctx, q, pages[0].look.Checkpoint, pages[len(pages)-1].look.Through)
 	for i := 0; i < len(pages) && err == nil; i++ {
 		p := &pages[i]
@@ -150,7 +153,7 @@ func (c *consumerLoop) countMissing(ctx context.Context, q store.Querier, pages 
 }
 
 func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost int) ([]page, error) {
-	events, err := c.w.log.ReadEvents(ctx, q, ahead.after, limit*pagesAtMost)
+	events, err := c.log(v).ReadEvents(ctx, q, ahead.after, limit*pagesAtMost)
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}

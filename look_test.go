@@ -150,8 +150,8 @@ func TestCountMissing(t *testing.T) {
 			pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: through}})
 			after = through
 		}
-		c := consumerLoop{w: &Worker{log: log}}
-		if err := c.countMissing(t.Context(), nil, pages); err != nil {
+		c := consumerLoop{w: &Worker{log: log, bound: unprovenLog{log}}}
+		if err := c.countMissing(t.Context(), nil, &frontier.Value{}, pages); err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range pages {
@@ -177,9 +177,14 @@ func (emptyPages) CountMissing(_ context.Context, _ store.Querier, after, throug
 	return store.Missing{}, fmt.Errorf("(%d, %d] is no range", after, through)
 }
 
+// unprovenLog is a log in memory, which has no server to be proven.
+type unprovenLog struct{ store.Log }
+
+func (l unprovenLog) At(string) store.Log { return l.Log }
+
 // A log that breaks its word is an error, not the end of the process.
 func TestScopedPageWithoutAnEnd(t *testing.T) {
-	c := consumerLoop{w: &Worker{log: emptyPages{}, cfg: Config{BatchSize: 10}}, unit: &unit{types: []string{"A"}}, progress: &progress{position: 5}}
+	c := consumerLoop{w: &Worker{log: emptyPages{}, bound: unprovenLog{emptyPages{}}, cfg: Config{BatchSize: 10}}, unit: &unit{types: []string{"A"}}, progress: &progress{position: 5}}
 	if p, err := c.lookAround(t.Context(), nil, &frontier.Value{Safe: 9}); err == nil {
 		t.Errorf("it was taken for %+v", p)
 	}

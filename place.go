@@ -63,9 +63,9 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 	if err != nil {
 		return err
 	}
-	head, err := w.log.GetLatestGlobalPosition(ctx, w.db)
+	head, err := w.head(ctx, life.Token)
 	if err != nil {
-		return fmt.Errorf("worker: head of the log: %w", err)
+		return err
 	}
 	v, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head })
 	if err != nil {
@@ -83,6 +83,16 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 		}
 	}
 	return nil
+}
+
+// head reads the highest visible position in one incarnation of the server.
+func (w *Worker) head(ctx context.Context, token string) (head int64, err error) {
+	conn := &pooled{db: w.db}
+	defer func() { conn.giveBack(err) }()
+	if head, err = w.bound.At(token).GetLatestGlobalPosition(ctx, conn); err != nil {
+		return 0, fmt.Errorf("worker: head of the log: %w", err)
+	}
+	return head, nil
 }
 
 // awaitValue waits until the frontier publishes what satisfies enough.

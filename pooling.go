@@ -101,10 +101,16 @@ func isMixedUp(err error) bool {
 	return false
 }
 
+// errStandby adds the remedy to the answer of a standby.
+var errStandby = errors.New("worker: a connection leads to a standby: add target_session_attrs=read-write to the connection string, or name the primary only")
+
 // explain adds the remedy to an error that a proxy causes which was not there
-// at the start. Not to a protocol violation (08P01): that is also what
-// PgBouncer calls a server that has died.
+// at the start, and to that of a standby. Not to a protocol violation (08P01):
+// that is also what PgBouncer calls a server that has died.
 func explain(err error) error {
+	if pgdriver.IsStandby(err) && !errors.Is(err, errStandby) {
+		return fmt.Errorf("%w: %w", errStandby, err)
+	}
 	if s := pgdriver.SQLState(err); s != pgdriver.InvalidStatementName && s != pgdriver.DuplicateStatement || errors.Is(err, ErrPreparedStatements) {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -13,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -48,15 +50,44 @@ func (w *Worker) prepare(ctx context.Context) error {
 		return err
 	}
 	w.loopConns = newBudget(w.db.Stats().MaxOpenConnections)
-	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout)
+	if t, err = w.bind(ctx, t); err != nil {
+		return err
+	}
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		if w.channel, err = changes.Channel(ctx, w.db, t.Changes); err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
 	}
-	w.frontier = frontier.New(w.cfg.frontier(w.db, w.log, t, w.noticeNews))
+	w.frontier = frontier.New(w.cfg.frontier(w.db, w.bound, t, w.noticeNews))
 	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus))
-	return w.frontier.Preflight(ctx)
+	return nil
+}
+
+// bind finds every table once, on one connection, and returns their qualified
+// names: a search path that a handler leaves behind in a session then leads to
+// no other table. It also checks the log, and ties its reads to the server.
+func (w *Worker) bind(ctx context.Context, t tables) (tables, error) {
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		return t, fmt.Errorf("worker: take a connection: %w", err)
+	}
+	defer conn.Close()
+	if t, err = t.resolve(ctx, conn); err != nil {
+		return t, err
+	}
+	source, err := w.cfg.frontier(w.db, w.log, t, nil).Preflight(ctx, conn)
+	if err != nil {
+		return t, err
+	}
+	s := server{
+		incarnation: incarnation.Of(t.Token, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
+		sequence:    source.Sequence,
+	}
+	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout, s)
+	if w.bound, err = incarnation.Bind(ctx, conn, w.log, s.incarnation); err != nil {
+		return t, fmt.Errorf("worker: find the event log: %w", err)
+	}
+	return t, nil
 }
 
 // answers pings the database. Each idle connection of the pool may have died

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -53,29 +54,44 @@ func (c *consumerLoop) readBehind(intake context.Context, front *readAhead) *rea
 		defer close(a.done)
 		<-front.read
 		began := time.Now()
-		counted := true
 		if front.end.more {
-			if a.err = c.w.loopConns.take(intake); a.err != nil {
-				close(a.read)
-				return
-			}
-			defer c.w.loopConns.release()
-			a.at, a.v = front.end.at, c.w.frontier.Value()
-			a.pages, counted, a.err = c.lookAhead(intake, c.w.db, a.v, span{a.at, a.v.Safe}, c.w.cfg.BatchSize, front.end.pages, false)
-		}
-		if n := len(a.pages); n > 0 {
-			last := &a.pages[n-1]
-			a.end = end{last.look.Through, last.full, stretch(c.w.cfg.BatchSize, last.events)}
-		}
-		close(a.read)
-		if !counted && a.err == nil {
-			a.err = c.countMissing(intake, c.w.db, a.pages)
+			a.err = c.readStretch(intake, front.end, a)
+		} else {
+			close(a.read)
 		}
 		for i := range a.pages {
 			a.pages[i].took = time.Since(began) / time.Duration(len(a.pages))
 		}
 	}()
 	return a
+}
+
+// readStretch reads a stretch and counts what it misses, on one connection.
+func (c *consumerLoop) readStretch(intake context.Context, front end, a *readAhead) (err error) {
+	var once sync.Once
+	read := func() { once.Do(func() { close(a.read) }) }
+	defer read()
+	if err := c.w.loopConns.take(intake); err != nil {
+		return err
+	}
+	defer c.w.loopConns.release()
+	conn := &pooled{db: c.w.db}
+	defer func() { conn.giveBack(err) }()
+	var counted bool
+	a.at, a.v = front.at, c.w.frontier.Value()
+	a.pages, counted, err = c.lookAhead(intake, conn, a.v, span{a.at, a.v.Safe}, c.w.cfg.BatchSize, front.pages, false)
+	if err != nil {
+		return err
+	}
+	if n := len(a.pages); n > 0 {
+		last := &a.pages[n-1]
+		a.end = end{last.look.Through, last.full, stretch(c.w.cfg.BatchSize, last.events)}
+	}
+	read()
+	if counted {
+		return nil
+	}
+	return c.countMissing(intake, conn, a.v, a.pages)
 }
 
 // stretch is how many pages of at most limit events are read in one statement.
@@ -116,9 +132,10 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) (p page, v *frontie
 	return p, a.v
 }
 
-// follows: the stretch has pages, and they go on from p.
+// follows reports whether the stretch has pages that go on from p, in the same
+// incarnation of the server.
 func (a *readAhead) follows(p *progress) bool {
-	return a.err == nil && len(a.pages) > 0 && p != nil && p.position == a.at && len(p.open) == 0
+	return a.err == nil && len(a.pages) > 0 && p != nil && p.position == a.at && len(p.open) == 0 && p.token == a.v.Token
 }
 
 // readOn begins to read what is behind a stretch whose pages are being taken:

@@ -3,7 +3,6 @@ package worker
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"io"
 	"net"
@@ -98,6 +97,8 @@ func stopsBefore(sql string) string {
 		return "commit"
 	case strings.HasPrefix(sql, "WITH guard"):
 		return "guard"
+	case strings.HasPrefix(sql, "SELECT coalesce((SELECT token"): // belongs to the read before it
+		return ""
 	case strings.HasPrefix(sql, "SELECT last_position"):
 		return "load"
 	case strings.HasPrefix(sql, "SELECT"), strings.HasPrefix(sql, "WITH"):
@@ -214,6 +215,24 @@ func (s *stage) outlive(w *steppedWorker) {
 // that takes one at the same time might get this one or that.
 type steppedLog struct{ *storepostgres.Store }
 
+func (l steppedLog) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
+	bound, err := l.Store.Bind(ctx, q, incarnation)
+	return steppedBound{l, bound}, err
+}
+
+type steppedBound struct {
+	steppedLog
+	bound store.BoundLog
+}
+
+func (l steppedBound) PositionColumn() (table, column string) {
+	return l.bound.(store.SequenceNamer).PositionColumn()
+}
+
+func (l steppedBound) At(incarnation string) store.Log {
+	return steppedLog{l.bound.At(incarnation).(*storepostgres.Store)}
+}
+
 func (l steppedLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
 	return l.Store.ReadEvents(asReader(ctx, q, "read"), q, after, limit)
 }
@@ -228,7 +247,7 @@ func (l steppedLog) CountMissing(ctx context.Context, q store.Querier, after, th
 
 func asReader(ctx context.Context, q store.Querier, before string) context.Context {
 	t, ok := ctx.Value(threadKey{}).(*thread)
-	if _, pool := q.(*sql.DB); !ok || !pool {
+	if _, pool := q.(*pooled); !ok || !pool {
 		return ctx
 	}
 	reader := &thread{stops: t.ahead, asked: true}

@@ -213,6 +213,7 @@ func inWords(err error) string {
 var statementNames = []struct{ has, name string }{
 	{"WITH guard", "guard"},
 	{"SELECT last_position, revision", "load"},
+	{"SELECT coalesce((SELECT token", "incarnation"},
 	{`_token" AS t`, "plant the token"},
 	{"SET settled = greatest", "raise settled"},
 	{`_settled" AS t`, "place settled"},

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -329,7 +330,7 @@ func (s *stage) appear(w *writer) {
 	today := s.token()
 	for _, p := range w.drawn {
 		for _, v := range s.published {
-			if v.Token != today {
+			if !strings.HasPrefix(v.Token, today+" ") {
 				continue
 			}
 			s.saw("promises")
@@ -340,7 +341,7 @@ func (s *stage) appear(w *writer) {
 	}
 }
 
-// token is that of this life of the server, empty before there is one.
+// token is the random part of this incarnation, empty before there is one.
 func (s *stage) token() (token string) {
 	err := s.own.QueryRowContext(s.ctx, `SELECT coalesce((SELECT token::text FROM consumer_checkpoints_token), '')`).Scan(&token)
 	s.must(err)

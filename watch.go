@@ -51,13 +51,21 @@ func (w *Worker) watchProgress(ctx context.Context) {
 }
 
 func (w *Worker) nudgeMoved(ctx context.Context, names []string) (found bool, err error) {
+	before := make(map[string]int64, len(w.units))
+	for _, u := range w.units {
+		before[u.name] = u.nudge.revision.Load()
+	}
 	revisions, err := w.checkpoints.Revisions(ctx, w.db, names)
 	if err != nil {
 		return false, err
 	}
 	for _, u := range w.units {
 		known := u.nudge.revision.Load()
-		if now, ok := revisions[u.name]; ok && known != noRevision && now > known {
+		if known != before[u.name] {
+			continue // the loop itself has moved it meanwhile
+		}
+		// A revision that fell is news, too: a backup was restored.
+		if now, ok := revisions[u.name]; ok && known != noRevision && now != known {
 			found = true
 			select {
 			case u.nudge.c <- struct{}{}:

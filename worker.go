@@ -47,6 +47,7 @@ type Worker struct {
 	status      map[string]*unitStatus
 	loopConns   budget
 	checkpoints checkpoints
+	bound       store.BoundLog
 	frontier    *frontier.Frontier
 	coord       *coord.Coordinator
 	channel     string // of the news beside the log, for DispatcherStrategyNotify

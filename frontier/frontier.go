@@ -76,6 +76,7 @@ type Frontier struct {
 	wake    chan struct{}
 	changes atomic.Int64 // the counter of changes, as last seen
 	follow  atomic.Bool  // somebody called Follow since the latest statement
+	reopen  atomic.Bool  // somebody called Reopen since the session began
 	apart   bool         // nobody is to be followed
 	pulse   pulse
 
@@ -135,6 +136,13 @@ func (f *Frontier) Wake() {
 	case f.wake <- struct{}{}:
 	default:
 	}
+}
+
+// Reopen makes Run go on with another connection, at most once a second: others
+// find another server behind theirs.
+func (f *Frontier) Reopen() {
+	f.reopen.Store(true)
+	f.Wake()
 }
 
 // Follow says that a consumer has come to Safe and wants the events that come
@@ -201,6 +209,11 @@ func (f *Frontier) Run(ctx context.Context) error {
 	}
 }
 
+// reopenEvery is how old a session must be for Reopen to end it.
+const reopenEvery = time.Second
+
+var errElsewhere = errors.New("frontier: the pool's connections lead to another server than this session, which is given up: do several servers answer the connection string?")
+
 // live runs one session until it fails or ctx ends. It calls healthy once the
 // session works.
 func (f *Frontier) live(ctx context.Context, healthy func()) error {
@@ -211,6 +224,10 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 	defer s.Close()
 	defer f.pulse.stop()
 	for s.Wait(ctx) {
+		if f.reopen.Swap(false) && time.Since(s.opened) > reopenEvery {
+			s.failed = true
+			return errElsewhere
+		}
 		next, began := s.machine.next(s.now()).do, time.Now()
 		if err := s.Step(ctx); err != nil {
 			return err

@@ -67,15 +67,24 @@ type origin struct {
 // from before a RESTART is not taken for true.
 func (o origin) key() int64 { return o.sequenceOID<<32 | o.file }
 
-// Preflight looks whether the frontier can work: server, tables, privileges,
+// Source is where a log's positions come from.
+type Source struct {
+	// Database is the oid of the database.
+	Database int64
+	// Sequence is the qualified and quoted name of the sequence behind the
+	// positions, empty if the log does not name it.
+	Sequence string
+}
+
+// Preflight checks whether the frontier can work: server, tables, privileges,
 // and the sequence behind the positions. The error is a *SetupError if it
 // cannot.
-func (f *Frontier) Preflight(ctx context.Context) error {
-	if err := f.cfg.validate(); err != nil {
-		return err
+func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) {
+	if err := c.validate(); err != nil {
+		return Source{}, err
 	}
-	_, err := f.cfg.resolve(ctx, f.cfg.DB)
-	return err
+	o, err := c.resolve(ctx, q)
+	return Source{o.database, o.sequence}, err
 }
 
 // resolve finds out where the log's positions come from, and refuses what the

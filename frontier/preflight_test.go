@@ -30,7 +30,7 @@ func TestPreflightPasses(t *testing.T) {
 			}
 			exec(t, d.OpenPQ(t), strings.ReplaceAll(setup, "%", ident.Quote(database)))
 			db := d.OpenPQ(t)
-			if err := New(testConfig(t, db)).Preflight(t.Context()); err != nil {
+			if _, err := testConfig(t, db).Preflight(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 			f, _ := run(t, testConfig(t, db))
@@ -243,7 +243,7 @@ func TestRowsAboveTheSequence(t *testing.T) {
 
 func refused(t *testing.T, cfg Config, want error, says ...string) {
 	t.Helper()
-	err := New(cfg).Preflight(t.Context())
+	_, err := cfg.Preflight(t.Context(), cfg.DB)
 	var setup *SetupError
 	if !errors.Is(err, want) || !errors.As(err, &setup) || setup.Remedy == "" {
 		t.Fatalf("got %v, want %v", err, want)

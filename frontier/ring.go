@@ -24,12 +24,8 @@ const (
 // snapshot that every reader must take after the Value; or because they join
 // what was safe without a gap.
 //
-// The rows come without the token: they are the one answer that may stem from
-// another life of the server, behind a pooler that kept the session. The guard
-// of a batch sees to it. A token that is gone never comes back, and this
-// machine saw its token before it read the rows; so if the guard finds the same
-// token, the rows between are of the same life. Otherwise nothing that was made
-// of them is committed, and the next tail forgets them.
+// The statement that reads the rows proves the incarnation, or the one right
+// after it does (package incarnation).
 type ring struct {
 	after, upTo int64
 	events      []store.PersistedEvent // shared with published Values: never modified in place

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -29,6 +31,8 @@ type Session struct {
 	machine *machine
 	shown   *Value // published last by this session
 	looked  bool   // at the log, with success
+	opened  time.Time
+	failed  bool // a statement did
 	now     func() time.Time
 }
 
@@ -43,7 +47,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	}
 	o, err := f.cfg.resolve(ctx, conn)
 	if err != nil {
-		_ = conn.Close()
+		pgdriver.Discard(conn)
 		return nil, err
 	}
 	return &Session{
@@ -52,6 +56,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 		origin: o,
 		sql:    o.statements(f.cfg.Token, f.cfg.Settled, f.cfg.Changes),
 		now:    time.Now,
+		opened: time.Now(),
 		machine: newMachine(rules{
 			policy:     f.cfg.Policy,
 			staleAfter: f.cfg.StaleAfter,
@@ -68,8 +73,15 @@ func jitter(d time.Duration) time.Duration {
 	return d - d/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-// Close gives the connection back.
-func (s *Session) Close() { _ = s.conn.Close() }
+// Close gives the connection back. After an error it ends it: it may lead to a
+// server that nobody should ask again.
+func (s *Session) Close() {
+	if s.failed {
+		pgdriver.Discard(s.conn)
+		return
+	}
+	_ = s.conn.Close()
+}
 
 // Wait waits until the next statement is due, or Wake was called. It reports
 // false if ctx ended.
@@ -99,6 +111,7 @@ func (s *Session) Step(ctx context.Context) error {
 	s.heed()
 	a := s.machine.next(s.now())
 	if err := s.run(ctx, a); err != nil {
+		s.failed = true
 		return err
 	}
 	s.report(ctx, a)
@@ -145,6 +158,10 @@ func (s *Session) run(ctx context.Context, a action) error {
 		return err
 	case readRows:
 		events, err := s.readRows(ctx, a.after, a.limit)
+		if errors.Is(err, store.ErrIncarnation) {
+			m.forget()
+			return nil
+		}
 		if err == nil {
 			m.onRows(s.now(), rowsRead{events, len(events) >= a.limit})
 		}
@@ -156,7 +173,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 		}
 		return err
 	case raiseSettled:
-		err := s.exec(ctx, "raise the settled row", s.sql.raise, s.origin.key(), a.settled, m.token)
+		err := s.exec(ctx, "raise the settled row", s.sql.raise, s.origin.key(), a.settled, m.token, s.origin.database)
 		m.onRaised(s.now(), a.settled)
 		return err
 	}
@@ -272,7 +289,8 @@ func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRea
 }
 
 func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
-	events, err := s.readRows(ctx, after, tailLimit)
+	// The token comes with the statement behind it.
+	events, err := readEvents(ctx, s.f.cfg.Log, s.conn, after, tailLimit)
 	if err != nil {
 		return tailRead{}, err
 	}
@@ -284,8 +302,18 @@ func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, e
 	return r, err
 }
 
+// readRows reads events that are published without another look at them, so
+// they must stem from the incarnation of the machine.
 func (s *Session) readRows(ctx context.Context, after int64, limit int) ([]store.PersistedEvent, error) {
-	events, err := s.f.cfg.Log.ReadEvents(ctx, s.conn, after, limit)
+	log := s.f.cfg.Log
+	if bound, ok := log.(store.BoundLog); ok {
+		log = bound.At(s.machine.token)
+	}
+	return readEvents(ctx, log, s.conn, after, limit)
+}
+
+func readEvents(ctx context.Context, log store.Log, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	events, err := log.ReadEvents(ctx, q, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
 	}

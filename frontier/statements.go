@@ -3,10 +3,11 @@ package frontier
 import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
 // statements is the SQL of one session. Every read of a log whose sequence is
-// known returns the token, from the same snapshot, the counter of changes, and
+// known returns the incarnation, from the same snapshot, the counter of changes, and
 // what identifies table and sequence: $1 is the database's oid, $2 the table's name.
 type statements struct {
 	start, plant, place, tail, head, scan, raise string
@@ -35,18 +36,20 @@ LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
 LEFT JOIN pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction = h.xid`
 
 func (o origin) statements(token, settled, changed ident.Table) statements {
+	of := incarnation.Of(token, o.sequence, `$1::bigint::oid`)
+	current := `coalesce(` + of + `, '')`
 	s := statements{
 		plant: `
 INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2::uuid, $1::bigint::oid)
 ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`,
-		token: `SELECT ` + tokenOf(token) + `, ` + changes.Count(changed),
+		token: `SELECT ` + current + `, ` + changes.Count(changed),
 	}
 	if !o.named {
 		s.scan = scanEverything
 		return s
 	}
 	const replaced = `coalesce(to_regclass($2::text)::oid::bigint, 0), s.tableoid::bigint, coalesce(pg_relation_filenode(s.tableoid), 0)::bigint`
-	common := `SELECT ` + tokenOf(token) + `, ` + changes.Count(changed) + `, ` + replaced + `, s.last_value, `
+	common := `SELECT ` + current + `, ` + changes.Count(changed) + `, ` + replaced + `, s.last_value, `
 	s.start = common + `coalesce((SELECT settled FROM ` + settled.SQL() + ` WHERE log = $3::bigint), -1) FROM ` + o.sequence + ` AS s`
 	s.tail = common + `
 coalesce((SELECT string_agg(p::text, ',' ORDER BY p) FROM (
@@ -72,19 +75,14 @@ INSERT INTO ` + settled.SQL() + ` AS t (log, settled) VALUES ($1::bigint, 0)
 ON CONFLICT (log) DO UPDATE SET settled = 0, updated_at = clock_timestamp() WHERE t.settled > $2::bigint`
 	// SKIP LOCKED: whoever else raises the row does it no worse, and a row
 	// that somebody holds must not hold up the frontier.
+	// The key of the log is $1 here, and the database $4.
 	s.raise = `
 UPDATE ` + settled.SQL() + ` SET settled = greatest(settled, $2::bigint), updated_at = clock_timestamp()
 WHERE log = (
 	SELECT log FROM ` + settled.SQL() + `
-	WHERE log = $1::bigint AND settled < $2::bigint AND EXISTS (SELECT FROM ` + token.SQL() + ` WHERE token = $3::uuid)
+	WHERE log = $1::bigint AND settled < $2::bigint AND ` + incarnation.Of(token, o.sequence, `$4::bigint::oid`) + ` = $3::text
 	FOR UPDATE SKIP LOCKED)`
 	return s
-}
-
-// tokenOf reads the token, empty if there is none that was made here: dumps
-// copy the table.
-func tokenOf(token ident.Table) string {
-	return `coalesce((SELECT token::text FROM ` + token.SQL() + ` WHERE database = $1::bigint::oid), '')`
 }
 
 // scanEverything takes every running transaction for a holder: virtualxid

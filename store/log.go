@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 )
 
@@ -69,6 +70,35 @@ type Missing struct {
 	First, Last int64 // the lowest and the highest of them
 	Count       int64 // how many; First and Last mean something if above 0
 }
+
+// Binder is a Log whose reads can be bound to one server. A worker binds its log
+// at the start: from then on a search path that a handler leaves behind in its
+// session leads to no other table, and a connection that leads to a standby, an
+// abandoned primary or a restored backup yields an error and no events. Without
+// it the worker asks for the incarnation in a statement of its own after each
+// read.
+type Binder interface {
+	// Bind finds the log's tables as q's session sees them now.
+	//
+	// incarnation is an SQL expression of type text that names the incarnation
+	// of the server that evaluates it. It is NULL or an error where there is
+	// none.
+	Bind(ctx context.Context, q Querier, incarnation string) (BoundLog, error)
+}
+
+// BoundLog is a Log over tables that were found once. Its own reads prove
+// nothing. If its log is a SequenceNamer, it is one and gives qualified names.
+type BoundLog interface {
+	Log
+	// At returns a log whose reads fail with ErrIncarnation unless the
+	// incarnation of the server that answers, in the snapshot that answers, is
+	// this one. It implements what the BoundLog's log implements.
+	At(incarnation string) Log
+}
+
+// ErrIncarnation is the answer of a read that another server has executed, or
+// the same one after a crash, a restore or a restart.
+var ErrIncarnation = errors.New("store: the server that answered is not the one that was asked for, or has restarted since: a connection leads to a standby, an abandoned primary or a restored copy, or its search path to another table")
 
 // SequenceNamer is a Log that says where its positions come from, so that the
 // worker can prove from the sequence's locks that a missing position is void.

@@ -17,6 +17,7 @@ const (
 	FeatureNotSupported   = "0A000"
 	ReadOnlyTransaction   = "25006"
 	InFailedTransaction   = "25P02"
+	DivisionByZero        = "22012"
 	IdleInTransaction     = "25P03" // idle_in_transaction_session_timeout
 	TransactionTimeout    = "25P04"
 	SerializationFailure  = "40001"

@@ -54,11 +54,10 @@ var frontierBugs = []Bug{
 	},
 	{
 		Name:    "start-time",
-		Mistake: "a life of the server is told by its start time; but that stays when a backend dies and the server recovers",
+		Mistake: "an incarnation of the server is told by its start time; but that stays when a backend dies and the server recovers",
 		Edits: []Edit{
-			{"frontier/statements.go", "coalesce((SELECT token::text FROM ` + token.SQL() + ` WHERE database = $1::bigint::oid), '')", "md5(pg_postmaster_start_time()::text || left($1::bigint::text, 0))::uuid::text"},
-			{"frontier/statements.go", "EXISTS (SELECT FROM ` + token.SQL() + ` WHERE token = $3::uuid)", "$3::uuid IS NOT NULL"},
-			{"checkpoint.go", "EXISTS (SELECT FROM ` + t.Token.SQL() + ` WHERE token = $4::uuid)", "$4::uuid = md5(pg_postmaster_start_time()::text)::uuid"},
+			{"internal/incarnation/incarnation.go", "SELECT token::text || ' ' || ", "SELECT "},
+			{"internal/incarnation/incarnation.go", "\n	FROM ` + token.SQL() + ` WHERE database = ` + database + `)`", " WHERE ` + database + ` > 0)`"},
 		},
 		Faults: crashes,
 	},
@@ -208,7 +207,7 @@ var guardBugs = []Bug{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::uuid, $6::text, $7::text)` + audit + ` SELECT 1`,"},
+			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text)` + audit + ` SELECT 1`,"},
 			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db ...*sql.DB)`},
 			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
 				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {

@@ -16,6 +16,7 @@ const rangesSQL = `SELECT {columns}
        SELECT * FROM {events}
         WHERE global_position BETWEEN r."First" AND r."Last"
         ORDER BY global_position LIMIT $2::bigint) AS e
+ WHERE {proof 3}
  ORDER BY global_position LIMIT $2::bigint`
 
 // ReadRanges returns at most limit visible events in the ranges, in order of
@@ -31,7 +32,7 @@ func (s *Store) ReadRanges(ctx context.Context, q store.Querier, ranges []store.
 	if err != nil {
 		return nil, fmt.Errorf("storepostgres: ReadRanges: %w", err)
 	}
-	events, err := query(ctx, q, limit, s.sql.ranges, string(list), limit)
+	events, err := s.query(ctx, q, limit, s.sql.ranges, string(list), limit)
 	if err != nil {
 		return nil, fmt.Errorf("storepostgres: read %d ranges of %s: %w", len(ranges), s.events, err)
 	}

@@ -19,7 +19,7 @@ func (s *Store) ReadEvents(ctx context.Context, q store.Querier, after int64, li
 	if limit <= 0 {
 		return nil, fmt.Errorf("storepostgres: ReadEvents: limit is %d: it must be above 0", limit)
 	}
-	events, err := query(ctx, q, limit, s.sql.read, after, limit)
+	events, err := s.query(ctx, q, limit, s.sql.read, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("storepostgres: read the events of %s after position %d: %w", s.events, after, err)
 	}
@@ -33,8 +33,8 @@ func (s *Store) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (i
 		return 0, err
 	}
 	var position int64
-	if err := q.QueryRowContext(ctx, s.sql.latest).Scan(&position); err != nil {
-		return 0, fmt.Errorf("storepostgres: read the latest position of %s: %w", s.events, err)
+	if err := q.QueryRowContext(ctx, s.sql.latest, s.args()...).Scan(&position); err != nil {
+		return 0, fmt.Errorf("storepostgres: read the latest position of %s: %w", s.events, s.explain(err))
 	}
 	return position, nil
 }
@@ -61,7 +61,7 @@ func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggreg
 		return stream, fmt.Errorf("storepostgres: ReadAggregateStream: fromVersion %d is above toVersion %d", from, to)
 	}
 	var err error
-	if stream.Events, err = query(ctx, q, math.MaxInt, s.sql.stream, aggregateType, aggregateID, from, to); err != nil {
+	if stream.Events, err = collect(ctx, q, math.MaxInt, s.sql.stream, aggregateType, aggregateID, from, to); err != nil {
 		return stream, fmt.Errorf("storepostgres: read aggregate %s %q: %w", aggregateType, aggregateID, err)
 	}
 	return stream, nil
@@ -77,7 +77,13 @@ func (s *Store) canRead(q store.Querier) error {
 	return nil
 }
 
-func query(ctx context.Context, q store.Querier, limit int, text string, args ...any) ([]store.PersistedEvent, error) {
+// query executes a read that proves the incarnation.
+func (s *Store) query(ctx context.Context, q store.Querier, limit int, text string, args ...any) ([]store.PersistedEvent, error) {
+	events, err := collect(ctx, q, limit, text, s.args(args...)...)
+	return events, s.explain(err)
+}
+
+func collect(ctx context.Context, q store.Querier, limit int, text string, args ...any) ([]store.PersistedEvent, error) {
 	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 	if len(types) == 1 {
 		text, asked = s.sql.scopedOne, types[0]
 	}
-	events, err := query(ctx, q, r.Limit, text, r.After, r.UpTo, asked, r.Limit)
+	events, err := s.query(ctx, q, r.Limit, text, r.After, r.UpTo, asked, r.Limit)
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: read the events of %s of types %q in (%d, %d]: %w", s.events, r.Types, r.After, r.UpTo, err)
 	}
@@ -51,8 +51,8 @@ func (s *Store) CountMissing(ctx context.Context, q store.Querier, after, throug
 		return store.Missing{}, fmt.Errorf("storepostgres: CountMissing: (%d, %d] is no range of positions", after, through)
 	}
 	var m store.Missing
-	if err := q.QueryRowContext(ctx, s.sql.missing, after, through).Scan(&m.Count, &m.First, &m.Last); err != nil {
-		return store.Missing{}, fmt.Errorf("storepostgres: count what is missing of %s in (%d, %d]: %w", s.events, after, through, err)
+	if err := q.QueryRowContext(ctx, s.sql.missing, s.args(after, through)...).Scan(&m.Count, &m.First, &m.Last); err != nil {
+		return store.Missing{}, fmt.Errorf("storepostgres: count what is missing of %s in (%d, %d]: %w", s.events, after, through, s.explain(err))
 	}
 	if m.Count == 0 {
 		return store.Missing{}, nil

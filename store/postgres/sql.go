@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
@@ -14,13 +15,16 @@ type statements struct {
 	read, latest, stream, scopedOne, scoped, missing, ranges string
 }
 
-func newStatements(events, heads ident.Table, channel string) statements {
+// newStatements makes the SQL of a store. incarnation is empty, or the
+// expression that each read compares with its last parameter: see proof.
+func newStatements(events, heads ident.Table, channel, incarnation string) statements {
 	notify := ""
 	if channel != "" { // an identifier by now: nothing in it needs escaping
 		notify = ", pg_notify('" + channel + "', '')"
 	}
 	tables := strings.NewReplacer(
-		"{events}", events.SQL(), "{heads}", heads.SQL(), "{notify}", notify, "{columns}", eventColumns)
+		"{events}", events.SQL(), "{heads}", heads.SQL(), "{notify}", notify, "{columns}", eventColumns,
+		"{proof 1}", proof(incarnation, 1), "{proof 3}", proof(incarnation, 3), "{proof 5}", proof(incarnation, 5))
 	appendTo := func(head string) string {
 		return tables.Replace(strings.Replace(appendSQL, "{head}", head, 1))
 	}
@@ -37,6 +41,18 @@ func newStatements(events, heads ident.Table, channel string) statements {
 		missing:     tables.Replace(missingSQL),
 		ranges:      tables.Replace(rangesSQL),
 	}
+}
+
+// proof is a condition that fails with a division by zero unless the server's
+// incarnation is the n-th parameter. Zero rows would not do: no events is an
+// answer, too. PostgreSQL evaluates it once, before the first row is read, and
+// leaves it out of its estimates. It stands in the statement that reads, so
+// nothing between the worker and the server can tear the two apart.
+func proof(incarnation string, n int) string {
+	if incarnation == "" {
+		return "true"
+	}
+	return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`
 }
 
 // Three ways to move an aggregate's head by $3 events: from wherever it is,
@@ -88,11 +104,11 @@ const eventColumns = `e.global_position, e.aggregate_version, e.aggregate_type, 
 const (
 	readSQL = `SELECT {columns}
   FROM {events} AS e
- WHERE e.global_position > $1::bigint
+ WHERE e.global_position > $1::bigint AND {proof 3}
  ORDER BY e.global_position
  LIMIT $2::bigint`
 
-	latestSQL = `SELECT COALESCE(max(global_position), 0) FROM {events}`
+	latestSQL = `SELECT COALESCE((SELECT max(global_position) FROM {events}), 0) WHERE {proof 1}`
 
 	streamSQL = `SELECT {columns}
   FROM {events} AS e
@@ -117,7 +133,7 @@ const (
          WHERE e.aggregate_type = ANY (ARRAY(SELECT $3::text)) AND e.global_position > (SELECT $1::bigint)
          ORDER BY e.aggregate_type, e.global_position
          LIMIT (SELECT $4::bigint)) AS e
- WHERE e.global_position <= $2::bigint
+ WHERE e.global_position <= $2::bigint AND {proof 5}
  ORDER BY e.aggregate_type, e.global_position`
 
 	// scopedSQL is for the types in the array $3. It finds the first $4
@@ -139,7 +155,7 @@ const (
 )
 SELECT {columns}
   FROM {events} AS e
- WHERE e.global_position = ANY (ARRAY(SELECT p.global_position FROM page AS p))
+ WHERE e.global_position = ANY (ARRAY(SELECT p.global_position FROM page AS p)) AND {proof 5}
  ORDER BY e.global_position`
 )
 
@@ -172,4 +188,5 @@ const missingSQL = `WITH tally AS MATERIALIZED (
              LIMIT 1) AS last
 )
 SELECT t.missing, COALESCE(g.first, $2::bigint - t.missing + 1), COALESCE(g.last, $1::bigint + t.missing)
-  FROM tally AS t CROSS JOIN gap AS g`
+  FROM tally AS t CROSS JOIN gap AS g
+ WHERE {proof 3}`

@@ -14,7 +14,9 @@ import (
 var (
 	_ store.Log           = (*Store)(nil)
 	_ store.ScopedReader  = (*Store)(nil)
+	_ store.RangeReader   = (*Store)(nil)
 	_ store.SequenceNamer = (*Store)(nil)
+	_ store.Binder        = (*Store)(nil)
 )
 
 // positionColumn draws from the sequence that orders the log.
@@ -81,10 +83,13 @@ func DefaultStoreConfig() *StoreConfig { return NewStoreConfig() }
 // Store is an event log in PostgreSQL. It holds no connection and may be used
 // by any number of goroutines.
 type Store struct {
-	events ident.Table
-	sql    statements
-	log    store.Logger
-	err    error // of the config; every method returns it
+	events, heads ident.Table
+	sql           statements
+	log           store.Logger
+	err           error // of the config; every method returns it
+
+	proves      bool // its SQL proves the incarnation
+	incarnation string
 }
 
 // NewStore returns a Store over the tables that cfg names; a nil cfg is
@@ -99,9 +104,8 @@ func NewStore(cfg *StoreConfig) *Store {
 	if s.log == nil {
 		s.log = store.NoOpLogger{}
 	}
-	var heads ident.Table
-	if s.events, heads, s.err = cfg.tables(); s.err == nil {
-		s.sql = newStatements(s.events, heads, cfg.NotifyChannel)
+	if s.events, s.heads, s.err = cfg.tables(); s.err == nil {
+		s.sql = newStatements(s.events, s.heads, cfg.NotifyChannel, "")
 	}
 	return s
 }

@@ -1,0 +1,101 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// boundStore reads the table that was found when it was bound.
+type boundStore struct {
+	*Store
+	proving *Store
+}
+
+// At returns a store whose reads fail with store.ErrIncarnation in any other
+// incarnation of the server.
+func (b boundStore) At(incarnation string) store.Log {
+	s := *b.proving
+	s.incarnation = incarnation
+	return &s
+}
+
+// Bind finds the events table as q's session sees it now, and returns a log
+// that reads it under its qualified name, whatever the search path of a session
+// is later. incarnation is an SQL expression, see store.Binder. Bind refuses a
+// temporary table, and one that lacks a column of an event.
+func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
+	if err := s.canRead(q); err != nil {
+		return nil, err
+	}
+	events, err := s.find(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	found := *s
+	found.events, found.sql = events, newStatements(events, s.heads, "", "")
+	proving := found
+	proving.proves, proving.sql = true, newStatements(events, s.heads, "", incarnation)
+	return boundStore{&found, &proving}, nil
+}
+
+// find returns the qualified name of the events table.
+func (s *Store) find(ctx context.Context, q store.Querier) (events ident.Table, err error) {
+	var persistence, columns string
+	err = q.QueryRowContext(ctx, `
+SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
+	SELECT string_agg(a.attname, ' ') FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '')
+  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE c.oid = to_regclass($1::text)`, s.events.SQL()).Scan(&events.Schema, &events.Name, &persistence, &columns)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return events, fmt.Errorf("storepostgres: there is no table %s: create it with migrations.Apply, or correct WithEventsTable", s.events)
+	case err != nil:
+		return events, fmt.Errorf("storepostgres: look for table %s: %w", s.events, err)
+	case persistence == "t":
+		return events, fmt.Errorf("storepostgres: %s leads to the temporary table %s: name the schema in WithEventsTable", s.events, events)
+	}
+	there := strings.Fields(columns)
+	var lacking []string
+	for _, c := range columnNames() {
+		if !slices.Contains(there, c) {
+			lacking = append(lacking, c)
+		}
+	}
+	if len(lacking) > 0 {
+		return events, fmt.Errorf("storepostgres: %s leads to table %s, which lacks the columns %s of an event: correct WithEventsTable or the search path", s.events, events, strings.Join(lacking, ", "))
+	}
+	return events, nil
+}
+
+// columnNames are those of eventColumns.
+func columnNames() []string {
+	var names []string
+	for column := range strings.SplitSeq(eventColumns, ",") {
+		names = append(names, strings.TrimPrefix(strings.TrimSpace(column), "e."))
+	}
+	return names
+}
+
+// args adds the incarnation to the arguments of a read that proves it.
+func (s *Store) args(args ...any) []any {
+	if s.proves {
+		return append(args, s.incarnation)
+	}
+	return args
+}
+
+// explain gives the error of a proof that failed its name.
+func (s *Store) explain(err error) error {
+	if s.proves && pgdriver.SQLState(err) == pgdriver.DivisionByZero {
+		return store.ErrIncarnation
+	}
+	return err
+}
