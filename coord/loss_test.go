@@ -269,8 +269,8 @@ func (l *logged) count(words ...string) (n int) {
 	return n
 }
 
-// Connections to a standby leave the pool: the coordination does not meet them
-// again.
+// Connections to a standby leave the pool, however many there are: the
+// coordination does not meet them again.
 func TestStandbyLeavesThePool(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
@@ -286,7 +286,7 @@ func TestStandbyLeavesThePool(t *testing.T) {
 			return err
 		}))
 		t.Cleanup(func() { db.Close() })
-		const idle = 2
+		const idle = 20
 		db.SetMaxIdleConns(idle)
 		fill := func() {
 			t.Helper()

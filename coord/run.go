@@ -30,18 +30,20 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return err
 	}
 	defer c.setLeader(false)
-	for failures := 0; ; {
+	for failures, idle := 0, 0; ; {
 		err := c.live(ctx, func() { failures = 0 })
 		if ctx.Err() != nil {
 			return nil
 		}
-		failures++
+		if failures++; failures == 1 {
+			idle = c.cfg.DB.Stats().Idle // each may be dead, or lead to a standby
+		}
 		c.fails(err)
 		if errors.Is(err, ErrTransactionPooling) {
 			return err
 		}
 		c.cfg.Logger.Error(ctx, "coordination interrupted, will start anew", "worker_id", c.cfg.ID, "error", err, "failures", failures)
-		if !backoff.Sleep(ctx, pause(failures, rand.Float64())) {
+		if !backoff.Sleep(ctx, pause(max(failures-idle, 1), rand.Float64())) {
 			return nil
 		}
 	}
