@@ -71,3 +71,33 @@ func TestDead(t *testing.T) {
 	mustExec(t, d.DB, `DELETE FROM worker_nodes`)
 	expect("without a row", locked, true)
 }
+
+// A connection on which the question failed is not asked again: on a standby,
+// it would fail each time.
+func TestDeadLeavesNoBadConnection(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	asker := New(config(d.DB))
+	if err := asker.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer asker.Leave(context.Background())
+	db := (&line{}).open(t, d.URL)
+	db.SetMaxOpenConns(1)
+	ask := func() (backend int, err error) {
+		_, err = asker.Dead(t.Context(), db, asker.cfg.ID)
+		return scan[int](t, db, `SELECT pg_backend_pid()`), err
+	}
+	first, err := ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := ask(); err != nil || same != first {
+		t.Errorf("after an answer the connection is another one: %v", err)
+	}
+	mustExec(t, d.DB, `ALTER TABLE worker_nodes RENAME TO away`)
+	if next, err := ask(); err == nil || next == first {
+		t.Errorf("after a failure the connection is still in the pool; the error is %v", err)
+	}
+	mustExec(t, d.DB, `ALTER TABLE away RENAME TO worker_nodes`)
+}

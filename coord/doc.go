@@ -24,7 +24,9 @@
 // the server lives that gave the lock: after a restart all locks are free. So
 // the last heartbeat must be younger than the server's start and, as a crash
 // does not change that, younger than the token that every crash and promotion
-// removes, in the order of transaction ids.
+// removes, in the order of transaction ids. That is enough to give the units to
+// others. To end a batch, its worker's next heartbeat must be overdue as well: a
+// worker that lives may have lost no more than its connection.
 //
 // # Connections
 //

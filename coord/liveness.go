@@ -3,6 +3,7 @@ package coord
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // What a worker's row says about it as its protocol. The lowest number among
@@ -71,8 +72,8 @@ func (w watch) judge(nodes []node, now time.Time) (next watch, alive []Member, a
 //
 // The leader is quicker to give a worker's units to others, since that does no
 // harm to one that lives and has lost its connection.
-func (c *Coordinator) Dead(ctx context.Context, q store.Querier, id uuid.UUID) (dead bool, err error) {
-	return c.dead(ctx, q, id, c.cfg.grace())
+func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead bool, err error) {
+	return c.dead(ctx, db, id, c.cfg.grace())
 }
 
 // grace is the age of a heartbeat by which a worker that lives, and has lost
@@ -82,16 +83,21 @@ func (c Config) grace() time.Duration {
 }
 
 // dead is Dead with another grace.
-func (c *Coordinator) dead(ctx context.Context, q store.Querier, id uuid.UUID, grace time.Duration) (dead bool, err error) {
+func (c *Coordinator) dead(ctx context.Context, db *sql.DB, id uuid.UUID, grace time.Duration) (dead bool, err error) {
 	home := c.home.Load()
 	if home == nil {
 		return false, errors.New("coord: Dead was called before Register")
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
-	err = q.QueryRowContext(ctx, c.sql.dead, c.cfg.args(*home, id.String(), protocolLock, home.workerKey(id), grace.Microseconds())...).Scan(&dead)
+	conn, err := db.Conn(ctx)
 	if err != nil {
+		return false, fmt.Errorf("coord: take a connection: %w", err)
+	}
+	err = conn.QueryRowContext(ctx, c.sql.dead, c.cfg.args(*home, id.String(), protocolLock, home.workerKey(id), grace.Microseconds())...).Scan(&dead)
+	if err != nil {
+		pgdriver.Discard(conn) // it may lead to a standby
 		return false, fmt.Errorf("coord: look whether worker %s is dead: %w", id, err)
 	}
-	return dead, nil
+	return dead, conn.Close()
 }
