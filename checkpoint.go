@@ -23,18 +23,10 @@ type progress struct {
 	token    string // the incarnation that it was loaded in, empty if there was none
 	last     int64  // the sequence's last value then; math.MaxInt64 if the log names none
 	open     []openRange
-	paused   *Pause             // nil: it may run
-	letters  map[aggregate]bool // that have dead letters; true: to be tried again
-}
-
-// retries reports that an operator wants dead letters to be tried again.
-func (p *progress) retries() bool {
-	for _, again := range p.letters {
-		if again {
-			return true
-		}
-	}
-	return false
+	paused   *Pause  // nil: it may run
+	letters  int     // aggregates that have dead letters, lettersCounted at most
+	again    bool    // an operator wants some of them to be tried again
+	retries  []retry // the next of these; none: look them up
 }
 
 // rowState tells one state of a checkpoint row from all others.
@@ -78,12 +70,12 @@ type checkpoints struct {
 	idleTimeout string // of the server for a batch's transaction
 
 	// SQL
-	load, revisions, place, clean       string
-	arrived                             string
-	guard, guardAndAudit, pause         string
-	incarnation                         string
-	blocker, endBlocker                 string
-	bury, nextRetry, unbury, keepBuried string
+	load, revisions, place, clean string
+	arrived                       string
+	guard, guardAndAudit, pause   string
+	incarnation                   string
+	blocker, endBlocker           string
+	letters                       lettersSQL
 }
 
 // server is what a statement compares to know who answers it.
@@ -138,10 +130,7 @@ SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text,
 SELECT last_position, revision, ctid::text, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
-	coalesce((
-	SELECT jsonb_agg(l) FROM (
-		SELECT aggregate_type AS type, aggregate_id AS id, bool_or(retry_at IS NOT NULL) AS again
-		FROM ` + t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text GROUP BY 1, 2) AS l), '[]')::text,
+	` + lettersOf(letters) + `,
 	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), coalesce(` + server.incarnation + `, ''), ` + server.last() + `
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 		incarnation: `SELECT coalesce(` + server.incarnation + `, '')`,
@@ -166,6 +155,7 @@ INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1
 ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:         guard + result,
 		guardAndAudit: guard + audit + result,
+		letters:       newLettersSQL(letters, server.incarnation),
 		blocker:       findBlocker(t),
 		endBlocker:    endBlocker(t),
 		pause: `
@@ -183,29 +173,6 @@ SELECT last_position, paused_at IS NOT NULL,
 	EXISTS (SELECT FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),
 	EXISTS (SELECT FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint)
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
-		bury: `
-INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
-SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, (
-	SELECT max(o.retry_at) FROM ` + letters + ` AS o
-	WHERE o.consumer_name = $1::text AND o.aggregate_type = l.type AND o.aggregate_id = l.id)
-FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int)
-ON CONFLICT (consumer_name, global_position) DO UPDATE
-SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
-		nextRetry: `
-SELECT l.global_position, l.attempts FROM ` + letters + ` AS l
-WHERE l.consumer_name = $1::text AND EXISTS (
-	SELECT FROM ` + letters + ` AS o
-	WHERE o.consumer_name = $1::text AND o.aggregate_type = l.aggregate_type AND o.aggregate_id = l.aggregate_id AND o.retry_at IS NOT NULL)
-ORDER BY l.global_position LIMIT 1`,
-		unbury: `DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
-		keepBuried: `
-UPDATE ` + letters + ` AS l
-SET retry_at = NULL, updated_at = clock_timestamp(),
-	error = CASE WHEN l.global_position = $2::bigint THEN $3::text ELSE l.error END,
-	attempts = l.attempts + CASE WHEN l.global_position = $2::bigint THEN 1 ELSE 0 END
-FROM ` + letters + ` AS failed
-WHERE failed.consumer_name = $1::text AND failed.global_position = $2::bigint
-	AND l.consumer_name = $1::text AND l.aggregate_type = failed.aggregate_type AND l.aggregate_id = failed.aggregate_id`,
 	}
 }
 
@@ -221,10 +188,10 @@ func (e errNoCheckpoint) Error() string {
 // incarnation that it stems from.
 func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*progress, error) {
 	var p progress
-	var open, letters string
+	var open string
 	var pausedAt sql.NullTime
 	var pause Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open, &letters, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open, &p.letters, &p.again, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, errNoCheckpoint{unit}
@@ -233,17 +200,6 @@ func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*p
 	}
 	if err := json.Unmarshal([]byte(open), &p.open); err != nil {
 		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
-	}
-	var buried []struct {
-		aggregate
-		Again bool `json:"again"`
-	}
-	if err := json.Unmarshal([]byte(letters), &buried); err != nil {
-		return nil, fmt.Errorf("worker: dead letters of consumer %q: %w", unit, err)
-	}
-	p.letters = make(map[aggregate]bool, len(buried))
-	for _, b := range buried {
-		p.letters[b.aggregate] = b.Again
 	}
 	if pausedAt.Valid {
 		pause.Since = pausedAt.Time
@@ -258,21 +214,40 @@ func (c checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 	if err != nil {
 		return nil, err
 	}
-	rows, err := q.QueryContext(ctx, c.revisions, string(names))
+	type row struct {
+		unit     string
+		revision int64
+	}
+	all, err := queryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.unit, &r.revision)
+		return r, err
+	}, c.revisions, string(names))
 	if err != nil {
 		return nil, fmt.Errorf("worker: revisions of %d consumers: %w", len(units), err)
 	}
-	defer func() { _ = rows.Close() }() // Err has told everything
 	revisions := map[string]int64{}
+	for _, r := range all {
+		revisions[r.unit] = r.revision
+	}
+	return revisions, nil
+}
+
+// queryAll returns what a query returns, each row as scan makes it.
+func queryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	var all []T
 	for rows.Next() {
-		var unit string
-		var revision int64
-		if err := rows.Scan(&unit, &revision); err != nil {
+		one, err := scan(rows)
+		if err != nil {
 			return nil, err
 		}
-		revisions[unit] = revision
+		all = append(all, one)
 	}
-	return revisions, rows.Err()
+	return all, rows.Err()
 }
 
 // Incarnation reads which incarnation answers, empty if it has no token yet.

@@ -59,6 +59,8 @@ type consumerLoop struct {
 	sentence  *sentence // for what failed too often; nil: nothing has
 	crowded   bool      // it waits for open ranges to close, and has said so
 	refused   *retry    // the dead letter that has just failed again; nil: none has
+
+	triedLetter bool // in the step before, so it is the turn of what is new
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -176,7 +178,11 @@ func (c *consumerLoop) forget() {
 
 // step makes one batch, if there is anything to do.
 func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
-	p, ahead := c.takeReadAhead(intake)
+	var p page
+	var ahead *frontier.Value
+	if !c.lettersTurn() {
+		p, ahead = c.takeReadAhead(intake)
+	}
 	v := c.w.frontier.Value()
 	if c.outdated(v) {
 		c.forget()
@@ -206,7 +212,8 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		return nothing, nil
 	case c.sentence != nil && c.sentence.policy == FailPause:
 		return c.pause(intake, conn)
-	case c.progress.retries():
+	case c.lettersTurn() || !c.hasNews(v):
+		c.triedLetter = true
 		return c.retryLetter(ctx, intake, conn, v)
 	default:
 		if p, err = c.lookAround(intake, conn, v); err != nil {
@@ -214,7 +221,12 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		}
 		p.took = time.Since(began)
 	}
-	return c.cross(ctx, intake, conn, v, p)
+	c.triedLetter = false
+	done, err := c.cross(ctx, intake, conn, v, p)
+	if done == nothing && err == nil && c.lettersTurn() {
+		done = batch
+	}
+	return done, err
 }
 
 // outdated reports whether the progress must be loaded again before v is used.
@@ -279,15 +291,20 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 	if p.full && c.ahead == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.suspect.active() {
 		c.ahead = c.startReadAhead(intake, a.to, p.events)
 	}
-	c.sortOut(&p)
+	if err := c.sortOut(intake, conn, &p); err != nil {
+		return nothing, err
+	}
 	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
 }
 
-// worthALook: there are new positions, or news about open ones, or an operator
-// has asked for something.
+// worthALook: the consumer has news, or an operator has asked for something.
 func (c *consumerLoop) worthALook(v *frontier.Value) bool {
-	return c.looked != v && c.progress.paused == nil &&
-		(v.Safe > c.progress.position || len(c.progress.open) > 0 || c.progress.retries())
+	return c.progress.paused == nil && (c.progress.again || c.hasNews(v))
+}
+
+// hasNews reports whether there are new positions, or news about open ones.
+func (c *consumerLoop) hasNews(v *frontier.Value) bool {
+	return c.looked != v && (v.Safe > c.progress.position || len(c.progress.open) > 0)
 }
 
 // settle takes a batch's result into account.
@@ -309,8 +326,9 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	c.status.advanced(a.to, len(p.events), c.failures)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
 	c.w.cfg.Observer.buried(c.unit.name, p.letters)
-	if a.movesOpen() || len(p.letters) > 0 {
-		c.forget() // there are open ranges or dead letters now that it does not have
+	c.settleLetters(p)
+	if a.movesOpen() {
+		c.forget() // there are open ranges now that it does not have
 	}
 	if p.full {
 		c.looked = nil

@@ -4,8 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"math"
+	"strconv"
 
 	"github.com/google/uuid"
 
@@ -18,6 +19,8 @@ type aggregate struct {
 	Type string `json:"type"`
 	ID   string `json:"id"`
 }
+
+func aggregateOf(e store.PersistedEvent) aggregate { return aggregate{e.AggregateType, e.AggregateID} }
 
 // letter is an event on its way to the dead letters. Its text is empty if it
 // only follows an earlier one of its aggregate.
@@ -37,46 +40,75 @@ type retry struct {
 	err      error // why it could not be handled this time; nil: it was
 }
 
+// lettersCounted bounds how many aggregates with dead letters are counted.
+const lettersCounted = 100
+
+// retriesAtOnce bounds how many requests one statement looks up, and how many
+// letters of each aggregate.
+const retriesAtOnce = 30
+
 // sortOut takes those events from a page that go to the dead letters: the one
-// under sentence, and all of an aggregate that has some there already.
-func (c *consumerLoop) sortOut(p *page) {
+// under sentence, and all of an aggregate that has some there already. Which
+// aggregates have some is asked after the progress was loaded: if that changes
+// before the guard, the guard refuses.
+func (c *consumerLoop) sortOut(ctx context.Context, q store.Querier, p *page) error {
 	guilty := int64(0)
 	if c.sentence != nil {
 		guilty = c.sentence.position
 	}
-	if guilty == 0 && len(c.progress.letters) == 0 {
-		return
+	if guilty == 0 && c.progress.letters == 0 {
+		return nil
+	}
+	follows, err := c.w.checkpoints.HaveLetters(ctx, q, c.unit.name, c.progress.token, p.events)
+	if err != nil {
+		return err
 	}
 	kept := p.events[:0]
 	for _, e := range p.events {
-		l := letter{aggregate: aggregate{e.AggregateType, e.AggregateID}, Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
-		_, follows := c.progress.letters[l.aggregate]
+		l := letter{aggregate: aggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
 		switch {
 		case e.GlobalPosition == guilty:
 			l.Error, l.Attempts = text(c.sentence.err), c.sentence.attempts
-		case !follows:
+		case !follows[l.aggregate]:
 			kept = append(kept, e)
 			continue
+		}
+		if !follows[l.aggregate] {
+			follows[l.aggregate] = true
+			p.joined++
 		}
 		p.letters = append(p.letters, l)
 	}
 	p.events = kept
+	return nil
+}
+
+// lettersTurn reports whether a dead letter is tried before anything new. They
+// take turns, so that neither waits for more than one of the other.
+func (c *consumerLoop) lettersTurn() bool {
+	return c.progress != nil && c.progress.again && !c.triedLetter
 }
 
 // retryLetter tries a dead letter again, the first of its aggregate. If it
 // fails it stays, and all that follow it.
 func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value) (did, error) {
-	r, err := c.w.checkpoints.NextRetry(intake, conn, c.unit.name)
-	if err != nil || r == nil {
-		c.forget()
-		return reload, err
+	if len(c.progress.retries) == 0 {
+		var err error
+		if c.progress.retries, err = c.w.checkpoints.NextRetries(intake, conn, c.unit.name, c.progress.token); err != nil {
+			return nothing, err
+		}
+		if len(c.progress.retries) == 0 {
+			c.forget()
+			return reload, nil
+		}
 	}
+	r := c.progress.retries[0]
 	events, err := c.log(v).ReadEvents(intake, conn, r.position-1, 1)
 	if err != nil {
 		return nothing, fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)
 	}
 	at := c.progress.position
-	p := page{look: frontier.Page{Checkpoint: at, Through: at}, retried: r}
+	p := page{look: frontier.Page{Checkpoint: at, Through: at}, retried: &r}
 	switch {
 	case c.refused != nil && c.refused.position == r.position:
 		r.err = c.refused.err
@@ -94,14 +126,28 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 		c.forget()
 		return reload, nil // write it down, on a connection that is sound
 	}
-	defer c.forget() // there is one letter less, or one fewer to retry
 	return c.settle(result, p, a)
 }
 
-// letters writes what a batch does to the dead letters.
+// settleLetters takes into account what a committed batch did to the dead
+// letters.
+func (c *consumerLoop) settleLetters(p page) {
+	switch {
+	case len(p.letters) > 0:
+		c.progress.letters = min(c.progress.letters+p.joined, lettersCounted)
+		c.status.loaded(c.progress)
+	case p.retried == nil:
+	case p.retried.err == nil && len(c.progress.retries) > 1:
+		c.progress.retries = c.progress.retries[1:]
+	default:
+		c.forget() // it is not known which letters are left, or still to be tried
+	}
+}
+
+// writeLetters writes what a batch does to the dead letters.
 func (c *consumerLoop) writeLetters(ctx context.Context, tx *sql.Tx, p page) error {
 	if len(p.letters) > 0 {
-		return c.w.checkpoints.Bury(ctx, tx, c.unit.name, p.letters)
+		return c.w.checkpoints.AddLetters(ctx, tx, c.unit.name, p.letters)
 	}
 	if p.retried != nil {
 		return c.w.checkpoints.Retried(ctx, tx, c.unit.name, p.retried)
@@ -109,40 +155,173 @@ func (c *consumerLoop) writeLetters(ctx context.Context, tx *sql.Tx, p page) err
 	return nil
 }
 
-// Bury adds dead letters. Where their aggregate is to be tried again, so are
-// they.
-func (c checkpoints) Bury(ctx context.Context, tx *sql.Tx, unit string, letters []letter) error {
+// lettersSQL are the statements on dead letters. The cost of each grows with
+// what it is asked about, not with how many letters there are. So each search
+// begins at a place in an index and ends after a few rows. It asks for an order
+// that only this index has, and for a number of rows that the planner does not
+// know: otherwise statistics of another day talk it into sorting all rows.
+type lettersSQL struct{ add, have, next, remove, keep string }
+
+func newLettersSQL(letters, incarnation string) lettersSQL {
+	// A search that decides something says who answers it, also if it finds
+	// nothing.
+	proven := func(search string) string {
+		return `
+SELECT coalesce(` + incarnation + `, ''), found.a, found.b FROM (SELECT 1) AS one LEFT JOIN (` + search + `) AS found ON true
+ORDER BY found.a`
+	}
+	return lettersSQL{
+		add: `
+INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
+SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, o.retry_at
+FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int)
+LEFT JOIN LATERAL (` + firstOf(letters, "l.type, l.id", 1) + `) AS o ON o.aggregate_type = l.type AND o.aggregate_id = l.id
+ON CONFLICT (consumer_name, global_position) DO UPDATE
+SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
+		have: proven(`
+	SELECT a.n AS a, 0 AS b FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, type text, id text)
+	CROSS JOIN LATERAL (` + firstOf(letters, "a.type, a.id", 1) + `) AS o
+	WHERE o.aggregate_type = a.type AND o.aggregate_id = a.id`),
+		next: `
+WITH asked AS MATERIALIZED (
+	SELECT aggregate_type AS type, aggregate_id AS id FROM ` + letters + `
+	WHERE consumer_name = $1::text AND retry_at IS NOT NULL
+	ORDER BY retry_at, global_position LIMIT (SELECT ` + strconv.Itoa(retriesAtOnce) + `)
+)` + proven(`
+	SELECT o.global_position AS a, o.attempts AS b FROM (SELECT DISTINCT type, id FROM asked) AS a
+	CROSS JOIN LATERAL (`+firstOf(letters, "a.type, a.id", retriesAtOnce)+`) AS o
+	WHERE o.aggregate_type = a.type AND o.aggregate_id = a.id`),
+		remove: `DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
+		keep: `
+UPDATE ` + letters + `
+SET retry_at = NULL, updated_at = clock_timestamp(),
+	error = CASE WHEN global_position = $2::bigint THEN $3::text ELSE error END,
+	attempts = attempts + CASE WHEN global_position = $2::bigint THEN 1 ELSE 0 END
+WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
+	SELECT o.global_position FROM (
+		SELECT aggregate_type AS type, aggregate_id AS id FROM ` + letters + `
+		WHERE consumer_name = $1::text AND global_position = $2::bigint) AS a
+	CROSS JOIN LATERAL (
+		SELECT global_position FROM ` + letters + `
+		WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (a.type, a.id) AND (aggregate_type, aggregate_id) <= (a.type, a.id)
+		ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o))`,
+	}
+}
+
+// firstOf finds the first letters at or behind an aggregate, of which those of
+// the aggregate come first.
+func firstOf(letters, aggregate string, n int) string {
+	return `
+	SELECT * FROM ` + letters + `
+	WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (` + aggregate + `)
+	ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
+}
+
+// lettersOf sums up a consumer's dead letters, in two columns: how many
+// aggregates have some, and whether some are to be tried again. It counts the
+// aggregates by going from one to the next.
+func lettersOf(letters string) string {
+	return `(
+	WITH RECURSIVE a AS (
+		(SELECT 1 AS n, aggregate_type AS type, aggregate_id AS id FROM ` + letters + `
+		WHERE consumer_name = $1::text ORDER BY aggregate_type, aggregate_id LIMIT 1)
+		UNION ALL
+		SELECT a.n + 1, o.aggregate_type, o.aggregate_id FROM a CROSS JOIN LATERAL (
+			SELECT aggregate_type, aggregate_id FROM ` + letters + `
+			WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) > (a.type, a.id)
+			ORDER BY aggregate_type, aggregate_id LIMIT 1) AS o
+		WHERE a.n < ` + strconv.Itoa(lettersCounted) + `
+	) SELECT count(*) FROM a),
+	(SELECT retry_at FROM ` + letters + `
+	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
+}
+
+// AddLetters adds dead letters. Where their aggregate is to be tried again, so
+// are they.
+func (c checkpoints) AddLetters(ctx context.Context, tx *sql.Tx, unit string, letters []letter) error {
 	rows, err := json.Marshal(letters)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, c.bury, unit, string(rows)); err != nil {
+	if _, err := tx.ExecContext(ctx, c.letters.add, unit, string(rows)); err != nil {
 		return fmt.Errorf("worker: write %d dead letters of consumer %q: %w", len(letters), unit, err)
 	}
 	return nil
 }
 
-// NextRetry returns the first dead letter of the aggregates that are to be
-// tried again, nil if there is none.
-func (c checkpoints) NextRetry(ctx context.Context, q store.Querier, unit string) (*retry, error) {
-	var r retry
-	err := q.QueryRowContext(ctx, c.nextRetry, unit).Scan(&r.position, &r.attempts)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil, nil
-	case err != nil:
+// HaveLetters returns the aggregates of events that have dead letters.
+func (c checkpoints) HaveLetters(ctx context.Context, q store.Querier, unit, token string, events []store.PersistedEvent) (map[aggregate]bool, error) {
+	type asked struct {
+		aggregate
+		N int `json:"n"`
+	}
+	var all []asked
+	have := map[aggregate]bool{}
+	for _, e := range events {
+		if a := aggregateOf(e); !have[a] {
+			have[a], all = true, append(all, asked{a, len(all)})
+		}
+	}
+	clear(have)
+	if len(all) == 0 {
+		return have, nil
+	}
+	list, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	found, err := proven(ctx, q, token, c.letters.have, unit, string(list))
+	if err != nil {
+		return nil, fmt.Errorf("worker: look for dead letters of consumer %q: %w", unit, err)
+	}
+	for _, f := range found {
+		have[all[f[0]].aggregate] = true
+	}
+	return have, nil
+}
+
+// NextRetries returns some of the dead letters that are to be tried again, in
+// order of position. Of an aggregate, none before them is left out.
+func (c checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []retry, err error) {
+	found, err := proven(ctx, q, token, c.letters.next, unit)
+	if err != nil {
 		return nil, fmt.Errorf("worker: look for dead letters of consumer %q to retry: %w", unit, err)
 	}
-	return &r, nil
+	for _, f := range found {
+		all = append(all, retry{position: f[0], attempts: int(f[1])})
+	}
+	return all, nil
+}
+
+// proven returns the pairs of numbers that a search finds. It is
+// store.ErrIncarnation if another incarnation than token has answered.
+func proven(ctx context.Context, q store.Querier, token, search string, args ...any) (found [][2]int64, err error) {
+	type row struct {
+		incarnation string
+		a, b        sql.NullInt64 // NULL: nothing was found
+	}
+	rows, err := queryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.incarnation, &r.a, &r.b)
+		return r, err
+	}, search, args...)
+	for _, r := range rows {
+		if r.incarnation != token {
+			return nil, store.ErrIncarnation
+		}
+		if r.a.Valid {
+			found = append(found, [2]int64{r.a.Int64, r.b.Int64})
+		}
+	}
+	return found, err
 }
 
 // Retried removes a dead letter that was handled, or keeps one that was not,
 // with all that follow it.
 func (c checkpoints) Retried(ctx context.Context, tx *sql.Tx, unit string, r *retry) (err error) {
 	if r.err == nil {
-		_, err = tx.ExecContext(ctx, c.unbury, unit, r.position)
+		_, err = tx.ExecContext(ctx, c.letters.remove, unit, r.position)
 	} else {
-		_, err = tx.ExecContext(ctx, c.keepBuried, unit, r.position, text(r.err))
+		_, err = tx.ExecContext(ctx, c.letters.keep, unit, r.position, text(r.err))
 	}
 	if err != nil {
 		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.position, err)

@@ -22,6 +22,7 @@ type page struct {
 	took time.Duration // to read it
 
 	letters []letter // to be put among the dead letters
+	joined  int      // aggregates that had none before
 	retried *retry   // the dead letter that events consists of; nil: it does not
 }
 

@@ -63,7 +63,7 @@ type ConsumerStatus struct {
 	// Paused says who keeps the consumer from running, nil if nobody does, as
 	// far as this worker knows.
 	Paused *Pause
-	// DeadLetters counts the aggregates that have dead letters.
+	// DeadLetters counts the aggregates that have dead letters, up to 100.
 	DeadLetters int
 	// LastError is the last failure or database trouble, nil since the last
 	// success. While a batch waits for another transaction's lock, it says for
@@ -111,7 +111,7 @@ func (u *unitStatus) snapshot() ConsumerStatus {
 func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.Assigned = yes }) }
 
 func (u *unitStatus) loaded(p *progress) {
-	u.change(func(s *ConsumerStatus) { s.Position, s.Paused, s.DeadLetters = p.position, p.paused, len(p.letters) })
+	u.change(func(s *ConsumerStatus) { s.Position, s.Paused, s.DeadLetters = p.position, p.paused, p.letters })
 }
 
 // advanced takes note of a committed batch. While a failing event is narrowed

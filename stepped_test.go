@@ -254,3 +254,6 @@ func checkByDefault(t *testing.T, times string) {
 		_ = checks.Value.Set(times)
 	}
 }
+
+// CheckByDefault is for the tests outside the package.
+var CheckByDefault = checkByDefault

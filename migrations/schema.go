@@ -90,7 +90,7 @@ func workerTables(n names) []table {
 				"error TEXT", "attempts INT NOT NULL", "retry_at TIMESTAMPTZ", "created_at " + now, "updated_at " + now,
 			},
 			key:     "consumer_name, global_position",
-			indexes: []index{{on: "consumer_name, aggregate_id"}},
+			indexes: []index{{on: "consumer_name, aggregate_type, aggregate_id, global_position", as: "aggregate_position"}, {on: "consumer_name, retry_at, global_position", where: "retry_at IS NOT NULL", as: "retry_at"}},
 		},
 		{
 			Table: n.Operations, comment: "what operators have done to consumers",

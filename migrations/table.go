@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -22,7 +23,10 @@ type table struct {
 	indexes  []index
 }
 
-type index struct{ on, where string }
+type index struct {
+	on, where string
+	as        string // in its name instead of the columns, where these are too many
+}
 
 // statements returns what creates or upgrades the table, each safe to repeat.
 func (t table) statements() []string {
@@ -55,7 +59,9 @@ func (t table) create() string {
 
 func (t table) keyName() string            { return relationName(t.Name, "pkey") }
 func (t table) uniqueName(u string) string { return relationName(t.Name, columnsPart(u)+"_key") }
-func (t table) indexName(i index) string   { return relationName(t.Name, columnsPart(i.on)+"_idx") }
+func (t table) indexName(i index) string {
+	return relationName(t.Name, columnsPart(cmp.Or(i.as, i.on))+"_idx")
+}
 
 // sequenceName is the name PostgreSQL gives to a serial column's sequence: too
 // long a table name is cut.

@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// What a statement reads of the dead letters does not grow with their number,
+// whatever the planner knows of the table: however they spread over aggregates,
+// and whether all, some or none were to be tried again when statistics were
+// collected.
+func TestCostOfDeadLettersIsFlat(t *testing.T) {
+	d := pgtest.New(t)
+	w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{&moody{name: "c"}})
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `ALTER TABLE consumer_dead_letters SET (autovacuum_enabled = off)`)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`)
+	conn, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	exec := func(statement string, args ...any) {
+		t.Helper()
+		if _, err := conn.ExecContext(t.Context(), statement, args...); err != nil {
+			t.Fatalf("%v\nin: %s", err, statement)
+		}
+	}
+
+	c := w.checkpoints
+	statements := []struct {
+		name, text, args string
+		rows             float64 // read at most
+	}{
+		{"load", c.load, `('c')`, 1 + lettersCounted + 1},
+		{"add", c.letters.add, `('c', '[{"position": 1000001, "type": "T", "id": "hot", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0},
+			{"position": 1000002, "type": "T", "id": "none", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0}]')`, 2},
+		{"have", c.letters.have, `('c', '[{"n": 0, "type": "T", "id": "hot"}, {"n": 1, "type": "T", "id": "a77"}, {"n": 2, "type": "T", "id": "none"}]')`, 3},
+		{"next", c.letters.next, `('c')`, retriesAtOnce + retriesAtOnce*retriesAtOnce},
+		{"remove", c.letters.remove, `('c', 777)`, 1},
+		{"keep", c.letters.keep, `('c', 777, 'refused')`, 2},
+	}
+	for _, n := range []int{10_000, 100_000} {
+		for spread, id := range map[string]string{
+			"of one aggregate": `'hot'`, "of an aggregate each": `'a' || i`,
+			"most of one aggregate": `CASE WHEN i % 100 = 77 THEN 'a' || i ELSE 'hot' END`,
+		} {
+			if n > 10_000 && spread != "most of one aggregate" {
+				continue // the same, but slower
+			}
+			exec(`TRUNCATE consumer_dead_letters`)
+			exec(`INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at)
+				SELECT 'c', i, 'T', CASE i WHEN 777 THEN 'a777' ELSE `+id+` END, gen_random_uuid(), 'E', 0, now()
+				FROM generate_series(1, $1::int) AS i`, n)
+			changes := []string{
+				``, `ANALYZE consumer_dead_letters`,
+				`UPDATE consumer_dead_letters SET retry_at = NULL WHERE aggregate_id = 'hot' OR global_position % 10 > 0`,
+				`UPDATE consumer_dead_letters SET retry_at = NULL`,
+				`VACUUM (ANALYZE) consumer_dead_letters`,
+				`UPDATE consumer_dead_letters SET retry_at = now()`,
+			}
+			if n > 10_000 {
+				changes = changes[1:4:4]
+			}
+			for _, change := range changes {
+				exec(change)
+				for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+					for _, s := range statements {
+						exec(`BEGIN`)
+						root, plan := pgtest.Explain(t, conn, mode, s.text, s.args)
+						exec(`ROLLBACK`)
+						if visited := root.Visited(); visited > s.rows+5 {
+							t.Errorf("%s, %d letters %s, %s, after %q: %v rows are read, want at most %v\n%s", s.name, n, spread, mode, change, visited, s.rows, plan)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// Which letters there are counts only if the server says so that the progress
+// was loaded from, also if it says that there are none.
+func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
+	d := pgtest.New(t)
+	w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{&moody{name: "c"}})
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	events := []store.PersistedEvent{{AggregateType: "T", AggregateID: "a"}}
+	if _, err := w.checkpoints.HaveLetters(t.Context(), d.DB, "c", "another", events); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("HaveLetters: %v", err)
+	}
+	if _, err := w.checkpoints.NextRetries(t.Context(), d.DB, "c", "another"); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("NextRetries: %v", err)
+	}
+}
