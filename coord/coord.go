@@ -112,15 +112,15 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 	var err error
 	// Each idle connection of the pool may be dead, or lead to a standby.
 	for tries := c.cfg.DB.Stats().Idle + 1; tries > 0 && ctx.Err() == nil; tries-- {
-		if err = c.goAway(ctx); err == nil {
+		if err = c.deregister(ctx); err == nil {
 			return nil
 		}
 	}
 	return errors.Join(err, ctx.Err())
 }
 
-// goAway takes this worker off the list, on a connection of the pool.
-func (c *Coordinator) goAway(ctx context.Context) error {
+// deregister takes this worker off the list, on a connection of the pool.
+func (c *Coordinator) deregister(ctx context.Context) error {
 	s, err := c.connect(ctx)
 	if err != nil {
 		return err

@@ -114,7 +114,9 @@ func (c Config) proven() string {
 
 // writtenAfter is true only if transaction a is later than b. An age has 32 bits
 // and a sign: that of b, which may be of any age, is negative from 2^31
-// transactions on, and begins again at 2^32. That of a must be below 2^31.
+// transactions on, and begins again at 2^32. That of a must be below 2^31. It
+// takes a transaction of one statement: to a later one, what was committed since
+// it got its id has a negative age, too.
 func writtenAfter(a, b string) string {
 	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
 }
