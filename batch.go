@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -26,7 +27,7 @@ const (
 	// disturbed: the connection, the server or our own statements. It never
 	// counts.
 	disturbed
-	// forbidden: the handler ended the transaction. Fatal.
+	// forbidden: the handler ended the transaction. Fatal, see lastBatch.
 	forbidden
 )
 
@@ -36,6 +37,7 @@ type result struct {
 	err     error
 	at      *store.PersistedEvent // being handled when it failed
 	moved   rowState              // after a commit
+	unsure  bool                  // our COMMIT may have happened
 }
 
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
@@ -75,11 +77,15 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	defer deadline.Stop()
 	defer c.watchHandler(ctx, *b)()
 	r = result{outcome: committed, moved: moved}
+	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved}
+	_, t.marked = pgdriver.Status(conn)
+	c.last = &lastBatch{page: p, advance: a, position: c.progress.position, open: c.progress.open, before: c.progress.rowState, after: moved}
 	c.wrapped(ctx, *b, &r, func(inner context.Context) {
-		if bad := c.fill(ctx, inner, conn, tx, p, b); bad.outcome != committed {
+		if bad := c.fill(ctx, inner, t, p, b); bad.outcome != committed {
 			r = bad
 		}
 	})
+	c.last.ended(r, t)
 	return r
 }
 
@@ -95,18 +101,18 @@ func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string)
 
 // fill does what a batch is for, and commits it. The handlers get the context
 // of the middleware.
-func (c *consumerLoop) fill(ctx, inner context.Context, conn *sql.Conn, tx *sql.Tx, p page, b *Batch) result {
-	if err := c.writeLetters(ctx, tx, p); err != nil {
+func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, p page, b *Batch) result {
+	if err := c.writeLetters(ctx, t.Tx, p); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	began := time.Now()
-	at, err := c.handleAll(inner, conn, tx, p)
+	at, err := c.handleAll(inner, t, p)
 	b.Handle = time.Since(began)
 	if err != nil {
-		return c.blame(ctx, conn, at, err)
+		return c.blame(ctx, t.conn, at, err)
 	}
 	began = time.Now()
-	err = tx.Commit()
+	err = t.Commit()
 	b.Commit = time.Since(began)
 	if err != nil {
 		return c.blameCommit(ctx, err)

@@ -41,12 +41,16 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 // the revision tells, when the progress is loaded again.
 func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 	r := result{err: fmt.Errorf("commit: %w", err)}
+	notSent := pgdriver.IsNotSent(err)
+	r.unsure = !notSent && !pgdriver.IsRefused(err)
 	switch {
 	case errors.Is(context.Cause(ctx), errBatchTimeout):
 		r.outcome = handlerFailed
 		r.err = fmt.Errorf("%w (%v), in its commit", errBatchTimeout, c.w.cfg.BatchTimeout)
 	case ctx.Err() != nil:
 		r.outcome = disturbed
+	case notSent:
+		r.outcome, r.err = forbidden, fmt.Errorf("%w (%v)", ErrTransactionEnded, err)
 	case pgdriver.IsConflict(err):
 		r.outcome = conflicted
 	case pgdriver.SQLState(err) == pgdriver.DiskFull:

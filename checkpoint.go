@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -33,6 +34,7 @@ type progress struct {
 type rowState struct {
 	revision int64  // counts every change of the consumer's progress
 	row      string // where this version of it is: its ctid
+	author   string // the transaction that wrote it: its xmin
 }
 
 // openRange are positions that the consumer passed while they were in doubt.
@@ -57,8 +59,9 @@ type mark struct {
 // advance is what a batch does to its consumer's progress.
 type advance struct {
 	to    int64
-	head  int64  // highest position known to be visible
-	token string // the incarnation in which the frontier was computed
+	head  int64           // highest position known to be visible
+	token string          // the incarnation in which the frontier was computed
+	under *frontier.Value // that it was decided under
 	marks []mark
 	// gone are the open ranges that marks replace.
 	gone []int64
@@ -75,6 +78,7 @@ type checkpoints struct {
 	guard, guardAndAudit, pause   string
 	incarnation                   string
 	blocker, endBlocker           string
+	repair, repaired              string
 	letters                       lettersSQL
 }
 
@@ -105,13 +109,13 @@ WITH guard AS (
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
 		AND ` + server.incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
-	RETURNING revision, ctid::text AS at, tableoid AS home
+	RETURNING revision, ctid::text AS at, xmin::text AS author, tableoid AS home
 )`
 	// Once the row is ours, a connection that dies silently must not keep it:
 	// the server ends a transaction that stays idle for as long as a batch
 	// may take. And others can see whose batch holds it.
 	result := `
-SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + signBatch(worker) + ` FROM guard`
+SELECT revision, at, author, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($10::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
@@ -127,7 +131,7 @@ SELECT revision, at, set_config('idle_in_transaction_session_timeout', $6::text,
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
 		load: `
-SELECT last_position, revision, ctid::text, coalesce((
+SELECT last_position, revision, ctid::text, xmin::text, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(letters) + `,
@@ -156,6 +160,8 @@ ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:         guard + result,
 		guardAndAudit: guard + audit + result,
 		letters:       newLettersSQL(letters, server.incarnation),
+		repair:        repair(t, server),
+		repaired:      repaired(t),
 		blocker:       findBlocker(t),
 		endBlocker:    endBlocker(t),
 		pause: `
@@ -191,7 +197,7 @@ func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*p
 	var open string
 	var pausedAt sql.NullTime
 	var pause Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &open, &p.letters, &p.again, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &p.author, &open, &p.letters, &p.again, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, errNoCheckpoint{unit}
@@ -288,9 +294,9 @@ func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *p
 		}
 		statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))
 	}
-	var timeout string
+	var timeout, mark string
 	var signed bool
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &timeout, &signed)
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &moved.author, &timeout, &mark, &signed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return moved, false, nil
 	}

@@ -59,13 +59,14 @@ type consumerLoop struct {
 	sentence  *sentence // for what failed too often; nil: nothing has
 	crowded   bool      // it waits for open ranges to close, and has said so
 	refused   *retry    // the dead letter that has just failed again; nil: none has
+	last      *lastBatch
 
 	triedLetter bool // in the step before, so it is the turn of what is new
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
 // returns an error only if the worker must end.
-func (c *consumerLoop) run(ctx, intake context.Context) error {
+func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	if c.unit.placed != nil {
 		select {
 		case <-c.unit.placed:
@@ -74,12 +75,18 @@ func (c *consumerLoop) run(ctx, intake context.Context) error {
 	}
 	c.attempt = 1
 	defer func() {
+		if c.last.isOpen() && c.rowTells(ctx, nil) { // the last chance
+			fatal = c.answer(ctx, intake)
+		}
 		c.forget()
 		c.takeReadAhead(intake) // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
 		did, err := c.step(ctx, intake)
+		if c.rowTells(ctx, err) {
+			return c.answer(ctx, intake)
+		}
 		if errors.Is(err, store.ErrIncarnation) {
 			c.forget()
 			c.yield(intake, back, err)
@@ -255,6 +262,12 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 	if v.Token != "" && p.token != v.Token {
 		return store.ErrIncarnation
 	}
+	if c.last.look(p) {
+		return errRowTells
+	}
+	if v.Token != "" && c.last.isOpen() {
+		c.last = nil // of another incarnation: nothing shows any more what its handler did
+	}
 	c.progress = p
 	c.unit.nudge.revision.Store(c.progress.revision)
 	if c.sentence != nil && c.sentence.revision != c.progress.revision {
@@ -362,7 +375,7 @@ func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Du
 		}
 	}
 	switch r.outcome {
-	case handlerFailed, forbidden:
+	case handlerFailed:
 		b.result = r
 		return c.failed(intake, b)
 	case conflicted:

@@ -30,7 +30,7 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 			blocked = true
 		}
 	}
-	a = advance{to: crossing.To, head: v.Safe, token: v.Token}
+	a = advance{to: crossing.To, head: v.Safe, token: v.Token, under: v}
 	void := crossing.Void
 	if p.void.Count > 0 {
 		void = p.void

@@ -36,8 +36,6 @@ func (c *consumerLoop) failed(ctx context.Context, b *batchError) (pause time.Du
 	c.suspect = c.suspect.failed(b.events, indexOf(b.events, b.at))
 	exhausted := c.failures >= c.w.cfg.MaxConsecutiveFailures
 	switch policy := c.w.cfg.FailurePolicy; {
-	case b.outcome == forbidden:
-		return 0, e
 	case exhausted && (policy == FailStop || b.at == nil && alone):
 		e.Err = errors.Join(ErrConsecutiveFailures, b.err)
 		return 0, e

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"runtime/debug"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -13,7 +14,7 @@ import (
 
 // handleAll gives the events of a page to the consumer, late ones first, and
 // returns the one that it failed at, nil if nobody knows.
-func (c *consumerLoop) handleAll(ctx context.Context, conn *sql.Conn, tx *sql.Tx, p page) (*store.PersistedEvent, error) {
+func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*store.PersistedEvent, error) {
 	n := countLate(p.events, p.look.Checkpoint)
 	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.attempt, Late: true}
 	if p.retried != nil {
@@ -24,7 +25,7 @@ func (c *consumerLoop) handleAll(ctx context.Context, conn *sql.Conn, tx *sql.Tx
 		handle = c.handleBulk
 	}
 	if n > 0 {
-		if at, err := handle(consumer.WithDelivery(ctx, d, conn), conn, tx, p.events[:n]); err != nil {
+		if at, err := handle(consumer.WithDelivery(ctx, d, t.conn), t, p.events[:n]); err != nil {
 			return at, err
 		}
 	}
@@ -32,30 +33,26 @@ func (c *consumerLoop) handleAll(ctx context.Context, conn *sql.Conn, tx *sql.Tx
 		return nil, nil
 	}
 	d.Late = false
-	return handle(consumer.WithDelivery(ctx, d, conn), conn, tx, p.events[n:])
+	return handle(consumer.WithDelivery(ctx, d, t.conn), t, p.events[n:])
 }
 
-func (c *consumerLoop) handleEach(ctx context.Context, conn *sql.Conn, tx *sql.Tx, events []store.PersistedEvent) (*store.PersistedEvent, error) {
+func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {
 	for i := range events {
 		e := &events[i]
 		if ctx.Err() != nil {
 			return e, context.Cause(ctx)
 		}
-		if err := handleOne(ctx, c.unit.consumer, tx, *e); err != nil {
-			return e, err
-		}
-		if err := checkTransaction(conn); err != nil {
+		t.call = events[i : i+1]
+		if err := t.check(handleOne(ctx, c.unit.consumer, t.Tx, *e)); err != nil {
 			return e, err
 		}
 	}
 	return nil, nil
 }
 
-func (c *consumerLoop) handleBulk(ctx context.Context, conn *sql.Conn, tx *sql.Tx, events []store.PersistedEvent) (*store.PersistedEvent, error) {
-	err := recovering(func() error { return c.unit.bulk.HandleBatch(ctx, tx, events) })
-	if err == nil {
-		err = checkTransaction(conn)
-	}
+func (c *consumerLoop) handleBulk(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {
+	t.call = events
+	err := t.check(recovering(func() error { return c.unit.bulk.HandleBatch(ctx, t.Tx, events) }))
 	if culprit := (*consumer.EventError)(nil); errors.As(err, &culprit) && culprit.Index >= 0 && culprit.Index < len(events) {
 		return &events[culprit.Index], err
 	}
@@ -82,15 +79,47 @@ func recovering(f func() error) (err error) {
 	return f()
 }
 
-// checkTransaction looks, without asking the server, whether the handler left
-// the transaction as it must. Where the driver does not show it, a commit by the
-// handler stays unseen, and an aborted transaction is found by our own COMMIT.
-func checkTransaction(conn *sql.Conn) error {
-	switch pgdriver.Status(conn) {
-	case pgdriver.TxNone:
-		return ErrTransactionEnded
-	case pgdriver.TxAborted:
-		return errTxAborted
+// transaction is a batch's, with what shows whether it still is.
+type transaction struct {
+	*sql.Tx
+	ctx    context.Context // rolls it back when it ends
+	conn   *sql.Conn
+	moved  rowState               // by its guard
+	marked bool                   // the driver shows its end, also if another follows at once
+	call   []store.PersistedEvent // that the handler was given last
+	fault  []store.PersistedEvent // the same, if the transaction ended in that call
+}
+
+// check looks whether the handler, which returned err, left the transaction as
+// it must. That costs no round trip. Where the driver does not show it, the
+// checkpoint's row tells afterwards, see lastBatch.
+func (t *transaction) check(err error) error {
+	status, marked := pgdriver.Status(t.conn)
+	switch {
+	case status == pgdriver.TxOpen && (marked || !t.marked),
+		status == pgdriver.TxUnknown && !t.marked && !pgdriver.IsDone(t.Tx):
+		return err
+	case t.marked:
+		t.fault = t.call // if it turns out that there is one
 	}
-	return nil
+	switch {
+	case status == pgdriver.TxAborted && err == nil:
+		return errTxAborted
+	case status == pgdriver.TxAborted, t.ctx.Err() != nil, pgdriver.IsGone(t.conn),
+		status == pgdriver.TxOpen && !t.isAnother():
+		return err
+	}
+	t.fault = t.call
+	if err != nil {
+		return fmt.Errorf("%w; the handler returned: %w", ErrTransactionEnded, err)
+	}
+	return ErrTransactionEnded
+}
+
+// isAnother asks the server whether the transaction, which has lost its mark,
+// is another than the guard's: RESET ALL takes the mark away, too.
+func (t *transaction) isAnother() bool {
+	var id string
+	err := t.QueryRowContext(t.ctx, `SELECT coalesce(pg_current_xact_id_if_assigned()::xid::text, '')`).Scan(&id)
+	return err == nil && id != t.moved.author
 }

@@ -27,6 +27,7 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	inTx := &transaction{Tx: tx, ctx: t.Context(), conn: conn}
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
 		c := &consumerLoop{unit: &unit{name: "thrifty", consumer: thrifty{}, bulk: bulk}}
 		allocations := func(events int) float64 {
@@ -35,7 +36,7 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 				p.events[i].GlobalPosition = int64(i + 1)
 			}
 			return testing.AllocsPerRun(20, func() {
-				if _, err := c.handleAll(t.Context(), conn, tx, p); err != nil {
+				if _, err := c.handleAll(t.Context(), inTx, p); err != nil {
 					t.Fatal(err)
 				}
 			})

@@ -118,7 +118,7 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 		r.err = fmt.Errorf("there is no event at position %d any more", r.position)
 	}
 	c.refused = nil
-	a := advance{to: at, head: v.Safe, token: v.Token}
+	a := advance{to: at, head: v.Safe, token: v.Token, under: v}
 	result := c.runBatch(ctx, intake, conn, p, a)
 	if result.outcome == handlerFailed && r.err == nil {
 		c.w.cfg.Logger.Error(intake, "dead letter failed again", "consumer", c.unit.name, "position", r.position, "error", result.err)

@@ -1,6 +1,7 @@
 package pgdriver
 
 import (
+	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -41,15 +42,32 @@ const (
 	TxAborted TxStatus = 'E'
 )
 
-// Status returns the state of conn's transaction without asking the server.
-// lib/pq does not show it.
-func Status(conn *sql.Conn) TxStatus {
-	status := TxUnknown
+// MarkTransaction is an SQL expression that marks the transaction it is part
+// of. The setting is local to the transaction and changes nothing in it: it is
+// the default of those that begin while it is set, and none can. From version
+// 14 on the server reports it, and reports it again when a COMMIT or ROLLBACK
+// takes it back, also if a transaction follows at once (AND CHAIN).
+const MarkTransaction = `set_config('` + marker + `', 'on', true)`
+
+const marker = "default_transaction_read_only"
+
+// Status returns the state of conn's transaction without asking the server, and
+// reports whether it has the mark of MarkTransaction. lib/pq shows neither.
+func Status(conn *sql.Conn) (status TxStatus, marked bool) {
 	_ = conn.Raw(func(driverConn any) error { // a lost connection has none
 		if c, ok := driverConn.(*stdlib.Conn); ok {
-			status = TxStatus(c.Conn().PgConn().TxStatus())
+			pg := c.Conn().PgConn()
+			status, marked = TxStatus(pg.TxStatus()), pg.ParameterStatus(marker) == "on"
 		}
 		return nil
 	})
-	return status
+	return status, marked
+}
+
+// IsDone reports whether tx was committed or rolled back through its own
+// methods, whatever the driver, without asking the server.
+func IsDone(tx *sql.Tx) bool {
+	// No statement of another database belongs to tx. That tx has ended is
+	// what database/sql objects to first.
+	return errors.Is(tx.StmtContext(context.Background(), new(sql.Stmt)).Close(), sql.ErrTxDone)
 }

@@ -29,6 +29,7 @@ const (
 	InvalidStatementName  = "26000"
 	DuplicateStatement    = "42P05"
 	ProtocolViolation     = "08P01"
+	integrityViolations   = "23"
 	connectionExceptions  = "08"
 	operatorInterventions = "57P" // shutdown, crash, starting up, terminated
 )
@@ -74,4 +75,19 @@ func IsStandby(err error) bool {
 // IsRolledBack reports whether PostgreSQL answered a COMMIT with ROLLBACK.
 func IsRolledBack(err error) bool {
 	return errors.Is(err, pgx.ErrTxCommitRollback) || strings.Contains(err.Error(), "in a failed transaction")
+}
+
+// IsNotSent reports whether an error of a COMMIT shows for certain that it was
+// not sent, since there was no transaction any more.
+func IsNotSent(err error) bool {
+	// The second is lib/pq's, which looks before it sends. What it may find
+	// after a COMMIT is another state.
+	return errors.Is(err, sql.ErrTxDone) || err.Error() == "pq: unexpected transaction status idle"
+}
+
+// IsRefused reports whether PostgreSQL answered a COMMIT in a way that shows
+// for certain that it committed nothing.
+func IsRefused(err error) bool {
+	s := SQLState(err)
+	return IsRolledBack(err) || IsConflict(err) || s == IdleInTransaction || strings.HasPrefix(s, integrityViolations)
 }

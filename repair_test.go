@@ -1,0 +1,229 @@
+package worker
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+)
+
+// After a repair, the events that were handled are behind the consumer and all
+// others are before it: above the checkpoint, or open.
+func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
+	checkByDefault(t, "5000")
+	seen := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawLook(t)
+		p, err := d.c.lookAround(t.Context(), nil, &d.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, _ := p.cross(&d.v, d.open, d.c.w.cfg.MaxOpenRanges)
+		b := &lastBatch{page: p, advance: a, position: d.c.progress.position, open: d.open}
+		fault := rapid.IntRange(0, len(p.events)).Draw(t, "event at fault")
+		if fault < len(p.events) {
+			b.fault = p.events[fault : fault+1]
+		} else {
+			fault = 0
+		}
+		m := b.repair()
+		open := openAfterRepair(d, a, m)
+		for i, e := range p.events {
+			late := e.GlobalPosition <= b.position
+			if again := e.GlobalPosition > m.to || open[e.GlobalPosition]; again != (i >= fault) {
+				t.Fatalf("event %d of %d at fault, event %d at position %d comes again: %v; %+v", fault, len(p.events), i, e.GlobalPosition, again, m)
+			}
+			seen[fmt.Sprintf("late: %v, at fault: %v, known: %v", late, i == fault, b.fault != nil)]++
+		}
+		for position := range open {
+			if position > m.to {
+				t.Fatalf("position %d is open above the checkpoint: %+v", position, m)
+			}
+		}
+		for position := int64(1); position <= m.to; position++ {
+			stays := wasOpen(d, position) || position > b.position
+			if invisible := d.log.kind(position) == ""; stays && invisible && d.doubted[position] && !open[position] {
+				t.Fatalf("position %d is in doubt and not open: %+v", position, m)
+			}
+		}
+		if b.fault == nil && (m.to != b.position || len(open) != countOpen(d)) {
+			t.Fatalf("set back to %d with %d open positions, the batch began at %d with %d", m.to, len(open), b.position, countOpen(d))
+		}
+		checkVoid(t, d, m)
+	})
+	for _, late := range []bool{false, true} {
+		for _, known := range []bool{false, true} {
+			if what := fmt.Sprintf("late: %v, at fault: true, known: %v", late, known); seen[what] == 0 {
+				t.Errorf("never drawn: %s", what)
+			}
+		}
+	}
+}
+
+func wasOpen(d drawnLook, position int64) bool {
+	return slices.ContainsFunc(d.open, func(o openRange) bool { return o.First <= position && position <= o.Last })
+}
+
+func countOpen(d drawnLook) (n int) {
+	for _, o := range d.open {
+		n += int(o.span().Count())
+	}
+	return n
+}
+
+// openAfterRepair are the positions in the open ranges that the batch left
+// alone, and in those that the repair writes.
+func openAfterRepair(d drawnLook, a advance, m mending) map[int64]bool {
+	open := map[int64]bool{}
+	add := func(first, last int64) {
+		for p := first; p <= last; p++ {
+			open[p] = true
+		}
+	}
+	for _, o := range d.open {
+		if !slices.Contains(a.gone, o.ID) {
+			add(o.First, o.Last)
+		}
+	}
+	for _, mark := range m.marks {
+		if mark.State == SkipOpen {
+			add(mark.Gap, mark.End)
+		}
+	}
+	return open
+}
+
+// checkVoid looks for events among the positions that are audited as void,
+// where these are not a sum.
+func checkVoid(t *rapid.T, d drawnLook, m mending) {
+	for _, mark := range m.marks {
+		if mark.State != SkipVoid || mark.Missing != mark.End-mark.Gap+1 {
+			continue
+		}
+		for p := mark.Gap; p <= mark.End; p++ {
+			if d.log.kinds[p] != "" {
+				t.Fatalf("position %d has an event and is void: %+v", p, m)
+			}
+		}
+	}
+}
+
+// What a batch's last row says of its handler.
+func TestRowTellsWhatTheHandlerDid(t *testing.T) {
+	before, after, other := rowState{1, "(0,1)", "700"}, rowState{2, "(0,2)", "701"}, rowState{2, "(0,2)", "702"}
+	for _, c := range []struct {
+		name        string
+		end         ending
+		seen        bool
+		now         rowState
+		want, crash verdict // crash: in another incarnation
+	}{
+		{"failed", abandoned, false, before, innocent, innocent},
+		{"failed, and is committed", abandoned, false, after, handlerCommitted, innocent},
+		{"failed, and another worker's batch has the same place and revision", abandoned, false, other, innocent, innocent},
+		{"committed", done, false, after, innocent, innocent},
+		{"committed, and nothing has happened", done, false, before, handlerChained, innocent},
+		{"committed, and another worker went on", done, false, other, innocent, innocent},
+		{"commit of unknown outcome, that did not happen", unsure, false, before, innocent, innocent},
+		{"commit of unknown outcome, that happened", unsure, false, after, innocent, innocent},
+		{"seen to have ended, committed", abandoned, true, after, handlerCommitted, handlerUnknown},
+		{"seen to have ended, rolled back", abandoned, true, before, handlerRolledBack, handlerRolledBack},
+		{"seen to have ended, another worker went on", abandoned, true, other, handlerUnknown, handlerUnknown},
+	} {
+		b := &lastBatch{before: before, after: after, end: c.end, seen: c.seen, advance: advance{token: "t"}}
+		for token, want := range map[string]verdict{"t": c.want, "u": c.crash} {
+			if got := b.judge(&progress{rowState: c.now, token: token}); got != want {
+				t.Errorf("%s, in incarnation %s: verdict %d, want %d", c.name, token, got, want)
+			}
+		}
+	}
+	if v := (*lastBatch)(nil).judge(&progress{}); v != innocent {
+		t.Errorf("without a batch: verdict %d", v)
+	}
+}
+
+// committedByHandler makes a batch to position 20 and commits it, as a handler
+// would.
+func (g guarded) committedByHandler(t *testing.T) *lastBatch {
+	t.Helper()
+	from := g.load(t)
+	b := &lastBatch{advance: advance{to: 20, head: 30, token: g.token}, position: from.position, before: from.rowState}
+	b.advance.marks = []mark{{Gap: 15, End: 15, Missing: 1, State: SkipVoid}}
+	tx := g.begin(t)
+	moved, ok, err := g.c.Guard(t.Context(), tx, "c", from, b.advance)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b.after = moved
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(t *testing.T, g guarded, b *lastBatch)
+		want   bool
+	}{
+		"as the batch left it": {func(*testing.T, guarded, *lastBatch) {}, true},
+		"the answer to the repair was lost": {func(t *testing.T, g guarded, b *lastBatch) {
+			if ok, err := g.c.Repair(t.Context(), g.DB, "c", b, mending{to: 12}); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}, true},
+		"another worker went on": {func(t *testing.T, g guarded, b *lastBatch) {
+			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+			_ = g.DB.QueryRow(`SELECT ctid::text, xmin::text FROM consumer_checkpoints`).Scan(&b.after.row, &b.after.author)
+		}, false},
+		"another worker's batch has the same revision and place": {func(t *testing.T, g guarded, b *lastBatch) {
+			b.after.author = "1"
+		}, false},
+		"in another incarnation": {func(t *testing.T, g guarded, b *lastBatch) { b.advance.token = uuid.NewString() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGuarded(t)
+			b := g.committedByHandler(t)
+			c.change(t, g, b)
+			seen := time.Unix(1, 0)
+			m := mending{to: 12, through: 12, marks: []mark{{Gap: 11, End: 11, Missing: 1, State: SkipOpen, Seen: &seen}}}
+			ok, err := g.c.Repair(t.Context(), g.DB, "c", b, m)
+			if err != nil || ok != c.want {
+				t.Fatalf("repaired: %v, %v; want %v", ok, err, c.want)
+			}
+			p := g.load(t)
+			if at := map[bool]int64{true: 12, false: 20}[c.want]; p.position != at {
+				t.Errorf("the checkpoint is at %d, want %d", p.position, at)
+			}
+			var operations, void int
+			if err := g.DB.QueryRow(`SELECT (SELECT count(*) FROM consumer_operations), (SELECT count(*) FROM consumer_gap_skips WHERE state = 'void')`).Scan(&operations, &void); err != nil {
+				t.Fatal(err)
+			}
+			if once := map[bool]int{true: 1}[c.want]; operations != once || void != 1-once {
+				t.Errorf("%d operations and %d rows of void positions", operations, void)
+			}
+			if name == "as the batch left it" && (len(p.open) != 1 || !p.open[0].Seen.Equal(seen) || p.revision != b.after.revision+1) {
+				t.Errorf("afterwards the progress is %+v", p)
+			}
+		})
+	}
+}
+
+// The letter of a retry that its handler committed is back, to be tried again.
+func TestRepairPutsADeadLetterBack(t *testing.T) {
+	r := &retry{position: 7, attempts: 3}
+	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
+	b := &lastBatch{page: page{retried: r, events: []store.PersistedEvent{e}}, advance: advance{to: 10}}
+	b.page.look.Checkpoint, b.page.look.Through = 10, 10
+	b.advance.under = &frontier.Value{}
+	m := b.repair()
+	if len(m.letters) != 1 || m.letters[0].Position != 7 || m.letters[0].Attempts != 4 || m.to != 10 {
+		t.Errorf("the repair is %+v", m)
+	}
+}
