@@ -83,7 +83,7 @@ func (c *consumerLoop) lookAhead(ctx context.Context, q store.Querier, v *fronti
 		return []page{share(events, v, ahead, limit, c.unit.wants)}, true, nil
 	}
 	if within := countable(v, ahead); c.scoped() && !watching && within.after < within.upTo {
-		pages, err = c.lookAtSome(ctx, q, v, within, limit, n)
+		pages, err = c.lookAtSome(ctx, q, v, within, ahead.upTo, limit, n)
 		return pages, false, err
 	}
 	pages, err = c.lookAtAll(ctx, q, v, ahead, limit, n)
@@ -107,12 +107,18 @@ func countable(v *frontier.Value, ahead span) span {
 	return ahead
 }
 
-// lookAtSome reads what the consumer wants of a countable part.
-func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, limit, n int) (pages []page, err error) {
+// lookAtSome reads what the consumer wants of a countable part of what lies
+// ahead up to a position.
+func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n int) (pages []page, err error) {
 	n = min(n, max(1, scopedSight/limit))
 	r, err := c.log(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: c.unit.types, Limit: limit * n})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
+	}
+	if r.Through == within.after+scopedStretch {
+		if r.Through, err = c.acrossHole(ctx, q, v, r, upTo); err != nil {
+			return nil, err
+		}
 	}
 	after := within.after
 	for events := range slices.Chunk(r.Events, limit) {
@@ -127,6 +133,28 @@ func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *front
 		pages = append(pages, page{look: frontier.Page{Checkpoint: after, Through: r.Through}, full: r.Through < v.Safe})
 	}
 	return pages, nil
+}
+
+// acrossHole returns how far a page reaches that ends with a whole stretch. If
+// no event of any type stands behind its last one in the stretch, the page goes
+// on to the next event, upTo at most, however far the sequence has jumped: what
+// is missing in between costs nothing to count.
+func (c *consumerLoop) acrossHole(ctx context.Context, q store.Querier, v *frontier.Value, r store.ScopedPage, upTo int64) (through int64, err error) {
+	last := r.Through - scopedStretch
+	if n := len(r.Events); n > 0 {
+		last = r.Events[n-1].GlobalPosition
+	}
+	next, err := c.log(v).ReadEvents(ctx, q, last, 1)
+	if err != nil {
+		return 0, fmt.Errorf("worker: read the event behind a gap: %w", err)
+	}
+	if len(next) > 0 {
+		upTo = min(upTo, next[0].GlobalPosition-1)
+	}
+	if doubts := v.InDoubt(last, upTo); len(doubts) > 0 {
+		upTo = doubts[0].First - 1
+	}
+	return max(upTo, r.Through), nil
 }
 
 // countMissing sums up what each of the pages misses, which follow one another.
