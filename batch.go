@@ -24,9 +24,12 @@ const (
 	// conflicted: PostgreSQL sacrificed the transaction. It counts only if it
 	// happens to the same batch again and again.
 	conflicted
-	// disturbed: the connection, the server or our own statements. It never
-	// counts.
+	// disturbed: the server or our own statements. It never counts.
 	disturbed
+	// lost: the connection, or what the server lacked for a moment, while a
+	// handler or the commit needed it. It counts if it happens to the same
+	// event again, and to nobody else.
+	lost
 	// forbidden: the handler ended the transaction. Fatal, see lastBatch.
 	forbidden
 )

@@ -23,12 +23,18 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 		r.outcome, r.err = disturbed, cause // the worker is being torn down
 	case errors.Is(err, ErrTransactionEnded):
 		r.outcome = forbidden
-	case pgdriver.SQLState(err) == pgdriver.IdleInTransaction:
+	case pgdriver.IsTransactionTimeout(err):
+		r.outcome = handlerFailed
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		// The batch's own has not ended, so it is the handler's: pgx closes
+		// the connection when a statement's context ends.
 		r.outcome = handlerFailed
 	case pgdriver.IsConflict(err):
 		r.outcome = conflicted
-	case pgdriver.SQLState(err) == pgdriver.DiskFull, pgdriver.IsGone(conn):
+	case pgdriver.SQLState(err) == pgdriver.DiskFull:
 		r.outcome = disturbed
+	case pgdriver.IsGone(conn), pgdriver.IsOutOfResources(err):
+		r.outcome = lost
 	default:
 		// Whatever else the handler calls an error is its own, also a
 		// connection of its that was lost.
@@ -45,7 +51,8 @@ func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 	r.unsure = !notSent && !pgdriver.IsRefused(err)
 	switch {
 	case errors.Is(context.Cause(ctx), errBatchTimeout):
-		r.outcome = handlerFailed
+		// Also what a dead network looks like.
+		r.outcome = lost
 		r.err = fmt.Errorf("%w (%v), in its commit", errBatchTimeout, c.w.cfg.BatchTimeout)
 	case ctx.Err() != nil:
 		r.outcome = disturbed
@@ -55,12 +62,14 @@ func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 		r.outcome = conflicted
 	case pgdriver.SQLState(err) == pgdriver.DiskFull:
 		r.outcome = disturbed
-	case pgdriver.IsRolledBack(err), pgdriver.SQLState(err) == pgdriver.IdleInTransaction:
+	case pgdriver.IsOutOfResources(err):
+		r.outcome = lost
+	case pgdriver.IsRolledBack(err), pgdriver.IsTransactionTimeout(err):
 		r.outcome = handlerFailed
 	case pgdriver.SQLState(err) != "" && !pgdriver.IsConnectionLoss(err):
 		r.outcome = handlerFailed // a deferred constraint, for one
 	default:
-		r.outcome = disturbed
+		r.outcome = lost
 	}
 	return r
 }

@@ -31,7 +31,7 @@ func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, 
 	if err := w.placeFirst(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h := &handMoved{Worker: w, loop: &consumerLoop{w: w, unit: w.units[0], status: w.status[c.Name()], attempt: 1}}
+	h := &handMoved{Worker: w, loop: &consumerLoop{w: w, unit: w.units[0], status: w.status[c.Name()]}}
 	t.Cleanup(func() { h.loop.takeReadAhead(t.Context()) })
 	h.own(t)
 	h.open(t)

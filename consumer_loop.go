@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -30,10 +29,6 @@ func (u *unit) wants(aggregateType string) bool {
 	return len(u.types) == 0 || slices.Contains(u.types, aggregateType)
 }
 
-// conflictsTolerated is how often one batch may be sacrificed by PostgreSQL
-// (deadlock, serialization failure) before that counts as its handler's doing.
-const conflictsTolerated = 5
-
 // reopenAfter is how many times in a row another server may answer a loop until
 // the frontier takes another connection.
 const reopenAfter = 3
@@ -49,19 +44,24 @@ type consumerLoop struct {
 
 	ahead *readAhead // nil: nothing is being read ahead
 
-	attempt   int       // of the batch in hand, from 1
-	failures  int       // in a row, the handler's
-	conflicts int       // in a row
-	disturbed int       // in a row
+	tally     tally     // of what went wrong with new and late events
+	again     tally     // and with the dead letter that is tried again
 	overtaken int       // in a row
-	troubled  time.Time // since when
-	suspect   isolation
 	sentence  *sentence // for what failed too often; nil: nothing has
 	crowded   bool      // it waits for open ranges to close, and has said so
 	refused   *retry    // the dead letter that has just failed again; nil: none has
 	last      *lastBatch
 
 	triedLetter bool // in the step before, so it is the turn of what is new
+}
+
+// tallyOf returns the tally of a batch: that of the dead letter it tries again,
+// if it does.
+func (c *consumerLoop) tallyOf(r *retry) *tally {
+	if r != nil {
+		return &c.again
+	}
+	return &c.tally
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -73,7 +73,6 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		case <-intake.Done():
 		}
 	}
-	c.attempt = 1
 	defer func() {
 		if c.last.isOpen() && c.rowTells(ctx, nil) { // the last chance
 			fatal = c.answer(ctx, intake)
@@ -83,6 +82,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	}()
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
+		began := time.Now()
 		did, err := c.step(ctx, intake)
 		if c.rowTells(ctx, err) {
 			return c.answer(ctx, intake)
@@ -94,13 +94,14 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		}
 		if err != nil {
 			c.forget() // a surprise: what is known may no longer be so
-			pause, fatal := c.trouble(intake, err)
+			pause, fatal := c.trouble(intake, began, err)
 			if fatal != nil {
 				return fatal
 			}
 			c.rest(intake, pause, back)
 			continue
 		}
+		c.worked()
 		switch did {
 		case nothing:
 			c.await(intake, changed)
@@ -111,8 +112,17 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		case reload:
 			c.yield(intake, back, nil)
 		}
+		sleepUntil(intake, c.tally.due(), nil)
 	}
 	return nil
+}
+
+// worked takes note that a step got through.
+func (c *consumerLoop) worked() {
+	over, againOver := c.tally.worked(), c.again.worked()
+	if (over || againOver) && !c.crowded {
+		c.status.recovered()
+	}
 }
 
 // did is what a step of the loop did.
@@ -138,7 +148,7 @@ func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
 // rest pauses after trouble. If that was the database's, and the frontier sees
 // that it works again, there is no need to wait longer.
 func (c *consumerLoop) rest(intake context.Context, pause time.Duration, back <-chan struct{}) {
-	if c.disturbed == 0 {
+	if c.tally.disturbed+c.again.disturbed == 0 {
 		back = nil
 	}
 	sleepUntil(intake, pause, back)
@@ -270,8 +280,14 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 	}
 	c.progress = p
 	c.unit.nudge.revision.Store(c.progress.revision)
+	if c.progress.paused != nil {
+		c.tally.reset() // the failures are now the affair of those who resume it
+	}
 	if c.sentence != nil && c.sentence.revision != c.progress.revision {
-		c.sentence = nil // somebody else has moved the consumer since
+		if c.pausedAsSentenced() {
+			c.announcePause() // the answer was lost
+		}
+		c.sentence = nil // somebody has moved the consumer since
 	}
 	c.status.loaded(c.progress)
 	return nil
@@ -293,15 +309,15 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		c.w.frontier.Follow()
 	}
 	if a.empty(c.progress.position) {
-		before := c.suspect
-		c.suspect = before.passed(p.look.Through)
-		if c.suspect != before || v != c.w.frontier.Value() {
+		before := c.tally.suspect
+		c.tally.passed(p.look.Through)
+		if c.tally.suspect != before || v != c.w.frontier.Value() {
 			c.looked = nil
 			return batch, nil // look again
 		}
 		return nothing, nil
 	}
-	if p.full && c.ahead == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.suspect.active() {
+	if p.full && c.ahead == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.tally.suspect.active() {
 		c.ahead = c.startReadAhead(intake, a.to, p.events)
 	}
 	if err := c.sortOut(intake, conn, &p); err != nil {
@@ -328,15 +344,16 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		if r.outcome == overtaken {
 			return reload, r.err
 		}
-		return nothing, &batchError{r, p.events, revision}
+		return nothing, &batchError{r, p.events, p.retried, revision}
 	}
 	c.progress.position, c.progress.rowState = a.to, r.moved
-	if c.suspect = c.suspect.passed(p.look.Through); !c.suspect.active() {
-		c.attempt, c.failures, c.conflicts, c.sentence = 1, 0, 0, nil
+	t := c.tallyOf(p.retried)
+	if t.passed(p.look.Through); !c.tally.suspect.active() {
+		c.sentence = nil
 	}
-	c.disturbed, c.overtaken = 0, 0
+	c.overtaken = 0
 	c.unit.nudge.revision.Store(r.moved.revision)
-	c.status.advanced(a.to, len(p.events), c.failures)
+	c.status.advanced(a.to, len(p.events), c.tally.failures)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
 	c.w.cfg.Observer.buried(c.unit.name, p.letters)
 	c.settleLetters(p)
@@ -348,57 +365,4 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		return fullBatch, nil
 	}
 	return batch, nil
-}
-
-// batchError carries the judged result of a batch to trouble.
-type batchError struct {
-	result
-	events   []store.PersistedEvent
-	revision int64 // that its guard asked for
-}
-
-func (e *batchError) Error() string { return e.err.Error() }
-
-func (e *batchError) Unwrap() error { return e.err }
-
-// trouble says how long to pause after an error, or which error ends the
-// worker.
-func (c *consumerLoop) trouble(intake context.Context, err error) (pause time.Duration, fatal error) {
-	b := &batchError{result: result{outcome: disturbed, err: err}}
-	if errors.As(err, &b) {
-		c.attempt++
-	}
-	r := b.result
-	if r.outcome == conflicted {
-		if c.conflicts++; c.conflicts > conflictsTolerated {
-			r.outcome = handlerFailed
-		}
-	}
-	switch r.outcome {
-	case handlerFailed:
-		b.result = r
-		return c.failed(intake, b)
-	case conflicted:
-		return backoff.Delay(c.conflicts, 10*time.Millisecond, time.Second, rand.Float64()), nil
-	default:
-		return c.waitOut(intake, explain(r.err))
-	}
-}
-
-// waitOut says how long to pause while the database does not work.
-func (c *consumerLoop) waitOut(intake context.Context, err error) (pause time.Duration, fatal error) {
-	if intake.Err() != nil {
-		return 0, nil // our own stop interrupted it
-	}
-	if c.disturbed++; c.disturbed == 1 {
-		c.troubled = time.Now()
-	}
-	if limit := c.w.cfg.RetryLimit; limit > 0 && time.Since(c.troubled) > limit {
-		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, limit, err)
-	}
-	c.status.disturbed(err)
-	pause = backoff.Infrastructure(c.disturbed)
-	c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", c.disturbed, "error", err)
-	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: c.disturbed, Pause: pause, Err: err})
-	return pause, nil
 }

@@ -196,9 +196,8 @@ func (c *consumerLoop) accuse(ctx context.Context, v verdict, to int64, failed e
 	if len(b.fault) == 1 {
 		r.at = &b.fault[0]
 	}
-	c.failures++
-	e := c.consumerError(r)
-	c.status.failed(e, c.failures)
+	e := c.consumerError(r, decision{inARow: c.tally.failures + 1})
+	c.status.failed(e, e.Failures)
 	c.w.cfg.Logger.Error(ctx, "handler ended its transaction", "consumer", c.unit.name, "error", e)
 	return e
 }

@@ -115,7 +115,7 @@ func drawLook(t *rapid.T) drawnLook {
 	d.c = &consumerLoop{w: w, unit: u, progress: &progress{position: checkpoint, open: d.open}}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")
-		d.c.suspect = isolation{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
+		d.c.tally.suspect = isolation{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
 	}
 	return d
 }
@@ -188,7 +188,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 		switch {
 		case blocked:
 			seen["blocked"]++
-		case a.to < d.v.Safe && !p.full && !d.c.suspect.active():
+		case a.to < d.v.Safe && !p.full && !d.c.tally.suspect.active():
 			t.Fatalf("stops at %d of %d, and nothing more is to come", a.to, d.v.Safe)
 		}
 	})
@@ -202,7 +202,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 // allLooked: no open range was left out for want of room, or because something
 // before it failed.
 func (d drawnLook) allLooked(p page) bool {
-	return !d.c.suspect.active() && len(p.look.Found) < d.c.w.cfg.BatchSize
+	return !d.c.tally.suspect.active() && len(p.look.Found) < d.c.w.cfg.BatchSize
 }
 
 // endings is what becomes of the positions that were open, or are now. It

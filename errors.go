@@ -45,7 +45,7 @@ var (
 // ConsumerError tells which consumer failed, where, and why.
 type ConsumerError struct {
 	Consumer string
-	Failures int       // in a row
+	Failures int       // in a row, at Position if that is known
 	Position int64     // of the event that was being handled, 0 if none was
 	EventID  uuid.UUID // of that event
 	Type     string    // of that event

@@ -16,7 +16,7 @@ import (
 // returns the one that it failed at, nil if nobody knows.
 func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*store.PersistedEvent, error) {
 	n := countLate(p.events, p.look.Checkpoint)
-	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.attempt, Late: true}
+	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.tally.attempt(), Late: true}
 	if p.retried != nil {
 		d.Attempt = p.retried.attempts + 1
 	}

@@ -3,8 +3,9 @@ package worker
 import "github.com/pgfrontier/worker/store"
 
 // isolation narrows a batch that failed down to the event that fails. What
-// comes before that event is committed, and it is tried alone. The zero value
-// suspects nothing.
+// comes before that event is committed, and it is tried alone. A batch of which
+// nobody knows where it failed is first tried again as it is: what failed may
+// have been something else than an event. The zero value suspects nothing.
 type isolation struct {
 	until int64 // the last position under suspicion; 0: none
 	bound int64 // a batch goes no further
@@ -23,7 +24,10 @@ func (i isolation) failed(events []store.PersistedEvent, at int) isolation {
 		return isolation{until: p, bound: p - 1}
 	case n > 1:
 		last := events[n-1].GlobalPosition
-		return isolation{until: last, bound: last, limit: n / 2}
+		if i.active() {
+			n /= 2
+		}
+		return isolation{until: last, bound: last, limit: n}
 	}
 	p := events[0].GlobalPosition
 	return isolation{until: p, bound: p, limit: 1}

@@ -119,14 +119,15 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 	}
 	c.refused = nil
 	a := advance{to: at, head: v.Safe, token: v.Token, under: v}
-	result := c.runBatch(ctx, intake, conn, p, a)
-	if result.outcome == handlerFailed && r.err == nil {
-		c.w.cfg.Logger.Error(intake, "dead letter failed again", "consumer", c.unit.name, "position", r.position, "error", result.err)
-		c.refused = &retry{position: r.position, err: result.err}
-		c.forget()
-		return reload, nil // write it down, on a connection that is sound
-	}
-	return c.settle(result, p, a)
+	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
+}
+
+// refuse takes note that a dead letter has failed again. That is written down
+// next, on a connection that is sound.
+func (c *consumerLoop) refuse(ctx context.Context, b *batchError) {
+	c.w.cfg.Logger.Error(ctx, "dead letter failed again", "consumer", c.unit.name, "position", b.retried.position, "error", b.err)
+	c.refused = &retry{position: b.retried.position, err: b.err}
+	c.again.reset()
 }
 
 // settleLetters takes into account what a committed batch did to the dead

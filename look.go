@@ -46,7 +46,7 @@ func (c *consumerLoop) log(v *frontier.Value) store.Log { return c.w.bound.At(v.
 // before the late one, so a later snapshot than that which showed the next
 // shows the late one too, and the order within the aggregate is kept.
 func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *frontier.Value) (page, error) {
-	from, limit, upTo := c.progress, c.suspect.size(c.w.cfg.BatchSize), c.suspect.upTo(v.Safe)
+	from, limit, upTo := c.progress, c.tally.suspect.size(c.w.cfg.BatchSize), c.tally.suspect.upTo(v.Safe)
 	p := page{look: frontier.Page{Checkpoint: from.position, Through: from.position}}
 	if upTo > from.position {
 		pages, counted, err := c.lookAhead(ctx, conn, v, span{from.position, upTo}, limit, 1, len(from.open) > 0)
@@ -66,7 +66,7 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 		return page{}, fmt.Errorf("worker: read late events: %w", err)
 	}
 	p = p.withLate(late, from.open, limit, c.unit.wants)
-	if c.suspect.active() && upTo < min(from.position, p.look.Through) {
+	if c.tally.suspect.active() && upTo < min(from.position, p.look.Through) {
 		p.endAt(upTo) // what is visible now is late also above Safe, which may be behind another owner's
 	}
 	return p, nil

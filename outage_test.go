@@ -21,12 +21,12 @@ import (
 func TestOutageOfOneConsumer(t *testing.T) {
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
-	c := &ledger{name: "cut off", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
-		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+	c := &ledger{name: "no room", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+		_, err := tx.ExecContext(ctx, `DO $$ BEGIN RAISE disk_full; END $$`)
 		return err
 	}}
 	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithRetryLimit(300*time.Millisecond))
-	if err := w.result(t); !errors.Is(err, worker.ErrOutage) || !strings.Contains(err.Error(), `"cut off"`) {
+	if err := w.result(t); !errors.Is(err, worker.ErrOutage) || !strings.Contains(err.Error(), `"no room"`) {
 		t.Errorf("the worker ended with %v", err)
 	}
 }

@@ -146,6 +146,15 @@ func (u *unitStatus) during(err error) (over func()) {
 	}
 }
 
+// recovered takes note that trouble with the database is over.
+func (u *unitStatus) recovered() {
+	u.change(func(s *ConsumerStatus) {
+		if s.Failures == 0 {
+			s.LastError = nil
+		}
+	})
+}
+
 func (u *unitStatus) disturbed(err error) { u.change(func(s *ConsumerStatus) { s.LastError = err }) }
 
 // Status returns a snapshot of the worker. It may be called at any time.

@@ -51,6 +51,20 @@ func IsConflict(err error) bool {
 	return s == SerializationFailure || s == DeadlockDetected
 }
 
+// IsTransactionTimeout reports whether the server ended the transaction, and
+// the connection, because it took too long.
+func IsTransactionTimeout(err error) bool {
+	s := SQLState(err)
+	return s == IdleInTransaction || s == TransactionTimeout
+}
+
+// IsOutOfResources reports whether the server lacked memory or could not read
+// or write a file, which may be over in a moment.
+func IsOutOfResources(err error) bool {
+	s := SQLState(err)
+	return s == OutOfMemory || s == IOError
+}
+
 // IsConnectionLoss reports whether the connection or the server went away.
 func IsConnectionLoss(err error) bool {
 	switch s := SQLState(err); {

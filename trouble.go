@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store"
+)
+
+// batchError carries the judged result of a batch to trouble.
+type batchError struct {
+	result
+	events   []store.PersistedEvent
+	retried  *retry // the dead letter that they consist of; nil: they do not
+	revision int64  // that its guard asked for
+}
+
+func (e *batchError) Error() string { return e.err.Error() }
+
+func (e *batchError) Unwrap() error { return e.err }
+
+// trouble says how long to pause after the error of a step that began at a
+// time, or which error ends the worker.
+func (c *consumerLoop) trouble(intake context.Context, began time.Time, err error) (pause time.Duration, fatal error) {
+	b := &batchError{result: result{outcome: disturbed, err: err}}
+	f := failure{batch: errors.As(err, &b), random: rand.Float64()}
+	f.outcome, f.events, f.at = b.outcome, b.events, indexOf(b.events, b.at)
+	if f.outcome == lost {
+		f.well = c.othersLive(intake, began)
+	}
+	if intake.Err() != nil && b.outcome != handlerFailed && b.outcome != conflicted {
+		return 0, nil // our own stop interrupted it
+	}
+	f.now = time.Now()
+	v := c.tallyOf(b.retried).failed(&c.w.cfg, f)
+	switch {
+	case v.byHandler:
+		return c.failed(intake, b, v)
+	case v.exhausted:
+		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(b.err))
+	}
+	err = explain(b.err)
+	c.status.disturbed(err)
+	if b.outcome == conflicted {
+		c.w.cfg.Logger.Info(intake, "deadlock or serialization failure, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)
+	} else {
+		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)
+	}
+	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: v.inARow, Pause: v.pause, Err: err})
+	return v.pause, nil
+}
+
+// othersLive reports whether the frontier's connection outlived the loss of
+// one, in a step that began at a time. A server, or a proxy, that goes down takes
+// its connections one after the other: so it waits a little before it asks.
+func (c *consumerLoop) othersLive(intake context.Context, began time.Time) bool {
+	const after, patience = 100 * time.Millisecond, 2 * time.Second
+	if !backoff.Sleep(intake, after) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(intake, patience)
+	defer cancel()
+	return c.w.frontier.Outlived(ctx, began)
+}
