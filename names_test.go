@@ -1,0 +1,107 @@
+package worker_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// foreignLog hides that a store can be bound, as one of somebody else's could
+// not.
+type foreignLog struct {
+	store.Log
+	store.SequenceNamer
+}
+
+// A handler that changes its session leaves the change behind in the pool. No
+// name of the worker may mean another table there.
+func TestASessionThatAHandlerChangedLeadsToTheSameTables(t *testing.T) {
+	logs := map[string]store.Log{"bound": newStore(), "asked after each read": foreignLog{newStore(), newStore()}}
+	for change, statements := range map[string]string{
+		"search path": `SET search_path = tenant, public`,
+		"temporary tables": `
+CREATE TEMPORARY TABLE IF NOT EXISTS events (LIKE public.events);
+CREATE TEMPORARY TABLE IF NOT EXISTS consumer_checkpoints (LIKE public.consumer_checkpoints);
+CREATE TEMPORARY TABLE IF NOT EXISTS consumer_checkpoints_token (LIKE public.consumer_checkpoints_token)`,
+	} {
+		for name, log := range logs {
+			t.Run(change+", "+name, func(t *testing.T) { handlerChangesItsSession(t, statements, log) })
+		}
+	}
+}
+
+func handlerChangesItsSession(t *testing.T, statements string, log store.Log) {
+	d := newLog(t)
+	d.Exec(t, `CREATE SCHEMA tenant`)
+	for _, table := range []string{"events", "consumer_checkpoints", "consumer_assignments", "consumer_gap_skips", "consumer_checkpoints_token"} {
+		d.Exec(t, fmt.Sprintf(`CREATE TABLE tenant.%s (LIKE public.%[1]s)`, table))
+	}
+	const n = 600
+	appendN(t, d.DB, "Order", "1", n)
+	var some []consumer.Consumer
+	for i := range 3 {
+		var once sync.Once
+		l := ledger{name: fmt.Sprint("c", i), before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) (err error) {
+			once.Do(func() {
+				for statement := range strings.SplitSeq(statements, ";") {
+					if err == nil {
+						_, err = tx.ExecContext(ctx, statement)
+					}
+				}
+			})
+			return err
+		}}
+		some = append(some, &scopedLedger{l})
+		if i == 0 {
+			l.types = []string{"Order"}
+			some[i] = &scopedLedger{l}
+		}
+	}
+	runWorker(t, worker.New(d.DB, log, some, append(quick(), worker.WithBatchSize(10))...))
+	for _, c := range some {
+		await(t, "the end of "+c.Name(), func() bool { return publicCheckpoint(t, d, c.Name()) == n })
+		var got, void int64
+		if err := d.DB.QueryRow(`SELECT count(*) FROM public.ledger WHERE consumer = $1`, c.Name()).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.DB.QueryRow(`SELECT coalesce(sum(missing), 0)::bigint FROM public.consumer_gap_skips WHERE consumer_name = $1`, c.Name()).Scan(&void); err != nil {
+			t.Fatal(err)
+		}
+		if got != n || void != 0 {
+			t.Errorf("%s handled %d of %d events, %d positions were skipped", c.Name(), got, n, void)
+		}
+	}
+}
+
+func publicCheckpoint(t *testing.T, d *pgtest.Database, consumer string) (position int64) {
+	t.Helper()
+	if err := d.DB.QueryRow(`SELECT last_position FROM public.consumer_checkpoints WHERE consumer_name = $1`, consumer).Scan(&position); err != nil {
+		return -1 // no row yet
+	}
+	return position
+}
+
+// A name that leads to the wrong table is an error at the start.
+func TestStartRefusesTheWrongTables(t *testing.T) {
+	for name, c := range map[string]struct{ before, says string }{
+		"another table": {`CREATE SCHEMA tenant; CREATE TABLE tenant.events (global_position BIGSERIAL PRIMARY KEY)`, `leads to table tenant.events, which lacks the columns aggregate_version, aggregate_type,`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			d.Exec(t, c.before)
+			d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = tenant, public', current_database()); END $$`)
+			err := worker.New(d.OpenPQ(t), newStore(), []consumer.Consumer{&ledger{name: "c"}}).Start(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("Start: %v, want an error that says: %s", err, c.says)
+			}
+		})
+	}
+}

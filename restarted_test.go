@@ -1,0 +1,55 @@
+package worker_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// Where the sequence was set back, positions come again that a consumer counts
+// as handled. It says so instead, and goes on from where an operator puts it.
+func TestAConsumerAboveTheSequenceIsPaused(t *testing.T) {
+	for name, setBack := range map[string]string{
+		"TRUNCATE ... RESTART IDENTITY": `TRUNCATE events, aggregate_heads RESTART IDENTITY`,
+		"setval":                        `WITH gone AS (DELETE FROM events), heads AS (DELETE FROM aggregate_heads) SELECT setval('events_global_position_seq', 1, false)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 20)
+			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}})
+			awaitHandled(t, d.DB, "all", upTo(20)...)
+			d.Exec(t, setBack)
+			d.Exec(t, `DELETE FROM ledger`)
+			await(t, "the consumer to be paused", func() bool { return statusOf(w.Worker, "all").Paused != nil })
+			s := statusOf(w.Worker, "all")
+			if s.LastError == nil || !strings.Contains(s.Paused.Reason, "is at position 20, but the log's sequence has issued 0 at most") || !strings.Contains(s.Paused.Reason, "package ops") {
+				t.Errorf("the reason is %q, the last error %v", s.Paused.Reason, s.LastError)
+			}
+			// Also when the sequence has overtaken the checkpoint.
+			appendN(t, d.DB, "Order", "1", 15)
+			appendN(t, d.DB, "Order", "1", 10)
+			o := operator(t, d)
+			if err := o.Reset(t.Context(), "all", 0, by); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.Resume(t.Context(), "all", by); err != nil {
+				t.Fatal(err)
+			}
+			awaitHandled(t, d.DB, "all", upTo(25)...)
+		})
+	}
+}
+
+// A worker that starts later finds the same.
+func TestAWorkerThatStartsAboveTheSequence(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 3)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('all', 4)`)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithBatchSize(1))
+	await(t, "the consumer to be paused", func() bool { return statusOf(w.Worker, "all").Paused != nil })
+	if reason := statusOf(w.Worker, "all").Paused.Reason; !strings.Contains(reason, "is at position 4, but the log's sequence has issued 3 at most") {
+		t.Errorf("the reason is %q", reason)
+	}
+}
