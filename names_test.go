@@ -5,11 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -44,19 +43,19 @@ func handlerChangesItsSession(t *testing.T, statements string, log store.Log) {
 	for _, table := range []string{"events", "consumer_checkpoints", "consumer_assignments", "consumer_gap_skips", "consumer_checkpoints_token"} {
 		d.Exec(t, fmt.Sprintf(`CREATE TABLE tenant.%s (LIKE public.%[1]s)`, table))
 	}
-	const n = 600
+	const n = 200
 	appendN(t, d.DB, "Order", "1", n)
 	var some []consumer.Consumer
 	for i := range 3 {
-		var once sync.Once
 		l := ledger{name: fmt.Sprint("c", i), before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) (err error) {
-			once.Do(func() {
-				for statement := range strings.SplitSeq(statements, ";") {
-					if err == nil {
-						_, err = tx.ExecContext(ctx, statement)
-					}
+			if e.GlobalPosition%10 != 1 {
+				return nil
+			}
+			for statement := range strings.SplitSeq(statements, ";") {
+				if err == nil {
+					_, err = tx.ExecContext(ctx, statement)
 				}
-			})
+			}
 			return err
 		}}
 		some = append(some, &scopedLedger{l})
@@ -66,27 +65,38 @@ func handlerChangesItsSession(t *testing.T, statements string, log store.Log) {
 		}
 	}
 	runWorker(t, worker.New(d.DB, log, some, append(quick(), worker.WithBatchSize(10))...))
+	control := d.OpenPQ(t) // whose sessions no handler has changed
+	atEnd := func() {
+		t.Helper()
+		for _, c := range some {
+			await(t, "the end of "+c.Name(), func() bool { return checkpoint(t, control, c.Name()) == n })
+		}
+	}
+	atEnd()
+	// Once more, now that the pool's sessions are changed.
+	o, err := ops.New(control, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range some {
-		await(t, "the end of "+c.Name(), func() bool { return publicCheckpoint(t, d, c.Name()) == n })
+		if err := o.Reset(t.Context(), c.Name(), 0, by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "the second time to begin", func() bool { return len(handled(t, control, "c0")) > n })
+	atEnd()
+	for _, c := range some {
 		var got, void int64
-		if err := d.DB.QueryRow(`SELECT count(*) FROM public.ledger WHERE consumer = $1`, c.Name()).Scan(&got); err != nil {
+		if err := control.QueryRow(`SELECT count(*) FROM public.ledger WHERE consumer = $1`, c.Name()).Scan(&got); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.DB.QueryRow(`SELECT coalesce(sum(missing), 0)::bigint FROM public.consumer_gap_skips WHERE consumer_name = $1`, c.Name()).Scan(&void); err != nil {
+		if err := control.QueryRow(`SELECT coalesce(sum(missing), 0)::bigint FROM public.consumer_gap_skips WHERE consumer_name = $1`, c.Name()).Scan(&void); err != nil {
 			t.Fatal(err)
 		}
-		if got != n || void != 0 {
-			t.Errorf("%s handled %d of %d events, %d positions were skipped", c.Name(), got, n, void)
+		if got != 2*n || void != 0 {
+			t.Errorf("%s handled %d events of %d, twice, and skipped %d positions", c.Name(), got, n, void)
 		}
 	}
-}
-
-func publicCheckpoint(t *testing.T, d *pgtest.Database, consumer string) (position int64) {
-	t.Helper()
-	if err := d.DB.QueryRow(`SELECT last_position FROM public.consumer_checkpoints WHERE consumer_name = $1`, consumer).Scan(&position); err != nil {
-		return -1 // no row yet
-	}
-	return position
 }
 
 // A name that leads to the wrong table is an error at the start.

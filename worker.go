@@ -174,6 +174,7 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.watchProgress(running); return nil })
 	g.run(func() error { w.retain(running); return nil })
 	g.run(func() error { w.watchPool(running); return nil })
+	g.run(func() error { w.watchServer(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		channels := map[string]func(){w.cfg.NotifyChannel: w.noticeEvents, w.channel: w.noticeNews}
 		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })
