@@ -17,8 +17,10 @@ var (
 	// WithRetryLimit allows.
 	ErrOutage = errors.New("worker: the database fails for too long")
 
-	// ErrTransactionEnded ends a worker whose consumer committed or rolled
-	// back the transaction that it was given.
+	// ErrTransactionEnded ends a worker whose handler committed or rolled
+	// back the transaction that it was given, in whatever way. The error is a
+	// *ConsumerError. It says what became of the batch, where the checkpoint
+	// was set back to, and which events may be applied twice.
 	ErrTransactionEnded = errors.New("worker: the handler ended the batch's transaction, which belongs to the worker: remove the Commit, Rollback or equivalent SQL from it")
 
 	// ErrHandlerOverdue ends a stop that waited in vain for handlers. They

@@ -22,11 +22,14 @@ import (
 // begins at the head has its place there afterwards.
 //
 // The worker looks often, and ends at the first failure of a handler, which is
-// then returned: a *worker.ConsumerError. opts come after these settings; under
-// FailDeadLetter, an event that went to the dead letters counts as handled. Give
-// ctx a deadline: when it ends, the error names what was awaited. A batch in
-// hand then has a second to finish, before its context ends and it is rolled
-// back.
+// then returned: a *worker.ConsumerError. It is worker.ErrTransactionEnded if a
+// handler ended its transaction, in whatever way, and says which: after each
+// call the transaction must be the same as before.
+//
+// opts come after these settings; under FailDeadLetter, an event that went to
+// the dead letters counts as handled. Give ctx a deadline: when it ends, the
+// error names what was awaited. A batch in hand then has a second to finish,
+// before its context ends and it is rolled back.
 func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consumer.Consumer, opts ...worker.Option) error {
 	opts = append(settings(), opts...)
 	operator, err := ops.New(db, tablesOf(opts))
@@ -37,7 +40,7 @@ func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consume
 	if err != nil {
 		return fmt.Errorf("workertest: head of the log: %w", err)
 	}
-	w := worker.New(db, log, consumers, opts...)
+	w := worker.New(db, log, watch(consumers), opts...)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(ctx) }()
 	for awaited := "that the worker starts"; ; {

@@ -9,15 +9,12 @@ package workertest
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -33,8 +30,9 @@ import (
 // BatchConsumer all events at once.
 //
 // It returns look's error as it is. Any other names the consumer and the event
-// at which it failed; it is worker.ErrTransactionEnded if the consumer
-// committed or rolled back, and then what it wrote may stay.
+// at which it failed. It is worker.ErrTransactionEnded if the handler ended its
+// transaction, in whatever way and whatever it returned, and says which. What
+// the handler wrote may stay then.
 func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, look func(tx *sql.Tx) error) error {
 	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
 	conn, err := db.Conn(ctx)
@@ -47,13 +45,12 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 		return fail(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	id, err := transactionID(ctx, tx)
+	t, err := number(ctx, tx, conn)
 	if err != nil {
 		return fail(err)
 	}
 	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, conn)
-	err = deliver(ctx, tx, c, wanted(c, persisted(events)), func() error { return checkTransaction(ctx, tx, id) })
-	if err != nil {
+	if err := deliver(ctx, t, c, wanted(c, persisted(events))); err != nil {
 		return fail(err)
 	}
 	if look == nil {
@@ -62,21 +59,13 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 	return look(tx)
 }
 
-// deliver calls the handler, and check after each call.
-func deliver(ctx context.Context, tx *sql.Tx, c consumer.Consumer, events []store.PersistedEvent, check func() error) error {
+// deliver calls the handler, and checks the transaction after each call.
+func deliver(ctx context.Context, t *transaction, c consumer.Consumer, events []store.PersistedEvent) error {
 	if bulk, ok := c.(consumer.BatchConsumer); ok && len(events) > 0 {
-		err := bulk.HandleBatch(ctx, tx, events)
-		if err == nil {
-			err = check()
-		}
-		return err
+		return t.call(ctx, func() error { return bulk.HandleBatch(ctx, t.tx, events) })
 	}
 	for _, e := range events {
-		err := c.Handle(ctx, tx, e)
-		if err == nil {
-			err = check()
-		}
-		if err != nil {
+		if err := t.call(ctx, func() error { return c.Handle(ctx, t.tx, e) }); err != nil {
 			return fmt.Errorf("at position %d (event %s, type %q): %w", e.GlobalPosition, e.EventID, e.EventType, err)
 		}
 	}
@@ -120,22 +109,4 @@ func wanted(c consumer.Consumer, events []store.PersistedEvent) []store.Persiste
 		return events
 	}
 	return slices.DeleteFunc(events, func(e store.PersistedEvent) bool { return !slices.Contains(types, e.AggregateType) })
-}
-
-func transactionID(ctx context.Context, tx *sql.Tx) (id string, err error) {
-	err = tx.QueryRowContext(ctx, `SELECT txid_current()::text`).Scan(&id)
-	return id, err
-}
-
-// checkTransaction looks whether the handler left the transaction as it must.
-// Whatever the driver, a transaction has a number of its own.
-func checkTransaction(ctx context.Context, tx *sql.Tx, want string) error {
-	id, err := transactionID(ctx, tx)
-	switch {
-	case errors.Is(err, sql.ErrTxDone), err == nil && id != want:
-		return worker.ErrTransactionEnded
-	case pgdriver.SQLState(err) == pgdriver.InFailedTransaction:
-		return errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
-	}
-	return err
 }

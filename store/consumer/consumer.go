@@ -17,8 +17,11 @@ type Consumer interface {
 
 	// Handle applies one event. What it writes through tx commits together
 	// with the checkpoint, or not at all; anything else it does may happen
-	// again after a failure. It must neither commit nor roll back tx. An error
-	// rolls the batch back.
+	// again after a failure. An error rolls the batch back.
+	//
+	// It must neither commit nor roll back tx, nor by SQL: that would commit
+	// the checkpoint of events that were not handled. The worker sets the
+	// checkpoint back and ends.
 	Handle(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error
 }
 

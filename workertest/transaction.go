@@ -1,0 +1,165 @@
+package workertest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// transaction is what a handler is given and must leave alone. Its number tells
+// it from any that follows it, with every driver.
+type transaction struct {
+	tx   *sql.Tx
+	conn *sql.Conn // on which it runs
+	id   string
+}
+
+func number(ctx context.Context, tx *sql.Tx, conn *sql.Conn) (*transaction, error) {
+	id, err := currentID(ctx, tx)
+	return &transaction{tx: tx, conn: conn, id: id}, err
+}
+
+func currentID(ctx context.Context, q store.Querier) (id string, err error) {
+	err = q.QueryRowContext(ctx, `SELECT txid_current()::text`).Scan(&id)
+	return id, err
+}
+
+// call calls a handler and checks how it left the transaction, whether it
+// returns an error or not. A panic goes through, unless the handler has ended
+// the transaction before.
+func (t *transaction) call(ctx context.Context, handle func() error) (err error) {
+	panics := true
+	defer func() {
+		if !panics {
+			return
+		}
+		if ended := t.check(ctx, nil); errors.Is(ended, worker.ErrTransactionEnded) {
+			err = fmt.Errorf("%w; %w", ended, &worker.PanicError{Value: recover(), Stack: debug.Stack()})
+		}
+	}()
+	err = handle()
+	panics = false
+	return t.check(ctx, err)
+}
+
+// check returns worker.ErrTransactionEnded if the handler, which returned err,
+// has ended the transaction.
+func (t *transaction) check(ctx context.Context, err error) error {
+	id, failed := currentID(ctx, t.tx)
+	aborted := pgdriver.SQLState(failed) == pgdriver.InFailedTransaction
+	switch {
+	case failed == nil && id == t.id, ctx.Err() != nil && err != nil:
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case aborted:
+		_ = t.tx.Rollback() // the number's fate is to be asked
+	case failed != nil && !errors.Is(failed, sql.ErrTxDone):
+		return errors.Join(err, failed)
+	}
+	how, failed := t.ending(ctx, id)
+	switch {
+	case failed != nil:
+		return errors.Join(err, failed)
+	case aborted && how != committed:
+		if err == nil {
+			err = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
+		}
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: it was %s; the handler returned: %w", worker.ErrTransactionEnded, how, err)
+	}
+	return fmt.Errorf("%w: it was %s", worker.ErrTransactionEnded, how)
+}
+
+const committed = "committed"
+
+// ending asks what has become of the transaction. next is the number of the one
+// after it, empty if there was none.
+func (t *transaction) ending(ctx context.Context, next string) (how string, err error) {
+	var status sql.NullString
+	if err := t.conn.QueryRowContext(ctx, `SELECT txid_status($1::bigint)`, t.id).Scan(&status); err != nil {
+		return "", fmt.Errorf("ask what has become of the transaction: %w", err)
+	}
+	if how = "rolled back"; status.String == committed {
+		how = committed
+	}
+	// A statement outside of a transaction has a number of its own.
+	if id, err := currentID(ctx, t.conn); err == nil && id == next {
+		how += ", and another was begun (AND CHAIN, or BEGIN)"
+	}
+	return how, nil
+}
+
+// watched checks every call of a consumer's handler.
+type watched struct {
+	consumer.Consumer
+	last *transaction
+}
+
+// watchedBatch is watched for a consumer that takes whole batches.
+type watchedBatch struct {
+	*watched
+	bulk consumer.BatchConsumer
+}
+
+// watch returns the consumers so that every call of their handlers is checked.
+func watch(consumers []consumer.Consumer) []consumer.Consumer {
+	all := make([]consumer.Consumer, len(consumers))
+	for i, c := range consumers {
+		bulk, isBulk := c.(consumer.BatchConsumer)
+		switch v := reflect.ValueOf(c); {
+		case !v.IsValid(), v.Kind() == reflect.Pointer && v.IsNil():
+			all[i] = c // the worker refuses it
+		case isBulk:
+			all[i] = &watchedBatch{&watched{Consumer: c}, bulk}
+		default:
+			all[i] = &watched{Consumer: c}
+		}
+	}
+	return all
+}
+
+func (w *watched) AggregateTypes() []string {
+	if s, ok := w.Consumer.(consumer.ScopedConsumer); ok {
+		return s.AggregateTypes()
+	}
+	return nil
+}
+
+func (w *watched) StartAt() consumer.Start {
+	if s, ok := w.Consumer.(consumer.Starter); ok {
+		return s.StartAt()
+	}
+	return consumer.AtBeginning()
+}
+
+func (w *watched) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	err := w.call(ctx, tx, func() error { return w.Consumer.Handle(ctx, tx, e) })
+	if errors.Is(err, worker.ErrTransactionEnded) {
+		return fmt.Errorf("at position %d: %w", e.GlobalPosition, err) // lib/pq does not tell the worker
+	}
+	return err
+}
+
+func (w *watchedBatch) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	return w.call(ctx, tx, func() error { return w.bulk.HandleBatch(ctx, tx, events) })
+}
+
+func (w *watched) call(ctx context.Context, tx *sql.Tx, handle func() error) (err error) {
+	if w.last == nil || w.last.tx != tx {
+		conn, _ := consumer.Conn(ctx)
+		if w.last, err = number(ctx, tx, conn); err != nil {
+			return err
+		}
+	}
+	return w.last.call(ctx, handle)
+}
