@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 )
@@ -46,7 +47,8 @@ func plays(on Intensities) []play {
 		{"", history.Several, 6, commit, (*writer).appendSeveral},
 		{"stale", history.StaleVersions, 5, rollback, (*writer).appendStale},
 		{"lose", history.LostCommits, 2, lose, (*writer).appendOnce},
-		{"prepare", history.Prepared, 3, prepare, (*writer).appendQuietly},
+		{"prepare", history.Prepared, 2, prepare, (*writer).appendQuietly},
+		{"prepare", history.Prepared, 1, prepare, (*writer).appendAgain},
 	}
 	for i, p := range all {
 		if p.name != "" {
@@ -144,17 +146,44 @@ func (w *writer) appendAndWait(ctx, intake context.Context, a *attempt) error {
 	return w.look(ctx, a)
 }
 
-// appendTwice draws again when the others have begun to pass, and lets them
-// pass for longer than most of them need.
+// appendAgain draws again when the others have begun to pass.
+func (w *writer) appendAgain(ctx, intake context.Context, a *attempt) error {
+	if err := w.appendQuietly(ctx, intake, a); err != nil {
+		return err
+	}
+	if err := w.rest(ctx, intake, a, w.knobs.StaleGapThreshold+w.wait()/4); err != nil {
+		return err
+	}
+	return w.appendQuietly(ctx, intake, a)
+}
+
+// rest runs nothing in the transaction for a while. Every other time, the
+// transaction is aborted meanwhile, and goes on from a savepoint.
+func (w *writer) rest(ctx, intake context.Context, a *attempt, d time.Duration) error {
+	if w.dice.IntN(2) == 0 {
+		backoff.Sleep(intake, d)
+		return nil
+	}
+	if _, err := a.tx.ExecContext(ctx, `SAVEPOINT rest`); err != nil {
+		return err
+	}
+	if _, err := a.tx.ExecContext(ctx, `SELECT 1/0`); pgdriver.SQLState(err) != pgdriver.DivisionByZero {
+		return fmt.Errorf("a division by zero: %w", err)
+	}
+	backoff.Sleep(intake, d)
+	_, err := a.tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT rest`)
+	return err
+}
+
+// appendTwice draws again, and lets the others pass for longer than most of
+// them need.
 func (w *writer) appendTwice(ctx, intake context.Context, a *attempt) error {
-	if err := w.appendQuietly(ctx, intake, a); err != nil {
+	if err := w.appendAgain(ctx, intake, a); err != nil {
 		return err
 	}
-	backoff.Sleep(intake, w.knobs.StaleGapThreshold+w.wait()/4)
-	if err := w.appendQuietly(ctx, intake, a); err != nil {
+	if err := w.rest(ctx, intake, a, (w.wait()+w.knobs.LongestTx)/2); err != nil {
 		return err
 	}
-	backoff.Sleep(intake, (w.wait()+w.knobs.LongestTx)/2)
 	return w.look(ctx, a)
 }
 

@@ -159,7 +159,14 @@ var narrowingBugs = []Bug{
 		Name:    "prepared-L",
 		Mistake: "the last value that was read while a transaction sat idle is kept when it is prepared: it rests all the same",
 		Edits:   []Edit{{"frontier/fence.go", `s.Rest == h.Rest`, `(s.Rest == h.Rest || s.PID == 0)`}},
-		Faults:  calm + ",backend-crash=0,redraw=4,delay=2,prepare=8",
+		Faults:  calm + ",backend-crash=0,redraw=0,delay=2,prepare=8",
+		Draws:   "open gaps skip-stale",
+	},
+	{
+		Name:    "aborted-over",
+		Mistake: "an aborted transaction is taken for one that never draws again; ROLLBACK TO SAVEPOINT revives it",
+		Edits:   []Edit{{"frontier/statements.go", `WHEN h.pid IS NULL THEN 'prepared'`, `WHEN h.pid IS NULL OR a.state = 'idle in transaction (aborted)' THEN 'prepared'`}},
+		Faults:  calm + ",backend-crash=0,redraw=8",
 		Draws:   "open gaps skip-stale",
 	},
 }
