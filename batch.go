@@ -54,19 +54,13 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := c.begin(ctx, cancel, intake, conn)
 	if err != nil {
 		return result{outcome: disturbed, err: fmt.Errorf("worker: begin a batch: %w", err)}
 	}
-	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	defer c.rollback(tx, cancel)
 
-	guardCtx, endGuard := context.WithCancel(ctx)
-	stop := context.AfterFunc(intake, endGuard)
-	waitForWatch := c.watchGuard(guardCtx, conn)
-	moved, owned, err := c.w.checkpoints.Guard(guardCtx, tx, c.unit.name, c.progress, a)
-	stop()
-	endGuard()
-	waitForWatch()
+	moved, owned, err := c.guard(ctx, intake, conn, tx, a)
 	b.Guard = time.Since(began)
 	switch {
 	case err != nil:
@@ -92,10 +86,24 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	return r
 }
 
+// guard waits for the guard, unless intake ends or the connection is dead.
+func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, a advance) (moved rowState, owned bool, err error) {
+	inner, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()
+	defer c.watchGuard(inner, giveUp, conn)()
+	moved, owned, err = c.w.checkpoints.Guard(inner, tx, c.unit.name, c.progress, a)
+	return moved, owned, why(inner, ctx, err)
+}
+
 // whoRefused returns store.ErrIncarnation if the guard was refused since
 // another incarnation of the server has executed it than that of token.
-func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string) error {
-	is, err := c.w.checkpoints.Incarnation(ctx, tx)
+func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string) (err error) {
+	var is string
+	err = c.quickly(ctx, func(ctx context.Context) (err error) {
+		is, err = c.w.checkpoints.Incarnation(ctx, tx)
+		return err
+	})
 	if err == nil && is != token {
 		return store.ErrIncarnation
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"time"
 )
 
 // reserve is how many connections of a limited pool the loops leave to the
@@ -41,17 +42,18 @@ func (b budget) release() {
 
 // loopConn takes a connection of the pool for a loop, which must hold no other
 // one: all loops waiting with one in hand for another could wait for ever.
-// Call release once, with the error that the work on the connection ended with.
-func (w *Worker) loopConn(ctx context.Context) (conn *sql.Conn, release func(error), err error) {
+// limit bounds the pool's part, once it is the loop's turn. Call release once,
+// with the error that the work on the connection ended with.
+func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error), err error) {
 	if err := w.loopConns.take(ctx); err != nil {
 		return nil, nil, err
 	}
-	if conn, err = w.db.Conn(ctx); err != nil {
+	if conn, err = w.take(ctx, limit); err != nil {
 		w.loopConns.release()
 		return nil, nil, err
 	}
 	return conn, func(err error) {
-		giveBack(conn, err)
+		w.give(conn, err)
 		w.loopConns.release()
 	}, nil
 }

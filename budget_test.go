@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
 // Of a limited pool, the loops get all but the reserve, and at least one.
@@ -38,7 +39,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	const loops, limit = 20, 6
 	db.SetMaxOpenConns(limit)
-	w := &Worker{db: db, loopConns: newBudget(limit)}
+	w := &Worker{db: db, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
 	var mu sync.Mutex
 	inUse, most := 0, 0
 	use := func(n int) {
@@ -55,7 +56,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 				if (loop+round)%5 == 0 {
 					cancel()
 				}
-				conn, release, err := w.loopConn(ctx)
+				conn, release, err := w.loopConn(ctx, w.limits.quick)
 				if err != nil {
 					if !errors.Is(err, context.Canceled) {
 						t.Error(err)

@@ -77,7 +77,7 @@ type checkpoints struct {
 	arrived                       string
 	guard, guardAndAudit, pause   string
 	incarnation                   string
-	blocker, endBlocker           string
+	batch, endBatch, session      string
 	repair, repaired              string
 	letters                       lettersSQL
 }
@@ -162,8 +162,9 @@ ON CONFLICT (consumer_name) DO NOTHING`,
 		letters:       newLettersSQL(letters, server.incarnation),
 		repair:        repair(t, server),
 		repaired:      repaired(t),
-		blocker:       findBlocker(t),
-		endBlocker:    endBlocker(t),
+		batch:         findBatch(t),
+		endBatch:      endBatch(t),
+		session:       sessionState,
 		pause: `
 WITH paused AS (
 	UPDATE ` + t.checkpoints.SQL() + `

@@ -209,13 +209,13 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		return nothing, nil
 	}
 	began := time.Now()
-	conn, release, err := c.w.loopConn(intake)
+	conn, release, err := c.w.loopConn(intake, c.patience())
 	if err != nil {
 		return nothing, err
 	}
 	defer func() { release(err) }()
 	if c.progress == nil {
-		if err := c.load(intake, conn, v); err != nil {
+		if err := c.quickly(intake, func(ctx context.Context) error { return c.load(ctx, conn, v) }); err != nil {
 			return nothing, err
 		}
 		if c.progress.position > c.progress.last && c.progress.paused == nil {
@@ -233,7 +233,12 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		c.triedLetter = true
 		return c.retryLetter(ctx, intake, conn, v)
 	default:
-		if p, err = c.lookAround(intake, conn, v); err != nil {
+		pid := c.w.sessionOf(conn)
+		err := c.reading(intake, func() int64 { return pid }, func(ctx context.Context) (err error) {
+			p, err = c.lookAround(ctx, conn, v)
+			return err
+		})
+		if err != nil {
 			return nothing, err
 		}
 		p.took = time.Since(began)

@@ -120,7 +120,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	}
 	ctx, cancel := inquiry(ctx)
 	defer cancel()
-	conn, release, err := c.w.loopConn(ctx)
+	conn, release, err := c.w.loopConn(ctx, c.patience())
 	if err != nil {
 		return false // the next load will tell
 	}
@@ -156,7 +156,7 @@ func (c *consumerLoop) answer(ctx, intake context.Context) error {
 func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err error) {
 	ctx, cancel := inquiry(ctx)
 	defer cancel()
-	conn, release, err := c.w.loopConn(ctx)
+	conn, release, err := c.w.loopConn(ctx, c.patience())
 	if err != nil {
 		return handlerUnknown, 0, err
 	}

@@ -45,8 +45,8 @@ func (w *Worker) isElsewhere(ctx context.Context) (elsewhere bool) {
 	if known == "" || w.frontier.Err() != nil {
 		return false
 	}
-	conn := &pooled{db: w.db}
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.HeartbeatInterval)
+	conn := &pooled{w: w}
+	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.HeartbeatInterval, w.limits.quick))
 	defer cancel()
 	token, err := w.checkpoints.Incarnation(ctx, conn)
 	if err == nil && token != known {

@@ -68,7 +68,11 @@ func (c *consumerLoop) consumerError(r result, v decision) *ConsumerError {
 // pause carries out a sentence: nobody runs the consumer until an operator
 // resumes it.
 func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) (did, error) {
-	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(c.sentence.err))
+	paused := false
+	err := c.quickly(ctx, func(ctx context.Context) (err error) {
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(c.sentence.err))
+		return err
+	})
 	if err != nil {
 		return nothing, err // it may have happened: load tells
 	}

@@ -93,8 +93,11 @@ func (c *consumerLoop) lettersTurn() bool {
 // fails it stays, and all that follow it.
 func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value) (did, error) {
 	if len(c.progress.retries) == 0 {
-		var err error
-		if c.progress.retries, err = c.w.checkpoints.NextRetries(intake, conn, c.unit.name, c.progress.token); err != nil {
+		err := c.quickly(intake, func(ctx context.Context) (err error) {
+			c.progress.retries, err = c.w.checkpoints.NextRetries(ctx, conn, c.unit.name, c.progress.token)
+			return err
+		})
+		if err != nil {
 			return nothing, err
 		}
 		if len(c.progress.retries) == 0 {
@@ -103,7 +106,12 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 		}
 	}
 	r := c.progress.retries[0]
-	events, err := c.log(v).ReadEvents(intake, conn, r.position-1, 1)
+	var events []store.PersistedEvent
+	pid := c.w.sessionOf(conn)
+	err := c.reading(intake, func() int64 { return pid }, func(ctx context.Context) (err error) {
+		events, err = c.log(v).ReadEvents(ctx, conn, r.position-1, 1)
+		return err
+	})
 	if err != nil {
 		return nothing, fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)
 	}

@@ -12,8 +12,8 @@ const (
 	// overdueAfter is how long a handler may go on after its context has ended.
 	overdueAfter = time.Second
 	// stopGrace is what a stop allows beyond the time that it gives the batches
-	// in hand, for handlers that end and transactions that are rolled back.
-	stopGrace = 5 * time.Second
+	// in hand: for handlers that end, for rollbacks, and for a last look at the row.
+	stopGrace = 2 * farewell
 )
 
 // watchHandler says so, once, if the handler of a batch goes on after ctx has
@@ -31,7 +31,8 @@ func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func
 		case <-time.After(overdueAfter):
 		}
 		err := fmt.Errorf("%w (%w)", ErrHandlerOverdue, context.Cause(ctx))
-		defer c.status.during(err)()
+		c.status.lasts(err)
+		defer c.status.lasts(nil)
 		c.w.cfg.Logger.Error(ctx, "handler ignores the end of its context", "consumer", b.Consumer, "first", b.First, "last", b.Last, "error", err)
 		tell(c.w.cfg.Observer.HandlerOverdue, b)
 		<-done

@@ -15,12 +15,12 @@ func (w *Worker) placeFirst(ctx context.Context) error {
 	for _, u := range w.units {
 		after, atHead := u.start.Position()
 		if !atHead {
-			if err := w.checkpoints.Place(ctx, w.db, u.name, after, ""); err != nil {
+			if err := w.place(ctx, u, after, ""); err != nil {
 				return err
 			}
 			continue
 		}
-		_, err := w.checkpoints.Load(ctx, w.db, u.name)
+		err := w.findPlaced(ctx, u)
 		if missing := (errNoCheckpoint{}); errors.As(err, &missing) {
 			u.placed = make(chan struct{})
 		} else if err != nil {
@@ -75,10 +75,10 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 		return errors.New("worker: the server has crashed since the head of the log was read")
 	}
 	for _, u := range units {
-		if err := w.checkpoints.Place(ctx, w.db, u.name, head, life.Token); err != nil {
+		if err := w.place(ctx, u, head, life.Token); err != nil {
 			return err
 		}
-		if _, err := w.checkpoints.Load(ctx, w.db, u.name); err != nil {
+		if err := w.findPlaced(ctx, u); err != nil {
 			return err // not placed: the server has crashed just now
 		}
 	}
@@ -87,12 +87,31 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 
 // head reads the highest visible position in one incarnation of the server.
 func (w *Worker) head(ctx context.Context, token string) (head int64, err error) {
-	conn := &pooled{db: w.db}
+	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
-	if head, err = w.bound.At(token).GetLatestGlobalPosition(ctx, conn); err != nil {
+	err = w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
+		head, err = w.bound.At(token).GetLatestGlobalPosition(ctx, conn)
+		return err
+	})
+	if err != nil {
 		return 0, fmt.Errorf("worker: head of the log: %w", err)
 	}
 	return head, nil
+}
+
+// place gives a unit its first checkpoint, if it has none.
+func (w *Worker) place(ctx context.Context, u *unit, after int64, token string) error {
+	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
+		return w.checkpoints.Place(ctx, w.db, u.name, after, token)
+	})
+}
+
+// findPlaced fails with errNoCheckpoint if a unit has no checkpoint.
+func (w *Worker) findPlaced(ctx context.Context, u *unit) error {
+	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
+		_, err := w.checkpoints.Load(ctx, w.db, u.name)
+		return err
+	})
 }
 
 // awaitValue waits until the frontier publishes what satisfies enough.

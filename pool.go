@@ -3,12 +3,12 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/store"
 )
 
 // idleConns is how many connections a pool should keep for a worker with so
@@ -19,13 +19,16 @@ func idleConns(consumers int) int { return 4 + 3*consumers }
 // pooled is a connection that is taken from the pool for the first statement,
 // and kept for those that follow.
 type pooled struct {
-	db   *sql.DB
-	conn *sql.Conn // nil: not taken yet
+	w       *Worker
+	conn    *sql.Conn    // nil: not taken yet
+	session atomic.Int64 // its pid; 0: not known
 }
 
 func (p *pooled) take(ctx context.Context) (err error) {
 	if p.conn == nil {
-		p.conn, err = p.db.Conn(ctx)
+		if p.conn, err = p.w.take(ctx, p.w.limits.quick); err == nil {
+			p.session.Store(p.w.sessionOf(p.conn))
+		}
 	}
 	return err
 }
@@ -33,7 +36,7 @@ func (p *pooled) take(ctx context.Context) (err error) {
 // giveBack returns the connection, if there is one.
 func (p *pooled) giveBack(err error) {
 	if p.conn != nil {
-		giveBack(p.conn, err)
+		p.w.give(p.conn, err)
 		p.conn = nil
 	}
 }
@@ -54,7 +57,9 @@ func (p *pooled) QueryContext(ctx context.Context, query string, args ...any) (*
 
 func (p *pooled) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if err := p.take(ctx); err != nil {
-		return p.db.QueryRowContext(ctx, query, args...) // only database/sql can make a Row of an error
+		ended, cancel := context.WithCancel(ctx)
+		cancel() // only database/sql can make a Row of an error; another connection must not answer
+		return p.w.db.QueryRowContext(ended, query, args...)
 	}
 	return p.conn.QueryRowContext(ctx, query, args...)
 }
@@ -64,16 +69,6 @@ func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, err
 		return nil, err
 	}
 	return p.conn.BeginTx(ctx, opts)
-}
-
-// giveBack returns a connection to its pool. One that leads to another server
-// than the worker needs would be taken again and again, so it is closed.
-func giveBack(conn *sql.Conn, err error) {
-	if errors.Is(err, store.ErrIncarnation) || pgdriver.IsStandby(err) {
-		pgdriver.Discard(conn)
-		return
-	}
-	_ = conn.Close()
 }
 
 // watchPool says, once, if between two looks the pool closes more than ten
@@ -91,4 +86,61 @@ func (w *Worker) watchPool(ctx context.Context) {
 		}
 		before = closed
 	}
+}
+
+const (
+	// sweepApart is the least pause between two sweeps.
+	sweepApart = 5 * time.Second
+	// sweepLimit is the time that an idle connection has to show that it lives.
+	sweepLimit = 2 * time.Second
+)
+
+// sweep closes the dead among the pool's idle connections each time that
+// somebody asks for it by sweepNow. When one connection has died in silence,
+// most others of the pool have, too, and each would hold up whoever takes it.
+func (w *Worker) sweep(ctx context.Context) {
+	for {
+		asked, ok := w.sweepNow.Sleep(ctx, time.Hour)
+		if !ok {
+			return
+		}
+		if !asked {
+			continue
+		}
+		if idle, alive := sweepIdle(ctx, w.db); alive < idle {
+			w.cfg.Logger.Error(ctx, "idle connections of the pool did not answer, closed them", "worker_id", w.id, "idle", idle, "alive", alive)
+		}
+		backoff.Sleep(ctx, sweepApart)
+	}
+}
+
+// sweepIdle tries all idle connections at the same time, closes the dead, and
+// returns how many there were and how many of these live. It holds those until
+// it has tried all: the pool would give them out again first.
+func sweepIdle(ctx context.Context, db *sql.DB) (idle, alive int) {
+	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
+	defer cancel()
+	var trials sync.WaitGroup
+	conns := make([]*sql.Conn, db.Stats().Idle)
+	for i := range conns {
+		trials.Go(func() {
+			conn, err := db.Conn(ctx) // with pgx, this tries it if it was idle for a second
+			if err != nil {
+				return
+			}
+			if conn.PingContext(ctx) != nil {
+				pgdriver.Discard(conn)
+				return
+			}
+			conns[i] = conn
+		})
+	}
+	trials.Wait()
+	for _, conn := range conns {
+		if conn != nil {
+			alive++
+			_ = conn.Close()
+		}
+	}
+	return len(conns), alive
 }

@@ -19,46 +19,56 @@ var ErrPreparedStatements = errors.New("worker: the connection goes through a tr
 
 // checkPooling refuses what a transaction-pooling proxy breaks.
 func (w *Worker) checkPooling(ctx context.Context) error {
-	pooled, err := isPooled(ctx, w.db)
+	p, err := findPooling(ctx, w.db)
+	w.pooling = p
 	switch {
 	case err != nil:
 		return fmt.Errorf("worker: look for a proxy: %w", err)
-	case pooled && w.cfg.LeaderStrategy == LeaderStrategyAdvisory:
+	case p.pooled && w.cfg.LeaderStrategy == LeaderStrategyAdvisory:
 		return coord.ErrTransactionPooling
-	case pooled:
+	case p.pooled:
 		return tryStatements(ctx, w.db)
 	}
 	return nil
 }
 
-// isPooled finds a proxy by the sessions of two connections: without one, each
-// keeps its own. A proxy gives both the session that was used last, or each in
-// turns; it is asked several times, as others who use it may blur that.
-func isPooled(ctx context.Context, db *sql.DB) (bool, error) {
+// pooling is what stands between the worker and the server.
+type pooling struct {
+	pooled bool // each transaction may get another session
+	told   bool // the driver is told the pid of the server's session
+}
+
+// findPooling finds a proxy by the sessions of two connections: without one,
+// each keeps its own. A proxy gives both the session that was used last, or each
+// in turns; it is asked several times, as others who use it may blur that.
+// A proxy that leaves them their sessions shows by the pids that it makes up.
+func findPooling(ctx context.Context, db *sql.DB) (pooling, error) {
 	var conns [2]*sql.Conn
 	for i := range conns {
 		conn, err := db.Conn(ctx)
 		if err != nil {
-			return false, err
+			return pooling{}, err
 		}
 		defer conn.Close()
 		conns[i] = conn
 	}
-	var sessions [2]int // 0: not known yet
+	var sessions [2]int64 // 0: not known yet
+	told := true
 	for _, i := range []int{0, 0, 1, 1, 0, 1, 0, 0, 1} {
-		var session int
+		var session int64
 		err := conns[i].QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&session)
 		switch {
 		case isMixedUp(err):
-			return true, nil
+			return pooling{pooled: true}, nil
 		case err != nil:
-			return false, err
+			return pooling{}, err
 		case session == sessions[1-i], sessions[i] != 0 && session != sessions[i]:
-			return true, nil
+			return pooling{pooled: true}, nil
 		}
 		sessions[i] = session
+		told = told && session == pgdriver.PID(conns[i])
 	}
-	return false, nil
+	return pooling{told: told}, nil
 }
 
 // tryStatements has several connections execute the same few statements at the

@@ -75,11 +75,14 @@ func (c *consumerLoop) readStretch(intake context.Context, front end, a *readAhe
 		return err
 	}
 	defer c.w.loopConns.release()
-	conn := &pooled{db: c.w.db}
+	conn := &pooled{w: c.w}
 	defer func() { conn.giveBack(err) }()
 	var counted bool
 	a.at, a.v = front.at, c.w.frontier.Value()
-	a.pages, counted, err = c.lookAhead(intake, conn, a.v, span{a.at, a.v.Safe}, c.w.cfg.BatchSize, front.pages, false)
+	err = c.reading(intake, conn.session.Load, func(ctx context.Context) (err error) {
+		a.pages, counted, err = c.lookAhead(ctx, conn, a.v, span{a.at, a.v.Safe}, c.w.cfg.BatchSize, front.pages, false)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -91,7 +94,7 @@ func (c *consumerLoop) readStretch(intake context.Context, front end, a *readAhe
 	if counted {
 		return nil
 	}
-	return c.countMissing(intake, conn, a.v, a.pages)
+	return c.reading(intake, conn.session.Load, func(ctx context.Context) error { return c.countMissing(ctx, conn, a.v, a.pages) })
 }
 
 // stretch is how many pages of at most limit events are read in one statement.

@@ -21,7 +21,11 @@ func (e restartedError) Error() string {
 // worker passes over new events when the sequence has caught up.
 func (c *consumerLoop) stopAbove(ctx context.Context, conn *sql.Conn) (did, error) {
 	why := restartedError{c.unit.name, c.progress.position, c.progress.last}
-	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(why))
+	paused := false
+	err := c.quickly(ctx, func(ctx context.Context) (err error) {
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(why))
+		return err
+	})
 	if err != nil {
 		return nothing, err
 	}

@@ -22,7 +22,11 @@ func (w *Worker) retain(ctx context.Context) {
 	}
 	for backoff.Sleep(ctx, min(max(keep/10, 100*time.Millisecond), time.Hour)) {
 		for more := w.coord.Status().Leader; more && ctx.Err() == nil; {
-			n, err := w.checkpoints.Clean(ctx, w.db, keep)
+			var n int64
+			err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
+				n, err = w.checkpoints.Clean(ctx, w.db, keep)
+				return err
+			})
 			if err != nil && ctx.Err() == nil {
 				w.cfg.Logger.Error(ctx, "could not delete old rows of the audit, will retry", "error", err)
 			}

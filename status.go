@@ -81,9 +81,10 @@ type Pause struct {
 
 // unitStatus is what a loop lets others see.
 type unitStatus struct {
-	mu    sync.Mutex
-	s     ConsumerStatus
-	moved chan struct{} // closed when the position moves; nil: nobody waits
+	mu      sync.Mutex
+	s       ConsumerStatus
+	lasting error         // what holds the batch in hand up; nil: nothing
+	moved   chan struct{} // closed when the position moves; nil: nobody waits
 }
 
 // next returns a channel that is closed at the next committed batch.
@@ -105,7 +106,11 @@ func (u *unitStatus) change(f func(*ConsumerStatus)) {
 func (u *unitStatus) snapshot() ConsumerStatus {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.s
+	s := u.s
+	if u.lasting != nil {
+		s.LastError = u.lasting
+	}
+	return s
 }
 
 func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.Assigned = yes }) }
@@ -133,17 +138,11 @@ func (u *unitStatus) failed(err error, failures int) {
 	u.change(func(s *ConsumerStatus) { s.LastError, s.Failures = err, failures })
 }
 
-// during shows an error until the returned function is called.
-func (u *unitStatus) during(err error) (over func()) {
-	var before error
-	u.change(func(s *ConsumerStatus) { before, s.LastError = s.LastError, err })
-	return func() {
-		u.change(func(s *ConsumerStatus) {
-			if s.LastError == err {
-				s.LastError = before
-			}
-		})
-	}
+// lasts shows an error until it is called with nil.
+func (u *unitStatus) lasts(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.lasting = err
 }
 
 // recovered takes note that trouble with the database is over.

@@ -59,10 +59,12 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	consumers := []consumer.Consumer{steppedConsumer{"all", nil, new(atomic.Bool)}, steppedConsumer{"some", []string{"A"}, new(atomic.Bool)}}
 	w := New(db, log, consumers,
 		WithObserver(s.observer(sw)),
-		WithLeaderStrategy(LeaderStrategyLease), // so that nobody watches what a guard waits for
+		WithLeaderStrategy(LeaderStrategyLease), // so that nobody looks for a dead worker's batch
 		WithBatchSize(s.script.batchSize), WithBatchTimeout(24*time.Hour), WithMaxOpenRanges(s.script.maxOpen),
 		WithGapPolicy(s.script.policy), WithStaleGapThreshold(s.script.stale), WithStaleGapHarborLag(s.script.harborLag))
 	s.must(w.prepare(s.ctx))
+	w.limits = limits{quick: time.Hour, read: time.Hour} // a script may let any statement wait
+	w.pooling.told = false                               // and nobody watches what a guard does
 	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {

@@ -31,14 +31,21 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	defer timer.Stop()
 	for {
 		advanced := w.advanced(consumer)
-		now, err := w.checkpoints.Arrived(ctx, w.db, consumer, position)
+		var now arrival
+		err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+			now, err = w.checkpoints.Arrived(ctx, w.db, consumer, position)
+			return err
+		})
 		if ctx.Err() != nil {
 			return fmt.Errorf("worker: waited for consumer %q to handle position %d: %w: %w", consumer, position, known.why(), context.Cause(ctx))
 		}
-		if err != nil || now.handled {
+		switch {
+		case errors.Is(err, errNoAnswer): // ask again
+		case err != nil || now.handled:
 			return err
+		default:
+			known = now
 		}
-		known = now
 		timer.Reset(w.cfg.DispatcherInterval)
 		select {
 		case <-advanced:

@@ -55,7 +55,11 @@ func (w *Worker) nudgeMoved(ctx context.Context, names []string) (found bool, er
 	for _, u := range w.units {
 		before[u.name] = u.nudge.revision.Load()
 	}
-	revisions, err := w.checkpoints.Revisions(ctx, w.db, names)
+	var revisions map[string]int64
+	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+		revisions, err = w.checkpoints.Revisions(ctx, w.db, names)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}

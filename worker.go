@@ -48,11 +48,14 @@ type Worker struct {
 	loopConns   budget
 	checkpoints checkpoints
 	bound       store.BoundLog
+	pooling     pooling
+	limits      limits
 	frontier    *frontier.Frontier
 	coord       *coord.Coordinator
 	channel     string // of the news beside the log, for DispatcherStrategyNotify
 
 	watchNow *wakeup.Signal // wakes watchProgress
+	sweepNow *wakeup.Signal // wakes sweep
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -68,6 +71,8 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		cfg:       DefaultConfig(),
 		stopped:   make(chan struct{}),
 		watchNow:  wakeup.New(),
+		sweepNow:  wakeup.New(),
+		limits:    usualLimits,
 		ready:     make(chan struct{}),
 	}
 	for _, opt := range opts {
@@ -175,6 +180,7 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.retain(running); return nil })
 	g.run(func() error { w.watchPool(running); return nil })
 	g.run(func() error { w.watchServer(running); return nil })
+	g.run(func() error { w.sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
 		channels := map[string]func(){w.cfg.NotifyChannel: w.noticeEvents, w.channel: w.noticeNews}
 		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })

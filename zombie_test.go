@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +20,21 @@ type idle struct{}
 func (idle) Name() string                                                { return "c" }
 func (idle) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
 
+// waiter is whose guard waits for the row of a consumer.
+type waiter struct {
+	open func(t *testing.T, d *pgtest.Database) *sql.DB // nil: with pgx, straight
+	opts []Option
+	same bool // it is the worker whose batch holds the row
+}
+
+// behindSessionPooler opens a pool on a database through a proxy that makes up
+// the pids of sessions.
+func behindSessionPooler(t *testing.T, d *pgtest.Database) *sql.DB {
+	return d.Bounced(t, map[string]string{"pool_mode": "session"}).DB
+}
+
+func withPQ(t *testing.T, d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }
+
 // hostage is a consumer whose row somebody holds, while the guard of its new
 // owner waits.
 type hostage struct {
@@ -32,12 +46,19 @@ type hostage struct {
 
 // takeHostage has hold lock the row in a transaction of its own, which is
 // returned, then makes the guard of a registered worker wait for it.
-func takeHostage(t *testing.T, hold func(t *testing.T, g guarded, tx *sql.Tx)) (h hostage, holder *sql.Tx) {
+func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g guarded, tx *sql.Tx)) (h hostage, holder *sql.Tx) {
 	h.guarded = newGuarded(t)
 	holder = h.begin(t)
 	hold(t, h.guarded, holder)
 
-	w := New(h.DB, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idle{}})
+	db := h.DB
+	if by.open != nil {
+		db = by.open(t, h.Database)
+	}
+	w := New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idle{}}, by.opts...)
+	if by.same {
+		w.id = h.c.worker
+	}
 	if err := w.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -50,10 +71,10 @@ func takeHostage(t *testing.T, hold func(t *testing.T, g guarded, tx *sql.Tx)) (
 		}
 	})
 	h.assign(t, w.id)
-	h.loop = &consumerLoop{w: w, unit: w.units[0]}
+	h.loop = &consumerLoop{w: w, unit: w.units[0], status: w.status["c"]}
 	from := h.load(t)
 
-	conn, err := h.DB.Conn(t.Context())
+	conn, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +82,11 @@ func takeHostage(t *testing.T, hold func(t *testing.T, g guarded, tx *sql.Tx)) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.session, h.guard = h.loop.ownSession(conn), make(chan bool, 1)
+	var backend int64
+	if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&backend); err != nil {
+		t.Fatal(err)
+	}
+	h.session, h.guard = w.sessionOf(conn), make(chan bool, 1)
 	go func() {
 		_, ok, err := w.checkpoints.Guard(context.Background(), tx, "c", from, advance{to: 12, token: h.token})
 		h.guard <- ok && err == nil
@@ -74,7 +99,7 @@ func takeHostage(t *testing.T, hold func(t *testing.T, g guarded, tx *sql.Tx)) (
 	})
 	await(t, "the guard to wait", func() bool {
 		var waits bool
-		err := h.DB.QueryRow(`SELECT cardinality(pg_blocking_pids($1::int)) > 0`, h.session).Scan(&waits)
+		err := h.DB.QueryRow(`SELECT cardinality(pg_blocking_pids($1::int)) > 0`, backend).Scan(&waits)
 		return err == nil && waits
 	})
 	return h, holder
@@ -123,31 +148,43 @@ func lockedBy(locks string) func(t *testing.T, g guarded, tx *sql.Tx) {
 	}
 }
 
-// The batch of a dead worker is ended, and the guard that waited goes on.
+// awaitGuard waits for the guard while it looks for a dead worker's batch.
+func (h hostage) awaitGuard(t *testing.T) {
+	t.Helper()
+	look := h.loop.endZombies(h.session)
+	end := meanwhile(t.Context(), 0, func(ctx context.Context) {
+		if err := look(ctx); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	defer end()
+	select {
+	case ok := <-h.guard:
+		h.guard <- ok // for the cleanup
+		if !ok {
+			t.Error("the guard does not own the consumer")
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the guard waits on")
+	}
+}
+
+// The batch of a dead worker is ended, and the guard that waited goes on: also
+// where the driver does not know the session of the guard.
 func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
-	for name, hold := range map[string]func(t *testing.T, g guarded, tx *sql.Tx){
-		"no row any more": batchOf(-1),
-		"silent":          batchOf(time.Hour),
+	for name, test := range map[string]struct {
+		waiter
+		hold func(t *testing.T, g guarded, tx *sql.Tx)
+	}{
+		"no row any more":         {hold: batchOf(-1)},
+		"silent":                  {hold: batchOf(time.Hour)},
+		"given up by this worker": {waiter{same: true}, batchOf(-1)},
+		"behind a session pooler": {waiter{open: behindSessionPooler}, batchOf(-1)},
+		"over lib/pq":             {waiter{open: withPQ}, batchOf(time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, holder := takeHostage(t, hold)
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				h.loop.endZombies(ctx, h.session)
-			}()
-			select {
-			case ok := <-h.guard:
-				h.guard <- ok // for the cleanup
-				if !ok {
-					t.Error("the guard does not own the consumer")
-				}
-			case <-time.After(30 * time.Second):
-				t.Error("the guard waits on")
-			}
-			cancel()
-			<-ended
+			h, holder := takeHostage(t, test.waiter, test.hold)
+			h.awaitGuard(t)
 			if holder.Commit() == nil {
 				t.Error("the dead worker's batch committed")
 			}
@@ -157,40 +194,35 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 
 // A worker that seems dead for a moment, or another one each time, is spared.
 func TestOneLookIsNotEnough(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		nobody, one, other := zombie{}, zombie{session: 1, signature: 7}, zombie{session: 1, signature: 8}
-		looks := []zombie{nobody, nobody, one, nobody, one, other, one, nobody, other, other, nobody}
-		ctx, cancel := context.WithCancel(t.Context())
-		var ended []zombie
-		var last time.Time
-		whenSeenTwice(ctx, func() (z zombie) {
-			if !last.IsZero() && time.Since(last) < guardPatience {
-				t.Errorf("looks again after %v", time.Since(last))
-			}
-			last = time.Now()
-			if z, looks = looks[0], looks[1:]; len(looks) == 0 {
-				cancel()
-			}
-			return z
-		}, func(z zombie) { ended = append(ended, z) })
-		if !slices.Equal(ended, []zombie{other}) || len(looks) > 0 {
-			t.Errorf("ended %+v, not only what was seen twice in a row; %d looks to go", ended, len(looks))
+	nobody, one, other := zombie{}, zombie{session: 1, signature: 7}, zombie{session: 1, signature: 8}
+	var s suspicion
+	var confirmed []int
+	for i, z := range []zombie{nobody, nobody, one, nobody, one, other, one, nobody, other, other, nobody} {
+		if s.confirms(z) {
+			confirmed = append(confirmed, i)
 		}
-	})
+	}
+	if !slices.Equal(confirmed, []int{9}) {
+		t.Errorf("confirmed by the looks %v, not only what was seen twice in a row", confirmed)
+	}
 }
 
 // Nobody else's transaction is ended.
 func TestOthersAreNotEnded(t *testing.T) {
-	for name, hold := range map[string]func(t *testing.T, g guarded, tx *sql.Tx){
-		"the batch of a living worker":    batchOf(0),
-		"the batch of one without a lock": batchOfUnlocked,
-		"somebody with a lock":            lockedBy(`SELECT pg_advisory_xact_lock_shared($1::bigint)`),
-		"somebody with several locks":     lockedBy(`SELECT pg_advisory_xact_lock_shared(n + $1::bigint) FROM generate_series(0, 9) AS n`),
-		"somebody with a lock like that":  lockedBy(`SELECT pg_advisory_xact_lock_shared(hashtextextended('c', $1::bigint))`),
-		"somebody without any such locks": lockedBy(`SELECT $1::bigint`),
+	for name, test := range map[string]struct {
+		waiter
+		hold func(t *testing.T, g guarded, tx *sql.Tx)
+	}{
+		"the batch of a living worker":                   {hold: batchOf(0)},
+		"the batch of one without a lock":                {hold: batchOfUnlocked},
+		"somebody with a lock":                           {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared($1::bigint)`)},
+		"somebody with several locks":                    {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(n + $1::bigint) FROM generate_series(0, 9) AS n`)},
+		"somebody with a lock like that":                 {hold: lockedBy(`SELECT pg_advisory_xact_lock_shared(hashtextextended('c', $1::bigint))`)},
+		"somebody without any such locks":                {hold: lockedBy(`SELECT $1::bigint`)},
+		"this worker's own, where it may be the guard's": {waiter{open: withPQ, same: true}, batchOf(-1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, holder := takeHostage(t, hold)
+			h, holder := takeHostage(t, test.waiter, test.hold)
 			if z, err := h.loop.lookForZombie(t.Context(), h.session); err != nil || z != (zombie{}) {
 				t.Errorf("found %+v, %v", z, err)
 			}
@@ -201,19 +233,33 @@ func TestOthersAreNotEnded(t *testing.T) {
 	}
 }
 
+// With the lease, a session may be many workers'.
+func TestNobodyIsEndedWithTheLease(t *testing.T) {
+	h, holder := takeHostage(t, waiter{opts: []Option{WithLeaderStrategy(LeaderStrategyLease)}}, batchOf(-1))
+	look := h.loop.endZombies(h.session)
+	for range 3 {
+		if err := look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := holder.Commit(); err != nil {
+		t.Errorf("it was ended: %v", err)
+	}
+}
+
 // What has ended between the looks and the end is left alone.
 func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
-	h, holder := takeHostage(t, batchOf(-1))
+	h, holder := takeHostage(t, waiter{}, batchOf(-1))
 	z, err := h.loop.lookForZombie(t.Context(), h.session)
 	if err != nil || z.session == 0 || z.signature != signature(h.c.worker) || z.worker != uuid.Nil {
 		t.Fatalf("found %+v, %v", z, err)
 	}
 	other := z
 	other.signature++
-	if ended, err := h.loop.w.checkpoints.EndBlocker(t.Context(), h.DB, "c", h.session, other); err != nil || ended {
+	if ended, err := h.loop.w.checkpoints.EndBatch(t.Context(), h.DB, "c", other); err != nil || ended {
 		t.Errorf("another worker's batch in the same session: %v, %v", ended, err)
 	}
-	if ended, err := h.loop.w.checkpoints.EndBlocker(t.Context(), h.DB, "d", h.session, z); err != nil || ended {
+	if ended, err := h.loop.w.checkpoints.EndBatch(t.Context(), h.DB, "d", z); err != nil || ended {
 		t.Errorf("another consumer's batch in the same session: %v, %v", ended, err)
 	}
 	if err := holder.Commit(); err != nil {
@@ -221,34 +267,42 @@ func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
 	}
 }
 
-// Where a session may be another worker's, or is not known, nobody looks.
-func TestNobodyIsEndedWithoutASessionOfOnesOwn(t *testing.T) {
-	d := pgtest.Empty(t)
+// The pid of a session is known only where the driver is told the server's. A
+// proxy makes up others, half of which no PostgreSQL would take for one.
+func TestWhoseSessionIsKnown(t *testing.T) {
 	for name, test := range map[string]struct {
-		db       *sql.DB
-		strategy LeaderStrategy
-		want     bool
+		open func(t *testing.T, d *pgtest.Database) *sql.DB
+		want bool
 	}{
-		"pgx":           {d.DB, LeaderStrategyAdvisory, true},
-		"pgx and lease": {d.DB, LeaderStrategyLease, false},
-		"lib/pq":        {d.OpenPQ(t), LeaderStrategyAdvisory, false},
+		"pgx":                      {func(_ *testing.T, d *pgtest.Database) *sql.DB { return d.DB }, true},
+		"pgx and a session pooler": {behindSessionPooler, false},
+		"lib/pq":                   {withPQ, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := test.db.Conn(t.Context())
+			d := pgtest.Empty(t)
+			w := New(test.open(t, d), nil, nil)
+			if err := w.checkPooling(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := w.db.Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			var backend int64
-			if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&backend); err != nil {
+			var want int64
+			if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&want); err != nil {
 				t.Fatal(err)
 			}
 			if !test.want {
-				backend = 0
+				want = 0
 			}
-			loop := &consumerLoop{w: New(test.db, nil, nil, WithLeaderStrategy(test.strategy))}
-			if got := loop.ownSession(conn); got != backend {
-				t.Errorf("the session is %d, want %d", got, backend)
+			if got := w.sessionOf(conn); got != want {
+				t.Errorf("the session is %d, want %d", got, want)
+			}
+			const madeUp = 1<<32 - 1
+			c := newCheckpoints(tables{}, w.id, time.Second, server{})
+			if s, err := c.Session(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
+				t.Errorf("a session that does not exist: %+v, %v", s, err)
 			}
 		})
 	}

@@ -71,3 +71,15 @@ func IsDone(tx *sql.Tx) bool {
 	// what database/sql objects to first.
 	return errors.Is(tx.StmtContext(context.Background(), new(sql.Stmt)).Close(), sql.ErrTxDone)
 }
+
+// PID returns the process id of the server's session behind conn as the driver
+// was told it. A proxy may have made it up. lib/pq does not show it: 0.
+func PID(conn *sql.Conn) (pid int64) {
+	_ = conn.Raw(func(driverConn any) error { // a lost connection has none
+		if c, ok := driverConn.(*stdlib.Conn); ok {
+			pid = int64(c.Conn().PgConn().PID())
+		}
+		return nil
+	})
+	return pid
+}

@@ -35,9 +35,8 @@ func (d *Database) OpenHole(t testing.TB) (*sql.DB, *Hole) {
 	}
 	h := &Hole{conns: map[*holeConn]struct{}{}}
 	cfg.DialFunc = h.dial
-	db := closed(t, stdlib.OpenDB(*cfg))
 	t.Cleanup(h.end)
-	return db, h
+	return closed(t, stdlib.OpenDB(*cfg)), h
 }
 
 // Swallow makes the next connection that sends text fall in: the server does

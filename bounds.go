@@ -1,0 +1,113 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Every statement outside of handlers has a bound. A connection may die in
+// silence: a firewall forgets it, a machine is unplugged. Whoever waits for an
+// answer then waits for ever.
+type limits struct {
+	quick time.Duration // for a statement that touches a few rows, and for a connection of the pool
+	read  time.Duration // for events, counts and deletions
+}
+
+var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second}
+
+// errNoAnswer is what a statement fails with whose bound has passed.
+var errNoAnswer = errors.New("no answer, gave up the connection")
+
+func noAnswer(limit time.Duration) error { return fmt.Errorf("%w after %v", errNoAnswer, limit) }
+
+// bounded runs a statement that is to be answered within limit. pgx closes the
+// connection of one that is not. One that takes longer than a quick one makes
+// the worker sweep its pool: others may wait for a dead connection, too.
+func (w *Worker) bounded(ctx context.Context, limit time.Duration, statement func(ctx context.Context) error) error {
+	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
+	defer cancel()
+	defer time.AfterFunc(w.limits.quick, w.sweepNow.Send).Stop()
+	return why(bound, ctx, statement(bound))
+}
+
+// why tells that it was the bound that ended a statement, not what is around it.
+func why(bound, around context.Context, err error) error {
+	if err != nil && around.Err() == nil && bound.Err() != nil {
+		return fmt.Errorf("%w: %w", context.Cause(bound), err)
+	}
+	return err
+}
+
+// take takes a connection from the pool, which tries whether it is alive, or
+// makes one. If all are in use, it waits until one is free.
+func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn, err error) {
+	for {
+		err = w.bounded(ctx, limit, func(ctx context.Context) (err error) {
+			conn, err = w.db.Conn(ctx)
+			return err
+		})
+		if !errors.Is(err, errNoAnswer) {
+			return conn, err
+		}
+		w.sweepNow.Send()
+		if s := w.db.Stats(); s.MaxOpenConnections == 0 || s.InUse < s.MaxOpenConnections {
+			return nil, fmt.Errorf("worker: take a connection: %w", err)
+		}
+	}
+}
+
+// give gives a connection back to the pool, after work that ended with err. It
+// closes one that is lost, and one that leads to another server than the worker
+// needs: it would be taken again and again.
+func (w *Worker) give(conn *sql.Conn, err error) {
+	switch {
+	case errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):
+		pgdriver.Discard(conn)
+	case pgdriver.IsGone(conn):
+		pgdriver.Discard(conn)
+		w.sweepNow.Send()
+	default:
+		_ = conn.Close()
+	}
+}
+
+// patience is how long the loop waits for a connection, or for the answer to a
+// quick statement. It grows from try to try: slow is not dead.
+func (c *consumerLoop) patience() time.Duration {
+	return min(c.w.limits.quick<<min(c.tally.disturbed, 3), c.w.limits.read)
+}
+
+// quickly runs a statement that touches a few rows.
+func (c *consumerLoop) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
+	return c.w.bounded(ctx, c.patience(), statement)
+}
+
+// begin begins a batch's transaction. That lives on ctx, which end ends if
+// there is no answer, or if intake ends before there is one.
+func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, intake context.Context, conn *sql.Conn) (*sql.Tx, error) {
+	limit := c.patience()
+	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
+	stop := context.AfterFunc(intake, func() { end(context.Cause(intake)) })
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	silent.Stop()
+	stop()
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return tx, err
+}
+
+// rollback ends a batch's transaction that was not committed. end ends the
+// context of that if there is no answer.
+func (c *consumerLoop) rollback(tx *sql.Tx, end context.CancelCauseFunc) {
+	limit := c.w.limits.quick
+	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
+	defer silent.Stop()
+	_ = tx.Rollback() // a no-op after the commit
+}
