@@ -60,7 +60,7 @@ SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
 	case err != nil:
 		return events, fmt.Errorf("storepostgres: look for table %s: %w", s.events, err)
 	case persistence == "t":
-		return events, fmt.Errorf("storepostgres: %s leads to the temporary table %s: name the schema in WithEventsTable", s.events, events)
+		return events, fmt.Errorf("storepostgres: %s is no table of the log but a temporary one of this session, %s: name the schema in WithEventsTable", s.events, events)
 	}
 	there := strings.Fields(columns)
 	var lacking []string

@@ -66,12 +66,14 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 	}
 	defer conn.Close()
 
-	s := NewStore(DefaultStoreConfig()).sql
-	reads := []struct {
+	plain := NewStore(DefaultStoreConfig())
+	s := plain.sql
+	type read struct {
 		name, text, args string
 		rows             float64 // at most, in scans
 		complete         bool    // no position is missing
-	}{
+	}
+	reads := []read{
 		{"events from the beginning", s.read, `(0, 100)`, 100, false},
 		{"events from the middle", s.read, `(50000, 1000)`, 1000, false},
 		{"events at the head", s.read, `(99990, 10000)`, 10, false},
@@ -91,6 +93,19 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 		{"missing, none", s.missing, `(501, 1499)`, 998, true},
 		{"two ranges far apart", s.ranges, `('[{"First": 10, "Last": 12}, {"First": 90000, "Last": 90004}]', 100)`, 8, false},
 		{"a wide range", s.ranges, `('[{"First": 10, "Last": 90000}]', 100)`, 100, false},
+	}
+	// The same, where each read proves the server's incarnation.
+	proving := newStatements(plain.events, plain.heads, "", `(SELECT 'this'::text WHERE pg_postmaster_start_time() < now())`)
+	proves := strings.NewReplacer(s.read, proving.read, s.latest, proving.latest, s.scopedOne, proving.scopedOne,
+		s.scoped, proving.scoped, s.missing, proving.missing, s.ranges, proving.ranges)
+	for _, r := range slices.Clone(reads) {
+		if text := proves.Replace(r.text); text != r.text {
+			args := strings.TrimSuffix(r.args, ")") + `, 'this')`
+			if r.args == "" {
+				args = `('this')`
+			}
+			reads = append(reads, read{r.name + ", proven", text, args, r.rows, r.complete})
+		}
 	}
 	knowledge := []string{``, `ANALYZE events`, `SET default_statistics_target = 1`}
 	knowledge = append(knowledge, slices.Repeat([]string{`ANALYZE events`}, 10)...) // as different as few samples make it
