@@ -54,13 +54,15 @@
 // An L read before the scan, or kept when the transaction runs something or is
 // prepared, loses events.
 //
-// # Token
+// # Incarnation
 //
-// Crash recovery and promotion can issue positions again. An UNLOGGED table,
-// which both empty, holds a random token that every statement returns: when
-// it changes, or the connection fails, everything in memory is forgotten. A
-// durable row per log, settled, is where a frontier starts from, so that
-// history is not fenced again.
+// Crash recovery, promotion and a restored backup can issue positions again.
+// Every statement returns the incarnation of the server (package incarnation):
+// when it changes, or the connection fails, everything in memory is forgotten. A
+// Value carries it as its Token, and counts in that incarnation only: whoever
+// reads rows under it proves that they stem from the same. A durable row per
+// log, settled, is where a frontier starts from, so that history is not fenced
+// again.
 //
 // # The end of the log
 //

@@ -30,10 +30,10 @@ type Span struct{ First, Last int64 }
 
 // Value is what is known about the log. It is immutable.
 type Value struct {
-	// Token names the life of the server in which the rest was found out.
-	// After a crash or a promotion, positions may be issued again: there is
-	// another token then, and what was found out under the old one is worth
-	// nothing. Empty before the first publication.
+	// Token names the incarnation of the server in which the rest was found
+	// out. After a crash, a promotion or a restore, positions may be issued
+	// again: there is another token then, and what was found out under the old
+	// one is worth nothing. Empty before the first publication.
 	Token string
 	// Settled: every position up to it is visible to new snapshots, or void.
 	Settled int64
