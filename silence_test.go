@@ -2,6 +2,9 @@ package worker_test
 
 import (
 	"database/sql"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,4 +70,94 @@ func TestStopWhileAConnectionIsSilent(t *testing.T) {
 			t.Errorf("Start returned %v", err)
 		}
 	})
+}
+
+// All connections of the pool die at once; new ones work. Every consumer goes
+// on soon, however many connections it was.
+func TestAllConnectionsDieInSilence(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	db, h := d.OpenHole(t)
+	const dead = 26
+	db.SetMaxIdleConns(2 * dead)
+	var consumers []consumer.Consumer
+	for i := range 8 {
+		consumers = append(consumers, &ledger{name: fmt.Sprint("c", i)})
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	start(t, db, consumers, worker.WithHeartbeatTimeout(30*time.Second))
+	for _, c := range consumers {
+		awaitHandled(t, d.DB, c.Name(), 1)
+	}
+	fillPool(t, db, dead)
+	if n := h.SwallowAll(); n < dead {
+		t.Fatalf("%d connections died, want %d at least", n, dead)
+	}
+	began := time.Now()
+	appendN(t, d.DB, "Order", "1", 1)
+	for _, c := range consumers {
+		awaitHandled(t, d.DB, c.Name(), 1, 2)
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("all consumers go on after %v", took)
+	}
+}
+
+// fillPool makes a pool have that many connections at least.
+func fillPool(t *testing.T, db *sql.DB, n int) {
+	t.Helper()
+	conns := make([]*sql.Conn, n)
+	for i := range conns {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = conn
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+}
+
+// A guard waits for another transaction's lock for as long as it takes, longer
+// than any bound, and says for whose.
+func TestGuardWaitsForALock(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 0)`)
+	holder, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback() }() // a no-op after Commit
+	var pid int
+	if err := holder.QueryRow(`SELECT pg_backend_pid() FROM consumer_checkpoints WHERE consumer_name = 'c' FOR UPDATE`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	var log lines
+	var retries atomic.Int32
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithBatchTimeout(100*time.Millisecond), worker.WithLogger(&log),
+		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { retries.Add(1) }}))
+	remedy := fmt.Sprintf("pg_terminate_backend(%d)", pid)
+	says := func() bool {
+		err := statusOf(w.Worker, "c").LastError
+		return err != nil && strings.Contains(err.Error(), remedy) && strings.Contains(err.Error(), "idle in transaction")
+	}
+	await(t, "the status to say whose lock it is", says)
+	await(t, "the log to say so several times", func() bool { return len(log.with(remedy)) >= 3 })
+	await(t, "the guard to have waited longer than the bounds", func() bool {
+		var long bool
+		err := d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '11 seconds')`).Scan(&long)
+		return err == nil && long
+	})
+	if err := holder.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	awaitHandled(t, d.DB, "c", 1)
+	await(t, "the status to say so no longer", func() bool { return statusOf(w.Worker, "c").LastError == nil })
+	if n := retries.Load(); n != 0 {
+		t.Errorf("the batch was tried again %d times", n)
+	}
 }
