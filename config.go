@@ -201,7 +201,6 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) f
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
 		OnStale:    c.Observer.FrontierBlocked,
-		OnFailure:  c.Observer.FrontierFailed,
 		OnChange:   onChange,
 		Logger:     c.Logger,
 	}

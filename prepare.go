@@ -58,7 +58,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 			return fmt.Errorf("worker: %w", err)
 		}
 	}
-	w.frontier = frontier.New(w.cfg.frontier(w.db, w.bound, t, w.noticeNews))
+	f := w.cfg.frontier(w.db, w.bound, t, w.noticeNews)
+	f.OnFailure = w.frontierFailed
+	w.frontier = frontier.New(f)
 	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus))
 	return nil
 }

@@ -187,6 +187,13 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	}
 }
 
+// frontierFailed takes note of a failed try of the frontier. Where its
+// connection has died, others have.
+func (w *Worker) frontierFailed(err error) {
+	w.sweepNow.Send()
+	tell(w.cfg.Observer.FrontierFailed, err)
+}
+
 // noticeEvents wakes whoever looks for events.
 func (w *Worker) noticeEvents() {
 	tell(w.cfg.Observer.Woken, Wakeup{WakeupEvents})

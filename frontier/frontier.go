@@ -77,6 +77,7 @@ type Frontier struct {
 	changes atomic.Int64 // the counter of changes, as last seen
 	follow  atomic.Bool  // somebody called Follow since the latest statement
 	reopen  atomic.Bool  // somebody called Reopen since the session began
+	limit   limit        // of Open and Step, which one goroutine calls at a time
 	apart   bool         // nobody is to be followed
 	pulse   pulse
 

@@ -17,8 +17,42 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// stepLimit bounds a statement, so that a half-open connection is given up.
-const stepLimit = 30 * time.Second
+// A statement has a bound: no answer may ever come to a connection that has died
+// in silence. The bound is short at first, as every consumer waits meanwhile.
+const (
+	firstLimit = 5 * time.Second
+	lastLimit  = 30 * time.Second
+	// limitKept is how long a bound that has passed counts.
+	limitKept = 10 * time.Minute
+)
+
+// limit is the bound of a statement. It doubles each time that it passes: slow
+// is not dead.
+type limit struct {
+	current time.Duration // 0: firstLimit
+	passed  time.Time     // latest
+}
+
+func (l *limit) get() time.Duration { return max(l.current, firstLimit) }
+
+// pass takes note that the bound has passed.
+func (l *limit) pass(now time.Time) {
+	if now.Sub(l.passed) > limitKept {
+		l.current = firstLimit
+	}
+	l.current, l.passed = min(2*l.get(), lastLimit), now
+}
+
+// bounded bounds a statement until the returned function is called.
+func (f *Frontier) bounded(ctx context.Context) (context.Context, func()) {
+	bound, cancel := context.WithTimeout(ctx, f.limit.get())
+	return bound, func() {
+		if bound.Err() != nil && ctx.Err() == nil {
+			f.limit.pass(time.Now())
+		}
+		cancel()
+	}
+}
 
 // Session is one life of the frontier on one connection: the machine and the
 // statements that it asks for, each in a transaction of its own. After any
@@ -39,8 +73,8 @@ type Session struct {
 // Open takes a connection and finds out where the log's positions come from.
 // Run calls it; so do tests that step by themselves.
 func (f *Frontier) Open(ctx context.Context) (*Session, error) {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
+	ctx, end := f.bounded(ctx)
+	defer end()
 	conn, err := f.cfg.DB.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("frontier: take a connection: %w", err)
@@ -106,8 +140,8 @@ func (s *Session) Wait(ctx context.Context) bool {
 // Step runs exactly the next statement, due or not, and publishes what it
 // shows.
 func (s *Session) Step(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
+	ctx, end := s.f.bounded(ctx)
+	defer end()
 	s.heed()
 	a := s.machine.next(s.now())
 	if err := s.run(ctx, a); err != nil {
