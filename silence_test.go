@@ -103,6 +103,22 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 	}
 }
 
+// Stop does not wait for connections that have all died in silence.
+func TestStopWhenAllConnectionsAreSilent(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	db, h := d.OpenHole(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	w := start(t, db, []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}})
+	awaitHandled(t, d.DB, "a", 1)
+	awaitHandled(t, d.DB, "b", 1)
+	h.SwallowAll()
+	w.Stop()
+	if err := w.result(t); err != nil {
+		t.Errorf("Start returned %v", err)
+	}
+}
+
 // fillPool makes a pool have that many connections at least.
 func fillPool(t *testing.T, db *sql.DB, n int) {
 	t.Helper()

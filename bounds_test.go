@@ -1,0 +1,136 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/wakeup"
+)
+
+// A statement that passes its bound says so; one that is stopped does not.
+func TestBoundOfAStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &Worker{limits: usualLimits, sweepNow: wakeup.New()}
+		never := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		began := time.Now()
+		if err := w.bounded(t.Context(), w.limits.read, never); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.read {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); !swept {
+			t.Error("nobody sweeps the pool")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.bounded(ctx, w.limits.read, never); errors.Is(err, errNoAnswer) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("when its caller stops: %v", err)
+		}
+		if swept, _ := w.sweepNow.Sleep(t.Context(), time.Millisecond); swept {
+			t.Error("the pool is swept after a second")
+		}
+	})
+}
+
+// Looks begin after a while and go on, a second apart, until they are ended.
+func TestMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var looks []time.Duration
+		look := func(context.Context) { looks = append(looks, time.Since(began)) }
+		end := meanwhile(t.Context(), 5*time.Second, look)
+		time.Sleep(7*time.Second + time.Millisecond)
+		end()
+		if want := []time.Duration{5 * time.Second, 6 * time.Second, 7 * time.Second}; !slices.Equal(looks, want) {
+			t.Errorf("looks after %v, want %v", looks, want)
+		}
+		meanwhile(t.Context(), time.Minute, func(context.Context) { t.Error("looks at what has ended") })()
+	})
+}
+
+// A connection is dead if two looks in a row show that its session does not
+// work, or if nobody could look for as long as the limit.
+func TestVigil(t *testing.T) {
+	const limit = 10 * time.Second
+	working, waiting, silent := session{busy: true}, session{blockers: []blocker{{PID: 1}}}, session{}
+	type look struct {
+		after   time.Duration
+		session session
+		known   bool
+		want    bool
+	}
+	for name, looks := range map[string][]look{
+		"silent":             {{1, silent, true, false}, {1, silent, true, true}},
+		"silent in between":  {{1, silent, true, false}, {1, working, true, false}, {1, silent, true, false}, {1, waiting, true, false}, {1, silent, true, false}},
+		"waits for long":     {{limit, waiting, true, false}, {limit - 1, waiting, true, false}, {limit, waiting, true, false}},
+		"works for long":     {{limit, working, true, false}, {limit, working, true, false}},
+		"unknown":            {{1, silent, false, false}, {1, silent, false, false}, {limit - 3, silent, false, false}, {1, silent, false, true}},
+		"unknown after work": {{limit, working, true, false}, {limit - 1, silent, false, false}, {1, silent, false, true}},
+	} {
+		now := time.Now()
+		v := vigil{proof: now}
+		for i, l := range looks {
+			now = now.Add(l.after)
+			if got := v.dead(l.session, l.known, now, limit); got != l.want {
+				t.Errorf("%s: look %d: dead: %v, want %v", name, i, got, l.want)
+			}
+		}
+	}
+}
+
+// A sweep closes the dead idle connections, all at the same time, and keeps the
+// others.
+func TestSweep(t *testing.T) {
+	db, h := pgtest.Empty(t).OpenHole(t)
+	const n = 20
+	db.SetMaxIdleConns(n)
+	fill := func() {
+		conns := make([]*sql.Conn, n)
+		for i := range conns {
+			var err error
+			if conns[i], err = db.Conn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+	fill()
+	if idle, alive := sweepIdle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
+		t.Errorf("of %d living connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
+	}
+	h.SwallowAll()
+	if idle, alive := sweepIdle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
+		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
+	}
+	fill()
+}
+
+// Waiting for a connection while all are in use is no trouble, however long.
+func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
+	db := pgtest.Empty(t).DB
+	db.SetMaxOpenConns(1)
+	w := &Worker{db: db, limits: limits{quick: 10 * time.Millisecond}, sweepNow: wakeup.New()}
+	held, err := w.take(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan error, 1)
+	go func() {
+		conn, err := w.take(context.Background(), 10*time.Millisecond)
+		if err == nil {
+			w.give(conn, nil)
+		}
+		taken <- err
+	}()
+	await(t, "several bounds to pass", func() bool { return db.Stats().WaitCount > 3 })
+	w.give(held, nil)
+	if err := <-taken; err != nil {
+		t.Error(err)
+	}
+}
