@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -31,20 +29,36 @@ func TestOutageOfOneConsumer(t *testing.T) {
 	}
 }
 
+// Two hiccups are two hiccups, however long it was quiet between them and though
+// nothing was committed meanwhile.
+func TestRetryLimitForgetsWhatIsOver(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	d := newLog(t)
+	var c cutter
+	w := start(t, c.open(t, d), []consumer.Consumer{&ledger{name: "all"}}, worker.WithRetryLimit(limit))
+	await(t, "the consumer to run", func() bool { return statusOf(w.Worker, "all").Assigned })
+	c.after.Store(1)
+	appendN(t, d.DB, "Order", "1", 1)
+	var began time.Time
+	await(t, "the first hiccup to show", func() bool {
+		began = time.Now()
+		return statusOf(w.Worker, "all").LastError != nil
+	})
+	await(t, "the status to say that it is over", func() bool { return statusOf(w.Worker, "all").LastError == nil })
+	awaitHandled(t, d.DB, "all", 1)
+	await(t, "the limit to pass", func() bool { return time.Since(began) > 2*limit })
+	c.before.Store(1)
+	appendN(t, d.DB, "Order", "1", 1)
+	awaitHandled(t, d.DB, "all", 1, 2)
+	w.Stop()
+	if err := w.result(t); err != nil {
+		t.Errorf("the worker ended with %v", err)
+	}
+}
+
 // Without a limit a worker outlasts its server's absence; with one it ends.
 func TestOutage(t *testing.T) {
-	s := pgtest.OwnServer(t, nil)
-	db, err := sql.Open("pgx", s.URL(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if err := migrations.Apply(t.Context(), db, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec(`CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
+	s, db := ownLog(t)
 	appendN(t, db, "Order", "1", 5)
 	patient := start(t, db, []consumer.Consumer{&ledger{name: "patient"}})
 	impatient := start(t, db, []consumer.Consumer{&ledger{name: "impatient"}}, worker.WithRetryLimit(300*time.Millisecond))

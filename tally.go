@@ -84,7 +84,8 @@ func (t *tally) failed(cfg *Config, f failure) decision {
 }
 
 // lost takes note of a lost connection, and reports whether that counts as the
-// handler's failure. What everybody loses never does.
+// handler's failure. What everybody loses never does. Once it counts it goes on
+// counting, wherever the batch is cut while it is narrowed down.
 func (t *tally) lost(f failure) bool {
 	if !f.well {
 		return false
@@ -93,7 +94,7 @@ func (t *tally) lost(f failure) bool {
 	if len(f.events) > 0 {
 		at = f.events[max(f.at, 0)].GlobalPosition
 	}
-	if at != t.lostAt {
+	if at != t.lostAt && t.losses <= lossesTolerated {
 		t.lostAt, t.losses = at, 0
 	}
 	t.losses++

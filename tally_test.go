@@ -200,6 +200,21 @@ func TestLossesAtSeveralEvents(t *testing.T) {
 	}
 }
 
+// A COMMIT names no event. Its losses count on while the batch is narrowed down.
+func TestLossesCountWhileABatchIsNarrowedDown(t *testing.T) {
+	cfg := DefaultConfig()
+	e := []store.PersistedEvent{{GlobalPosition: 1}, {GlobalPosition: 2}, {GlobalPosition: 3}}
+	var c tally
+	for i, events := range [][]store.PersistedEvent{e, e, e, e[2:], e[2:]} {
+		if v := c.failed(&cfg, failure{outcome: lost, batch: true, events: events, at: -1, well: true}); v.byHandler != (i > 0) {
+			t.Fatalf("loss %d: %+v", i+1, v)
+		}
+		if i == 2 {
+			c.passed(2)
+		}
+	}
+}
+
 func TestConflictsCountFromTheSixthOn(t *testing.T) {
 	cfg := DefaultConfig()
 	events := []store.PersistedEvent{{GlobalPosition: 1}}
