@@ -153,7 +153,8 @@ func TestOutageUnderAHandlerNeverCounts(t *testing.T) {
 				return outage(context.WithoutCancel(ctx), s, others) // what follows meets it
 			}}
 			var r retries
-			w := start(t, db, []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1), r.observe())
+			w := start(t, db, []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1), r.observe(),
+				worker.WithDispatcherInterval(10*time.Second)) // the frontier notices nothing unless it is asked
 			await(t, "the consumer to come to the head", func() bool { return statusOf(w.Worker, "c").Position == 5 })
 			awaitHandled(t, others, "c", upTo(5)...)
 			for _, told := range r.told() {
