@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/store"
@@ -85,6 +87,31 @@ func TestBatchConsumerThatFails(t *testing.T) {
 			letters, err := operator(t, d).DeadLetters(t.Context(), "bulk")
 			if err != nil || len(letters) != 1 || letters[0].Position != 37 || !strings.Contains(letters[0].Error, "refused") {
 				t.Errorf("the dead letters are %+v, %v", letters, err)
+			}
+		})
+	}
+}
+
+// A target that is away for a moment fails every batch, however small. It is
+// neither the end of a worker nor the fault of an event.
+func TestBatchConsumerOutlastsATargetThatIsAway(t *testing.T) {
+	for _, policy := range []worker.FailurePolicy{worker.FailStop, worker.FailPause, worker.FailDeadLetter} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 100)
+			var back atomic.Int64 // when the target is back
+			b := &bulkLedger{name: "bulk", fails: func([]store.PersistedEvent) error {
+				now := time.Now()
+				if back.CompareAndSwap(0, now.Add(300*time.Millisecond).UnixNano()); now.UnixNano() < back.Load() {
+					return errRefused
+				}
+				return nil
+			}}
+			w := start(t, d.DB, []consumer.Consumer{b}, worker.WithFailurePolicy(policy), worker.WithPollInterval(worker.DefaultConfig().PollInterval))
+			awaitHandled(t, d.DB, "bulk", upTo(100)...)
+			if s := statusOf(w.Worker, "bulk"); s.Paused != nil || s.DeadLetters != 0 {
+				t.Errorf("the status is %+v", s)
 			}
 		})
 	}

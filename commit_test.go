@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"net"
@@ -20,6 +21,7 @@ import (
 // cutter breaks a connection on either side of a COMMIT: before the server
 // gets it, or after it got it and before the answer comes back.
 type cutter struct {
+	statement     string       // to cut at in place of a COMMIT; sent in one go with its values
 	before, after atomic.Int32 // how often still
 }
 
@@ -32,9 +34,17 @@ func (c *cutter) open(t *testing.T, d *pgtest.Database) *sql.DB {
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 		return &cutConn{Conn: conn, c: c}, err
 	}
+	if c.statement != "" {
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
 	db := stdlib.OpenDB(*config)
 	t.Cleanup(func() { db.Close() })
 	return db
+}
+
+// cutsAt reports whether b is what to cut at.
+func (c *cutter) cutsAt(b []byte) bool {
+	return bytes.Contains(b, []byte(cmp.Or(c.statement, "commit\x00")))
 }
 
 type cutConn struct {
@@ -48,7 +58,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	if c.held != nil {
 		return len(b), nil // the goodbye
 	}
-	if !bytes.Contains(b, []byte("commit\x00")) {
+	if !c.c.cutsAt(b) {
 		return c.Conn.Write(b)
 	}
 	switch {

@@ -111,6 +111,67 @@ func TestFailPause(t *testing.T) {
 	}
 }
 
+// A pause whose answer was lost is a pause: it is told of, and the consumer
+// starts afresh when somebody resumes it.
+func TestFailPauseOfUnknownOutcome(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 2)
+	c := newRefusing("failing", 2)
+	cut := cutter{statement: "SET paused_at = clock_timestamp()"}
+	cut.after.Store(1)
+	var paused atomic.Int32
+	w := start(t, cut.open(t, d), []consumer.Consumer{c},
+		worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(3),
+		worker.WithObserver(worker.Observer{ConsumerPaused: func(worker.ConsumerInfo) { paused.Add(1) }}))
+	for n := int32(1); n <= 2; n++ {
+		await(t, "the consumer to be paused", func() bool { return paused.Load() == n && statusOf(w.Worker, "failing").Paused != nil })
+		if tried := c.tried(2); tried != 3*n {
+			t.Errorf("at pause %d the failing event was tried %d times, want %d", n, tried, 3*n)
+		}
+		if err := operator(t, d).Resume(t.Context(), "failing", by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cut.after.Load() > 0 {
+		t.Error("no pause was cut")
+	}
+}
+
+// Conflicts are told of, each with its pause. Those that the same batch meets
+// again and again come from its handler.
+func TestConflictsOfAHandler(t *testing.T) {
+	for _, state := range []string{"40001", "40P01"} {
+		t.Run(state, func(t *testing.T) {
+			d := newLog(t)
+			for _, id := range []string{"a", "b", "c"} {
+				appendN(t, d.DB, "Order", id, 1)
+			}
+			c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+				if e.GlobalPosition != 2 {
+					return nil
+				}
+				_, err := tx.ExecContext(ctx, `DO $$ BEGIN RAISE EXCEPTION 'sacrificed' USING ERRCODE = '`+state+`'; END $$`)
+				return err
+			}}
+			var r retries
+			start(t, d.DB, []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(3), r.observe())
+			awaitHandled(t, d.DB, "c", 1, 3)
+			told := r.told()
+			if len(told) != 7 {
+				t.Fatalf("told of %d retries, want 5 conflicts and 2 failures: %+v", len(told), told)
+			}
+			for i, about := range told {
+				if about.ByHandler != (i >= 5) || about.InARow != i%5+1 || about.Pause <= 0 && i != 5 {
+					t.Errorf("retry %d: %+v", i+1, about)
+				}
+			}
+			if letters, err := operator(t, d).DeadLetters(t.Context(), "c"); err != nil || len(letters) != 1 || letters[0].Position != 2 {
+				t.Errorf("the dead letters are %+v, %v", letters, err)
+			}
+		})
+	}
+}
+
 // An operator's pause holds at once, also for another worker, and leaves the
 // batch in hand whole.
 func TestPauseByAnOperator(t *testing.T) {

@@ -37,7 +37,8 @@ type Observer struct {
 	// HandlerOverdue: a second ago the context of a batch ended, because
 	// BatchTimeout has passed or the worker stops, and the handler still runs.
 	HandlerOverdue func(Batch)
-	// Retrying: a batch failed, or the database did, and will be tried again.
+	// Retrying: a batch failed, was sacrificed (deadlock, serialization failure),
+	// or the database failed, and it will be tried again.
 	Retrying func(Retry)
 	// DeadLettered: an event went to the dead letters, under FailDeadLetter.
 	DeadLettered func(DeadLetter)

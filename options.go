@@ -165,7 +165,8 @@ func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.Batch
 
 // WithMaxConsecutiveFailures sets how many failures in a row of one consumer
 // it takes for the FailurePolicy to apply. A batch of several events that fails
-// is narrowed down to the event that does, which is then tried alone.
+// is narrowed down to the event that does, which is then tried alone. Only
+// failures of that event count: those in which it was alone, or was named.
 func WithMaxConsecutiveFailures(n int) Option {
 	return func(c *Config) { c.MaxConsecutiveFailures = n }
 }
@@ -177,7 +178,8 @@ func WithFailurePolicy(p FailurePolicy) Option { return func(c *Config) { c.Fail
 // WithRetryLimit sets after what time without a working database the worker
 // ends with ErrOutage: heartbeats that do not arrive, or a consumer whose
 // batches fail through no fault of its handler. Meanwhile it tries again, with
-// pauses of up to 30 seconds. By default it does so for ever.
+// pauses of up to 30 seconds. By default it does so for ever. The time begins
+// again whenever a step of the consumer succeeds.
 func WithRetryLimit(d time.Duration) Option { return func(c *Config) { c.RetryLimit = d } }
 
 // WithShutdownTimeout bounds how long a worker that stops waits for the
