@@ -184,7 +184,8 @@ func WithRetryLimit(d time.Duration) Option { return func(c *Config) { c.RetryLi
 
 // WithShutdownTimeout bounds how long a worker that stops waits for the
 // batches in hand. Those that take longer are rolled back, and handled again
-// wherever their consumer runs next.
+// wherever their consumer runs next. Start returns a few seconds later at the
+// latest, see [ErrHandlerOverdue].
 func WithShutdownTimeout(d time.Duration) Option { return func(c *Config) { c.ShutdownTimeout = d } }
 
 // WithBatchMiddleware wraps every batch, for tracing. The middleware is called

@@ -220,7 +220,7 @@ var guardBugs = []Bug{
 				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
 			return moved, false, err
 		}`},
-			{"batch.go", `Guard(guardCtx, tx, c.unit.name, c.progress, a)`, `Guard(guardCtx, tx, c.unit.name, c.progress, a, c.w.db)`},
+			{"batch.go", `Guard(inner, tx, c.unit.name, c.progress, a)`, `Guard(inner, tx, c.unit.name, c.progress, a, c.w.db)`},
 		},
 	},
 }
