@@ -178,7 +178,8 @@ SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`,
 		arrived: `
 SELECT last_position, paused_at IS NOT NULL,
 	EXISTS (SELECT FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),
-	EXISTS (SELECT FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint)
+	EXISTS (SELECT FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint),
+	coalesce(` + server.incarnation + `, '')
 FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 	}
 }

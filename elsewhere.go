@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -37,21 +36,28 @@ func (w *Worker) watchServer(ctx context.Context) {
 	}
 }
 
+// differs reports whether q leads to another incarnation than the frontier
+// knows. While the frontier knows none, nobody can tell.
+func (w *Worker) differs(ctx context.Context, q store.Querier) (bool, error) {
+	known := w.frontier.Value().Token
+	if known == "" || w.frontier.Err() != nil {
+		return false, nil
+	}
+	token, err := w.checkpoints.Incarnation(ctx, q)
+	return err == nil && token != known, err
+}
+
 // isElsewhere reports whether a connection of the pool leads to another
 // incarnation than the frontier knows. It closes that connection: if it is the
 // frontier which is right, nobody else should use it.
 func (w *Worker) isElsewhere(ctx context.Context) (elsewhere bool) {
-	known := w.frontier.Value().Token
-	if known == "" || w.frontier.Err() != nil {
-		return false
-	}
 	conn := &pooled{w: w}
 	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.HeartbeatInterval, w.limits.quick))
 	defer cancel()
-	token, err := w.checkpoints.Incarnation(ctx, conn)
-	if err == nil && token != known {
+	elsewhere, err := w.differs(ctx, conn)
+	if elsewhere {
 		err = store.ErrIncarnation
 	}
 	conn.giveBack(err)
-	return errors.Is(err, store.ErrIncarnation)
+	return elsewhere
 }

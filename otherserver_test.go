@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -190,40 +191,43 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	awaitAll(t, p.onStandby, consumers)
 }
 
-// The frontier's own session is one of those that survived, so it is the one
-// that must move.
-func TestAFrontierOnTheAbandonedPrimary(t *testing.T) {
-	p := newServerPair(t)
-	consumers := ledgers(2, "Order")
-	start(t, p.pool, consumers, worker.WithBatchSize(10))
-	appendN(t, p.onPrimary, "Order", "1", 20)
-	awaitAll(t, p.onPrimary, consumers)
-	await(t, "the standby to have it all", func() bool {
-		var n int
-		return p.onStandby.QueryRow(`SELECT count(*) FROM ledger`).Scan(&n) == nil && n == 40
-	})
-	var survive []int64
-	rows, err := p.onPrimary.Query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'pool' AND query LIKE '%string_agg(p::text%'`)
-	if err != nil {
-		t.Fatal(err)
+// What survived is the session of the frontier, or that of the coordination: it
+// must move to where the pool leads, though everything it does there succeeds.
+func TestASessionOnTheAbandonedPrimary(t *testing.T) {
+	for name, query := range map[string]string{"frontier": "%string_agg(p::text%", "coordination": "%WITH given AS%"} {
+		t.Run(name, func(t *testing.T) {
+			p := newServerPair(t)
+			consumers := ledgers(2, "Order")
+			start(t, p.pool, consumers, worker.WithBatchSize(10), worker.WithHeartbeatInterval(100*time.Millisecond))
+			appendN(t, p.onPrimary, "Order", "1", 20)
+			awaitAll(t, p.onPrimary, consumers)
+			await(t, "the standby to have it all", func() bool {
+				var n int
+				return p.onStandby.QueryRow(`SELECT count(*) FROM ledger`).Scan(&n) == nil && n == 40
+			})
+			survivor := func() (pid int64) {
+				_ = p.onPrimary.QueryRow(`SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE application_name = 'pool' AND query LIKE $1`, query).Scan(&pid)
+				return pid
+			}
+			await(t, "the session to be seen", func() bool { return survivor() > 0 })
+			pid := survivor()
+			if _, err := p.onStandby.Exec(`SELECT pg_promote()`); err != nil {
+				t.Fatal(err)
+			}
+			p.toStandby.Store(-1)
+			p.cut(t, pid)
+			for range 3 {
+				appendN(t, p.onStandby, "Order", "1", 50)
+			}
+			awaitAll(t, p.onStandby, consumers)
+			await(t, "the session to end", func() bool {
+				var there bool
+				return p.onPrimary.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid).Scan(&there) == nil && !there
+			})
+			await(t, "heartbeats on the new primary", func() bool {
+				var late bool
+				return p.onStandby.QueryRow(`SELECT max(heartbeat_at) < clock_timestamp() - interval '1s' FROM worker_nodes`).Scan(&late) == nil && !late
+			})
+		})
 	}
-	for rows.Next() {
-		var pid int64
-		if err := rows.Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		survive = append(survive, pid)
-	}
-	if err := rows.Err(); err != nil || len(survive) == 0 {
-		t.Fatalf("the frontier's session is not found: %v", err)
-	}
-	if _, err := p.onStandby.Exec(`SELECT pg_promote()`); err != nil {
-		t.Fatal(err)
-	}
-	p.toStandby.Store(-1)
-	p.cut(t, survive...)
-	for range 3 {
-		appendN(t, p.onStandby, "Order", "1", 50)
-	}
-	awaitAll(t, p.onStandby, consumers)
 }

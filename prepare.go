@@ -61,7 +61,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 	f := w.cfg.frontier(w.db, w.bound, t, w.noticeNews)
 	f.OnFailure = w.frontierFailed
 	w.frontier = frontier.New(f)
-	w.coord = coord.New(w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus))
+	coordination := w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus)
+	coordination.Elsewhere = w.differs
+	w.coord = coord.New(coordination)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -33,14 +34,14 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 		advanced := w.advanced(consumer)
 		var now arrival
 		err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-			now, err = w.checkpoints.Arrived(ctx, w.db, consumer, position)
+			now, err = w.arrived(ctx, consumer, position)
 			return err
 		})
 		if ctx.Err() != nil {
 			return fmt.Errorf("worker: waited for consumer %q to handle position %d: %w: %w", consumer, position, known.why(), context.Cause(ctx))
 		}
 		switch {
-		case errors.Is(err, errNoAnswer): // ask again
+		case errors.Is(err, errNoAnswer), errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err): // ask again
 		case err != nil || now.handled:
 			return err
 		default:
@@ -53,6 +54,18 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 		case <-ctx.Done(): // the next look says so
 		}
 	}
+}
+
+// arrived reads how far a consumer is, where the worker works: an abandoned
+// primary may be ahead of the one that was promoted.
+func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a arrival, err error) {
+	conn := &pooled{w: w}
+	defer func() { conn.giveBack(err) }()
+	a, token, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
+	if known := w.frontier.Value().Token; token != "" && known != "" && token != known {
+		return a, store.ErrIncarnation
+	}
+	return a, err
 }
 
 // advanced returns a channel that is closed when the consumer makes progress
@@ -85,18 +98,19 @@ func (a arrival) why() error {
 	return fmt.Errorf("it is at position %d", a.position)
 }
 
-// Arrived looks whether a consumer has handled a position.
-func (c checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a arrival, err error) {
+// Arrived reads whether a consumer has handled a position, and in which
+// incarnation of the server.
+func (c checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a arrival, token string, err error) {
 	var buried bool
-	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.position, &a.paused, &a.open, &buried)
+	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.position, &a.paused, &a.open, &buried, &token)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return arrival{unknown: true}, nil
+		return arrival{unknown: true}, "", nil
 	case err != nil:
-		return a, fmt.Errorf("worker: look how far consumer %q is: %w", unit, err)
+		return a, "", fmt.Errorf("worker: look how far consumer %q is: %w", unit, err)
 	case buried:
-		return a, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, unit, position)
+		return a, token, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, unit, position)
 	}
 	a.handled = a.position >= position && !a.open
-	return a, nil
+	return a, token, nil
 }

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -43,6 +44,10 @@ type Config struct {
 	// Status is called for each heartbeat and returns JSON for the people who
 	// look at the table of workers. May be nil.
 	Status func() ([]byte, error)
+	// Elsewhere is asked with each heartbeat, on the session's connection, and
+	// reports whether another server answers there than the units work on. May
+	// be nil.
+	Elsewhere func(ctx context.Context, q store.Querier) (bool, error)
 	// OnLeader is called when this worker begins to lead, or leads no more.
 	// May be nil.
 	OnLeader func(leads bool)

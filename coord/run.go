@@ -80,6 +80,9 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 		if err != nil {
 			return err
 		}
+		if err := s.locate(round); err != nil {
+			return err
+		}
 		c.works(s)
 		if time.Since(s.opened) >= sound {
 			healthy()
@@ -93,6 +96,29 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 			s.checked = time.Time{}
 		}
 	}
+}
+
+// errElsewhere ends a session. The primary that it leads to was abandoned, or the
+// pool leads to several servers.
+var errElsewhere = errors.New("coord: this session leads to another server than the consumers work on, and is given up: do several servers answer the connection string?")
+
+// locate compares, with each heartbeat, the session's server with that of the
+// units. Heartbeats and assignments on an abandoned primary succeed, and nobody
+// sees them. After a crash one of the two may not have noticed yet, so it takes
+// two comparisons.
+func (s *session) locate(ctx context.Context) error {
+	if s.cfg.Elsewhere == nil || time.Since(s.located) < s.cfg.HeartbeatInterval {
+		return nil
+	}
+	s.located = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
+	defer cancel()
+	elsewhere, err := s.cfg.Elsewhere(ctx, s.conn)
+	if err == nil && elsewhere && s.strange {
+		err = errElsewhere
+	}
+	s.strange = elsewhere
+	return err
 }
 
 // round does once all there is to do, and returns how long to wait for the

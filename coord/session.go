@@ -33,6 +33,8 @@ type session struct {
 	// worker's death would not be noticed by its lock. The next look sends one.
 	overdue bool
 
+	located time.Time // when it was last compared with where the units work
+	strange bool      // it was elsewhere then
 	endless bool      // the server lets sessions be idle for ever
 	asked   time.Time // when a silent leader's session was last looked for
 

@@ -230,7 +230,7 @@ var openRangeBugs = []Bug{
 	{
 		Name:    "doubts-after",
 		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
-		Edits:   []Edit{{"consumer_loop.go", `return c.cross(ctx, intake, conn, v, p)`, `return c.cross(ctx, intake, conn, c.w.frontier.Value(), p)`}},
+		Edits:   []Edit{{"consumer_loop.go", `done, err := c.cross(ctx, intake, conn, v, p)`, `done, err := c.cross(ctx, intake, conn, c.w.frontier.Value(), p)`}},
 		Faults:  "delay=3",
 		Draws:   "open gaps skip-stale",
 	},
@@ -288,7 +288,7 @@ var handledBugs = []Bug{
 	{
 		Name:    "late-together",
 		Mistake: "the late events are read without regard to which of them is under suspicion: they are few",
-		Edits:   []Edit{{"look.go", `c.suspect.active() && upTo < min(`, `false && upTo < min(`}},
+		Edits:   []Edit{{"look.go", `c.tally.suspect.active() && upTo < min(`, `false && upTo < min(`}},
 		Faults:  calm + ",delay=8,picky=3,backend-crash=0",
 		Draws:   "open gaps skip-stale",
 	},
