@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pgfrontier/worker"
@@ -196,32 +198,72 @@ func expectRest(t *testing.T, d *pgtest.Database, through int64, opts ...worker.
 	expectNoTrace(t, d)
 }
 
-// A later event fails behind a commit that is not seen. The worker ends for
-// that failure, and yet does not leave the checkpoint where it is.
+// The batch fails behind a commit that is not seen. The worker ends for that
+// failure, and yet does not leave the checkpoint where it is.
 func TestHandlerThatEndsItsTransactionAndFailsLater(t *testing.T) {
-	for how, e := range endings {
-		if !e.chains {
-			continue
-		}
-		t.Run(how, func(t *testing.T) {
-			d := newLog(t)
-			appendN(t, d.DB, "Order", "1", 6)
-			c := ender(e, func() error { return errNotWritten })
-			ends := c.before
-			c.before = func(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error {
-				if event.GlobalPosition == 5 {
-					return errRefused
+	for then, fail := range map[string]func(ctx context.Context, tx *sql.Tx) error{
+		"a later event fails":    func(context.Context, *sql.Tx) error { return errRefused },
+		"its own COMMIT refused": statements(`INSERT INTO child VALUES (1)`),
+	} {
+		for how, e := range endings {
+			if !e.chains {
+				continue
+			}
+			t.Run(how+", "+then, func(t *testing.T) {
+				d := newLog(t)
+				d.Exec(t, `CREATE TABLE parent (id INT PRIMARY KEY)`)
+				d.Exec(t, `CREATE TABLE child (id INT REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+				appendN(t, d.DB, "Order", "1", 6)
+				c := ender(e, func() error { return errNotWritten })
+				ends := c.before
+				c.before = func(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error {
+					if event.GlobalPosition == 5 {
+						return fail(ctx, tx)
+					}
+					return ends(ctx, tx, event)
 				}
-				return ends(ctx, tx, event)
+				err := start(t, d.OpenPQ(t), []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1)).result(t)
+				if e.commits {
+					expectation{says: "set back from 6 to 0"}.check(t, d, err)
+				} else if !errors.Is(err, worker.ErrConsecutiveFailures) && !errors.Is(err, worker.ErrTransactionEnded) {
+					t.Errorf("Start returned %v", err)
+				}
+				expectRest(t, d, 0)
+			})
+		}
+	}
+}
+
+// A handler that never returns, since it ends its goroutine, has its commit
+// undone all the same.
+func TestHandlerThatCommitsAndCallsGoexit(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 6)
+	err := start(t, d.DB, []consumer.Consumer{ender(endings["tx.Commit"], func() error { runtime.Goexit(); return nil })}).result(t)
+	if err == nil || checkpoint(t, d.DB, "c") != 0 {
+		t.Errorf("Start returned %v, the checkpoint is at %d", err, checkpoint(t, d.DB, "c"))
+	}
+	expectRest(t, d, 0)
+}
+
+// A connection that is lost in a handler is no end of the transaction by it.
+func TestHandlerThatLosesItsConnection(t *testing.T) {
+	for _, driver := range []string{"pgx", "lib/pq"} {
+		t.Run(driver, func(t *testing.T) {
+			d := newLog(t)
+			db := d.DB
+			if driver == "lib/pq" {
+				db = d.OpenPQ(t)
 			}
-			err := start(t, d.OpenPQ(t), []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1)).result(t)
-			if !errors.Is(err, errRefused) {
-				t.Errorf("Start returned %v, want the handler's error in it", err)
-			}
-			if e.commits {
-				expectation{says: "set back from 6 to 0"}.check(t, d, err)
-			}
-			expectRest(t, d, 0)
+			appendN(t, d.DB, "Order", "1", 6)
+			var lost atomic.Bool
+			start(t, db, []consumer.Consumer{&ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+				if e.GlobalPosition == 3 && lost.CompareAndSwap(false, true) {
+					return statements(`SELECT pg_terminate_backend(pg_backend_pid())`)(ctx, tx)
+				}
+				return nil
+			}}})
+			awaitHandled(t, d.DB, "c", upTo(6)...)
 		})
 	}
 }
