@@ -48,15 +48,19 @@ func (b *lastBatch) repair() mending {
 }
 
 // repair sets a checkpoint back, with all that the batch's transaction $4
-// wrote beside it. An operator is told by the table of operations.
+// wrote beside it. An operator is told by the table of operations. It is to
+// outlast a crash also where commits are asynchronous: nobody would repair it
+// again.
 func repair(t tables, server server) string {
 	skips, letters := t.gapSkips.SQL(), t.DeadLetters.SQL()
 	return `
-WITH repaired AS (
+WITH durable AS MATERIALIZED (
+	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
+), repaired AS (
 	UPDATE ` + t.checkpoints.SQL() + `
 	SET last_position = $6::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
-		AND ` + server.incarnation + ` = $5::text
+		AND ` + server.incarnation + ` = $5::text AND EXISTS (SELECT FROM durable)
 	RETURNING revision
 ), unmarked AS (
 	DELETE FROM ` + skips + `
