@@ -47,6 +47,7 @@ func newHome() (*home, error) {
 }
 
 func (h *home) data() string { return filepath.Join(h.path, "data") }
+func (h *home) copy() string { return filepath.Join(h.path, "copy") }
 func (h *home) log() string  { return filepath.Join(h.path, "log") }
 
 func (h *home) remove() error {
