@@ -124,13 +124,14 @@ func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err err
 	return there, err
 }
 
-// decide ends a prepared transaction.
-func (w *writer) decide(ctx context.Context, statement string) error {
+// decide ends a transaction that was prepared in a life of the server. A copy
+// that was put back since may not have it.
+func (w *writer) decide(ctx context.Context, statement string, life int64) error {
 	asked := false
 	return w.insist(ctx, func(ctx context.Context) (bool, error) {
 		_, err := w.db.ExecContext(ctx, statement)
 		var pg *pgconn.PgError
-		if asked && errors.As(err, &pg) {
+		if (asked || w.on.restoredSince(life)) && errors.As(err, &pg) {
 			switch pg.Code {
 			case "42704": // there is none any more: it was the statement before
 				return true, nil

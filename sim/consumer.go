@@ -26,9 +26,11 @@ type bookkeeper struct {
 	dice     *rand.Rand
 	mischief mischief
 	moves    float64 // how much more often than usual
+	breaks   float64 // the same of its rules
 
-	tx   *sql.Tx   // of the batch in hand
-	next time.Time // flap
+	tx       *sql.Tx   // of the batch in hand
+	next     time.Time // flap
+	failNext *sql.Tx   // the batch whose next event fails
 }
 
 // mischief is what the simulation does to a consumer while it works.
@@ -40,6 +42,10 @@ type mischief interface {
 	// refuse is the handler's error for an event that does not come first in
 	// its batch.
 	refuse(consumer, who string, position int64) error
+	// over reports whether the faults have ended.
+	over() bool
+	count(history.Fault)
+	breached(history.Breach)
 }
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }
@@ -71,6 +77,9 @@ func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 	}
 	b.node.spring(ctx, afterEffect)
 	b.dawdle(ctx)
+	if did, err := b.breach(ctx, tx, e); did {
+		return err
+	}
 	if first {
 		return b.mischief.fail(b.dice, b.scope.Name, b.node.name)
 	}

@@ -77,6 +77,7 @@ type database struct {
 
 	version    string
 	canPrepare bool // transactions
+	canFollow  bool // a standby
 	notices    bool // that an idle connection is half open: idle_session_timeout
 	mortal     bool // the server goes away now and then, and comes back
 	outages
@@ -110,8 +111,8 @@ func (d *database) setUp(ctx context.Context) error {
 			return err
 		}
 	}
-	return d.db.QueryRowContext(ctx, `SELECT current_setting('server_version'), current_setting('max_prepared_transactions')::int > 0, current_setting('server_version_num')::int >= 140000`).
-		Scan(&d.version, &d.canPrepare, &d.notices)
+	return d.db.QueryRowContext(ctx, `SELECT current_setting('server_version'), current_setting('max_prepared_transactions')::int > 0, current_setting('wal_level') <> 'minimal' AND current_setting('max_wal_senders')::int > 2, current_setting('server_version_num')::int >= 140000`).
+		Scan(&d.version, &d.canPrepare, &d.canFollow, &d.notices)
 }
 
 // config is for connections to the database; who they are shows in
@@ -150,15 +151,20 @@ func (d *database) able(faults Intensities) Intensities {
 	}
 	if !d.notices {
 		delete(faults, "vanish")
+		delete(faults, "hole")
 	}
 	if d.encrypted() {
 		delete(faults, "notify-lost")
 		delete(faults, "notify-late")
 	}
 	if d.own == nil {
-		for _, name := range []string{"server-crash", "backend-crash", "async-writers", "async-workers"} {
+		for _, name := range []string{"server-crash", "backend-crash", "restore", "standby", "split", "async-writers", "async-workers"} {
 			delete(faults, name)
 		}
+	}
+	if !d.canFollow {
+		delete(faults, "standby")
+		delete(faults, "split")
 	}
 	return faults
 }
@@ -171,12 +177,13 @@ func (d *database) encrypted() bool { return d.server.TLSConfig != nil }
 func (d *database) drop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	unfollowed := d.follower.stop()
 	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
 	for _, gid := range gids {
 		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(gid))
 		err = errors.Join(err, undone)
 	}
-	err = errors.Join(err, d.db.Close(), d.onServer(ctx, "DROP DATABASE "+ident.Quote(d.name)+" WITH (FORCE)"))
+	err = errors.Join(err, unfollowed, d.db.Close(), d.onServer(ctx, "DROP DATABASE "+ident.Quote(d.name)+" WITH (FORCE)"))
 	if err != nil {
 		return fmt.Errorf("sim: remove the database %s: %w", d.name, err)
 	}
@@ -274,6 +281,11 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 		return r.Scan(&v.Consumer, &v.Position, &v.Visible)
 	}, `SELECT consumer, position, visible FROM sim_placed ORDER BY consumer`); err != nil {
 		return fmt.Errorf("sim: read where consumers were placed: %w", err)
+	}
+	if e.Repairs, err = rows(ctx, d, func(r *sql.Rows, v *history.Repair) error {
+		return r.Scan(&v.Consumer, &v.From, &v.To)
+	}, `SELECT consumer_name, (detail->>'from')::bigint, (detail->>'to')::bigint FROM consumer_operations WHERE operation = 'repair' ORDER BY id`); err != nil {
+		return fmt.Errorf("sim: read the repairs: %w", err)
 	}
 	return errors.Join(d.exhibitOperations(ctx, e), d.exhibitWitnesses(ctx, e))
 }

@@ -23,6 +23,8 @@ type network struct {
 	down  bool          // no new connections
 	gone  bool          // what the client closes stays half open
 	far   time.Duration // how long an answer takes, about
+	lead  string        // where some of the new connections lead; empty: where they should
+	led   int           // how many did
 	dice  *rand.Rand    // nil: no delays
 }
 
@@ -84,6 +86,10 @@ func (n *network) dial(ctx context.Context, dial pgconn.DialFunc, network, addre
 	}
 	n.mu.Lock()
 	refused := n.down
+	if n.lead != "" && chance(n.dice, 0.5) {
+		address = n.lead
+		n.led++
+	}
 	n.mu.Unlock()
 	if refused {
 		return nil, errRefused(network)
@@ -126,6 +132,34 @@ func (n *network) crash() {
 	n.down = true
 	n.mu.Unlock()
 	n.cut()
+}
+
+// mislead makes half of the new connections lead to another server, until it is
+// told "". It resets those that there are, and returns how many connections were
+// misled before.
+func (n *network) mislead(to string) (led int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	led, n.led, n.lead = n.led, 0, to
+	for c := range n.conns {
+		if to != "" {
+			c.sever()
+		}
+	}
+	return led
+}
+
+// swallow makes half of the connections die in silence, and returns how many.
+// New ones work.
+func (n *network) swallow() (swallowed int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if chance(n.dice, 0.5) && c.swallow() {
+			swallowed++
+		}
+	}
+	return swallowed
 }
 
 // stall lets nothing through, in either direction, until release.
@@ -190,6 +224,7 @@ type faultConn struct {
 
 	mu       sync.Mutex
 	cut      bool // by sever
+	hole     bool // it has died in silence
 	done     bool // closed is closed
 	deadline time.Time
 	changed  chan struct{} // closed when the deadline changes
@@ -223,18 +258,40 @@ func (c *faultConn) isClosed() bool {
 	return c.done
 }
 
+// swallow makes the connection a black hole: what is written is gone, nothing
+// comes any more, and neither side is told. It reports whether somebody used it.
+func (c *faultConn) swallow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done || c.hole {
+		return false
+	}
+	c.hole = true
+	close(c.changed)
+	c.changed = make(chan struct{})
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // wakes who waits for the server
+	return true
+}
+
+func (c *faultConn) isSwallowed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hole
+}
+
 func (c *faultConn) isCut() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cut
 }
 
-// Close closes the connection; in a stall the server hears of it later.
+// Close closes the connection; in a stall the server hears of it later, of one
+// that died in silence when all of the network ends.
 func (c *faultConn) Close() error {
 	c.shut(false)
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
-	if c.network.gone {
+	if c.network.gone || c.isSwallowed() {
 		return nil
 	}
 	select {
@@ -253,6 +310,9 @@ func (c *faultConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.isCut() {
 		return 0, errReset("read")
+	}
+	if c.isSwallowed() {
+		return 0, c.pass("read") // until its deadline, or its end
 	}
 	if err != nil {
 		return n, err
@@ -284,6 +344,9 @@ func (c *faultConn) Write(b []byte) (int, error) {
 	if err := c.pass("write"); err != nil {
 		return 0, err
 	}
+	if c.isSwallowed() {
+		return len(b), nil
+	}
 	n, err := c.Conn.Write(b)
 	if err != nil && c.isCut() {
 		err = errReset("write")
@@ -297,6 +360,9 @@ func (c *faultConn) pass(op string) error {
 		flow := c.network.flow()
 		c.mu.Lock()
 		deadline, changed, cut, done := c.deadline, c.changed, c.cut, c.done
+		if c.hole && op == "read" {
+			flow = nil // never
+		}
 		c.mu.Unlock()
 		switch {
 		case cut:
@@ -335,4 +401,14 @@ func (c *faultConn) SetDeadline(t time.Time) error {
 	c.changed = make(chan struct{})
 	c.mu.Unlock()
 	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline is how a pool looks whether a connection is still there.
+func (c *faultConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	c.deadline = t
+	close(c.changed)
+	c.changed = make(chan struct{})
+	c.mu.Unlock()
+	return c.Conn.SetReadDeadline(t)
 }

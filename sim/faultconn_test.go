@@ -156,6 +156,30 @@ func TestVanishedMachineStaysHalfOpenUntilBuried(t *testing.T) {
 	eventually(t, "the server's session to end", func() bool { return sessions(t, d) == 0 })
 }
 
+// Nobody gets an error of a connection that died in silence: it ends with the
+// patience of who waits, and the server keeps its session.
+func TestSwallowedConnectionIsSilent(t *testing.T) {
+	d := pgtest.Empty(t)
+	n, db := behind(t, d, pgx.QueryExecModeExec)
+	n.dice = dice(1, t.Name())
+	conn := connect(t, db)
+	for n.swallow() == 0 { // it takes half of them
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := conn.ExecContext(ctx, `SELECT 1`); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a statement on it: %v, want that its time is over", err)
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("a new connection: %v", err)
+	}
+	if got := sessions(t, d); got != 2 {
+		t.Errorf("the server has %d sessions, want the lost one and the new one", got)
+	}
+	n.bury()
+	eventually(t, "the server to be told", func() bool { return sessions(t, d) == 0 })
+}
+
 func TestStallEndsWithRelease(t *testing.T) {
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)

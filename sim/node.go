@@ -19,14 +19,17 @@ import (
 // node is a process as far as the database can tell: one worker, its
 // connections, and the network between.
 type node struct {
-	name   string // "worker 2.1": the first life of slot 2
-	knobs  Knobs
-	net    *network
-	relay  *relay
-	db     *sql.DB
-	worker *worker.Worker
-	trap   atomic.Pointer[trap]
-	ran    bool // as its slot saw
+	name    string // "worker 2.1": the first life of slot 2
+	knobs   Knobs
+	net     *network
+	relay   *relay
+	db      *sql.DB
+	worker  *worker.Worker
+	trap    atomic.Pointer[trap]
+	ran     bool         // as its slot saw
+	apart   atomic.Bool  // it was led to a second primary
+	fate    atomic.Int32 // how it will end: toBreak, toCrash
+	history *history.History
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the worker has ended
@@ -37,7 +40,7 @@ type node struct {
 func startNode(ctx context.Context, s Scenario, on *database, h *history.History, slot, life int, m mischief) (*node, error) {
 	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := oneOf(r, execModes...)
-	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, net: newNetwork(r), done: make(chan struct{})}
+	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, history: h, net: newNetwork(r), done: make(chan struct{})}
 	config := on.config(n.name)
 	config.DefaultQueryExecMode = mode
 	if s.Faults["async-workers"] > 0 {
@@ -67,7 +70,7 @@ func (n *node) employ(s Scenario, h *history.History, m mischief, listen string)
 	var consumers []consumer.Consumer
 	for _, scope := range s.Scope {
 		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, mischief: m, moves: s.Faults["move"],
+			scope: scope, node: n, mischief: m, moves: s.Faults["move"], breaks: s.Faults["contract"],
 			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %s", scope.Name, n.name)),
 		})
 	}
@@ -129,6 +132,9 @@ func (n *node) await(asked string) history.Exit {
 	select {
 	case <-n.done:
 		x.InTime, x.Error = true, textOf(n.err)
+		if n.broke() {
+			x.Asked = history.ExitBroke
+		}
 	case <-late.C:
 	}
 	return x

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -20,6 +21,12 @@ type Server interface {
 	Kill() error
 	// Restart starts it again, on the same data and at the same address.
 	Restart(ctx context.Context) error
+	// Save stops it for a cold copy of its data, and starts it again.
+	Save(ctx context.Context) error
+	// PutBack stops it, puts the copy in place of its data, and starts it again.
+	PutBack(ctx context.Context) error
+	// Standby starts a server that follows it, on a port that is free.
+	Standby(ctx context.Context, port int) (*embedded.Server, error)
 }
 
 // lifeTable is empty after a crash, as UNLOGGED tables are.
@@ -31,6 +38,12 @@ type outages struct {
 	async bool   // somebody does not wait for commits to be safe
 	turn  sync.Mutex
 	count atomic.Int64
+
+	restoring sync.Mutex
+	copied    int64 // the life that ended for the copy; 0: there is none
+	restores  []history.Restore
+	restored  atomic.Int64 // how many of them
+	follower  follower
 }
 
 // life counts the lives of the server. It is odd while a crash is under way:

@@ -106,7 +106,7 @@ SELECT EXISTS (SELECT FROM sim_ledger WHERE consumer = $1::text AND position = $
 	EXISTS (SELECT FROM consumer_operations WHERE consumer_name = $1::text AND operation NOT IN ('pause', 'resume'))
 	OR EXISTS (SELECT FROM sim_placed WHERE consumer = $1::text AND position >= $2::bigint)`, consumer, e.Position).Scan(&handled, &excused)
 	switch {
-	case err != nil || ends(life) || life != r.on.life():
+	case err != nil || ends(life) || life != r.on.life() || n.apart.Load():
 	case handled:
 		r.kept++
 	case !excused:

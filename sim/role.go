@@ -43,3 +43,6 @@ type noMischief struct{}
 func (noMischief) flap(context.Context, *rand.Rand, string, string) bool { return false }
 func (noMischief) fail(*rand.Rand, string, string) error                 { return nil }
 func (noMischief) refuse(string, string, int64) error                    { return nil }
+func (noMischief) over() bool                                            { return true }
+func (noMischief) count(history.Fault)                                   {}
+func (noMischief) breached(history.Breach)                               {}

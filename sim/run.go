@@ -55,7 +55,7 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, cast Ca
 	}
 	on.own = c.Server
 	scenario.Faults = on.able(scenario.Faults)
-	on.mortal = on.mortal || scenario.Faults["server-crash"]+scenario.Faults["backend-crash"] > 0
+	on.mortal = on.mortal || scenario.Faults["server-crash"]+scenario.Faults["backend-crash"]+scenario.Faults["restore"] > 0
 	on.async = scenario.Faults["async-writers"]+scenario.Faults["async-workers"] > 0
 	s := newSimulation(c, scenario, on, cast)
 	err := s.play(ctx)
@@ -87,14 +87,15 @@ type simulation struct {
 	slots    []*slot
 	readers  []*reader
 	news     news
+	broken   breachBook
 	cast     Cast          // in place of the slots
-	over     chan struct{} // closed when the faults end
+	ended    chan struct{} // closed when the faults end
 	evidence history.Evidence
 }
 
 func newSimulation(c Config, scenario Scenario, on *database, cast Cast) *simulation {
 	began := time.Now()
-	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, over: make(chan struct{}), history: history.New(began), news: newNews()}
+	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, ended: make(chan struct{}), history: history.New(began), news: newNews()}
 	s.history.Add("", "", history.RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
 	s.evidence.Strict, s.evidence.Forgetful = s.scenario.Knobs.strict(), s.scenario.Faults["async-workers"] > 0
@@ -158,7 +159,7 @@ func (s *simulation) enough() bool {
 // clock ends the faults after the run's duration; a slow machine gets up to
 // twice that.
 func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
-	defer close(s.over)
+	defer close(s.ended)
 	defer over()
 	backoff.Sleep(intake, s.config.Duration)
 	for patience := time.Now().Add(s.config.Duration); !s.enough() && time.Now().Before(patience); {
@@ -212,15 +213,19 @@ func (s *simulation) faults(ctx context.Context) error {
 }
 
 // collect takes the writers' books. What was committed asynchronously before a
-// crash may be gone.
+// crash may be gone; what a copy of the server cannot have is, once that was put
+// back.
 func (s *simulation) collect() {
 	e := &s.evidence
+	e.Restores, e.Breaches = s.on.restores, s.broken.all
 	for _, w := range s.writers {
-		e.Committed = append(e.Committed, w.book.committed...)
-		for _, t := range w.book.async {
-			if t.life < s.on.life() {
+		for _, t := range w.book.committed {
+			switch {
+			case t.gone(s.on.restores):
+				e.Abandoned = append(e.Abandoned, t.events...)
+			case t.async && t.begun < s.on.life() || t.uncertain(s.on.restores):
 				e.Unsure = append(e.Unsure, t.events)
-			} else {
+			default:
 				e.Committed = append(e.Committed, t.events...)
 			}
 		}
@@ -234,10 +239,8 @@ func (s *simulation) collect() {
 // flap moves a consumer to another worker, as a second leader or a careless
 // operator would. The leader will move it back.
 func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, who string) bool {
-	select {
-	case <-s.over:
+	if s.over() {
 		return false
-	default:
 	}
 	var others []*node
 	for _, slot := range s.slots {
@@ -263,10 +266,8 @@ func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
 	const often = 0.03 // of the batches
 	broken, panics := often*s.scenario.Faults["error"], often*s.scenario.Faults["panic"]
 	u := r.Float64()
-	select {
-	case <-s.over:
+	if s.over() {
 		return nil
-	default:
 	}
 	switch {
 	case u < broken:
@@ -294,6 +295,19 @@ func (s *simulation) refuse(consumer, who string, position int64) error {
 	return errors.New("the simulation lets this handler refuse an event that does not come first")
 }
 
+func (s *simulation) count(f history.Fault)     { s.tally.add(f, 1) }
+func (s *simulation) breached(x history.Breach) { s.broken.add(x) }
+
+// over reports whether the faults have ended.
+func (s *simulation) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // comeToRest waits until every consumer has caught up with everything.
 func (s *simulation) comeToRest(ctx context.Context) error {
 	defer s.keepSilent()()
@@ -314,7 +328,7 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 			r.Bound = restBound(lag(r.Standings, head)).Round(time.Second)
 		}
 		r.Took = time.Since(began).Round(time.Millisecond)
-		if atRest(r.Standings, head) {
+		if len(r.Standings) == len(s.scenario.Scope) && atRest(r.Standings, head) {
 			for _, reader := range s.readers[:min(1, len(s.readers))] {
 				reader.readLast(ctx, s.evidence.Committed[len(s.evidence.Committed)-1])
 			}
@@ -373,10 +387,15 @@ func (s *simulation) lastWords(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sim: the last event: %w", err)
 	}
+	e := r.Events[0]
+	standings, err := s.on.standings(ctx) // one sighting at least
+	if err != nil {
+		return fmt.Errorf("sim: the last event: %w", err)
+	}
+	s.evidence.Sightings = append(s.evidence.Sightings, history.Sighting{Positions: []int64{e.GlobalPosition}, Standings: standings})
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("sim: the last event: %w", err)
 	}
-	e := r.Events[0]
 	s.history.Add("harness", "", history.Committed, history.Transaction{Tx: 1, Positions: []history.Span{{First: e.GlobalPosition, Last: e.GlobalPosition}}})
 	s.evidence.Committed = append(s.evidence.Committed, history.Event{Position: e.GlobalPosition, Type: e.AggregateType, ID: e.AggregateID, Version: e.AggregateVersion, EventID: e.EventID})
 	return nil

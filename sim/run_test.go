@@ -19,7 +19,7 @@ import (
 func small(t *testing.T) Config {
 	faults := AllFaults()
 	faults["crash"] = 6
-	for _, k := range slices.Concat(serverSide, operators, crashingServer, ofListeners) {
+	for _, k := range slices.Concat(serverSide, operators, crashingServer, ofListeners, shifting) {
 		delete(faults, k)
 	}
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
@@ -123,6 +123,44 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 	if r.Count(history.ServerCrashes)+r.Count(history.BackendCrashes) == 0 || len(r.Evidence.Unsure) == 0 || r.Count(history.BrokenOff) == 0 {
 		t.Errorf("%d transactions committed asynchronously before a crash, and crashes: %+v", len(r.Evidence.Unsure), r.Counts)
 	}
+}
+
+// shifting are the faults in which what a worker stands on is no longer what it
+// was.
+var shifting = []string{"hole", "contract", "restore", "standby", "split"}
+
+func TestRunHoldsWhenConnectionsDieInSilenceAndHandlersBreakTheRules(t *testing.T) {
+	c := small(t)
+	c.Faults = Intensities{"rollback": 1, "stale": 1, "hole": 3, "contract": 3}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if r.Count(history.Swallowed) == 0 || r.Count(history.Breaches) == 0 {
+		t.Errorf("no connection died in silence, or no handler broke the rules: %+v", r.Counts)
+	}
+	nothingLeft(t)
+}
+
+func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
+	c := small(t)
+	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8", "wal_retrieve_retry_interval": "200ms"})
+	c.URL, c.Server, c.Duration = server.URL(""), server, 6*time.Second
+	c.Faults = Intensities{"rollback": 1, "stale": 1, "prepare": 1, "restore": 3, "standby": 3, "split": 3}
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if r.Count(history.Saved)+r.Count(history.Lagging)+r.Count(history.Splits) == 0 {
+		t.Errorf("no other server answered, and no copy was made: %+v", r.Counts)
+	}
+	nothingLeft(t)
 }
 
 func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {

@@ -56,6 +56,8 @@ var mishaps = []mishap{
 	{"slow", afterGuard, (*slot).slow},
 	{"stall", afterGuard, (*slot).stall},
 	{"stall", afterEffect, (*slot).stall},
+	{"hole", afterGuard, (*slot).hole},
+	{"hole", afterEffect, (*slot).hole},
 	{"restart", afterEffect, (*slot).restart},
 	{"kill-batch", afterEffect, terminating(history.EndedBatches, ofABatch)},
 	{"kill-lock", afterEffect, terminating(history.EndedLocks, ofTheLocks)},
@@ -72,6 +74,12 @@ var mishaps = []mishap{
 	{"server-crash", afterEffect, crashing(history.ServerCrashes, (*database).kill, true)},
 	{"server-crash", afterCommit, crashing(history.ServerCrashes, (*database).kill, true)},
 	{"backend-crash", afterEffect, crashing(history.BackendCrashes, (*database).killBackend, false)},
+	{"restore", afterEffect, (*slot).restore},
+	{"restore", afterCommit, (*slot).restore},
+	{"standby", afterEffect, misleading(history.Lagging, false)},
+	{"standby", afterEffect, misleading(history.Lagging, false)},
+	{"split", afterEffect, misleading(history.Splits, true)},
+	{"split", afterEffect, misleading(history.Splits, true)},
 	{"pause", afterGuard, (*slot).pauseConsumer},
 	{"reset", afterGuard, (*slot).setBack},
 	{"reset", afterGuard, (*slot).setBack},
@@ -101,7 +109,11 @@ func (s *slot) run(ctx, intake context.Context) error {
 		if !ok {
 			continue
 		}
+		before := s.on.restored.Load()
 		err := m.befall(s, ctx, intake, m.at)
+		if s.on.restored.Load() != before && !errors.Is(err, errNotRecovered) {
+			err = nil // what it worked on may be another
+		}
 		if !errors.Is(err, errNotRecovered) {
 			err = s.on.forgive(err) // another slot's crash may have come between
 		}
@@ -159,6 +171,11 @@ func (s *slot) mourn(ctx context.Context) error {
 	}
 	why := history.ExitItself
 	switch {
+	case s.node.broke():
+		why = history.ExitBroke
+		if x, ok := s.node.unknown(); ok {
+			s.mischief.breached(x)
+		}
 	case s.node.ran || s.node.err == nil:
 	case s.on.forgive(s.node.err) == nil:
 		why = history.ExitOutage
@@ -175,6 +192,7 @@ func (s *slot) mourn(ctx context.Context) error {
 func (s *slot) revive(ctx context.Context) error {
 	const often = 3
 	for range often {
+		s.node.awaitBreach(ctx)
 		if s.node.ready(ctx) || ctx.Err() != nil {
 			break
 		}
@@ -246,12 +264,14 @@ func whereabouts(at point, inBatch bool) string {
 
 // crash ends the process at once: no goodbye.
 func (s *slot) crash(ctx, intake context.Context, at point) error {
-	n := s.node
-	struck, inBatch := s.strike(intake, at, func() {
-		n.net.crash()
-		n.cancel()
+	n, crashed := s.node, false
+	_, inBatch := s.strike(intake, at, func() {
+		if crashed = n.fate.CompareAndSwap(0, toCrash); crashed {
+			n.net.crash()
+			n.cancel()
+		}
 	})
-	if !struck {
+	if !crashed {
 		return nil
 	}
 	s.countCrash(at, inBatch)
@@ -275,12 +295,14 @@ const haunting = 4 * time.Second
 // vanish takes the whole machine away: the server does not even see the
 // connections end.
 func (s *slot) vanish(ctx, intake context.Context, at point) error {
-	n := s.node
-	struck, inBatch := s.strike(intake, at, func() {
-		n.net.vanish()
-		n.cancel()
+	n, crashed := s.node, false
+	_, inBatch := s.strike(intake, at, func() {
+		if crashed = n.fate.CompareAndSwap(0, toCrash); crashed {
+			n.net.vanish()
+			n.cancel()
+		}
 	})
-	if !struck {
+	if !crashed {
 		return nil
 	}
 	s.countCrash(at, inBatch)
@@ -319,6 +341,17 @@ func (s *slot) stall(_, intake context.Context, at point) error {
 	s.pause(intake, 200*time.Millisecond, s.scenario.Knobs.HeartbeatTimeout*8/5)
 	s.node.net.release()
 	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: history.Stalls})
+	return nil
+}
+
+// hole makes half of the worker's connections die in silence. It is to find out
+// by itself.
+func (s *slot) hole(_, intake context.Context, at point) error {
+	swallowed := 0
+	if _, inBatch := s.strike(intake, at, func() { swallowed = s.node.net.swallow() }); swallowed > 0 {
+		s.tally.add(history.Swallowed, swallowed)
+		s.history.Add(s.node.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them, %s", swallowed, whereabouts(at, inBatch))})
+	}
 	return nil
 }
 

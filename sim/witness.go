@@ -18,7 +18,7 @@ const myself = "sim.worker"
 // to its worker. The condition of a trigger, and what is stable in it, looks at
 // the snapshot of the statement that it belongs to. So this is what the guard
 // could have seen: an assignment that was moved while it waited counts as its
-// own.
+// own. Whoever mends what a handler has broken needs no assignment.
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
 // the lease is its own. Other sessions hold shared advisory locks only.
@@ -27,6 +27,9 @@ CREATE TABLE sim_trespasses (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, 
 CREATE FUNCTION sim_owns(consumer TEXT) RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
 	SELECT EXISTS (SELECT FROM consumer_assignments WHERE consumer_name = consumer AND worker_id = current_setting('` + myself + `')::uuid) $$;
 CREATE FUNCTION sim_trespass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF EXISTS (SELECT FROM consumer_operations WHERE consumer_name = NEW.consumer_name AND operation = 'repair' AND xmin = pg_current_xact_id()::xid) THEN
+		RETURN NULL;
+	END IF;
 	INSERT INTO sim_trespasses (consumer, worker, batch) VALUES (NEW.consumer_name, current_setting('application_name'), pg_current_xact_id()::text);
 	RETURN NULL;
 END $$;

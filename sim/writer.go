@@ -26,18 +26,30 @@ const patience = 30 * time.Second
 
 // book is what a writer remembers for the oracle.
 type book struct {
-	committed []history.Event
-	async     []asyncCommit
+	committed []done
 	abandoned []history.Event
 	misled    []string
 	refused   int
 	sightings []history.Sighting
 }
 
-// asyncCommit was acknowledged before it was safe.
-type asyncCommit struct {
-	life   int64 // of the server, when its transaction began
-	events []history.Event
+// done is a transaction that was committed.
+type done struct {
+	begun, ended int64 // lives of the server
+	async        bool  // it was acknowledged before it was safe
+	events       []history.Event
+}
+
+// gone reports whether a copy was made before the transaction began, and put
+// back after it had ended.
+func (t done) gone(restores []history.Restore) bool {
+	return slices.ContainsFunc(restores, func(r history.Restore) bool { return t.begun > r.Copied && t.ended < r.Restored })
+}
+
+// uncertain reports whether only the log can tell if a copy that was put back
+// has the transaction.
+func (t done) uncertain(restores []history.Restore) bool {
+	return slices.ContainsFunc(restores, func(r history.Restore) bool { return t.ended >= r.Copied && t.begun < r.Restored })
 }
 
 // writer appends events in all the ways in which applications do, and writes
@@ -84,7 +96,8 @@ type attempt struct {
 
 // promise is a prepared transaction.
 type promise struct {
-	number int // of the transaction
+	number int   // of the transaction
+	life   int64 // of the server, when it began
 	gid    string
 	drawn  []history.Event
 	keep   bool // commit it in the end
@@ -242,12 +255,11 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 // be appended to again at once.
 func (w *writer) keep(a *attempt) {
 	w.record(history.Committed, a, nil)
-	if w.async && a.play != history.Prepared { // those are always safe
+	async := w.async && a.play != history.Prepared // those are always safe
+	if async {
 		w.tally.add(history.AsyncCommits, 1)
-		w.book.async = append(w.book.async, asyncCommit{a.life, a.drawn})
-	} else {
-		w.book.committed = append(w.book.committed, a.drawn...)
 	}
+	w.book.committed = append(w.book.committed, done{a.life, w.on.life(), async, a.drawn})
 	w.book.abandoned = append(w.book.abandoned, a.given...)
 	for _, e := range a.drawn {
 		w.versions[aggregate{e.Type, e.ID}] = e.Version
@@ -312,7 +324,7 @@ func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	}
 	w.record(history.PreparedToEnd, a, nil)
 	w.promises = append(w.promises, promise{
-		number: a.number, gid: gid, drawn: a.drawn, keep: w.dice.IntN(3) > 0,
+		number: a.number, life: a.life, gid: gid, drawn: a.drawn, keep: w.dice.IntN(3) > 0,
 		due: time.Now().Add(w.wait()),
 	})
 	return nil
@@ -328,7 +340,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		}
 		w.promises = slices.Delete(w.promises, i, i+1)
 		if !p.keep {
-			if err := w.decide(ctx, "ROLLBACK PREPARED "+quoteText(p.gid)); err != nil {
+			if err := w.decide(ctx, "ROLLBACK PREPARED "+quoteText(p.gid), p.life); err != nil {
 				return err
 			}
 			w.abandon(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn}, nil)
@@ -336,15 +348,15 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 			continue
 		}
 		standings, err := w.on.standings(ctx)
-		if err == nil {
+		if err == nil && !w.on.restoredSince(p.life) {
 			w.sight(p.drawn, standings)
 		} else if err = w.on.forgive(err); err != nil {
 			return err
 		}
-		if err := w.decide(ctx, "COMMIT PREPARED "+quoteText(p.gid)); err != nil {
+		if err := w.decide(ctx, "COMMIT PREPARED "+quoteText(p.gid), p.life); err != nil {
 			return err
 		}
-		w.keep(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn})
+		w.keep(&attempt{number: p.number, life: p.life, play: history.Prepared, drawn: p.drawn})
 	}
 	return nil
 }

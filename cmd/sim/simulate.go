@@ -51,7 +51,11 @@ func (o options) serve(ctx context.Context, stderr io.Writer) (*embedded.Server,
 	server, err := embedded.Start(ctx, embedded.Config{URL: o.db, Settings: map[string]string{
 		"max_connections": strconv.Itoa(100 + 2*o.config.Connections()),
 		"log_line_prefix": "%m [%p] %a: ",
-		"log_timezone":    "UTC",
+		// For its standbys.
+		"wal_level":                   "replica",
+		"max_wal_senders":             "8",
+		"wal_retrieve_retry_interval": "200ms",
+		"log_timezone":                "UTC",
 	}})
 	if err == nil {
 		fmt.Fprintf(stderr, "PostgreSQL %s: %s\n", server.Version(), server.Source())

@@ -9,7 +9,7 @@ func All() []Bug {
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
 // workers and their consumers are there, and writers are not slowed down.
-const calm = "crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=0,kill-lock=0,kill-scan=0,unregister=0,unassign=0," +
+const calm = "hole=0,contract=0,picky=0,restore=0,standby=0,split=0,crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=0,kill-lock=0,kill-scan=0,unregister=0,unassign=0," +
 	"depose=0,deafen=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,delay=0,idle=0,prepare=0"
 
 // crashes take back what was committed, again and again.

@@ -27,6 +27,9 @@ type Evidence struct {
 	Misled    []string  `json:"misled,omitempty"` // what the store let writers do although it must not
 	Refused   int       `json:"refused"`          // what it refused, as it must
 
+	Breaches   []Breach    `json:"breaches,omitempty"`
+	Repairs    []Repair    `json:"repairs,omitempty"`
+	Restores   []Restore   `json:"restores,omitempty"`   // of a cold copy of the server
 	Placements []Placement `json:"placements,omitempty"` // of the consumers, each when it first got a checkpoint
 	Kept       int         `json:"kept,omitempty"`       // times that WaitFor said that a consumer had handled an event, and it had
 	Unkept     []string    `json:"unkept,omitempty"`     // times that it had not
@@ -119,6 +122,30 @@ type Placement struct {
 	Visible  int64  `json:"visible"` // events up to Position, then
 }
 
+// Breach is a batch in which a handler ended the transaction that it was given.
+type Breach struct {
+	Consumer string `json:"consumer"`
+	Worker   string `json:"worker"`
+	Batch    string `json:"batch,omitempty"` // a transaction of it: what that has written may be applied again
+	// Unknown are positions of which the worker says, as it ends, that it does
+	// not know whether they were handled: an operator is to look.
+	Unknown *Span `json:"unknown,omitempty"`
+}
+
+// Repair is a checkpoint that was set back after a breach.
+type Repair struct {
+	Consumer string `json:"consumer"`
+	From     int64  `json:"from"`
+	To       int64  `json:"to"`
+}
+
+// Restore is when the server was set back to a copy: lives of the server, which
+// are odd while it is down. What was committed in between is gone.
+type Restore struct {
+	Copied   int64 `json:"copied"`
+	Restored int64 `json:"restored"`
+}
+
 // Standing is how far a consumer has come, as one snapshot shows it.
 type Standing struct {
 	Consumer   string `json:"consumer"`
@@ -196,6 +223,7 @@ const (
 	ExitCrashed = "crashed"
 	ExitSlow    = "too slow to start" // it gave up before it ran, on a busy machine
 	ExitOutage  = "started without a server"
+	ExitBroke   = "not to go on: its handler ended a transaction"
 	ExitItself  = ""
 )
 

@@ -30,6 +30,7 @@ const (
 	Cuts          Fault = "live workers cut off, recovered"
 	Slowed        Fault = "live workers far from the server for a while"
 	Stalls        Fault = "live workers stalled"
+	Swallowed     Fault = "connections of live workers that died in silence"
 	Restarts      Fault = "workers stopped and started"
 	SlowStarts    Fault = "workers too slow to start, replaced"
 	Flaps         Fault = "consumers moved away in a batch"
@@ -50,6 +51,11 @@ const (
 	Pauses         Fault = "consumers paused for a moment by an operator"
 	ServerCrashes  Fault = "server crashes"
 	BackendCrashes Fault = "server crashes after the death of a backend"
+	Saved          Fault = "servers stopped for a cold copy"
+	Restored       Fault = "servers set back to a cold copy"
+	Lagging        Fault = "connections that led to a lagging standby"
+	Splits         Fault = "connections that led to a second primary"
+	Breaches       Fault = "handlers that ended their transaction"
 	AsyncCommits   Fault = "transactions committed asynchronously"
 	AsyncWorkers   Fault = "workers that commit asynchronously"
 
@@ -60,9 +66,9 @@ const (
 
 // EveryFault is all that the simulation counts, in this order.
 var EveryFault = []Fault{Commits, Rollbacks, Delays, LateDraws, Idlers, Savepoints, Several, StaleVersions, Conflicts,
-	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Slowed, Stalls, Restarts, SlowStarts, Flaps,
+	Prepared, PreparedUndone, LostCommits, BrokenOff, Crashes, CommitCrashes, IdleCrashes, Vanished, Cuts, Slowed, Stalls, Swallowed, Restarts, SlowStarts, Flaps,
 	EndedBatches, EndedLocks, EndedScanners, EndedListeners, LostLetters, LateLetters, Unregistered, Unassigned, Deposed, Deafened, HandlerErrors, HandlerPanics, PickyHandlers, Pauses,
-	ServerCrashes, BackendCrashes, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
+	Breaches, ServerCrashes, BackendCrashes, Saved, Restored, Lagging, Splits, AsyncCommits, AsyncWorkers, SetBack, SetForward, SkippedEvents}
 
 // Count is how often a fault happened.
 type Count struct {

@@ -119,9 +119,21 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 			})
 		}
 		for i, row := range rows {
-			f.cannotBe(consumer, row, spare[i])
+			f.cannotBe(consumer, row, max(0, spare[i]-auditedAgain(e, consumer, row)))
 		}
 	}
+}
+
+// auditedAgain counts the positions of a row that another may count as well: a
+// sum over a range in which a handler broke the rules stays as it is when the
+// consumer is set back into that range.
+func auditedAgain(e *history.Evidence, consumer string, row history.Skip) (n int64) {
+	for _, r := range e.Repairs {
+		if first, last := max(r.To+1, row.First), min(r.From, row.Last); r.Consumer == consumer && first <= last {
+			n += last - first + 1
+		}
+	}
+	return n
 }
 
 // explained reports that the consumer still watches for a position, or that it

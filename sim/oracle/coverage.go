@@ -37,6 +37,9 @@ const (
 	conflictInStore = "appends refused by the store or by a lock"
 	takenBack       = "asynchronous commits of writers that a crash took back"
 	reissued        = "positions in the log that had been given out before a crash"
+	repairs         = "checkpoints set back after a handler had ended its transaction"
+	unknowns        = "batches of such handlers that were left to an operator"
+	restores        = "copies of the server put back"
 	atHead          = "consumers placed at the head, past events"
 	waitedFor       = "events that a consumer had handled when WaitFor said so"
 	forgotten       = "ranges in doubt forgotten when a consumer was set back"
@@ -78,6 +81,9 @@ var states = []state{
 	{name: conflictInStore, needs: [][]string{{"stale"}}},
 	{name: takenBack, needs: [][]string{{"async-writers"}, crashes}},
 	{name: reissued, needs: [][]string{{"async-writers"}, crashes}, rare: true},
+	{name: repairs, needs: [][]string{{"contract"}}},
+	{name: unknowns, rare: true},
+	{name: restores, needs: [][]string{{"restore"}}},
 	{name: atHead, rare: true},
 	{name: waitedFor, rare: true},
 	{name: forgotten, needs: [][]string{{"reset"}, staysOpen}},
@@ -96,7 +102,11 @@ func Reached(e *history.Evidence) (all []State) {
 	counts := map[string]int64{}
 	counts[takenBack], counts[reissued] = afterLives(e)
 	counts[forgotten] = int64(len(e.Forgotten))
+	counts[repairs], counts[restores] = int64(len(e.Repairs)), int64(len(e.Restores))
 	counts[waitedFor] = int64(e.Kept)
+	for _, b := range e.Breaches {
+		counts[unknowns] += one(b.Unknown != nil)
+	}
 	for _, p := range e.Placements {
 		counts[atHead] += one(p.Visible > 0)
 	}

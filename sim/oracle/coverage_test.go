@@ -32,6 +32,9 @@ func TestStatesAreReached(t *testing.T) {
 		Abandoned:  []history.Event{{Position: 1, EventID: uuid.New()}},
 		Placements: []history.Placement{{Consumer: "head-1", Position: 1, Visible: 1}},
 		Kept:       1,
+		Breaches:   []history.Breach{{Unknown: &history.Span{First: 1, Last: 1}}},
+		Repairs:    []history.Repair{{Consumer: "all-1"}},
+		Restores:   []history.Restore{{Copied: 1, Restored: 3}},
 		Forgotten:  []history.Skip{{Consumer: "all-1"}},
 		Unsure:     [][]history.Event{{{Position: 2, EventID: uuid.New()}}},
 	}

@@ -9,7 +9,6 @@ import (
 // assigned finds batches of workers that had no right to the consumer any more.
 func assigned(e *history.Evidence) Finding {
 	f := Finding{Name: "assigned", Rule: "no batch began when its consumer had been assigned to another worker"}
-	type batch struct{ consumer, number string }
 	strange := map[batch]bool{}
 	for _, x := range e.Trespasses {
 		strange[batch{x.Consumer, x.Batch}] = true

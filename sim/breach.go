@@ -1,0 +1,144 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/store"
+)
+
+// breach is a way in which a handler breaks the rule that it must not end its
+// transaction.
+type breach struct {
+	name  string
+	do    func(ctx context.Context, tx *sql.Tx) error // what it does
+	then  func() error                                // how it returns
+	later bool                                        // it fails at an event after that, if there is one
+}
+
+var (
+	errBroken = errors.New("the simulation lets this handler fail after it has ended its transaction")
+	fails     = func() error { return errBroken }
+	succeeds  = func() error { return nil }
+)
+
+func says(statement string) func(context.Context, *sql.Tx) error {
+	return func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, statement)
+		return err
+	}
+}
+
+func txCommit(_ context.Context, tx *sql.Tx) error { return tx.Commit() }
+
+var breaches = []breach{
+	{"tx.Commit() and an error", txCommit, fails, false},
+	{"tx.Commit()", txCommit, succeeds, false},
+	{"tx.Commit() and a panic", txCommit, func() error { panic(errBroken) }, false},
+	{"COMMIT and an error", says("COMMIT"), fails, false},
+	{"COMMIT", says("COMMIT"), succeeds, false},
+	{"COMMIT AND CHAIN", says("COMMIT AND CHAIN"), succeeds, false},
+	{"COMMIT AND CHAIN, and an error at the next event", says("COMMIT AND CHAIN"), succeeds, true},
+	{"ROLLBACK AND CHAIN", says("ROLLBACK AND CHAIN"), succeeds, false},
+}
+
+// breachBook is what was broken in a run.
+type breachBook struct {
+	mu  sync.Mutex
+	all []history.Breach
+}
+
+func (b *breachBook) add(x history.Breach) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = append(b.all, x)
+}
+
+// The txCommit of a node that exclude each other: nobody could mend what a handler
+// has broken in a process that crashes then.
+const (
+	toBreak = iota + 1
+	toCrash
+)
+
+// breach breaks the rule now and then, once in the life of a worker. It reports
+// whether it did.
+func (b *bookkeeper) breach(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) (done bool, err error) {
+	if b.failNext == tx {
+		b.failNext = nil
+		return true, errBroken
+	}
+	const often = 0.002 // of the events
+	if b.mischief.over() || !chance(b.dice, often*b.breaks) || !b.node.fate.CompareAndSwap(0, toBreak) {
+		return false, nil
+	}
+	how := oneOf(b.dice, breaches...)
+	if err := b.confess(ctx, tx); err != nil {
+		return true, err
+	}
+	b.node.history.Add(b.node.name, b.scope.Name, history.FaultInjected, history.Injection{Fault: history.Breaches, Where: fmt.Sprintf("%s, at position %d", how.name, e.GlobalPosition)})
+	b.mischief.count(history.Breaches)
+	if err := how.do(ctx, tx); err != nil {
+		return true, err
+	}
+	_ = b.confess(ctx, tx) // if there is another
+	if how.later {
+		b.failNext = tx
+	}
+	return true, how.then()
+}
+
+// confess writes down the transaction in hand as one of a batch in which the
+// rule was broken.
+func (b *bookkeeper) confess(ctx context.Context, tx *sql.Tx) error {
+	x := history.Breach{Consumer: b.scope.Name, Worker: b.node.name}
+	err := tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&x.Batch)
+	if err == nil {
+		b.mischief.breached(x)
+	}
+	return err
+}
+
+// broke reports whether the worker has ended because its handler broke the rule.
+func (n *node) broke() bool {
+	return n.fate.Load() == toBreak && errors.Is(n.err, worker.ErrTransactionEnded)
+}
+
+// leftToOperators finds what a worker says that it cannot know, as another had
+// moved the consumer, or the server had crashed, before it could look.
+var leftToOperators = regexp.MustCompile(`consumer "([^"]+)" failed at position .* compare what the handler wrote with the events from position (\d+) to (\d+), and reset the consumer`)
+
+// unknown is what the worker left to an operator, who is to be told.
+func (n *node) unknown() (x history.Breach, ok bool) {
+	found := leftToOperators.FindStringSubmatch(strings.ReplaceAll(textOf(n.err), "\n", " "))
+	if found == nil {
+		return x, false
+	}
+	first, _ := strconv.ParseInt(found[2], 10, 64) // digits
+	last, _ := strconv.ParseInt(found[3], 10, 64)
+	return history.Breach{Consumer: found[1], Worker: n.name, Unknown: &history.Span{First: first, Last: last}}, true
+}
+
+// awaitBreach waits until a worker has ended whose handler broke the rule.
+func (n *node) awaitBreach(ctx context.Context) {
+	const enough = 5 * time.Second
+	if n.fate.Load() != toBreak {
+		return
+	}
+	timer := time.NewTimer(enough)
+	defer timer.Stop()
+	select {
+	case <-n.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

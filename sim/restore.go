@@ -1,0 +1,142 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// restoredSince reports whether the server has been set back since that life of
+// it.
+func (d *database) restoredSince(life int64) bool {
+	if d.restored.Load() == 0 {
+		return false
+	}
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	return slices.ContainsFunc(d.restores, func(r history.Restore) bool { return r.Restored > life })
+}
+
+// restore is somebody who makes a cold copy of the server, and some time later
+// puts it back while the workers run.
+func (s *slot) restore(ctx, intake context.Context, at point) error {
+	if !s.on.restoring.TryLock() {
+		return nil
+	}
+	defer s.on.restoring.Unlock()
+	placed, err := s.on.placed(ctx)
+	if err != nil || placed == 0 {
+		return err
+	}
+	saved, err := s.on.save()
+	if !saved || err != nil {
+		return err
+	}
+	s.tally.add(history.Saved, 1)
+	s.history.Add("", "", history.FaultInjected, history.Injection{Fault: history.Saved})
+	s.history.Add("", "", history.FaultOver, history.Injection{Fault: history.Saved})
+	s.pause(intake, 100*time.Millisecond, 1200*time.Millisecond)
+	restored := false
+	s.strike(intake, at, func() {
+		// A consumer that has got its first checkpoint since would lose it.
+		var now int
+		if now, err = s.on.placed(ctx); err == nil && now == placed {
+			restored, err = true, s.on.putBack()
+		}
+	})
+	if restored && err == nil {
+		s.tally.add(history.Restored, 1)
+		s.history.Add("", "", history.FaultInjected, history.Injection{Fault: history.Restored})
+		s.history.Add("", "", history.FaultOver, history.Injection{Fault: history.Restored})
+	}
+	return err
+}
+
+// placed counts the consumers that have a checkpoint.
+func (d *database) placed(ctx context.Context) (n int, err error) {
+	err = d.db.QueryRowContext(ctx, `SELECT count(*) FROM consumer_checkpoints`).Scan(&n)
+	return n, err
+}
+
+// save makes a copy. It reports false if there is another outage.
+func (d *database) save() (bool, error) {
+	if !d.turn.TryLock() {
+		return false, nil
+	}
+	defer d.turn.Unlock()
+	d.count.Add(1)
+	during := d.life()
+	if err := d.changeData(d.own.Save); err != nil {
+		return false, err
+	}
+	d.copied = during
+	return true, nil
+}
+
+// putBack puts the copy back, waits for another outage to be over before, and
+// ends what nobody will: the copy may have transactions that were prepared, and
+// consumers that were paused, when it was made.
+func (d *database) putBack() error {
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	d.count.Add(1)
+	r := history.Restore{Copied: d.copied, Restored: d.life()}
+	d.restores = append(d.restores, r)
+	d.restored.Add(1)
+	err := d.changeData(d.own.PutBack)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		err = errors.Join(d.endPrepared(ctx), d.resumeAll(ctx))
+	}
+	return err
+}
+
+// changeData stops and starts the server, and marks its new life when it
+// answers.
+func (d *database) changeData(change func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := change(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errNotRecovered, err)
+	}
+	d.refresh()
+	for d.db.PingContext(ctx) != nil {
+		if !backoff.Sleep(ctx, 5*time.Millisecond) {
+			return fmt.Errorf("%w: %w", errNotRecovered, ctx.Err())
+		}
+	}
+	d.count.Add(1)
+	return nil
+}
+
+// endPrepared rolls back the transactions that were prepared in another life.
+func (d *database) endPrepared(ctx context.Context) error {
+	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND prepared < pg_postmaster_start_time()`)
+	for _, gid := range gids {
+		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(gid))
+		err = errors.Join(err, undone)
+	}
+	return err
+}
+
+// resumeAll lets consumers go on that were paused in another life.
+func (d *database) resumeAll(ctx context.Context) error {
+	o, err := ops.New(d.db, nil)
+	if err != nil {
+		return err
+	}
+	paused, err := column[string](ctx, d, `SELECT consumer_name FROM consumer_checkpoints WHERE paused_at < pg_postmaster_start_time()`)
+	for _, consumer := range paused {
+		if again := o.Resume(ctx, consumer, by); !errors.Is(again, ops.ErrNotPaused) {
+			err = errors.Join(err, again)
+		}
+	}
+	return err
+}

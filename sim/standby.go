@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// follower is a server that follows that of the run. Connections of workers are
+// led there that should not be. It is made when it is wanted first, for it takes
+// a second.
+type follower struct {
+	busy   sync.Mutex
+	server *embedded.Server // nil: there is none
+}
+
+// stop ends it for good.
+func (f *follower) stop() error {
+	f.busy.Lock()
+	defer f.busy.Unlock()
+	if f.server == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	server := f.server
+	f.server = nil
+	return server.Stop(ctx)
+}
+
+// ensure makes it if there is none.
+func (f *follower) ensure(ctx context.Context, of Server) (err error) {
+	if f.server == nil {
+		f.server, err = of.Standby(ctx, 0)
+	}
+	return err
+}
+
+// tell executes a statement there.
+func (f *follower) tell(ctx context.Context, statement string) error {
+	conn, err := pgx.Connect(ctx, f.server.URL(""))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+func (f *follower) address() string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(f.server.Port()))
+}
+
+// misleading leads connections of the worker to the follower for a while: to a
+// standby that replays nothing meanwhile, or, apart, to one that was promoted
+// although the primary lives, and ends for good afterwards. What is led to the
+// standby stays there: the worker is to find out.
+func misleading(f history.Fault, apart bool) func(s *slot, ctx, intake context.Context, at point) error {
+	return func(s *slot, ctx, intake context.Context, _ point) error {
+		d := &s.on.follower
+		if !d.busy.TryLock() {
+			return nil
+		}
+		if err := d.ensure(ctx, s.on.own); err != nil {
+			d.busy.Unlock()
+			return s.on.excuseFollower(err)
+		}
+		err := s.mislead(ctx, intake, d, f, apart)
+		d.busy.Unlock()
+		if apart || err != nil {
+			err = errors.Join(s.on.excuseFollower(err), d.stop())
+		}
+		return err
+	}
+}
+
+func (s *slot) mislead(ctx, intake context.Context, d *follower, f history.Fault, apart bool) error {
+	before, after := `SELECT pg_wal_replay_pause()`, `SELECT pg_wal_replay_resume()`
+	if apart {
+		before, after = `SELECT pg_promote()`, ``
+	}
+	if err := d.tell(ctx, before); err != nil {
+		return fmt.Errorf("sim: the follower: %w", err)
+	}
+	s.pause(intake, 100*time.Millisecond, 500*time.Millisecond)
+	n := s.node
+	if apart {
+		n.apart.Store(true)
+	}
+	n.net.mislead(d.address())
+	s.history.Add(n.name, "", history.FaultInjected, history.Injection{Fault: f})
+	s.pause(intake, 500*time.Millisecond, 1500*time.Millisecond)
+	s.tally.add(f, n.net.mislead(""))
+	s.history.Add(n.name, "", history.FaultOver, history.Injection{Fault: f})
+	if apart {
+		return nil // it ends
+	}
+	return d.tell(ctx, after)
+}
+
+// excuseFollower lets a follower fail where its primary may go away under it.
+func (d *database) excuseFollower(err error) error {
+	if d.mortal {
+		return nil
+	}
+	return err
+}
