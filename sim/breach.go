@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,7 +64,14 @@ func (b *breachBook) add(x history.Breach) {
 	b.all = append(b.all, x)
 }
 
-// The txCommit of a node that exclude each other: nobody could mend what a handler
+// holds reports whether a handler of that consumer has broken the rule.
+func (b *breachBook) holds(consumer string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.all, func(x history.Breach) bool { return x.Consumer == consumer })
+}
+
+// The ends of a node that exclude each other: nobody could mend what a handler
 // has broken in a process that crashes then.
 const (
 	toBreak = iota + 1

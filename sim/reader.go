@@ -89,7 +89,8 @@ func (r *reader) choose(e history.Event) (n *node, consumer string) {
 
 // read waits until the worker says that the consumer has handled the event, and
 // looks whether it has. An answer proves nothing that a crash of the server may
-// have taken back, or an operator, by then.
+// have taken back, or an operator, by then; nor does one of a consumer whose
+// handler has committed the checkpoint itself, until that is repaired.
 func (r *reader) read(ctx context.Context, n *node, consumer string, e history.Event, patience time.Duration) {
 	if n == nil {
 		return
@@ -106,7 +107,7 @@ SELECT EXISTS (SELECT FROM sim_ledger WHERE consumer = $1::text AND position = $
 	EXISTS (SELECT FROM consumer_operations WHERE consumer_name = $1::text AND operation NOT IN ('pause', 'resume'))
 	OR EXISTS (SELECT FROM sim_placed WHERE consumer = $1::text AND position >= $2::bigint)`, consumer, e.Position).Scan(&handled, &excused)
 	switch {
-	case err != nil || ends(life) || life != r.on.life() || n.apart.Load():
+	case err != nil || ends(life) || life != r.on.life() || n.apart.Load() || r.broken.holds(consumer):
 	case handled:
 		r.kept++
 	case !excused:
