@@ -115,20 +115,20 @@ func TestSweep(t *testing.T) {
 func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
-	w := &Worker{db: db, limits: limits{quick: 10 * time.Millisecond}, sweepNow: wakeup.New()}
+	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
 	held, err := w.take(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
 	taken := make(chan error, 1)
 	go func() {
-		conn, err := w.take(context.Background(), 10*time.Millisecond)
+		conn, err := w.take(context.Background(), time.Second)
 		if err == nil {
 			w.give(conn, nil)
 		}
 		taken <- err
 	}()
-	await(t, "several bounds to pass", func() bool { return db.Stats().WaitCount > 3 })
+	await(t, "several bounds to pass", func() bool { return db.Stats().WaitCount > 2 })
 	w.give(held, nil)
 	if err := <-taken; err != nil {
 		t.Error(err)
