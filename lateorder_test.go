@@ -14,9 +14,22 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
+// rangeLog is a store that cannot be bound, so that what a test puts around it
+// stays there.
+type rangeLog struct {
+	store.Log
+	store.RangeReader
+	store.SequenceNamer
+}
+
+func newRangeLog() rangeLog {
+	s := storepostgres.NewStore(nil)
+	return rangeLog{s, s, s}
+}
+
 // interruptedLog does something after the first read from now on.
 type interruptedLog struct {
-	*storepostgres.Store
+	rangeLog
 	afterRead *func()
 }
 
@@ -29,12 +42,12 @@ func (l interruptedLog) interrupt() {
 
 func (l interruptedLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
 	defer l.interrupt()
-	return l.Store.ReadEvents(ctx, q, after, limit)
+	return l.rangeLog.ReadEvents(ctx, q, after, limit)
 }
 
 func (l interruptedLog) ReadRanges(ctx context.Context, q store.Querier, ranges []store.Range, limit int) ([]store.PersistedEvent, error) {
 	defer l.interrupt()
-	return l.Store.ReadRanges(ctx, q, ranges, limit)
+	return l.rangeLog.ReadRanges(ctx, q, ranges, limit)
 }
 
 // A store may draw a position before it waits for the aggregate. Then the
@@ -45,7 +58,7 @@ func TestOrderWithinAnAggregateWhenBothCommitDuringALook(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	afterRead := new(func())
-	h := newHandMoved(t, d.DB, interruptedLog{storepostgres.NewStore(nil), afterRead},
+	h := newHandMoved(t, d.DB, interruptedLog{newRangeLog(), afterRead},
 		steppedConsumer{"all", nil, new(atomic.Bool)}, WithStaleGapThreshold(10*time.Millisecond))
 
 	version1 := beginOne(t, d.DB, "late") // 1

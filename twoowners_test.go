@@ -58,12 +58,12 @@ func (c heldConsumer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedE
 
 // heldLog can be stopped when it has read late events.
 type heldLog struct {
-	*storepostgres.Store
+	rangeLog
 	hasRead *hold
 }
 
 func (l heldLog) ReadRanges(ctx context.Context, q store.Querier, ranges []store.Range, limit int) ([]store.PersistedEvent, error) {
-	events, err := l.Store.ReadRanges(ctx, q, ranges, limit)
+	events, err := l.rangeLog.ReadRanges(ctx, q, ranges, limit)
 	l.hasRead.stop(ctx)
 	return events, err
 }
@@ -88,7 +88,7 @@ func newTwoOwners(t *testing.T) *twoOwners {
 	c := steppedConsumer{"all", nil, new(atomic.Bool)}
 	patience := WithStaleGapThreshold(10 * time.Millisecond)
 	o.second = newHandMoved(t, d.DB, storepostgres.NewStore(nil), c, patience)
-	o.first = newHandMoved(t, d.DB, heldLog{storepostgres.NewStore(nil), o.hasRead}, heldConsumer{c, o.inHandler}, patience)
+	o.first = newHandMoved(t, d.DB, heldLog{newRangeLog(), o.hasRead}, heldConsumer{c, o.inHandler}, patience)
 	for _, w := range []*handMoved{o.first, o.second} {
 		w.look(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 2 && len(v.Doubts) == 1 })
 		w.handle(t)
