@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -42,7 +43,8 @@ type consumerLoop struct {
 	looked   *frontier.Value // all that it allows was read; nil: not yet
 	below    *frontier.Value // the consumer is above its Safe, and was loaded since
 
-	ahead *readAhead // nil: nothing is being read ahead
+	ahead *readAhead     // nil: nothing is being read ahead
+	reads bounded.Reader // of all that it reads of the log
 
 	tally     tally     // of what went wrong with new and late events
 	again     tally     // and with the dead letter that is tried again

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -61,11 +62,13 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 	if len(from.open) == 0 {
 		return p, nil
 	}
-	late, err := readOpen(ctx, conn, c.log(v), from.open, limit)
+	asked := c.reads.Limit(limit)
+	late, err := readOpen(ctx, conn, c.log(v), from.open, asked)
 	if err != nil {
 		return page{}, fmt.Errorf("worker: read late events: %w", err)
 	}
-	p = p.withLate(late, from.open, limit, c.unit.wants)
+	c.reads.Took(late)
+	p = p.withLate(late, from.open, limit, len(late) == asked, c.unit.wants)
 	if c.tally.suspect.active() && upTo < min(from.position, p.look.Through) {
 		p.endAt(upTo) // what is visible now is late also above Safe, which may be behind another owner's
 	}
@@ -111,10 +114,11 @@ func countable(v *frontier.Value, ahead span) span {
 // ahead up to a position.
 func (c *consumerLoop) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n int) (pages []page, err error) {
 	n = min(n, max(1, scopedSight/limit))
-	r, err := c.log(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: c.unit.types, Limit: limit * n})
+	r, err := c.log(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: c.unit.types, Limit: c.reads.Limit(limit * n), MaxBytes: bounded.MaxBytes})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
+	c.reads.Took(r.Events)
 	if r.Through == within.after+scopedStretch {
 		if r.Through, err = c.acrossHole(ctx, q, v, r, upTo); err != nil {
 			return nil, err
@@ -182,29 +186,29 @@ func (c *consumerLoop) countMissing(ctx context.Context, q store.Querier, v *fro
 }
 
 func (c *consumerLoop) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost int) ([]page, error) {
-	events, err := c.log(v).ReadEvents(ctx, q, ahead.after, limit*pagesAtMost)
+	events, more, err := c.reads.Events(ctx, c.log(v), q, ahead.after, limit*pagesAtMost)
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
 	var pages []page
 	for after := ahead.after; ; {
 		n := min(limit, len(events))
-		p := cut(events[:n:n], after, ahead.upTo, limit, c.unit.wants)
+		p := cut(events[:n:n], after, ahead.upTo, limit, more || n < len(events), c.unit.wants)
 		events = events[n:]
-		more := p.full && len(events) > 0
+		again := p.full && len(events) > 0
 		after, p.full = p.look.Through, p.full || p.look.Through < v.Safe
-		if pages = append(pages, p); !more {
+		if pages = append(pages, p); !again {
 			return pages, nil
 		}
 	}
 }
 
-// cut makes a page of what ReadEvents returned: nothing above upTo, only the
-// types that are wanted, and the gaps between all of them.
-func cut(events []store.PersistedEvent, after, upTo int64, limit int, wants func(aggregateType string) bool) page {
+// cut makes a page of what a read returned: nothing above upTo, only the types
+// that are wanted, and the gaps between all of them. more: others may follow.
+func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(aggregateType string) bool) page {
 	p := page{look: frontier.Page{Checkpoint: after, Through: upTo}}
-	if len(events) == limit && events[limit-1].GlobalPosition < upTo {
-		p.look.Through, p.full = events[limit-1].GlobalPosition, true
+	if n := len(events); more && n > 0 && events[n-1].GlobalPosition < upTo {
+		p.look.Through, p.full = events[n-1].GlobalPosition, true
 	}
 	p.fill(events[:0], events, limit, wants)
 	return p
@@ -271,18 +275,19 @@ func (p *page) gap(first, last int64) {
 	}
 }
 
-// withLate puts late events in front of a page, and keeps it within limit.
-func (p page) withLate(late []store.PersistedEvent, open []openRange, limit int, wants func(aggregateType string) bool) page {
+// withLate puts late events in front of a page, and keeps it within limit. more:
+// there may be other late ones behind them.
+func (p page) withLate(late []store.PersistedEvent, open []openRange, limit int, more bool, wants func(aggregateType string) bool) page {
 	for _, o := range open {
 		p.look.Open = append(p.look.Open, o.span())
 	}
 	for i := range late {
 		p.look.Found = append(p.look.Found, late[i].GlobalPosition)
 	}
-	if len(late) == limit {
+	if more && len(late) > 0 {
 		// Perhaps not all: nothing newer before the rest of them.
 		p.events, p.full = nil, true
-		p.look.Through, p.look.Missing = late[limit-1].GlobalPosition, nil
+		p.look.Through, p.look.Missing = late[len(late)-1].GlobalPosition, nil
 	} else if room := limit - len(late); len(p.events) > room {
 		p.events, p.full = p.events[:room], true
 		p.look.Through = p.events[room-1].GlobalPosition

@@ -36,7 +36,7 @@ func TestCut(t *testing.T) {
 			}
 		}
 		exhausted := len(read) < limit || read[limit-1].GlobalPosition >= safe
-		page := cut(slices.Clone(read), after, safe, limit, wants)
+		page := cut(slices.Clone(read), after, safe, limit, len(read) == limit, wants)
 
 		if page.look.Through <= after || page.look.Through > safe {
 			t.Fatalf("the page reaches %d, outside (%d, %d]", page.look.Through, after, safe)

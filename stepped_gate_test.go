@@ -237,6 +237,10 @@ func (l steppedLog) ReadEvents(ctx context.Context, q store.Querier, after int64
 	return l.Store.ReadEvents(asReader(ctx, q, "read"), q, after, limit)
 }
 
+func (l steppedLog) ReadSized(ctx context.Context, q store.Querier, after int64, limit, maxBytes int) ([]store.PersistedEvent, bool, error) {
+	return l.Store.ReadSized(asReader(ctx, q, "read"), q, after, limit, maxBytes)
+}
+
 func (l steppedLog) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
 	return l.Store.ReadScoped(asReader(ctx, q, "read"), q, r)
 }

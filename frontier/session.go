@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -67,6 +68,7 @@ type Session struct {
 	looked  bool   // at the log, with success
 	opened  time.Time
 	failed  bool // a statement did
+	reads   bounded.Reader
 	now     func() time.Time
 }
 
@@ -191,13 +193,13 @@ func (s *Session) run(ctx context.Context, a action) error {
 		}
 		return err
 	case readRows:
-		events, err := s.readRows(ctx, a.after, a.limit)
+		events, more, err := s.readRows(ctx, a.after, a.limit)
 		if errors.Is(err, store.ErrIncarnation) {
 			m.forget()
 			return nil
 		}
 		if err == nil {
-			m.onRows(s.now(), rowsRead{events, len(events) >= a.limit})
+			m.onRows(s.now(), rowsRead{events, more})
 		}
 		return err
 	case scanLocks:
@@ -324,11 +326,11 @@ func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRea
 
 func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
 	// The token comes with the statement behind it.
-	events, err := readEvents(ctx, s.f.cfg.Log, s.conn, after, tailLimit)
+	events, more, err := s.readEvents(ctx, s.f.cfg.Log, after, tailLimit)
 	if err != nil {
 		return tailRead{}, err
 	}
-	r := tailRead{full: len(events) >= tailLimit}
+	r := tailRead{full: more}
 	for i := range events {
 		r.runs = appendPosition(r.runs, events[i].GlobalPosition)
 	}
@@ -338,20 +340,20 @@ func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, e
 
 // readRows reads events that are published without another look at them, so
 // they must stem from the incarnation of the machine.
-func (s *Session) readRows(ctx context.Context, after int64, limit int) ([]store.PersistedEvent, error) {
+func (s *Session) readRows(ctx context.Context, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
 	log := s.f.cfg.Log
 	if bound, ok := log.(store.BoundLog); ok {
 		log = bound.At(s.machine.token)
 	}
-	return readEvents(ctx, log, s.conn, after, limit)
+	return s.readEvents(ctx, log, after, limit)
 }
 
-func readEvents(ctx context.Context, log store.Log, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
-	events, err := log.ReadEvents(ctx, q, after, limit)
+func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
+	events, more, err = s.reads.Events(ctx, log, s.conn, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
+		return nil, false, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
 	}
-	return events, nil
+	return events, more, nil
 }
 
 func (s *Session) readHead(ctx context.Context) (headRead, error) {

@@ -43,6 +43,9 @@ type ScopedRange struct {
 	After, UpTo int64
 	Types       []string
 	Limit       int
+	// MaxBytes bounds the payload and metadata of the page, above 0. The last
+	// event may go beyond it. A log need not heed it.
+	MaxBytes int
 }
 
 // ScopedPage is the answer to a ScopedRange. Its fields stem from one
@@ -50,8 +53,18 @@ type ScopedRange struct {
 type ScopedPage struct {
 	Events []PersistedEvent // in order of position
 	// Through is how far the page reaches: the last event's position when
-	// Limit was reached, otherwise UpTo.
+	// Limit or MaxBytes was reached, otherwise UpTo.
 	Through int64
+}
+
+// SizedReader is a Log that ends a read where the events become too many bytes,
+// so that a worker needs little memory whatever their size.
+type SizedReader interface {
+	// ReadSized returns visible events above position after, in order of
+	// position and from one snapshot: at most limit, and none behind the one
+	// with which payloads and metadata reach maxBytes. more reports that others
+	// may follow.
+	ReadSized(ctx context.Context, q Querier, after int64, limit, maxBytes int) (events []PersistedEvent, more bool, err error)
 }
 
 // RangeReader is a Log that reads scattered positions in one statement, so

@@ -25,17 +25,24 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: ReadScoped: %w", err)
 	}
-	text, asked := s.sql.scoped, textArray(types)
+	text, bounded, asked := s.sql.scoped, s.sql.scopedSized, textArray(types)
 	if len(types) == 1 {
-		text, asked = s.sql.scopedOne, types[0]
+		text, bounded, asked = s.sql.scopedOne, s.sql.scopedOneSized, types[0]
 	}
-	events, err := s.query(ctx, q, r.Limit, text, r.After, r.UpTo, asked, r.Limit)
+	var events []store.PersistedEvent
+	var more bool
+	if r.MaxBytes > 0 {
+		events, more, err = s.querySized(ctx, q, r.Limit, r.MaxBytes, bounded, r.After, r.UpTo, asked, r.Limit)
+	} else {
+		events, err = s.query(ctx, q, r.Limit, text, r.After, r.UpTo, asked, r.Limit)
+		more = len(events) == r.Limit
+	}
 	if err != nil {
 		return store.ScopedPage{}, fmt.Errorf("storepostgres: read the events of %s of types %q in (%d, %d]: %w", s.events, r.Types, r.After, r.UpTo, err)
 	}
 	page := store.ScopedPage{Events: events, Through: r.UpTo}
-	if len(events) == r.Limit {
-		page.Through = events[r.Limit-1].GlobalPosition
+	if more {
+		page.Through = events[len(events)-1].GlobalPosition
 	}
 	return page, nil
 }

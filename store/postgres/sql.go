@@ -13,6 +13,8 @@ type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
 	read, latest, stream, scopedOne, scoped, missing, ranges string
+
+	readSized, scopedOneSized, scopedSized sizedSQL
 }
 
 // newStatements makes the SQL of a store. incarnation is empty, or the
@@ -28,7 +30,18 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 	appendTo := func(head string) string {
 		return tables.Replace(strings.Replace(appendSQL, "{head}", head, 1))
 	}
+	bounded := func(text string, n int) sizedSQL {
+		if incarnation != "" {
+			n++ // its parameter comes first
+		}
+		form := sized(text, n)
+		return sizedSQL{tables.Replace(form.light), tables.Replace(form.exact)}
+	}
 	return statements{
+		readSized:      bounded(readSQL, 3),
+		scopedOneSized: bounded(scopedOneSQL, 5),
+		scopedSized:    bounded(scopedSQL, 5),
+
 		appendAny:   appendTo(headAny),
 		appendNew:   appendTo(headNew),
 		appendExact: appendTo(headExact),

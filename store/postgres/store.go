@@ -6,6 +6,7 @@ package postgres
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/store"
@@ -90,6 +91,8 @@ type Store struct {
 
 	proves      bool // its SQL proves the incarnation
 	incarnation string
+
+	heavy *atomic.Int32 // reads that are left to add up bytes, see querySized
 }
 
 // NewStore returns a Store over the tables that cfg names; a nil cfg is
@@ -100,7 +103,7 @@ func NewStore(cfg *StoreConfig) *Store {
 	if cfg == nil {
 		cfg = DefaultStoreConfig()
 	}
-	s := &Store{log: cfg.Logger}
+	s := &Store{log: cfg.Logger, heavy: new(atomic.Int32)}
 	if s.log == nil {
 		s.log = store.NoOpLogger{}
 	}

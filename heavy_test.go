@@ -1,0 +1,111 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/bounded"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// weighed is a store that notes the bytes of the heaviest read.
+type weighed struct {
+	*storepostgres.Store
+	most *atomic.Int64
+}
+
+type weighedBound struct {
+	store.BoundLog
+	most *atomic.Int64
+}
+
+func (w weighed) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
+	bound, err := w.Store.Bind(ctx, q, incarnation)
+	return weighedBound{bound, w.most}, err
+}
+
+func (w weighedBound) PositionColumn() (table, column string) {
+	return w.BoundLog.(store.SequenceNamer).PositionColumn()
+}
+
+func (w weighedBound) At(incarnation string) store.Log {
+	return weighed{w.BoundLog.At(incarnation).(*storepostgres.Store), w.most}
+}
+
+func (w weighed) note(events []store.PersistedEvent) {
+	n := int64(0)
+	for i := range events {
+		n += int64(len(events[i].Payload) + len(events[i].Metadata))
+	}
+	for m := w.most.Load(); n > m && !w.most.CompareAndSwap(m, n); m = w.most.Load() {
+	}
+}
+
+func (w weighed) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	events, err := w.Store.ReadEvents(ctx, q, after, limit)
+	w.note(events)
+	return events, err
+}
+
+func (w weighed) ReadSized(ctx context.Context, q store.Querier, after int64, limit, maxBytes int) ([]store.PersistedEvent, bool, error) {
+	events, more, err := w.Store.ReadSized(ctx, q, after, limit, maxBytes)
+	w.note(events)
+	return events, more, err
+}
+
+func (w weighed) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
+	page, err := w.Store.ReadScoped(ctx, q, r)
+	w.note(page.Events)
+	return page, err
+}
+
+// appendHeavy commits n events of so many bytes, all at once.
+func appendHeavy(t testing.TB, d *pgtest.Database, n, size int) {
+	t.Helper()
+	d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		SELECT 'Order', 'heavy', i, gen_random_uuid(), 'Happened', convert_to(repeat('x', $2::int), 'UTF8')
+		FROM generate_series(1, $1::int) AS i`, n, size)
+}
+
+// Large events behind small ones: no read brings more than it may, whether the
+// consumers are at the end of the log or far behind, and whatever the batches.
+func TestReadsAreBoundedByBytes(t *testing.T) {
+	const small, large, size = 5, 100, 1 << 20
+	for _, behind := range []bool{false, true} {
+		for _, batchSize := range []int{1, 1000} {
+			t.Run(fmt.Sprintf("behind=%v batch=%d", behind, batchSize), func(t *testing.T) {
+				d := newLog(t)
+				var most atomic.Int64
+				begin := func() {
+					runWorker(t, worker.New(d.DB, weighed{newStore(), &most}, []consumer.Consumer{
+						&ledger{name: "all"}, &scopedLedger{ledger{name: "some", types: []string{"Order"}}},
+					}, append(quick(), worker.WithBatchSize(batchSize))...))
+				}
+				if !behind {
+					begin()
+				}
+				for i := range small {
+					appendN(t, d.DB, "Order", "light", 1)
+					if !behind {
+						awaitHandled(t, d.DB, "all", upTo(int64(i+1))...)
+					}
+				}
+				appendHeavy(t, d, large, size)
+				if behind {
+					begin()
+				}
+				awaitHandled(t, d.DB, "all", upTo(small+large)...)
+				awaitHandled(t, d.DB, "some", upTo(small+large)...)
+				if most.Load() < size || most.Load() > bounded.MaxBytes+size {
+					t.Errorf("one read brought %d bytes, at most %d and an event are allowed", most.Load(), bounded.MaxBytes)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// heavyReads is how many reads add up bytes after one that met a large event.
+const heavyReads = 64
+
+// sizedSQL are two forms of a read that is bounded by bytes. One more
+// parameter, behind all others, is that bound.
+//
+// light withholds the bytes of each event that has more than its share of the
+// bound, and negates its position: that costs nothing, and nothing is withheld
+// in most logs. exact adds the bytes up and ends the page in time, which takes a
+// quarter longer. Neither fetches what it withholds: the sizes are those that
+// stand beside the pointers to it.
+type sizedSQL struct{ light, exact string }
+
+// bytesOf is an SQL expression for how many bytes of payload and metadata an
+// event has. Of metadata that are compressed, it counts the compressed ones.
+const bytesOf = `(COALESCE(octet_length(e.payload), 0) + COALESCE(pg_column_size(e.metadata), 0))`
+
+// sized makes the two forms of a read in which {columns} stands for what it
+// selects. bound is the number of the parameter.
+func sized(text string, bound int) sizedSQL {
+	fits := bytesOf + ` <= $` + strconv.Itoa(bound) + `::bigint`
+	light := strings.NewReplacer(
+		"e.global_position,", "CASE WHEN "+fits+" THEN e.global_position ELSE -e.global_position END,",
+		"e.payload,", "CASE WHEN "+fits+" THEN e.payload END,",
+		"e.metadata,", "CASE WHEN "+fits+" THEN e.metadata END,").Replace(eventColumns)
+	return sizedSQL{
+		light: strings.Replace(text, "{columns}", light, 1),
+		exact: `SELECT ` + eventColumns + `
+  FROM (SELECT e.*, sum(` + bytesOf + `) OVER (ORDER BY e.global_position ROWS UNBOUNDED PRECEDING) - ` + bytesOf + ` AS bytes_before
+          FROM (` + strings.Replace(text, "{columns}", "e.*", 1) + `) AS e) AS e
+ WHERE e.bytes_before < $` + strconv.Itoa(bound) + `::bigint
+ ORDER BY e.global_position`,
+	}
+}
+
+// ReadSized returns visible events above position after, in order of position
+// and from one snapshot: at most limit, and none behind maxBytes of payload and
+// metadata. more reports that others may follow. limit and maxBytes must be
+// above 0.
+func (s *Store) ReadSized(ctx context.Context, q store.Querier, after int64, limit, maxBytes int) (events []store.PersistedEvent, more bool, err error) {
+	if err := s.canRead(q); err != nil {
+		return nil, false, err
+	}
+	if limit <= 0 || maxBytes <= 0 {
+		return nil, false, fmt.Errorf("storepostgres: ReadSized: limit is %d and maxBytes %d: both must be above 0", limit, maxBytes)
+	}
+	events, more, err = s.querySized(ctx, q, limit, maxBytes, s.sql.readSized, after, limit)
+	if err != nil {
+		return nil, false, fmt.Errorf("storepostgres: read the events of %s after position %d: %w", s.events, after, err)
+	}
+	return events, more, nil
+}
+
+// querySized executes a read that is bounded by bytes.
+func (s *Store) querySized(ctx context.Context, q store.Querier, limit, maxBytes int, text sizedSQL, args ...any) (events []store.PersistedEvent, more bool, err error) {
+	args = s.args(args...)
+	args = args[:len(args):len(args)]
+	if s.heavy.Add(-1) < 0 {
+		events, err = collect(ctx, q, limit, text.light, append(args, max(1, maxBytes/limit))...)
+		if err != nil || !withheld(events) {
+			return events, len(events) == limit, s.explain(err)
+		}
+		s.heavy.Store(heavyReads)
+	}
+	events, err = collect(ctx, q, limit, text.exact, append(args, maxBytes)...)
+	return events, len(events) > 0, s.explain(err)
+}
+
+func withheld(events []store.PersistedEvent) bool {
+	for i := range events {
+		if events[i].GlobalPosition < 0 {
+			return true
+		}
+	}
+	return false
+}
