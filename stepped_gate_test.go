@@ -220,6 +220,8 @@ func (l steppedLog) Bind(ctx context.Context, q store.Querier, incarnation strin
 	return steppedBound{l, bound}, err
 }
 
+func (l steppedLog) Binds(log store.Log) bool { return log == store.Log(l) }
+
 type steppedBound struct {
 	steppedLog
 	bound store.BoundLog

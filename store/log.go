@@ -97,6 +97,10 @@ type Binder interface {
 	// of the server that evaluates it. It is NULL or an error where there is
 	// none.
 	Bind(ctx context.Context, q Querier, incarnation string) (BoundLog, error)
+	// Binds reports whether Bind binds log, and not a part of it: a type that
+	// embeds a Binder inherits Bind, and what it makes of the events would be
+	// bypassed. Such a log is asked after each read.
+	Binds(log Log) bool
 }
 
 // BoundLog is a Log over tables that were found once. Its own reads prove

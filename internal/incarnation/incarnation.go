@@ -44,11 +44,11 @@ func Of(token ident.Table, sequence, database string) string {
 func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
 
 // Bind ties a log to the tables that q's session finds now, and its reads to
-// the incarnation that the expression of names. A log that is no store.Binder
-// is asked for the incarnation right after each read, on the same connection,
+// the incarnation that the expression of names. A log that is no store.Binder,
+// or only embeds one, is asked for the incarnation right after each read, on the same connection,
 // and where its table is known, whether its name still leads there.
 func Bind(ctx context.Context, q store.Querier, log store.Log, of string) (store.BoundLog, error) {
-	if b, ok := log.(store.Binder); ok {
+	if b, ok := log.(store.Binder); ok && b.Binds(log) {
 		return b.Bind(ctx, q, of)
 	}
 	named, ok := log.(store.SequenceNamer)

@@ -174,3 +174,34 @@ func reads(ctx context.Context, q store.Querier, at, log store.Log) map[string]e
 	}
 	return got
 }
+
+// shouting changes what its store reads, and inherits all the rest.
+type shouting struct{ *storepostgres.Store }
+
+func (s shouting) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	events, err := s.Store.ReadEvents(ctx, q, after, limit)
+	for i := range events {
+		events[i].EventType += "!"
+	}
+	return events, err
+}
+
+func TestALogThatEmbedsAStoreIsNotBypassed(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()
+		ON CONFLICT ("only") DO NOTHING`)
+	d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type) VALUES ('A', '1', 1, gen_random_uuid(), 'e')`)
+	conn, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	bound, err := incarnation.Bind(t.Context(), conn, shouting{storepostgres.NewStore(nil)}, of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := bound.At(current(t, d.DB)).ReadEvents(t.Context(), conn, 0, 10)
+	if err != nil || len(events) != 1 || events[0].EventType != "e!" {
+		t.Errorf("it reads %+v; %v", events, err)
+	}
+}

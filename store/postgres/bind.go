@@ -46,6 +46,9 @@ func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (
 	return boundStore{&found, &proving}, nil
 }
 
+// Binds reports whether log is this store, and not a type that embeds it.
+func (s *Store) Binds(log store.Log) bool { return log == store.Log(s) }
+
 // find returns the qualified name of the events table.
 func (s *Store) find(ctx context.Context, q store.Querier) (events ident.Table, err error) {
 	var persistence, columns string
