@@ -20,7 +20,7 @@ func (d *database) restoredSince(life int64) bool {
 	}
 	d.turn.Lock()
 	defer d.turn.Unlock()
-	return slices.ContainsFunc(d.restores, func(r history.Restore) bool { return r.Restored > life })
+	return slices.ContainsFunc(d.restores, func(r history.Restore) bool { return r.Restored >= life })
 }
 
 // restore is somebody who makes a cold copy of the server, and some time later

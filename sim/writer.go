@@ -49,7 +49,7 @@ func (t done) gone(restores []history.Restore) bool {
 // uncertain reports whether only the log can tell if a copy that was put back
 // has the transaction.
 func (t done) uncertain(restores []history.Restore) bool {
-	return slices.ContainsFunc(restores, func(r history.Restore) bool { return t.ended >= r.Copied && t.begun < r.Restored })
+	return slices.ContainsFunc(restores, func(r history.Restore) bool { return t.ended >= r.Copied && t.begun <= r.Restored })
 }
 
 // writer appends events in all the ways in which applications do, and writes
