@@ -431,7 +431,6 @@ type F struct {
 	ring    map[int]Ev
 	ringLow int
 	gen     int
-	ready   bool
 }
 
 func (f *F) reset(s *S) {
