@@ -1,8 +1,8 @@
 //go:build unix
 
 // Package chaos does to real processes and real servers what package sim does
-// in one process: worker processes are killed and stopped, the server is
-// killed, runs out of disk and of connections, and is replaced by its replica.
+// in one process: worker processes are killed and stopped, their connections die
+// in silence, the server is killed, runs out of disk and of connections, and is replaced by its replica.
 // The writers and the oracle are those of the simulation.
 package chaos
 
@@ -78,7 +78,8 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	}
 	simulated := c.sim()
 	const spare = 30
-	t.site, t.cannot, err = settle(ctx, simulated.Connections()+spare, t.faults)
+	dead := 8*c.Workers + 2*c.Consumers // connections that the server still takes for alive
+	t.site, t.cannot, err = settle(ctx, simulated.Connections()+dead+spare, t.faults)
 	if err != nil {
 		return nil, err
 	}

@@ -66,6 +66,20 @@ func TestRealRunHolds(t *testing.T) {
 	}
 }
 
+// Workers whose connections die in silence go on with others.
+func TestSilentDeathsHold(t *testing.T) {
+	r, err := Run(t.Context(), small(t, Faults{"hole": 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if len(r.Faults) != 1 || r.Faults[0].Count == 0 {
+		t.Errorf("the faults that happened: %v", r.Faults)
+	}
+}
+
 // Every fault of the server happens, and what was acknowledged before is there
 // after it.
 func TestStrikes(t *testing.T) {

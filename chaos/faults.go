@@ -22,7 +22,7 @@ const (
 	Promotions    history.Fault = "primaries killed and replicas promoted"
 )
 
-var counted = []history.Fault{history.Killed, history.Stopped, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions}
+var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions}
 
 // kind is a kind of fault.
 type kind struct {
@@ -34,6 +34,7 @@ type kind struct {
 var kinds = []kind{
 	{"kill", "SIGKILL for a worker process at a random moment; another takes its place", history.Killed, true},
 	{"stop", "SIGSTOP for a worker process past its time-outs, then SIGCONT: a zombie", history.Stopped, true},
+	{"hole", "half of a worker process's connections die in silence: they swallow what both sides send, without an error", history.Swallowed, true},
 	{"server-kill", "SIGKILL for the server and all its processes, or an immediate shutdown; then it is restarted", ServerKills, false},
 	{"backend-kill", "SIGKILL for one backend: the server restarts itself", BackendKills, false},
 	{"full-disk", "the server's disk is full for a moment", FullDisks, false},

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 )
 
@@ -68,6 +71,9 @@ func settle(ctx context.Context, connections int, faults Faults) (s *site, canno
 			return nil, nil, err
 		}
 	}
+	if strings.HasPrefix(s.primary.Version(), "13.") {
+		cannot["hole"] = errors.New("PostgreSQL 13 does not notice in time that an idle connection is dead")
+	}
 	s.ports = []int{s.primary.Port()}
 	parsed, err := pgx.ParseConfig(s.primary.URL(""))
 	if err != nil {
@@ -87,11 +93,23 @@ func settle(ctx context.Context, connections int, faults Faults) (s *site, canno
 	return s, cannot, nil
 }
 
+// link is the network between a worker process and the servers.
+func (s *site) link(seed uint64, process string) (*sim.Link, error) {
+	var addresses []string
+	for _, p := range s.ports {
+		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
+	}
+	return sim.NewLink(seed, process, addresses...)
+}
+
 // url is the connection string for a database on whichever server is the
 // primary. It holds the password.
-func (s *site) url(database string) string {
-	hosts, ports := "127.0.0.1", strconv.Itoa(s.ports[0])
-	for _, p := range s.ports[1:] {
+func (s *site) url(database string) string { return s.urlThrough(database, s.ports) }
+
+// urlThrough is url for a client that reaches the servers through other ports.
+func (s *site) urlThrough(database string, through []int) string {
+	hosts, ports := "127.0.0.1", strconv.Itoa(through[0])
+	for _, p := range through[1:] {
 		hosts, ports = hosts+",127.0.0.1", ports+","+strconv.Itoa(p)
 	}
 	return fmt.Sprintf("host=%s port=%s user=postgres password=%s dbname=%s sslmode=disable target_session_attrs=read-write",

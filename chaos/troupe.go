@@ -117,7 +117,7 @@ func (t *troupe) Stop(ctx context.Context) []history.Exit {
 
 // Sign tells the report which faults were on, and how often each happened.
 func (t *troupe) Sign(r *oracle.Report, happened func(history.Fault) int64) {
-	r.Counts = slices.DeleteFunc(r.Counts, func(c history.Count) bool { return c.Count == 0 })
+	r.Counts = slices.DeleteFunc(r.Counts, func(c history.Count) bool { return c.Count == 0 || slices.Contains(counted, c.Fault) })
 	for _, f := range counted {
 		r.Counts = append(r.Counts, history.Count{Fault: f, Count: happened(f)})
 	}
@@ -144,6 +144,7 @@ type place struct {
 	dice          *rand.Rand
 	deck          deck
 	process       *process
+	link          *sim.Link // of the process
 	exits         []history.Exit
 }
 
@@ -163,7 +164,7 @@ func (p *place) run(ctx, intake context.Context) error {
 		case "kill":
 			p.process.signal(syscall.SIGKILL)
 			p.happened(p.process.name, history.Killed, "")
-			p.exits = append(p.exits, p.process.await(history.ExitCrashed, recovery))
+			p.bury(history.ExitCrashed, recovery)
 			p.pause(intake, 0, p.stage.Scenario.Knobs.Outage)
 			if err := p.start(); err != nil {
 				return err
@@ -174,6 +175,8 @@ func (p *place) run(ctx, intake context.Context) error {
 			p.pause(intake, 200*time.Millisecond, p.stage.Scenario.Knobs.HeartbeatTimeout*2)
 			p.process.signal(syscall.SIGCONT)
 			p.stage.History.Add(p.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
+		case "hole":
+			p.hole()
 		}
 	}
 	return ctx.Err()
@@ -183,12 +186,38 @@ func (p *place) pause(ctx context.Context, low, high time.Duration) bool {
 	return backoff.Sleep(ctx, low+time.Duration(p.dice.Int64N(int64(high-low))))
 }
 
+// hole makes half of the process's connections die in silence. The worker is to
+// find out by itself.
+func (p *place) hole() {
+	n := p.link.Swallow()
+	for range n {
+		p.stage.Count(history.Swallowed)
+	}
+	if n > 0 {
+		p.stage.History.Add(p.process.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them", n)})
+	}
+}
+
 func (p *place) start() (err error) {
 	p.lives++
+	p.process = nil
+	name := fmt.Sprintf("worker %d.%d", p.number, p.lives)
+	if p.link, err = p.site.link(p.config.Seed, name); err != nil {
+		return err
+	}
 	p.process, err = startProcess(p.config.Program, sim.Role{
-		Name: fmt.Sprintf("worker %d.%d", p.number, p.lives), URL: p.site.url(p.stage.Database), Scenario: p.stage.Scenario,
+		Name: name, URL: p.site.urlThrough(p.stage.Database, p.link.Ports()), Scenario: p.stage.Scenario,
 	}, p.stage.History)
+	if err != nil {
+		p.link.Close()
+	}
 	return err
+}
+
+// bury takes down how the process ends, and frees what it leaves.
+func (p *place) bury(asked string, bound time.Duration) {
+	p.exits = append(p.exits, p.process.await(asked, bound))
+	p.link.Close()
 }
 
 // replace takes down how a process has ended that nobody had asked to, and
@@ -200,7 +229,7 @@ func (p *place) replace() error {
 		why = history.ExitOutage
 		p.happened(p.process.name, FailedStarts, "")
 	}
-	p.exits = append(p.exits, p.process.await(why, recovery))
+	p.bury(why, recovery)
 	return p.start()
 }
 
@@ -231,9 +260,9 @@ func (p *place) stop(ctx context.Context) {
 	}
 	if ctx.Err() != nil {
 		p.process.kill()
-		p.exits = append(p.exits, p.process.await(history.ExitCrashed, recovery))
+		p.bury(history.ExitCrashed, recovery)
 		return
 	}
 	p.process.signal(syscall.SIGTERM)
-	p.exits = append(p.exits, p.process.await(history.ExitStopped, p.stage.Scenario.Knobs.BatchTimeout+10*time.Second))
+	p.bury(history.ExitStopped, p.stage.Scenario.Knobs.BatchTimeout+10*time.Second)
 }

@@ -162,6 +162,17 @@ func (n *network) swallow() (swallowed int) {
 	return swallowed
 }
 
+// drain tells the server of the end of the connections that died in silence.
+func (n *network) drain() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if c.isSwallowed() {
+			c.sever()
+		}
+	}
+}
+
 // stall lets nothing through, in either direction, until release.
 func (n *network) stall() {
 	n.mu.Lock()

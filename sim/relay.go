@@ -14,8 +14,9 @@ import (
 )
 
 // relay is an address for connections that the simulation cannot dial itself:
-// the worker's listener has a connection string and nothing else. What comes
-// in there goes through the network like everything else of that worker.
+// those of the worker's listener, which has a connection string and nothing
+// else, and those of a process. What comes in there goes through the network
+// like everything else of that worker.
 type relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -28,14 +29,19 @@ type relay struct {
 // newRelay relays to the server of config, which goes through the network
 // already.
 func newRelay(config *pgx.ConnConfig) (*relay, error) {
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
+	return relayTo(func() (net.Conn, error) { return config.DialFunc(context.Background(), network, address) }, config.TLSConfig == nil)
+}
+
+// relayTo relays to where dial leads. If it is readable, the post can lose and
+// keep notifications.
+func relayTo(dial func() (net.Conn, error), readable bool) (*relay, error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("sim: a port for the listeners' relay: %w", err)
+		return nil, fmt.Errorf("sim: a port for a relay: %w", err)
 	}
 	r := &relay{listener: listener, accepted: map[net.Conn]struct{}{}}
-	r.post.readable = config.TLSConfig == nil
-	network, address := pgconn.NetworkAddress(config.Host, config.Port)
-	dial := func() (net.Conn, error) { return config.DialFunc(context.Background(), network, address) }
+	r.post.readable = readable
 	r.wg.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -88,9 +94,10 @@ func (r *relay) serve(client net.Conn, dial func() (net.Conn, error)) {
 	back.Wait()
 }
 
+func (r *relay) port() int { return r.listener.Addr().(*net.TCPAddr).Port }
+
 // url is the connection string that leads here.
 func (r *relay) url(config *pgx.ConnConfig) string {
-	port := r.listener.Addr().(*net.TCPAddr).Port
 	mode := "disable"
 	if config.TLSConfig != nil {
 		mode = "require"
@@ -98,7 +105,7 @@ func (r *relay) url(config *pgx.ConnConfig) string {
 	u := url.URL{
 		Scheme:   "postgres",
 		User:     url.UserPassword(config.User, config.Password),
-		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port())),
 		Path:     "/" + config.Database,
 		RawQuery: "sslmode=" + mode + "&application_name=" + url.PathEscape(config.RuntimeParams["application_name"]),
 	}
