@@ -36,6 +36,18 @@ func TestBoundOfAStatement(t *testing.T) {
 	})
 }
 
+// A server that is slow gets more time from try to try: it is not dead.
+func TestPatience(t *testing.T) {
+	c := consumerLoop{w: &Worker{limits: usualLimits}}
+	quick, read := usualLimits.quick, usualLimits.read
+	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
+		c.tally.disturbed = disturbed
+		if got := c.patience(); got != want {
+			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
+		}
+	}
+}
+
 // Looks begin after a while and go on, a second apart, until they are ended.
 func TestMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

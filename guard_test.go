@@ -281,3 +281,38 @@ func TestLoadAndReplaceOpenRanges(t *testing.T) {
 		t.Fatalf("%d audit rows, %d closed, %v", rows, closed, err)
 	}
 }
+
+// A worker pauses the consumer that it has loaded and owns, and no other: its
+// reason may be over, or somebody else's affair.
+func TestWorkerPausesOnlyWhatIsUnchanged(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(t *testing.T, g guarded) // after the load
+		want   bool
+	}{
+		"nothing changed": {change: func(*testing.T, guarded) {}, want: true},
+		"moved since": {change: func(t *testing.T, g guarded) {
+			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+		}},
+		"assigned elsewhere": {change: func(t *testing.T, g guarded) { g.assign(t, uuid.New()) }},
+		"assigned to nobody": {change: func(t *testing.T, g guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
+		"paused already": {change: func(t *testing.T, g guarded) {
+			g.Exec(t, `UPDATE consumer_checkpoints SET paused_at = clock_timestamp()`)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGuarded(t)
+			from := g.load(t)
+			test.change(t, g)
+			if ok, err := g.c.Pause(t.Context(), g.DB, "c", from, "why"); err != nil || ok != test.want {
+				t.Errorf("paused: %v, %v; want %v", ok, err, test.want)
+			}
+			var operations int
+			if err := g.DB.QueryRow(`SELECT count(*) FROM consumer_operations`).Scan(&operations); err != nil || (operations == 1) != test.want {
+				t.Errorf("%d operations, %v", operations, err)
+			}
+			if p := g.load(t); test.want && (p.paused == nil || p.paused.Reason != "why" || p.revision != from.revision+1) {
+				t.Errorf("afterwards the progress is %+v", p)
+			}
+		})
+	}
+}

@@ -2,12 +2,14 @@ package worker
 
 import (
 	"database/sql"
+	"errors"
 	"sync/atomic"
 	"testing"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -128,3 +130,21 @@ func TestHeadOfAnotherLifeIsNoPlace(t *testing.T) {
 type headConsumer struct{ steppedConsumer }
 
 func (headConsumer) StartAt() consumer.Start { return consumer.AtHead() }
+
+// How far a consumer is counts where the worker works only: a primary that was
+// abandoned may be ahead of the one that was promoted.
+func TestArrivalOnAnotherServer(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.handle(t)
+	if a, err := h.arrived(t.Context(), "all", 1); err != nil || !a.handled {
+		t.Errorf("where the worker works: %+v, %v", a, err)
+	}
+	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
+	if a, err := h.arrived(t.Context(), "all", 1); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("on another server: %+v, %v", a, err)
+	}
+}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -205,5 +206,80 @@ func TestStretch(t *testing.T) {
 		if got := stretch(c.limit, c.before); got != c.pages {
 			t.Errorf("batches of %d, after %d events: %d pages, want %d", c.limit, len(c.before), got, c.pages)
 		}
+	}
+}
+
+// sparseLog has few events, however far they are apart.
+type sparseLog []store.PersistedEvent
+
+func (l sparseLog) find(after, upTo int64, limit int, wanted func(store.PersistedEvent) bool) (events []store.PersistedEvent) {
+	for _, e := range l {
+		if after < e.GlobalPosition && e.GlobalPosition <= upTo && wanted(e) && len(events) < limit {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func (l sparseLog) ReadEvents(_ context.Context, _ store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	return l.find(after, math.MaxInt64, limit, func(store.PersistedEvent) bool { return true }), nil
+}
+
+func (l sparseLog) GetLatestGlobalPosition(context.Context, store.Querier) (int64, error) {
+	return l[len(l)-1].GlobalPosition, nil
+}
+
+func (l sparseLog) ReadScoped(_ context.Context, _ store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
+	p := store.ScopedPage{Through: r.UpTo}
+	p.Events = l.find(r.After, r.UpTo, r.Limit, func(e store.PersistedEvent) bool { return slices.Contains(r.Types, e.AggregateType) })
+	if len(p.Events) == r.Limit {
+		p.Through = p.Events[r.Limit-1].GlobalPosition
+	}
+	return p, nil
+}
+
+func (l sparseLog) CountMissing(_ context.Context, _ store.Querier, after, through int64) (store.Missing, error) {
+	visible := l.find(after, through, math.MaxInt, func(store.PersistedEvent) bool { return true })
+	return store.Missing{Count: through - after - int64(len(visible)), First: after + 1, Last: through}, nil
+}
+
+// A step over a jump of the sequence ends before the next event, before the
+// next doubt, and where consumers may advance to.
+func TestStepOverAJump(t *testing.T) {
+	const far = 10 * scopedStretch
+	for name, test := range map[string]struct {
+		others  []int64 // events of another type; at position 1 is one that is wanted
+		wanted  []int64 // more of these
+		doubts  []frontier.Span
+		through int64
+	}{
+		"nothing behind it":            {through: far},
+		"an event":                     {wanted: []int64{far / 2}, through: far/2 - 1},
+		"an event of another type":     {others: []int64{far / 2}, through: far/2 - 1},
+		"an event that is not safe":    {wanted: []int64{far + 1}, through: far},
+		"a doubt":                      {doubts: []frontier.Span{{First: far / 2, Last: far / 2}}, through: far/2 - 1},
+		"a doubt before an event":      {doubts: []frontier.Span{{First: far / 3, Last: far / 2}}, wanted: []int64{far/2 + 1}, through: far/3 - 1},
+		"an event before a doubt":      {doubts: []frontier.Span{{First: far / 2, Last: far / 2}}, wanted: []int64{far / 3}, through: far/3 - 1},
+		"a doubt in the first stretch": {doubts: []frontier.Span{{First: 9, Last: 9}}, through: 8},
+		"other types on the way":       {others: []int64{7, scopedStretch - 1}, wanted: []int64{far / 2}, through: scopedStretch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := sparseLog{{GlobalPosition: 1, AggregateType: "A"}}
+			for _, p := range test.others {
+				log = append(log, store.PersistedEvent{GlobalPosition: p, AggregateType: "B"})
+			}
+			for _, p := range test.wanted {
+				log = append(log, store.PersistedEvent{GlobalPosition: p, AggregateType: "A"})
+			}
+			c := consumerLoop{w: &Worker{log: log, bound: unprovenLog{log}, cfg: Config{BatchSize: 10}}, unit: &unit{types: []string{"A"}}, progress: &progress{}}
+			p, err := c.lookAround(t.Context(), nil, &frontier.Value{Safe: far, Doubts: test.doubts})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, _ := log.CountMissing(t.Context(), nil, 0, test.through)
+			if p.look.Through != test.through || len(p.events) != 1 || p.void != want {
+				t.Errorf("it goes to %d with %d events and misses %+v, want to go to %d with one and miss %+v", p.look.Through, len(p.events), p.void, test.through, want)
+			}
+		})
 	}
 }

@@ -38,3 +38,24 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 		t.Fatalf("the events at %s were handled, want 1 2 4; %v", handled, err)
 	}
 }
+
+// What reads ahead takes its turn among the loops' connections, and gives that
+// up when it has read.
+func TestReadAheadTakesItsTurn(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	d.DB.SetMaxOpenConns(minPool)
+	afterRead := new(func())
+	h := newHandMoved(t, d.DB, interruptedLog{newRangeLog(), afterRead}, steppedConsumer{"all", nil, new(atomic.Bool)})
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	taken := -1
+	*afterRead = func() { taken = len(h.loopConns) }
+	a := h.loop.startReadAhead(t.Context(), 0, nil)
+	if <-a.done; a.err != nil || len(a.pages) == 0 {
+		t.Fatalf("read %d pages, %v", len(a.pages), a.err)
+	}
+	if after := len(h.loopConns); taken != 1 || after != 0 {
+		t.Errorf("while it reads, %d connections of the loops are taken, want 1; then %d, want 0", taken, after)
+	}
+}

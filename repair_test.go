@@ -1,8 +1,12 @@
 package worker
 
 import (
+	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,7 +14,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // After a repair, the events that were handled are behind the consumer and all
@@ -148,9 +154,46 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 	}
 }
 
-// committedByHandler makes a batch to position 20 and commits it, as a handler
-// would.
-func (g guarded) committedByHandler(t *testing.T) *lastBatch {
+// A row that another server shows, or the same after a crash, settles nothing:
+// the next one that counts may still show what the handler did.
+func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
+	before, after := rowState{1, "(0,1)", "700"}, rowState{2, "(0,2)", "701"}
+	b := &lastBatch{before: before, after: after, advance: advance{token: "t"}}
+	if b.look(&progress{rowState: before, token: "u"}) || !b.isOpen() {
+		t.Errorf("after a look at another incarnation: %+v", b)
+	}
+	if !b.look(&progress{rowState: after, token: "t"}) || b.isOpen() {
+		t.Errorf("after a look at the handler's commit: %+v", b)
+	}
+}
+
+// While another server answers than the frontier's, nobody says what became of a
+// batch. When the frontier finds the same, the batch's incarnation has ended.
+func TestInquiryThatAnotherServerAnswers(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.handle(t)
+	h.loop.last.end, h.loop.last.seen = abandoned, true // as if its handler had committed it
+	before := h.frontier.Value().Token
+	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)
+	if v, _, err := h.loop.inquire(t.Context()); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("another server answers: verdict %d, %v", v, err)
+	}
+	h.look(t, "the other incarnation", func(v *frontier.Value) bool { return v.Token != before })
+	if v, _, err := h.loop.inquire(t.Context()); v != handlerUnknown || err != nil {
+		t.Errorf("the frontier has found the same server: verdict %d, %v", v, err)
+	}
+	if p, err := h.checkpoints.Load(t.Context(), d.DB, "all"); err != nil || p.position != 1 {
+		t.Errorf("afterwards the progress is %+v, %v", p, err)
+	}
+}
+
+// committedByHandler makes a batch to position 20 that writes more, and commits
+// it, as a handler would.
+func (g guarded) committedByHandler(t *testing.T, more ...func(tx *sql.Tx)) *lastBatch {
 	t.Helper()
 	from := g.load(t)
 	b := &lastBatch{advance: advance{to: 20, head: 30, token: g.token}, position: from.position, before: from.rowState}
@@ -161,6 +204,9 @@ func (g guarded) committedByHandler(t *testing.T) *lastBatch {
 		t.Fatal(ok, err)
 	}
 	b.after = moved
+	for _, write := range more {
+		write(tx)
+	}
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -212,6 +258,37 @@ func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
 				t.Errorf("afterwards the progress is %+v", p)
 			}
 		})
+	}
+}
+
+// Of the dead letters, a repair removes those that the batch has added for events
+// which it has not handled. A batch of late events, or of a dead letter, is at
+// fault far below letters that have been there before.
+func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
+	g := newGuarded(t)
+	add := func(tx *sql.Tx, positions ...int64) {
+		t.Helper()
+		var letters []letter
+		for _, p := range positions {
+			letters = append(letters, letter{aggregate: aggregate{"Order", strconv.FormatInt(p, 10)}, Position: p, EventID: uuid.New(), Error: "refused"})
+		}
+		if err := g.c.AddLetters(t.Context(), tx, "c", letters); err != nil {
+			t.Fatal(err)
+		}
+	}
+	earlier := g.begin(t)
+	add(earlier, 5, 9)
+	g.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('d', 18, 'Order', 'd', gen_random_uuid(), '', 1)`)
+	if err := earlier.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b := g.committedByHandler(t, func(tx *sql.Tx) { add(tx, 6, 12, 18) })
+	if ok, err := g.c.Repair(t.Context(), g.DB, "c", b, mending{to: 10, through: 7}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	var left string
+	if err := g.DB.QueryRow(`SELECT string_agg(consumer_name || global_position, ' ' ORDER BY global_position) FROM consumer_dead_letters`).Scan(&left); err != nil || left != "c5 c6 c9 d18" {
+		t.Errorf("the dead letters %s are left, want c5 c6 c9 d18; %v", left, err)
 	}
 }
 

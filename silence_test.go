@@ -1,15 +1,18 @@
 package worker_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -175,5 +178,27 @@ func TestGuardWaitsForALock(t *testing.T) {
 	await(t, "the status to say so no longer", func() bool { return statusOf(w.Worker, "c").LastError == nil })
 	if n := retries.Load(); n != 0 {
 		t.Errorf("the batch was tried again %d times", n)
+	}
+}
+
+// A rollback into silence holds its consumer up for a moment, like any other
+// statement.
+func TestRollbackIntoSilence(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	db, h := d.OpenHole(t)
+	var once sync.Once
+	c := &ledger{name: "c", before: func(context.Context, *sql.Tx, store.PersistedEvent) (err error) {
+		once.Do(func() {
+			h.Swallow("rollback")
+			err = errRefused
+		})
+		return err
+	}}
+	start(t, db, []consumer.Consumer{c}, worker.WithBatchTimeout(3*time.Second))
+	awaitHandled(t, d.DB, "c", 1)
+	if h.Fallen() != 1 {
+		t.Errorf("%d connections died, want 1", h.Fallen())
 	}
 }

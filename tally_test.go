@@ -261,3 +261,25 @@ func TestTroubleEndsWithAStepThatWorks(t *testing.T) {
 		}
 	})
 }
+
+// What the server answers ends a trouble, also if the answer is that the handler
+// has failed, or a conflict. A batch that is through leaves it to the step to
+// say so.
+func TestTroubleEndsWithAnAnswer(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.RetryLimit = time.Minute
+	now := time.Unix(0, 0)
+	for _, answer := range []outcome{conflicted, handlerFailed} {
+		var c tally
+		c.failed(&cfg, failure{outcome: disturbed, now: now})
+		c.failed(&cfg, failure{outcome: answer, batch: true, at: -1, now: now.Add(time.Second)})
+		if v := c.failed(&cfg, failure{outcome: disturbed, now: now.Add(time.Hour)}); v.exhausted || v.inARow != 1 {
+			t.Errorf("after outcome %d, a new trouble is %+v", answer, v)
+		}
+	}
+	var c tally
+	c.failed(&cfg, failure{outcome: disturbed, now: now})
+	if c.passed(1); !c.worked() {
+		t.Error("a trouble is forgotten before anybody says that it is over")
+	}
+}

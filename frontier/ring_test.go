@@ -1,6 +1,7 @@
 package frontier
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -240,4 +241,40 @@ func TestRingOnAServer(t *testing.T) {
 	if events, ok := s.f.Value().Since(first); !ok || len(events) != 1 || events[0].GlobalPosition != second {
 		t.Errorf("after position %d the ring has %v (%v), want %d", first, events, ok, second)
 	}
+}
+
+// elsewhereLog is answered by another incarnation from some moment on.
+type elsewhereLog struct {
+	namedLog
+	moved *bool
+}
+
+func (l elsewhereLog) At(string) store.Log { return provenLog(l) }
+
+type provenLog elsewhereLog
+
+func (l provenLog) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	if *l.moved {
+		return nil, store.ErrIncarnation
+	}
+	return l.namedLog.ReadEvents(ctx, q, after, limit)
+}
+
+// Rows of another incarnation are not shared, and the frontier starts anew.
+func TestRingOfAnotherIncarnation(t *testing.T) {
+	d := pgtest.New(t)
+	cfg, moved := testConfig(t, d.DB), false
+	cfg.Log = elsewhereLog{events(), &moved}
+	s := open(t, cfg)
+	s.start()
+	s.f.Follow()
+	first := appendEvent(t, d.DB)
+	s.step(readTail, readRows)
+	moved = true
+	appendEvent(t, d.DB)
+	s.step(readTail, readRows)
+	if events, ok := s.f.Value().Since(first); ok && len(events) > 0 {
+		t.Errorf("the ring has %v of another incarnation", events)
+	}
+	s.step(readStart)
 }
