@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every bug.
 func All() []Bug {
-	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, guardBugs, openRangeBugs, handledBugs, coordBugs)
+	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, serverBugs, guardBugs, openRangeBugs, handledBugs, contractBugs, coordBugs)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
@@ -20,6 +20,9 @@ const crashes = calm + ",redraw=0,backend-crash=5,async-writers=1,async-workers=
 // reads for them. Each crash takes back what they have handled, so with more of
 // them they would never get there.
 const crashesAtHead = calm + ",redraw=0,idle=10,backend-crash=0.15,async-writers=1,async-workers=1"
+
+// calmServer also keeps the server's crashes off, and late positions.
+const calmServer = calm + ",redraw=0,backend-crash=0"
 
 // frontierBugs are about how far it is safe to read.
 var frontierBugs = []Bug{
@@ -74,6 +77,23 @@ var frontierBugs = []Bug{
 	},
 }
 
+// serverBugs are about answers of another server than the worker knows.
+var serverBugs = []Bug{
+	{
+		Name:    "unproven",
+		Mistake: "a read does not prove the incarnation that answers it: the connection led to the primary when it was made",
+		Edits: []Edit{{"store/postgres/sql.go", "return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`",
+			"return `$` + strconv.Itoa(n) + `::text IS NOT NULL`"}},
+		Faults: calmServer + ",standby=4,split=2",
+	},
+	{
+		Name:    "misled-kept",
+		Mistake: "a connection that leads to another server goes back to the pool, as after any error",
+		Edits:   []Edit{{"bounds.go", `case errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):`, `case false && errors.Is(err, store.ErrIncarnation):`}},
+		Faults:  calmServer + ",standby=6",
+	},
+}
+
 // ringBugs are about the end of the log, which the frontier reads for all
 // consumers.
 var ringBugs = []Bug{
@@ -83,14 +103,14 @@ var ringBugs = []Bug{
 		Edits: []Edit{{"frontier/session.go", `r, err := s.scanLocks(ctx)
 		if err == nil {
 			m.onScan(s.now(), r)`, `after := m.ring.upTo
-		events, err := s.readRows(ctx, after, ringEvents)
+		events, more, err := s.readRows(ctx, after, ringEvents)
 		if err != nil {
 			return err
 		}
 		r, err := s.scanLocks(ctx)
 		if err == nil {
 			m.onScan(s.now(), r)
-			if m.ring.upTo == after && after < m.safe {
+			if !more && m.ring.upTo == after && after < m.safe {
 				m.ring.add(events[:len(events)-len(above(events, m.safe))], m.safe)
 				m.publish()
 			}`}},
@@ -303,6 +323,16 @@ var handledBugs = []Bug{
 		Name:    "session-timeout",
 		Mistake: "the idle time-out of a batch is set for the session: the next batch sets it again",
 		Edits:   []Edit{{"checkpoint.go", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
+	},
+}
+
+// contractBugs are about handlers that end their transaction.
+var contractBugs = []Bug{
+	{
+		Name:    "no-repair",
+		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
+		Edits:   []Edit{{"contract.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {`, `repaired = m.to >= 0; !repaired {`}},
+		Faults:  calmServer + ",contract=4",
 	},
 }
 
