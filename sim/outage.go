@@ -40,7 +40,9 @@ type outages struct {
 	count atomic.Int64
 
 	restoring sync.Mutex
-	copied    int64 // the life that ended for the copy; 0: there is none
+	waits     atomic.Bool // a copy is made, or waits to be put back, or has just been
+	copying   atomic.Bool // the server is down for it
+	copied    int64       // the life that ended for the copy; 0: there is none
 	restores  []history.Restore
 	restored  atomic.Int64 // how many of them
 	follower  follower

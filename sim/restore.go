@@ -24,7 +24,8 @@ func (d *database) restoredSince(life int64) bool {
 }
 
 // restore is somebody who makes a cold copy of the server, and some time later
-// puts it back while the workers run.
+// puts it back while the workers run. The end of the faults hurries the second
+// part, but does not keep it from happening.
 func (s *slot) restore(ctx, intake context.Context, at point) error {
 	if !s.on.restoring.TryLock() {
 		return nil
@@ -34,28 +35,37 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 	if err != nil || placed == 0 {
 		return err
 	}
+	s.on.waits.Store(true)
+	defer s.on.waits.Store(false)
 	saved, err := s.on.save()
 	if !saved || err != nil {
 		return err
 	}
-	s.tally.add(history.Saved, 1)
-	s.history.Add("", "", history.FaultInjected, history.Injection{Fault: history.Saved})
-	s.history.Add("", "", history.FaultOver, history.Injection{Fault: history.Saved})
-	s.pause(intake, 100*time.Millisecond, 1200*time.Millisecond)
+	s.passed(history.Saved)
+	s.pause(intake, 100*time.Millisecond, 100*time.Millisecond+s.scenario.Knobs.Calm/2)
 	restored := false
-	s.strike(intake, at, func() {
+	putBack := func() {
 		// A consumer that has got its first checkpoint since would lose it.
 		var now int
 		if now, err = s.on.placed(ctx); err == nil && now == placed {
 			restored, err = true, s.on.putBack()
 		}
-	})
+	}
+	if struck, _ := s.strike(intake, at, putBack); !struck && ctx.Err() == nil {
+		putBack()
+	}
 	if restored && err == nil {
-		s.tally.add(history.Restored, 1)
-		s.history.Add("", "", history.FaultInjected, history.Injection{Fault: history.Restored})
-		s.history.Add("", "", history.FaultOver, history.Injection{Fault: history.Restored})
+		s.passed(history.Restored)
+		s.pause(intake, 500*time.Millisecond, time.Second) // for positions to be drawn again
 	}
 	return err
+}
+
+// passed counts what was done to the server, and writes down that it is over.
+func (s *slot) passed(f history.Fault) {
+	s.tally.add(f, 1)
+	s.history.Add("", "", history.FaultInjected, history.Injection{Fault: f})
+	s.history.Add("", "", history.FaultOver, history.Injection{Fault: f})
 }
 
 // placed counts the consumers that have a checkpoint.
@@ -103,6 +113,8 @@ func (d *database) putBack() error {
 func (d *database) changeData(change func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	d.copying.Store(true)
+	defer d.copying.Store(false)
 	if err := change(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotRecovered, err)
 	}

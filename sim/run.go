@@ -143,10 +143,14 @@ const readers = 2
 // consumer, or the run takes longer.
 const wantedPerWriter = 4
 
-// enough reports whether every consumer has been given something to do.
+// enough reports whether every consumer has been given something to do, and the
+// first copy of the server that was made has been put back.
 func (s *simulation) enough() bool {
 	if s.cast != nil {
 		return true // the writers cannot always write
+	}
+	if s.on.restored.Load() == 0 && s.on.waits.Load() {
+		return false
 	}
 	for _, c := range s.scenario.Scope {
 		if s.tally.wanted(c) < int64(s.config.Duration.Seconds()*wantedPerWriter)*int64(s.config.Writers) {
@@ -157,15 +161,21 @@ func (s *simulation) enough() bool {
 }
 
 // clock ends the faults after the run's duration; a slow machine gets up to
-// twice that.
+// twice that, and the time in which the server is down to be copied.
 func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
 	defer close(s.ended)
 	defer over()
 	backoff.Sleep(intake, s.config.Duration)
-	for patience := time.Now().Add(s.config.Duration); !s.enough() && time.Now().Before(patience); {
+	patience := s.config.Duration
+	for last := time.Now(); !s.enough() && patience > 0; {
 		if !backoff.Sleep(intake, 50*time.Millisecond) {
 			return
 		}
+		now := time.Now()
+		if !s.on.copying.Load() {
+			patience -= now.Sub(last)
+		}
+		last = now
 	}
 }
 

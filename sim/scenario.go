@@ -20,7 +20,7 @@ type Config struct {
 	Workers   int           // 1 to 50
 	Writers   int           // 1 to 200
 	Consumers int           // 1 to 50; a third of them want some aggregate types only
-	Duration  time.Duration // of the part with faults, 1s to 24h; twice that on a slow machine; setting up and coming to rest are added
+	Duration  time.Duration // of the part with faults, 1s to 24h; up to twice that on a slow machine; copies of the server, setting up and coming to rest are added
 	Seed      uint64        // 0 is a seed like any other
 	Faults    Intensities   // nil: the seed draws them
 	Server    Server        // the one of URL, if a run may crash it; nil: faults that need that are off

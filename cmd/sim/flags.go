@@ -79,7 +79,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "workers at a time, `n` from 1 to 50")
 	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
 	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
-	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults, up to twice that on a slow machine; setting up and coming to rest are added")
+	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults, up to twice that on a slow machine; setting up, copies of the server and coming to rest are added")
 	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
 	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: drawn, and printed)")
 	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
