@@ -3,17 +3,21 @@
 package chaos
 
 import (
+	"context"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -80,6 +84,26 @@ func TestSilentDeathsHold(t *testing.T) {
 	}
 }
 
+// Workers that are led to a lagging replica find out.
+func TestMisledWorkersHold(t *testing.T) {
+	c := small(t, Faults{"standby": 1})
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	for _, l := range r.Knobs {
+		if l.Name == "not standby" {
+			t.Skip(l.Value)
+		}
+	}
+	if len(r.Faults) != 1 || r.Faults[0].Count == 0 {
+		t.Errorf("the faults that happened: %v", r.Faults)
+	}
+}
+
 // Every fault of the server happens, and what was acknowledged before is there
 // after it.
 func TestStrikes(t *testing.T) {
@@ -100,8 +124,11 @@ func TestStrikes(t *testing.T) {
 	}
 	happened := map[history.Fault]int{}
 	d := &director{site: s, dice: rand.New(rand.NewPCG(1, 2)), count: func(f history.Fault, _ string) { happened[f]++ }}
+	if cannot["standby"] == nil {
+		d.links = linked(t, s)
+	}
 	var want []string
-	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "full-disk", "promote"} {
+	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "standby", "full-disk", "promote"} {
 		if cannot[name] != nil {
 			continue
 		}
@@ -113,7 +140,7 @@ func TestStrikes(t *testing.T) {
 		if err := strikes[name](d, t.Context()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if name != "full-disk" && victim.Ping(t.Context()) == nil {
+		if name != "full-disk" && name != "standby" && victim.Ping(t.Context()) == nil {
 			t.Errorf("%s: a session has outlasted it", name)
 		}
 		var kept []string
@@ -141,6 +168,28 @@ func TestStrikes(t *testing.T) {
 	if cannot["full-disk"] == nil && (happened[FullDisks] != 2 || happened[FullDiskEnds] == 0) {
 		t.Errorf("%d of 2 disks were full, and ended %d servers", happened[FullDisks], happened[FullDiskEnds])
 	}
+}
+
+// linked is a link to the primary that somebody connects through all the time.
+func linked(t *testing.T, s *site) func() []*sim.Link {
+	t.Helper()
+	l, err := s.linkToPrimary(1, "worker 1.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	var client sync.WaitGroup
+	client.Go(func() {
+		for backoff.Sleep(ctx, 20*time.Millisecond) {
+			if c, err := pgx.Connect(ctx, s.urlThrough("postgres", l.Ports())); err == nil {
+				_ = c.Close(ctx)
+			}
+		}
+	})
+	t.Cleanup(client.Wait)
+	t.Cleanup(cancel)
+	return func() []*sim.Link { return []*sim.Link{l} }
 }
 
 // connect opens a session as the workers do.

@@ -20,9 +20,10 @@ const (
 	FullDiskEnds  history.Fault = "of these, that ended the server"
 	LimitsReached history.Fault = "times that all connections were taken"
 	Promotions    history.Fault = "primaries killed and replicas promoted"
+	Lags          history.Fault = "times that a worker process was led to a lagging replica"
 )
 
-var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions}
+var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions, Lags}
 
 // kind is a kind of fault.
 type kind struct {
@@ -40,6 +41,7 @@ var kinds = []kind{
 	{"full-disk", "the server's disk is full for a moment", FullDisks, false},
 	{"connection-limit", "all connections that max_connections leaves are taken, and some broken that would come again", LimitsReached, false},
 	{"promote", "the primary is killed and its streaming replica promoted; workers and writers follow", Promotions, false},
+	{"standby", "new connections of a worker process lead to the replica, which lags, for a while; those that do stay there", Lags, false},
 }
 
 // Faults say which kinds of faults are on, by name, and how intense: 0 is none,

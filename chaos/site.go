@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,11 +27,12 @@ import (
 // recovery bounds the wait for a server to be well again.
 const recovery = 90 * time.Second
 
-// site is the servers of a run: a primary and, where promotion is on, a replica
+// site is the servers of a run: a primary and, where a fault needs it, a replica
 // that has everything that the primary has acknowledged.
 type site struct {
 	primary, standby *embedded.Server
-	ports            []int // of both, for good: clients know no others
+	ports            []int        // of both, for good: clients know no others
+	leads            atomic.Int64 // the port of the primary, for clients that ask a proxy
 	password         string
 	past             []byte // the logs of primaries that were killed for good
 }
@@ -75,14 +77,15 @@ func settle(ctx context.Context, connections int, faults Faults) (s *site, canno
 		cannot["hole"] = errors.New("PostgreSQL 13 does not notice in time that an idle connection is dead")
 	}
 	s.ports = []int{s.primary.Port()}
+	s.leads.Store(int64(s.primary.Port()))
 	parsed, err := pgx.ParseConfig(s.primary.URL(""))
 	if err != nil {
 		return nil, nil, errors.Join(err, s.stop(ctx))
 	}
 	s.password = parsed.Password
-	if faults["promote"] > 0 {
+	if faults["promote"]+faults["standby"] > 0 {
 		if s.standby, err = s.primary.Standby(ctx, 0); err != nil {
-			cannot["promote"] = err
+			cannot["promote"], cannot["standby"] = err, err
 			return s, cannot, nil
 		}
 		s.ports = append(s.ports, s.standby.Port())
@@ -93,26 +96,35 @@ func settle(ctx context.Context, connections int, faults Faults) (s *site, canno
 	return s, cannot, nil
 }
 
-// link is the network between a worker process and the servers.
+// link is the network between a worker process and all servers.
 func (s *site) link(seed uint64, process string) (*sim.Link, error) {
-	var addresses []string
+	var addresses []func() string
 	for _, p := range s.ports {
-		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
+		addresses = append(addresses, func() string { return address(p) })
 	}
 	return sim.NewLink(seed, process, addresses...)
 }
 
+// linkToPrimary has one address, which leads to the primary as a proxy's does.
+func (s *site) linkToPrimary(seed uint64, process string) (*sim.Link, error) {
+	return sim.NewLink(seed, process, func() string { return address(int(s.leads.Load())) })
+}
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
 // url is the connection string for a database on whichever server is the
 // primary. It holds the password.
-func (s *site) url(database string) string { return s.urlThrough(database, s.ports) }
+func (s *site) url(database string) string {
+	return s.urlThrough(database, s.ports) + " target_session_attrs=read-write"
+}
 
-// urlThrough is url for a client that reaches the servers through other ports.
+// urlThrough leads to servers through ports, to the primary or not.
 func (s *site) urlThrough(database string, through []int) string {
 	hosts, ports := "127.0.0.1", strconv.Itoa(through[0])
 	for _, p := range through[1:] {
 		hosts, ports = hosts+",127.0.0.1", ports+","+strconv.Itoa(p)
 	}
-	return fmt.Sprintf("host=%s port=%s user=postgres password=%s dbname=%s sslmode=disable target_session_attrs=read-write",
+	return fmt.Sprintf("host=%s port=%s user=postgres password=%s dbname=%s sslmode=disable",
 		hosts, ports, s.password, database)
 }
 
@@ -183,6 +195,21 @@ func (s *site) exec(ctx context.Context, statements ...string) error {
 		}
 		return nil
 	})
+}
+
+// tellStandby executes a statement on the replica.
+func (s *site) tellStandby(ctx context.Context, statement string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.standby.URL(""))
+	if err == nil {
+		_, err = conn.Exec(ctx, statement)
+		err = errors.Join(err, conn.Close(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("chaos: the replica: %w", err)
+	}
+	return nil
 }
 
 // ask reports what a query on the primary says.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -25,6 +26,7 @@ var strikes = map[string]func(*director, context.Context) error{
 	"full-disk":        (*director).fillDisk,
 	"connection-limit": (*director).takeConnections,
 	"promote":          (*director).promote,
+	"standby":          (*director).mislead,
 }
 
 // director lets faults befall the server, one after the other.
@@ -32,6 +34,7 @@ type director struct {
 	site  *site
 	dice  *rand.Rand
 	count func(f history.Fault, where string)
+	links func() []*sim.Link // of worker processes, to the primary
 }
 
 func (d *director) between(low, high time.Duration) time.Duration {
@@ -191,6 +194,7 @@ func (d *director) promote(ctx context.Context) error {
 	if err := s.well(ctx); err != nil {
 		return err
 	}
+	s.leads.Store(int64(s.primary.Port()))
 	backoff.Sleep(ctx, d.between(0, time.Second)) // without a replica
 	standby, err := s.primary.Standby(ctx, old.Port())
 	if err != nil {
@@ -198,4 +202,25 @@ func (d *director) promote(ctx context.Context) error {
 	}
 	s.standby = standby
 	return s.synchronise(ctx)
+}
+
+// mislead leads connections of a worker process to the replica for a while,
+// which replays nothing meanwhile. What is led there stays there: the worker is
+// to find out.
+func (d *director) mislead(ctx context.Context) error {
+	links := d.links()
+	if len(links) == 0 {
+		return nil
+	}
+	l := links[d.dice.IntN(len(links))]
+	if err := d.site.tellStandby(ctx, `SELECT pg_wal_replay_pause()`); err != nil {
+		return err
+	}
+	backoff.Sleep(ctx, d.between(100*time.Millisecond, 500*time.Millisecond))
+	l.Mislead(address(d.site.standby.Port()))
+	backoff.Sleep(ctx, d.between(time.Second, 3*time.Second))
+	if led := l.Mislead(""); led > 0 {
+		d.count(Lags, fmt.Sprintf("%d connections", led))
+	}
+	return d.site.tellStandby(ctx, `SELECT pg_wal_replay_resume()`)
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -74,7 +75,7 @@ func (t *troupe) Act(ctx, intake context.Context, on sim.Stage) error {
 func (t *troupe) direct(ctx, intake context.Context) error {
 	r := dice(t.config.Seed, "server")
 	var struck []history.Fault // that are not over
-	d := &director{site: t.site, dice: r, count: func(f history.Fault, where string) {
+	d := &director{site: t.site, dice: r, links: t.links, count: func(f history.Fault, where string) {
 		t.happened("", f, where)
 		struck = append(struck, f)
 	}}
@@ -144,7 +145,7 @@ type place struct {
 	dice          *rand.Rand
 	deck          deck
 	process       *process
-	link          *sim.Link // of the process
+	link          atomic.Pointer[sim.Link] // of the process
 	exits         []history.Exit
 }
 
@@ -189,7 +190,7 @@ func (p *place) pause(ctx context.Context, low, high time.Duration) bool {
 // hole makes half of the process's connections die in silence. The worker is to
 // find out by itself.
 func (p *place) hole() {
-	n := p.link.Swallow()
+	n := p.link.Load().Swallow()
 	for range n {
 		p.stage.Count(history.Swallowed)
 	}
@@ -202,22 +203,43 @@ func (p *place) start() (err error) {
 	p.lives++
 	p.process = nil
 	name := fmt.Sprintf("worker %d.%d", p.number, p.lives)
-	if p.link, err = p.site.link(p.config.Seed, name); err != nil {
+	connect, attributes := p.site.link, " target_session_attrs=read-write"
+	if p.followed() {
+		connect, attributes = p.site.linkToPrimary, ""
+	}
+	link, err := connect(p.config.Seed, name)
+	if err != nil {
 		return err
 	}
 	p.process, err = startProcess(p.config.Program, sim.Role{
-		Name: name, URL: p.site.urlThrough(p.stage.Database, p.link.Ports()), Scenario: p.stage.Scenario,
+		Name: name, URL: p.site.urlThrough(p.stage.Database, link.Ports()) + attributes, Scenario: p.stage.Scenario,
 	}, p.stage.History)
 	if err != nil {
-		p.link.Close()
+		link.Close()
+		return err
 	}
-	return err
+	p.link.Store(link)
+	return nil
+}
+
+// followed reports whether the process knows one address, behind which somebody
+// follows the primary. The others know all servers, and choose.
+func (p *place) followed() bool { return p.number%2 == 1 }
+
+// links are those of processes that take for the primary where they are led.
+func (t *troupe) links() (links []*sim.Link) {
+	for _, p := range t.places {
+		if l := p.link.Load(); l != nil && p.followed() {
+			links = append(links, l)
+		}
+	}
+	return links
 }
 
 // bury takes down how the process ends, and frees what it leaves.
 func (p *place) bury(asked string, bound time.Duration) {
 	p.exits = append(p.exits, p.process.await(asked, bound))
-	p.link.Close()
+	p.link.Load().Close()
 }
 
 // replace takes down how a process has ended that nobody had asked to, and

@@ -13,13 +13,13 @@ type Link struct {
 	relays []*relay
 }
 
-// NewLink leads to addresses. The caller must Close the link when the process
-// has ended.
-func NewLink(seed uint64, process string, addresses ...string) (*Link, error) {
+// NewLink leads to addresses, which are asked for at each new connection. The
+// caller must Close the link when the process has ended.
+func NewLink(seed uint64, process string, addresses ...func() string) (*Link, error) {
 	l := &Link{net: newNetwork(dice(seed, "link of "+process))}
 	var d net.Dialer
 	for _, address := range addresses {
-		r, err := relayTo(func() (net.Conn, error) { return l.net.dial(context.Background(), d.DialContext, "tcp4", address) }, false)
+		r, err := relayTo(func() (net.Conn, error) { return l.net.dial(context.Background(), d.DialContext, "tcp4", address()) }, false)
 		if err != nil {
 			l.Close()
 			return nil, err
@@ -44,6 +44,11 @@ func (l *Link) Swallow() (swallowed int) {
 	l.net.drain()
 	return l.net.swallow()
 }
+
+// Mislead makes half of the new connections lead to another address, until it is
+// told "". It resets those that there are, and returns how many connections were
+// misled before. These stay where they are.
+func (l *Link) Mislead(to string) (led int) { return l.net.mislead(to) }
 
 // Close ends all connections and waits until none is left.
 func (l *Link) Close() {

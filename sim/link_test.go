@@ -19,7 +19,7 @@ func TestLinkSwallows(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	l, err := NewLink(1, "worker 1.1", server.Addr().String())
+	l, err := NewLink(1, "worker 1.1", server.Addr().String)
 	if err != nil {
 		t.Fatal(err)
 	}
