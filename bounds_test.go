@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"slices"
 	"testing"
@@ -121,6 +122,35 @@ func TestSweep(t *testing.T) {
 		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	fill()
+}
+
+// unreachable makes no connection: nobody answers.
+type unreachable struct{}
+
+func (unreachable) Connect(ctx context.Context) (driver.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (unreachable) Driver() driver.Driver { return nil }
+
+// Who gets no connection from a pool that has room for one is told so after the
+// bound: otherwise nobody would hear of the trouble.
+func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
+	for _, maxOpenConns := range []int{0, minPool} {
+		synctest.Test(t, func(t *testing.T) {
+			db := sql.OpenDB(unreachable{})
+			defer db.Close()
+			db.SetMaxOpenConns(maxOpenConns)
+			w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			began := time.Now()
+			if _, err := w.take(ctx, w.limits.quick); !errors.Is(err, errNoAnswer) || time.Since(began) != w.limits.quick {
+				t.Errorf("of a pool of %d, after %v: %v", maxOpenConns, time.Since(began), err)
+			}
+		})
+	}
 }
 
 // Waiting for a connection while all are in use is no trouble, however long.

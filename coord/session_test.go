@@ -8,12 +8,14 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // These tests step through sessions by hand, so that things happen in the one
@@ -457,4 +459,26 @@ func TestForeignLock(t *testing.T) {
 	if err := New(cfg).Register(t.Context()); err == nil || errors.Is(err, ErrTransactionPooling) {
 		t.Errorf("Register: %v", err)
 	}
+}
+
+// A session is given up when two comparisons in a row, a heartbeat apart, find it
+// on another server: after a crash, one may not have noticed yet.
+func TestSessionElsewhereIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []bool{false, true, false, true, true}
+		asked := 0
+		s := &session{cfg: Config{HeartbeatInterval: time.Second, Elsewhere: func(context.Context, store.Querier) (bool, error) {
+			asked++
+			return answers[asked-1], nil
+		}}}
+		for i := range answers {
+			time.Sleep(time.Second)
+			if err := s.locate(t.Context()); errors.Is(err, errElsewhere) != (i == len(answers)-1) {
+				t.Errorf("comparison %d: %v", i, err)
+			}
+			if err := s.locate(t.Context()); err != nil || asked != i+1 {
+				t.Errorf("at once after comparison %d it has asked %d times: %v", i, asked, err)
+			}
+		}
+	})
 }
