@@ -3,8 +3,8 @@
 // Package chaos does to real processes and real servers what package sim does
 // in one process: worker processes are killed and stopped, and their connections
 // die in silence or lead to a lagging replica. The server is killed, runs out of
-// disk and of connections, and is replaced by its replica. The writers and the
-// oracle are those of the simulation.
+// disk and of connections, is set back to a copy, and is replaced by its replica.
+// The writers and the oracle are those of the simulation.
 package chaos
 
 import (

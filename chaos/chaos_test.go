@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -104,8 +105,23 @@ func TestMisledWorkersHold(t *testing.T) {
 	}
 }
 
+// Workers go on from a copy of the server that was put back under them.
+func TestRestoredRunHolds(t *testing.T) {
+	r, err := Run(t.Context(), small(t, Faults{"restore": 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if len(r.Faults) != 1 || r.Faults[0].Count == 0 || int64(len(r.Evidence.Restores)) != r.Faults[0].Count {
+		t.Errorf("the faults that happened: %v, those that the oracle knows of: %v", r.Faults, r.Evidence.Restores)
+	}
+}
+
 // Every fault of the server happens, and what was acknowledged before is there
-// after it.
+// after it; what was acknowledged since a copy was made is not, once that is put
+// back.
 func TestStrikes(t *testing.T) {
 	s, cannot, err := settle(t.Context(), 40, AllFaults())
 	if err != nil {
@@ -127,8 +143,15 @@ func TestStrikes(t *testing.T) {
 	if cannot["standby"] == nil {
 		d.links = linked(t, s)
 	}
+	d.stage = sim.Stage{
+		Placed: func(context.Context) (int, error) { return 1, nil },
+		Save:   func(change func(context.Context) error) error { return change(t.Context()) },
+		PutBack: func(change func(context.Context) error) error {
+			return errors.Join(s.exec(t.Context(), `INSERT INTO kept VALUES ('since the copy')`), change(t.Context()))
+		},
+	}
 	var want []string
-	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "standby", "full-disk", "promote"} {
+	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "standby", "restore", "full-disk", "promote"} {
 		if cannot[name] != nil {
 			continue
 		}

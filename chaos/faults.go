@@ -21,9 +21,10 @@ const (
 	LimitsReached history.Fault = "times that all connections were taken"
 	Promotions    history.Fault = "primaries killed and replicas promoted"
 	Lags          history.Fault = "times that a worker process was led to a lagging replica"
+	Restores      history.Fault = "primaries set back to a cold copy"
 )
 
-var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions, Lags}
+var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions, Lags, Restores}
 
 // kind is a kind of fault.
 type kind struct {
@@ -42,6 +43,7 @@ var kinds = []kind{
 	{"connection-limit", "all connections that max_connections leaves are taken, and some broken that would come again", LimitsReached, false},
 	{"promote", "the primary is killed and its streaming replica promoted; workers and writers follow", Promotions, false},
 	{"standby", "new connections of a worker process lead to the replica, which lags, for a while; those that do stay there", Lags, false},
+	{"restore", "a cold copy of the primary is put back under running workers", Restores, false},
 }
 
 // Faults say which kinds of faults are on, by name, and how intense: 0 is none,

@@ -294,3 +294,23 @@ func (s *site) caughtUp(ctx context.Context) error {
 	return s.await(ctx, "the replica to have caught up",
 		`SELECT coalesce(bool_or(flush_lsn >= $1::text::pg_lsn), false) FROM pg_stat_replication WHERE sync_state = 'sync'`, seen)
 }
+
+// putBack puts the copy of the primary back.
+func (s *site) putBack(ctx context.Context) error {
+	old := s.standby
+	s.standby = nil
+	if old != nil {
+		if err := old.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.primary.PutBack(ctx); err != nil || old == nil {
+		return err
+	}
+	standby, err := s.primary.Standby(ctx, old.Port())
+	if err != nil {
+		return err
+	}
+	s.standby = standby
+	return s.synchronise(ctx)
+}

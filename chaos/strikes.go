@@ -27,6 +27,7 @@ var strikes = map[string]func(*director, context.Context) error{
 	"connection-limit": (*director).takeConnections,
 	"promote":          (*director).promote,
 	"standby":          (*director).mislead,
+	"restore":          (*director).restore,
 }
 
 // director lets faults befall the server, one after the other.
@@ -35,6 +36,7 @@ type director struct {
 	dice  *rand.Rand
 	count func(f history.Fault, where string)
 	links func() []*sim.Link // of worker processes, to the primary
+	stage sim.Stage
 }
 
 func (d *director) between(low, high time.Duration) time.Duration {
@@ -223,4 +225,26 @@ func (d *director) mislead(ctx context.Context) error {
 		d.count(Lags, fmt.Sprintf("%d connections", led))
 	}
 	return d.site.tellStandby(ctx, `SELECT pg_wal_replay_resume()`)
+}
+
+// restore makes a cold copy of the primary and puts it back some time later,
+// while the workers run. The replica has what the copy has not: a new one takes
+// its place.
+func (d *director) restore(ctx context.Context) error {
+	s := d.site
+	placed, err := d.stage.Placed(ctx)
+	if err != nil || placed == 0 {
+		return err
+	}
+	err = d.stage.Save(func(ctx context.Context) error { return errors.Join(s.primary.Save(ctx), s.well(ctx)) })
+	if err != nil {
+		return err
+	}
+	backoff.Sleep(ctx, d.between(500*time.Millisecond, 3*time.Second))
+	// A consumer that has got its first checkpoint since would lose it.
+	if now, err := d.stage.Placed(ctx); err != nil || now != placed {
+		return err
+	}
+	d.count(Restores, "")
+	return d.stage.PutBack(s.putBack)
 }

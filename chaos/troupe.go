@@ -75,7 +75,7 @@ func (t *troupe) Act(ctx, intake context.Context, on sim.Stage) error {
 func (t *troupe) direct(ctx, intake context.Context) error {
 	r := dice(t.config.Seed, "server")
 	var struck []history.Fault // that are not over
-	d := &director{site: t.site, dice: r, links: t.links, count: func(f history.Fault, where string) {
+	d := &director{site: t.site, dice: r, links: t.links, stage: t.stage, count: func(f history.Fault, where string) {
 		t.happened("", f, where)
 		struck = append(struck, f)
 	}}

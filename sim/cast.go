@@ -31,6 +31,11 @@ type Stage struct {
 	// Refresh gives up the harness's idle connections, which may lead nowhere
 	// after what was done to the server.
 	Refresh func()
+	// Placed counts the consumers that have a checkpoint.
+	Placed func(context.Context) (int, error)
+	// Save makes a cold copy of the server by a change of it, and PutBack puts that
+	// copy back. What was committed in between is gone, and the report knows.
+	Save, PutBack func(change func(context.Context) error) error
 }
 
 // RunCast runs a scenario as Run does, with the cast in place of the workers,
@@ -54,5 +59,11 @@ func (s *simulation) stage() Stage {
 		Scenario: s.scenario, History: s.history, Database: s.on.name,
 		Count:   func(f history.Fault) { s.tally.add(f, 1) },
 		Refresh: s.on.refresh,
+		Placed:  s.on.placed,
+		Save: func(change func(context.Context) error) error {
+			_, err := s.on.save(change) // there is no other outage
+			return err
+		},
+		PutBack: s.on.putBack,
 	}
 }

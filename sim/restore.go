@@ -37,7 +37,7 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 	}
 	s.on.waits.Store(true)
 	defer s.on.waits.Store(false)
-	saved, err := s.on.save()
+	saved, err := s.on.save(s.on.own.Save)
 	if !saved || err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 		// A consumer that has got its first checkpoint since would lose it.
 		var now int
 		if now, err = s.on.placed(ctx); err == nil && now == placed {
-			restored, err = true, s.on.putBack()
+			restored, err = true, s.on.putBack(s.on.own.PutBack)
 		}
 	}
 	if struck, _ := s.strike(intake, at, putBack); !struck && ctx.Err() == nil {
@@ -74,32 +74,32 @@ func (d *database) placed(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// save makes a copy. It reports false if there is another outage.
-func (d *database) save() (bool, error) {
+// save makes a copy by a change of the server. It reports false if there is another outage.
+func (d *database) save(change func(context.Context) error) (bool, error) {
 	if !d.turn.TryLock() {
 		return false, nil
 	}
 	defer d.turn.Unlock()
 	d.count.Add(1)
 	during := d.life()
-	if err := d.changeData(d.own.Save); err != nil {
+	if err := d.changeData(change); err != nil {
 		return false, err
 	}
 	d.copied = during
 	return true, nil
 }
 
-// putBack puts the copy back, waits for another outage to be over before, and
+// putBack puts the copy back by a change of the server, waits for another outage to be over before, and
 // ends what nobody will: the copy may have transactions that were prepared, and
 // consumers that were paused, when it was made.
-func (d *database) putBack() error {
+func (d *database) putBack(change func(context.Context) error) error {
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	d.count.Add(1)
 	r := history.Restore{Copied: d.copied, Restored: d.life()}
 	d.restores = append(d.restores, r)
 	d.restored.Add(1)
-	err := d.changeData(d.own.PutBack)
+	err := d.changeData(change)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
