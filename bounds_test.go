@@ -5,13 +5,18 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/wakeup"
+	"github.com/pgfrontier/worker/store"
 )
 
 // A statement that passes its bound says so; one that is stopped does not.
@@ -122,6 +127,31 @@ func TestSweep(t *testing.T) {
 		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	fill()
+}
+
+// A connection that leads to another server is closed: in the pool, it would be
+// taken again and again.
+func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
+	db := pgtest.Empty(t).DB
+	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
+	for name, test := range map[string]struct {
+		err  error
+		kept int
+	}{
+		"sound":               {nil, 1},
+		"a statement failed":  {errors.New("refused"), 1},
+		"another incarnation": {fmt.Errorf("read: %w", store.ErrIncarnation), 0},
+		"a standby":           {fmt.Errorf("read: %w", &pgconn.PgError{Code: pgdriver.ReadOnlyTransaction}), 0},
+	} {
+		conn, err := w.take(t.Context(), w.limits.quick)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.give(conn, test.err)
+		if kept := db.Stats().OpenConnections; kept != test.kept {
+			t.Errorf("%s: the pool keeps %d connections, want %d", name, kept, test.kept)
+		}
+	}
 }
 
 // unreachable makes no connection: nobody answers.
