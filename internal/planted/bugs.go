@@ -80,6 +80,12 @@ var frontierBugs = []Bug{
 // serverBugs are about answers of another server than the worker knows.
 var serverBugs = []Bug{
 	{
+		Name:    "token-alone",
+		Mistake: "an incarnation of the server is told by its token; but a cold copy that is put back brings the token along",
+		Edits:   []Edit{{"internal/incarnation/incarnation.go", " (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text`", " '0'`"}},
+		Test:    Test{"./internal/incarnation", "TestAnIncarnationEndsWherePositionsMayComeAgain"},
+	},
+	{
 		Name:    "unproven",
 		Mistake: "a read does not prove the incarnation that answers it: the connection led to the primary when it was made",
 		Edits: []Edit{{"store/postgres/sql.go", "return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`",
