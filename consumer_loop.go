@@ -23,6 +23,7 @@ type unit struct {
 	types    []string               // none: all
 	start    consumer.Start
 	nudge    *nudge
+	log      string        // the incarnation in which its checkpoint was last sound
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
 }
 
@@ -220,8 +221,8 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		if err := c.quickly(intake, func(ctx context.Context) error { return c.load(ctx, conn, v) }); err != nil {
 			return nothing, err
 		}
-		if c.progress.position > c.progress.last && c.progress.paused == nil {
-			return c.stopAbove(intake, conn)
+		if err := c.restarted(); err != nil {
+			return c.stopRestarted(intake, conn, err)
 		}
 	}
 	switch {

@@ -41,7 +41,7 @@ func newGuarded(t *testing.T) guarded {
 func guardedServer(names tables) server {
 	const sequence = `"public"."events_global_position_seq"`
 	return server{
-		incarnation: incarnation.Of(names.Token, sequence, `(SELECT oid FROM pg_database WHERE datname = current_database())`),
+		incarnation: incarnation.Of(names.Token, `"public"."events"`, sequence, `(SELECT oid FROM pg_database WHERE datname = current_database())`),
 		sequence:    sequence,
 	}
 }

@@ -64,7 +64,7 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 	h.own(t)
 	h.open(t)
 	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before.token && v.Safe >= 3 })
-	if p := h.loop.progress; p == nil || p.rowState != stored().rowState || p.position == stored().position {
+	if p, now := h.loop.progress, stored(); p == nil || p.revision != now.revision || p.row != now.row || p.position == now.position {
 		t.Fatalf("the loop knows %+v, which today's progress %+v does not resemble", p, stored())
 	}
 	h.handle(t)

@@ -84,7 +84,7 @@ func (w *Worker) bind(ctx context.Context, t tables) (tables, error) {
 		return t, err
 	}
 	s := server{
-		incarnation: incarnation.Of(t.Token, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
+		incarnation: incarnation.Of(t.Token, source.Table, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
 		sequence:    source.Sequence,
 	}
 	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout, s)

@@ -4,32 +4,48 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
-// restartedError stops a consumer whose checkpoint is above every position that
-// was issued: the events that come next would be taken for handled.
+// restartedError stops a consumer whose checkpoint belongs to a log that began
+// again: the events up to it came again, and would be taken for handled.
 type restartedError struct {
 	unit           string
 	position, last int64
 }
 
 func (e restartedError) Error() string {
-	return fmt.Sprintf("worker: consumer %q is at position %d, but the log's sequence has issued %d at most: the log was truncated, or its sequence set back; reset the consumer to where it is to go on from (0 for all events) and resume it (package ops), or set the sequence to the highest position that was issued", e.unit, e.position, e.last)
+	issued := fmt.Sprintf("the log's sequence has issued %d at most", e.last)
+	if e.position <= e.last {
+		issued = "the log was emptied since, and its sequence restarted"
+	}
+	return fmt.Sprintf("worker: consumer %q is at position %d, but %s: positions up to there come again and would not be handled; reset the consumer to where it is to go on from (0 for all events) and resume it (package ops)", e.unit, e.position, issued)
 }
 
-// stopAbove pauses a consumer that is above the log's sequence, so that no
-// worker passes over new events when the sequence has caught up.
-func (c *consumerLoop) stopAbove(ctx context.Context, conn *sql.Conn) (did, error) {
-	why := restartedError{c.unit.name, c.progress.position, c.progress.last}
-	paused := false
-	err := c.quickly(ctx, func(ctx context.Context) (err error) {
-		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(why))
-		return err
-	})
+// restarted returns a restartedError if the checkpoint that was just loaded
+// belongs to the log as it was before.
+func (c *consumerLoop) restarted() error {
+	p := c.progress
+	switch {
+	case p.paused != nil || p.token == "":
+		return nil // later
+	case p.position > p.last, p.position > 0 && incarnation.LogRestarted(c.unit.log, p.token):
+		return restartedError{c.unit.name, p.position, p.last}
+	}
+	c.unit.log = p.token
+	return nil
+}
+
+// stopRestarted pauses a consumer, so that no worker passes over new events when
+// the sequence has caught up. Who resumes it has seen why.
+func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why error) (did, error) {
+	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(why))
 	if err != nil {
 		return nothing, err
 	}
 	if paused {
+		c.unit.log = c.progress.token
 		c.status.disturbed(why)
 		c.w.cfg.Logger.Error(ctx, "consumer paused", "consumer", c.unit.name, "error", why)
 		tell(c.w.cfg.Observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})

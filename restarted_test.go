@@ -1,10 +1,12 @@
 package worker_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -38,6 +40,63 @@ func TestAConsumerAboveTheSequenceIsPaused(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitHandled(t, d.DB, "all", upTo(25)...)
+		})
+	}
+}
+
+// The new log may be longer than the old one at once, and the consumer paused by
+// somebody else meanwhile.
+func TestALogThatWasLoadedAgainIsNotTakenForHandled(t *testing.T) {
+	for _, pausedBefore := range []bool{false, true} {
+		t.Run(fmt.Sprint("paused before: ", pausedBefore), func(t *testing.T) {
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 20)
+			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}})
+			awaitHandled(t, d.DB, "all", upTo(20)...)
+			o := operator(t, d)
+			if pausedBefore {
+				if err := o.Pause(t.Context(), "all", by); err != nil {
+					t.Fatal(err)
+				}
+				await(t, "the worker to know", func() bool { return statusOf(w.Worker, "all").Paused != nil })
+			}
+			tx, err := d.DB.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			events := make([]store.Event, 30)
+			for i := range events {
+				events[i] = event("Order", "1")
+			}
+			_, err = tx.Exec(`TRUNCATE events, aggregate_heads RESTART IDENTITY`)
+			if err == nil {
+				_, err = newStore().Append(t.Context(), tx, store.Any(), events)
+			}
+			if err == nil {
+				_, err = tx.Exec(`DELETE FROM ledger`)
+			}
+			if err == nil {
+				err = tx.Commit()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pausedBefore {
+				if err := o.Resume(t.Context(), "all", by); err != nil {
+					t.Fatal(err)
+				}
+			}
+			await(t, "the consumer to be paused", func() bool {
+				p := statusOf(w.Worker, "all").Paused
+				return p != nil && strings.Contains(p.Reason, "the log was emptied since, and its sequence restarted")
+			})
+			if err := o.Reset(t.Context(), "all", 0, by); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.Resume(t.Context(), "all", by); err != nil {
+				t.Fatal(err)
+			}
+			awaitHandled(t, d.DB, "all", upTo(30)...)
 		})
 	}
 }

@@ -71,6 +71,9 @@ func (o origin) key() int64 { return o.sequenceOID<<32 | o.file }
 type Source struct {
 	// Database is the oid of the database.
 	Database int64
+	// Table is the qualified and quoted name of the events' table, empty if the
+	// log does not name it.
+	Table string
 	// Sequence is the qualified and quoted name of the sequence behind the
 	// positions, empty if the log does not name it.
 	Sequence string
@@ -84,7 +87,7 @@ func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) 
 		return Source{}, err
 	}
 	o, err := c.resolve(ctx, q)
-	return Source{o.database, o.sequence}, err
+	return Source{o.database, o.table, o.sequence}, err
 }
 
 // resolve finds out where the log's positions come from, and refuses what the

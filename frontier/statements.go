@@ -36,7 +36,7 @@ LEFT JOIN pg_stat_activity AS a ON a.pid = h.pid
 LEFT JOIN pg_prepared_xacts AS p ON h.pid IS NULL AND p.transaction = h.xid`
 
 func (o origin) statements(token, settled, changed ident.Table) statements {
-	of := incarnation.Of(token, o.sequence, `$1::bigint::oid`)
+	of := incarnation.Of(token, o.table, o.sequence, `$1::bigint::oid`)
 	current := `coalesce(` + of + `, '')`
 	s := statements{
 		plant: `
@@ -80,7 +80,7 @@ ON CONFLICT (log) DO UPDATE SET settled = 0, updated_at = clock_timestamp() WHER
 UPDATE ` + settled.SQL() + ` SET settled = greatest(settled, $2::bigint), updated_at = clock_timestamp()
 WHERE log = (
 	SELECT log FROM ` + settled.SQL() + `
-	WHERE log = $1::bigint AND settled < $2::bigint AND ` + incarnation.Of(token, o.sequence, `$4::bigint::oid`) + ` = $3::text
+	WHERE log = $1::bigint AND settled < $2::bigint AND ` + incarnation.Of(token, o.table, o.sequence, `$4::bigint::oid`) + ` = $3::text
 	FOR UPDATE SKIP LOCKED)`
 	return s
 }

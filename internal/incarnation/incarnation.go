@@ -8,8 +8,8 @@
 //     start time, so the start time alone would not do.
 //   - A cold backup that is put back brings its token along, but the server has
 //     another start time. So the token alone would not do.
-//   - TRUNCATE ... RESTART IDENTITY gives the sequence another file, and so do
-//     other changes of it.
+//   - TRUNCATE ... RESTART IDENTITY gives the sequence and the table other
+//     files. So does what rewrites either of them, and is harmless.
 //
 // What a read found out counts in the incarnation in which it was read. A
 // standby, an abandoned primary or a restored copy has another one, or none.
@@ -29,17 +29,29 @@ import (
 
 // Of is an SQL expression for the incarnation of the server that evaluates it,
 // or NULL if nobody has put a token there yet. token is the table of the token;
-// sequence is the qualified and quoted name behind the positions, empty if it
-// is not known. database is an expression for the oid of the database, which
+// log and sequence are the qualified and quoted names of the table of the events
+// and of the sequence behind their positions, empty if they are not known.
+// database is an expression for the oid of the database, which
 // stands beside the token since dumps copy the table.
-func Of(token ident.Table, sequence, database string) string {
+func Of(token ident.Table, log, sequence, database string) string {
 	file := ``
 	if sequence != "" {
-		file = ` || ' ' || pg_relation_filenode(to_regclass(` + literal(sequence) + `))::text`
+		// A partitioned table has no file.
+		file = ` || ' ' || pg_relation_filenode(to_regclass(` + literal(sequence) + `))::text || ' ' || coalesce(pg_relation_filenode(to_regclass(` + literal(log) + `)), 0)::text`
 	}
 	return `(SELECT token::text || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text` + file + `
 	FROM ` + token.SQL() + ` WHERE database = ` + database + `)`
 }
+
+// LogRestarted reports whether the log was emptied, and its sequence restarted,
+// between two incarnations of one server: both have other files.
+func LogRestarted(before, after string) bool {
+	b, a := strings.Fields(before), strings.Fields(after)
+	return len(b) == fields && len(a) == fields && b[0] == a[0] && b[1] == a[1] && b[2] != a[2] && b[3] != a[3]
+}
+
+// fields of the name: token, start time, and the files of sequence and table.
+const fields = 4
 
 func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
 
