@@ -83,7 +83,7 @@ var serverBugs = []Bug{
 		Name:    "token-alone",
 		Mistake: "an incarnation of the server is told by its token; but a cold copy that is put back brings the token along",
 		Edits:   []Edit{{"internal/incarnation/incarnation.go", " (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text`", " '0'`"}},
-		Test:    Test{"./internal/incarnation", "TestAnIncarnationEndsWherePositionsMayComeAgain"},
+		Faults:  calm + ",backend-crash=0,restore=6,delay=6,redraw=6",
 	},
 	{
 		Name:    "unproven",
