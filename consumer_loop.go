@@ -77,8 +77,14 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		}
 	}
 	defer func() {
-		if c.last.isOpen() && c.rowTells(ctx, nil) { // the last chance
-			fatal = c.answer(ctx, intake)
+		moment, cancel := inquiry(ctx)
+		defer cancel()
+		for fatal == nil && c.last.isOpen() { // the last chance
+			if c.rowTells(moment, nil) {
+				fatal = c.answer(ctx, intake)
+			} else if c.last.isOpen() && !backoff.Sleep(moment, backoff.Infrastructure(1)) {
+				break
+			}
 		}
 		c.forget()
 		c.takeReadAhead(intake) // the loop ends with all that it has begun

@@ -136,25 +136,35 @@ func inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // answer repairs what a handler did that ended its transaction, and returns
-// the error that ends the worker. It tries until the database answers or the
-// intake ends.
+// the error that ends the worker. It tries until the database answers. The end
+// of the intake leaves it a moment: an outage often ends the intake, too, and
+// nobody else would set the checkpoint back.
 func (c *consumerLoop) answer(ctx, intake context.Context) error {
 	began, limit := time.Now(), c.w.cfg.RetryLimit
+	moment, cancel := inquiry(ctx)
+	defer cancel()
 	for n := 1; ; n++ {
-		v, to, err := c.inquire(ctx)
-		if err == nil || intake.Err() != nil || limit > 0 && time.Since(began) > limit {
+		within := moment
+		if intake.Err() == nil {
+			within = context.WithoutCancel(ctx)
+		}
+		v, to, err := c.inquire(within)
+		if err == nil || intake.Err() != nil && moment.Err() != nil || limit > 0 && time.Since(began) > limit {
 			return c.accuse(ctx, v, to, err)
 		}
 		c.status.disturbed(err)
 		c.w.cfg.Logger.Error(ctx, "cannot see what a handler did to its transaction, retrying", "consumer", c.unit.name, "error", err)
-		backoff.Sleep(intake, backoff.Infrastructure(n))
+		pause := backoff.Infrastructure(n)
+		if !backoff.Sleep(intake, pause) && !backoff.Sleep(moment, pause) {
+			return c.accuse(ctx, v, to, err)
+		}
 	}
 }
 
 // inquire judges the last batch by the row, and sets the checkpoint back if the
 // handler committed.
 func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err error) {
-	ctx, cancel := inquiry(ctx)
+	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
 	conn, release, err := c.w.loopConn(ctx, c.patience())
 	if err != nil {
