@@ -40,7 +40,6 @@ type result struct {
 	err     error
 	at      *store.PersistedEvent // being handled when it failed
 	moved   rowState              // after a commit
-	unsure  bool                  // our COMMIT may have happened
 }
 
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
@@ -123,7 +122,9 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, p page, 
 		return c.blame(ctx, t.conn, at, err)
 	}
 	began = time.Now()
+	c.last.end = unsure
 	err = t.Commit()
+	c.last.sent(err)
 	b.Commit = time.Since(began)
 	if err != nil {
 		return c.blameCommit(ctx, err)

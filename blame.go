@@ -48,7 +48,6 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 	r := result{err: fmt.Errorf("commit: %w", err)}
 	notSent := pgdriver.IsNotSent(err)
-	r.unsure = !notSent && !pgdriver.IsRefused(err)
 	switch {
 	case errors.Is(context.Cause(ctx), errBatchTimeout):
 		// Also what a dead network looks like.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -62,16 +63,23 @@ const (
 // errRowTells reports that the row shows what only a handler can have done.
 var errRowTells = errors.New("worker: the checkpoint shows that a handler ended its transaction")
 
-// ended takes note of how the batch ended.
+// sent takes note of what became of our COMMIT, before anything of the user
+// runs again: that may end the goroutine.
+func (b *lastBatch) sent(err error) {
+	switch {
+	case err == nil:
+		b.end, b.page, b.open = done, page{}, nil
+	case pgdriver.IsNotSent(err), pgdriver.IsRefused(err):
+		b.end = abandoned
+	default:
+		b.end = unsure
+	}
+}
+
+// ended takes note of how the batch failed, if it did.
 func (b *lastBatch) ended(r result, t *transaction) {
 	b.err, b.fault = r.err, t.fault
 	b.seen = r.outcome == forbidden
-	switch {
-	case r.outcome == committed:
-		b.end, b.page, b.open = done, page{}, nil
-	case r.unsure:
-		b.end = unsure
-	}
 }
 
 // judge compares the row with what this worker knows of the batch. In another

@@ -461,3 +461,22 @@ func TestOperatorSeesARepair(t *testing.T) {
 		t.Errorf("the operation is %+v with %s", op, op.Detail)
 	}
 }
+
+// A middleware that ends its goroutine after the batch was committed does not
+// make that commit the handler's.
+func TestMiddlewareThatCallsGoexitAfterTheCommit(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 6)
+	exits := worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
+		return func(ctx context.Context, b worker.Batch) error {
+			err := next(ctx, b)
+			runtime.Goexit()
+			return err
+		}
+	})
+	err := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, exits).result(t)
+	if err == nil || errors.Is(err, worker.ErrTransactionEnded) || checkpoint(t, d.DB, "c") != 6 {
+		t.Errorf("Start returned %v, the checkpoint is at %d", err, checkpoint(t, d.DB, "c"))
+	}
+	expectRest(t, d, 6)
+}
