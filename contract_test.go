@@ -480,3 +480,48 @@ func TestMiddlewareThatCallsGoexitAfterTheCommit(t *testing.T) {
 	}
 	expectRest(t, d, 6)
 }
+
+// The session ends behind the handler's commit, and nobody has noticed when the
+// handler returns. The event that it lost is the one to come again, not the
+// next.
+func TestHandlerThatCommitsAndWhoseSessionEnds(t *testing.T) {
+	for how, e := range endings {
+		if !e.commits || !e.chains {
+			continue
+		}
+		for _, driver := range []string{"pgx", "lib/pq"} {
+			t.Run(driver+" "+how, func(t *testing.T) {
+				d := newLog(t)
+				db := d.DB
+				if driver == "lib/pq" {
+					db = d.OpenPQ(t)
+				}
+				want := expectation{says: "set back from 6 to 0"}
+				if reportsMarks(t, driver, d) {
+					want = expectation{checkpoint: 2, position: 3, says: "set back from 6 to 2"}
+				}
+				appendN(t, d.DB, "Order", "1", 6)
+				c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error {
+					if event.GlobalPosition != 3 {
+						return nil
+					}
+					var pid int
+					if err := e.end(ctx, tx); err != nil {
+						return err
+					}
+					if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+						return err
+					}
+					d.Exec(t, fmt.Sprintf(`SELECT pg_terminate_backend(%d)`, pid))
+					await(t, "the session to end", func() (gone bool) {
+						_ = d.DB.QueryRow(`SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid).Scan(&gone)
+						return gone
+					})
+					return errNotWritten
+				}}
+				want.check(t, d, start(t, db, []consumer.Consumer{c}).result(t))
+				expectRest(t, d, want.checkpoint)
+			})
+		}
+	}
+}

@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -90,24 +92,42 @@ type transaction struct {
 	fault  []store.PersistedEvent // the same, if the transaction ended in that call
 }
 
+// errGone is what a handler fails with that returned nil on a lost connection.
+var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.ErrBadConn)
+
 // check looks whether the handler, which returned err, left the transaction as
 // it must. That costs no round trip. Where the driver does not show it, the
 // checkpoint's row tells afterwards, see lastBatch.
 func (t *transaction) check(err error) error {
 	status, marked := pgdriver.Status(t.conn)
 	switch {
+	case err == nil && pgdriver.IsGone(t.conn):
+		err = errGone // this event is not finished, and none after it may begin
 	case status == pgdriver.TxOpen && (marked || !t.marked),
 		status == pgdriver.TxUnknown && !t.marked && !pgdriver.IsDone(t.Tx):
 		return err
-	case t.marked:
+	}
+	if t.marked && !(status == pgdriver.TxOpen && marked) {
 		t.fault = t.call // if it turns out that there is one
 	}
 	switch {
 	case status == pgdriver.TxAborted && err == nil:
 		return errTxAborted
-	case status == pgdriver.TxAborted, t.ctx.Err() != nil, pgdriver.IsGone(t.conn),
-		status == pgdriver.TxOpen && !t.isAnother():
+	case status == pgdriver.TxAborted:
 		return err
+	case pgdriver.IsGone(t.conn):
+		return cmp.Or(err, errGone)
+	case t.ctx.Err() != nil:
+		return cmp.Or(err, context.Cause(t.ctx))
+	}
+	if status == pgdriver.TxOpen {
+		switch another, failed := t.isAnother(); {
+		case failed != nil:
+			return cmp.Or(err, failed) // nor does anybody know what became of it
+		case !another:
+			t.fault = nil
+			return err
+		}
 	}
 	t.fault = t.call
 	if err != nil {
@@ -118,8 +138,8 @@ func (t *transaction) check(err error) error {
 
 // isAnother asks the server whether the transaction, which has lost its mark,
 // is another than the guard's: RESET ALL takes the mark away, too.
-func (t *transaction) isAnother() bool {
+func (t *transaction) isAnother() (bool, error) {
 	var id string
 	err := t.QueryRowContext(t.ctx, `SELECT coalesce(pg_current_xact_id_if_assigned()::xid::text, '')`).Scan(&id)
-	return err == nil && id != t.moved.author
+	return id != t.moved.author, err
 }
