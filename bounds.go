@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/store"
 )
 
 // Every statement outside of handlers has a bound. A connection may die in
@@ -62,19 +61,46 @@ func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn,
 	}
 }
 
+// errLeftOpen ends a worker whose handler keeps a connection: database/sql takes
+// none back on which a transaction is open.
+var errLeftOpen = errors.New("the handler left a transaction open that it began on the connection of consumer.Conn, and keeps that connection from everybody: begin none there, or end it before returning")
+
 // give gives a connection back to the pool, after work that ended with err. It
-// closes one that is lost, and one that leads to another server than the worker
-// needs: it would be taken again and again.
-func (w *Worker) give(conn *sql.Conn, err error) {
-	switch {
-	case errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):
-		pgdriver.Discard(conn)
-	case pgdriver.IsGone(conn):
-		pgdriver.Discard(conn)
+// closes one that is lost, and one on which a statement of the worker failed: it
+// may lead to another server, or a handler may have left a role or a time-out
+// behind in its session, and it would be taken again and again. It returns
+// errLeftOpen if the connection cannot be had back.
+func (w *Worker) give(conn *sql.Conn, err error) error {
+	gone := pgdriver.IsGone(conn)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if gone || isOurs(err) {
+			pgdriver.Discard(conn)
+		} else {
+			_ = conn.Close()
+		}
+	}()
+	if gone {
 		w.sweepNow.Send()
-	default:
-		_ = conn.Close()
 	}
+	timer := time.NewTimer(w.limits.quick)
+	defer timer.Stop()
+	select {
+	case <-closed:
+		return nil
+	case <-timer.C:
+		return errLeftOpen
+	}
+}
+
+// isOurs reports whether work on a connection failed, and not a handler on it.
+func isOurs(err error) bool {
+	b := &batchError{}
+	if errors.As(err, &b) {
+		return b.outcome == disturbed || b.outcome == lost
+	}
+	return err != nil
 }
 
 // patience is how long the loop waits for a connection, or for the answer to a

@@ -139,7 +139,8 @@ func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 		kept int
 	}{
 		"sound":               {nil, 1},
-		"a statement failed":  {errors.New("refused"), 1},
+		"a handler failed":    {&batchError{result: result{outcome: handlerFailed, err: errors.New("refused")}}, 1},
+		"a statement failed":  {errors.New("permission denied"), 0},
 		"another incarnation": {fmt.Errorf("read: %w", store.ErrIncarnation), 0},
 		"a standby":           {fmt.Errorf("read: %w", &pgconn.PgError{Code: pgdriver.ReadOnlyTransaction}), 0},
 	} {
@@ -147,7 +148,9 @@ func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.give(conn, test.err)
+		if err := w.give(conn, test.err); err != nil {
+			t.Fatal(err)
+		}
 		if kept := db.Stats().OpenConnections; kept != test.kept {
 			t.Errorf("%s: the pool keeps %d connections, want %d", name, kept, test.kept)
 		}

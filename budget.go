@@ -44,7 +44,7 @@ func (b budget) release() {
 // one: all loops waiting with one in hand for another could wait for ever.
 // limit bounds the pool's part, once it is the loop's turn. Call release once,
 // with the error that the work on the connection ended with.
-func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error), err error) {
+func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
 	if err := w.loopConns.take(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -52,8 +52,8 @@ func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.C
 		w.loopConns.release()
 		return nil, nil, err
 	}
-	return conn, func(err error) {
-		w.give(conn, err)
-		w.loopConns.release()
+	return conn, func(err error) error {
+		defer w.loopConns.release()
+		return w.give(conn, err)
 	}, nil
 }

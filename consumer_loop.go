@@ -96,6 +96,9 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		if c.rowTells(ctx, err) {
 			return c.answer(ctx, intake)
 		}
+		if errors.Is(err, errLeftOpen) {
+			return &ConsumerError{Consumer: c.unit.name, Err: err}
+		}
 		if errors.Is(err, store.ErrIncarnation) {
 			c.forget()
 			c.yield(intake, back, err)
@@ -222,7 +225,11 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 	if err != nil {
 		return nothing, err
 	}
-	defer func() { release(err) }()
+	defer func() {
+		if left := release(err); left != nil && err == nil {
+			err = left
+		}
+	}()
 	if c.progress == nil {
 		if err := c.quickly(intake, func(ctx context.Context) error { return c.load(ctx, conn, v) }); err != nil {
 			return nothing, err

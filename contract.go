@@ -132,7 +132,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	if err != nil {
 		return false // the next load will tell
 	}
-	defer func() { release(err) }()
+	defer func() { _ = release(err) }()
 	now, err := c.w.checkpoints.Load(ctx, conn, c.unit.name)
 	return err == nil && c.last.look(now)
 }
@@ -178,7 +178,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 	if err != nil {
 		return handlerUnknown, 0, err
 	}
-	defer func() { release(err) }()
+	defer func() { _ = release(err) }()
 	b := c.last
 	now, err := c.w.checkpoints.Load(ctx, conn, c.unit.name)
 	if err != nil {

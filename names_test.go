@@ -3,9 +3,13 @@ package worker_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/ops"
@@ -96,6 +100,55 @@ func handlerChangesItsSession(t *testing.T, statements string, log store.Log) {
 		if got != 2*n || void != 0 {
 			t.Errorf("%s handled %d events of %d, twice, and skipped %d positions", c.Name(), got, n, void)
 		}
+	}
+}
+
+// A session in which the worker's own statements fail leaves the pool: who meets
+// it there has done nothing.
+func TestARoleLeftBehindStopsNobodyElse(t *testing.T) {
+	d := newLog(t)
+	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
+	const n = 100
+	good := &ledger{name: "good"}
+	bad := &ledger{name: "bad", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+		if _, err := tx.ExecContext(ctx, `SET ROLE `+role); err != nil {
+			return err
+		}
+		return errNotWritten
+	}}
+	db := d.OpenMode(t, pgx.QueryExecModeCacheStatement)
+	db.SetMaxOpenConns(5)
+	db.SetMaxIdleConns(5)
+	start(t, db, []consumer.Consumer{bad, good}, worker.WithBatchSize(5))
+	for range n / 10 {
+		appendN(t, d.DB, "Order", "1", 10)
+	}
+	awaitHandled(t, d.DB, "good", upTo(n)...)
+	await(t, "the other one", func() bool { return checkpoint(t, d.DB, "bad") == n })
+}
+
+// What a handler begins on the worker's connection and leaves open keeps that
+// connection from everybody, and the worker says so instead of waiting for it.
+func TestAHandlerThatLeavesATransactionOpenOnTheConnection(t *testing.T) {
+	d := newLog(t)
+	left := make(chan *sql.Tx, 1)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		conn, _ := consumer.Conn(ctx)
+		tx, err := conn.BeginTx(context.Background(), nil)
+		if err != nil {
+			return err
+		}
+		left <- tx
+		return errNotWritten
+	}}})
+	appendN(t, d.DB, "Order", "1", 1)
+	tx := <-left
+	defer tx.Rollback()
+	err := w.result(t)
+	if e := (*worker.ConsumerError)(nil); !errors.As(err, &e) || e.Consumer != "c" || !strings.Contains(err.Error(), "left a transaction open") {
+		t.Errorf("Start: %v", err)
 	}
 }
 

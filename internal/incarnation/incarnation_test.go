@@ -62,7 +62,7 @@ func TestAnIncarnationEndsWherePositionsMayComeAgain(t *testing.T) {
 		same bool
 	}{
 		"the position moves":  {do: func() { exec(`SELECT nextval('events_global_position_seq')`) }, same: true},
-		"VACUUM FULL":         {do: func() { exec(`VACUUM FULL`) }, same: true},
+		"VACUUM":              {do: func() { exec(`VACUUM events`) }, same: true},
 		"another token":       {do: func() { exec(`UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`) }},
 		"the log begins at 1": {do: func() { exec(`TRUNCATE events RESTART IDENTITY`) }},
 		"the server is restarted": {do: func() {
