@@ -35,6 +35,7 @@ type rowState struct {
 	revision int64  // counts every change of the consumer's progress
 	row      string // where this version of it is: its ctid
 	author   string // the transaction that wrote it: its xmin
+	written  string // when: in microseconds. After a crash, the rest may come again from another
 }
 
 // openRange are positions that the consumer passed while they were in doubt.
@@ -96,6 +97,10 @@ func (s server) last() string {
 	return `(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ` + s.sequence + `)`
 }
 
+// written is an SQL expression for the time at which a checkpoint was written,
+// the same in every session.
+const written = `(extract(epoch FROM updated_at) * 1000000)::bigint::text`
+
 func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration, server server) checkpoints {
 	// The row is looked up where it was seen last. By its name, the search
 	// would go through all versions of it that cannot be removed yet: beside a
@@ -109,13 +114,13 @@ WITH guard AS (
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
 		AND ` + server.incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
-	RETURNING revision, ctid::text AS at, xmin::text AS author, tableoid AS home
+	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home
 )`
 	// Once the row is ours, a connection that dies silently must not keep it:
 	// the server ends a transaction that stays idle for as long as a batch
 	// may take. And others can see whose batch holds it.
 	result := `
-SELECT revision, at, author, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
+SELECT revision, at, author, written, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($10::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
@@ -131,7 +136,7 @@ SELECT revision, at, author, set_config('idle_in_transaction_session_timeout', $
 		worker:      worker,
 		idleTimeout: strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
 		load: `
-SELECT last_position, revision, ctid::text, xmin::text, coalesce((
+SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(letters) + `,
@@ -199,7 +204,7 @@ func (c checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*p
 	var open string
 	var pausedAt sql.NullTime
 	var pause Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &p.author, &open, &p.letters, &p.again, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.position, &p.revision, &p.row, &p.author, &p.written, &open, &p.letters, &p.again, &pausedAt, &pause.By, &pause.Reason, &p.token, &p.last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, errNoCheckpoint{unit}
@@ -298,7 +303,7 @@ func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *p
 	}
 	var timeout, mark string
 	var signed bool
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &moved.author, &timeout, &mark, &signed)
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &moved.author, &moved.written, &timeout, &mark, &signed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return moved, false, nil
 	}

@@ -18,7 +18,9 @@ import (
 // a transaction as before.
 //
 // Another worker's batch may bring a revision and a place of the row again. The
-// transaction that wrote the row never comes again in one incarnation.
+// transaction that wrote the row never comes again in one incarnation. After a
+// crash it may: that takes back what is not on disk. Only the time of writing
+// tells the two apart then.
 type lastBatch struct {
 	page          page
 	advance       advance
@@ -82,13 +84,14 @@ func (b *lastBatch) ended(r result, t *transaction) {
 	b.seen = r.outcome == forbidden
 }
 
-// judge compares the row with what this worker knows of the batch. In another
-// incarnation the row proves nothing: a crash may have taken back a commit.
+// judge compares the row with what this worker knows of the batch. A row as the
+// guard wrote it proves its commit, in each incarnation. The row before it proves
+// nothing in another: a crash may have taken back a commit.
 func (b *lastBatch) judge(now *progress) verdict {
 	switch {
 	case b == nil:
 		return innocent
-	case now.token == b.advance.token && b.end == abandoned && now.rowState == b.after:
+	case b.end == abandoned && now.rowState == b.after:
 		return handlerCommitted
 	case now.token == b.advance.token && b.end == done && now.rowState == b.before:
 		return handlerChained
@@ -189,6 +192,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 	}
 	if v = b.judge(now); v == handlerCommitted {
 		m := b.repair()
+		b.advance.token = now.token
 		var repaired bool
 		if repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {
 			v = handlerUnknown

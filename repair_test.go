@@ -122,7 +122,8 @@ func checkVoid(t *rapid.T, d drawnLook, m mending) {
 
 // What a batch's last row says of its handler.
 func TestRowTellsWhatTheHandlerDid(t *testing.T) {
-	before, after, other := rowState{1, "(0,1)", "700"}, rowState{2, "(0,2)", "701"}, rowState{2, "(0,2)", "702"}
+	before, after, other := rowState{1, "(0,1)", "700", "7"}, rowState{2, "(0,2)", "701", "8"}, rowState{2, "(0,2)", "702", "9"}
+	again := rowState{2, "(0,2)", "701", "9"}
 	for _, c := range []struct {
 		name        string
 		end         ending
@@ -131,14 +132,15 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 		want, crash verdict // crash: in another incarnation
 	}{
 		{"failed", abandoned, false, before, innocent, innocent},
-		{"failed, and is committed", abandoned, false, after, handlerCommitted, innocent},
+		{"failed, and is committed", abandoned, false, after, handlerCommitted, handlerCommitted},
+		{"failed, and another worker's batch has the same transaction after a crash", abandoned, false, again, innocent, innocent},
 		{"failed, and another worker's batch has the same place and revision", abandoned, false, other, innocent, innocent},
 		{"committed", done, false, after, innocent, innocent},
 		{"committed, and nothing has happened", done, false, before, handlerChained, innocent},
 		{"committed, and another worker went on", done, false, other, innocent, innocent},
 		{"commit of unknown outcome, that did not happen", unsure, false, before, innocent, innocent},
 		{"commit of unknown outcome, that happened", unsure, false, after, innocent, innocent},
-		{"seen to have ended, committed", abandoned, true, after, handlerCommitted, handlerUnknown},
+		{"seen to have ended, committed", abandoned, true, after, handlerCommitted, handlerCommitted},
 		{"seen to have ended, rolled back", abandoned, true, before, handlerRolledBack, handlerRolledBack},
 		{"seen to have ended, another worker went on", abandoned, true, other, handlerUnknown, handlerUnknown},
 	} {
@@ -157,7 +159,7 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 // A row that another server shows, or the same after a crash, settles nothing:
 // the next one that counts may still show what the handler did.
 func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
-	before, after := rowState{1, "(0,1)", "700"}, rowState{2, "(0,2)", "701"}
+	before, after := rowState{1, "(0,1)", "700", "7"}, rowState{2, "(0,2)", "701", "8"}
 	b := &lastBatch{before: before, after: after, advance: advance{token: "t"}}
 	if b.look(&progress{rowState: before, token: "u"}) || !b.isOpen() {
 		t.Errorf("after a look at another incarnation: %+v", b)
@@ -168,7 +170,7 @@ func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
 }
 
 // While another server answers than the frontier's, nobody says what became of a
-// batch. When the frontier finds the same, the batch's incarnation has ended.
+// batch. When the frontier finds the same, the row as the batch left it is proof.
 func TestInquiryThatAnotherServerAnswers(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
@@ -183,10 +185,10 @@ func TestInquiryThatAnotherServerAnswers(t *testing.T) {
 		t.Errorf("another server answers: verdict %d, %v", v, err)
 	}
 	h.look(t, "the other incarnation", func(v *frontier.Value) bool { return v.Token != before })
-	if v, _, err := h.loop.inquire(t.Context()); v != handlerUnknown || err != nil {
+	if v, _, err := h.loop.inquire(t.Context()); v != handlerCommitted || err != nil {
 		t.Errorf("the frontier has found the same server: verdict %d, %v", v, err)
 	}
-	if p, err := h.checkpoints.Load(t.Context(), d.DB, "all"); err != nil || p.position != 1 {
+	if p, err := h.checkpoints.Load(t.Context(), d.DB, "all"); err != nil || p.position != 0 {
 		t.Errorf("afterwards the progress is %+v, %v", p, err)
 	}
 }
