@@ -37,9 +37,9 @@ func Of(token ident.Table, log, sequence, database string) string {
 	file := ``
 	if sequence != "" {
 		// A partitioned table has no file.
-		file = ` || ' ' || pg_relation_filenode(to_regclass(` + literal(sequence) + `))::text || ' ' || coalesce(pg_relation_filenode(to_regclass(` + literal(log) + `)), 0)::text`
+		file = ` || ' ' || pg_relation_filenode(` + literal(sequence) + `::regclass)::text || ' ' || coalesce(pg_relation_filenode(` + literal(log) + `::regclass), 0)::text`
 	}
-	return `(SELECT token::text || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text` + file + `
+	return `(SELECT token::text || ' ' || (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint::text` + file + `
 	FROM ` + token.SQL() + ` WHERE database = ` + database + `)`
 }
 
