@@ -101,13 +101,14 @@ var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.Er
 func (t *transaction) check(err error) error {
 	status, marked := pgdriver.Status(t.conn)
 	switch {
+	case status == pgdriver.TxOpen && (marked || !t.marked):
+		return err
 	case err == nil && pgdriver.IsGone(t.conn):
 		err = errGone // this event is not finished, and none after it may begin
-	case status == pgdriver.TxOpen && (marked || !t.marked),
-		status == pgdriver.TxUnknown && !t.marked && !pgdriver.IsDone(t.Tx):
+	case status == pgdriver.TxUnknown && !t.marked && !pgdriver.IsDone(t.Tx):
 		return err
 	}
-	if t.marked && !(status == pgdriver.TxOpen && marked) {
+	if t.marked && !(marked && (status == pgdriver.TxOpen || status == pgdriver.TxLost)) {
 		t.fault = t.call // if it turns out that there is one
 	}
 	switch {

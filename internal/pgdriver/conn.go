@@ -40,6 +40,7 @@ const (
 	TxNone    TxStatus = 'I'
 	TxOpen    TxStatus = 'T'
 	TxAborted TxStatus = 'E'
+	TxLost    TxStatus = 'L' // with its connection
 )
 
 // MarkTransaction is an SQL expression that marks the transaction it is part
@@ -58,6 +59,9 @@ func Status(conn *sql.Conn) (status TxStatus, marked bool) {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			status, marked = TxStatus(pg.TxStatus()), pg.ParameterStatus(marker) == "on"
+			if pg.IsClosed() {
+				status = TxLost
+			}
 		}
 		return nil
 	})
