@@ -33,6 +33,7 @@ type lastBatch struct {
 	seen   bool                   // the driver has shown that the handler ended it
 	fault  []store.PersistedEvent // of the call of the handler in which it did; nil: not known
 	looked bool                   // the row was loaded since
+	gid    string                 // of the prepared transaction, for handlerPrepared
 }
 
 // ending is how this worker ended a batch's transaction.
@@ -57,6 +58,8 @@ const (
 	// handlerChained: the guard was rolled back. What followed it was
 	// committed, and will be done again.
 	handlerChained
+	// handlerPrepared: the guard lives on in a prepared transaction.
+	handlerPrepared
 	// handlerUnknown: the handler ended the transaction, and somebody else has
 	// moved the consumer since.
 	handlerUnknown
@@ -199,7 +202,23 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 		}
 		to = m.to
 	}
+	if v == handlerRolledBack {
+		if b.gid, err = c.w.checkpoints.Prepared(ctx, conn, b.after.author); b.gid != "" {
+			v = handlerPrepared
+		}
+	}
 	return v, to, err
+}
+
+// Prepared returns the name of the prepared transaction with that id, empty if
+// there is none.
+func (c checkpoints) Prepared(ctx context.Context, q store.Querier, transaction string) (gid string, err error) {
+	err = q.QueryRowContext(ctx, `
+SELECT coalesce(max(gid), '') FROM pg_catalog.pg_prepared_xacts WHERE transaction::text = $1::text AND database = current_database()`, transaction).Scan(&gid)
+	if err != nil {
+		err = fmt.Errorf("worker: look for a prepared transaction: %w", err)
+	}
+	return gid, err
 }
 
 // accuse makes the error that ends the worker. failed is why nothing could be
@@ -240,6 +259,8 @@ func (b *lastBatch) tell(v verdict, to int64, failed error) string {
 		return fmt.Sprintf("the batch was committed%s, and the checkpoint %s: nothing is lost, but %s may be applied twice", at, back, b.twice())
 	case handlerRolledBack:
 		return fmt.Sprintf("the batch was rolled back%s, and the checkpoint stays at %d: nothing is lost, but what the handler wrote after that may be applied twice", at, b.position)
+	case handlerPrepared:
+		return fmt.Sprintf("the batch was prepared%s, and nobody can go on with the consumer: ROLLBACK PREPARED '%s'; COMMIT PREPARED would move its checkpoint from %d to %d, past events that no handler has finished", at, b.gid, b.position, b.advance.to)
 	case handlerChained:
 		return fmt.Sprintf("the batch was rolled back and followed by another transaction, which was committed: the checkpoint stays at %d and nothing is lost, but events up to position %d may be applied twice", b.position, b.advance.to)
 	}

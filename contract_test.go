@@ -469,9 +469,8 @@ func TestMiddlewareThatCallsGoexitAfterTheCommit(t *testing.T) {
 	appendN(t, d.DB, "Order", "1", 6)
 	exits := worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
 		return func(ctx context.Context, b worker.Batch) error {
-			err := next(ctx, b)
-			runtime.Goexit()
-			return err
+			defer runtime.Goexit()
+			return next(ctx, b)
 		}
 	})
 	err := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, exits).result(t)

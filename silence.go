@@ -72,7 +72,8 @@ func (s session) whom() string {
 		remedy := frontier.Holder{PID: b.PID}.Remedy()
 		switch {
 		case b.PID == 0:
-			all = append(all, "a prepared transaction: "+remedy)
+			// It holds the checkpoint's row, so it is a batch that its handler prepared.
+			all = append(all, "a prepared transaction: ROLLBACK PREPARED, see pg_prepared_xacts; to commit it would pass over events that no handler has finished")
 		case b.State == "":
 			all = append(all, fmt.Sprintf("pid %d: %s", b.PID, remedy))
 		default:
