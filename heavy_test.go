@@ -30,6 +30,8 @@ func (w weighed) Bind(ctx context.Context, q store.Querier, incarnation string) 
 	return weighedBound{bound, w.most}, err
 }
 
+func (w weighed) Binds(log store.Log) bool { return log == store.Log(w) }
+
 func (w weighedBound) PositionColumn() (table, column string) {
 	return w.BoundLog.(store.SequenceNamer).PositionColumn()
 }

@@ -140,6 +140,9 @@ func (t *tally) byHandler(cfg *Config, f failure) decision {
 	if f.at > 0 {
 		v.pause, t.owed = 0, v.pause
 	}
+	if !v.exhausted && t.tries >= cfg.MaxConsecutiveFailures {
+		v.pause, t.owed = 0, 0 // the policy waits for the event's failure alone, and nothing waits for the policy
+	}
 	return v
 }
 

@@ -82,7 +82,7 @@ var serverBugs = []Bug{
 	{
 		Name:    "token-alone",
 		Mistake: "an incarnation of the server is told by its token; but a cold copy that is put back brings the token along",
-		Edits:   []Edit{{"internal/incarnation/incarnation.go", " (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text`", " '0'`"}},
+		Edits:   []Edit{{"internal/incarnation/incarnation.go", " (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint::text`", " '0'`"}},
 		Faults:  calm + ",backend-crash=0,restore=6,delay=6,redraw=6",
 	},
 	{
@@ -95,7 +95,7 @@ var serverBugs = []Bug{
 	{
 		Name:    "misled-kept",
 		Mistake: "a connection that leads to another server goes back to the pool, as after any error",
-		Edits:   []Edit{{"bounds.go", `case errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):`, `case false && errors.Is(err, store.ErrIncarnation):`}},
+		Edits:   []Edit{{"bounds.go", `if gone || isOurs(err) {`, `if gone {`}},
 		Faults:  calmServer + ",standby=6",
 	},
 }
