@@ -3,8 +3,8 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## every test, on a real PostgreSQL
-	go test ./...
+test: ## every test, on a real PostgreSQL; says in the end what was skipped
+	@tools/test
 
 race: ## every test under the race detector
 	go test -race ./...

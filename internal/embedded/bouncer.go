@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/lacking"
 )
 
 // Bouncer is a PgBouncer in front of a server: in transaction pooling mode, so
@@ -35,11 +35,14 @@ type Bouncer struct {
 	process *process
 }
 
+const bouncerRemedy = "install it (apt-get install pgbouncer) or put it in PATH; its own service need not run"
+
 // StartBouncer starts a PgBouncer in front of the server that the connection
 // string names. The settings are PgBouncer's own, as in its ini file, and win
 // over those chosen here. The caller must Stop it; it ends with this process.
+// Where there is no PgBouncer, the error is a *lacking.Error.
 func StartBouncer(ctx context.Context, server string, settings map[string]string) (*Bouncer, error) {
-	b, err := newBouncer(server)
+	b, err := newBouncer(ctx, server)
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +52,9 @@ func StartBouncer(ctx context.Context, server string, settings map[string]string
 	return b, nil
 }
 
-func newBouncer(server string) (b *Bouncer, err error) {
+func newBouncer(ctx context.Context, server string) (b *Bouncer, err error) {
 	b = &Bouncer{}
-	if b.program, err = findBouncer("pgbouncer", "/usr/sbin/pgbouncer"); err != nil { // not in everybody's PATH
+	if b.program, err = lacking.Find(ctx, "PgBouncer", bouncerRemedy, "pgbouncer", "/usr/sbin/pgbouncer"); err != nil { // not in everybody's PATH
 		return nil, err
 	}
 	if b.who, err = serverAccount(); err != nil { // PgBouncer refuses to run as root too
@@ -65,15 +68,6 @@ func newBouncer(server string) (b *Bouncer, err error) {
 	}
 	b.home, err = newHome()
 	return b, err
-}
-
-func findBouncer(names ...string) (string, error) {
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New("embedded: there is no PgBouncer on this machine: install it (apt-get install pgbouncer) or put it in PATH; its own service need not run")
 }
 
 // URL is the connection string for a database of the server, through the

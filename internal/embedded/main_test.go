@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/lacking"
 )
 
 // The test binary started with this in its environment is something else until
@@ -55,6 +57,7 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.RemoveAll(tmp)
+	lacking.Summarize()
 	os.Exit(code)
 }
 

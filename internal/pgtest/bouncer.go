@@ -7,12 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lacking"
 )
 
 // Bounced is the same database through a PgBouncer in transaction pooling mode,
 // which ends in cleanup. The settings are PgBouncer's, as in
 // embedded.StartBouncer. Its DB is over pgx in the mode "exec", which works
-// there.
+// there. On a machine without PgBouncer it skips the test.
 func (d *Database) Bounced(t testing.TB, settings map[string]string) *Database {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
@@ -22,6 +23,7 @@ func (d *Database) Bounced(t testing.TB, settings map[string]string) *Database {
 		t.Fatal("pgtest: pgx does not understand the connection string")
 	}
 	b, err := embedded.StartBouncer(ctx, d.URL, settings)
+	lacking.Skip(t, err)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}

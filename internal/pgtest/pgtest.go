@@ -28,6 +28,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/lacking"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -38,8 +39,8 @@ const (
 
 const urlFlag = "db"
 
-// Main runs the tests, stops the server and exits the process, which fails if
-// goroutines are left.
+// Main runs the tests, stops the server, says what was skipped for want of a
+// program, and exits the process, which fails if goroutines are left.
 func Main(m *testing.M) {
 	if flag.Lookup(urlFlag) == nil {
 		flag.String(urlFlag, "", "connection string of the PostgreSQL to test on (empty: DATABASE_URL, else a server is started)")
@@ -54,6 +55,7 @@ func Main(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 		code = max(code, 1)
 	}
+	lacking.Summarize()
 	os.Exit(code)
 }
 
