@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 )
@@ -15,31 +17,48 @@ var (
 	ErrNoEvents = errors.New("store: no events to append")
 )
 
+// EventStore appends events. A *postgres.Store of package store/postgres is one.
+type EventStore interface {
+	// Append appends events, all of one aggregate, inside tx. It returns
+	// ErrOptimisticConcurrency if the aggregate is not as expected.
+	Append(ctx context.Context, tx *sql.Tx, expected ExpectedVersion, events []Event) (AppendResult, error)
+}
+
 // ExpectedVersion is what an append demands of the aggregate's version. Its
-// zero value is Any.
+// zero value is NoStream, so that a forgotten one cannot overwrite anything.
 type ExpectedVersion struct {
-	exact   bool
+	any     bool
 	version int64
 }
 
 // Any demands nothing.
-func Any() ExpectedVersion { return ExpectedVersion{} }
+func Any() ExpectedVersion { return ExpectedVersion{any: true} }
 
 // NoStream demands that the aggregate has no events yet.
 func NoStream() ExpectedVersion { return Exact(0) }
 
 // Exact demands that the aggregate's last event has version n. Exact(0) is
 // NoStream.
-func Exact(n int64) ExpectedVersion { return ExpectedVersion{exact: true, version: n} }
+func Exact(n int64) ExpectedVersion { return ExpectedVersion{version: n} }
 
-// Version returns the demanded version; ok is false for Any.
-func (v ExpectedVersion) Version() (n int64, ok bool) { return v.version, v.exact }
+// IsAny reports whether v demands nothing.
+func (v ExpectedVersion) IsAny() bool { return v.any }
+
+// IsNoStream reports whether v demands that the aggregate has no events yet.
+func (v ExpectedVersion) IsNoStream() bool { return !v.any && v.version == 0 }
+
+// IsExact reports whether v demands that the aggregate has events, the last of
+// them with version Value.
+func (v ExpectedVersion) IsExact() bool { return v.version != 0 }
+
+// Value returns the version that v demands, 0 unless IsExact.
+func (v ExpectedVersion) Value() int64 { return v.version }
 
 func (v ExpectedVersion) String() string {
 	switch {
-	case !v.exact:
+	case v.IsAny():
 		return "any version"
-	case v.version == 0:
+	case v.IsNoStream():
 		return "no stream"
 	default:
 		return fmt.Sprintf("version %d", v.version)

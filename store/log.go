@@ -18,12 +18,30 @@ type Querier interface {
 // Log is an event log that can be read in the order of positions. It is all
 // that a worker needs; ScopedReader and SequenceNamer make it better.
 type Log interface {
+	EventReader
+	GlobalPositionReader
+}
+
+// EventReader reads a log in the order of positions. Commits are in no order: a
+// position below those that were read may become visible later.
+type EventReader interface {
 	// ReadEvents returns at most limit visible events above position after,
 	// in order of position.
 	ReadEvents(ctx context.Context, q Querier, after int64, limit int) ([]PersistedEvent, error)
+}
+
+// GlobalPositionReader reads how far a log reaches.
+type GlobalPositionReader interface {
 	// GetLatestGlobalPosition returns the highest visible position, 0 for an
 	// empty log.
 	GetLatestGlobalPosition(ctx context.Context, q Querier) (int64, error)
+}
+
+// AggregateStreamReader reads the events of one aggregate.
+type AggregateStreamReader interface {
+	// ReadAggregateStream returns the events from fromVersion to toVersion, both
+	// included, in order of version. Nil is no bound.
+	ReadAggregateStream(ctx context.Context, q Querier, aggregateType, aggregateID string, fromVersion, toVersion *int64) (Stream, error)
 }
 
 // ScopedReader is a Log that filters aggregate types in SQL, so that a

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -110,22 +111,27 @@ func TestFromTxLogKeepsTheSequence(t *testing.T) {
 	}
 }
 
+// A version that nobody has set is the strictest.
 func TestExpectedVersion(t *testing.T) {
 	var zero store.ExpectedVersion
 	for _, c := range []struct {
-		v     store.ExpectedVersion
-		n     int64
-		exact bool
-		text  string
+		v    store.ExpectedVersion
+		is   string
+		n    int64
+		text string
 	}{
-		{zero, 0, false, "any version"},
-		{store.Any(), 0, false, "any version"},
-		{store.NoStream(), 0, true, "no stream"},
-		{store.Exact(0), 0, true, "no stream"},
-		{store.Exact(7), 7, true, "version 7"},
+		{zero, "no stream", 0, "no stream"},
+		{store.Any(), "any", 0, "any version"},
+		{store.NoStream(), "no stream", 0, "no stream"},
+		{store.Exact(0), "no stream", 0, "no stream"},
+		{store.Exact(7), "exact", 7, "version 7"},
+		{store.Exact(-1), "exact", -1, "version -1"}, // refused by Append
 	} {
-		if n, exact := c.v.Version(); n != c.n || exact != c.exact || c.v.String() != c.text {
-			t.Errorf("got %d, %v, %s, want %+v", n, exact, c.v, c)
+		is := map[string]bool{"any": c.v.IsAny(), "no stream": c.v.IsNoStream(), "exact": c.v.IsExact()}
+		want := map[string]bool{"any": false, "no stream": false, "exact": false}
+		want[c.is] = true
+		if !maps.Equal(is, want) || c.v.Value() != c.n || c.v.String() != c.text {
+			t.Errorf("got %v, %d, %s, want %+v", is, c.v.Value(), c.v, c)
 		}
 	}
 }

@@ -59,11 +59,11 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedV
 func (s *Store) insert(ctx context.Context, tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) ([]store.PersistedEvent, error) {
 	args := appendArgs(events)
 	text := s.sql.appendAny
-	switch version, exact := expected.Version(); {
-	case exact && version == 0:
+	switch {
+	case expected.IsNoStream():
 		text = s.sql.appendNew
-	case exact:
-		text, args = s.sql.appendExact, append(args, version)
+	case expected.IsExact():
+		text, args = s.sql.appendExact, append(args, expected.Value())
 	}
 	rows, err := tx.QueryContext(ctx, text, args...)
 	if err != nil {

@@ -80,6 +80,7 @@ func TestExpectedVersions(t *testing.T) {
 			{store.NoStream(), 2, 2},
 			{store.NoStream(), 1, 0},
 			{store.Exact(0), 1, 0},
+			{store.ExpectedVersion{}, 1, 0},
 			{store.Exact(1), 1, 0},
 			{store.Exact(3), 1, 0},
 			{store.Exact(2), 100, 102},

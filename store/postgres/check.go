@@ -26,7 +26,7 @@ func (s *Store) checkAppend(tx *sql.Tx, expected store.ExpectedVersion, events [
 	if tx == nil {
 		return errors.New("storepostgres: Append: tx is nil: begin a transaction and pass it")
 	}
-	if version, exact := expected.Version(); exact && version < 0 {
+	if version := expected.Value(); version < 0 {
 		return fmt.Errorf("storepostgres: Append: the expected version is %d: versions count from 1, use store.NoStream() for none", version)
 	}
 	if len(events) == 0 {
