@@ -15,29 +15,6 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// The program in testdata/documented is the documents' quick start with other
-// import paths. It must compile and run; only the address of the database is
-// put in.
-func TestDocumentedProgramRuns(t *testing.T) {
-	d := newLog(t)
-	appendN(t, d.DB, "Order", "o-1", 1)
-	appendN(t, d.DB, "User", "u-1", 1)
-	program, err := filepath.Abs("testdata/documented")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile(filepath.Join(program, "main.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const address = "postgres://localhost:5432/myapp?sslmode=disable"
-	if strings.Count(string(source), address) != 1 {
-		t.Fatalf("the program does not name %s once", address)
-	}
-	run(t, buildWith(t, program, strings.Replace(string(source), address, d.URL, 1)), nil,
-		"projected Order o-1", "notified Order o-1", "notified User u-1")
-}
-
 // buildWith builds the program in dir with another main.go.
 func buildWith(t *testing.T, dir, main string) (binary string) {
 	t.Helper()

@@ -19,8 +19,8 @@ func id(n int) (id uuid.UUID) {
 	return id
 }
 
-// The tables of the documents, whatever order the arguments come in.
-func TestAssignDocumented(t *testing.T) {
+// In turns, by name and by id, whatever order the arguments come in.
+func TestAssignInTurns(t *testing.T) {
 	six := []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}
 	for _, want := range [][][]string{
 		{{"Analytics", "Billing", "Email", "Inventory", "Orders", "Shipping"}},

@@ -1,4 +1,4 @@
-// Package derived names the tables that the documented ones bring along.
+// Package derived names the tables that the configured ones bring along.
 package derived
 
 import (

@@ -1,0 +1,56 @@
+// Command moved is an application of the kind that people bring along when they
+// come from another worker of this family. But for its import paths nothing in
+// it was written for this one. SETUP selects one of its setups.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	_ "github.com/lib/pq"
+
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+
+	address := os.Getenv("DATABASE_URL")
+	db, err := sql.Open("postgres", address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+
+	if os.Getenv("SETUP") == "migrate" {
+		if err := migrate(); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+
+	shutdown := make(chan struct{})
+	app := &application{
+		db:        db,
+		address:   address,
+		logger:    quiet{},
+		shutdown:  shutdown,
+		consumers: []consumer.Consumer{&Overview{}, &Audit{sawUser: sync.OnceFunc(func() { close(shutdown) })}},
+	}
+	w := setups[os.Getenv("SETUP")](app)
+	if err := order(ctx, db, app.events); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("worker", w.ID())
+	if err := w.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("stopped")
+}
