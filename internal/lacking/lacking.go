@@ -69,6 +69,7 @@ func Find(ctx context.Context, program, remedy string, names ...string) (path st
 var (
 	mu      sync.Mutex
 	skipped = map[string]int{} // tests by why
+	file    string             // of the summary
 )
 
 // Skip skips a test whose err is that a program is lacking.
@@ -80,6 +81,7 @@ func Skip(t interface {
 	if lacks := (*Error)(nil); errors.As(err, &lacks) {
 		mu.Lock()
 		skipped[lacks.Error()]++
+		file = cmp.Or(os.Getenv(Variable), "/dev/tty") // go's cache knows what is asked for during a test only
 		mu.Unlock()
 		t.Skip(lacks)
 	}
@@ -95,7 +97,7 @@ func Summarize() {
 	}
 	lines := summary(skipped)
 	_, _ = io.WriteString(os.Stderr, lines) // go test shows it with -v
-	if f, err := os.OpenFile(cmp.Or(os.Getenv(Variable), "/dev/tty"), os.O_WRONLY|os.O_APPEND, 0); err == nil {
+	if f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0); err == nil {
 		_, _ = io.WriteString(f, lines)
 		_ = f.Close()
 	}
