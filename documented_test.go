@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,37 +45,117 @@ func buildWith(t *testing.T, dir, main string) (binary string) {
 // interrupts it, and demands a clean exit.
 func run(t *testing.T, binary string, env []string, want ...string) {
 	t.Helper()
+	lines := make(chan string)
+	end := launch(t, binary, env, lines)
+	awaitLines(t, lines, want...)
+	end()
+}
+
+// launch starts a program that prints to lines. end interrupts it, and demands
+// a clean exit.
+func launch(t *testing.T, binary string, env []string, lines chan<- string) (end func()) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	cmd := exec.CommandContext(ctx, binary)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for printed := bufio.NewScanner(out); printed.Scan(); {
+			select {
+			case lines <- printed.Text():
+			case <-ctx.Done():
+			}
+		}
+	}()
+	var once sync.Once
+	end = func() {
+		once.Do(func() {
+			defer cancel()
+			_ = cmd.Process.Signal(syscall.SIGINT)
+			<-read
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("after SIGINT the program ended with %v", err)
+			}
+		})
 	}
-	missing := map[string]bool{}
-	for _, line := range want {
-		missing[line] = true
-	}
-	for lines := bufio.NewScanner(out); len(missing) > 0 && lines.Scan(); {
-		delete(missing, lines.Text())
-	}
-	if len(missing) > 0 {
-		t.Errorf("the program ended without printing %v", missing)
-	}
-	_ = cmd.Process.Signal(syscall.SIGINT)
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after SIGINT the program ended with %v", err)
+	t.Cleanup(end)
+	return end
+}
+
+// awaitLines waits until each of want has been printed once, or a line that
+// begins with it, and nothing else.
+func awaitLines(t *testing.T, lines <-chan string, want ...string) {
+	t.Helper()
+	for missing, deadline := slices.Clone(want), time.After(30*time.Second); len(missing) > 0; {
+		select {
+		case line := <-lines:
+			at := slices.IndexFunc(missing, func(w string) bool { return strings.HasPrefix(line, w) })
+			if at < 0 {
+				t.Errorf("printed %q", line)
+				continue
+			}
+			missing = slices.Delete(missing, at, at+1)
+		case <-deadline:
+			t.Fatalf("the program did not print %q", missing)
+		}
 	}
 }
 
 // The quick start in README.md is a complete program, and prints what the
 // README says it prints.
 func TestReadmeQuickStart(t *testing.T) {
+	binary, output := quickStart(t)
+	run(t, binary, []string{"DATABASE_URL=" + pgtest.Empty(t).URL}, output...)
+}
+
+// It can be started by two processes at the same time, and again: every order
+// is handled once.
+func TestReadmeQuickStartTwiceAtOnce(t *testing.T) {
+	binary, _ := quickStart(t)
+	for range 3 { // races, on an empty database each
+		d := pgtest.Empty(t)
+		env := []string{"DATABASE_URL=" + d.URL}
+		handled := make(chan string)
+		first, second := launch(t, binary, env, handled), launch(t, binary, env, handled)
+		awaitLines(t, handled, counted(1, 6)...)
+		await(t, "two workers", func() bool {
+			var workers int
+			err := d.DB.QueryRow(`SELECT count(*) FROM worker_nodes`).Scan(&workers)
+			return err == nil && workers == 2
+		})
+		first()
+		third := launch(t, binary, env, handled)
+		awaitLines(t, handled, counted(7, 9)...)
+		second()
+		third()
+		var orders, cents int
+		if err := d.DB.QueryRow(`SELECT orders, cents FROM totals`).Scan(&orders, &cents); err != nil || orders != 9 || cents != 6000 {
+			t.Errorf("%d orders of %d cents, %v; want 9 of 6000", orders, cents, err)
+		}
+	}
+}
+
+// counted are the beginnings of what the quick start prints of some orders.
+func counted(first, last int) (lines []string) {
+	for n := first; n <= last; n++ {
+		lines = append(lines, fmt.Sprintf("OrderPlaced: now %d orders,", n))
+	}
+	return lines
+}
+
+// quickStart builds the program of README.md, and returns what it is said to
+// print.
+func quickStart(t *testing.T) (binary string, output []string) {
+	t.Helper()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -81,14 +164,12 @@ func TestReadmeQuickStart(t *testing.T) {
 	if !ok {
 		t.Fatal("README.md has no section \"Quick start\"")
 	}
-	program := block(t, section, "go")
-	output := block(t, section, "text")
 	dir, err := filepath.Abs("testdata/quickstart") // exists in the overlay only
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := pgtest.Empty(t)
-	run(t, buildWith(t, dir, program), []string{"DATABASE_URL=" + d.URL}, strings.Split(strings.TrimSpace(output), "\n")...)
+	program, printed := block(t, section, "go"), block(t, section, "text")
+	return buildWith(t, dir, program), strings.Split(strings.TrimSpace(printed), "\n")
 }
 
 // block returns the first code block of a language.
