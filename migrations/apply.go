@@ -3,9 +3,12 @@ package migrations
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Apply creates or upgrades the tables of the worker and of the event store,
@@ -14,6 +17,10 @@ import (
 // transaction. It changes nothing and returns ErrNewerVersion if the database
 // is ahead of this program.
 //
+// Tables of eventsalsa/worker and pupsourcing are upgraded in place, while
+// processes of theirs run. A table of the same name that cannot be is refused,
+// with all that it lacks.
+//
 // An upgrade waits for transactions that use the tables, and on a large events
 // table holds up appends while it builds a missing index: see StoreSQL.
 func Apply(ctx context.Context, db *sql.DB, c *Config) error {
@@ -21,9 +28,24 @@ func Apply(ctx context.Context, db *sql.DB, c *Config) error {
 	if err != nil {
 		return err
 	}
-	if done, err := s.applied(ctx, db); done || err != nil {
-		return err
+	for tries := 1; ; tries++ {
+		done, err := s.applied(ctx, db)
+		if done || err != nil {
+			return err
+		}
+		// Transactions that use the tables take their locks in other orders.
+		err = s.once(ctx, db)
+		if tries == deadlocks || pgdriver.SQLState(err) != pgdriver.DeadlockDetected {
+			return err
+		}
 	}
+}
+
+// deadlocks is how often Apply begins again after PostgreSQL has sacrificed it.
+const deadlocks = 5
+
+// once applies everything in one transaction.
+func (s schema) once(ctx context.Context, db *sql.DB) error {
 	// READ COMMITTED whatever the default is: a look after waiting for the lock
 	// must see what its last holder did.
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -54,6 +76,9 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if err := s.checkPlaces(ctx, tx); err != nil {
 		return err
 	}
+	if err := s.checkShapes(ctx, tx); err != nil {
+		return err
+	}
 	statements, err := s.createSchemas(ctx, tx)
 	if err != nil {
 		return err
@@ -67,28 +92,50 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if done, err := s.applied(ctx, tx); done || err != nil {
 		return err
 	}
-	return fmt.Errorf("migrations: a view, an index or the like has the name of one of the tables or indexes to create: choose other table names")
+	faults, _, err := s.look(ctx, tx, slices.Concat(s.worker, s.store))
+	if err == nil && len(faults) > 0 {
+		return cannotUpgrade(faults)
+	}
+	return errors.Join(err, errors.New("migrations: a view, a table or the like has the name of one of the indexes to create: choose other table names"))
+}
+
+func cannotUpgrade(faults []string) error {
+	return fmt.Errorf("migrations: cannot upgrade what another program has made: %s: choose other table names, or change it to fit", strings.Join(faults, "; "))
 }
 
 // applied reports whether everything is there already.
 func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
 	tables := slices.Concat(s.worker, s.store)
-	missing, version, err := s.look(ctx, q, tables)
+	faults, version, err := s.look(ctx, q, tables)
 	if err != nil {
 		return false, err
 	}
 	if version > Version {
 		return false, newer(version)
 	}
-	if len(missing) > 0 || version < Version {
+	if len(faults) > 0 || version < Version {
 		return false, nil
 	}
-	var indexes []string
-	for _, t := range tables {
-		indexes = append(indexes, t.indexNames()...)
-	}
-	missing, err = filter(ctx, q, noIndex, indexes)
+	missing, err := missingIndexes(ctx, q, tables)
 	return err == nil && len(missing) == 0, err
+}
+
+// checkShapes refuses what has a table's name and is none, and tables that lack
+// what every version had.
+func (s schema) checkShapes(ctx context.Context, q Querier) error {
+	tables := slices.Concat(s.worker, s.store)
+	faults, err := filter(ctx, q, taken, sqlNames(tables))
+	if err != nil {
+		return err
+	}
+	for i := range faults {
+		faults[i] += " is no table"
+	}
+	lacks, err := filter(ctx, q, lacking, shapes(tables, false))
+	if err == nil && len(faults)+len(lacks) > 0 {
+		err = cannotUpgrade(append(faults, lacks...))
+	}
+	return err
 }
 
 // checkPlaces refuses to put new tables in front of old ones: without a schema

@@ -132,7 +132,7 @@ func TestOlderTablesAreUpgradedInPlace(t *testing.T) {
 			d := pgtest.Empty(t)
 			d.Exec(t, older)
 			upgrade(t, d)
-			d.Exec(t, `DROP INDEX idx_heartbeat`) // their own stays beside ours
+			d.Exec(t, `ALTER INDEX idx_heartbeat RENAME TO worker_nodes_heartbeat_at_idx`) // theirs serves
 			complete(t, d.DB)
 			equal(t, "rows", list(t, d.DB, `
 SELECT 'node ' || protocol || (consumers IS NULL)::text FROM worker_nodes

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -24,22 +25,23 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Check reports whether the worker's tables exist and have this program's
-// version: ErrNotApplied or ErrNewerVersion if not. Any other error means that
-// they could not be looked at: the server cannot be reached, or denies access.
+// Check reports whether the worker's tables exist, with every column, and have
+// this program's version: ErrNotApplied, which names all that is missing, or
+// ErrNewerVersion if not. Any other error means that they could not be looked
+// at: the server cannot be reached, or denies access.
 func Check(ctx context.Context, q Querier, c *Config) error {
 	s, err := newSchema(c)
 	if err != nil {
 		return err
 	}
-	missing, version, err := s.look(ctx, q, s.worker)
+	faults, version, err := s.look(ctx, q, s.worker)
 	switch {
 	case err != nil:
 		return err
 	case version > Version:
 		return newer(version)
-	case len(missing) > 0:
-		return fmt.Errorf("%w: no table %s: %s", ErrNotApplied, strings.Join(missing, ", "), remedy)
+	case len(faults) > 0:
+		return fmt.Errorf("%w: %s: %s", ErrNotApplied, strings.Join(faults, "; "), remedy)
 	case version < Version:
 		return fmt.Errorf("%w: the database has version %d, this program needs %d: %s", ErrNotApplied, version, Version, remedy)
 	}
@@ -52,41 +54,50 @@ func newer(version int) error {
 	return fmt.Errorf("%w: the database has version %d, this program knows %d: update the program", ErrNewerVersion, version, Version)
 }
 
-// look returns which of the tables are missing, and the version, 0 if there is
+// look returns what is missing of the tables, and the version, 0 if there is
 // none.
-func (s schema) look(ctx context.Context, q Querier, tables []table) (missing []string, version int, err error) {
-	if missing, err = filter(ctx, q, noTable, sqlNames(tables)); err != nil {
+func (s schema) look(ctx context.Context, q Querier, tables []table) (faults []string, version int, err error) {
+	missing, err := filter(ctx, q, noTable, sqlNames(tables))
+	if err != nil {
 		return nil, 0, err
 	}
-	for _, name := range missing {
-		if name == s.Version.SQL() {
-			return missing, 0, nil
-		}
+	if len(missing) > 0 {
+		faults = append(faults, "no table "+strings.Join(missing, ", "))
+	}
+	wrong, err := filter(ctx, q, faulty, shapes(tables, true))
+	if err != nil {
+		return nil, 0, err
+	}
+	faults = append(faults, wrong...)
+	if slices.Contains(missing, s.Version.SQL()) {
+		return faults, 0, nil
 	}
 	versions, err := column[int](ctx, q, "SELECT version FROM "+s.Version.SQL())
 	if err == nil && len(versions) > 0 {
 		version = versions[0]
 	}
-	return missing, version, err
+	return faults, version, err
 }
 
 // Each takes a JSON array of names and returns some of them, in the same order:
-// those without a table, without an index, without a schema, and those without
-// a schema in their name whose table is not where a new one would be created.
+// those without a table, those that something else has, those without a schema,
+// and those without a schema in their name whose table is not where a new one
+// would be created.
 const (
 	namesOf   = `SELECT x.name FROM json_array_elements_text($1::text::json) WITH ORDINALITY AS x(name, n) WHERE `
 	noTable   = namesOf + `NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass(x.name) AND c.relkind IN ('r', 'p')) ORDER BY n`
-	noIndex   = namesOf + `NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass(x.name) AND c.relkind IN ('i', 'I')) ORDER BY n`
+	taken     = namesOf + `EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass(x.name) AND c.relkind NOT IN ('r', 'p')) ORDER BY n`
 	noSchema  = namesOf + `NOT EXISTS (SELECT FROM pg_namespace s WHERE s.nspname = x.name) ORDER BY n`
 	elsewhere = namesOf + `strpos(x.name, '.') = 0 AND EXISTS (SELECT FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
  WHERE c.oid = to_regclass(x.name) AND s.nspname <> current_schema()) ORDER BY n`
 )
 
-func filter(ctx context.Context, q Querier, query string, names []string) ([]string, error) {
-	if len(names) == 0 {
+// filter passes a list to a query as JSON.
+func filter[T any](ctx context.Context, q Querier, query string, all []T) ([]string, error) {
+	if len(all) == 0 {
 		return nil, nil
 	}
-	list, err := json.Marshal(names)
+	list, err := json.Marshal(all)
 	if err != nil {
 		return nil, fmt.Errorf("migrations: %w", err)
 	}

@@ -1,6 +1,10 @@
 package migrations
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/ident"
+)
 
 // schema is everything a configuration asks for.
 type schema struct {
@@ -50,7 +54,8 @@ func workerTables(n names) []table {
 			Table: n.assignments, comment: "which worker runs which consumer",
 			columns: []string{"consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
-			changes: stamps,
+			// A worker's row may go before its assignments, or during a batch.
+			changes: append([]string{"DROP CONSTRAINT IF EXISTS " + ident.Quote(givenName(n.assignments.Name, "_worker_id_fkey"))}, stamps...),
 			indexes: []index{{on: "worker_id"}},
 		},
 		{
@@ -77,9 +82,10 @@ func workerTables(n names) []table {
 				"ADD COLUMN IF NOT EXISTS gap_end BIGINT",
 				"ADD COLUMN IF NOT EXISTS missing BIGINT",
 				"ADD COLUMN IF NOT EXISTS state TEXT NOT NULL DEFAULT 'void' CHECK (state IN ('void', 'open', 'late'))",
-				"ADD COLUMN IF NOT EXISTS closed_at TIMESTAMPTZ",
+				"ADD COLUMN IF NOT EXISTS closed_at TIMESTAMPTZ DEFAULT now()", // the rows that are there are closed
 				"ALTER COLUMN created_at SET DEFAULT clock_timestamp()",
 			},
+			fixes:   []fix{{"closed_at", "DROP DEFAULT"}},
 			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "closed_at", where: "state <> 'open'"}, {on: "consumer_name, id"}},
 		},
 		{
@@ -106,6 +112,18 @@ func workerTables(n names) []table {
 			Table: n.leader, comment: "the lease of the leader, where no session lock can be used",
 			columns: []string{"name TEXT NOT NULL", "worker_id UUID", "term BIGINT NOT NULL DEFAULT 0", "acquired_at TIMESTAMPTZ", "expires_at TIMESTAMPTZ"},
 			key:     "name",
+			// eventsalsa/worker has a table of this name with other columns.
+			// Both libraries' leases have room in it, each in rows of its own:
+			// a process of theirs that still runs is not disturbed.
+			changes: []string{
+				"ADD COLUMN IF NOT EXISTS name TEXT",
+				"ADD COLUMN IF NOT EXISTS worker_id UUID",
+				"ADD COLUMN IF NOT EXISTS term BIGINT NOT NULL DEFAULT 0",
+				"ADD COLUMN IF NOT EXISTS acquired_at TIMESTAMPTZ",
+				"ADD COLUMN IF NOT EXISTS expires_at TIMESTAMPTZ",
+			},
+			fixes:   []fix{{"lease_key", "SET DEFAULT gen_random_uuid()::text"}, {"leader_id", "DROP NOT NULL"}, {"expires_at", "DROP NOT NULL"}},
+			indexes: []index{{on: "name", unique: true}}, // theirs; ours has a primary key
 		},
 		{
 			Table: n.Token, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",

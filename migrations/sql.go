@@ -19,8 +19,8 @@ func SQL(c *Config) (string, error) {
 
 // StoreSQL returns the event store's tables as SQL text, like SQL. On a large
 // events table that lacks the index on (aggregate_type, global_position),
-// create it first with CREATE INDEX CONCURRENTLY, under the name that stands
-// in the text: otherwise appends wait until it is built.
+// create it first with CREATE INDEX CONCURRENTLY: otherwise appends wait until
+// it is built. Under any name it counts as this one.
 func StoreSQL(c *Config) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {
@@ -42,7 +42,7 @@ const workerHeader = "-- The worker's tables. " + madeBy + again
 
 const storeHeader = "-- The event store's tables. " + madeBy + again + `--
 -- On a large events table that lacks the index below, create it first with
--- CREATE INDEX CONCURRENTLY under the same name: this one holds up appends.
+-- CREATE INDEX CONCURRENTLY, under any name: this one holds up appends.
 `
 
 func text(header string, schemas, statements []string) string {

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
@@ -20,11 +22,17 @@ type table struct {
 	serial   string   // the column with a sequence of its own, if any
 	unique   []string // columns of each unique constraint
 	changes  []string // ALTER TABLE actions; each safe to repeat
-	indexes  []index
+	fixes    []fix
+	indexes  []index // created unless there is an equivalent one
 }
+
+// fix is an ALTER COLUMN action that follows the changes. It is left out where
+// the table has no such column.
+type fix struct{ column, action string }
 
 type index struct {
 	on, where string
+	unique    bool
 	as        string // in its name instead of the columns, where these are too many
 }
 
@@ -34,15 +42,53 @@ func (t table) statements() []string {
 	if len(t.changes) > 0 {
 		statements = append(statements, fmt.Sprintf("ALTER TABLE %s\n    %s", t.SQL(), strings.Join(t.changes, ",\n    ")))
 	}
+	for _, f := range t.fixes {
+		statements = append(statements, do(fmt.Sprintf(`IF EXISTS (
+    SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
+) THEN ALTER TABLE %s ALTER COLUMN %s %s; END IF;`, literal(t.SQL()), literal(f.column), t.SQL(), ident.Quote(f.column), f.action)))
+	}
 	for _, i := range t.indexes {
-		where := ""
-		if i.where != "" {
-			where = " WHERE " + i.where
-		}
-		statements = append(statements, fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s (%s)%s", ident.Quote(t.indexName(i)), t.SQL(), i.on, where))
+		statements = append(statements, t.createIndex(i))
 	}
 	return statements
 }
+
+// createIndex builds no second index where there is an equivalent one, under
+// whatever name. One with a condition is known by its name alone.
+func (t table) createIndex(i index) string {
+	kind, where := "INDEX", ""
+	if i.unique {
+		kind = "UNIQUE INDEX"
+	}
+	if i.where != "" {
+		where = " WHERE " + i.where
+	}
+	create := fmt.Sprintf("CREATE %s IF NOT EXISTS %s ON %s (%s)%s", kind, ident.Quote(t.indexName(i)), t.SQL(), i.on, where)
+	if i.where != "" {
+		return create
+	}
+	return do(fmt.Sprintf("IF NOT EXISTS (%s\n) THEN %s; END IF;", equivalent(literal(t.SQL()), literal(i.on), strconv.FormatBool(i.unique)), create))
+}
+
+// equivalent selects the indexes of a table that are as good as one on these
+// columns. Its arguments are SQL.
+func equivalent(table, columns, unique string) string {
+	return fmt.Sprintf(`
+    SELECT FROM pg_index AS i WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND (i.indisunique OR NOT %s)
+    AND split_part(pg_get_indexdef(i.indexrelid), ' USING ', 2) = 'btree (' || %s || ')'`, table, unique, columns)
+}
+
+// do makes a statement of PL/pgSQL. No line within the body may end with a
+// semicolon: there, some migration tools take a statement for complete.
+func do(body string) string {
+	quote := "$do$"
+	for n := 1; strings.Contains(body, quote); n++ {
+		quote = fmt.Sprintf("$do%d$", n)
+	}
+	return "DO " + quote + " BEGIN " + body + " END " + quote
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 func (t table) create() string {
 	lines := append([]string(nil), t.columns...)
@@ -63,20 +109,33 @@ func (t table) indexName(i index) string {
 	return relationName(t.Name, columnsPart(cmp.Or(i.as, i.on))+"_idx")
 }
 
-// sequenceName is the name PostgreSQL gives to a serial column's sequence: too
-// long a table name is cut.
-func (t table) sequenceName() string {
-	suffix := "_" + t.serial + "_seq"
-	return t.Name[:min(len(t.Name), maxName-len(suffix))] + suffix
+func (t table) sequenceName() string { return givenName(t.Name, "_"+t.serial+"_seq") }
+
+// givenName is the name that PostgreSQL gives to a serial column's sequence, or
+// to a constraint: too long a table name is cut.
+func givenName(table, suffix string) string {
+	return table[:min(len(table), maxName-len(suffix))] + suffix
 }
 
-// indexNames returns the indexes as they stand in SQL, with the table's schema.
-func (t table) indexNames() []string {
-	all := make([]string, len(t.indexes))
-	for i, x := range t.indexes {
-		all[i] = ident.Table{Schema: t.Schema, Name: t.indexName(x)}.SQL()
+// columnNames returns the columns that every version had, and those that came
+// later.
+func (t table) columnNames() (base, later []string) {
+	for _, c := range t.changes {
+		if added, ok := strings.CutPrefix(c, "ADD COLUMN IF NOT EXISTS "); ok {
+			later = append(later, columnName(added))
+		}
 	}
-	return all
+	for _, c := range t.columns {
+		if name := columnName(c); !slices.Contains(later, name) {
+			base = append(base, name)
+		}
+	}
+	return base, later
+}
+
+// columnName is what a column's definition begins with.
+func columnName(definition string) string {
+	return strings.Trim(strings.Fields(definition)[0], `"`)
 }
 
 func columnsPart(columns string) string { return strings.ReplaceAll(columns, ", ", "_") }
