@@ -283,8 +283,8 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 		return fmt.Errorf("sim: read where consumers were placed: %w", err)
 	}
 	if e.Repairs, err = rows(ctx, d, func(r *sql.Rows, v *history.Repair) error {
-		return r.Scan(&v.Consumer, &v.From, &v.To)
-	}, `SELECT consumer_name, (detail->>'from')::bigint, (detail->>'to')::bigint FROM consumer_operations WHERE operation = 'repair' ORDER BY id`); err != nil {
+		return r.Scan(&v.Consumer, &v.From, &v.To, &v.Transaction)
+	}, `SELECT consumer_name, (detail->>'from')::bigint, (detail->>'to')::bigint, detail->>'transaction' FROM consumer_operations WHERE operation = 'repair' ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the repairs: %w", err)
 	}
 	return errors.Join(d.exhibitOperations(ctx, e), d.exhibitWitnesses(ctx, e))

@@ -127,6 +127,12 @@ type Breach struct {
 	Consumer string `json:"consumer"`
 	Worker   string `json:"worker"`
 	Batch    string `json:"batch,omitempty"` // a transaction of it: what that has written may be applied again
+	// Ended reports that the server has confirmed the end of that transaction, so
+	// the worker must end, too. If it was a COMMIT, the repair must be audited.
+	Ended     bool `json:"ended,omitempty"`
+	Committed bool `json:"committed,omitempty"`
+	// Life is that of the server when the handler began to break the rules.
+	Life int64 `json:"life,omitempty"`
 	// Unknown are positions of which the worker says, as it ends, that it does
 	// not know whether they were handled: an operator is to look.
 	Unknown *Span `json:"unknown,omitempty"`
@@ -137,6 +143,8 @@ type Repair struct {
 	Consumer string `json:"consumer"`
 	From     int64  `json:"from"`
 	To       int64  `json:"to"`
+	// Transaction is the handler's, as 32 bits tell it.
+	Transaction string `json:"transaction,omitempty"`
 }
 
 // Restore is when the server was set back to a copy: lives of the server, which

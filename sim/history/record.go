@@ -38,6 +38,7 @@ const (
 	FrontierBlocked Kind = "transaction blocks" // Blocker
 	FaultInjected   Kind = "fault"              // Injection
 	FaultOver       Kind = "fault over"         // Injection
+	RuleBroken      Kind = "rule broken"        // Breach
 	FaultsOver      Kind = "faults over"        //
 	Sampled         Kind = "sample"             // Sample
 )
@@ -174,6 +175,7 @@ var abouts = map[Kind]func(json.RawMessage) (any, error){
 	FrontierBlocked: as[Blocker],
 	FaultInjected:   as[Injection],
 	FaultOver:       as[Injection],
+	RuleBroken:      as[Breach],
 	FaultsOver:      nil,
 	Sampled:         as[Sample],
 }

@@ -42,6 +42,7 @@ func audit(e *history.Evidence) Finding {
 			f.auditLate(c, e, epoch, ofEpoch(late, epoch))
 		}
 	}
+	f.repaired(e)
 	return f
 }
 
@@ -122,18 +123,6 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 			f.cannotBe(consumer, row, max(0, spare[i]-auditedAgain(e, consumer, row)))
 		}
 	}
-}
-
-// auditedAgain counts the positions of a row that another may count as well: a
-// sum over a range in which a handler broke the rules stays as it is when the
-// consumer is set back into that range.
-func auditedAgain(e *history.Evidence, consumer string, row history.Skip) (n int64) {
-	for _, r := range e.Repairs {
-		if first, last := max(r.To+1, row.First), min(r.From, row.Last); r.Consumer == consumer && first <= last {
-			n += last - first + 1
-		}
-	}
-	return n
 }
 
 // explained reports that the consumer still watches for a position, or that it

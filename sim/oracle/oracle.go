@@ -99,27 +99,6 @@ func exactlyOnce(e *history.Evidence) Finding {
 	return f
 }
 
-// batch is one of a consumer, by its transaction.
-type batch struct{ consumer, number string }
-
-// brokenBatches are those whose handler ended the transaction. What these have
-// applied may be applied again.
-func brokenBatches(e *history.Evidence) map[batch]bool {
-	broken := map[batch]bool{}
-	for _, b := range e.Breaches {
-		broken[batch{b.Consumer, b.Batch}] = true
-	}
-	return broken
-}
-
-// leftToOperators reports whether a worker said, as it ended because a handler
-// had broken the rules, that somebody must look whether a position was handled.
-func leftToOperators(e *history.Evidence, consumer string, position int64) bool {
-	return slices.ContainsFunc(e.Breaches, func(b history.Breach) bool {
-		return b.Consumer == consumer && b.Unknown != nil && b.Unknown.Holds(position)
-	})
-}
-
 // placed checks that nothing committed below a consumer's first checkpoint
 // after it was placed there: it would never be given that.
 func (f *Finding) placed(e *history.Evidence, p history.Placement) {
@@ -357,14 +336,6 @@ func forwards(e *history.Evidence) Finding {
 	return f
 }
 
-// repairedBetween reports whether a checkpoint that fell may have been set back
-// because a handler broke the rules.
-func repairedBetween(e *history.Evidence, before, now history.Standing) bool {
-	return now.Revision > before.Revision && slices.ContainsFunc(e.Repairs, func(r history.Repair) bool {
-		return r.Consumer == now.Consumer && r.To <= now.Checkpoint && before.Checkpoint <= r.From
-	})
-}
-
 // restoredBetween reports whether the server was set back between two of its
 // lives.
 func restoredBetween(e *history.Evidence, before, now int64) bool {
@@ -419,5 +390,6 @@ func lives(e *history.Evidence) Finding {
 			f.check(false, func() string { return fmt.Sprintf("%s ended by itself: %v", x.Worker, x.Error) })
 		}
 	}
+	f.ended(e)
 	return f
 }

@@ -185,6 +185,42 @@ func TestConsumerAtTheHeadNeedNotApplyWhatWasThere(t *testing.T) {
 	})
 }
 
+// breakRule lets a handler of worker b commit without anything to be handled
+// again.
+func breakRule(e *history.Evidence) {
+	e.Exits[1].Asked = history.ExitBroke
+	e.Breaches = append(e.Breaches, history.Breach{Consumer: "all", Worker: "b", Batch: "4294967307", Ended: true, Committed: true, Life: 2})
+	e.Repairs = append(e.Repairs, history.Repair{Consumer: "all", From: e.Rest.Head, To: e.Rest.Head, Transaction: "11"})
+}
+
+// A handler that ends its transaction is allowed for if its worker ended, and
+// the repair was recorded or left to an operator, or may be gone.
+func TestBrokenRulesAreAllowedFor(t *testing.T) {
+	for name, change := range map[string]func(*history.Evidence){
+		"repaired": func(*history.Evidence) {},
+		"left to an operator": func(e *history.Evidence) {
+			e.Repairs = nil
+			e.Breaches = append(e.Breaches, history.Breach{Consumer: "all", Worker: "b", Unknown: &history.Span{First: 1, Last: 1}})
+		},
+		"set back since": func(e *history.Evidence) {
+			e.Repairs, e.Exits[1].Asked, e.Restores = nil, history.ExitStopped, []history.Restore{{Copied: 1, Restored: 3}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				e := flawless(t)
+				breakRule(e)
+				change(e)
+				for _, f := range Judge(e) {
+					if !f.Holds() {
+						t.Fatalf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+					}
+				}
+			})
+		})
+	}
+}
+
 // flaws are ways in which a run can go wrong, and the invariant that must
 // break.
 var flaws = []struct {
@@ -328,6 +364,14 @@ var flaws = []struct {
 	{"a consumer without a checkpoint", "comes to rest", func(t *rapid.T, e *history.Evidence) { e.Rest.Standings = e.Rest.Standings[1:] }},
 	{"a worker that ends by itself", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Exits[1].Asked = "" }},
 	{"a worker that stops with an error", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Exits[1].Error = "no" }},
+	{"a worker that goes on after its handler has ended a transaction", "life cycle", func(t *rapid.T, e *history.Evidence) {
+		breakRule(e)
+		e.Exits[1].Asked = history.ExitStopped
+	}},
+	{"a handler's commit that nobody repaired", "audit", func(t *rapid.T, e *history.Evidence) {
+		breakRule(e)
+		e.Repairs[0].Transaction = "12"
+	}},
 	{"a worker that does not end", "life cycle", func(t *rapid.T, e *history.Evidence) { e.Exits[0].InTime = false }},
 }
 
