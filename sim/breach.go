@@ -20,10 +20,11 @@ import (
 // breach is a way in which a handler breaks the rule that it must not end its
 // transaction.
 type breach struct {
-	name  string
-	do    func(ctx context.Context, tx *sql.Tx) error // what it does
-	then  func() error                                // how it returns
-	later bool                                        // it fails at an event after that, if there is one
+	name    string
+	commits bool
+	do      func(ctx context.Context, tx *sql.Tx) error // what it does
+	then    func() error                                // how it returns
+	later   bool                                        // it fails at an event after that, if there is one
 }
 
 var (
@@ -42,14 +43,14 @@ func says(statement string) func(context.Context, *sql.Tx) error {
 func txCommit(_ context.Context, tx *sql.Tx) error { return tx.Commit() }
 
 var breaches = []breach{
-	{"tx.Commit() and an error", txCommit, fails, false},
-	{"tx.Commit()", txCommit, succeeds, false},
-	{"tx.Commit() and a panic", txCommit, func() error { panic(errBroken) }, false},
-	{"COMMIT and an error", says("COMMIT"), fails, false},
-	{"COMMIT", says("COMMIT"), succeeds, false},
-	{"COMMIT AND CHAIN", says("COMMIT AND CHAIN"), succeeds, false},
-	{"COMMIT AND CHAIN, and an error at the next event", says("COMMIT AND CHAIN"), succeeds, true},
-	{"ROLLBACK AND CHAIN", says("ROLLBACK AND CHAIN"), succeeds, false},
+	{"tx.Commit() and an error", true, txCommit, fails, false},
+	{"tx.Commit()", true, txCommit, succeeds, false},
+	{"tx.Commit() and a panic", true, txCommit, func() error { panic(errBroken) }, false},
+	{"COMMIT and an error", true, says("COMMIT"), fails, false},
+	{"COMMIT", true, says("COMMIT"), succeeds, false},
+	{"COMMIT AND CHAIN", true, says("COMMIT AND CHAIN"), succeeds, false},
+	{"COMMIT AND CHAIN, and an error at the next event", true, says("COMMIT AND CHAIN"), succeeds, true},
+	{"ROLLBACK AND CHAIN", false, says("ROLLBACK AND CHAIN"), succeeds, false},
 }
 
 // breachBook is what was broken in a run.
@@ -58,10 +59,26 @@ type breachBook struct {
 	all []history.Breach
 }
 
+// add writes down a transaction, or what else is known of one.
 func (b *breachBook) add(x history.Breach) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	same := func(y history.Breach) bool { return x.Batch != "" && y.Batch == x.Batch && y.Consumer == x.Consumer }
+	if i := slices.IndexFunc(b.all, same); i >= 0 {
+		b.all[i].Ended, b.all[i].Committed = x.Ended, x.Committed
+		return
+	}
 	b.all = append(b.all, x)
+}
+
+// judge adds what workers that broke the rule have left to an operator.
+func (b *breachBook) judge(exits []history.Exit) []history.Breach {
+	for _, x := range exits {
+		if u, ok := unknown(x); ok {
+			b.add(u)
+		}
+	}
+	return b.all
 }
 
 // holds reports whether a handler of that consumer has broken the rule.
@@ -78,27 +95,34 @@ const (
 	toCrash
 )
 
-// breach breaks the rule now and then, once in the life of a worker. It reports
-// whether it did.
+// breach breaks the rule if that is wanted, once in the life of a worker. It
+// reports whether it did.
 func (b *bookkeeper) breach(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) (done bool, err error) {
 	if b.failNext == tx {
 		b.failNext = nil
 		return true, errBroken
 	}
-	const often = 0.002 // of the events
-	if b.mischief.over() || !chance(b.dice, often*b.breaks) || !b.node.fate.CompareAndSwap(0, toBreak) {
+	if !b.mischief.breaks(b.dice) || !b.node.fate.CompareAndSwap(0, toBreak) {
 		return false, nil
 	}
 	how := oneOf(b.dice, breaches...)
-	if err := b.confess(ctx, tx); err != nil {
+	x, err := b.confess(ctx, tx)
+	if err != nil {
+		b.node.fate.Store(0) // it has not begun
+	} else {
+		b.node.history.Add(b.node.name, b.scope.Name, history.FaultInjected, history.Injection{Fault: history.Breaches, Where: fmt.Sprintf("%s, at position %d", how.name, e.GlobalPosition)})
+		b.mischief.count(history.Breaches)
+		err = how.do(ctx, tx)
+	}
+	if err != nil {
+		b.node.history.Add(b.node.name, b.scope.Name, history.FaultOver, history.Injection{Fault: history.Breaches})
 		return true, err
 	}
-	b.node.history.Add(b.node.name, b.scope.Name, history.FaultInjected, history.Injection{Fault: history.Breaches, Where: fmt.Sprintf("%s, at position %d", how.name, e.GlobalPosition)})
-	b.mischief.count(history.Breaches)
-	if err := how.do(ctx, tx); err != nil {
-		return true, err
+	if !b.node.apart.Load() { // where it counts
+		x.Ended, x.Committed = true, how.commits
+		b.tell(x)
 	}
-	_ = b.confess(ctx, tx) // if there is another
+	_, _ = b.confess(ctx, tx) // if there is another
 	if how.later {
 		b.failNext = tx
 	}
@@ -107,13 +131,18 @@ func (b *bookkeeper) breach(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 
 // confess writes down the transaction in hand as one of a batch in which the
 // rule was broken.
-func (b *bookkeeper) confess(ctx context.Context, tx *sql.Tx) error {
+func (b *bookkeeper) confess(ctx context.Context, tx *sql.Tx) (history.Breach, error) {
 	x := history.Breach{Consumer: b.scope.Name, Worker: b.node.name}
 	err := tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&x.Batch)
 	if err == nil {
-		b.mischief.breached(x)
+		b.tell(x)
 	}
-	return err
+	return x, err
+}
+
+func (b *bookkeeper) tell(x history.Breach) {
+	b.node.history.Add(b.node.name, b.scope.Name, history.RuleBroken, x)
+	b.mischief.breached(x)
 }
 
 // broke reports whether the worker has ended because its handler broke the rule.
@@ -125,15 +154,15 @@ func (n *node) broke() bool {
 // moved the consumer, or the server had crashed, before it could look.
 var leftToOperators = regexp.MustCompile(`consumer "([^"]+)" failed at position .* compare what the handler wrote with the events from position (\d+) to (\d+), and reset the consumer`)
 
-// unknown is what the worker left to an operator, who is to be told.
-func (n *node) unknown() (x history.Breach, ok bool) {
-	found := leftToOperators.FindStringSubmatch(strings.ReplaceAll(textOf(n.err), "\n", " "))
-	if found == nil {
+// unknown is what a worker left to an operator, who is to be told.
+func unknown(end history.Exit) (x history.Breach, ok bool) {
+	found := leftToOperators.FindStringSubmatch(strings.ReplaceAll(end.Error, "\n", " "))
+	if found == nil || end.Asked != history.ExitBroke {
 		return x, false
 	}
 	first, _ := strconv.ParseInt(found[2], 10, 64) // digits
 	last, _ := strconv.ParseInt(found[3], 10, 64)
-	return history.Breach{Consumer: found[1], Worker: n.name, Unknown: &history.Span{First: first, Last: last}}, true
+	return history.Breach{Consumer: found[1], Worker: end.Worker, Unknown: &history.Span{First: first, Last: last}}, true
 }
 
 // awaitBreach waits until a worker has ended whose handler broke the rule.

@@ -28,6 +28,8 @@ type Stage struct {
 	Database string // its name
 	// Count counts a fault.
 	Count func(history.Fault)
+	// Breached takes note of a batch whose handler broke the rules.
+	Breached func(history.Breach)
 	// Refresh gives up the harness's idle connections, which may lead nowhere
 	// after what was done to the server.
 	Refresh func()
@@ -57,9 +59,10 @@ func RunCast(ctx context.Context, c Config, scenario Scenario, cast Cast) (repor
 func (s *simulation) stage() Stage {
 	return Stage{
 		Scenario: s.scenario, History: s.history, Database: s.on.name,
-		Count:   func(f history.Fault) { s.tally.add(f, 1) },
-		Refresh: s.on.refresh,
-		Placed:  s.on.placed,
+		Count:    s.count,
+		Breached: s.breached,
+		Refresh:  s.on.refresh,
+		Placed:   s.on.placed,
 		Save: func(change func(context.Context) error) error {
 			_, err := s.on.save(change) // there is no other outage
 			return err

@@ -26,26 +26,10 @@ type bookkeeper struct {
 	dice     *rand.Rand
 	mischief mischief
 	moves    float64 // how much more often than usual
-	breaks   float64 // the same of its rules
 
 	tx       *sql.Tx   // of the batch in hand
 	next     time.Time // flap
 	failNext *sql.Tx   // the batch whose next event fails
-}
-
-// mischief is what the simulation does to a consumer while it works.
-type mischief interface {
-	// flap moves it away from its worker, and reports whether it did.
-	flap(ctx context.Context, r *rand.Rand, consumer, who string) bool
-	// fail is the handler's error, if it is to have one. It may panic.
-	fail(r *rand.Rand, consumer, who string) error
-	// refuse is the handler's error for an event that does not come first in
-	// its batch.
-	refuse(consumer, who string, position int64) error
-	// over reports whether the faults have ended.
-	over() bool
-	count(history.Fault)
-	breached(history.Breach)
 }
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }

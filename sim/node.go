@@ -70,7 +70,7 @@ func (n *node) employ(s Scenario, h *history.History, m mischief, listen string)
 	var consumers []consumer.Consumer
 	for _, scope := range s.Scope {
 		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, mischief: m, moves: s.Faults["move"], breaks: s.Faults["contract"],
+			scope: scope, node: n, mischief: m, moves: s.Faults["move"],
 			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %s", scope.Name, n.name)),
 		})
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -20,29 +23,57 @@ type Role struct {
 }
 
 // Play runs the worker until ctx ends or it fails. What happens is told as it
-// happens.
-func (r Role) Play(ctx context.Context, tell func(history.Record)) error {
+// happens. An order lets a handler break the rules, if there is an event soon:
+// either a transaction is told that it ended, or that this fault is over.
+func (r Role) Play(ctx context.Context, orders <-chan struct{}, tell func(history.Record)) error {
 	config, err := pgx.ParseConfig(r.URL)
 	if err != nil {
 		return errors.New("sim: the connection string cannot be parsed (not shown, it may hold a password)")
 	}
 	config.RuntimeParams["application_name"] = "sim " + r.Name
 	config.DefaultQueryExecMode = oneOf(dice(r.Scenario.Seed, "node "+r.Name), execModes...)
-	n := &node{name: r.Name, knobs: r.Scenario.Knobs, db: stdlib.OpenDB(*config)}
+	h, o := history.Tell(time.Now(), tell), &obedient{}
+	n := &node{name: r.Name, knobs: r.Scenario.Knobs, history: h, db: stdlib.OpenDB(*config)}
 	defer n.db.Close()
 	n.db.SetMaxOpenConns(poolSize(len(r.Scenario.Scope)))
 	n.db.SetMaxIdleConns(poolSize(len(r.Scenario.Scope)))
-	n.employ(r.Scenario, history.Tell(time.Now(), tell), noMischief{}, r.URL)
+	n.employ(r.Scenario, h, o, r.URL)
 	config.RuntimeParams[myself] = n.id() // before there is a connection: the pool shares the map
+	var obeying sync.WaitGroup
+	defer obeying.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	obeying.Go(func() {
+		o.obey(ctx, orders, func() { h.Add(r.Name, "", history.FaultOver, history.Injection{Fault: history.Breaches}) })
+	})
 	return n.worker.Start(ctx)
 }
 
-// noMischief leaves consumers alone.
-type noMischief struct{}
+// obedient leaves consumers alone, but for breaking the rules when it is told to.
+type obedient struct{ told atomic.Bool }
 
-func (noMischief) flap(context.Context, *rand.Rand, string, string) bool { return false }
-func (noMischief) fail(*rand.Rand, string, string) error                 { return nil }
-func (noMischief) refuse(string, string, int64) error                    { return nil }
-func (noMischief) over() bool                                            { return true }
-func (noMischief) count(history.Fault)                                   {}
-func (noMischief) breached(history.Breach)                               {}
+func (o *obedient) breaks(*rand.Rand) bool { return o.told.CompareAndSwap(true, false) }
+
+func (*obedient) flap(context.Context, *rand.Rand, string, string) bool { return false }
+func (*obedient) fail(*rand.Rand, string, string) error                 { return nil }
+func (*obedient) refuse(string, string, int64) error                    { return nil }
+func (*obedient) count(history.Fault)                                   {}
+func (*obedient) breached(history.Breach)                               {}
+
+// obey waits for orders until ctx ends. It says so if one came to nothing, as
+// there was no event.
+func (o *obedient) obey(ctx context.Context, orders <-chan struct{}, inVain func()) {
+	const enough = 2 * time.Second
+	for {
+		select {
+		case <-orders:
+		case <-ctx.Done():
+			return
+		}
+		o.told.Store(true)
+		backoff.Sleep(ctx, enough)
+		if o.told.CompareAndSwap(true, false) {
+			inVain()
+		}
+	}
+}

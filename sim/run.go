@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -227,7 +226,7 @@ func (s *simulation) faults(ctx context.Context) error {
 // back.
 func (s *simulation) collect() {
 	e := &s.evidence
-	e.Restores, e.Breaches = s.on.restores, s.broken.all
+	e.Restores = s.on.restores
 	for _, w := range s.writers {
 		for _, t := range w.book.committed {
 			switch {
@@ -243,78 +242,6 @@ func (s *simulation) collect() {
 		e.Misled = append(e.Misled, w.book.misled...)
 		e.Refused += w.book.refused
 		e.Sightings = append(e.Sightings, w.book.sightings...)
-	}
-}
-
-// flap moves a consumer to another worker, as a second leader or a careless
-// operator would. The leader will move it back.
-func (s *simulation) flap(ctx context.Context, r *rand.Rand, consumer, who string) bool {
-	if s.over() {
-		return false
-	}
-	var others []*node
-	for _, slot := range s.slots {
-		if n := slot.current.Load(); n != nil && n.name != who {
-			others = append(others, n)
-		}
-	}
-	if len(others) == 0 {
-		return false
-	}
-	to := others[r.IntN(len(others))]
-	_, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, consumer, to.id())
-	if err != nil {
-		return false // the batch's time is over
-	}
-	s.tally.add(history.Flaps, 1)
-	s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.Flaps, Where: "to " + to.name})
-	return true
-}
-
-// fail lets a few of the handlers fail or panic.
-func (s *simulation) fail(r *rand.Rand, consumer, who string) error {
-	const often = 0.03 // of the batches
-	broken, panics := often*s.scenario.Faults["error"], often*s.scenario.Faults["panic"]
-	u := r.Float64()
-	if s.over() {
-		return nil
-	}
-	switch {
-	case u < broken:
-		s.tally.add(history.HandlerErrors, 1)
-		s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.HandlerErrors})
-		return errors.New("the simulation lets this handler fail")
-	case u < broken+panics:
-		s.tally.add(history.HandlerPanics, 1)
-		s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.HandlerPanics})
-		panic("the simulation lets this handler panic")
-	}
-	return nil
-}
-
-// refuse lets handlers fail at some events as long as these do not come first
-// in their batch, also when the faults are over: it is for the worker to try
-// them alone.
-func (s *simulation) refuse(consumer, who string, position int64) error {
-	const often = 0.01 // of the events
-	if !chance(dice(s.scenario.Seed, fmt.Sprintf("%s refuses %d", consumer, position)), often*s.scenario.Faults["picky"]) {
-		return nil
-	}
-	s.tally.add(history.PickyHandlers, 1)
-	s.history.Add(who, consumer, history.FaultInjected, history.Injection{Fault: history.PickyHandlers, Where: fmt.Sprintf("at position %d", position)})
-	return errors.New("the simulation lets this handler refuse an event that does not come first")
-}
-
-func (s *simulation) count(f history.Fault)     { s.tally.add(f, 1) }
-func (s *simulation) breached(x history.Breach) { s.broken.add(x) }
-
-// over reports whether the faults have ended.
-func (s *simulation) over() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -425,6 +352,7 @@ func (s *simulation) stop(ctx context.Context) {
 	for _, x := range exits {
 		s.evidence.Exits = append(s.evidence.Exits, x...)
 	}
+	s.evidence.Breaches = s.broken.judge(s.evidence.Exits)
 }
 
 // report says what the run was, and judges it.

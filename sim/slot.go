@@ -173,9 +173,6 @@ func (s *slot) mourn(ctx context.Context) error {
 	switch {
 	case s.node.broke():
 		why = history.ExitBroke
-		if x, ok := s.node.unknown(); ok {
-			s.mischief.breached(x)
-		}
 	case s.node.ran || s.node.err == nil:
 	case s.on.forgive(s.node.err) == nil:
 		why = history.ExitOutage
