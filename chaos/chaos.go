@@ -1,10 +1,11 @@
 //go:build unix
 
 // Package chaos does to real processes and real servers what package sim does
-// in one process: worker processes are killed and stopped, and their connections
-// die in silence or lead to a lagging replica. The server is killed, runs out of
-// disk and of connections, is set back to a copy, and is replaced by its replica.
-// The writers and the oracle are those of the simulation.
+// in one process. Worker processes are killed and stopped. Their connections die
+// in silence or lead to a lagging replica, and their handlers end the transaction
+// that they are given. The server is killed, runs out of disk and of connections,
+// is set back to a copy, and is replaced by its replica. The writers and the oracle
+// are those of the simulation.
 package chaos
 
 import (

@@ -105,6 +105,38 @@ func TestMisledWorkersHold(t *testing.T) {
 	}
 }
 
+// Worker processes whose handlers end their transaction end with the error that
+// says so, and others find the consumers repaired.
+func TestBrokenRulesHold(t *testing.T) {
+	r, err := Run(t.Context(), small(t, Faults{"contract": 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	if len(r.Faults) != 1 || r.Faults[0].Count == 0 {
+		t.Errorf("the faults that happened: %v", r.Faults)
+	}
+	var ended, broke int
+	for _, b := range r.Evidence.Breaches {
+		ended += one(b.Ended)
+	}
+	for _, x := range r.Evidence.Exits {
+		broke += one(x.Asked == history.ExitBroke)
+	}
+	if ended == 0 || broke < ended {
+		t.Errorf("handlers ended %d transactions, and %d workers ended with the error for that", ended, broke)
+	}
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // Workers go on from a copy of the server that was put back under them.
 func TestRestoredRunHolds(t *testing.T) {
 	r, err := Run(t.Context(), small(t, Faults{"restore": 1}))
@@ -139,7 +171,7 @@ func TestStrikes(t *testing.T) {
 		t.Fatal(err)
 	}
 	happened := map[history.Fault]int{}
-	d := &director{site: s, dice: rand.New(rand.NewPCG(1, 2)), count: func(f history.Fault, _ string) { happened[f]++ }}
+	d := &director{site: s, dice: rand.New(rand.NewPCG(1, 2)), copying: &sync.RWMutex{}, count: func(f history.Fault, _ string) { happened[f]++ }}
 	if cannot["standby"] == nil {
 		d.links = linked(t, s)
 	}

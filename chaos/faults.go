@@ -24,7 +24,7 @@ const (
 	Restores      history.Fault = "primaries set back to a cold copy"
 )
 
-var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions, Lags, Restores}
+var counted = []history.Fault{history.Killed, history.Stopped, history.Swallowed, history.Breaches, FailedStarts, ServerKills, BackendKills, FullDisks, FullDiskEnds, LimitsReached, Promotions, Lags, Restores}
 
 // kind is a kind of fault.
 type kind struct {
@@ -37,6 +37,7 @@ var kinds = []kind{
 	{"kill", "SIGKILL for a worker process at a random moment; another takes its place", history.Killed, true},
 	{"stop", "SIGSTOP for a worker process past its time-outs, then SIGCONT: a zombie", history.Stopped, true},
 	{"hole", "half of a worker process's connections die in silence: they swallow what both sides send, without an error", history.Swallowed, true},
+	{"contract", "a handler of a worker process commits, rolls back or chains its transaction; the process ends with the error for that, and another takes its place", history.Breaches, true},
 	{"server-kill", "SIGKILL for the server and all its processes, or an immediate shutdown; then it is restarted", ServerKills, false},
 	{"backend-kill", "SIGKILL for one backend: the server restarts itself", BackendKills, false},
 	{"full-disk", "the server's disk is full for a moment", FullDisks, false},

@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/tail"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
@@ -23,28 +25,30 @@ import (
 type process struct {
 	name     string
 	cmd      *exec.Cmd
-	lifeline io.Closer // its standard input
+	orders   io.WriteCloser // its standard input
 	log      tail.Buffer
 	began    atomic.Bool   // its worker runs, or did
+	broke    atomic.Bool   // a handler of it broke the rules, or tried to
+	answers  chan bool     // to an order: whether a transaction ended
 	farewell bool          // it has told that it ended; read after done
 	done     chan struct{} // closed when it has ended and all that it told is written down
 }
 
-// startProcess starts a program as a worker process in a role. What it tells goes into the
-// history.
-func startProcess(program []string, role sim.Role, h *history.History) (*process, error) {
+// startProcess starts a program as a worker process in a role. What it tells is
+// written down.
+func startProcess(program []string, role sim.Role, on sim.Stage) (*process, error) {
 	text, err := json.Marshal(role)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: role.Name, cmd: exec.Command(program[0], program[1:]...), done: make(chan struct{})}
+	p := &process{name: role.Name, cmd: exec.Command(program[0], program[1:]...), answers: make(chan bool, 1), done: make(chan struct{})}
 	p.cmd.Stderr = &p.log
 	p.cmd.SysProcAttr = dependent()
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	p.lifeline = in
+	p.orders = in
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -57,10 +61,10 @@ func startProcess(program []string, role sim.Role, h *history.History) (*process
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			p.listen(out, h)
+			p.listen(out, on)
 			_ = p.cmd.Wait() // how it ended is in ProcessState
 			if p.began.Load() && !p.farewell {
-				h.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.cmd.ProcessState.String()})
+				on.History.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.cmd.ProcessState.String()})
 			}
 		}
 	}()
@@ -73,7 +77,7 @@ func startProcess(program []string, role sim.Role, h *history.History) (*process
 
 // listen writes down what the process tells until it ends. The last line of
 // one that was killed may be cut off.
-func (p *process) listen(out io.Reader, h *history.History) {
+func (p *process) listen(out io.Reader, on sim.Stage) {
 	lines := bufio.NewScanner(out)
 	const longest = 1 << 20
 	lines.Buffer(nil, longest)
@@ -88,9 +92,41 @@ func (p *process) listen(out io.Reader, h *history.History) {
 		case history.WorkerEnded:
 			p.farewell = true
 		}
-		h.Add(r.Who, r.Consumer, r.Kind, r.About)
+		on.History.Add(r.Who, r.Consumer, r.Kind, r.About)
+		p.answer(r, on)
 	}
 	_, _ = io.Copy(io.Discard, out) // a line too long
+}
+
+// answer takes note of what the process says of an order to break the rules.
+func (p *process) answer(r history.Record, on sim.Stage) {
+	switch about := r.About.(type) {
+	case history.Breach:
+		p.broke.Store(true)
+		on.Breached(about)
+		if about.Ended {
+			p.answers <- true
+		}
+	case history.Injection:
+		if r.Kind == history.FaultInjected {
+			on.Count(about.Fault)
+		} else {
+			p.answers <- false
+		}
+	}
+}
+
+// breakRule orders a handler of the process to end its transaction, and reports
+// whether one did. It gives up if the process ends, or ctx.
+func (p *process) breakRule(ctx context.Context) bool {
+	_, _ = p.orders.Write([]byte("\n")) // or it has ended already
+	select {
+	case ended := <-p.answers:
+		return ended
+	case <-p.done:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 func (p *process) ended() bool {
@@ -99,6 +135,17 @@ func (p *process) ended() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// ends waits until the process has ended, its time is over or ctx ends.
+func (p *process) ends(ctx context.Context, bound time.Duration) {
+	late := time.NewTimer(bound)
+	defer late.Stop()
+	select {
+	case <-p.done:
+	case <-late.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -111,20 +158,22 @@ func (p *process) kill() {
 }
 
 // await waits for the end of the process, whose time is bounded, and takes it
-// down.
-func (p *process) await(asked string, bound time.Duration) history.Exit {
+// down. The end of ctx ends the process.
+func (p *process) await(ctx context.Context, asked string, bound time.Duration) history.Exit {
 	x := history.Exit{Worker: p.name, Asked: asked, Bound: bound}
-	late := time.NewTimer(bound)
-	defer late.Stop()
-	select {
-	case <-p.done:
-		x.InTime = true
-	case <-late.C:
+	p.ends(ctx, bound)
+	if x.InTime = p.ended(); !x.InTime {
 		p.kill()
 	}
-	_ = p.lifeline.Close()
+	_ = p.orders.Close()
 	if state := p.cmd.ProcessState; !state.Success() {
 		x.Error = strings.TrimSpace(state.String() + "\n" + p.log.String())
+	}
+	switch named := p.broke.Load() && strings.Contains(x.Error, worker.ErrTransactionEnded.Error()); {
+	case named:
+		x.Asked = history.ExitBroke
+	case asked == history.ExitBroke && x.InTime:
+		x.Asked = history.ExitItself
 	}
 	return x
 }

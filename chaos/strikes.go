@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"syscall"
 	"time"
 
@@ -37,6 +38,8 @@ type director struct {
 	count func(f history.Fault, where string)
 	links func() []*sim.Link // of worker processes, to the primary
 	stage sim.Stage
+
+	copying *sync.RWMutex // held while the server is copied
 }
 
 func (d *director) between(low, high time.Duration) time.Duration {
@@ -236,7 +239,9 @@ func (d *director) restore(ctx context.Context) error {
 	if err != nil || placed == 0 {
 		return err
 	}
+	d.copying.Lock()
 	err = d.stage.Save(func(ctx context.Context) error { return errors.Join(s.primary.Save(ctx), s.well(ctx)) })
+	d.copying.Unlock()
 	if err != nil {
 		return err
 	}

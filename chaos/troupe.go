@@ -29,6 +29,8 @@ type troupe struct {
 	site   *site
 	stage  sim.Stage
 	places []*place
+	// copying is held to copy the server, and shared to break a rule.
+	copying sync.RWMutex
 }
 
 // dice gives each actor randomness of its own.
@@ -75,7 +77,7 @@ func (t *troupe) Act(ctx, intake context.Context, on sim.Stage) error {
 func (t *troupe) direct(ctx, intake context.Context) error {
 	r := dice(t.config.Seed, "server")
 	var struck []history.Fault // that are not over
-	d := &director{site: t.site, dice: r, links: t.links, stage: t.stage, count: func(f history.Fault, where string) {
+	d := &director{site: t.site, dice: r, links: t.links, stage: t.stage, copying: &t.copying, count: func(f history.Fault, where string) {
 		t.happened("", f, where)
 		struck = append(struck, f)
 	}}
@@ -156,16 +158,19 @@ func (p *place) run(ctx, intake context.Context) error {
 	}
 	for p.pause(intake, 2*time.Second, 7*time.Second) {
 		if p.process.ended() {
-			if err := p.replace(); err != nil {
+			if err := p.replace(ctx); err != nil {
 				return err
 			}
 			continue
 		}
 		switch p.deck.deal() {
 		case "kill":
+			if p.process.broke.Load() {
+				continue // nobody else could mend what its handler did
+			}
 			p.process.signal(syscall.SIGKILL)
 			p.happened(p.process.name, history.Killed, "")
-			p.bury(history.ExitCrashed, recovery)
+			p.bury(ctx, history.ExitCrashed, recovery)
 			p.pause(intake, 0, p.stage.Scenario.Knobs.Outage)
 			if err := p.start(); err != nil {
 				return err
@@ -178,6 +183,10 @@ func (p *place) run(ctx, intake context.Context) error {
 			p.stage.History.Add(p.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
 		case "hole":
 			p.hole()
+		case "contract":
+			if err := p.breakRule(ctx, intake); err != nil {
+				return err
+			}
 		}
 	}
 	return ctx.Err()
@@ -199,6 +208,29 @@ func (p *place) hole() {
 	}
 }
 
+// breakRule lets a handler of the process end its transaction. The worker is to
+// repair what that did, and to end with the error that says so. No copy of the
+// server is made meanwhile: it would have what the handler did, and not the
+// repair.
+func (p *place) breakRule(ctx, intake context.Context) error {
+	if p.process.broke.Load() {
+		return nil // once in a life
+	}
+	p.copying.RLock()
+	defer p.copying.RUnlock()
+	answered, cancel := context.WithTimeout(ctx, recovery)
+	defer cancel()
+	if p.process.breakRule(answered) {
+		p.bury(ctx, history.ExitBroke, recovery)
+		p.pause(intake, 0, p.stage.Scenario.Knobs.Outage)
+		return p.start()
+	}
+	if p.process.broke.Load() { // perhaps it did, and the answer was lost
+		p.process.ends(ctx, 15*time.Second)
+	}
+	return nil
+}
+
 func (p *place) start() (err error) {
 	p.lives++
 	p.process = nil
@@ -213,7 +245,7 @@ func (p *place) start() (err error) {
 	}
 	p.process, err = startProcess(p.config.Program, sim.Role{
 		Name: name, URL: p.site.urlThrough(p.stage.Database, link.Ports()) + attributes, Scenario: p.stage.Scenario,
-	}, p.stage.History)
+	}, p.stage)
 	if err != nil {
 		link.Close()
 		return err
@@ -237,21 +269,21 @@ func (t *troupe) links() (links []*sim.Link) {
 }
 
 // bury takes down how the process ends, and frees what it leaves.
-func (p *place) bury(asked string, bound time.Duration) {
-	p.exits = append(p.exits, p.process.await(asked, bound))
+func (p *place) bury(ctx context.Context, asked string, bound time.Duration) {
+	p.exits = append(p.exits, p.process.await(ctx, asked, bound))
 	p.link.Load().Close()
 }
 
 // replace takes down how a process has ended that nobody had asked to, and
 // starts another. One that could not start, because the server was away, is no
 // failure: whoever runs workers starts them again.
-func (p *place) replace() error {
+func (p *place) replace(ctx context.Context) error {
 	why := history.ExitItself
 	if !p.process.began.Load() {
 		why = history.ExitOutage
 		p.happened(p.process.name, FailedStarts, "")
 	}
-	p.bury(why, recovery)
+	p.bury(ctx, why, recovery)
 	return p.start()
 }
 
@@ -264,7 +296,7 @@ func (p *place) ensure(ctx context.Context) error {
 	defer cancel()
 	for !p.process.began.Load() {
 		if p.process.ended() {
-			if err := p.replace(); err != nil {
+			if err := p.replace(ctx); err != nil {
 				return err
 			}
 		}
@@ -282,9 +314,9 @@ func (p *place) stop(ctx context.Context) {
 	}
 	if ctx.Err() != nil {
 		p.process.kill()
-		p.bury(history.ExitCrashed, recovery)
+		p.bury(ctx, history.ExitCrashed, recovery)
 		return
 	}
 	p.process.signal(syscall.SIGTERM)
-	p.bury(history.ExitStopped, p.stage.Scenario.Knobs.BatchTimeout+10*time.Second)
+	p.bury(ctx, history.ExitStopped, p.stage.Scenario.Knobs.BatchTimeout+10*time.Second)
 }

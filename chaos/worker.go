@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -21,9 +20,10 @@ import (
 const WorkerArgument = "worker"
 
 // Worker is the main function of a worker process, and returns its exit
-// status. Its role comes on standard input, as JSON; what happens to it goes to
-// standard output as records of the history, one to a line. It stops at
-// SIGTERM. Its input ends when whoever started it does: then it ends at once.
+// status. Its role comes on standard input, as JSON; each line after that orders
+// a handler to break the rules. What happens to it goes to standard output as
+// records of the history, one to a line. It stops at SIGTERM. Its input ends when
+// its parent does: then it ends at once.
 func Worker() int {
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
@@ -35,14 +35,19 @@ func Worker() int {
 		fmt.Fprintln(os.Stderr, "chaos: a worker process is started by chaos only, which gives it its role:", err)
 		return exitStatus
 	}
+	orders := make(chan struct{}, 1)
 	go func() {
-		_, _ = io.Copy(io.Discard, in)
-		os.Exit(exitStatus)
+		for {
+			if _, err := in.ReadBytes('\n'); err != nil {
+				os.Exit(exitStatus)
+			}
+			orders <- struct{}{}
+		}
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	out := json.NewEncoder(os.Stdout)
-	err = role.Play(ctx, func(r history.Record) {
+	err = role.Play(ctx, orders, func(r history.Record) {
 		_ = out.Encode(r) // nobody listens any more when the parent ends, and so does this
 	})
 	if err != nil {

@@ -36,11 +36,12 @@ const usage = `Usage: go run ./cmd/chaos [flags]
 Runs worker processes on PostgreSQL servers of its own, while writers append
 events as in cmd/sim: concurrently, rolled back, prepared, committed late. Worker
 processes are killed and stopped at random moments, and their connections, which
-go through a relay, die in silence or lead to a replica that lags. The server is
-killed and restarted, loses a backend, runs out of disk and of connections, is set
-back to a cold copy, and is replaced by its streaming replica. Writers and half of
-the workers find that through a connection string with two hosts, the others
-through an address that follows the primary. In the end everything must come to rest within a bound that
+go through a relay, die in silence or lead to a replica that lags. Handlers end the
+transaction that they are given. The server is killed and restarted, loses a
+backend, runs out of disk and of connections, is set back to a cold copy, and is
+replaced by its streaming replica. Writers and half of the workers find that
+through a connection string with two hosts, the others through an address that
+follows the primary. In the end everything must come to rest within a bound that
 is printed, and the oracle of cmd/sim compares the books of the writers with the
 log, the ledger, the checkpoints and the audit of skipped positions.
 

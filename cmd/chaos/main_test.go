@@ -62,7 +62,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
 		t.Errorf("exit status %d, want %d", status, exitHeld)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-faults", "-json", "-history", "-report", "promote ", "Exit status", "default 10m"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-faults", "-json", "-history", "-report", "promote ", "contract ", "Exit status", "default 10m"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}
