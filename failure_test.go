@@ -184,13 +184,13 @@ func TestPauseByAnOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	appendN(t, d.DB, "Order", "1", 5)
-	await(t, "the worker to see the pause", func() bool { s := statusOf(first.Worker, "c"); return s.Paused != nil && s.Lag == 5 })
+	await(t, "the worker to see the pause", func() bool { s := statusOf(first.Worker, "c"); return s.Paused != nil && lags(s.Lag, 5) })
 	first.Stop()
 	if err := first.result(t); err != nil {
 		t.Fatal(err)
 	}
 	second := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
-	await(t, "the next worker to see the pause", func() bool { s := statusOf(second.Worker, "c"); return s.Paused != nil && s.Lag == 5 })
+	await(t, "the next worker to see the pause", func() bool { s := statusOf(second.Worker, "c"); return s.Paused != nil && lags(s.Lag, 5) })
 	if p := statusOf(second.Worker, "c").Paused; p.By != "alice" || p.Reason != "a test" {
 		t.Errorf("paused: %+v", p)
 	}

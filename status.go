@@ -38,6 +38,9 @@ type Status struct {
 	FrontierError error
 	// Safe is the position up to which consumers may read.
 	Safe int64
+	// Head is the highest position of a visible event, as of the latest look at
+	// the log. Above Safe while open transactions may still fill gaps.
+	Head int64
 	// Blocked are the transactions that hold the consumers back, or that may
 	// still own positions which the consumers have passed. The oldest first.
 	Blocked   []BlockingTransaction
@@ -54,8 +57,15 @@ type ConsumerStatus struct {
 	// Position is the last checkpoint that this worker knows of; other workers
 	// may have gone on from it.
 	Position int64
-	// Lag counts the positions between Position and Safe.
-	Lag int64
+	// Lag counts the positions between Position and Safe: what may be read and
+	// was not. It is nil while another worker runs the consumer, or nobody does,
+	// and until this worker has loaded the consumer's progress: only the worker
+	// that runs a consumer knows how far it is.
+	Lag *int64 `json:",omitempty"`
+	// HeadLag counts the positions between Position and Head, those that open
+	// transactions hold back included. It is nil where Lag is, and while the
+	// worker cannot look at the log.
+	HeadLag *int64 `json:",omitempty"`
 	// Handled counts the events that this worker handled and committed.
 	Handled int64
 	// Failures counts the handler's failures since its last success.
@@ -83,6 +93,7 @@ type Pause struct {
 type unitStatus struct {
 	mu      sync.Mutex
 	s       ConsumerStatus
+	known   bool          // Position is this run's
 	lasting error         // what holds the batch in hand up; nil: nothing
 	moved   chan struct{} // closed when the position moves; nil: nobody waits
 }
@@ -103,20 +114,42 @@ func (u *unitStatus) change(f func(*ConsumerStatus)) {
 	f(&u.s)
 }
 
-func (u *unitStatus) snapshot() ConsumerStatus {
+// snapshot shows the consumer. safe and head are how far the log is, nil if
+// that is not known.
+func (u *unitStatus) snapshot(safe, head *int64) ConsumerStatus {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s := u.s
 	if u.lasting != nil {
 		s.LastError = u.lasting
 	}
+	if s.Assigned && u.known {
+		s.Lag, s.HeadLag = behind(safe, s.Position), behind(head, s.Position)
+	}
 	return s
+}
+
+// behind counts the positions above one, up to another.
+func behind(upTo *int64, position int64) *int64 {
+	if upTo == nil {
+		return nil
+	}
+	lag := max(*upTo-position, 0)
+	return &lag
 }
 
 func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.Assigned = yes }) }
 
+// begin takes note that a loop begins: other workers have moved the consumer
+// since the last one ended.
+func (u *unitStatus) begin() {
+	u.change(func(*ConsumerStatus) { u.known = false })
+}
+
 func (u *unitStatus) loaded(p *progress) {
-	u.change(func(s *ConsumerStatus) { s.Position, s.Paused, s.DeadLetters = p.position, p.paused, p.letters })
+	u.change(func(s *ConsumerStatus) {
+		s.Position, s.Paused, s.DeadLetters, u.known = p.position, p.paused, p.letters, true
+	})
 }
 
 // advanced takes note of a committed batch. While a failing event is narrowed
@@ -165,12 +198,19 @@ func (w *Worker) Status() Status {
 	c := w.coord.Status()
 	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, explain(c.LastError), c.Unowned
 	s.FrontierError = explain(w.frontier.Err())
-	s.Safe = w.frontier.Value().Safe
 	s.Blocked = w.frontier.Blocked()
+	v := w.frontier.Value()
+	var safe, head *int64
+	if s.Safe = v.Safe; v.Token != "" {
+		safe = &s.Safe
+	}
+	var seen bool
+	if s.Head, seen = w.frontier.Head(); seen && s.FrontierError == nil {
+		head = &s.Head
+	}
+	s.Head = max(s.Head, s.Safe)
 	for _, u := range w.units {
-		cs := w.status[u.name].snapshot()
-		cs.Lag = max(s.Safe-cs.Position, 0)
-		s.Consumers = append(s.Consumers, cs)
+		s.Consumers = append(s.Consumers, w.status[u.name].snapshot(safe, head))
 	}
 	return s
 }

@@ -12,9 +12,10 @@ import (
 )
 
 func TestStatusAsJSON(t *testing.T) {
+	lag := int64(2)
 	s := worker.Status{
 		State: worker.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), FrontierError: errors.New("cache 10"), Safe: 7,
-		Consumers: []worker.ConsumerStatus{{Name: "a", Position: 5, LastError: errors.New("zero \x00 byte")}, {Name: "b"}},
+		Consumers: []worker.ConsumerStatus{{Name: "a", Position: 5, Lag: &lag, LastError: errors.New("zero \x00 byte")}, {Name: "b"}},
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -26,6 +27,9 @@ func TestStatusAsJSON(t *testing.T) {
 	}
 	consumers := got["Consumers"].([]any)
 	a, b := consumers[0].(map[string]any), consumers[1].(map[string]any)
+	if _, there := b["Lag"]; there {
+		t.Errorf("a lag that is not known is in %s", text)
+	}
 	for what, pair := range map[string][2]any{
 		"the state":            {got["State"], "running"},
 		"the leader":           {got["Leader"], true},
@@ -36,6 +40,7 @@ func TestStatusAsJSON(t *testing.T) {
 		"the position":         {a["Position"], 5.0},
 		"the consumer's error": {a["LastError"], `zero \0 byte`},
 		"no error":             {b["LastError"], nil},
+		"the lag":              {a["Lag"], 2.0},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s is %v, not %v, in %s", what, pair[0], pair[1], text)

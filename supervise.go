@@ -43,6 +43,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 			case !running && assigned[u.name]:
 				loopIntake, cancel := context.WithCancel(intake)
 				stop[u.name] = cancel
+				w.status[u.name].begin()
 				tell(w.cfg.Observer.ConsumerStarted, ConsumerInfo{Consumer: u.name})
 				go func() {
 					err := fmt.Errorf("worker: the handler of consumer %q called runtime.Goexit (testing's FailNow does)", u.name)

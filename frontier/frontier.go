@@ -71,6 +71,7 @@ type Frontier struct {
 	cfg Config
 
 	value   atomic.Pointer[Value]
+	head    atomic.Int64 // -1: no look has shown it yet
 	blocked atomic.Pointer[[]Holder]
 	trouble atomic.Pointer[error] // nil: there is none
 	wake    chan struct{}
@@ -93,6 +94,7 @@ func New(cfg Config) *Frontier {
 	}
 	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), apart: control.ReadApart.Load()}
 	f.value.Store(&Value{})
+	f.head.Store(-1)
 	f.blocked.Store(&[]Holder{})
 	return f
 }
@@ -100,6 +102,13 @@ func New(cfg Config) *Frontier {
 // Value returns what was published last, the zero Value before that. It never
 // returns nil.
 func (f *Frontier) Value() *Value { return f.value.Load() }
+
+// Head returns the highest visible position, as the latest look at the log
+// showed it, and reports whether there was one.
+func (f *Frontier) Head() (head int64, seen bool) {
+	head = f.head.Load()
+	return max(head, 0), head >= 0
+}
 
 // Blocked returns the transactions that hold the frontier back or keep
 // positions in doubt, as the latest look at the locks showed them.

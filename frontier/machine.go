@@ -259,7 +259,7 @@ func (m *machine) planAfterTail(now time.Time, progress bool) {
 	switch {
 	case m.behind && progress && len(m.fences) > 0:
 		m.tailAt(now) // the rest of a look, or rows to be read meanwhile
-	case m.behind && len(m.fences) < maxFences:
+	case m.behind: // without room for another fence, too: the head tells how far behind all are
 		m.todo = action{do: readHead}
 	default:
 		m.planScan(now)

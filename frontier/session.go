@@ -218,6 +218,9 @@ func (s *Session) run(ctx context.Context, a action) error {
 
 // report publishes what a statement has changed.
 func (s *Session) report(ctx context.Context, a action) {
+	if m := s.machine; m.started() && (a.do == readTail || a.do == readHead) && m.todo.do != readHead {
+		s.f.head.Store(m.head)
+	}
 	if v := s.machine.value; v != nil && v != s.shown {
 		s.shown = v
 		s.f.publish(v)

@@ -14,6 +14,7 @@ import (
 type Consumer struct {
 	Name        string
 	Position    int64     // the checkpoint
+	HeadLag     int64     // positions above it, up to the highest visible event
 	Revision    int64     // counts every change of its progress
 	UpdatedAt   time.Time // of the last change
 	Paused      *Pause    // nil: it is not paused
@@ -28,12 +29,13 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 	all, err := list(ctx, o.db, func(rows *sql.Rows) (c Consumer, err error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
-		err = rows.Scan(&c.Name, &c.Position, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters)
+		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters)
 		c.UpdatedAt = c.UpdatedAt.UTC()
 		c.Paused = pauseOf(since, by, reason)
 		return c, err
 	}, `
-SELECT c.consumer_name, c.last_position, c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
+SELECT c.consumer_name, c.last_position,
+	greatest((SELECT coalesce(max(`+positionColumn+`), 0) FROM `+o.t.events.SQL()+`) - c.last_position, 0), c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
 	(SELECT count(*) FROM `+o.t.gapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
 	(SELECT count(*) FROM `+o.t.DeadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name)
 FROM `+o.t.checkpoints.SQL()+` AS c LEFT JOIN `+o.t.assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
