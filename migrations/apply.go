@@ -92,7 +92,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if done, err := s.applied(ctx, tx); done || err != nil {
 		return err
 	}
-	faults, _, err := s.look(ctx, tx, slices.Concat(s.worker, s.store))
+	faults, _, err := s.look(ctx, tx, s.store...)
 	if err == nil && len(faults) > 0 {
 		return cannotUpgrade(faults)
 	}
@@ -105,8 +105,7 @@ func cannotUpgrade(faults []string) error {
 
 // applied reports whether everything is there already.
 func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
-	tables := slices.Concat(s.worker, s.store)
-	faults, version, err := s.look(ctx, q, tables)
+	faults, version, err := s.look(ctx, q, s.store...)
 	if err != nil {
 		return false, err
 	}
@@ -116,7 +115,7 @@ func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
 	if len(faults) > 0 || version < Version {
 		return false, nil
 	}
-	missing, err := missingIndexes(ctx, q, tables)
+	missing, err := missingIndexes(ctx, q, slices.Concat(s.worker, s.store))
 	return err == nil && len(missing) == 0, err
 }
 

@@ -34,7 +34,7 @@ func Check(ctx context.Context, q Querier, c *Config) error {
 	if err != nil {
 		return err
 	}
-	faults, version, err := s.look(ctx, q, s.worker)
+	faults, version, err := s.look(ctx, q)
 	switch {
 	case err != nil:
 		return err
@@ -54,17 +54,18 @@ func newer(version int) error {
 	return fmt.Errorf("%w: the database has version %d, this program knows %d: update the program", ErrNewerVersion, version, Version)
 }
 
-// look returns what is missing of the tables, and the version, 0 if there is
-// none.
-func (s schema) look(ctx context.Context, q Querier, tables []table) (faults []string, version int, err error) {
-	missing, err := filter(ctx, q, noTable, sqlNames(tables))
+// look returns what is missing of the worker's tables and of more, and the
+// version, 0 if there is none. Of the other tables it wants no more than the
+// columns: programs may add events in ways of their own.
+func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []string, version int, err error) {
+	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.worker, more)))
 	if err != nil {
 		return nil, 0, err
 	}
 	if len(missing) > 0 {
 		faults = append(faults, "no table "+strings.Join(missing, ", "))
 	}
-	wrong, err := filter(ctx, q, faulty, shapes(tables, true))
+	wrong, err := filter(ctx, q, faulty, append(shapes(s.worker, true), shapes(more, false)...))
 	if err != nil {
 		return nil, 0, err
 	}

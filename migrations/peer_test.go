@@ -128,6 +128,7 @@ DROP TABLE consumer_operations`)
 func TestApplyOutlastsADeadlock(t *testing.T) {
 	d := pgtest.Empty(t)
 	d.Exec(t, peer.StoreTables+peer.WorkerTables)
+	d.Exec(t, `ALTER TABLE events ADD COLUMN tenant text NOT NULL`) // it is no fault there
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

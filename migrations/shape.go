@@ -11,7 +11,7 @@ import (
 type shape struct {
 	Table   string   `json:"table"`
 	Columns []string `json:"columns"`
-	Key     []string `json:"key"` // has a unique index
+	Key     []string `json:"key"` // has a unique index; empty: the columns are all that is asked for
 }
 
 // shapes returns the tables' shapes: as this program needs them, or as far as
@@ -59,12 +59,12 @@ SELECT fault FROM (
 	UNION ALL
 	SELECT s.n, 2, s.name || ' has a column that the worker does not fill and that has no default: ' || string_agg(a.name, ', ' ORDER BY a.number)
 	FROM shape AS s JOIN attribute AS a ON a.oid = s.oid
-	WHERE a.wanting AND a.name <> ALL (s.columns)
+	WHERE cardinality(s.key) > 0 AND a.wanting AND a.name <> ALL (s.columns)
 	GROUP BY s.n, s.name
 	UNION ALL
 	SELECT s.n, 3, s.name || ' has no unique index on (' || array_to_string(s.key, ', ') || ')'
 	FROM shape AS s
-	WHERE s.key <@ ARRAY(SELECT a.name FROM attribute AS a WHERE a.oid = s.oid) AND NOT EXISTS (
+	WHERE cardinality(s.key) > 0 AND s.key <@ ARRAY(SELECT a.name FROM attribute AS a WHERE a.oid = s.oid) AND NOT EXISTS (
 		SELECT FROM pg_index AS i
 		WHERE i.indrelid = s.oid AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 		AND s.key = ARRAY(
