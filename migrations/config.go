@@ -4,6 +4,7 @@
 package migrations
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/derived"
@@ -88,4 +89,30 @@ func (c *Config) names() (names, error) {
 		return names{}, fmt.Errorf("migrations: %w", err)
 	}
 	return n, nil
+}
+
+// storeAlone returns a table of the event store that the configuration names,
+// if it names none of the worker's. In one that does not stem from
+// DefaultConfig, a default that is spelled out is a name too.
+func (c *Config) storeAlone() string {
+	d := DefaultConfig()
+	if c == nil {
+		c = &d
+	}
+	switch c.ofWorker() {
+	case d.ofWorker():
+		if c.EventsTable != d.EventsTable {
+			return c.EventsTable
+		}
+		if c.AggregateHeadsTable != d.AggregateHeadsTable {
+			return c.AggregateHeadsTable
+		}
+	case [5]string{}:
+		return cmp.Or(c.EventsTable, c.AggregateHeadsTable)
+	}
+	return ""
+}
+
+func (c *Config) ofWorker() [5]string {
+	return [5]string{c.WorkerNodesTable, c.ConsumerAssignmentsTable, c.ConsumerCheckpointsTable, c.ConsumerGapSkipsTable, c.LeaderElectionTable}
 }

@@ -50,6 +50,40 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
+// What a program for another library's generator asks for is not answered with
+// other tables.
+func TestGeneratePostgresRefusesTheStoresTables(t *testing.T) {
+	folder := t.TempDir()
+	changed := func(change func(*migrations.Config)) migrations.Config {
+		c := migrations.DefaultConfig()
+		change(&c)
+		return c
+	}
+	for _, ask := range []struct {
+		config  migrations.Config
+		refused string
+	}{
+		{changed(func(c *migrations.Config) { c.EventsTable = "my_events" }), "my_events"},
+		{changed(func(c *migrations.Config) { c.AggregateHeadsTable = "my_heads" }), "my_heads"},
+		{migrations.Config{EventsTable: "events"}, "events"},
+		{migrations.Config{AggregateHeadsTable: "my_heads"}, "my_heads"},
+		{changed(func(c *migrations.Config) { c.EventsTable, c.WorkerNodesTable = "my_events", "nodes" }), ""},
+		{migrations.Config{EventsTable: "events", LeaderElectionTable: "worker_leader_election"}, ""},
+		{migrations.DefaultConfig(), ""},
+		{migrations.Config{}, ""},
+	} {
+		ask.config.OutputFolder, ask.config.OutputFilename = folder, "1.sql"
+		err := migrations.GeneratePostgres(&ask.config)
+		if (err != nil) != (ask.refused != "") || err != nil && (!strings.Contains(err.Error(), `"`+ask.refused+`"`) || !strings.Contains(err.Error(), "GenerateStore")) {
+			t.Errorf("%+v: %v", ask.config, err)
+		}
+		ask.config.OutputFilename = "2.sql"
+		if err := migrations.GenerateStore(&ask.config); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestGenerateReplacesNothingElse(t *testing.T) {
 	c := migrations.DefaultConfig()
 	c.OutputFolder = t.TempDir()

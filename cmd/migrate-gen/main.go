@@ -22,6 +22,7 @@ Usage: migrate-gen [flags]
 
     migrate-gen -output db/migrations -filename 002_worker_tables.sql
     migrate-gen -output db/migrations -store
+    migrate-gen -events-table app.events
     migrate-gen -worker-nodes-table infra.worker_nodes
 
 The file
@@ -35,8 +36,8 @@ The tables, each "table" or "schema.table"; the schema is created, too
   -consumer-checkpoints-table name  (default %q)
   -consumer-gap-skips-table name    (default %q)
   -leader-election-table name       (default %q)
-  -events-table name                with -store (default %q)
-  -aggregate-heads-table name       with -store (default %q)
+  -events-table name                implies -store (default %q)
+  -aggregate-heads-table name       implies -store (default %q)
 
 Give the worker the same names, with worker.WithWorkerNodesTable and so on. An
 existing file is replaced only if it is an earlier one of the same kind.
@@ -54,7 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "migrate-gen: %v\n(migrate-gen -h shows how it is used)\n", err)
 		return 2
 	}
-	config, generate, err := parse(args)
+	config, store, err := parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		printHelp(stdout)
@@ -62,35 +63,56 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return fail(err)
 	}
+	generate, written := migrations.GeneratePostgres, "the worker's tables; -store writes the event store's"
+	if store {
+		generate, written = migrations.GenerateStore, "the event store's tables"
+	}
 	if err := generate(&config); err != nil {
 		return fail(err)
 	}
+	fmt.Fprintf(stderr, "migrate-gen: %s\n", written)
 	fmt.Fprintln(stdout, filepath.Join(config.OutputFolder, config.OutputFilename))
 	return 0
 }
 
-// parse returns what to generate, and with which function.
-func parse(args []string) (migrations.Config, func(*migrations.Config) error, error) {
-	c := migrations.DefaultConfig()
+// parse returns what to generate: the tables of the store, or the worker's.
+func parse(args []string) (c migrations.Config, store bool, err error) {
+	c = migrations.DefaultConfig()
 	flags := flag.NewFlagSet("migrate-gen", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints
 	bind(flags, &c)
-	store := flags.Bool("store", false, "")
+	flags.BoolVar(&store, "store", false, "")
 	if err := flags.Parse(args); err != nil {
-		return c, nil, err
+		return c, false, err
 	}
 	if flags.NArg() > 0 {
-		return c, nil, fmt.Errorf("unexpected argument %q: everything is given by flags", flags.Arg(0))
+		return c, false, fmt.Errorf("unexpected argument %q: everything is given by flags", flags.Arg(0))
 	}
-	if !*store {
-		return c, migrations.GeneratePostgres, nil
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	ofStore, ofWorker := firstOf(given, storeTables), firstOf(given, workerTables)
+	if ofStore != "" && ofWorker != "" && !store {
+		return c, false, fmt.Errorf("-%s names a table of the event store, -%s one of the worker's, and a file holds one of the two: run it twice, for the event store's with -store", ofStore, ofWorker)
 	}
-	named := false
-	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "filename" })
-	if !named {
+	if store = store || ofStore != ""; store && !given["filename"] {
 		c.OutputFilename = storeFilename
 	}
-	return c, migrations.GenerateStore, nil
+	return c, store, nil
+}
+
+var (
+	storeTables  = []string{"events-table", "aggregate-heads-table"}
+	workerTables = []string{"worker-nodes-table", "consumer-assignments-table", "consumer-checkpoints-table", "consumer-gap-skips-table", "leader-election-table"}
+)
+
+// firstOf returns the first of some flags that was given, or "".
+func firstOf(given map[string]bool, flags []string) string {
+	for _, name := range flags {
+		if given[name] {
+			return name
+		}
+	}
+	return ""
 }
 
 func bind(flags *flag.FlagSet, c *migrations.Config) {
