@@ -49,6 +49,16 @@ type process struct {
 // also if the test is killed.
 func startProcess(t *testing.T, d *pgtest.Database, r role) *process {
 	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startProgram(t, program, d, r)
+}
+
+// startProgram starts the test program of this commit or of another one.
+func startProgram(t *testing.T, program string, d *pgtest.Database, r role) *process {
+	t.Helper()
 	u, err := url.Parse(d.URL)
 	if err != nil {
 		t.Fatal("the connection string is no URL")
@@ -58,10 +68,6 @@ func startProcess(t *testing.T, d *pgtest.Database, r role) *process {
 	u.RawQuery = query.Encode()
 	r.URL = u.String()
 	text, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 // Apply creates or upgrades the tables of the worker and of the event store,
 // in one transaction. Any number of processes may call it, at every start:
 // when there is nothing to do, it takes no lock that could wait for a running
-// transaction. It changes nothing and returns ErrNewerVersion if the database
-// is ahead of this program.
+// transaction. It never changes tables of a newer version, and returns
+// ErrNewerVersion if this program may not run beside them.
 //
 // Tables of eventsalsa/worker and pupsourcing are upgraded in place, while
 // processes of theirs run. A table of the same name that cannot be is refused,
@@ -105,14 +105,17 @@ func cannotUpgrade(faults []string) error {
 
 // applied reports whether everything is there already.
 func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
-	faults, version, err := s.look(ctx, q, s.store...)
-	if err != nil {
+	faults, v, err := s.look(ctx, q, s.store...)
+	switch {
+	case err != nil:
 		return false, err
-	}
-	if version > Version {
-		return false, newer(version)
-	}
-	if len(faults) > 0 || version < Version {
+	case v.oldest > Version:
+		return false, newer(v)
+	case v.applied > Version && len(faults) > 0:
+		return false, fmt.Errorf("%w: the database has version %d, this program %d, and it lacks something: %s: apply the migrations of a newer program with these table names", ErrNewerVersion, v.applied, Version, strings.Join(faults, "; "))
+	case v.applied > Version:
+		return true, nil
+	case len(faults) > 0 || v.applied < Version:
 		return false, nil
 	}
 	missing, err := missingIndexes(ctx, q, slices.Concat(s.worker, s.store))

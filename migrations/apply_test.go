@@ -175,27 +175,49 @@ func TestFilesRunTwice(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	d := pgtest.New(t)
-	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 7`)
-	d.Exec(t, `DROP TABLE worker_nodes`)
-	for what, f := range map[string]func() error{
+	both := map[string]func() error{
 		"Apply": func() error { return migrations.Apply(t.Context(), d.DB, nil) },
 		"Check": func() error { return migrations.Check(t.Context(), d.DB, nil) },
-	} {
+	}
+	d.Exec(t, `UPDATE consumer_checkpoints_schema SET applied = 9`)
+	for what, f := range both {
+		if err := f(); err != nil {
+			t.Errorf("%s beside newer tables that older programs may use: %v", what, err)
+		}
+	}
+	d.Exec(t, `DROP TABLE worker_nodes`)
+	for what, sentinel := range map[string]error{"Apply": migrations.ErrNewerVersion, "Check": migrations.ErrNotApplied} {
+		if err := both[what](); !errors.Is(err, sentinel) || !strings.Contains(err.Error(), `"worker_nodes"`) {
+			t.Errorf("%s of newer tables of which one is missing: %v", what, err)
+		}
+	}
+	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 7`)
+	for what, f := range both {
 		err := f()
-		if !errors.Is(err, migrations.ErrNewerVersion) || !strings.Contains(err.Error(), "version 7") || !strings.Contains(err.Error(), fmt.Sprintf("knows %d", migrations.Version)) {
-			t.Errorf("%s of a newer database: %v", what, err)
+		if !errors.Is(err, migrations.ErrNewerVersion) {
+			t.Fatalf("%s of tables that no older program may use: %v", what, err)
+		}
+		for _, want := range []string{"has version 9", "version 7 or later", fmt.Sprintf("this program has version %d", migrations.Version)} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", what, err, want)
+			}
 		}
 	}
 	if got := list(t, d.DB, `SELECT 'there' WHERE to_regclass('worker_nodes') IS NOT NULL`); len(got) > 0 {
-		t.Error("Apply changed a newer database")
+		t.Error("Apply changed newer tables")
 	}
 	runFiles(t, d.DB, nil)
-	equal(t, "version after an older file", list(t, d.DB, `SELECT version::text FROM consumer_checkpoints_schema`), []string{"7"})
+	equal(t, "versions after an older file", list(t, d.DB, versionQuery), []string{"7 of 9"})
 
-	for _, lower := range []string{`UPDATE consumer_checkpoints_schema SET version = 0`, `DELETE FROM consumer_checkpoints_schema`} {
+	for _, lower := range []string{
+		`UPDATE consumer_checkpoints_schema SET version = 0, applied = NULL`,
+		`UPDATE consumer_checkpoints_schema SET version = 2, applied = NULL`,
+		`ALTER TABLE consumer_checkpoints_schema DROP COLUMN applied`,
+		`DELETE FROM consumer_checkpoints_schema`,
+	} {
 		d.Exec(t, lower)
 		err := migrations.Check(t.Context(), d.DB, nil)
-		if !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "version 0") || !strings.Contains(err.Error(), "migrate-gen") {
+		if !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "migrate-gen") {
 			t.Errorf("Check of an older database: %v", err)
 		}
 		apply(t, d.DB, nil)
@@ -304,7 +326,7 @@ func TestApplyHidesNoTables(t *testing.T) {
 	d.Exec(t, `CREATE SCHEMA app`)
 	db := with(t, d, "search_path", "app,public")
 	apply(t, db, nil) // nothing to do
-	d.Exec(t, `UPDATE consumer_checkpoints_schema SET version = 0`)
+	d.Exec(t, `UPDATE consumer_checkpoints_schema SET applied = 1`)
 	err := migrations.Apply(t.Context(), db, nil)
 	if err == nil || !strings.Contains(err.Error(), `"consumer_checkpoints"`) || !strings.Contains(err.Error(), "schema") {
 		t.Errorf("an upgrade through another search path: %v", err)

@@ -16,7 +16,7 @@ var (
 	ErrNotApplied = errors.New("migrations: the worker's tables are missing or out of date")
 
 	// ErrNewerVersion reports that a newer version of this library has upgraded
-	// the tables. Deploy that version.
+	// the tables, beside which this program may not run. Deploy that version.
 	ErrNewerVersion = errors.New("migrations: the worker's tables belong to a newer version")
 )
 
@@ -25,59 +25,68 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Check reports whether the worker's tables exist, with every column, and have
-// this program's version: ErrNotApplied, which names all that is missing, or
-// ErrNewerVersion if not. Any other error means that they could not be looked
-// at: the server cannot be reached, or denies access.
+// Check reports whether the worker's tables exist, with every column, and this
+// program may use them: ErrNotApplied, which names all that is missing, or
+// ErrNewerVersion if not. Tables of a newer version are fine if programs of this
+// version may run beside them. Any other error means that the tables could not
+// be looked at: the server cannot be reached, or denies access.
 func Check(ctx context.Context, q Querier, c *Config) error {
 	s, err := newSchema(c)
 	if err != nil {
 		return err
 	}
-	faults, version, err := s.look(ctx, q)
+	faults, v, err := s.look(ctx, q)
 	switch {
 	case err != nil:
 		return err
-	case version > Version:
-		return newer(version)
+	case v.oldest > Version:
+		return newer(v)
 	case len(faults) > 0:
 		return fmt.Errorf("%w: %s: %s", ErrNotApplied, strings.Join(faults, "; "), remedy)
-	case version < Version:
-		return fmt.Errorf("%w: the database has version %d, this program needs %d: %s", ErrNotApplied, version, Version, remedy)
+	case v.applied < Version:
+		return fmt.Errorf("%w: the database has version %d, this program needs %d: %s", ErrNotApplied, v.applied, Version, remedy)
 	}
 	return nil
 }
 
 const remedy = "call migrations.Apply with these table names, or run the SQL that cmd/migrate-gen writes for them"
 
-func newer(version int) error {
-	return fmt.Errorf("%w: the database has version %d, this program knows %d: update the program", ErrNewerVersion, version, Version)
+func newer(v versions) error {
+	return fmt.Errorf("%w: the database has version %d, which needs programs of version %d or later, and this program has version %d: update the program", ErrNewerVersion, v.applied, v.oldest, Version)
+}
+
+// versions are what the database has recorded, 0 where it has not.
+type versions struct {
+	oldest  int // of the programs that may run
+	applied int // of the tables
 }
 
 // look returns what is missing of the worker's tables and of more, and the
-// version, 0 if there is none. Of the other tables it wants no more than the
-// columns: programs may add events in ways of their own.
-func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []string, version int, err error) {
+// versions. Of the other tables it wants no more than the columns: programs may
+// add events in ways of their own.
+func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []string, v versions, err error) {
 	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.worker, more)))
 	if err != nil {
-		return nil, 0, err
+		return nil, v, err
 	}
 	if len(missing) > 0 {
 		faults = append(faults, "no table "+strings.Join(missing, ", "))
 	}
 	wrong, err := filter(ctx, q, faulty, append(shapes(s.worker, true), shapes(more, false)...))
 	if err != nil {
-		return nil, 0, err
+		return nil, v, err
 	}
 	faults = append(faults, wrong...)
 	if slices.Contains(missing, s.Version.SQL()) {
-		return faults, 0, nil
+		return faults, v, nil
 	}
-	versions, err := column[int](ctx, q, "SELECT version FROM "+s.Version.SQL())
-	if err == nil && len(versions) > 0 {
-		version = versions[0]
+	// The second column came later, and may not be there yet.
+	recorded, err := column[int](ctx, q, `
+SELECT n FROM `+s.Version.SQL()+` AS v, LATERAL (VALUES (1, v.version), (2, coalesce((to_jsonb(v)->>'applied')::int, v.version))) AS x(i, n) ORDER BY i`)
+	if err == nil && len(recorded) == 2 {
+		v = versions{oldest: recorded[0], applied: recorded[1]}
 	}
-	return faults, version, err
+	return faults, v, err
 }
 
 // Each takes a JSON array of names and returns some of them, in the same order:

@@ -11,10 +11,14 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// Version is the version of the schema that this package creates. It is kept
-// in a table beside the checkpoints, and grows when a program of an older
-// version could not work with the tables any more, or a newer one not yet.
-const Version = 2
+// Version is the version of the tables that this package creates. It grows with
+// every change of them, and is kept in a table beside the checkpoints.
+const Version = 3
+
+// oldest is the version of the oldest programs that may run beside these tables.
+// It is kept there too: so an old process that restarts after an upgrade goes on.
+// It grows only when such a program would go wrong, and all must be stopped.
+const oldest = 2
 
 // Config says where the SQL goes and what the tables are called. A table is
 // "table" or "schema.table"; an empty one has its default name. Without a

@@ -142,9 +142,12 @@ func workerTables(n names) []table {
 			key:     `"only"`,
 		},
 		{
-			Table: n.Version, comment: "the version of these tables",
+			// Programs of version 2 know the first column only, and demand that
+			// it is their own version.
+			Table: n.Version, comment: "version is that of the oldest programs that may run, applied that of the tables",
 			columns: []string{onlyRow, "version INT NOT NULL"},
 			key:     `"only"`,
+			changes: []string{"ADD COLUMN IF NOT EXISTS applied INT"},
 		},
 	}
 }
@@ -175,9 +178,10 @@ func storeTables(n names) []table {
 	}
 }
 
-// recordVersion never lowers the version: an older program must not undo what
-// a newer one has recorded.
+// recordVersion never lowers a version: an older program must not undo what a
+// newer one has recorded.
 func (s schema) recordVersion() string {
-	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version) VALUES (%[2]d)
-ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version WHERE v.version < EXCLUDED.version`, s.Version.SQL(), Version)
+	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version, applied) VALUES (%[2]d, %[3]d)
+ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version, applied = EXCLUDED.applied
+WHERE v.version <= EXCLUDED.version AND coalesce(v.applied, v.version) < EXCLUDED.applied`, s.Version.SQL(), oldest, Version)
 }
