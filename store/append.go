@@ -54,14 +54,15 @@ func (v ExpectedVersion) IsExact() bool { return v.version != 0 }
 // Value returns the version that v demands, 0 unless IsExact.
 func (v ExpectedVersion) Value() int64 { return v.version }
 
+// String returns the call that makes v.
 func (v ExpectedVersion) String() string {
 	switch {
 	case v.IsAny():
-		return "any version"
+		return "Any"
 	case v.IsNoStream():
-		return "no stream"
+		return "NoStream"
 	default:
-		return fmt.Sprintf("version %d", v.version)
+		return fmt.Sprintf("Exact(%d)", v.version)
 	}
 }
 

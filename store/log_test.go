@@ -120,12 +120,12 @@ func TestExpectedVersion(t *testing.T) {
 		n    int64
 		text string
 	}{
-		{zero, "no stream", 0, "no stream"},
-		{store.Any(), "any", 0, "any version"},
-		{store.NoStream(), "no stream", 0, "no stream"},
-		{store.Exact(0), "no stream", 0, "no stream"},
-		{store.Exact(7), "exact", 7, "version 7"},
-		{store.Exact(-1), "exact", -1, "version -1"}, // refused by Append
+		{zero, "no stream", 0, "NoStream"},
+		{store.Any(), "any", 0, "Any"},
+		{store.NoStream(), "no stream", 0, "NoStream"},
+		{store.Exact(0), "no stream", 0, "NoStream"},
+		{store.Exact(7), "exact", 7, "Exact(7)"},
+		{store.Exact(-1), "exact", -1, "Exact(-1)"}, // refused by Append
 	} {
 		is := map[string]bool{"any": c.v.IsAny(), "no stream": c.v.IsNoStream(), "exact": c.v.IsExact()}
 		want := map[string]bool{"any": false, "no stream": false, "exact": false}
