@@ -19,16 +19,13 @@ import (
 
 // bulkLedger writes a batch in one statement.
 type bulkLedger struct {
+	consumer.BatchOnly
 	name  string
 	fails func(events []store.PersistedEvent) error
 	sizes chan int
 }
 
 func (b *bulkLedger) Name() string { return b.name }
-
-func (b *bulkLedger) Handle(context.Context, *sql.Tx, store.PersistedEvent) error {
-	return errors.New("Handle was called in place of HandleBatch")
-}
 
 func (b *bulkLedger) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
 	if b.fails != nil {

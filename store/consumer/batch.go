@@ -3,13 +3,15 @@ package consumer
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/pgfrontier/worker/store"
 )
 
 // BatchConsumer is a Consumer that takes all events of a batch at once, so
-// that it can write in bulk. Workers call HandleBatch in place of Handle.
+// that it can write in bulk. Workers call HandleBatch in place of Handle; one
+// that has no other use for Handle embeds BatchOnly.
 type BatchConsumer interface {
 	Consumer
 	// HandleBatch applies events, in order, under the rules of Handle. Late
@@ -19,6 +21,34 @@ type BatchConsumer interface {
 	// Return an EventError to name the event that cannot be handled. After any
 	// other error the batch is halved until the event is found.
 	HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
+}
+
+// BatchOnly is the Handle of a BatchConsumer that needs none:
+//
+//	type Totals struct{ consumer.BatchOnly }
+//
+//	func (Totals) Name() string { return "totals_v1" }
+//	func (Totals) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
+//
+// A consumer that embeds it and has no HandleBatch is refused by Worker.Start.
+type BatchOnly struct{}
+
+// Handle returns an error: it is not called where there is a HandleBatch.
+func (BatchOnly) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return ErrBatchOnly }
+
+func (BatchOnly) batchOnly() {}
+
+// ErrBatchOnly reports a consumer that embeds BatchOnly and is no
+// BatchConsumer.
+var ErrBatchOnly = errors.New("it embeds consumer.BatchOnly, and has no HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error: add it, or a Handle")
+
+// Check returns ErrBatchOnly for a consumer that can handle no event.
+func Check(c Consumer) error {
+	_, bulk := c.(BatchConsumer)
+	if _, only := c.(interface{ batchOnly() }); only && !bulk {
+		return ErrBatchOnly
+	}
+	return nil
 }
 
 // EventError names the event of a batch that cannot be handled: what comes

@@ -19,6 +19,12 @@ type Consumer interface {
 	// with the checkpoint, or not at all; anything else it does may happen
 	// again after a failure. An error rolls the batch back.
 	//
+	// Every statement on this database belongs into tx, none onto the pool.
+	// What goes through the pool commits by itself: it stays when the batch
+	// rolls back, and happens again with the next try. It waits for locks that
+	// tx holds, which PostgreSQL cannot see as a deadlock, and for a connection
+	// that a small pool may not have: until BatchTimeout, each time.
+	//
 	// It must neither commit nor roll back tx, nor by SQL: that would commit
 	// the checkpoint of events that were not handled. The worker sets the
 	// checkpoint back and ends.
