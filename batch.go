@@ -3,10 +3,10 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -152,6 +152,6 @@ func (c *consumerLoop) wrapped(ctx context.Context, b Batch, r *result, fill fun
 		})(ctx, b)
 	})
 	if !called {
-		*r = result{outcome: handlerFailed, err: errors.Join(errNotCalled, err)}
+		*r = result{outcome: handlerFailed, err: errtext.Join(errNotCalled, err)}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/derived"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
@@ -67,7 +68,7 @@ func (c Config) Validate() error {
 	}
 	_, err := c.tables()
 	check(err)
-	return errors.Join(all...)
+	return errtext.Join(all...)
 }
 
 func (c Config) checkNotifyConnection() error {
@@ -96,7 +97,7 @@ func oneOf[T ~string](option string, value T, allowed ...T) error {
 		}
 		quoted[i] = fmt.Sprintf("%q", a)
 	}
-	return fmt.Errorf("%s: %q is unknown, allowed are %s", option, value, strings.Join(quoted, " and "))
+	return fmt.Errorf("%s: %s is unknown, allowed are %s", option, errtext.Value(value), strings.Join(quoted, " and "))
 }
 
 // String prints every setting as the options that would make it, one a line,
@@ -158,7 +159,7 @@ func (c Config) tables() (t tables, err error) {
 	parse(&t.gapSkips, "WithConsumerGapSkipsTable", c.ConsumerGapSkipsTable)
 	parse(&t.leader, "WithLeaderElectionTable", c.LeaderElectionTable)
 	if len(all) > 0 {
-		return t, errors.Join(all...)
+		return t, errtext.Join(all...)
 	}
 	t.Tables, err = derived.From("WithConsumerCheckpointsTable", t.checkpoints)
 	return t, err

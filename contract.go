@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -266,7 +267,7 @@ func (b *lastBatch) tell(v verdict, to int64, failed error) string {
 	}
 	why := "the consumer was moved or the server crashed meanwhile"
 	if failed != nil {
-		why = explain(failed).Error()
+		why = errtext.Line(explain(failed).Error())
 	}
 	events := b.affected()
 	from := b.position + 1

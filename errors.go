@@ -3,8 +3,11 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 var (
@@ -57,22 +60,36 @@ type ConsumerError struct {
 func (e *ConsumerError) Error() string {
 	where := ""
 	if e.Position > 0 {
-		where = fmt.Sprintf(" at position %d (event %s, type %q)", e.Position, e.EventID, e.Type)
+		where = fmt.Sprintf(" at position %d (event %s, type %s)", e.Position, e.EventID, errtext.Value(e.Type))
 	}
-	return fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, e.Err)
+	return errtext.Line(fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, e.Err))
 }
 
 // Unwrap gives the cause.
 func (e *ConsumerError) Unwrap() error { return e.Err }
 
-// PanicError is what a panic of a handler becomes.
+// PanicError is what a panic of a handler becomes. Its text names the line of
+// the panic; the log has the whole stack.
 type PanicError struct {
 	Value any
 	Stack []byte
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("the handler panicked: %v\n%s", e.Value, e.Stack)
+	return errtext.Line(fmt.Sprintf("the handler panicked%s: %v", e.where(), e.Value))
+}
+
+// where finds the line in the stack: the first below the panic that is not the
+// runtime's.
+func (e *PanicError) where() string {
+	_, below, _ := strings.Cut(string(e.Stack), "\npanic(")
+	for line := range strings.Lines(below) {
+		at, of, _ := strings.Cut(strings.TrimSpace(line), " +0x")
+		if of != "" && !strings.Contains(at, "/runtime/") {
+			return " at " + at
+		}
+	}
+	return ""
 }
 
 // Unwrap gives the panic's value if it was an error.

@@ -30,7 +30,13 @@ func TestFailingHandler(t *testing.T) {
 		},
 		"a panic": {
 			handle: func(context.Context, *sql.Tx) error { panic("no such order") },
-			says:   "no such order",
+			says:   "handler panicked at ",
+		},
+		"an error of many lines and a megabyte": {
+			handle: func(context.Context, *sql.Tx) error {
+				return errors.Join(boom, errors.New(strings.Repeat("order\n", 200_000)))
+			},
+			is: boom, says: "boom; order; order",
 		},
 		"a panic with an error": {
 			handle: func(context.Context, *sql.Tx) error { panic(boom) },
@@ -94,6 +100,9 @@ func TestFailingHandler(t *testing.T) {
 			}
 			if !strings.Contains(err.Error(), test.says) {
 				t.Errorf("%v does not say %q", err, test.says)
+			}
+			if text := err.Error(); strings.Contains(text, "\n") || len(text) > 5_000 {
+				t.Errorf("it says %d bytes on %d lines", len(text), strings.Count(text, "\n")+1)
 			}
 			if n, want := calls.Load(), max(test.tries, 3); n != want {
 				t.Errorf("tried %d times, want %d", n, want)

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -38,7 +38,7 @@ func (c *consumerLoop) failed(ctx context.Context, b *batchError, v decision) (p
 	c.status.failed(e, v.inARow)
 	switch {
 	case v.exhausted && (policy == FailStop || b.at == nil):
-		e.Err = errors.Join(ErrConsecutiveFailures, b.err)
+		e.Err = errtext.Join(ErrConsecutiveFailures, b.err)
 		return 0, e
 	case v.exhausted:
 		c.sentence = &sentence{policy, e.Position, v.tries, e, b.revision}

@@ -2,11 +2,13 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
 	"sync"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -43,7 +45,7 @@ func protect[T any](l store.Logger, name string, hook func(T)) func(T) {
 			if v := recover(); v != nil {
 				once.Do(func() {
 					l.Error(context.Background(), "hook of the Observer panicked, going on; further panics of this hook are not logged",
-						"hook", name, "panic", fmt.Sprint(v), "stack", stack())
+						"hook", name, "panic", errtext.Line(fmt.Sprint(v)), "stack", stack())
 				})
 			}
 		}()
@@ -53,8 +55,10 @@ func protect[T any](l store.Logger, name string, hook func(T)) func(T) {
 
 // stack returns where a panic that is being recovered came from, by line: a
 // list stays on one line of a log that is text.
-func stack() []string {
-	lines := strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
+func stack() []string { return linesOf(debug.Stack()) }
+
+func linesOf(stack []byte) []string {
+	lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
@@ -72,17 +76,33 @@ func protectLogger(l store.Logger) store.Logger { return protectedLogger{l, new(
 
 func (p protectedLogger) Debug(ctx context.Context, msg string, keyvals ...any) {
 	defer p.survive("Debug", msg)
-	p.Logger.Debug(ctx, msg, keyvals...)
+	p.Logger.Debug(ctx, msg, inShort(keyvals)...)
 }
 
 func (p protectedLogger) Info(ctx context.Context, msg string, keyvals ...any) {
 	defer p.survive("Info", msg)
-	p.Logger.Info(ctx, msg, keyvals...)
+	p.Logger.Info(ctx, msg, inShort(keyvals)...)
 }
 
 func (p protectedLogger) Error(ctx context.Context, msg string, keyvals ...any) {
 	defer p.survive("Error", msg)
-	p.Logger.Error(ctx, msg, keyvals...)
+	p.Logger.Error(ctx, msg, inShort(keyvals)...)
+}
+
+// inShort puts errors on one line. The stack of a panic that is among them
+// follows at the end.
+func inShort(keyvals []any) []any {
+	for i, v := range keyvals {
+		err, is := v.(error)
+		if !is {
+			continue
+		}
+		keyvals[i] = errtext.Of(err)
+		if p := (*PanicError)(nil); errors.As(err, &p) {
+			keyvals = append(keyvals, "stack", linesOf(p.Stack))
+		}
+	}
+	return keyvals
 }
 
 // survive ends a panic of a method of the Logger, which was given msg.
@@ -91,7 +111,7 @@ func (p protectedLogger) survive(method, msg string) {
 		p.once.Do(func() {
 			defer func() { _ = recover() }() // there is nobody left to tell
 			p.Logger.Error(context.Background(), "logger panicked, going on; further panics of it are not logged",
-				"method", method, "message", msg, "panic", fmt.Sprint(v), "stack", stack())
+				"method", method, "message", msg, "panic", errtext.Line(fmt.Sprint(v)), "stack", stack())
 		})
 	}
 }

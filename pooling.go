@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -86,7 +87,7 @@ func tryStatements(ctx context.Context, db *sql.DB) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(failures...)
+	return errtext.Join(failures...)
 }
 
 func tryStatement(ctx context.Context, db *sql.DB, statement, value int) error {

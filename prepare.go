@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -124,7 +125,7 @@ func (w *Worker) validate() error {
 	for _, u := range units {
 		w.status[u.name] = &unitStatus{s: ConsumerStatus{Name: u.name}}
 	}
-	return errors.Join(append(all, err, w.cfg.Validate())...)
+	return errtext.Join(append(all, err, w.cfg.Validate())...)
 }
 
 // unitsOf checks the consumers and sorts them by name.
@@ -149,7 +150,7 @@ func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 		units = append(units, u)
 	}
 	slices.SortFunc(units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
-	return units, errors.Join(all...)
+	return units, errtext.Join(all...)
 }
 
 // unitOf asks a consumer for what it says of itself.
@@ -159,7 +160,7 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %v", c, v)
+			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %s", c, errtext.Line(fmt.Sprint(v)))
 		}
 	}()
 	u = &unit{name: c.Name(), consumer: c, nudge: newNudge()}
@@ -170,6 +171,11 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 	if s, ok := c.(consumer.Starter); ok {
 		u.start = s.StartAt()
 	}
+	for _, t := range u.types {
+		if !utf8.ValidString(t) || strings.Contains(t, "\x00") {
+			return nil, fmt.Errorf("%q: AggregateTypes gives %s, which has a NUL or invalid UTF-8: no event is of such a type", u.name, errtext.Value(t))
+		}
+	}
 	switch after, _ := u.start.Position(); {
 	case u.name == "":
 		return nil, fmt.Errorf("a %T has an empty Name", c)
@@ -177,6 +183,8 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 		return nil, fmt.Errorf("the name %.40q... has %d bytes, allowed are %d", u.name, len(u.name), maxName)
 	case !utf8.ValidString(u.name) || strings.ContainsAny(u.name, "#\x00"):
 		return nil, fmt.Errorf("the name %q has a '#', a NUL or invalid UTF-8, which are not allowed", u.name)
+	case consumer.Check(c) != nil:
+		return nil, fmt.Errorf("%q: %w", u.name, consumer.Check(c))
 	case after < 0:
 		return nil, fmt.Errorf("%q: StartAt gives position %d, which is below 0", u.name, after)
 	}

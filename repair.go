@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -107,7 +108,7 @@ func (c checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 	detail, err1 := json.Marshal(repairDetail{From: b.advance.to, To: m.to, Transaction: b.after.author})
 	marks, err2 := json.Marshal(append([]mark{}, m.marks...))
 	letters, err3 := json.Marshal(append([]letter{}, m.letters...))
-	if err := errors.Join(err1, err2, err3); err != nil {
+	if err := errtext.Join(err1, err2, err3); err != nil {
 		return false, err
 	}
 	var revision int64

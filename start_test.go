@@ -51,7 +51,11 @@ func TestStartRefuses(t *testing.T) {
 		"duplicates":         {consumers: []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}, &ledger{name: "a"}}, config: true, words: []string{"consumers[2]", `"a"`, "consumers[0]"}},
 		"a panicking name":   {consumers: []consumer.Consumer{panicking{}}, config: true, words: []string{"consumers[0]", "panicked", "no name"}},
 		"a negative start":   {consumers: []consumer.Consumer{&startingLedger{ledger{name: "a"}, consumer.After(-1)}}, config: true, words: []string{"StartAt", "-1"}},
+		"a type with NUL":    {consumers: []consumer.Consumer{typed("Order", "a\x00b")}, config: true, words: []string{"consumers[0]", "AggregateTypes", `"a\x00b"`, "NUL"}},
+		"a type of a MB":     {consumers: []consumer.Consumer{typed("\xff" + strings.Repeat("t", 1<<20))}, config: true, words: []string{"AggregateTypes", "1048577 bytes"}},
+		"no HandleBatch":     {consumers: []consumer.Consumer{unable{}}, config: true, words: []string{"consumers[0]", `"unable"`, "BatchOnly", "HandleBatch"}},
 		"an option":          {opts: []worker.Option{worker.WithBatchSize(-1)}, config: true, words: []string{"WithBatchSize", "-1", "1 to 100000"}},
+		"options of a MB":    {opts: []worker.Option{worker.WithFailurePolicy(worker.FailurePolicy(strings.Repeat("f", 1<<20))), worker.WithWorkerNodesTable(strings.Repeat("n", 1<<20)), worker.WithNotifyChannel(strings.Repeat("\n", 1<<20))}, config: true, words: []string{"WithFailurePolicy", "WithWorkerNodesTable", "WithNotifyChannel", "1048576 bytes"}},
 		"a bad store config": {store: storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable("a b"))), config: true, words: []string{"WithEventsTable", "a b"}},
 		"too small a pool": {
 			db: func(t *testing.T, d *pgtest.Database) *sql.DB {
@@ -125,6 +129,9 @@ func TestStartRefuses(t *testing.T) {
 			if err == nil || ctx.Err() != nil {
 				t.Fatalf("Start returned %v (context: %v)", err, ctx.Err())
 			}
+			if text := err.Error(); strings.Contains(text, "\n") || len(text) > 5_000 {
+				t.Errorf("%d bytes on %d lines: %.200q", len(text), strings.Count(text, "\n")+1, text)
+			}
 			if errors.Is(err, worker.ErrInvalidConfig) != test.config {
 				t.Errorf("%v is ErrInvalidConfig: %v, want %v", err, !test.config, test.config)
 			}
@@ -196,6 +203,14 @@ type panicking struct{}
 func (panicking) Name() string { panic("no name") }
 
 func (panicking) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
+
+func typed(types ...string) consumer.Consumer {
+	return &scopedLedger{ledger{name: "c", types: types}}
+}
+
+type unable struct{ consumer.BatchOnly }
+
+func (unable) Name() string { return "unable" }
 
 func separator(url string) string {
 	if strings.Contains(url, "?") {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // State is where a worker is in its life.
@@ -196,8 +197,8 @@ func (w *Worker) Status() Status {
 		return s
 	}
 	c := w.coord.Status()
-	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, explain(c.LastError), c.Unowned
-	s.FrontierError = explain(w.frontier.Err())
+	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, errtext.Of(explain(c.LastError)), c.Unowned
+	s.FrontierError = errtext.Of(explain(w.frontier.Err()))
 	s.Blocked = w.frontier.Blocked()
 	v := w.frontier.Value()
 	var safe, head *int64

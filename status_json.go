@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // MarshalJSON writes the fields under their names, and errors as their texts.
@@ -30,7 +32,7 @@ func text(err error) string {
 	if err == nil {
 		return ""
 	}
-	return strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", `\0`)
+	return strings.ReplaceAll(strings.ToValidUTF8(errtext.Line(err.Error()), "\uFFFD"), "\x00", `\0`)
 }
 
 // heartbeatStatus is what a heartbeat leaves in the table of workers: the

@@ -2,9 +2,10 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // supervise runs the loops of the consumers that are assigned to this worker,
@@ -62,7 +63,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 		case <-draining:
 			draining, overdue = nil, time.After(w.stopLimit())
 		case <-overdue:
-			return errors.Join(fatal, w.leftBehind(stop))
+			return errtext.Join(fatal, w.leftBehind(stop))
 		case e := <-ended:
 			stop[e.name]()
 			delete(stop, e.name)

@@ -8,7 +8,6 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -128,7 +128,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	background := &group{fail: drain}
 	background.run(func() error { w.awaitStop(running, drain); return nil })
 
-	err := explain(w.begin(intake))
+	err := errtext.Of(explain(w.begin(intake)))
 	if err == nil {
 		w.state.Store(StateRunning)
 		w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))
@@ -140,7 +140,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		err = nil // asked to stop before it began
 	}
 	halt()
-	err = errors.Join(err, background.wait(stopGrace))
+	err = errtext.Join(err, background.wait(stopGrace))
 	if w.isReady() {
 		w.leave(life)
 		w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
@@ -239,7 +239,7 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 		s := w.coord.Status()
 		left := time.Until(s.LastHeartbeat.Add(limit))
 		if left <= 0 {
-			return errors.Join(fmt.Errorf("%w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
+			return errtext.Join(fmt.Errorf("%w: no heartbeat for %v (WithRetryLimit)", ErrOutage, limit), s.LastError)
 		}
 		if !backoff.Sleep(ctx, left) {
 			break

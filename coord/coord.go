@@ -2,13 +2,13 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 )
@@ -116,7 +116,7 @@ func (c *Coordinator) Leave(ctx context.Context) error {
 			return nil
 		}
 	}
-	return errors.Join(err, ctx.Err())
+	return errtext.Join(err, ctx.Err())
 }
 
 // deregister takes this worker off the list, on a connection of the pool.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -86,7 +87,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	// One by one: the extended protocol takes a single statement at a time.
 	for _, statement := range slices.Concat(statements, s.storeStatements(), s.workerStatements()) {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
-			return fmt.Errorf("migrations: %w, in\n%s", err, statement)
+			return errtext.Of(fmt.Errorf("migrations: %w, in %s", err, statement))
 		}
 	}
 	if done, err := s.applied(ctx, tx); done || err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // GeneratePostgres writes SQL(c), the worker's tables, to
@@ -39,7 +41,7 @@ func generate(c *Config, content func(*Config) (string, error)) error {
 		folder = "."
 	}
 	if !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." {
-		return fmt.Errorf("migrations: OutputFilename %q is no plain file name: put folders into OutputFolder", name)
+		return fmt.Errorf("migrations: OutputFilename %s is no plain file name: put folders into OutputFolder", errtext.Value(name))
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("migrations: cannot create OutputFolder: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -64,7 +65,7 @@ type NotNextError struct {
 func (e *NotNextError) Error() string {
 	next := "there is no event for it at the moment"
 	if e.Next > 0 {
-		next = fmt.Sprintf("the next event is at position %d (event %s, type %q)", e.Next, e.NextID, e.NextType)
+		next = fmt.Sprintf("the next event is at position %d (event %s, type %s)", e.Next, e.NextID, errtext.Value(e.NextType))
 	}
 	at := "it does not come next"
 	switch {
@@ -126,7 +127,7 @@ const (
 )
 
 func (b By) check() error {
-	return errors.Join(checkText("By.Operator", b.Operator, maxName), checkText("By.Reason", b.Reason, maxReason))
+	return errtext.Join(checkText("By.Operator", b.Operator, maxName), checkText("By.Reason", b.Reason, maxReason))
 }
 
 func checkText(what, s string, limit int) error {
@@ -136,7 +137,7 @@ func checkText(what, s string, limit int) error {
 	case len(s) > limit:
 		return fmt.Errorf("%w: %s has %d bytes, at most %d are kept", ErrInvalid, what, len(s), limit)
 	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
-		return fmt.Errorf("%w: %s %q has a NUL or invalid UTF-8", ErrInvalid, what, s)
+		return fmt.Errorf("%w: %s %s has a NUL or invalid UTF-8", ErrInvalid, what, errtext.Value(s))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/derived"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -64,7 +65,7 @@ func tablesOf(c *migrations.Config) (t tables, err error) {
 	parse(&t.checkpoints, "ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable)
 	parse(&t.gapSkips, "ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable)
 	parse(&t.events, "EventsTable", c.EventsTable, d.EventsTable)
-	if err := errors.Join(all...); err != nil {
+	if err := errtext.Join(all...); err != nil {
 		return t, err
 	}
 	t.Tables, err = derived.From("ConsumerCheckpointsTable", t.checkpoints)
@@ -85,8 +86,10 @@ type locked struct {
 // change makes one operation: do checks and changes, and returns what the
 // table of operations is to know of it.
 func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By, do func(tx *sql.Tx, at locked) (detail any, err error)) error {
-	fail := func(err error) error { return fmt.Errorf("ops: %s of consumer %q: %w", kind, consumer, explain(err)) }
-	if err := errors.Join(checkText("the consumer's name", consumer, maxName), by.check()); err != nil {
+	fail := func(err error) error {
+		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), explain(err)))
+	}
+	if err := errtext.Join(checkText("the consumer's name", consumer, maxName), by.check()); err != nil {
 		return fail(err)
 	}
 	tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

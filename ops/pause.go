@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // Pause keeps the workers from handling events of a consumer, until Resume. A
@@ -13,7 +15,7 @@ import (
 func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 	return o.change(ctx, KindPause, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if p := at.paused; p != nil {
-			return nil, fmt.Errorf("%w: since %s, by %q, because %q", ErrPaused, p.Since.Format(time.RFC3339), p.By.Operator, p.By.Reason)
+			return nil, fmt.Errorf("%w: since %s, by %q, because %s", ErrPaused, p.Since.Format(time.RFC3339), p.By.Operator, errtext.Value(p.By.Reason))
 		}
 		_, err := exec(ctx, tx, "pause", `
 UPDATE `+o.t.checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -112,7 +113,7 @@ func missing(all []ops.Consumer, s worker.Status, head int64) string {
 			continue
 		}
 		if o.Paused != nil {
-			what = append(what, fmt.Sprintf("which is paused by %q, because %q", o.Paused.By.Operator, o.Paused.By.Reason))
+			what = append(what, fmt.Sprintf("which is paused by %q, because %s", o.Paused.By.Operator, errtext.Value(o.Paused.By.Reason)))
 		}
 		if c.LastError != nil {
 			what = append(what, fmt.Sprintf("whose last trouble was: %v", c.LastError))

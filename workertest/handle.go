@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -66,7 +67,7 @@ func deliver(ctx context.Context, t *transaction, c consumer.Consumer, events []
 	}
 	for _, e := range events {
 		if err := t.call(ctx, func() error { return c.Handle(ctx, t.tx, e) }); err != nil {
-			return fmt.Errorf("at position %d (event %s, type %q): %w", e.GlobalPosition, e.EventID, e.EventType, err)
+			return fmt.Errorf("at position %d (event %s, type %s): %w", e.GlobalPosition, e.EventID, errtext.Value(e.EventType), err)
 		}
 	}
 	return nil

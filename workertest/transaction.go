@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -63,12 +64,12 @@ func (t *transaction) check(ctx context.Context, err error) error {
 	case aborted:
 		_ = t.tx.Rollback() // the number's fate is to be asked
 	case failed != nil && !errors.Is(failed, sql.ErrTxDone):
-		return errors.Join(err, failed)
+		return errtext.Join(err, failed)
 	}
 	how, failed := t.ending(ctx, id)
 	switch {
 	case failed != nil:
-		return errors.Join(err, failed)
+		return errtext.Join(err, failed)
 	case aborted && how != committed:
 		if err == nil {
 			err = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")

@@ -2,8 +2,7 @@
 package derived
 
 import (
-	"errors"
-
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
@@ -30,5 +29,5 @@ func From(setting string, checkpoints ident.Table) (t Tables, err error) {
 		DeadLetters: sibling("_checkpoints", "_dead_letters"),
 		Operations:  sibling("_checkpoints", "_operations"),
 	}
-	return t, errors.Join(all...)
+	return t, errtext.Join(all...)
 }

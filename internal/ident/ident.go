@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // maxLen is PostgreSQL's limit for an identifier (NAMEDATALEN - 1), in bytes.
@@ -31,7 +33,7 @@ func ParseTable(what, s string) (Table, error) {
 			continue
 		}
 		if err := check(part); err != nil {
-			return Table{}, fmt.Errorf("%s: %q is no table name: %w; use \"table\" or \"schema.table\"", what, s, err)
+			return Table{}, fmt.Errorf("%s: %s is no table name: %w; use \"table\" or \"schema.table\"", what, errtext.Value(s), err)
 		}
 	}
 	if name == "" {
@@ -44,7 +46,7 @@ func ParseTable(what, s string) (Table, error) {
 // used as it stands. what names the setting in errors.
 func Check(what, s string) error {
 	if err := check(s); err != nil {
-		return fmt.Errorf("%s: %q: %w", what, s, err)
+		return fmt.Errorf("%s: %s: %w", what, errtext.Value(s), err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -39,7 +40,7 @@ func (s *Store) checkAppend(tx *sql.Tx, expected store.ExpectedVersion, events [
 			err = fmt.Errorf("EventID %s is that of event %d too: %w", e.EventID, first+1, ErrDuplicateEventID)
 		}
 		if err != nil {
-			return fmt.Errorf("storepostgres: Append: event %d of %d (%q): %w", i+1, len(events), e.EventType, err)
+			return fmt.Errorf("storepostgres: Append: event %d of %d (%s): %w", i+1, len(events), errtext.Value(e.EventType), err)
 		}
 		ids[e.EventID] = i
 	}
@@ -48,8 +49,8 @@ func (s *Store) checkAppend(tx *sql.Tx, expected store.ExpectedVersion, events [
 
 func checkEvent(e, first store.Event) error {
 	if e.AggregateType != first.AggregateType || e.AggregateID != first.AggregateID {
-		return fmt.Errorf("it belongs to aggregate %s %q, the first one to %s %q: append to each on its own",
-			e.AggregateType, e.AggregateID, first.AggregateType, first.AggregateID)
+		return fmt.Errorf("it belongs to aggregate %s %s, the first one to %s %s: append to each on its own",
+			errtext.Word(e.AggregateType), errtext.Value(e.AggregateID), errtext.Word(first.AggregateType), errtext.Value(first.AggregateID))
 	}
 	if e.EventID == uuid.Nil {
 		return errors.New("EventID is zero: set it, for example to uuid.New()")
@@ -66,7 +67,7 @@ func checkEvent(e, first store.Event) error {
 	if e.EventType == "" {
 		return errors.New("EventType is empty")
 	}
-	return errors.Join(
+	return errtext.Join(
 		checkText("EventType", e.EventType),
 		checkText("TraceID", e.TraceID.String),
 		checkText("CorrelationID", e.CorrelationID.String),
@@ -81,7 +82,7 @@ func checkAggregate(aggregateType, aggregateID string) error {
 	case aggregateID == "":
 		return errors.New("AggregateID is empty")
 	}
-	return errors.Join(checkText("AggregateType", aggregateType), checkText("AggregateID", aggregateID))
+	return errtext.Join(checkText("AggregateType", aggregateType), checkText("AggregateID", aggregateID))
 }
 
 // checkText refuses what a PostgreSQL text cannot hold.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -33,7 +34,7 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "storepostgres: aggregate %s %q: expected %s", e.AggregateType, e.AggregateID, e.Expected)
+	fmt.Fprintf(&b, "storepostgres: aggregate %s %s: expected %s", errtext.Word(e.AggregateType), errtext.Value(e.AggregateID), e.Expected)
 	if e.Actual >= 0 {
 		fmt.Fprintf(&b, ", found version %d", e.Actual)
 	}
@@ -82,7 +83,7 @@ func appendError(aggregateType, aggregateID string, expected store.ExpectedVersi
 			err = fmt.Errorf("%w: %w: %s", ErrDuplicateEventID, err, detail)
 		}
 	}
-	return fmt.Errorf("storepostgres: append to aggregate %s %q: %w", aggregateType, aggregateID, err)
+	return fmt.Errorf("storepostgres: append to aggregate %s %s: %w", errtext.Word(aggregateType), errtext.Value(aggregateID), err)
 }
 
 // violation returns the columns of the unique index that err is about, or the

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -62,7 +63,7 @@ func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggreg
 	}
 	var err error
 	if stream.Events, err = collect(ctx, q, math.MaxInt, s.sql.stream, aggregateType, aggregateID, from, to); err != nil {
-		return stream, fmt.Errorf("storepostgres: read aggregate %s %q: %w", aggregateType, aggregateID, err)
+		return stream, fmt.Errorf("storepostgres: read aggregate %s %s: %w", errtext.Word(aggregateType), errtext.Value(aggregateID), err)
 	}
 	return stream, nil
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -38,7 +40,7 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 		more = len(events) == r.Limit
 	}
 	if err != nil {
-		return store.ScopedPage{}, fmt.Errorf("storepostgres: read the events of %s of types %q in (%d, %d]: %w", s.events, r.Types, r.After, r.UpTo, err)
+		return store.ScopedPage{}, fmt.Errorf("storepostgres: read the events of %s of types %s in (%d, %d]: %w", s.events, errtext.Value(strings.Join(r.Types, ", ")), r.After, r.UpTo, err)
 	}
 	page := store.ScopedPage{Events: events, Through: r.UpTo}
 	if more {

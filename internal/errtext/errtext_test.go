@@ -1,0 +1,54 @@
+package errtext
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                           "",
+		"one":                        "one",
+		"one\ntwo":                   "one; two",
+		"one:\n\ttwo\r\n\r\n three.": "one: two; three.",
+		"one\n":                      "one",
+	} {
+		if got := Line(text); got != want {
+			t.Errorf("of %q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Whatever a text is, what is made of it is one short line, and valid if the
+// text is.
+func TestShort(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := strings.Repeat(rapid.String().Draw(t, "s"), rapid.IntRange(1, 2_000).Draw(t, "times"))
+		for _, got := range []string{Line(s), Value(s)} {
+			if strings.ContainsAny(got, "\r\n") || len(got) > 2*maxText || !utf8.ValidString(got) {
+				t.Fatalf("%q", got)
+			}
+		}
+		if len(Value(s)) > 11*maxValue {
+			t.Fatalf("%d bytes of a value", len(Value(s)))
+		}
+	})
+	if got, want := Value(strings.Repeat("ä", 51)), `"`+strings.Repeat("ä", 50)+`"... (102 bytes)`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestOf(t *testing.T) {
+	if Of(nil) != nil || Join(nil, nil) != nil || Of(io.EOF) != io.EOF {
+		t.Error("what is short already has changed")
+	}
+	err := Join(io.EOF, nil, errors.New("two\nlines"))
+	if !errors.Is(err, io.EOF) || err.Error() != "EOF; two; lines" {
+		t.Errorf("got %v", err)
+	}
+}
