@@ -51,6 +51,9 @@ type Config struct {
 	// OnLeader is called when this worker begins to lead, or leads no more.
 	// May be nil.
 	OnLeader func(leads bool)
+	// OnUnowned is called on the leader, once for each unit that nobody runs,
+	// with why. May be nil.
+	OnUnowned func(unit, reason string)
 }
 
 func (c Config) validate() error {

@@ -23,7 +23,7 @@ type Coordinator struct {
 
 	registered *session             // from Register to Run
 	home       atomic.Pointer[home] // since Register
-	told       []string             // the unowned units that were logged
+	told       []string             // the idle units that were reported
 
 	mu       sync.Mutex
 	assigned []string
@@ -44,8 +44,8 @@ type Status struct {
 	// LastError is why the coordination does not work at the moment, nil if it
 	// does.
 	LastError error
-	// Unowned are the units among the assignments that no live worker has code
-	// for, in order of name. Only the leader knows them.
+	// Unowned are the units that nobody runs, in order of name. Only the leader
+	// knows them, after a HeartbeatInterval.
 	Unowned []string
 }
 
@@ -242,17 +242,4 @@ func (c *Coordinator) fails(err error) {
 	c.status.LastError = err
 	c.mu.Unlock()
 	c.setLeader(false)
-}
-
-// show takes note of the units that nobody has code for, and logs each once.
-func (c *Coordinator) show(ctx context.Context, unowned []string) {
-	c.mu.Lock()
-	c.status.Unowned = unowned
-	c.mu.Unlock()
-	for _, u := range unowned {
-		if !slices.Contains(c.told, u) {
-			c.cfg.Logger.Info(ctx, "no live worker has code for this consumer, its assignment stays as it is", "consumer", u)
-		}
-	}
-	c.told = unowned
 }

@@ -226,9 +226,7 @@ func TestRollingDeploy(t *testing.T) {
 		return len(old[1].Assigned()) == 1 && len(fresh[0].Assigned()) == 1 && len(fresh[1].Assigned()) == 1
 	})
 	leader, _ := leaderOf(t, old[1], fresh[0], fresh[1])
-	if got := leader.Status().Unowned; !slices.Equal(got, []string{"Retired"}) {
-		t.Errorf("unowned are %q", got)
-	}
+	await(t, "the status to show the retired consumer", func() bool { return slices.Equal(leader.Status().Unowned, []string{"Retired"}) })
 	old[1].leave()
 	await(t, "the new build runs all", func() bool { return len(fresh[0].Assigned())+len(fresh[1].Assigned()) == 3 })
 	if n := scan[int](t, d.DB, `SELECT count(*) FROM history WHERE unit = 'New' AND worker IN ($1::uuid, $2::uuid)`, old[0].id.String(), old[1].id.String()); n != 0 {

@@ -169,21 +169,26 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		return wait, nil
 	}
 	changes, unowned := plan(alive, v.owners, c.cfg.Sticky)
-	c.show(ctx, unowned)
-	if len(changes) > 0 {
-		leads, err := s.assign(ctx, changes)
-		if err != nil {
-			return 0, err
-		}
-		if !leads {
-			c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
-			s.stepDown()
-			return looking, nil
-		}
+	c.watchIdle(ctx, s, idle(alive, v.owners, changes, unowned))
+	s.balanced, s.checked = alive, time.Now()
+	if len(changes) == 0 {
+		return wait, nil
+	}
+	leads, written, err := s.assign(ctx, changes)
+	switch {
+	case err != nil:
+		return 0, err
+	case !leads:
+		c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
+		s.stepDown()
+		return looking, nil
+	case written > 0:
 		c.ring(ctx, s)
-		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(alive), "changes", len(changes))
+		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(alive), "changes", written)
 		wait = 0 // perhaps this worker got some
 	}
-	s.balanced, s.checked = alive, time.Now()
+	if written < len(changes) {
+		s.checked = time.Time{} // somebody holds the others' rows
+	}
 	return wait, nil
 }

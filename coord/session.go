@@ -46,6 +46,7 @@ type session struct {
 	units    map[uuid.UUID][]string // of all workers, which never change
 	balanced []Member               // whom the last rebalance found alive
 	checked  time.Time              // when that was; zero: the next look reads the assignments
+	idle     vigil
 }
 
 // startLimit bounds the making of connections at the start, when nobody counts
@@ -235,19 +236,19 @@ func (s *session) claim(ctx context.Context) error {
 	return nil
 }
 
-// assign writes changes if this worker leads at that moment, and returns
-// whether it does.
-func (s *session) assign(ctx context.Context, changes []change) (leads bool, err error) {
+// assign writes changes if this worker leads at that moment. It returns whether
+// it does, and how many it has written.
+func (s *session) assign(ctx context.Context, changes []change) (leads bool, written int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
 	defer cancel()
 	text, err := json.Marshal(changes)
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
-	if err := s.conn.QueryRowContext(ctx, s.sql.assign, s.args(string(text))...).Scan(&leads); err != nil {
-		return false, fmt.Errorf("coord: write %d assignments: %w", len(changes), err)
+	if err := s.conn.QueryRowContext(ctx, s.sql.assign, s.args(string(text))...).Scan(&leads, &written); err != nil {
+		return false, 0, fmt.Errorf("coord: write %d assignments: %w", len(changes), err)
 	}
-	return leads, nil
+	return leads, written, nil
 }
 
 // leave undoes what this worker has written.
@@ -263,7 +264,7 @@ func (s *session) leave(ctx context.Context) error {
 
 // stepDown forgets what only a leader knows.
 func (s *session) stepDown() {
-	s.leads, s.watch, s.units, s.balanced, s.checked = false, nil, nil, nil, time.Time{}
+	s.leads, s.watch, s.units, s.balanced, s.checked, s.idle = false, nil, nil, nil, time.Time{}, nil
 }
 
 func (s *session) exec(ctx context.Context, what, query string, args ...any) (int64, error) {

@@ -116,7 +116,7 @@ type written struct {
 func assignLater(s *session, changes []change) <-chan written {
 	done := make(chan written, 1)
 	go func() {
-		leads, err := s.assign(context.Background(), changes)
+		leads, _, err := s.assign(context.Background(), changes)
 		done <- written{leads, err}
 	}()
 	return done
@@ -131,7 +131,7 @@ func TestDeposedByLock(t *testing.T) {
 	if mustLook(t, b).leads {
 		t.Fatal("both lead")
 	}
-	if leads, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
 		t.Fatalf("a follower writes: %v, %v", leads, err)
 	}
 	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.backend)
@@ -139,10 +139,10 @@ func TestDeposedByLock(t *testing.T) {
 	if !a.leads {
 		t.Fatal("the test wants two that believe to lead")
 	}
-	if leads, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
-	if leads, err := a.assign(t.Context(), give("x", a)); leads || err == nil {
+	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err == nil {
 		t.Errorf("the former leader writes: %v, %v", leads, err)
 	}
 	if got := ownerOf(t, d.DB, "x"); got != b.cfg.ID.String() {
@@ -156,9 +156,8 @@ func TestDeposedInTheMiddle(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a, b := join(t, config(d.DB, six...)), join(t, config(d.DB, six...))
-	mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
 	lead(t, a)
-	release := lockRow(t, d.DB, `SELECT FROM consumer_assignments WHERE consumer_name = 'x' FOR UPDATE`)
+	release := lockRow(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
 	late := assignLater(a, append(give("w", a), give("x", a)...))
 	blocked(t, d.DB, 1)
 	if mustLook(t, b).leads {
@@ -197,11 +196,11 @@ func TestDeposedByLease(t *testing.T) {
 	if mustLook(t, b).leads {
 		t.Fatal("both lead")
 	}
-	if leads, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
 		t.Fatalf("a follower writes: %v, %v", leads, err)
 	}
 	expire(t, d.DB)
-	if leads, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
 		t.Fatalf("writes with an expired lease: %v, %v", leads, err)
 	}
 	lead(t, b)
@@ -211,10 +210,10 @@ func TestDeposedByLease(t *testing.T) {
 	if !a.leads {
 		t.Fatal("the test wants two that believe to lead")
 	}
-	if leads, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
 		t.Fatalf("the former leader writes: %v, %v", leads, err)
 	}
-	if leads, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
 	if mustLook(t, a).leads {
@@ -259,9 +258,8 @@ func TestLeaseIsKeptDuringAWrite(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
-	mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
 	lead(t, a)
-	release := lockRow(t, d.DB, `SELECT FROM consumer_assignments WHERE consumer_name = 'x' FOR UPDATE`)
+	release := lockRow(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
 	first := assignLater(a, give("x", a))
 	blocked(t, d.DB, 1)
 	claimed := make(chan error, 1)
@@ -284,7 +282,7 @@ func TestLeaseOutOfTheFuture(t *testing.T) {
 	for _, expires := range []string{"clock_timestamp() + interval '31 seconds'", "'infinity'", "'-infinity'", "NULL"} {
 		lead(t, a)
 		mustExec(t, d.DB, `UPDATE worker_leader_election SET expires_at = `+expires)
-		if leads, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+		if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
 			t.Errorf("writes with a lease until %s: %v, %v", expires, leads, err)
 		}
 		lead(t, b)
@@ -319,7 +317,7 @@ func TestAssignWritesChangesOnly(t *testing.T) {
 		lead(t, a)
 		history(t, d.DB)
 		for range 3 {
-			if leads, err := a.assign(t.Context(), append(give("x", a), give("y", a)...)); !leads || err != nil {
+			if leads, _, err := a.assign(t.Context(), append(give("x", a), give("y", a)...)); !leads || err != nil {
 				t.Fatalf("assign: %v, %v", leads, err)
 			}
 		}
@@ -358,7 +356,7 @@ func TestNoDeadlock(t *testing.T) {
 			for _, i := range rand.Perm(len(units)) {
 				changes = append(changes, change{units[i], leaver[rand.IntN(2)].cfg.ID})
 			}
-			if leads, err := leader.assign(t.Context(), changes); !leads || err != nil {
+			if leads, _, err := leader.assign(t.Context(), changes); !leads || err != nil {
 				t.Errorf("assign: %v, %v", leads, err)
 				break
 			}

@@ -92,9 +92,9 @@ SELECT pg_backend_pid(),
 	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false),
 	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text,`
 	if c.Strategy == Lease {
-		s.lease(seen, nodes, assignments, leader)
+		s.lease(c, seen)
 	} else {
-		s.advisory(seen, nodes, assignments, proven)
+		s.advisory(c, seen, proven)
 	}
 	return s
 }
@@ -121,24 +121,25 @@ func writtenAfter(a, b string) string {
 	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
 }
 
-func (s *statements) advisory(seen, nodes, assignments, proven string) {
+func (s *statements) advisory(c Config, seen, proven string) {
 	s.follow = seen + ` pg_try_advisory_lock((SELECT key FROM given))`
-	s.lead = seen + ` ` + holdsLock + `,` + everything(nodes, assignments, proven) + `,
+	s.lead = seen + ` ` + holdsLock + `,` + c.everything(proven) + `,
 	coalesce((SELECT json_agg(held.key) FROM ` + sessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
 	s.assign = given + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
-)` + assignAs(assignments)
+)` + assignAs(c.Assignments.SQL())
 	s.endSilent = given + `
 SELECT pg_terminate_backend(a.pid)
 FROM ` + sessionLocks + ` JOIN pg_stat_activity AS a ON a.pid = held.pid, given
 WHERE held.mode = 'ExclusiveLock' AND held.key = given.key AND a.state = 'idle' AND a.state_change < clock_timestamp() - given.timeout`
 }
 
-func (s *statements) lease(seen, nodes, assignments, leader string) {
+func (s *statements) lease(c Config, seen string) {
+	leader := c.Leader.SQL()
 	const left = `coalesce(CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END, 0)::bigint`
 	s.follow = seen + `
 	coalesce((SELECT json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `) FROM ` + leader + ` WHERE name = (SELECT name FROM given)), '{}')::text`
-	s.lead = s.follow + `,` + everything(nodes, assignments, `false`) + `, '[]'`
+	s.lead = s.follow + `,` + c.everything(`false`) + `, '[]'`
 	renews := `(l.worker_id = excluded.worker_id AND ` + valid("l") + `)`
 	s.claim = given + `
 INSERT INTO ` + leader + ` AS l (name, worker_id, term, acquired_at, expires_at)
@@ -155,31 +156,48 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 	FOR UPDATE
 ), leader AS MATERIALIZED (
 	SELECT 1 FROM locked WHERE ` + valid("locked") + `
-)` + assignAs(assignments)
+)` + assignAs(c.Assignments.SQL())
 }
 
 // everything gathers, for the leader, the assignments if $7 asks for them, and
-// the workers' rows as JSON. The units of the workers in the list $8 are left
+// the workers' rows as JSON. A consumer that has a checkpoint, and no worker's
+// row gives it a place, has no assignment: whoever leaves deletes its own. The units of the workers in the list $8 are left
 // out: they are many, never change, and the leader knows them. Whoever looks
 // is alive: its heartbeat may be in this very statement.
-func everything(nodes, assignments, proven string) string {
+func (c Config) everything(proven string) string {
+	nodes, assignments := c.Nodes.SQL(), c.Assignments.SQL()
 	return `
-	CASE WHEN $7::boolean THEN (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM ` + assignments + `) ELSE 'null' END,
+	CASE WHEN $7::boolean THEN (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM (
+		SELECT consumer_name, worker_id FROM ` + assignments + `
+		UNION ALL
+		SELECT consumer_name, NULL FROM ` + c.Checkpoints.SQL() + ` AS c
+		WHERE paused_at IS NULL AND NOT EXISTS (SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name)
+	) AS units) ELSE 'null' END,
 	coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
 		'units', CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text($8::jsonb)::uuid)) THEN n.consumers END,
 		'fresh', n.worker_id = (SELECT id FROM given) OR ` + fresh + `,
 		'proven', ` + proven + `)) FROM ` + nodes + ` AS n), '[]')::text`
 }
 
-// assignAs writes if the CTE leader has a row. One statement is one
-// transaction, so nothing comes between the proof and the rows.
+// assignAs writes if the CTE leader has a row, and tells how many rows it has
+// written. One statement is one transaction, so nothing comes between the proof
+// and the rows. A row that somebody holds is left out: a process of another
+// library keeps the row of a consumer for as long as a batch lasts, and the
+// other consumers must not wait for it. A row may have no worker.
 func assignAs(assignments string) string {
-	return `, written AS (
-	INSERT INTO ` + assignments + ` AS a (consumer_name, worker_id)
+	return `, wanted AS MATERIALIZED (
 	SELECT w.unit, w.worker FROM leader, jsonb_to_recordset($5::jsonb) AS w(unit text, worker uuid)
+), free AS MATERIALIZED (
+	SELECT a.consumer_name FROM ` + assignments + ` AS a JOIN wanted AS w ON w.unit = a.consumer_name
+	ORDER BY a.consumer_name COLLATE "C" FOR UPDATE OF a SKIP LOCKED
+), written AS (
+	INSERT INTO ` + assignments + ` AS a (consumer_name, worker_id)
+	SELECT w.unit, w.worker FROM wanted AS w
+	WHERE w.unit IN (SELECT consumer_name FROM free) OR NOT EXISTS (SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = w.unit)
 	ORDER BY w.unit COLLATE "C"
 	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, updated_at = clock_timestamp()
-	WHERE a.worker_id <> excluded.worker_id
+	WHERE a.worker_id IS DISTINCT FROM excluded.worker_id
+	RETURNING 1
 )
-SELECT EXISTS (SELECT FROM leader)`
+SELECT EXISTS (SELECT FROM leader), (SELECT count(*) FROM written)`
 }

@@ -1,0 +1,94 @@
+package coord
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// cause is why nobody runs a unit.
+type cause int
+
+const (
+	noCode  cause = iota // no live worker has code for it
+	notKept              // its assignment is not what the leader has written
+)
+
+func (c cause) explain(cfg Config) string {
+	if c == noCode {
+		return "no live worker has code for it: start one that has, or retire the consumer"
+	}
+	return fmt.Sprintf("its row in %s does not stay as the leader writes it: look for a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
+}
+
+// idle returns the units that nobody runs, as a look shows them before changes
+// are written: those that none of the living has code for, and those whose
+// owner is none of the living that have.
+func idle(alive []Member, owners map[string]uuid.UUID, changes []change, unowned []string) map[string]cause {
+	units := map[string]cause{}
+	for _, u := range unowned {
+		units[u] = noCode
+	}
+	for _, c := range changes {
+		runs := func(m Member) bool { return m.ID == owners[c.Unit] && slices.Contains(m.Units, c.Unit) }
+		if !slices.ContainsFunc(alive, runs) {
+			units[c.Unit] = notKept
+		}
+	}
+	return units
+}
+
+// vigil tells since when each unit has been idle at every look.
+type vigil map[string]time.Time
+
+// next returns the vigil after another look, and the units that have been idle
+// for long enough to say so, in order of name.
+func (v vigil) next(idle map[string]cause, now time.Time, enough time.Duration) (next vigil, lasting []string) {
+	next = vigil{}
+	for u := range idle {
+		since, was := v[u]
+		if !was {
+			since = now
+		}
+		if next[u] = since; now.Sub(since) >= enough {
+			lasting = append(lasting, u)
+		}
+	}
+	slices.Sort(lasting)
+	return next, lasting
+}
+
+// watchIdle shows the units that nobody runs, and reports each once, also when
+// that is over. A consumer that changes hands is idle for a moment.
+func (c *Coordinator) watchIdle(ctx context.Context, s *session, idle map[string]cause) {
+	var lasting []string
+	s.idle, lasting = s.idle.next(idle, time.Now(), c.cfg.HeartbeatInterval)
+	c.mu.Lock()
+	c.status.Unowned = lasting
+	c.mu.Unlock()
+	for _, u := range lasting {
+		if slices.Contains(c.told, u) {
+			continue
+		}
+		c.told = append(c.told, u)
+		reason := idle[u].explain(c.cfg)
+		if idle[u] == noCode {
+			c.cfg.Logger.Info(ctx, "nobody runs a consumer", "consumer", u, "reason", reason) // perhaps on purpose
+		} else {
+			c.cfg.Logger.Error(ctx, "nobody runs a consumer", "consumer", u, "reason", reason)
+		}
+		if c.cfg.OnUnowned != nil {
+			c.cfg.OnUnowned(u, reason)
+		}
+	}
+	c.told = slices.DeleteFunc(c.told, func(u string) bool {
+		_, still := idle[u]
+		if !still {
+			c.cfg.Logger.Info(ctx, "a consumer is run again", "consumer", u)
+		}
+		return !still
+	})
+}

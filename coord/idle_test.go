@@ -1,0 +1,112 @@
+package coord
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// A unit is called idle after every look of long enough has found it so, and
+// never before.
+func TestVigil(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const enough = 5 * time.Second
+		var v vigil
+		since := map[string]time.Time{} // by the plain way of counting
+		now := time.Now()
+		for range rapid.IntRange(1, 20).Draw(t, "looks") {
+			now = now.Add(drawDuration(t, "pause", 0, 4*time.Second))
+			found := map[string]cause{}
+			for _, u := range rapid.SliceOf(rapid.SampledFrom(six)).Draw(t, "idle") {
+				found[u] = notKept
+			}
+			var want []string
+			for _, u := range six {
+				if _, is := found[u]; !is {
+					delete(since, u)
+					continue
+				}
+				if _, was := since[u]; !was {
+					since[u] = now
+				}
+				if now.Sub(since[u]) >= enough {
+					want = append(want, u)
+				}
+			}
+			var lasting []string
+			if v, lasting = v.next(found, now, enough); !slices.Equal(lasting, want) || !maps.Equal(v, vigil(since)) {
+				t.Fatalf("%v, %q; want %v, %q", v, lasting, since, want)
+			}
+		}
+	})
+}
+
+// The tables of other libraries have assignments without a worker.
+func TestAnAssignmentWithoutAWorkerIsTaken(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		mustExec(t, d.DB, `ALTER TABLE consumer_assignments ALTER COLUMN worker_id DROP NOT NULL`)
+		mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name) SELECT unnest($1::text[])`, six)
+		start(t, withStrategy(brisk(config(d.DB, six...)), s)).awaitAssigned(six...)
+	})
+}
+
+// Whatever keeps a consumer from being run, the leader says so, once, and when
+// it is over; the other consumers do not wait for it.
+func TestNobodyRunsAConsumer(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		mustExec(t, d.DB, `ALTER TABLE consumer_assignments ALTER COLUMN worker_id DROP NOT NULL`)
+		mustExec(t, d.DB, `INSERT INTO consumer_assignments (consumer_name) SELECT unnest($1::text[])`, six)
+		mustExec(t, d.DB, `INSERT INTO consumer_checkpoints (consumer_name, paused_at) VALUES ('Retired', NULL), ('Paused', now())`)
+		mustExec(t, d.DB, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+		mustExec(t, d.DB, `CREATE TRIGGER nothing BEFORE UPDATE ON consumer_assignments FOR EACH ROW WHEN (NEW.consumer_name = 'Email') EXECUTE FUNCTION nothing()`)
+		release := lockRow(t, d.DB, `SELECT FROM consumer_assignments WHERE consumer_name = 'Billing' FOR UPDATE`)
+
+		log := &logged{}
+		var mu sync.Mutex
+		told := map[string]string{}
+		cfg := withStrategy(brisk(config(d.DB, six...)), s)
+		cfg.Logger = log
+		cfg.OnUnowned = func(unit, reason string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[unit] += reason
+		}
+		w := start(t, cfg)
+		w.awaitAssigned("Analytics", "Inventory", "Orders", "Shipping")
+		unowned := func(want ...string) {
+			t.Helper()
+			await(t, fmt.Sprintf("%q are unowned", want), func() bool { return slices.Equal(w.Status().Unowned, want) })
+		}
+		unowned("Billing", "Email", "Retired")
+		release()
+		w.awaitAssigned("Analytics", "Billing", "Inventory", "Orders", "Shipping")
+		unowned("Email", "Retired")
+		mustExec(t, d.DB, `DROP TRIGGER nothing ON consumer_assignments`)
+		w.awaitAssigned(six...)
+		unowned("Retired")
+
+		mu.Lock()
+		defer mu.Unlock()
+		for unit, want := range map[string]string{"Billing": "consumer_assignments does not stay", "Email": "a trigger", "Retired": "no live worker has code for it"} {
+			if strings.Count(told[unit], want) != 1 || log.count("nobody runs a consumer", unit, want) != 1 {
+				t.Errorf("%s: told %q, logged %d times", unit, told[unit], log.count(unit, want))
+			}
+			if n := log.count("run again", unit); (n == 1) == (unit == "Retired") {
+				t.Errorf("%s is run again: logged %d times", unit, n)
+			}
+		}
+		if len(told) != 3 {
+			t.Errorf("told %q", told)
+		}
+	})
+}
