@@ -226,6 +226,7 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status 
 		Logger:            c.Logger,
 		Status:            status,
 		OnLeader:          func(leads bool) { tell(c.Observer.LeadershipChanged, Leadership{id, leads}) },
+		OnUnowned:         func(unit, reason string) { tell(c.Observer.ConsumerUnowned, ConsumerInfo{unit, reason}) },
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
 		cc.Strategy = coord.Lease

@@ -24,6 +24,9 @@ type Observer struct {
 	// ConsumerStarted and ConsumerStopped: a consumer was assigned to this
 	// worker and its loop has begun, or the loop has ended.
 	ConsumerStarted, ConsumerStopped func(ConsumerInfo)
+	// ConsumerUnowned: nobody runs a consumer; Reason says why, and the remedy.
+	// Called on the leader, once for each, after a HeartbeatInterval.
+	ConsumerUnowned func(ConsumerInfo)
 	// ConsumerPaused: it failed MaxConsecutiveFailures times in a row, under
 	// FailPause.
 	ConsumerPaused func(ConsumerInfo)
@@ -75,7 +78,7 @@ type Leadership struct {
 // ConsumerInfo names a consumer.
 type ConsumerInfo struct {
 	Consumer string
-	Reason   string // why it was paused
+	Reason   string // why it was paused, or is not run
 }
 
 // Batch describes a batch and how long its parts took.
@@ -208,6 +211,7 @@ func Tee(all ...Observer) Observer {
 		LeadershipChanged: tee(all, func(o Observer) func(Leadership) { return o.LeadershipChanged }),
 		ConsumerStarted:   tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerStarted }),
 		ConsumerStopped:   tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerStopped }),
+		ConsumerUnowned:   tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerUnowned }),
 		ConsumerPaused:    tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerPaused }),
 		BatchStarted:      tee(all, func(o Observer) func(Batch) { return o.BatchStarted }),
 		BatchDone:         tee(all, func(o Observer) func(Batch) { return o.BatchDone }),

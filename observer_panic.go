@@ -21,6 +21,7 @@ func (o Observer) protected(l store.Logger) Observer {
 		LeadershipChanged: protect(l, "LeadershipChanged", o.LeadershipChanged),
 		ConsumerStarted:   protect(l, "ConsumerStarted", o.ConsumerStarted),
 		ConsumerStopped:   protect(l, "ConsumerStopped", o.ConsumerStopped),
+		ConsumerUnowned:   protect(l, "ConsumerUnowned", o.ConsumerUnowned),
 		ConsumerPaused:    protect(l, "ConsumerPaused", o.ConsumerPaused),
 		BatchStarted:      protect(l, "BatchStarted", o.BatchStarted),
 		BatchDone:         protect(l, "BatchDone", o.BatchDone),

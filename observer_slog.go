@@ -23,6 +23,9 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		LeadershipChanged: func(c Leadership) { log(slog.LevelInfo, "leadership changed", "worker_id", c.ID, "leader", c.Leader) },
 		ConsumerStarted:   func(c ConsumerInfo) { log(slog.LevelInfo, "consumer started", "consumer", c.Consumer) },
 		ConsumerStopped:   func(c ConsumerInfo) { log(slog.LevelInfo, "consumer stopped", "consumer", c.Consumer) },
+		ConsumerUnowned: func(c ConsumerInfo) {
+			log(slog.LevelWarn, "nobody runs a consumer", "consumer", c.Consumer, "reason", c.Reason)
+		},
 		ConsumerPaused: func(c ConsumerInfo) {
 			log(slog.LevelError, "consumer paused", "consumer", c.Consumer, "reason", c.Reason)
 		},

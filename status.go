@@ -30,8 +30,10 @@ type Status struct {
 	// CoordinationError is why heartbeat, leadership or assignment do not work
 	// at the moment, nil if they do.
 	CoordinationError error
-	// Unowned are the consumers among the assignments that no live worker has
-	// code for, those of an older build for one. Only the leader knows them.
+	// Unowned are the consumers that nobody runs: those that no live worker has
+	// code for, of an older build for one, and those whose assignment does not
+	// stay as the leader writes it. The log says which. Only the leader knows
+	// them, after a HeartbeatInterval.
 	Unowned []string
 	// FrontierError is why the worker cannot look at the log at the moment, so
 	// that Safe stands still; nil if it can. A *frontier.SetupError says what

@@ -67,13 +67,25 @@ FROM worker_nodes WHERE worker_id = $1`, w.ID().String()).Scan(&state, &names, &
 	}
 }
 
-// What is left of an older build is shown by the leader and left alone.
+// What is left of an older build is shown by the leader and left alone, also
+// when its last worker has handed it back.
 func TestUnownedConsumersAreShown(t *testing.T) {
 	d := newLog(t)
-	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('retired', gen_random_uuid())`)
-	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "current"}})
+	older := start(t, d.DB, []consumer.Consumer{&ledger{name: "retired"}})
+	await(t, "the consumer to be placed", func() bool { return checkpoint(t, d.DB, "retired") >= 0 })
+	older.Stop()
+	if err := older.result(t); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan worker.ConsumerInfo, 2)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "current"}},
+		worker.WithObserver(worker.Observer{ConsumerUnowned: func(c worker.ConsumerInfo) { told <- c }}))
 	await(t, "the status to show the retired consumer", func() bool { return fmt.Sprint(w.Status().Unowned) == "[retired]" })
 	if s := w.Status(); !s.Leader || strings.Contains(fmt.Sprint(s.Consumers), "retired") {
 		t.Errorf("the status is %+v", s)
+	}
+	await(t, "the hook", func() bool { return len(told) > 0 })
+	if c := <-told; c.Consumer != "retired" || !strings.Contains(c.Reason, "start one that has, or retire") {
+		t.Errorf("the hook was told %+v", c)
 	}
 }
