@@ -194,7 +194,7 @@ FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 type errNoCheckpoint struct{ unit string }
 
 func (e errNoCheckpoint) Error() string {
-	return fmt.Sprintf("worker: consumer %q has no row in the checkpoints table any more: put it back (with the position to go on from), or restart the worker to begin anew", e.unit)
+	return fmt.Sprintf("worker: consumer %q has no row in the checkpoints table any more: somebody deleted it, or retired the consumer (ops.Operator.Retire) before this worker had registered: put it back with the position to go on from, or restart the worker to begin as a new consumer does", e.unit)
 }
 
 // Load reads a consumer's progress, all of it in one snapshot, and the

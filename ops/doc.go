@@ -1,7 +1,7 @@
 // Package ops holds what operators do to consumers: pause and resume one, set
 // it to another position, skip the event that it is stuck at, look after dead
-// letters, and see how all of it stands. It needs the database only; workers
-// may be running, anywhere, and so may other operators.
+// letters, retire one, and see how all of it stands. It needs the database
+// only; workers may be running, anywhere, and so may other operators.
 //
 // A change is one short transaction. It first locks the consumer's checkpoint
 // row, and thereby waits for the batch that a worker may have in hand, which

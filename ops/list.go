@@ -56,7 +56,8 @@ const (
 	KindSkip    Kind = "skip"
 	KindRetry   Kind = "retry"   // dead letters
 	KindDiscard Kind = "discard" // a dead letter
-	KindRepair  Kind = "repair"  // by a worker: a checkpoint set back that a handler had committed
+	KindRetire  Kind = "retire"
+	KindRepair  Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
 )
 
 // Operation is one operation as it was recorded.

@@ -36,7 +36,7 @@ func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 
 // tables are the validated names.
 type tables struct {
-	assignments, checkpoints, gapSkips ident.Table
+	nodes, assignments, checkpoints, gapSkips ident.Table
 	derived.Tables
 	events ident.Table
 }
@@ -61,6 +61,7 @@ func tablesOf(c *migrations.Config) (t tables, err error) {
 		all = append(all, err)
 		*into = table
 	}
+	parse(&t.nodes, "WorkerNodesTable", c.WorkerNodesTable, d.WorkerNodesTable)
 	parse(&t.assignments, "ConsumerAssignmentsTable", c.ConsumerAssignmentsTable, d.ConsumerAssignmentsTable)
 	parse(&t.checkpoints, "ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable)
 	parse(&t.gapSkips, "ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable)
@@ -142,7 +143,7 @@ FROM `+o.t.checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consu
 }
 
 // record raises the revision, which every change of a consumer's progress
-// does, and writes the operation down.
+// does, and writes the operation down. A retired consumer has no row any more.
 func (o *Operator) record(ctx context.Context, tx *sql.Tx, kind Kind, consumer string, by By, detail any) (id int64, err error) {
 	text, err := json.Marshal(detail)
 	if err != nil {
@@ -152,10 +153,9 @@ func (o *Operator) record(ctx context.Context, tx *sql.Tx, kind Kind, consumer s
 WITH raised AS (
 	UPDATE `+o.t.checkpoints.SQL()+` SET revision = revision + 1, updated_at = clock_timestamp()
 	WHERE consumer_name = $1::text
-	RETURNING 1
 )
 INSERT INTO `+o.t.Operations.SQL()+` (consumer_name, operation, detail, operator, reason, created_at)
-SELECT $1::text, $2::text, $3::jsonb, $4::text, $5::text, clock_timestamp() FROM raised
+SELECT $1::text, $2::text, $3::jsonb, $4::text, $5::text, clock_timestamp()
 RETURNING id`, consumer, string(kind), string(text), by.Operator, by.Reason).Scan(&id)
 	if err != nil {
 		return 0, fmt.Errorf("record the operation: %w", err)

@@ -1,0 +1,87 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// RegisteredError refuses a Retire of a consumer that a worker has code for.
+type RegisteredError struct {
+	Worker    uuid.UUID
+	Host      string
+	PID       int
+	Heartbeat time.Time // the worker's last, by the database's clock
+	table     string
+}
+
+func (e *RegisteredError) Error() string {
+	return fmt.Sprintf("worker %s (host %s, pid %d), whose last heartbeat was at %s, has code for it: stop that worker, or deploy a program without the consumer; the row of a worker that died goes within twice HeartbeatTimeout while another one runs, else DELETE FROM %s WHERE worker_id = '%s'",
+		e.Worker, errtext.Value(e.Host), e.PID, e.Heartbeat.Format(time.RFC3339), e.table, e.Worker)
+}
+
+// Retire removes a consumer for good: its checkpoint, its dead letters, its
+// rows of the audit, its assignment, and its name among what dead workers were
+// registered for. The operations on it stay, with this one as the last. Should
+// a worker bring a consumer of this name again, that begins as a new one.
+//
+// It refuses with a *RegisteredError while a worker has code for the consumer.
+// A worker whose last heartbeat is older than a day is dead: that is the
+// longest HeartbeatTimeout.
+func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
+	return o.change(ctx, KindRetire, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+		if err := o.unregistered(ctx, tx, consumer); err != nil {
+			return nil, err
+		}
+		return o.remove(ctx, tx, at)
+	})
+}
+
+// unregistered returns a *RegisteredError for the worker with the latest
+// heartbeat of those that have code for a consumer.
+func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
+	e := RegisteredError{table: o.t.nodes.SQL()}
+	err := tx.QueryRowContext(ctx, `
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), heartbeat_at FROM `+o.t.nodes.SQL()+`
+WHERE $1::text = ANY (consumers) AND heartbeat_at > clock_timestamp() - interval '1 day'
+ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, &e.Heartbeat)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for workers that have code for it: %w", err)
+	}
+	e.Heartbeat = e.Heartbeat.UTC()
+	return &e
+}
+
+type retireDetail struct {
+	Position    int64 `json:"position"`
+	Audit       int64 `json:"audit_rows_deleted"`
+	DeadLetters int64 `json:"dead_letters_deleted"`
+}
+
+func (o *Operator) remove(ctx context.Context, tx *sql.Tx, at locked) (d retireDetail, err error) {
+	d.Position = at.position
+	for _, s := range []struct {
+		what, query string
+		rows        *int64
+	}{
+		{"forget that dead workers had code for it", `UPDATE ` + o.t.nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
+		{"delete its assignment", `DELETE FROM ` + o.t.assignments.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
+		{"delete its rows of the audit", `DELETE FROM ` + o.t.gapSkips.SQL() + ` WHERE consumer_name = $1::text`, &d.Audit},
+		{"delete its dead letters", `DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text`, &d.DeadLetters},
+		{"delete its checkpoint", `DELETE FROM ` + o.t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
+	} {
+		if *s.rows, err = exec(ctx, tx, s.what, s.query, at.consumer); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}

@@ -1,0 +1,71 @@
+package ops_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+// leftOf counts the rows about the consumer "c" in every table that has some.
+const leftOf = `SELECT (SELECT count(*) FROM consumer_checkpoints WHERE consumer_name = 'c')
+	+ (SELECT count(*) FROM consumer_assignments WHERE consumer_name = 'c')
+	+ (SELECT count(*) FROM consumer_gap_skips WHERE consumer_name = 'c')
+	+ (SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'c')
+	+ (SELECT count(*) FROM worker_nodes WHERE 'c' = ANY (consumers))`
+
+// While a worker has code for a consumer, it is not retired. Afterwards nothing
+// of it is left but the operations, and nothing of others has changed.
+func TestRetire(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 2)
+	stop := s.work(t, &ledger{})
+	s.awaitHandled(t, "1 2")
+	err := s.Retire(t.Context(), "c", by)
+	registered := (*ops.RegisteredError)(nil)
+	if !errors.As(err, &registered) {
+		t.Fatalf("while a worker runs it: %v", err)
+	}
+	for _, says := range []string{registered.Worker.String(), "has code for it", "stop that worker", "DELETE FROM"} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("%v does not say %q", err, says)
+		}
+	}
+	stop()
+
+	dead := uuid.New()
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES ($1, clock_timestamp() - interval '25 hours', '{b,c,d}')`, dead)
+	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', $1), ('d', $1)`, dead)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 2)`)
+	s.letter(t, 1, "a", 1)
+	s.letter(t, 2, "a", 0)
+	s.open(t, 3, 4)
+	if err := s.Retire(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.count(t, leftOf); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+	if others := s.count(t, strings.ReplaceAll(leftOf, "'c'", "'d'")); others != 3 {
+		t.Errorf("%d rows of another consumer are left, want 3", others)
+	}
+	var detail struct {
+		Position int64
+		Audit    int64 `json:"audit_rows_deleted"`
+		Letters  int64 `json:"dead_letters_deleted"`
+	}
+	if op := s.last(t, &detail); op.Kind != ops.KindRetire || op.By != by || fmt.Sprint(detail) != "{2 1 2}" {
+		t.Errorf("recorded %+v, %+v", op, detail)
+	}
+	if err := s.Retire(t.Context(), "c", by); !errors.Is(err, ops.ErrNoCheckpoint) {
+		t.Errorf("again: %v", err)
+	}
+
+	s.Exec(t, `DELETE FROM ledger`)
+	s.work(t, &ledger{})
+	s.awaitHandled(t, "1 2") // a new consumer of this name
+}
