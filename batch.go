@@ -39,7 +39,7 @@ type result struct {
 	outcome outcome
 	err     error
 	at      *store.PersistedEvent // being handled when it failed
-	moved   rowState              // after a commit
+	moved   moved                 // after a commit
 }
 
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
@@ -73,9 +73,9 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	defer deadline.Stop()
 	defer c.watchHandler(ctx, *b)()
 	r = result{outcome: committed, moved: moved}
-	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved}
+	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved.rowState, intact: true}
 	_, t.marked = pgdriver.Status(conn)
-	c.last = &lastBatch{page: p, advance: a, position: c.progress.position, open: c.progress.open, before: c.progress.rowState, after: moved}
+	c.last = &lastBatch{page: p, advance: a, position: c.progress.position, open: c.progress.open, before: c.progress.rowState, after: moved.rowState, transaction: moved.transaction}
 	c.wrapped(ctx, *b, &r, func(inner context.Context) {
 		if bad := c.fill(ctx, inner, t, p, b); bad.outcome != committed {
 			r = bad
@@ -86,13 +86,13 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 }
 
 // guard waits for the guard, unless intake ends or the connection is dead.
-func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, a advance) (moved rowState, owned bool, err error) {
+func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, a advance) (m moved, owned bool, err error) {
 	inner, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()
 	defer c.watchGuard(inner, giveUp, conn)()
-	moved, owned, err = c.w.checkpoints.Guard(inner, tx, c.unit.name, c.progress, a)
-	return moved, owned, why(inner, ctx, err)
+	m, owned, err = c.w.checkpoints.Guard(inner, tx, c.unit.name, c.progress, a)
+	return m, owned, why(inner, ctx, err)
 }
 
 // whoRefused returns store.ErrIncarnation if the guard was refused since

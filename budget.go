@@ -45,15 +45,25 @@ func (b budget) release() {
 // limit bounds the pool's part, once it is the loop's turn. Call release once,
 // with the error that the work on the connection ended with.
 func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
-	if err := w.loopConns.take(ctx); err != nil {
+	return w.budgeted(ctx, w.loopConns, limit)
+}
+
+// inquiryConn is loopConn for a look at what became of a batch. It does not
+// wait until handlers end: it is of the reserve, for one loop at a time.
+func (w *Worker) inquiryConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
+	return w.budgeted(ctx, w.inquiryConns, limit)
+}
+
+func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
+	if err := b.take(ctx); err != nil {
 		return nil, nil, err
 	}
 	if conn, err = w.take(ctx, limit); err != nil {
-		w.loopConns.release()
+		b.release()
 		return nil, nil, err
 	}
 	return conn, func(err error) error {
-		defer w.loopConns.release()
+		defer b.release()
 		return w.give(conn, err)
 	}, nil
 }

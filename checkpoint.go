@@ -38,6 +38,12 @@ type rowState struct {
 	written  string // when: in microseconds. After a crash, the rest may come again from another
 }
 
+// moved is a checkpoint row as a guard leaves it.
+type moved struct {
+	rowState
+	transaction string // its author with the epoch, as pg_xact_status takes it
+}
+
 // openRange are positions that the consumer passed while they were in doubt.
 type openRange struct {
 	ID    int64     `json:"id"`
@@ -80,6 +86,7 @@ type checkpoints struct {
 	incarnation                   string
 	batch, endBatch, session      string
 	repair, repaired              string
+	holderPrepared                string
 	letters                       lettersSQL
 }
 
@@ -120,7 +127,7 @@ WITH guard AS (
 	// the server ends a transaction that stays idle for as long as a batch
 	// may take. And others can see whose batch holds it.
 	result := `
-SELECT revision, at, author, written, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
+SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($10::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
@@ -162,14 +169,15 @@ WITH place AS MATERIALIZED (
 )
 INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
 ON CONFLICT (consumer_name) DO NOTHING`,
-		guard:         guard + result,
-		guardAndAudit: guard + audit + result,
-		letters:       newLettersSQL(letters, server.incarnation),
-		repair:        repair(t, server),
-		repaired:      repaired(t),
-		batch:         findBatch(t),
-		endBatch:      endBatch(t),
-		session:       sessionState,
+		guard:          guard + result,
+		guardAndAudit:  guard + audit + result,
+		letters:        newLettersSQL(letters, server.incarnation),
+		repair:         repair(t, server),
+		repaired:       repaired(t),
+		holderPrepared: holderPrepared(t),
+		batch:          findBatch(t),
+		endBatch:       endBatch(t),
+		session:        sessionState,
 		pause: `
 WITH paused AS (
 	UPDATE ` + t.checkpoints.SQL() + `
@@ -287,25 +295,25 @@ func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, af
 // and the consumer is assigned to this worker. From then on the row's lock keeps every other
 // worker from beginning a batch of this consumer. ok is false if it is not
 // so: roll back and load again.
-func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (moved rowState, ok bool, err error) {
+func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (m moved, ok bool, err error) {
 	args := []any{unit, from.revision, a.to, a.token, c.worker.String(), c.idleTimeout, from.row}
 	statement := c.guard
 	if len(a.marks) > 0 || len(a.gone) > 0 {
 		marks, err := json.Marshal(append([]mark{}, a.marks...))
 		if err != nil {
-			return moved, false, err
+			return m, false, err
 		}
 		gone, err := json.Marshal(append([]int64{}, a.gone...))
 		if err != nil {
-			return moved, false, err
+			return m, false, err
 		}
 		statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))
 	}
 	var timeout, mark string
 	var signed bool
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&moved.revision, &moved.row, &moved.author, &moved.written, &timeout, &mark, &signed)
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.revision, &m.row, &m.author, &m.written, &m.transaction, &timeout, &mark, &signed)
 	if errors.Is(err, sql.ErrNoRows) {
-		return moved, false, nil
+		return m, false, nil
 	}
-	return moved, err == nil, err
+	return m, err == nil, err
 }

@@ -54,6 +54,7 @@ type consumerLoop struct {
 	crowded   bool      // it waits for open ranges to close, and has said so
 	refused   *retry    // the dead letter that has just failed again; nil: none has
 	last      *lastBatch
+	stop      context.Context // the worker's intake; nil: that of run
 
 	triedLetter bool // in the step before, so it is the turn of what is new
 }
@@ -76,16 +77,11 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		case <-intake.Done():
 		}
 	}
+	if c.stop == nil {
+		c.stop = intake
+	}
 	defer func() {
-		moment, cancel := inquiry(ctx)
-		defer cancel()
-		for fatal == nil && c.last.isOpen() { // the last chance
-			if c.rowTells(moment, nil) {
-				fatal = c.answer(ctx, intake)
-			} else if c.last.isOpen() && !backoff.Sleep(moment, backoff.Infrastructure(1)) {
-				break
-			}
-		}
+		fatal = c.close(ctx, fatal)
 		c.forget()
 		c.takeReadAhead(intake) // the loop ends with all that it has begun
 	}()
@@ -94,7 +90,15 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		began := time.Now()
 		did, err := c.step(ctx, intake)
 		if c.rowTells(ctx, err) {
-			return c.answer(ctx, intake)
+			chance, cancel := c.lastChance(ctx)
+			ended := c.answer(ctx, chance)
+			cancel()
+			if ended != nil {
+				return ended
+			}
+			if errors.Is(err, errRowTells) {
+				continue // and load again
+			}
 		}
 		if errors.Is(err, errLeftOpen) {
 			return &ConsumerError{Consumer: c.unit.name, Err: err}
@@ -367,7 +371,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		}
 		return nothing, &batchError{r, p.events, p.retried, revision}
 	}
-	c.progress.position, c.progress.rowState = a.to, r.moved
+	c.progress.position, c.progress.rowState = a.to, r.moved.rowState
 	t := c.tallyOf(p.retried)
 	if t.passed(p.look.Through); !c.tally.suspect.active() {
 		c.sentence = nil

@@ -26,6 +26,12 @@ var (
 	// was set back to, and which events may be applied twice.
 	ErrTransactionEnded = errors.New("worker: the handler ended the batch's transaction, which belongs to the worker: remove the Commit, Rollback or equivalent SQL from it")
 
+	// ErrOutcomeUnknown ends a worker, or comes with its end, when an outage
+	// hides what became of a batch that failed: whether its handler had ended
+	// the transaction. The error is a *ConsumerError. It says how to find out,
+	// and what to do if it had. Otherwise nothing is lost.
+	ErrOutcomeUnknown = errors.New("worker: an outage hides whether a handler ended the batch's transaction")
+
 	// ErrHandlerOverdue ends a stop that waited in vain for handlers. They
 	// ignore the end of their context, and still run. The error names their
 	// consumers.

@@ -142,7 +142,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 				if !test.want {
 					return
 				}
-				if p := g.load(t); p.position != test.to || p.revision != from.revision+1 || p.rowState != moved {
+				if p := g.load(t); p.position != test.to || p.revision != from.revision+1 || p.rowState != moved.rowState {
 					t.Errorf("afterwards the progress is %+v, the guard said %+v", p, moved)
 				}
 			})

@@ -44,7 +44,7 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 		if ctx.Err() != nil {
 			return e, context.Cause(ctx)
 		}
-		t.call = events[i : i+1]
+		t.calls(events[i : i+1])
 		if err := t.check(handleOne(ctx, c.unit.consumer, t.Tx, *e)); err != nil {
 			return e, err
 		}
@@ -53,7 +53,7 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 }
 
 func (c *consumerLoop) handleBulk(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {
-	t.call = events
+	t.calls(events)
 	err := t.check(recovering(func() error { return c.unit.bulk.HandleBatch(ctx, t.Tx, events) }))
 	if culprit := (*consumer.EventError)(nil); errors.As(err, &culprit) && culprit.Index >= 0 && culprit.Index < len(events) {
 		return &events[culprit.Index], err
@@ -89,8 +89,12 @@ type transaction struct {
 	moved  rowState               // by its guard
 	marked bool                   // the driver shows its end, also if another follows at once
 	call   []store.PersistedEvent // that the handler was given last
+	intact bool                   // the driver shows that no call has ended it
 	fault  []store.PersistedEvent // the same, if the transaction ended in that call
 }
+
+// calls takes note of what the handler is given next.
+func (t *transaction) calls(events []store.PersistedEvent) { t.call, t.intact = events, false }
 
 // errGone is what a handler fails with that returned nil on a lost connection.
 var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.ErrBadConn)
@@ -102,6 +106,7 @@ func (t *transaction) check(err error) error {
 	status, marked := pgdriver.Status(t.conn)
 	switch {
 	case status == pgdriver.TxOpen && (marked || !t.marked):
+		t.intact = marked
 		return err
 	case err == nil && pgdriver.IsGone(t.conn):
 		err = errGone // this event is not finished, and none after it may begin

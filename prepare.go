@@ -51,6 +51,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 		return err
 	}
 	w.loopConns = newBudget(w.db.Stats().MaxOpenConnections)
+	if w.loopConns != nil {
+		w.inquiryConns = make(budget, 1)
+	}
 	if t, err = w.bind(ctx, t); err != nil {
 		return err
 	}

@@ -104,7 +104,6 @@ type repairDetail struct {
 // Repair undoes what a batch that its handler committed has left undone. ok is
 // false if the row is no longer as the batch left it.
 func (c checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b *lastBatch, m mending) (ok bool, err error) {
-	operator := "worker " + c.worker.String()
 	detail, err1 := json.Marshal(repairDetail{From: b.advance.to, To: m.to, Transaction: b.after.author})
 	marks, err2 := json.Marshal(append([]mark{}, m.marks...))
 	letters, err3 := json.Marshal(append([]letter{}, m.letters...))
@@ -114,14 +113,24 @@ func (c checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 	var revision int64
 	err = q.QueryRowContext(ctx, c.repair, unit, b.after.revision, b.after.row, b.after.author, b.advance.token,
 		m.to, c.worker.String(), b.advance.head, string(marks), m.through, string(letters),
-		string(detail), operator, "the handler committed "+b.twice()).Scan(&revision)
+		string(detail), c.operator(), "the handler committed "+b.twice()).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
-		// Perhaps the answer to the last try was lost.
-		err = q.QueryRowContext(ctx, c.repaired, unit, operator, b.after.author, strconv.FormatInt(b.advance.to, 10)).Scan(&ok)
-		return ok, err
+		return c.Repaired(ctx, q, unit, b) // perhaps the answer to the last try was lost
 	}
 	if err != nil {
 		return false, fmt.Errorf("worker: set back the checkpoint of consumer %q: %w", unit, err)
 	}
 	return true, nil
 }
+
+// Repaired reports whether this worker has repaired a batch already.
+func (c checkpoints) Repaired(ctx context.Context, q store.Querier, unit string, b *lastBatch) (ok bool, err error) {
+	err = q.QueryRowContext(ctx, c.repaired, unit, c.operator(), b.after.author, strconv.FormatInt(b.advance.to, 10)).Scan(&ok)
+	if err != nil {
+		return false, fmt.Errorf("worker: look for the repair of consumer %q: %w", unit, err)
+	}
+	return ok, nil
+}
+
+// operator is who this worker's repairs are signed by.
+func (c checkpoints) operator() string { return "worker " + c.worker.String() }

@@ -205,7 +205,7 @@ func (g guarded) committedByHandler(t *testing.T, more ...func(tx *sql.Tx)) *las
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	b.after = moved
+	b.after, b.transaction = moved.rowState, moved.transaction
 	for _, write := range more {
 		write(tx)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,7 @@ FROM pg_stat_activity AS a WHERE a.pid = $1::bigint`
 type session struct {
 	busy     bool // with a statement; or waiting for a lock
 	blockers []blocker
+	prepared prepared // that holds the consumer's row; one of blockers, if these are known
 }
 
 // blocker is a session whose lock another one waits for.
@@ -71,9 +73,10 @@ func (s session) whom() string {
 	for _, b := range s.blockers {
 		remedy := frontier.Holder{PID: b.PID}.Remedy()
 		switch {
+		case b.PID == 0 && s.prepared != (prepared{}):
+			continue // it is named below
 		case b.PID == 0:
-			// It holds the checkpoint's row, so it is a batch that its handler prepared.
-			all = append(all, "a prepared transaction: ROLLBACK PREPARED, see pg_prepared_xacts; to commit it would pass over events that no handler has finished")
+			all = append(all, "a prepared transaction (see pg_prepared_xacts): COMMIT PREPARED or ROLLBACK PREPARED it")
 		case b.State == "":
 			all = append(all, fmt.Sprintf("pid %d: %s", b.PID, remedy))
 		default:
@@ -81,8 +84,14 @@ func (s session) whom() string {
 			all = append(all, fmt.Sprintf("pid %d (application_name %q, %s for %v): %s", b.PID, b.Application, b.State, since, remedy))
 		}
 	}
+	if s.prepared != (prepared{}) {
+		all = append(all, s.prepared.String())
+	}
 	return strings.Join(all, "; ")
 }
+
+// waits reports whether the session is known to wait for a lock.
+func (s session) waits() bool { return len(s.blockers) > 0 || s.prepared != (prepared{}) }
 
 // sessionOf returns the pid of the server's process behind conn, 0 if it is
 // not known: lib/pq does not tell, and proxies make it up.
@@ -190,11 +199,7 @@ type guardWatch struct {
 }
 
 func (g *guardWatch) look(ctx context.Context) {
-	var s session
-	known := false
-	if g.session != 0 {
-		s, known = g.c.lookAtSession(ctx, g.session)
-	}
+	s, known := g.lookAround(ctx)
 	if ctx.Err() != nil {
 		return // the guard has returned
 	}
@@ -212,6 +217,28 @@ func (g *guardWatch) look(ctx context.Context) {
 	}
 }
 
+// lookAround asks what the guard's session does, and whether a prepared
+// transaction holds the consumer's row. Where the session is not known, that is
+// all there is to know, and proof enough that the guard waits.
+func (g *guardWatch) lookAround(ctx context.Context) (s session, known bool) {
+	if g.session != 0 {
+		s, known = g.c.lookAtSession(ctx, g.session)
+	}
+	if g.session != 0 && !slices.ContainsFunc(s.blockers, func(b blocker) bool { return b.PID == 0 }) {
+		return s, known
+	}
+	limited, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	p, err := g.c.w.checkpoints.HolderPrepared(limited, g.c.w.db, g.c.unit.name)
+	if err != nil && ctx.Err() == nil {
+		g.c.w.cfg.Logger.Error(ctx, "could not look for a prepared transaction", "consumer", g.c.unit.name, "error", err)
+	}
+	if s.prepared = p; p != (prepared{}) && g.session == 0 {
+		s.busy, known = true, true
+	}
+	return s, known
+}
+
 // guardLimit bounds a guard while nobody can say what it waits for: longer than
 // another worker's batch.
 func (c *consumerLoop) guardLimit() time.Duration { return 2*c.w.cfg.BatchTimeout + 10*time.Second }
@@ -219,7 +246,7 @@ func (c *consumerLoop) guardLimit() time.Duration { return 2*c.w.cfg.BatchTimeou
 // show tells whose lock the guard waits for: the status while it does, the log
 // after growing pauses.
 func (g *guardWatch) show(ctx context.Context, s session) {
-	if len(s.blockers) == 0 {
+	if !s.waits() {
 		g.waits = 0
 		g.c.status.lasts(nil)
 		return

@@ -49,7 +49,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				go func() {
 					err := fmt.Errorf("worker: the handler of consumer %q called runtime.Goexit (testing's FailNow does)", u.name)
 					defer func() { ended <- end{u.name, err} }()
-					loop := &consumerLoop{w: w, unit: u, status: w.status[u.name]}
+					loop := &consumerLoop{w: w, unit: u, status: w.status[u.name], stop: intake}
 					err = loop.run(ctx, loopIntake)
 				}()
 			}
@@ -68,8 +68,8 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 			stop[e.name]()
 			delete(stop, e.name)
 			tell(w.cfg.Observer.ConsumerStopped, ConsumerInfo{Consumer: e.name})
-			if fatal == nil && e.err != nil {
-				fatal = e.err
+			if e.err != nil {
+				fatal = errtext.Join(fatal, e.err)
 				drain()
 			}
 		}

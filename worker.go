@@ -42,17 +42,18 @@ type Worker struct {
 	state atomic.Value // State
 
 	// What prepare makes; others than Start may look once ready is closed.
-	ready       chan struct{}
-	units       []*unit // in order of name
-	status      map[string]*unitStatus
-	loopConns   budget
-	checkpoints checkpoints
-	bound       store.BoundLog
-	pooling     pooling
-	limits      limits
-	frontier    *frontier.Frontier
-	coord       *coord.Coordinator
-	channel     string // of the news beside the log, for DispatcherStrategyNotify
+	ready        chan struct{}
+	units        []*unit // in order of name
+	status       map[string]*unitStatus
+	loopConns    budget
+	inquiryConns budget // of the reserve
+	checkpoints  checkpoints
+	bound        store.BoundLog
+	pooling      pooling
+	limits       limits
+	frontier     *frontier.Frontier
+	coord        *coord.Coordinator
+	channel      string // of the news beside the log, for DispatcherStrategyNotify
 
 	watchNow *wakeup.Signal // wakes watchProgress
 	sweepNow *wakeup.Signal // wakes sweep

@@ -169,9 +169,12 @@ func (p *process) await(ctx context.Context, asked string, bound time.Duration) 
 	if state := p.cmd.ProcessState; !state.Success() {
 		x.Error = strings.TrimSpace(state.String() + "\n" + p.log.String())
 	}
-	switch named := p.broke.Load() && strings.Contains(x.Error, worker.ErrTransactionEnded.Error()); {
-	case named:
+	unknown := strings.Contains(x.Error, worker.ErrOutcomeUnknown.Error())
+	switch named := unknown || strings.Contains(x.Error, worker.ErrTransactionEnded.Error()); {
+	case named && p.broke.Load():
 		x.Asked = history.ExitBroke
+	case unknown:
+		x.Asked = history.ExitOutage
 	case asked == history.ExitBroke && x.InTime:
 		x.Asked = history.ExitItself
 	}

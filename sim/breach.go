@@ -145,14 +145,15 @@ func (b *bookkeeper) tell(x history.Breach) {
 	b.mischief.breached(x)
 }
 
-// broke reports whether the worker has ended because its handler broke the rule.
+// broke reports whether the worker has ended because its handler broke the rule,
+// or says that it cannot know.
 func (n *node) broke() bool {
-	return n.fate.Load() == toBreak && errors.Is(n.err, worker.ErrTransactionEnded)
+	return n.fate.Load() == toBreak && (errors.Is(n.err, worker.ErrTransactionEnded) || errors.Is(n.err, worker.ErrOutcomeUnknown))
 }
 
 // leftToOperators finds what a worker says that it cannot know, as another had
 // moved the consumer, or the server had crashed, before it could look.
-var leftToOperators = regexp.MustCompile(`consumer "([^"]+)" failed at position .* compare what the handler wrote with the events from position (\d+) to (\d+), and reset the consumer`)
+var leftToOperators = regexp.MustCompile(`consumer "([^"]+)" failed.* compare what the handler wrote with the events from position (\d+) to (\d+), and reset the consumer`)
 
 // unknown is what a worker left to an operator, who is to be told.
 func unknown(end history.Exit) (x history.Breach, ok bool) {

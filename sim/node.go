@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -132,8 +133,11 @@ func (n *node) await(asked string) history.Exit {
 	select {
 	case <-n.done:
 		x.InTime, x.Error = true, textOf(n.err)
-		if n.broke() {
+		switch {
+		case n.broke():
 			x.Asked = history.ExitBroke
+		case errors.Is(n.err, worker.ErrOutcomeUnknown):
+			x.Asked = history.ExitOutage
 		}
 	case <-late.C:
 	}

@@ -337,7 +337,7 @@ var contractBugs = []Bug{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
-		Edits:   []Edit{{"contract.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {`, `repaired = m.to >= 0; !repaired {`}},
+		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {`, `repaired = m.to >= 0; !repaired {`}},
 		Faults:  calmServer + ",contract=4",
 	},
 }

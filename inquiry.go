@@ -1,0 +1,178 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store"
+)
+
+// rowTells reports whether a handler may have ended its transaction, after a
+// step that returned err. It loads the row after every batch that failed: the
+// worker may end before the next load, and nobody would set the checkpoint back.
+func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
+	switch {
+	case errors.Is(err, errRowTells):
+		return true
+	case !c.last.isOpen():
+		return false
+	case c.last.seen:
+		return true
+	}
+	ctx, cancel := inquiry(ctx)
+	defer cancel()
+	conn, release, err := c.w.inquiryConn(ctx, c.patience())
+	if err != nil {
+		return false // the next load will tell
+	}
+	defer func() { _ = release(err) }()
+	v, _, err := c.examine(ctx, conn)
+	c.last.looked = err == nil
+	c.last.seen = err == nil && v != innocent
+	return c.last.seen
+}
+
+// inquiry bounds a look at the row, or its repair. The end of the worker does
+// not end it: what is not set back then, nobody will.
+func inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), farewell)
+}
+
+// lastChance is inquiry from when the worker is told to stop. A loop whose
+// consumer went to another worker has time until then: what it knows of its
+// last batch ends with it.
+func (c *consumerLoop) lastChance(ctx context.Context) (context.Context, context.CancelFunc) {
+	chance, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(c.stop, func() { time.AfterFunc(farewell, cancel) })
+	return chance, func() {
+		stop()
+		cancel()
+	}
+}
+
+// close is what a loop does before it ends with fatal: it finds out what became
+// of its last batch, or says that it could not.
+func (c *consumerLoop) close(ctx context.Context, fatal error) error {
+	if !c.last.isOpen() {
+		return fatal
+	}
+	chance, cancel := c.lastChance(ctx)
+	if fatal != nil {
+		cancel()
+		chance, cancel = inquiry(ctx) // the worker ends because of it
+	}
+	defer cancel()
+	switch found := c.answer(ctx, chance); {
+	case found == nil:
+		return fatal
+	case fatal == nil:
+		return found
+	default:
+		return fmt.Errorf("%w; %w", found, fatal)
+	}
+}
+
+// answer repairs what a handler did that ended its transaction, and returns
+// the error that ends the worker. It is nil if the handler did nothing of the
+// kind. It tries until the database answers, for as long as chance lasts.
+func (c *consumerLoop) answer(ctx, chance context.Context) error {
+	began, limit := time.Now(), c.w.cfg.RetryLimit
+	for n := 1; ; n++ {
+		back := c.w.frontier.Back()
+		v, to, err := c.inquire(chance)
+		switch {
+		case err == nil && v == innocent:
+			c.last.looked, c.last.seen = true, false
+			return nil
+		case err == nil, chance.Err() != nil, limit > 0 && time.Since(began) > limit:
+			return c.accuse(ctx, v, to, err)
+		}
+		c.status.disturbed(err)
+		c.w.cfg.Logger.Error(ctx, "cannot see what became of a batch, retrying", "consumer", c.unit.name, "error", err)
+		if _, soon := chance.Deadline(); soon || c.stop.Err() != nil {
+			backoff.Sleep(chance, backoff.Infrastructure(1))
+		} else {
+			sleepUntil(c.stop, backoff.Infrastructure(n), back)
+		}
+	}
+}
+
+// inquire judges the last batch, and sets the checkpoint back if the handler
+// committed. to is where that is then.
+func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, farewell)
+	defer cancel()
+	conn, release, err := c.w.inquiryConn(ctx, c.patience())
+	if err != nil {
+		return handlerUnknown, 0, err
+	}
+	defer func() { _ = release(err) }()
+	v, now, err := c.examine(ctx, conn)
+	if err != nil {
+		return handlerUnknown, 0, err
+	}
+	b := c.last
+	switch v {
+	case handlerRepaired:
+		return handlerCommitted, b.repair().to, nil
+	case handlerCommitted:
+		m := b.repair()
+		b.advance.token = now.token
+		var repaired bool
+		if repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {
+			v = handlerUnknown
+		}
+		return v, m.to, err
+	}
+	return v, now.position, nil
+}
+
+// examine judges the last batch by the row. Where that does not tell, it asks
+// what became of the batch's transaction. The incarnation must be the one that
+// the frontier knows: perhaps another server answers.
+func (c *consumerLoop) examine(ctx context.Context, q store.Querier) (v verdict, now *progress, err error) {
+	b := c.last
+	if now, err = c.w.checkpoints.Load(ctx, q, c.unit.name); err != nil {
+		return handlerUnknown, nil, err
+	}
+	if now.token != b.advance.token && now.token != c.w.frontier.Value().Token {
+		return handlerUnknown, nil, store.ErrIncarnation
+	}
+	v = b.judge(now)
+	switch {
+	case b.end != abandoned && v == innocent:
+	case now.rowState == b.before:
+		var p prepared
+		if p, err = c.w.checkpoints.HolderPrepared(ctx, q, c.unit.name); p.transaction == b.after.author && err == nil {
+			v, b.prepared = handlerPrepared, p
+		}
+	case b.end == abandoned && b.movedOn(now):
+		v, err = c.w.checkpoints.Fate(ctx, q, c.unit.name, b, v)
+	}
+	return v, now, err
+}
+
+// Fate judges a batch by its transaction, after the consumer was moved on: by
+// this worker's repair, or by somebody else. v is what is known without it. The
+// server keeps the fate of hundreds of millions of transactions.
+func (c checkpoints) Fate(ctx context.Context, q store.Querier, unit string, b *lastBatch, v verdict) (verdict, error) {
+	repaired, err := c.Repaired(ctx, q, unit, b)
+	if repaired || err != nil {
+		return handlerRepaired, err
+	}
+	var status sql.NullString // NULL: too long ago
+	if err := q.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, b.transaction).Scan(&status); err != nil {
+		return v, fmt.Errorf("worker: ask for the fate of transaction %s: %w", b.transaction, err)
+	}
+	switch {
+	case status.String == "committed":
+		return handlerOvertaken, nil
+	case status.String == "aborted" && b.seen:
+		return handlerRolledBack, nil
+	}
+	return v, nil
+}
