@@ -245,3 +245,48 @@ func playLetters(t *testing.T, script []lettersMove, batchSize int, seen *sync.M
 		t.Errorf("handled %v, want %v", got, want)
 	}
 }
+
+// A dead letter that PostgreSQL sacrifices at every try is given up after a few,
+// though all that is new goes well meanwhile. The log says so, and the letter
+// has the reason.
+func TestDeadLetterThatAlwaysConflicts(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 2)
+	buryAll(t, d, "c", 2)
+	if err := operator(t, d).RetryDeadLetters(t.Context(), "c", 1, by); err != nil {
+		t.Fatal(err)
+	}
+	var tries atomic.Int32
+	c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		if e.GlobalPosition != 1 {
+			return nil
+		}
+		tries.Add(1)
+		appendN(t, d.DB, "Order", "other", 1) // comes before the next try
+		_, err := tx.ExecContext(ctx, `DO $$ BEGIN RAISE serialization_failure; END $$`)
+		return err
+	}}
+	told := make(chan worker.Retry, 100)
+	var log lines
+	start(t, d.DB, []consumer.Consumer{c}, worker.WithLogger(&log), worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) { told <- r }}))
+	await(t, "the letter to be given up", func() bool {
+		all, err := operator(t, d).DeadLetters(t.Context(), "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all) == 2 && all[0].RetryAt == nil && all[0].Attempts == 2 && strings.Contains(all[0].Error, "serialization_failure")
+	})
+	const most = 6
+	if n := tries.Load(); n != most {
+		t.Errorf("it was tried %d times, want %d", n, most)
+	}
+	await(t, "what is new", func() bool { return len(handled(t, d.DB, "c")) == most })
+	for n := 1; n < most; n++ {
+		if r := <-told; r.InARow != n || r.ByHandler {
+			t.Errorf("told as number %d: %+v", n, r)
+		}
+	}
+	if len(told) > 0 || len(log.with("dead letter failed again")) != 1 {
+		t.Errorf("the hook was called %d times more, the log says %q", len(told), log.with("dead letter failed again"))
+	}
+}
