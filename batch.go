@@ -69,7 +69,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	}
 
 	// Waiting for the guard is no fault of the handler: its clock starts now.
-	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(errBatchTimeout) })
+	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.timeout(conn)) })
 	defer deadline.Stop()
 	defer c.watchHandler(ctx, *b)()
 	r = result{outcome: committed, moved: moved}
@@ -119,7 +119,7 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, p page, 
 	at, err := c.handleAll(inner, t, p)
 	b.Handle = time.Since(began)
 	if err != nil {
-		return c.blame(ctx, t.conn, at, err)
+		return c.blame(ctx, t, at, err)
 	}
 	began = time.Now()
 	c.last.end = unsure

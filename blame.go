@@ -11,17 +11,17 @@ import (
 )
 
 // blame judges the error of a batch whose handlers were running.
-func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.PersistedEvent, err error) result {
+func (c *consumerLoop) blame(ctx context.Context, t *transaction, at *store.PersistedEvent, err error) result {
 	r := result{err: err, at: at}
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, errBatchTimeout):
 		// The connection may be broken too, but because we gave up on it.
 		r.outcome = handlerFailed
-		r.err = fmt.Errorf("%w (%v)", errBatchTimeout, c.w.cfg.BatchTimeout)
+		r.err = cause
 	case cause != nil:
 		r.outcome, r.err = disturbed, cause // the worker is being torn down
-	case errors.Is(err, ErrTransactionEnded):
+	case t.ended:
 		r.outcome = forbidden
 	case pgdriver.IsTransactionTimeout(err):
 		r.outcome = handlerFailed
@@ -33,7 +33,7 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 		r.outcome = conflicted
 	case pgdriver.SQLState(err) == pgdriver.DiskFull:
 		r.outcome = disturbed
-	case pgdriver.IsGone(conn), pgdriver.IsOutOfResources(err):
+	case pgdriver.IsGone(t.conn), pgdriver.IsOutOfResources(err):
 		r.outcome = lost
 	default:
 		// Whatever else the handler calls an error is its own, also a
@@ -41,6 +41,15 @@ func (c *consumerLoop) blame(ctx context.Context, conn *sql.Conn, at *store.Pers
 		r.outcome = handlerFailed
 	}
 	return r
+}
+
+// timeout is what a batch on conn ends with that takes too long.
+func (c *consumerLoop) timeout(conn *sql.Conn) error {
+	err := fmt.Errorf("%w (%v)", errBatchTimeout, c.w.cfg.BatchTimeout)
+	if pgdriver.IsClosed(conn) {
+		err = fmt.Errorf("%w: %w", err, errConnClosed)
+	}
+	return err
 }
 
 // blameCommit judges the error of a COMMIT. Whether it happened is not judged:
@@ -52,7 +61,7 @@ func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
 	case errors.Is(context.Cause(ctx), errBatchTimeout):
 		// Also what a dead network looks like.
 		r.outcome = lost
-		r.err = fmt.Errorf("%w (%v), in its commit", errBatchTimeout, c.w.cfg.BatchTimeout)
+		r.err = fmt.Errorf("%w, in its commit", context.Cause(ctx))
 	case ctx.Err() != nil:
 		r.outcome = disturbed
 	case notSent:

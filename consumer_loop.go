@@ -103,7 +103,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		if errors.Is(err, errLeftOpen) {
 			return &ConsumerError{Consumer: c.unit.name, Err: err}
 		}
-		if errors.Is(err, store.ErrIncarnation) {
+		if leadsElsewhere(err) {
 			c.forget()
 			c.yield(intake, back, err)
 			continue

@@ -48,10 +48,14 @@ var (
 // Failures of a batch that are not the handler's own error.
 var (
 	errBatchTimeout = errors.New("the batch took longer than BatchTimeout")
+	errConnClosed   = errors.New("the handler closed the connection of consumer.Conn, and a Close waits until the transaction ends: remove it")
 	errNotCalled    = errors.New("the batch middleware did not call the next function, so nothing was done")
 	errCalledTwice  = errors.New("the batch middleware has called the next function already")
 	errTxAborted    = errors.New("the handler returned no error, but a statement of its failed and PostgreSQL has aborted the transaction: return that error, or guard the statement by a savepoint")
 )
+
+// errGoexit ends a worker in which a goroutine was ended by what it called.
+var errGoexit = errors.New("worker: a handler, a hook of the Observer or the Logger called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
 
 // ConsumerError tells which consumer failed, where, and why.
 type ConsumerError struct {

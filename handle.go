@@ -90,6 +90,7 @@ type transaction struct {
 	marked bool                   // the driver shows its end, also if another follows at once
 	call   []store.PersistedEvent // that the handler was given last
 	intact bool                   // the driver shows that no call has ended it
+	ended  bool                   // or that one has
 	fault  []store.PersistedEvent // the same, if the transaction ended in that call
 }
 
@@ -135,7 +136,7 @@ func (t *transaction) check(err error) error {
 			return err
 		}
 	}
-	t.fault = t.call
+	t.fault, t.ended = t.call, true
 	if err != nil {
 		return fmt.Errorf("%w; the handler returned: %w", ErrTransactionEnded, err)
 	}

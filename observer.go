@@ -11,7 +11,8 @@ import (
 // Observer is told what happens, for metrics and alarms. Every field may be
 // nil. Calls come from the worker's own goroutines, several at a time: return
 // soon, and do not call Stop and wait. A panic ends the call and not the
-// worker; the first of each hook is logged.
+// worker; the first of each hook is logged. runtime.Goexit, which FailNow of
+// testing calls, ends the worker with an error: use t.Error in a hook.
 type Observer struct {
 	// WorkerStarted: the checks are done, the worker is registered and runs.
 	WorkerStarted func(WorkerInfo)

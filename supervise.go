@@ -47,7 +47,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				w.status[u.name].begin()
 				tell(w.cfg.Observer.ConsumerStarted, ConsumerInfo{Consumer: u.name})
 				go func() {
-					err := fmt.Errorf("worker: the handler of consumer %q called runtime.Goexit (testing's FailNow does)", u.name)
+					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
 					defer func() { ended <- end{u.name, err} }()
 					loop := &consumerLoop{w: w, unit: u, status: w.status[u.name], stop: intake}
 					err = loop.run(ctx, loopIntake)

@@ -270,10 +270,14 @@ type group struct {
 
 func (g *group) run(f func() error) {
 	g.wg.Go(func() {
-		if err := f(); err != nil {
-			g.once.Do(func() { g.err = err })
-			g.fail()
-		}
+		err := errGoexit
+		defer func() {
+			if err != nil {
+				g.once.Do(func() { g.err = err })
+				g.fail()
+			}
+		}()
+		err = f()
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -28,6 +29,21 @@ func IsGone(conn *sql.Conn) bool {
 		return nil
 	})
 	return gone || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+}
+
+// IsClosed reports whether somebody has called Close on a connection that has a
+// transaction. Close waits for the end of that. If a statement runs on the
+// connection, IsClosed gives up after a moment: false.
+func IsClosed(conn *sql.Conn) bool {
+	const moment = 100 * time.Millisecond
+	closed := make(chan bool, 1)
+	go func() { closed <- errors.Is(conn.Raw(func(any) error { return nil }), sql.ErrConnDone) }()
+	select {
+	case yes := <-closed:
+		return yes
+	case <-time.After(moment):
+		return false
+	}
 }
 
 // TxStatus is the state of a session's transaction, as the server reports it
