@@ -85,7 +85,7 @@ type checkpoints struct {
 	guard, guardAndAudit, pause   string
 	incarnation                   string
 	batch, endBatch, session      string
-	repair, repaired              string
+	repair, repaired, compact     string
 	holderPrepared                string
 	letters                       lettersSQL
 }
@@ -175,6 +175,7 @@ ON CONFLICT (consumer_name) DO NOTHING`,
 		repair:         repair(t, server),
 		repaired:       repaired(t),
 		holderPrepared: holderPrepared(t),
+		compact:        compaction(t),
 		batch:          findBatch(t),
 		endBatch:       endBatch(t),
 		session:        sessionState,

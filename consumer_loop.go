@@ -23,6 +23,7 @@ type unit struct {
 	types    []string               // none: all
 	start    consumer.Start
 	nudge    *nudge
+	voids    voidRows
 	log      string        // the incarnation in which its checkpoint was last sound
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
 }
@@ -379,6 +380,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	c.overtaken = 0
 	c.unit.nudge.revision.Store(r.moved.revision)
 	c.status.advanced(a.to, len(p.events), c.tally.failures)
+	c.noteVoids(a.marks)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
 	c.w.cfg.Observer.buried(c.unit.name, p.letters)
 	c.settleLetters(p)

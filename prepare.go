@@ -167,6 +167,7 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 		}
 	}()
 	u = &unit{name: c.Name(), consumer: c, nudge: newNudge()}
+	u.voids.n.Store(voidsKept) // due with the first row: earlier owners may have left some
 	if s, ok := c.(consumer.ScopedConsumer); ok {
 		u.types = slices.Clone(s.AggregateTypes())
 	}

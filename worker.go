@@ -55,8 +55,9 @@ type Worker struct {
 	coord        *coord.Coordinator
 	channel      string // of the news beside the log, for DispatcherStrategyNotify
 
-	watchNow *wakeup.Signal // wakes watchProgress
-	sweepNow *wakeup.Signal // wakes sweep
+	watchNow   *wakeup.Signal // wakes watchProgress
+	sweepNow   *wakeup.Signal // wakes sweep
+	compactNow *wakeup.Signal // wakes compact
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -65,16 +66,17 @@ type Worker struct {
 // eventStore is usually a *postgres.Store of package store/postgres.
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts ...Option) *Worker {
 	w := &Worker{
-		id:        uuid.New(),
-		db:        db,
-		log:       eventStore,
-		consumers: consumers,
-		cfg:       DefaultConfig(),
-		stopped:   make(chan struct{}),
-		watchNow:  wakeup.New(),
-		sweepNow:  wakeup.New(),
-		limits:    usualLimits,
-		ready:     make(chan struct{}),
+		id:         uuid.New(),
+		db:         db,
+		log:        eventStore,
+		consumers:  consumers,
+		cfg:        DefaultConfig(),
+		stopped:    make(chan struct{}),
+		watchNow:   wakeup.New(),
+		sweepNow:   wakeup.New(),
+		compactNow: wakeup.New(),
+		limits:     usualLimits,
+		ready:      make(chan struct{}),
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -179,6 +181,7 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.placeAtHead(running); return nil })
 	g.run(func() error { w.watchProgress(running); return nil })
 	g.run(func() error { w.retain(running); return nil })
+	g.run(func() error { w.compact(running); return nil })
 	g.run(func() error { w.watchPool(running); return nil })
 	g.run(func() error { w.watchServer(running); return nil })
 	g.run(func() error { w.sweep(running); return nil })

@@ -38,15 +38,17 @@ const ledgerTable = `CREATE TABLE sim_ledger (
 
 // epochTables tell what an epoch of a consumer has to do with the audit: which
 // rows were written in it, and which open ranges went when an operator ended
-// it. The library keeps neither.
+// it. The library keeps neither. A row that takes the place of others, under the
+// id of one of them, is of the same epoch as that one was.
 const epochTables = `
 CREATE FUNCTION sim_epoch(consumer TEXT) RETURNS BIGINT LANGUAGE sql STABLE AS $$
 	SELECT count(*) FROM consumer_operations WHERE consumer_name = consumer AND operation = 'reset' $$;
 CREATE TABLE sim_audit (skip BIGINT NOT NULL, epoch BIGINT NOT NULL);
+CREATE INDEX ON sim_audit (skip);
 CREATE TABLE sim_forgotten (consumer TEXT NOT NULL, epoch BIGINT NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, by_transaction XID NOT NULL);
 CREATE FUNCTION sim_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	IF TG_OP = 'INSERT' THEN
-		INSERT INTO sim_audit VALUES (NEW.id, sim_epoch(NEW.consumer_name));
+		INSERT INTO sim_audit SELECT NEW.id, sim_epoch(NEW.consumer_name) WHERE NOT EXISTS (SELECT FROM sim_audit WHERE skip = NEW.id);
 	ELSIF OLD.state = 'open' THEN
 		INSERT INTO sim_forgotten VALUES (OLD.consumer_name, sim_epoch(OLD.consumer_name),
 			CASE TG_OP WHEN 'UPDATE' THEN NEW.gap_end + 1 ELSE OLD.gap_position END, OLD.gap_end, pg_current_xact_id()::xid);

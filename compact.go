@@ -1,0 +1,136 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/store"
+)
+
+const (
+	// voidsKept is how many of a consumer's newest audit rows stay as they were
+	// written. Each time that as many rows of void positions have come in, those
+	// before become one with their neighbours.
+	voidsKept = 20
+	// compactChunk bounds how many rows one statement goes over.
+	compactChunk = 10_000
+	// compactApart is the pause after a compaction that failed.
+	compactApart = 10 * time.Second
+)
+
+// voidRows counts the audit rows of void positions that a consumer's batches
+// have written since they were last compacted.
+type voidRows struct {
+	n     atomic.Int64
+	after int64 // id of the audit row up to which all is compacted; of compact's goroutine
+}
+
+// noteVoids counts what a committed batch has written.
+func (c *consumerLoop) noteVoids(marks []mark) {
+	for _, m := range marks {
+		if m.State == SkipVoid && m.Seen == nil && c.unit.voids.n.Add(1) >= voidsKept {
+			c.w.compactNow.Send()
+		}
+	}
+}
+
+// compact keeps the audit of void positions small, for the consumers that run
+// in this worker.
+func (w *Worker) compact(ctx context.Context) {
+	for pause := time.Hour; ; {
+		if _, ok := w.compactNow.Sleep(ctx, pause); !ok {
+			return
+		}
+		pause = time.Hour
+		for _, u := range w.units {
+			if u.voids.n.Load() < voidsKept {
+				continue
+			}
+			if err := w.compactAudit(ctx, u); err != nil && ctx.Err() == nil {
+				w.cfg.Logger.Error(ctx, "cannot compact the audit, retrying", "consumer", u.name, "error", err)
+				pause = compactApart
+				backoff.Sleep(ctx, compactApart)
+			}
+		}
+	}
+}
+
+func (w *Worker) compactAudit(ctx context.Context, u *unit) error {
+	counted := u.voids.n.Load()
+	for more := true; more; {
+		err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
+			u.voids.after, more, err = w.checkpoints.Compact(ctx, w.db, u.name, u.voids.after, voidsKept, compactChunk)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	u.voids.n.Add(-counted)
+	return nil
+}
+
+// compaction makes one row of neighbouring rows of void positions. Such a row
+// says that so many positions of its range are void: those where the log has
+// no event. So no position and no reason is lost, only which batch went past it.
+//
+// It takes the rows that a batch wrote when it went past positions: not those
+// of an operator (the nil worker), nor those that tell how a doubt ended (first
+// seen in an earlier transaction, which is further away than two readings of
+// the clock in one row). Rows from before and after a reset stay apart: each
+// pass over the log has rows of its own.
+//
+// The sums are of what was deleted, so whatever else deletes rows at the same
+// time, nothing is counted twice and nothing is lost. The row is a new one: a
+// program that deletes the old ones for their age does not find it. It keeps
+// the last one's id, and so its place among the others.
+//
+// A repair deletes what the last batch wrote, by its transaction. It can happen
+// for as long as the checkpoint is as that transaction left it, and for as long
+// that transaction's rows stay as they are.
+func compaction(t tables) string {
+	skips := t.gapSkips.SQL()
+	return `
+WITH plain AS (
+	SELECT id, gap_position, gap_end, width_bucket(closed_at, ARRAY(
+		SELECT created_at FROM ` + t.Operations.SQL() + ` WHERE consumer_name = $1::text AND operation = 'reset' ORDER BY created_at)) AS pass
+	FROM ` + skips + `
+	WHERE consumer_name = $1::text AND id >= $2::bigint
+		AND id <= (SELECT id FROM ` + skips + ` WHERE consumer_name = $1::text ORDER BY id DESC OFFSET $3::bigint LIMIT 1)
+		AND state = 'void' AND created_at - first_seen_at < interval '100 microseconds'
+		AND worker_id <> '00000000-0000-0000-0000-000000000000'::uuid
+		AND closed_at IS NOT NULL AND gap_end IS NOT NULL AND missing IS NOT NULL
+		AND xmin <> (SELECT xmin FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
+	ORDER BY id LIMIT $4::bigint
+), steps AS (
+	SELECT id, gap_position <= lag(gap_end) OVER ascending OR pass <> lag(pass) OVER ascending AS apart FROM plain WINDOW ascending AS (ORDER BY id)
+), runs AS (
+	SELECT id, count(*) FILTER (WHERE apart) OVER (ORDER BY id) AS run FROM steps
+), gone AS (
+	DELETE FROM ` + skips + ` AS s USING runs
+	WHERE s.id = runs.id AND runs.run IN (SELECT run FROM runs GROUP BY run HAVING count(*) > 1)
+	RETURNING s.*, runs.run
+), one AS (
+	INSERT INTO ` + skips + ` (id, consumer_name, worker_id, gap_position, gap_end, missing, state,
+		skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
+	SELECT max(id), $1::text, (array_agg(worker_id ORDER BY id DESC))[1], min(gap_position), max(gap_end), sum(missing)::bigint, 'void',
+		max(skip_to_position), max(highest_visible_position), min(first_seen_at), min(created_at), max(closed_at)
+	FROM gone GROUP BY run
+)
+SELECT count(*), coalesce(max(id), $2::bigint) FROM plain`
+}
+
+// Compact makes one row of a consumer's neighbouring audit rows of void
+// positions, but for the newest rows, which it keeps. It begins at the row with
+// the id after, goes over chunk rows at most, and returns where it ended. more:
+// the next call may have something to do.
+func (c checkpoints) Compact(ctx context.Context, q store.Querier, unit string, after int64, kept, chunk int) (done int64, more bool, err error) {
+	var rows int64
+	if err := q.QueryRowContext(ctx, c.compact, unit, after, kept, chunk).Scan(&rows, &done); err != nil {
+		return after, false, fmt.Errorf("worker: compact the audit of consumer %q: %w", unit, err)
+	}
+	return done, rows == int64(chunk), nil
+}

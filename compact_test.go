@@ -1,0 +1,233 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+)
+
+// auditRow is a row of the audit.
+type auditRow struct {
+	ID, First, Last, Missing int64
+	State                    string
+	Seen, Created            time.Time
+	Closed                   sql.NullTime
+	Transaction              string
+}
+
+// auditHistory is the audit of a consumer, and what nobody can read from it.
+type auditHistory struct {
+	guarded
+	t      *rapid.T
+	at     int64
+	resets int
+	plain  map[int64]bool // by id: a batch that went past the positions knew that they are void
+	pass   map[int64]int  // by id: resets before it was written
+	newest int64
+}
+
+func (h *auditHistory) rows() []auditRow {
+	rows, err := queryAll(context.Background(), h.DB, func(r *sql.Rows) (a auditRow, err error) {
+		err = r.Scan(&a.ID, &a.First, &a.Last, &a.Missing, &a.State, &a.Seen, &a.Created, &a.Closed, &a.Transaction)
+		return a, err
+	}, `
+SELECT id, gap_position, gap_end, missing, state, first_seen_at, created_at, closed_at, xmin::text
+FROM consumer_gap_skips WHERE consumer_name = 'c' ORDER BY id`)
+	h.must(err)
+	return rows
+}
+
+func (h *auditHistory) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// note marks the rows that were written since.
+func (h *auditHistory) note(plain func(auditRow) bool) {
+	for _, r := range h.rows() {
+		if r.ID > h.newest {
+			h.plain[r.ID], h.pass[r.ID], h.newest = plain(r), h.resets, r.ID
+		}
+	}
+}
+
+// batch goes past some positions, and ends a doubt now and then.
+func (h *auditHistory) batch() {
+	p, err := h.c.Load(context.Background(), h.DB, "c")
+	h.must(err)
+	a := advance{token: h.token, to: h.at + rapid.Int64Range(1, 9).Draw(h.t, "positions"), head: h.at + 100}
+	if n := rapid.Int64Range(0, a.to-h.at).Draw(h.t, "void"); n > 0 {
+		first := h.at + rapid.Int64Range(1, a.to-h.at-n+1).Draw(h.t, "first")
+		last := rapid.Int64Range(first+n-1, a.to).Draw(h.t, "last")
+		a.marks = append(a.marks, mark{Gap: first, End: last, Missing: n, State: SkipVoid})
+	}
+	if rapid.IntRange(0, 3).Draw(h.t, "a doubt") == 0 {
+		a.marks = append(a.marks, mark{Gap: a.to, End: a.to, Missing: 1, State: SkipOpen})
+	}
+	if len(p.open) > 0 && rapid.Bool().Draw(h.t, "a doubt ends") {
+		o := p.open[0]
+		a.gone = []int64{o.ID}
+		state := rapid.SampledFrom([]SkipState{SkipVoid, SkipLate}).Draw(h.t, "as")
+		a.marks = append(a.marks, mark{Gap: o.First, End: o.Last, Missing: o.span().Count(), State: state, Seen: &o.Seen})
+	}
+	tx, err := h.DB.BeginTx(context.Background(), nil)
+	h.must(err)
+	defer func() { _ = tx.Rollback() }()
+	if _, ok, err := h.c.Guard(context.Background(), tx, "c", p, a); err != nil || !ok {
+		h.t.Fatal(ok, err)
+	}
+	h.must(tx.Commit())
+	h.at = a.to
+	h.note(func(r auditRow) bool { return r.State == "void" && r.First > p.position })
+}
+
+// exec runs statements of an operator.
+func (h *auditHistory) exec(statement string, args ...any) {
+	_, err := h.DB.ExecContext(context.Background(), statement, args...)
+	h.must(err)
+	h.note(func(auditRow) bool { return false })
+}
+
+func (h *auditHistory) reset() {
+	to := rapid.Int64Range(0, h.at+5).Draw(h.t, "reset to")
+	h.exec(`UPDATE consumer_checkpoints SET last_position = $1::bigint, revision = revision + 1 WHERE consumer_name = 'c'`, to)
+	h.exec(`DELETE FROM consumer_gap_skips WHERE state = 'open' AND gap_position > $1::bigint`, to)
+	if to > h.at {
+		h.exec(`INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, closed_at)
+			SELECT 'c', $1::uuid, $2::bigint, $3::bigint, 1, 'void', 1, 1, clock_timestamp(), clock_timestamp()`, uuid.Nil.String(), h.at+1, to)
+	}
+	h.exec(`INSERT INTO consumer_operations (consumer_name, operation, operator, reason) VALUES ('c', 'reset', 'alice', 'a test')`)
+	h.at, h.resets = to, h.resets+1
+}
+
+// compact compacts the audit, and checks that it tells what it did before.
+func (h *auditHistory) compact(after int64) int64 {
+	before := h.rows()
+	kept, chunk := rapid.IntRange(0, 3).Draw(h.t, "kept"), rapid.IntRange(2, 9).Draw(h.t, "chunk")
+	for more := true; more; {
+		var err error
+		after, more, err = h.c.Compact(context.Background(), h.DB, "c", after, kept, chunk)
+		h.must(err)
+	}
+	now := h.rows()
+	var latest string
+	h.must(h.DB.QueryRow(`SELECT xmin::text FROM consumer_checkpoints WHERE consumer_name = 'c'`).Scan(&latest))
+	missing := map[int]int64{}
+	for i, r := range before {
+		if i >= len(before)-kept || !h.plain[r.ID] || r.Transaction == latest {
+			if !slices.Contains(now, r) {
+				h.t.Fatalf("row %+v has changed, the rows are %+v", r, now)
+			}
+		}
+		if h.plain[r.ID] {
+			missing[h.pass[r.ID]] += r.Missing
+			if !slices.ContainsFunc(now, func(n auditRow) bool {
+				return h.plain[n.ID] && h.pass[n.ID] == h.pass[r.ID] && n.First <= r.First && n.Last >= r.Last && n.Missing >= r.Missing &&
+					!n.Seen.After(r.Seen) && !n.Closed.Time.Before(r.Closed.Time)
+			}) {
+				h.t.Fatalf("no row tells what %+v did, the rows are %+v", r, now)
+			}
+		}
+	}
+	var previous *auditRow
+	for i, r := range now {
+		if !h.plain[r.ID] {
+			continue
+		}
+		missing[h.pass[r.ID]] -= r.Missing
+		if i < len(now)-kept && r.Transaction != latest {
+			if previous != nil && previous.Last < r.First && h.pass[previous.ID] == h.pass[r.ID] {
+				h.t.Fatalf("%+v and %+v are two rows still", *previous, r)
+			}
+			previous = &r
+		}
+	}
+	for pass, n := range missing {
+		if n != 0 {
+			h.t.Fatalf("%d void positions of pass %d are lost, were %+v, are %+v", n, pass, before, now)
+		}
+	}
+	return after
+}
+
+// However a consumer has come where it is, compaction loses no position, no
+// reason and no count, and leaves alone what is not a batch's sum, or what a
+// repair may still delete.
+func TestCompactionTellsTheSame(t *testing.T) {
+	checkByDefault(t, "40")
+	g := newGuarded(t)
+	g.Exec(t, `SELECT setval('events_global_position_seq', 1000000)`)
+	var err error
+	if g.token, err = g.c.Incarnation(t.Context(), g.DB); err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		h := &auditHistory{guarded: g, t: t, plain: map[int64]bool{}, pass: map[int64]int{}}
+		h.exec(`DELETE FROM consumer_gap_skips`)
+		h.exec(`DELETE FROM consumer_operations`)
+		h.exec(`UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1 WHERE consumer_name = 'c'`)
+		after := int64(0)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 12).Draw(t, "step") {
+			case 0:
+				h.reset()
+			case 1:
+				after = h.compact(after)
+			default:
+				h.batch()
+			}
+		}
+		h.compact(after)
+	})
+}
+
+// Whoever deletes rows at the same time, nothing is lost and nothing is counted
+// twice: another compaction, or a clean-up that meets the old rows of a new one.
+func TestCompactionBesideOthersThatDelete(t *testing.T) {
+	g := newGuarded(t)
+	const days = `ARRAY[5, 4, 3, 0]`
+	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
+		SELECT 'c', gen_random_uuid(), 10 * i, 10 * i + 5, 3, 'void', 1, 1, at, at, at
+		FROM unnest(`+days+`) WITH ORDINALITY AS d(age, i), LATERAL (SELECT clock_timestamp() - age * interval '1 day' AS at) AS t`)
+	tx := g.begin(t)
+	if _, _, err := g.c.Compact(t.Context(), tx, "c", 0, 0, compactChunk); err != nil {
+		t.Fatal(err)
+	}
+	others := make(chan error, 2)
+	go func() {
+		_, err := g.c.Clean(t.Context(), g.DB, 24*time.Hour)
+		others <- err
+	}()
+	go func() {
+		_, _, err := g.c.Compact(t.Context(), g.DB, "c", 0, 0, compactChunk)
+		others <- err
+	}()
+	waiting := 0
+	for deadline := time.Now().Add(30 * time.Second); waiting < 2; {
+		if err := g.DB.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&waiting); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%d of 2 wait for the compaction, %v", waiting, err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-others; err != nil {
+			t.Fatal(err)
+		}
+	}
+	var rows, first, last, missing int64
+	if err := g.DB.QueryRow(`SELECT count(*), min(gap_position), max(gap_end), sum(missing) FROM consumer_gap_skips`).Scan(&rows, &first, &last, &missing); err != nil {
+		t.Fatal(err)
+	}
+	if rows != 1 || first != 10 || last != 45 || missing != 12 {
+		t.Errorf("%d rows from %d to %d tell of %d void positions, want one from 10 to 45 with 12", rows, first, last, missing)
+	}
+}
