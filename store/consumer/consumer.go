@@ -27,7 +27,13 @@ type Consumer interface {
 	//
 	// It must neither commit nor roll back tx, nor by SQL: that would commit
 	// the checkpoint of events that were not handled. The worker sets the
-	// checkpoint back and ends.
+	// checkpoint back and ends. PREPARE TRANSACTION ends tx, too: nobody can run
+	// the consumer until somebody sends ROLLBACK PREPARED.
+	//
+	// It must release each savepoint that it sets, or roll back to it, before it
+	// returns. All events of a batch share tx: a ROLLBACK TO a savepoint of an
+	// earlier event undoes what was handled since. Nobody notices that, so those
+	// events are lost.
 	Handle(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error
 }
 

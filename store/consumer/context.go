@@ -36,8 +36,9 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 
 // Conn returns the connection on which the transaction given to Handle runs,
 // so that a driver's own features (COPY, for one) can be used inside it. It
-// is valid until Handle returns and must not be closed; ok is false outside
-// of Handle.
+// is valid until Handle returns; ok is false outside of Handle. Do not close it:
+// Close waits for the end of the transaction, and Handle for Close, until
+// BatchTimeout ends both.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 	v, ok := ctx.Value(deliveryKey{}).(delivery)
 	return v.conn, ok && v.conn != nil
