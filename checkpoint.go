@@ -66,7 +66,7 @@ type mark struct {
 // advance is what a batch does to its consumer's progress.
 type advance struct {
 	to    int64
-	head  int64           // highest position known to be visible
+	head  int64           // highest visible position, as far as this worker has seen
 	token string          // the incarnation in which the frontier was computed
 	under *frontier.Value // that it was decided under
 	marks []mark
@@ -112,13 +112,15 @@ func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration, serv
 	// The row is looked up where it was seen last. By its name, the search
 	// would go through all versions of it that cannot be removed yet: beside a
 	// transaction that stays open, each batch would be slower than the one
-	// before. A row that has moved is not found, which means load again.
+	// before. A row that has moved is not found, which means load again. The
+	// position counts beside the revision, which another library's process does
+	// not raise.
 	guard := `
 WITH guard AS (
 	UPDATE ` + t.checkpoints.SQL() + `
 	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $7::text::tid
-		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint
+		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
 		AND ` + server.incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
 	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home
@@ -130,13 +132,13 @@ WITH guard AS (
 SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
-	WHERE id IN (SELECT jsonb_array_elements_text($10::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
+	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
 ), audit AS (
 	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 		skip_to_position, highest_visible_position, first_seen_at, closed_at)
-	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $8::bigint,
+	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $9::bigint,
 		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
-	FROM guard, jsonb_to_recordset($9::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
+	FROM guard, jsonb_to_recordset($10::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
 )`
 	letters := t.DeadLetters.SQL()
 	return checkpoints{
@@ -297,7 +299,7 @@ func (c checkpoints) Place(ctx context.Context, q store.Querier, unit string, af
 // worker from beginning a batch of this consumer. ok is false if it is not
 // so: roll back and load again.
 func (c checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *progress, a advance) (m moved, ok bool, err error) {
-	args := []any{unit, from.revision, a.to, a.token, c.worker.String(), c.idleTimeout, from.row}
+	args := []any{unit, from.revision, a.to, a.token, c.worker.String(), c.idleTimeout, from.row, from.position}
 	statement := c.guard
 	if len(a.marks) > 0 || len(a.gone) > 0 {
 		marks, err := json.Marshal(append([]mark{}, a.marks...))

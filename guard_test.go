@@ -85,6 +85,10 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 		"only the revision": {to: 12, change: func(t *testing.T, g guarded) {
 			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
 		}},
+		// A process of another library knows no revision.
+		"only the position": {to: 12, change: func(t *testing.T, g guarded) {
+			g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 11`)
+		}},
 		"assigned elsewhere": {to: 12, change: func(t *testing.T, g guarded) { g.assign(t, uuid.New()) }},
 		"assigned to nobody": {to: 12, change: func(t *testing.T, g guarded) { g.Exec(t, `DELETE FROM consumer_assignments`) }},
 		"another life":       {to: 12, token: uuid.NewString()},

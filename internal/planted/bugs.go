@@ -204,7 +204,7 @@ var guardBugs = []Bug{
 		Mistake: "the guard compares the position only: it need not be the version of the row that was loaded",
 		Edits: []Edit{
 			{"checkpoint.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
-			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint`},
+			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
 		},
 		Faults: "move=2",
 	},
@@ -240,7 +240,7 @@ var guardBugs = []Bug{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text)` + audit + ` SELECT 1`,"},
+			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint)` + audit + ` SELECT 1`,"},
 			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db ...*sql.DB)`},
 			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
 				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
