@@ -119,6 +119,10 @@ func TestStaleGapHarborLag(t *testing.T) {
 	appendN(t, d.DB, "Order", "2", 4)                // 2 to 5
 	start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(stale), worker.WithStaleGapHarborLag(2))
 	awaitHandled(t, d.DB, "all", 2, 3)
+	var to, visible int64
+	if err := d.DB.QueryRow(`SELECT skip_to_position, highest_visible_position FROM consumer_gap_skips WHERE gap_position = 1`).Scan(&to, &visible); err != nil || to != 3 || visible != 5 {
+		t.Errorf("the audit says that the consumer went to %d while %d was visible, %v; want 3 and 5", to, visible, err)
+	}
 	if err := open.Rollback(); err != nil {
 		t.Fatal(err)
 	}

@@ -322,6 +322,7 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 // cross goes over a page that was read under v, in one batch.
 func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value, p page) (did, error) {
 	a, blocked := p.cross(v, c.progress.open, c.w.cfg.MaxOpenRanges)
+	a.head = c.w.visible(v)
 	if blocked {
 		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to}
 		c.status.disturbed(err)

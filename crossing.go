@@ -30,7 +30,7 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 			blocked = true
 		}
 	}
-	a = advance{to: crossing.To, head: v.Safe, token: v.Token, under: v}
+	a = advance{to: crossing.To, token: v.Token, under: v}
 	void := crossing.Void
 	if p.void.Count > 0 {
 		void = p.void
@@ -47,6 +47,13 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 		a.mark(SkipOpen, closed.Remains, &o)
 	}
 	return a, blocked
+}
+
+// visible returns the highest visible position, as far as this worker has seen.
+// WithStaleGapHarborLag keeps v.Safe below it.
+func (w *Worker) visible(v *frontier.Value) int64 {
+	head, _ := w.frontier.Head()
+	return max(head, v.Safe)
 }
 
 // openAfter counts the open ranges after a crossing.

@@ -126,7 +126,7 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 		r.err = fmt.Errorf("there is no event at position %d any more", r.position)
 	}
 	c.refused = nil
-	a := advance{to: at, head: v.Safe, token: v.Token, under: v}
+	a := advance{to: at, head: c.w.visible(v), token: v.Token, under: v}
 	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
 }
 

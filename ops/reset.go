@@ -97,7 +97,7 @@ func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64)
 		return d, err
 	}
 	if d.Void = to - at.position - d.Events; d.Void > 0 {
-		err = o.audit(ctx, tx, at.consumer, skipped{first, last, d.Void, "void", to, d.Settled})
+		err = o.audit(ctx, tx, at.consumer, skipped{first, last, d.Void, "void", to})
 	}
 	return d, err
 }
@@ -131,7 +131,7 @@ FROM (
 type skipped struct {
 	first, last, missing int64
 	state                string // "void" or "open"
-	to, visible          int64  // where the operation goes; the highest position known to be visible
+	to                   int64  // where the operation goes
 }
 
 // audit records them under the nil worker: an operator is none.
@@ -139,8 +139,9 @@ func (o *Operator) audit(ctx context.Context, tx *sql.Tx, consumer string, s ski
 	_, err := exec(ctx, tx, "audit the positions without an event", `
 INSERT INTO `+o.t.gapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 	skip_to_position, highest_visible_position, first_seen_at, closed_at)
-SELECT $1::text, $2::uuid, $3::bigint, $4::bigint, $5::bigint, $6::text, $7::bigint, $8::bigint,
+SELECT $1::text, $2::uuid, $3::bigint, $4::bigint, $5::bigint, $6::text, $7::bigint,
+	greatest($7::bigint, (SELECT max(`+positionColumn+`) FROM `+o.t.events.SQL()+`)),
 	clock_timestamp(), CASE WHEN $6::text <> 'open' THEN clock_timestamp() END`,
-		consumer, uuid.Nil.String(), s.first, s.last, s.missing, s.state, s.to, s.visible)
+		consumer, uuid.Nil.String(), s.first, s.last, s.missing, s.state, s.to)
 	return err
 }

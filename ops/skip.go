@@ -62,12 +62,12 @@ func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position
 	}
 	void := max(min(position-1, settled), at.position)
 	if d.Void = void - at.position; d.Void > 0 {
-		if err := o.audit(ctx, tx, at.consumer, skipped{at.position + 1, void, d.Void, "void", position, position}); err != nil {
+		if err := o.audit(ctx, tx, at.consumer, skipped{at.position + 1, void, d.Void, "void", position}); err != nil {
 			return d, err
 		}
 	}
 	if d.Open = position - 1 - void; d.Open > 0 {
-		if err := o.audit(ctx, tx, at.consumer, skipped{void + 1, position - 1, d.Open, "open", position, position}); err != nil {
+		if err := o.audit(ctx, tx, at.consumer, skipped{void + 1, position - 1, d.Open, "open", position}); err != nil {
 			return d, err
 		}
 	}
