@@ -31,12 +31,11 @@ func TestProgramsForOtherWorkersRun(t *testing.T) {
 	}
 	schema := migrated(t, program, folder)
 
-	overview := []string{"overview: Order o-1 1", "overview: Order o-1 2"}
-	audit := []string{"audit: Order o-1 1", "audit: Order o-1 2", "audit: User u-1 1"}
-	all := slices.Concat(overview, audit)
+	all := []string{"worker ", "overview: Order o-1 1", "overview: Order o-1 2",
+		"audit: Order o-1 1", "audit: Order o-1 2", "audit: User u-1 1"}
 	for setup, want := range map[string][]string{
 		"defaults":   all,
-		"some":       append(audit, "stopped"), // by itself
+		"some":       append(slices.Clone(all), "stopped by itself"),
 		"poll":       all,
 		"notify":     all,
 		"everything": all,

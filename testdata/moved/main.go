@@ -10,7 +10,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"sync"
+	"sync/atomic"
 	"syscall"
 
 	_ "github.com/lib/pq"
@@ -37,12 +37,19 @@ func main() {
 	}
 
 	shutdown := make(chan struct{})
+	var left atomic.Int32
+	left.Store(5) // events for both consumers
+	handled := func() {
+		if left.Add(-1) == 0 {
+			close(shutdown)
+		}
+	}
 	app := &application{
 		db:        db,
 		address:   address,
 		logger:    quiet{},
 		shutdown:  shutdown,
-		consumers: []consumer.Consumer{&Overview{}, &Audit{sawUser: sync.OnceFunc(func() { close(shutdown) })}},
+		consumers: []consumer.Consumer{&Overview{handled: handled}, &Audit{handled: handled}},
 	}
 	w := setups[os.Getenv("SETUP")](app)
 	if err := order(ctx, db, app.events); err != nil {
@@ -52,5 +59,7 @@ func main() {
 	if err := w.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("stopped")
+	if ctx.Err() == nil {
+		fmt.Println("stopped by itself")
+	}
 }
