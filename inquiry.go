@@ -116,6 +116,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 		return handlerUnknown, 0, err
 	}
 	b := c.last
+	b.seen = b.seen || v != innocent
 	switch v {
 	case handlerRepaired:
 		return handlerCommitted, b.repair().to, nil

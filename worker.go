@@ -105,6 +105,9 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // checking the configuration and the database, and starts nothing if it finds
 // fault. When it returns, nothing of the worker is running any more.
 //
+// A stop in an outage may return [ErrOutcomeUnknown]: a batch has failed, and the
+// database does not answer what its handler did.
+//
 // At a stop no new batch begins, those in hand finish (each bounded by
 // BatchTimeout, all by ShutdownTimeout), and the consumers are handed back to
 // the other workers.
