@@ -109,24 +109,31 @@ func (b *bookkeeper) breach(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 	x, err := b.confess(ctx, tx)
 	if err != nil {
 		b.node.fate.Store(0) // it has not begun
-	} else {
-		b.node.history.Add(b.node.name, b.scope.Name, history.FaultInjected, history.Injection{Fault: history.Breaches, Where: fmt.Sprintf("%s, at position %d", how.name, e.GlobalPosition)})
-		b.mischief.count(history.Breaches)
-		err = how.do(ctx, tx)
-	}
-	if err != nil {
-		b.node.history.Add(b.node.name, b.scope.Name, history.FaultOver, history.Injection{Fault: history.Breaches})
+		b.cameToNothing()
 		return true, err
 	}
-	if !b.node.apart.Load() { // where it counts
+	b.node.history.Add(b.node.name, b.scope.Name, history.FaultInjected, history.Injection{Fault: history.Breaches, Where: fmt.Sprintf("%s, at position %d", how.name, e.GlobalPosition)})
+	b.mischief.count(history.Breaches)
+	if err := how.do(ctx, tx); err != nil {
+		b.cameToNothing()
+		return true, err
+	}
+	_, lost := b.confess(ctx, tx) // what follows, if something does
+	switch {
+	case !how.commits && lost != nil:
+		b.cameToNothing() // nothing tells it from a connection that was lost
+	case !b.node.apart.Load():
 		x.Ended, x.Committed = true, how.commits
 		b.tell(x)
 	}
-	_, _ = b.confess(ctx, tx) // if there is another
 	if how.later {
 		b.failNext = tx
 	}
 	return true, how.then()
+}
+
+func (b *bookkeeper) cameToNothing() {
+	b.node.history.Add(b.node.name, b.scope.Name, history.FaultOver, history.Injection{Fault: history.Breaches})
 }
 
 // confess writes down the transaction in hand as one of a batch in which the
