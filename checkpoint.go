@@ -81,7 +81,7 @@ type checkpoints struct {
 
 	// SQL
 	load, revisions, place, clean string
-	arrived                       string
+	arrived, known                string
 	guard, guardAndAudit, pause   string
 	incarnation                   string
 	batch, endBatch, session      string
@@ -191,6 +191,7 @@ WITH paused AS (
 )
 INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
 SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`,
+		known: `SELECT EXISTS (SELECT FROM ` + t.nodes.SQL() + ` WHERE $1::text = ANY (consumers))`,
 		arrived: `
 SELECT last_position, paused_at IS NOT NULL,
 	EXISTS (SELECT FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),

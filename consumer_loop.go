@@ -316,6 +316,7 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 		c.sentence = nil // somebody has moved the consumer since
 	}
 	c.status.loaded(c.progress)
+	c.w.awaited.advanced(c.unit.name, c.progress.position)
 	return nil
 }
 
@@ -382,6 +383,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	c.unit.nudge.revision.Store(r.moved.revision)
 	c.status.advanced(a.to, len(p.events), c.tally.failures)
 	c.noteVoids(a.marks)
+	c.w.awaited.advanced(c.unit.name, a.to)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
 	c.w.cfg.Observer.buried(c.unit.name, p.letters)
 	c.settleLetters(p)

@@ -61,6 +61,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 		if w.channel, err = changes.Channel(ctx, w.db, t.Changes); err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
+		if w.waitChannel, err = changes.WaitChannel(ctx, w.db, t.Changes); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
 	}
 	f := w.cfg.frontier(w.db, w.bound, t, w.noticeNews)
 	f.OnFailure = w.frontierFailed

@@ -96,19 +96,25 @@ type Pause struct {
 type unitStatus struct {
 	mu      sync.Mutex
 	s       ConsumerStatus
-	known   bool          // Position is this run's
-	lasting error         // what holds the batch in hand up; nil: nothing
-	moved   chan struct{} // closed when the position moves; nil: nobody waits
+	known   bool  // Position is this run's
+	lasting error // what holds the batch in hand up; nil: nothing
 }
 
-// next returns a channel that is closed at the next committed batch.
-func (u *unitStatus) next() <-chan struct{} {
+// at returns how far the consumer has been in this worker, -1 if it has not run
+// here.
+func (u *unitStatus) at() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.moved == nil {
-		u.moved = make(chan struct{})
+	if !u.known {
+		return -1
 	}
-	return u.moved
+	return u.s.Position
+}
+
+func (u *unitStatus) isAssigned() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.s.Assigned
 }
 
 func (u *unitStatus) change(f func(*ConsumerStatus)) {
@@ -163,10 +169,6 @@ func (u *unitStatus) advanced(position int64, events, failures int) {
 			s.LastError = nil
 		}
 		s.Handled += int64(events)
-		if u.moved != nil {
-			close(u.moved)
-			u.moved = nil
-		}
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -15,44 +16,80 @@ import (
 // letters of the consumer: it will be handled when an operator says so.
 var ErrDeadLettered = errors.New("worker: the event is among the consumer's dead letters")
 
+// ErrNoConsumer is WaitFor's answer for a consumer that has never run, and that
+// no worker has code for.
+var ErrNoConsumer = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
+
 // WaitFor waits until a consumer has handled the event at a position, wherever
 // that consumer runs: so that what was just appended can be read from its
-// projection. It looks when the consumer makes progress in this worker, and
-// every DispatcherInterval besides, from when the worker has started. The error
-// is ErrDeadLettered if the event cannot be handled, and tells how far the
+// projection. It looks when the consumer gets there in this worker. Where this
+// worker and the one that runs the consumer listen (DispatcherStrategyNotify),
+// it asks that one to say so. It looks every DispatcherInterval besides, from
+// when the worker has started. The error is ErrDeadLettered if the event cannot
+// be handled, ErrNoConsumer if there is no such consumer, and tells how far the
 // consumer is if ctx ends first.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %q to handle position %d: %w", consumer, position, context.Cause(ctx))
+		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
 	}
 	known := arrival{unknown: true}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		advanced := w.advanced(consumer)
-		var now arrival
-		err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-			now, err = w.arrived(ctx, consumer, position)
-			return err
-		})
+	for ask := true; ; {
+		there, forget := w.awaited.wait(consumer, position)
+		handled, err := w.lookFor(ctx, consumer, position, ask, &known)
 		if ctx.Err() != nil {
-			return fmt.Errorf("worker: waited for consumer %q to handle position %d: %w: %w", consumer, position, known.why(), context.Cause(ctx))
+			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, known.why(), context.Cause(ctx))
 		}
-		switch {
-		case errors.Is(err, errNoAnswer), errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err): // ask again
-		case err != nil || now.handled:
+		if !handled && err == nil {
+			ask = w.pauseUntil(ctx, there)
+		}
+		forget()
+		if handled || err != nil {
 			return err
-		default:
-			known = now
 		}
-		timer.Reset(w.cfg.DispatcherInterval)
-		select {
-		case <-advanced:
-		case <-timer.C:
-		case <-ctx.Done(): // the next look says so
-		}
+	}
+}
+
+// lookFor looks whether a consumer has handled a position, and if not, asks the
+// worker that runs it to say when. No answer of the database is no error.
+func (w *Worker) lookFor(ctx context.Context, consumer string, position int64, ask bool, known *arrival) (handled bool, err error) {
+	var now arrival
+	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+		now, err = w.arrived(ctx, consumer, position)
+		return err
+	})
+	switch {
+	case ctx.Err() != nil, errors.Is(err, errNoAnswer), errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):
+		return false, nil
+	case err != nil || now.handled:
+		return now.handled, err
+	}
+	*known = now
+	if ask {
+		w.askFor(ctx, consumer, position)
+	}
+	return false, nil
+}
+
+// pauseUntil waits for there, DispatcherInterval at most, and reports whether
+// that is over: then it is time to ask again.
+func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}) (over bool) {
+	timer := time.NewTimer(w.cfg.DispatcherInterval)
+	defer timer.Stop()
+	select {
+	case <-there:
+	case <-ctx.Done():
+	case <-timer.C:
+		over = true
+	}
+	return over
+}
+
+// askFor asks the worker that runs a consumer to say when it is at a position.
+func (w *Worker) askFor(ctx context.Context, consumer string, position int64) {
+	if u, ok := w.status[consumer]; w.waitChannel != "" && !(ok && u.isAssigned()) {
+		w.say(ctx, word{Consumer: consumer, Position: position})
 	}
 }
 
@@ -62,19 +99,13 @@ func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (
 	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
 	a, token, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
+	if _, here := w.status[consumer]; err == nil && a.unknown && !here {
+		return a, w.checkpoints.Known(ctx, conn, consumer)
+	}
 	if known := w.frontier.Value().Token; token != "" && known != "" && token != known {
 		return a, store.ErrIncarnation
 	}
 	return a, err
-}
-
-// advanced returns a channel that is closed when the consumer makes progress
-// in this worker, nil if it has no such consumer.
-func (w *Worker) advanced(consumer string) <-chan struct{} {
-	if u, ok := w.status[consumer]; ok {
-		return u.next()
-	}
-	return nil
 }
 
 // arrival is how far a consumer is on its way to a position.
@@ -107,10 +138,22 @@ func (c checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, 
 	case errors.Is(err, sql.ErrNoRows):
 		return arrival{unknown: true}, "", nil
 	case err != nil:
-		return a, "", fmt.Errorf("worker: look how far consumer %q is: %w", unit, err)
+		return a, "", fmt.Errorf("worker: look how far consumer %s is: %w", errtext.Value(unit), err)
 	case buried:
 		return a, token, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, unit, position)
 	}
 	a.handled = a.position >= position && !a.open
 	return a, token, nil
+}
+
+// Known returns ErrNoConsumer if no worker has registered code for a consumer.
+func (c checkpoints) Known(ctx context.Context, q store.Querier, unit string) error {
+	var known bool
+	switch err := q.QueryRowContext(ctx, c.known, unit).Scan(&known); {
+	case err != nil:
+		return fmt.Errorf("worker: look who has code for consumer %s: %w", errtext.Value(unit), err)
+	case !known:
+		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(unit))
+	}
+	return nil
 }

@@ -4,13 +4,16 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 func TestWaitFor(t *testing.T) {
@@ -38,13 +41,79 @@ func TestWaitFor(t *testing.T) {
 	if err := owner.WaitFor(t.Context(), "c", 12); !errors.Is(err, worker.ErrDeadLettered) {
 		t.Errorf("a dead letter: %v", err)
 	}
-	for name, says := range map[string]string{"c": "it is at position 12", "nobody": "no worker has run it"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if err := owner.WaitFor(ctx, name, 99); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), says) {
-			t.Errorf("a context that ended: %v", err)
-		}
-		cancel()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := owner.WaitFor(ctx, "c", 99); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "it is at position 12") {
+		t.Errorf("a context that ended: %v", err)
 	}
+}
+
+// A name that no worker knows is a mistake. One that a worker has code for is
+// not, although it has no checkpoint yet.
+func TestWaitForAConsumerThatIsNot(t *testing.T) {
+	d := newLog(t)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
+	if err := w.WaitFor(t.Context(), "C", 1); !errors.Is(err, worker.ErrNoConsumer) || !strings.Contains(err.Error(), `"C"`) {
+		t.Errorf("a mistyped name: %v", err)
+	}
+	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES (gen_random_uuid(), clock_timestamp(), '{new}')`)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := w.WaitFor(ctx, "new", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, worker.ErrNoConsumer) {
+		t.Errorf("a registered consumer: %v", err)
+	}
+}
+
+// Where both workers listen, the one that runs the consumer says when it is
+// there. None of them would look within this test.
+func TestWaitForIsToldByAnotherWorker(t *testing.T) {
+	d := newLog(t)
+	opts := []worker.Option{
+		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(d.URL), worker.WithDispatcherInterval(time.Hour),
+	}
+	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNotifyChannel(worker.DefaultConfig().NotifyChannel)))
+	owner := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, opts...)
+	other := start(t, d.DB, []consumer.Consumer{&ledger{name: "another"}}, opts...)
+	await(t, "both to listen, and the consumer to run", func() bool {
+		var listening int
+		err := d.DB.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN "worker_waits_%'`).Scan(&listening)
+		return err == nil && listening == 2 && statusOf(owner.Worker, "c").Lag != nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for range 50 {
+				head, err := appendOne(ctx, d.DB, log, fmt.Sprint("aggregate ", i))
+				if err == nil {
+					err = other.WaitFor(ctx, "c", head)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if got := len(handled(t, d.DB, "c")); got != 200 {
+		t.Errorf("%d events are handled", got)
+	}
+}
+
+// appendOne commits an event and returns its position.
+func appendOne(ctx context.Context, db *sql.DB, log *storepostgres.Store, id string) (int64, error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	result, err := log.Append(ctx, tx, store.Any(), []store.Event{event("Order", id)})
+	if err != nil {
+		return 0, err
+	}
+	return result.GlobalPositions[0], tx.Commit()
 }
 
 func latestPosition(t *testing.T, db *sql.DB) (head int64) {

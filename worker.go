@@ -54,6 +54,8 @@ type Worker struct {
 	frontier     *frontier.Frontier
 	coord        *coord.Coordinator
 	channel      string // of the news beside the log, for DispatcherStrategyNotify
+	waitChannel  string // of who waits for which consumer, likewise
+	awaited      *awaited
 
 	watchNow   *wakeup.Signal // wakes watchProgress
 	sweepNow   *wakeup.Signal // wakes sweep
@@ -77,6 +79,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		compactNow: wakeup.New(),
 		limits:     usualLimits,
 		ready:      make(chan struct{}),
+		awaited:    newAwaited(),
 	}
 	for _, opt := range opts {
 		if opt != nil {
@@ -189,7 +192,12 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.watchServer(running); return nil })
 	g.run(func() error { w.sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		channels := map[string]func(){w.cfg.NotifyChannel: w.noticeEvents, w.channel: w.noticeNews}
+		channels := map[string]func(string){
+			w.cfg.NotifyChannel: func(string) { w.noticeEvents() },
+			w.channel:           func(string) { w.noticeNews() },
+			w.waitChannel:       w.noticeWord,
+		}
+		g.run(func() error { w.answerWaits(running); return nil })
 		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })
 	}
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Listen calls the function of a channel for every notification on it, and
-// each once after every (re)connection, since notifications may have been lost
-// meanwhile. It owns one direct connection to connString and reconnects with
+// Listen calls the function of a channel for every notification on it, with
+// its payload, and each with none after every (re)connection, since
+// notifications may have been lost meanwhile. It owns one direct connection to connString and reconnects with
 // backoff until ctx ends. The functions must not block; that they coalesce
 // makes bursts cheap.
 //
 // LISTEN belongs to a session: through a transaction-pooling proxy nothing
 // would arrive, and the frontier's own looks are what remains.
-func Listen(ctx context.Context, connString string, channels map[string]func(), logger store.Logger) error {
+func Listen(ctx context.Context, connString string, channels map[string]func(said string), logger store.Logger) error {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
 		return errors.New("frontier: the connection string for notifications cannot be parsed") // why not, might show a password
@@ -41,7 +41,7 @@ func Listen(ctx context.Context, connString string, channels map[string]func(), 
 	return nil
 }
 
-func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(), healthy func()) error {
+func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(said string), healthy func()) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
@@ -51,13 +51,13 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]fun
 		defer cancel()
 		_ = conn.Close(ctx)
 	}()
-	for channel := range channels {
+	for _, channel := range slices.Sorted(maps.Keys(channels)) {
 		if _, err := conn.Exec(ctx, "LISTEN "+ident.Quote(channel)); err != nil {
 			return err
 		}
 	}
 	for _, wake := range channels {
-		wake()
+		wake("")
 	}
 	for healthy(); ; {
 		n, err := conn.WaitForNotification(ctx)
@@ -65,7 +65,7 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]fun
 			return err
 		}
 		if wake := channels[n.Channel]; wake != nil {
-			wake()
+			wake(n.Payload)
 		}
 	}
 }

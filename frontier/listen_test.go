@@ -16,9 +16,9 @@ const connected = "because there is a new connection"
 func TestListenWakes(t *testing.T) {
 	d := pgtest.New(t)
 	woken := map[string]chan struct{}{"Some Channel": make(chan struct{}, 100), "another": make(chan struct{}, 100)}
-	channels := map[string]func(){}
+	channels := map[string]func(string){}
 	for channel, c := range woken {
-		channels[channel] = func() { c <- struct{}{} }
+		channels[channel] = func(string) { c <- struct{}{} }
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

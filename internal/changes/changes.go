@@ -8,6 +8,7 @@ package changes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/ident"
@@ -23,6 +24,21 @@ func Count(table ident.Table) string {
 // its own within the database, and so are channels.
 func channel(table ident.Table) string {
 	return `'worker_changes_' || to_regclass('` + table.SQL() + `')::oid::text`
+}
+
+// waits is an SQL expression for the name of the channel of Say.
+func waits(table ident.Table) string {
+	return `'worker_waits_' || to_regclass('` + table.SQL() + `')::oid::text`
+}
+
+// Say notifies a channel of several texts, in one statement.
+func Say(ctx context.Context, q store.Querier, channel string, texts []string) error {
+	list, err := json.Marshal(texts)
+	if err != nil {
+		return err
+	}
+	_, err = q.ExecContext(ctx, `SELECT count(pg_notify($1::text, said)) FROM jsonb_array_elements_text($2::jsonb) AS said`, channel, string(list))
+	return err
 }
 
 // Ring announces news, to be called when they are committed, or as the last
@@ -44,8 +60,17 @@ SELECT pg_notify(`+channel(table)+`, '') FROM rung`, true)
 
 // Channel returns the name of the channel that Ring notifies.
 func Channel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
-	var name string
-	if err := q.QueryRowContext(ctx, `SELECT coalesce(`+channel(table)+`, '')`).Scan(&name); err != nil {
+	return lookUp(ctx, q, table, channel(table))
+}
+
+// WaitChannel returns the name of the channel on which the workers of a set of
+// tables tell each other who waits for which consumer.
+func WaitChannel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
+	return lookUp(ctx, q, table, waits(table))
+}
+
+func lookUp(ctx context.Context, q store.Querier, table ident.Table, channel string) (name string, err error) {
+	if err := q.QueryRowContext(ctx, `SELECT coalesce(`+channel+`, '')`).Scan(&name); err != nil {
 		return "", fmt.Errorf("look up the channel of table %s: %w", table, err)
 	}
 	if name == "" {
