@@ -18,6 +18,7 @@ const (
 	ReadOnlyTransaction   = "25006"
 	InFailedTransaction   = "25P02"
 	DivisionByZero        = "22012"
+	InsufficientPrivilege = "42501"
 	IdleInTransaction     = "25P03" // idle_in_transaction_session_timeout
 	TransactionTimeout    = "25P04"
 	SerializationFailure  = "40001"

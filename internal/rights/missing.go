@@ -1,0 +1,116 @@
+package rights
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// missing takes needs as JSON and returns the GRANTs that the current role
+// lacks. It passes over tables, columns and sequences that are not there.
+//
+// A schema that the role may not use hides its tables from the search path. So
+// each name is looked up in the catalog, which everybody may read. to_regclass
+// would fail for a schema that is named.
+//
+// nextval needs USAGE or UPDATE of a sequence, and nothing of one that belongs
+// to an identity column: so only sequences that a default draws from count.
+//
+// CASE keeps the server from asking for a privilege that an object cannot have.
+const missing = `
+WITH need AS MATERIALIZED (
+	SELECT x.n, x.value->>'table' AS name, parse_ident(x.value->>'table') AS part, x.value->>'privilege' AS privilege,
+		CASE WHEN x.value->>'serial' <> '' THEN (parse_ident(x.value->>'serial'))[1] END AS serial,
+		CASE WHEN x.value->>'columns' IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(x.value->'columns')) END AS columns
+	FROM json_array_elements($1::text::json) WITH ORDINALITY AS x(value, n)
+), closed AS (
+	SELECT s.oid, p.n
+	FROM regexp_split_to_table(current_setting('search_path'), '\s*,\s*') WITH ORDINALITY AS p(name, n)
+	JOIN pg_namespace AS s ON s.nspname = CASE btrim(p.name, '"') WHEN '$user' THEN current_user ELSE btrim(p.name, '"') END
+	WHERE NOT has_schema_privilege(s.oid, 'USAGE')
+), home AS (
+	SELECT name, n, oid FROM (SELECT name, part, min(n) AS n FROM need GROUP BY name, part) AS t, LATERAL (
+		SELECT CASE WHEN cardinality(part) = 1 THEN coalesce(to_regclass(name)::oid,
+				(SELECT c.oid FROM pg_class AS c JOIN closed AS s ON s.oid = c.relnamespace WHERE c.relname = part[1] ORDER BY s.n LIMIT 1))
+			ELSE (SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS s ON s.oid = c.relnamespace WHERE s.nspname = part[1] AND c.relname = part[2])
+			END AS oid) AS found
+	WHERE oid IS NOT NULL
+), relation AS (
+	SELECT h.name, h.n, h.oid, quote_ident(s.nspname) AS schema, quote_ident(s.nspname) || '.' || quote_ident(c.relname) AS whole,
+		has_schema_privilege(s.oid, 'USAGE') AS open
+	FROM home AS h JOIN pg_class AS c ON c.oid = h.oid JOIN pg_namespace AS s ON s.oid = c.relnamespace
+), lacked AS (
+	SELECT r.n, r.whole, need.n AS m, need.privilege || CASE WHEN has_any_column_privilege(r.oid, need.privilege)
+		THEN ' (' || string_agg(quote_ident(a.attname), ', ' ORDER BY k.k, a.attnum) || ')' ELSE '' END AS privilege
+	FROM need JOIN relation AS r USING (name) CROSS JOIN unnest(need.columns) WITH ORDINALITY AS k(name, k)
+	JOIN pg_attribute AS a ON a.attrelid = r.oid AND NOT a.attisdropped AND CASE k.name WHEN '*' THEN a.attnum > 0 ELSE a.attname = (parse_ident(k.name))[1] END
+	WHERE CASE WHEN need.columns IS NOT NULL THEN NOT has_column_privilege(r.oid, a.attnum, need.privilege) END
+	GROUP BY r.n, r.whole, r.oid, need.n, need.privilege
+	UNION ALL
+	SELECT r.n, r.whole, need.n, need.privilege
+	FROM need JOIN relation AS r USING (name)
+	WHERE CASE WHEN need.columns IS NULL AND need.serial IS NULL THEN NOT has_table_privilege(r.oid, need.privilege) END
+), drawn AS (
+	SELECT need.n, need.privilege, dep.refobjid AS oid, true AS drawn
+	FROM need JOIN relation AS r USING (name) JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attname = need.serial
+	JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+	JOIN pg_depend AS dep ON dep.classid = 'pg_attrdef'::regclass AND dep.objid = d.oid AND dep.refclassid = 'pg_class'::regclass
+	UNION ALL
+	SELECT need.n, need.privilege, dep.objid, false
+	FROM need JOIN relation AS r USING (name) JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attname = need.serial
+	JOIN pg_depend AS dep ON dep.classid = 'pg_class'::regclass AND dep.refclassid = 'pg_class'::regclass
+		AND dep.refobjid = a.attrelid AND dep.refobjsubid = a.attnum AND dep.deptype IN ('a', 'i')
+	WHERE need.privilege <> 'USAGE'
+), sequence AS (
+	SELECT DISTINCT ON (d.n, d.drawn) d.n, d.privilege, quote_ident(s.nspname) || '.' || quote_ident(c.relname) AS whole
+	FROM drawn AS d JOIN pg_class AS c ON c.oid = d.oid JOIN pg_namespace AS s ON s.oid = c.relnamespace
+	WHERE (d.drawn OR NOT EXISTS (SELECT FROM drawn AS o WHERE o.n = d.n AND o.drawn))
+		AND CASE WHEN c.relkind = 'S' THEN NOT has_sequence_privilege(c.oid, CASE d.privilege WHEN 'USAGE' THEN 'USAGE, UPDATE' ELSE d.privilege END) END
+)
+SELECT g.what || ' TO ' || quote_ident(current_user)
+FROM (
+	SELECT 1 AS kind, min(n) AS n, 'GRANT USAGE ON SCHEMA ' || schema AS what FROM relation WHERE NOT open GROUP BY schema
+	UNION ALL
+	SELECT 2, n, 'GRANT ' || string_agg(privilege, ', ' ORDER BY m) || ' ON ' || whole FROM lacked GROUP BY n, whole
+	UNION ALL
+	SELECT 3, n, 'GRANT ' || privilege || ' ON SEQUENCE ' || whole FROM sequence
+) AS g
+ORDER BY g.kind, g.n`
+
+// Missing returns the GRANTs that the role of q's session lacks of the needs.
+func Missing(ctx context.Context, q store.Querier, needs []Need) (grants []string, err error) {
+	list, err := json.Marshal(needs)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := q.QueryContext(ctx, missing, string(list))
+	if err != nil {
+		return nil, fmt.Errorf("look up the privileges: %w", err)
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	for rows.Next() {
+		var grant string
+		if err := rows.Scan(&grant); err != nil {
+			return nil, fmt.Errorf("look up the privileges: %w", err)
+		}
+		grants = append(grants, grant)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("look up the privileges: %w", err)
+	}
+	return grants, nil
+}
+
+// HiddenAppenders names some roles that may append to a table of events, and
+// whose sessions do not show what they do to the role of q's session.
+func HiddenAppenders(ctx context.Context, q store.Querier, table string) (roles string, err error) {
+	err = q.QueryRowContext(ctx, `
+SELECT coalesce(string_agg(quote_ident(rolname), ', '), '') FROM (
+	SELECT rolname FROM pg_roles
+	WHERE rolcanlogin AND NOT rolsuper AND NOT pg_has_role(oid, 'USAGE') AND NOT pg_has_role('pg_read_all_stats', 'USAGE')
+		AND has_any_column_privilege(oid, to_regclass($1::text)::oid, 'INSERT')
+	ORDER BY rolname LIMIT 5) AS r`, table).Scan(&roles)
+	return roles, err
+}

@@ -1,0 +1,136 @@
+// Package rights knows which privileges a worker's statements need, and finds
+// those that a session's role lacks.
+//
+// The needs name columns, so that a role with privileges on columns will do.
+// They are written by hand beside the statements of four packages. Tests keep
+// the two together: a role with exactly these privileges runs through whole
+// flows, and without any of them some statement fails.
+package rights
+
+import (
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/derived"
+	"github.com/pgfrontier/worker/internal/ident"
+)
+
+// Tables are those of a worker.
+type Tables struct {
+	Nodes, Assignments, Checkpoints, GapSkips, Leader ident.Table
+	derived.Tables
+}
+
+// Need is a privilege on columns of a table, on the table as a whole, or on the
+// sequence behind a column.
+type Need struct {
+	Table     string   `json:"table"` // as in SQL
+	Privilege string   `json:"privilege"`
+	Columns   []string `json:"columns"` // "*": all
+	Serial    string   `json:"serial"`  // the column that draws from the sequence
+}
+
+// uses are what statements do with a table: the columns that they name.
+type uses struct {
+	table                  ident.Table
+	reads, inserts, writes string
+	deletes                bool
+	serial                 string
+}
+
+func (u uses) needs() (all []Need) {
+	for _, n := range []struct{ privilege, columns string }{{"SELECT", u.reads}, {"INSERT", u.inserts}, {"UPDATE", u.writes}} {
+		if n.columns != "" {
+			all = append(all, Need{Table: u.table.SQL(), Privilege: n.privilege, Columns: strings.Fields(n.columns)})
+		}
+	}
+	if u.deletes {
+		all = append(all, Need{Table: u.table.SQL(), Privilege: "DELETE"})
+	}
+	if u.serial != "" {
+		all = append(all, Need{Table: u.table.SQL(), Privilege: "USAGE", Serial: u.serial})
+	}
+	return all
+}
+
+// Worker returns what a worker needs of its own tables and of the catalog, if its
+// leader has a lease, or else an advisory lock.
+func Worker(t Tables, lease bool) (all []Need) {
+	incarnation := " xmin" // tells whether a heartbeat is of the server's present life
+	if lease {
+		incarnation = ""
+	}
+	tables := []uses{
+		{
+			table:   t.Nodes,
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol" + incarnation,
+			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol",
+			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol",
+			deletes: true,
+		},
+		{
+			table:   t.Assignments,
+			reads:   "consumer_name worker_id",
+			inserts: "consumer_name worker_id",
+			writes:  "worker_id updated_at",
+			deletes: true,
+		},
+		{
+			table:   t.Checkpoints,
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason ctid xmin tableoid",
+			inserts: "consumer_name last_position",
+			writes:  "last_position revision updated_at paused_at paused_by paused_reason",
+		},
+		{
+			table:   t.GapSkips,
+			reads:   "id consumer_name gap_position gap_end first_seen_at state closed_at xmin",
+			inserts: "consumer_name worker_id gap_position gap_end missing state skip_to_position highest_visible_position first_seen_at closed_at",
+			deletes: true,
+			serial:  "id",
+		},
+		{
+			table:   t.DeadLetters,
+			reads:   "* xmin",
+			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts retry_at",
+			writes:  "error attempts retry_at updated_at",
+			deletes: true,
+		},
+		{
+			table:   t.Operations,
+			reads:   "consumer_name operation operator detail", // after a repair whose answer was lost
+			inserts: "consumer_name operation detail operator reason",
+			serial:  "id",
+		},
+		{table: t.Token, reads: "only token database" + incarnation, inserts: "only token database", writes: "token database"},
+		{table: t.Settled, reads: "log settled", inserts: "log settled", writes: "settled updated_at"},
+		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
+		{table: t.Version, reads: "*"},
+	}
+	if lease {
+		tables = append(tables, uses{
+			table:   t.Leader,
+			reads:   "name worker_id term acquired_at expires_at",
+			inserts: "name worker_id term acquired_at expires_at",
+			writes:  "worker_id term acquired_at expires_at",
+		})
+	}
+	for _, u := range tables {
+		all = append(all, u.needs()...)
+	}
+	for _, view := range []string{"pg_locks", "pg_stat_activity", "pg_prepared_xacts"} {
+		all = append(all, Need{Table: "pg_catalog." + view, Privilege: "SELECT", Columns: []string{"*"}})
+	}
+	return all
+}
+
+// Log returns what a worker needs of the table of the events: of all columns, or
+// of the one that has the positions.
+func Log(table, column string, all bool) []Need {
+	columns := []string{column}
+	if all {
+		columns = []string{"*"}
+	}
+	return []Need{
+		{Table: table, Privilege: "SELECT", Columns: columns},
+		{Table: table, Privilege: "SELECT", Serial: column},
+	}
+}

@@ -1,0 +1,189 @@
+package migrations
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/rights"
+)
+
+// Roles names the database roles of a deployment. A name stands for itself, with
+// its capital letters; an empty one is left out. A role that is two of them gets
+// the privileges of both.
+type Roles struct {
+	// Writer appends events with package store/postgres. It can do nothing
+	// else: an application that also reads streams is a Reader too.
+	Writer string
+	// Worker runs consumers. What their handlers do comes on top.
+	Worker string
+	// Operator does all that package ops does.
+	Operator string
+	// Reader reads events, and how consumers stand.
+	Reader string
+}
+
+// DefaultRoles returns event_writer, event_worker, event_operator and
+// event_reader.
+func DefaultRoles() Roles {
+	return Roles{Writer: "event_writer", Worker: "event_worker", Operator: "event_operator", Reader: "event_reader"}
+}
+
+const grantsHeader = `-- What the database roles may do. ` + madeBy + `--
+-- It can be run again. Run it after the tables were made, as their owner, and
+-- again after an upgrade that brings new tables. The roles must exist; let the
+-- roles that log in be members: CREATE ROLE <role>; GRANT <role> TO <login>.
+`
+
+// Grants returns the privileges that the roles need, as SQL text: no more than
+// their statements need, on whole tables, so that an upgrade may bring columns.
+// It can be run again. The roles must exist.
+func Grants(c *Config, r Roles) (string, error) {
+	s, err := newSchema(c)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(grantsHeader)
+	for _, role := range []struct {
+		what, name, does string
+		needs            []rights.Need
+		more             string
+	}{
+		{"Writer", r.Writer, "appends events, and nothing else", s.writerNeeds(), ""},
+		{"Worker", r.Worker, "runs consumers, whose handlers need more", s.workerNeeds(),
+			"\n-- To see what a transaction does that holds the log back, whoever appends.\nGRANT pg_read_all_stats TO %s;\n"},
+		{"Operator", r.Operator, "does what package ops does", s.operatorNeeds(), ""},
+		{"Reader", r.Reader, "reads events, and how consumers stand", s.readerNeeds(), ""},
+	} {
+		if role.name == "" {
+			continue
+		}
+		if err := checkRole(role.name); err != nil {
+			return "", fmt.Errorf("migrations: Roles.%s: %q %w", role.what, role.name, err)
+		}
+		fmt.Fprintf(&b, "\n-- %s: %s\n", role.what, role.does)
+		for _, statement := range s.grants(role.needs, role.name) {
+			b.WriteString(statement + ";\n")
+		}
+		if role.more != "" {
+			fmt.Fprintf(&b, role.more, ident.Quote(role.name))
+		}
+	}
+	return b.String(), nil
+}
+
+// checkRole refuses what is no role's name. PostgreSQL takes "public" for
+// everybody even within quotes.
+func checkRole(name string) error {
+	switch {
+	case len(name) > maxName:
+		return fmt.Errorf("has %d bytes, PostgreSQL takes at most %d", len(name), maxName)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return errors.New("is no name of a role: it has invalid UTF-8 or control characters")
+	case name == "public" || name == "none":
+		return errors.New("is not the name of one role: create a role for it")
+	}
+	return nil
+}
+
+// grants returns the statements that give a role what it needs: of schemas, of
+// tables, of sequences.
+func (s schema) grants(needs []rights.Need, role string) []string {
+	var schemas, tables, sequences []string
+	privileges := map[string][]string{}
+	for _, t := range slices.Concat(s.store, s.worker) {
+		for _, n := range needs {
+			if n.Table != t.SQL() {
+				continue
+			}
+			schemas = append(schemas, t.Schema)
+			switch p := n.Privilege; {
+			case n.Serial != "":
+				sequences = append(sequences, fmt.Sprintf("GRANT %s ON SEQUENCE %s TO %s", p, ident.Table{Schema: t.Schema, Name: t.sequenceName()}.SQL(), ident.Quote(role)))
+			case len(n.Columns) > 0:
+				privileges[n.Table] = append(privileges[n.Table], p+" ("+strings.Join(n.Columns, ", ")+")")
+			default:
+				privileges[n.Table] = append(privileges[n.Table], p)
+			}
+		}
+		if p := privileges[t.SQL()]; len(p) > 0 {
+			tables = append(tables, fmt.Sprintf("GRANT %s ON %s TO %s", strings.Join(p, ", "), t.SQL(), ident.Quote(role)))
+		}
+	}
+	slices.Sort(schemas)
+	schemas = slices.Compact(schemas)
+	for i, name := range schemas {
+		schemas[i] = grantSchema(name, role)
+	}
+	return slices.Concat(schemas, tables, sequences)
+}
+
+// grantSchema lets a role find tables. Those without a schema were made in the
+// first one of the search path.
+func grantSchema(name, role string) string {
+	if name != "" {
+		return fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", ident.Quote(name), ident.Quote(role))
+	}
+	return do(fmt.Sprintf("EXECUTE format('GRANT USAGE ON SCHEMA %%I TO %%I', current_schema(), %s);", literal(role)))
+}
+
+func need(t ident.Table, privileges ...string) (all []rights.Need) {
+	for _, p := range privileges {
+		all = append(all, rights.Need{Table: t.SQL(), Privilege: p})
+	}
+	return all
+}
+
+func sequence(t ident.Table, column, privilege string) []rights.Need {
+	return []rights.Need{{Table: t.SQL(), Privilege: privilege, Serial: column}}
+}
+
+const (
+	positionColumn = "global_position"
+	idColumn       = "id"
+)
+
+func (s schema) writerNeeds() []rights.Need {
+	returned := []string{positionColumn, "aggregate_version", "metadata", "created_at"} // by INSERT
+	return slices.Concat(
+		need(s.events, "INSERT"),
+		[]rights.Need{{Table: s.events.SQL(), Privilege: "SELECT", Columns: returned}},
+		sequence(s.events, positionColumn, "USAGE"),
+		need(s.heads, "SELECT", "INSERT", "UPDATE"))
+}
+
+// workerNeeds are those that Start checks, of whole tables.
+func (s schema) workerNeeds() []rights.Need {
+	all := rights.Worker(rights.Tables{
+		Nodes: s.nodes, Assignments: s.assignments, Checkpoints: s.checkpoints, GapSkips: s.gapSkips, Leader: s.leader, Tables: s.Tables,
+	}, true)
+	all = append(all, rights.Log(s.events.SQL(), positionColumn, true)...)
+	for i := range all {
+		all[i].Columns = nil
+	}
+	return all
+}
+
+func (s schema) operatorNeeds() []rights.Need {
+	return slices.Concat(
+		need(s.events, "SELECT"), sequence(s.events, positionColumn, "SELECT"),
+		need(s.checkpoints, "SELECT", "UPDATE"),
+		need(s.assignments, "SELECT"),
+		need(s.gapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.gapSkips, idColumn, "USAGE"),
+		need(s.DeadLetters, "SELECT", "UPDATE", "DELETE"),
+		need(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
+		need(s.Settled, "SELECT"),
+		need(s.Changes, "SELECT", "INSERT", "UPDATE"))
+}
+
+func (s schema) readerNeeds() (all []rights.Need) {
+	for _, t := range slices.Concat(s.store, s.worker) {
+		all = append(all, need(t.Table, "SELECT")...)
+	}
+	return append(all, sequence(s.events, positionColumn, "SELECT")...)
+}
