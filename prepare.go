@@ -47,6 +47,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.checkPooling(ctx); err != nil {
 		return err
 	}
+	if err := w.checkRights(ctx, t); err != nil {
+		return err
+	}
 	if err := migrations.Check(ctx, w.db, w.cfg.migrations()); err != nil {
 		return err
 	}

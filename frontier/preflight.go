@@ -147,7 +147,7 @@ func (s server) check() error {
 func checkOwnTable(ctx context.Context, q store.Querier, t ident.Table) error {
 	var found, allowed bool
 	err := q.QueryRowContext(ctx, `
-SELECT oid IS NOT NULL, coalesce(has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE'), false)
+SELECT oid IS NOT NULL, coalesce(has_any_column_privilege(oid, 'SELECT') AND has_any_column_privilege(oid, 'INSERT') AND has_any_column_privilege(oid, 'UPDATE'), false)
 FROM (SELECT to_regclass($1::text)::oid AS oid) AS t`, t.SQL()).Scan(&found, &allowed)
 	switch {
 	case err != nil:

@@ -1,0 +1,66 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/store"
+)
+
+// checkRights reports with ErrPrivileges all that this worker's role needs and
+// may not do. Some statements run for the first time after weeks, and would then
+// fail for ever.
+func (w *Worker) checkRights(ctx context.Context, t tables) error {
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("worker: take a connection: %w", err)
+	}
+	defer conn.Close()
+	needs := rights.Worker(rights.Tables{
+		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, GapSkips: t.gapSkips, Leader: t.leader, Tables: t.Tables,
+	}, w.cfg.LeaderStrategy == LeaderStrategyLease)
+	denied := w.deniesReads(ctx, conn)
+	log, named := w.log.(store.SequenceNamer)
+	if named {
+		table, column := log.PositionColumn()
+		needs = append(needs, rights.Log(table, column, denied != nil)...)
+	}
+	missing, err := rights.Missing(ctx, conn, needs)
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	if denied != nil && !named {
+		missing = append(missing, fmt.Sprintf("a GRANT for the event store (%v)", denied))
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
+	}
+	if named {
+		w.mentionHidden(ctx, conn, log)
+	}
+	return nil
+}
+
+// deniesReads returns the error if the role may not read what the event store
+// reads: which columns those are, only the store knows.
+func (w *Worker) deniesReads(ctx context.Context, conn *sql.Conn) error {
+	if _, err := w.log.ReadEvents(ctx, conn, math.MaxInt64, 1); pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
+		return err
+	}
+	return nil // whatever else is wrong, others report
+}
+
+// mentionHidden says whose transactions cannot be judged: nothing is lost, but
+// what they may own stays in doubt for as long as they are open.
+func (w *Worker) mentionHidden(ctx context.Context, conn *sql.Conn, log store.SequenceNamer) {
+	table, _ := log.PositionColumn()
+	roles, err := rights.HiddenAppenders(ctx, conn, table)
+	if err == nil && roles != "" {
+		w.cfg.Logger.Info(ctx, "this role cannot see what transactions of other roles do that append events, and takes them to be busy: GRANT pg_read_all_stats to it", "roles", roles)
+	}
+}

@@ -1,0 +1,275 @@
+package worker_test
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/derived"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// tryStart starts a worker, stops it once it runs, and returns what Start said
+// and what was logged.
+func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (log string, err error) {
+	t.Helper()
+	var out output
+	opts = append(opts, worker.WithLogger(newLogger(&out)))
+	w := worker.New(db, d.log, []consumer.Consumer{&effect{name: "c"}}, d.options(opts...)...)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			return out.String(), errors.Join(err, ctx.Err())
+		case <-time.After(time.Millisecond):
+			if w.Status().State == worker.StateRunning {
+				w.Stop()
+			}
+		}
+	}
+}
+
+var granted = regexp.MustCompile(`^GRANT (.+) ON (SCHEMA |SEQUENCE )?(\S+) TO .*;$`)
+
+// Start names each privilege that is missing, and nothing else; all of them when
+// all are missing; and what it names is enough.
+func TestStartNamesEveryMissingPrivilege(t *testing.T) {
+	t.Parallel()
+	d := deploy(t, inSchemas)
+	d.grant(t)
+	login := d.login(t, "working", d.roles.Worker)
+	db := d.open(t, login)
+	lease := worker.WithLeaderStrategy(worker.LeaderStrategyLease)
+	if log, err := d.tryStart(t, db, lease); err != nil || strings.Contains(log, "pg_read_all_stats") {
+		t.Fatalf("with all privileges: %v\n%s", err, log)
+	}
+	text, err := migrations.Grants(&d.config, migrations.Roles{Worker: d.roles.Worker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role, taken := ident.Quote(d.roles.Worker), 0
+	for line := range strings.Lines(text) {
+		m := granted.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		for privilege := range strings.SplitSeq(m[1], ", ") {
+			taken++
+			d.Exec(t, `REVOKE `+privilege+` ON `+m[2]+m[3]+` FROM `+role)
+			_, err := d.tryStart(t, db, lease)
+			want := "GRANT " + privilege + " ON " + m[2] + strings.ReplaceAll(m[3], `"`, "") + " TO " + ident.Quote(login)
+			if !errors.Is(err, worker.ErrPrivileges) || !strings.HasSuffix(err.Error(), "all of them): "+want) {
+				t.Errorf("without %s on %s Start returned %v, want %s", privilege, m[3], err, want)
+			}
+			if m[3] == `"infra"."worker_leader_election"` {
+				if _, err := d.tryStart(t, db); err != nil {
+					t.Errorf("without %s on %s, which the advisory strategy does not use: %v", privilege, m[3], err)
+				}
+			}
+			d.Exec(t, `GRANT `+privilege+` ON `+m[2]+m[3]+` TO `+role)
+		}
+	}
+	if taken < 30 {
+		t.Errorf("%d privileges were taken away", taken)
+	}
+
+	d.login(t, "writing", d.roles.Writer)
+	d.Exec(t, `REVOKE pg_read_all_stats FROM `+role)
+	if log, err := d.tryStart(t, db, lease); err != nil || !strings.Contains(log, "GRANT pg_read_all_stats") || !strings.Contains(log, "writing") {
+		t.Errorf("without pg_read_all_stats: %v\n%s", err, log)
+	}
+	d.Exec(t, `DROP OWNED BY `+role)
+	_, err = d.tryStart(t, db, lease)
+	if !errors.Is(err, worker.ErrPrivileges) || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("without any privilege Start returned %v", err)
+	}
+	_, list, _ := strings.Cut(err.Error(), "all of them): ")
+	for statement := range strings.SplitSeq(list, "; ") {
+		d.Exec(t, statement)
+	}
+	if _, err := d.tryStart(t, db, lease); err != nil {
+		t.Errorf("with what Start asked for it returned %v", err)
+	}
+}
+
+// A schema that the role may not use hides its tables from the search path.
+func TestStartNamesAClosedSchema(t *testing.T) {
+	t.Parallel()
+	d := deploy(t, migrations.Config{})
+	d.grant(t)
+	db := d.open(t, d.login(t, "working", d.roles.Worker))
+	d.Exec(t, `REVOKE USAGE ON SCHEMA public FROM `+ident.Quote(d.roles.Worker))
+	_, err := d.tryStart(t, db)
+	if !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "all of them): GRANT USAGE ON SCHEMA public TO ") {
+		t.Errorf("Start returned %v", err)
+	}
+}
+
+func (d *deployment) needs(t *testing.T, lease bool) (all []rights.Need) {
+	t.Helper()
+	parse := func(name, fallback string) ident.Table {
+		table, err := ident.ParseTable("a test", cmp.Or(name, fallback))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return table
+	}
+	c, def := d.config, migrations.DefaultConfig()
+	tables := rights.Tables{
+		Nodes: parse(c.WorkerNodesTable, def.WorkerNodesTable), Assignments: parse(c.ConsumerAssignmentsTable, def.ConsumerAssignmentsTable),
+		Checkpoints: parse(c.ConsumerCheckpointsTable, def.ConsumerCheckpointsTable), GapSkips: parse(c.ConsumerGapSkipsTable, def.ConsumerGapSkipsTable),
+		Leader: parse(c.LeaderElectionTable, def.LeaderElectionTable),
+	}
+	var err error
+	if tables.Tables, err = derived.From("a test", tables.Checkpoints); err != nil {
+		t.Fatal(err)
+	}
+	table, column := d.log.PositionColumn()
+	return append(rights.Worker(tables, lease), rights.Log(table, column, true)...)
+}
+
+// A part is one privilege on one column, table or sequence.
+type part struct{ privilege, table, column, sequence string }
+
+func (p part) on() string {
+	switch {
+	case p.sequence != "":
+		return p.privilege + ` ON SEQUENCE ` + p.sequence
+	case p.column != "":
+		return p.privilege + ` (` + ident.Quote(p.column) + `) ON ` + p.table
+	}
+	return p.privilege + ` ON ` + p.table
+}
+
+// parts takes needs apart.
+func (d *deployment) parts(t *testing.T, lease bool) (all []part) {
+	t.Helper()
+	for _, n := range d.needs(t, lease) {
+		switch {
+		case strings.HasPrefix(n.Table, "pg_catalog."): // everybody's
+		case n.Serial != "":
+			all = append(all, part{privilege: n.Privilege, table: n.Table, sequence: one[string](t, d.DB, `SELECT pg_get_serial_sequence($1, $2)`, n.Table, n.Serial)})
+		case n.Columns == nil:
+			all = append(all, part{privilege: n.Privilege, table: n.Table})
+		default:
+			for _, c := range n.Columns {
+				names := c
+				if c == "*" {
+					names = one[string](t, d.DB, `SELECT string_agg(attname, ' ') FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped`, n.Table)
+				}
+				for name := range strings.FieldsSeq(names) {
+					all = append(all, part{privilege: n.Privilege, table: n.Table, column: name})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// A worker does all that it ever does with privileges on the columns that Start
+// asks for. Without any of them some statement would fail.
+func TestPrivilegesOnColumns(t *testing.T) {
+	for name, strategy := range map[string]worker.LeaderStrategy{"advisory": worker.LeaderStrategyAdvisory, "lease": worker.LeaderStrategyLease} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := deploy(t, inSchemas)
+			d.grant(t)
+			login := d.login(t, "working")
+			role, parts := ident.Quote(login), d.parts(t, strategy == worker.LeaderStrategyLease)
+			for _, schema := range []string{"infra", "progress", "audit", "log"} {
+				d.Exec(t, `GRANT USAGE ON SCHEMA `+schema+` TO `+role)
+			}
+			for _, p := range parts {
+				d.Exec(t, `GRANT `+p.on()+` TO `+role)
+			}
+			f := startFlow(t, d, login, worker.WithLeaderStrategy(strategy))
+			f.play(t)
+			d.noneDenied(t)
+
+			denies := d.explainer(t, login)
+			for _, p := range parts {
+				// Sequences are not planned, and of the operations a worker reads
+				// only after a repair whose answer was lost.
+				if p.privilege == "USAGE" || p.privilege == "SELECT" && strings.Contains(p.table, "operations") {
+					continue
+				}
+				d.Exec(t, `REVOKE `+p.on()+` FROM `+role)
+				if !denies(p.table) {
+					t.Errorf("no statement needs %s", p.on())
+				}
+				d.Exec(t, `GRANT `+p.on()+` TO `+role)
+			}
+		})
+	}
+}
+
+// explainer returns what plans the statements of a login that name a table, and
+// reports whether one of them is denied.
+func (d *deployment) explainer(t *testing.T, login string) func(table string) bool {
+	t.Helper()
+	conn, err := d.open(t, login).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	run := func(query string) error {
+		_, err := conn.ExecContext(context.WithoutCancel(t.Context()), query)
+		return err
+	}
+	if err := run(`SET plan_cache_mode = force_generic_plan`); err != nil {
+		t.Fatal(err)
+	}
+	planned := map[string]string{} // how, by SQL
+	d.mu.Lock()
+	recorded := make([]string, 0, len(d.recorded))
+	for s := range d.recorded {
+		if s.login == login {
+			recorded = append(recorded, s.sql)
+		}
+	}
+	d.mu.Unlock()
+	for i, query := range recorded {
+		name := fmt.Sprint("s", i)
+		if run(`PREPARE `+name+` AS `+query) != nil {
+			continue // it is none that can be planned
+		}
+		var parameters int
+		if err := conn.QueryRowContext(t.Context(), `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = $1`, name).Scan(&parameters); err != nil {
+			t.Fatal(err)
+		}
+		how := `EXPLAIN EXECUTE ` + name
+		if parameters > 0 {
+			how += `(` + strings.TrimSuffix(strings.Repeat("NULL,", parameters), ",") + `)`
+		}
+		if err := run(how); err != nil {
+			t.Fatalf("%v in %s", err, query)
+		}
+		planned[query] = how
+	}
+	if len(planned) < 20 {
+		t.Fatalf("only %d statements were recorded", len(planned))
+	}
+	return func(table string) bool {
+		for query, how := range planned {
+			if strings.Contains(query, table) || strings.Contains(query, strings.ReplaceAll(table, `"`, "")) {
+				if err := run(how); err != nil {
+					return true
+				}
+			}
+		}
+		return false
+	}
+}
