@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every bug.
 func All() []Bug {
-	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, serverBugs, guardBugs, openRangeBugs, handledBugs, contractBugs, coordBugs)
+	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, serverBugs, guardBugs, openRangeBugs, handledBugs, contractBugs, failureBugs, coordBugs)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
@@ -240,11 +240,11 @@ var guardBugs = []Bug{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"checkpoint.go", `guardAndAudit: guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint)` + audit + ` SELECT 1`,"},
+			{"checkpoint.go", `guardAndAudit:  guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint)` + audit + ` SELECT 1`,"},
 			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db ...*sql.DB)`},
 			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
 				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
-			return moved, false, err
+			return m, false, err
 		}`},
 			{"batch.go", `Guard(inner, tx, c.unit.name, c.progress, a)`, `Guard(inner, tx, c.unit.name, c.progress, a, c.w.db)`},
 		},
@@ -339,6 +339,34 @@ var contractBugs = []Bug{
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
 		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {`, `repaired = m.to >= 0; !repaired {`}},
 		Faults:  calmServer + ",contract=4",
+	},
+	{
+		Name:    "dropped-proof",
+		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
+		Edits:   []Edit{{"consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},
+		Test:    Test{".", "TestStopInAnOutageSaysWhatIsNotKnown"},
+	},
+	{
+		Name:    "row-only",
+		Mistake: "a row that others have moved on says nothing of a batch, so its handler did nothing",
+		Edits:   []Edit{{"inquiry.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
+		Test:    Test{".", "TestHandlerThatCommitsAndIsOvertaken"},
+	},
+}
+
+// failureBugs are about what fails, and what it is counted with.
+var failureBugs = []Bug{
+	{
+		Name:    "spoiled-kept",
+		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
+		Edits:   []Edit{{"readahead.go", `defer func() { conn.giveBack(err) }()`, `defer func() { conn.giveBack(nil) }()`}},
+		Test:    Test{".", "TestSpoiledSessionLeavesThePool"},
+	},
+	{
+		Name:    "one-tally",
+		Mistake: "a dead letter's failures are counted with those of what is new: it is the same consumer",
+		Edits:   []Edit{{"consumer_loop.go", `return &c.again`, `return &c.tally`}},
+		Test:    Test{".", "TestDeadLetterThatAlwaysConflicts"},
 	},
 }
 
