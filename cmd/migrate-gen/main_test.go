@@ -60,6 +60,24 @@ func TestFilesWritten(t *testing.T) {
 	}
 }
 
+func TestGrantsPrinted(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		with  migrations.Config
+		roles migrations.Roles
+	}{
+		{nil, migrations.Config{}, migrations.DefaultRoles()},
+		{[]string{"-events-table", "log.events", "-worker-nodes-table", "infra.nodes", "-writer-role", "", "-worker-role", "W", "-operator-role", "o", "-reader-role", "r"},
+			migrations.Config{EventsTable: "log.events", WorkerNodesTable: "infra.nodes"}, migrations.Roles{Worker: "W", Operator: "o", Reader: "r"}},
+	} {
+		code, stdout, stderr := outcome(t, append(c.args, "-grants")...)
+		want, err := migrations.Grants(&c.with, c.roles)
+		if code != 0 || err != nil || stdout != want || stderr != "" {
+			t.Errorf("%q: status %d, complained %q, %v, printed\n%s\nwant\n%s", c.args, code, stderr, err, stdout, want)
+		}
+	}
+}
+
 func TestWrongUsage(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
@@ -78,6 +96,10 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"-store", "-filename", ""}, "OutputFilename is empty"},
 		{[]string{"-filename", "../x.sql"}, "../x.sql"},
 		{[]string{"-output", "occupied"}, "occupied"},
+		{[]string{"-grants", "-output", "occupied"}, "-output is about a file"},
+		{[]string{"-grants", "-store"}, "-store is about a file"},
+		{[]string{"-worker-role", "w"}, "goes with -grants"},
+		{[]string{"-grants", "-reader-role", "public"}, `"public"`},
 		{[]string{"-worker-nodes-table", "a b"}, `"a b"`},
 		{[]string{"-events-table", "e", "-leader-election-table", "l"}, "-events-table names a table of the event store, -leader-election-table one of the worker's"},
 		{[]string{"-worker-nodes-table", "x", "-leader-election-table", "x"}, `table "x"`},
@@ -99,9 +121,9 @@ func TestHelpNamesEveryFlagAndDefault(t *testing.T) {
 		if code != 0 || stderr != "" {
 			t.Errorf("%s: status %d, complained %q", arg, code, stderr)
 		}
-		c := migrations.DefaultConfig()
+		c, r := migrations.DefaultConfig(), migrations.DefaultRoles()
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
-		bind(flags, &c)
+		bind(flags, &c, &r)
 		flags.VisitAll(func(f *flag.Flag) {
 			line := ""
 			for l := range strings.Lines(stdout) {
@@ -113,7 +135,7 @@ func TestHelpNamesEveryFlagAndDefault(t *testing.T) {
 				t.Errorf("%s: -%s (%s) is explained by %q", arg, f.Name, f.DefValue, line)
 			}
 		})
-		for _, s := range []string{"-store ", storeFilename, "Exit status", "migrate-gen -output"} {
+		for _, s := range []string{"-store ", "-grants ", storeFilename, "Exit status", "migrate-gen -output"} {
 			if !strings.Contains(stdout, s) {
 				t.Errorf("%s does not say %q:\n%s", arg, s, stdout)
 			}

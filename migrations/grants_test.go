@@ -1,0 +1,58 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Names that hold quotes, dollars and semicolons stay names.
+func TestGrantsQuoteNames(t *testing.T) {
+	d := pgtest.Empty(t)
+	apply(t, d.DB, nil)
+	apply(t, d.DB, &custom)
+	role := `a'b"c$do$; -- ` + list(t, d.DB, `SELECT right(current_database(), 16)::text`)[0]
+	d.Exec(t, `CREATE ROLE `+ident.Quote(role))
+	t.Cleanup(func() {
+		d.Exec(t, `DROP OWNED BY `+ident.Quote(role))
+		d.Exec(t, `DROP ROLE `+ident.Quote(role))
+	})
+	for _, c := range []*migrations.Config{nil, &custom} {
+		text, err := migrations.Grants(c, migrations.Roles{Writer: role, Worker: role, Operator: role, Reader: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := d.OpenPQ(t).ExecContext(t.Context(), text); err != nil {
+				t.Fatalf("%v in\n%s", err, text)
+			}
+		}
+	}
+	equal(t, "tables and sequences that the role may not use", list(t, d.DB, `
+SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_roles AS r ON r.rolname LIKE 'a''b"c$do$; -- %' AND r.rolname LIKE '%' || right(current_database(), 16)
+WHERE c.relkind = 'r' AND c.relnamespace::regnamespace::text IN ('public', 'infra', 'progress', 'audit', 'log') AND NOT has_table_privilege(r.oid, c.oid, 'SELECT')`), nil)
+}
+
+func TestGrantsOfNobody(t *testing.T) {
+	text, err := migrations.Grants(nil, migrations.Roles{})
+	if err != nil || strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	for name, says := range map[string]string{
+		"public":                "create a role",
+		"none":                  "create a role",
+		"a\nb":                  "no name of a role",
+		"a\xff":                 "no name of a role",
+		strings.Repeat("r", 64): "64 bytes",
+	} {
+		if _, err := migrations.Grants(nil, migrations.Roles{Operator: name}); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "Roles.Operator") {
+			t.Errorf("a role %q: %v, want %q", name, err, says)
+		}
+	}
+	if _, err := migrations.Grants(&migrations.Config{EventsTable: "a b"}, migrations.Roles{}); err == nil {
+		t.Error("a table a b has privileges")
+	}
+}
