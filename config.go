@@ -201,7 +201,6 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) f
 		StaleAfter: c.StaleGapThreshold,
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
-		OnStale:    c.Observer.FrontierBlocked,
 		OnChange:   onChange,
 		Logger:     c.Logger,
 	}
@@ -225,8 +224,6 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status 
 		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Logger:            c.Logger,
 		Status:            status,
-		OnLeader:          func(leads bool) { tell(c.Observer.LeadershipChanged, Leadership{id, leads}) },
-		OnUnowned:         func(unit, reason string) { tell(c.Observer.ConsumerUnowned, ConsumerInfo{unit, reason}) },
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
 		cc.Strategy = coord.Lease

@@ -140,6 +140,7 @@ func (c *consumerLoop) worked() {
 	if (over || againOver) && !c.crowded {
 		c.status.recovered()
 	}
+	c.w.recovered(c.about(TroubleDatabase))
 }
 
 // did is what a step of the loop did.
@@ -309,6 +310,7 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 	if c.progress.paused != nil {
 		c.tally.reset() // the failures are now the affair of those who resume it
 	}
+	c.noteResumed()
 	if c.sentence != nil && c.sentence.revision != c.progress.revision {
 		if c.pausedAsSentenced() {
 			c.announcePause() // the answer was lost
@@ -330,6 +332,9 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		if !c.crowded {
 			c.w.cfg.Logger.Error(ctx, "a consumer waits for positions in doubt", "consumer", c.unit.name, "error", err)
 		}
+		c.w.troubled(c.about(TroubleDoubts), err)
+	} else {
+		c.w.recovered(c.about(TroubleDoubts))
 	}
 	c.crowded = blocked
 	c.looked = v
@@ -338,7 +343,7 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 	}
 	if a.empty(c.progress.position) {
 		before := c.tally.suspect
-		c.tally.passed(p.look.Through)
+		c.passed(nil, p.look.Through)
 		if c.tally.suspect != before || v != c.w.frontier.Value() {
 			c.looked = nil
 			return batch, nil // look again
@@ -375,8 +380,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		return nothing, &batchError{r, p.events, p.retried, revision}
 	}
 	c.progress.position, c.progress.rowState = a.to, r.moved.rowState
-	t := c.tallyOf(p.retried)
-	if t.passed(p.look.Through); !c.tally.suspect.active() {
+	if c.passed(p.retried, p.look.Through); !c.tally.suspect.active() {
 		c.sentence = nil
 	}
 	c.overtaken = 0

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
@@ -46,6 +44,7 @@ func (c *consumerLoop) failed(ctx context.Context, b *batchError, v decision) (p
 		return 0, nil
 	}
 	c.w.cfg.Logger.Error(ctx, "consumer failed, will retry", "consumer", c.unit.name, "failures", v.inARow, "error", e)
+	c.w.troubled(c.aboutBatch(TroubleBatch, b.retried), e)
 	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
 	return v.pause, nil
 }
@@ -89,22 +88,23 @@ func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) (did, error) {
 // the sentence.
 func (c *consumerLoop) pausedAsSentenced() bool {
 	p := c.progress.paused
-	return p != nil && p.By == pausedBy(c.w.id) && p.Reason == text(c.sentence.err)
+	return p != nil && p.By == pausedBy(c.w.id.String()) && p.Reason == text(c.sentence.err)
 }
 
 func (c *consumerLoop) announcePause() {
 	reason := text(c.sentence.err)
 	c.w.cfg.Logger.Error(context.Background(), "consumer paused", "consumer", c.unit.name, "reason", reason)
+	c.w.troubled(c.about(TroublePaused), c.sentence.err)
 	tell(c.w.cfg.Observer.ConsumerPaused, ConsumerInfo{c.unit.name, reason})
 }
 
 // pausedBy is who a worker's own pause is signed by.
-func pausedBy(worker uuid.UUID) string { return "worker " + worker.String() }
+func pausedBy(worker string) string { return "worker " + worker }
 
 // Pause keeps everybody from running a consumer, if its progress is still what
 // was loaded and it is assigned to this worker.
 func (c checkpoints) Pause(ctx context.Context, q store.Querier, unit string, from *progress, reason string) (ok bool, err error) {
-	result, err := q.ExecContext(ctx, c.pause, unit, from.revision, pausedBy(c.worker), reason)
+	result, err := q.ExecContext(ctx, c.pause, unit, from.revision, pausedBy(c.worker.String()), reason)
 	if err != nil {
 		return false, fmt.Errorf("worker: pause consumer %q: %w", unit, err)
 	}

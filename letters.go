@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -136,6 +137,7 @@ func (c *consumerLoop) refuse(ctx context.Context, b *batchError) {
 	c.w.cfg.Logger.Error(ctx, "dead letter failed again", "consumer", c.unit.name, "position", b.retried.position, "error", b.err)
 	c.refused = &retry{position: b.retried.position, err: b.err}
 	c.again.reset()
+	c.w.troubles.end(c.aboutBatch(TroubleBatch, b.retried), time.Now()) // it is not tried any more
 }
 
 // settleLetters takes into account what a committed batch did to the dead

@@ -60,6 +60,10 @@ type Observer struct {
 	// doubts about such positions (SkipLate: delivered late, or SkipVoid). The
 	// same is in the audit table.
 	Skipped func(Skip)
+	// Recovered: a trouble that was told, here or in the log, is over; once for
+	// each. The troubles of a consumer whose loop ends go with it, untold:
+	// ConsumerStopped ends them.
+	Recovered func(Recovery)
 	// Woken: something made the worker look before its time.
 	Woken func(Wakeup)
 }
@@ -222,6 +226,7 @@ func Tee(all ...Observer) Observer {
 		FrontierBlocked:   tee(all, func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),
 		FrontierFailed:    tee(all, func(o Observer) func(error) { return o.FrontierFailed }),
 		Skipped:           tee(all, func(o Observer) func(Skip) { return o.Skipped }),
+		Recovered:         tee(all, func(o Observer) func(Recovery) { return o.Recovered }),
 		Woken:             tee(all, func(o Observer) func(Wakeup) { return o.Woken }),
 	}
 }

@@ -81,6 +81,7 @@ func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
 	await(t, "FrontierFailed", func() bool { return s.index("FrontierFailed") >= 0 })
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
+	await(t, "Recovered", func() bool { return s.index("Recovered") >= 0 })
 	w.Stop()
 	if err := w.result(t); err != nil {
 		t.Fatal(err)

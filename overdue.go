@@ -32,6 +32,8 @@ func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func
 		}
 		err := fmt.Errorf("%w (%w)", ErrHandlerOverdue, context.Cause(ctx))
 		c.status.lasts(err)
+		c.w.troubled(c.about(TroubleOverdue), err)
+		defer c.w.recovered(c.about(TroubleOverdue))
 		defer c.status.lasts(nil)
 		c.w.cfg.Logger.Error(ctx, "handler ignores the end of its context", "consumer", b.Consumer, "first", b.First, "last", b.Last, "error", err)
 		tell(c.w.cfg.Observer.HandlerOverdue, b)

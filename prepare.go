@@ -69,10 +69,11 @@ func (w *Worker) prepare(ctx context.Context) error {
 		}
 	}
 	f := w.cfg.frontier(w.db, w.bound, t, w.noticeNews)
-	f.OnFailure = w.frontierFailed
+	w.observeFrontier(&f)
 	w.frontier = frontier.New(f)
 	coordination := w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus)
 	coordination.Elsewhere = w.differs
+	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
 	return nil
 }

@@ -185,6 +185,7 @@ func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCaus
 	return func() {
 		stop()
 		c.status.lasts(nil)
+		c.w.recovered(c.about(TroubleLock))
 	}
 }
 
@@ -249,11 +250,13 @@ func (g *guardWatch) show(ctx context.Context, s session) {
 	if !s.waits() {
 		g.waits = 0
 		g.c.status.lasts(nil)
+		g.c.w.recovered(g.c.about(TroubleLock))
 		return
 	}
 	g.waits++
 	err := fmt.Errorf("worker: a batch of consumer %q waits for a lock of %s", g.c.unit.name, s.whom())
 	g.c.status.lasts(err)
+	g.c.w.troubled(g.c.about(TroubleLock), err)
 	if g.waits&(g.waits-1) == 0 {
 		g.c.w.cfg.Logger.Info(ctx, "a batch waits for a lock", "consumer", g.c.unit.name, "looks", g.waits, "error", err)
 	}

@@ -67,6 +67,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 		case e := <-ended:
 			stop[e.name]()
 			delete(stop, e.name)
+			w.troubles.leave(e.name)
 			tell(w.cfg.Observer.ConsumerStopped, ConsumerInfo{Consumer: e.name})
 			if e.err != nil {
 				fatal = errtext.Join(fatal, e.err)

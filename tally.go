@@ -161,6 +161,9 @@ func (t *tally) passed(position int64) {
 	}
 }
 
+// clean reports whether nothing has gone wrong with a batch since one got through.
+func (t *tally) clean() bool { return t.failures == 0 && t.conflicts == 0 && t.losses == 0 }
+
 // reset forgets the failures. Whether the database works is another matter.
 func (t *tally) reset() { *t = tally{disturbed: t.disturbed, troubled: t.troubled} }
 

@@ -47,8 +47,10 @@ func (c *consumerLoop) trouble(intake context.Context, began time.Time, err erro
 	c.status.disturbed(err)
 	if b.outcome == conflicted {
 		c.w.cfg.Logger.Info(intake, "deadlock or serialization failure, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)
+		c.w.troubled(c.aboutBatch(TroubleBatch, b.retried), err)
 	} else {
 		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)
+		c.w.troubled(c.about(TroubleDatabase), err)
 	}
 	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: v.inARow, Pause: v.pause, Err: err})
 	return v.pause, nil

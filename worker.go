@@ -60,6 +60,8 @@ type Worker struct {
 	watchNow   *wakeup.Signal // wakes watchProgress
 	sweepNow   *wakeup.Signal // wakes sweep
 	compactNow *wakeup.Signal // wakes compact
+
+	troubles troubles // that were told
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -200,13 +202,6 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 		g.run(func() error { w.answerWaits(running); return nil })
 		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })
 	}
-}
-
-// frontierFailed takes note of a failed try of the frontier. Where its
-// connection has died, others have.
-func (w *Worker) frontierFailed(err error) {
-	w.sweepNow.Send()
-	tell(w.cfg.Observer.FrontierFailed, err)
 }
 
 // noticeEvents wakes whoever looks for events.

@@ -51,6 +51,13 @@ type Config struct {
 	// OnLeader is called when this worker begins to lead, or leads no more.
 	// May be nil.
 	OnLeader func(leads bool)
+	// OnFailure is called for each failed try of Run, OnBack when one works after
+	// failed ones. May be nil.
+	OnFailure func(error)
+	OnBack    func()
+	// OnOwned is called when a unit is run again that OnUnowned has told of. May
+	// be nil.
+	OnOwned func(unit string)
 	// OnUnowned is called on the leader, once for each unit that nobody runs,
 	// with why. May be nil.
 	OnUnowned func(unit, reason string)

@@ -88,6 +88,9 @@ func (c *Coordinator) watchIdle(ctx context.Context, s *session, idle map[string
 		_, still := idle[u]
 		if !still {
 			c.cfg.Logger.Info(ctx, "a consumer is run again", "consumer", u)
+			if c.cfg.OnOwned != nil {
+				c.cfg.OnOwned(u)
+			}
 		}
 		return !still
 	})

@@ -31,7 +31,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	defer c.setLeader(false)
 	for failures, idle := 0, 0; ; {
-		err := c.live(ctx, func() { failures = 0 })
+		err := c.live(ctx, func() {
+			if failures > 0 && c.cfg.OnBack != nil {
+				c.cfg.OnBack()
+			}
+			failures = 0
+		})
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -39,6 +44,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 			idle = c.cfg.DB.Stats().Idle // each may be dead, or lead to a standby
 		}
 		c.fails(err)
+		if c.cfg.OnFailure != nil {
+			c.cfg.OnFailure(err)
+		}
 		if errors.Is(err, ErrTransactionPooling) {
 			return err
 		}

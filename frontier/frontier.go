@@ -62,7 +62,9 @@ type Config struct {
 	Interval  time.Duration // between two looks while nothing happens
 	Logger    store.Logger  // nil: nothing is logged
 	OnFailure func(error)   // called for each failed try of Run; may be nil
+	OnBack    func()        // called when a try of Run works after failed ones; may be nil
 	OnStale   func(Holder)  // called once for each transaction that becomes stale; may be nil
+	OnFree    func(Holder)  // called once for each of these that has ended, or holds nothing back any more; may be nil
 	OnChange  func()        // called when the counter of Changes has moved; may be nil
 }
 
@@ -75,11 +77,12 @@ type Frontier struct {
 	blocked atomic.Pointer[[]Holder]
 	trouble atomic.Pointer[error] // nil: there is none
 	wake    chan struct{}
-	changes atomic.Int64 // the counter of changes, as last seen
-	follow  atomic.Bool  // somebody called Follow since the latest statement
-	reopen  atomic.Bool  // somebody called Reopen since the session began
-	limit   limit        // of Open and Step, which one goroutine calls at a time
-	apart   bool         // nobody is to be followed
+	changes atomic.Int64      // the counter of changes, as last seen
+	follow  atomic.Bool       // somebody called Follow since the latest statement
+	reopen  atomic.Bool       // somebody called Reopen since the session began
+	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
+	limit   limit             // of Open and Step, which one goroutine calls at a time
+	apart   bool              // nobody is to be followed
 	pulse   pulse
 
 	mu      sync.Mutex
@@ -92,7 +95,7 @@ func New(cfg Config) *Frontier {
 	if cfg.Logger == nil {
 		cfg.Logger = store.NoOpLogger{}
 	}
-	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), apart: control.ReadApart.Load()}
+	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), told: map[string]Holder{}, apart: control.ReadApart.Load()}
 	f.value.Store(&Value{})
 	f.head.Store(-1)
 	f.blocked.Store(&[]Holder{})
@@ -200,6 +203,9 @@ func (f *Frontier) Run(ctx context.Context) error {
 			if failures > 0 {
 				f.trouble.Store(nil)
 				f.announceBack()
+				if f.cfg.OnBack != nil {
+					f.cfg.OnBack()
+				}
 			}
 			failures = 0
 		})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -225,9 +226,10 @@ func (s *Session) report(ctx context.Context, a action) {
 		s.shown = v
 		s.f.publish(v)
 	}
-	if a.do == scanLocks || len(*s.f.blocked.Load()) > 0 {
+	if a.do == scanLocks || len(*s.f.blocked.Load()) > 0 || len(s.f.told) > 0 {
 		blocked := s.machine.blocked()
 		s.f.blocked.Store(&blocked)
+		s.free(blocked)
 	}
 	for _, h := range s.machine.takeTurned() {
 		s.tell(ctx, h)
@@ -242,8 +244,24 @@ func (s *Session) tell(ctx context.Context, h Holder) {
 	}
 	s.f.cfg.Logger.Info(ctx, msg, "virtualtransaction", h.VirtualTransaction, "pid", h.PID, "gid", h.GID,
 		"application_name", h.ApplicationName, "state", h.State, "age", h.Age, "remedy", h.Remedy())
-	if s.f.cfg.OnStale != nil {
+	if s.f.told[h.VirtualTransaction] = h; s.f.cfg.OnStale != nil {
 		s.f.cfg.OnStale(h)
+	}
+}
+
+// free reports the stale transactions that are not among the blocking ones any
+// more. A new session does not know yet which these are.
+func (s *Session) free(blocked []Holder) {
+	if !s.looked || s.machine.first && s.machine.wantsScan() {
+		return
+	}
+	for id, h := range s.f.told {
+		if slices.ContainsFunc(blocked, func(b Holder) bool { return b.VirtualTransaction == id }) {
+			continue
+		}
+		if delete(s.f.told, id); s.f.cfg.OnFree != nil {
+			s.f.cfg.OnFree(h)
+		}
 	}
 }
 
