@@ -237,6 +237,7 @@ func (f *flow) fail(t *testing.T) {
 	f.awaitRows(t, "the worker to pause its consumer", `SELECT count(*) FROM consumer_operations WHERE operation = 'pause' AND consumer_name = 'pausing'`, 1)
 	w.Stop()
 	f.must(t, w.result(t))
+	f.must(t, f.Retire(t.Context(), "pausing", reason))
 	w = f.run(t, []consumer.Consumer{&effect{"ending", func(_ context.Context, tx *sql.Tx, _ store.PersistedEvent) error { return tx.Commit() }}})
 	if err := w.result(t); !errors.Is(err, worker.ErrTransactionEnded) {
 		t.Errorf("Start returned %v", err)
@@ -328,6 +329,6 @@ func (f *flow) exceed(t *testing.T) {
 	f.mayNot(t, f.worker, `DELETE FROM events`, `UPDATE events SET payload = ''`, `SELECT nextval('events_global_position_seq')`, `SELECT * FROM aggregate_heads`,
 		`DELETE FROM consumer_checkpoints`, `DELETE FROM consumer_operations`, `TRUNCATE consumer_gap_skips`, `UPDATE consumer_checkpoints_schema SET version = 9`, `CREATE TABLE mine ()`)
 	operator := f.open(t, f.login(t, "exceeding", f.roles.Operator))
-	f.mayNot(t, operator, `DELETE FROM events`, `INSERT INTO aggregate_heads VALUES ('a', 'b', 1)`, `DELETE FROM consumer_checkpoints`, `UPDATE consumer_operations SET operator = ''`,
+	f.mayNot(t, operator, `DELETE FROM events`, `INSERT INTO aggregate_heads VALUES ('a', 'b', 1)`, `UPDATE worker_nodes SET heartbeat_at = now()`, `UPDATE consumer_operations SET operator = ''`,
 		`DELETE FROM consumer_operations`, `UPDATE consumer_assignments SET worker_id = NULL`, `DELETE FROM worker_nodes`)
 }

@@ -172,8 +172,9 @@ func (s schema) workerNeeds() []rights.Need {
 func (s schema) operatorNeeds() []rights.Need {
 	return slices.Concat(
 		need(s.events, "SELECT"), sequence(s.events, positionColumn, "SELECT"),
-		need(s.checkpoints, "SELECT", "UPDATE"),
-		need(s.assignments, "SELECT"),
+		need(s.checkpoints, "SELECT", "UPDATE", "DELETE"),
+		need(s.assignments, "SELECT", "DELETE"),
+		need(s.nodes, "SELECT"), []rights.Need{{Table: s.nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers"}}},
 		need(s.gapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.gapSkips, idColumn, "USAGE"),
 		need(s.DeadLetters, "SELECT", "UPDATE", "DELETE"),
 		need(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
