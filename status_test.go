@@ -85,7 +85,7 @@ func TestUnownedConsumersAreShown(t *testing.T) {
 		t.Errorf("the status is %+v", s)
 	}
 	await(t, "the hook", func() bool { return len(told) > 0 })
-	if c := <-told; c.Consumer != "retired" || !strings.Contains(c.Reason, "start one that has, or retire") {
+	if c := <-told; c.Consumer != "retired" || !strings.Contains(c.Reason, "start one that has, or remove") {
 		t.Errorf("the hook was told %+v", c)
 	}
 }

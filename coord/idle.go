@@ -19,7 +19,7 @@ const (
 
 func (c cause) explain(cfg Config) string {
 	if c == noCode {
-		return "no live worker has code for it: start one that has, or retire the consumer"
+		return "no live worker has code for it: start one that has, or remove the consumer with Retire of package ops"
 	}
 	return fmt.Sprintf("its row in %s does not stay as the leader writes it: look for a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
 }

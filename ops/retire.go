@@ -44,12 +44,13 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 }
 
 // unregistered returns a *RegisteredError for the worker with the latest
-// heartbeat of those that have code for a consumer.
+// heartbeat of those that have code for a consumer. One of another library does
+// not say what it has code for, and would begin the consumer anew.
 func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
 	e := RegisteredError{table: o.t.nodes.SQL()}
 	err := tx.QueryRowContext(ctx, `
 SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), heartbeat_at FROM `+o.t.nodes.SQL()+`
-WHERE $1::text = ANY (consumers) AND heartbeat_at > clock_timestamp() - interval '1 day'
+WHERE coalesce($1::text = ANY (consumers), true) AND heartbeat_at > clock_timestamp() - interval '1 day'
 ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, &e.Heartbeat)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

@@ -36,6 +36,12 @@ func TestRetire(t *testing.T) {
 		}
 	}
 	stop()
+	other := uuid.New() // of another library
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id) VALUES ($1)`, other)
+	if err := s.Retire(t.Context(), "c", by); !errors.As(err, &registered) || registered.Worker != other {
+		t.Fatalf("while a worker runs that may have code for it: %v", err)
+	}
+	s.Exec(t, `DELETE FROM worker_nodes`)
 
 	dead := uuid.New()
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES ($1, clock_timestamp() - interval '25 hours', '{b,c,d}')`, dead)
