@@ -76,14 +76,14 @@ func Worker(t Tables, lease bool) (all []Need) {
 		},
 		{
 			table:   t.Checkpoints,
-			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason ctid xmin tableoid",
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason ctid xmin xmax tableoid",
 			inserts: "consumer_name last_position",
 			writes:  "last_position revision updated_at paused_at paused_by paused_reason",
 		},
 		{
 			table:   t.GapSkips,
-			reads:   "id consumer_name gap_position gap_end first_seen_at state closed_at xmin",
-			inserts: "consumer_name worker_id gap_position gap_end missing state skip_to_position highest_visible_position first_seen_at closed_at",
+			reads:   "* xmin",
+			inserts: "id consumer_name worker_id gap_position gap_end missing state skip_to_position highest_visible_position first_seen_at created_at closed_at",
 			deletes: true,
 			serial:  "id",
 		},
@@ -96,7 +96,7 @@ func Worker(t Tables, lease bool) (all []Need) {
 		},
 		{
 			table:   t.Operations,
-			reads:   "consumer_name operation operator detail", // after a repair whose answer was lost
+			reads:   "consumer_name operation created_at operator detail", // the last two after a repair whose answer was lost
 			inserts: "consumer_name operation detail operator reason",
 			serial:  "id",
 		},
