@@ -16,9 +16,12 @@ import (
 type limits struct {
 	quick time.Duration // for a statement that touches a few rows, and for a connection of the pool
 	read  time.Duration // for events, counts and deletions
+	// notify is the pause between two looks whether notifications arrive. They
+	// take milliseconds.
+	notify time.Duration
 }
 
-var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second}
+var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, notify: 5 * time.Second}
 
 // errNoAnswer is what a statement fails with whose bound has passed.
 var errNoAnswer = errors.New("no answer, gave up the connection")

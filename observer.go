@@ -60,6 +60,11 @@ type Observer struct {
 	// doubts about such positions (SkipLate: delivered late, or SkipVoid). The
 	// same is in the audit table.
 	Skipped func(Skip)
+	// NotifyFailed: with DispatcherStrategyNotify, notifications do not arrive:
+	// the listening connection was lost (for every try), leads to another
+	// database, or nobody notifies the channel. Events are found by a look each
+	// second meanwhile.
+	NotifyFailed func(error)
 	// Recovered: a trouble that was told, here or in the log, is over; once for
 	// each. The troubles of a consumer whose loop ends go with it, untold:
 	// ConsumerStopped ends them.
@@ -226,6 +231,7 @@ func Tee(all ...Observer) Observer {
 		FrontierBlocked:   tee(all, func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),
 		FrontierFailed:    tee(all, func(o Observer) func(error) { return o.FrontierFailed }),
 		Skipped:           tee(all, func(o Observer) func(Skip) { return o.Skipped }),
+		NotifyFailed:      tee(all, func(o Observer) func(error) { return o.NotifyFailed }),
 		Recovered:         tee(all, func(o Observer) func(Recovery) { return o.Recovered }),
 		Woken:             tee(all, func(o Observer) func(Wakeup) { return o.Woken }),
 	}

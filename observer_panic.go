@@ -31,6 +31,7 @@ func (o Observer) protected(l store.Logger) Observer {
 		FrontierBlocked:   protect(l, "FrontierBlocked", o.FrontierBlocked),
 		FrontierFailed:    protect(l, "FrontierFailed", o.FrontierFailed),
 		Skipped:           protect(l, "Skipped", o.Skipped),
+		NotifyFailed:      protect(l, "NotifyFailed", o.NotifyFailed),
 		Recovered:         protect(l, "Recovered", o.Recovered),
 		Woken:             protect(l, "Woken", o.Woken),
 	}

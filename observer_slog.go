@@ -50,6 +50,7 @@ func NewSlogObserver(l *slog.Logger) Observer {
 			log(slog.LevelWarn, "a transaction stays open", "pid", t.PID, "gid", t.GID, "application_name", t.ApplicationName, "age", t.Age)
 		},
 		FrontierFailed: func(err error) { log(slog.LevelError, "the log cannot be looked at, will retry", "error", err) },
+		NotifyFailed:   func(err error) { log(slog.LevelError, "notifications do not arrive", "error", err) },
 		Recovered: func(r Recovery) {
 			log(slog.LevelInfo, "trouble is over", "trouble", r.Trouble, "consumer", r.Consumer, "lasted", r.Lasted, "was", r.Err)
 		},

@@ -93,7 +93,8 @@ func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
 		t.Fatal(err)
 	}
 	deaf := newDeaf("deaf")
-	start(t, d.DB, []consumer.Consumer{deaf}, append(options(worker.FailStop), worker.WithBatchTimeout(100*time.Millisecond))...)
+	start(t, d.DB, []consumer.Consumer{deaf}, append(options(worker.FailStop), worker.WithBatchTimeout(100*time.Millisecond),
+		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString("postgres://127.0.0.1:1/nowhere"))...)
 	await(t, "HandlerOverdue", func() bool { return s.index("HandlerOverdue") >= 0 })
 	close(deaf.release)
 	for i := range reflect.TypeFor[worker.Observer]().NumField() {

@@ -21,6 +21,7 @@ type Trouble string
 const (
 	TroubleFrontier     Trouble = "frontier"     // FrontierFailed: nothing new can be seen
 	TroubleTransaction  Trouble = "transaction"  // FrontierBlocked: it stayed open, and has ended or holds nothing back any more
+	TroubleNotify       Trouble = "notify"       // NotifyFailed
 	TroubleCoordination Trouble = "coordination" // Status.CoordinationError
 	TroubleUnowned      Trouble = "unowned"      // ConsumerUnowned
 	TroubleDatabase     Trouble = "database"     // Retrying, not ByHandler: statements failed

@@ -39,6 +39,10 @@ type Status struct {
 	// that Safe stands still; nil if it can. A *frontier.SetupError says what
 	// was altered in the database, and the remedy.
 	FrontierError error
+	// NotifyError is why notifications do not arrive, with DispatcherStrategyNotify,
+	// and what to do about it; nil while nothing is known to be wrong. Events are
+	// found by a look each second meanwhile.
+	NotifyError error
 	// Safe is the position up to which consumers may read.
 	Safe int64
 	// Head is the highest position of a visible event, as of the latest look at
@@ -202,6 +206,7 @@ func (w *Worker) Status() Status {
 	}
 	c := w.coord.Status()
 	s.Leader, s.LastHeartbeat, s.CoordinationError, s.Unowned = c.Leader, c.LastHeartbeat, errtext.Of(explain(c.LastError)), c.Unowned
+	s.NotifyError = w.listener.err()
 	s.FrontierError = errtext.Of(explain(w.frontier.Err()))
 	s.Blocked = w.frontier.Blocked()
 	v := w.frontier.Value()

@@ -15,7 +15,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		fields
 		CoordinationError string `json:",omitempty"`
 		FrontierError     string `json:",omitempty"`
-	}{fields(s), text(s.CoordinationError), text(s.FrontierError)})
+		NotifyError       string `json:",omitempty"`
+	}{fields(s), text(s.CoordinationError), text(s.FrontierError), text(s.NotifyError)})
 }
 
 // MarshalJSON writes the fields under their names, and errors as their texts.

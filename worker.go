@@ -62,6 +62,7 @@ type Worker struct {
 	compactNow *wakeup.Signal // wakes compact
 
 	troubles troubles // that were told
+	listener listener // for DispatcherStrategyNotify
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -194,13 +195,9 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 	g.run(func() error { w.watchServer(running); return nil })
 	g.run(func() error { w.sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		channels := map[string]func(string){
-			w.cfg.NotifyChannel: func(string) { w.noticeEvents() },
-			w.channel:           func(string) { w.noticeNews() },
-			w.waitChannel:       w.noticeWord,
-		}
 		g.run(func() error { w.answerWaits(running); return nil })
-		g.run(func() error { return frontier.Listen(running, w.cfg.NotifyConnectionString, channels, w.cfg.Logger) })
+		g.run(func() error { return w.listen(running) })
+		g.run(func() error { w.watchNotify(running); return nil })
 	}
 }
 

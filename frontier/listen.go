@@ -14,6 +14,12 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+// ListenerHealth is told how a listening connection fares.
+type ListenerHealth struct {
+	Connected func()      // after the channels' functions were called; may be nil
+	Lost      func(error) // for each failed try; may be nil
+}
+
 // Listen calls the function of a channel for every notification on it, with
 // its payload, and each with none after every (re)connection, since
 // notifications may have been lost meanwhile. It owns one direct connection to connString and reconnects with
@@ -22,7 +28,7 @@ import (
 //
 // LISTEN belongs to a session: through a transaction-pooling proxy nothing
 // would arrive, and the frontier's own looks are what remains.
-func Listen(ctx context.Context, connString string, channels map[string]func(said string), logger store.Logger) error {
+func Listen(ctx context.Context, connString string, channels map[string]func(said string), health ListenerHealth, logger store.Logger) error {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
 		return errors.New("frontier: the connection string for notifications cannot be parsed") // why not, might show a password
@@ -31,11 +37,18 @@ func Listen(ctx context.Context, connString string, channels map[string]func(sai
 		config.ConnectTimeout = 10 * time.Second
 	}
 	for failures := 1; ctx.Err() == nil; failures++ {
-		err := listen(ctx, config, channels, func() { failures = 0 })
+		err := listen(ctx, config, channels, func() {
+			if failures = 0; health.Connected != nil {
+				health.Connected()
+			}
+		})
 		if ctx.Err() != nil {
 			break
 		}
 		logger.Error(ctx, "notification listener lost, will reconnect", "channels", slices.Sorted(maps.Keys(channels)), "error", err)
+		if health.Lost != nil {
+			health.Lost(err)
+		}
 		backoff.Sleep(ctx, backoff.Session(failures))
 	}
 	return nil

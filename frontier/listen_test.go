@@ -22,7 +22,7 @@ func TestListenWakes(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Listen(ctx, d.URL, channels, store.NoOpLogger{}) }()
+	go func() { done <- Listen(ctx, d.URL, channels, ListenerHealth{}, store.NoOpLogger{}) }()
 	awaitWake := func(channel, what string) {
 		t.Helper()
 		select {
@@ -65,7 +65,7 @@ func TestListenWakes(t *testing.T) {
 }
 
 func TestListenKeepsSecrets(t *testing.T) {
-	err := Listen(t.Context(), "postgres://user:secret@host:port/db", nil, store.NoOpLogger{})
+	err := Listen(t.Context(), "postgres://user:secret@host:port/db", nil, ListenerHealth{}, store.NoOpLogger{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("want an error without the password, got %v", err)
 	}
