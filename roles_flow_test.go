@@ -149,6 +149,8 @@ func (f *flow) play(t *testing.T) {
 	f.operate(t)
 	f.awaitRows(t, "old rows of the audit to be deleted", `SELECT count(*) FROM consumer_gap_skips WHERE state = 'void' AND closed_at < now() - interval '5 s'`, 0)
 
+	await(t, "the audit to be compacted", func() bool { return f.executed("width_bucket") })
+
 	f.Exec(t, `DELETE FROM consumer_checkpoints_token`) // as crash recovery does
 	f.awaitAt(t, "c", f.append(t, "a", 1))
 	second := f.run(t, []consumer.Consumer{&effect{"c", f.bad}, &effect{name: "other"}})
@@ -159,6 +161,7 @@ func (f *flow) play(t *testing.T) {
 	second.Stop()
 	f.must(t, second.result(t))
 	f.fail(t)
+	f.must(t, f.Retire(t.Context(), "other", reason))
 }
 
 // awaitLate has positions passed in doubt: one range is filled late, one is

@@ -145,6 +145,18 @@ func (d *deployment) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.
 	return ctx
 }
 
+// executed reports whether a login has executed a statement with some text in it.
+func (d *deployment) executed(text string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for s := range d.recorded {
+		if strings.Contains(s.sql, text) {
+			return true
+		}
+	}
+	return false
+}
+
 // TraceQueryEnd records what is denied.
 func (d *deployment) TraceQueryEnd(_ context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
 	if q.Err != nil && strings.Contains(q.Err.Error(), "42501") {
