@@ -71,7 +71,7 @@ func (b *lastBatch) tell(v verdict, to int64, failed error) string {
 	}
 	why := "the consumer was moved or the server crashed meanwhile"
 	if failed != nil {
-		why = errtext.Line(explain(failed).Error())
+		why = errtext.Of(explain(failed)).Error()
 	}
 	return fmt.Sprintf("what became of the batch is not known (%s): SELECT pg_xact_status('%s') tells; if that is committed, %s; otherwise nothing is lost", why, b.transaction, b.remedy())
 }

@@ -76,7 +76,7 @@ func (e *ConsumerError) Error() string {
 	if e.Position > 0 {
 		where = fmt.Sprintf(" at position %d (event %s, type %s)", e.Position, e.EventID, errtext.Value(e.Type))
 	}
-	return errtext.Line(fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, e.Err))
+	return errtext.Line(fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, errtext.Of(e.Err)))
 }
 
 // Unwrap gives the cause.
@@ -90,7 +90,7 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return errtext.Line(fmt.Sprintf("the handler panicked%s: %v", e.where(), e.Value))
+	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", e.where(), errtext.Panic(e.Value)))
 }
 
 // where finds the line in the stack: the first below the panic that is not the
@@ -109,5 +109,5 @@ func (e *PanicError) where() string {
 // Unwrap gives the panic's value if it was an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
-	return err
+	return errtext.Sound(err)
 }

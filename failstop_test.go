@@ -4,16 +4,25 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
+
+// mute is an error that nobody can print: it panics with itself.
+type mute struct{}
+
+func (m mute) Error() string { panic(m) }
 
 func TestFailingHandler(t *testing.T) {
 	boom := errors.New("boom")
@@ -41,6 +50,24 @@ func TestFailingHandler(t *testing.T) {
 		"a panic with an error": {
 			handle: func(context.Context, *sql.Tx) error { panic(boom) },
 			is:     boom, says: "panicked",
+		},
+		"a nil pointer in an error": {
+			handle: func(context.Context, *sql.Tx) error { return (*os.PathError)(nil) },
+			says:   "<nil> (a nil *fs.PathError is not a nil error",
+		},
+		"a wrapped nil pointer": {
+			handle: func(context.Context, *sql.Tx) error {
+				return fmt.Errorf("order 7: %w", (*pgconn.PgError)(nil))
+			},
+			says: "order 7: <nil>",
+		},
+		"an error that panics": {
+			handle: func(context.Context, *sql.Tx) error { return mute{} },
+			says:   "PANIC=method of worker_test.mute",
+		},
+		"a panic with a value that panics": {
+			handle: func(context.Context, *sql.Tx) error { panic(mute{}) },
+			says:   "PANIC=method of worker_test.mute",
 		},
 		"a batch that takes too long": {
 			handle: func(ctx context.Context, _ *sql.Tx) error { <-ctx.Done(); return ctx.Err() },

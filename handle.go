@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -68,17 +69,18 @@ func handleOne(ctx context.Context, c consumer.Consumer, tx *sql.Tx, event store
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return c.Handle(ctx, tx, event)
+	return errtext.Sound(c.Handle(ctx, tx, event))
 }
 
-// recovering turns a panic into an error.
+// recovering turns a panic into an error. The error of f is sound: errors.Is and
+// the like call its methods in the worker's goroutines.
 func recovering(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return f()
+	return errtext.Sound(f())
 }
 
 // transaction is a batch's, with what shows whether it still is.

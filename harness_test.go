@@ -54,7 +54,7 @@ func (l *ledger) Name() string { return l.name }
 
 func (l *ledger) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 	if l.before != nil {
-		if err := l.before(ctx, tx, e); errors.Is(err, errNotWritten) {
+		if err := l.before(ctx, tx, e); err == errNotWritten { // errors.Is may panic with errors of tests
 			return nil
 		} else if err != nil {
 			return err

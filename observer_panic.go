@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -48,7 +47,7 @@ func protect[T any](l store.Logger, name string, hook func(T)) func(T) {
 			if v := recover(); v != nil {
 				once.Do(func() {
 					l.Error(context.Background(), "hook of the Observer panicked, going on; further panics of this hook are not logged",
-						"hook", name, "panic", errtext.Line(fmt.Sprint(v)), "stack", stack())
+						"hook", name, "panic", errtext.Panic(v), "stack", stack())
 				})
 			}
 		}()
@@ -114,7 +113,7 @@ func (p protectedLogger) survive(method, msg string) {
 		p.once.Do(func() {
 			defer func() { _ = recover() }() // there is nobody left to tell
 			p.Logger.Error(context.Background(), "logger panicked, going on; further panics of it are not logged",
-				"method", method, "message", msg, "panic", errtext.Line(fmt.Sprint(v)), "stack", stack())
+				"method", method, "message", msg, "panic", errtext.Panic(v), "stack", stack())
 		})
 	}
 }

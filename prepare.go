@@ -170,7 +170,7 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %s", c, errtext.Line(fmt.Sprint(v)))
+			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %s", c, errtext.Panic(v))
 		}
 	}()
 	u = &unit{name: c.Name(), consumer: c, nudge: newNudge()}

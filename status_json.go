@@ -33,7 +33,7 @@ func text(err error) string {
 	if err == nil {
 		return ""
 	}
-	return strings.ReplaceAll(strings.ToValidUTF8(errtext.Line(err.Error()), "\uFFFD"), "\x00", `\0`)
+	return strings.ReplaceAll(strings.ToValidUTF8(errtext.Of(err).Error(), "\uFFFD"), "\x00", `\0`)
 }
 
 // heartbeatStatus is what a heartbeat leaves in the table of workers: the

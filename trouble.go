@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -19,7 +20,7 @@ type batchError struct {
 	revision int64  // that its guard asked for
 }
 
-func (e *batchError) Error() string { return e.err.Error() }
+func (e *batchError) Error() string { return errtext.Of(e.err).Error() }
 
 func (e *batchError) Unwrap() error { return e.err }
 

@@ -2,7 +2,6 @@
 package errtext
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -74,28 +73,3 @@ func beginning(s string, limit int) string {
 	}
 	return s[:limit]
 }
-
-// Of returns an error that says on one line what err says, and unwraps to it;
-// err itself if that does.
-func Of(err error) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	if line := Line(text); line != text {
-		return &short{err, line}
-	}
-	return err
-}
-
-type short struct {
-	err  error
-	line string
-}
-
-func (s *short) Error() string { return s.line }
-
-func (s *short) Unwrap() error { return s.err }
-
-// Join is errors.Join on one line.
-func Join(errs ...error) error { return Of(errors.Join(errs...)) }

@@ -1,8 +1,6 @@
 package errtext
 
 import (
-	"errors"
-	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -40,15 +38,5 @@ func TestShort(t *testing.T) {
 	})
 	if got, want := Value(strings.Repeat("ä", 51)), `"`+strings.Repeat("ä", 50)+`"... (102 bytes)`; got != want {
 		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestOf(t *testing.T) {
-	if Of(nil) != nil || Join(nil, nil) != nil || Of(io.EOF) != io.EOF {
-		t.Error("what is short already has changed")
-	}
-	err := Join(io.EOF, nil, errors.New("two\nlines"))
-	if !errors.Is(err, io.EOF) || err.Error() != "EOF; two; lines" {
-		t.Errorf("got %v", err)
 	}
 }

@@ -1,0 +1,103 @@
+package errtext
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// Of returns an error that says on one line what err says, and unwraps to it;
+// err itself if that does. It does not panic if a method of err does.
+func Of(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = Sound(err)
+	text := err.Error()
+	if line := Line(text); line != text {
+		return &short{err, line}
+	}
+	return err
+}
+
+// Join is errors.Join on one line.
+func Join(errs ...error) error {
+	sound := make([]error, len(errs))
+	for i, err := range errs {
+		sound[i] = Of(err)
+	}
+	return Of(errors.Join(sound...))
+}
+
+type short struct {
+	err  error // nil: it must not be unwrapped
+	line string
+}
+
+func (s *short) Error() string { return s.line }
+
+func (s *short) Unwrap() error { return s.err }
+
+// Sound returns err if its methods do not panic. A nil pointer in an error is
+// the usual reason that they do. Otherwise it returns an error with the text
+// that fmt makes of err. This unwraps to err if the chain can be walked.
+func Sound(err error) error {
+	if err == nil {
+		return nil
+	}
+	_, says := attempt(err.Error)
+	_, walks := attempt(func() string { return walk(err) })
+	switch {
+	case !walks:
+		return &short{nil, Line(textOf(err))}
+	case !says:
+		return &short{err, Line(textOf(err))}
+	}
+	return err
+}
+
+// Panic returns the text of a panic's value on one line. It does not panic if a
+// method of the value does.
+func Panic(v any) string { return Line(formatted(v)) }
+
+// textOf is what err says, as fmt prints it.
+func textOf(err error) string {
+	if text, ok := attempt(err.Error); ok {
+		return text
+	}
+	if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Sprintf("<nil> (a nil %T is not a nil error: return nil itself)", err)
+	}
+	return formatted(err)
+}
+
+// formatted is fmt.Sprint. That panics where a method panics with a value whose
+// own method panics.
+func formatted(v any) string {
+	if text, ok := attempt(func() string { return fmt.Sprint(v) }); ok {
+		return text
+	}
+	return fmt.Sprintf("%%!v(PANIC=method of %T)", v)
+}
+
+// walk calls what errors.Is and errors.As call, and SQLState.
+func walk(err error) string {
+	var s interface{ SQLState() string }
+	if errors.Is(err, errWalk) || !errors.As(err, &s) {
+		return ""
+	}
+	return s.SQLState()
+}
+
+var errWalk = errors.New("no error is this one")
+
+// attempt returns what f returns. ok is false if f panicked.
+func attempt(f func() string) (text string, ok bool) {
+	defer func() {
+		if !ok {
+			_ = recover()
+		}
+	}()
+	text = f()
+	return text, true
+}

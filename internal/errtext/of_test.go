@@ -1,0 +1,102 @@
+package errtext
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// wraps has methods that dereference it, as errors of most packages have.
+type wraps struct{ err error }
+
+func (w *wraps) Error() string { return w.err.Error() }
+func (w *wraps) Unwrap() error { return w.err }
+
+// coded is an error of a driver.
+type coded struct{ code string }
+
+func (c *coded) Error() string    { return "coded" }
+func (c *coded) SQLState() string { return c.code }
+
+// panics panics with itself, which fmt cannot print either.
+type panics struct{ error }
+
+func (p panics) Error() string { panic(p) }
+
+func TestOf(t *testing.T) {
+	if Of(nil) != nil || Join(nil, nil) != nil || Of(io.EOF) != io.EOF {
+		t.Error("what is short already has changed")
+	}
+	err := Join(io.EOF, nil, errors.New("two\nlines"))
+	if !errors.Is(err, io.EOF) || err.Error() != "EOF; two; lines" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestErrorsThatPanic(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want string
+		is   error
+	}{
+		"a nil pointer":          {err: (*wraps)(nil), want: "<nil> (a nil *errtext.wraps is not a nil error: return nil itself)"},
+		"a wrapped nil pointer":  {err: fmt.Errorf("save: %w", (*wraps)(nil)), want: "save: <nil>"},
+		"a nil pointer inside":   {err: &wraps{}, want: "%!v(PANIC=Error method: runtime error: invalid memory address or nil pointer dereference)"},
+		"with a cause":           {err: errors.Join(io.EOF, panics{}), want: "%!v(PANIC=method of *errors.joinError)", is: io.EOF},
+		"with itself":            {err: panics{}, want: "%!v(PANIC=method of errtext.panics)"},
+		"when asked for a state": {err: (*coded)(nil), want: "coded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sound := Sound(test.err)
+			if got := sound.Error(); got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+			if test.is != nil && !errors.Is(sound, test.is) {
+				t.Errorf("it does not unwrap to %v", test.is)
+			}
+			walk(sound)
+			if got := Join(io.EOF, test.err); !errors.Is(got, io.EOF) || got.Error() != "EOF; "+test.want {
+				t.Errorf("joined: %q", got)
+			}
+		})
+	}
+	if got, want := Panic(panics{}), "%!v(PANIC=method of errtext.panics)"; got != want {
+		t.Errorf("a panic's value: %q, want %q", got, want)
+	}
+}
+
+// Whatever errors are made of, no method of what Of makes of them panics, and
+// those that are sound keep what they are.
+func TestSound(t *testing.T) {
+	leaf := rapid.SampledFrom([]error{io.EOF, errors.New("two\nlines"), (*wraps)(nil), (*coded)(nil), panics{}, &wraps{}, &coded{"40001"}})
+	rapid.Check(t, func(t *rapid.T) {
+		err, whole := leaf.Draw(t, "leaf"), true
+		for range rapid.IntRange(0, 4).Draw(t, "depth") {
+			switch rapid.IntRange(0, 2).Draw(t, "how") {
+			case 0:
+				inner := err // of panics{}, fmt makes nothing
+				attempt(func() string { err = fmt.Errorf("then: %w", inner); return "" })
+			case 1:
+				err = &wraps{err}
+			case 2:
+				err = errors.Join(err, leaf.Draw(t, "other"))
+			}
+		}
+		if _, whole = attempt(err.Error); whole {
+			_, whole = attempt(func() string { return walk(err) })
+		}
+		if whole && Sound(err) != err {
+			t.Fatalf("a sound error became %v", Sound(err))
+		}
+		for _, got := range []error{Of(err), Join(err, io.EOF)} {
+			walk(got)
+			if text := got.Error(); text == "" || strings.Contains(text, "\n") {
+				t.Fatalf("it says %q", text)
+			}
+		}
+	})
+}
