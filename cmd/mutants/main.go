@@ -101,7 +101,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	only := f.String("only", "", "`name,...` of the mistakes to plant (default: all)")
-	f.IntVar(&o.runs, "runs", 20, "give up on a mistake after `n` runs")
+	f.IntVar(&o.runs, "runs", 40, "give up on a mistake after `n` runs")
 	f.DurationVar(&o.duration, "duration", 4*time.Second, "of the part of a run with faults")
 	f.BoolVar(&o.all, "all", false, "go on after a mistake was caught, and count in how many of the runs it is")
 	f.BoolVar(&o.list, "list", false, "list the mistakes, and plant none")
