@@ -89,17 +89,9 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
 		began := time.Now()
-		did, err := c.step(ctx, intake)
-		if c.rowTells(ctx, err) {
-			chance, cancel := c.lastChance(ctx)
-			ended := c.answer(ctx, chance)
-			cancel()
-			if ended != nil {
-				return ended
-			}
-			if errors.Is(err, errRowTells) {
-				continue // and load again
-			}
+		did, fatal, err := c.turn(ctx, intake)
+		if fatal != nil {
+			return fatal
 		}
 		if errors.Is(err, errLeftOpen) {
 			return &ConsumerError{Consumer: c.unit.name, Err: err}
@@ -132,6 +124,23 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		sleepUntil(intake, c.tally.due(), nil)
 	}
 	return nil
+}
+
+// turn is a step, and the question what became of the last batch, where only
+// that can tell whether its handler ended the transaction. If it did, that is
+// fatal.
+func (c *consumerLoop) turn(ctx, intake context.Context) (did did, fatal, err error) {
+	did, err = c.step(ctx, intake)
+	if !c.rowTells(ctx, err) {
+		return did, nil, err
+	}
+	chance, cancel := c.lastChance(ctx)
+	defer cancel()
+	fatal = c.answer(ctx, chance)
+	if errors.Is(err, errRowTells) {
+		return reload, fatal, nil
+	}
+	return did, fatal, err
 }
 
 // worked takes note that a step got through.

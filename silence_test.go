@@ -20,7 +20,7 @@ import (
 var fallsInto = map[string]string{
 	"BEGIN":  "begin isolation level read committed",
 	"load":   "'seen', first_seen_at",
-	"read":   "ORDER BY e.global_position",
+	"read":   "octet_length(e.payload)", // not that of Start, which tries whether it may read
 	"guard":  "WITH guard AS",
 	"COMMIT": "commit\x00",
 }

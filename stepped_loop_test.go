@@ -114,7 +114,10 @@ func (s *stage) advance(l *loop, ahead bool) {
 		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
 		go func() {
 			defer close(done)
-			l.did, l.err = l.c.step(ctx, ctx)
+			var fatal error
+			if l.did, fatal, l.err = l.c.turn(ctx, ctx); fatal != nil {
+				l.err = fatal
+			}
 		}()
 		s.await(l)
 	}
