@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"database/sql"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -158,5 +159,32 @@ func TestApplyOutlastsADeadlock(t *testing.T) {
 	}
 	if err := migrations.Check(t.Context(), d.DB, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// The query that docs/migrating.md gives finds the events that a peer went past
+// before they were committed, and none of the positions that are void.
+func TestEventsThatAPeerHasLostAreFound(t *testing.T) {
+	page, err := os.ReadFile("../docs/migrating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```sql\n")
+	query, _, found := strings.Cut(rest, "```")
+	if !found || !strings.Contains(query, "gap_end IS NULL") {
+		t.Fatal("docs/migrating.md: the query is not where it was")
+	}
+	d := pgtest.Empty(t)
+	d.Exec(t, peer.StoreTables+peer.WorkerTables+peerRows)
+	d.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, skip_to_position, highest_visible_position, first_seen_at)
+SELECT 'b', '11111111-1111-1111-1111-111111111111', global_position, 42, 42, now() FROM events`)
+	apply(t, d.DB, nil)
+	var consumer, aggregate, id, event string
+	var position int64
+	if err := d.DB.QueryRow(`SELECT * FROM (`+strings.TrimSuffix(strings.TrimSpace(query), ";")+`) AS q`).Scan(&consumer, &position, &aggregate, &id, &event); err != nil {
+		t.Fatal(err)
+	}
+	if consumer != "b" || position != 1 || aggregate != "a" || id != "1" || event != "t" {
+		t.Errorf("found %s, %d, %s, %s, %s", consumer, position, aggregate, id, event)
 	}
 }
