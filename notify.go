@@ -33,6 +33,7 @@ type hearing struct {
 	session   int // counts the connections
 	events    int // notifications of events
 	echoes    int // of what this worker has sent to itself
+	answers   int // signs of life, of any kind
 }
 
 // notifyWatch decides whether notifications arrive. It takes looks some time
@@ -41,42 +42,63 @@ type hearing struct {
 // A quiet log, and a transaction that stays open, raise the head of the log not
 // at all: only events that have become visible count. Their notifications come
 // at the same COMMIT.
+//
+// Each verdict needs a proof that nothing else is wrong. Nobody notifies if an
+// echo came back during the silence. The connection leads elsewhere if it
+// answers while echoes are missed. An echo counts as missed at the next look.
 type notifyWatch struct {
 	hearing
-	head   int64 // the highest seen
-	missed int   // echoes that were asked for and have not come
-	silent int   // looks that found new events, since the last notification
+	head     int64 // the highest seen
+	awaited  bool  // an echo was sent since the latest look
+	missed   int   // echoes in a row that have not come by the look after them
+	answered bool  // the connection lives, since the first echo was missed
+	silent   int   // looks that found new events, since the last notification
+	proven   bool  // an echo came back, since the first of these looks
 }
 
-// look takes a look, and returns whether to ask for an echo. That proves that
-// notifications arrive where somebody sends them.
+// take takes a look, and sends an echo if that is to prove that notifications
+// arrive where somebody sends them. echo reports whether it could.
+func (n *notifyWatch) take(h hearing, head int64, echo func() (sent bool)) {
+	n.awaited = n.look(h, head) && echo()
+}
+
+// look takes a look, and returns whether to ask for an echo.
 func (n *notifyWatch) look(h hearing, head int64) (ask bool) {
-	fresh := h.session != n.session
-	grown := head > n.head && n.head > 0
-	if fresh || h.echoes != n.echoes {
-		n.missed = 0
+	fresh, grown := h.session != n.session, head > n.head && n.head > 0
+	came := h.echoes != n.echoes
+	switch {
+	case fresh || came:
+		n.missed, n.answered = 0, false
+	case n.missed > 0 && h.answers != n.answers:
+		n.answered = true
+	}
+	if n.awaited && !fresh && !came {
+		n.missed++
 	}
 	switch {
 	case fresh || h.events != n.events:
-		n.silent = 0
-	case grown && h.connected:
+		n.silent, n.proven = 0, false
+	case came && n.silent > 0:
+		n.proven = true
+	}
+	if grown && h.connected && !fresh && h.events == n.events {
 		n.silent++
 	}
 	n.hearing, n.head = h, max(n.head, head)
-	return h.connected && (fresh || grown && n.silent > 0 || n.missed > 0)
+	return h.connected && (fresh || n.missed > 0 || n.silent > 0 && (grown || !n.proven))
 }
 
-// asked takes note that an echo was sent.
-func (n *notifyWatch) asked() { n.missed++ }
+// doubts reports whether the connection is to show that it lives.
+func (n *notifyWatch) doubts() bool { return n.missed > 0 }
 
 // verdict is what the looks have shown.
 func (n *notifyWatch) verdict(channel string) error {
 	switch {
 	case !n.connected:
 		return nil // the connection tells itself
-	case n.missed > echoesMissed:
+	case n.missed >= echoesMissed && n.answered:
 		return errNotifyElsewhere
-	case n.silent >= silencesHeard && n.missed == 0:
+	case n.silent >= silencesHeard && n.proven:
 		return errNotifyNobody(channel)
 	}
 	return nil
@@ -88,6 +110,7 @@ type listener struct {
 	heard hearing
 	lost  error // since it was lost
 	found error // the latest verdict
+	doubt bool  // echoes are missed
 }
 
 func (l *listener) err() error {
@@ -136,6 +159,11 @@ func (w *Worker) listen(ctx context.Context) error {
 			w.troubled(lost, err)
 			tell(w.cfg.Observer.NotifyFailed, err)
 		},
+		Doubted: func() (doubt bool) {
+			w.listener.change(func(l *listener) { doubt = l.doubt })
+			return doubt
+		},
+		Answered: func() { w.listener.change(func(l *listener) { l.heard.answers++ }) },
 	}, w.cfg.Logger)
 }
 
@@ -146,11 +174,9 @@ func (w *Worker) watchNotify(ctx context.Context) {
 	var n notifyWatch
 	for told := error(nil); backoff.Sleep(ctx, w.limits.notify); {
 		head, _ := w.frontier.Head()
-		if n.look(w.listener.hearing(), head) && w.sendEcho(ctx) {
-			n.asked()
-		}
+		n.take(w.listener.hearing(), head, func() bool { return w.sendEcho(ctx) })
 		err := n.verdict(w.cfg.NotifyChannel)
-		w.listener.change(func(l *listener) { l.found = err })
+		w.listener.change(func(l *listener) { l.found, l.doubt = err, n.doubts() })
 		switch {
 		case err == nil:
 			w.recovered(about)

@@ -61,9 +61,9 @@ type Observer struct {
 	// same is in the audit table.
 	Skipped func(Skip)
 	// NotifyFailed: with DispatcherStrategyNotify, notifications do not arrive:
-	// the listening connection was lost (for every try), leads to another
-	// database, or nobody notifies the channel. Events are found by a look each
-	// second meanwhile.
+	// the listening connection was lost (for every try) or does not answer, leads
+	// to another database, or nobody notifies the channel. Events are found by a
+	// look each second meanwhile.
 	NotifyFailed func(error)
 	// Recovered: a trouble that was told, here or in the log, is over; once for
 	// each. The troubles of a consumer whose loop ends go with it, untold:

@@ -3,11 +3,13 @@ package frontier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
@@ -18,12 +20,34 @@ import (
 type ListenerHealth struct {
 	Connected func()      // after the channels' functions were called; may be nil
 	Lost      func(error) // for each failed try; may be nil
+	Doubted   func() bool // reports whether to ask the connection if it lives; may be nil
+	Answered  func()      // for each notification, and each answer while doubted; may be nil
 }
+
+func (h ListenerHealth) connected() {
+	if h.Connected != nil {
+		h.Connected()
+	}
+}
+
+func (h ListenerHealth) doubted() bool { return h.Doubted != nil && h.Doubted() }
+
+func (h ListenerHealth) answered() {
+	if h.Answered != nil {
+		h.Answered()
+	}
+}
+
+const (
+	doubtPause = time.Second     // between two looks at whether the connection is doubted
+	pingLimit  = 5 * time.Second // for the answer of a doubted connection
+)
 
 // Listen calls the function of a channel for every notification on it, with
 // its payload, and each with none after every (re)connection, since
-// notifications may have been lost meanwhile. It owns one direct connection to connString and reconnects with
-// backoff until ctx ends. The functions must not block; that they coalesce
+// notifications may have been lost meanwhile. It owns one direct connection to
+// connString and reconnects with backoff until ctx ends, also when a connection
+// that is doubted does not answer. The functions must not block; that they coalesce
 // makes bursts cheap.
 //
 // LISTEN belongs to a session: through a transaction-pooling proxy nothing
@@ -37,11 +61,7 @@ func Listen(ctx context.Context, connString string, channels map[string]func(sai
 		config.ConnectTimeout = 10 * time.Second
 	}
 	for failures := 1; ctx.Err() == nil; failures++ {
-		err := listen(ctx, config, channels, func() {
-			if failures = 0; health.Connected != nil {
-				health.Connected()
-			}
-		})
+		err := listen(ctx, config, channels, health, func() { failures = 0 })
 		if ctx.Err() != nil {
 			break
 		}
@@ -54,7 +74,7 @@ func Listen(ctx context.Context, connString string, channels map[string]func(sai
 	return nil
 }
 
-func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(said string), healthy func()) error {
+func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(said string), health ListenerHealth, connected func()) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
@@ -72,13 +92,46 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]fun
 	for _, wake := range channels {
 		wake("")
 	}
-	for healthy(); ; {
-		n, err := conn.WaitForNotification(ctx)
+	connected()
+	for health.connected(); ; {
+		n, err := hear(ctx, conn, health)
 		if err != nil {
 			return err
 		}
 		if wake := channels[n.Channel]; wake != nil {
 			wake(n.Payload)
 		}
+		health.answered()
 	}
+}
+
+// hear waits for a notification. Nothing comes on a quiet connection, nor on one
+// that died in silence: while it is doubted, it must answer.
+func hear(ctx context.Context, conn *pgx.Conn, health ListenerHealth) (*pgconn.Notification, error) {
+	for {
+		pause, cancel := context.WithTimeout(ctx, doubtPause)
+		n, err := conn.WaitForNotification(pause)
+		cancel()
+		switch {
+		case n != nil:
+			return n, nil
+		case ctx.Err() != nil || !pgconn.Timeout(err) || conn.IsClosed():
+			return nil, err
+		case !health.doubted():
+			continue
+		}
+		if err := ping(ctx, conn); err != nil {
+			return nil, err
+		}
+		health.answered()
+	}
+}
+
+func ping(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	if err := conn.Ping(ctx); err != nil {
+		return fmt.Errorf("frontier: the listening connection does not answer: it died in silence, or its server process stands still: %w", err)
+	}
+	return nil
 }
