@@ -123,21 +123,23 @@ WITH guard AS (
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
 		AND ` + server.incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
-	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home
+	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home, updated_at
 )`
 	// Once the row is ours, a connection that dies silently must not keep it:
 	// the server ends a transaction that stays idle for as long as a batch
 	// may take. And others can see whose batch holds it.
 	result := `
 SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
+	// One reading of the clock is all times of a row, so that the times of a
+	// row of void positions are equal. Compaction knows it by that.
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
 ), audit AS (
 	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
-		skip_to_position, highest_visible_position, first_seen_at, closed_at)
+		skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
 	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $9::bigint,
-		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
+		coalesce(m.seen, guard.updated_at), guard.updated_at, CASE WHEN m.state <> 'open' THEN guard.updated_at END
 	FROM guard, jsonb_to_recordset($10::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
 )`
 	letters := t.DeadLetters.SQL()

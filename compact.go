@@ -77,11 +77,20 @@ func (w *Worker) compactAudit(ctx context.Context, u *unit) error {
 // says that so many positions of its range are void: those where the log has
 // no event. So no position and no reason is lost, only which batch went past it.
 //
-// It takes the rows that a batch wrote when it went past positions: not those
-// of an operator (the nil worker), nor those that tell how a doubt ended (first
-// seen in an earlier transaction, which is further away than two readings of
-// the clock in one row). Rows from before and after a reset stay apart: each
-// pass over the log has rows of its own.
+// It takes the plain rows, which a batch wrote when it went past positions. It
+// leaves those of an operator (the nil worker), and those that tell of doubts.
+// How a doubt ended was first seen in an earlier transaction. A plain row's
+// times are equal; older programs read the clock for each of them. A slow one
+// may have left more than the tolerance between two readings: such a row stays.
+// Between a doubt and its end is more than the tolerance, however short
+// StaleGapThreshold is: a commit and the statements of two batches.
+//
+// Rows become one only if no other row begins between them, in the order of
+// positions: no range goes over positions that another row counts. The end of a
+// doubt may have any higher id, so the search for other rows has no upper bound.
+// It needs no lower one than the search for plain rows: a batch writes its plain
+// row before those of its doubts. Rows from before and after a reset stay apart:
+// each pass over the log has rows of its own.
 //
 // The sums are of what was deleted, so whatever else deletes rows at the same
 // time, nothing is counted twice and nothing is lost. The row is a new one: a
@@ -93,20 +102,31 @@ func (w *Worker) compactAudit(ctx context.Context, u *unit) error {
 // that transaction's rows stay as they are.
 func compaction(t tables) string {
 	skips := t.gapSkips.SQL()
+	const isPlain = `(state = 'void' AND created_at >= first_seen_at AND created_at - first_seen_at < interval '100 microseconds'
+			AND worker_id <> '00000000-0000-0000-0000-000000000000'::uuid
+			AND closed_at IS NOT NULL AND gap_end IS NOT NULL AND missing IS NOT NULL)`
 	return `
 WITH plain AS (
-	SELECT id, gap_position, gap_end, width_bucket(closed_at, ARRAY(
-		SELECT created_at FROM ` + t.Operations.SQL() + ` WHERE consumer_name = $1::text AND operation = 'reset' ORDER BY created_at)) AS pass
-	FROM ` + skips + `
+	SELECT id, gap_position, gap_end, first_seen_at FROM ` + skips + `
 	WHERE consumer_name = $1::text AND id >= $2::bigint
 		AND id <= (SELECT id FROM ` + skips + ` WHERE consumer_name = $1::text ORDER BY id DESC OFFSET $3::bigint LIMIT 1)
-		AND state = 'void' AND created_at - first_seen_at < interval '100 microseconds'
-		AND worker_id <> '00000000-0000-0000-0000-000000000000'::uuid
-		AND closed_at IS NOT NULL AND gap_end IS NOT NULL AND missing IS NOT NULL
+		AND ` + isPlain + `
 		AND xmin <> (SELECT xmin FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
 	ORDER BY id LIMIT $4::bigint
+), passes AS (
+	SELECT a.*, width_bucket(a.first_seen_at, ARRAY(
+		SELECT created_at FROM ` + t.Operations.SQL() + ` WHERE consumer_name = $1::text AND operation = 'reset' ORDER BY created_at)) AS pass
+	FROM (
+		SELECT false AS other, plain.* FROM plain
+		UNION ALL
+		SELECT true, id, gap_position, gap_end, first_seen_at FROM ` + skips + `
+		WHERE consumer_name = $1::text AND id >= $2::bigint AND ` + isPlain + ` IS NOT TRUE
+	) AS a
+), places AS (
+	SELECT *, count(*) FILTER (WHERE other) OVER (ORDER BY pass, gap_position, id) AS others FROM passes
 ), steps AS (
-	SELECT id, gap_position <= lag(gap_end) OVER ascending OR pass <> lag(pass) OVER ascending AS apart FROM plain WINDOW ascending AS (ORDER BY id)
+	SELECT id, gap_position <= lag(gap_end) OVER ascending OR pass <> lag(pass) OVER ascending OR others <> lag(others) OVER ascending AS apart
+	FROM places WHERE NOT other WINDOW ascending AS (ORDER BY id)
 ), runs AS (
 	SELECT id, count(*) FILTER (WHERE apart) OVER (ORDER BY id) AS run FROM steps
 ), gone AS (

@@ -26,8 +26,11 @@ type auditHistory struct {
 	t      *rapid.T
 	at     int64
 	resets int
-	plain  map[int64]bool // by id: a batch that went past the positions knew that they are void
-	pass   map[int64]int  // by id: resets before it was written
+	plain  map[int64]bool    // by id: a batch that went past the positions knew that they are void
+	pass   map[int64]int     // by id: resets before its positions were first passed
+	seen   map[int64]int     // by first_seen_at: the same
+	void   map[[2]int64]bool // by pass and position: passed as void
+	others map[[2]int64]bool // by pass and position: a row that is not plain began there
 	newest int64
 }
 
@@ -52,8 +55,18 @@ func (h *auditHistory) must(err error) {
 // note marks the rows that were written since.
 func (h *auditHistory) note(plain func(auditRow) bool) {
 	for _, r := range h.rows() {
-		if r.ID > h.newest {
-			h.plain[r.ID], h.pass[r.ID], h.newest = plain(r), h.resets, r.ID
+		if r.ID <= h.newest {
+			continue
+		}
+		if _, ok := h.seen[r.Seen.UnixMicro()]; !ok {
+			h.seen[r.Seen.UnixMicro()] = h.resets
+		}
+		h.plain[r.ID], h.pass[r.ID], h.newest = plain(r), h.seen[r.Seen.UnixMicro()], r.ID
+		if !h.plain[r.ID] {
+			h.others[[2]int64{int64(h.pass[r.ID]), r.First}] = true
+		}
+		if h.plain[r.ID] && (!r.Created.Equal(r.Seen) || !r.Closed.Time.Equal(r.Seen)) {
+			h.t.Fatalf("the times of %+v differ", r)
 		}
 	}
 }
@@ -62,14 +75,24 @@ func (h *auditHistory) note(plain func(auditRow) bool) {
 func (h *auditHistory) batch() {
 	p, err := h.c.Load(context.Background(), h.DB, "c")
 	h.must(err)
-	a := advance{token: h.token, to: h.at + rapid.Int64Range(1, 9).Draw(h.t, "positions"), head: h.at + 100}
-	if n := rapid.Int64Range(0, a.to-h.at).Draw(h.t, "void"); n > 0 {
-		first := h.at + rapid.Int64Range(1, a.to-h.at-n+1).Draw(h.t, "first")
-		last := rapid.Int64Range(first+n-1, a.to).Draw(h.t, "last")
-		a.marks = append(a.marks, mark{Gap: first, End: last, Missing: n, State: SkipVoid})
+	var void, doubt *mark
+	for _, kind := range rapid.SliceOfN(rapid.SampledFrom([]string{"event", "void", "void", "doubt"}), 1, 9).Draw(h.t, "positions") {
+		h.at++
+		switch {
+		case kind == "void" && void == nil:
+			void = &mark{Gap: h.at, End: h.at, Missing: 1, State: SkipVoid}
+		case kind == "void":
+			void.End, void.Missing = h.at, void.Missing+1
+		case kind == "doubt" && doubt == nil:
+			doubt = &mark{Gap: h.at, End: h.at, Missing: 1, State: SkipOpen}
+		}
+		h.void[[2]int64{int64(h.resets), h.at}] = kind == "void"
 	}
-	if rapid.IntRange(0, 3).Draw(h.t, "a doubt") == 0 {
-		a.marks = append(a.marks, mark{Gap: a.to, End: a.to, Missing: 1, State: SkipOpen})
+	a := advance{token: h.token, to: h.at, head: h.at + 100}
+	for _, m := range []*mark{void, doubt} {
+		if m != nil {
+			a.marks = append(a.marks, *m)
+		}
 	}
 	if len(p.open) > 0 && rapid.Bool().Draw(h.t, "a doubt ends") {
 		o := p.open[0]
@@ -84,8 +107,14 @@ func (h *auditHistory) batch() {
 		h.t.Fatal(ok, err)
 	}
 	h.must(tx.Commit())
-	h.at = a.to
 	h.note(func(r auditRow) bool { return r.State == "void" && r.First > p.position })
+	if void != nil && rapid.IntRange(0, 5).Draw(h.t, "slowly by an older program") == 0 {
+		var id int64
+		h.must(h.DB.QueryRow(`
+UPDATE consumer_gap_skips SET created_at = first_seen_at + interval '103 microseconds', closed_at = first_seen_at + interval '104 microseconds'
+WHERE id = (SELECT max(id) FROM consumer_gap_skips WHERE gap_position = $1) RETURNING id`, void.Gap).Scan(&id))
+		h.plain[id], h.others[[2]int64{int64(h.resets), void.Gap}] = false, true
+	}
 }
 
 // exec runs statements of an operator.
@@ -142,12 +171,16 @@ func (h *auditHistory) compact(after int64) int64 {
 			continue
 		}
 		missing[h.pass[r.ID]] -= r.Missing
-		if i < len(now)-kept && r.Transaction != latest {
-			if previous != nil && previous.Last < r.First && h.pass[previous.ID] == h.pass[r.ID] {
+		h.exact(r, before, now)
+		if previous != nil && h.pass[previous.ID] == h.pass[r.ID] {
+			if previous.Last >= r.First {
+				h.t.Fatalf("%+v and %+v overlap", *previous, r)
+			}
+			if i < len(now)-kept && r.Transaction != latest && !h.otherBegan(*previous, r) {
 				h.t.Fatalf("%+v and %+v are two rows still", *previous, r)
 			}
-			previous = &r
 		}
+		previous = &r
 	}
 	for pass, n := range missing {
 		if n != 0 {
@@ -155,6 +188,40 @@ func (h *auditHistory) compact(after int64) int64 {
 		}
 	}
 	return after
+}
+
+// exact checks that a row counts the void positions of its range, and that
+// compaction has not made one row of what lies around another.
+func (h *auditHistory) exact(r auditRow, before, now []auditRow) {
+	var void int64
+	for at := r.First; at <= r.Last; at++ {
+		if h.void[[2]int64{int64(h.pass[r.ID]), at}] {
+			void++
+		}
+	}
+	if void != r.Missing {
+		h.t.Fatalf("%d void positions are in the range of %+v", void, r)
+	}
+	for _, o := range now {
+		if h.plain[o.ID] || h.pass[o.ID] != h.pass[r.ID] || o.First < r.First || o.First > r.Last {
+			continue
+		}
+		if !slices.ContainsFunc(before, func(b auditRow) bool {
+			return h.plain[b.ID] && h.pass[b.ID] == h.pass[r.ID] && b.First <= o.First && b.Last >= o.First
+		}) {
+			h.t.Fatalf("%+v goes over %+v, were %+v", r, o, before)
+		}
+	}
+}
+
+// otherBegan reports whether a row that is not plain has ever begun between two.
+func (h *auditHistory) otherBegan(a, b auditRow) bool {
+	for at := a.First; at <= b.First; at++ {
+		if h.others[[2]int64{int64(h.pass[a.ID]), at}] {
+			return true
+		}
+	}
+	return false
 }
 
 // However a consumer has come where it is, compaction loses no position, no
@@ -169,7 +236,7 @@ func TestCompactionTellsTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		h := &auditHistory{guarded: g, t: t, plain: map[int64]bool{}, pass: map[int64]int{}}
+		h := &auditHistory{guarded: g, t: t, plain: map[int64]bool{}, pass: map[int64]int{}, seen: map[int64]int{}, void: map[[2]int64]bool{}, others: map[[2]int64]bool{}}
 		h.exec(`DELETE FROM consumer_gap_skips`)
 		h.exec(`DELETE FROM consumer_operations`)
 		h.exec(`UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1 WHERE consumer_name = 'c'`)
