@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -25,8 +26,9 @@ const (
 	patience = 10 * time.Second
 	// minPool is what a worker needs of the pool: one batch beside the reserve.
 	minPool = reserve + 1
-	// maxName is the longest name of a consumer, in bytes.
-	maxName = 200
+	// maxType is the longest aggregate type, in bytes: the key of an event's
+	// index holds no more.
+	maxType = 2_704
 )
 
 // prepare checks everything that can be checked before anything runs, and
@@ -182,24 +184,36 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 	if s, ok := c.(consumer.Starter); ok {
 		u.start = s.StartAt()
 	}
+	if err := ident.CheckConsumer(u.name); err != nil {
+		return nil, fmt.Errorf("Name of a %T: %w", c, err)
+	}
 	for _, t := range u.types {
-		if !utf8.ValidString(t) || strings.Contains(t, "\x00") {
-			return nil, fmt.Errorf("%q: AggregateTypes gives %s, which has a NUL or invalid UTF-8: no event is of such a type", u.name, errtext.Value(t))
+		if err := checkType(t); err != nil {
+			return nil, fmt.Errorf("%q: AggregateTypes gives %s, which %w: no event is of such a type", u.name, errtext.Value(t), err)
 		}
 	}
 	switch after, _ := u.start.Position(); {
-	case u.name == "":
-		return nil, fmt.Errorf("a %T has an empty Name", c)
-	case len(u.name) > maxName:
-		return nil, fmt.Errorf("the name %.40q... has %d bytes, allowed are %d", u.name, len(u.name), maxName)
-	case !utf8.ValidString(u.name) || strings.ContainsAny(u.name, "#\x00"):
-		return nil, fmt.Errorf("the name %q has a '#', a NUL or invalid UTF-8, which are not allowed", u.name)
+	case strings.Contains(u.name, "#"):
+		return nil, fmt.Errorf("the name %q has a '#', which is not allowed", u.name)
 	case consumer.Check(c) != nil:
 		return nil, fmt.Errorf("%q: %w", u.name, consumer.Check(c))
 	case after < 0:
 		return nil, fmt.Errorf("%q: StartAt gives position %d, which is below 0", u.name, after)
 	}
 	return u, nil
+}
+
+// checkType refuses a type that no event can have.
+func checkType(t string) error {
+	switch {
+	case t == "":
+		return errors.New("is empty")
+	case len(t) > maxType:
+		return fmt.Errorf("is longer than %d bytes", maxType)
+	case !utf8.ValidString(t) || strings.Contains(t, "\x00"):
+		return errors.New("has a NUL or invalid UTF-8")
+	}
+	return nil
 }
 
 // isNil also finds a nil pointer inside an interface.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -122,12 +123,20 @@ type By struct {
 }
 
 const (
-	maxName   = 200 // bytes; also of a consumer's name
-	maxReason = 2_000
+	maxOperator = 200 // bytes
+	maxReason   = 2_000
 )
 
 func (b By) check() error {
-	return errtext.Join(checkText("By.Operator", b.Operator, maxName), checkText("By.Reason", b.Reason, maxReason))
+	return errtext.Join(checkText("By.Operator", b.Operator, maxOperator), checkText("By.Reason", b.Reason, maxReason))
+}
+
+// checkConsumer refuses what is no consumer's name.
+func checkConsumer(name string) error {
+	if err := ident.CheckConsumer(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
 }
 
 func checkText(what, s string, limit int) error {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // DeadLetter is an event that a consumer could not handle, or one of the same
@@ -29,7 +31,7 @@ type DeadLetter struct {
 // DeadLetters lists the dead letters of a consumer, in order of position; of
 // all consumers, in order of name, if consumer is empty.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
-	all, err := list(ctx, o.db, func(rows *sql.Rows) (l DeadLetter, err error) {
+	all, err := listOf(ctx, o.db, consumer, func(rows *sql.Rows) (l DeadLetter, err error) {
 		var text sql.NullString
 		var retry sql.NullTime
 		err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.EventID, &l.EventType,
@@ -41,9 +43,9 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 SELECT consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type,
 	error, attempts, retry_at, created_at, updated_at
 FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', consumer_name)
-ORDER BY consumer_name COLLATE "C", global_position`, consumer)
+ORDER BY consumer_name COLLATE "C", global_position`)
 	if err != nil {
-		return nil, fmt.Errorf("ops: list the dead letters: %w", explain(err))
+		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
 	}
 	return all, nil
 }

@@ -1,8 +1,10 @@
 package ops_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pgfrontier/worker/ops"
@@ -167,6 +169,35 @@ func TestLists(t *testing.T) {
 	for _, limit := range []int{0, -1, 10_001} {
 		if _, err := s.Operations(t.Context(), "", limit); !errors.Is(err, ops.ErrInvalid) {
 			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+}
+
+func TestListsThatCannotBe(t *testing.T) {
+	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	away, err := ops.New(nobody, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, list := range map[string]func(consumer string) error{
+		"DeadLetters": func(consumer string) error { _, err := away.DeadLetters(t.Context(), consumer); return err },
+		"Operations":  func(consumer string) error { _, err := away.Operations(t.Context(), consumer, 1); return err },
+		"Consumers":   func(string) error { _, err := away.Consumers(t.Context()); return err },
+	} {
+		if err := list("c"); err == nil || errors.Is(err, ops.ErrInvalid) || !strings.HasPrefix(err.Error(), "ops: list the ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s without a server: %v", name, err)
+		}
+		if name == "Consumers" {
+			continue
+		}
+		for _, consumer := range []string{"   ", "a\nb", "a\xff", strings.Repeat("n", 1<<20)} {
+			if err := list(consumer); !errors.Is(err, ops.ErrInvalid) || len(err.Error()) > 500 {
+				t.Errorf("%s of %.20q: %.500v", name, consumer, err)
+			}
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // Consumer is how a consumer stands.
@@ -41,7 +43,7 @@ SELECT c.consumer_name, c.last_position,
 FROM `+o.t.checkpoints.SQL()+` AS c LEFT JOIN `+o.t.assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
 ORDER BY c.consumer_name COLLATE "C"`)
 	if err != nil {
-		return nil, fmt.Errorf("ops: list the consumers: %w", explain(err))
+		return nil, errtext.Of(fmt.Errorf("ops: list the consumers: %w", explain(err)))
 	}
 	return all, nil
 }
@@ -79,7 +81,7 @@ func (o *Operator) Operations(ctx context.Context, consumer string, limit int) (
 	if limit < 1 || limit > maxOperations {
 		return nil, fmt.Errorf("ops: list the operations: %w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxOperations)
 	}
-	all, err := list(ctx, o.db, func(rows *sql.Rows) (op Operation, err error) {
+	all, err := listOf(ctx, o.db, consumer, func(rows *sql.Rows) (op Operation, err error) {
 		var detail string
 		err = rows.Scan(&op.ID, &op.Consumer, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
 		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
@@ -87,11 +89,22 @@ func (o *Operator) Operations(ctx context.Context, consumer string, limit int) (
 	}, `
 SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, operator, reason, created_at
 FROM `+o.t.Operations.SQL()+` WHERE $1::text IN ('', consumer_name)
-ORDER BY id DESC LIMIT $2::bigint`, consumer, limit)
+ORDER BY id DESC LIMIT $2::bigint`, limit)
 	if err != nil {
-		return nil, fmt.Errorf("ops: list the operations: %w", explain(err))
+		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", explain(err)))
 	}
 	return all, nil
+}
+
+// listOf is list of what belongs to a consumer, to all if it is empty. The query
+// takes it as $1.
+func listOf[T any](ctx context.Context, db *sql.DB, consumer string, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	if consumer != "" {
+		if err := checkConsumer(consumer); err != nil {
+			return nil, err
+		}
+	}
+	return list(ctx, db, scan, query, append([]any{consumer}, args...)...)
 }
 
 func list[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {

@@ -90,7 +90,7 @@ func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By
 	fail := func(err error) error {
 		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), explain(err)))
 	}
-	if err := errtext.Join(checkText("the consumer's name", consumer, maxName), by.check()); err != nil {
+	if err := errtext.Join(checkConsumer(consumer), by.check()); err != nil {
 		return fail(err)
 	}
 	tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

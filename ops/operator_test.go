@@ -115,6 +115,8 @@ func TestWhatEveryOperationRefuses(t *testing.T) {
 		"a long reason":    {"c", ops.By{Operator: "ann", Reason: strings.Repeat("x", 2001)}, ops.ErrInvalid, "By.Reason has 2001 bytes, at most 2000"},
 		"a NUL":            {"c", ops.By{Operator: "ann", Reason: "a\x00b"}, ops.ErrInvalid, "By.Reason"},
 		"no consumer":      {"", by, ops.ErrInvalid, "the consumer's name is empty"},
+		"a blank consumer": {"   ", by, ops.ErrInvalid, "the consumer's name is empty"},
+		"a name of lines":  {"a\nb", by, ops.ErrInvalid, `the consumer's name "a\nb" has the control character U+000A`},
 		"another consumer": {"d", by, ops.ErrNoCheckpoint, `"d": it has no row in the checkpoints table`},
 	} {
 		for kind, operate := range every {

@@ -1,4 +1,5 @@
-// Package ident validates and quotes the SQL identifiers that users choose.
+// Package ident validates the names that users choose, and quotes the SQL
+// identifiers among them.
 package ident
 
 import (

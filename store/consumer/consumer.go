@@ -12,7 +12,8 @@ import (
 // Consumer handles the events of the log, one at a time and in order.
 type Consumer interface {
 	// Name identifies the consumer: its checkpoint and its assignment. It must
-	// be stable, unique, not empty, and free of '#'.
+	// be stable, unique, not blank, of at most 200 bytes, and free of '#' and of
+	// control characters.
 	Name() string
 
 	// Handle applies one event. What it writes through tx commits together
