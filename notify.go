@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // errNotifyElsewhere reports that what is sent on a connection of the pool does
@@ -154,7 +155,7 @@ func (w *Worker) listen(ctx context.Context) error {
 			w.recovered(lost)
 		},
 		Lost: func(err error) {
-			err = explain(err)
+			err = errtext.Of(explain(err))
 			w.listener.change(func(l *listener) { l.lost, l.heard.connected = err, false })
 			w.troubled(lost, err)
 			tell(w.cfg.Observer.NotifyFailed, err)

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"log/slog"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // NewSlogObserver returns an Observer that logs: what is wrong as Error or
@@ -43,8 +45,8 @@ func NewSlogObserver(l *slog.Logger) Observer {
 			log(slog.LevelWarn, "will retry", "consumer", r.Consumer, "in_a_row", r.InARow, "pause", r.Pause, "by_handler", r.ByHandler, "error", r.Err)
 		},
 		DeadLettered: func(d DeadLetter) {
-			log(slog.LevelError, "event put among the dead letters", "consumer", d.Consumer, "position", d.Position, "event_id", d.EventID, "event_type", d.EventType,
-				"aggregate_type", d.AggregateType, "aggregate_id", d.AggregateID, "attempts", d.Attempts, "error", d.Error)
+			log(slog.LevelError, "event put among the dead letters", "consumer", d.Consumer, "position", d.Position, "event_id", d.EventID, "event_type", errtext.Word(d.EventType),
+				"aggregate_type", errtext.Word(d.AggregateType), "aggregate_id", errtext.Word(d.AggregateID), "attempts", d.Attempts, "error", d.Error)
 		},
 		FrontierBlocked: func(t BlockingTransaction) {
 			log(slog.LevelWarn, "a transaction stays open", "pid", t.PID, "gid", t.GID, "application_name", t.ApplicationName, "age", t.Age)

@@ -166,4 +166,10 @@ func TestSlogObserver(t *testing.T) {
 	if s := out.String(); !strings.Contains(s, "level=ERROR") || !strings.Contains(s, id.String()) || !strings.Contains(s, "boom") {
 		t.Errorf("logged %s", s)
 	}
+	out.Reset()
+	long := strings.Repeat("x", 1<<20)
+	o.DeadLettered(worker.DeadLetter{AggregateType: long, AggregateID: long, EventType: long})
+	if out.Len() > 2_000 || strings.Count(out.String(), "1048576 bytes") != 3 {
+		t.Errorf("of three texts of a megabyte: %d bytes, %.500s", out.Len(), &out)
+	}
 }

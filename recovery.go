@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // Trouble is a kind of trouble that the worker tells of, and of its end.
@@ -161,6 +162,7 @@ func (w *Worker) observeFrontier(f *frontier.Config) {
 		return subject{trouble: TroubleTransaction, detail: cmp.Or(h.GID, "pid "+strconv.Itoa(h.PID)) + ", virtual transaction " + h.VirtualTransaction}
 	}
 	f.OnFailure = func(err error) {
+		err = errtext.Of(err)
 		w.sweepNow.Send()
 		w.troubled(subject{trouble: TroubleFrontier}, err)
 		tell(w.cfg.Observer.FrontierFailed, err)
@@ -177,7 +179,7 @@ func (w *Worker) observeFrontier(f *frontier.Config) {
 // leader knows is told by the leader.
 func (w *Worker) observeCoordination(c *coord.Config) {
 	unowned := func(consumer string) subject { return subject{trouble: TroubleUnowned, consumer: consumer} }
-	c.OnFailure = func(err error) { w.troubled(subject{trouble: TroubleCoordination}, explain(err)) }
+	c.OnFailure = func(err error) { w.troubled(subject{trouble: TroubleCoordination}, errtext.Of(explain(err))) }
 	c.OnBack = func() { w.recovered(subject{trouble: TroubleCoordination}) }
 	c.OnLeader = func(leads bool) {
 		if !leads {

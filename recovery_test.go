@@ -2,10 +2,15 @@ package worker
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
 // However often a trouble is told, its end is told once, with when it began and
@@ -81,5 +86,17 @@ func TestLagWaitsForTheLoad(t *testing.T) {
 	u.assigned(true)
 	if l := lag(); l != nil {
 		t.Errorf("before it was loaded again the lag is %d", *l)
+	}
+}
+
+// What pgx says of a server that is away has three lines.
+func TestTroublesAreToldOnOneLine(t *testing.T) {
+	var told error
+	w := &Worker{sweepNow: wakeup.New(), cfg: Config{Observer: Observer{FrontierFailed: func(err error) { told = err }}}}
+	var f frontier.Config
+	w.observeFrontier(&f)
+	f.OnFailure(fmt.Errorf("failed to connect:\n\t%w", io.EOF))
+	if !errors.Is(told, io.EOF) || told.Error() != "failed to connect: EOF" {
+		t.Errorf("told %q", told)
 	}
 }

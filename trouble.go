@@ -44,7 +44,7 @@ func (c *consumerLoop) trouble(intake context.Context, began time.Time, err erro
 	case v.exhausted:
 		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(b.err))
 	}
-	err = explain(b.err)
+	err = errtext.Of(explain(b.err))
 	c.status.disturbed(err)
 	if b.outcome == conflicted {
 		c.w.cfg.Logger.Info(intake, "deadlock or serialization failure, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)

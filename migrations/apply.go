@@ -24,7 +24,9 @@ import (
 //
 // An upgrade waits for transactions that use the tables, and on a large events
 // table holds up appends while it builds a missing index: see StoreSQL.
-func Apply(ctx context.Context, db *sql.DB, c *Config) error {
+func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
+
+func apply(ctx context.Context, db *sql.DB, c *Config) error {
 	s, err := newSchema(c)
 	if err != nil {
 		return err
@@ -87,7 +89,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	// One by one: the extended protocol takes a single statement at a time.
 	for _, statement := range slices.Concat(statements, s.storeStatements(), s.workerStatements()) {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
-			return errtext.Of(fmt.Errorf("migrations: %w, in %s", err, statement))
+			return fmt.Errorf("migrations: %w, in %s", err, statement)
 		}
 	}
 	if done, err := s.applied(ctx, tx); done || err != nil {

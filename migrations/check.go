@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 var (
@@ -30,7 +32,9 @@ type Querier interface {
 // ErrNewerVersion if not. Tables of a newer version are fine if programs of this
 // version may run beside them. Any other error means that the tables could not
 // be looked at: the server cannot be reached, or denies access.
-func Check(ctx context.Context, q Querier, c *Config) error {
+func Check(ctx context.Context, q Querier, c *Config) error { return errtext.Of(check(ctx, q, c)) }
+
+func check(ctx context.Context, q Querier, c *Config) error {
 	s, err := newSchema(c)
 	if err != nil {
 		return err
