@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 )
@@ -40,21 +42,34 @@ func generate(c *Config, content func(*Config) (string, error)) error {
 	if folder == "" {
 		folder = "."
 	}
+	for _, path := range []string{folder, name} {
+		if !utf8.ValidString(path) || strings.ContainsFunc(path, unicode.IsControl) {
+			return fmt.Errorf("migrations: OutputFolder or OutputFilename %s has invalid UTF-8 or control characters: choose another", errtext.Value(path))
+		}
+	}
 	if !filepath.IsLocal(name) || filepath.Base(name) != name || name == "." {
 		return fmt.Errorf("migrations: OutputFilename %s is no plain file name: put folders into OutputFolder", errtext.Value(name))
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return fmt.Errorf("migrations: cannot create OutputFolder: %w", err)
+		return fmt.Errorf("migrations: cannot create OutputFolder %s: %w", errtext.Value(folder), causeOf(err))
 	}
 	root, err := os.OpenRoot(folder) // follows no link out of the folder
 	if err != nil {
-		return fmt.Errorf("migrations: cannot open OutputFolder: %w", err)
+		return fmt.Errorf("migrations: cannot open OutputFolder %s: %w", errtext.Value(folder), causeOf(err))
 	}
 	defer root.Close()
 	if err := write(root, name, text); err != nil {
-		return fmt.Errorf("migrations: cannot write %s: %w", filepath.Join(folder, name), err)
+		return fmt.Errorf("migrations: cannot write %s: %w", errtext.Value(filepath.Join(folder, name)), causeOf(err))
 	}
 	return nil
+}
+
+// causeOf is err without the path, which may be long.
+func causeOf(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 // write replaces what begins with text's first line, and nothing else: worker

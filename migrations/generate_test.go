@@ -110,19 +110,23 @@ func TestGenerateStaysInItsFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, says := range map[string]string{
-		"":             "OutputFilename is empty",
-		".":            "no plain file name",
-		"..":           "no plain file name",
-		"../x.sql":     "no plain file name",
-		"a/b.sql":      "no plain file name",
-		outside:        "no plain file name",
-		"link.sql":     "link.sql",
-		"zero\x00.sql": "zero",
+		"":                         "OutputFilename is empty",
+		".":                        "no plain file name",
+		"..":                       "no plain file name",
+		"../x.sql":                 "no plain file name",
+		"a/b.sql":                  "no plain file name",
+		outside:                    "no plain file name",
+		"link.sql":                 "link.sql",
+		"zero\x00.sql":             "zero",
+		"a\nb.sql":                 `"a\nb.sql" has`,
+		"a\x1b.sql":                "control characters",
+		"a\xff.sql":                "invalid UTF-8",
+		strings.Repeat("n", 1<<20): "file name too long",
 	} {
 		for what, generate := range map[string]func(*migrations.Config) error{"GeneratePostgres": migrations.GeneratePostgres, "GenerateStore": migrations.GenerateStore} {
 			err := generate(&migrations.Config{OutputFolder: folder, OutputFilename: name})
-			if err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("%s to %q: %v, want %q", what, name, err, says)
+			if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 1_000 {
+				t.Errorf("%s to %.60q: %.1000v, want %q", what, name, err, says)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
 )
@@ -64,7 +65,7 @@ func Grants(c *Config, r Roles) (string, error) {
 			continue
 		}
 		if err := checkRole(role.name); err != nil {
-			return "", fmt.Errorf("migrations: Roles.%s: %q %w", role.what, role.name, err)
+			return "", fmt.Errorf("migrations: Roles.%s: %s %w", role.what, errtext.Value(role.name), err)
 		}
 		fmt.Fprintf(&b, "\n-- %s: %s\n", role.what, role.does)
 		for _, statement := range s.grants(role.needs, role.name) {
