@@ -114,7 +114,7 @@ func stopsBefore(sql string) string {
 type line struct {
 	net.Conn
 	lose    atomic.Bool
-	gone    bool // the session, and another one takes its place
+	gone    atomic.Bool // the session, and another one takes its place
 	session func() (*pgconn.HijackedConn, error)
 	backend uint32 // 0: the first
 
@@ -150,13 +150,14 @@ func (c *line) free() bool {
 }
 
 func (c *line) Write(b []byte) (int, error) {
-	if c.gone {
+	if c.gone.Load() {
 		next, err := c.session()
 		if err != nil {
 			return 0, err
 		}
 		_ = c.Conn.Close()
-		c.Conn, c.backend, c.gone = next.Conn, next.PID, false
+		c.Conn, c.backend = next.Conn, next.PID
+		c.gone.Store(false)
 	}
 	return c.Conn.Write(b)
 }
@@ -204,7 +205,8 @@ func (s *stage) outlive(w *steppedWorker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range w.lines {
-		if c.gone = c.free(); c.gone {
+		free := c.free()
+		if c.gone.Store(free); free {
 			s.saw("outlived")
 		}
 	}
