@@ -112,6 +112,7 @@ func (s *stage) advance(l *loop, ahead bool) {
 			l.reads++
 		}
 		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
+		l.c.stop = s.ctx // as run does
 		go func() {
 			defer close(done)
 			var fatal error
