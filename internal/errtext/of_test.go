@@ -23,7 +23,7 @@ func (c *coded) Error() string    { return "coded" }
 func (c *coded) SQLState() string { return c.code }
 
 // panics panics with itself, which fmt cannot print either.
-type panics struct{ error }
+type panics struct{}
 
 func (p panics) Error() string { panic(p) }
 
