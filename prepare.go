@@ -185,7 +185,7 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 		u.start = s.StartAt()
 	}
 	if err := ident.CheckConsumer(u.name); err != nil {
-		return nil, fmt.Errorf("the name of a %T: %w", c, err)
+		return nil, fmt.Errorf("%T: Name: %w", c, err)
 	}
 	for _, t := range u.types {
 		if err := checkType(t); err != nil {

@@ -37,7 +37,7 @@ func TestWrongUsage(t *testing.T) {
 
 func TestHelpAndList(t *testing.T) {
 	for flag, wanted := range map[string][]string{
-		"-h":    {"-only", "-runs", "-duration", "-all", "-list", "-seed", "Exit status", "default 20"},
+		"-h":    {"-only", "-runs", "-duration", "-all", "-list", "-seed", "Exit status", "default 40"},
 		"-list": {"head ", "no-owner ", "always: "},
 	} {
 		var stdout, stderr bytes.Buffer
