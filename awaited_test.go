@@ -6,9 +6,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whoever waits hears of the position as soon as the consumer is there, and not
+// A caller hears of its position as soon as the consumer is there, and not
 // before: in this process, and in another that has asked. Nothing is kept of
-// those who have heard.
+// callers that have heard.
 func TestAwaited(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := newAwaited()

@@ -11,8 +11,8 @@ import (
 )
 
 // Every statement outside of handlers has a bound. A connection may die in
-// silence: a firewall forgets it, a machine is unplugged. Whoever waits for an
-// answer then waits for ever.
+// silence: a firewall forgets it, a machine is unplugged. A statement on it
+// never gets an answer.
 type limits struct {
 	quick time.Duration // for a statement that touches a few rows, and for a connection of the pool
 	read  time.Duration // for events, counts and deletions

@@ -255,8 +255,8 @@ func TestCompactionTellsTheSame(t *testing.T) {
 	})
 }
 
-// Whoever deletes rows at the same time, nothing is lost and nothing is counted
-// twice: another compaction, or a clean-up that meets the old rows of a new one.
+// Nothing is lost or counted twice if others delete rows at the same time:
+// another compaction, or a clean-up that meets the old rows of a new one.
 func TestCompactionBesideOthersThatDelete(t *testing.T) {
 	g := newGuarded(t)
 	const days = `ARRAY[5, 4, 3, 0]`

@@ -87,10 +87,7 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 			for _, driver := range []string{"pgx", "lib/pq"} {
 				t.Run(driver+" "+how+", "+then, func(t *testing.T) {
 					d := newLog(t)
-					db := d.DB
-					if driver == "lib/pq" {
-						db = d.OpenPQ(t)
-					}
+					db := open(t, d, driver)
 					appendN(t, d.DB, "Order", "1", 6)
 					w := start(t, db, []consumer.Consumer{ender(e, sequel)}, worker.WithMaxConsecutiveFailures(1))
 					shown := e.shows || reportsMarks(t, driver, d) || driver == "pgx" && !e.chains

@@ -18,10 +18,7 @@ func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
 			t.Run(driver+" "+how, func(t *testing.T) {
 				server, pool := ownLog(t)
 				d := &pgtest.Database{DB: pool, URL: server.URL("")}
-				db := d.DB
-				if driver == "lib/pq" {
-					db = d.OpenPQ(t)
-				}
+				db := open(t, d, driver)
 				appendN(t, d.DB, "Order", "1", 6)
 				c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error {
 					if event.GlobalPosition != 3 {
@@ -51,22 +48,7 @@ func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
 }
 
 // positions are those of the events in the log. A crash skips some.
-func positions(t *testing.T, db *sql.DB) (all []int64) {
+func positions(t *testing.T, db *sql.DB) []int64 {
 	t.Helper()
-	rows, err := db.Query(`SELECT global_position FROM events ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var p int64
-		if err := rows.Scan(&p); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return positionsBy(t, db, `SELECT global_position FROM events ORDER BY 1`)
 }

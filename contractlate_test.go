@@ -129,10 +129,7 @@ func TestBatchConsumerThatCommits(t *testing.T) {
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			d := newLog(t)
-			db := d.DB
-			if driver == "lib/pq" {
-				db = d.OpenPQ(t)
-			}
+			db := open(t, d, driver)
 			appendN(t, d.DB, "Order", "1", 6)
 			c := &bulkEnder{bulkLedger{name: "c"}}
 			want := expectation{says: "set back from 6 to 0: nothing is lost, but the 6 events from position 1 to 6 may be applied twice"}

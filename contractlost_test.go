@@ -31,10 +31,7 @@ func TestHandlerThatLosesItsConnection(t *testing.T) {
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			d := newLog(t)
-			db := d.DB
-			if driver == "lib/pq" {
-				db = d.OpenPQ(t)
-			}
+			db := open(t, d, driver)
 			appendN(t, d.DB, "Order", "1", 6)
 			var lost atomic.Bool
 			start(t, db, []consumer.Consumer{&ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
@@ -53,11 +50,8 @@ func TestHandlerThatCommitsAndLosesItsConnection(t *testing.T) {
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			d := newLog(t)
-			db := d.DB
+			db := open(t, d, driver)
 			want := expectation{checkpoint: 2, position: 3, says: "set back from 6 to 2"}
-			if driver == "lib/pq" {
-				db = d.OpenPQ(t)
-			}
 			if !reportsMarks(t, driver, d) {
 				want = expectation{says: "set back from 6 to 0"}
 			}
@@ -104,10 +98,7 @@ func TestHandlerThatCommitsAndWhoseSessionEnds(t *testing.T) {
 		for _, driver := range []string{"pgx", "lib/pq"} {
 			t.Run(driver+" "+how, func(t *testing.T) {
 				d := newLog(t)
-				db := d.DB
-				if driver == "lib/pq" {
-					db = d.OpenPQ(t)
-				}
+				db := open(t, d, driver)
 				want := expectation{says: "set back from 6 to 0"}
 				if reportsMarks(t, driver, d) {
 					want = expectation{checkpoint: 2, position: 3, says: "set back from 6 to 2"}

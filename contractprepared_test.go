@@ -8,19 +8,9 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
-
-// open opens a pool over a driver.
-func open(t *testing.T, d *pgtest.Database, driver string) *sql.DB {
-	t.Helper()
-	if driver == "lib/pq" {
-		return d.OpenPQ(t)
-	}
-	return d.DB
-}
 
 // A batch that its handler prepared holds the checkpoint's row, with the
 // checkpoint at the batch's end. The error says what not to do with it, whatever
@@ -46,7 +36,7 @@ func TestHandlerThatPreparesItsTransaction(t *testing.T) {
 }
 
 // A prepared transaction that holds a consumer's row is named for as long as it
-// does, whoever prepared it and whatever the driver: nobody can go on until
+// does, also if a stranger prepared it, and with any driver: nobody can go on until
 // somebody ends it.
 func TestPreparedTransactionThatHoldsAConsumerIsNamed(t *testing.T) {
 	for _, driver := range []string{"pgx", "lib/pq"} {

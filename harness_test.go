@@ -116,10 +116,25 @@ func beginAppend(t testing.TB, db *sql.DB, aggregateType, id string, n int) *sql
 	return tx
 }
 
+// open opens a pool over a driver.
+func open(t *testing.T, d *pgtest.Database, driver string) *sql.DB {
+	t.Helper()
+	if driver == "lib/pq" {
+		return d.OpenPQ(t)
+	}
+	return d.DB
+}
+
 // handled returns the positions in a consumer's ledger, in order.
 func handled(t testing.TB, db *sql.DB, consumer string) (positions []int64) {
 	t.Helper()
-	rows, err := db.Query(`SELECT position FROM ledger WHERE consumer = $1 ORDER BY id`, consumer)
+	return positionsBy(t, db, `SELECT position FROM ledger WHERE consumer = $1 ORDER BY id`, consumer)
+}
+
+// positionsBy returns the positions that a query finds.
+func positionsBy(t testing.TB, db *sql.DB, query string, args ...any) (positions []int64) {
+	t.Helper()
+	rows, err := db.Query(query, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ const (
 
 // sweep closes the dead among the pool's idle connections each time that
 // somebody asks for it by sweepNow. When one connection has died in silence,
-// most others of the pool have, too, and each would hold up whoever takes it.
+// most others of the pool have, too, and each would hold up the next caller.
 func (w *Worker) sweep(ctx context.Context) {
 	for {
 		asked, ok := w.sweepNow.Sleep(ctx, time.Hour)

@@ -160,10 +160,11 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 }
 
 // everything gathers, for the leader, the assignments if $7 asks for them, and
-// the workers' rows as JSON. A consumer that has a checkpoint, and no worker's
-// row gives it a place, has no assignment: whoever leaves deletes its own. The units of the workers in the list $8 are left
-// out: they are many, never change, and the leader knows them. Whoever looks
-// is alive: its heartbeat may be in this very statement.
+// the workers' rows as JSON. A worker that leaves deletes its assignments, so a
+// checkpoint without one shows a consumer that nobody runs. The units of the
+// workers in the list $8 are left out: they are many, never change, and the
+// leader knows them. The worker that asks is alive: its heartbeat may be in this
+// very statement.
 func (c Config) everything(proven string) string {
 	nodes, assignments := c.Nodes.SQL(), c.Assignments.SQL()
 	return `

@@ -59,8 +59,8 @@
 // Crash recovery, promotion and a restored backup can issue positions again.
 // Every statement returns the incarnation of the server (package incarnation):
 // when it changes, or the connection fails, everything in memory is forgotten. A
-// Value carries it as its Token, and counts in that incarnation only: whoever
-// reads rows under it proves that they stem from the same. A durable row per
+// Value carries it as its Token, and counts in that incarnation only: a reader
+// of rows under it proves that they stem from the same. A durable row per
 // log, settled, is where a frontier starts from, so that history is not fenced
 // again.
 //

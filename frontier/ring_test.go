@@ -260,7 +260,7 @@ func (l provenLog) ReadEvents(ctx context.Context, q store.Querier, after int64,
 	return l.namedLog.ReadEvents(ctx, q, after, limit)
 }
 
-// Rows of another incarnation are not shared, and the frontier starts anew.
+// Rows of another incarnation are not shared, and the frontier starts again.
 func TestRingOfAnotherIncarnation(t *testing.T) {
 	d := pgtest.New(t)
 	cfg, moved := testConfig(t, d.DB), false

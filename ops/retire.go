@@ -45,7 +45,7 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 
 // unregistered returns a *RegisteredError for the worker with the latest
 // heartbeat of those that have code for a consumer. One of another library does
-// not say what it has code for, and would begin the consumer anew.
+// not say what it has code for, and would begin the consumer again.
 func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
 	e := RegisteredError{table: o.t.nodes.SQL()}
 	err := tx.QueryRowContext(ctx, `

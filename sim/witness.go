@@ -18,7 +18,7 @@ const myself = "sim.worker"
 // to its worker. The condition of a trigger, and what is stable in it, looks at
 // the snapshot of the statement that it belongs to. So this is what the guard
 // could have seen: an assignment that was moved while it waited counts as its
-// own. Whoever mends what a handler has broken needs no assignment.
+// own. The repair after a broken rule needs no assignment.
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
 // the lease is its own. Other sessions hold shared advisory locks only.

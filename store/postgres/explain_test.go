@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"database/sql"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,44 +8,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
-
-// planNode is a node of EXPLAIN (FORMAT JSON).
-type planNode struct {
-	Type    string  `json:"Node Type"`
-	Rows    float64 `json:"Actual Rows"`
-	Loops   float64 `json:"Actual Loops"`
-	Removed float64 `json:"Rows Removed by Filter"`
-	Plans   []planNode
-}
-
-func (n planNode) walk(f func(planNode)) {
-	f(n)
-	for _, child := range n.Plans {
-		child.walk(f)
-	}
-}
-
-// explain executes a statement of the store, prepared as drivers do, and
-// returns what was done.
-func explain(t *testing.T, conn *sql.Conn, planCacheMode, text, args string) (root planNode, plan string) {
-	t.Helper()
-	for _, statement := range []string{`SET plan_cache_mode = ` + planCacheMode, `PREPARE p AS ` + text} {
-		if _, err := conn.ExecContext(t.Context(), statement); err != nil {
-			t.Fatalf("%v\nin: %s", err, statement)
-		}
-	}
-	if err := conn.QueryRowContext(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE p `+args).Scan(&plan); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.ExecContext(t.Context(), `DEALLOCATE p`); err != nil {
-		t.Fatal(err)
-	}
-	var plans []struct{ Plan planNode }
-	if err := json.Unmarshal([]byte(plan), &plans); err != nil {
-		t.Fatal(err)
-	}
-	return plans[0].Plan, plan
-}
 
 // On a large table every read visits what it returns, or what its answer
 // counts, and drops nothing: whatever the planner knows of the table, whether
@@ -122,7 +82,7 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 		}
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			for _, r := range reads {
-				root, plan := explain(t, conn, mode, r.text, r.args)
+				root, plan := pgtest.Explain(t, conn, mode, r.text, r.args)
 				if complaint := judge(root, r.rows, r.complete); complaint != "" {
 					t.Errorf("%s, %s, after %q: %s\n%s", r.name, mode, knowledge, complaint, plan)
 				}
@@ -132,9 +92,9 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 }
 
 // judge returns what is wrong with an executed plan.
-func judge(root planNode, most float64, complete bool) (complaint string) {
+func judge(root pgtest.Plan, most float64, complete bool) (complaint string) {
 	visited := 0.0
-	root.walk(func(n planNode) {
+	root.Walk(func(n pgtest.Plan) {
 		switch {
 		case strings.HasPrefix(n.Type, "Index"), n.Type == "Bitmap Heap Scan":
 			visited += n.Rows * n.Loops
