@@ -108,6 +108,20 @@ func (s server) last() string {
 // the same in every session.
 const written = `(extract(epoch FROM updated_at) * 1000000)::bigint::text`
 
+// insertMarks writes marks of consumer $1 into the audit if from, the part that
+// changes the checkpoint, has a row. The others are parameters; marks is JSON.
+//
+// The time of that change is all times of a row, so that the times of a row of
+// void positions are equal. Compaction knows it by that.
+func (t tables) insertMarks(from, worker, to, head, marks string) string {
+	return `
+	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+		skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
+	SELECT $1::text, ` + worker + `::uuid, m.gap, m."end", m.missing, m.state, ` + to + `::bigint, ` + head + `::bigint,
+		coalesce(m.seen, ` + from + `.updated_at), ` + from + `.updated_at, CASE WHEN m.state <> 'open' THEN ` + from + `.updated_at END
+	FROM ` + from + `, jsonb_to_recordset(` + marks + `::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)`
+}
+
 func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration, server server) checkpoints {
 	// The row is looked up where it was seen last. By its name, the search
 	// would go through all versions of it that cannot be removed yet: beside a
@@ -130,17 +144,10 @@ WITH guard AS (
 	// may take. And others can see whose batch holds it.
 	result := `
 SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
-	// One reading of the clock is all times of a row, so that the times of a
-	// row of void positions are equal. Compaction knows it by that.
 	audit := `, gone AS (
 	DELETE FROM ` + t.gapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
-), audit AS (
-	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
-		skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
-	SELECT $1::text, $5::uuid, m.gap, m."end", m.missing, m.state, $3::bigint, $9::bigint,
-		coalesce(m.seen, guard.updated_at), guard.updated_at, CASE WHEN m.state <> 'open' THEN guard.updated_at END
-	FROM guard, jsonb_to_recordset($10::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
+), audit AS (` + t.insertMarks("guard", "$5", "$3", "$9", "$10") + `
 )`
 	letters := t.DeadLetters.SQL()
 	return checkpoints{

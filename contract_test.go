@@ -256,3 +256,24 @@ func TestOperatorSeesARepair(t *testing.T) {
 		t.Errorf("the operation is %+v with %s", op, op.Detail)
 	}
 }
+
+// A repair writes the row of the void positions below the event at fault again,
+// as a batch does that ends there: with one time, by which compaction knows it.
+func TestRepairKeepsTheVoidPositionsBelow(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	if err := beginAppend(t, d.DB, "Order", "void", 1).Rollback(); err != nil { // 2
+		t.Fatal(err)
+	}
+	appendN(t, d.DB, "Order", "2", 4)
+	w := start(t, d.DB, []consumer.Consumer{ender(endings["tx.Commit"], sequels["returns nil"])})
+	if err := w.result(t); !errors.Is(err, worker.ErrTransactionEnded) {
+		t.Fatal(err)
+	}
+	var row string
+	if err := d.DB.QueryRow(`
+SELECT format('%s-%s %s %s %s', gap_position, gap_end, missing, state, created_at = first_seen_at AND closed_at = first_seen_at)
+FROM consumer_gap_skips`).Scan(&row); err != nil || row != "2-2 1 void t" {
+		t.Errorf("the audit has %q, %v", row, err)
+	}
+}

@@ -62,16 +62,11 @@ WITH durable AS MATERIALIZED (
 	SET last_position = $6::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
 		AND ` + server.incarnation + ` = $5::text AND EXISTS (SELECT FROM durable)
-	RETURNING revision
+	RETURNING revision, updated_at
 ), unmarked AS (
 	DELETE FROM ` + skips + `
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND EXISTS (SELECT FROM repaired)
-), marked AS (
-	INSERT INTO ` + skips + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
-		skip_to_position, highest_visible_position, first_seen_at, closed_at)
-	SELECT $1::text, $7::uuid, m.gap, m."end", m.missing, m.state, $6::bigint, $8::bigint,
-		coalesce(m.seen, clock_timestamp()), CASE WHEN m.state <> 'open' THEN clock_timestamp() END
-	FROM repaired, jsonb_to_recordset($9::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)
+), marked AS (` + t.insertMarks("repaired", "$7", "$6", "$8", "$9") + `
 ), removed AS (
 	DELETE FROM ` + letters + `
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND EXISTS (SELECT FROM repaired)

@@ -240,7 +240,7 @@ var guardBugs = []Bug{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"checkpoint.go", `guardAndAudit:  guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint)` + audit + ` SELECT 1`,"},
+			{"checkpoint.go", `guardAndAudit:  guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`,"},
 			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db ...*sql.DB)`},
 			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
 				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
