@@ -40,19 +40,18 @@ func (c *consumerLoop) noteVoids(marks []mark) {
 // compact keeps the audit of void positions small, for the consumers that run
 // in this worker.
 func (w *Worker) compact(ctx context.Context) {
-	for pause := time.Hour; ; {
-		if _, ok := w.compactNow.Sleep(ctx, pause); !ok {
+	for {
+		if _, ok := w.compactNow.Sleep(ctx, time.Hour); !ok {
 			return
 		}
-		pause = time.Hour
 		for _, u := range w.units {
 			if u.voids.n.Load() < voidsKept {
 				continue
 			}
 			if err := w.compactAudit(ctx, u); err != nil && ctx.Err() == nil {
 				w.cfg.Logger.Error(ctx, "cannot compact the audit, retrying", "consumer", u.name, "error", err)
-				pause = compactApart
 				backoff.Sleep(ctx, compactApart)
+				w.compactNow.Send()
 			}
 		}
 	}

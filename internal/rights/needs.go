@@ -55,7 +55,7 @@ func (u uses) needs() (all []Need) {
 // Worker returns what a worker needs of its own tables and of the catalog, if its
 // leader has a lease, or else an advisory lock.
 func Worker(t Tables, lease bool) (all []Need) {
-	incarnation := " xmin" // tells whether a heartbeat is of the server's present life
+	incarnation := " xmin" // tells whether a heartbeat is of the server's incarnation
 	if lease {
 		incarnation = ""
 	}
