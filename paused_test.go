@@ -4,8 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net"
+	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -123,15 +124,17 @@ func (s *signed) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 
 // A worker is paused in the middle of a batch, for longer than HeartbeatTimeout.
 // Either nobody ends its batch, which then commits whole before the new
-// owner's first, or somebody does, and it never happens.
+// owner's first, or somebody does, and it never happens. What comes after a
+// batch that was left alone is for whoever has the consumer by then: it may
+// have come back.
 func TestPausedInTheMiddleOfABatch(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy worker.LeaderStrategy
 		ended    bool
-		want     string
+		want     *regexp.Regexp
 	}{
-		"its batch is left alone": {worker.LeaderStrategyLease, false, "paused 1,paused 2,paused 3,other 4,other 5"},
-		"its batch is ended":      {worker.LeaderStrategyAdvisory, true, "other 1,other 2,other 3,other 4,other 5"},
+		"its batch is left alone": {worker.LeaderStrategyLease, false, regexp.MustCompile(`^paused 1,paused 2,paused 3,(paused|other) 4,(paused|other) 5$`)},
+		"its batch is ended":      {worker.LeaderStrategyAdvisory, true, regexp.MustCompile(`^other 1,other 2,other 3,other 4,other 5$`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +161,7 @@ func TestPausedInTheMiddleOfABatch(t *testing.T) {
 				return s
 			}
 			if test.ended {
-				await(t, "the other worker to have done everything", func() bool { return ledger() == test.want })
+				await(t, "the other worker to have done everything", func() bool { return test.want.MatchString(ledger()) })
 			} else {
 				await(t, "the other worker's batch to wait for the first's", func() bool {
 					var n int
@@ -171,15 +174,15 @@ func TestPausedInTheMiddleOfABatch(t *testing.T) {
 			}
 			w.pause(false)
 			release()
-			await(t, fmt.Sprintf("the ledger to be %s", test.want), func() bool { return len(ledger()) >= len(test.want) })
-			if got := ledger(); got != test.want {
+			await(t, "five events in the ledger", func() bool { return strings.Count(ledger(), ",") >= 4 })
+			if got := ledger(); !test.want.MatchString(got) {
 				t.Errorf("handled was %s, not %s", got, test.want)
 			}
 			await(t, "the worker that was paused to be back", func() bool {
 				s := paused.Status()
 				return s.CoordinationError == nil && time.Since(s.LastHeartbeat) < time.Second
 			})
-			if got := ledger(); got != test.want {
+			if got := ledger(); !test.want.MatchString(got) {
 				t.Errorf("in the end handled was %s, not %s", got, test.want)
 			}
 		})
