@@ -1,0 +1,21 @@
+package postgres
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// A payload that looks as if it was withheld is delivered as it is.
+func TestAPayloadThatLooksWithheld(t *testing.T) {
+	d := pgtest.New(t)
+	if _, err := d.DB.Exec(`INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		VALUES ('A', 'x', 1, gen_random_uuid(), 'E', $1), ('A', 'x', 2, gen_random_uuid(), 'E', NULL)`, isWithheld); err != nil {
+		t.Fatal(err)
+	}
+	events, _, err := NewStore(nil).ReadSized(t.Context(), d.DB, 0, 10, 1_000_000)
+	if err != nil || len(events) != 2 || !bytes.Equal(events[0].Payload, isWithheld) || len(events[1].Payload) != 0 {
+		t.Errorf("it reads %+v; %v", events, err)
+	}
+}
