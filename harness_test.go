@@ -242,3 +242,12 @@ func (h *handler) Name() string { return h.name }
 func (h *handler) Handle(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
 	return h.handle(ctx, tx)
 }
+
+// one returns one value.
+func one[T any](t testing.TB, db *sql.DB, query string, args ...any) (v T) {
+	t.Helper()
+	if err := db.QueryRowContext(context.Background(), query, args...).Scan(&v); err != nil {
+		t.Fatalf("%v, in\n%s", err, query)
+	}
+	return v
+}

@@ -1,28 +1,26 @@
 package worker_test
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/child"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // process is a worker process of a test.
 type process struct {
+	*child.Process
 	name string
-	cmd  *exec.Cmd
 	out  output
-	done chan struct{} // closed when it has ended
 }
 
 // startProcess starts this program as a worker process. It ends with the test,
@@ -51,27 +49,15 @@ func startProgram(t *testing.T, program string, d *pgtest.Database, r role) *pro
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{name: r.Name, cmd: exec.Command(program), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		defer close(p.done)
-		runtime.LockOSThread() // the parent-death signal comes when the forking thread ends
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait() // how it ended is in ProcessState
-		}
-	}()
-	if err := <-started; err != nil {
+	p := &process{name: r.Name}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
+	cmd.Stdout, cmd.Stderr = &p.out, &p.out
+	if p.Process, err = child.Start(cmd, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // or it has ended
-		p.ended(t)
+		p.Kill()
 		if t.Failed() {
 			t.Logf("%s printed:\n%s", p.name, &p.out)
 		}
@@ -81,7 +67,7 @@ func startProgram(t *testing.T, program string, d *pgtest.Database, r role) *pro
 
 func (p *process) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Signal(s); err != nil {
 		t.Fatalf("%s cannot be sent %v: %v", p.name, s, err)
 	}
 }
@@ -90,7 +76,7 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 func (p *process) ended(t *testing.T) {
 	t.Helper()
 	select {
-	case <-p.done:
+	case <-p.Done():
 	case <-time.After(30 * time.Second):
 		t.Fatalf("%s does not end", p.name)
 	}
@@ -211,15 +197,6 @@ func (p *pair) awaitAll(t *testing.T) {
 	}
 }
 
-// one returns one value.
-func one[T any](t testing.TB, db *sql.DB, query string, args ...any) (v T) {
-	t.Helper()
-	if err := db.QueryRowContext(context.Background(), query, args...).Scan(&v); err != nil {
-		t.Fatalf("%v, in\n%s", err, query)
-	}
-	return v
-}
-
 // The other process notices by the lock, long before the leader's heartbeat is
 // too old.
 func TestProcessKilled(t *testing.T) {
@@ -262,7 +239,7 @@ func TestProcessTerminated(t *testing.T) {
 	await(t, "the process to hear the signal", func() bool { return strings.Contains(p.led.out.String(), terminating) })
 	p.open(t)
 	p.led.ended(t)
-	if code := p.led.cmd.ProcessState.ExitCode(); code != 0 {
+	if code := p.led.State().ExitCode(); code != 0 {
 		t.Errorf("the exit code is %d", code)
 	}
 	p.awaitOwners(t, consumersOfPair)

@@ -79,7 +79,7 @@ func (p *pair) awaitShares(t *testing.T, processes ...*process) {
 	t.Helper()
 	want := map[string]int{}
 	for _, q := range processes {
-		want[fmt.Sprint(q.cmd.Process.Pid)] = consumersOfPair / len(processes)
+		want[fmt.Sprint(q.Pid())] = consumersOfPair / len(processes)
 	}
 	await(t, fmt.Sprintf("%d processes to share the consumers", len(processes)), func() bool {
 		var got map[string]int

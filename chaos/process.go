@@ -9,28 +9,27 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/tail"
+	"github.com/pgfrontier/worker/internal/child"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
 // process is a worker process. Whoever starts it waits for its end.
 type process struct {
+	*child.Process
 	name     string
-	cmd      *exec.Cmd
 	orders   io.WriteCloser // its standard input
-	log      tail.Buffer
+	log      child.Tail
 	began    atomic.Bool   // its worker runs, or did
 	broke    atomic.Bool   // a handler of it broke the rules, or tried to
 	answers  chan bool     // to an order: whether a transaction ended
-	farewell bool          // it has told that it ended; read after done
+	farewell bool          // it has told that it ended; read after Process.Done
 	done     chan struct{} // closed when it has ended and all that it told is written down
 }
 
@@ -41,36 +40,28 @@ func startProcess(program []string, role sim.Role, on sim.Stage) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: role.Name, cmd: exec.Command(program[0], program[1:]...), answers: make(chan bool, 1), done: make(chan struct{})}
-	p.cmd.Stderr = &p.log
-	p.cmd.SysProcAttr = dependent()
-	in, err := p.cmd.StdinPipe()
+	p := &process{name: role.Name, answers: make(chan bool, 1), done: make(chan struct{})}
+	cmd := exec.Command(program[0], program[1:]...)
+	cmd.Stderr = &p.log
+	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	p.orders = in
-	out, err := p.cmd.StdoutPipe()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	started := make(chan error)
-	go func() {
-		defer close(p.done)
-		runtime.LockOSThread() // the parent-death signal comes when the forking thread ends
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			p.listen(out, on)
-			_ = p.cmd.Wait() // how it ended is in ProcessState
-			if p.began.Load() && !p.farewell {
-				on.History.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.cmd.ProcessState.String()})
-			}
-		}
-	}()
-	if err := <-started; err != nil {
+	if p.Process, err = child.Start(cmd, func() { p.listen(out, on) }); err != nil {
 		return nil, fmt.Errorf("chaos: %s: %w", p.name, err)
 	}
+	go func() {
+		defer close(p.done)
+		<-p.Done()
+		if p.began.Load() && !p.farewell {
+			on.History.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.State().String()})
+		}
+	}()
 	_, _ = in.Write(append(text, '\n')) // or it has ended already
 	return p, nil
 }
@@ -149,11 +140,11 @@ func (p *process) ends(ctx context.Context, bound time.Duration) {
 	}
 }
 
-func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // or it has ended
+func (p *process) signal(s syscall.Signal) { _ = p.Signal(s) } // or it has ended
 
 // kill ends the process, also one that is stopped.
 func (p *process) kill() {
-	p.signal(syscall.SIGKILL)
+	p.Kill()
 	<-p.done
 }
 
@@ -166,7 +157,7 @@ func (p *process) await(ctx context.Context, asked string, bound time.Duration) 
 		p.kill()
 	}
 	_ = p.orders.Close()
-	if state := p.cmd.ProcessState; !state.Success() {
+	if state := p.State(); !state.Success() {
 		x.Error = strings.TrimSpace(state.String() + "\n" + p.log.String())
 	}
 	unknown := strings.Contains(x.Error, worker.ErrOutcomeUnknown.Error())

@@ -94,7 +94,7 @@ func (l *lab) handOver(ctx context.Context, d dispatcher, sig os.Signal) (r *rel
 			counted, err = r.audit(ctx)
 		}
 		for _, p := range r.runs {
-			err = errors.Join(err, p.kill())
+			p.Kill()
 		}
 		return err
 	})

@@ -11,10 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"syscall"
 
-	"github.com/pgfrontier/worker/internal/tail"
+	"github.com/pgfrontier/worker/internal/child"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -67,11 +66,10 @@ func logger() store.Logger {
 
 // process is another process of a scenario.
 type process struct {
+	*child.Process
 	name string
-	cmd  *exec.Cmd
 	out  bytes.Buffer // of found; to be read when it has ended
-	log  tail.Buffer
-	done chan struct{} // closed then
+	log  child.Tail
 }
 
 // start starts this program in a role on the site.
@@ -88,22 +86,12 @@ func (s *site) start(r role) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: r.Name, cmd: exec.Command(program), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.log
-	p.cmd.SysProcAttr = dependent()
-	started := make(chan error)
-	go func() {
-		defer close(p.done)
-		runtime.LockOSThread() // the parent-death signal comes when the forking thread ends
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait() // how it ended is in ProcessState
-		}
-	}()
-	return p, <-started
+	p := &process{name: r.Name}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), roleVariable+"="+string(text))
+	cmd.Stdout, cmd.Stderr = &p.out, &p.log
+	p.Process, err = child.Start(cmd, nil)
+	return p, err
 }
 
 // named returns a connection string whose sessions have a name.
@@ -121,7 +109,7 @@ func named(connString, name string) (string, error) {
 // end sends the process a signal and waits until it has ended. It fails if it
 // did not end as that signal makes it, or ended before.
 func (p *process) end(ctx context.Context, s os.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Signal(s); err != nil {
 		return fmt.Errorf("%s ended too soon: %w\n%s", p.name, err, &p.log)
 	}
 	return p.wait(ctx, s == os.Kill)
@@ -131,24 +119,15 @@ func (p *process) wait(ctx context.Context, killed bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 5*limit, fmt.Errorf("waited in vain for %s to end", p.name))
 	defer cancel()
 	select {
-	case <-p.done:
+	case <-p.Done():
 	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), p.kill())
+		p.Kill()
+		return context.Cause(ctx)
 	}
-	if state := p.cmd.ProcessState; !killed && !state.Success() {
+	if state := p.State(); !killed && !state.Success() {
 		return fmt.Errorf("%s: %v\n%s", p.name, state, &p.log)
 	}
 	return nil
-}
-
-// kill ends the process if it still runs.
-func (p *process) kill() error {
-	err := p.cmd.Process.Kill()
-	<-p.done
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
-	}
-	return err
 }
 
 // ask lets a process do something to its end, and returns what it found.

@@ -159,7 +159,7 @@ func (b *Bouncer) ready(ctx context.Context) error {
 	defer cancel()
 	go func() {
 		select {
-		case <-b.process.done:
+		case <-b.process.Done():
 			cancel()
 		case <-trying.Done():
 		}

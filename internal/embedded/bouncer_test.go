@@ -25,7 +25,7 @@ func TestBouncerPoolsTransactions(t *testing.T) {
 		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}
-		if b.process.running() || exists(b.home.path) {
+		if b.process.Running() || exists(b.home.path) {
 			t.Error("the proxy or its files are left")
 		}
 	})

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/child"
 )
 
 // Bounds of the wait for processes that were told to end. They take
@@ -61,19 +63,23 @@ func (a *account) give(path string) error {
 
 // run runs a program to its end and returns what it printed.
 func run(ctx context.Context, who *account, dir, name string, args ...string) (string, error) {
-	// The parent-death signal comes when the forking thread ends.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, environment(os.Environ())
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = attributes(who, syscall.SIGKILL)
-	err := cmd.Run() // also waits until the last child has closed the output
+	p, err := child.Start(cmd, nil)
+	if err != nil {
+		return "", err
+	}
+	<-p.Done() // also waits until the last child has closed the output
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
-	return out.String(), err
+	if state := p.State(); !state.Success() {
+		return out.String(), errors.New(state.String())
+	}
+	return out.String(), nil
 }
 
 // environment leaves out what would change the server's settings or its
@@ -90,13 +96,12 @@ func environment(own []string) []string {
 
 // process is a postmaster and what it forks, or a proxy.
 type process struct {
-	child *os.Process
-	data  string        // the data directory, where all of them work
-	done  chan struct{} // closed when the postmaster has been waited for
+	*child.Process
+	data string // the data directory, where all of them work
 }
 
-// spawn starts a postmaster from a goroutine that keeps its thread until the
-// server has ended: the parent-death signal comes when the forking thread ends.
+// spawn starts a postmaster or a proxy. When this process ends, it gets the
+// signal death.
 func spawn(who *account, data, log string, death syscall.Signal, name string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -107,32 +112,8 @@ func spawn(who *account, data, log string, death syscall.Signal, name string, ar
 	cmd.Dir, cmd.Env = data, environment(os.Environ())
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = attributes(who, death)
-	p := &process{data: data, done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		defer close(p.done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	p.child = cmd.Process
-	return p, nil
-}
-
-func (p *process) running() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
+	p, err := child.Start(cmd, nil)
+	return &process{p, data}, err
 }
 
 // shutdown ends all sessions, then the server ("fast"), and waits for it. When
@@ -142,7 +123,7 @@ func (p *process) shutdown(ctx context.Context) error {
 		return errors.Join(err, p.kill())
 	}
 	select {
-	case <-p.done:
+	case <-p.Done():
 		return killAll(p.data, 0) // there is nobody, unless the postmaster crashed
 	case <-ctx.Done():
 		return errors.Join(fmt.Errorf("embedded: the server did not shut down and was made to: %w", ctx.Err()), p.abort())
@@ -154,11 +135,11 @@ func (p *process) shutdown(ctx context.Context) error {
 func (p *process) abort() error {
 	err := p.signal(syscall.SIGQUIT)
 	if err == nil {
-		err = killAll(p.data, p.child.Pid)
+		err = killAll(p.data, p.Pid())
 	}
 	if err == nil {
 		select {
-		case <-p.done:
+		case <-p.Done():
 			return nil
 		case <-time.After(grace):
 		}
@@ -171,13 +152,13 @@ func (p *process) kill() error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	<-p.done
+	<-p.Done()
 	return killAll(p.data, 0)
 }
 
 func (p *process) signal(sig syscall.Signal) error {
-	if err := p.child.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("embedded: process %d cannot be sent %q: %w", p.child.Pid, sig, err)
+	if err := p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("embedded: process %d cannot be sent %q: %w", p.Pid(), sig, err)
 	}
 	return nil
 }
@@ -188,11 +169,11 @@ func (p *process) ready(ctx context.Context) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if text, err := os.ReadFile(filepath.Join(p.data, "postmaster.pid")); err == nil && saysReady(string(text), p.child.Pid) {
+		if text, err := os.ReadFile(filepath.Join(p.data, "postmaster.pid")); err == nil && saysReady(string(text), p.Pid()) {
 			return nil
 		}
 		select {
-		case <-p.done:
+		case <-p.Done():
 			return errors.New("the server ended while it was starting")
 		case <-ctx.Done():
 			return ctx.Err()

@@ -11,11 +11,9 @@ import (
 	"time"
 )
 
-// attributes makes a child run as who, in a process group of its own (an
-// interrupt typed at the terminal is for its owner to handle), and get a signal
-// when the thread that forked it ends.
+// attributes makes a child run as who, and get a signal when this process ends.
 func attributes(who *account, death syscall.Signal) *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: death}
+	attr := &syscall.SysProcAttr{Pdeathsig: death}
 	if who != nil {
 		attr.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid}
 	}

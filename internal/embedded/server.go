@@ -66,7 +66,7 @@ func (s *Server) Source() string { return s.source }
 // one of ours.
 func (s *Server) PID() int {
 	if p := s.process.Load(); p != nil {
-		return p.child.Pid
+		return p.Pid()
 	}
 	return 0
 }
@@ -239,7 +239,7 @@ func (s *Server) Stop(ctx context.Context) error {
 		return nil
 	}
 	s.stopped = true
-	if !s.process.Load().running() {
+	if !s.process.Load().Running() {
 		// A killed server leaves a System V shared memory segment to the system,
 		// of which there are not many. Its successor takes it away, where nobody
 		// looks for it.

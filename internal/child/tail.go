@@ -1,20 +1,19 @@
-// Package tail keeps the end of what a process prints.
-package tail
+package child
 
 import "sync"
 
 // most is how many bytes are kept.
 const most = 4 << 10
 
-// Buffer keeps the last 4 KiB that were written to it. It may be read while
-// somebody writes. The zero Buffer is empty.
-type Buffer struct {
+// Tail keeps the last 4 KiB that were written to it. It may be read while
+// somebody writes. The zero Tail is empty.
+type Tail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
 // Write never fails.
-func (b *Buffer) Write(p []byte) (int, error) {
+func (b *Tail) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.text = append(b.text, p...)
@@ -23,7 +22,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 }
 
 // String returns what is kept.
-func (b *Buffer) String() string {
+func (b *Tail) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return string(b.text)

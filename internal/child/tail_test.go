@@ -1,4 +1,4 @@
-package tail
+package child
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 
 func TestKeepsTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var b Buffer
+		var b Tail
 		var all strings.Builder
 		for _, n := range rapid.SliceOf(rapid.IntRange(0, 2*most)).Draw(t, "writes") {
 			p := strings.Repeat(string(rune('a'+n%26)), n)

@@ -1,9 +1,0 @@
-package main
-
-import "syscall"
-
-// dependent makes a process end with the thread that forked it, and not at an
-// interrupt typed at the terminal, which is for its parent to handle.
-func dependent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
