@@ -71,26 +71,30 @@ var errLeftOpen = errors.New("the handler left a transaction open that it began 
 // give gives a connection back to the pool, after work that ended with err. It
 // closes one that is lost, and one on which a statement of the worker failed: it
 // may lead to another server, or a handler may have left a role or a time-out
-// behind in its session, and it would be taken again and again. It returns
-// errLeftOpen if the connection cannot be had back.
-func (w *Worker) give(conn *sql.Conn, err error) error {
+// behind in its session, and it would be taken again and again. If a handler has
+// had the connection in hand, it may have left it busy: then give returns
+// errLeftOpen.
+func (w *Worker) give(conn *sql.Conn, err error, lent bool) error {
 	gone := pgdriver.IsGone(conn)
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		if gone || isOurs(err) {
-			pgdriver.Discard(conn)
-		} else {
-			_ = conn.Close()
-		}
-	}()
 	if gone {
 		w.sweepNow.Send()
 	}
+	end := conn.Close
+	if gone || isOurs(err) {
+		end = func() error { pgdriver.Discard(conn); return nil }
+	} else if !lent {
+		_ = end() // nobody can keep it: no need for a goroutine, whose wake-ups each batch would pay
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = end()
+	}()
 	timer := time.NewTimer(w.limits.quick)
 	defer timer.Stop()
 	select {
-	case <-closed:
+	case <-ended:
 		return nil
 	case <-timer.C:
 		return errLeftOpen

@@ -148,7 +148,7 @@ func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.give(conn, test.err); err != nil {
+		if err := w.give(conn, test.err, false); err != nil {
 			t.Fatal(err)
 		}
 		if kept := db.Stats().OpenConnections; kept != test.kept {
@@ -199,12 +199,12 @@ func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 	go func() {
 		conn, err := w.take(context.Background(), time.Second)
 		if err == nil {
-			w.give(conn, nil)
+			w.give(conn, nil, false)
 		}
 		taken <- err
 	}()
 	await(t, "several bounds to pass", func() bool { return db.Stats().WaitCount > 2 })
-	w.give(held, nil)
+	w.give(held, nil, false)
 	if err := <-taken; err != nil {
 		t.Error(err)
 	}

@@ -40,21 +40,24 @@ func (b budget) release() {
 	}
 }
 
+// releaseFunc gives a connection back after work that ended with err. lent: a
+// handler has had it in hand.
+type releaseFunc func(err error, lent bool) error
+
 // loopConn takes a connection of the pool for a loop, which must hold no other
 // one: all loops waiting with one in hand for another could wait for ever.
-// limit bounds the pool's part, once it is the loop's turn. Call release once,
-// with the error that the work on the connection ended with.
-func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
+// limit bounds the pool's part, once it is the loop's turn. Call release once.
+func (w *Worker) loopConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
 	return w.budgeted(ctx, w.loopConns, limit)
 }
 
 // inquiryConn is loopConn for a look at what became of a batch. It does not
 // wait until handlers end: it is of the reserve, for one loop at a time.
-func (w *Worker) inquiryConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
+func (w *Worker) inquiryConn(ctx context.Context, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
 	return w.budgeted(ctx, w.inquiryConns, limit)
 }
 
-func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (conn *sql.Conn, release func(error) error, err error) {
+func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (conn *sql.Conn, release releaseFunc, err error) {
 	if err := b.take(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -62,8 +65,8 @@ func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (c
 		b.release()
 		return nil, nil, err
 	}
-	return conn, func(err error) error {
+	return conn, func(err error, lent bool) error {
 		defer b.release()
-		return w.give(conn, err)
+		return w.give(conn, err, lent)
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -55,6 +56,7 @@ type consumerLoop struct {
 	crowded   bool      // it waits for open ranges to close, and has said so
 	refused   *retry    // the dead letter that has just failed again; nil: none has
 	last      *lastBatch
+	lent      atomic.Bool     // a handler has had the loop's connection in hand
 	stop      context.Context // the worker's intake; nil: that of run
 
 	triedLetter bool // in the step before, so it is the turn of what is new
@@ -241,7 +243,7 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		return nothing, err
 	}
 	defer func() {
-		if left := release(err); left != nil && err == nil {
+		if left := release(err, c.lent.Swap(false)); left != nil && err == nil {
 			err = left
 		}
 	}()

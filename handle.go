@@ -27,8 +27,12 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*
 	if c.unit.bulk != nil {
 		handle = c.handleBulk
 	}
+	lend := func() *sql.Conn {
+		c.lent.Store(true)
+		return t.conn
+	}
 	if n > 0 {
-		if at, err := handle(consumer.WithDelivery(ctx, d, t.conn), t, p.events[:n]); err != nil {
+		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, p.events[:n]); err != nil {
 			return at, err
 		}
 	}
@@ -36,7 +40,7 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*
 		return nil, nil
 	}
 	d.Late = false
-	return handle(consumer.WithDelivery(ctx, d, t.conn), t, p.events[n:])
+	return handle(consumer.WithDelivery(ctx, d, lend), t, p.events[n:])
 }
 
 func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {

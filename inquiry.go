@@ -29,7 +29,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	if err != nil {
 		return false // the next load will tell
 	}
-	defer func() { _ = release(err) }()
+	defer func() { _ = release(err, false) }()
 	v, _, err := c.examine(ctx, conn)
 	c.last.looked = err == nil
 	c.last.seen = err == nil && v != innocent
@@ -110,7 +110,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 	if err != nil {
 		return handlerUnknown, 0, err
 	}
-	defer func() { _ = release(err) }()
+	defer func() { _ = release(err, false) }()
 	v, now, err := c.examine(ctx, conn)
 	if err != nil {
 		return handlerUnknown, 0, err

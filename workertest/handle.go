@@ -50,7 +50,7 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 	if err != nil {
 		return fail(err)
 	}
-	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, conn)
+	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, func() *sql.Conn { return conn })
 	if err := deliver(ctx, t, c, wanted(c, persisted(events))); err != nil {
 		return fail(err)
 	}

@@ -30,7 +30,7 @@ func TestDelivery(t *testing.T) {
 	}
 	want := consumer.Delivery{Consumer: "mailer", Attempt: 2, Late: true}
 	conn := new(sql.Conn)
-	ctx := consumer.WithDelivery(context.Background(), want, conn)
+	ctx := consumer.WithDelivery(context.Background(), want, func() *sql.Conn { return conn })
 	if got, ok := consumer.Info(ctx); !ok || got != want {
 		t.Errorf("got %+v, %v", got, ok)
 	}

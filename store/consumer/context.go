@@ -19,12 +19,13 @@ type deliveryKey struct{}
 
 type delivery struct {
 	Delivery
-	conn *sql.Conn
+	conn func() *sql.Conn
 }
 
-// WithDelivery returns a context that Info and Conn answer from. Workers and
-// test harnesses call it; consumers have no need to.
-func WithDelivery(ctx context.Context, d Delivery, conn *sql.Conn) context.Context {
+// WithDelivery returns a context that Info and Conn answer from. Each call of
+// Conn calls conn; without a connection, conn is nil. Workers and test harnesses
+// call WithDelivery; consumers have no need to.
+func WithDelivery(ctx context.Context, d Delivery, conn func() *sql.Conn) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn})
 }
 
@@ -40,6 +41,9 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 // Close waits for the end of the transaction, and Handle for Close, until
 // BatchTimeout ends both.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
-	v, ok := ctx.Value(deliveryKey{}).(delivery)
-	return v.conn, ok && v.conn != nil
+	v, _ := ctx.Value(deliveryKey{}).(delivery)
+	if v.conn == nil {
+		return nil, false
+	}
+	return v.conn(), true
 }
