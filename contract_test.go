@@ -86,6 +86,7 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 		for then, sequel := range sequels {
 			for _, driver := range []string{"pgx", "lib/pq"} {
 				t.Run(driver+" "+how+", "+then, func(t *testing.T) {
+					t.Parallel()
 					d := newLog(t)
 					db := open(t, d, driver)
 					appendN(t, d.DB, "Order", "1", 6)

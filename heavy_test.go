@@ -82,6 +82,7 @@ func TestReadsAreBoundedByBytes(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		for _, batchSize := range []int{1, 1000} {
 			t.Run(fmt.Sprintf("behind=%v batch=%d", behind, batchSize), func(t *testing.T) {
+				t.Parallel()
 				d := newLog(t)
 				var most atomic.Int64
 				begin := func() {

@@ -136,6 +136,7 @@ func TestOutageUnderAHandlerNeverCounts(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s, db := ownLog(t)
 			others, err := sql.Open("pgx", s.URL(""))
 			if err != nil {

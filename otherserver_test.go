@@ -121,6 +121,7 @@ func ledgers(n int, types ...string) (all []consumer.Consumer) {
 func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 	for name, log := range map[string]store.Log{"bound": newStore(), "asked after each read": foreignLog{newStore(), newStore()}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newServerPair(t)
 			p.pool.SetMaxIdleConns(16)
 			consumers := ledgers(4, "Order")
@@ -196,6 +197,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 func TestASessionOnTheAbandonedPrimary(t *testing.T) {
 	for name, query := range map[string]string{"frontier": "%string_agg(p::text%", "coordination": "%WITH given AS%"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newServerPair(t)
 			consumers := ledgers(2, "Order")
 			start(t, p.pool, consumers, worker.WithBatchSize(10), worker.WithHeartbeatInterval(100*time.Millisecond))
