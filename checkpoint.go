@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -113,16 +114,16 @@ const written = `(extract(epoch FROM updated_at) * 1000000)::bigint::text`
 //
 // The time of that change is all times of a row, so that the times of a row of
 // void positions are equal. Compaction knows it by that.
-func (t tables) insertMarks(from, worker, to, head, marks string) string {
+func insertMarks(t tables.Tables, from, worker, to, head, marks string) string {
 	return `
-	INSERT INTO ` + t.gapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+	INSERT INTO ` + t.GapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 		skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
 	SELECT $1::text, ` + worker + `::uuid, m.gap, m."end", m.missing, m.state, ` + to + `::bigint, ` + head + `::bigint,
 		coalesce(m.seen, ` + from + `.updated_at), ` + from + `.updated_at, CASE WHEN m.state <> 'open' THEN ` + from + `.updated_at END
 	FROM ` + from + `, jsonb_to_recordset(` + marks + `::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)`
 }
 
-func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration, server server) checkpoints {
+func newCheckpoints(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server server) checkpoints {
 	// The row is looked up where it was seen last. By its name, the search
 	// would go through all versions of it that cannot be removed yet: beside a
 	// transaction that stays open, each batch would be slower than the one
@@ -131,12 +132,12 @@ func newCheckpoints(t tables, worker uuid.UUID, batchTimeout time.Duration, serv
 	// not raise.
 	guard := `
 WITH guard AS (
-	UPDATE ` + t.checkpoints.SQL() + `
+	UPDATE ` + t.Checkpoints.SQL() + `
 	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $7::text::tid
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
 		AND ` + server.incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
-		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
+		AND EXISTS (SELECT FROM ` + t.Assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
 	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home, updated_at
 )`
 	// Once the row is ours, a connection that dies silently must not keep it:
@@ -145,9 +146,9 @@ WITH guard AS (
 	result := `
 SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
-	DELETE FROM ` + t.gapSkips.SQL() + `
+	DELETE FROM ` + t.GapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
-), audit AS (` + t.insertMarks("guard", "$5", "$3", "$9", "$10") + `
+), audit AS (` + insertMarks(t, "guard", "$5", "$3", "$9", "$10") + `
 )`
 	letters := t.DeadLetters.SQL()
 	return checkpoints{
@@ -156,17 +157,17 @@ SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('id
 		load: `
 SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesce((
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
-	FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
+	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(letters) + `,
 	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), coalesce(` + server.incarnation + `, ''), ` + server.last() + `
-FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
+FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 		incarnation: `SELECT coalesce(` + server.incarnation + `, '')`,
 		revisions: `
-SELECT consumer_name, revision FROM ` + t.checkpoints.SQL() + `
+SELECT consumer_name, revision FROM ` + t.Checkpoints.SQL() + `
 WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`,
 		clean: `
-DELETE FROM ` + t.gapSkips.SQL() + ` WHERE id IN (
-	SELECT id FROM ` + t.gapSkips.SQL() + `
+DELETE FROM ` + t.GapSkips.SQL() + ` WHERE id IN (
+	SELECT id FROM ` + t.GapSkips.SQL() + `
 	WHERE state <> 'open' AND closed_at < clock_timestamp() - make_interval(secs => $1::numeric / 1000)
 	ORDER BY closed_at LIMIT $2::bigint)`,
 		// ON CONFLICT would wait for a batch in hand, and with it the start of
@@ -175,10 +176,10 @@ DELETE FROM ` + t.gapSkips.SQL() + ` WHERE id IN (
 		place: `
 WITH place AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
-	WHERE NOT EXISTS (SELECT FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
+	WHERE NOT EXISTS (SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text)
 	AND ($3::text = '' OR ` + server.incarnation + ` = $3::text)
 )
-INSERT INTO ` + t.checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
+INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
 ON CONFLICT (consumer_name) DO NOTHING`,
 		guard:          guard + result,
 		guardAndAudit:  guard + audit + result,
@@ -192,21 +193,21 @@ ON CONFLICT (consumer_name) DO NOTHING`,
 		session:        sessionState,
 		pause: `
 WITH paused AS (
-	UPDATE ` + t.checkpoints.SQL() + `
+	UPDATE ` + t.Checkpoints.SQL() + `
 	SET paused_at = clock_timestamp(), paused_by = $3::text, paused_reason = $4::text, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE consumer_name = $1::text AND revision = $2::bigint AND paused_at IS NULL
-		AND EXISTS (SELECT FROM ` + t.assignments.SQL() + ` WHERE consumer_name = $1::text AND 'worker ' || worker_id = $3::text)
+		AND EXISTS (SELECT FROM ` + t.Assignments.SQL() + ` WHERE consumer_name = $1::text AND 'worker ' || worker_id = $3::text)
 	RETURNING consumer_name
 )
 INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
 SELECT consumer_name, 'pause', '{}', $3::text, $4::text FROM paused`,
-		known: `SELECT EXISTS (SELECT FROM ` + t.nodes.SQL() + ` WHERE $1::text = ANY (consumers))`,
+		known: `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers))`,
 		arrived: `
 SELECT last_position, paused_at IS NOT NULL,
-	EXISTS (SELECT FROM ` + t.gapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),
+	EXISTS (SELECT FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),
 	EXISTS (SELECT FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint),
 	coalesce(` + server.incarnation + `, '')
-FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
+FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -99,8 +100,8 @@ func (w *Worker) compactAudit(ctx context.Context, u *unit) error {
 // A repair deletes what the last batch wrote, by its transaction. It can happen
 // for as long as the checkpoint is as that transaction left it, and for as long
 // that transaction's rows stay as they are.
-func compaction(t tables) string {
-	skips := t.gapSkips.SQL()
+func compaction(t tables.Tables) string {
+	skips := t.GapSkips.SQL()
 	const isPlain = `(state = 'void' AND created_at >= first_seen_at AND created_at - first_seen_at < interval '100 microseconds'
 			AND worker_id <> '00000000-0000-0000-0000-000000000000'::uuid
 			AND closed_at IS NOT NULL AND gap_end IS NOT NULL AND missing IS NOT NULL)`
@@ -110,7 +111,7 @@ WITH plain AS (
 	WHERE consumer_name = $1::text AND id >= $2::bigint
 		AND id <= (SELECT id FROM ` + skips + ` WHERE consumer_name = $1::text ORDER BY id DESC OFFSET $3::bigint LIMIT 1)
 		AND ` + isPlain + `
-		AND xmin <> (SELECT xmin FROM ` + t.checkpoints.SQL() + ` WHERE consumer_name = $1::text)
+		AND xmin <> (SELECT xmin FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text)
 	ORDER BY id LIMIT $4::bigint
 ), passes AS (
 	SELECT a.*, width_bucket(a.first_seen_at, ARRAY(

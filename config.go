@@ -1,8 +1,6 @@
 package worker
 
 import (
-	"cmp"
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,9 +12,9 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 )
@@ -25,53 +23,45 @@ import (
 // a notification was lost.
 const reconcileInterval = time.Second
 
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	c := Config{Logger: store.NoOpLogger{}}
+	for _, s := range optionTable {
+		s.reset(&c)
+	}
+	return c
+}
+
 // Validate reports every setting that is out of range, each with its option,
 // its value and the range.
 func (c Config) Validate() error {
 	var all []error
-	check := func(err error) {
-		if err != nil {
+	for _, s := range optionTable {
+		if err := s.validate(&c); err != nil {
 			all = append(all, err)
 		}
 	}
-	const day = 24 * time.Hour
-	check(inRange("WithBatchSize", c.BatchSize, 1, 100_000))
-	check(inRange("WithBatchPause", c.BatchPause, 0, time.Hour))
-	check(inRange("WithBatchTimeout", c.BatchTimeout, 10*time.Millisecond, day))
-	check(inRange("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures, 1, 1_000_000))
-	check(oneOf("WithFailurePolicy", c.FailurePolicy, FailStop, FailPause, FailDeadLetter))
-	if c.RetryLimit != 0 {
-		check(inRange("WithRetryLimit", c.RetryLimit, 2*c.HeartbeatInterval, 365*day))
+	if _, err := c.tables(); err != nil {
+		all = append(all, err)
 	}
-	if c.ShutdownTimeout != 0 {
-		check(inRange("WithShutdownTimeout", c.ShutdownTimeout, 10*time.Millisecond, day))
-	}
-	check(inRange("WithPollInterval", c.PollInterval, time.Millisecond, time.Hour))
-	check(inRange("WithMaxPollInterval", c.MaxPollInterval, c.PollInterval, day))
-	check(oneOf("WithDispatcherStrategy", c.DispatcherStrategy, DispatcherStrategyPoll, DispatcherStrategyNotify))
-	check(inRange("WithDispatcherInterval", c.DispatcherInterval, time.Millisecond, time.Hour))
-	check(ident.Check("WithNotifyChannel", c.NotifyChannel))
-	if c.DispatcherStrategy == DispatcherStrategyNotify {
-		check(c.checkNotifyConnection())
-	}
-	check(inRange("WithHeartbeatInterval", c.HeartbeatInterval, 10*time.Millisecond, time.Hour))
-	check(inRange("WithHeartbeatTimeout", c.HeartbeatTimeout, 2*c.HeartbeatInterval, day))
-	check(inRange("WithRebalanceInterval", c.RebalanceInterval, 10*time.Millisecond, time.Hour))
-	check(oneOf("WithLeaderStrategy", c.LeaderStrategy, LeaderStrategyAdvisory, LeaderStrategyLease))
-	check(oneOf("WithAssignmentStrategy", c.AssignmentStrategy, AssignRoundRobin, AssignSticky))
-	check(inRange("WithStaleGapThreshold", c.StaleGapThreshold, 10*time.Millisecond, day))
-	check(inRange("WithStaleGapHarborLag", c.StaleGapHarborLag, 0, 1_000_000))
-	check(oneOf("WithGapPolicy", c.GapPolicy, GapSkipStale, GapWait))
-	check(inRange("WithMaxOpenRanges", c.MaxOpenRanges, 1, 1_000_000))
-	if c.GapSkipRetention != 0 {
-		check(inRange("WithGapSkipRetention", c.GapSkipRetention, 100*time.Millisecond, 3650*day))
-	}
-	_, err := c.tables()
-	check(err)
 	return errtext.Join(all...)
 }
 
-func (c Config) checkNotifyConnection() error {
+// String prints every setting as the options that would make it, one a line,
+// without the connection string's content.
+func (c Config) String() string {
+	var b strings.Builder
+	for _, s := range optionTable {
+		b.WriteString(s.print(&c))
+	}
+	return b.String()
+}
+
+// checkNotifyConnection checks the string that DispatcherStrategyNotify needs.
+func checkNotifyConnection(c *Config) error {
+	if c.DispatcherStrategy != DispatcherStrategyNotify {
+		return nil
+	}
 	if c.NotifyConnectionString == "" {
 		return errors.New("WithDispatcherStrategy: DispatcherStrategyNotify needs WithNotifyConnectionString, a direct connection to PostgreSQL")
 	}
@@ -82,105 +72,17 @@ func (c Config) checkNotifyConnection() error {
 	return nil
 }
 
-func inRange[T cmp.Ordered](option string, value, low, high T) error {
-	if low <= value && value <= high {
-		return nil
-	}
-	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v", option, value, low, high)
-}
-
-func oneOf[T ~string](option string, value T, allowed ...T) error {
-	quoted := make([]string, len(allowed))
-	for i, a := range allowed {
-		if value == a {
-			return nil
-		}
-		quoted[i] = fmt.Sprintf("%q", a)
-	}
-	return fmt.Errorf("%s: %s is unknown, allowed are %s", option, errtext.Value(value), strings.Join(quoted, " and "))
-}
-
-// String prints every setting as the options that would make it, one a line,
-// without the connection string's content.
-func (c Config) String() string {
-	var b strings.Builder
-	line := func(option string, value any) { fmt.Fprintf(&b, "%s(%v)\n", option, value) }
-	line("WithBatchSize", c.BatchSize)
-	line("WithBatchPause", c.BatchPause)
-	line("WithBatchTimeout", c.BatchTimeout)
-	line("WithMaxConsecutiveFailures", c.MaxConsecutiveFailures)
-	line("WithFailurePolicy", c.FailurePolicy)
-	line("WithRetryLimit", c.RetryLimit)
-	line("WithShutdownTimeout", c.ShutdownTimeout)
-	line("WithPollInterval", c.PollInterval)
-	line("WithMaxPollInterval", c.MaxPollInterval)
-	line("WithDispatcherStrategy", c.DispatcherStrategy)
-	line("WithDispatcherInterval", c.DispatcherInterval)
-	if c.NotifyConnectionString != "" {
-		line("WithNotifyConnectionString", "***")
-	}
-	line("WithNotifyChannel", c.NotifyChannel)
-	line("WithHeartbeatInterval", c.HeartbeatInterval)
-	line("WithHeartbeatTimeout", c.HeartbeatTimeout)
-	line("WithRebalanceInterval", c.RebalanceInterval)
-	line("WithLeaderStrategy", c.LeaderStrategy)
-	line("WithAssignmentStrategy", c.AssignmentStrategy)
-	line("WithStaleGapThreshold", c.StaleGapThreshold)
-	line("WithStaleGapHarborLag", c.StaleGapHarborLag)
-	line("WithGapPolicy", c.GapPolicy)
-	line("WithMaxOpenRanges", c.MaxOpenRanges)
-	line("WithGapSkipRetention", c.GapSkipRetention)
-	line("WithWorkerNodesTable", c.WorkerNodesTable)
-	line("WithConsumerAssignmentsTable", c.ConsumerAssignmentsTable)
-	line("WithConsumerCheckpointsTable", c.ConsumerCheckpointsTable)
-	line("WithConsumerGapSkipsTable", c.ConsumerGapSkipsTable)
-	line("WithLeaderElectionTable", c.LeaderElectionTable)
-	return b.String()
-}
-
-// tables are the validated names.
-type tables struct {
-	nodes, assignments, checkpoints, gapSkips, leader ident.Table
-	derived.Tables
-}
-
-func (c Config) tables() (t tables, err error) {
-	var all []error
-	parse := func(into *ident.Table, option, name string) {
-		table, err := ident.ParseTable(option, name)
-		if err != nil {
-			all = append(all, err)
-		}
-		*into = table
-	}
-	parse(&t.nodes, "WithWorkerNodesTable", c.WorkerNodesTable)
-	parse(&t.assignments, "WithConsumerAssignmentsTable", c.ConsumerAssignmentsTable)
-	parse(&t.checkpoints, "WithConsumerCheckpointsTable", c.ConsumerCheckpointsTable)
-	parse(&t.gapSkips, "WithConsumerGapSkipsTable", c.ConsumerGapSkipsTable)
-	parse(&t.leader, "WithLeaderElectionTable", c.LeaderElectionTable)
-	if len(all) > 0 {
-		return t, errtext.Join(all...)
-	}
-	t.Tables, err = derived.From("WithConsumerCheckpointsTable", t.checkpoints)
-	return t, err
-}
-
-// resolve returns the tables under the names that they have with their schema.
-func (t tables) resolve(ctx context.Context, q store.Querier) (tables, error) {
-	all := []*ident.Table{&t.nodes, &t.assignments, &t.checkpoints, &t.gapSkips, &t.leader,
-		&t.Token, &t.Settled, &t.Changes, &t.Version, &t.DeadLetters, &t.Operations}
-	for _, table := range all {
-		err := q.QueryRowContext(ctx, `
-SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.oid = to_regclass($1::text) AND c.relpersistence <> 't'`, table.SQL()).Scan(&table.Schema, &table.Name)
-		if errors.Is(err, sql.ErrNoRows) {
-			return t, fmt.Errorf("worker: there is no table %s that is not a temporary one: apply the migrations, or give its name with the schema", table)
-		}
-		if err != nil {
-			return t, fmt.Errorf("worker: look for table %s: %w", table, err)
-		}
-	}
-	return t, nil
+// tables returns the validated names.
+func (c Config) tables() (tables.Tables, error) {
+	return tables.Parse(tables.Names{
+		WorkerNodes:         c.WorkerNodesTable,
+		ConsumerAssignments: c.ConsumerAssignmentsTable,
+		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
+		LeaderElection:      c.LeaderElectionTable,
+		Events:              tables.Default.Events, // the event store's affair, as the next one
+		AggregateHeads:      tables.Default.AggregateHeads,
+	}, "With")
 }
 
 // migrations names the tables for the check of the schema.
@@ -194,7 +96,7 @@ func (c Config) migrations() *migrations.Config {
 	return &m
 }
 
-func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) frontier.Config {
+func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange func()) frontier.Config {
 	f := frontier.Config{
 		DB: db, Log: log, Token: t.Token, Settled: t.Settled, Changes: t.Changes,
 		Policy:     frontier.SkipStale,
@@ -213,10 +115,10 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables, onChange func()) f
 	return f
 }
 
-func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status func() ([]byte, error)) coord.Config {
+func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, status func() ([]byte, error)) coord.Config {
 	cc := coord.Config{
 		DB: db, ID: id,
-		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, Leader: t.leader, Changes: t.Changes,
+		Nodes: t.Nodes, Assignments: t.Assignments, Checkpoints: t.Checkpoints, Leader: t.Leader, Changes: t.Changes, Token: t.Token,
 		HeartbeatInterval: c.HeartbeatInterval,
 		HeartbeatTimeout:  c.HeartbeatTimeout,
 		RebalanceInterval: c.RebalanceInterval,
@@ -232,4 +134,132 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables, status 
 		cc.Units = append(cc.Units, u.name)
 	}
 	return cc
+}
+
+const day = 24 * time.Hour
+
+// optionTable has the options with their defaults and what they take, in the order
+// in which Config prints them. A new option is a field of Config, a line here and
+// its With function.
+var optionTable = []setting{
+	number[int]{option: "WithBatchSize", at: func(c *Config) *int { return &c.BatchSize }, standard: 100, low: 1, high: 100_000},
+	duration{option: "WithBatchPause", at: func(c *Config) *time.Duration { return &c.BatchPause }, high: time.Hour},
+	duration{option: "WithBatchTimeout", at: func(c *Config) *time.Duration { return &c.BatchTimeout }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
+	number[int]{option: "WithMaxConsecutiveFailures", at: func(c *Config) *int { return &c.MaxConsecutiveFailures }, standard: 5, low: 1, high: 1_000_000},
+	choice[FailurePolicy]{"WithFailurePolicy", func(c *Config) *FailurePolicy { return &c.FailurePolicy }, []FailurePolicy{FailStop, FailPause, FailDeadLetter}},
+	duration{option: "WithRetryLimit", at: func(c *Config) *time.Duration { return &c.RetryLimit }, orZero: true, from: twoHeartbeats, high: 365 * day},
+	duration{option: "WithShutdownTimeout", at: func(c *Config) *time.Duration { return &c.ShutdownTimeout }, orZero: true, low: 10 * time.Millisecond, high: day},
+	duration{option: "WithPollInterval", at: func(c *Config) *time.Duration { return &c.PollInterval }, standard: time.Second, low: time.Millisecond, high: time.Hour},
+	duration{option: "WithMaxPollInterval", at: func(c *Config) *time.Duration { return &c.MaxPollInterval }, standard: 30 * time.Second, from: func(c *Config) time.Duration { return c.PollInterval }, high: day},
+	choice[DispatcherStrategy]{"WithDispatcherStrategy", func(c *Config) *DispatcherStrategy { return &c.DispatcherStrategy }, []DispatcherStrategy{DispatcherStrategyPoll, DispatcherStrategyNotify}},
+	duration{option: "WithDispatcherInterval", at: func(c *Config) *time.Duration { return &c.DispatcherInterval }, standard: 200 * time.Millisecond, low: time.Millisecond, high: time.Hour},
+	phrase{option: "WithNotifyConnectionString", at: func(c *Config) *string { return &c.NotifyConnectionString }, secret: true, check: checkNotifyConnection},
+	phrase{option: "WithNotifyChannel", at: func(c *Config) *string { return &c.NotifyChannel }, standard: "worker_events", check: func(c *Config) error { return ident.Check("WithNotifyChannel", c.NotifyChannel) }},
+	duration{option: "WithHeartbeatInterval", at: func(c *Config) *time.Duration { return &c.HeartbeatInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
+	duration{option: "WithHeartbeatTimeout", at: func(c *Config) *time.Duration { return &c.HeartbeatTimeout }, standard: 30 * time.Second, from: twoHeartbeats, high: day},
+	duration{option: "WithRebalanceInterval", at: func(c *Config) *time.Duration { return &c.RebalanceInterval }, standard: 5 * time.Second, low: 10 * time.Millisecond, high: time.Hour},
+	choice[LeaderStrategy]{"WithLeaderStrategy", func(c *Config) *LeaderStrategy { return &c.LeaderStrategy }, []LeaderStrategy{LeaderStrategyAdvisory, LeaderStrategyLease}},
+	choice[AssignmentStrategy]{"WithAssignmentStrategy", func(c *Config) *AssignmentStrategy { return &c.AssignmentStrategy }, []AssignmentStrategy{AssignRoundRobin, AssignSticky}},
+	duration{option: "WithStaleGapThreshold", at: func(c *Config) *time.Duration { return &c.StaleGapThreshold }, standard: 30 * time.Second, low: 10 * time.Millisecond, high: day},
+	number[int]{option: "WithStaleGapHarborLag", at: func(c *Config) *int { return &c.StaleGapHarborLag }, high: 1_000_000},
+	choice[GapPolicy]{"WithGapPolicy", func(c *Config) *GapPolicy { return &c.GapPolicy }, []GapPolicy{GapSkipStale, GapWait}},
+	number[int]{option: "WithMaxOpenRanges", at: func(c *Config) *int { return &c.MaxOpenRanges }, standard: 10_000, low: 1, high: 1_000_000},
+	duration{option: "WithGapSkipRetention", at: func(c *Config) *time.Duration { return &c.GapSkipRetention }, orZero: true, low: 100 * time.Millisecond, high: 3650 * day},
+	phrase{option: "WithWorkerNodesTable", at: func(c *Config) *string { return &c.WorkerNodesTable }, standard: tables.Default.WorkerNodes},
+	phrase{option: "WithConsumerAssignmentsTable", at: func(c *Config) *string { return &c.ConsumerAssignmentsTable }, standard: tables.Default.ConsumerAssignments},
+	phrase{option: "WithConsumerCheckpointsTable", at: func(c *Config) *string { return &c.ConsumerCheckpointsTable }, standard: tables.Default.ConsumerCheckpoints},
+	phrase{option: "WithConsumerGapSkipsTable", at: func(c *Config) *string { return &c.ConsumerGapSkipsTable }, standard: tables.Default.ConsumerGapSkips},
+	phrase{option: "WithLeaderElectionTable", at: func(c *Config) *string { return &c.LeaderElectionTable }, standard: tables.Default.LeaderElection},
+}
+
+func twoHeartbeats(c *Config) time.Duration { return 2 * c.HeartbeatInterval }
+
+// setting is what is known of an option.
+type setting interface {
+	// reset gives the option its default.
+	reset(c *Config)
+	// validate reports a value that the option does not take, with the option,
+	// the value and what it takes.
+	validate(c *Config) error
+	// print returns the option and its value, "" for nothing.
+	print(c *Config) string
+}
+
+func printed(option string, value any) string { return fmt.Sprintf("%s(%v)\n", option, value) }
+
+// number is an option that takes a range.
+type number[T int | time.Duration] struct {
+	option              string
+	at                  func(c *Config) *T
+	standard, low, high T
+	from                func(c *Config) T // instead of low
+	orZero              bool              // 0 is allowed, too
+}
+
+type duration = number[time.Duration]
+
+func (n number[T]) reset(c *Config) { *n.at(c) = n.standard }
+
+func (n number[T]) validate(c *Config) error {
+	value, low := *n.at(c), n.low
+	if n.from != nil {
+		low = n.from(c)
+	}
+	if low <= value && value <= n.high || n.orZero && value == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %v is out of range, allowed is %v to %v", n.option, value, low, n.high)
+}
+
+func (n number[T]) print(c *Config) string { return printed(n.option, *n.at(c)) }
+
+// choice is an option that takes one of several words. The first is the default.
+type choice[T ~string] struct {
+	option  string
+	at      func(c *Config) *T
+	allowed []T
+}
+
+func (o choice[T]) reset(c *Config) { *o.at(c) = o.allowed[0] }
+
+func (o choice[T]) validate(c *Config) error {
+	quoted := make([]string, len(o.allowed))
+	for i, a := range o.allowed {
+		if *o.at(c) == a {
+			return nil
+		}
+		quoted[i] = fmt.Sprintf("%q", a)
+	}
+	return fmt.Errorf("%s: %s is unknown, allowed are %s", o.option, errtext.Value(*o.at(c)), strings.Join(quoted, " and "))
+}
+
+func (o choice[T]) print(c *Config) string { return printed(o.option, *o.at(c)) }
+
+// phrase is an option that takes a string. Names of tables are validated together,
+// see Config.tables.
+type phrase struct {
+	option   string
+	at       func(c *Config) *string
+	standard string
+	check    func(c *Config) error // nil: none
+	secret   bool                  // its value is not printed
+}
+
+func (o phrase) reset(c *Config) { *o.at(c) = o.standard }
+
+func (o phrase) validate(c *Config) error {
+	if o.check == nil {
+		return nil
+	}
+	return o.check(c)
+}
+
+func (o phrase) print(c *Config) string {
+	switch value := *o.at(c); {
+	case !o.secret:
+		return printed(o.option, value)
+	case value != "":
+		return printed(o.option, "***")
+	}
+	return ""
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -98,5 +99,21 @@ func TestNotifyConnectionStringIsChecked(t *testing.T) {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "WithNotifyConnectionString") || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", conn, err)
 		}
+	}
+}
+
+// Every field of Config that an option sets to a plain value has its line in the
+// table of settings, which prints it.
+func TestOptionTableIsComplete(t *testing.T) {
+	elsewhere := map[string]bool{"Logger": true, "Observer": true, "BatchMiddleware": true}
+	printed := DefaultConfig().String() + "WithNotifyConnectionString("
+	config := reflect.TypeFor[Config]()
+	for i := range config.NumField() {
+		if name := config.Field(i).Name; elsewhere[name] == strings.Contains(printed, "With"+name+"(") {
+			t.Errorf("%s: in the table of options is %v", name, elsewhere[name])
+		}
+	}
+	if want := config.NumField() - len(elsewhere); len(optionTable) != want {
+		t.Errorf("the table has %d settings, want %d", len(optionTable), want)
 	}
 }

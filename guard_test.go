@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // guarded is a database with one consumer, assigned to one worker, and that
@@ -38,7 +39,7 @@ func newGuarded(t *testing.T) guarded {
 	return g
 }
 
-func guardedServer(names tables) server {
+func guardedServer(names tables.Tables) server {
 	const sequence = `"public"."events_global_position_seq"`
 	return server{
 		incarnation: incarnation.Of(names.Token, `"public"."events"`, sequence, `(SELECT oid FROM pg_database WHERE datname = current_database())`),

@@ -118,36 +118,6 @@ type Config struct {
 	LeaderElectionTable      string // default "worker_leader_election"
 }
 
-// DefaultConfig returns the defaults.
-func DefaultConfig() Config {
-	return Config{
-		BatchSize:              100,
-		BatchTimeout:           30 * time.Second,
-		MaxConsecutiveFailures: 5,
-		FailurePolicy:          FailStop,
-		PollInterval:           time.Second,
-		MaxPollInterval:        30 * time.Second,
-		DispatcherStrategy:     DispatcherStrategyPoll,
-		DispatcherInterval:     200 * time.Millisecond,
-		NotifyChannel:          "worker_events",
-		HeartbeatInterval:      5 * time.Second,
-		HeartbeatTimeout:       30 * time.Second,
-		RebalanceInterval:      5 * time.Second,
-		LeaderStrategy:         LeaderStrategyAdvisory,
-		AssignmentStrategy:     AssignRoundRobin,
-		StaleGapThreshold:      30 * time.Second,
-		GapPolicy:              GapSkipStale,
-		MaxOpenRanges:          10_000,
-		Logger:                 store.NoOpLogger{},
-
-		WorkerNodesTable:         "worker_nodes",
-		ConsumerAssignmentsTable: "consumer_assignments",
-		ConsumerCheckpointsTable: "consumer_checkpoints",
-		ConsumerGapSkipsTable:    "consumer_gap_skips",
-		LeaderElectionTable:      "worker_leader_election",
-	}
-}
-
 // Option changes one setting of a worker.
 type Option func(*Config)
 

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -83,14 +84,14 @@ func (w *Worker) prepare(ctx context.Context) error {
 // bind finds every table once, on one connection, and returns their qualified
 // names: a search path that a handler leaves behind in a session then leads to
 // no other table. It also checks the log, and ties its reads to the server.
-func (w *Worker) bind(ctx context.Context, t tables) (tables, error) {
+func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, error) {
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
 		return t, fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	if t, err = t.resolve(ctx, conn); err != nil {
-		return t, err
+	if t, err = t.Resolve(ctx, conn); err != nil {
+		return t, fmt.Errorf("worker: %w", err)
 	}
 	source, err := w.cfg.frontier(w.db, w.log, t, nil).Preflight(ctx, conn)
 	if err != nil {

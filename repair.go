@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -52,13 +53,13 @@ func (b *lastBatch) repair() mending {
 // wrote beside it. An operator is told by the table of operations. It is to
 // outlast a crash also where commits are asynchronous: nobody would repair it
 // again.
-func repair(t tables, server server) string {
-	skips, letters := t.gapSkips.SQL(), t.DeadLetters.SQL()
+func repair(t tables.Tables, server server) string {
+	skips, letters := t.GapSkips.SQL(), t.DeadLetters.SQL()
 	return `
 WITH durable AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
 ), repaired AS (
-	UPDATE ` + t.checkpoints.SQL() + `
+	UPDATE ` + t.Checkpoints.SQL() + `
 	SET last_position = $6::bigint, revision = revision + 1, updated_at = clock_timestamp()
 	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
 		AND ` + server.incarnation + ` = $5::text AND EXISTS (SELECT FROM durable)
@@ -66,7 +67,7 @@ WITH durable AS MATERIALIZED (
 ), unmarked AS (
 	DELETE FROM ` + skips + `
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND EXISTS (SELECT FROM repaired)
-), marked AS (` + t.insertMarks("repaired", "$7", "$6", "$8", "$9") + `
+), marked AS (` + insertMarks(t, "repaired", "$7", "$6", "$8", "$9") + `
 ), removed AS (
 	DELETE FROM ` + letters + `
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND EXISTS (SELECT FROM repaired)
@@ -83,7 +84,7 @@ SELECT revision FROM repaired`
 }
 
 // repaired finds a repair of what the transaction $3 left.
-func repaired(t tables) string {
+func repaired(t tables.Tables) string {
 	return `
 SELECT EXISTS (SELECT FROM ` + t.Operations.SQL() + `
 	WHERE consumer_name = $1::text AND operation = 'repair' AND operator = $2::text AND detail->>'transaction' = $3::text AND detail->>'from' = $4::text)`

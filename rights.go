@@ -9,21 +9,20 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
 // checkRights reports with ErrPrivileges all that this worker's role needs and
 // may not do. Some statements run for the first time after weeks, and would then
 // fail for ever.
-func (w *Worker) checkRights(ctx context.Context, t tables) error {
+func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	needs := rights.Worker(rights.Tables{
-		Nodes: t.nodes, Assignments: t.assignments, Checkpoints: t.checkpoints, GapSkips: t.gapSkips, Leader: t.leader, Tables: t.Tables,
-	}, w.cfg.LeaderStrategy == LeaderStrategyLease)
+	needs := rights.Worker(t, w.cfg.LeaderStrategy == LeaderStrategyLease)
 	denied := w.deniesReads(ctx, conn)
 	log, named := w.log.(store.SequenceNamer)
 	if named {

@@ -1,7 +1,6 @@
 package worker_test
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -12,9 +11,9 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -120,25 +119,16 @@ func TestStartNamesAClosedSchema(t *testing.T) {
 
 func (d *deployment) needs(t *testing.T, lease bool) (all []rights.Need) {
 	t.Helper()
-	parse := func(name, fallback string) ident.Table {
-		table, err := ident.ParseTable("a test", cmp.Or(name, fallback))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return table
-	}
-	c, def := d.config, migrations.DefaultConfig()
-	tables := rights.Tables{
-		Nodes: parse(c.WorkerNodesTable, def.WorkerNodesTable), Assignments: parse(c.ConsumerAssignmentsTable, def.ConsumerAssignmentsTable),
-		Checkpoints: parse(c.ConsumerCheckpointsTable, def.ConsumerCheckpointsTable), GapSkips: parse(c.ConsumerGapSkipsTable, def.ConsumerGapSkipsTable),
-		Leader: parse(c.LeaderElectionTable, def.LeaderElectionTable),
-	}
-	var err error
-	if tables.Tables, err = derived.From("a test", tables.Checkpoints); err != nil {
+	c := d.config
+	names, err := tables.Parse(tables.Names{
+		WorkerNodes: c.WorkerNodesTable, ConsumerAssignments: c.ConsumerAssignmentsTable, ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips: c.ConsumerGapSkipsTable, LeaderElection: c.LeaderElectionTable,
+	}.OrDefault(), "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	table, column := d.log.PositionColumn()
-	return append(rights.Worker(tables, lease), rights.Log(table, column, true)...)
+	return append(rights.Worker(names, lease), rights.Log(table, column, true)...)
 }
 
 // A part is one privilege on one column, table or sequence.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -22,10 +23,10 @@ type prepared struct {
 
 // holderPrepared finds the prepared transaction that holds the row of the
 // consumer $1: its id is the row's xmax. No session has to be known for that.
-func holderPrepared(t tables) string {
+func holderPrepared(t tables.Tables) string {
 	return `
 SELECT p.transaction::text, quote_literal(p.gid), p.owner::text, extract(epoch FROM clock_timestamp() - p.prepared)::float8
-FROM ` + t.checkpoints.SQL() + ` AS c JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction = c.xmax AND p.database = current_database()
+FROM ` + t.Checkpoints.SQL() + ` AS c JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction = c.xmax AND p.database = current_database()
 WHERE c.consumer_name = $1::text LIMIT 1`
 }
 

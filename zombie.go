@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -31,20 +32,20 @@ func signBatch(worker uuid.UUID) string {
 }
 
 // batches finds the batches of the consumer $1, by the locks of their sessions.
-func batches(t tables) string {
+func batches(t tables.Tables) string {
 	const held = `(
 	SELECT pid, (classid::bigint << 32) | objid::bigint AS key FROM pg_locks
 	WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' AND granted
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 )`
-	table := `'` + strings.ReplaceAll(t.checkpoints.SQL(), `'`, `''`) + `'::regclass`
+	table := `'` + strings.ReplaceAll(t.Checkpoints.SQL(), `'`, `''`) + `'::regclass`
 	return `
 FROM ` + held + ` AS worker
 JOIN ` + held + ` AS batch ON batch.pid = worker.pid AND batch.key = ` + signedFor("$1::text", "worker.key", table)
 }
 
 // endBatch ends the session $2 if it is still in such a batch, signed by $3.
-func endBatch(t tables) string {
+func endBatch(t tables.Tables) string {
 	return `
 SELECT pg_terminate_backend(worker.pid)` + batches(t) + `
 WHERE worker.pid = $2::bigint AND worker.key = $3::bigint`
@@ -52,10 +53,10 @@ WHERE worker.pid = $2::bigint AND worker.key = $3::bigint`
 
 // findBatch also names the worker, unless it has no row any more. The session
 // $2 is left out; if that is not known, so is all that is signed by $3.
-func findBatch(t tables) string {
+func findBatch(t tables.Tables) string {
 	return `
 SELECT worker.pid, worker.key, coalesce((
-	SELECT worker_id::text FROM ` + t.nodes.SQL() + `
+	SELECT worker_id::text FROM ` + t.Nodes.SQL() + `
 	WHERE ('x' || left(replace(worker_id::text, '-', ''), 16))::bit(64)::bigint = worker.key), '')` + batches(t) + `
 WHERE worker.pid <> $2::bigint AND ($2::bigint <> 0 OR worker.key <> $3::bigint)
 ORDER BY worker.pid LIMIT 1`

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -300,7 +301,7 @@ func TestWhoseSessionIsKnown(t *testing.T) {
 				t.Errorf("the session is %d, want %d", got, want)
 			}
 			const madeUp = 1<<32 - 1
-			c := newCheckpoints(tables{}, w.id, time.Second, server{})
+			c := newCheckpoints(tables.Tables{}, w.id, time.Second, server{})
 			if s, err := c.Session(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
 				t.Errorf("a session that does not exist: %+v, %v", s, err)
 			}

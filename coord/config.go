@@ -33,6 +33,7 @@ type Config struct {
 
 	Nodes, Assignments, Checkpoints, Leader ident.Table // see package migrations
 	Changes                                 ident.Table // likewise, see package changes
+	Token                                   ident.Table // of the server's incarnation, which the frontiers keep
 
 	HeartbeatInterval time.Duration // between two signs of life
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
@@ -69,8 +70,8 @@ func (c Config) validate() error {
 		return errors.New("coord: Config.DB is nil, it takes a *sql.DB")
 	case c.ID == uuid.Nil:
 		return errors.New("coord: Config.ID is the nil UUID, every worker needs its own")
-	case c.Nodes.Name == "" || c.Assignments.Name == "" || c.Checkpoints.Name == "" || c.Leader.Name == "" || c.Changes.Name == "":
-		return errors.New("coord: Config.Nodes, Assignments, Checkpoints, Leader and Changes must name tables")
+	case c.Nodes.Name == "" || c.Assignments.Name == "" || c.Checkpoints.Name == "" || c.Leader.Name == "" || c.Changes.Name == "" || c.Token.Name == "":
+		return errors.New("coord: Config.Nodes, Assignments, Checkpoints, Leader, Changes and Token must name tables")
 	case c.HeartbeatInterval <= 0 || c.RebalanceInterval <= 0:
 		return errors.New("coord: Config.HeartbeatInterval and Config.RebalanceInterval must be above 0")
 	case c.HeartbeatTimeout <= c.HeartbeatInterval:

@@ -34,6 +34,7 @@ func config(db *sql.DB, units ...string) Config {
 		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
+		Token:             ident.Table{Name: "consumer_checkpoints_token"},
 		HeartbeatInterval: 5 * time.Second, HeartbeatTimeout: 30 * time.Second, RebalanceInterval: 5 * time.Second,
 	}
 }

@@ -1,7 +1,5 @@
 package coord
 
-import "github.com/pgfrontier/worker/internal/ident"
-
 // statements is the SQL of a session. All but the first take given.
 type statements struct {
 	resolve, register     string
@@ -106,9 +104,8 @@ const fresh = `n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given)`
 // start, and after the token beside the checkpoints was made, which the
 // frontiers keep.
 func (c Config) proven() string {
-	token := ident.Table{Schema: c.Checkpoints.Schema, Name: c.Checkpoints.Name + "_token"}
 	return `(n.heartbeat_at > pg_postmaster_start_time() AND EXISTS (
-	SELECT FROM ` + token.SQL() + ` AS t
+	SELECT FROM ` + c.Token.SQL() + ` AS t
 	WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND ` + writtenAfter("n.xmin", "t.xmin") + `))`
 }
 

@@ -7,8 +7,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/derived"
-	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // Version is the version of the tables that this package creates. It grows with
@@ -40,59 +39,38 @@ type Config struct {
 // DefaultConfig returns the default names, and migrations/001_worker_tables.sql
 // as the file to write.
 func DefaultConfig() Config {
+	d := tables.Default
 	return Config{
 		OutputFolder:             "migrations",
 		OutputFilename:           "001_worker_tables.sql",
-		WorkerNodesTable:         "worker_nodes",
-		ConsumerAssignmentsTable: "consumer_assignments",
-		ConsumerCheckpointsTable: "consumer_checkpoints",
-		ConsumerGapSkipsTable:    "consumer_gap_skips",
-		LeaderElectionTable:      "worker_leader_election",
-		EventsTable:              "events",
-		AggregateHeadsTable:      "aggregate_heads",
+		WorkerNodesTable:         d.WorkerNodes,
+		ConsumerAssignmentsTable: d.ConsumerAssignments,
+		ConsumerCheckpointsTable: d.ConsumerCheckpoints,
+		ConsumerGapSkipsTable:    d.ConsumerGapSkips,
+		LeaderElectionTable:      d.LeaderElection,
+		EventsTable:              d.Events,
+		AggregateHeadsTable:      d.AggregateHeads,
 	}
 }
 
-// names are the validated names of all tables.
-type names struct {
-	nodes, assignments, checkpoints, gapSkips, leader ident.Table
-	derived.Tables
-	events, heads ident.Table
-}
-
-// names validates the configuration; a nil one is all defaults.
-func (c *Config) names() (names, error) {
+// tables validates the configuration; a nil one is all defaults.
+func (c *Config) tables() (tables.Tables, error) {
 	if c == nil {
 		c = &Config{}
 	}
-	d := DefaultConfig()
-	var n names
-	for _, s := range []struct {
-		what, chosen, fallback string
-		into                   *ident.Table
-	}{
-		{"WorkerNodesTable", c.WorkerNodesTable, d.WorkerNodesTable, &n.nodes},
-		{"ConsumerAssignmentsTable", c.ConsumerAssignmentsTable, d.ConsumerAssignmentsTable, &n.assignments},
-		{"ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable, &n.checkpoints},
-		{"ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable, &n.gapSkips},
-		{"LeaderElectionTable", c.LeaderElectionTable, d.LeaderElectionTable, &n.leader},
-		{"EventsTable", c.EventsTable, d.EventsTable, &n.events},
-		{"AggregateHeadsTable", c.AggregateHeadsTable, d.AggregateHeadsTable, &n.heads},
-	} {
-		name := s.chosen
-		if name == "" {
-			name = s.fallback
-		}
-		var err error
-		if *s.into, err = ident.ParseTable(s.what, name); err != nil {
-			return names{}, fmt.Errorf("migrations: %w", err)
-		}
+	t, err := tables.Parse(tables.Names{
+		WorkerNodes:         c.WorkerNodesTable,
+		ConsumerAssignments: c.ConsumerAssignmentsTable,
+		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
+		LeaderElection:      c.LeaderElectionTable,
+		Events:              c.EventsTable,
+		AggregateHeads:      c.AggregateHeadsTable,
+	}.OrDefault(), "")
+	if err != nil {
+		return t, fmt.Errorf("migrations: %w", err)
 	}
-	var err error
-	if n.Tables, err = derived.From("ConsumerCheckpointsTable", n.checkpoints); err != nil {
-		return names{}, fmt.Errorf("migrations: %w", err)
-	}
-	return n, nil
+	return t, nil
 }
 
 // storeAlone returns a table of the event store that the configuration names,

@@ -152,18 +152,16 @@ const (
 func (s schema) writerNeeds() []rights.Need {
 	returned := []string{positionColumn, "aggregate_version", "metadata", "created_at"} // by INSERT
 	return slices.Concat(
-		need(s.events, "INSERT"),
-		[]rights.Need{{Table: s.events.SQL(), Privilege: "SELECT", Columns: returned}},
-		sequence(s.events, positionColumn, "USAGE"),
-		need(s.heads, "SELECT", "INSERT", "UPDATE"))
+		need(s.Events, "INSERT"),
+		[]rights.Need{{Table: s.Events.SQL(), Privilege: "SELECT", Columns: returned}},
+		sequence(s.Events, positionColumn, "USAGE"),
+		need(s.Heads, "SELECT", "INSERT", "UPDATE"))
 }
 
 // workerNeeds are those that Start checks, of whole tables.
 func (s schema) workerNeeds() []rights.Need {
-	all := rights.Worker(rights.Tables{
-		Nodes: s.nodes, Assignments: s.assignments, Checkpoints: s.checkpoints, GapSkips: s.gapSkips, Leader: s.leader, Tables: s.Tables,
-	}, true)
-	all = append(all, rights.Log(s.events.SQL(), positionColumn, true)...)
+	all := rights.Worker(s.Tables, true)
+	all = append(all, rights.Log(s.Events.SQL(), positionColumn, true)...)
 	for i := range all {
 		all[i].Columns = nil
 	}
@@ -172,11 +170,11 @@ func (s schema) workerNeeds() []rights.Need {
 
 func (s schema) operatorNeeds() []rights.Need {
 	return slices.Concat(
-		need(s.events, "SELECT"), sequence(s.events, positionColumn, "SELECT"),
-		need(s.checkpoints, "SELECT", "UPDATE", "DELETE"),
-		need(s.assignments, "SELECT", "DELETE"),
-		need(s.nodes, "SELECT"), []rights.Need{{Table: s.nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers"}}},
-		need(s.gapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.gapSkips, idColumn, "USAGE"),
+		need(s.Events, "SELECT"), sequence(s.Events, positionColumn, "SELECT"),
+		need(s.Checkpoints, "SELECT", "UPDATE", "DELETE"),
+		need(s.Assignments, "SELECT", "DELETE"),
+		need(s.Nodes, "SELECT"), []rights.Need{{Table: s.Nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers"}}},
+		need(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
 		need(s.DeadLetters, "SELECT", "UPDATE", "DELETE"),
 		need(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
 		need(s.Settled, "SELECT"),
@@ -187,5 +185,5 @@ func (s schema) readerNeeds() (all []rights.Need) {
 	for _, t := range slices.Concat(s.store, s.worker) {
 		all = append(all, need(t.Table, "SELECT")...)
 	}
-	return append(all, sequence(s.events, positionColumn, "SELECT")...)
+	return append(all, sequence(s.Events, positionColumn, "SELECT")...)
 }

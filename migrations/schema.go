@@ -4,21 +4,22 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // schema is everything a configuration asks for.
 type schema struct {
-	names
+	tables.Tables
 	worker, store []table
 }
 
 // newSchema validates the configuration and lays out its tables.
 func newSchema(c *Config) (schema, error) {
-	n, err := c.names()
+	n, err := c.tables()
 	if err != nil {
 		return schema{}, err
 	}
-	s := schema{names: n, worker: workerTables(n), store: storeTables(n)}
+	s := schema{Tables: n, worker: workerTables(n), store: storeTables(n)}
 	return s, checkDistinct(append(append([]table(nil), s.worker...), s.store...))
 }
 
@@ -33,10 +34,10 @@ var stamps = []string{
 // workerTables are the worker's tables in order of creation. Columns are those
 // that every version had; what came later is in changes, so that older tables
 // get it too.
-func workerTables(n names) []table {
+func workerTables(n tables.Tables) []table {
 	return []table{
 		{
-			Table: n.nodes, comment: "one row for each live worker process",
+			Table: n.Nodes, comment: "one row for each live worker process",
 			columns: []string{"worker_id UUID NOT NULL", "heartbeat_at " + now, "created_at " + now, "updated_at " + now},
 			key:     "worker_id",
 			changes: append([]string{
@@ -51,15 +52,15 @@ func workerTables(n names) []table {
 			indexes: []index{{on: "heartbeat_at"}},
 		},
 		{
-			Table: n.assignments, comment: "which worker runs which consumer",
+			Table: n.Assignments, comment: "which worker runs which consumer",
 			columns: []string{"consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
 			// A worker's row may go before its assignments, or during a batch.
-			changes: append([]string{"DROP CONSTRAINT IF EXISTS " + ident.Quote(givenName(n.assignments.Name, "_worker_id_fkey"))}, stamps...),
+			changes: append([]string{"DROP CONSTRAINT IF EXISTS " + ident.Quote(givenName(n.Assignments.Name, "_worker_id_fkey"))}, stamps...),
 			indexes: []index{{on: "worker_id"}},
 		},
 		{
-			Table: n.checkpoints, comment: "how far each consumer has come; revision grows with every change of it",
+			Table: n.Checkpoints, comment: "how far each consumer has come; revision grows with every change of it",
 			columns: []string{"consumer_name TEXT NOT NULL", "last_position BIGINT NOT NULL DEFAULT 0", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
 			changes: append([]string{
@@ -70,7 +71,7 @@ func workerTables(n names) []table {
 			}, stamps...),
 		},
 		{
-			Table: n.gapSkips, comment: "the positions without an event that a consumer went past, and what became of them",
+			Table: n.GapSkips, comment: "the positions without an event that a consumer went past, and what became of them",
 			columns: []string{
 				"id BIGSERIAL NOT NULL", "consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL",
 				"gap_position BIGINT NOT NULL", "skip_to_position BIGINT NOT NULL", "highest_visible_position BIGINT NOT NULL",
@@ -109,7 +110,7 @@ func workerTables(n names) []table {
 			indexes: []index{{on: "consumer_name, id"}},
 		},
 		{
-			Table: n.leader, comment: "the lease of the leader, where no session lock can be used",
+			Table: n.Leader, comment: "the lease of the leader, where no session lock can be used",
 			columns: []string{"name TEXT NOT NULL", "worker_id UUID", "term BIGINT NOT NULL DEFAULT 0", "acquired_at TIMESTAMPTZ", "expires_at TIMESTAMPTZ"},
 			key:     "name",
 			// eventsalsa/worker has a table of this name with other columns.
@@ -155,10 +156,10 @@ func workerTables(n names) []table {
 // onlyRow is a key that admits one row.
 const onlyRow = `"only" BOOLEAN NOT NULL DEFAULT true CHECK ("only")`
 
-func storeTables(n names) []table {
+func storeTables(n tables.Tables) []table {
 	return []table{
 		{
-			Table: n.events, comment: "the event log",
+			Table: n.Events, comment: "the event log",
 			columns: []string{
 				"global_position BIGSERIAL NOT NULL",
 				"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "aggregate_version BIGINT NOT NULL",
@@ -171,7 +172,7 @@ func storeTables(n names) []table {
 			indexes: []index{{on: "aggregate_type, global_position"}},
 		},
 		{
-			Table: n.heads, comment: "the version of each aggregate",
+			Table: n.Heads, comment: "the version of each aggregate",
 			columns: []string{"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "aggregate_version BIGINT NOT NULL", "updated_at " + now},
 			key:     "aggregate_type, aggregate_id",
 		},

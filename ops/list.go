@@ -37,10 +37,10 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 		return c, err
 	}, `
 SELECT c.consumer_name, c.last_position,
-	greatest((SELECT coalesce(max(`+positionColumn+`), 0) FROM `+o.t.events.SQL()+`) - c.last_position, 0), c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
-	(SELECT count(*) FROM `+o.t.gapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
+	greatest((SELECT coalesce(max(`+positionColumn+`), 0) FROM `+o.t.Events.SQL()+`) - c.last_position, 0), c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
+	(SELECT count(*) FROM `+o.t.GapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
 	(SELECT count(*) FROM `+o.t.DeadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name)
-FROM `+o.t.checkpoints.SQL()+` AS c LEFT JOIN `+o.t.assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
+FROM `+o.t.Checkpoints.SQL()+` AS c LEFT JOIN `+o.t.Assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
 ORDER BY c.consumer_name COLLATE "C"`)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the consumers: %w", explain(err)))

@@ -8,9 +8,8 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/changes"
-	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -18,7 +17,7 @@ import (
 // many goroutines.
 type Operator struct {
 	db *sql.DB
-	t  tables
+	t  tables.Tables
 }
 
 // New makes an Operator. names are the tables as the workers and the event
@@ -34,43 +33,27 @@ func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 	return &Operator{db: db, t: t}, nil
 }
 
-// tables are the validated names.
-type tables struct {
-	nodes, assignments, checkpoints, gapSkips ident.Table
-	derived.Tables
-	events ident.Table
-}
-
 // positionColumn orders the events.
 const positionColumn = "global_position"
 
-// PositionColumn names the column for the frontier.
-func (t tables) PositionColumn() (table, column string) { return t.events.SQL(), positionColumn }
+// sequenced names the log's column of positions for the frontier.
+type sequenced struct{ tables.Tables }
 
-func tablesOf(c *migrations.Config) (t tables, err error) {
+func (s sequenced) PositionColumn() (table, column string) { return s.Events.SQL(), positionColumn }
+
+func tablesOf(c *migrations.Config) (tables.Tables, error) {
 	if c == nil {
 		c = &migrations.Config{}
 	}
-	d := migrations.DefaultConfig()
-	var all []error
-	parse := func(into *ident.Table, what, name, fallback string) {
-		if name == "" {
-			name = fallback
-		}
-		table, err := ident.ParseTable(what, name)
-		all = append(all, err)
-		*into = table
-	}
-	parse(&t.nodes, "WorkerNodesTable", c.WorkerNodesTable, d.WorkerNodesTable)
-	parse(&t.assignments, "ConsumerAssignmentsTable", c.ConsumerAssignmentsTable, d.ConsumerAssignmentsTable)
-	parse(&t.checkpoints, "ConsumerCheckpointsTable", c.ConsumerCheckpointsTable, d.ConsumerCheckpointsTable)
-	parse(&t.gapSkips, "ConsumerGapSkipsTable", c.ConsumerGapSkipsTable, d.ConsumerGapSkipsTable)
-	parse(&t.events, "EventsTable", c.EventsTable, d.EventsTable)
-	if err := errtext.Join(all...); err != nil {
-		return t, err
-	}
-	t.Tables, err = derived.From("ConsumerCheckpointsTable", t.checkpoints)
-	return t, err
+	return tables.Parse(tables.Names{
+		WorkerNodes:         c.WorkerNodesTable,
+		ConsumerAssignments: c.ConsumerAssignmentsTable,
+		ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips:    c.ConsumerGapSkipsTable,
+		LeaderElection:      c.LeaderElectionTable,
+		Events:              c.EventsTable,
+		AggregateHeads:      c.AggregateHeadsTable,
+	}.OrDefault(), "")
 }
 
 // idleLimit, in milliseconds, is after what silence the server ends a change:
@@ -129,7 +112,7 @@ func (o *Operator) lock(ctx context.Context, tx *sql.Tx, consumer string) (locke
 	var limit string
 	err := tx.QueryRowContext(ctx, `
 SELECT last_position, paused_at, paused_by, paused_reason, set_config('idle_in_transaction_session_timeout', $2::text, true)
-FROM `+o.t.checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &limit)
+FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &limit)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return at, ErrNoCheckpoint
@@ -151,7 +134,7 @@ func (o *Operator) record(ctx context.Context, tx *sql.Tx, kind Kind, consumer s
 	}
 	err = tx.QueryRowContext(ctx, `
 WITH raised AS (
-	UPDATE `+o.t.checkpoints.SQL()+` SET revision = revision + 1, updated_at = clock_timestamp()
+	UPDATE `+o.t.Checkpoints.SQL()+` SET revision = revision + 1, updated_at = clock_timestamp()
 	WHERE consumer_name = $1::text
 )
 INSERT INTO `+o.t.Operations.SQL()+` (consumer_name, operation, detail, operator, reason, created_at)

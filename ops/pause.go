@@ -18,7 +18,7 @@ func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 			return nil, fmt.Errorf("%w: since %s, by %q, because %s", ErrPaused, p.Since.Format(time.RFC3339), p.By.Operator, errtext.Value(p.By.Reason))
 		}
 		_, err := exec(ctx, tx, "pause", `
-UPDATE `+o.t.checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text
+UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text
 WHERE consumer_name = $1::text`, consumer, by.Operator, by.Reason)
 		return pauseDetail{Position: at.position}, err
 	})
@@ -32,7 +32,7 @@ func (o *Operator) Resume(ctx context.Context, consumer string, by By) error {
 			return nil, ErrNotPaused
 		}
 		_, err := exec(ctx, tx, "resume", `
-UPDATE `+o.t.checkpoints.SQL()+` SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
+UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
 WHERE consumer_name = $1::text`, consumer)
 		return pauseDetail{Position: at.position, Since: &at.paused.Since}, err
 	})

@@ -44,7 +44,7 @@ func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) 
 
 func (o *Operator) move(ctx context.Context, tx *sql.Tx, consumer string, to int64) error {
 	_, err := exec(ctx, tx, "move the checkpoint", `
-UPDATE `+o.t.checkpoints.SQL()+` SET last_position = $2::bigint WHERE consumer_name = $1::text`, consumer, to)
+UPDATE `+o.t.Checkpoints.SQL()+` SET last_position = $2::bigint WHERE consumer_name = $1::text`, consumer, to)
 	return err
 }
 
@@ -60,11 +60,11 @@ type backDetail struct {
 func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d backDetail, err error) {
 	d = backDetail{From: at.position, To: to}
 	if d.OpenRanges, err = exec(ctx, tx, "forget the open ranges above the position", `
-DELETE FROM `+o.t.gapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {
+DELETE FROM `+o.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {
 		return d, err
 	}
 	if _, err = exec(ctx, tx, "cut the open range at the position", `
-UPDATE `+o.t.gapSkips.SQL()+` SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
+UPDATE `+o.t.GapSkips.SQL()+` SET gap_end = $2::bigint, missing = $2::bigint - gap_position + 1
 WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end > $2::bigint`, at.consumer, to); err != nil {
 		return d, err
 	}
@@ -86,7 +86,7 @@ type forwardDetail struct {
 // snapshot never will.
 func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64) (d forwardDetail, err error) {
 	d = forwardDetail{From: at.position, To: to}
-	if d.Settled, err = frontier.Settled(ctx, tx, o.t, o.t.Settled); err != nil {
+	if d.Settled, err = frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled); err != nil {
 		return d, err
 	}
 	if to > d.Settled {
@@ -111,7 +111,7 @@ SELECT count(*), coalesce(min(previous + 1) FILTER (WHERE p > previous + 1), 0),
 FROM (
 	SELECT p, lag(p, 1, $1::bigint) OVER (ORDER BY p) AS previous
 	FROM (
-		SELECT `+positionColumn+`::bigint AS p FROM `+o.t.events.SQL()+`
+		SELECT `+positionColumn+`::bigint AS p FROM `+o.t.Events.SQL()+`
 		WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint
 	) AS positions
 ) AS steps`, from, to).Scan(&events, &first, &last, &highest)
@@ -137,10 +137,10 @@ type skipped struct {
 // audit records them under the nil worker: an operator is none.
 func (o *Operator) audit(ctx context.Context, tx *sql.Tx, consumer string, s skipped) error {
 	_, err := exec(ctx, tx, "audit the positions without an event", `
-INSERT INTO `+o.t.gapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+INSERT INTO `+o.t.GapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 	skip_to_position, highest_visible_position, first_seen_at, closed_at)
 SELECT $1::text, $2::uuid, $3::bigint, $4::bigint, $5::bigint, $6::text, $7::bigint,
-	greatest($7::bigint, (SELECT max(`+positionColumn+`) FROM `+o.t.events.SQL()+`)),
+	greatest($7::bigint, (SELECT max(`+positionColumn+`) FROM `+o.t.Events.SQL()+`)),
 	clock_timestamp(), CASE WHEN $6::text <> 'open' THEN clock_timestamp() END`,
 		consumer, uuid.Nil.String(), s.first, s.last, s.missing, s.state, s.to)
 	return err

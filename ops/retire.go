@@ -47,9 +47,9 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 // heartbeat of those that have code for a consumer. One of another library does
 // not say what it has code for, and would begin the consumer again.
 func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
-	e := RegisteredError{table: o.t.nodes.SQL()}
+	e := RegisteredError{table: o.t.Nodes.SQL()}
 	err := tx.QueryRowContext(ctx, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), heartbeat_at FROM `+o.t.nodes.SQL()+`
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), heartbeat_at FROM `+o.t.Nodes.SQL()+`
 WHERE coalesce($1::text = ANY (consumers), true) AND heartbeat_at > clock_timestamp() - interval '1 day'
 ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, &e.Heartbeat)
 	switch {
@@ -74,11 +74,11 @@ func (o *Operator) remove(ctx context.Context, tx *sql.Tx, at locked) (d retireD
 		what, query string
 		rows        *int64
 	}{
-		{"forget that dead workers had code for it", `UPDATE ` + o.t.nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
-		{"delete its assignment", `DELETE FROM ` + o.t.assignments.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
-		{"delete its rows of the audit", `DELETE FROM ` + o.t.gapSkips.SQL() + ` WHERE consumer_name = $1::text`, &d.Audit},
+		{"forget that dead workers had code for it", `UPDATE ` + o.t.Nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
+		{"delete its assignment", `DELETE FROM ` + o.t.Assignments.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
+		{"delete its rows of the audit", `DELETE FROM ` + o.t.GapSkips.SQL() + ` WHERE consumer_name = $1::text`, &d.Audit},
 		{"delete its dead letters", `DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text`, &d.DeadLetters},
-		{"delete its checkpoint", `DELETE FROM ` + o.t.checkpoints.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
+		{"delete its checkpoint", `DELETE FROM ` + o.t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
 	} {
 		if *s.rows, err = exec(ctx, tx, s.what, s.query, at.consumer); err != nil {
 			return d, err

@@ -49,7 +49,7 @@ type skipDetail struct {
 func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
 	d.From = at.position
 	// Read first: what is settled and does not show in a later snapshot is void.
-	settled, err := frontier.Settled(ctx, tx, o.t, o.t.Settled)
+	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
 	if err != nil {
 		return d, err
 	}
@@ -80,11 +80,11 @@ func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position
 	d.From, d.Late = at.position, true
 	parts, err := exec(ctx, tx, "split the open range", `
 WITH gone AS (
-	DELETE FROM `+o.t.gapSkips.SQL()+`
+	DELETE FROM `+o.t.GapSkips.SQL()+`
 	WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint
 	RETURNING *
 )
-INSERT INTO `+o.t.gapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
+INSERT INTO `+o.t.GapSkips.SQL()+` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 	skip_to_position, highest_visible_position, first_seen_at, closed_at)
 SELECT consumer_name, CASE WHEN part.state = 'open' THEN worker_id ELSE $3::uuid END, part.first, part.last, part.last - part.first + 1, part.state,
 	skip_to_position, highest_visible_position, first_seen_at, CASE WHEN part.state <> 'open' THEN clock_timestamp() END
@@ -127,7 +127,7 @@ const eventColumns = `e.` + positionColumn + `, e.aggregate_type, e.aggregate_id
 // if there is none.
 func (o *Operator) eventAfter(ctx context.Context, tx *sql.Tx, position int64) (event, error) {
 	return scanEvent(tx.QueryRowContext(ctx, `
-SELECT `+eventColumns+` FROM `+o.t.events.SQL()+` AS e
+SELECT `+eventColumns+` FROM `+o.t.Events.SQL()+` AS e
 WHERE e.`+positionColumn+` > $1::bigint ORDER BY e.`+positionColumn+` LIMIT 1`, position))
 }
 
@@ -136,8 +136,8 @@ WHERE e.`+positionColumn+` > $1::bigint ORDER BY e.`+positionColumn+` LIMIT 1`, 
 func (o *Operator) firstLate(ctx context.Context, tx *sql.Tx, consumer string) (event, error) {
 	return scanEvent(tx.QueryRowContext(ctx, `
 SELECT `+eventColumns+`
-FROM `+o.t.gapSkips.SQL()+` AS s CROSS JOIN LATERAL (
-	SELECT * FROM `+o.t.events.SQL()+`
+FROM `+o.t.GapSkips.SQL()+` AS s CROSS JOIN LATERAL (
+	SELECT * FROM `+o.t.Events.SQL()+`
 	WHERE `+positionColumn+` BETWEEN s.gap_position AND s.gap_end ORDER BY `+positionColumn+` LIMIT 1
 ) AS e
 WHERE s.consumer_name = $1::text AND s.state = 'open'

@@ -101,6 +101,7 @@ func (c *crew) newMember(ctx context.Context) (*member, error) {
 		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
+		Token:             ident.Table{Name: "consumer_checkpoints_token"},
 		HeartbeatInterval: d.HeartbeatInterval, HeartbeatTimeout: d.HeartbeatTimeout, RebalanceInterval: d.RebalanceInterval,
 	})}
 	if err := m.Register(ctx); err != nil {

@@ -96,7 +96,7 @@ var serverBugs = []Bug{
 		Name:    "misled-kept",
 		Mistake: "a connection that leads to another server goes back to the pool, as after any error",
 		Edits:   []Edit{{"bounds.go", `if gone || isOurs(err) {`, `if gone {`}},
-		Faults:  calmServer + ",standby=6",
+		Test:    Test{".", "TestGiveClosesWhatLeadsElsewhere"},
 	},
 }
 
@@ -212,7 +212,7 @@ var guardBugs = []Bug{
 		Name:    "no-owner",
 		Mistake: "the guard does not ask whether the consumer is still assigned to this worker: the coordinator has said so",
 		Edits: []Edit{{"checkpoint.go", `
-		AND EXISTS (SELECT FROM ` + "` + t.assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
+		AND EXISTS (SELECT FROM ` + "` + t.Assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
 		AND $5::uuid IS NOT NULL`}},
 		Faults: "deafen=5",
 	},
@@ -291,7 +291,7 @@ var handledBugs = []Bug{
 		Mistake: "skipping an event reads what is settled after the event, because it is fresher then",
 		Edits: []Edit{
 			{"ops/skip.go", `	// Read first: what is settled and does not show in a later snapshot is void.
-	settled, err := frontier.Settled(ctx, tx, o.t, o.t.Settled)
+	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
 	if err != nil {
 		return d, err
 	}
@@ -303,7 +303,7 @@ var handledBugs = []Bug{
 	if err != nil {
 		return d, err
 	}
-	settled, err := frontier.Settled(ctx, tx, o.t, o.t.Settled)
+	settled, err := frontier.Settled(ctx, tx, sequenced{o.t}, o.t.Settled)
 	if err != nil {
 		return d, err
 	}

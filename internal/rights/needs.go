@@ -10,15 +10,9 @@ package rights
 import (
 	"strings"
 
-	"github.com/pgfrontier/worker/internal/derived"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/tables"
 )
-
-// Tables are those of a worker.
-type Tables struct {
-	Nodes, Assignments, Checkpoints, GapSkips, Leader ident.Table
-	derived.Tables
-}
 
 // Need is a privilege on columns of a table, on the table as a whole, or on the
 // sequence behind a column.
@@ -54,7 +48,7 @@ func (u uses) needs() (all []Need) {
 
 // Worker returns what a worker needs of its own tables and of the catalog, if its
 // leader has a lease, or else an advisory lock.
-func Worker(t Tables, lease bool) (all []Need) {
+func Worker(t tables.Tables, lease bool) (all []Need) {
 	incarnation := " xmin" // tells whether a heartbeat is of the server's incarnation
 	if lease {
 		incarnation = ""
