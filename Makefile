@@ -13,7 +13,7 @@ stepped: ## a thousand scripts, step by step on a real server; SEED=7 plays one 
 ifdef SEED
 	go test -race -v -run '^TestStepped' . -rapid.seed=$(SEED) -rapid.checks=1 -stepped.history=stepped.jsonl
 else
-	go test -race -run '^TestStepped$$' . -rapid.checks=1000 -timeout 1h
+	go test -race -run '^TestStepped$$' . -rapid.checks=500 -timeout 1h
 	go test -race -run '^TestSteppedTwice$$' . -rapid.checks=100 -timeout 1h
 endif
 

@@ -16,12 +16,13 @@ import (
 type limits struct {
 	quick time.Duration // for a statement that touches a few rows, and for a connection of the pool
 	read  time.Duration // for events, counts and deletions
+	lock  time.Duration // until a guard that waits for a lock is looked at for the first time
 	// notify is the pause between two looks whether notifications arrive. They
 	// take milliseconds.
 	notify time.Duration
 }
 
-var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, notify: 5 * time.Second}
+var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, lock: lookApart, notify: 5 * time.Second}
 
 // errNoAnswer is what a statement fails with whose bound has passed.
 var errNoAnswer = errors.New("no answer, gave up the connection")

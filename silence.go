@@ -181,7 +181,7 @@ func (c *consumerLoop) lookAtSession(ctx context.Context, pid int64) (s session,
 func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func()) {
 	g := &guardWatch{c: c, session: c.w.sessionOf(conn), giveUp: giveUp, vigil: vigil{proof: time.Now()}}
 	g.endZombies = c.endZombies(g.session)
-	stop := meanwhile(ctx, lookApart, g.look)
+	stop := meanwhile(ctx, c.w.limits.lock, g.look)
 	return func() {
 		stop()
 		c.status.lasts(nil)

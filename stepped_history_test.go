@@ -242,8 +242,8 @@ func statementName(sql string) string {
 
 var historyFile = flag.String("stepped.history", "", "stepped scripts: write the history of the script that was played last to this `file`")
 
-// failures is where rapid keeps scripts that failed; it plays them before any
-// other.
+// failures begins the names of the directories where rapid keeps scripts that
+// failed; it plays them before any other.
 const (
 	failures      = "testdata/rapid/TestStepped"
 	failedHistory = failures + "/history.jsonl"
@@ -260,9 +260,10 @@ func (s *stage) keep(path string) {
 }
 
 func sayHowToRepeat(t *testing.T) {
+	when := func(script string) string { _, time, _ := strings.Cut(filepath.Base(script), "-"); return time }
 	command := "go test -race -run '^TestStepped$' ."
-	if scripts, _ := filepath.Glob(failures + "/*.fail"); len(scripts) > 0 {
-		command += " -rapid.failfile=" + slices.Max(scripts) // named by their time
+	if scripts, _ := filepath.Glob(failures + "*/*.fail"); len(scripts) > 0 {
+		command += " -rapid.failfile=" + slices.MaxFunc(scripts, func(a, b string) int { return strings.Compare(when(a), when(b)) })
 	}
 	t.Logf("again: %s\nits history: %s", command, failedHistory)
 }

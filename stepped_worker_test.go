@@ -63,8 +63,10 @@ func (s *stage) newWorker(name string) *steppedWorker {
 		WithBatchSize(s.script.batchSize), WithBatchTimeout(24*time.Hour), WithMaxOpenRanges(s.script.maxOpen),
 		WithGapPolicy(s.script.policy), WithStaleGapThreshold(s.script.stale), WithStaleGapHarborLag(s.script.harborLag))
 	s.must(w.prepare(s.ctx))
-	w.limits = limits{quick: time.Hour, read: time.Hour} // a script may let any statement wait
-	w.pooling.told = false                               // and nobody watches what a guard does
+	// A script may let any statement wait. Nobody looks meanwhile: how often that
+	// would be, the script does not say.
+	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour}
+	w.pooling.told = false
 	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {
