@@ -110,6 +110,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 		"both":                             func(c *cutter) { c.before.Store(1); c.after.Store(1) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newLog(t)
 			appendN(t, d.DB, "Order", "1", 40)
 			var c cutter

@@ -16,6 +16,7 @@ func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
 	for how, crash := range map[string]bool{"restart": false, "crash": true} {
 		for _, driver := range []string{"pgx", "lib/pq"} {
 			t.Run(driver+" "+how, func(t *testing.T) {
+				t.Parallel()
 				server, pool := ownLog(t)
 				d := &pgtest.Database{DB: pool, URL: server.URL("")}
 				db := open(t, d, driver)

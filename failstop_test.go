@@ -101,6 +101,7 @@ func TestFailingHandler(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newLog(t)
 			d.Exec(t, `CREATE TABLE parent (id INT PRIMARY KEY)`)
 			d.Exec(t, `CREATE TABLE child (id INT CONSTRAINT child_fk REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // guarded is a database with one consumer, assigned to one worker, and that
@@ -114,6 +115,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 	} {
 		for _, audited := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				g := newGuarded(t)
 				from := g.load(t)
 				if test.change != nil {
@@ -127,7 +129,7 @@ func TestGuardLetsThroughOnlyWhatIsUnchanged(t *testing.T) {
 					a.token = test.token
 				}
 				if audited {
-					a.marks = []mark{{Gap: 11, End: 12, Missing: 2, State: SkipVoid}}
+					a.marks = []mark{{Range: store.Range{First: 11, Last: 12}, Missing: 2, State: SkipVoid}}
 				}
 				tx := g.begin(t)
 				moved, ok, err := g.c.Guard(t.Context(), tx, "c", from, a)
@@ -266,16 +268,16 @@ func TestLoadAndReplaceOpenRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	commit(g.load(t), advance{to: 30, marks: []mark{{Gap: 11, End: 15, Missing: 5, State: SkipOpen}, {Gap: 20, End: 20, Missing: 1, State: SkipOpen}}})
+	commit(g.load(t), advance{to: 30, marks: []mark{{Range: store.Range{First: 11, Last: 15}, Missing: 5, State: SkipOpen}, {Range: store.Range{First: 20, Last: 20}, Missing: 1, State: SkipOpen}}})
 	p := g.load(t)
 	if len(p.open) != 2 || p.open[0].First != 11 || p.open[0].Last != 15 || p.open[1].First != 20 {
 		t.Fatalf("open ranges %+v", p.open)
 	}
 	seen := p.open[0].Seen
 	commit(p, advance{to: 30, gone: []int64{p.open[0].ID}, marks: []mark{
-		{Gap: 11, End: 12, Missing: 2, State: SkipOpen, Seen: &seen},
-		{Gap: 13, End: 13, Missing: 1, State: SkipLate, Seen: &seen},
-		{Gap: 14, End: 15, Missing: 2, State: SkipVoid, Seen: &seen},
+		{Range: store.Range{First: 11, Last: 12}, Missing: 2, State: SkipOpen, Seen: &seen},
+		{Range: store.Range{First: 13, Last: 13}, Missing: 1, State: SkipLate, Seen: &seen},
+		{Range: store.Range{First: 14, Last: 15}, Missing: 2, State: SkipVoid, Seen: &seen},
 	}})
 	p = g.load(t)
 	if len(p.open) != 2 || p.open[0].Last != 12 || !p.open[0].Seen.Equal(seen) || p.open[1].First != 20 {

@@ -15,6 +15,7 @@ import (
 // and whether all, some or none were to be tried again when statistics were
 // collected.
 func TestCostOfDeadLettersIsFlat(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{&moody{name: "c"}})
 	if err := w.prepare(t.Context()); err != nil {

@@ -71,6 +71,7 @@ func TestEventThatLosesItsConnection(t *testing.T) {
 		"transaction_timeout":  {raise("25P04"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newLog(t)
 			for i := range 6 {
 				appendN(t, d.DB, "Order", fmt.Sprint(i), 1)

@@ -184,6 +184,7 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 		"over lib/pq":             {waiter{open: withPQ}, batchOf(time.Hour)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h, holder := takeHostage(t, test.waiter, test.hold)
 			h.awaitGuard(t)
 			if holder.Commit() == nil {

@@ -185,7 +185,8 @@ func plant(ctx context.Context, bug planted.Bug, root, dir string) (binary strin
 		return "", err
 	}
 	binary = filepath.Join(dir, "sim")
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", binary, "./cmd/sim")
+	// Without symbols, which nobody reads: that links sooner.
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, "./cmd/sim")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
