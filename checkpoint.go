@@ -47,19 +47,15 @@ type moved struct {
 
 // openRange are positions that the consumer passed while they were in doubt.
 type openRange struct {
-	ID    int64     `json:"id"`
-	First int64     `json:"first"`
-	Last  int64     `json:"last"`
-	Seen  time.Time `json:"seen"`
+	store.Range
+	ID   int64     `json:"id"`
+	Seen time.Time `json:"seen"`
 }
-
-func (o openRange) span() frontier.Span { return frontier.Span{First: o.First, Last: o.Last} }
 
 // mark is one row of the audit of skipped positions.
 type mark struct {
-	Gap     int64      `json:"gap"` // lowest and highest position
-	End     int64      `json:"end"`
-	Missing int64      `json:"missing"` // how many between them, both included
+	store.Range
+	Missing int64      `json:"missing"` // how many of them
 	State   SkipState  `json:"state"`
 	Seen    *time.Time `json:"seen,omitempty"` // nil: now
 }
@@ -118,9 +114,9 @@ func insertMarks(t tables.Tables, from, worker, to, head, marks string) string {
 	return `
 	INSERT INTO ` + t.GapSkips.SQL() + ` (consumer_name, worker_id, gap_position, gap_end, missing, state,
 		skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
-	SELECT $1::text, ` + worker + `::uuid, m.gap, m."end", m.missing, m.state, ` + to + `::bigint, ` + head + `::bigint,
+	SELECT $1::text, ` + worker + `::uuid, m.first, m.last, m.missing, m.state, ` + to + `::bigint, ` + head + `::bigint,
 		coalesce(m.seen, ` + from + `.updated_at), ` + from + `.updated_at, CASE WHEN m.state <> 'open' THEN ` + from + `.updated_at END
-	FROM ` + from + `, jsonb_to_recordset(` + marks + `::jsonb) AS m(gap bigint, "end" bigint, missing bigint, state text, seen timestamptz)`
+	FROM ` + from + `, jsonb_to_recordset(` + marks + `::jsonb) AS m(first bigint, last bigint, missing bigint, state text, seen timestamptz)`
 }
 
 func newCheckpoints(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server server) checkpoints {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/pgfrontier/worker/store"
 	"pgregory.net/rapid"
 )
 
@@ -80,11 +81,11 @@ func (h *auditHistory) batch() {
 		h.at++
 		switch {
 		case kind == "void" && void == nil:
-			void = &mark{Gap: h.at, End: h.at, Missing: 1, State: SkipVoid}
+			void = &mark{Range: store.Range{First: h.at, Last: h.at}, Missing: 1, State: SkipVoid}
 		case kind == "void":
-			void.End, void.Missing = h.at, void.Missing+1
+			void.Last, void.Missing = h.at, void.Missing+1
 		case kind == "doubt" && doubt == nil:
-			doubt = &mark{Gap: h.at, End: h.at, Missing: 1, State: SkipOpen}
+			doubt = &mark{Range: store.Range{First: h.at, Last: h.at}, Missing: 1, State: SkipOpen}
 		}
 		h.void[[2]int64{int64(h.resets), h.at}] = kind == "void"
 	}
@@ -98,7 +99,7 @@ func (h *auditHistory) batch() {
 		o := p.open[0]
 		a.gone = []int64{o.ID}
 		state := rapid.SampledFrom([]SkipState{SkipVoid, SkipLate}).Draw(h.t, "as")
-		a.marks = append(a.marks, mark{Gap: o.First, End: o.Last, Missing: o.span().Count(), State: state, Seen: &o.Seen})
+		a.marks = append(a.marks, mark{Range: o.Range, Missing: o.Count(), State: state, Seen: &o.Seen})
 	}
 	tx, err := h.DB.BeginTx(context.Background(), nil)
 	h.must(err)
@@ -112,8 +113,8 @@ func (h *auditHistory) batch() {
 		var id int64
 		h.must(h.DB.QueryRow(`
 UPDATE consumer_gap_skips SET created_at = first_seen_at + interval '103 microseconds', closed_at = first_seen_at + interval '104 microseconds'
-WHERE id = (SELECT max(id) FROM consumer_gap_skips WHERE gap_position = $1) RETURNING id`, void.Gap).Scan(&id))
-		h.plain[id], h.others[[2]int64{int64(h.resets), void.Gap}] = false, true
+WHERE id = (SELECT max(id) FROM consumer_gap_skips WHERE gap_position = $1) RETURNING id`, void.First).Scan(&id))
+		h.plain[id], h.others[[2]int64{int64(h.resets), void.First}] = false, true
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
 )
 
 // errTooManyOpen makes a consumer wait.
@@ -36,7 +37,7 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 		void = p.void
 	}
 	if void.Count > 0 {
-		a.marks = append(a.marks, mark{Gap: void.First, End: void.Last, Missing: void.Count, State: SkipVoid})
+		a.marks = append(a.marks, mark{Range: void.Range, Missing: void.Count, State: SkipVoid})
 	}
 	a.mark(SkipOpen, crossing.Opened, nil)
 	for _, closed := range crossing.Closed {
@@ -76,9 +77,9 @@ func (p *page) endAt(through int64) {
 	}
 }
 
-func (a *advance) mark(state SkipState, spans []frontier.Span, from *openRange) {
+func (a *advance) mark(state SkipState, spans []store.Range, from *openRange) {
 	for _, s := range spans {
-		m := mark{Gap: s.First, End: s.Last, Missing: s.Count(), State: state}
+		m := mark{Range: s, Missing: s.Count(), State: state}
 		if from != nil {
 			m.Seen = &from.Seen
 		}

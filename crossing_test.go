@@ -93,14 +93,14 @@ func drawLook(t *rapid.T) drawnLook {
 			d.log.kinds[p] = kind
 		}
 		if d.doubted[p] = doubted; doubted {
-			d.v.Doubts = append(d.v.Doubts, frontier.Span{First: p, Last: p})
+			d.v.Doubts = append(d.v.Doubts, store.Range{First: p, Last: p})
 		}
 		switch n := len(d.open); {
 		case p > checkpoint || rapid.IntRange(0, 2).Draw(t, "open") > 0:
 		case n > 0 && d.open[n-1].Last == p-1 && rapid.Bool().Draw(t, "one range"):
 			d.open[n-1].Last = p
 		default:
-			d.open = append(d.open, openRange{ID: int64(n), First: p, Last: p, Seen: time.Unix(p, 0)})
+			d.open = append(d.open, openRange{Range: store.Range{First: p, Last: p}, ID: int64(n), Seen: time.Unix(p, 0)})
 		}
 	}
 	u := &unit{name: "c"}
@@ -228,10 +228,10 @@ func (d drawnLook) endings(t *rapid.T, a advance) map[int64]SkipState {
 		if m.State == SkipVoid && m.Seen == nil {
 			continue // passed at once: see voidSum
 		}
-		if m.Missing != m.End-m.Gap+1 {
+		if m.Missing != m.Last-m.First+1 {
 			t.Fatalf("%+v is no range", m)
 		}
-		if end(m.Gap, m.End, m.State); m.State == SkipOpen {
+		if end(m.First, m.Last, m.State); m.State == SkipOpen {
 			open++
 			opened = opened || m.Seen == nil
 		}
@@ -246,7 +246,7 @@ func (d drawnLook) endings(t *rapid.T, a advance) map[int64]SkipState {
 func voidSum(a advance) (sum store.Missing) {
 	for _, m := range a.marks {
 		if m.State == SkipVoid && m.Seen == nil {
-			sum = store.Missing{First: m.Gap, Last: m.End, Count: m.Missing}
+			sum = store.Missing{Range: store.Range{First: m.First, Last: m.Last}, Count: m.Missing}
 		}
 	}
 	return sum

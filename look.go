@@ -271,7 +271,7 @@ func (p *page) own() {
 
 func (p *page) gap(first, last int64) {
 	if first <= last {
-		p.look.Missing = append(p.look.Missing, frontier.Span{First: first, Last: last})
+		p.look.Missing = append(p.look.Missing, store.Range{First: first, Last: last})
 	}
 }
 
@@ -279,7 +279,7 @@ func (p *page) gap(first, last int64) {
 // there may be other late ones behind them.
 func (p page) withLate(late []store.PersistedEvent, open []openRange, limit int, more bool, wants func(aggregateType string) bool) page {
 	for _, o := range open {
-		p.look.Open = append(p.look.Open, o.span())
+		p.look.Open = append(p.look.Open, o.Range)
 	}
 	for i := range late {
 		p.look.Found = append(p.look.Found, late[i].GlobalPosition)
@@ -304,7 +304,7 @@ func readOpen(ctx context.Context, conn *sql.Conn, log store.Log, open []openRan
 	if r, ok := log.(store.RangeReader); ok {
 		ranges := make([]store.Range, len(open))
 		for i, o := range open {
-			ranges[i] = store.Range{First: o.First, Last: o.Last}
+			ranges[i] = o.Range
 		}
 		return r.ReadRanges(ctx, conn, ranges, limit)
 	}

@@ -92,7 +92,7 @@ func TestShare(t *testing.T) {
 	if n := len(p.events); n != 2 || p.events[1].GlobalPosition != 8 || p.look.Through != 8 || !p.full {
 		t.Fatalf("a page of two ends at %d (full: %v) with %d events", p.look.Through, p.full, n)
 	}
-	if want := []frontier.Span{{First: 7, Last: 7}}; !slices.Equal(p.look.Missing, want) {
+	if want := []store.Range{{First: 7, Last: 7}}; !slices.Equal(p.look.Missing, want) {
 		t.Errorf("missing are %v, want %v", p.look.Missing, want)
 	}
 	first, second := p.events[0], p.events[1]
@@ -110,7 +110,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("a page of all ends at %d (full: %v) with %d events", p.look.Through, p.full, len(p.events))
 	}
 	p = share(events, v, span{4, 7}, 10, onlyA)
-	if want := []frontier.Span{{First: 7, Last: 7}}; len(p.events) != 1 || p.look.Through != 7 || !p.full || !slices.Equal(p.look.Missing, want) {
+	if want := []store.Range{{First: 7, Last: 7}}; len(p.events) != 1 || p.look.Through != 7 || !p.full || !slices.Equal(p.look.Missing, want) {
 		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.look.Through, p.full, len(p.events), p.look.Missing)
 	}
 }
@@ -240,7 +240,7 @@ func (l sparseLog) ReadScoped(_ context.Context, _ store.Querier, r store.Scoped
 
 func (l sparseLog) CountMissing(_ context.Context, _ store.Querier, after, through int64) (store.Missing, error) {
 	visible := l.find(after, through, math.MaxInt, func(store.PersistedEvent) bool { return true })
-	return store.Missing{Count: through - after - int64(len(visible)), First: after + 1, Last: through}, nil
+	return store.Missing{Range: store.Range{First: after + 1, Last: through}, Count: through - after - int64(len(visible))}, nil
 }
 
 // A step over a jump of the sequence ends before the next event, before the
@@ -250,17 +250,17 @@ func TestStepOverAJump(t *testing.T) {
 	for name, test := range map[string]struct {
 		others  []int64 // events of another type; at position 1 is one that is wanted
 		wanted  []int64 // more of these
-		doubts  []frontier.Span
+		doubts  []store.Range
 		through int64
 	}{
 		"nothing behind it":            {through: far},
 		"an event":                     {wanted: []int64{far / 2}, through: far/2 - 1},
 		"an event of another type":     {others: []int64{far / 2}, through: far/2 - 1},
 		"an event that is not safe":    {wanted: []int64{far + 1}, through: far},
-		"a doubt":                      {doubts: []frontier.Span{{First: far / 2, Last: far / 2}}, through: far/2 - 1},
-		"a doubt before an event":      {doubts: []frontier.Span{{First: far / 3, Last: far / 2}}, wanted: []int64{far/2 + 1}, through: far/3 - 1},
-		"an event before a doubt":      {doubts: []frontier.Span{{First: far / 2, Last: far / 2}}, wanted: []int64{far / 3}, through: far/3 - 1},
-		"a doubt in the first stretch": {doubts: []frontier.Span{{First: 9, Last: 9}}, through: 8},
+		"a doubt":                      {doubts: []store.Range{{First: far / 2, Last: far / 2}}, through: far/2 - 1},
+		"a doubt before an event":      {doubts: []store.Range{{First: far / 3, Last: far / 2}}, wanted: []int64{far/2 + 1}, through: far/3 - 1},
+		"an event before a doubt":      {doubts: []store.Range{{First: far / 2, Last: far / 2}}, wanted: []int64{far / 3}, through: far/3 - 1},
+		"a doubt in the first stretch": {doubts: []store.Range{{First: 9, Last: 9}}, through: 8},
 		"other types on the way":       {others: []int64{7, scopedStretch - 1}, wanted: []int64{far / 2}, through: scopedStretch},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -132,10 +132,10 @@ type DeadLetter struct {
 
 // Skip is one row of the audit of skipped positions.
 type Skip struct {
-	Consumer    string
-	First, Last int64     // position
-	Missing     int64     // how many positions between them, both included
-	State       SkipState // what is known of them
+	store.Range
+	Consumer string
+	Missing  int64     // how many positions of the range
+	State    SkipState // what is known of them
 }
 
 // SkipState is what is known of a skipped position.
@@ -171,7 +171,7 @@ func (o Observer) skipped(consumer string, marks []mark) {
 		return
 	}
 	for _, m := range marks {
-		o.Skipped(Skip{Consumer: consumer, First: m.Gap, Last: m.End, Missing: m.Missing, State: m.State})
+		o.Skipped(Skip{Range: m.Range, Consumer: consumer, Missing: m.Missing, State: m.State})
 	}
 }
 

@@ -39,7 +39,7 @@ func (b *lastBatch) repair() mending {
 	m.to, m.marks = part.to, part.marks
 	for _, o := range b.open {
 		if slices.Contains(b.advance.gone, o.ID) && !slices.Contains(part.gone, o.ID) {
-			m.marks = append(m.marks, mark{Gap: o.First, End: o.Last, Missing: o.span().Count(), State: SkipOpen, Seen: &o.Seen})
+			m.marks = append(m.marks, mark{Range: o.Range, Missing: o.Count(), State: SkipOpen, Seen: &o.Seen})
 		}
 	}
 	if r := b.page.retried; r != nil && r.err == nil {

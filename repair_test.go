@@ -78,7 +78,7 @@ func wasOpen(d drawnLook, position int64) bool {
 
 func countOpen(d drawnLook) (n int) {
 	for _, o := range d.open {
-		n += int(o.span().Count())
+		n += int(o.Count())
 	}
 	return n
 }
@@ -99,7 +99,7 @@ func openAfterRepair(d drawnLook, a advance, m mending) map[int64]bool {
 	}
 	for _, mark := range m.marks {
 		if mark.State == SkipOpen {
-			add(mark.Gap, mark.End)
+			add(mark.First, mark.Last)
 		}
 	}
 	return open
@@ -109,10 +109,10 @@ func openAfterRepair(d drawnLook, a advance, m mending) map[int64]bool {
 // where these are not a sum.
 func checkVoid(t *rapid.T, d drawnLook, m mending) {
 	for _, mark := range m.marks {
-		if mark.State != SkipVoid || mark.Missing != mark.End-mark.Gap+1 {
+		if mark.State != SkipVoid || mark.Missing != mark.Last-mark.First+1 {
 			continue
 		}
-		for p := mark.Gap; p <= mark.End; p++ {
+		for p := mark.First; p <= mark.Last; p++ {
 			if d.log.kinds[p] != "" {
 				t.Fatalf("position %d has an event and is void: %+v", p, m)
 			}
@@ -199,7 +199,7 @@ func (g guarded) committedByHandler(t *testing.T, more ...func(tx *sql.Tx)) *las
 	t.Helper()
 	from := g.load(t)
 	b := &lastBatch{advance: advance{to: 20, head: 30, token: g.token}, position: from.position, before: from.rowState}
-	b.advance.marks = []mark{{Gap: 15, End: 15, Missing: 1, State: SkipVoid}}
+	b.advance.marks = []mark{{Range: store.Range{First: 15, Last: 15}, Missing: 1, State: SkipVoid}}
 	tx := g.begin(t)
 	moved, ok, err := g.c.Guard(t.Context(), tx, "c", from, b.advance)
 	if err != nil || !ok {
@@ -240,7 +240,7 @@ func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
 			b := g.committedByHandler(t)
 			c.change(t, g, b)
 			seen := time.Unix(1, 0)
-			m := mending{to: 12, through: 12, marks: []mark{{Gap: 11, End: 11, Missing: 1, State: SkipOpen, Seen: &seen}}}
+			m := mending{to: 12, through: 12, marks: []mark{{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: SkipOpen, Seen: &seen}}}
 			ok, err := g.c.Repair(t.Context(), g.DB, "c", b, m)
 			if err != nil || ok != c.want {
 				t.Fatalf("repaired: %v, %v; want %v", ok, err, c.want)

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -157,20 +159,31 @@ var weighted = func() *rapid.Generator[int] {
 // printed, with the command that plays it again and the name of the file that
 // has its history.
 func TestStepped(t *testing.T) {
-	checkByDefault(t, "40") // some half a minute
-	server := newSteppedServer(t)
-	scripts, seen := 0, map[string]int{}
+	checkByDefault(t, "20") // of each part
+	parts := 2
+	if flag.Lookup("rapid.seed").Value.String() != "0" || flag.Lookup("rapid.failfile").Value.String() != "" {
+		parts = 1 // which plays what was asked for
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			sayHowToRepeat(t)
 		}
 	})
-	rapid.Check(t, func(t *rapid.T) {
-		s := drawScript(t)
-		scripts++
-		// The clock is the bubble's: it stands still while anybody waits for
-		// the server, and moves when the script says so.
-		rapid.SyncTest(t, func(t *rapid.T) { play(t, server, s, seen) })
+	var mu sync.Mutex
+	scripts, seen := 0, map[string]int{}
+	t.Run("parts", func(t *testing.T) {
+		for part := range parts {
+			t.Run(strconv.Itoa(part), func(t *testing.T) {
+				t.Parallel() // a script waits for its server most of the time
+				played, saw := playMany(t)
+				mu.Lock()
+				defer mu.Unlock()
+				scripts += played
+				for what, n := range saw {
+					seen[what] += n
+				}
+			})
+		}
 	})
 	t.Logf("in %d scripts: %v", scripts, seen)
 	for what, enough := range mustSee {
@@ -178,6 +191,21 @@ func TestStepped(t *testing.T) {
 			t.Errorf("in %d scripts it never came to %q", scripts, what)
 		}
 	}
+}
+
+// playMany plays scripts on a server of their own, and returns how many, and
+// what they came to.
+func playMany(t *testing.T) (scripts int, seen map[string]int) {
+	server := newSteppedServer(t)
+	seen = map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScript(t)
+		scripts++
+		// The clock is the bubble's: it stands still while anybody waits for
+		// the server, and moves when the script says so.
+		rapid.SyncTest(t, func(t *rapid.T) { play(t, server, s, seen) })
+	})
+	return scripts, seen
 }
 
 // mustSee is what scripts are for, and in how many of them it cannot be missed

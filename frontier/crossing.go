@@ -13,10 +13,10 @@ type Page struct {
 	Through int64
 	// Missing are the positions in (Checkpoint, Through] that were not
 	// visible, whatever their type.
-	Missing []Span
+	Missing []store.Range
 	// Open are the ranges that the consumer passed while they were in doubt;
 	// all of them up to Checkpoint.
-	Open []Span
+	Open []store.Range
 	// Found are the positions in Open that were visible.
 	Found []int64
 }
@@ -25,16 +25,16 @@ type Page struct {
 type Crossing struct {
 	To     int64         // the new checkpoint: never above Safe, never below the old one
 	Void   store.Missing // passed, and proven never to appear
-	Opened []Span        // passed while in doubt: to be watched from now on
+	Opened []store.Range // passed while in doubt: to be watched from now on
 	Closed []Closed      // the open ranges with news, in order
 }
 
 // Closed is an open range that ends, or a part of which does.
 type Closed struct {
-	Index   int    // in Page.Open
-	Late    []Span // appeared: deliver them
-	Void    []Span // proven never to appear
-	Remains []Span // still in doubt
+	Index   int           // in Page.Open
+	Late    []store.Range // appeared: deliver them
+	Void    []store.Range // proven never to appear
+	Remains []store.Range // still in doubt
 }
 
 // Cross decides what the positions mean that a look at the log did not show.
@@ -44,8 +44,8 @@ type Closed struct {
 // does not show, never will.
 func (v *Value) Cross(p Page) Crossing {
 	c := Crossing{To: max(p.Checkpoint, min(p.Through, v.Safe))}
-	step := Span{p.Checkpoint + 1, c.To}
-	passed, doubts := intersect(p.Missing, []Span{step}), within(v.Doubts, step)
+	step := store.Range{First: p.Checkpoint + 1, Last: c.To}
+	passed, doubts := intersect(p.Missing, []store.Range{step}), within(v.Doubts, step)
 	c.Opened = intersect(passed, doubts)
 	for _, s := range subtract(passed, doubts) {
 		if c.Void.Count == 0 {
@@ -69,11 +69,11 @@ func (v *Value) Cross(p Page) Crossing {
 			found = found[1:]
 		}
 		doubts := within(v.Doubts, open)
-		if closed.Late == nil && (open.First > looked || len(doubts) > 0 && doubts[0].covers(open)) {
+		if closed.Late == nil && (open.First > looked || len(doubts) > 0 && covers(doubts[0], open)) {
 			continue // no news, the usual case
 		}
-		rest := subtract([]Span{open}, closed.Late)
-		closed.Void = subtract(intersect(rest, []Span{{open.First, looked}}), doubts)
+		rest := subtract([]store.Range{open}, closed.Late)
+		closed.Void = subtract(intersect(rest, []store.Range{{First: open.First, Last: looked}}), doubts)
 		closed.Remains = subtract(rest, closed.Void)
 		if len(closed.Late) > 0 || len(closed.Void) > 0 {
 			c.Closed = append(c.Closed, closed)
@@ -84,7 +84,7 @@ func (v *Value) Cross(p Page) Crossing {
 
 // InDoubt returns the doubts in (after, upTo], cut to it. Where there are
 // none, a count of what is missing is all that Cross would need.
-func (v *Value) InDoubt(after, upTo int64) []Span {
-	s := Span{after + 1, upTo}
-	return intersect(within(v.Doubts, s), []Span{s})
+func (v *Value) InDoubt(after, upTo int64) []store.Range {
+	s := store.Range{First: after + 1, Last: upTo}
+	return intersect(within(v.Doubts, s), []store.Range{s})
 }

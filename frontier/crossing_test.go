@@ -14,22 +14,22 @@ import (
 const small = 40 // positions in the tests that compare with sets
 
 // drawSpans draws ascending, disjoint spans, some of them adjacent.
-func drawSpans(t *rapid.T, label string, last int64) []Span {
-	var spans []Span
+func drawSpans(t *rapid.T, label string, last int64) []store.Range {
+	var spans []store.Range
 	for at := int64(1); at <= last; {
 		at += rapid.Int64Range(0, 6).Draw(t, label+" gap")
 		end := at + rapid.Int64Range(0, 6).Draw(t, label+" length")
 		if end > last {
 			break
 		}
-		spans = append(spans, Span{at, end})
+		spans = append(spans, store.Range{First: at, Last: end})
 		at = end + 1
 	}
 	return spans
 }
 
 // members is the naive form of spans.
-func members(spans []Span) map[int64]bool {
+func members(spans []store.Range) map[int64]bool {
 	set := map[int64]bool{}
 	for _, s := range spans {
 		for p := s.First; p <= s.Last; p++ {
@@ -39,7 +39,7 @@ func members(spans []Span) map[int64]bool {
 	return set
 }
 
-func checkForm(t *rapid.T, what string, spans []Span) {
+func checkForm(t *rapid.T, what string, spans []store.Range) {
 	for i, s := range spans {
 		if s.First > s.Last || i > 0 && s.First <= spans[i-1].Last {
 			t.Fatalf("%s: %v is not ascending and disjoint", what, spans)
@@ -51,15 +51,15 @@ func TestSpansAreSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawSpans(t, "a", small), drawSpans(t, "b", small)
 		first := rapid.Int64Range(-2, small).Draw(t, "first")
-		window := Span{first, first + rapid.Int64Range(-2, small).Draw(t, "length")}
+		window := store.Range{First: first, Last: first + rapid.Int64Range(-2, small).Draw(t, "length")}
 		inA, inB := members(a), members(b)
 		for what, c := range map[string]struct {
-			got  []Span
+			got  []store.Range
 			want func(p int64) bool
 		}{
 			"intersect": {intersect(a, b), func(p int64) bool { return inA[p] && inB[p] }},
 			"subtract":  {subtract(a, b), func(p int64) bool { return inA[p] && !inB[p] }},
-			"within":    {intersect(within(a, window), []Span{window}), func(p int64) bool { return inA[p] && window.First <= p && p <= window.Last }},
+			"within":    {intersect(within(a, window), []store.Range{window}), func(p int64) bool { return inA[p] && window.First <= p && p <= window.Last }},
 		} {
 			checkForm(t, what, c.got)
 			got := members(c.got)
@@ -69,7 +69,7 @@ func TestSpansAreSets(t *testing.T) {
 				}
 			}
 		}
-		var again []Span
+		var again []store.Range
 		for _, p := range slices.Sorted(maps.Keys(inA)) {
 			again = appendPosition(again, p)
 		}
@@ -92,7 +92,7 @@ func TestCrossDecidesEachPosition(t *testing.T) {
 		p.Through = rapid.Int64Range(0, small).Draw(t, "through")
 		p.Open = drawSpans(t, "open", p.Checkpoint)
 		if p.Through > p.Checkpoint {
-			p.Missing = intersect(drawSpans(t, "missing", small), []Span{{p.Checkpoint + 1, p.Through}})
+			p.Missing = intersect(drawSpans(t, "missing", small), []store.Range{{First: p.Checkpoint + 1, Last: p.Through}})
 		}
 		for _, position := range slices.Sorted(maps.Keys(members(p.Open))) {
 			if lookedAt(p, position) && rapid.Bool().Draw(t, "found") {
@@ -100,7 +100,7 @@ func TestCrossDecidesEachPosition(t *testing.T) {
 			}
 		}
 		v := Value{Safe: rapid.Int64Range(0, small).Draw(t, "safe"), Doubts: drawSpans(t, "doubts", small)}
-		v.Doubts = intersect(v.Doubts, []Span{{1, v.Safe}})
+		v.Doubts = intersect(v.Doubts, []store.Range{{First: 1, Last: v.Safe}})
 		c := v.Cross(p)
 
 		if want := max(p.Checkpoint, min(p.Through, v.Safe)); c.To != want {
@@ -148,7 +148,7 @@ func checkOpen(t *rapid.T, v *Value, p Page, c Crossing) {
 	for i, open := range p.Open {
 		cl, touched := closed[i]
 		if !touched {
-			cl.Remains = []Span{open}
+			cl.Remains = []store.Range{open}
 		}
 		late, void, remains := members(cl.Late), members(cl.Void), members(cl.Remains)
 		news := false
@@ -167,18 +167,18 @@ func checkOpen(t *rapid.T, v *Value, p Page, c Crossing) {
 
 func TestCrossAtLengthCostsNothing(t *testing.T) {
 	const far = 1_000_000_000_000
-	v := &Value{Safe: far, Doubts: []Span{{10, 19}}}
+	v := &Value{Safe: far, Doubts: []store.Range{{First: 10, Last: 19}}}
 	c := v.Cross(Page{
 		Checkpoint: 5, Through: far,
-		Missing: []Span{{6, far - 1}},
-		Open:    []Span{{1, 3}},
+		Missing: []store.Range{{First: 6, Last: far - 1}},
+		Open:    []store.Range{{First: 1, Last: 3}},
 		Found:   []int64{2},
 	})
 	want := Crossing{
 		To:     far,
-		Void:   store.Missing{First: 6, Last: far - 1, Count: far - 6 - 10},
-		Opened: []Span{{10, 19}},
-		Closed: []Closed{{Index: 0, Late: []Span{{2, 2}}, Void: []Span{{1, 1}, {3, 3}}}},
+		Void:   store.Missing{Range: store.Range{First: 6, Last: far - 1}, Count: far - 6 - 10},
+		Opened: []store.Range{{First: 10, Last: 19}},
+		Closed: []Closed{{Index: 0, Late: []store.Range{{First: 2, Last: 2}}, Void: []store.Range{{First: 1, Last: 1}, {First: 3, Last: 3}}}},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Fatalf("got  %+v\nwant %+v", c, want)
@@ -186,8 +186,8 @@ func TestCrossAtLengthCostsNothing(t *testing.T) {
 }
 
 func TestInDoubt(t *testing.T) {
-	v := &Value{Safe: 100, Doubts: []Span{{10, 19}, {30, 39}, {90, 99}}}
-	if got, want := v.InDoubt(15, 35), []Span{{16, 19}, {30, 35}}; !slices.Equal(got, want) {
+	v := &Value{Safe: 100, Doubts: []store.Range{{First: 10, Last: 19}, {First: 30, Last: 39}, {First: 90, Last: 99}}}
+	if got, want := v.InDoubt(15, 35), []store.Range{{First: 16, Last: 19}, {First: 30, Last: 35}}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
 	if got := v.InDoubt(19, 29); len(got) > 0 {
@@ -201,9 +201,9 @@ func BenchmarkCross(b *testing.B) {
 	v := &Value{Safe: 100 * n}
 	p := Page{Checkpoint: 90 * n, Through: 90*n + 100}
 	for i := int64(1); i <= 9*n; i++ {
-		v.Doubts = append(v.Doubts, Span{10 * i, 10*i + 2})
+		v.Doubts = append(v.Doubts, store.Range{First: 10 * i, Last: 10*i + 2})
 		if i <= n {
-			p.Open = append(p.Open, Span{10 * i, 10*i + 2})
+			p.Open = append(p.Open, store.Range{First: 10 * i, Last: 10*i + 2})
 		}
 	}
 	for b.Loop() {

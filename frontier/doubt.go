@@ -1,12 +1,16 @@
 package frontier
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/pgfrontier/worker/store"
+)
 
 // doubt is a range of positions that were missing when a fence closed, and
 // the holders that may own some of them. Its owners are shared with other
 // doubts: never modified in place.
 type doubt struct {
-	Span
+	store.Range
 	owners []*holder
 }
 
@@ -14,10 +18,10 @@ type doubt struct {
 // appears only when its owner ends.
 type doubts struct {
 	all   []doubt
-	spans []Span // of all, shared with published Values: never modified in place
+	spans []store.Range // of all, shared with published Values: never modified in place
 }
 
-func (d *doubts) published() []Span { return d.spans[:len(d.spans):len(d.spans)] }
+func (d *doubts) published() []store.Range { return d.spans[:len(d.spans):len(d.spans)] }
 
 // last is the highest position in doubt, 0 if there is none.
 func (d *doubts) last() int64 {
@@ -29,10 +33,10 @@ func (d *doubts) last() int64 {
 
 // add puts a missing range above all others in doubt, as far as the owners
 // may own it.
-func (d *doubts) add(missing Span, owners []*holder) {
+func (d *doubts) add(missing store.Range, owners []*holder) {
 	for _, piece := range attribute(missing, owners) {
 		d.all = append(d.all, piece)
-		d.spans = append(d.spans, piece.Span)
+		d.spans = append(d.spans, piece.Range)
 		for _, h := range piece.owners {
 			h.owns = true
 		}
@@ -63,13 +67,13 @@ func (d *doubts) review() {
 		}
 	}
 	for _, o := range old {
-		d.add(o.Span, o.owners)
+		d.add(o.Range, o.owners)
 	}
 }
 
 // attribute cuts a range where the reach of an owner ends, and leaves out what
 // nobody may own.
-func attribute(s Span, owners []*holder) []doubt {
+func attribute(s store.Range, owners []*holder) []doubt {
 	living := owners
 	if slices.ContainsFunc(owners, func(h *holder) bool { return !h.mayOwnAbove(s.First - 1) }) {
 		living = slices.DeleteFunc(slices.Clone(owners), func(h *holder) bool { return !h.mayOwnAbove(s.First - 1) })
@@ -84,5 +88,5 @@ func attribute(s Span, owners []*holder) []doubt {
 	if first.Last == s.Last {
 		return []doubt{first}
 	}
-	return append([]doubt{first}, attribute(Span{first.Last + 1, s.Last}, living)...)
+	return append([]doubt{first}, attribute(store.Range{First: first.Last + 1, Last: s.Last}, living)...)
 }

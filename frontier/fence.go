@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // maxFences: one that is waited for, and one that gathers what came after.
@@ -210,7 +212,7 @@ func (m *machine) pass(r tailRead) bool {
 	}
 	if to > m.safe {
 		owners := f.owners(m.safe)
-		for _, gap := range subtract([]Span{{m.safe + 1, to}}, r.runs) {
+		for _, gap := range subtract([]store.Range{{First: m.safe + 1, Last: to}}, r.runs) {
 			m.doubts.add(gap, owners)
 		}
 		m.safe = to

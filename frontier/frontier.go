@@ -25,9 +25,6 @@ const (
 	Wait
 )
 
-// Span is a range of positions, both ends included.
-type Span struct{ First, Last int64 }
-
 // Value is what is known about the log. It is immutable.
 type Value struct {
 	// Token names the incarnation of the server in which the rest was found
@@ -42,7 +39,7 @@ type Value struct {
 	// void otherwise.
 	Safe int64
 	// Doubts are ascending and disjoint. Do not modify.
-	Doubts []Span
+	Doubts []store.Range
 
 	recent *recent // see Since
 }

@@ -240,7 +240,7 @@ func (s stepper) wake() {
 
 func (s stepper) pass(d time.Duration) { *s.clock = s.clock.Add(d) }
 
-func (s stepper) published(settled, safe int64, doubts ...Span) {
+func (s stepper) published(settled, safe int64, doubts ...store.Range) {
 	s.Helper()
 	if v := s.f.Value(); v.Token == "" || v.Settled != settled || v.Safe != safe || !slices.Equal(v.Doubts, doubts) {
 		s.Fatalf("published %+v, want settled %d, safe %d, doubts %v", *v, settled, safe, doubts)

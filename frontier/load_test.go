@@ -145,7 +145,7 @@ func follow(t *testing.T, db *sql.DB, f *Frontier, writersDone <-chan struct{}) 
 
 type follower struct {
 	checkpoint         int64
-	open               []Span
+	open               []store.Range
 	applied            map[int64]bool
 	late, void, opened int64
 }
@@ -160,7 +160,7 @@ func (c *follower) look(ctx context.Context, db *sql.DB, v *Value) error {
 		return err
 	}
 	p := Page{Checkpoint: c.checkpoint, Through: max(c.checkpoint, v.Safe), Open: c.open}
-	var seen []Span
+	var seen []store.Range
 	for _, position := range rows {
 		if c.applied[position] {
 			return fmt.Errorf("position %d is delivered twice", position)
@@ -173,9 +173,9 @@ func (c *follower) look(ctx context.Context, db *sql.DB, v *Value) error {
 			seen = appendPosition(seen, position)
 		}
 	}
-	p.Missing = subtract([]Span{{c.checkpoint + 1, p.Through}}, seen)
+	p.Missing = subtract([]store.Range{{First: c.checkpoint + 1, Last: p.Through}}, seen)
 	crossing := v.Cross(p)
-	var open []Span
+	var open []store.Range
 	at := 0
 	for _, closed := range crossing.Closed {
 		open = append(append(open, c.open[at:closed.Index]...), closed.Remains...)

@@ -53,9 +53,9 @@ type (
 	}
 	tailRead struct {
 		token string
-		last  int64  // the sequence's last value, read after whatever was answered before
-		runs  []Span // visible positions, ascending
-		full  bool   // the limit was reached
+		last  int64         // the sequence's last value, read after whatever was answered before
+		runs  []store.Range // visible positions, ascending
+		full  bool          // the limit was reached
 	}
 	headRead struct {
 		token string
@@ -305,7 +305,7 @@ func (m *machine) hurry() {
 }
 
 // join advances safe over the run that joins it.
-func (m *machine) join(runs []Span) {
+func (m *machine) join(runs []store.Range) {
 	for _, run := range runs {
 		if run.First > m.safe+1 {
 			return
@@ -344,6 +344,6 @@ func (m *machine) publish() {
 // sameSlice tells that the doubts were not even reviewed: published slices are
 // never modified. A review is news also if the same positions stay in doubt: one
 // of their owners has ended, and what it wrote is visible now.
-func sameSlice(a, b []Span) bool {
+func sameSlice(a, b []store.Range) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // script feeds a machine answers and checks what it asks for.
@@ -44,7 +46,7 @@ func (s *script) expect(do statement, in time.Duration) {
 }
 
 // tail expects a tail and answers it. The sequence has come to last.
-func (s *script) tail(in time.Duration, last int64, runs ...Span) {
+func (s *script) tail(in time.Duration, last int64, runs ...store.Range) {
 	s.Helper()
 	s.expect(readTail, in)
 	s.m.onTail(s.now, tailRead{token: "t", last: last, runs: runs})
@@ -57,7 +59,7 @@ func (s *script) scan(holders ...sighting) {
 	s.m.onScan(s.now, scanRead{token: "t", holders: holders})
 }
 
-func (s *script) published(settled, safe int64, doubts ...Span) {
+func (s *script) published(settled, safe int64, doubts ...store.Range) {
 	s.Helper()
 	v := s.m.value
 	if v.Token != "t" || v.Settled != settled || v.Safe != safe || !slices.Equal(v.Doubts, doubts) {
@@ -76,20 +78,20 @@ const ms = time.Millisecond
 
 func TestMachineInOrderNeedsTailsOnly(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{1, 2})
+	s.tail(0, 2, store.Range{First: 1, Last: 2})
 	s.published(2, 2)
 	for range 3 {
 		s.tail(time.Second, 2) // idle: one statement per Interval
 	}
 	s.m.wake(s.now)
-	s.tail(0, 3, Span{3, 3})
+	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.published(3, 3)
 	s.expect(readTail, time.Second)
 }
 
 func TestMachineSettlesRollback(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 5, Span{1, 2}, Span{4, 5})
+	s.tail(0, 5, store.Range{First: 1, Last: 2}, store.Range{First: 4, Last: 5})
 	s.published(2, 2)
 	s.scan()
 	s.published(5, 5)
@@ -98,16 +100,16 @@ func TestMachineSettlesRollback(t *testing.T) {
 
 func TestMachineScansLessAndLess(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
 	for _, pause := range []time.Duration{5, 10, 20, 40, 80, 160, 200, 200} {
-		s.tail(pause*ms, 2, Span{2, 2})
+		s.tail(pause*ms, 2, store.Range{First: 2, Last: 2})
 		s.scan(active("a"))
 	}
 	s.published(0, 0)
 	s.m.wake(s.now) // a look, but no scan before its time
-	s.tail(0, 2, Span{2, 2})
-	s.tail(200*ms, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
+	s.tail(200*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan()
 	s.published(2, 2)
 }
@@ -115,14 +117,14 @@ func TestMachineScansLessAndLess(t *testing.T) {
 // Tails do not wait for the next scan.
 func TestMachineReadsBetweenScans(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.interval = 30 * ms })
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
 	for _, pause := range []time.Duration{5, 10, 20} {
-		s.tail(pause*ms, 2, Span{2, 2})
+		s.tail(pause*ms, 2, store.Range{First: 2, Last: 2})
 		s.scan(active("a"))
 	}
-	s.tail(30*ms, 2, Span{2, 2})
-	s.tail(10*ms, 2, Span{2, 2})
+	s.tail(30*ms, 2, store.Range{First: 2, Last: 2})
+	s.tail(10*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan()
 	s.published(2, 2)
 }
@@ -130,9 +132,9 @@ func TestMachineReadsBetweenScans(t *testing.T) {
 // What is awaited is there: nothing is left to scan for.
 func TestMachineForgetsFilledGap(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
-	s.tail(5*ms, 2, Span{1, 2})
+	s.tail(5*ms, 2, store.Range{First: 1, Last: 2})
 	s.published(2, 2)
 	s.expect(readTail, time.Second)
 }
@@ -140,29 +142,29 @@ func TestMachineForgetsFilledGap(t *testing.T) {
 // A new gap is scanned for soon, but not twice within the first pause.
 func TestMachineBoundsTheRateOfScans(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan()
 	s.m.wake(s.now)
-	s.tail(0, 4, Span{4, 4})
-	s.tail(5*ms, 4, Span{4, 4})
+	s.tail(0, 4, store.Range{First: 4, Last: 4})
+	s.tail(5*ms, 4, store.Range{First: 4, Last: 4})
 	s.scan()
 	s.published(4, 4)
 }
 
 func TestMachineTwoFencesSuffice(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
-	s.tail(5*ms, 4, Span{2, 2}, Span{4, 4})
+	s.tail(5*ms, 4, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4})
 	s.scan(active("a"), active("b"))
-	s.tail(10*ms, 6, Span{2, 2}, Span{4, 4}, Span{6, 6})
+	s.tail(10*ms, 6, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4}, store.Range{First: 6, Last: 6})
 	s.scan(active("a"), active("b"), active("c"))
 	s.published(0, 0)
-	s.tail(20*ms, 6, Span{2, 2}, Span{4, 4}, Span{6, 6})
+	s.tail(20*ms, 6, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4}, store.Range{First: 6, Last: 6})
 	s.scan(active("b"), active("c")) // a, and with it the first fence, has ended
 	s.published(2, 2)
-	s.tail(0, 6, Span{4, 4}, Span{6, 6})
-	s.tail(5*ms, 6, Span{4, 4}, Span{6, 6})
+	s.tail(0, 6, store.Range{First: 4, Last: 4}, store.Range{First: 6, Last: 6})
+	s.tail(5*ms, 6, store.Range{First: 4, Last: 4}, store.Range{First: 6, Last: 6})
 	s.scan(active("c")) // c came after the second fence
 	s.published(4, 4)
 }
@@ -170,15 +172,15 @@ func TestMachineTwoFencesSuffice(t *testing.T) {
 func TestMachineFarBehind(t *testing.T) {
 	s := newScript(t)
 	s.expect(readTail, 0)
-	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []Span{{1, 1_000}}, full: true})
+	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []store.Range{{First: 1, Last: 1_000}}, full: true})
 	s.published(1_000, 1_000)
 	s.expect(readHead, 0)
 	s.m.onHead(s.now, headRead{token: "t", last: 90_000, head: 90_000})
 	s.scan(active("a"))
 	s.expect(readTail, 5*ms)
-	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []Span{{1_001, 2_000}}, full: true})
+	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []store.Range{{First: 1_001, Last: 2_000}}, full: true})
 	s.expect(readTail, 0) // meanwhile, what is there can be read
-	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []Span{{2_002, 3_001}}, full: true})
+	s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: []store.Range{{First: 2_002, Last: 3_001}}, full: true})
 	s.published(2_000, 2_000)
 	s.expect(readHead, 0)
 	s.m.onHead(s.now, headRead{token: "t", last: 90_001, head: 90_001})
@@ -190,9 +192,9 @@ func TestMachineFarBehind(t *testing.T) {
 
 func TestMachineForgetsUnderAnotherToken(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 5, Span{1, 5})
+	s.tail(0, 5, store.Range{First: 1, Last: 5})
 	s.expect(readTail, time.Second)
-	s.m.onTail(s.now, tailRead{token: "other", last: 5, runs: []Span{{6, 6}}})
+	s.m.onTail(s.now, tailRead{token: "other", last: 5, runs: []store.Range{{First: 6, Last: 6}}})
 	s.published(5, 5) // true under the old token
 	s.expect(readStart, 0)
 	s.m.onStart(s.now, startRead{})
@@ -207,7 +209,7 @@ func TestMachineForgetsUnderAnotherToken(t *testing.T) {
 
 func TestMachineForgetsWhenTheSequenceFalls(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 5, Span{1, 5})
+	s.tail(0, 5, store.Range{First: 1, Last: 5})
 	s.expect(readTail, time.Second)
 	s.m.onTail(s.now, tailRead{token: "t", last: 4})
 	s.expect(readStart, 0)
@@ -220,7 +222,7 @@ func TestMachineForgetsWhenTheSequenceFalls(t *testing.T) {
 func TestMachineRaisesTheSettledRow(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.raiseEvery = time.Second })
 	s.tail(0, 0)
-	s.tail(time.Second, 5, Span{1, 5})
+	s.tail(time.Second, 5, store.Range{First: 1, Last: 5})
 	for range 2 {
 		if a := s.m.next(s.now); a.do != raiseSettled || a.settled != 5 {
 			t.Fatalf("next is %+v, want the settled row raised to 5", a)
@@ -228,7 +230,7 @@ func TestMachineRaisesTheSettledRow(t *testing.T) {
 	}
 	s.m.onRaised(s.now, 5)
 	s.tail(time.Second, 5)
-	s.tail(time.Second, 6, Span{6, 6})
+	s.tail(time.Second, 6, store.Range{First: 6, Last: 6})
 	s.expect(raiseSettled, 0)
 }
 
@@ -241,7 +243,7 @@ func TestMachineBeginsAtTheSettledRow(t *testing.T) {
 	s.published(7, 7)
 	s.tail(0, 9)
 	s.tail(time.Second, 9)
-	s.tail(time.Second, 9, Span{8, 9})
+	s.tail(time.Second, 9, store.Range{First: 8, Last: 9})
 	s.expect(raiseSettled, 0)
 }
 
@@ -249,10 +251,10 @@ func TestMachineBeginsAtTheSettledRow(t *testing.T) {
 func TestMachineJump(t *testing.T) {
 	const far = 1_000_000_000_000
 	s := newScript(t)
-	s.tail(0, far, Span{1, 1}, Span{far, far})
+	s.tail(0, far, store.Range{First: 1, Last: 1}, store.Range{First: far, Last: far})
 	s.scan(old(active("a")))
-	s.tail(0, far, Span{far, far})
-	s.published(1, far, Span{2, far - 1})
+	s.tail(0, far, store.Range{First: far, Last: far})
+	s.published(1, far, store.Range{First: 2, Last: far - 1})
 	s.tail(5*ms, far)
 	s.scan()
 	s.published(far, far)

@@ -21,7 +21,7 @@ func passed(t *testing.T, d *pgtest.Database, q store.Querier) stepper {
 	appendEvent(t, q)    // 1
 	appendEvent(t, d.DB) // 2
 	s.step(readTail, scanLocks, readTail)
-	s.published(0, 2, Span{1, 1})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
 	return s
 }
 
@@ -37,19 +37,19 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 	appendEvent(t, tx) // 1
 	appendEvent(t, d.DB)
 	s.step(readTail, scanLocks, readTail)
-	s.published(0, 2, Span{1, 1})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
 	s.rescan() // shows it as the scan before did, which narrows it
 
 	rollBackEvent(t, d.DB) // 3
 	appendEvent(t, d.DB)
 	s.rescan()
-	s.published(0, 4, Span{1, 1})
+	s.published(0, 4, store.Range{First: 1, Last: 1})
 
 	exec(t, tx, `SELECT 1`)
 	rollBackEvent(t, d.DB) // 5: for all that is known, of tx
 	appendEvent(t, d.DB)
 	s.rescan(readTail)
-	s.published(0, 6, Span{1, 1}, Span{5, 5})
+	s.published(0, 6, store.Range{First: 1, Last: 1}, store.Range{First: 5, Last: 5})
 
 	appendEvent(t, tx) // 7
 	commit(t, tx)
@@ -83,14 +83,14 @@ func TestBusyTransactionIsNotNarrowed(t *testing.T) {
 	awaitAtLock(t, d.DB, 1)
 	appendEvent(t, d.DB)
 	s.step(readTail, scanLocks, readTail)
-	s.published(0, 2, Span{1, 1})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
 	s.rescan()
 
 	exec(t, gate, `SELECT pg_advisory_unlock(1)`)
 	awaitAtLock(t, d.DB, 2) // it has drawn 3
 	appendEvent(t, d.DB)
 	s.rescan(readTail)
-	s.published(0, 4, Span{1, 1}, Span{3, 3})
+	s.published(0, 4, store.Range{First: 1, Last: 1}, store.Range{First: 3, Last: 3})
 
 	exec(t, gate, `SELECT pg_advisory_unlock(2)`)
 	if err := <-busy; err != nil {
@@ -132,12 +132,12 @@ func TestPreparedTransactionIsNarrowed(t *testing.T) {
 	t.Cleanup(func() { _, _ = d.DB.Exec(`ROLLBACK PREPARED 'narrowed'`) })
 	appendEvent(t, d.DB) // 4
 	s.rescan(readTail)
-	s.published(0, 4, Span{1, 1}, Span{3, 3})
+	s.published(0, 4, store.Range{First: 1, Last: 1}, store.Range{First: 3, Last: 3})
 
 	rollBackEvent(t, d.DB) // 5
 	appendEvent(t, d.DB)   // 6
 	s.rescan()
-	s.published(0, 6, Span{1, 1}, Span{3, 3})
+	s.published(0, 6, store.Range{First: 1, Last: 1}, store.Range{First: 3, Last: 3})
 
 	d.Exec(t, `COMMIT PREPARED 'narrowed'`)
 	s.rescan()
@@ -163,14 +163,14 @@ func TestAbortedTransactionIsNarrowedUntilItGoesOn(t *testing.T) {
 	rollBackEvent(t, d.DB) // 3
 	appendEvent(t, d.DB)   // 4
 	s.rescan()
-	s.published(0, 4, Span{1, 1})
+	s.published(0, 4, store.Range{First: 1, Last: 1})
 
 	exec(t, tx, `ROLLBACK TO SAVEPOINT s`)
 	appendEvent(t, tx) // 5
 	abort()
 	appendEvent(t, d.DB) // 6
 	s.rescan(readTail)
-	s.published(0, 6, Span{1, 1}, Span{5, 5})
+	s.published(0, 6, store.Range{First: 1, Last: 1}, store.Range{First: 5, Last: 5})
 
 	exec(t, tx, `ROLLBACK TO SAVEPOINT s`)
 	commit(t, tx)

@@ -113,7 +113,7 @@ func (m *machine) fillRing() bool {
 // sequence has come: only then may a fence be opened below it.
 func (m *machine) onRows(now time.Time, r rowsRead) {
 	m.ring.due = false
-	var runs []Span
+	var runs []store.Range
 	for _, e := range above(r.events, m.safe) {
 		runs = appendPosition(runs, e.GlobalPosition)
 	}

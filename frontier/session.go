@@ -434,7 +434,7 @@ func (s *Session) scanUnnamed(ctx context.Context) (token, holders string, err e
 }
 
 // parseRuns reads ascending positions separated by commas.
-func parseRuns(list string) (runs []Span, n int, err error) {
+func parseRuns(list string) (runs []store.Range, n int, err error) {
 	for rest := list; rest != ""; n++ {
 		var field string
 		field, rest, _ = strings.Cut(rest, ",")

@@ -270,7 +270,7 @@ func TestOldTransactionAtTheStart(t *testing.T) {
 				if policy == Wait {
 					s.published(0, 0)
 				} else {
-					s.published(0, 2, Span{1, 1})
+					s.published(0, 2, store.Range{First: 1, Last: 1})
 				}
 			})
 		}
@@ -287,7 +287,7 @@ func TestUnnamedLogDoubts(t *testing.T) {
 	appendEvent(t, tx)
 	appendEvent(t, d.DB)
 	s.step(readTail, scanLocks, readTail)
-	s.published(0, 2, Span{1, 1})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
 	commit(t, tx)
 	s.rescan()
 	s.published(2, 2)

@@ -2,13 +2,15 @@ package frontier
 
 import (
 	"slices"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // look is what a consumer read, and what it decides from it.
 type look struct {
 	value    *Value
 	from     int64
-	open     []Span
+	open     []store.Range
 	rows     []event // to be applied, in order
 	crossing Crossing
 }
@@ -56,7 +58,7 @@ func (s *sim) batches(f *simFrontier, c int, step func()) {
 
 // look takes the value, then reads, then decides. It returns nil if there is
 // nothing to do.
-func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []Span, step func()) *look {
+func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []store.Range, step func()) *look {
 	l := &look{value: f.value, from: checkpoint, open: open}
 	var seen []event
 	full := false
@@ -99,9 +101,9 @@ func (s *sim) look(f *simFrontier, c int, checkpoint int64, open []Span, step fu
 }
 
 // rowsOf is the statement that reads a page.
-func (s *sim) rowsOf(checkpoint, safe int64, open []Span) (rows []event, full bool) {
+func (s *sim) rowsOf(checkpoint, safe int64, open []store.Range) (rows []event, full bool) {
 	for position, e := range s.disk.events {
-		if position > checkpoint && position <= safe || covers(open, position) {
+		if position > checkpoint && position <= safe || hold(open, position) {
 			rows = append(rows, e)
 		}
 	}
@@ -112,8 +114,8 @@ func (s *sim) rowsOf(checkpoint, safe int64, open []Span) (rows []event, full bo
 	return rows, false
 }
 
-func covers(spans []Span, position int64) bool {
-	return slices.ContainsFunc(spans, func(s Span) bool { return s.First <= position && position <= s.Last })
+func hold(spans []store.Range, position int64) bool {
+	return slices.ContainsFunc(spans, func(s store.Range) bool { return s.Holds(position) })
 }
 
 // decide calls the real decision.
@@ -126,12 +128,12 @@ func (s *sim) decide(l *look, seen []event, through int64) {
 			continue
 		}
 		if e.position > last+1 {
-			p.Missing = append(p.Missing, Span{last + 1, e.position - 1})
+			p.Missing = append(p.Missing, store.Range{First: last + 1, Last: e.position - 1})
 		}
 		last = e.position
 	}
 	if last < through {
-		p.Missing = append(p.Missing, Span{last + 1, through})
+		p.Missing = append(p.Missing, store.Range{First: last + 1, Last: through})
 	}
 	l.rows = seen
 	v := *l.value
@@ -150,7 +152,7 @@ func (s *sim) decide(l *look, seen []event, through int64) {
 }
 
 // remaining are the open ranges after the batch.
-func (l *look) remaining() []Span {
+func (l *look) remaining() []store.Range {
 	open := slices.Clone(l.open)
 	for _, closed := range slices.Backward(l.crossing.Closed) {
 		open = slices.Replace(open, closed.Index, closed.Index+1, closed.Remains...)
@@ -199,7 +201,7 @@ func (s *sim) apply(c int, l *look) {
 	}
 	passed := int64(0)
 	for position := l.from + 1; position <= l.crossing.To; position++ {
-		if !slices.ContainsFunc(l.rows, func(e event) bool { return e.position == position }) && !covers(l.crossing.Opened, position) {
+		if !slices.ContainsFunc(l.rows, func(e event) bool { return e.position == position }) && !hold(l.crossing.Opened, position) {
 			p.audit[position] = 'v'
 			passed++
 		}
@@ -233,7 +235,7 @@ func (s *sim) checkLost(c int) {
 	}
 }
 
-func (s *sim) mark(p *progress, spans []Span, state byte) {
+func (s *sim) mark(p *progress, spans []store.Range, state byte) {
 	for _, span := range spans {
 		for position := span.First; position <= span.Last; position++ {
 			p.audit[position] = state

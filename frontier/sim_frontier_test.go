@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 	"unsafe"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // simFrontier is a real machine with simulated statements.
@@ -329,7 +331,7 @@ func (s *sim) publish(f *simFrontier) {
 		return // the guard's business
 	}
 	for t, e := range s.pending() {
-		doubted := slices.ContainsFunc(v.Doubts, func(d Span) bool { return d.First <= e.position && e.position <= d.Last })
+		doubted := slices.ContainsFunc(v.Doubts, func(d store.Range) bool { return d.First <= e.position && e.position <= d.Last })
 		if e.position <= v.Settled || e.position <= v.Safe && !doubted {
 			s.violate("VALUE of frontier %d: %+v, but %s may still commit position %d", f.worker, *v, t.id, e.position)
 		}

@@ -20,7 +20,7 @@ func recalled(p store.PersistedEvent) event {
 }
 
 // shared is what the ring has for a consumer, if it may have it.
-func (s *sim) shared(v *Value, checkpoint int64, open []Span) (rows []event, full, ok bool) {
+func (s *sim) shared(v *Value, checkpoint int64, open []store.Range) (rows []event, full, ok bool) {
 	events, ok := v.Since(checkpoint)
 	if !ok || len(open) > 0 && s.mistake != ringServesWatchers {
 		return nil, false, false

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // The simulated server: a sequence, transactions that draw from it, become
@@ -49,7 +51,7 @@ type progress struct {
 	owner      int
 	checkpoint int64
 	revision   int
-	open       []Span
+	open       []store.Range
 	audit      map[int64]byte // v void, o open, l late
 	ledger     []event
 }
@@ -315,7 +317,7 @@ func (s *sim) reset(c int, to int64) {
 	p.revision++
 	p.ledger = slices.DeleteFunc(p.ledger, func(e event) bool { return e.position > to })
 	if s.mistake != resetKeepsOpen {
-		p.open = intersect(p.open, []Span{{1, to}})
+		p.open = intersect(p.open, []store.Range{{First: 1, Last: to}})
 	}
 	maps.DeleteFunc(p.audit, func(position int64, _ byte) bool { return position > to })
 	s.seen["reset"]++

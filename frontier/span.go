@@ -1,18 +1,19 @@
 package frontier
 
-import "sort"
+import (
+	"sort"
 
-// Count returns how many positions the span has.
-func (s Span) Count() int64 { return s.Last - s.First + 1 }
+	"github.com/pgfrontier/worker/store"
+)
 
-func (s Span) covers(other Span) bool { return s.First <= other.First && other.Last <= s.Last }
-
-// The functions below take ascending, disjoint spans and return such. They
-// never touch a single position: a span of a billion costs what one of two
+// The functions below take ascending, disjoint ranges and return such. They
+// never touch a single position: a range of a billion costs what one of two
 // does.
 
+func covers(a, b store.Range) bool { return a.First <= b.First && b.Last <= a.Last }
+
 // within returns the spans that meet s, uncut.
-func within(spans []Span, s Span) []Span {
+func within(spans []store.Range, s store.Range) []store.Range {
 	first := sort.Search(len(spans), func(i int) bool { return spans[i].Last >= s.First })
 	spans = spans[first:]
 	end := sort.Search(len(spans), func(i int) bool { return spans[i].First > s.Last })
@@ -20,10 +21,10 @@ func within(spans []Span, s Span) []Span {
 }
 
 // intersect returns what both a and b cover.
-func intersect(a, b []Span) []Span {
-	var both []Span
+func intersect(a, b []store.Range) []store.Range {
+	var both []store.Range
 	for len(a) > 0 && len(b) > 0 {
-		if s := (Span{max(a[0].First, b[0].First), min(a[0].Last, b[0].Last)}); s.First <= s.Last {
+		if s := (store.Range{First: max(a[0].First, b[0].First), Last: min(a[0].Last, b[0].Last)}); s.First <= s.Last {
 			both = append(both, s)
 		}
 		if a[0].Last < b[0].Last {
@@ -36,8 +37,8 @@ func intersect(a, b []Span) []Span {
 }
 
 // subtract returns what a covers and b does not.
-func subtract(a, b []Span) []Span {
-	var rest []Span
+func subtract(a, b []store.Range) []store.Range {
+	var rest []store.Range
 	for _, s := range a {
 		for len(b) > 0 && b[0].Last < s.First {
 			b = b[1:]
@@ -47,7 +48,7 @@ func subtract(a, b []Span) []Span {
 				break
 			}
 			if hole.First > s.First {
-				rest = append(rest, Span{s.First, hole.First - 1})
+				rest = append(rest, store.Range{First: s.First, Last: hole.First - 1})
 			}
 			s.First = hole.Last + 1
 		}
@@ -59,10 +60,10 @@ func subtract(a, b []Span) []Span {
 }
 
 // appendPosition adds a position above all others.
-func appendPosition(spans []Span, position int64) []Span {
+func appendPosition(spans []store.Range, position int64) []store.Range {
 	if n := len(spans); n > 0 && spans[n-1].Last == position-1 {
 		spans[n-1].Last = position
 		return spans
 	}
-	return append(spans, Span{position, position})
+	return append(spans, store.Range{First: position, Last: position})
 }

@@ -6,33 +6,34 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/store"
 	"pgregory.net/rapid"
 )
 
 func TestMachineStaleHolder(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 3, Span{1, 1}, Span{3, 3})
+	s.tail(0, 3, store.Range{First: 1, Last: 1}, store.Range{First: 3, Last: 3})
 	s.scan(active("a"))
 	s.now = s.now.Add(time.Minute - ms)
-	s.tail(0, 3, Span{3, 3})
+	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.scan(active("a"))
 	s.published(1, 1)
 	if turned := s.m.takeTurned(); len(turned) > 0 {
 		t.Fatalf("stale too early: %+v", turned)
 	}
 	s.now = s.now.Add(time.Second)
-	s.tail(0, 3, Span{3, 3})
+	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.scan(active("a"))
-	s.tail(0, 5, Span{3, 3}, Span{5, 5}) // the look at what is missing, at once
-	s.published(1, 3, Span{2, 2})
+	s.tail(0, 5, store.Range{First: 3, Last: 3}, store.Range{First: 5, Last: 5}) // the look at what is missing, at once
+	s.published(1, 3, store.Range{First: 2, Last: 2})
 	if turned := s.m.takeTurned(); len(turned) != 1 || !turned[0].Stale || turned[0].VirtualTransaction != "a" {
 		t.Fatalf("want a to be stale: %+v", turned)
 	}
 	// It delays no other fence, but may own what is missing there.
-	s.tail(5*ms, 5, Span{5, 5})
+	s.tail(5*ms, 5, store.Range{First: 5, Last: 5})
 	s.scan(active("a"))
-	s.tail(0, 5, Span{5, 5})
-	s.published(1, 5, Span{2, 2}, Span{4, 4})
+	s.tail(0, 5, store.Range{First: 5, Last: 5})
+	s.published(1, 5, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4})
 	if turned := s.m.takeTurned(); len(turned) > 0 {
 		t.Fatalf("reported twice: %+v", turned)
 	}
@@ -49,53 +50,53 @@ func TestMachineStaleHolder(t *testing.T) {
 
 func TestMachineOneLookServesTwoFences(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(active("a"))
-	s.tail(5*ms, 4, Span{2, 2}, Span{4, 4})
+	s.tail(5*ms, 4, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4})
 	s.scan(active("a"))
 	s.now = s.now.Add(time.Hour)
-	s.tail(0, 4, Span{2, 2}, Span{4, 4})
+	s.tail(0, 4, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4})
 	s.scan(active("a"))
-	s.tail(0, 4, Span{2, 2}, Span{4, 4})
-	s.published(0, 4, Span{1, 1}, Span{3, 3})
+	s.tail(0, 4, store.Range{First: 2, Last: 2}, store.Range{First: 4, Last: 4})
+	s.published(0, 4, store.Range{First: 1, Last: 1}, store.Range{First: 3, Last: 3})
 	s.expect(readTail, 5*ms)
 }
 
 // Going past doubts far behind takes several looks, one after the other.
 func TestMachineLooksInParts(t *testing.T) {
 	s := newScript(t)
-	full := func(runs ...Span) {
+	full := func(runs ...store.Range) {
 		t.Helper()
 		s.expect(readTail, 0)
 		s.m.onTail(s.now, tailRead{token: "t", last: 90_000, runs: runs, full: true})
 	}
-	full(Span{2, 1_001})
+	full(store.Range{First: 2, Last: 1_001})
 	s.expect(readHead, 0)
 	s.m.onHead(s.now, headRead{token: "t", last: 90_000, head: 90_000})
 	s.scan(old(active("a")))
-	full(Span{2, 4_000}, Span{4_002, 10_002})
-	s.published(0, 10_002, Span{1, 1}, Span{4_001, 4_001})
-	full(Span{10_003, 20_002})
-	s.published(0, 20_002, Span{1, 1}, Span{4_001, 4_001})
-	s.tail(0, 90_000, Span{20_004, 90_000})
-	s.published(0, 90_000, Span{1, 1}, Span{4_001, 4_001}, Span{20_003, 20_003})
+	full(store.Range{First: 2, Last: 4_000}, store.Range{First: 4_002, Last: 10_002})
+	s.published(0, 10_002, store.Range{First: 1, Last: 1}, store.Range{First: 4_001, Last: 4_001})
+	full(store.Range{First: 10_003, Last: 20_002})
+	s.published(0, 20_002, store.Range{First: 1, Last: 1}, store.Range{First: 4_001, Last: 4_001})
+	s.tail(0, 90_000, store.Range{First: 20_004, Last: 90_000})
+	s.published(0, 90_000, store.Range{First: 1, Last: 1}, store.Range{First: 4_001, Last: 4_001}, store.Range{First: 20_003, Last: 20_003})
 	s.expect(readTail, 5*ms)
 }
 
 func TestMachineWaits(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.policy = Wait })
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(old(active("a")))
 	for range 5 {
 		s.now = s.now.Add(time.Hour)
-		s.tail(0, 2, Span{2, 2})
+		s.tail(0, 2, store.Range{First: 2, Last: 2})
 		s.scan(old(active("a")))
 		s.published(0, 0)
 	}
 	if turned := s.m.takeTurned(); len(turned) != 1 {
 		t.Fatalf("want it reported once: %+v", turned)
 	}
-	s.tail(160*ms, 2, Span{2, 2})
+	s.tail(160*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan()
 	s.published(2, 2)
 }
@@ -104,48 +105,48 @@ func TestMachineWaits(t *testing.T) {
 // one may just have drawn its position.
 func TestMachineOldTransactionIsStaleAtTheFirstFence(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(old(active("a")))
-	s.tail(0, 2, Span{2, 2})
-	s.published(0, 2, Span{1, 1})
-	s.tail(5*ms, 4, Span{4, 4})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
+	s.tail(5*ms, 4, store.Range{First: 4, Last: 4})
 	s.scan(old(active("a")), old(active("b")))
-	s.tail(5*ms, 4, Span{4, 4})
+	s.tail(5*ms, 4, store.Range{First: 4, Last: 4})
 	s.scan(old(active("a")), old(active("b")))
-	s.published(0, 2, Span{1, 1})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
 }
 
 // stale makes a holder stale over positions 1 to 9, with 10 visible, and
 // leaves the machine after the look.
 func stale(t *testing.T, h sighting) *script {
 	s := newScript(t)
-	s.tail(0, 10, Span{10, 10})
+	s.tail(0, 10, store.Range{First: 10, Last: 10})
 	s.scan(old(h))
-	s.tail(0, 10, Span{10, 10})
-	s.published(0, 10, Span{1, 9})
+	s.tail(0, 10, store.Range{First: 10, Last: 10})
+	s.published(0, 10, store.Range{First: 1, Last: 9})
 	return s
 }
 
 func TestMachineNarrows(t *testing.T) {
 	s := stale(t, idle("a", "x"))
 	// a shows the same state after the last value 10 was read.
-	s.tail(5*ms, 15, Span{12, 15})
+	s.tail(5*ms, 15, store.Range{First: 12, Last: 15})
 	s.scan(idle("a", "x"))
-	s.published(0, 15, Span{1, 9}) // so it owns nothing above 10, and 11 is void
+	s.published(0, 15, store.Range{First: 1, Last: 9}) // so it owns nothing above 10, and 11 is void
 	s.expect(readTail, 5*ms)
 }
 
 func TestMachineNarrowsDoubts(t *testing.T) {
 	s := stale(t, active("a"))
-	s.tail(5*ms, 12, Span{12, 12})
+	s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
 	s.scan(active("a"))
-	s.tail(0, 12, Span{12, 12})
-	s.published(0, 12, Span{1, 9}, Span{11, 11})
+	s.tail(0, 12, store.Range{First: 12, Last: 12})
+	s.published(0, 12, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
 	// As if 7 had been read while it was idle.
 	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 7, true, "x"
 	s.tail(5*ms, 12)
 	s.scan(idle("a", "x"))
-	s.published(0, 12, Span{1, 7})
+	s.published(0, 12, store.Range{First: 1, Last: 7})
 	if b := s.m.blocked(); len(b) != 1 {
 		t.Fatalf("want a to be blocking: %+v", b)
 	}
@@ -157,21 +158,21 @@ func TestMachinePublishesNarrowedDoubt(t *testing.T) {
 	s.m.holders["a"].last, s.m.holders["a"].haveLast, s.m.holders["a"].Rest = 7, true, "x"
 	s.tail(5*ms, 10)
 	s.scan(idle("a", "x"))
-	s.published(0, 10, Span{1, 7})
+	s.published(0, 10, store.Range{First: 1, Last: 7})
 }
 
 // That an owner has ended is news also if another one may own the same
 // positions: what it wrote is visible now, and wanted.
 func TestMachinePublishesThatAnOwnerEnded(t *testing.T) {
 	s := newScript(t)
-	s.tail(0, 3, Span{3, 3})
+	s.tail(0, 3, store.Range{First: 3, Last: 3})
 	s.scan(old(active("a")), old(active("b")))
-	s.tail(0, 3, Span{3, 3})
-	s.published(0, 3, Span{1, 2})
+	s.tail(0, 3, store.Range{First: 3, Last: 3})
+	s.published(0, 3, store.Range{First: 1, Last: 2})
 	before := s.m.value
 	s.tail(5*ms, 3)
 	s.scan(old(active("b")))
-	if s.published(0, 3, Span{1, 2}); s.m.value == before {
+	if s.published(0, 3, store.Range{First: 1, Last: 2}); s.m.value == before {
 		t.Fatal("nothing was published when a ended")
 	}
 	before = s.m.value
@@ -197,10 +198,10 @@ func TestMachineNarrowedBelowItsDoubtsBlocksNothing(t *testing.T) {
 func TestMachineDiscardsLastValue(t *testing.T) {
 	for _, between := range []sighting{idle("a", "y"), active("a")} {
 		s := stale(t, idle("a", "x"))
-		s.tail(5*ms, 12, Span{12, 12})
+		s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
 		s.scan(between) // it ran something: 11 may be its own
-		s.tail(0, 12, Span{12, 12})
-		s.published(0, 12, Span{1, 9}, Span{11, 11})
+		s.tail(0, 12, store.Range{First: 12, Last: 12})
+		s.published(0, 12, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
 	}
 }
 
@@ -210,30 +211,30 @@ func atRest(id string) sighting { return sighting{ID: id, Rest: "prepared"} }
 // may have drawn in between.
 func TestMachineNarrowsPrepared(t *testing.T) {
 	s := stale(t, idle("a", "x"))
-	s.tail(5*ms, 12, Span{12, 12})
+	s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
 	s.scan(atRest("a"))
-	s.tail(0, 12, Span{12, 12})
-	s.published(0, 12, Span{1, 9}, Span{11, 11})
-	s.tail(5*ms, 14, Span{14, 14})
+	s.tail(0, 12, store.Range{First: 12, Last: 12})
+	s.published(0, 12, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
+	s.tail(5*ms, 14, store.Range{First: 14, Last: 14})
 	s.scan(atRest("a"))
-	s.published(0, 14, Span{1, 9}, Span{11, 11})
+	s.published(0, 14, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
 }
 
 // Servers before 13.5 and 14.1 give a prepared transaction another name: it may
 // own what those owned that are gone, and nothing that is drawn later.
 func TestMachineNarrowsRenamed(t *testing.T) {
 	s := stale(t, idle("3/7", "x"))
-	s.tail(5*ms, 12, Span{12, 12})
+	s.tail(5*ms, 12, store.Range{First: 12, Last: 12})
 	s.scan(atRest("-1/700"))
-	s.published(0, 10, Span{1, 9})
+	s.published(0, 10, store.Range{First: 1, Last: 9})
 	s.now = s.now.Add(time.Minute)
-	s.tail(0, 12, Span{12, 12})
+	s.tail(0, 12, store.Range{First: 12, Last: 12})
 	s.scan(atRest("-1/700"))
-	s.tail(0, 12, Span{12, 12})
-	s.published(0, 12, Span{1, 9}, Span{11, 11})
-	s.tail(5*ms, 14, Span{14, 14})
+	s.tail(0, 12, store.Range{First: 12, Last: 12})
+	s.published(0, 12, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
+	s.tail(5*ms, 14, store.Range{First: 14, Last: 14})
 	s.scan(atRest("-1/700"))
-	s.published(0, 14, Span{1, 9}, Span{11, 11})
+	s.published(0, 14, store.Range{First: 1, Last: 9}, store.Range{First: 11, Last: 11})
 	s.tail(5*ms, 14)
 	s.scan()
 	s.published(14, 14)
@@ -241,17 +242,17 @@ func TestMachineNarrowsRenamed(t *testing.T) {
 
 func TestMachineHarborLag(t *testing.T) {
 	s := newScript(t, func(r *rules) { r.harborLag = 3 })
-	s.tail(0, 4, Span{2, 4})
+	s.tail(0, 4, store.Range{First: 2, Last: 4})
 	s.scan(old(active("a")))
-	s.tail(0, 4, Span{2, 4})
-	s.published(0, 1, Span{1, 1})
+	s.tail(0, 4, store.Range{First: 2, Last: 4})
+	s.published(0, 1, store.Range{First: 1, Last: 1})
 	for _, pause := range []time.Duration{5, 5, 10, 20} { // nothing new: less and less
-		s.tail(pause*ms, 4, Span{2, 4})
+		s.tail(pause*ms, 4, store.Range{First: 2, Last: 4})
 		s.scan(old(active("a")))
-		s.tail(0, 4, Span{2, 4})
+		s.tail(0, 4, store.Range{First: 2, Last: 4})
 	}
-	s.tail(40*ms, 6, Span{2, 6})
-	s.published(0, 3, Span{1, 1})
+	s.tail(40*ms, 6, store.Range{First: 2, Last: 6})
+	s.published(0, 3, store.Range{First: 1, Last: 1})
 	s.scan()
 	s.published(6, 6) // the doubt is over, and with it the lag
 }
@@ -260,7 +261,7 @@ func TestMachineRenamedHolder(t *testing.T) {
 	s := stale(t, active("3/7"))
 	s.tail(5*ms, 10)
 	s.scan(sighting{ID: "-1/700"})
-	s.published(0, 10, Span{1, 9})
+	s.published(0, 10, store.Range{First: 1, Last: 9})
 	s.tail(5*ms, 10)
 	s.scan()
 	s.published(10, 10)
@@ -281,16 +282,16 @@ func TestMachineTellsWhoBlocks(t *testing.T) {
 	}
 	aged := func(id string, age float64) sighting { h := active(id); h.Age = age; return h }
 	s := newScript(t)
-	s.tail(0, 2, Span{2, 2})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
 	s.scan(aged("a", 1), aged("b", 90), aged("c", 2.5), aged("d", 1))
 	blocked(s, "b 1m30s", "c 2.5s", "a 1s", "d 1s")
-	s.tail(5*ms, 2, Span{2, 2})
+	s.tail(5*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan(aged("b", 91), aged("d", 2), aged("e", 7)) // e came after the fence
 	blocked(s, "b 1m31s", "d 2s")
-	s.tail(10*ms, 2, Span{2, 2})
+	s.tail(10*ms, 2, store.Range{First: 2, Last: 2})
 	s.scan(aged("b", 92), aged("e", 8))
-	s.tail(0, 2, Span{2, 2})
-	s.published(0, 2, Span{1, 1})
+	s.tail(0, 2, store.Range{First: 2, Last: 2})
+	s.published(0, 2, store.Range{First: 1, Last: 1})
 	blocked(s, "b 1m32s")
 }
 
@@ -322,7 +323,7 @@ func TestAttributeDecidesEachPosition(t *testing.T) {
 			})
 		}
 		given := slices.Clone(owners)
-		missing := Span{First: rapid.Int64Range(1, 8).Draw(t, "first"), Last: 8}
+		missing := store.Range{First: rapid.Int64Range(1, 8).Draw(t, "first"), Last: 8}
 		pieces := attribute(missing, owners)
 		if !slices.Equal(owners, given) {
 			t.Fatalf("the owners were modified: %v, now %v", given, owners)
@@ -330,12 +331,12 @@ func TestAttributeDecidesEachPosition(t *testing.T) {
 		for position := int64(0); position <= 12; position++ {
 			var want, got []*holder
 			for _, h := range owners {
-				if missing.covers(Span{position, position}) && !h.ended && (!h.narrowed || h.last >= position) {
+				if missing.Holds(position) && !h.ended && (!h.narrowed || h.last >= position) {
 					want = append(want, h)
 				}
 			}
 			for _, piece := range pieces {
-				if piece.covers(Span{position, position}) {
+				if piece.Holds(position) {
 					got = append(got, piece.owners...)
 				}
 			}

@@ -32,7 +32,7 @@ func observer(h *history.History, who string) worker.Observer {
 			h.Add(who, r.Consumer, history.RetryAnnounced, history.Retry{InARow: r.InARow, PauseMS: ms(r.Pause), ByHandler: r.ByHandler, Error: textOf(r.Err)})
 		},
 		Skipped: func(s worker.Skip) {
-			h.Add(who, s.Consumer, history.GapSkipped, history.Gap{Span: history.Span{First: s.First, Last: s.Last}, Missing: s.Missing, State: string(s.State)})
+			h.Add(who, s.Consumer, history.GapSkipped, history.Gap{Span: history.Span(s.Range), Missing: s.Missing, State: string(s.State)})
 		},
 		FrontierBlocked: func(b worker.BlockingTransaction) {
 			h.Add(who, "", history.FrontierBlocked, history.Blocker{Holder: b.VirtualTransaction, Application: b.ApplicationName, State: b.State, Prepared: b.PID == 0})

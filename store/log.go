@@ -94,12 +94,21 @@ type RangeReader interface {
 }
 
 // Range is a range of positions, both ends included.
-type Range struct{ First, Last int64 }
+type Range struct {
+	First int64 `json:"first"`
+	Last  int64 `json:"last"`
+}
+
+// Count returns how many positions the range has.
+func (r Range) Count() int64 { return r.Last - r.First + 1 }
+
+// Holds reports whether a position is in the range.
+func (r Range) Holds(position int64) bool { return r.First <= position && position <= r.Last }
 
 // Missing sums up positions without a visible event.
 type Missing struct {
-	First, Last int64 // the lowest and the highest of them
-	Count       int64 // how many; First and Last mean something if above 0
+	Range       // from the lowest to the highest of them
+	Count int64 // how many; Range means something if above 0
 }
 
 // Binder is a Log whose reads can be bound to one server. A worker binds its log

@@ -92,7 +92,8 @@ type Entry struct {
 	Epoch    int64  `json:"epoch,omitempty"` // how often an operator had reset the consumer by then
 }
 
-// Span is the positions First to Last.
+// Span is the positions First to Last. It is not package store's Range: the
+// judge imports nothing of what it judges.
 type Span struct {
 	First int64 `json:"first"`
 	Last  int64 `json:"last"`

@@ -72,7 +72,7 @@ func Spans(positions []int64) []Span {
 		if n := len(all); n > 0 && all[n-1].Last == p-1 {
 			all[n-1].Last = p
 		} else {
-			all = append(all, Span{p, p})
+			all = append(all, Span{First: p, Last: p})
 		}
 	}
 	return all

@@ -11,10 +11,10 @@ import (
 // rangesSQL looks each range up in the index by itself: the ranges are few
 // and far apart, what lies between them may be millions.
 const rangesSQL = `SELECT {columns}
-  FROM jsonb_to_recordset($1::jsonb) AS r ("First" bigint, "Last" bigint)
+  FROM jsonb_to_recordset($1::jsonb) AS r (first bigint, last bigint)
  CROSS JOIN LATERAL (
        SELECT * FROM {events}
-        WHERE global_position BETWEEN r."First" AND r."Last"
+        WHERE global_position BETWEEN r.first AND r.last
         ORDER BY global_position LIMIT $2::bigint) AS e
  WHERE {proof 3}
  ORDER BY global_position LIMIT $2::bigint`

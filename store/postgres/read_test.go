@@ -206,11 +206,11 @@ func TestReadScopedWithEachDriver(t *testing.T) {
 			"a full page": {store.ScopedRange{After: 3, UpTo: far, Types: []string{"B"}, Limit: 1},
 				store.ScopedPage{Events: events[:1], Through: 4}, store.Missing{}},
 			"over a huge hole": {store.ScopedRange{After: 4, UpTo: far, Types: []string{"B", `it's "A"\`}, Limit: 9},
-				store.ScopedPage{Events: slices.Concat(events[1:], last), Through: far}, store.Missing{First: 6, Last: far - 1, Count: far - 6}},
+				store.ScopedPage{Events: slices.Concat(events[1:], last), Through: far}, store.Missing{Range: store.Range{First: 6, Last: far - 1}, Count: far - 6}},
 			"nothing, nothing missing": {store.ScopedRange{After: 1, UpTo: 5, Types: []string{"none"}, Limit: 9},
 				store.ScopedPage{Through: 5}, store.Missing{}},
 			"nothing but holes": {store.ScopedRange{After: 6, UpTo: 8, Types: []string{"B"}, Limit: 9},
-				store.ScopedPage{Through: 8}, store.Missing{First: 7, Last: 8, Count: 2}},
+				store.ScopedPage{Through: 8}, store.Missing{Range: store.Range{First: 7, Last: 8}, Count: 2}},
 			"an empty range": {store.ScopedRange{After: 5, UpTo: 5, Types: []string{"B"}, Limit: 9},
 				store.ScopedPage{Through: 5}, store.Missing{}},
 		} {
