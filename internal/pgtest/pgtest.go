@@ -21,6 +21,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +48,8 @@ func Main(m *testing.M) {
 		flag.String(urlFlag, "", "connection string of the PostgreSQL to test on (empty: DATABASE_URL, else a server is started)")
 	}
 	common.entered = true
+	// Tests wait for servers most of the time. The command line still decides.
+	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 	code := m.Run()
 	if err := common.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
