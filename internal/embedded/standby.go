@@ -6,6 +6,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+
+	"github.com/pgfrontier/worker/internal/lacking"
 )
 
 // Port is where the server listens on 127.0.0.1, 0 if it is not one of ours.
@@ -70,7 +72,9 @@ func (b binaries) backup() (program string, err error) {
 		_, err = os.Stat(program)
 	}
 	if err != nil {
-		return "", fmt.Errorf("embedded: a standby needs pg_basebackup, which a full installation of PostgreSQL has: %w", err)
+		return "", fmt.Errorf("embedded: a standby needs pg_basebackup: %w", &lacking.Error{
+			Program: "pg_basebackup", Remedy: "install PostgreSQL (apt-get install postgresql): the programs that are downloaded for tests lack it",
+		})
 	}
 	return program, nil
 }
