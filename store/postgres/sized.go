@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -23,8 +24,9 @@ const heavyReads = 64
 // withholds: the sizes are those that stand beside the pointers to it.
 type sizedSQL struct{ light, exact string }
 
-// isWithheld marks a payload that was withheld. One that is the same by chance
-// costs another read, no more.
+// isWithheld marks a payload that was withheld. A payload that is the same by
+// chance costs another read. The SQL spells it without a backslash, whose meaning
+// is a setting of the session.
 var isWithheld = []byte("pgfrontier: withheld; see ReadSized")
 
 const (
@@ -40,7 +42,7 @@ const (
 func sized(text string, bound int) sizedSQL {
 	fits := ` <= $` + strconv.Itoa(bound) + `::bigint`
 	light := strings.NewReplacer(
-		"e.payload,", "CASE WHEN "+bytesOf+fits+" THEN e.payload ELSE '"+fmt.Sprintf(`\x%x`, isWithheld)+"'::bytea END,",
+		"e.payload,", "CASE WHEN "+bytesOf+fits+" THEN e.payload ELSE decode('"+hex.EncodeToString(isWithheld)+"', 'hex') END,",
 		"e.metadata,", "CASE WHEN "+metadataBytes+fits+" THEN e.metadata END,").Replace(eventColumns)
 	return sizedSQL{
 		light: strings.Replace(text, "{columns}", light, 1),
