@@ -103,7 +103,7 @@ func TestNotifyConnectionStringIsChecked(t *testing.T) {
 }
 
 // Every field of Config that an option sets to a plain value has its line in the
-// table of settings, which prints it.
+// table of options, which prints it.
 func TestOptionTableIsComplete(t *testing.T) {
 	elsewhere := map[string]bool{"Logger": true, "Observer": true, "BatchMiddleware": true}
 	printed := DefaultConfig().String() + "WithNotifyConnectionString("

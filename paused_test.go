@@ -124,9 +124,8 @@ func (s *signed) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 
 // A worker is paused in the middle of a batch, for longer than HeartbeatTimeout.
 // Either nobody ends its batch, which then commits whole before the new
-// owner's first, or somebody does, and it never happens. What comes after a
-// batch that was left alone is for whoever has the consumer by then: it may
-// have come back.
+// owner's first, or somebody does, and it never happens. The consumer may
+// have come back to the first worker by the time of the next batch.
 func TestPausedInTheMiddleOfABatch(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy worker.LeaderStrategy

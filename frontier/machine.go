@@ -53,7 +53,7 @@ type (
 	}
 	tailRead struct {
 		token string
-		last  int64         // the sequence's last value, read after whatever was answered before
+		last  int64         // the sequence's last value, read after all earlier answers
 		runs  []store.Range // visible positions, ascending
 		full  bool          // the limit was reached
 	}
