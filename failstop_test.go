@@ -123,6 +123,9 @@ func TestFailingHandler(t *testing.T) {
 			if !errors.As(err, &ce) || ce.Consumer != "failing" || ce.Failures != 3 || ce.Position != 3 {
 				t.Fatalf("%v does not tell the consumer and its failures", err)
 			}
+			if shown := w.Status().Consumers[0].LastError; shown == nil || errors.Is(shown, worker.ErrConsecutiveFailures) {
+				t.Errorf("the status says %v, want the failure as it was when it happened", shown)
+			}
 			if test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("%v does not wrap %v", err, test.is)
 			}

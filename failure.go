@@ -36,8 +36,9 @@ func (c *consumerLoop) failed(ctx context.Context, b *batchError, v decision) (p
 	c.status.failed(e, v.inARow)
 	switch {
 	case v.exhausted && (policy == FailStop || b.at == nil):
-		e.Err = errtext.Join(ErrConsecutiveFailures, b.err)
-		return 0, e
+		last := *e // e itself others read by now
+		last.Err = errtext.Join(ErrConsecutiveFailures, b.err)
+		return 0, &last
 	case v.exhausted:
 		c.sentence = &sentence{policy, e.Position, v.tries, e, b.revision}
 		c.w.cfg.Logger.Error(ctx, "consumer failed too often in a row", "consumer", c.unit.name, "policy", policy, "error", e)

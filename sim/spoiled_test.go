@@ -61,27 +61,33 @@ func TestBrokenGuardIsCaught(t *testing.T) {
 // TestLostRowsAreMissed lets rows of ledger and audit vanish.
 func TestLostRowsAreMissed(t *testing.T) {
 	c := small(t)
-	scenario := Draw(c)
-	k := &scenario.Knobs // open ranges are wanted, plenty of them
-	k.GapPolicy, k.MaxOpenRanges, k.StaleGapThreshold = worker.GapSkipStale, 10_000, 100*time.Millisecond
-	for _, fault := range []string{"delay", "redraw", "idle", "prepare"} {
-		scenario.Faults[fault] = 5
-	}
-	findings := spoiled(t, c, scenario,
-		`CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`,
-		`CREATE TRIGGER lose_some BEFORE INSERT ON sim_ledger FOR EACH ROW WHEN (NEW.position % 50 = 0) EXECUTE FUNCTION lose()`,
-		`CREATE TRIGGER lose_void BEFORE INSERT ON consumer_gap_skips FOR EACH ROW WHEN (NEW.state = 'void' AND NEW.gap_position % 7 = 0) EXECUTE FUNCTION lose()`,
-		`CREATE TRIGGER lose_open BEFORE INSERT ON consumer_gap_skips FOR EACH ROW WHEN (NEW.state = 'open') EXECUTE FUNCTION lose()`,
-	)
-	for _, name := range []string{"exactly once", "audit", "no guessing"} {
-		if f := findings[name]; f.Broken == 0 {
-			t.Errorf("%q was not broken: %+v", name, f)
+	missed := map[string]bool{"exactly once": true, "audit": true, "no guessing": true}
+	for c.Seed = 1; c.Seed <= 5 && len(missed) > 0; c.Seed++ { // once is enough, but chance has its part
+		scenario := Draw(c)
+		k := &scenario.Knobs // open ranges are wanted, plenty of them
+		k.GapPolicy, k.MaxOpenRanges, k.StaleGapThreshold = worker.GapSkipStale, 10_000, 100*time.Millisecond
+		for _, fault := range []string{"delay", "redraw", "idle", "prepare"} {
+			scenario.Faults[fault] = 5
+		}
+		findings := spoiled(t, c, scenario,
+			`CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`,
+			`CREATE TRIGGER lose_some BEFORE INSERT ON sim_ledger FOR EACH ROW WHEN (NEW.position % 50 = 0) EXECUTE FUNCTION lose()`,
+			`CREATE TRIGGER lose_void BEFORE INSERT ON consumer_gap_skips FOR EACH ROW WHEN (NEW.state = 'void' AND NEW.gap_position % 7 = 0) EXECUTE FUNCTION lose()`,
+			`CREATE TRIGGER lose_open BEFORE INSERT ON consumer_gap_skips FOR EACH ROW WHEN (NEW.state = 'open') EXECUTE FUNCTION lose()`,
+		)
+		for name := range missed {
+			if findings[name].Broken > 0 {
+				delete(missed, name)
+			}
+		}
+		for _, name := range []string{"nothing else", "one at a time", "forwards", "life cycle"} {
+			if f := findings[name]; f.Broken > 0 {
+				t.Errorf("%q was broken, too: %+v", name, f)
+			}
 		}
 	}
-	for _, name := range []string{"nothing else", "one at a time", "forwards", "life cycle"} {
-		if f := findings[name]; f.Broken > 0 {
-			t.Errorf("%q was broken, too: %+v", name, f)
-		}
+	for name := range missed {
+		t.Errorf("%q was not broken", name)
 	}
 }
 
