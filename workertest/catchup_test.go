@@ -1,0 +1,149 @@
+package workertest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/workertest"
+)
+
+func catchUp(t *testing.T, db *sql.DB, consumers []consumer.Consumer, opts ...worker.Option) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return workertest.CatchUp(ctx, db, newStore(), consumers, opts...)
+}
+
+func TestCatchUp(t *testing.T) {
+	d := newDatabase(t)
+	consumers := []consumer.Consumer{
+		&counter{name: "all"}, &counter{name: "orders", types: []string{"Order"}}, &counter{name: "from now", start: consumer.AtHead()},
+	}
+	expect := func(want string) {
+		t.Helper()
+		if err := catchUp(t, d.DB, consumers); err != nil {
+			t.Fatal(err)
+		}
+		if got := counts(t, d.DB); got != want {
+			t.Fatalf("counted %s, want %s", got, want)
+		}
+	}
+	expect("") // an empty log
+	appendEvents(t, d.DB, event("Order", "a"), event("Order", "a"))
+	if err := begin(t, d.DB, event("Order", "b")).Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	appendEvents(t, d.DB, event("User", "u"))
+	want := "all a 2, all u 1, from now a 2, from now u 1, orders a 2"
+	expect(want)
+	expect(want) // nothing new
+	appendEvents(t, d.DB, event("User", "u"))
+	expect("all a 2, all u 2, from now a 2, from now u 2, orders a 2")
+}
+
+func TestCatchUpEndsAtTheFirstFailure(t *testing.T) {
+	d := newDatabase(t)
+	boom := errors.New("boom")
+	appendEvents(t, d.DB, event("Order", "a"))
+	err := catchUp(t, d.DB, []consumer.Consumer{&counter{name: "c", before: func(context.Context, *sql.Tx, store.PersistedEvent) error { return boom }}})
+	var failed *worker.ConsumerError
+	if !errors.Is(err, boom) || !errors.As(err, &failed) || failed.Failures != 1 || failed.Position != 1 {
+		t.Fatal(err)
+	}
+	if err := catchUp(t, d.DB, nil); !errors.Is(err, worker.ErrInvalidConfig) {
+		t.Errorf("without consumers: %v", err)
+	}
+	if err := catchUp(t, d.DB, []consumer.Consumer{nil}); !errors.Is(err, worker.ErrInvalidConfig) {
+		t.Errorf("with a nil consumer: %v", err)
+	}
+}
+
+// expectAwaited runs CatchUp with ever more time until its error says why it
+// was in vain.
+func expectAwaited(t *testing.T, db *sql.DB, opts []worker.Option, wants ...string) {
+	t.Helper()
+	for limit := 300 * time.Millisecond; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := workertest.CatchUp(ctx, db, newStore(), []consumer.Consumer{&counter{name: "c"}}, opts...)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want the deadline to be exceeded", err)
+		}
+		if !slices.ContainsFunc(wants, func(want string) bool { return !strings.Contains(err.Error(), want) }) {
+			return
+		}
+		if limit > patience {
+			t.Fatalf("after %v: %v; want it to say %q", limit, err, wants)
+		}
+	}
+}
+
+// A handler that does not come to an end is given up.
+func TestCatchUpEndsAStuckHandler(t *testing.T) {
+	d := newDatabase(t)
+	appendEvents(t, d.DB, event("Order", "a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stuck := &counter{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		cancel() // of CatchUp
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- workertest.CatchUp(ctx, d.DB, newStore(), []consumer.Consumer{stuck}, worker.WithBatchTimeout(time.Hour))
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("awaited for %v that CatchUp ends", patience)
+	}
+	if got := counts(t, d.DB); got != "" {
+		t.Errorf("counted %s", got)
+	}
+}
+
+// When it takes too long, the error names what was awaited, and why it did not
+// come as far as that shows.
+func TestCatchUpSaysWhatItAwaited(t *testing.T) {
+	d := newDatabase(t)
+	open := begin(t, d.DB, event("Order", "a"))
+	defer func() { _ = open.Rollback() }()
+	appendEvents(t, d.DB, event("Order", "b"))
+	wait := []worker.Option{worker.WithGapPolicy(worker.GapWait)}
+	expectAwaited(t, d.DB, wait, `awaited that consumer "c" reaches position 2 (it is at 0)`, "a transaction stays open", "pg_terminate_backend")
+	o, err := ops.New(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Pause(t.Context(), "c", ops.By{Operator: "ann", Reason: "lunch"}); err != nil {
+		t.Fatal(err)
+	}
+	expectAwaited(t, d.DB, wait, `which is paused by "ann", because "lunch"`)
+	if err := o.Resume(t.Context(), "c", ops.By{Operator: "ann", Reason: "done"}); err != nil {
+		t.Fatal(err)
+	}
+	goOn := []worker.Option{worker.WithStaleGapThreshold(20 * time.Millisecond)}
+	expectAwaited(t, d.DB, goOn, `awaited that positions end which consumer "c" has passed in doubt (1 ranges)`)
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := catchUp(t, d.DB, []consumer.Consumer{&counter{name: "c"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := counts(t, d.DB); got != "c a 1, c b 1" {
+		t.Errorf("counted %s", got)
+	}
+}
