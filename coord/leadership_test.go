@@ -1,0 +1,256 @@
+package coord
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// A leader whose session is gone cannot write, though it still believes.
+func TestDeposedByLock(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a, b := join(t, config(d.DB, six...)), join(t, config(d.DB, six...))
+	lead(t, a)
+	if mustLook(t, b).leads {
+		t.Fatal("both lead")
+	}
+	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
+		t.Fatalf("a follower writes: %v, %v", leads, err)
+	}
+	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.backend)
+	lead(t, b)
+	if !a.leads {
+		t.Fatal("the test wants two that believe to lead")
+	}
+	if leads, _, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
+		t.Fatalf("the leader cannot write: %v, %v", leads, err)
+	}
+	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err == nil {
+		t.Errorf("the former leader writes: %v, %v", leads, err)
+	}
+	if got := ownerOf(t, d.DB, "x"); got != b.cfg.ID.String() {
+		t.Error("the former leader's assignment stands")
+	}
+}
+
+// The leader's connection ends while its write waits for a row: the write does
+// not happen, and its successor's does.
+func TestDeposedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a, b := join(t, config(d.DB, six...)), join(t, config(d.DB, six...))
+	lead(t, a)
+	release := lockRow(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
+	late := assignLater(a, append(give("w", a), give("x", a)...))
+	blocked(t, d.DB, 1)
+	if mustLook(t, b).leads {
+		t.Fatal("leads while the leader writes")
+	}
+	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.backend)
+	if w := <-late; w.leads || w.err == nil {
+		t.Fatalf("the write of a leader that was cut off: %+v", w)
+	}
+	lead(t, b)
+	second := assignLater(b, give("x", b))
+	blocked(t, d.DB, 1)
+	release()
+	if w := <-second; !w.leads || w.err != nil {
+		t.Fatalf("the new leader's write: %+v", w)
+	}
+	if got := ownerOf(t, d.DB, "x"); got != b.cfg.ID.String() {
+		t.Error("x is not the new leader's")
+	}
+	if n := scan[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`); n != 1 {
+		t.Errorf("there are %d rows, of the former leader's write too", n)
+	}
+}
+
+// expire makes the lease one that its holder has not renewed.
+func expire(t *testing.T, db *sql.DB) {
+	t.Helper()
+	mustExec(t, db, `UPDATE worker_leader_election SET expires_at = clock_timestamp()`)
+}
+
+func TestDeposedByLease(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
+	lead(t, a)
+	if mustLook(t, b).leads {
+		t.Fatal("both lead")
+	}
+	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
+		t.Fatalf("a follower writes: %v, %v", leads, err)
+	}
+	expire(t, d.DB)
+	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+		t.Fatalf("writes with an expired lease: %v, %v", leads, err)
+	}
+	lead(t, b)
+	if b.lease.term != a.lease.term+1 {
+		t.Errorf("the term went from %d to %d", a.lease.term, b.lease.term)
+	}
+	if !a.leads {
+		t.Fatal("the test wants two that believe to lead")
+	}
+	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+		t.Fatalf("the former leader writes: %v, %v", leads, err)
+	}
+	if leads, _, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
+		t.Fatalf("the leader cannot write: %v, %v", leads, err)
+	}
+	if mustLook(t, a).leads {
+		t.Error("the former leader does not notice")
+	}
+}
+
+// A lease that runs out while the write waits for its row is no proof: the
+// clock is read when the row is held.
+func TestLeaseExpiresInTheMiddle(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a := join(t, withStrategy(config(d.DB, six...), Lease))
+	lead(t, a)
+	tx, err := d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`SELECT FROM worker_leader_election FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	late := assignLater(a, give("x", a))
+	blocked(t, d.DB, 1)
+	// Valid when the write began, expired when it gets the row.
+	if _, err := tx.Exec(`UPDATE worker_leader_election SET expires_at = clock_timestamp()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if w := <-late; w.leads || w.err != nil {
+		t.Errorf("the write: %+v", w)
+	}
+	if n := scan[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`); n != 0 {
+		t.Error("it was written")
+	}
+}
+
+// While a write is under way, nobody can take the lease over.
+func TestLeaseIsKeptDuringAWrite(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
+	lead(t, a)
+	release := lockRow(t, d.DB, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('x', gen_random_uuid())`)
+	first := assignLater(a, give("x", a))
+	blocked(t, d.DB, 1)
+	claimed := make(chan error, 1)
+	go func() { claimed <- b.claim(context.Background()) }()
+	blocked(t, d.DB, 2)
+	release()
+	if w := <-first; !w.leads || w.err != nil {
+		t.Errorf("the write: %+v", w)
+	}
+	if err := <-claimed; err != nil || b.lease.holder == b.cfg.ID {
+		t.Errorf("a lease that is valid was claimed: %v, %+v", err, b.lease)
+	}
+}
+
+// What is in the lease's row may be nonsense: it counts as expired.
+func TestLeaseOutOfTheFuture(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a, b := join(t, withStrategy(config(d.DB, six...), Lease)), join(t, withStrategy(config(d.DB, six...), Lease))
+	for _, expires := range []string{"clock_timestamp() + interval '31 seconds'", "'infinity'", "'-infinity'", "NULL"} {
+		lead(t, a)
+		mustExec(t, d.DB, `UPDATE worker_leader_election SET expires_at = `+expires)
+		if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+			t.Errorf("writes with a lease until %s: %v, %v", expires, leads, err)
+		}
+		lead(t, b)
+		a, b = b, a
+	}
+}
+
+// The holder renews before the lease is over, and keeps its term.
+func TestLeaseRenewal(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	a := join(t, withStrategy(brisk(config(d.DB, six...)), Lease))
+	lead(t, a)
+	first := scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`)
+	await(t, "the lease was renewed", func() bool {
+		if !mustLook(t, a).leads {
+			t.Fatal("the lease was lost")
+		}
+		return scan[time.Time](t, d.DB, `SELECT expires_at FROM worker_leader_election`).After(first)
+	})
+	if a.lease.term != 1 || a.lease.remaining(time.Now(), a.cfg.HeartbeatTimeout) == 0 {
+		t.Errorf("after the renewal: %+v", a.lease)
+	}
+}
+
+// A row that is right already is not written again: another leader may have
+// done what this one is about to do.
+func TestAssignWritesChangesOnly(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		a := join(t, withStrategy(config(d.DB, six...), s))
+		lead(t, a)
+		history(t, d.DB)
+		for range 3 {
+			if leads, _, err := a.assign(t.Context(), append(give("x", a), give("y", a)...)); !leads || err != nil {
+				t.Fatalf("assign: %v, %v", leads, err)
+			}
+		}
+		if n := scan[int](t, d.DB, `SELECT count(*) FROM history`); n != 2 {
+			t.Errorf("2 rows were written %d times", n)
+		}
+	})
+}
+
+// A leader, and those who leave, write at the same time and do not wait for
+// each other in a ring.
+func TestNoDeadlock(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		units := make([]string, 30)
+		for i := range units {
+			units[i] = fmt.Sprintf("unit %02d", i)
+		}
+		leader := join(t, withStrategy(config(d.DB, units...), s))
+		lead(t, leader)
+		leaver := []*session{join(t, withStrategy(config(d.DB, units...), s)), join(t, withStrategy(config(d.DB, units...), s))}
+		const rounds = 150
+		var wg sync.WaitGroup
+		for _, l := range leaver {
+			wg.Go(func() {
+				for range rounds {
+					if err := l.leave(context.Background()); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		for range rounds {
+			var changes []change
+			for _, i := range rand.Perm(len(units)) {
+				changes = append(changes, change{units[i], leaver[rand.IntN(2)].cfg.ID})
+			}
+			if leads, _, err := leader.assign(t.Context(), changes); !leads || err != nil {
+				t.Errorf("assign: %v, %v", leads, err)
+				break
+			}
+		}
+		wg.Wait()
+	})
+}

@@ -1,0 +1,186 @@
+package frontier
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// seen is what every statement on a log whose sequence is known returns.
+type seen struct {
+	token                 string
+	changes               int64
+	table, sequence, file int64
+	last                  int64
+}
+
+// read runs a query that returns one row: seen and then more.
+func (s *Session) read(ctx context.Context, what, query string, args []any, more ...any) (seen, error) {
+	var v seen
+	args = append([]any{s.origin.database, s.origin.table}, args...)
+	err := s.conn.QueryRowContext(ctx, query, args...).Scan(append([]any{&v.token, &v.changes, &v.table, &v.sequence, &v.file, &v.last}, more...)...)
+	if err != nil {
+		return v, fmt.Errorf("frontier: %s: %w", what, err)
+	}
+	s.f.noticeChanges(v.changes)
+	if v.table != s.origin.tableOID || v.sequence != s.origin.sequenceOID || v.file != s.origin.file {
+		return v, setupError(ErrLogReplaced, "nothing to do, the frontier starts anew", "table %s or sequence %s is not what it was", s.origin.table, s.origin.sequence)
+	}
+	return v, nil
+}
+
+// checkAbove refuses visible positions that the sequence has not issued yet:
+// it will issue them, or those below them, later.
+func (s *Session) checkAbove(position, last int64) error {
+	if position <= last {
+		return nil
+	}
+	return setupError(ErrSequenceBehind, fmt.Sprintf("SELECT setval('%s', (SELECT max(%s) FROM %s))", s.origin.sequence, s.origin.column, s.origin.table),
+		"position %d is visible, but sequence %s has come to %d only", position, s.origin.sequence, last)
+}
+
+func (s *Session) readStart(ctx context.Context) (startRead, error) {
+	if !s.origin.named {
+		token, err := s.readToken(ctx)
+		return startRead{token: token, found: true}, err
+	}
+	var settled int64
+	v, err := s.read(ctx, "read the token and the settled row", s.sql.start, []any{s.origin.key()}, &settled)
+	return startRead{token: v.token, settled: settled, found: settled >= 0, last: v.last}, err
+}
+
+// readToken is a statement of its own for a log that is read through its
+// store: two equal tokens around a read tell in which life it was.
+func (s *Session) readToken(ctx context.Context) (token string, err error) {
+	var changes int64
+	if err = s.conn.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
+		return "", fmt.Errorf("frontier: read the token: %w", err)
+	}
+	s.f.noticeChanges(changes)
+	return token, nil
+}
+
+func (s *Session) readTail(ctx context.Context, after int64, limit int) (tailRead, error) {
+	if !s.origin.named {
+		return s.readUnnamedTail(ctx, after)
+	}
+	var list string
+	v, err := s.read(ctx, "read the tail of the log", s.sql.tail, []any{after, limit}, &list)
+	if err != nil {
+		return tailRead{}, err
+	}
+	runs, n, err := parseRuns(list)
+	if err != nil {
+		return tailRead{}, err
+	}
+	if n > 0 {
+		err = s.checkAbove(runs[len(runs)-1].Last, v.last)
+	}
+	return tailRead{token: v.token, last: v.last, runs: runs, full: n >= limit}, err
+}
+
+func (s *Session) readUnnamedTail(ctx context.Context, after int64) (tailRead, error) {
+	// The token comes with the statement behind it.
+	events, more, err := s.readEvents(ctx, s.f.cfg.Log, after, tailLimit)
+	if err != nil {
+		return tailRead{}, err
+	}
+	r := tailRead{full: more}
+	for i := range events {
+		r.runs = appendPosition(r.runs, events[i].GlobalPosition)
+	}
+	r.token, err = s.readToken(ctx)
+	return r, err
+}
+
+// readRows reads events that are published without another look at them, so
+// they must stem from the incarnation of the machine.
+func (s *Session) readRows(ctx context.Context, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
+	log := s.f.cfg.Log
+	if bound, ok := log.(store.BoundLog); ok {
+		log = bound.At(s.machine.token)
+	}
+	return s.readEvents(ctx, log, after, limit)
+}
+
+func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
+	events, more, err = s.reads.Events(ctx, log, s.conn, after, limit)
+	if err != nil {
+		return nil, false, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
+	}
+	return events, more, nil
+}
+
+func (s *Session) readHead(ctx context.Context) (headRead, error) {
+	if !s.origin.named {
+		head, err := s.f.cfg.Log.GetLatestGlobalPosition(ctx, s.conn)
+		if err != nil {
+			return headRead{}, fmt.Errorf("frontier: read the head of the log: %w", err)
+		}
+		token, err := s.readToken(ctx)
+		return headRead{token: token, head: head}, err
+	}
+	var head int64
+	v, err := s.read(ctx, "read the head of the log", s.sql.head, nil, &head)
+	if err == nil {
+		err = s.checkAbove(head, v.last)
+	}
+	return headRead{token: v.token, last: v.last, head: head}, err
+}
+
+func (s *Session) scanLocks(ctx context.Context) (scanRead, error) {
+	var r scanRead
+	var holders string
+	var err error
+	if s.origin.named {
+		r.token, holders, err = s.scanNamed(ctx)
+	} else {
+		r.token, holders, err = s.scanUnnamed(ctx)
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal([]byte(holders), &r.holders); err != nil {
+		return r, fmt.Errorf("frontier: scan the locks: %w", err)
+	}
+	return r, nil
+}
+
+func (s *Session) scanNamed(ctx context.Context) (token, holders string, err error) {
+	var hidden bool
+	var set settings
+	v, err := s.read(ctx, "scan the locks", s.sql.scan, []any{s.origin.sequenceOID}, &hidden, &set.cache, &set.increment, &set.cycle, &holders)
+	if err != nil {
+		return "", "", err
+	}
+	if hidden {
+		return "", "", rowSecurityError(s.origin.table)
+	}
+	return v.token, holders, set.check(s.origin.sequence)
+}
+
+func (s *Session) scanUnnamed(ctx context.Context) (token, holders string, err error) {
+	if err := s.conn.QueryRowContext(ctx, s.sql.scan, s.origin.database).Scan(&holders); err != nil {
+		return "", "", fmt.Errorf("frontier: scan the locks: %w", err)
+	}
+	token, err = s.readToken(ctx)
+	return token, holders, err
+}
+
+// parseRuns reads ascending positions separated by commas.
+func parseRuns(list string) (runs []store.Range, n int, err error) {
+	for rest := list; rest != ""; n++ {
+		var field string
+		field, rest, _ = strings.Cut(rest, ",")
+		position, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return nil, 0, fmt.Errorf("frontier: read the tail of the log: %w", err)
+		}
+		runs = appendPosition(runs, position)
+	}
+	return runs, n, nil
+}
