@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/control"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/store"
 )
@@ -79,7 +78,6 @@ type Frontier struct {
 	reopen  atomic.Bool       // somebody called Reopen since the session began
 	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
 	limit   limit             // of Open and Step, which one goroutine calls at a time
-	apart   bool              // nobody is to be followed
 	pulse   pulse
 
 	mu      sync.Mutex
@@ -92,7 +90,7 @@ func New(cfg Config) *Frontier {
 	if cfg.Logger == nil {
 		cfg.Logger = store.NoOpLogger{}
 	}
-	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), told: map[string]Holder{}, apart: control.ReadApart.Load()}
+	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), told: map[string]Holder{}}
 	f.value.Store(&Value{})
 	f.head.Store(-1)
 	f.blocked.Store(&[]Holder{})
@@ -158,11 +156,7 @@ func (f *Frontier) Reopen() {
 // Follow says that a consumer has come to Safe and wants the events that come
 // next: for a while, the frontier reads them before it publishes how far they
 // are safe, and Value.Since has them.
-func (f *Frontier) Follow() {
-	if !f.apart {
-		f.follow.Store(true)
-	}
-}
+func (f *Frontier) Follow() { f.follow.Store(true) }
 
 // noticeChanges passes on that there is news beside the log.
 func (f *Frontier) noticeChanges(count int64) {

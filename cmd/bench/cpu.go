@@ -23,8 +23,7 @@ func (s spent) minus(other spent) spent { return spent{s.all - other.all, s.writ
 // spent returns what the server has used so far, and what of it the sessions
 // of s.db have, which the writers use.
 func (s *site) spent(ctx context.Context) (sum spent, err error) {
-	postmaster := s.lab.server.PID()
-	if postmaster == 0 {
+	if s.postmaster == 0 {
 		return sum, errNotOurs
 	}
 	writers, err := s.sessions(ctx)
@@ -44,9 +43,9 @@ func (s *site) spent(ctx context.Context) (sum spent, err error) {
 		switch {
 		case !ok:
 			return sum, fmt.Errorf("%s cannot be understood: %q", file, text)
-		case t.pid == postmaster:
+		case t.pid == s.postmaster:
 			sum.all += t.own + t.ended
-		case t.parent == postmaster:
+		case t.parent == s.postmaster:
 			sum.all += t.own
 			if writers[t.pid] {
 				sum.writers += t.own

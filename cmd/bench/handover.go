@@ -48,11 +48,7 @@ func shareTask(ctx context.Context, r role) (any, error) {
 		consumers = append(consumers, &signing{other.name, r.Name})
 	}
 	s := &site{url: r.URL}
-	opts := s.poll()
-	if r.Notify {
-		opts = s.notify()
-	}
-	w := worker.New(db, storepostgres.NewStore(nil), consumers, append(opts, worker.WithLogger(logger()))...)
+	w := worker.New(db, storepostgres.NewStore(nil), consumers, append(r.dispatcher().options(s), worker.WithLogger(logger()))...)
 	if _, err := db.ExecContext(ctx, `INSERT INTO started (process) VALUES ($1)`, r.Name); err != nil {
 		return nil, err
 	}

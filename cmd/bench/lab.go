@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -30,14 +31,19 @@ const channel = "worker_events"
 type lab struct {
 	server *embedded.Server
 	size   size
-	past   *site // with the history, once it was needed
+	past   *site  // with the history, once it was needed
+	apart  string // the directory with the program whose consumers read apart, once it was needed
 }
 
 func (l *lab) close() error {
-	if l.past == nil {
-		return nil
+	var err error
+	if l.apart != "" {
+		err = os.RemoveAll(l.apart)
 	}
-	return l.past.drop()
+	if l.past != nil {
+		err = errors.Join(err, l.past.drop())
+	}
+	return err
 }
 
 // site is a database with all tables, for one scenario.
@@ -47,7 +53,8 @@ type site struct {
 	url  string
 	db   *sql.DB // for everything but the workers, which have pools of their own
 
-	wires *wires // see what the workers say to the server; nil: nobody looks
+	postmaster int    // its process id, 0 if the server is not ours
+	wires      *wires // see what the workers say to the server; nil: nobody looks
 }
 
 // onSite runs a part of a scenario on a database of its own.
@@ -64,18 +71,26 @@ func (l *lab) newSite(ctx context.Context) (*site, error) {
 	if err := l.onServer(ctx, "CREATE DATABASE "+ident.Quote(name)); err != nil {
 		return nil, fmt.Errorf("create a database: %w", err)
 	}
-	s := &site{lab: l, name: name, url: l.server.URL(name)}
-	config, err := s.config()
-	if err != nil {
+	s := &site{lab: l, name: name, url: l.server.URL(name), postmaster: l.server.PID()}
+	if err := s.open(); err != nil {
 		return nil, err
 	}
-	config.RuntimeParams["application_name"] = writersName
-	s.db = stdlib.OpenDB(*config)
-	s.db.SetMaxIdleConns(32) // the writers keep theirs
 	if err := migrations.Apply(ctx, s.db, nil); err != nil {
 		return nil, errors.Join(err, s.drop())
 	}
 	return s, nil
+}
+
+// open opens the pool of the site itself.
+func (s *site) open() error {
+	config, err := s.config()
+	if err != nil {
+		return err
+	}
+	config.RuntimeParams["application_name"] = writersName
+	s.db = stdlib.OpenDB(*config)
+	s.db.SetMaxIdleConns(32) // the writers keep theirs
+	return nil
 }
 
 func (s *site) config() (*pgx.ConnConfig, error) {

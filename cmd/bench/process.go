@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/child"
 	"github.com/pgfrontier/worker/store"
@@ -29,10 +30,24 @@ type role struct {
 	URL    string
 	Notify bool // the dispatcher; otherwise the default
 	Batch  int  // WithBatchSize; 0: the default
+
+	Consumers  int           // many
+	Period     time.Duration // many
+	Postmaster int           // its process id, 0 if it is not ours
+
+	program string // that is started; empty: this one
+}
+
+func (r role) dispatcher() dispatcher {
+	if r.Notify {
+		return notify
+	}
+	return poll
 }
 
 var tasks = map[string]func(context.Context, role) (found any, err error){
 	"share": shareTask,
+	"many":  manyTask,
 	"walk":  walkTask,
 	"read":  readTask,
 }
@@ -82,9 +97,11 @@ func (s *site) start(r role) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
+	program := r.program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	p := &process{name: r.Name}
 	cmd := exec.Command(program)

@@ -54,7 +54,7 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	root, err := moduleRoot(ctx)
+	root, err := planted.Root(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,10 @@ func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) 
 		r.seconds = time.Since(began).Seconds()
 		return r, err
 	}
-	binary, err := plant(ctx, bug, root, dir)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return r, err
+	}
+	binary, err := bug.Build(ctx, root, dir, "./cmd/sim")
 	if err != nil {
 		return r, err
 	}
@@ -165,33 +168,6 @@ func (r *result) note(report *oracle.Report) {
 			r.example = f.Examples[0]
 		}
 	}
-}
-
-func moduleRoot(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return "", fmt.Errorf("go list -m: %w (run it inside the module)", err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
-// plant builds the sim with the mistake.
-func plant(ctx context.Context, bug planted.Bug, root, dir string) (binary string, err error) {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", err
-	}
-	overlay, err := bug.Overlay(root, dir)
-	if err != nil {
-		return "", err
-	}
-	binary = filepath.Join(dir, "sim")
-	// Without symbols, which nobody reads: that links sooner.
-	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", binary, "./cmd/sim")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return binary, nil
 }
 
 // simulate makes one run.

@@ -24,7 +24,7 @@ const (
 func TestEveryBugCanBePlanted(t *testing.T) {
 	packages := list(t)
 	names := map[string]bool{}
-	for _, b := range All() {
+	for _, b := range append(All(), Apart) {
 		t.Run(b.Name, func(t *testing.T) {
 			if names[b.Name] || b.Mistake == "" || len(b.Edits) == 0 {
 				t.Fatalf("the name must be its own, and the bug must say what it is and does: %+v", b)
