@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/listen"
 )
 
 // errNotifyElsewhere reports that what is sent on a connection of the pool does
@@ -20,95 +20,10 @@ func errNotifyNobody(channel string) error {
 	return fmt.Errorf("worker: events are appended and nobody notifies channel %q: make the stores that append with storepostgres.WithNotifyChannel(%q), or name their channel by WithNotifyChannel", channel, channel)
 }
 
-const (
-	// echoesMissed is how many echoes in a row must not have come back.
-	echoesMissed = 2
-	// silencesHeard is in how many looks events must have come, without any
-	// notification since the first of them.
-	silencesHeard = 3
-)
-
-// hearing is what a listening connection has heard.
-type hearing struct {
-	connected bool
-	session   int // counts the connections
-	events    int // notifications of events
-	echoes    int // of what this worker has sent to itself
-	answers   int // signs of life, of any kind
-}
-
-// notifyWatch decides whether notifications arrive. It takes looks some time
-// apart, longer than a notification takes. The zero value has seen nothing.
-//
-// A quiet log, and a transaction that stays open, raise the head of the log not
-// at all: only events that have become visible count. Their notifications come
-// at the same COMMIT.
-//
-// Each verdict needs a proof that nothing else is wrong. Nobody notifies if an
-// echo came back during the silence. The connection leads elsewhere if it
-// answers while echoes are missed. An echo counts as missed at the next look.
-type notifyWatch struct {
-	hearing
-	head     int64 // the highest seen
-	awaited  bool  // an echo was sent since the latest look
-	missed   int   // echoes in a row that have not come by the look after them
-	answered bool  // the connection lives, since the first echo was missed
-	silent   int   // looks that found new events, since the last notification
-	proven   bool  // an echo came back, since the first of these looks
-}
-
-// take takes a look, and sends an echo if that is to prove that notifications
-// arrive where somebody sends them. echo reports whether it could.
-func (n *notifyWatch) take(h hearing, head int64, echo func() (sent bool)) {
-	n.awaited = n.look(h, head) && echo()
-}
-
-// look takes a look, and returns whether to ask for an echo.
-func (n *notifyWatch) look(h hearing, head int64) (ask bool) {
-	fresh, grown := h.session != n.session, head > n.head && n.head > 0
-	came := h.echoes != n.echoes
-	switch {
-	case fresh || came:
-		n.missed, n.answered = 0, false
-	case n.missed > 0 && h.answers != n.answers:
-		n.answered = true
-	}
-	if n.awaited && !fresh && !came {
-		n.missed++
-	}
-	switch {
-	case fresh || h.events != n.events:
-		n.silent, n.proven = 0, false
-	case came && n.silent > 0:
-		n.proven = true
-	}
-	if grown && h.connected && !fresh && h.events == n.events {
-		n.silent++
-	}
-	n.hearing, n.head = h, max(n.head, head)
-	return h.connected && (fresh || n.missed > 0 || n.silent > 0 && (grown || !n.proven))
-}
-
-// doubts reports whether the connection is to show that it lives.
-func (n *notifyWatch) doubts() bool { return n.missed > 0 }
-
-// verdict is what the looks have shown.
-func (n *notifyWatch) verdict(channel string) error {
-	switch {
-	case !n.connected:
-		return nil // the connection tells itself
-	case n.missed >= echoesMissed && n.answered:
-		return errNotifyElsewhere
-	case n.silent >= silencesHeard && n.proven:
-		return errNotifyNobody(channel)
-	}
-	return nil
-}
-
 // listener is the state of the listening connection.
 type listener struct {
 	mu    sync.Mutex
-	heard hearing
+	heard listen.Heard
 	lost  error // since it was lost
 	found error // the latest verdict
 	doubt bool  // echoes are missed
@@ -129,7 +44,7 @@ func (l *listener) change(f func(*listener)) {
 	f(l)
 }
 
-func (l *listener) hearing() (h hearing) {
+func (l *listener) hearing() (h listen.Heard) {
 	l.change(func(l *listener) { h = l.heard })
 	return h
 }
@@ -141,22 +56,22 @@ func (w *Worker) echo() string { return "worker_echo_" + w.id.String() }
 func (w *Worker) listen(ctx context.Context) error {
 	channels := map[string]func(string){
 		w.cfg.NotifyChannel: func(string) {
-			w.listener.change(func(l *listener) { l.heard.events++ })
+			w.listener.change(func(l *listener) { l.heard.News++ })
 			w.noticeEvents()
 		},
 		w.channel:     func(string) { w.noticeNews() },
 		w.waitChannel: w.noticeWord,
-		w.echo():      func(string) { w.listener.change(func(l *listener) { l.heard.echoes++ }) },
+		w.echo():      func(string) { w.listener.change(func(l *listener) { l.heard.Echoes++ }) },
 	}
 	lost := subject{trouble: TroubleNotify, detail: "connection"}
-	return frontier.Listen(ctx, w.cfg.NotifyConnectionString, channels, frontier.ListenerHealth{
+	err := listen.Run(ctx, w.cfg.NotifyConnectionString, channels, listen.Health{
 		Connected: func() {
-			w.listener.change(func(l *listener) { l.lost, l.heard.connected = nil, true; l.heard.session++ })
+			w.listener.change(func(l *listener) { l.lost, l.heard.Connected = nil, true; l.heard.Session++ })
 			w.recovered(lost)
 		},
 		Lost: func(err error) {
 			err = errtext.Of(explain(err))
-			w.listener.change(func(l *listener) { l.lost, l.heard.connected = err, false })
+			w.listener.change(func(l *listener) { l.lost, l.heard.Connected = err, false })
 			w.troubled(lost, err)
 			tell(w.cfg.Observer.NotifyFailed, err)
 		},
@@ -164,20 +79,24 @@ func (w *Worker) listen(ctx context.Context) error {
 			w.listener.change(func(l *listener) { doubt = l.doubt })
 			return doubt
 		},
-		Answered: func() { w.listener.change(func(l *listener) { l.heard.answers++ }) },
+		Answered: func() { w.listener.change(func(l *listener) { l.heard.Answers++ }) },
 	}, w.cfg.Logger)
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	return nil
 }
 
 // watchNotify tells if notifications do not arrive though the connection that
 // listens lives, and when they do again.
 func (w *Worker) watchNotify(ctx context.Context) {
 	about := subject{trouble: TroubleNotify, detail: "notifications"}
-	var n notifyWatch
+	var arrivals listen.Arrivals
 	for told := error(nil); backoff.Sleep(ctx, w.limits.notify); {
 		head, _ := w.frontier.Head()
-		n.take(w.listener.hearing(), head, func() bool { return w.sendEcho(ctx) })
-		err := n.verdict(w.cfg.NotifyChannel)
-		w.listener.change(func(l *listener) { l.found, l.doubt = err, n.doubts() })
+		arrivals.Check(w.listener.hearing(), head, func() bool { return w.sendEcho(ctx) })
+		err := w.notifyError(arrivals.Verdict())
+		w.listener.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })
 		switch {
 		case err == nil:
 			w.recovered(about)
@@ -188,6 +107,17 @@ func (w *Worker) watchNotify(ctx context.Context) {
 		}
 		told = err
 	}
+}
+
+// notifyError returns what a verdict means to who runs this worker.
+func (w *Worker) notifyError(v listen.Verdict) error {
+	switch v {
+	case listen.Elsewhere:
+		return errNotifyElsewhere
+	case listen.Nobody:
+		return errNotifyNobody(w.cfg.NotifyChannel)
+	}
+	return nil
 }
 
 // sendEcho reports whether it could send this worker a notification. If not,

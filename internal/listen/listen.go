@@ -1,4 +1,4 @@
-package frontier
+package listen
 
 import (
 	"context"
@@ -16,46 +16,44 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ListenerHealth is told how a listening connection fares.
-type ListenerHealth struct {
+// Health is told how a listening connection fares.
+type Health struct {
 	Connected func()      // after the channels' functions were called; may be nil
 	Lost      func(error) // for each failed try; may be nil
-	Doubted   func() bool // reports whether to ask the connection if it lives; may be nil
+	Doubted   func() bool // reports whether the connection must prove that it lives; may be nil
 	Answered  func()      // for each notification, and each answer while doubted; may be nil
 }
 
-func (h ListenerHealth) connected() {
+func (h Health) connected() {
 	if h.Connected != nil {
 		h.Connected()
 	}
 }
 
-func (h ListenerHealth) doubted() bool { return h.Doubted != nil && h.Doubted() }
+func (h Health) doubted() bool { return h.Doubted != nil && h.Doubted() }
 
-func (h ListenerHealth) answered() {
+func (h Health) answered() {
 	if h.Answered != nil {
 		h.Answered()
 	}
 }
 
 const (
-	doubtPause = time.Second     // between two looks at whether the connection is doubted
+	doubtPause = time.Second     // between two calls of Doubted
 	pingLimit  = 5 * time.Second // for the answer of a doubted connection
 )
 
-// Listen calls the function of a channel for every notification on it, with
-// its payload, and each with none after every (re)connection, since
-// notifications may have been lost meanwhile. It owns one direct connection to
-// connString and reconnects with backoff until ctx ends, also when a connection
-// that is doubted does not answer. The functions must not block; that they coalesce
-// makes bursts cheap.
+// Run calls the function of a channel for every notification on it, with its
+// payload, and each with none after every (re)connection, since notifications
+// may have been lost meanwhile. The functions must not block. Bursts are cheap
+// if they coalesce.
 //
-// LISTEN belongs to a session: through a transaction-pooling proxy nothing
-// would arrive, and the frontier's own looks are what remains.
-func Listen(ctx context.Context, connString string, channels map[string]func(said string), health ListenerHealth, logger store.Logger) error {
+// Run owns one direct connection to connString. It reconnects with backoff until
+// ctx ends, also when a connection that is doubted does not answer.
+func Run(ctx context.Context, connString string, channels map[string]func(said string), health Health, logger store.Logger) error {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
-		return errors.New("frontier: the connection string for notifications cannot be parsed") // why not, might show a password
+		return errors.New("the connection string for notifications cannot be parsed") // why not, might show a password
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second
@@ -74,7 +72,7 @@ func Listen(ctx context.Context, connString string, channels map[string]func(sai
 	return nil
 }
 
-func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(said string), health ListenerHealth, connected func()) error {
+func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]func(said string), health Health, connected func()) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
@@ -106,8 +104,8 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channels map[string]fun
 }
 
 // hear waits for a notification. Nothing comes on a quiet connection, nor on one
-// that died in silence: while it is doubted, it must answer.
-func hear(ctx context.Context, conn *pgx.Conn, health ListenerHealth) (*pgconn.Notification, error) {
+// that died in silence. While it is doubted, it must answer.
+func hear(ctx context.Context, conn *pgx.Conn, health Health) (*pgconn.Notification, error) {
 	for {
 		pause, cancel := context.WithTimeout(ctx, doubtPause)
 		n, err := conn.WaitForNotification(pause)
@@ -131,7 +129,7 @@ func ping(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
 	defer cancel()
 	if err := conn.Ping(ctx); err != nil {
-		return fmt.Errorf("frontier: the listening connection does not answer: it died in silence, or its server process stands still: %w", err)
+		return fmt.Errorf("the listening connection does not answer: it died in silence, or its server process stands still: %w", err)
 	}
 	return nil
 }
