@@ -92,7 +92,7 @@ func (b *lastBatch) affected() []store.PersistedEvent {
 	if b.fault != nil {
 		return b.fault
 	}
-	return b.page.events
+	return b.page.Events
 }
 
 // twice says which events may be applied twice after a repair.

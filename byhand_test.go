@@ -31,8 +31,8 @@ func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, 
 	if err := w.placeFirst(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h := &handMoved{Worker: w, loop: &consumerLoop{w: w, unit: w.units[0], status: w.status[c.Name()]}}
-	t.Cleanup(func() { h.loop.takeReadAhead(t.Context()) })
+	h := &handMoved{Worker: w, loop: w.newLoop(w.units[0])}
+	t.Cleanup(func() { h.loop.reader.Drop() })
 	h.own(t)
 	h.open(t)
 	return h

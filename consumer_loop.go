@@ -5,13 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/bounded"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -29,10 +28,6 @@ type unit struct {
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
 }
 
-func (u *unit) wants(aggregateType string) bool {
-	return len(u.types) == 0 || slices.Contains(u.types, aggregateType)
-}
-
 // reopenAfter is how many times in a row another server may answer a loop until
 // the frontier takes another connection.
 const reopenAfter = 3
@@ -46,8 +41,7 @@ type consumerLoop struct {
 	looked   *frontier.Value // all that it allows was read; nil: not yet
 	below    *frontier.Value // the consumer is above its Safe, and was loaded since
 
-	ahead *readAhead     // nil: nothing is being read ahead
-	reads bounded.Reader // of all that it reads of the log
+	reader *reader.Reader
 
 	tally     tally     // of what went wrong with new and late events
 	again     tally     // and with the dead letter that is tried again
@@ -60,6 +54,11 @@ type consumerLoop struct {
 	stop      context.Context // the worker's intake; nil: that of run
 
 	triedLetter bool // in the step before, so it is the turn of what is new
+}
+
+// newLoop makes the loop of a consumer.
+func (w *Worker) newLoop(u *unit) *consumerLoop {
+	return &consumerLoop{w: w, unit: u, status: w.status[u.name], reader: reader.New(w.bound, u.types, w.cfg.BatchSize, w.frontier.Value, readConns{w})}
 }
 
 // tallyOf returns the tally of a batch: that of the dead letter it tries again,
@@ -86,7 +85,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	defer func() {
 		fatal = c.close(ctx, fatal)
 		c.forget()
-		c.takeReadAhead(intake) // the loop ends with all that it has begun
+		c.reader.Drop() // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
@@ -274,7 +273,7 @@ func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
 		if err != nil {
 			return nothing, err
 		}
-		p.took = time.Since(began)
+		p.Took = time.Since(began)
 	}
 	c.triedLetter = false
 	done, err := c.cross(ctx, intake, conn, v, p)
@@ -349,20 +348,20 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 	}
 	c.crowded = blocked
 	c.looked = v
-	if p.look.Through >= v.Safe && len(p.events) > 0 && len(c.progress.open) == 0 {
+	if p.Look.Through >= v.Safe && len(p.Events) > 0 && len(c.progress.open) == 0 {
 		c.w.frontier.Follow()
 	}
 	if a.empty(c.progress.position) {
 		before := c.tally.suspect
-		c.passed(nil, p.look.Through)
+		c.passed(nil, p.Look.Through)
 		if c.tally.suspect != before || v != c.w.frontier.Value() {
 			c.looked = nil
 			return batch, nil // look again
 		}
 		return nothing, nil
 	}
-	if p.full && c.ahead == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.tally.suspect.active() {
-		c.ahead = c.startReadAhead(intake, a.to, p.events)
+	if p.Full && c.reader.Ahead() == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.tally.suspect.active() {
+		c.reader.Begin(intake, a.to, p.Events)
 	}
 	if err := c.sortOut(intake, conn, &p); err != nil {
 		return nothing, err
@@ -388,15 +387,15 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 		if r.outcome == overtaken {
 			return reload, r.err
 		}
-		return nothing, &batchError{r, p.events, p.retried, revision}
+		return nothing, &batchError{r, p.Events, p.retried, revision}
 	}
 	c.progress.position, c.progress.rowState = a.to, r.moved.rowState
-	if c.passed(p.retried, p.look.Through); !c.tally.suspect.active() {
+	if c.passed(p.retried, p.Look.Through); !c.tally.suspect.active() {
 		c.sentence = nil
 	}
 	c.overtaken = 0
 	c.unit.nudge.revision.Store(r.moved.revision)
-	c.status.advanced(a.to, len(p.events), c.tally.failures)
+	c.status.advanced(a.to, len(p.Events), c.tally.failures)
 	c.noteVoids(a.marks)
 	c.w.awaited.advanced(c.unit.name, a.to)
 	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
@@ -405,7 +404,7 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	if a.movesOpen() {
 		c.forget() // there are open ranges now that it does not have
 	}
-	if p.full {
+	if p.Full {
 		c.looked = nil
 		return fullBatch, nil
 	}

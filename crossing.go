@@ -1,9 +1,12 @@
 package worker
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -18,23 +21,22 @@ func (e errTooManyOpen) Error() string {
 	return fmt.Sprintf("worker: consumer %q waits at position %d: it has passed %d ranges of positions in doubt, as many as WithMaxOpenRanges allows; end the transactions that stay open (Status lists them), or raise the option", e.unit, e.at, e.max)
 }
 
+// page is what the consumer goes over in one batch.
+type page struct {
+	reader.Page
+	letters []letter // to be put among the dead letters
+	joined  int      // aggregates that had none before
+	retried *retry   // the dead letter that Events consists of; nil: it does not
+}
+
 // cross decides what going over the page means. It shortens the page where
 // going on would open more ranges than maxOpen.
 func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advance, blocked bool) {
-	crossing := v.Cross(p.look)
-	if room := maxOpen - openAfter(crossing, len(open)); room < 0 {
-		// Stop before the first range for which there is no room.
-		keep := max(len(crossing.Opened)+room, 0)
-		if keep < len(crossing.Opened) {
-			p.endAt(max(crossing.Opened[keep].First-1, p.look.Checkpoint))
-			crossing = v.Cross(p.look)
-			blocked = true
-		}
-	}
+	crossing, blocked := p.Cross(v, maxOpen)
 	a = advance{to: crossing.To, token: v.Token, under: v}
 	void := crossing.Void
-	if p.void.Count > 0 {
-		void = p.void
+	if p.Void.Count > 0 {
+		void = p.Void
 	}
 	if void.Count > 0 {
 		a.marks = append(a.marks, mark{Range: void.Range, Missing: void.Count, State: SkipVoid})
@@ -50,31 +52,34 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 	return a, blocked
 }
 
+// lookAround reads what is new for the consumer, and which of its open
+// positions have appeared, under v.
+func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *frontier.Value) (page, error) {
+	s := c.tally.suspect
+	from := reader.Place{Position: c.progress.position, Limit: s.size(c.w.cfg.BatchSize), Bound: s.upTo(reader.Unbounded)}
+	for _, o := range c.progress.open {
+		from.Open = append(from.Open, o.Range)
+	}
+	p, err := c.reader.Read(ctx, conn, v, from)
+	return page{Page: p}, err
+}
+
+// takeReadAhead returns the next page if it was read ahead, and the Value that
+// it was read under. Pages that do not follow the progress are forgotten.
+func (c *consumerLoop) takeReadAhead(intake context.Context) (page, *frontier.Value) {
+	if c.progress == nil || len(c.progress.open) > 0 {
+		c.reader.Drop()
+		return page{}, nil
+	}
+	p, v := c.reader.Take(intake, c.progress.position, c.progress.token)
+	return page{Page: p}, v
+}
+
 // visible returns the highest visible position, as far as this worker has seen.
 // WithStaleGapHarborLag keeps v.Safe below it.
 func (w *Worker) visible(v *frontier.Value) int64 {
 	head, _ := w.frontier.Head()
 	return max(head, v.Safe)
-}
-
-// openAfter counts the open ranges after a crossing.
-func openAfter(c frontier.Crossing, before int) int {
-	n := before + len(c.Opened)
-	for _, closed := range c.Closed {
-		n += len(closed.Remains) - 1
-	}
-	return n
-}
-
-// endAt shortens a page. Events are in order of position, late ones first.
-func (p *page) endAt(through int64) {
-	p.look.Through, p.full = through, true
-	for n := len(p.events); n > 0 && p.events[n-1].GlobalPosition > through; n-- {
-		p.events = p.events[:n-1]
-	}
-	for n := len(p.look.Found); n > 0 && p.look.Found[n-1] > through; n-- {
-		p.look.Found = p.look.Found[:n-1]
-	}
 }
 
 func (a *advance) mark(state SkipState, spans []store.Range, from *openRange) {

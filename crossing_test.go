@@ -61,13 +61,24 @@ func (l scopedDrawnLog) ReadScoped(_ context.Context, _ store.Querier, r store.S
 	return page, nil
 }
 
-func (l scopedDrawnLog) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
-	visible := map[int64]bool{}
-	for p := range l.kinds {
-		visible[p] = true
+func (l scopedDrawnLog) CountMissing(_ context.Context, _ store.Querier, after, through int64) (m store.Missing, err error) {
+	for p := after + 1; p <= through; p++ {
+		if l.kinds[p] != "" {
+			continue
+		}
+		if m.Count == 0 {
+			m.First = p
+		}
+		m.Last = p
+		m.Count++
 	}
-	return countedLog{visible: visible}.CountMissing(ctx, q, after, through)
+	return m, nil
 }
+
+// unprovenLog is a log in memory, which has no server to be proven.
+type unprovenLog struct{ store.Log }
+
+func (l unprovenLog) At(string) store.Log { return l.Log }
 
 // drawnLook is what a consumer may come upon.
 type drawnLook struct {
@@ -107,12 +118,13 @@ func drawLook(t *rapid.T) drawnLook {
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
-	w := &Worker{log: d.log, cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w := &Worker{log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
 	if rapid.Bool().Draw(t, "filters in SQL") {
 		w.log = scopedDrawnLog{d.log}
 	}
 	w.bound = unprovenLog{w.log}
-	d.c = &consumerLoop{w: w, unit: u, progress: &progress{position: checkpoint, open: d.open}}
+	d.c = w.newLoop(u)
+	d.c.progress = &progress{position: checkpoint, open: d.open}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")
 		d.c.tally.suspect = isolation{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
@@ -137,9 +149,9 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 			t.Fatalf("goes from %d to %d, safe is %d", checkpoint, a.to, d.v.Safe)
 		}
 		given := map[int64]bool{}
-		for i, e := range p.events {
-			if i > 0 && e.GlobalPosition <= p.events[i-1].GlobalPosition || i >= d.c.w.cfg.BatchSize {
-				t.Fatalf("batches of %d, but it is given %+v", d.c.w.cfg.BatchSize, p.events)
+		for i, e := range p.Events {
+			if i > 0 && e.GlobalPosition <= p.Events[i-1].GlobalPosition || i >= d.c.w.cfg.BatchSize {
+				t.Fatalf("batches of %d, but it is given %+v", d.c.w.cfg.BatchSize, p.Events)
 			}
 			given[e.GlobalPosition] = true
 		}
@@ -152,7 +164,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 			switch {
 			case wasOpen && end == SkipLate:
 				kind = d.log.kind(pos)
-				want, gets = SkipLate, d.c.unit.wants(kind)
+				want, gets = SkipLate, d.wants(kind)
 				if kind == "" {
 					t.Fatalf("position %d is late without an event", pos)
 				}
@@ -168,7 +180,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 				}
 			case pos <= checkpoint || pos > a.to:
 			case kind != "":
-				gets = d.c.unit.wants(kind)
+				gets = d.wants(kind)
 			case d.doubted[pos]:
 				want = SkipOpen
 			default:
@@ -188,7 +200,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 		switch {
 		case blocked:
 			seen["blocked"]++
-		case a.to < d.v.Safe && !p.full && !d.c.tally.suspect.active():
+		case a.to < d.v.Safe && !p.Full && !d.c.tally.suspect.active():
 			t.Fatalf("stops at %d of %d, and nothing more is to come", a.to, d.v.Safe)
 		}
 	})
@@ -199,10 +211,15 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 	}
 }
 
+// wants reports whether the consumer wants events of a type.
+func (d drawnLook) wants(kind string) bool {
+	return len(d.c.unit.types) == 0 || slices.Contains(d.c.unit.types, kind)
+}
+
 // allLooked: no open range was left out for want of room, or because something
 // before it failed.
 func (d drawnLook) allLooked(p page) bool {
-	return !d.c.tally.suspect.active() && len(p.look.Found) < d.c.w.cfg.BatchSize
+	return !d.c.tally.suspect.active() && len(p.Look.Found) < d.c.w.cfg.BatchSize
 }
 
 // endings is what becomes of the positions that were open, or are now. It

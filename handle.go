@@ -18,7 +18,7 @@ import (
 // handleAll gives the events of a page to the consumer, late ones first, and
 // returns the one that it failed at, nil if nobody knows.
 func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*store.PersistedEvent, error) {
-	n := countLate(p.events, p.look.Checkpoint)
+	n := countLate(p.Events, p.Look.Checkpoint)
 	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.tally.attempt(), Late: true}
 	if p.retried != nil {
 		d.Attempt = p.retried.attempts + 1
@@ -32,15 +32,15 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*
 		return t.conn
 	}
 	if n > 0 {
-		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, p.events[:n]); err != nil {
+		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, p.Events[:n]); err != nil {
 			return at, err
 		}
 	}
-	if n == len(p.events) {
+	if n == len(p.Events) {
 		return nil, nil
 	}
 	d.Late = false
-	return handle(consumer.WithDelivery(ctx, d, lend), t, p.events[n:])
+	return handle(consumer.WithDelivery(ctx, d, lend), t, p.Events[n:])
 }
 
 func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -31,9 +32,9 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
 		c := &consumerLoop{unit: &unit{name: "thrifty", consumer: thrifty{}, bulk: bulk}}
 		allocations := func(events int) float64 {
-			p := page{events: make([]store.PersistedEvent, events)}
-			for i := range p.events {
-				p.events[i].GlobalPosition = int64(i + 1)
+			p := page{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
+			for i := range p.Events {
+				p.Events[i].GlobalPosition = int64(i + 1)
 			}
 			return testing.AllocsPerRun(20, func() {
 				if _, err := c.handleAll(t.Context(), inTx, p); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -60,12 +61,12 @@ func (c *consumerLoop) sortOut(ctx context.Context, q store.Querier, p *page) er
 	if guilty == 0 && c.progress.letters == 0 {
 		return nil
 	}
-	follows, err := c.w.checkpoints.HaveLetters(ctx, q, c.unit.name, c.progress.token, p.events)
+	follows, err := c.w.checkpoints.HaveLetters(ctx, q, c.unit.name, c.progress.token, p.Events)
 	if err != nil {
 		return err
 	}
-	kept := p.events[:0]
-	for _, e := range p.events {
+	kept := p.Events[:0]
+	for _, e := range p.Events {
 		l := letter{aggregate: aggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
 		switch {
 		case e.GlobalPosition == guilty:
@@ -80,7 +81,7 @@ func (c *consumerLoop) sortOut(ctx context.Context, q store.Querier, p *page) er
 		}
 		p.letters = append(p.letters, l)
 	}
-	p.events = kept
+	p.Events = kept
 	return nil
 }
 
@@ -110,19 +111,19 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 	var events []store.PersistedEvent
 	pid := c.w.sessionOf(conn)
 	err := c.reading(intake, func() int64 { return pid }, func(ctx context.Context) (err error) {
-		events, err = c.log(v).ReadEvents(ctx, conn, r.position-1, 1)
+		events, err = c.w.bound.At(v.Token).ReadEvents(ctx, conn, r.position-1, 1)
 		return err
 	})
 	if err != nil {
 		return nothing, fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)
 	}
 	at := c.progress.position
-	p := page{look: frontier.Page{Checkpoint: at, Through: at}, retried: &r}
+	p := page{Page: reader.Page{Look: frontier.Page{Checkpoint: at, Through: at}}, retried: &r}
 	switch {
 	case c.refused != nil && c.refused.position == r.position:
 		r.err = c.refused.err
 	case len(events) == 1 && events[0].GlobalPosition == r.position:
-		p.events = events
+		p.Events = events
 	default:
 		r.err = fmt.Errorf("there is no event at position %d any more", r.position)
 	}

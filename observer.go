@@ -196,11 +196,11 @@ func (o Observer) batchDone(b *Batch, r result) {
 
 // describe describes a batch that is about to begin.
 func (c *consumerLoop) describe(p page, a advance) *Batch {
-	b := &Batch{Consumer: c.unit.name, Attempt: c.tallyOf(p.retried).attempt(), Events: len(p.events), From: c.progress.position, To: a.to, Read: p.took}
-	if n := len(p.events); n > 0 {
-		b.First, b.Last = p.events[0].GlobalPosition, p.events[n-1].GlobalPosition
+	b := &Batch{Consumer: c.unit.name, Attempt: c.tallyOf(p.retried).attempt(), Events: len(p.Events), From: c.progress.position, To: a.to, Read: p.Took}
+	if n := len(p.Events); n > 0 {
+		b.First, b.Last = p.Events[0].GlobalPosition, p.Events[n-1].GlobalPosition
 	}
-	b.Late = countLate(p.events, p.look.Checkpoint)
+	b.Late = countLate(p.Events, p.Look.Checkpoint)
 	return b
 }
 

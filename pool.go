@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/reader"
 )
 
 // idleConns is how many connections a pool should keep for a worker with so
@@ -39,6 +40,31 @@ func (p *pooled) giveBack(err error) {
 		_ = p.w.give(p.conn, err, false) // no handler has had it
 		p.conn = nil
 	}
+}
+
+// readConns lends the loops' connections for reading ahead.
+type readConns struct{ w *Worker }
+
+// Take waits for its turn among the loops.
+func (c readConns) Take(ctx context.Context) (reader.OwnConn, error) {
+	if err := c.w.loopConns.take(ctx); err != nil {
+		return nil, err
+	}
+	return &readConn{pooled{w: c.w}}, nil
+}
+
+// readConn is a connection of the loops' on which somebody reads ahead.
+type readConn struct{ pooled }
+
+// Bounded bounds a read.
+func (c *readConn) Bounded(ctx context.Context, read func(ctx context.Context) error) error {
+	return c.w.reading(ctx, c.session.Load, read)
+}
+
+// GiveBack returns the connection and ends its turn.
+func (c *readConn) GiveBack(err error) {
+	c.giveBack(err)
+	c.w.loopConns.release()
 }
 
 func (p *pooled) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {

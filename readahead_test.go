@@ -6,8 +6,15 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/reader"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
+
+// resultOf waits until a stretch is read.
+func resultOf(s *reader.Stretch) (pages int, err error) {
+	<-s.Done()
+	return s.Result()
+}
 
 // What was read ahead in an earlier life of the server may have been taken back
 // by the crash that ended it. A consumer that stands where the next page begins,
@@ -24,8 +31,10 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 	if did, err := h.loop.step(t.Context(), t.Context()); did != fullBatch || err != nil {
 		t.Fatalf("the first batch: %v, %v", did, err)
 	}
-	if <-h.loop.ahead.done; len(h.loop.ahead.pages) != 3 {
-		t.Fatalf("%d pages were read ahead, want 3", len(h.loop.ahead.pages))
+	if a := h.loop.reader.Ahead(); a == nil {
+		t.Fatal("nothing is read ahead")
+	} else if n, err := resultOf(a); n != 3 {
+		t.Fatalf("%d pages were read ahead, want 3; %v", n, err)
 	}
 
 	before := h.frontier.Value().Token
@@ -51,9 +60,9 @@ func TestReadAheadTakesItsTurn(t *testing.T) {
 	h.lookUpTo(t, 1)
 	taken := -1
 	*afterRead = func() { taken = len(h.loopConns) }
-	a := h.loop.startReadAhead(t.Context(), 0, nil)
-	if <-a.done; a.err != nil || len(a.pages) == 0 {
-		t.Fatalf("read %d pages, %v", len(a.pages), a.err)
+	h.loop.reader.Begin(t.Context(), 0, nil)
+	if n, err := resultOf(h.loop.reader.Ahead()); err != nil || n == 0 {
+		t.Fatalf("read %d pages, %v", n, err)
 	}
 	if after := len(h.loopConns); taken != 1 || after != 0 {
 		t.Errorf("while it reads, %d connections of the loops are taken, want 1; then %d, want 0", taken, after)

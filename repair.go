@@ -31,9 +31,9 @@ func (b *lastBatch) repair() mending {
 		m.through = b.fault[0].GlobalPosition - 1
 	}
 	p := b.page
-	p.endAt(m.through)
-	if p.void.First > m.through {
-		p.void = store.Missing{} // a sum that begins below stays: all of it is void
+	p.EndAt(m.through)
+	if p.Void.First > m.through {
+		p.Void = store.Missing{} // a sum that begins below stays: all of it is void
 	}
 	part, _ := p.cross(b.advance.under, b.open, math.MaxInt)
 	m.to, m.marks = part.to, part.marks
@@ -43,7 +43,7 @@ func (b *lastBatch) repair() mending {
 		}
 	}
 	if r := b.page.retried; r != nil && r.err == nil {
-		e := b.page.events[0]
+		e := b.page.Events[0]
 		m.letters = []letter{{aggregate: aggregate{e.AggregateType, e.AggregateID}, Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType, Error: ErrTransactionEnded.Error(), Attempts: r.attempts + 1}}
 	}
 	return m

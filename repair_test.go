@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -32,18 +33,18 @@ func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
 		}
 		a, _ := p.cross(&d.v, d.open, d.c.w.cfg.MaxOpenRanges)
 		b := &lastBatch{page: p, advance: a, position: d.c.progress.position, open: d.open}
-		fault := rapid.IntRange(0, len(p.events)).Draw(t, "event at fault")
-		if fault < len(p.events) {
-			b.fault = p.events[fault : fault+1]
+		fault := rapid.IntRange(0, len(p.Events)).Draw(t, "event at fault")
+		if fault < len(p.Events) {
+			b.fault = p.Events[fault : fault+1]
 		} else {
 			fault = 0
 		}
 		m := b.repair()
 		open := openAfterRepair(d, a, m)
-		for i, e := range p.events {
+		for i, e := range p.Events {
 			late := e.GlobalPosition <= b.position
 			if again := e.GlobalPosition > m.to || open[e.GlobalPosition]; again != (i >= fault) {
-				t.Fatalf("event %d of %d at fault, event %d at position %d comes again: %v; %+v", fault, len(p.events), i, e.GlobalPosition, again, m)
+				t.Fatalf("event %d of %d at fault, event %d at position %d comes again: %v; %+v", fault, len(p.Events), i, e.GlobalPosition, again, m)
 			}
 			seen[fmt.Sprintf("late: %v, at fault: %v, known: %v", late, i == fault, b.fault != nil)]++
 		}
@@ -298,8 +299,8 @@ func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
 func TestRepairPutsADeadLetterBack(t *testing.T) {
 	r := &retry{position: 7, attempts: 3}
 	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
-	b := &lastBatch{page: page{retried: r, events: []store.PersistedEvent{e}}, advance: advance{to: 10}}
-	b.page.look.Checkpoint, b.page.look.Through = 10, 10
+	b := &lastBatch{page: page{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r}, advance: advance{to: 10}}
+	b.page.Look.Checkpoint, b.page.Look.Through = 10, 10
 	b.advance.under = &frontier.Value{}
 	m := b.repair()
 	if len(m.letters) != 1 || m.letters[0].Position != 7 || m.letters[0].Attempts != 4 || m.to != 10 {

@@ -146,17 +146,22 @@ var errSilent = errors.New("the connection is dead: the server's session waits f
 // reading bounds a read in a session, whose pid is 0 while it is not known. It
 // ends soon if the server does not work on it: then there will be no answer.
 func (c *consumerLoop) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error) error {
-	return c.w.bounded(ctx, c.w.limits.read, func(around context.Context) error {
+	return c.w.reading(ctx, session, read, "consumer", c.unit.name)
+}
+
+// reading does the same. whose are the log's keys and values for the reader.
+func (w *Worker) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, whose ...any) error {
+	return w.bounded(ctx, w.limits.read, func(around context.Context) error {
 		ctx, giveUp := context.WithCancelCause(around)
 		defer giveUp(nil)
 		v := vigil{proof: time.Now()}
-		defer meanwhile(ctx, c.w.limits.quick, func(ctx context.Context) {
+		defer meanwhile(ctx, w.limits.quick, func(ctx context.Context) {
 			pid := session()
 			if pid == 0 {
 				return
 			}
-			s, known := c.lookAtSession(ctx, pid)
-			if v.dead(s, known, time.Now(), c.w.limits.read) && ctx.Err() == nil {
+			s, known := w.lookAtSession(ctx, pid, whose...)
+			if v.dead(s, known, time.Now(), w.limits.read) && ctx.Err() == nil {
 				giveUp(errSilent)
 			}
 		})()
@@ -165,12 +170,12 @@ func (c *consumerLoop) reading(ctx context.Context, session func() int64, read f
 }
 
 // lookAtSession asks on another connection what a session does.
-func (c *consumerLoop) lookAtSession(ctx context.Context, pid int64) (s session, known bool) {
+func (w *Worker) lookAtSession(ctx context.Context, pid int64, whose ...any) (s session, known bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	s, err := c.w.checkpoints.Session(limited, c.w.db, pid)
+	s, err := w.checkpoints.Session(limited, w.db, pid)
 	if err != nil && ctx.Err() == nil {
-		c.w.cfg.Logger.Error(ctx, "could not look what the server does for a statement that is not answered", "consumer", c.unit.name, "session", pid, "error", err)
+		w.cfg.Logger.Error(ctx, "could not look what the server does for a statement that is not answered", append(whose, "session", pid, "error", err)...)
 	}
 	return s, err == nil
 }
@@ -223,7 +228,7 @@ func (g *guardWatch) look(ctx context.Context) {
 // all there is to know, and proof enough that the guard waits.
 func (g *guardWatch) lookAround(ctx context.Context) (s session, known bool) {
 	if g.session != 0 {
-		s, known = g.c.lookAtSession(ctx, g.session)
+		s, known = g.c.w.lookAtSession(ctx, g.session, "consumer", g.c.unit.name)
 	}
 	if g.session != 0 && !slices.ContainsFunc(s.blockers, func(b blocker) bool { return b.PID == 0 }) {
 		return s, known

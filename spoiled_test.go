@@ -32,9 +32,9 @@ func TestSpoiledSessionLeavesThePool(t *testing.T) {
 			return err
 		},
 		"reading ahead": func() error {
-			a := h.loop.startReadAhead(t.Context(), 0, nil)
-			<-a.done
-			return a.err
+			h.loop.reader.Begin(t.Context(), 0, nil)
+			_, err := resultOf(h.loop.reader.Ahead())
+			return err
 		},
 	} {
 		if _, err := db.Exec(`SET ROLE ` + role); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -20,14 +21,14 @@ import (
 // thread is a goroutine of a loop.
 type thread struct {
 	stops chan *stop
-	at    *stop         // nil: it runs, or has nothing to do
-	done  chan struct{} // closed when its work is done; nil: it has none
+	at    *stop           // nil: it runs, or has nothing to do
+	done  <-chan struct{} // closed when its work is done; nil: it has none
 	notes notes
 	asked bool // where to stop, before it took a connection
 
-	ahead chan *stop // where those stop that read ahead; nil: it is one of them
-	works *readAhead // what it reads; nil: it does not read ahead
-	read  bool       // that, but for what is missing
+	ahead chan *stop      // where those stop that read ahead; nil: it is one of them
+	works *reader.Stretch // what it reads; nil: it does not read ahead
+	read  bool            // that, but for what is missing
 }
 
 // stop is where a thread waits to be told to go on.
@@ -255,7 +256,7 @@ func (l steppedLog) CountMissing(ctx context.Context, q store.Querier, after, th
 
 func asReader(ctx context.Context, q store.Querier, before string) context.Context {
 	t, ok := ctx.Value(threadKey{}).(*thread)
-	if _, pool := q.(*pooled); !ok || !pool {
+	if _, pool := q.(*readConn); !ok || !pool {
 		return ctx
 	}
 	reader := &thread{stops: t.ahead, asked: true}

@@ -108,7 +108,7 @@ func (s *stage) advance(l *loop, ahead bool) {
 	default:
 		done := make(chan struct{})
 		l.main.done, l.reads = done, 0
-		if l.c.ahead != nil {
+		if l.c.reader.Ahead() != nil {
 			l.reads++
 		}
 		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
@@ -181,10 +181,10 @@ func (s *stage) await(l *loop) {
 	s.tellNotes(l, l.main)
 	known := l.ahead
 	l.ahead = nil
-	for a := l.c.ahead; a != nil; a = a.next {
+	for a := l.c.reader.Ahead(); a != nil; a = a.Next() {
 		i := slices.IndexFunc(known, func(t *thread) bool { return t.works == a })
 		if i < 0 {
-			i, known = len(known), append(known, &thread{works: a, done: a.done})
+			i, known = len(known), append(known, &thread{works: a, done: a.Done()})
 			s.saw("read ahead")
 		}
 		l.ahead = append(l.ahead, known[i])

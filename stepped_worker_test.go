@@ -71,7 +71,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {
 		sw.loops = append(sw.loops, &loop{
-			c:      &consumerLoop{w: w, unit: u, status: w.status[u.name]},
+			c:      w.newLoop(u),
 			worker: name,
 			main:   &thread{stops: make(chan *stop), ahead: make(chan *stop)},
 		})

@@ -49,7 +49,8 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				go func() {
 					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
 					defer func() { ended <- end{u.name, err} }()
-					loop := &consumerLoop{w: w, unit: u, status: w.status[u.name], stop: intake}
+					loop := w.newLoop(u)
+					loop.stop = intake
 					err = loop.run(ctx, loopIntake)
 				}()
 			}

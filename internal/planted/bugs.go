@@ -125,7 +125,7 @@ var ringBugs = []Bug{
 	{
 		Name:     "ring-watching",
 		Mistake:  "a consumer with open ranges is served from the ring as well: they are looked for apart",
-		Edits:    []Edit{{"look.go", `; ok && !watching {`, `; ok {`}},
+		Edits:    []Edit{{"internal/reader/reader.go", `; ok && !watching {`, `; ok {`}},
 		Faults:   "delay=3",
 		Draws:    "open gaps skip-stale",
 		Harmless: "late events are read after that, in a later snapshot than the ring's rows, so they show wherever their successors do",
@@ -314,7 +314,7 @@ var handledBugs = []Bug{
 	{
 		Name:    "late-together",
 		Mistake: "the late events are read without regard to which of them is under suspicion: they are few",
-		Edits:   []Edit{{"look.go", `c.tally.suspect.active() && upTo < min(`, `false && upTo < min(`}},
+		Edits:   []Edit{{"internal/reader/reader.go", `from.Bound < Unbounded && upTo < min(`, `false && upTo < min(`}},
 		Faults:  calm + ",delay=8,picky=3,backend-crash=0",
 		Draws:   "open gaps skip-stale",
 	},
@@ -359,7 +359,7 @@ var failureBugs = []Bug{
 	{
 		Name:    "spoiled-kept",
 		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
-		Edits:   []Edit{{"readahead.go", `defer func() { conn.giveBack(err) }()`, `defer func() { conn.giveBack(nil) }()`}},
+		Edits:   []Edit{{"internal/reader/ahead.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
 		Test:    Test{".", "TestSpoiledSessionLeavesThePool"},
 	},
 	{

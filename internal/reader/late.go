@@ -1,0 +1,39 @@
+package reader
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// readOpen returns at most limit visible events in the open ranges, in order
+// of position and from one snapshot: of two late events of one aggregate the
+// second never shows without the first.
+func readOpen(ctx context.Context, conn Conn, log store.Log, open []store.Range, limit int) ([]store.PersistedEvent, error) {
+	if r, ok := log.(store.RangeReader); ok {
+		return r.ReadRanges(ctx, conn, open, limit)
+	}
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	var late []store.PersistedEvent
+	for _, o := range open {
+		for after := o.First - 1; after < o.Last && len(late) < limit; {
+			events, err := log.ReadEvents(ctx, tx, after, limit-len(late))
+			if err != nil {
+				return nil, err
+			}
+			after = o.Last // unless there may be more of it
+			for i := range events {
+				if events[i].GlobalPosition > o.Last {
+					break
+				}
+				late = append(late, events[i])
+			}
+		}
+	}
+	return late, tx.Commit()
+}

@@ -1,0 +1,149 @@
+package reader
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Page is what one look at the log found for a consumer.
+type Page struct {
+	Events []store.PersistedEvent // to be handled, in order of position: late ones first
+	Look   frontier.Page
+	// Void sums up what is missing where that is known as a sum only. There
+	// are no doubts and no open ranges then.
+	Void store.Missing
+	Full bool          // there is probably more
+	Took time.Duration // to read it
+}
+
+// Cross decides what going over the page means, under the Value that it was read
+// under. It shortens the page where going on would leave more than maxOpen open
+// ranges: then blocked is true.
+func (p *Page) Cross(v *frontier.Value, maxOpen int) (crossing frontier.Crossing, blocked bool) {
+	crossing = v.Cross(p.Look)
+	if room := maxOpen - openAfter(crossing, len(p.Look.Open)); room < 0 {
+		// Stop before the first range for which there is no room.
+		keep := max(len(crossing.Opened)+room, 0)
+		if keep < len(crossing.Opened) {
+			p.EndAt(max(crossing.Opened[keep].First-1, p.Look.Checkpoint))
+			crossing = v.Cross(p.Look)
+			blocked = true
+		}
+	}
+	return crossing, blocked
+}
+
+// openAfter counts the open ranges after a crossing.
+func openAfter(c frontier.Crossing, before int) int {
+	n := before + len(c.Opened)
+	for _, closed := range c.Closed {
+		n += len(closed.Remains) - 1
+	}
+	return n
+}
+
+// EndAt shortens a page.
+func (p *Page) EndAt(through int64) {
+	p.Look.Through, p.Full = through, true
+	for n := len(p.Events); n > 0 && p.Events[n-1].GlobalPosition > through; n-- {
+		p.Events = p.Events[:n-1]
+	}
+	for n := len(p.Look.Found); n > 0 && p.Look.Found[n-1] > through; n-- {
+		p.Look.Found = p.Look.Found[:n-1]
+	}
+}
+
+// cut makes a page of what a read returned: nothing above upTo, only the types
+// that are wanted, and the gaps between all of them. more: others may follow.
+func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(aggregateType string) bool) Page {
+	p := Page{Look: frontier.Page{Checkpoint: after, Through: upTo}}
+	if n := len(events); more && n > 0 && events[n-1].GlobalPosition < upTo {
+		p.Look.Through, p.Full = events[n-1].GlobalPosition, true
+	}
+	p.fill(events[:0], events, limit, wants)
+	return p
+}
+
+// share makes a page of what the frontier has read for all consumers.
+func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(aggregateType string) bool) Page {
+	p := Page{Look: frontier.Page{Checkpoint: ahead.after, Through: ahead.upTo}}
+	p.fill(nil, events, limit, wants)
+	p.Full = p.Look.Through < v.Safe
+	p.own()
+	return p
+}
+
+// fill appends those events of the page to kept that are wanted, and finds the
+// gaps between all of them. The page ends with the last event for which there
+// is room.
+func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(aggregateType string) bool) {
+	last := p.Look.Checkpoint
+	for i := range events {
+		position := events[i].GlobalPosition
+		if position > p.Look.Through {
+			break
+		}
+		p.gap(last+1, position-1)
+		last = position
+		if !wants(events[i].AggregateType) {
+			continue
+		}
+		if kept = append(kept, events[i]); len(kept) == limit {
+			p.Look.Through = position
+			break
+		}
+	}
+	p.gap(last+1, p.Look.Through)
+	p.Events = kept
+}
+
+// own gives the page bytes of its own, all in one piece: a handler that writes
+// into a payload must not change what others are given.
+func (p *Page) own() {
+	n := 0
+	for i := range p.Events {
+		n += len(p.Events[i].Payload) + len(p.Events[i].Metadata)
+	}
+	piece := make([]byte, 0, n)
+	copied := func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		start := len(piece)
+		piece = append(piece, b...)
+		return piece[start:len(piece):len(piece)]
+	}
+	for i := range p.Events {
+		e := &p.Events[i]
+		e.Payload, e.Metadata = copied(e.Payload), copied(e.Metadata)
+	}
+}
+
+func (p *Page) gap(first, last int64) {
+	if first <= last {
+		p.Look.Missing = append(p.Look.Missing, store.Range{First: first, Last: last})
+	}
+}
+
+// withLate puts late events in front of a page, and keeps it within limit. more:
+// there may be other late ones behind them.
+func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit int, more bool, wants func(aggregateType string) bool) Page {
+	p.Look.Open = open
+	for i := range late {
+		p.Look.Found = append(p.Look.Found, late[i].GlobalPosition)
+	}
+	if more && len(late) > 0 {
+		// Perhaps not all: nothing newer before the rest of them.
+		p.Events, p.Full = nil, true
+		p.Look.Through, p.Look.Missing = late[len(late)-1].GlobalPosition, nil
+	} else if room := limit - len(late); len(p.Events) > room {
+		p.Events, p.Full = p.Events[:room], true
+		p.Look.Through = p.Events[room-1].GlobalPosition
+	}
+	late = slices.DeleteFunc(late, func(e store.PersistedEvent) bool { return !wants(e.AggregateType) })
+	p.Events = append(late, p.Events...)
+	return p
+}

@@ -1,0 +1,113 @@
+package reader
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+)
+
+// A page holds exactly the wanted visible events up to where it reaches, and
+// sums up exactly the positions without an event.
+func TestCut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const last = 40
+		visible := map[int64]string{}
+		for p := int64(1); p <= last; p++ {
+			if kind := rapid.SampledFrom([]string{"", "A", "A", "B"}).Draw(t, "type"); kind != "" {
+				visible[p] = kind
+			}
+		}
+		after := rapid.Int64Range(0, last-1).Draw(t, "after")
+		safe := rapid.Int64Range(after+1, last).Draw(t, "safe")
+		limit := rapid.IntRange(1, 20).Draw(t, "limit")
+		onlyA := rapid.Bool().Draw(t, "only A")
+		wants := func(aggregateType string) bool { return !onlyA || aggregateType == "A" }
+
+		var read []store.PersistedEvent // as ReadEvents answers
+		for p := after + 1; p <= last && len(read) < limit; p++ {
+			if visible[p] != "" {
+				read = append(read, store.PersistedEvent{GlobalPosition: p, AggregateType: visible[p]})
+			}
+		}
+		exhausted := len(read) < limit || read[limit-1].GlobalPosition >= safe
+		page := cut(slices.Clone(read), after, safe, limit, len(read) == limit, wants)
+
+		if page.Look.Through <= after || page.Look.Through > safe {
+			t.Fatalf("the page reaches %d, outside (%d, %d]", page.Look.Through, after, safe)
+		}
+		if page.Full == exhausted {
+			t.Fatalf("full is %v, but all was read: %v", page.Full, exhausted)
+		}
+		if exhausted != (page.Look.Through == safe) {
+			t.Fatalf("the page reaches %d of %d, but all was read: %v", page.Look.Through, safe, exhausted)
+		}
+		var want []int64
+		var missing []int64
+		for p := after + 1; p <= page.Look.Through; p++ {
+			switch {
+			case visible[p] == "":
+				missing = append(missing, p)
+			case wants(visible[p]):
+				want = append(want, p)
+			}
+		}
+		var got []int64
+		for _, e := range page.Events {
+			got = append(got, e.GlobalPosition)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("events %v, want %v", got, want)
+		}
+		var gaps []int64
+		for _, g := range page.Look.Missing {
+			for p := g.First; p <= g.Last; p++ {
+				gaps = append(gaps, p)
+			}
+		}
+		if !slices.Equal(gaps, missing) {
+			t.Fatalf("gaps %v, want %v", gaps, missing)
+		}
+	})
+}
+
+// What all consumers share is a page like any other, with bytes of its own.
+func TestShare(t *testing.T) {
+	events := []store.PersistedEvent{
+		{GlobalPosition: 5, AggregateType: "A", Payload: []byte("five"), Metadata: []byte("{}")},
+		{GlobalPosition: 6, AggregateType: "B", Payload: []byte("six")},
+		{GlobalPosition: 8, AggregateType: "A", Payload: []byte{}},
+		{GlobalPosition: 9, AggregateType: "A", Payload: []byte("nine")},
+	}
+	v := &frontier.Value{Safe: 9}
+	onlyA := func(aggregateType string) bool { return aggregateType == "A" }
+
+	p := share(events, v, span{4, 9}, 2, onlyA)
+	if n := len(p.Events); n != 2 || p.Events[1].GlobalPosition != 8 || p.Look.Through != 8 || !p.Full {
+		t.Fatalf("a page of two ends at %d (full: %v) with %d events", p.Look.Through, p.Full, n)
+	}
+	if want := []store.Range{{First: 7, Last: 7}}; !slices.Equal(p.Look.Missing, want) {
+		t.Errorf("missing are %v, want %v", p.Look.Missing, want)
+	}
+	first, second := p.Events[0], p.Events[1]
+	_ = append(append(first.Payload, "!"...), '!')
+	first.Payload[0] = '?'
+	if got := string(events[0].Payload) + string(first.Metadata); got != "five{}" {
+		t.Errorf("a handler that writes into its payload changes the others' to %q", got)
+	}
+	if first.Metadata == nil || second.Metadata != nil || second.Payload == nil {
+		t.Errorf("absent and empty bytes are not kept apart: %+v", p.Events)
+	}
+
+	p = share(events, v, span{4, 9}, 10, onlyA)
+	if len(p.Events) != 3 || p.Look.Through != 9 || p.Full {
+		t.Errorf("a page of all ends at %d (full: %v) with %d events", p.Look.Through, p.Full, len(p.Events))
+	}
+	p = share(events, v, span{4, 7}, 10, onlyA)
+	if want := []store.Range{{First: 7, Last: 7}}; len(p.Events) != 1 || p.Look.Through != 7 || !p.Full || !slices.Equal(p.Look.Missing, want) {
+		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.Look.Through, p.Full, len(p.Events), p.Look.Missing)
+	}
+}

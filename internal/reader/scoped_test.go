@@ -1,0 +1,165 @@
+package reader
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/store"
+)
+
+// countedLog counts what is missing among its positions.
+type countedLog struct {
+	store.Log
+	store.ScopedReader
+	visible map[int64]bool
+}
+
+func (l countedLog) CountMissing(_ context.Context, _ store.Querier, after, through int64) (m store.Missing, err error) {
+	for p := after + 1; p <= through; p++ {
+		if l.visible[p] {
+			continue
+		}
+		if m.Count == 0 {
+			m.First = p
+		}
+		m.Last = p
+		m.Count++
+	}
+	return m, nil
+}
+
+// However the pages are cut, each sums up what it misses itself.
+func TestCountMissing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		log := countedLog{visible: map[int64]bool{}}
+		const last = 30
+		rare := rapid.IntRange(1, last).Draw(t, "one missing in")
+		for p := int64(1); p <= last; p++ {
+			log.visible[p] = rapid.IntRange(1, rare).Draw(t, "visible") != 1
+		}
+		var pages []Page
+		for after := int64(0); after < last; {
+			through := rapid.Int64Range(after+1, last).Draw(t, "through")
+			pages = append(pages, Page{Look: frontier.Page{Checkpoint: after, Through: through}})
+			after = through
+		}
+		r := New(unprovenLog{log}, nil, 10, nil, nil)
+		if err := r.countMissing(t.Context(), nil, &frontier.Value{}, pages); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pages {
+			want, _ := log.CountMissing(t.Context(), nil, p.Look.Checkpoint, p.Look.Through)
+			if p.Void != want {
+				t.Errorf("(%d, %d]: missing are %+v, want %+v", p.Look.Checkpoint, p.Look.Through, p.Void, want)
+			}
+		}
+	})
+}
+
+// emptyPages is a log whose pages say nothing, not even how far they reach.
+type emptyPages struct {
+	store.Log
+	store.ScopedReader
+}
+
+func (emptyPages) ReadScoped(context.Context, store.Querier, store.ScopedRange) (store.ScopedPage, error) {
+	return store.ScopedPage{}, nil
+}
+
+func (emptyPages) CountMissing(_ context.Context, _ store.Querier, after, through int64) (store.Missing, error) {
+	return store.Missing{}, fmt.Errorf("(%d, %d] is no range", after, through)
+}
+
+// unprovenLog is a log in memory, which has no server to be proven.
+type unprovenLog struct{ store.Log }
+
+func (l unprovenLog) At(string) store.Log { return l.Log }
+
+// A log that breaks its word is an error, not the end of the process.
+func TestScopedPageWithoutAnEnd(t *testing.T) {
+	r := New(unprovenLog{emptyPages{}}, []string{"A"}, 10, nil, nil)
+	if p, err := r.Read(t.Context(), nil, &frontier.Value{Safe: 9}, Place{Position: 5, Limit: 10, Bound: Unbounded}); err == nil {
+		t.Errorf("it was taken for %+v", p)
+	}
+}
+
+// sparseLog has few events, however far they are apart.
+type sparseLog []store.PersistedEvent
+
+func (l sparseLog) find(after, upTo int64, limit int, wanted func(store.PersistedEvent) bool) (events []store.PersistedEvent) {
+	for _, e := range l {
+		if after < e.GlobalPosition && e.GlobalPosition <= upTo && wanted(e) && len(events) < limit {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func (l sparseLog) ReadEvents(_ context.Context, _ store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
+	return l.find(after, math.MaxInt64, limit, func(store.PersistedEvent) bool { return true }), nil
+}
+
+func (l sparseLog) GetLatestGlobalPosition(context.Context, store.Querier) (int64, error) {
+	return l[len(l)-1].GlobalPosition, nil
+}
+
+func (l sparseLog) ReadScoped(_ context.Context, _ store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
+	p := store.ScopedPage{Through: r.UpTo}
+	p.Events = l.find(r.After, r.UpTo, r.Limit, func(e store.PersistedEvent) bool { return slices.Contains(r.Types, e.AggregateType) })
+	if len(p.Events) == r.Limit {
+		p.Through = p.Events[r.Limit-1].GlobalPosition
+	}
+	return p, nil
+}
+
+func (l sparseLog) CountMissing(_ context.Context, _ store.Querier, after, through int64) (store.Missing, error) {
+	visible := l.find(after, through, math.MaxInt, func(store.PersistedEvent) bool { return true })
+	return store.Missing{Range: store.Range{First: after + 1, Last: through}, Count: through - after - int64(len(visible))}, nil
+}
+
+// A step over a jump of the sequence ends before the next event, before the
+// next doubt, and where consumers may advance to.
+func TestStepOverAJump(t *testing.T) {
+	const far = 10 * scopedStretch
+	for name, test := range map[string]struct {
+		others  []int64 // events of another type; at position 1 is one that is wanted
+		wanted  []int64 // more of these
+		doubts  []store.Range
+		through int64
+	}{
+		"nothing behind it":            {through: far},
+		"an event":                     {wanted: []int64{far / 2}, through: far/2 - 1},
+		"an event of another type":     {others: []int64{far / 2}, through: far/2 - 1},
+		"an event that is not safe":    {wanted: []int64{far + 1}, through: far},
+		"a doubt":                      {doubts: []store.Range{{First: far / 2, Last: far / 2}}, through: far/2 - 1},
+		"a doubt before an event":      {doubts: []store.Range{{First: far / 3, Last: far / 2}}, wanted: []int64{far/2 + 1}, through: far/3 - 1},
+		"an event before a doubt":      {doubts: []store.Range{{First: far / 2, Last: far / 2}}, wanted: []int64{far / 3}, through: far/3 - 1},
+		"a doubt in the first stretch": {doubts: []store.Range{{First: 9, Last: 9}}, through: 8},
+		"other types on the way":       {others: []int64{7, scopedStretch - 1}, wanted: []int64{far / 2}, through: scopedStretch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := sparseLog{{GlobalPosition: 1, AggregateType: "A"}}
+			for _, p := range test.others {
+				log = append(log, store.PersistedEvent{GlobalPosition: p, AggregateType: "B"})
+			}
+			for _, p := range test.wanted {
+				log = append(log, store.PersistedEvent{GlobalPosition: p, AggregateType: "A"})
+			}
+			r := New(unprovenLog{log}, []string{"A"}, 10, nil, nil)
+			p, err := r.Read(t.Context(), nil, &frontier.Value{Safe: far, Doubts: test.doubts}, Place{Limit: 10, Bound: Unbounded})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, _ := log.CountMissing(t.Context(), nil, 0, test.through)
+			if p.Look.Through != test.through || len(p.Events) != 1 || p.Void != want {
+				t.Errorf("it goes to %d with %d events and misses %+v, want to go to %d with one and miss %+v", p.Look.Through, len(p.Events), p.Void, test.through, want)
+			}
+		})
+	}
+}
