@@ -41,7 +41,7 @@ func withPQ(key, value string) opener {
 	}
 }
 
-// What the README says works behind a transaction-pooling proxy.
+// What docs/operations.md says works behind a transaction-pooling proxy.
 var throughBouncer = map[string]opener{
 	"pgx exec":                     inMode(pgx.QueryExecModeExec),
 	"pgx cache_describe":           inMode(pgx.QueryExecModeCacheDescribe),

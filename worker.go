@@ -1,8 +1,3 @@
-// Package worker runs consumers (projections, process managers, publishers)
-// over a PostgreSQL event log, spread over any number of processes, with
-// PostgreSQL as the only coordinator. Each batch of events and its checkpoint
-// are one transaction: effects written through that transaction happen exactly
-// once.
 package worker
 
 import (
