@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -44,7 +45,7 @@ type Worker struct {
 	inquiryConns budget // of the reserve
 	checkpoints  checkpoints
 	bound        store.BoundLog
-	pooling      pooling
+	pooling      pgdriver.Pooling
 	limits       limits
 	frontier     *frontier.Frontier
 	coord        *coord.Coordinator

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"os"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -45,17 +44,12 @@ func (s *session) report(ctx context.Context, send func(status string) error) er
 	}
 	status, err := s.cfg.Status()
 	if err == nil {
-		if err = send(string(status)); !refused(err) {
+		if err = send(string(status)); !pgdriver.IsInvalidValue(err) {
 			return err
 		}
 	}
 	s.cfg.Logger.Error(ctx, "the others cannot see this worker's status", "worker_id", s.cfg.ID, "error", err)
 	return send("")
-}
-
-// refused reports that the server did not like a value (SQLSTATE class 22).
-func refused(err error) bool {
-	return strings.HasPrefix(pgdriver.SQLState(err), "22")
 }
 
 // build names what this process was built from: the main module, its version

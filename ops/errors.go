@@ -96,21 +96,15 @@ func (e *UnknownOutcomeError) Unwrap() error { return e.Err }
 // commitError judges the error of a COMMIT: the server's own refusal is
 // certain, unless it is that of a server which is going down.
 func commitError(operation int64, err error) error {
-	switch state := pgdriver.SQLState(err); {
-	case state == "", strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"):
+	if pgdriver.IsUnanswered(err) {
 		return &UnknownOutcomeError{Operation: operation, Err: err}
 	}
 	return fmt.Errorf("commit: %w", err)
 }
 
-const (
-	stateUndefinedTable  = "42P01"
-	stateUndefinedColumn = "42703"
-)
-
 // explain adds the remedy to the error of a database that lacks our tables.
 func explain(err error) error {
-	if s := pgdriver.SQLState(err); s == stateUndefinedTable || s == stateUndefinedColumn {
+	if pgdriver.IsUndefined(err) {
 		return fmt.Errorf("%w: give New the table names of the workers, or apply the migrations: %w", migrations.ErrNotApplied, err)
 	}
 	return err

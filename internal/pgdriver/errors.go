@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // SQLSTATEs that callers tell apart.
@@ -30,6 +31,11 @@ const (
 	InvalidStatementName  = "26000"
 	DuplicateStatement    = "42P05"
 	ProtocolViolation     = "08P01"
+	UniqueViolation       = "23505"
+	UndefinedTable        = "42P01"
+	UndefinedColumn       = "42703"
+
+	invalidValues         = "22"
 	integrityViolations   = "23"
 	connectionExceptions  = "08"
 	operatorInterventions = "57P" // shutdown, crash, starting up, terminated
@@ -64,6 +70,37 @@ func IsTransactionTimeout(err error) bool {
 func IsOutOfResources(err error) bool {
 	s := SQLState(err)
 	return s == OutOfMemory || s == IOError
+}
+
+// IsInvalidValue reports whether the server did not like a value, such as a zero
+// byte in a text.
+func IsInvalidValue(err error) bool { return strings.HasPrefix(SQLState(err), invalidValues) }
+
+// IsUndefined reports whether a table or a column is not there.
+func IsUndefined(err error) bool {
+	s := SQLState(err)
+	return s == UndefinedTable || s == UndefinedColumn
+}
+
+// IsUnanswered reports whether an error of a COMMIT leaves open whether it
+// happened: there was no answer, or that of a server which is going down.
+func IsUnanswered(err error) bool {
+	s := SQLState(err)
+	return s == "" || strings.HasPrefix(s, connectionExceptions) || strings.HasPrefix(s, operatorInterventions)
+}
+
+// Violation returns the name of the constraint that err is about, and the
+// server's words for it.
+func Violation(err error) (constraint, detail string) {
+	var pgx *pgconn.PgError
+	var pq interface{ Get(field byte) string } // lib/pq: the protocol's field codes
+	switch {
+	case errors.As(err, &pgx):
+		return pgx.ConstraintName, pgx.Detail
+	case errors.As(err, &pq):
+		return pq.Get('n'), pq.Get('D')
+	}
+	return "", ""
 }
 
 // IsConnectionLoss reports whether the connection or the server went away.

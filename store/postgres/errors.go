@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
@@ -63,18 +61,13 @@ func (s *Store) conflict(ctx context.Context, tx *sql.Tx, aggregateType, aggrega
 	return e
 }
 
-const (
-	uniqueViolation      = "23505"
-	serializationFailure = "40001"
-)
-
 // appendError tells the errors of an INSERT apart.
 func appendError(aggregateType, aggregateID string, expected store.ExpectedVersion, err error) error {
 	conflict := &ConflictError{AggregateType: aggregateType, AggregateID: aggregateID, Expected: expected, Actual: -1, Err: err}
 	switch pgdriver.SQLState(err) {
-	case serializationFailure:
+	case pgdriver.SerializationFailure:
 		return conflict
-	case uniqueViolation:
+	case pgdriver.UniqueViolation:
 		key, detail := violation(err)
 		switch {
 		case strings.Contains(key, "aggregate_version"):
@@ -90,15 +83,7 @@ func appendError(aggregateType, aggregateID string, expected store.ExpectedVersi
 // constraint's name where the server hides the columns, as it does from roles
 // that may not read them; and the server's words for it.
 func violation(err error) (key, detail string) {
-	var constraint string
-	var pgx *pgconn.PgError
-	var pq interface{ Get(field byte) string } // lib/pq: the protocol's field codes
-	switch {
-	case errors.As(err, &pgx):
-		detail, constraint = pgx.Detail, pgx.ConstraintName
-	case errors.As(err, &pq):
-		detail, constraint = pq.Get('D'), pq.Get('n')
-	}
+	constraint, detail := pgdriver.Violation(err)
 	// In every language: ... (column, column)=(value, value) ...
 	if _, columns, ok := strings.Cut(detail, "("); ok {
 		columns, _, _ = strings.Cut(columns, ")")
