@@ -35,7 +35,7 @@ func TestIdleConsumerIsToldThatItWasMoved(t *testing.T) {
 			awaitHandled(t, d.DB, "moved", 1, 2, 3)
 			for _, want := range [][]int64{{1, 2, 3, 2, 3}, {1, 2, 3, 2, 3, 2, 3}} {
 				d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 1, revision = revision + 1 WHERE consumer_name = 'moved'`)
-				if err := changes.Ring(t.Context(), d.DB, ident.Table{Name: "consumer_checkpoints_changes"}); err != nil {
+				if err := changes.Notify(t.Context(), d.DB, ident.Table{Name: "consumer_checkpoints_changes"}); err != nil {
 					t.Fatal(err)
 				}
 				awaitHandled(t, d.DB, "moved", want...)

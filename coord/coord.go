@@ -74,7 +74,7 @@ func (c *Coordinator) Register(ctx context.Context) error {
 		return err
 	}
 	c.trust(s.beaten)
-	c.ring(ctx, s)
+	c.announce(ctx, s)
 	c.registered = s
 	home := s.home
 	c.home.Store(&home)
@@ -129,7 +129,7 @@ func (c *Coordinator) deregister(ctx context.Context) error {
 	if err := s.leave(ctx); err != nil {
 		return err
 	}
-	c.ring(ctx, s)
+	c.announce(ctx, s)
 	return nil
 }
 
@@ -166,12 +166,12 @@ func (c *Coordinator) Status() Status {
 // Changes has moved. It never blocks; wakeups coalesce.
 func (c *Coordinator) Wake() { c.wake.Send() }
 
-// ring tells the others that there is something to see. They look by
-// themselves, too, if later.
-func (c *Coordinator) ring(ctx context.Context, s *session) {
+// announce tells the other workers that there is news. They also look by
+// themselves, but later.
+func (c *Coordinator) announce(ctx context.Context, s *session) {
 	limited, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
-	if err := changes.Ring(limited, s.conn, c.cfg.Changes); err != nil && ctx.Err() == nil {
+	if err := changes.Notify(limited, s.conn, c.cfg.Changes); err != nil && ctx.Err() == nil {
 		c.cfg.Logger.Error(ctx, "the other workers will notice a change later than they could", "worker_id", c.cfg.ID, "error", err)
 	}
 }

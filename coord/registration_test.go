@@ -98,21 +98,21 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// rings counts how often the others were told.
-func rings(t *testing.T, d *pgtest.Database) int {
+// announced counts how often the others were told.
+func announced(t *testing.T, d *pgtest.Database) int {
 	t.Helper()
 	return scan[int](t, d.DB, `SELECT `+changes.Count(config(nil).Changes))
 }
 
 // Who comes, who leaves and who deals out says so, and nobody says anything
 // while nothing happens.
-func TestRings(t *testing.T) {
+func TestAnnouncements(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
 		expect := func(when string, want int) {
 			t.Helper()
-			await(t, when, func() bool { return rings(t, d) >= want })
-			if got := rings(t, d); got != want {
+			await(t, when, func() bool { return announced(t, d) >= want })
+			if got := announced(t, d); got != want {
 				t.Errorf("%s: the others were told %d times, not %d", when, got, want)
 			}
 		}
@@ -136,7 +136,7 @@ func TestRings(t *testing.T) {
 }
 
 // Without the counter all is slower and nothing else.
-func TestRingFails(t *testing.T) {
+func TestAnnouncementFails(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	mustExec(t, d.DB, `DROP TABLE consumer_checkpoints_changes`)

@@ -141,7 +141,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 		if err := s.register(ctx); err != nil {
 			return 0, err
 		}
-		c.ring(ctx, s)
+		c.announce(ctx, s)
 	}
 	c.trust(s.beaten)
 	c.deliver(v.mine)
@@ -191,7 +191,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		s.stepDown()
 		return looking, nil
 	case written > 0:
-		c.ring(ctx, s)
+		c.announce(ctx, s)
 		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(alive), "changes", written)
 		wait = 0 // perhaps this worker got some
 	}

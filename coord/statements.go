@@ -1,5 +1,7 @@
 package coord
 
+import "github.com/pgfrontier/worker/internal/incarnation"
+
 // statements is the SQL of a session. All but the first take given.
 type statements struct {
 	resolve, register     string
@@ -100,23 +102,8 @@ SELECT pg_backend_pid(),
 // fresh is true if the last heartbeat of worker n is young enough.
 const fresh = `n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given)`
 
-// proven is true if it was sent in this life of the server: after the server's
-// start, and after the token beside the checkpoints was made, which the
-// frontiers keep.
-func (c Config) proven() string {
-	return `(n.heartbeat_at > pg_postmaster_start_time() AND EXISTS (
-	SELECT FROM ` + c.Token.SQL() + ` AS t
-	WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND ` + writtenAfter("n.xmin", "t.xmin") + `))`
-}
-
-// writtenAfter is true only if transaction a is later than b. An age has 32 bits
-// and a sign: that of b, which may be of any age, is negative from 2^31
-// transactions on, and begins again at 2^32. That of a must be below 2^31. It
-// takes a transaction of one statement: to a later one, what was committed since
-// it got its id has a negative age, too.
-func writtenAfter(a, b string) string {
-	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
-}
+// proven is true if it was sent in this incarnation of the server.
+func (c Config) proven() string { return incarnation.WroteRow(c.Token, "n", "heartbeat_at") }
 
 func (s *statements) advisory(c Config, seen, proven string) {
 	s.follow = seen + ` pg_try_advisory_lock((SELECT key FROM given))`

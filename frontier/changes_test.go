@@ -21,7 +21,7 @@ func TestChangesAreNoticed(t *testing.T) {
 			cfg.OnChange = func() { rung <- struct{}{} }
 			run(t, cfg)
 			for range 2 {
-				if err := changes.Ring(t.Context(), d.DB, cfg.Changes); err != nil {
+				if err := changes.Notify(t.Context(), d.DB, cfg.Changes); err != nil {
 					t.Fatal(err)
 				}
 				select {

@@ -39,9 +39,7 @@ func (o origin) statements(token, settled, changed ident.Table) statements {
 	of := incarnation.Of(token, o.table, o.sequence, `$1::bigint::oid`)
 	current := `coalesce(` + of + `, '')`
 	s := statements{
-		plant: `
-INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2::uuid, $1::bigint::oid)
-ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`,
+		plant: incarnation.Plant(token),
 		token: `SELECT ` + current + `, ` + changes.Count(changed),
 	}
 	if !o.named {

@@ -93,7 +93,7 @@ func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By
 	if err != nil {
 		return fail(err)
 	}
-	if err := changes.Ring(ctx, tx, o.t.Changes); err != nil {
+	if err := changes.Notify(ctx, tx, o.t.Changes); err != nil {
 		return fail(err)
 	}
 	if err := tx.Commit(); err != nil {

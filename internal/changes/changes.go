@@ -1,9 +1,3 @@
-// Package changes tells the workers of a set of tables that there is news
-// which does not show in the log: a worker that came or went, assignments, an
-// operator's doing. The news itself is wherever it was written. A counter says
-// that there is some, for those who look now and then, and a notification for
-// those who listen. Both are hints: whoever must not miss a thing also looks
-// by itself.
 package changes
 
 import (
@@ -15,7 +9,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Count is an SQL expression for the counter, 0 before the first ring.
+// Count is an SQL expression for the counter, 0 before the first Notify.
 func Count(table ident.Table) string {
 	return `coalesce((SELECT count FROM ` + table.SQL() + `), 0)`
 }
@@ -26,12 +20,12 @@ func channel(table ident.Table) string {
 	return `'worker_changes_' || to_regclass('` + table.SQL() + `')::oid::text`
 }
 
-// waits is an SQL expression for the name of the channel of Say.
+// waits is an SQL expression for the name of the channel that WaitChannel returns.
 func waits(table ident.Table) string {
 	return `'worker_waits_' || to_regclass('` + table.SQL() + `')::oid::text`
 }
 
-// Say notifies a channel of several texts, in one statement.
+// Say sends several texts on a channel, in one statement.
 func Say(ctx context.Context, q store.Querier, channel string, texts []string) error {
 	list, err := json.Marshal(texts)
 	if err != nil {
@@ -41,30 +35,30 @@ func Say(ctx context.Context, q store.Querier, channel string, texts []string) e
 	return err
 }
 
-// Ring announces news, to be called when they are committed, or as the last
-// statement of their transaction: the counter is one row, which would keep
-// others waiting.
-func Ring(ctx context.Context, q store.Querier, table ident.Table) error {
+// Notify announces news. Call it when the news is committed, or as the last
+// statement of its transaction: the counter is one row, which keeps others
+// waiting.
+func Notify(ctx context.Context, q store.Querier, table ident.Table) error {
 	_, err := q.ExecContext(ctx, `
-WITH rung AS (
+WITH counted AS (
 	INSERT INTO `+table.SQL()+` AS c ("only", count) VALUES ($1::boolean, 1)
 	ON CONFLICT ("only") DO UPDATE SET count = c.count + 1
 	RETURNING 1
 )
-SELECT pg_notify(`+channel(table)+`, '') FROM rung`, true)
+SELECT pg_notify(`+channel(table)+`, '') FROM counted`, true)
 	if err != nil {
 		return fmt.Errorf("announce a change in %s: %w", table, err)
 	}
 	return nil
 }
 
-// Channel returns the name of the channel that Ring notifies.
+// Channel returns the name of the channel that Notify uses.
 func Channel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
 	return lookUp(ctx, q, table, channel(table))
 }
 
-// WaitChannel returns the name of the channel on which the workers of a set of
-// tables tell each other who waits for which consumer.
+// WaitChannel returns the name of the channel on which the processes of a set of
+// tables tell each other who waits for what.
 func WaitChannel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
 	return lookUp(ctx, q, table, waits(table))
 }

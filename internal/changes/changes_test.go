@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func TestRing(t *testing.T) {
+func TestNotify(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	d := pgtest.New(t)
@@ -34,9 +34,9 @@ func TestRing(t *testing.T) {
 	for want := range int64(3) {
 		var count int64
 		if err := d.DB.QueryRowContext(ctx, "SELECT "+changes.Count(table)).Scan(&count); err != nil || count != want {
-			t.Fatalf("the counter is %d (%v) after %d rings", count, err, want)
+			t.Fatalf("the counter is %d (%v) after %d announcements", count, err, want)
 		}
-		if err := changes.Ring(ctx, d.DB, table); err != nil {
+		if err := changes.Notify(ctx, d.DB, table); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := listener.WaitForNotification(ctx); err != nil {

@@ -1,30 +1,9 @@
-// Package incarnation names the state of a server in which positions of a log
-// are issued once, and proves that an answer stems from it.
-//
-// The name changes whenever positions may be issued again:
-//
-//   - Crash recovery and promotion empty an UNLOGGED table; a new random token
-//     is put into it. A killed backend makes the server recover without a new
-//     start time, so the start time alone would not do.
-//   - A cold backup that is put back brings its token along, but the server has
-//     another start time. So the token alone would not do.
-//   - TRUNCATE ... RESTART IDENTITY gives the sequence and the table other
-//     files. So does what rewrites either of them, and is harmless.
-//
-// What a read found out counts in the incarnation in which it was read. A
-// standby, an abandoned primary or a restored copy has another one, or none.
 package incarnation
 
 import (
-	"context"
-	"database/sql"
-	"errors"
-	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
-	"github.com/pgfrontier/worker/store"
 )
 
 // Of is an SQL expression for the incarnation of the server that evaluates it,
@@ -43,6 +22,36 @@ func Of(token ident.Table, log, sequence, database string) string {
 	FROM ` + token.SQL() + ` WHERE database = ` + database + `)`
 }
 
+// Plant is a statement that puts token $2 into its table unless there is one of
+// database $1, given by its oid.
+func Plant(token ident.Table) string {
+	return `
+INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2::uuid, $1::bigint::oid)
+ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`
+}
+
+// WroteRow is an SQL expression that is true only if a row was written in the
+// present incarnation: after the server's start, and after the token was put
+// there. row is the row's alias, at the column with the time of writing, which
+// every write of the row must set.
+//
+// A server that recovers from the death of a backend keeps its start time. So
+// the order of transaction ids counts beside the times.
+func WroteRow(token ident.Table, row, at string) string {
+	return `(` + row + `.` + at + ` > pg_postmaster_start_time() AND EXISTS (
+	SELECT FROM ` + token.SQL() + ` AS t
+	WHERE t.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND ` + writtenAfter(row+".xmin", "t.xmin") + `))`
+}
+
+// writtenAfter is true only if transaction a is later than b. An age has 32 bits
+// and a sign: that of b, which may be of any age, is negative from 2^31
+// transactions on, and begins again at 2^32. That of a must be below 2^31. It
+// takes a transaction of one statement: to a later one, what was committed since
+// it got its id has a negative age, too.
+func writtenAfter(a, b string) string {
+	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
+}
+
 // LogRestarted reports whether the log was emptied, and its sequence restarted,
 // between two incarnations of one server: both have other files.
 func LogRestarted(before, after string) bool {
@@ -54,131 +63,3 @@ func LogRestarted(before, after string) bool {
 const fields = 4
 
 func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
-
-// Bind ties a log to the tables that q's session finds now, and its reads to
-// the incarnation that the expression of names. A log that is no store.Binder,
-// or only embeds one, is asked for the incarnation right after each read, on the same connection,
-// and where its table is known, whether its name still leads there.
-func Bind(ctx context.Context, q store.Querier, log store.Log, of string) (store.BoundLog, error) {
-	if b, ok := log.(store.Binder); ok && b.Binds(log) {
-		return b.Bind(ctx, q, of)
-	}
-	named, ok := log.(store.SequenceNamer)
-	if !ok {
-		return asking{log, of}, nil
-	}
-	name, column := named.PositionColumn()
-	var table string
-	var oid int64
-	err := q.QueryRowContext(ctx, `
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.oid::bigint
-FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)`, name).Scan(&table, &oid)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("there is no table %s: create it, or correct the name that the event store gives", name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look for table %s: %w", name, err)
-	}
-	of = `CASE WHEN to_regclass(` + literal(name) + `)::oid::bigint = ` + strconv.FormatInt(oid, 10) + ` THEN ` + of + ` END`
-	return askingNamed{asking{log, of}, table, column}, nil
-}
-
-// asking binds a log that knows nothing of incarnations. Its reads must come on
-// a connection or in a transaction: two statements on a pool could be answered
-// by two servers.
-type asking struct {
-	store.Log
-	of string
-}
-
-// askingNamed also says where the positions come from.
-type askingNamed struct {
-	asking
-	table, column string
-}
-
-func (a askingNamed) PositionColumn() (table, column string) { return a.table, a.column }
-
-func (a asking) At(incarnation string) store.Log {
-	r := read{a.Log, a.of, incarnation}
-	scoped, isScoped := a.Log.(store.ScopedReader)
-	ranges, isRanges := a.Log.(store.RangeReader)
-	switch {
-	case isScoped && isRanges:
-		return struct {
-			read
-			scopedRead
-			rangeRead
-		}{r, scopedRead{r, scoped}, rangeRead{r, ranges}}
-	case isScoped:
-		return struct {
-			read
-			scopedRead
-		}{r, scopedRead{r, scoped}}
-	case isRanges:
-		return struct {
-			read
-			rangeRead
-		}{r, rangeRead{r, ranges}}
-	}
-	return r
-}
-
-// read asks for the incarnation after each read.
-type read struct {
-	log  store.Log
-	of   string
-	want string
-}
-
-// prove runs a read and returns store.ErrIncarnation if another incarnation
-// than the wanted one has answered.
-func prove[T any](ctx context.Context, q store.Querier, r read, answer T, err error) (T, error) {
-	var none T
-	if err != nil {
-		return none, err
-	}
-	var is string
-	if err := q.QueryRowContext(ctx, `SELECT coalesce(`+r.of+`, '')`).Scan(&is); err != nil {
-		return none, fmt.Errorf("read the server's incarnation: %w", err)
-	}
-	if is != r.want {
-		return none, store.ErrIncarnation
-	}
-	return answer, nil
-}
-
-func (r read) ReadEvents(ctx context.Context, q store.Querier, after int64, limit int) ([]store.PersistedEvent, error) {
-	events, err := r.log.ReadEvents(ctx, q, after, limit)
-	return prove(ctx, q, r, events, err)
-}
-
-func (r read) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (int64, error) {
-	position, err := r.log.GetLatestGlobalPosition(ctx, q)
-	return prove(ctx, q, r, position, err)
-}
-
-type scopedRead struct {
-	read
-	log store.ScopedReader
-}
-
-func (r scopedRead) ReadScoped(ctx context.Context, q store.Querier, s store.ScopedRange) (store.ScopedPage, error) {
-	page, err := r.log.ReadScoped(ctx, q, s)
-	return prove(ctx, q, r.read, page, err)
-}
-
-func (r scopedRead) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
-	missing, err := r.log.CountMissing(ctx, q, after, through)
-	return prove(ctx, q, r.read, missing, err)
-}
-
-type rangeRead struct {
-	read
-	log store.RangeReader
-}
-
-func (r rangeRead) ReadRanges(ctx context.Context, q store.Querier, ranges []store.Range, limit int) ([]store.PersistedEvent, error) {
-	events, err := r.log.ReadRanges(ctx, q, ranges, limit)
-	return prove(ctx, q, r.read, events, err)
-}
