@@ -4,45 +4,84 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"testing"
-	"time"
+	"log"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	"github.com/pgfrontier/worker/workertest"
 )
 
+// Totals is the projection under test.
+type Totals struct{}
+
+func (Totals) Name() string { return "totals_v1" }
+
+func (Totals) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	_, err := tx.ExecContext(ctx, `UPDATE totals SET cents = cents + ($1::jsonb->>'cents')::int`, string(e.Payload))
+	return err
+}
+
+// database makes a database with the projection's table.
+func database() (db *sql.DB, drop func()) {
+	t, drop := pgtest.Example()
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE TABLE totals AS SELECT 0 AS cents`)
+	return d.DB, drop
+}
+
+// expectTotal is what a test looks at.
+func expectTotal(ctx context.Context, q store.Querier, want int) error {
+	var cents int
+	if err := q.QueryRowContext(ctx, `SELECT cents FROM totals`).Scan(&cents); err != nil {
+		return err
+	}
+	if cents != want {
+		return fmt.Errorf("the total is %d cents, want %d", cents, want)
+	}
+	return nil
+}
+
 // Events that need not be in any log, and nothing left in the database.
 func ExampleHandle() {
-	var db *sql.DB // of the tests, with the projection's tables
-	test := func(t *testing.T) {
-		events := []store.Event{{AggregateType: "Order", AggregateID: "order-1", EventType: "OrderPlaced", Payload: []byte(`{}`)}}
-		err := workertest.Handle(t.Context(), db, &counter{name: "orders"}, events, func(tx *sql.Tx) error {
-			var n int
-			if err := tx.QueryRow(`SELECT n FROM counts WHERE id = 'orders order-1'`).Scan(&n); err != nil {
-				return err
-			}
-			if n != 1 {
-				return fmt.Errorf("counted %d orders, want 1", n)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = test
+	ctx := context.Background() // t.Context(), in a test
+	db, drop := database()
+	defer drop()
+
+	events := []store.Event{{AggregateType: "Order", AggregateID: "order-1", EventType: "OrderPlaced", Payload: []byte(`{"cents": 500}`)}}
+	err := workertest.Handle(ctx, db, Totals{}, events, func(tx *sql.Tx) error { return expectTotal(ctx, tx, 500) })
+	fmt.Println("handled:", err)
+	fmt.Println("rolled back:", expectTotal(ctx, db, 0))
+	err = workertest.Handle(ctx, db, Totals{}, events, func(tx *sql.Tx) error { return expectTotal(ctx, tx, 400) })
+	fmt.Println("a wrong test:", err)
+	// Output:
+	// handled: <nil>
+	// rolled back: <nil>
+	// a wrong test: the total is 500 cents, want 400
 }
 
 // All that was appended, through a real worker.
 func ExampleCatchUp() {
-	var db *sql.DB // of this test alone, with the tables of package migrations
-	test := func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := workertest.CatchUp(ctx, db, newStore(), []consumer.Consumer{&counter{name: "orders"}}); err != nil {
-			t.Fatal(err)
-		}
+	ctx := context.Background() // with a deadline, in a test
+	db, drop := database()
+	defer drop()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Panic(err)
 	}
-	_ = test
+	placed := event("Order", "order-1")
+	placed.Payload = []byte(`{"cents": 500}`)
+	if _, err := newStore().Append(ctx, tx, store.NoStream(), []store.Event{placed}); err != nil {
+		log.Panic(err)
+	}
+	if err := tx.Commit(); err != nil {
+		log.Panic(err)
+	}
+
+	err = workertest.CatchUp(ctx, db, newStore(), []consumer.Consumer{Totals{}})
+	fmt.Println("caught up:", err)
+	fmt.Println("as expected:", expectTotal(ctx, db, 500))
+	// Output:
+	// caught up: <nil>
+	// as expected: <nil>
 }

@@ -2,12 +2,13 @@ package postgres_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
+	"fmt"
 	"log"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -15,26 +16,25 @@ import (
 // An application decides on the events it has read, and appends to them if
 // nobody else did.
 func ExampleStore_Append() {
+	ctx := context.Background()
+	t, drop := pgtest.Example()
+	defer drop()
+	db := pgtest.New(t).DB // sql.Open("pgx", url), in a program
 	eventStore := storepostgres.NewStore(storepostgres.NewStoreConfig(
 		storepostgres.WithNotifyChannel("worker_events"),
 	))
-
-	pay := func(ctx context.Context, db *sql.DB, orderID string) error {
-		order, err := eventStore.ReadAggregateStream(ctx, db, "Order", orderID, nil, nil)
-		if err != nil {
-			return err
-		}
+	appendTo := func(expected store.ExpectedVersion, eventType string) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback()
-		_, err = eventStore.Append(ctx, tx, store.Exact(order.Version()), []store.Event{{
+		defer tx.Rollback() // a no-op after Commit
+		_, err = eventStore.Append(ctx, tx, expected, []store.Event{{
 			AggregateType: "Order",
-			AggregateID:   orderID,
-			EventType:     "OrderPaid",
+			AggregateID:   "1001",
+			EventType:     eventType,
 			EventID:       uuid.New(),
-			Payload:       []byte(`{"amount": 1250}`),
+			Payload:       []byte(`{"cents": 1250}`),
 		}})
 		if err != nil {
 			return err
@@ -42,15 +42,25 @@ func ExampleStore_Append() {
 		return tx.Commit()
 	}
 
-	db, err := sql.Open("pgx", "postgres://localhost:5432/shop")
+	if err := appendTo(store.NoStream(), "OrderPlaced"); err != nil {
+		log.Panic(err)
+	}
+	order, err := eventStore.ReadAggregateStream(ctx, db, "Order", "1001", nil, nil)
 	if err != nil {
-		log.Fatal(err)
+		log.Panic(err)
 	}
-	defer db.Close()
-	switch err := pay(context.Background(), db, "1001"); {
-	case errors.Is(err, store.ErrOptimisticConcurrency):
-		log.Print("the order has changed: try again")
-	case err != nil:
-		log.Print(err)
+	// Two who have read the same both want to pay.
+	for range 2 {
+		switch err := appendTo(store.Exact(order.Version()), "OrderPaid"); {
+		case errors.Is(err, store.ErrOptimisticConcurrency):
+			fmt.Println("the order has changed: read it and decide again")
+		case err != nil:
+			log.Panic(err)
+		default:
+			fmt.Println("paid")
+		}
 	}
+	// Output:
+	// paid
+	// the order has changed: read it and decide again
 }

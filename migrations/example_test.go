@@ -1,0 +1,28 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Apply creates the tables, and upgrades older ones. Each process may call it at
+// its start.
+func ExampleApply() {
+	t, drop := pgtest.Example()
+	defer drop()
+	ctx, db := context.Background(), pgtest.Empty(t).DB // sql.Open("pgx", url), in a program
+
+	config := migrations.DefaultConfig()
+	config.EventsTable = "shop_events" // another name than the default
+	for range 2 {                      // the second time there is nothing to do
+		if err := migrations.Apply(ctx, db, &config); err != nil {
+			log.Panic(err)
+		}
+	}
+	fmt.Println("missing:", migrations.Check(ctx, db, &config))
+	// Output: missing: <nil>
+}

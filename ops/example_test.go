@@ -1,0 +1,86 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+	"github.com/pgfrontier/worker/workertest"
+)
+
+// Shipping cannot handle an order that has no customer.
+type Shipping struct{}
+
+func (Shipping) Name() string { return "shipping_v1" }
+
+func (Shipping) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	if e.AggregateID == "4711" {
+		return errors.New("the order has no customer")
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO shipped VALUES ($1::text)`, e.AggregateID)
+	return err
+}
+
+// A consumer is stuck at an event. An operator lets it go on without.
+func ExampleOperator_SkipEvent() {
+	ctx := context.Background()
+	t, drop := pgtest.Example()
+	defer drop()
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE TABLE shipped (id TEXT)`)
+	eventStore := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
+	appendOrders(ctx, d.DB, eventStore, "4710", "4711", "4712")
+
+	// A worker commits what comes before the event, tries it once more, and ends.
+	err := workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Shipping{}}, worker.WithMaxConsecutiveFailures(2))
+	var stuck *worker.ConsumerError
+	if !errors.As(err, &stuck) {
+		log.Panic(err)
+	}
+	fmt.Println(stuck.Consumer, "is stuck at position", stuck.Position)
+
+	o, err := ops.New(d.DB, nil)
+	check(err)
+	check(o.SkipEvent(ctx, stuck.Consumer, stuck.Position, ops.By{Operator: "ann", Reason: "order 4711 has no customer"}))
+	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Shipping{}}))
+
+	consumers, err := o.Consumers(ctx)
+	check(err)
+	fmt.Println(consumers[0].Name, "is at position", consumers[0].Position)
+	operations, err := o.Operations(ctx, "shipping_v1", 10)
+	check(err)
+	for _, op := range operations {
+		fmt.Printf("%s by %s: %s\n", op.Kind, op.By.Operator, op.By.Reason)
+	}
+	// Output:
+	// shipping_v1 is stuck at position 2
+	// shipping_v1 is at position 3
+	// skip by ann: order 4711 has no customer
+}
+
+// appendOrders appends an event of each order, as an application does.
+func appendOrders(ctx context.Context, db *sql.DB, eventStore *storepostgres.Store, orders ...string) {
+	for _, id := range orders {
+		tx, err := db.BeginTx(ctx, nil)
+		check(err)
+		_, err = eventStore.Append(ctx, tx, store.NoStream(), []store.Event{{AggregateType: "Order", AggregateID: id, EventType: "OrderPlaced", EventID: uuid.New()}})
+		check(err)
+		check(tx.Commit())
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
