@@ -34,11 +34,7 @@ func (c *consumerLoop) accuse(ctx context.Context, v verdict, to int64, failed e
 	}
 	e := c.consumerError(r, decision{inARow: c.tally.failures + 1})
 	c.status.failed(e, e.Failures)
-	message := "handler ended its transaction"
-	if what == ErrOutcomeUnknown {
-		message = "what became of a batch is not known"
-	}
-	c.w.cfg.Logger.Error(ctx, message, "consumer", c.unit.name, "error", e)
+	tell(c.w.observer.TransactionEnded, TransactionEnd{Consumer: c.unit.name, From: b.advance.to, To: to, Err: e})
 	return e
 }
 

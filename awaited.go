@@ -172,9 +172,7 @@ func (w *Worker) say(ctx context.Context, words ...word) {
 		return changes.Say(ctx, conn, w.waitChannel, said)
 	})
 	conn.giveBack(err)
-	if err != nil && ctx.Err() == nil {
-		w.cfg.Logger.Debug(ctx, "could not tell other workers how far a consumer is", "error", err)
-	}
+	w.taskFailed(ctx, taskAnnounce, "", err)
 }
 
 // answerWaits tells other processes how far consumers are that they wait for.

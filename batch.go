@@ -47,8 +47,8 @@ type result struct {
 // From then on only ctx and BatchTimeout end the batch.
 func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p page, a advance) (r result) {
 	b := c.describe(p, a)
-	tell(c.w.cfg.Observer.BatchStarted, *b)
-	defer func() { c.w.cfg.Observer.batchDone(b, r) }()
+	tell(c.w.observer.BatchStarted, *b)
+	defer func() { c.w.observer.batchDone(b, r) }()
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -54,8 +54,8 @@ func (l *lines) with(text string) (found []string) {
 // the events behind it.
 func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
 	for policy, message := range map[worker.GapPolicy]string{
-		worker.GapSkipStale: "a transaction stays open, going on past it",
-		worker.GapWait:      "a transaction stays open and holds back all events",
+		worker.GapSkipStale: "transaction stays open passed true",
+		worker.GapWait:      "transaction stays open passed false",
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			d := newLog(t)

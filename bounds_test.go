@@ -127,6 +127,18 @@ func TestSweep(t *testing.T) {
 		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	fill()
+	h.SwallowAll()
+	ctx, cancel := context.WithCancel(t.Context())
+	told, ended := make(chan PoolSweep), make(chan struct{})
+	w := &Worker{db: db, sweepNow: wakeup.New(), observer: Observer{PoolSwept: func(s PoolSweep) { told <- s }}}
+	go func() { defer close(ended); w.sweep(ctx) }()
+	w.sweepNow.Send()
+	if s := <-told; s != (PoolSweep{Idle: n, Alive: 0}) {
+		t.Errorf("of %d dead connections is told: %+v", n, s)
+	}
+	cancel()
+	<-ended
+	fill()
 }
 
 // A connection that leads to another server is closed: in the pool, it would be

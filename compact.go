@@ -50,7 +50,7 @@ func (w *Worker) compact(ctx context.Context) {
 				continue
 			}
 			if err := w.compactAudit(ctx, u); err != nil && ctx.Err() == nil {
-				w.cfg.Logger.Error(ctx, "cannot compact the audit, retrying", "consumer", u.name, "error", err)
+				w.taskFailed(ctx, "compact audit", u.name, err)
 				backoff.Sleep(ctx, compactApart)
 				w.compactNow.Send()
 			}

@@ -25,7 +25,7 @@ const reconcileInterval = time.Second
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	c := Config{Logger: store.NoOpLogger{}}
+	c := Config{}
 	for _, s := range optionTable {
 		s.reset(&c)
 	}
@@ -104,7 +104,6 @@ func (c Config) frontier(db *sql.DB, log store.Log, t tables.Tables, onChange fu
 		HarborLag:  int64(c.StaleGapHarborLag),
 		Interval:   c.DispatcherInterval,
 		OnChange:   onChange,
-		Logger:     c.Logger,
 	}
 	if c.GapPolicy == GapWait {
 		f.Policy = frontier.Wait
@@ -124,7 +123,6 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 		RebalanceInterval: c.RebalanceInterval,
 		Strategy:          coord.Advisory,
 		Sticky:            c.AssignmentStrategy == AssignSticky,
-		Logger:            c.Logger,
 		Status:            status,
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {

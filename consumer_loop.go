@@ -340,7 +340,7 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to}
 		c.status.disturbed(err)
 		if !c.crowded {
-			c.w.cfg.Logger.Error(ctx, "a consumer waits for positions in doubt", "consumer", c.unit.name, "error", err)
+			tell(c.w.observer.ConsumerWaiting, Wait{c.unit.name, TroubleDoubts, err})
 		}
 		c.w.troubled(c.about(TroubleDoubts), err)
 	} else {
@@ -398,8 +398,8 @@ func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
 	c.status.advanced(a.to, len(p.Events), c.tally.failures)
 	c.noteVoids(a.marks)
 	c.w.awaited.advanced(c.unit.name, a.to)
-	c.w.cfg.Observer.skipped(c.unit.name, a.marks)
-	c.w.cfg.Observer.buried(c.unit.name, p.letters)
+	c.w.observer.skipped(c.unit.name, a.marks)
+	c.w.observer.buried(c.unit.name, p.letters)
 	c.settleLetters(p)
 	if a.movesOpen() {
 		c.forget() // there are open ranges now that it does not have

@@ -210,7 +210,7 @@
 // # Watching, operating, testing
 //
 // [Worker.Status] is for health checks, [Observer] for metrics and alarms,
-// [WithLogger] for logs, [WithBatchMiddleware] for tracing. Package
+// [WithSlog] for logs, [WithBatchMiddleware] for tracing. Package
 // [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers,
 // skips events and keeps dead letters; each operation leaves a record. Package
 // [github.com/pgfrontier/worker/workertest] runs consumers in tests.

@@ -30,23 +30,23 @@ func (c *consumerLoop) failed(ctx context.Context, b *batchError, v decision) (p
 	e := c.consumerError(b.result, v)
 	policy := c.w.cfg.FailurePolicy
 	if b.retried != nil && b.retried.err == nil {
-		c.refuse(ctx, b)
+		c.refuse(b)
 		return 0, nil
 	}
 	c.status.failed(e, v.inARow)
 	switch {
 	case v.exhausted && (policy == FailStop || b.at == nil):
+		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, FailStop, e})
 		last := *e // e itself others read by now
 		last.Err = errtext.Join(ErrConsecutiveFailures, b.err)
 		return 0, &last
 	case v.exhausted:
 		c.sentence = &sentence{policy, e.Position, v.tries, e, b.revision}
-		c.w.cfg.Logger.Error(ctx, "consumer failed too often in a row", "consumer", c.unit.name, "policy", policy, "error", e)
+		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, policy, e})
 		return 0, nil
 	}
-	c.w.cfg.Logger.Error(ctx, "consumer failed, will retry", "consumer", c.unit.name, "failures", v.inARow, "error", e)
 	c.w.troubled(c.aboutBatch(TroubleBatch, b.retried), e)
-	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
+	tell(c.w.observer.Retrying, Retry{Consumer: c.unit.name, Trouble: TroubleBatch, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
 	return v.pause, nil
 }
 
@@ -94,9 +94,8 @@ func (c *consumerLoop) pausedAsSentenced() bool {
 
 func (c *consumerLoop) announcePause() {
 	reason := text(c.sentence.err)
-	c.w.cfg.Logger.Error(context.Background(), "consumer paused", "consumer", c.unit.name, "reason", reason)
 	c.w.troubled(c.about(TroublePaused), c.sentence.err)
-	tell(c.w.cfg.Observer.ConsumerPaused, ConsumerInfo{c.unit.name, reason})
+	tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, reason})
 }
 
 // pausedBy is who a worker's own pause is signed by.

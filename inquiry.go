@@ -92,7 +92,7 @@ func (c *consumerLoop) answer(ctx, chance context.Context) error {
 			return c.accuse(ctx, v, to, err)
 		}
 		c.status.disturbed(err)
-		c.w.cfg.Logger.Error(ctx, "cannot see what became of a batch, retrying", "consumer", c.unit.name, "error", err)
+		c.w.taskFailed(chance, "find batch outcome", c.unit.name, err)
 		if _, soon := chance.Deadline(); soon || c.stop.Err() != nil {
 			backoff.Sleep(chance, backoff.Infrastructure(1))
 		} else {

@@ -227,10 +227,10 @@ func TestMaxOpenRangesMakesTheConsumerWait(t *testing.T) {
 		}
 	}
 	await(t, "everything to be handled", func() bool { return len(handled(t, d.DB, "all")) == 8 })
-	if said := log.with("a consumer waits for positions in doubt"); len(said) != 1 {
+	if said := log.with("consumer waiting"); len(said) != 1 {
 		t.Errorf("the log says so %d times: %q", len(said), said)
 	}
-	await(t, "the log to say that it is over", func() bool { return len(log.with("trouble is over trouble doubts")) == 1 })
+	await(t, "the log to say that it is over", func() bool { return len(log.with("recovered trouble doubts")) == 1 })
 }
 
 // Under GapWait nothing is late.

@@ -134,8 +134,8 @@ func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, 
 
 // refuse takes note that a dead letter has failed again. That is written down
 // next, on a connection that is sound.
-func (c *consumerLoop) refuse(ctx context.Context, b *batchError) {
-	c.w.cfg.Logger.Error(ctx, "dead letter failed again", "consumer", c.unit.name, "position", b.retried.position, "error", b.err)
+func (c *consumerLoop) refuse(b *batchError) {
+	c.w.observer.letterFailed(c.unit.name, b)
 	c.refused = &retry{position: b.retried.position, err: b.err}
 	c.again.reset()
 	c.w.troubles.end(c.aboutBatch(TroubleBatch, b.retried), time.Now()) // it is not tried any more

@@ -73,14 +73,14 @@ func (w *Worker) listen(ctx context.Context) error {
 			err = errtext.Of(explain(err))
 			w.listener.change(func(l *listener) { l.lost, l.heard.Connected = err, false })
 			w.troubled(lost, err)
-			tell(w.cfg.Observer.NotifyFailed, err)
+			tell(w.observer.NotifyFailed, err)
 		},
 		Doubted: func() (doubt bool) {
 			w.listener.change(func(l *listener) { doubt = l.doubt })
 			return doubt
 		},
 		Answered: func() { w.listener.change(func(l *listener) { l.heard.Answers++ }) },
-	}, w.cfg.Logger)
+	})
 	if err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
@@ -101,9 +101,8 @@ func (w *Worker) watchNotify(ctx context.Context) {
 		case err == nil:
 			w.recovered(about)
 		case told == nil || told.Error() != err.Error():
-			w.cfg.Logger.Error(ctx, "notifications do not arrive", "error", err)
 			w.troubled(about, err)
-			tell(w.cfg.Observer.NotifyFailed, err)
+			tell(w.observer.NotifyFailed, err)
 		}
 		told = err
 	}

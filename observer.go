@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -8,19 +10,37 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Observer is told what happens, for metrics and alarms. Every field may be
-// nil. Calls come from the worker's own goroutines, several at a time: return
-// soon, and do not call Stop and wait. A panic ends the call and not the
-// worker; the first of each hook is logged. runtime.Goexit, which FailNow of
-// testing calls, ends the worker with an error: use t.Error in a hook.
+// Observer is told what happens, for logs, metrics and alarms: it is the only
+// voice of a worker. Every field may be nil. Calls come from the worker's own
+// goroutines, several at a time: return soon, and do not call Stop and wait. A
+// panic ends the call and not the worker; the first of each hook is told by
+// HookPanicked. runtime.Goexit, which FailNow of testing calls, ends the worker
+// with an error: use t.Error in a hook.
 type Observer struct {
 	// WorkerStarted: the checks are done, the worker is registered and runs.
 	WorkerStarted func(WorkerInfo)
 	// WorkerStopped: everything has ended; Err says why if it is no clean stop.
 	WorkerStopped func(WorkerInfo)
+	// ShutdownTimedOut: a stop has taken longer than WithShutdownTimeout, and the
+	// batches in hand are rolled back.
+	ShutdownTimedOut func(WorkerInfo)
+	// WorkerReregistered: the worker's row was gone, and it registers again.
+	WorkerReregistered func(WorkerInfo)
+	// StaleWorkersRemoved: a starting worker has removed so many rows of workers
+	// that are long dead.
+	StaleWorkersRemoved func(rows int)
+	// RolesHidden: this role cannot see what transactions of the named roles do,
+	// which may append events. It takes them to be busy. GRANT pg_read_all_stats
+	// to it.
+	RolesHidden func(roles string)
 	// LeadershipChanged: this worker assigns the consumers from now on, or no
 	// longer.
 	LeadershipChanged func(Leadership)
+	// ConsumersAssigned: this worker leads and has changed assignments.
+	ConsumersAssigned func(Assignment)
+	// CoordinationFailed: heartbeats and assignments do not work, and will be
+	// tried again; called for every try.
+	CoordinationFailed func(error)
 
 	// ConsumerStarted and ConsumerStopped: a consumer was assigned to this
 	// worker and its loop has begun, or the loop has ended.
@@ -28,9 +48,15 @@ type Observer struct {
 	// ConsumerUnowned: nobody runs a consumer; Reason says why, and the remedy.
 	// Called on the leader, once for each, after a HeartbeatInterval.
 	ConsumerUnowned func(ConsumerInfo)
-	// ConsumerPaused: it failed MaxConsecutiveFailures times in a row, under
-	// FailPause.
+	// ConsumerFailed: it, or one of its events, has failed
+	// MaxConsecutiveFailures times in a row, and the FailurePolicy applies.
+	ConsumerFailed func(ConsumerFailure)
+	// ConsumerPaused: nobody runs it until an operator resumes it. It has failed
+	// under FailPause, or its log began again.
 	ConsumerPaused func(ConsumerInfo)
+	// ConsumerWaiting: it waits for another transaction's lock (told again after
+	// growing pauses), or at WithMaxOpenRanges (told once).
+	ConsumerWaiting func(Wait)
 
 	// BatchStarted: a batch is about to begin its transaction. The durations
 	// but Read are not known yet.
@@ -40,12 +66,22 @@ type Observer struct {
 	BatchDone func(Batch)
 	// HandlerOverdue: a second ago the context of a batch ended, because
 	// BatchTimeout has passed or the worker stops, and the handler still runs.
+	// Err says why it ended.
 	HandlerOverdue func(Batch)
 	// Retrying: a batch failed, was sacrificed (deadlock, serialization failure),
 	// or the database failed, and it will be tried again.
 	Retrying func(Retry)
 	// DeadLettered: an event went to the dead letters, under FailDeadLetter.
 	DeadLettered func(DeadLetter)
+	// DeadLetterFailed: an operator had it tried again, and it has failed again.
+	DeadLetterFailed func(DeadLetter)
+	// DeadBatchEnded: the batch of a dead worker lived on in the server, held a
+	// consumer's row, and was ended.
+	DeadBatchEnded func(DeadBatch)
+	// TransactionEnded: a handler has ended the transaction of its batch, or
+	// nobody knows whether. The checkpoint was set back where that was safe, and
+	// the worker ends.
+	TransactionEnded func(TransactionEnd)
 
 	// FrontierBlocked: a transaction has held back the events behind its
 	// positions for longer than StaleGapThreshold. Once for each.
@@ -71,18 +107,51 @@ type Observer struct {
 	Recovered func(Recovery)
 	// Woken: something made the worker look before its time.
 	Woken func(Wakeup)
+	// PoolTooSmall: the pool closes connections that are needed again at once, as
+	// it keeps few idle ones: raise SetMaxIdleConns. Told once.
+	PoolTooSmall func(PoolUse)
+	// PoolSwept: idle connections of the pool did not answer, and were closed.
+	PoolSwept func(PoolSweep)
+	// TaskFailed: a task in the background failed. It will be tried again, or
+	// others make up for it.
+	TaskFailed func(TaskFailure)
+	// HookPanicked: a hook of an Observer panicked. Told once for each hook.
+	HookPanicked func(HookPanic)
+
+	logger *slog.Logger // that all hooks log to, as NewSlogObserver has made them
 }
 
 // WorkerInfo names a worker.
 type WorkerInfo struct {
-	ID  uuid.UUID
-	Err error // why it stopped, nil after a clean stop
+	ID        uuid.UUID
+	Consumers int   // that it has code for
+	Err       error // why it stopped, nil after a clean stop
 }
 
 // Leadership tells whether this worker assigns the consumers.
 type Leadership struct {
 	ID     uuid.UUID
 	Leader bool
+}
+
+// Assignment is a change of assignments.
+type Assignment struct {
+	Workers int // that live
+	Changes int // consumers that were assigned, or taken from somebody
+}
+
+// ConsumerFailure is a consumer that has failed too often in a row.
+type ConsumerFailure struct {
+	Consumer string
+	Policy   FailurePolicy // that applies now
+	Err      error         // a *ConsumerError
+}
+
+// Wait is what a consumer waits for.
+type Wait struct {
+	Consumer string
+	Trouble  Trouble // TroubleLock or TroubleDoubts; Recovered tells its end
+	Err      error   // names what it waits for, and the remedy
 }
 
 // ConsumerInfo names a consumer.
@@ -109,10 +178,26 @@ type Batch struct {
 	Err       error // nil: committed, unless Overtaken
 }
 
+// DeadBatch is the transaction of a worker that has died.
+type DeadBatch struct {
+	Consumer string
+	Worker   uuid.UUID // the dead one
+	PID      int64     // of the server's process
+}
+
+// TransactionEnd is a batch whose handler has ended its transaction.
+type TransactionEnd struct {
+	Consumer string
+	From     int64 // the checkpoint that the batch wrote
+	To       int64 // the checkpoint now, as far as it is known
+	Err      error // a *ConsumerError; wraps ErrTransactionEnded or ErrOutcomeUnknown
+}
+
 // Retry announces another try.
 type Retry struct {
 	Consumer  string
-	InARow    int // failures so far
+	Trouble   Trouble // TroubleBatch or TroubleDatabase; Recovered tells its end
+	InARow    int     // failures so far
 	Pause     time.Duration
 	ByHandler bool // the handler's failure; otherwise the database's
 	Err       error
@@ -158,6 +243,33 @@ const (
 	WakeupChanges WakeupSource = "changes" // workers, assignments or operators
 )
 
+// PoolUse is how the worker's use exceeds what the pool keeps.
+type PoolUse struct {
+	Closed      int64         // connections that the pool has closed
+	Within      time.Duration // that time
+	Recommended int           // for SetMaxIdleConns
+}
+
+// PoolSweep is a look at the idle connections of the pool.
+type PoolSweep struct {
+	Idle  int // connections
+	Alive int // of these; the others were closed
+}
+
+// TaskFailure is a task in the background that has failed.
+type TaskFailure struct {
+	Task     string // what was tried, in a few words that stay the same
+	Consumer string // empty: it was not for one consumer
+	Err      error
+}
+
+// HookPanic is a panic of an Observer's hook.
+type HookPanic struct {
+	Hook  string   // its field
+	Panic string   // the value
+	Stack []string // by line
+}
+
 // tell calls a hook if it is there.
 func tell[T any](hook func(T), about T) {
 	if hook != nil {
@@ -182,6 +294,25 @@ func (o Observer) buried(consumer string, letters []letter) {
 	}
 	for _, l := range letters {
 		o.DeadLettered(DeadLetter{consumer, l.Type, l.ID, l.Position, l.EventID, l.EventType, l.Attempts, l.Error})
+	}
+}
+
+// letterFailed reports a dead letter that has failed again.
+func (o Observer) letterFailed(consumer string, b *batchError) {
+	e := b.events[0]
+	tell(o.DeadLetterFailed, DeadLetter{consumer, e.AggregateType, e.AggregateID, e.GlobalPosition, e.EventID, e.EventType, b.retried.attempts + 1, text(b.err)})
+}
+
+// Tasks that log in silence.
+const (
+	taskWatch    = "watch checkpoints"
+	taskAnnounce = "announce progress"
+)
+
+// taskFailed reports err, if it is one and not the end of ctx.
+func (w *Worker) taskFailed(ctx context.Context, task, consumer string, err error) {
+	if err != nil && ctx.Err() == nil {
+		tell(w.observer.TaskFailed, TaskFailure{task, consumer, err})
 	}
 }
 
@@ -210,47 +341,4 @@ func countLate(events []store.PersistedEvent, checkpoint int64) (n int) {
 		n++
 	}
 	return n
-}
-
-// Tee returns an Observer that passes everything on to all of several, in
-// this order.
-func Tee(all ...Observer) Observer {
-	return Observer{
-		WorkerStarted:     tee(all, func(o Observer) func(WorkerInfo) { return o.WorkerStarted }),
-		WorkerStopped:     tee(all, func(o Observer) func(WorkerInfo) { return o.WorkerStopped }),
-		LeadershipChanged: tee(all, func(o Observer) func(Leadership) { return o.LeadershipChanged }),
-		ConsumerStarted:   tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerStarted }),
-		ConsumerStopped:   tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerStopped }),
-		ConsumerUnowned:   tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerUnowned }),
-		ConsumerPaused:    tee(all, func(o Observer) func(ConsumerInfo) { return o.ConsumerPaused }),
-		BatchStarted:      tee(all, func(o Observer) func(Batch) { return o.BatchStarted }),
-		BatchDone:         tee(all, func(o Observer) func(Batch) { return o.BatchDone }),
-		HandlerOverdue:    tee(all, func(o Observer) func(Batch) { return o.HandlerOverdue }),
-		Retrying:          tee(all, func(o Observer) func(Retry) { return o.Retrying }),
-		DeadLettered:      tee(all, func(o Observer) func(DeadLetter) { return o.DeadLettered }),
-		FrontierBlocked:   tee(all, func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),
-		FrontierFailed:    tee(all, func(o Observer) func(error) { return o.FrontierFailed }),
-		Skipped:           tee(all, func(o Observer) func(Skip) { return o.Skipped }),
-		NotifyFailed:      tee(all, func(o Observer) func(error) { return o.NotifyFailed }),
-		Recovered:         tee(all, func(o Observer) func(Recovery) { return o.Recovered }),
-		Woken:             tee(all, func(o Observer) func(Wakeup) { return o.Woken }),
-	}
-}
-
-// tee returns a hook that calls those that are there, nil if none is.
-func tee[T any](all []Observer, hook func(Observer) func(T)) func(T) {
-	var there []func(T)
-	for _, o := range all {
-		if h := hook(o); h != nil {
-			there = append(there, h)
-		}
-	}
-	if len(there) == 0 {
-		return nil
-	}
-	return func(about T) {
-		for _, h := range there {
-			h(about)
-		}
-	}
 }

@@ -10,22 +10,31 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
+
+// hooks are the names of the Observer's hooks.
+func hooks() (names []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[worker.Observer]()) {
+		if f.IsExported() {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
 
 // everything returns an Observer whose every hook calls saw with its name and
 // what it was told.
 func everything(saw func(hook string, about any)) worker.Observer {
 	var o worker.Observer
-	v := reflect.ValueOf(&o).Elem()
-	for i := range v.NumField() {
-		name := v.Type().Field(i).Name
-		v.Field(i).Set(reflect.MakeFunc(v.Field(i).Type(), func(args []reflect.Value) []reflect.Value {
+	for _, name := range hooks() {
+		hook := reflect.ValueOf(&o).Elem().FieldByName(name)
+		hook.Set(reflect.MakeFunc(hook.Type(), func(args []reflect.Value) []reflect.Value {
 			saw(name, args[0].Interface())
 			return nil
 		}))
@@ -50,57 +59,21 @@ func (s *sightings) index(hook string) int {
 	return slices.Index(s.all, hook)
 }
 
+// An Observer is told everything, and a log that is there several times says
+// each once.
 func TestObserverIsToldEverything(t *testing.T) {
 	var s sightings
-	callEveryHook(t, &s, worker.WithObserver(everything(s.saw)))
+	var log text
+	l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	callEveryHook(t, &s, worker.WithSlog(l), worker.WithLogger(store.NewSlogLogger(l)), worker.WithObserver(worker.NewSlogObserver(l)),
+		worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { panic("a bad hook") }}),
+		worker.WithObserver(everything(s.saw)))
+	if lines := len(log.lines()); lines != len(s.all) {
+		t.Errorf("the log has %d lines for %d calls of hooks", lines, len(s.all))
+	}
 	order := []string{"WorkerStarted", "ConsumerStarted", "BatchStarted", "BatchDone", "ConsumerStopped", "WorkerStopped"}
 	if !slices.IsSortedFunc(order, func(a, b string) int { return s.index(a) - s.index(b) }) {
 		t.Errorf("the first calls of %v came in another order: %v", order, s.all)
-	}
-}
-
-// callEveryHook lets two workers meet everything that an Observer is told of.
-func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
-	t.Helper()
-	d := newLog(t)
-	options := func(policy worker.FailurePolicy) []worker.Option {
-		return append([]worker.Option{
-			worker.WithFailurePolicy(policy), worker.WithMaxConsecutiveFailures(2), worker.WithStaleGapThreshold(20 * time.Millisecond),
-		}, opts...)
-	}
-	open := beginAppend(t, d.DB, "Order", "open", 1)
-	appendN(t, d.DB, "Order", "1", 3)
-	w := start(t, d.DB, []consumer.Consumer{newRefusing("c", 3)}, options(worker.FailDeadLetter)...)
-	awaitHandled(t, d.DB, "c", 2)
-	if err := open.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	for _, hook := range []string{"Skipped", "FrontierBlocked", "DeadLettered", "Retrying", "Woken"} {
-		await(t, hook, func() bool { return s.index(hook) >= 0 })
-	}
-	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
-	await(t, "FrontierFailed", func() bool { return s.index("FrontierFailed") >= 0 })
-	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
-	await(t, "Recovered", func() bool { return s.index("Recovered") >= 0 })
-	w.Stop()
-	if err := w.result(t); err != nil {
-		t.Fatal(err)
-	}
-	p := start(t, d.DB, []consumer.Consumer{newRefusing("paused", 3)}, options(worker.FailPause)...)
-	await(t, "ConsumerPaused", func() bool { return s.index("ConsumerPaused") >= 0 })
-	p.Stop()
-	if err := p.result(t); err != nil {
-		t.Fatal(err)
-	}
-	deaf := newDeaf("deaf")
-	start(t, d.DB, []consumer.Consumer{deaf}, append(options(worker.FailStop), worker.WithBatchTimeout(100*time.Millisecond),
-		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString("postgres://127.0.0.1:1/nowhere"))...)
-	await(t, "HandlerOverdue", func() bool { return s.index("HandlerOverdue") >= 0 })
-	close(deaf.release)
-	for i := range reflect.TypeFor[worker.Observer]().NumField() {
-		if hook := reflect.TypeFor[worker.Observer]().Field(i).Name; s.index(hook) < 0 {
-			t.Errorf("%s was never called", hook)
-		}
 	}
 }
 
@@ -132,13 +105,13 @@ func TestTee(t *testing.T) {
 		t.Error("a tee of nothing is something")
 	}
 	tee := worker.Tee(everything(saw("a")), worker.Observer{}, everything(saw("b")))
-	v := reflect.ValueOf(tee)
 	var want []string
-	for i := range v.NumField() {
-		arg := reflect.Zero(v.Field(i).Type().In(0))
-		v.Field(i).Call([]reflect.Value{arg})
+	for _, name := range hooks() {
+		hook := reflect.ValueOf(tee).FieldByName(name)
+		arg := reflect.Zero(hook.Type().In(0))
+		hook.Call([]reflect.Value{arg})
 		for _, who := range []string{"a", "b"} {
-			want = append(want, fmt.Sprint(who, v.Type().Field(i).Name, arg.Interface()))
+			want = append(want, fmt.Sprint(who, name, arg.Interface()))
 		}
 	}
 	if !slices.Equal(calls, want) {
@@ -149,15 +122,15 @@ func TestTee(t *testing.T) {
 func TestSlogObserver(t *testing.T) {
 	var out bytes.Buffer
 	o := worker.NewSlogObserver(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	v := reflect.ValueOf(o)
-	for i := range v.NumField() {
-		if v.Field(i).IsNil() {
-			t.Fatalf("%s is not logged", v.Type().Field(i).Name)
+	for _, name := range hooks() {
+		hook := reflect.ValueOf(o).FieldByName(name)
+		if hook.IsNil() {
+			t.Fatalf("%s is not logged", name)
 		}
 		out.Reset()
-		v.Field(i).Call([]reflect.Value{reflect.Zero(v.Field(i).Type().In(0))})
+		hook.Call([]reflect.Value{reflect.Zero(hook.Type().In(0))})
 		if lines := strings.Count(out.String(), "\n"); lines != 1 {
-			t.Errorf("%s logs %d lines: %s", v.Type().Field(i).Name, lines, &out)
+			t.Errorf("%s logs %d lines: %s", name, lines, &out)
 		}
 	}
 	out.Reset()
@@ -171,5 +144,21 @@ func TestSlogObserver(t *testing.T) {
 	o.DeadLettered(worker.DeadLetter{AggregateType: long, AggregateID: long, EventType: long})
 	if out.Len() > 2_000 || strings.Count(out.String(), "1048576 bytes") != 3 {
 		t.Errorf("of three texts of a megabyte: %d bytes, %.500s", out.Len(), &out)
+	}
+}
+
+// An Observer that was made to log, and changed, logs by the hooks that were not.
+func TestSlogObserverThatIsChanged(t *testing.T) {
+	var out bytes.Buffer
+	l := slog.New(slog.NewTextHandler(&out, nil))
+	changed := worker.NewSlogObserver(l)
+	paused := 0
+	changed.ConsumerPaused = func(worker.ConsumerInfo) { paused++ }
+	other := worker.NewSlogObserver(l.With("by", "other"))
+	o := worker.Tee(worker.NewSlogObserver(l), changed, other)
+	o.ConsumerPaused(worker.ConsumerInfo{})
+	o.ConsumerStarted(worker.ConsumerInfo{})
+	if s := out.String(); paused != 1 || strings.Count(s, "consumer paused") != 2 || strings.Count(s, "consumer started") != 2 || strings.Count(s, "by=other") != 2 {
+		t.Errorf("the changed hook was called %d times, logged was\n%s", paused, s)
 	}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/pgfrontier/worker/store"
@@ -106,8 +107,7 @@ type Config struct {
 
 	GapSkipRetention time.Duration // how long closed rows of the audit are kept, 100ms to 10 years; default 0: for ever
 
-	Logger   store.Logger // default store.NoOpLogger{}
-	Observer Observer     // default: none
+	Observers []Observer // default: none
 
 	BatchMiddleware func(next BatchFunc) BatchFunc // around every batch; default none
 
@@ -243,11 +243,18 @@ func WithGapSkipRetention(d time.Duration) Option {
 	return func(c *Config) { c.GapSkipRetention = d }
 }
 
-// WithObserver sets who is told what happens.
-func WithObserver(o Observer) Option { return func(c *Config) { c.Observer = o } }
+// WithObserver adds one who is told what happens. Several are called in the
+// order in which they were added.
+func WithObserver(o Observer) Option {
+	return func(c *Config) { c.Observers = append(c.Observers, o) }
+}
 
-// WithLogger sets where the worker logs to; nil is store.NoOpLogger{}.
-func WithLogger(l store.Logger) Option { return func(c *Config) { c.Logger = l } }
+// WithSlog logs what happens: it adds the Observer of [NewSlogObserver].
+func WithSlog(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
+
+// WithLogger logs what happens to a [store.Logger]; nil logs nothing. A logger
+// of [store.NewSlogLogger] is taken as WithSlog takes its *slog.Logger.
+func WithLogger(l store.Logger) Option { return WithObserver(newLoggerObserver(l)) }
 
 // WithWorkerNodesTable names the table of registered workers.
 func WithWorkerNodesTable(name string) Option { return func(c *Config) { c.WorkerNodesTable = name } }

@@ -35,8 +35,8 @@ func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func
 		c.w.troubled(c.about(TroubleOverdue), err)
 		defer c.w.recovered(c.about(TroubleOverdue))
 		defer c.status.lasts(nil)
-		c.w.cfg.Logger.Error(ctx, "handler ignores the end of its context", "consumer", b.Consumer, "first", b.First, "last", b.Last, "error", err)
-		tell(c.w.cfg.Observer.HandlerOverdue, b)
+		b.Err = err
+		tell(c.w.observer.HandlerOverdue, b)
 		<-done
 	})
 	return func() {

@@ -47,10 +47,8 @@ func (w *Worker) placeAtHead(ctx context.Context) {
 			}
 			return
 		}
-		if ctx.Err() == nil {
-			w.cfg.Logger.Error(ctx, "could not place the consumers that begin at the head, will retry", "error", err)
-			backoff.Sleep(ctx, backoff.Infrastructure(failures))
-		}
+		w.taskFailed(ctx, "place at head", "", err)
+		backoff.Sleep(ctx, backoff.Infrastructure(failures))
 	}
 }
 

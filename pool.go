@@ -58,7 +58,7 @@ type readConn struct{ pooled }
 
 // Bounded bounds a read.
 func (c *readConn) Bounded(ctx context.Context, read func(ctx context.Context) error) error {
-	return c.w.reading(ctx, c.session.Load, read)
+	return c.w.reading(ctx, c.session.Load, read, "")
 }
 
 // GiveBack returns the connection and ends its turn.
@@ -106,8 +106,7 @@ func (w *Worker) watchPool(ctx context.Context) {
 	for before := w.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
 		closed := w.db.Stats().MaxIdleClosed
 		if closed-before > tolerated {
-			w.cfg.Logger.Info(ctx, "the pool closes connections that are needed again at once, as it keeps few idle ones: raise db.SetMaxIdleConns",
-				"closed", closed-before, "within", every, "recommended", idleConns(len(w.units)))
+			tell(w.observer.PoolTooSmall, PoolUse{Closed: closed - before, Within: every, Recommended: idleConns(len(w.units))})
 			return
 		}
 		before = closed
@@ -134,7 +133,7 @@ func (w *Worker) sweep(ctx context.Context) {
 			continue
 		}
 		if idle, alive := sweepIdle(ctx, w.db); alive < idle {
-			w.cfg.Logger.Error(ctx, "idle connections of the pool did not answer, closed them", "worker_id", w.id, "idle", idle, "alive", alive)
+			tell(w.observer.PoolSwept, PoolSweep{idle, alive})
 		}
 		backoff.Sleep(ctx, sweepApart)
 	}

@@ -117,7 +117,7 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	second := beginAppend(t, d.DB, "Order", "second", 1)
 	more()
 	await(t, "the consumer to wait for a doubt to end", says("WithMaxOpenRanges"))
-	await(t, "both transactions to be told", func() bool { return len(log.with("a transaction stays open")) == 2 })
+	await(t, "both transactions to be told", func() bool { return len(log.with("transaction stays open")) == 2 })
 	if err := errors.Join(first.Rollback(), second.Rollback()); err != nil {
 		t.Fatal(err)
 	}
@@ -134,11 +134,11 @@ func TestTheEndOfEachTroubleIsTold(t *testing.T) {
 	want[worker.TroubleOverdue]++
 	ended(worker.TroubleBatch)
 
-	lines := log.with("trouble is over")
+	lines := log.with("recovered")
 	total := 0
 	for trouble, n := range want {
 		total += n
-		if got := len(log.with("trouble is over trouble " + string(trouble))); got != n {
+		if got := len(log.with("recovered trouble " + string(trouble))); got != n {
 			t.Errorf("the log tells of the end of %s %d times, want %d", trouble, got, n)
 		}
 	}

@@ -23,20 +23,21 @@ const (
 	TroubleFrontier     Trouble = "frontier"     // FrontierFailed: nothing new can be seen
 	TroubleTransaction  Trouble = "transaction"  // FrontierBlocked: it stayed open, and has ended or holds nothing back any more
 	TroubleNotify       Trouble = "notify"       // NotifyFailed
-	TroubleCoordination Trouble = "coordination" // Status.CoordinationError
+	TroubleCoordination Trouble = "coordination" // CoordinationFailed
 	TroubleUnowned      Trouble = "unowned"      // ConsumerUnowned
 	TroubleDatabase     Trouble = "database"     // Retrying, not ByHandler: statements failed
 	TroubleBatch        Trouble = "batch"        // Retrying: a handler failed, or PostgreSQL sacrificed its batch
 	TroublePaused       Trouble = "paused"       // ConsumerPaused: an operator has resumed it
 	TroubleOverdue      Trouble = "overdue"      // HandlerOverdue: the handler has returned
-	TroubleLock         Trouble = "lock"         // a batch waited for another transaction's lock
-	TroubleDoubts       Trouble = "doubts"       // a consumer waited at WithMaxOpenRanges
+	TroubleLock         Trouble = "lock"         // ConsumerWaiting: for another transaction's lock
+	TroubleDoubts       Trouble = "doubts"       // ConsumerWaiting: at WithMaxOpenRanges
 )
 
 // Recovery says that a trouble is over.
 type Recovery struct {
 	Trouble  Trouble
 	Consumer string        // empty: it was not one consumer's
+	Detail   string        // tells apart troubles of one kind
 	Lasted   time.Duration // since it was told first
 	Err      error         // what it was when it was told last
 }
@@ -90,7 +91,7 @@ func (t *troubles) end(s subject, now time.Time) (r Recovery, was bool) {
 	}
 	delete(t.all, s)
 	t.n.Add(-1)
-	return Recovery{Trouble: s.trouble, Consumer: s.consumer, Lasted: now.Sub(e.since), Err: e.err}, true
+	return Recovery{Trouble: s.trouble, Consumer: s.consumer, Detail: s.detail, Lasted: now.Sub(e.since), Err: e.err}, true
 }
 
 // forget drops the troubles that are another worker's affair from now on.
@@ -120,8 +121,7 @@ func (w *Worker) recovered(s subject) {
 	if !was {
 		return
 	}
-	w.cfg.Logger.Info(context.Background(), "trouble is over", "trouble", r.Trouble, "consumer", r.Consumer, "detail", s.detail, "lasted", r.Lasted, "was", r.Err)
-	tell(w.cfg.Observer.Recovered, r)
+	tell(w.observer.Recovered, r)
 }
 
 // about is a trouble of the loop's consumer.
@@ -165,12 +165,12 @@ func (w *Worker) observeFrontier(f *frontier.Config) {
 		err = errtext.Of(err)
 		w.sweepNow.Send()
 		w.troubled(subject{trouble: TroubleFrontier}, err)
-		tell(w.cfg.Observer.FrontierFailed, err)
+		tell(w.observer.FrontierFailed, err)
 	}
 	f.OnBack = func() { w.recovered(subject{trouble: TroubleFrontier}) }
 	f.OnStale = func(h frontier.Holder) {
 		w.troubled(blocked(h), fmt.Errorf("a transaction stays open (pid %d, application_name %q, prepared as %q): %s", h.PID, h.ApplicationName, h.GID, h.Remedy()))
-		tell(w.cfg.Observer.FrontierBlocked, h)
+		tell(w.observer.FrontierBlocked, h)
 	}
 	f.OnFree = func(h frontier.Holder) { w.recovered(blocked(h)) }
 }
@@ -179,21 +179,25 @@ func (w *Worker) observeFrontier(f *frontier.Config) {
 // leader knows is told by the leader.
 func (w *Worker) observeCoordination(c *coord.Config) {
 	unowned := func(consumer string) subject { return subject{trouble: TroubleUnowned, consumer: consumer} }
-	c.OnFailure = func(err error) { w.troubled(subject{trouble: TroubleCoordination}, errtext.Of(explain(err))) }
+	c.OnFailure = func(err error) {
+		err = errtext.Of(explain(err))
+		w.troubled(subject{trouble: TroubleCoordination}, err)
+		tell(w.observer.CoordinationFailed, err)
+	}
 	c.OnBack = func() { w.recovered(subject{trouble: TroubleCoordination}) }
 	c.OnLeader = func(leads bool) {
 		if !leads {
 			w.troubles.forget(func(s subject) bool { return s.trouble == TroubleUnowned })
 		}
-		tell(w.cfg.Observer.LeadershipChanged, Leadership{w.id, leads})
+		tell(w.observer.LeadershipChanged, Leadership{w.id, leads})
 	}
 	c.OnUnowned = func(consumer, reason string) {
 		w.troubled(unowned(consumer), errors.New(reason))
-		tell(w.cfg.Observer.ConsumerUnowned, ConsumerInfo{consumer, reason})
+		tell(w.observer.ConsumerUnowned, ConsumerInfo{consumer, reason})
 	}
-	c.OnOwned = func(consumer string) {
-		if r, was := w.troubles.end(unowned(consumer), time.Now()); was { // package coord has logged it
-			tell(w.cfg.Observer.Recovered, r)
-		}
-	}
+	c.OnOwned = func(consumer string) { w.recovered(unowned(consumer)) }
+	c.OnAssigned = func(workers, changes int) { tell(w.observer.ConsumersAssigned, Assignment{workers, changes}) }
+	c.OnReregister = func() { tell(w.observer.WorkerReregistered, WorkerInfo{ID: w.id}) }
+	c.OnStaleRemoved = func(rows int) { tell(w.observer.StaleWorkersRemoved, rows) }
+	c.OnTaskFailed = func(task string, err error) { w.taskFailed(context.Background(), task, "", err) }
 }

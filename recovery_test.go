@@ -47,7 +47,7 @@ func TestTheEndOfATroubleIsToldOnce(t *testing.T) {
 				if told != was {
 					t.Fatalf("the end of %+v was told: %v, want %v", s, told, was)
 				}
-				if want := (Recovery{s.trouble, s.consumer, now.Sub(k.since), k.err}); was && r != want {
+				if want := (Recovery{s.trouble, s.consumer, s.detail, now.Sub(k.since), k.err}); was && r != want {
 					t.Fatalf("told was %+v, want %+v", r, want)
 				}
 			case 5:
@@ -92,7 +92,7 @@ func TestLagWaitsForTheLoad(t *testing.T) {
 // What pgx says of a server that is away has three lines.
 func TestTroublesAreToldOnOneLine(t *testing.T) {
 	var told error
-	w := &Worker{sweepNow: wakeup.New(), cfg: Config{Observer: Observer{FrontierFailed: func(err error) { told = err }}}}
+	w := &Worker{sweepNow: wakeup.New(), observer: Observer{FrontierFailed: func(err error) { told = err }}}
 	var f frontier.Config
 	w.observeFrontier(&f)
 	f.OnFailure(fmt.Errorf("failed to connect:\n\t%w", io.EOF))

@@ -149,7 +149,7 @@ func TestStopInAnOutageSaysWhatIsNotKnown(t *testing.T) {
 				!strings.Contains(err.Error(), "position 1 to 6, and reset the consumer (ops.Operator.Reset) if some are missing; otherwise nothing is lost") {
 				t.Fatalf("Start: %v", err)
 			}
-			if last := statusOf(w, "c").LastError; last == nil || last.Error() != ce.Error() || len(log.with("what became of a batch is not known")) == 0 {
+			if last := statusOf(w, "c").LastError; last == nil || last.Error() != ce.Error() || len(log.with("batch outcome unknown")) == 0 {
 				t.Errorf("the status says %v", last)
 			}
 			var fate string

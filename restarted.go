@@ -47,8 +47,7 @@ func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why er
 	if paused {
 		c.unit.log = c.progress.token
 		c.status.disturbed(why)
-		c.w.cfg.Logger.Error(ctx, "consumer paused", "consumer", c.unit.name, "error", why)
-		tell(c.w.cfg.Observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})
+		tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})
 	}
 	c.forget()
 	return reload, nil

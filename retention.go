@@ -27,9 +27,7 @@ func (w *Worker) retain(ctx context.Context) {
 				n, err = w.checkpoints.Clean(ctx, w.db, keep)
 				return err
 			})
-			if err != nil && ctx.Err() == nil {
-				w.cfg.Logger.Error(ctx, "could not delete old rows of the audit, will retry", "error", err)
-			}
+			w.taskFailed(ctx, "clean audit", "", err)
 			more = n == cleanChunk
 		}
 	}

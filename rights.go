@@ -60,6 +60,6 @@ func (w *Worker) mentionHidden(ctx context.Context, conn *sql.Conn, log store.Se
 	table, _ := log.PositionColumn()
 	roles, err := rights.HiddenAppenders(ctx, conn, table)
 	if err == nil && roles != "" {
-		w.cfg.Logger.Info(ctx, "this role cannot see what transactions of other roles do that append events, and takes them to be busy: GRANT pg_read_all_stats to it", "roles", roles)
+		tell(w.observer.RolesHidden, roles)
 	}
 }

@@ -146,11 +146,11 @@ var errSilent = errors.New("the connection is dead: the server's session waits f
 // reading bounds a read in a session, whose pid is 0 while it is not known. It
 // ends soon if the server does not work on it: then there will be no answer.
 func (c *consumerLoop) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error) error {
-	return c.w.reading(ctx, session, read, "consumer", c.unit.name)
+	return c.w.reading(ctx, session, read, c.unit.name)
 }
 
-// reading does the same. whose are the log's keys and values for the reader.
-func (w *Worker) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, whose ...any) error {
+// reading does the same. consumer is who reads; empty: several do.
+func (w *Worker) reading(ctx context.Context, session func() int64, read func(ctx context.Context) error, consumer string) error {
 	return w.bounded(ctx, w.limits.read, func(around context.Context) error {
 		ctx, giveUp := context.WithCancelCause(around)
 		defer giveUp(nil)
@@ -160,7 +160,7 @@ func (w *Worker) reading(ctx context.Context, session func() int64, read func(ct
 			if pid == 0 {
 				return
 			}
-			s, known := w.lookAtSession(ctx, pid, whose...)
+			s, known := w.lookAtSession(ctx, pid, consumer)
 			if v.dead(s, known, time.Now(), w.limits.read) && ctx.Err() == nil {
 				giveUp(errSilent)
 			}
@@ -170,13 +170,11 @@ func (w *Worker) reading(ctx context.Context, session func() int64, read func(ct
 }
 
 // lookAtSession asks on another connection what a session does.
-func (w *Worker) lookAtSession(ctx context.Context, pid int64, whose ...any) (s session, known bool) {
+func (w *Worker) lookAtSession(ctx context.Context, pid int64, consumer string) (s session, known bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	s, err := w.checkpoints.Session(limited, w.db, pid)
-	if err != nil && ctx.Err() == nil {
-		w.cfg.Logger.Error(ctx, "could not look what the server does for a statement that is not answered", append(whose, "session", pid, "error", err)...)
-	}
+	w.taskFailed(ctx, "inspect session", consumer, err)
 	return s, err == nil
 }
 
@@ -218,9 +216,7 @@ func (g *guardWatch) look(ctx context.Context) {
 		return
 	}
 	g.show(ctx, s)
-	if err := g.endZombies(ctx); err != nil && ctx.Err() == nil {
-		g.c.w.cfg.Logger.Error(ctx, "could not look for the batch of a dead worker", "consumer", g.c.unit.name, "error", err)
-	}
+	g.c.w.taskFailed(ctx, "end dead batch", g.c.unit.name, g.endZombies(ctx))
 }
 
 // lookAround asks what the guard's session does, and whether a prepared
@@ -228,7 +224,7 @@ func (g *guardWatch) look(ctx context.Context) {
 // all there is to know, and proof enough that the guard waits.
 func (g *guardWatch) lookAround(ctx context.Context) (s session, known bool) {
 	if g.session != 0 {
-		s, known = g.c.w.lookAtSession(ctx, g.session, "consumer", g.c.unit.name)
+		s, known = g.c.w.lookAtSession(ctx, g.session, g.c.unit.name)
 	}
 	if g.session != 0 && !slices.ContainsFunc(s.blockers, func(b blocker) bool { return b.PID == 0 }) {
 		return s, known
@@ -236,9 +232,7 @@ func (g *guardWatch) lookAround(ctx context.Context) (s session, known bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	p, err := g.c.w.checkpoints.HolderPrepared(limited, g.c.w.db, g.c.unit.name)
-	if err != nil && ctx.Err() == nil {
-		g.c.w.cfg.Logger.Error(ctx, "could not look for a prepared transaction", "consumer", g.c.unit.name, "error", err)
-	}
+	g.c.w.taskFailed(ctx, "find prepared transaction", g.c.unit.name, err)
 	if s.prepared = p; p != (prepared{}) && g.session == 0 {
 		s.busy, known = true, true
 	}
@@ -263,6 +257,6 @@ func (g *guardWatch) show(ctx context.Context, s session) {
 	g.c.status.lasts(err)
 	g.c.w.troubled(g.c.about(TroubleLock), err)
 	if g.waits&(g.waits-1) == 0 {
-		g.c.w.cfg.Logger.Info(ctx, "a batch waits for a lock", "consumer", g.c.unit.name, "looks", g.waits, "error", err)
+		tell(g.c.w.observer.ConsumerWaiting, Wait{g.c.unit.name, TroubleLock, err})
 	}
 }

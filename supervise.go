@@ -45,7 +45,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				loopIntake, cancel := context.WithCancel(intake)
 				stop[u.name] = cancel
 				w.status[u.name].begin()
-				tell(w.cfg.Observer.ConsumerStarted, ConsumerInfo{Consumer: u.name})
+				tell(w.observer.ConsumerStarted, ConsumerInfo{Consumer: u.name})
 				go func() {
 					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
 					defer func() { ended <- end{u.name, err} }()
@@ -69,7 +69,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 			stop[e.name]()
 			delete(stop, e.name)
 			w.troubles.leave(e.name)
-			tell(w.cfg.Observer.ConsumerStopped, ConsumerInfo{Consumer: e.name})
+			tell(w.observer.ConsumerStopped, ConsumerInfo{Consumer: e.name})
 			if e.err != nil {
 				fatal = errtext.Join(fatal, e.err)
 				drain()

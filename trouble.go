@@ -46,14 +46,12 @@ func (c *consumerLoop) trouble(intake context.Context, began time.Time, err erro
 	}
 	err = errtext.Of(explain(b.err))
 	c.status.disturbed(err)
+	about := c.about(TroubleDatabase)
 	if b.outcome == conflicted {
-		c.w.cfg.Logger.Info(intake, "deadlock or serialization failure, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)
-		c.w.troubled(c.aboutBatch(TroubleBatch, b.retried), err)
-	} else {
-		c.w.cfg.Logger.Error(intake, "database trouble, will retry", "consumer", c.unit.name, "in_a_row", v.inARow, "error", err)
-		c.w.troubled(c.about(TroubleDatabase), err)
+		about = c.aboutBatch(TroubleBatch, b.retried)
 	}
-	tell(c.w.cfg.Observer.Retrying, Retry{Consumer: c.unit.name, InARow: v.inARow, Pause: v.pause, Err: err})
+	c.w.troubled(about, err)
+	tell(c.w.observer.Retrying, Retry{Consumer: c.unit.name, Trouble: about.trouble, InARow: v.inARow, Pause: v.pause, Err: err})
 	return v.pause, nil
 }
 

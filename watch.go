@@ -41,9 +41,7 @@ func (w *Worker) watchProgress(ctx context.Context) {
 			continue
 		}
 		found, err := w.nudgeMoved(ctx, busy)
-		if err != nil && ctx.Err() == nil {
-			w.cfg.Logger.Debug(ctx, "could not look for moved checkpoints", "error", err)
-		}
+		w.taskFailed(ctx, taskWatch, "", err)
 		if found {
 			quiet = 0
 		}

@@ -57,6 +57,7 @@ type Worker struct {
 	sweepNow   *wakeup.Signal // wakes sweep
 	compactNow *wakeup.Signal // wakes compact
 
+	observer Observer // all that cfg names, as one
 	troubles troubles // that were told
 	listener listener // for DispatcherStrategyNotify
 }
@@ -85,11 +86,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 			opt(&w.cfg)
 		}
 	}
-	if w.cfg.Logger == nil {
-		w.cfg.Logger = store.NoOpLogger{}
-	}
-	w.cfg.Logger = protectLogger(w.cfg.Logger)
-	w.cfg.Observer = w.cfg.Observer.protected(w.cfg.Logger)
+	w.observer = protected(w.cfg.Observers)
 	w.state.Store(StateNew)
 	return w
 }
@@ -139,8 +136,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	err := errtext.Of(explain(w.begin(intake)))
 	if err == nil {
 		w.state.Store(StateRunning)
-		w.cfg.Logger.Info(ctx, "worker started", "worker_id", w.id, "consumers", len(w.units))
-		tell(w.cfg.Observer.WorkerStarted, WorkerInfo{ID: w.id})
+		tell(w.observer.WorkerStarted, WorkerInfo{ID: w.id, Consumers: len(w.units)})
 		background.run(func() error { w.boundDraining(running, intake, halt); return nil })
 		w.runBackground(background, running)
 		err = w.supervise(running, intake, drain)
@@ -151,8 +147,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	err = errtext.Join(err, background.wait(stopGrace))
 	if w.isReady() {
 		w.leave(life)
-		w.cfg.Logger.Info(ctx, "worker stopped", "worker_id", w.id, "error", err)
-		tell(w.cfg.Observer.WorkerStopped, WorkerInfo{ID: w.id, Err: err})
+		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err})
 	}
 	return err
 }
@@ -199,14 +194,14 @@ func (w *Worker) runBackground(g *group, running context.Context) {
 
 // noticeEvents wakes whoever looks for events.
 func (w *Worker) noticeEvents() {
-	tell(w.cfg.Observer.Woken, Wakeup{WakeupEvents})
+	tell(w.observer.Woken, Wakeup{WakeupEvents})
 	w.frontier.Wake()
 }
 
 // noticeNews wakes whoever looks for what does not show in the log: workers
 // that come and go, assignments, the doings of operators.
 func (w *Worker) noticeNews() {
-	tell(w.cfg.Observer.Woken, Wakeup{WakeupChanges})
+	tell(w.observer.Woken, Wakeup{WakeupChanges})
 	w.coord.Wake()
 	w.watchNow.Send()
 }
@@ -231,7 +226,8 @@ func (w *Worker) boundDraining(running, intake context.Context, halt context.Can
 		return
 	}
 	if backoff.Sleep(running, w.cfg.ShutdownTimeout) {
-		w.cfg.Logger.Error(running, "batches in hand take too long to finish, rolled back", "worker_id", w.id, "shutdown_timeout", w.cfg.ShutdownTimeout)
+		err := fmt.Errorf("worker: batches still run %v after the stop and are rolled back (WithShutdownTimeout)", w.cfg.ShutdownTimeout)
+		tell(w.observer.ShutdownTimedOut, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err})
 		halt()
 	}
 }
@@ -256,9 +252,7 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 func (w *Worker) leave(life context.Context) {
 	ctx, cancel := context.WithTimeout(life, farewell)
 	defer cancel()
-	if err := w.coord.Leave(ctx); err != nil {
-		w.cfg.Logger.Error(ctx, "could not hand back the consumers; the other workers will notice", "worker_id", w.id, "error", err)
-	}
+	w.taskFailed(life, "leave", "", w.coord.Leave(ctx))
 }
 
 // group runs the goroutines that a worker consists of beside its consumers.

@@ -144,8 +144,7 @@ func (c *consumerLoop) endZombie(ctx context.Context, z zombie) error {
 	defer cancel()
 	ended, err := c.w.checkpoints.EndBatch(ctx, c.w.db, c.unit.name, z)
 	if ended {
-		c.w.cfg.Logger.Info(ctx, "ended the batch of a dead worker that kept a consumer from going on",
-			"consumer", c.unit.name, "dead_worker", z.worker, "session", z.session)
+		tell(c.w.observer.DeadBatchEnded, DeadBatch{Consumer: c.unit.name, Worker: z.worker, PID: z.session})
 	}
 	return err
 }

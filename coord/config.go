@@ -39,8 +39,7 @@ type Config struct {
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
 	RebalanceInterval time.Duration // the leader looks through all assignments at least so often
 	Strategy          LeaderStrategy
-	Sticky            bool         // a rebalance moves as few units as it can, see Assign
-	Logger            store.Logger // nil: nothing is logged
+	Sticky            bool // a rebalance moves as few units as it can, see Assign
 
 	// Status is called for each heartbeat and returns JSON for the people who
 	// look at the table of workers. May be nil.
@@ -62,6 +61,25 @@ type Config struct {
 	// OnUnowned is called on the leader, once for each unit that nobody runs,
 	// with why. May be nil.
 	OnUnowned func(unit, reason string)
+	// OnAssigned is called on the leader when it has written so many changes of
+	// assignments, for so many live workers. May be nil.
+	OnAssigned func(workers, changes int)
+	// OnReregister is called when this worker's row is gone and it registers
+	// again. May be nil.
+	OnReregister func()
+	// OnStaleRemoved is called when so many rows of dead workers were removed.
+	// May be nil.
+	OnStaleRemoved func(rows int)
+	// OnTaskFailed is called when something failed that others make up for: the
+	// status in the table, the announcement of a change, the removal of dead
+	// workers' rows. May be nil.
+	OnTaskFailed func(task string, err error)
+}
+
+func (c Config) taskFailed(task string, err error) {
+	if c.OnTaskFailed != nil {
+		c.OnTaskFailed(task, err)
+	}
 }
 
 func (c Config) validate() error {

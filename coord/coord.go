@@ -10,7 +10,6 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/wakeup"
-	"github.com/pgfrontier/worker/store"
 )
 
 // Coordinator is one worker's part in the coordination. Register, Run and
@@ -51,9 +50,6 @@ type Status struct {
 
 // New returns a Coordinator that does nothing yet.
 func New(cfg Config) *Coordinator {
-	if cfg.Logger == nil {
-		cfg.Logger = store.NoOpLogger{}
-	}
 	return &Coordinator{cfg: cfg, sql: cfg.statements(), wake: wakeup.New(), changed: make(chan struct{})}
 }
 
@@ -85,9 +81,9 @@ func (c *Coordinator) Register(ctx context.Context) error {
 func (c *Coordinator) clean(ctx context.Context, s *session) {
 	n, err := s.exec(ctx, "remove stale workers", s.sql.clean, s.args()...)
 	if err != nil {
-		c.cfg.Logger.Error(ctx, "could not remove the rows of stale workers", "error", err)
-	} else if n > 0 {
-		c.cfg.Logger.Info(ctx, "removed the rows of stale workers", "rows", n)
+		c.cfg.taskFailed("remove stale workers", err)
+	} else if n > 0 && c.cfg.OnStaleRemoved != nil {
+		c.cfg.OnStaleRemoved(int(n))
 	}
 }
 
@@ -172,7 +168,7 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 	limited, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
 	defer cancel()
 	if err := changes.Notify(limited, s.conn, c.cfg.Changes); err != nil && ctx.Err() == nil {
-		c.cfg.Logger.Error(ctx, "the other workers will notice a change later than they could", "worker_id", c.cfg.ID, "error", err)
+		c.cfg.taskFailed("announce a change", err)
 	}
 }
 

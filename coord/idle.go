@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -63,7 +62,7 @@ func (v vigil) next(idle map[string]cause, now time.Time, enough time.Duration) 
 
 // watchIdle shows the units that nobody runs, and reports each once, also when
 // that is over. A consumer that changes hands is idle for a moment.
-func (c *Coordinator) watchIdle(ctx context.Context, s *session, idle map[string]cause) {
+func (c *Coordinator) watchIdle(s *session, idle map[string]cause) {
 	var lasting []string
 	s.idle, lasting = s.idle.next(idle, time.Now(), c.cfg.HeartbeatInterval)
 	c.mu.Lock()
@@ -75,22 +74,14 @@ func (c *Coordinator) watchIdle(ctx context.Context, s *session, idle map[string
 		}
 		c.told = append(c.told, u)
 		reason := idle[u].explain(c.cfg)
-		if idle[u] == noCode {
-			c.cfg.Logger.Info(ctx, "nobody runs a consumer", "consumer", u, "reason", reason) // perhaps on purpose
-		} else {
-			c.cfg.Logger.Error(ctx, "nobody runs a consumer", "consumer", u, "reason", reason)
-		}
 		if c.cfg.OnUnowned != nil {
 			c.cfg.OnUnowned(u, reason)
 		}
 	}
 	c.told = slices.DeleteFunc(c.told, func(u string) bool {
 		_, still := idle[u]
-		if !still {
-			c.cfg.Logger.Info(ctx, "a consumer is run again", "consumer", u)
-			if c.cfg.OnOwned != nil {
-				c.cfg.OnOwned(u)
-			}
+		if !still && c.cfg.OnOwned != nil {
+			c.cfg.OnOwned(u)
 		}
 		return !still
 	})

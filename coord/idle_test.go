@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,15 +70,8 @@ func TestNobodyRunsAConsumer(t *testing.T) {
 		release := lockRow(t, d.DB, `SELECT FROM consumer_assignments WHERE consumer_name = 'Billing' FOR UPDATE`)
 
 		log := &logged{}
-		var mu sync.Mutex
-		told := map[string]string{}
 		cfg := withStrategy(brisk(config(d.DB, six...)), s)
-		cfg.Logger = log
-		cfg.OnUnowned = func(unit, reason string) {
-			mu.Lock()
-			defer mu.Unlock()
-			told[unit] += reason
-		}
+		log.hears(&cfg)
 		w := start(t, cfg)
 		w.awaitAssigned("Analytics", "Inventory", "Orders", "Shipping")
 		unowned := func(want ...string) {
@@ -95,18 +86,16 @@ func TestNobodyRunsAConsumer(t *testing.T) {
 		w.awaitAssigned(six...)
 		unowned("Retired")
 
-		mu.Lock()
-		defer mu.Unlock()
 		for unit, want := range map[string]string{"Billing": "consumer_assignments does not stay", "Email": "a trigger", "Retired": "no live worker has code for it"} {
-			if strings.Count(told[unit], want) != 1 || log.count("nobody runs a consumer", unit, want) != 1 {
-				t.Errorf("%s: told %q, logged %d times", unit, told[unit], log.count(unit, want))
+			if log.count("nobody runs a consumer", unit) != 1 || log.count("nobody runs a consumer", unit, want) != 1 {
+				t.Errorf("%s: told %d times, with the reason %d times", unit, log.count("nobody runs a consumer", unit), log.count(unit, want))
 			}
 			if n := log.count("run again", unit); (n == 1) == (unit == "Retired") {
-				t.Errorf("%s is run again: logged %d times", unit, n)
+				t.Errorf("%s is run again: told %d times", unit, n)
 			}
 		}
-		if len(told) != 3 {
-			t.Errorf("told %q", told)
+		if n := log.count("nobody runs a consumer"); n != 3 {
+			t.Errorf("told of %d consumers, want 3", n)
 		}
 	})
 }

@@ -211,7 +211,7 @@ func TestRollingDeploy(t *testing.T) {
 	log := &logged{}
 	build := func(units ...string) *worker {
 		cfg := brisk(config(d.DB, units...))
-		cfg.Logger = log
+		log.hears(&cfg)
 		return start(t, cfg)
 	}
 	old := []*worker{build("A", "B"), build("A", "B")}
@@ -246,15 +246,18 @@ type logged struct {
 	lines []string
 }
 
-func (l *logged) add(msg string, keyvals []any) {
+func (l *logged) add(about ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lines = append(l.lines, msg+" "+fmt.Sprint(keyvals...))
+	l.lines = append(l.lines, fmt.Sprint(about...))
 }
 
-func (l *logged) Debug(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
-func (l *logged) Info(_ context.Context, msg string, keyvals ...any)  { l.add(msg, keyvals) }
-func (l *logged) Error(_ context.Context, msg string, keyvals ...any) { l.add(msg, keyvals) }
+// hears has a Coordinator tell it of its units and tasks.
+func (l *logged) hears(cfg *Config) {
+	cfg.OnUnowned = func(unit, reason string) { l.add("nobody runs a consumer ", unit, ": ", reason) }
+	cfg.OnOwned = func(unit string) { l.add("run again ", unit) }
+	cfg.OnTaskFailed = func(task string, err error) { l.add("task failed ", task, ": ", err) }
+}
 
 func (l *logged) count(words ...string) (n int) {
 	l.mu.Lock()

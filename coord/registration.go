@@ -48,7 +48,7 @@ func (s *session) report(ctx context.Context, send func(status string) error) er
 			return err
 		}
 	}
-	s.cfg.Logger.Error(ctx, "the others cannot see this worker's status", "worker_id", s.cfg.ID, "error", err)
+	s.cfg.taskFailed("report status", err)
 	return send("")
 }
 

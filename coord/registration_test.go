@@ -18,7 +18,7 @@ func TestStatusInTheTable(t *testing.T) {
 		said, failure := `{"n": 1}`, error(nil)
 		log := &logged{}
 		cfg := withStrategy(config(d.DB, six...), s)
-		cfg.Logger = log
+		log.hears(&cfg)
 		cfg.Status = func() ([]byte, error) { return []byte(said), failure }
 		w := join(t, cfg)
 		expect := func(when, want string) {
@@ -39,7 +39,7 @@ func TestStatusInTheTable(t *testing.T) {
 		lead(t, w)
 		beat(t, w)
 		expect("a leader's heartbeat", `{"n": 3}`)
-		if n := log.count("cannot see"); n != 0 {
+		if n := log.count("report status"); n != 0 {
 			t.Errorf("%d lines say that there is no status", n)
 		}
 		for _, bad := range []string{`{"n": `, `{"n": "\u0000"}`} {
@@ -54,7 +54,7 @@ func TestStatusInTheTable(t *testing.T) {
 		said, failure = `{"n": 4}`, errors.New("no status today")
 		beat(t, w)
 		expect("an error", `{"n": 3}`)
-		if n := log.count("cannot see"); n != 5 {
+		if n := log.count("report status"); n != 5 {
 			t.Errorf("%d lines say that there is no status, not 5", n)
 		}
 		// No status at all is none.
@@ -142,14 +142,14 @@ func TestAnnouncementFails(t *testing.T) {
 	mustExec(t, d.DB, `DROP TABLE consumer_checkpoints_changes`)
 	log := &logged{}
 	cfg := brisk(config(d.DB, six...))
-	cfg.Logger = log
+	log.hears(&cfg)
 	a := start(t, cfg)
 	a.awaitAssigned(six...)
 	b := start(t, brisk(config(d.DB, six...)))
 	awaitShares(a, b)
 	b.leave()
 	a.awaitAssigned(six...)
-	if log.count("later than they could") == 0 {
+	if log.count("announce a change") == 0 {
 		t.Error("nobody says that the others are not told")
 	}
 }

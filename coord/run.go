@@ -50,7 +50,6 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if errors.Is(err, ErrTransactionPooling) {
 			return err
 		}
-		c.cfg.Logger.Error(ctx, "coordination interrupted, will start anew", "worker_id", c.cfg.ID, "error", err, "failures", failures)
 		if !backoff.Sleep(ctx, pause(max(failures-idle, 1), rand.Float64())) {
 			return nil
 		}
@@ -137,7 +136,9 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 		return 0, err
 	}
 	if !v.registered {
-		c.cfg.Logger.Info(ctx, "this worker's row is gone, registers anew", "worker_id", c.cfg.ID)
+		if c.cfg.OnReregister != nil {
+			c.cfg.OnReregister()
+		}
 		if err := s.register(ctx); err != nil {
 			return 0, err
 		}
@@ -149,10 +150,8 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 	s.leads = v.leads
 	switch {
 	case v.leads && !led:
-		c.cfg.Logger.Info(ctx, "this worker leads now", "worker_id", c.cfg.ID)
 		return 0, nil // the next round looks at all workers
 	case led && !v.leads:
-		c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
 		s.stepDown()
 	case !v.registered:
 		return 0, nil // this look does not show all workers
@@ -177,7 +176,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		return wait, nil
 	}
 	changes, unowned := plan(alive, v.owners, c.cfg.Sticky)
-	c.watchIdle(ctx, s, idle(alive, v.owners, changes, unowned))
+	c.watchIdle(s, idle(alive, v.owners, changes, unowned))
 	s.balanced, s.checked = alive, time.Now()
 	if len(changes) == 0 {
 		return wait, nil
@@ -187,12 +186,13 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	case err != nil:
 		return 0, err
 	case !leads:
-		c.cfg.Logger.Info(ctx, "this worker leads no more", "worker_id", c.cfg.ID)
 		s.stepDown()
 		return looking, nil
 	case written > 0:
 		c.announce(ctx, s)
-		c.cfg.Logger.Info(ctx, "consumers assigned", "workers", len(alive), "changes", written)
+		if c.cfg.OnAssigned != nil {
+			c.cfg.OnAssigned(len(alive), written)
+		}
 		wait = 0 // perhaps this worker got some
 	}
 	if written < len(changes) {

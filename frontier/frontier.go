@@ -56,7 +56,6 @@ type Config struct {
 	// are doubts.
 	HarborLag int64
 	Interval  time.Duration // between two looks while nothing happens
-	Logger    store.Logger  // nil: nothing is logged
 	OnFailure func(error)   // called for each failed try of Run; may be nil
 	OnBack    func()        // called when a try of Run works after failed ones; may be nil
 	OnStale   func(Holder)  // called once for each transaction that becomes stale; may be nil
@@ -87,9 +86,6 @@ type Frontier struct {
 
 // New returns a Frontier that is not running yet.
 func New(cfg Config) *Frontier {
-	if cfg.Logger == nil {
-		cfg.Logger = store.NoOpLogger{}
-	}
 	f := &Frontier{cfg: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), back: make(chan struct{}), told: map[string]Holder{}}
 	f.value.Store(&Value{})
 	f.head.Store(-1)
@@ -209,7 +205,6 @@ func (f *Frontier) Run(ctx context.Context) error {
 		if f.cfg.OnFailure != nil {
 			f.cfg.OnFailure(err)
 		}
-		f.cfg.Logger.Error(ctx, "frontier interrupted, will start anew", "error", err, "failures", failures)
 		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return nil
 		}

@@ -51,20 +51,7 @@ func (l namedLog) PositionColumn() (table, column string) { return l.table, l.co
 
 func events() namedLog { return namedLog{table: "events", column: "global_position"} }
 
-// testLogger shows what the frontier says when a test fails.
-type testLogger struct {
-	store.NoOpLogger
-	t testing.TB
-}
-
-func (l testLogger) Info(_ context.Context, msg string, kv ...any) {
-	l.t.Log(append([]any{msg}, kv...)...)
-}
-
-func (l testLogger) Error(_ context.Context, msg string, kv ...any) {
-	l.t.Log(append([]any{msg}, kv...)...)
-}
-
+// testConfig has a Frontier show its troubles when a test fails.
 func testConfig(t testing.TB, db *sql.DB) Config {
 	return Config{
 		DB:         db,
@@ -74,7 +61,8 @@ func testConfig(t testing.TB, db *sql.DB) Config {
 		Changes:    ident.Table{Name: "consumer_checkpoints_changes"},
 		StaleAfter: time.Minute,
 		Interval:   20 * time.Millisecond,
-		Logger:     testLogger{t: t},
+		OnFailure:  func(err error) { t.Log("frontier failed, retrying:", err) },
+		OnStale:    func(h Holder) { t.Logf("transaction stays open: %+v", h) },
 	}
 }
 

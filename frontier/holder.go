@@ -19,6 +19,9 @@ type Holder struct {
 	State string
 	Age   time.Duration // of the transaction at the latest scan; 0: not visible
 	Stale bool          // it held a fence open for longer than StaleAfter
+	// Passed: it is stale, and Safe goes past its positions (SkipStale). Its
+	// events come late. Otherwise all events behind its positions wait.
+	Passed bool
 }
 
 // Remedy says what a person can do about it.
@@ -33,7 +36,7 @@ func (h Holder) Remedy() string {
 	}
 }
 
-func (h *holder) export() Holder {
+func (m *machine) export(h *holder) Holder {
 	return Holder{
 		VirtualTransaction: h.ID,
 		PID:                h.PID,
@@ -42,6 +45,7 @@ func (h *holder) export() Holder {
 		State:              h.State,
 		Age:                time.Duration(h.Age * float64(time.Second)),
 		Stale:              h.stale,
+		Passed:             !m.waitsFor(h),
 	}
 }
 
@@ -49,7 +53,7 @@ func (h *holder) export() Holder {
 func (m *machine) takeTurned() []Holder {
 	var all []Holder
 	for _, h := range m.turned {
-		all = append(all, h.export())
+		all = append(all, m.export(h))
 	}
 	m.turned = nil
 	return all
@@ -71,7 +75,7 @@ func (m *machine) blocked() []Holder {
 	}
 	all := make([]Holder, 0, len(keeping))
 	for h := range keeping {
-		all = append(all, h.export())
+		all = append(all, m.export(h))
 	}
 	slices.SortFunc(all, func(a, b Holder) int {
 		return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.VirtualTransaction, b.VirtualTransaction))

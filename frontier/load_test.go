@@ -34,7 +34,7 @@ func TestNothingIsLostUnderLoad(t *testing.T) {
 			cfg := testConfig(t, d.DB)
 			cfg.Log, cfg.Policy = c.log, c.policy
 			cfg.Interval, cfg.StaleAfter = time.Millisecond, 5*time.Millisecond
-			cfg.Logger = nil
+			cfg.OnFailure, cfg.OnStale = nil, nil
 			f, _ := run(t, cfg)
 
 			ctx, cancel := context.WithCancel(t.Context())

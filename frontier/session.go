@@ -111,7 +111,7 @@ func (s *Session) Step(ctx context.Context) error {
 		s.failed = true
 		return err
 	}
-	s.report(ctx, a)
+	s.report(a)
 	return nil
 }
 
@@ -178,7 +178,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 }
 
 // report publishes what a statement has changed.
-func (s *Session) report(ctx context.Context, a action) {
+func (s *Session) report(a action) {
 	if m := s.machine; m.started() && (a.do == readTail || a.do == readHead) && m.todo.do != readHead {
 		s.f.head.Store(m.head)
 	}
@@ -192,18 +192,12 @@ func (s *Session) report(ctx context.Context, a action) {
 		s.free(blocked)
 	}
 	for _, h := range s.machine.takeTurned() {
-		s.tell(ctx, h)
+		s.tell(h)
 	}
 }
 
 // tell reports a transaction that became stale.
-func (s *Session) tell(ctx context.Context, h Holder) {
-	msg := "a transaction stays open, going on past it: its events would come late"
-	if s.f.cfg.Policy == Wait {
-		msg = "a transaction stays open and holds back all events behind its positions"
-	}
-	s.f.cfg.Logger.Info(ctx, msg, "virtualtransaction", h.VirtualTransaction, "pid", h.PID, "gid", h.GID,
-		"application_name", h.ApplicationName, "state", h.State, "age", h.Age, "remedy", h.Remedy())
+func (s *Session) tell(h Holder) {
 	if s.f.told[h.VirtualTransaction] = h; s.f.cfg.OnStale != nil {
 		s.f.cfg.OnStale(h)
 	}

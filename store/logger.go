@@ -35,6 +35,9 @@ func NewSlogLogger(l *slog.Logger) Logger {
 	return slogLogger{l}
 }
 
+// Slog returns the logger that was adapted.
+func (s slogLogger) Slog() *slog.Logger { return s.l }
+
 func (s slogLogger) Debug(ctx context.Context, msg string, keyvals ...any) {
 	s.l.DebugContext(ctx, msg, keyvals...)
 }

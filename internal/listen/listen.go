@@ -13,7 +13,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
-	"github.com/pgfrontier/worker/store"
 )
 
 // Health is told how a listening connection fares.
@@ -50,7 +49,7 @@ const (
 //
 // Run owns one direct connection to connString. It reconnects with backoff until
 // ctx ends, also when a connection that is doubted does not answer.
-func Run(ctx context.Context, connString string, channels map[string]func(said string), health Health, logger store.Logger) error {
+func Run(ctx context.Context, connString string, channels map[string]func(said string), health Health) error {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
 		return errors.New("the connection string for notifications cannot be parsed") // why not, might show a password
@@ -63,7 +62,6 @@ func Run(ctx context.Context, connString string, channels map[string]func(said s
 		if ctx.Err() != nil {
 			break
 		}
-		logger.Error(ctx, "notification listener lost, will reconnect", "channels", slices.Sorted(maps.Keys(channels)), "error", err)
 		if health.Lost != nil {
 			health.Lost(err)
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -27,7 +26,7 @@ func TestRunWakes(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Run(ctx, d.URL, channels, Health{}, store.NoOpLogger{}) }()
+	go func() { done <- Run(ctx, d.URL, channels, Health{}) }()
 	awaitWake := func(channel, what string) {
 		t.Helper()
 		select {
@@ -70,7 +69,7 @@ func TestRunWakes(t *testing.T) {
 }
 
 func TestRunKeepsSecrets(t *testing.T) {
-	err := Run(t.Context(), "postgres://user:secret@host:port/db", nil, Health{}, store.NoOpLogger{})
+	err := Run(t.Context(), "postgres://user:secret@host:port/db", nil, Health{})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Fatalf("want an error without the password, got %v", err)
 	}
