@@ -240,7 +240,9 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Opti
 			t.Fatal(err)
 		}
 		// An error is FailStop's: the next round is the next process.
-		err = (&consumerLoop{w: w, unit: u, status: &unitStatus{}}).run(ctx, intake)
+		loop := w.newLoop(u)
+		loop.status = &unitStatus{}
+		err = loop.run(ctx, intake)
 		stop()
 		if ctx.Err() != nil {
 			t.Fatalf("awaited that %s comes to %d: %v\n%s", c.Name(), head, err, strings.Join(story, "\n"))

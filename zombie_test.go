@@ -72,7 +72,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g guarded, tx 
 		}
 	})
 	h.assign(t, w.id)
-	h.loop = &consumerLoop{w: w, unit: w.units[0], status: w.status["c"]}
+	h.loop = w.newLoop(w.units[0])
 	from := h.load(t)
 
 	conn, err := db.Conn(t.Context())
