@@ -13,17 +13,17 @@ import (
 )
 
 // Apply creates or upgrades the tables of the worker and of the event store,
-// in one transaction. Any number of processes may call it, at every start:
-// when there is nothing to do, it takes no lock that could wait for a running
+// in one transaction. Any number of processes may call it, at every start.
+// When there is nothing to do, it takes no lock that could wait for a running
 // transaction. It never changes tables of a newer version, and returns
-// ErrNewerVersion if this program may not run beside them.
+// [ErrNewerVersion] if this program may not run beside them.
 //
 // Tables of eventsalsa/worker and pupsourcing are upgraded in place, while
-// processes of theirs run. A table of the same name that cannot be is refused,
-// with all that it lacks.
+// their processes run. Apply refuses a table of the same name that it cannot
+// upgrade, and names all that the table lacks.
 //
-// An upgrade waits for transactions that use the tables, and on a large events
-// table holds up appends while it builds a missing index: see StoreSQL.
+// An upgrade waits for transactions that use the tables. On a large events
+// table it holds up appends while it builds a missing index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
 func apply(ctx context.Context, db *sql.DB, c *Config) error {

@@ -13,25 +13,28 @@ import (
 )
 
 var (
-	// ErrNotApplied reports that tables of the worker are missing or older than
-	// this program. Call Apply, or run the SQL that cmd/migrate-gen writes.
+	// ErrNotApplied reports that tables of the worker are missing or older
+	// than this program. Call [Apply], or run the SQL that cmd/migrate-gen
+	// writes.
 	ErrNotApplied = errors.New("migrations: the worker's tables are missing or out of date")
 
-	// ErrNewerVersion reports that a newer version of this library has upgraded
-	// the tables, beside which this program may not run. Deploy that version.
+	// ErrNewerVersion reports that a newer version of this library has
+	// upgraded the tables, and that this program may not run beside them.
+	// Deploy the newer version.
 	ErrNewerVersion = errors.New("migrations: the worker's tables belong to a newer version")
 )
 
-// Querier is what Check needs; *sql.DB, *sql.Conn and *sql.Tx have it.
+// Querier is the part of *sql.DB, *sql.Conn and *sql.Tx that [Check] needs.
 type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Check reports whether the worker's tables exist, with every column, and this
-// program may use them: ErrNotApplied, which names all that is missing, or
-// ErrNewerVersion if not. Tables of a newer version are fine if programs of this
-// version may run beside them. Any other error means that the tables could not
-// be looked at: the server cannot be reached, or denies access.
+// Check reports whether this program may use the worker's tables. It returns
+// nil if they exist with every column; [ErrNotApplied], with all that is
+// missing, if not; and [ErrNewerVersion] if a newer version has upgraded them
+// and programs of this version may not run beside it. Any other error means
+// that the tables could not be read: the server cannot be reached, or denies
+// access.
 func Check(ctx context.Context, q Querier, c *Config) error { return errtext.Of(check(ctx, q, c)) }
 
 func check(ctx context.Context, q Querier, c *Config) error {

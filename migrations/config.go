@@ -1,6 +1,6 @@
 // Package migrations creates the tables of the worker and of the event store,
-// and upgrades older ones in place: as SQL text for any migration tool, as a
-// file, or directly on a database.
+// and upgrades older ones in place. It gives them as SQL text for any
+// migration tool, writes them as a file, or applies them to a database.
 package migrations
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// Version is the version of the tables that this package creates. It grows with
-// every change of them, and is kept in a table beside the checkpoints.
+// Version is the version of the tables that this package creates. It grows
+// with every change of them. A table beside the checkpoints records it.
 const Version = 3
 
 // oldest is the version of the oldest programs that may run beside these tables.
@@ -19,9 +19,9 @@ const Version = 3
 // It grows only when such a program would go wrong, and all must be stopped.
 const oldest = 2
 
-// Config says where the SQL goes and what the tables are called. A table is
-// "table" or "schema.table"; an empty one has its default name. Without a
-// schema it is found, and created, through the search path.
+// Config says where the SQL goes and how the tables are named. A name is
+// "table" or "schema.table"; an empty one is the default. A table without a
+// schema is found, and created, through the search path.
 type Config struct {
 	OutputFolder   string // created if need be; empty: the current one
 	OutputFilename string // a plain file name

@@ -14,11 +14,11 @@ import (
 )
 
 // GeneratePostgres writes SQL(c), the worker's tables, to
-// OutputFolder/OutputFilename and creates the folder if need be. It replaces an
-// earlier file of its own, but no other.
+// OutputFolder/OutputFilename, and creates the folder if need be. It replaces
+// an earlier file of its own, and no other.
 //
-// A Config that names tables of the event store alone is refused: in
-// eventsalsa/store and pupsourcing/store the function of this name writes those.
+// It refuses a Config that names tables of the event store alone: the function
+// of this name in eventsalsa/store and pupsourcing/store writes those.
 func GeneratePostgres(c *Config) error {
 	if table := c.storeAlone(); table != "" {
 		return fmt.Errorf("migrations: GeneratePostgres writes the worker's tables, and the Config names %q, a table of the event store, and none of the worker's: call GenerateStore for the event store's tables; for the worker's, leave EventsTable and AggregateHeadsTable at their defaults", table)

@@ -13,12 +13,12 @@ import (
 	"github.com/pgfrontier/worker/internal/rights"
 )
 
-// Roles names the database roles of a deployment. A name stands for itself, with
-// its capital letters; an empty one is left out. A role that is two of them gets
-// the privileges of both.
+// Roles names the database roles of a deployment. A name is taken as it is,
+// with its capital letters; an empty one is left out. A role that appears
+// twice gets the privileges of both.
 type Roles struct {
-	// Writer appends events with package store/postgres. It can do nothing
-	// else: an application that also reads streams is a Reader too.
+	// Writer appends events with package store/postgres, and nothing else. An
+	// application that also reads streams is a Reader too.
 	Writer string
 	// Worker runs consumers. What their handlers do comes on top.
 	Worker string
@@ -40,9 +40,9 @@ const grantsHeader = `-- What the database roles may do. ` + madeBy + `--
 -- roles that log in be members: CREATE ROLE <role>; GRANT <role> TO <login>.
 `
 
-// Grants returns the privileges that the roles need, as SQL text: no more than
-// their statements need, on whole tables, so that an upgrade may bring columns.
-// It can be run again. The roles must exist.
+// Grants returns the privileges that the roles need, as SQL text. They are no
+// more than the statements need, on whole tables, so that an upgrade may add
+// columns. The text can be run again. The roles must exist.
 func Grants(c *Config, r Roles) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// SQL returns the worker's tables as SQL text for any migration tool. It can
-// be run again, and upgrades older tables in place.
+// SQL returns the worker's tables as SQL text for any migration tool. The text
+// can be run again, and upgrades older tables in place.
 func SQL(c *Config) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {
@@ -17,10 +17,10 @@ func SQL(c *Config) (string, error) {
 	return text(workerHeader, schemasOf(s.worker), s.workerStatements()), nil
 }
 
-// StoreSQL returns the event store's tables as SQL text, like SQL. On a large
-// events table that lacks the index on (aggregate_type, global_position),
+// StoreSQL returns the event store's tables as SQL text, like [SQL]. If a
+// large events table lacks the index on (aggregate_type, global_position),
 // create it first with CREATE INDEX CONCURRENTLY: otherwise appends wait until
-// it is built. Under any name it counts as this one.
+// it is built. An index of any name will do.
 func StoreSQL(c *Config) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 var (
 	// ErrInvalid wraps what is refused before the database is asked: an
-	// operator, a reason, a name or a position that cannot be.
+	// operator, a reason, a name or a position that is out of range.
 	ErrInvalid = errors.New("invalid argument")
 
 	// ErrNoCheckpoint reports a consumer without a row in the checkpoints
@@ -39,7 +39,7 @@ var (
 )
 
 // NotSettledError refuses a Reset to a position that is not known to be
-// settled: events may still appear below it, which would be lost.
+// settled. Events may still appear below it, and would be lost.
 type NotSettledError struct {
 	To      int64
 	Settled int64 // the highest position that a Reset may go forward to
@@ -54,10 +54,11 @@ func (e *NotSettledError) Error() string {
 type NotNextError struct {
 	Position   int64
 	Checkpoint int64
-	// InDoubt: the consumer has passed the position while it was in doubt, and
-	// no event has appeared there yet.
+	// InDoubt reports that the consumer has passed the position while it was
+	// in doubt, and that no event has appeared there yet.
 	InDoubt bool
-	// The event that the consumer handles next, 0 and empty if there is none.
+	// Next, NextID and NextType are the event that the consumer handles next,
+	// zero if there is none.
 	Next     int64
 	NextID   uuid.UUID
 	NextType string

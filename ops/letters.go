@@ -12,8 +12,8 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// DeadLetter is an event that a consumer could not handle, or one of the same
-// aggregate after it, which waits behind it.
+// DeadLetter is an event that a consumer could not handle, or a later event of
+// the same aggregate, which waits behind it.
 type DeadLetter struct {
 	Consumer      string
 	Position      int64
@@ -23,13 +23,13 @@ type DeadLetter struct {
 	EventType     string
 	Error         string     // of the last attempt; empty if it was never tried
 	Attempts      int        // 0 if it was never tried
-	RetryAt       *time.Time // when a retry was asked for that has not ended yet, nil if none was
+	RetryAt       *time.Time // when the retry was asked for that has not ended yet; nil: none was
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 }
 
-// DeadLetters lists the dead letters of a consumer, in order of position; of
-// all consumers, in order of name, if consumer is empty.
+// DeadLetters lists the dead letters of a consumer, in order of position. If
+// consumer is empty, it lists those of all consumers, in order of name.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
 	all, err := listOf(ctx, o.db, consumer, func(rows *sql.Rows) (l DeadLetter, err error) {
 		var text sql.NullString
@@ -51,10 +51,10 @@ ORDER BY consumer_name COLLATE "C", global_position`)
 }
 
 // RetryDeadLetters asks for another attempt at the dead letter at a position
-// and all others of the same aggregate, since they are handled in order. The
-// worker that runs the consumer removes those that succeed, and withdraws the
-// request at the first that does not, whose new error it keeps. It returns
-// ErrNoDeadLetter if there is none at the position.
+// and at all others of the same aggregate, since they are handled in order.
+// The worker that runs the consumer removes those that succeed. At the first
+// that fails, it withdraws the request and keeps the new error.
+// RetryDeadLetters returns [ErrNoDeadLetter] if there is none at the position.
 func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
 	return o.change(ctx, KindRetry, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		l, err := o.letter(ctx, tx, consumer, position)
@@ -69,8 +69,8 @@ WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = 
 }
 
 // DiscardDeadLetter removes the dead letter at a position: the consumer will
-// not handle its event. The operation's detail keeps what it was. It returns
-// ErrNoDeadLetter if there is none at the position.
+// not handle its event. The operation's detail keeps the letter. It returns
+// [ErrNoDeadLetter] if there is none at the position.
 func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
 	return o.change(ctx, KindDiscard, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		l, err := o.letter(ctx, tx, consumer, position)

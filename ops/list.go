@@ -26,7 +26,7 @@ type Consumer struct {
 }
 
 // Consumers lists the consumers that have ever run, in order of name, as one
-// moment shows them.
+// snapshot shows them.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 	all, err := list(ctx, o.db, func(rows *sql.Rows) (c Consumer, err error) {
 		var since sql.NullTime
@@ -62,7 +62,7 @@ const (
 	KindRepair  Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
 )
 
-// Operation is one operation as it was recorded.
+// Operation is an operation as it was recorded.
 type Operation struct {
 	ID       int64 // grows, also from one consumer to the other
 	Consumer string
@@ -75,8 +75,8 @@ type Operation struct {
 // maxOperations is how many Operations returns at most.
 const maxOperations = 10_000
 
-// Operations lists the latest operations on a consumer, the newest first; on
-// all consumers if consumer is empty. limit is 1 to 10,000.
+// Operations lists the latest operations on a consumer, the newest first. If
+// consumer is empty, it lists those on all consumers. limit is 1 to 10,000.
 func (o *Operator) Operations(ctx context.Context, consumer string, limit int) ([]Operation, error) {
 	if limit < 1 || limit > maxOperations {
 		return nil, fmt.Errorf("ops: list the operations: %w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxOperations)

@@ -13,15 +13,15 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-// Operator works on the consumers of one set of tables. It may be used by
-// many goroutines.
+// Operator works on the consumers of one set of tables. Any number of
+// goroutines may use it.
 type Operator struct {
 	db *sql.DB
 	t  tables.Tables
 }
 
 // New makes an Operator. names are the tables as the workers and the event
-// store have them; nil is all defaults. It does not touch the database.
+// store name them; nil is all defaults. New does not touch the database.
 func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 	if db == nil {
 		return nil, errors.New("ops: db is nil: open the database of the workers with sql.Open")

@@ -10,8 +10,8 @@ import (
 )
 
 // Pause keeps the workers from handling events of a consumer, until Resume. A
-// batch in hand is finished first. It returns ErrPaused if the consumer is
-// paused, and leaves that as it is.
+// batch in hand is finished first. If the consumer is paused already, Pause
+// changes nothing and returns [ErrPaused].
 func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 	return o.change(ctx, KindPause, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if p := at.paused; p != nil {

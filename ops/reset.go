@@ -10,19 +10,19 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 )
 
-// Reset sets a consumer to a position: it goes on with the first event above.
+// Reset sets a consumer to a position. It goes on with the first event above.
 //
-// Backwards, the events above the position are handled again; what the
+// Backwards, the events above the position are handled again. What the
 // consumer's handler did for them before is not undone. Its dead letters above
-// the position are deleted, and so is what is remembered of positions in doubt
-// above it: they are found anew.
+// the position are deleted. So are its records of positions in doubt above it:
+// they are found again.
 //
-// Forwards, the events up to the position are not handled. It may not exceed
-// what is known to be settled, a *NotSettledError says how far that is: what
-// appears below later would be lost. Positions in doubt that the consumer has
-// passed before, and its dead letters, stay. How many events were crossed is
-// in the operation's detail, and what has no event in the audit of skipped
-// positions, under the nil worker.
+// Forwards, the events up to the position are not handled. The position may
+// not exceed what is known to be settled: events that appear below it later
+// would be lost. A [NotSettledError] says how far that is. Positions in doubt
+// that the consumer has passed before stay, and so do its dead letters. The
+// operation's detail says how many events were crossed. The audit of skipped
+// positions has those without an event, under the nil worker.
 func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) error {
 	return o.change(ctx, KindReset, consumer, by, func(tx *sql.Tx, at locked) (detail any, err error) {
 		switch {

@@ -27,13 +27,13 @@ func (e *RegisteredError) Error() string {
 }
 
 // Retire removes a consumer for good: its checkpoint, its dead letters, its
-// rows of the audit, its assignment, and its name among what dead workers were
-// registered for. The operations on it stay, with this one as the last. Should
-// a worker bring a consumer of this name again, that begins as a new one.
+// rows of the audit, its assignment, and its name in the registrations of dead
+// workers. The operations on it stay, with this one as the last. If a worker
+// brings a consumer of this name again, that begins as a new one.
 //
-// It refuses with a *RegisteredError while a worker has code for the consumer.
-// A worker whose last heartbeat is older than a day is dead: that is the
-// longest HeartbeatTimeout.
+// Retire refuses with a [RegisteredError] while a worker has code for the
+// consumer. A worker whose last heartbeat is older than a day is dead: that is
+// the longest HeartbeatTimeout.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	return o.change(ctx, KindRetire, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if err := o.unregistered(ctx, tx, consumer); err != nil {

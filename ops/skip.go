@@ -11,15 +11,15 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 )
 
-// SkipEvent lets a consumer go on without the event that it is stuck at. That
-// is the first event above its checkpoint, or one that came late: a position
-// that the consumer has passed while it was in doubt, and where an event has
-// appeared since. Anything else is a *NotNextError, which names the event that
-// comes next.
+// SkipEvent lets a consumer go on without the event at which it is stuck. That
+// is the first event above its checkpoint, or a late one: the consumer has
+// passed its position in doubt, and the event has appeared since. SkipEvent
+// refuses any other with a [NotNextError], which names the event that comes
+// next.
 //
-// Positions without an event in between are audited, as void where that is
-// proven, otherwise as open: an event that still appears there is delivered
-// late.
+// Positions without an event in between are audited: as void where that is
+// proven, otherwise as open. An event that still appears at an open one is
+// delivered late.
 func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
 	return o.change(ctx, KindSkip, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if position > at.position {

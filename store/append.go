@@ -9,8 +9,8 @@ import (
 
 var (
 	// ErrOptimisticConcurrency reports that the aggregate was not at the
-	// expected version, or that another transaction appended to it first.
-	// Reload the aggregate and decide again.
+	// expected version, or that another transaction appended to it first. Read
+	// the aggregate again and decide again.
 	ErrOptimisticConcurrency = errors.New("store: the aggregate is not at the expected version")
 
 	// ErrNoEvents reports an append without events.
@@ -20,12 +20,13 @@ var (
 // EventStore appends events. A *postgres.Store of package store/postgres is one.
 type EventStore interface {
 	// Append appends events, all of one aggregate, inside tx. It returns
-	// ErrOptimisticConcurrency if the aggregate is not as expected.
+	// [ErrOptimisticConcurrency] if the aggregate is not at the expected
+	// version.
 	Append(ctx context.Context, tx *sql.Tx, expected ExpectedVersion, events []Event) (AppendResult, error)
 }
 
-// ExpectedVersion is what an append demands of the aggregate's version. Its
-// zero value is NoStream, so that a forgotten one cannot overwrite anything.
+// ExpectedVersion is the version that an append demands of the aggregate. Its
+// zero value is NoStream, so a forgotten one cannot overwrite anything.
 type ExpectedVersion struct {
 	any     bool
 	version int64

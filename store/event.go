@@ -1,6 +1,6 @@
-// Package store holds the vocabulary of an event log: events, versions, and
-// the small interfaces through which a worker reads a log. It touches no
-// database; store/postgres does.
+// Package store has the words of an event log: events, versions, and the small
+// interfaces through which a worker reads a log. It touches no database;
+// package store/postgres does.
 package store
 
 import (
@@ -31,8 +31,9 @@ type Event struct {
 
 // PersistedEvent is an event as the log holds it.
 type PersistedEvent struct {
-	// GlobalPosition is drawn from a sequence: unique and ordered. Commits
-	// are not ordered: a lower position may become visible after a higher one.
+	// GlobalPosition is drawn from a sequence: unique and ascending, with
+	// gaps. Transactions commit in any order: a lower position may become
+	// visible after a higher one.
 	GlobalPosition int64
 	// AggregateVersion counts the events of one aggregate from 1, without gaps.
 	AggregateVersion int64
@@ -50,7 +51,8 @@ type PersistedEvent struct {
 	CreatedAt     time.Time
 }
 
-// Stream is the ordered history, or a part of it, of one aggregate.
+// Stream is the history of one aggregate, or a part of it, in order of
+// version.
 type Stream struct {
 	AggregateType string
 	AggregateID   string

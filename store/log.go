@@ -16,14 +16,15 @@ type Querier interface {
 }
 
 // Log is an event log that can be read in the order of positions. It is all
-// that a worker needs; ScopedReader and SequenceNamer make it better.
+// that a worker needs. [ScopedReader], [SizedReader], [RangeReader],
+// [SequenceNamer] and [Binder] make it better.
 type Log interface {
 	EventReader
 	GlobalPositionReader
 }
 
-// EventReader reads a log in the order of positions. Commits are in no order: a
-// position below those that were read may become visible later.
+// EventReader reads a log in the order of positions. A position below those
+// that were read may become visible later.
 type EventReader interface {
 	// ReadEvents returns at most limit visible events above position after,
 	// in order of position.
@@ -39,57 +40,58 @@ type GlobalPositionReader interface {
 
 // AggregateStreamReader reads the events of one aggregate.
 type AggregateStreamReader interface {
-	// ReadAggregateStream returns the events from fromVersion to toVersion, both
-	// included, in order of version. Nil is no bound.
+	// ReadAggregateStream returns the events from fromVersion to toVersion,
+	// both included, in order of version. A bound that is nil is none.
 	ReadAggregateStream(ctx context.Context, q Querier, aggregateType, aggregateID string, fromVersion, toVersion *int64) (Stream, error)
 }
 
-// ScopedReader is a Log that filters aggregate types in SQL, so that a
-// consumer crosses stretches that do not concern it in one step.
+// ScopedReader is a Log that filters aggregate types in SQL. A consumer
+// crosses stretches that do not concern it in one step.
 type ScopedReader interface {
 	// ReadScoped returns what one snapshot shows of the range.
 	ReadScoped(ctx context.Context, q Querier, r ScopedRange) (ScopedPage, error)
-	// CountMissing sums up the positions in (after, through] without a visible
-	// event of any type, as one snapshot shows them. It is asked about ranges
-	// in which every position is known to be visible or void.
+	// CountMissing sums up the positions in (after, through] that have no
+	// visible event of any type, as one snapshot shows them. Workers ask about
+	// ranges in which every position is known to be visible or void.
 	CountMissing(ctx context.Context, q Querier, after, through int64) (Missing, error)
 }
 
-// ScopedRange asks for the events of some aggregate types with
-// After < position <= UpTo, at most Limit of them.
+// ScopedRange asks for at most Limit events of some aggregate types with After
+// < position <= UpTo.
 type ScopedRange struct {
 	After, UpTo int64
 	Types       []string
 	Limit       int
 	// MaxBytes bounds the payload and metadata of the page, above 0. The last
-	// event may go beyond it. A log need not heed it.
+	// event may go beyond it. A log need not respect it.
 	MaxBytes int
 }
 
-// ScopedPage is the answer to a ScopedRange. Its fields stem from one
+// ScopedPage is the answer to a ScopedRange. Its fields come from one
 // snapshot.
 type ScopedPage struct {
 	Events []PersistedEvent // in order of position
-	// Through is how far the page reaches: the last event's position when
-	// Limit or MaxBytes was reached, otherwise UpTo.
+	// Through is how far the page reaches: the last event's position if Limit
+	// or MaxBytes was reached, otherwise UpTo.
 	Through int64
 }
 
-// SizedReader is a Log that ends a read where the events become too many bytes,
-// so that a worker needs little memory whatever their size.
+// SizedReader is a Log that ends a read when the events reach a number of
+// bytes. A worker then needs little memory, whatever the size of the events.
 type SizedReader interface {
 	// ReadSized returns visible events above position after, in order of
-	// position and from one snapshot: at most limit, and none behind the one
-	// with which payloads and metadata reach maxBytes. more reports that others
-	// may follow.
+	// position and from one snapshot. It returns at most limit events, and
+	// none after the one with which payloads and metadata reach maxBytes. more
+	// reports whether others may follow.
 	ReadSized(ctx context.Context, q Querier, after int64, limit, maxBytes int) (events []PersistedEvent, more bool, err error)
 }
 
-// RangeReader is a Log that reads scattered positions in one statement, so
-// that a consumer with many positions in doubt asks once for all of them.
+// RangeReader is a Log that reads scattered positions in one statement. A
+// consumer with many positions in doubt asks once for all of them.
 type RangeReader interface {
-	// ReadRanges returns at most limit visible events in the ranges, which
-	// are ascending and disjoint, in order of position and from one snapshot.
+	// ReadRanges returns at most limit visible events in the ranges, in order
+	// of position and from one snapshot. The ranges are ascending and
+	// disjoint.
 	ReadRanges(ctx context.Context, q Querier, ranges []Range, limit int) ([]PersistedEvent, error)
 }
 
@@ -111,12 +113,13 @@ type Missing struct {
 	Count int64 // how many; Range means something if above 0
 }
 
-// Binder is a Log whose reads can be bound to one server. A worker binds its log
-// at the start: from then on a search path that a handler leaves behind in its
-// session leads to no other table, and a connection that leads to a standby, an
-// abandoned primary or a restored backup yields an error and no events. Without
-// it the worker asks for the incarnation in a statement of its own after each
-// read.
+// Binder is a Log whose reads can be bound to one server. A worker binds its
+// log at the start. From then on, a search path that a handler leaves in its
+// session leads to no other table. A connection that leads to a standby, an
+// abandoned primary or a restored backup yields an error and no events.
+//
+// Without Bind, the worker asks for the incarnation in a statement of its own
+// after each read.
 type Binder interface {
 	// Bind finds the log's tables as q's session sees them now.
 	//
@@ -124,30 +127,32 @@ type Binder interface {
 	// of the server that evaluates it. It is NULL or an error where there is
 	// none.
 	Bind(ctx context.Context, q Querier, incarnation string) (BoundLog, error)
-	// Binds reports whether Bind binds log, and not a part of it: a type that
-	// embeds a Binder inherits Bind, and what it makes of the events would be
-	// bypassed. Such a log is asked after each read.
+	// Binds reports whether Bind binds all of log. A type that embeds a Binder
+	// inherits Bind, which would bypass what the type makes of the events. The
+	// worker asks such a log after each read.
 	Binds(log Log) bool
 }
 
 // BoundLog is a Log over tables that were found once. Its own reads prove
-// nothing. If its log is a SequenceNamer, it is one and gives qualified names.
+// nothing; those of At do. If its log is a SequenceNamer, so is the BoundLog,
+// with qualified names.
 type BoundLog interface {
 	Log
 	// At returns a log whose reads fail with ErrIncarnation unless the
-	// incarnation of the server that answers, in the snapshot that answers, is
-	// this one. It implements what the BoundLog's log implements.
+	// snapshot that answers is of this incarnation. It implements what the
+	// BoundLog's log implements.
 	At(incarnation string) Log
 }
 
-// ErrIncarnation is the answer of a read that another server has executed, or
-// the same one after a crash, a restore or a restart.
+// ErrIncarnation reports a read that another server has executed, or the same
+// server after a crash, a restore or a restart.
 var ErrIncarnation = errors.New("store: the server that answered is not the one that was asked for, or has restarted since: a connection leads to a standby, an abandoned primary or a restored copy, or its search path to another table")
 
-// SequenceNamer is a Log that says where its positions come from, so that the
-// worker can prove from the sequence's locks that a missing position is void.
+// SequenceNamer is a Log that says where its positions come from. The worker
+// then proves from the sequence's locks that a missing position is void.
+// Without it, the worker awaits every transaction of the database.
 type SequenceNamer interface {
-	// PositionColumn names the table, as it would stand in SQL (quoted where
+	// PositionColumn returns the table, as it would stand in SQL (quoted where
 	// needed), and its column whose default draws from the sequence.
 	PositionColumn() (table, column string)
 }
@@ -158,9 +163,9 @@ type TxLog interface {
 	GetLatestGlobalPosition(ctx context.Context, tx *sql.Tx) (int64, error)
 }
 
-// FromTxLog adapts a TxLog: a read outside a transaction runs in a read-only
-// one of its own, at the price of two more round trips. If l is a
-// SequenceNamer, so is the result.
+// FromTxLog adapts a TxLog. A read outside of a transaction runs in a
+// read-only transaction of its own, at the price of two more round trips. If l
+// is a SequenceNamer, so is the result.
 func FromTxLog(l TxLog) Log {
 	if n, ok := l.(SequenceNamer); ok {
 		return namedTxLog{txLog{l}, n}

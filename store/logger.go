@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// Logger receives what the store and the worker have to say. keyvals are
+// Logger receives what the store and the worker report. keyvals are
 // alternating keys and values.
 type Logger interface {
 	Debug(ctx context.Context, msg string, keyvals ...any)

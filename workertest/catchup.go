@@ -17,20 +17,22 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// CatchUp runs a worker with the consumers until each of them has handled, and
-// committed, all that the log holds when CatchUp is called, then stops it.
-// When it returns, nothing of the worker is running any more. A consumer that
-// begins at the head has its place there afterwards.
+// CatchUp runs a worker until each of the consumers has handled, and
+// committed, all that the log holds when CatchUp is called. Then it stops the
+// worker. When it returns, nothing of the worker is running any more. A
+// consumer that begins at the head has its place there afterwards.
 //
-// The worker looks often, and ends at the first failure of a handler, which is
-// then returned: a *worker.ConsumerError. It is worker.ErrTransactionEnded if a
-// handler ended its transaction, in whatever way, and says which: after each
-// call the transaction must be the same as before.
+// The worker polls often, and ends at the first failure of a handler. CatchUp
+// returns that failure, a [worker.ConsumerError]. It is
+// [worker.ErrTransactionEnded] if a handler ended its transaction, in whatever
+// way: the transaction is checked after each call.
 //
-// opts come after these settings; under FailDeadLetter, an event that went to
-// the dead letters counts as handled. Give ctx a deadline: when it ends, the
-// error names what was awaited. A batch in hand then has a second to finish,
-// before its context ends and it is rolled back.
+// opts are applied after these settings. Under FailDeadLetter, an event that
+// went to the dead letters counts as handled.
+//
+// Give ctx a deadline. When ctx ends, the error names what was awaited. A
+// batch in hand then has a second to finish, before its context ends and it is
+// rolled back.
 func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consumer.Consumer, opts ...worker.Option) error {
 	opts = append(settings(), opts...)
 	operator, err := ops.New(db, tablesOf(opts))

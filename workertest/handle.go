@@ -1,7 +1,7 @@
 // Package workertest runs consumers in an application's tests, against a real
-// database that has the tables of package migrations. Handle shows what a
-// consumer makes of given events and leaves nothing behind; CatchUp runs a
-// real worker until the consumers have handled what is in the log.
+// database with the tables of package migrations. [Handle] shows what a
+// consumer does with given events, and leaves nothing behind. [CatchUp] runs a
+// real worker until the consumers have handled all that is in the log.
 //
 // The functions return errors and know nothing of package testing.
 package workertest
@@ -20,20 +20,20 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// Handle gives events to c as a worker would, all in one transaction, then
-// calls look, which may read in the same transaction what c has written, and
+// Handle gives events to c as a worker would, all in one transaction. It then
+// calls look, which reads in the same transaction what c has written, and
 // rolls the transaction back in any case. So tests share a database without
 // meeting. look may be nil.
 //
-// The events are numbered as if they were the first of an empty log: positions
-// from 1, versions from 1 for each aggregate. EventID and CreatedAt are filled
-// in where they are zero. A ScopedConsumer is given its types only, and a
+// The events are numbered as the first of an empty log: positions from 1, and
+// versions from 1 for each aggregate. EventID and CreatedAt are filled in
+// where they are zero. A ScopedConsumer is given its types only, and a
 // BatchConsumer all events at once.
 //
-// It returns look's error as it is. Any other names the consumer and the event
-// at which it failed. It is worker.ErrTransactionEnded if the handler ended its
-// transaction, in whatever way and whatever it returned, and says which. What
-// the handler wrote may stay then.
+// Handle returns look's error as it is. Any other error names the consumer and
+// the event at which it failed. If the handler ended its transaction, in
+// whatever way, the error is [worker.ErrTransactionEnded] and says which way.
+// What the handler wrote may then stay.
 func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, look func(tx *sql.Tx) error) error {
 	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
 	conn, err := db.Conn(ctx)

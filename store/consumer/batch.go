@@ -9,17 +9,17 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// BatchConsumer is a Consumer that takes all events of a batch at once, so
-// that it can write in bulk. Workers call HandleBatch in place of Handle; one
-// that has no other use for Handle embeds BatchOnly.
+// BatchConsumer is a Consumer that takes all events of a batch at once, to
+// write in bulk. Workers call HandleBatch instead of Handle. A type that needs
+// no Handle embeds [BatchOnly].
 type BatchConsumer interface {
 	Consumer
 	// HandleBatch applies events, in order, under the rules of Handle. Late
 	// events come in a call of their own, before the others of the same
-	// transaction. It must not keep the slice.
+	// transaction. HandleBatch must not keep the slice.
 	//
-	// Return an EventError to name the event that cannot be handled. After any
-	// other error the batch is halved until the event is found.
+	// Return an [EventError] to name the event that cannot be handled. After
+	// any other error, the worker halves the batch until the event is found.
 	HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 }
 
@@ -30,10 +30,10 @@ type BatchConsumer interface {
 //	func (Totals) Name() string { return "totals_v1" }
 //	func (Totals) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 //
-// A consumer that embeds it and has no HandleBatch is refused by Worker.Start.
+// Worker.Start refuses a consumer that embeds it and has no HandleBatch.
 type BatchOnly struct{}
 
-// Handle returns an error: it is not called where there is a HandleBatch.
+// Handle returns an error. No worker calls it where there is a HandleBatch.
 func (BatchOnly) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return ErrBatchOnly }
 
 func (BatchOnly) batchOnly() {}
@@ -51,8 +51,8 @@ func Check(c Consumer) error {
 	return nil
 }
 
-// EventError names the event of a batch that cannot be handled: what comes
-// before it can be committed without it.
+// EventError names the event of a batch that cannot be handled. The worker
+// commits the events before it.
 type EventError struct {
 	Index int // in the events that HandleBatch was given
 	Err   error

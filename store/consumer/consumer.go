@@ -1,5 +1,5 @@
-// Package consumer holds the interfaces that a worker runs: projections,
-// process managers, publishers.
+// Package consumer has the interfaces that applications implement and a worker
+// runs: projections, process managers, publishers.
 package consumer
 
 import (
@@ -11,46 +11,46 @@ import (
 
 // Consumer handles the events of the log, one at a time and in order.
 type Consumer interface {
-	// Name identifies the consumer: its checkpoint and its assignment. It must
-	// be stable, unique, not blank, of at most 200 bytes, and free of '#' and of
+	// Name identifies the consumer's checkpoint and assignment. It must be
+	// stable, unique, not blank, at most 200 bytes long, and free of '#' and
 	// control characters.
 	Name() string
 
 	// Handle applies one event. What it writes through tx commits together
-	// with the checkpoint, or not at all; anything else it does may happen
-	// again after a failure. An error rolls the batch back.
+	// with the checkpoint, or not at all. Anything else that it does may
+	// happen again after a failure. An error rolls the batch back.
 	//
-	// Every statement on this database belongs into tx, none onto the pool.
-	// What goes through the pool commits by itself: it stays when the batch
-	// rolls back, and happens again with the next try. It waits for locks that
-	// tx holds, which PostgreSQL cannot see as a deadlock, and for a connection
-	// that a small pool may not have: until BatchTimeout, each time.
+	// Every statement on this database goes through tx, none through the pool.
+	// A statement on the pool commits by itself: it stays when the batch rolls
+	// back, and runs again with the next attempt. It waits until BatchTimeout,
+	// in each attempt, for locks that tx holds, which PostgreSQL cannot see as
+	// a deadlock, and for a connection that a small pool may not have.
 	//
-	// It must neither commit nor roll back tx, nor by SQL: that would commit
-	// the checkpoint of events that were not handled. The worker sets the
-	// checkpoint back and ends. PREPARE TRANSACTION ends tx, too: nobody can run
-	// the consumer until somebody sends ROLLBACK PREPARED.
+	// Handle must not commit tx or roll it back, also not by SQL: that would
+	// commit the checkpoint of events that were not handled. The worker sets
+	// the checkpoint back and ends. PREPARE TRANSACTION ends tx, too. Then
+	// nobody can run the consumer until somebody sends ROLLBACK PREPARED.
 	//
-	// It must release each savepoint that it sets, or roll back to it, before it
-	// returns. All events of a batch share tx: a ROLLBACK TO a savepoint of an
-	// earlier event undoes what was handled since. Nobody notices that, so those
-	// events are lost.
+	// Handle must release each savepoint that it sets, or roll back to it,
+	// before it returns. All events of a batch share tx: a ROLLBACK TO a
+	// savepoint of an earlier event undoes what was handled since. Nobody
+	// notices that, so those events are lost.
 	Handle(ctx context.Context, tx *sql.Tx, event store.PersistedEvent) error
 }
 
 // ScopedConsumer is a Consumer of some aggregate types only.
 type ScopedConsumer interface {
 	Consumer
-	// AggregateTypes names the types to be delivered; none means all. It is
-	// asked once, when the worker starts.
+	// AggregateTypes returns the types to be delivered; an empty list means
+	// all. The worker asks once, at its start.
 	AggregateTypes() []string
 }
 
-// Starter is a Consumer that begins elsewhere than at the log's beginning.
+// Starter is a Consumer that does not begin at the log's beginning.
 type Starter interface {
 	Consumer
-	// StartAt says where a consumer that has never run begins. A consumer
-	// that has run goes on from its checkpoint.
+	// StartAt returns where a consumer begins that has never run. A consumer
+	// that has run continues from its checkpoint.
 	StartAt() Start
 }
 

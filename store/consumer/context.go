@@ -5,13 +5,13 @@ import (
 	"database/sql"
 )
 
-// Delivery describes the call of Handle that a context belongs to.
+// Delivery describes the call of Handle that the context belongs to.
 type Delivery struct {
 	Consumer string
 	// Attempt counts the tries of this batch from 1.
 	Attempt int
-	// Late tells that the consumer has gone past the event's position before:
-	// it became visible only afterwards, or it was a dead letter.
+	// Late reports that the consumer has passed the event's position before.
+	// The event became visible only afterwards, or it was a dead letter.
 	Late bool
 }
 
@@ -22,24 +22,25 @@ type delivery struct {
 	conn func() *sql.Conn
 }
 
-// WithDelivery returns a context that Info and Conn answer from. Each call of
-// Conn calls conn; without a connection, conn is nil. Workers and test harnesses
-// call WithDelivery; consumers have no need to.
+// WithDelivery returns a context from which Info and Conn answer. Each call of
+// Conn calls conn, which is nil where there is no connection. Workers and test
+// harnesses call WithDelivery; consumers have no need to.
 func WithDelivery(ctx context.Context, d Delivery, conn func() *sql.Conn) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn})
 }
 
-// Info describes the running call of Handle; ok is false outside of one.
+// Info returns the running call of Handle; ok is false outside of one.
 func Info(ctx context.Context) (d Delivery, ok bool) {
 	v, ok := ctx.Value(deliveryKey{}).(delivery)
 	return v.Delivery, ok
 }
 
-// Conn returns the connection on which the transaction given to Handle runs,
-// so that a driver's own features (COPY, for one) can be used inside it. It
-// is valid until Handle returns; ok is false outside of Handle. Do not close it:
-// Close waits for the end of the transaction, and Handle for Close, until
-// BatchTimeout ends both.
+// Conn returns the connection of the transaction that Handle was given. The
+// driver's own features, such as COPY, work there in the same transaction. It
+// is valid until Handle returns; ok is false outside of Handle.
+//
+// Do not close it. Close waits for the end of the transaction, and Handle for
+// Close, until BatchTimeout ends both.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 	v, _ := ctx.Value(deliveryKey{}).(delivery)
 	if v.conn == nil {

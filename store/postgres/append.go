@@ -11,22 +11,22 @@ import (
 // Append appends events, all of one aggregate, inside tx, in one round trip.
 // They become visible, and a configured channel is notified, when tx commits.
 //
-// An EventVersion of 0 becomes 1; a nil Payload becomes an empty one; Metadata
-// must be JSON, and jsonb decides how it is spaced and ordered; CreatedAt is
-// kept to the microsecond. The result tells what was stored; its payloads are
+// An EventVersion of 0 becomes 1. A nil Payload becomes an empty one. Metadata
+// must be JSON; jsonb decides how it is spaced and ordered. CreatedAt is kept
+// to the microsecond. The result has the events as stored; its payloads are
 // the caller's slices.
 //
-// Errors: store.ErrNoEvents, and what else is wrong with the arguments, is
-// found before the database is asked. *ConflictError, which is
-// store.ErrOptimisticConcurrency, reports that the aggregate is not as
-// expected; unless it carries a database error, tx can still be used.
-// ErrDuplicateEventID reports an EventID that the log has already. After any
-// error of the database tx can only be rolled back.
+// Wrong arguments are found before the database is asked, [store.ErrNoEvents]
+// among them. A [ConflictError], which is [store.ErrOptimisticConcurrency],
+// reports that the aggregate is not at the expected version. Unless it carries
+// a database error, tx can still be used. [ErrDuplicateEventID] reports an
+// EventID that the log has already. After any error of the database, tx can
+// only be rolled back.
 //
-// The aggregate stays locked until tx ends: a transaction that appends to
-// several should take them in an order that all writers share, and be short.
-// Under REPEATABLE READ and SERIALIZABLE, COMMIT too may find a conflict
-// (SQLSTATE 40001).
+// The aggregate stays locked until tx ends, so keep tx short. A transaction
+// that appends to several aggregates takes them in an order that all writers
+// share. Under REPEATABLE READ and SERIALIZABLE, COMMIT may find a conflict
+// too (SQLSTATE 40001).
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedVersion, events []store.Event) (store.AppendResult, error) {
 	if err := s.checkAppend(tx, expected, events); err != nil {
 		return store.AppendResult{}, err

@@ -27,10 +27,10 @@ func (b boundStore) At(incarnation string) store.Log {
 	return &s
 }
 
-// Bind finds the events table as q's session sees it now, and returns a log
-// that reads it under its qualified name, whatever the search path of a session
-// is later. incarnation is an SQL expression, see store.Binder. Bind refuses a
-// temporary table, and one that lacks a column of an event.
+// Bind finds the events table as q's session sees it now. It returns a log
+// that reads the table under its qualified name, whatever the search path of a
+// session is later. incarnation is an SQL expression: see [store.Binder]. Bind
+// refuses a temporary table, and one that lacks a column of an event.
 func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
 	if err := s.canRead(q); err != nil {
 		return nil, err

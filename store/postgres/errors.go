@@ -17,16 +17,16 @@ import (
 var ErrDuplicateEventID = errors.New("an EventID must be unique in the log")
 
 // ConflictError reports that an aggregate is not at the expected version. It
-// is store.ErrOptimisticConcurrency.
+// is [store.ErrOptimisticConcurrency].
 type ConflictError struct {
 	AggregateType string
 	AggregateID   string
 	Expected      store.ExpectedVersion
-	// Actual is the aggregate's version, as seen after the refusal; -1 if it
+	// Actual is the aggregate's version as read after the refusal, -1 if it
 	// could not be read.
 	Actual int64
 	// Err is the database's error, after which the transaction can only be
-	// rolled back; nil if none was met and the transaction can go on.
+	// rolled back. If it is nil, the transaction can go on.
 	Err error
 }
 

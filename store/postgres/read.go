@@ -41,8 +41,8 @@ func (s *Store) GetLatestGlobalPosition(ctx context.Context, q store.Querier) (i
 }
 
 // ReadAggregateStream returns the events of one aggregate from fromVersion to
-// toVersion, both included, in order of version. Nil is no bound. An aggregate
-// without events is an empty stream.
+// toVersion, both included, in order of version. A bound that is nil is none.
+// An aggregate without events is an empty stream.
 func (s *Store) ReadAggregateStream(ctx context.Context, q store.Querier, aggregateType, aggregateID string, fromVersion, toVersion *int64) (store.Stream, error) {
 	stream := store.Stream{AggregateType: aggregateType, AggregateID: aggregateID}
 	from, to := int64(1), int64(math.MaxInt64)

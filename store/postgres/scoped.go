@@ -11,14 +11,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ReadScoped returns the events of r.Types with r.After < position <= r.UpTo,
-// at most r.Limit, and how far they reach, as one snapshot shows it. It needs
-// the index (aggregate_type, global_position), and costs what r.Limit events of
-// these types cost, or as many as there are above After, however many there are
-// of others.
+// ReadScoped returns at most r.Limit events of r.Types with r.After < position
+// <= r.UpTo, and how far they reach, as one snapshot shows it.
 //
-// r must name a type; After must not be negative nor above UpTo, and Limit
-// must be above 0.
+// It needs the index (aggregate_type, global_position). Its cost is that of
+// the events it returns, however many there are of other types.
+//
+// r must name a type. After must not be negative nor above UpTo. Limit must be
+// above 0.
 func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedRange) (store.ScopedPage, error) {
 	if err := s.canRead(q); err != nil {
 		return store.ScopedPage{}, err
@@ -50,8 +50,8 @@ func (s *Store) ReadScoped(ctx context.Context, q store.Querier, r store.ScopedR
 }
 
 // CountMissing returns which positions in (after, through] have no event, as
-// one snapshot shows it. Its cost grows with the events in the range, some 0.05
-// to 0.5 seconds a million: bound it.
+// one snapshot shows it. Its cost grows with the events in the range, some
+// 0.05 to 0.5 seconds a million: bound the range.
 func (s *Store) CountMissing(ctx context.Context, q store.Querier, after, through int64) (store.Missing, error) {
 	if err := s.canRead(q); err != nil {
 		return store.Missing{}, err

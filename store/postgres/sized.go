@@ -55,9 +55,9 @@ func sized(text string, bound int) sizedSQL {
 }
 
 // ReadSized returns visible events above position after, in order of position
-// and from one snapshot: at most limit, and none behind maxBytes of payload and
-// metadata. more reports that others may follow. limit and maxBytes must be
-// above 0.
+// and from one snapshot. It returns at most limit events, and none after the
+// one with which payloads and metadata reach maxBytes. more reports whether
+// others may follow. limit and maxBytes must be above 0.
 func (s *Store) ReadSized(ctx context.Context, q store.Querier, after int64, limit, maxBytes int) (events []store.PersistedEvent, more bool, err error) {
 	if err := s.canRead(q); err != nil {
 		return nil, false, err

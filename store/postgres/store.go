@@ -1,7 +1,7 @@
 // Package postgres keeps an event log in PostgreSQL, version 13 or later.
 //
-// Import it as storepostgres. It works through database/sql with pgx (in each
-// of its exec modes) and with lib/pq; package migrations creates its tables.
+// Import it as storepostgres. It works through database/sql with pgx, in each
+// of its exec modes, and with lib/pq. Package migrations creates its tables.
 package postgres
 
 import (
@@ -26,16 +26,17 @@ const positionColumn = "global_position"
 // StoreConfig says which tables a Store uses. Build it with NewStoreConfig or
 // DefaultStoreConfig.
 type StoreConfig struct {
-	// EventsTable holds the events: "table" or "schema.table". Default "events".
+	// EventsTable is the table of events: "table" or "schema.table". Default
+	// "events".
 	EventsTable string
-	// AggregateHeadsTable holds the version of each aggregate: "table" or
+	// AggregateHeadsTable is the table of each aggregate's version: "table" or
 	// "schema.table". Default "aggregate_heads".
 	AggregateHeadsTable string
-	// NotifyChannel is notified of each append, when it commits. Default
-	// empty: nothing is.
+	// NotifyChannel is notified of each append when it commits. Default empty:
+	// no notification.
 	NotifyChannel string
-	// Logger hears of appends and conflicts, on level debug. Default nil:
-	// nothing is logged.
+	// Logger is told of appends and conflicts, on level debug. Default nil: no
+	// log.
 	Logger store.Logger
 }
 
@@ -52,10 +53,12 @@ func WithAggregateHeadsTable(name string) StoreOption {
 	return func(c *StoreConfig) { c.AggregateHeadsTable = name }
 }
 
-// WithNotifyChannel lets each append notify channel, which wakes the workers
-// that listen there as soon as it commits. PostgreSQL takes one lock for all
-// notifying transactions of a server while they commit, and refuses to PREPARE
-// them: writers that use two-phase commit need a store without a channel.
+// WithNotifyChannel notifies channel of each append when it commits, which
+// wakes the workers that listen there.
+//
+// PostgreSQL takes one lock for all notifying transactions of a server while
+// they commit, and refuses to PREPARE them. Writers that use two-phase commit
+// need a store without a channel.
 func WithNotifyChannel(channel string) StoreOption {
 	return func(c *StoreConfig) { c.NotifyChannel = channel }
 }
@@ -96,9 +99,8 @@ type Store struct {
 }
 
 // NewStore returns a Store over the tables that cfg names; a nil cfg is
-// DefaultStoreConfig(). It opens nothing and cannot fail: what is wrong with
-// cfg is reported by Validate and by every method that reaches for the
-// database.
+// DefaultStoreConfig(). It opens nothing and cannot fail. Validate reports
+// what is wrong with cfg, and so does every method that asks the database.
 func NewStore(cfg *StoreConfig) *Store {
 	if cfg == nil {
 		cfg = DefaultStoreConfig()
@@ -134,7 +136,7 @@ func (c *StoreConfig) tables() (events, heads ident.Table, err error) {
 // Validate reports what is wrong with the config that the store was made from.
 func (s *Store) Validate() error { return s.err }
 
-// PositionColumn names the quoted events table and its column whose default
+// PositionColumn returns the quoted events table and its column whose default
 // draws the positions.
 func (s *Store) PositionColumn() (table, column string) {
 	return s.events.SQL(), positionColumn
