@@ -2,20 +2,20 @@ package frontier
 
 import "github.com/pgfrontier/worker/store"
 
-// Page is what one look at the log showed a consumer.
+// Page is what one read of the log showed a consumer.
 type Page struct {
 	// Checkpoint is where the consumer stands.
 	Checkpoint int64
-	// Through is how far the look was complete: what it did not show, of the
-	// positions up to Through that are above Checkpoint or in Open, was not
-	// visible. Below Checkpoint if the look's limit was reached among late
-	// events.
+	// Through is how far the read was complete. A position up to Through that
+	// is above Checkpoint or in Open, and that the read did not show, was not
+	// visible. It is below Checkpoint if the limit of the read was reached
+	// among late events.
 	Through int64
 	// Missing are the positions in (Checkpoint, Through] that were not
 	// visible, whatever their type.
 	Missing []store.Range
-	// Open are the ranges that the consumer passed while they were in doubt;
-	// all of them up to Checkpoint.
+	// Open are the ranges that the consumer passed while they were in doubt.
+	// All of them are up to Checkpoint.
 	Open []store.Range
 	// Found are the positions in Open that were visible.
 	Found []int64
@@ -29,7 +29,7 @@ type Crossing struct {
 	Closed []Closed      // the open ranges with news, in order
 }
 
-// Closed is an open range that ends, or a part of which does.
+// Closed is an open range that ends, wholly or in part.
 type Closed struct {
 	Index   int           // in Page.Open
 	Late    []store.Range // appeared: deliver them
@@ -37,11 +37,13 @@ type Closed struct {
 	Remains []store.Range // still in doubt
 }
 
-// Cross decides what the positions mean that a look at the log did not show.
-// v must have been taken before the look, and the slices must be ascending
-// and disjoint: a position that was in doubt before the look may have
-// appeared after it, and must be watched; one that was not in doubt, and still
-// does not show, never will.
+// Cross decides what the positions mean that a read of the log did not show. v
+// must have been taken before the read, and the slices must be ascending and
+// disjoint.
+//
+// A position that was in doubt before the read may have appeared after it, and
+// must be watched. One that was not in doubt, and that the read does not show,
+// never appears.
 func (v *Value) Cross(p Page) Crossing {
 	c := Crossing{To: max(p.Checkpoint, min(p.Through, v.Safe))}
 	step := store.Range{First: p.Checkpoint + 1, Last: c.To}

@@ -26,16 +26,17 @@ const (
 
 // Value is what is known about the log. It is immutable.
 type Value struct {
-	// Token names the incarnation of the server in which the rest was found
-	// out. After a crash, a promotion or a restore, positions may be issued
-	// again: there is another token then, and what was found out under the old
-	// one is worth nothing. Empty before the first publication.
+	// Token names the incarnation of the server in which the rest was found.
+	// After a crash, a promotion or a restore, positions may be issued again:
+	// there is another token then, and the Value counts no longer. Empty
+	// before the first publication.
 	Token string
-	// Settled: every position up to it is visible to new snapshots, or void.
+	// Settled is the low-water mark: every position up to it is visible to new
+	// snapshots, or void.
 	Settled int64
-	// Safe is how far consumers may advance. What is missing up to it, in a
-	// snapshot taken after the Value, is in doubt if a doubt covers it, and
-	// void otherwise.
+	// Safe is the high-water mark: consumers may advance up to it. What is
+	// missing up to it, in a snapshot taken after the Value, is in doubt if a
+	// doubt covers it, and void otherwise.
 	Safe int64
 	// Doubts are ascending and disjoint. Do not modify.
 	Doubts []store.Range
@@ -108,8 +109,8 @@ func (f *Frontier) Head() (head int64, seen bool) {
 // positions in doubt, as the latest look at the locks showed them.
 func (f *Frontier) Blocked() []Holder { return *f.blocked.Load() }
 
-// Err returns why Run does not see the log at the moment, nil if it does: what
-// the connection or the server failed with, or a *SetupError.
+// Err returns why Run cannot read the log at the moment, nil if it can: the
+// error of the connection or of the server, or a [SetupError].
 func (f *Frontier) Err() error {
 	if err := f.trouble.Load(); err != nil {
 		return *err
@@ -117,24 +118,24 @@ func (f *Frontier) Err() error {
 	return nil
 }
 
-// Changed returns a channel that is closed at the next publication. Take it,
-// then look at Value, then wait for it: so no change is missed.
+// Changed returns a channel that is closed at the next publication. To miss no
+// change, take the channel, read Value, then wait for the channel.
 func (f *Frontier) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed
 }
 
-// Back returns a channel that is closed when the frontier next gets to see the
-// log after a failure of its connection or of the server: then others need not
-// wait any longer to try again.
+// Back returns a channel that is closed when the frontier next reads the log
+// after a failure of its connection or of the server. Others may then try
+// again at once.
 func (f *Frontier) Back() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.back
 }
 
-// Wake makes the frontier look now. It never blocks; wakeups coalesce.
+// Wake makes the frontier read now. It never blocks; wakeups coalesce.
 func (f *Frontier) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -142,8 +143,8 @@ func (f *Frontier) Wake() {
 	}
 }
 
-// Reopen makes Run go on with another connection, at most once a second: others
-// find another server behind theirs.
+// Reopen makes Run continue with another connection, at most once a second.
+// Callers use it when they find another server behind their connections.
 func (f *Frontier) Reopen() {
 	f.reopen.Store(true)
 	f.Wake()
@@ -176,11 +177,11 @@ func (f *Frontier) publish(v *Value) {
 	f.changed = make(chan struct{})
 }
 
-// Run keeps the Value up to date until ctx ends, then returns nil. It pins
-// one connection of the pool. When that, or the database, fails, Run forgets
-// everything but the published Value, which stays true under its token, and
-// tries again with backoff. It returns an error only if the Config cannot
-// work.
+// Run keeps the Value up to date until ctx ends, then returns nil. It pins one
+// connection of the pool. When the connection or the database fails, Run
+// forgets everything but the published Value, which stays true under its
+// token, and tries again with backoff. It returns an error only if the Config
+// cannot work.
 func (f *Frontier) Run(ctx context.Context) error {
 	if err := f.cfg.validate(); err != nil {
 		return err

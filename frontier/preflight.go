@@ -10,7 +10,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// What can be wrong with the database. Preflight wraps each in a SetupError.
+// These are the faults of a database. Preflight wraps each in a [SetupError].
 var (
 	ErrServerVersion   = errors.New("the server is too old")
 	ErrInRecovery      = errors.New("the server is in recovery")
@@ -26,8 +26,8 @@ var (
 	ErrLogReplaced     = errors.New("the log's table or sequence was replaced")
 )
 
-// SetupError tells what in the database takes the ground from under the
-// frontier's proof, and what to do about it.
+// SetupError tells what in the database invalidates the frontier's proof, and
+// what to do about it.
 type SetupError struct {
 	Err    error // one of the Err variables of this package
 	Detail string
@@ -80,8 +80,8 @@ type Source struct {
 }
 
 // Preflight checks whether the frontier can work: server, tables, privileges,
-// and the sequence behind the positions. The error is a *SetupError if it
-// cannot.
+// and the sequence behind the positions. If it cannot, the error is a
+// [SetupError].
 func (c Config) Preflight(ctx context.Context, q store.Querier) (Source, error) {
 	if err := c.validate(); err != nil {
 		return Source{}, err

@@ -51,10 +51,10 @@ func (p *pulse) read() (since, until time.Time, change <-chan struct{}) {
 	return p.since, p.until, p.change
 }
 
-// Outlived reports whether the frontier's session has worked from a time on
-// until now: on one connection, with one incarnation of the server. It makes
-// the frontier read once more and waits for that, until ctx ends. So somebody
-// who has lost a connection learns whether others were lost as well.
+// Outlived reports whether the frontier's session has worked from a time until
+// now: on one connection, with one incarnation of the server. It makes the
+// frontier read once more, and waits for that until ctx ends. So a caller who
+// has lost a connection learns whether others were lost as well.
 func (f *Frontier) Outlived(ctx context.Context, from time.Time) bool {
 	for now := time.Now(); ; {
 		since, until, change := f.pulse.read()

@@ -8,14 +8,14 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Settled returns up to where a log is known to be complete, from the durable
-// row that running frontiers raise about once a second: every position up to
-// it is visible to the statements that follow, or void. It is 0 where no
-// frontier has written it yet. The error is a *SetupError if the proof does
-// not hold for the log.
+// Settled returns the position up to which a log is known to be complete:
+// every position up to it is visible to the statements that follow, or void.
+// It comes from the durable row that running frontiers raise about once a
+// second. It is 0 where no frontier has written the row yet. The error is a
+// [SetupError] if the proof does not hold for the log.
 //
-// It may be called within a transaction, READ COMMITTED: it takes no lock that
-// a frontier waits for.
+// Settled may be called within a transaction, READ COMMITTED. It takes no lock
+// that a frontier waits for.
 func Settled(ctx context.Context, q store.Querier, log store.SequenceNamer, settled ident.Table) (int64, error) {
 	var o origin
 	table, column := log.PositionColumn()

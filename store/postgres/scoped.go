@@ -14,8 +14,9 @@ import (
 // ReadScoped returns at most r.Limit events of r.Types with r.After < position
 // <= r.UpTo, and how far they reach, as one snapshot shows it.
 //
-// It needs the index (aggregate_type, global_position). Its cost is that of
-// the events it returns, however many there are of other types.
+// It needs the index (aggregate_type, global_position). It costs what r.Limit
+// events of these types above r.After cost, or all of them if they are fewer,
+// however many there are of other types.
 //
 // r must name a type. After must not be negative nor above UpTo. Limit must be
 // above 0.
