@@ -33,7 +33,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 		if !backoff.Sleep(ctx, pause) {
 			return
 		}
-		if !w.isElsewhere(ctx) {
+		if !w.isPoolElsewhere(ctx) {
 			strange = 0
 			continue
 		}
@@ -44,26 +44,22 @@ func (w *Worker) watchServer(ctx context.Context) {
 	}
 }
 
-// differs reports whether q leads to another incarnation than the frontier
+// isElsewhere reports whether an incarnation is another one than the frontier
 // knows. While the frontier knows none, nobody can tell.
-func (w *Worker) differs(ctx context.Context, q store.Querier) (bool, error) {
+func (w *Worker) isElsewhere(incarnation string) bool {
 	known := w.frontier.Value().Token
-	if known == "" || w.frontier.Err() != nil {
-		return false, nil
-	}
-	token, err := w.checkpoints.Incarnation(ctx, q)
-	return err == nil && token != known, err
+	return known != "" && w.frontier.Err() == nil && incarnation != known
 }
 
-// isElsewhere reports whether a connection of the pool leads to another
+// isPoolElsewhere reports whether a connection of the pool leads to another
 // incarnation than the frontier knows. It closes that connection: if it is the
 // frontier which is right, nobody else should use it.
-func (w *Worker) isElsewhere(ctx context.Context) (elsewhere bool) {
+func (w *Worker) isPoolElsewhere(ctx context.Context) (elsewhere bool) {
 	conn := &pooled{w: w}
 	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.HeartbeatInterval, w.limits.quick))
 	defer cancel()
-	elsewhere, err := w.differs(ctx, conn)
-	if elsewhere {
+	incarnation, err := w.checkpoints.Incarnation(ctx, conn)
+	if elsewhere = err == nil && w.isElsewhere(incarnation); elsewhere {
 		err = store.ErrIncarnation
 	}
 	conn.giveBack(err)

@@ -195,10 +195,12 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	awaitAll(t, p.onStandby, consumers)
 }
 
-// What survived is the session of the frontier, or that of the coordination: it
-// must move to where the pool leads, though everything it does there succeeds.
+// What survived is the session of the frontier, or that of the coordination, or
+// both: they must move to where the pool leads, though everything they do there
+// succeeds.
 func TestASessionOnTheAbandonedPrimary(t *testing.T) {
-	for name, query := range map[string]string{"frontier": "%string_agg(p::text%", "coordination": "%WITH given AS%"} {
+	const ofFrontier, ofCoordination = "%string_agg(p::text%", "%WITH given AS%"
+	for name, queries := range map[string][]string{"frontier": {ofFrontier}, "coordination": {ofCoordination}, "both": {ofFrontier, ofCoordination}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newServerPair(t)
@@ -210,24 +212,30 @@ func TestASessionOnTheAbandonedPrimary(t *testing.T) {
 				var n int
 				return p.onStandby.QueryRow(`SELECT count(*) FROM ledger`).Scan(&n) == nil && n == 40
 			})
-			survivor := func() (pid int64) {
-				_ = p.onPrimary.QueryRow(`SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE application_name = 'pool' AND query LIKE $1`, query).Scan(&pid)
-				return pid
+			var survive []int64
+			for _, query := range queries {
+				await(t, "the session to be seen", func() bool {
+					var pid int64
+					err := p.onPrimary.QueryRow(`SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE application_name = 'pool' AND query LIKE $1`, query).Scan(&pid)
+					if err != nil || pid == 0 {
+						return false
+					}
+					survive = append(survive, pid)
+					return true
+				})
 			}
-			await(t, "the session to be seen", func() bool { return survivor() > 0 })
-			pid := survivor()
 			if _, err := p.onStandby.Exec(`SELECT pg_promote()`); err != nil {
 				t.Fatal(err)
 			}
 			p.toStandby.Store(-1)
-			p.cut(t, pid)
+			p.cut(t, survive...)
 			for range 3 {
 				appendN(t, p.onStandby, "Order", "1", 50)
 			}
 			awaitAll(t, p.onStandby, consumers)
-			await(t, "the session to end", func() bool {
+			await(t, "the sessions to end", func() bool {
 				var there bool
-				return p.onPrimary.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid).Scan(&there) == nil && !there
+				return p.onPrimary.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = ANY ($1::int[]))`, survive).Scan(&there) == nil && !there
 			})
 			await(t, "heartbeats on the new primary", func() bool {
 				var late bool

@@ -75,7 +75,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	w.observeFrontier(&f)
 	w.frontier = frontier.New(f)
 	coordination := w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus)
-	coordination.Elsewhere = w.differs
+	coordination.Incarnation, coordination.Elsewhere = w.incarnation, w.isElsewhere
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
 	return nil
@@ -101,6 +101,7 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 		incarnation: incarnation.Of(t.Token, source.Table, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
 		sequence:    source.Sequence,
 	}
+	w.incarnation = s.incarnation
 	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout, s)
 	if w.bound, err = incarnation.Bind(ctx, conn, w.log, s.incarnation); err != nil {
 		return t, fmt.Errorf("worker: find the event log: %w", err)

@@ -44,6 +44,7 @@ type Worker struct {
 	loopConns    budget
 	inquiryConns budget // of the reserve
 	checkpoints  checkpoints
+	incarnation  string // of the server, as an SQL expression
 	bound        store.BoundLog
 	pooling      pgdriver.Pooling
 	limits       limits

@@ -1,7 +1,6 @@
 package coord
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/ident"
-	"github.com/pgfrontier/worker/store"
 )
 
 // LeaderStrategy is how workers agree on who assigns the units.
@@ -44,10 +42,11 @@ type Config struct {
 	// Status is called for each heartbeat and returns JSON for the people who
 	// look at the table of workers. May be nil.
 	Status func() ([]byte, error)
-	// Elsewhere is asked with each heartbeat, on the session's connection, and
-	// reports whether another server answers there than the units work on. May
-	// be nil.
-	Elsewhere func(ctx context.Context, q store.Querier) (bool, error)
+	// Incarnation is an SQL expression for the server's incarnation, see package
+	// incarnation. Elsewhere is called with its value, once for each heartbeat,
+	// and reports whether the units work on another server. May be empty and nil.
+	Incarnation string
+	Elsewhere   func(incarnation string) bool
 	// OnLeader is called when this worker begins to lead, or leads no more.
 	// May be nil.
 	OnLeader func(leads bool)

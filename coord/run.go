@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// looking is the pause between two looks.
+	// looking is about the pause between two looks.
 	looking = 800 * time.Millisecond
 	// farewell bounds a round that has begun when the worker stops.
 	farewell = time.Second
@@ -87,9 +87,6 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := s.locate(round); err != nil {
-			return err
-		}
 		c.works(s)
 		if time.Since(s.opened) >= sound {
 			healthy()
@@ -105,33 +102,41 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 	}
 }
 
+// untilLook is the pause before the next look. A whole number of them, of about
+// the same length, lead to the next heartbeat, which then needs no look of its
+// own.
+func (s *session) untilLook() time.Duration {
+	left := time.Until(s.beaten.Add(s.cfg.HeartbeatInterval))
+	return left / max(1, (left+looking/2)/looking)
+}
+
 // errElsewhere ends a session. The primary that it leads to was abandoned, or the
 // pool leads to several servers.
 var errElsewhere = errors.New("coord: this session leads to another server than the consumers work on, and is given up: do several servers answer the connection string?")
 
-// locate compares, with each heartbeat, the session's server with that of the
-// units. Heartbeats and assignments on an abandoned primary succeed, and nobody
-// sees them. After a crash one of the two may not have noticed yet, so it takes
-// two comparisons.
-func (s *session) locate(ctx context.Context) error {
-	if s.cfg.Elsewhere == nil || time.Since(s.located) < s.cfg.HeartbeatInterval {
+// locate compares the server that took a heartbeat with that of the units.
+// Heartbeats and assignments on an abandoned primary succeed, and nobody sees
+// them. After a crash one of the two may not have noticed yet, so it takes two
+// comparisons, a heartbeat apart.
+func (s *session) locate(v view) error {
+	if !v.beat || s.cfg.Elsewhere == nil || s.beaten.Sub(s.located) < s.cfg.HeartbeatInterval {
 		return nil
 	}
-	s.located = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.timeLimit())
-	defer cancel()
-	elsewhere, err := s.cfg.Elsewhere(ctx, s.conn)
-	if err == nil && elsewhere && s.strange {
-		err = errElsewhere
+	s.located = s.beaten
+	before := s.strange
+	if s.strange = s.cfg.Elsewhere(v.incarnation); before && s.strange {
+		return errElsewhere
 	}
-	s.strange = elsewhere
-	return err
+	return nil
 }
 
 // round does once all there is to do, and returns how long to wait for the
 // next.
 func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration, err error) {
 	v, err := s.look(ctx)
+	if err == nil {
+		err = s.locate(v)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -158,14 +163,14 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 	case v.leads:
 		return c.lead(ctx, s, v)
 	}
-	return looking, s.endSilent(ctx)
+	return s.untilLook(), s.endSilent(ctx)
 }
 
 // lead is the leader's part of a round.
 func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.Duration, err error) {
 	watch, alive, again := s.watch.judge(v.nodes, time.Now())
 	s.watch = watch
-	wait = looking
+	wait = s.untilLook()
 	if again {
 		wait = confirmation
 	}
@@ -187,7 +192,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		return 0, err
 	case !leads:
 		s.stepDown()
-		return looking, nil
+		return s.untilLook(), nil
 	case written > 0:
 		c.announce(ctx, s)
 		if c.cfg.OnAssigned != nil {

@@ -33,7 +33,7 @@ type session struct {
 	// worker's death would not be noticed by its lock. The next look sends one.
 	overdue bool
 
-	located time.Time // when it was last compared with where the units work
+	located time.Time // start of the heartbeat whose server was last compared with where the units work
 	strange bool      // it was elsewhere then
 	endless bool      // the server lets sessions be idle for ever
 	asked   time.Time // when a silent leader's session was last looked for
@@ -133,6 +133,9 @@ type view struct {
 	mine       []string // assigned to this worker
 	leads      bool
 
+	beat        bool   // it sent a heartbeat
+	incarnation string // of the server that took it; empty: nobody has put a token there
+
 	// For the leader.
 	owners map[string]uuid.UUID // nil if it has not asked
 	nodes  []node
@@ -146,7 +149,7 @@ func (s *session) look(ctx context.Context) (v view, err error) {
 	start := time.Now()
 	beat := s.overdue || start.Sub(s.beaten) >= s.cfg.HeartbeatInterval
 	see := func(status string) error {
-		v = view{}
+		v = view{beat: beat}
 		if s.cfg.Strategy == Lease {
 			return s.seeLease(ctx, &v, beat, status)
 		}
@@ -173,7 +176,7 @@ func (s *session) see(ctx context.Context, v *view, beat bool, status string, le
 	var backend int
 	var held []int64
 	query, args := s.sql.follow, s.args(status, beat)
-	into := []any{&backend, &v.registered, &v.proven, asJSON(&v.mine), leader}
+	into := []any{&backend, &v.incarnation, &v.registered, &v.proven, asJSON(&v.mine), leader}
 	if s.leads {
 		known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.units)))
 		if err != nil {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
-	"github.com/pgfrontier/worker/store"
 )
 
 // These tests step through sessions by hand, so that things happen in the one
@@ -220,18 +219,77 @@ func TestSessionElsewhereIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := []bool{false, true, false, true, true}
 		asked := 0
-		s := &session{cfg: Config{HeartbeatInterval: time.Second, Elsewhere: func(context.Context, store.Querier) (bool, error) {
+		s := &session{cfg: Config{HeartbeatInterval: time.Second, Elsewhere: func(incarnation string) bool {
+			if incarnation != "of a heartbeat" {
+				t.Errorf("asked about %q", incarnation)
+			}
 			asked++
-			return answers[asked-1], nil
+			return answers[asked-1]
 		}}}
 		for i := range answers {
 			time.Sleep(time.Second)
-			if err := s.locate(t.Context()); errors.Is(err, errElsewhere) != (i == len(answers)-1) {
+			s.beaten = time.Now()
+			v := view{beat: true, incarnation: "of a heartbeat"}
+			if err := s.locate(v); errors.Is(err, errElsewhere) != (i == len(answers)-1) {
 				t.Errorf("comparison %d: %v", i, err)
 			}
-			if err := s.locate(t.Context()); err != nil || asked != i+1 {
-				t.Errorf("at once after comparison %d it has asked %d times: %v", i, asked, err)
+			time.Sleep(time.Second / 2)
+			s.beaten = time.Now() // a heartbeat before it is due
+			if err := s.locate(v); err != nil || asked != i+1 {
+				t.Errorf("soon after comparison %d it has asked %d times: %v", i, asked, err)
 			}
+			if err := s.locate(view{}); err != nil || asked != i+1 {
+				t.Errorf("after comparison %d, without a heartbeat, it has asked %d times: %v", i, asked, err)
+			}
+		}
+	})
+}
+
+// The looks between two heartbeats are evenly spread: none is made for the
+// heartbeat alone.
+func TestHeartbeatsNeedNoLookOfTheirOwn(t *testing.T) {
+	for interval, want := range map[time.Duration]int{
+		100 * time.Millisecond: 1, time.Second: 1, 1300 * time.Millisecond: 2, 5 * time.Second: 6, time.Minute: 75,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &session{cfg: Config{HeartbeatInterval: interval}, beaten: time.Now()}
+			looks := 0
+			for due := s.beaten.Add(interval); time.Now().Before(due); looks++ {
+				pause := s.untilLook()
+				if pause > looking*3/2 {
+					t.Errorf("every %v: a pause of %v", interval, pause)
+				}
+				time.Sleep(pause)
+			}
+			if looks != want {
+				t.Errorf("every %v: %d looks, want %d", interval, looks, want)
+			}
+		})
+	}
+}
+
+// A heartbeat returns the incarnation of the server that took it; a look between
+// two heartbeats does not ask for it.
+func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, strategy LeaderStrategy) {
+		cfg := withStrategy(config(d.DB, six...), strategy)
+		cfg.Incarnation = `(SELECT token::text FROM consumer_checkpoints_token)`
+		s := join(t, cfg)
+		lead(t, s)
+		s.beaten = time.Time{}
+		token := scan[string](t, d.DB, `SELECT token::text FROM consumer_checkpoints_token`)
+		if v := mustLook(t, s); !v.beat || v.incarnation != token {
+			t.Errorf("a heartbeat shows %v, %q, want %q", v.beat, v.incarnation, token)
+		}
+		s.overdue = false
+		if v := mustLook(t, s); v.beat || v.incarnation != "" {
+			t.Errorf("a look shows %v, %q", v.beat, v.incarnation)
+		}
+		mustExec(t, d.DB, `DELETE FROM consumer_checkpoints_token`)
+		s.beaten = time.Time{}
+		if v := mustLook(t, s); !v.beat || v.incarnation != "" {
+			t.Errorf("without a token a heartbeat shows %v, %q", v.beat, v.incarnation)
 		}
 	})
 }

@@ -80,6 +80,10 @@ SELECT NOT EXISTS (
 	if c.Strategy == Advisory {
 		proven = c.proven()
 	}
+	incarnation := `NULL`
+	if c.Incarnation != "" {
+		incarnation = c.Incarnation
+	}
 	// A heartbeat, when one is due, is part of the look.
 	seen := given + `, beat AS (
 	UPDATE ` + nodes + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp(),
@@ -88,6 +92,7 @@ SELECT NOT EXISTS (
 	RETURNING 1
 )
 SELECT pg_backend_pid(),
+	coalesce(CASE WHEN $6::boolean THEN ` + incarnation + ` END, '')::text,
 	CASE WHEN $6::boolean THEN EXISTS (SELECT FROM beat) ELSE EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)) END,
 	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false),
 	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text,`
