@@ -64,7 +64,7 @@ func runRole(ctx context.Context, text string) error {
 		consumers = append(consumers, &signing{fmt.Sprint("c", i), r.Name})
 	}
 	opts := []worker.Option{
-		worker.WithLogger(store.NewSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))),
+		worker.WithSlog(slog.New(slog.NewTextHandler(os.Stderr, nil))),
 		worker.WithDispatcherInterval(20 * time.Millisecond), worker.WithBatchSize(5),
 	}
 	if r.Heartbeat > 0 {

@@ -23,7 +23,7 @@ import (
 func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (log string, err error) {
 	t.Helper()
 	var out output
-	opts = append(opts, worker.WithLogger(newLogger(&out)))
+	opts = append(opts, worker.WithSlog(newLogger(&out)))
 	w := worker.New(db, d.log, []consumer.Consumer{&effect{name: "c"}}, d.options(opts...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

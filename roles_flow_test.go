@@ -86,7 +86,7 @@ func (f *flow) run(t *testing.T, consumers []consumer.Consumer, opts ...worker.O
 			t.Log(log.String())
 		}
 	})
-	opts = append(opts, worker.WithLogger(newLogger(&log)))
+	opts = append(opts, worker.WithSlog(newLogger(&log)))
 	w := runWorker(t, worker.New(f.worker, f.log, consumers, append(f.opts, opts...)...))
 	await(t, "the worker to run", func() bool {
 		select {

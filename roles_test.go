@@ -212,6 +212,4 @@ func commit(t *testing.T, tx *sql.Tx) {
 	}
 }
 
-func newLogger(out *output) store.Logger {
-	return store.NewSlogLogger(slog.New(slog.NewTextHandler(out, nil)))
-}
+func newLogger(out *output) *slog.Logger { return slog.New(slog.NewTextHandler(out, nil)) }

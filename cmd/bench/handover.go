@@ -48,7 +48,7 @@ func shareTask(ctx context.Context, r role) (any, error) {
 		consumers = append(consumers, &signing{other.name, r.Name})
 	}
 	s := &site{url: r.URL}
-	w := worker.New(db, storepostgres.NewStore(nil), consumers, append(r.dispatcher().options(s), worker.WithLogger(logger()))...)
+	w := worker.New(db, storepostgres.NewStore(nil), consumers, append(r.dispatcher().options(s), worker.WithSlog(logger()))...)
 	if _, err := db.ExecContext(ctx, `INSERT INTO started (process) VALUES ($1)`, r.Name); err != nil {
 		return nil, err
 	}

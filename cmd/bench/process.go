@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/child"
-	"github.com/pgfrontier/worker/store"
 )
 
 // roleVariable in the environment makes this program another process of a
@@ -75,9 +74,7 @@ func play(text string) (status int) {
 }
 
 // logger writes to where the output is kept.
-func logger() store.Logger {
-	return store.NewSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))
-}
+func logger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }
 
 // process is another process of a scenario.
 type process struct {
