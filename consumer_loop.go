@@ -340,7 +340,7 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to}
 		c.status.disturbed(err)
 		if !c.crowded {
-			tell(c.w.observer.ConsumerWaiting, Wait{c.unit.name, TroubleDoubts, err})
+			tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleDoubts, err})
 		}
 		c.w.troubled(c.about(TroubleDoubts), err)
 	} else {

@@ -184,7 +184,7 @@
 // PgBouncer: with session pooling nothing changes. With transaction pooling use
 // [LeaderStrategyLease] and a driver that sends a statement and its values in one go,
 // such as pgx with default_query_exec_mode=exec. Start refuses what cannot work, with
-// [coord.ErrTransactionPooling] or [ErrPreparedStatements].
+// [ErrTransactionPooling] or [ErrPreparedStatements].
 //
 // Privileges: Start returns [ErrPrivileges] with every GRANT that its role lacks.
 // cmd/migrate-gen -grants prints all of them.

@@ -63,18 +63,18 @@ var errGoexit = errors.New("worker: a handler, a hook of the Observer or the Log
 
 // ConsumerError tells which consumer failed, where, and why.
 type ConsumerError struct {
-	Consumer string
-	Failures int       // in a row, at Position if that is known
-	Position int64     // of the event that was being handled, 0 if none was
-	EventID  uuid.UUID // of that event
-	Type     string    // of that event
-	Err      error     // the cause
+	Consumer  string
+	Failures  int       // in a row, at Position if that is known
+	Position  int64     // of the event that was being handled, 0 if none was
+	EventID   uuid.UUID // of that event
+	EventType string    // of that event
+	Err       error     // the cause
 }
 
 func (e *ConsumerError) Error() string {
 	where := ""
 	if e.Position > 0 {
-		where = fmt.Sprintf(" at position %d (event %s, type %s)", e.Position, e.EventID, errtext.Value(e.Type))
+		where = fmt.Sprintf(" at position %d (event %s, type %s)", e.Position, e.EventID, errtext.Value(e.EventType))
 	}
 	return errtext.Line(fmt.Sprintf("worker: consumer %q failed%s, %d in a row: %v", e.Consumer, where, e.Failures, errtext.Of(e.Err)))
 }

@@ -60,7 +60,7 @@ func indexOf(events []store.PersistedEvent, at *store.PersistedEvent) int {
 func (c *consumerLoop) consumerError(r result, v decision) *ConsumerError {
 	e := &ConsumerError{Consumer: c.unit.name, Failures: cmp.Or(v.tries, v.inARow), Err: r.err}
 	if r.at != nil {
-		e.Position, e.EventID, e.Type = r.at.GlobalPosition, r.at.EventID, r.at.EventType
+		e.Position, e.EventID, e.EventType = r.at.GlobalPosition, r.at.EventID, r.at.EventType
 	}
 	return e
 }

@@ -36,8 +36,8 @@ type Observer struct {
 	// LeadershipChanged: this worker assigns the consumers from now on, or no
 	// longer.
 	LeadershipChanged func(Leadership)
-	// ConsumersAssigned: this worker leads and has changed assignments.
-	ConsumersAssigned func(Assignment)
+	// Rebalanced: this worker leads and has changed assignments.
+	Rebalanced func(Rebalance)
 	// CoordinationFailed: heartbeats and assignments do not work, and will be
 	// tried again; called for every try.
 	CoordinationFailed func(error)
@@ -56,7 +56,7 @@ type Observer struct {
 	ConsumerPaused func(ConsumerInfo)
 	// ConsumerWaiting: it waits for another transaction's lock (told again after
 	// growing pauses), or at WithMaxOpenRanges (told once).
-	ConsumerWaiting func(Wait)
+	ConsumerWaiting func(ConsumerWait)
 
 	// BatchStarted: a batch is about to begin its transaction. The durations
 	// but Read are not known yet.
@@ -86,10 +86,10 @@ type Observer struct {
 	// FrontierBlocked: a transaction has held back the events behind its
 	// positions for longer than StaleGapThreshold. Once for each.
 	FrontierBlocked func(BlockingTransaction)
-	// FrontierFailed: the worker could not look at the log, and will try again;
+	// FrontierFailed: the worker cannot read the event log, and will try again;
 	// called for every try. Nothing new may be handled meanwhile. The cause is
-	// the database's, or a *frontier.SetupError: something was altered that the
-	// proof rests on.
+	// the database's, or a *SetupError: something was altered that the proof
+	// rests on.
 	FrontierFailed func(error)
 	// Skipped: a consumer's batch was committed that went past positions
 	// without an event (SkipVoid, or SkipOpen: a gap opens), or that ended
@@ -99,13 +99,12 @@ type Observer struct {
 	// NotifyFailed: with DispatcherStrategyNotify, notifications do not arrive:
 	// the listening connection was lost (for every try) or does not answer, leads
 	// to another database, or nobody notifies the channel. Events are found by a
-	// look each second meanwhile.
+	// poll each second meanwhile.
 	NotifyFailed func(error)
-	// Recovered: a trouble that was told, here or in the log, is over; once for
-	// each. The troubles of a consumer whose loop ends go with it, untold:
-	// ConsumerStopped ends them.
+	// Recovered: a trouble that was told is over; once for each. The troubles of a
+	// consumer whose loop ends go with it, untold: ConsumerStopped ends them.
 	Recovered func(Recovery)
-	// Woken: something made the worker look before its time.
+	// Woken: something made the worker poll before its time.
 	Woken func(Wakeup)
 	// PoolTooSmall: the pool closes connections that are needed again at once, as
 	// it keeps few idle ones: raise SetMaxIdleConns. Told once.
@@ -134,8 +133,8 @@ type Leadership struct {
 	Leader bool
 }
 
-// Assignment is a change of assignments.
-type Assignment struct {
+// Rebalance is a change of the assignments.
+type Rebalance struct {
 	Workers int // that live
 	Changes int // consumers that were assigned, or taken from somebody
 }
@@ -147,8 +146,8 @@ type ConsumerFailure struct {
 	Err      error         // a *ConsumerError
 }
 
-// Wait is what a consumer waits for.
-type Wait struct {
+// ConsumerWait is what a consumer waits for.
+type ConsumerWait struct {
 	Consumer string
 	Trouble  Trouble // TroubleLock or TroubleDoubts; Recovered tells its end
 	Err      error   // names what it waits for, and the remedy
@@ -232,7 +231,7 @@ const (
 	SkipLate SkipState = "late" // appeared after it was passed, and was delivered
 )
 
-// Wakeup is a reason to look at once.
+// Wakeup is a reason to poll at once.
 type Wakeup struct{ Source WakeupSource }
 
 // WakeupSource is where a wakeup came from.
@@ -250,7 +249,7 @@ type PoolUse struct {
 	Recommended int           // for SetMaxIdleConns
 }
 
-// PoolSweep is a look at the idle connections of the pool.
+// PoolSweep is a test of the idle connections of the pool.
 type PoolSweep struct {
 	Idle  int // connections
 	Alive int // of these; the others were closed

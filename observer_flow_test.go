@@ -68,7 +68,7 @@ func (a *acts) meetFailures(t *testing.T) {
 	if err := open.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	a.await(t, "Skipped", "FrontierBlocked", "DeadLettered", "Retrying", "Woken", "StaleWorkersRemoved", "ConsumersAssigned")
+	a.await(t, "Skipped", "FrontierBlocked", "DeadLettered", "Retrying", "Woken", "StaleWorkersRemoved", "Rebalanced")
 	await(t, "PoolTooSmall", func() bool {
 		useAtOnce(t, a.DB, 8)
 		return a.index("PoolTooSmall") >= 0

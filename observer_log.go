@@ -103,7 +103,7 @@ func (log logFunc) workers(o *Observer) {
 		}
 		log.info("lost leadership", "worker_id", c.ID)
 	}
-	o.ConsumersAssigned = func(a Assignment) { log.info("rebalanced", "workers", a.Workers, "changes", a.Changes) }
+	o.Rebalanced = func(a Rebalance) { log.info("rebalanced", "workers", a.Workers, "changes", a.Changes) }
 	o.CoordinationFailed = func(err error) { log.error("coordination failed, retrying", "error", err) }
 }
 
@@ -115,7 +115,7 @@ func (log logFunc) consumers(o *Observer) {
 		log.error("consumer failed too often", "consumer", f.Consumer, "policy", f.Policy, "error", f.Err)
 	}
 	o.ConsumerPaused = func(c ConsumerInfo) { log.error("consumer paused", "consumer", c.Consumer, "reason", c.Reason) }
-	o.ConsumerWaiting = func(w Wait) {
+	o.ConsumerWaiting = func(w ConsumerWait) {
 		log.warn("consumer waiting", "consumer", w.Consumer, "trouble", w.Trouble, "error", w.Err)
 	}
 	o.Recovered = func(r Recovery) {

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker"
-	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -162,8 +161,8 @@ func TestPgBouncerWithAdvisoryLocks(t *testing.T) {
 			t.Run(fmt.Sprint(name, settings), func(t *testing.T) {
 				d := newLog(t)
 				w := start(t, open(t, d.Bounced(t, settings)), []consumer.Consumer{&ledger{name: "c"}})
-				if err := w.result(t); !errors.Is(err, coord.ErrTransactionPooling) {
-					t.Errorf("Start returned %v, want coord.ErrTransactionPooling", err)
+				if err := w.result(t); !errors.Is(err, worker.ErrTransactionPooling) {
+					t.Errorf("Start returned %v, want worker.ErrTransactionPooling", err)
 				}
 			})
 		}

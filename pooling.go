@@ -9,6 +9,11 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
+// ErrTransactionPooling: something between this worker and the server gives each
+// transaction another session, so that a session's locks protect nothing. Use
+// [LeaderStrategyLease], or connect directly or with session pooling.
+var ErrTransactionPooling = coord.ErrTransactionPooling
+
 // ErrPreparedStatements: something between this worker and the server gives
 // each transaction another session, and the driver prepares statements in one
 // session that it executes in the next. They are missing there, or somebody
@@ -23,7 +28,7 @@ func (w *Worker) checkPooling(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("worker: look for a proxy: %w", err)
 	case p.Pooled && w.cfg.LeaderStrategy == LeaderStrategyAdvisory:
-		return coord.ErrTransactionPooling
+		return ErrTransactionPooling
 	case p.Pooled:
 		err = pgdriver.TryStatements(ctx, w.db)
 	}

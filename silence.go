@@ -257,6 +257,6 @@ func (g *guardWatch) show(ctx context.Context, s session) {
 	g.c.status.lasts(err)
 	g.c.w.troubled(g.c.about(TroubleLock), err)
 	if g.waits&(g.waits-1) == 0 {
-		tell(g.c.w.observer.ConsumerWaiting, Wait{g.c.unit.name, TroubleLock, err})
+		tell(g.c.w.observer.ConsumerWaiting, ConsumerWait{g.c.unit.name, TroubleLock, err})
 	}
 }

@@ -32,16 +32,16 @@ type Status struct {
 	CoordinationError error
 	// Unowned are the consumers that nobody runs: those that no live worker has
 	// code for, of an older build for one, and those whose assignment does not
-	// stay as the leader writes it. The log says which. Only the leader knows
+	// stay as the leader writes it. ConsumerUnowned says which. Only the leader knows
 	// them, after a HeartbeatInterval.
 	Unowned []string
-	// FrontierError is why the worker cannot look at the log at the moment, so
-	// that Safe stands still; nil if it can. A *frontier.SetupError says what
-	// was altered in the database, and the remedy.
+	// FrontierError is why the worker cannot read the log at the moment, so that
+	// Safe stands still; nil if it can. A *SetupError says what was altered in the
+	// database, and the remedy.
 	FrontierError error
 	// NotifyError is why notifications do not arrive, with DispatcherStrategyNotify,
 	// and what to do about it; nil while nothing is known to be wrong. Events are
-	// found by a look each second meanwhile.
+	// found by a poll each second meanwhile.
 	NotifyError error
 	// Safe is the position up to which consumers may read.
 	Safe int64
@@ -56,6 +56,10 @@ type Status struct {
 
 // BlockingTransaction is an open transaction that has drawn positions.
 type BlockingTransaction = frontier.Holder
+
+// SetupError tells what was altered in the database that the frontier's proof
+// rests on, and the remedy. It wraps one of the errors of package frontier.
+type SetupError = frontier.SetupError
 
 // ConsumerStatus is the part of a Status about one consumer.
 type ConsumerStatus struct {
