@@ -158,8 +158,9 @@
 //     [WithRebalanceInterval];
 //   - order: [WithGapPolicy], [WithStaleGapThreshold], [WithStaleGapHarborLag],
 //     [WithMaxOpenRanges];
-//   - tables: [WithWorkerNodesTable] and its sisters. A name may carry a schema:
-//     "infra.worker_nodes".
+//   - tables: [WithWorkerNodesTable], [WithConsumerAssignmentsTable],
+//     [WithConsumerCheckpointsTable], [WithConsumerGapSkipsTable],
+//     [WithLeaderElectionTable]. A name may carry a schema: "infra.worker_nodes".
 //
 // # Deployment
 //
@@ -207,9 +208,28 @@
 // [store.ScopedReader], [store.SizedReader] and [store.RangeReader] save work.
 // [store.FromTxLog] adapts a log whose readers want a transaction.
 //
+// # What Start returns
+//
+// Start returns nil after a clean stop: its context has ended, or Stop was called.
+// Otherwise it returns, to be told apart by [errors.Is]:
+//
+//   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
+//   - [ErrPrivileges], [ErrPreparedStatements], [coord.ErrTransactionPooling],
+//     [migrations.ErrNotApplied], [migrations.ErrNewerVersion], a
+//     [frontier.SetupError]: the database or the connection is. The error names the
+//     remedy;
+//   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
+//   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or
+//     may have. Read the error: it says what to do;
+//   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
+//   - [ErrOutage]: the database was away for longer than [WithRetryLimit].
+//
+// Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
+// has two of its own, [ErrDeadLettered] and [ErrNoConsumer].
+//
 // # Watching, operating, testing
 //
-// [Worker.Status] is for health checks, [Observer] for metrics and alarms,
+// [Worker.Status] is for health checks, [WithObserver] for metrics and alarms,
 // [WithSlog] for logs, [WithBatchMiddleware] for tracing. Package
 // [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers,
 // skips events and keeps dead letters; each operation leaves a record. Package
