@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -74,25 +75,25 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	t := &troupe{config: c, faults: maps.Clone(c.Faults)}
-	if t.faults == nil {
-		t.faults = drawFaults(dice(c.Seed, "faults"))
+	p := &processes{config: c, faults: maps.Clone(c.Faults)}
+	if p.faults == nil {
+		p.faults = drawFaults(fault.Dice(c.Seed, "faults"))
 	}
 	simulated := c.sim()
 	const spare = 30
 	dead := 8*c.Workers + 2*c.Consumers // connections that the server still takes for alive
-	t.site, t.cannot, err = settle(ctx, simulated.Connections()+dead+spare, t.faults)
+	p.cluster, p.cannot, err = startCluster(ctx, simulated.Connections()+dead+spare, p.faults)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, t.site.stop(ctx)) }()
-	for name := range t.cannot {
-		delete(t.faults, name)
+	defer func() { err = errors.Join(err, p.cluster.stop(ctx)) }()
+	for name := range p.cannot {
+		delete(p.faults, name)
 	}
-	simulated.URL = t.site.url("postgres")
-	report, err = sim.RunCast(ctx, simulated, draw(simulated), t)
+	simulated.URL = p.cluster.url("postgres")
+	report, err = sim.RunDriver(ctx, simulated, draw(simulated), p)
 	if report != nil && c.Judged != nil {
-		err = errors.Join(err, c.Judged(report, t.site.logs()))
+		err = errors.Join(err, c.Judged(report, p.cluster.logs()))
 	}
 	return report, err
 }

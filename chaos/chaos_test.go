@@ -154,8 +154,8 @@ func TestRestoredRunHolds(t *testing.T) {
 // Every fault of the server happens, and what was acknowledged before is there
 // after it; what was acknowledged since a copy was made is not, once that is put
 // back.
-func TestStrikes(t *testing.T) {
-	s, cannot, err := settle(t.Context(), 40, AllFaults())
+func TestServerFaults(t *testing.T) {
+	s, cannot, err := startCluster(t.Context(), 40, AllFaults())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,11 +171,11 @@ func TestStrikes(t *testing.T) {
 		t.Fatal(err)
 	}
 	happened := map[history.Fault]int{}
-	d := &director{site: s, dice: rand.New(rand.NewPCG(1, 2)), copying: &sync.RWMutex{}, count: func(f history.Fault, _ string) { happened[f]++ }}
+	f := &serverFaults{cluster: s, dice: rand.New(rand.NewPCG(1, 2)), copying: &sync.RWMutex{}, count: func(f history.Fault, _ string) { happened[f]++ }}
 	if cannot["standby"] == nil {
-		d.links = linked(t, s)
+		f.links = linked(t, s)
 	}
-	d.stage = sim.Stage{
+	f.env = sim.Env{
 		Placed: func(context.Context) (int, error) { return 1, nil },
 		Save:   func(change func(context.Context) error) error { return change(t.Context()) },
 		PutBack: func(change func(context.Context) error) error {
@@ -192,7 +192,8 @@ func TestStrikes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want = append(want, name)
-		if err := strikes[name](d, t.Context()); err != nil {
+		row := serverRows[slices.IndexFunc(serverRows, func(r faultRow) bool { return r.Name == name })]
+		if err := row.server(f, t.Context()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if name != "full-disk" && name != "standby" && victim.Ping(t.Context()) == nil {
@@ -215,18 +216,18 @@ func TestStrikes(t *testing.T) {
 	if err := s.well(t.Context()); err != nil {
 		t.Errorf("after an end nobody waited for: %v", err)
 	}
-	for _, k := range kinds {
-		if !k.worker && cannot[k.name] == nil && happened[k.count] == 0 {
-			t.Errorf("%s was not counted", k.name)
+	for _, r := range serverRows {
+		if cannot[r.Name] == nil && happened[r.Counts[0]] == 0 {
+			t.Errorf("%s was not counted", r.Name)
 		}
 	}
-	if cannot["full-disk"] == nil && (happened[FullDisks] != 2 || happened[FullDiskEnds] == 0) {
-		t.Errorf("%d of 2 disks were full, and ended %d servers", happened[FullDisks], happened[FullDiskEnds])
+	if cannot["full-disk"] == nil && (happened[fullDisks] != 2 || happened[fullDiskEnds] == 0) {
+		t.Errorf("%d of 2 disks were full, and ended %d servers", happened[fullDisks], happened[fullDiskEnds])
 	}
 }
 
 // linked is a link to the primary that somebody connects through all the time.
-func linked(t *testing.T, s *site) func() []*sim.Link {
+func linked(t *testing.T, s *cluster) func() []*sim.Link {
 	t.Helper()
 	l, err := s.linkToPrimary(1, "worker 1.1")
 	if err != nil {
@@ -248,7 +249,7 @@ func linked(t *testing.T, s *site) func() []*sim.Link {
 }
 
 // connect opens a session as the workers do.
-func connect(t *testing.T, s *site, name string) *pgx.Conn {
+func connect(t *testing.T, s *cluster, name string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.url("postgres")+" application_name='"+name+"'")
 	if err != nil {
@@ -261,16 +262,17 @@ func connect(t *testing.T, s *site, name string) *pgx.Conn {
 // Of a deck every card comes up as often as it is in it, and only those of the
 // actor.
 func TestDeck(t *testing.T) {
-	d := deck{faults: Faults{"kill": 1, "stop": 0.5, "promote": 1}, worker: true, dice: rand.New(rand.NewPCG(1, 2))}
+	d := Faults{"kill": 1, "stop": 0.5, "promote": 1}.deck(rand.New(rand.NewPCG(1, 2)), processRows)
 	n := map[string]int{}
 	for range 30 {
-		n[d.deal()]++
+		row, _ := d.Deal()
+		n[row.Name]++
 	}
 	if want := map[string]int{"kill": 20, "stop": 10}; !maps.Equal(n, want) {
 		t.Errorf("dealt %v, want %v", n, want)
 	}
-	none := deck{faults: Faults{"promote": 1}, worker: true, dice: rand.New(rand.NewPCG(1, 2))}
-	if name := none.deal(); name != "" {
-		t.Errorf("dealt %q from an empty deck", name)
+	none := Faults{"promote": 1}.deck(rand.New(rand.NewPCG(1, 2)), processRows)
+	if row, ok := none.Deal(); ok {
+		t.Errorf("dealt %q from an empty deck", row.Name)
 	}
 }

@@ -23,19 +23,19 @@ import (
 // process is a worker process. Whoever starts it waits for its end.
 type process struct {
 	*child.Process
-	name     string
-	orders   io.WriteCloser // its standard input
-	log      child.Tail
-	began    atomic.Bool   // its worker runs, or did
-	broke    atomic.Bool   // a handler of it broke the rules, or tried to
-	answers  chan bool     // to an order: whether a transaction ended
-	farewell bool          // it has told that it ended; read after Process.Done
-	done     chan struct{} // closed when it has ended and all that it told is written down
+	name    string
+	orders  io.WriteCloser // its standard input
+	log     child.Tail
+	began   atomic.Bool   // its worker runs, or did
+	broke   atomic.Bool   // a handler of it broke the rules, or tried to
+	answers chan bool     // to an order: whether a transaction ended
+	saidEnd bool          // it has told that its worker ended; read after Process.Done
+	done    chan struct{} // closed when it has ended and all that it told is written down
 }
 
 // startProcess starts a program as a worker process in a role. What it tells is
 // written down.
-func startProcess(program []string, role sim.Role, on sim.Stage) (*process, error) {
+func startProcess(program []string, role sim.Role, env sim.Env) (*process, error) {
 	text, err := json.Marshal(role)
 	if err != nil {
 		return nil, err
@@ -52,14 +52,14 @@ func startProcess(program []string, role sim.Role, on sim.Stage) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	if p.Process, err = child.Start(cmd, func() { p.listen(out, on) }); err != nil {
+	if p.Process, err = child.Start(cmd, func() { p.listen(out, env) }); err != nil {
 		return nil, fmt.Errorf("chaos: %s: %w", p.name, err)
 	}
 	go func() {
 		defer close(p.done)
 		<-p.Done()
-		if p.began.Load() && !p.farewell {
-			on.History.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.State().String()})
+		if p.began.Load() && !p.saidEnd {
+			env.History.Add(p.name, "", history.WorkerEnded, history.Life{Error: p.State().String()})
 		}
 	}()
 	_, _ = in.Write(append(text, '\n')) // or it has ended already
@@ -68,7 +68,7 @@ func startProcess(program []string, role sim.Role, on sim.Stage) (*process, erro
 
 // listen writes down what the process tells until it ends. The last line of
 // one that was killed may be cut off.
-func (p *process) listen(out io.Reader, on sim.Stage) {
+func (p *process) listen(out io.Reader, env sim.Env) {
 	lines := bufio.NewScanner(out)
 	const longest = 1 << 20
 	lines.Buffer(nil, longest)
@@ -81,26 +81,26 @@ func (p *process) listen(out io.Reader, on sim.Stage) {
 		case history.WorkerBegan:
 			p.began.Store(true)
 		case history.WorkerEnded:
-			p.farewell = true
+			p.saidEnd = true
 		}
-		on.History.Add(r.Who, r.Consumer, r.Kind, r.About)
-		p.answer(r, on)
+		env.History.Add(r.Who, r.Consumer, r.Kind, r.About)
+		p.answer(r, env)
 	}
 	_, _ = io.Copy(io.Discard, out) // a line too long
 }
 
 // answer takes note of what the process says of an order to break the rules.
-func (p *process) answer(r history.Record, on sim.Stage) {
+func (p *process) answer(r history.Record, env sim.Env) {
 	switch about := r.About.(type) {
 	case history.Breach:
 		p.broke.Store(true)
-		on.Breached(about)
+		env.Breached(about)
 		if about.Ended {
 			p.answers <- true
 		}
 	case history.Injection:
 		if r.Kind == history.FaultInjected {
-			on.Count(about.Fault)
+			env.Count(about.Fault)
 		} else {
 			p.answers <- false
 		}

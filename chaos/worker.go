@@ -47,7 +47,7 @@ func Worker() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	out := json.NewEncoder(os.Stdout)
-	err = role.Play(ctx, orders, func(r history.Record) {
+	err = role.Run(ctx, orders, func(r history.Record) {
 		_ = out.Encode(r) // nobody listens any more when the parent ends, and so does this
 	})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/sim/history"
 )
 
 // What a writer does when a COMMIT gets no answer, or the server goes away in
@@ -39,7 +38,7 @@ func (w *writer) brokenOff(ctx context.Context, a *attempt, err error) error {
 	if errors.Is(err, errUnknown) || w.on.forgive(err) != nil {
 		return err
 	}
-	w.tally.add(history.BrokenOff, 1)
+	w.tally.add(transactionsBrokenOff, 1)
 	if a.sent {
 		return w.learn(ctx, a)
 	}
@@ -55,7 +54,7 @@ func (w *writer) identify(ctx context.Context, a *attempt) error {
 
 // lose commits over a connection that breaks at that moment.
 func (w *writer) lose(ctx context.Context, a *attempt) error {
-	wire, err := commitConnOf(a.conn)
+	wire, err := failpointConnOf(a.conn)
 	if err != nil {
 		return err
 	}
@@ -146,7 +145,7 @@ func (w *writer) decide(ctx context.Context, statement string, life int64) error
 
 // insist asks until it is known, also of a server that is away for a moment.
 func (w *writer) insist(ctx context.Context, ask func(context.Context) (known bool, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitBound)
 	defer cancel()
 	for {
 		known, err := ask(ctx)

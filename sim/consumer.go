@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -18,17 +17,25 @@ const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, position, 
 VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::bigint, $8::uuid,
 	(SELECT count(*) FROM consumer_operations WHERE consumer_name = $1::text AND operation = 'reset'))`
 
+// injector decides which faults are injected into handlers.
+type injector interface {
+	// inject injects a fault at an event that was written into the ledger, or
+	// none. If one did, the handler returns err. It may panic.
+	inject(ctx context.Context, b *bookkeeper, d delivered) (done bool, err error)
+	count(history.Fault)
+	breached(history.Breach)
+}
+
 // bookkeeper is a consumer that writes each event into the ledger, with the
-// transaction that it is given, and lets faults strike while it works.
+// transaction that it is given, and lets faults be injected while it works.
 type bookkeeper struct {
-	scope    history.Scope
-	node     *node
-	dice     *rand.Rand
-	mischief mischief
-	moves    float64 // how much more often than usual
+	injector
+	scope history.Scope
+	node  *node
+	dice  *rand.Rand
 
 	tx       *sql.Tx   // of the batch in hand
-	next     time.Time // flap
+	nextMove time.Time // of its consumer to another worker
 	failNext *sql.Tx   // the batch whose next event fails
 }
 
@@ -44,41 +51,30 @@ func (b *bookkeeper) StartAt() consumer.Start {
 
 // Handle is called by one goroutine at a time, the consumer's on this worker.
 func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
-	first := tx != b.tx
+	d := delivered{e, tx, tx != b.tx}
 	b.tx = tx
-	if first {
-		b.node.spring(ctx, afterGuard)
-	}
-	if !first {
-		if err := b.mischief.refuse(b.scope.Name, b.node.name, e.GlobalPosition); err != nil {
-			return err
-		}
+	if d.first {
+		b.node.reach(ctx, afterGuard)
 	}
 	delivery, _ := consumer.Info(ctx)
 	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.name, delivery.Late, e.GlobalPosition,
 		e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID.String()); err != nil {
 		return err
 	}
-	b.node.spring(ctx, afterEffect)
-	b.dawdle(ctx)
-	if did, err := b.breach(ctx, tx, e); did {
+	b.node.reach(ctx, afterEffect)
+	if done, err := b.inject(ctx, b, d); done {
 		return err
-	}
-	if first {
-		return b.mischief.fail(b.dice, b.scope.Name, b.node.name)
 	}
 	return nil
 }
 
-// dawdle now and then takes its consumer away from this worker in the middle
-// of a batch, and takes long enough over it for the next owner to arrive.
-func (b *bookkeeper) dawdle(ctx context.Context) {
-	now := time.Now()
-	if b.moves == 0 || now.Before(b.next) {
-		return
-	}
-	if !b.next.IsZero() && b.mischief.flap(ctx, b.dice, b.scope.Name, b.node.name) {
-		backoff.Sleep(ctx, between(b.dice, 50*time.Millisecond, 500*time.Millisecond))
-	}
-	b.next = now.Add(time.Duration((0.5 + b.dice.Float64()) * float64(b.node.knobs.Flap) / b.moves))
+// injected counts a fault of a handler, and writes it down.
+func (b *bookkeeper) injected(f history.Fault, where string) {
+	b.count(f)
+	b.record(history.FaultInjected, history.Injection{Fault: f, Where: where})
+}
+
+// record writes down what happened to the consumer on its worker.
+func (b *bookkeeper) record(kind history.Kind, about any) {
+	b.node.history.Add(b.node.name, b.scope.Name, kind, about)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -108,7 +107,7 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	for _, statements := range []string{ledgerTable, epochTables, placedTable, witnesses, lifeTable} {
+	for _, statements := range []string{ledgerTable, epochTables, placedTable, triggers, lifeTable} {
 		if _, err := d.db.ExecContext(ctx, statements); err != nil {
 			return err
 		}
@@ -143,32 +142,6 @@ func (d *database) onServer(ctx context.Context, statement string) error {
 	}
 	_, err = conn.Exec(ctx, statement)
 	return errors.Join(err, conn.Close(ctx))
-}
-
-// able leaves out the faults that this server cannot do.
-func (d *database) able(faults Intensities) Intensities {
-	faults = maps.Clone(faults)
-	if !d.canPrepare {
-		delete(faults, "prepare")
-	}
-	if !d.notices {
-		delete(faults, "vanish")
-		delete(faults, "hole")
-	}
-	if d.encrypted() {
-		delete(faults, "notify-lost")
-		delete(faults, "notify-late")
-	}
-	if d.own == nil {
-		for _, name := range []string{"server-crash", "backend-crash", "restore", "standby", "split", "async-writers", "async-workers"} {
-			delete(faults, name)
-		}
-	}
-	if !d.canFollow {
-		delete(faults, "standby")
-		delete(faults, "split")
-	}
-	return faults
 }
 
 // encrypted reports that nobody but the two ends can read what passes.
@@ -262,8 +235,8 @@ func (d *database) handled(ctx context.Context) (map[string]int64, error) {
 	return m, err
 }
 
-// exhibit reads what the oracle needs of the tables.
-func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error) {
+// collect reads what the oracle needs of the tables.
+func (d *database) collect(ctx context.Context, e *history.Evidence) (err error) {
 	if e.Log, err = rows(ctx, d, func(r *sql.Rows, v *history.Event) error {
 		return r.Scan(&v.Position, &v.Type, &v.ID, &v.Version, &v.EventID)
 	}, `SELECT global_position, aggregate_type, aggregate_id, aggregate_version, event_id FROM events ORDER BY global_position`); err != nil {
@@ -289,12 +262,12 @@ func (d *database) exhibit(ctx context.Context, e *history.Evidence) (err error)
 	}, `SELECT consumer_name, (detail->>'from')::bigint, (detail->>'to')::bigint, detail->>'transaction' FROM consumer_operations WHERE operation = 'repair' ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the repairs: %w", err)
 	}
-	return errors.Join(d.exhibitOperations(ctx, e), d.exhibitWitnesses(ctx, e))
+	return errors.Join(d.collectOperations(ctx, e), d.collectUnauthorized(ctx, e))
 }
 
-// exhibitOperations reads what operators did to the consumers' progress. What
+// collectOperations reads what operators did to the consumers' progress. What
 // a reset makes a consumer forget goes in the reset's transaction.
-func (d *database) exhibitOperations(ctx context.Context, e *history.Evidence) (err error) {
+func (d *database) collectOperations(ctx context.Context, e *history.Evidence) (err error) {
 	if e.Operations, err = rows(ctx, d, func(r *sql.Rows, v *history.Operation) error {
 		return r.Scan(&v.Consumer, &v.Kind, &v.Epoch, &v.From, &v.To)
 	}, `

@@ -3,9 +3,11 @@ package sim
 import (
 	"context"
 	"net"
+
+	"github.com/pgfrontier/worker/sim/fault"
 )
 
-// Link is the network between one worker process of a [Cast] and the servers.
+// Link is the network between one worker process of a [Driver] and the servers.
 // It delays now and then what goes through, and breaks as networks do. Each
 // address behind it has a port of its own on 127.0.0.1.
 type Link struct {
@@ -16,7 +18,7 @@ type Link struct {
 // NewLink leads to addresses, which are asked for at each new connection. The
 // caller must Close the link when the process has ended.
 func NewLink(seed uint64, process string, addresses ...func() string) (*Link, error) {
-	l := &Link{net: newNetwork(dice(seed, "link of "+process))}
+	l := &Link{net: newNetwork(fault.Dice(seed, "link of "+process))}
 	var d net.Dialer
 	for _, address := range addresses {
 		r, err := relayTo(func() (net.Conn, error) { return l.net.dial(context.Background(), d.DialContext, "tcp4", address()) }, false)
@@ -52,7 +54,7 @@ func (l *Link) Mislead(to string) (led int) { return l.net.mislead(to) }
 
 // Close ends all connections and waits until none is left.
 func (l *Link) Close() {
-	l.net.bury()
+	l.net.cleanUp()
 	for _, r := range l.relays {
 		r.close()
 	}

@@ -41,7 +41,7 @@ func TestLinkSwallows(t *testing.T) {
 	again, other := linked(t, l, server)
 	say(t, again, other)
 	l.Close()
-	_ = far.SetReadDeadline(time.Now().Add(patience))
+	_ = far.SetReadDeadline(time.Now().Add(waitBound))
 	if _, err := far.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the end of the link, the server reads: %v, want the end of the connection", err)
 	}
@@ -67,7 +67,7 @@ func say(t *testing.T, from, to net.Conn) {
 	_, err := from.Write([]byte("hello"))
 	heard := make([]byte, 5)
 	if err == nil {
-		err = to.SetReadDeadline(time.Now().Add(patience))
+		err = to.SetReadDeadline(time.Now().Add(waitBound))
 	}
 	if err == nil {
 		_, err = io.ReadFull(to, heard)

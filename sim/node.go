@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store/consumer"
 	"github.com/pgfrontier/worker/store/postgres"
@@ -26,7 +27,7 @@ type node struct {
 	relay   *relay
 	db      *sql.DB
 	worker  *worker.Worker
-	trap    atomic.Pointer[trap]
+	armed   atomic.Pointer[failpoint]
 	ran     bool         // as its slot saw
 	apart   atomic.Bool  // it was led to a second primary
 	fate    atomic.Int32 // how it will end: toBreak, toCrash
@@ -38,13 +39,13 @@ type node struct {
 }
 
 // startNode starts the life-th worker of a slot.
-func startNode(ctx context.Context, s Scenario, on *database, h *history.History, slot, life int, m mischief) (*node, error) {
-	r := dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
+func startNode(ctx context.Context, s Scenario, on *database, h *history.History, slot, life int, i injector) (*node, error) {
+	r := fault.Dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := oneOf(r, execModes...)
 	n := &node{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: s.Knobs, history: h, net: newNetwork(r), done: make(chan struct{})}
 	config := on.config(n.name)
 	config.DefaultQueryExecMode = mode
-	if s.Faults["async-workers"] > 0 {
+	if s.Faults[asyncWorkersOn] > 0 {
 		config.RuntimeParams["synchronous_commit"] = "off"
 	}
 	n.net.carry(config)
@@ -56,7 +57,7 @@ func startNode(ctx context.Context, s Scenario, on *database, h *history.History
 	n.db.SetMaxOpenConns(poolSize(len(s.Scope)))
 	n.db.SetMaxIdleConns(poolSize(len(s.Scope)))
 
-	n.employ(s, h, m, n.relay.url(config))
+	n.newWorker(s, h, i, n.relay.url(config))
 	config.RuntimeParams[myself] = n.id() // before there is a connection: the pool shares the map
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
@@ -66,13 +67,13 @@ func startNode(ctx context.Context, s Scenario, on *database, h *history.History
 	return n, nil
 }
 
-// employ gives the node its worker.
-func (n *node) employ(s Scenario, h *history.History, m mischief, listen string) {
+// newWorker gives the node its worker.
+func (n *node) newWorker(s Scenario, h *history.History, i injector, listen string) {
 	var consumers []consumer.Consumer
 	for _, scope := range s.Scope {
 		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, mischief: m, moves: s.Faults["move"],
-			dice: dice(s.Seed, fmt.Sprintf("consumer %s on %s", scope.Name, n.name)),
+			scope: scope, node: n, injector: i,
+			dice: fault.Dice(s.Seed, fmt.Sprintf("consumer %s on %s", scope.Name, n.name)),
 		})
 	}
 	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithObserver(observer(h, n.name)))...)
@@ -125,7 +126,7 @@ func (n *node) ready(ctx context.Context) bool {
 }
 
 // await waits for the end of the worker that was asked to end, and frees what
-// it had. The worker's time to end covers a batch in hand and its farewell.
+// it had. The worker's time to end covers a batch in hand and its leaving.
 func (n *node) await(asked string) history.Exit {
 	x := history.Exit{Worker: n.name, Asked: asked, Bound: n.knobs.BatchTimeout + 10*time.Second}
 	late := time.NewTimer(x.Bound)
@@ -144,93 +145,10 @@ func (n *node) await(asked string) history.Exit {
 	return x
 }
 
-// bury frees what a worker that has ended, or was given up, leaves behind.
-func (n *node) bury() {
+// cleanUp frees what a worker that has ended, or was given up, leaves behind.
+func (n *node) cleanUp() {
 	n.cancel()
-	n.net.bury()
+	n.net.cleanUp()
 	n.relay.close()
 	_ = n.db.Close() // its connections are broken as a rule
-}
-
-// point is a moment in the life of a batch.
-type point int
-
-const (
-	afterGuard      point = iota // nothing has been handled yet
-	afterEffect                  // some of it has
-	beforeStatement              // the handler's first statement is not sent
-	afterStatement               // it has happened, its answer is lost
-	beforeCommit                 // the same of the COMMIT
-	afterCommit
-)
-
-func (p point) String() string {
-	return [...]string{history.AfterGuard, history.InBatch, history.BeforeStatement, history.AfterStatement, history.BeforeCommit, history.AfterCommit}[p]
-}
-
-// handler is the point which the handler passes before this one: from there it
-// is for the connection to strike.
-func (p point) handler() point {
-	switch p {
-	case beforeStatement, afterStatement:
-		return afterGuard
-	case beforeCommit, afterCommit:
-		return afterEffect
-	}
-	return p
-}
-
-// trap is a fault that waits for a batch.
-type trap struct {
-	at     point
-	strike func()
-	state  atomic.Int32
-	sprung chan struct{}
-}
-
-const (
-	armed int32 = iota
-	fired
-	disarmed
-)
-
-func (t *trap) fire() {
-	if t.state.CompareAndSwap(armed, fired) {
-		t.strike()
-		close(t.sprung)
-	}
-}
-
-// disarm reports whether the trap had not fired, and never will.
-func (t *trap) disarm() bool { return t.state.CompareAndSwap(armed, disarmed) }
-
-// set lays a trap for the worker's next batch.
-func (n *node) set(at point, strike func()) *trap {
-	t := &trap{at: at, strike: strike, sprung: make(chan struct{})}
-	n.trap.Store(t)
-	return t
-}
-
-// spring is called by the handlers as they pass the points.
-func (n *node) spring(ctx context.Context, at point) {
-	t := n.trap.Load()
-	if t == nil || t.at.handler() != at || !n.trap.CompareAndSwap(t, nil) {
-		return
-	}
-	if t.at == at {
-		t.fire()
-		return
-	}
-	conn, _ := consumer.Conn(ctx)
-	wire, err := commitConnOf(conn)
-	if err != nil { // never: all of a node's connections go through its network
-		t.fire()
-		return
-	}
-	switch t.at {
-	case beforeStatement, afterStatement:
-		wire.atStatement(t.at == afterStatement, t.fire)
-	default:
-		wire.atCommit(t.at == afterCommit, t.fire)
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -31,7 +32,7 @@ func newNews() news { return news{make(chan history.Event, 8), make(chan history
 func (n news) tell(e history.Event, of history.Fault) {
 	to := n.other
 	switch of {
-	case history.Delays, history.LateDraws, history.Idlers, history.Prepared:
+	case commitsDelayed, lateDraws, idleDraws, transactionsPrepared:
 		to = n.late
 	}
 	select {
@@ -57,7 +58,7 @@ func (n news) next(ctx context.Context) (e history.Event, ok bool) {
 }
 
 func newReader(s *simulation, n int) *reader {
-	return &reader{simulation: s, dice: dice(s.scenario.Seed, fmt.Sprintf("reader %d", n))}
+	return &reader{simulation: s, dice: fault.Dice(s.scenario.Seed, fmt.Sprintf("reader %d", n))}
 }
 
 // run reads until intake ends.
@@ -91,12 +92,12 @@ func (r *reader) choose(e history.Event) (n *node, consumer string) {
 // looks whether it has. An answer proves nothing that a crash of the server may
 // have taken back, or an operator, by then; nor does one of a consumer whose
 // handler has committed the checkpoint itself, until that is repaired.
-func (r *reader) read(ctx context.Context, n *node, consumer string, e history.Event, patience time.Duration) {
+func (r *reader) read(ctx context.Context, n *node, consumer string, e history.Event, bound time.Duration) {
 	if n == nil {
 		return
 	}
 	life := r.on.life()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	if n.worker.WaitFor(ctx, consumer, e.Position) != nil {
 		return
@@ -134,7 +135,7 @@ func (r *reader) readLast(ctx context.Context, last history.Event) {
 	for _, slot := range r.slots {
 		for _, c := range r.scenario.Scope {
 			if c.Wants(last.Type) {
-				r.read(ctx, slot.current.Load(), c.Name, last, patience)
+				r.read(ctx, slot.current.Load(), c.Name, last, waitBound)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ type relay struct {
 	mu       sync.Mutex
 	accepted map[net.Conn]struct{}
 	closed   bool
-	post     post
+	filter   filter
 }
 
 // newRelay relays to the server of config, which goes through the network
@@ -33,15 +33,15 @@ func newRelay(config *pgx.ConnConfig) (*relay, error) {
 	return relayTo(func() (net.Conn, error) { return config.DialFunc(context.Background(), network, address) }, config.TLSConfig == nil)
 }
 
-// relayTo relays to where dial leads. If it is readable, the post can lose and
-// keep notifications.
+// relayTo relays to where dial leads. If it is readable, the filter can drop and
+// hold notifications.
 func relayTo(dial func() (net.Conn, error), readable bool) (*relay, error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("sim: a port for a relay: %w", err)
 	}
 	r := &relay{listener: listener, accepted: map[net.Conn]struct{}{}}
-	r.post.readable = readable
+	r.filter.readable = readable
 	r.wg.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -86,7 +86,7 @@ func (r *relay) serve(client net.Conn, dial func() (net.Conn, error)) {
 	defer r.drop(server)
 	var back sync.WaitGroup
 	back.Go(func() {
-		_ = r.post.carry(client, server)
+		_ = r.filter.carry(client, server)
 		_ = client.Close()
 	})
 	_, _ = io.Copy(server, client)

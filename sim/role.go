@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -22,47 +22,46 @@ type Role struct {
 	Scenario Scenario
 }
 
-// Play runs the worker until ctx ends or it fails. What happens is told as it
+// Run runs the worker until ctx ends or it fails. What happens is told as it
 // happens. An order lets a handler break the rules, if there is an event soon:
 // either a transaction is told that it ended, or that this fault is over.
-func (r Role) Play(ctx context.Context, orders <-chan struct{}, tell func(history.Record)) error {
+func (r Role) Run(ctx context.Context, orders <-chan struct{}, tell func(history.Record)) error {
 	config, err := pgx.ParseConfig(r.URL)
 	if err != nil {
 		return errors.New("sim: the connection string cannot be parsed (not shown, it may hold a password)")
 	}
 	config.RuntimeParams["application_name"] = "sim " + r.Name
-	config.DefaultQueryExecMode = oneOf(dice(r.Scenario.Seed, "node "+r.Name), execModes...)
-	h, o := history.Tell(time.Now(), tell), &obedient{}
+	config.DefaultQueryExecMode = oneOf(fault.Dice(r.Scenario.Seed, "node "+r.Name), execModes...)
+	h, o := history.Tell(time.Now(), tell), &byOrder{}
 	n := &node{name: r.Name, knobs: r.Scenario.Knobs, history: h, db: stdlib.OpenDB(*config)}
 	defer n.db.Close()
 	n.db.SetMaxOpenConns(poolSize(len(r.Scenario.Scope)))
 	n.db.SetMaxIdleConns(poolSize(len(r.Scenario.Scope)))
-	n.employ(r.Scenario, h, o, r.URL)
+	n.newWorker(r.Scenario, h, o, r.URL)
 	config.RuntimeParams[myself] = n.id() // before there is a connection: the pool shares the map
-	var obeying sync.WaitGroup
-	defer obeying.Wait()
+	var ordered sync.WaitGroup
+	defer ordered.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	obeying.Go(func() {
-		o.obey(ctx, orders, func() { h.Add(r.Name, "", history.FaultOver, history.Injection{Fault: history.Breaches}) })
+	ordered.Go(func() {
+		o.wait(ctx, orders, func() { h.Add(r.Name, "", history.FaultOver, history.Injection{Fault: history.Breaches}) })
 	})
 	return n.worker.Start(ctx)
 }
 
-// obedient leaves consumers alone, but for breaking the rules when it is told to.
-type obedient struct{ told atomic.Bool }
+// byOrder injects nothing, but lets handlers break the rules when it is told to.
+type byOrder struct{ told atomic.Bool }
 
-func (o *obedient) breaks(*rand.Rand) bool { return o.told.CompareAndSwap(true, false) }
+func (o *byOrder) inject(ctx context.Context, b *bookkeeper, d delivered) (bool, error) {
+	return b.breach(ctx, d, func() bool { return o.told.CompareAndSwap(true, false) })
+}
 
-func (*obedient) flap(context.Context, *rand.Rand, string, string) bool { return false }
-func (*obedient) fail(*rand.Rand, string, string) error                 { return nil }
-func (*obedient) refuse(string, string, int64) error                    { return nil }
-func (*obedient) count(history.Fault)                                   {}
-func (*obedient) breached(history.Breach)                               {}
+func (*byOrder) count(history.Fault)     {}
+func (*byOrder) breached(history.Breach) {}
 
-// obey waits for orders until ctx ends. It says so if one came to nothing, as
+// wait waits for orders until ctx ends. It says so if one came to nothing, as
 // there was no event.
-func (o *obedient) obey(ctx context.Context, orders <-chan struct{}, inVain func()) {
+func (o *byOrder) wait(ctx context.Context, orders <-chan struct{}, inVain func()) {
 	const enough = 2 * time.Second
 	for {
 		select {

@@ -1,11 +1,3 @@
-// Package sim drives real workers against a real PostgreSQL, with concurrent
-// writers, crashes, rollbacks and delayed commits, and judges what came of it:
-// nothing lost, nothing applied twice, nothing out of order, every skipped
-// position audited.
-//
-// The actors keep books of what they did, see package history; package oracle
-// compares these with the tables when everything has come to rest. One seed decides everything that
-// can be decided; how the server and the scheduler interleave it cannot.
 package sim
 
 import (
@@ -46,22 +38,22 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	return run(ctx, c, Draw(c), on, nil)
 }
 
-// run runs a scenario in the database on; without a cast, with workers in this
+// run runs a scenario in the database on; without a driver, with workers in this
 // process.
-func run(ctx context.Context, c Config, scenario Scenario, on *database, cast Cast) (*oracle.Report, error) {
+func run(ctx context.Context, c Config, scenario Scenario, on *database, driver Driver) (*oracle.Report, error) {
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
 	on.own = c.Server
 	scenario.Faults = on.able(scenario.Faults)
-	on.mortal = on.mortal || scenario.Faults["server-crash"]+scenario.Faults["backend-crash"]+scenario.Faults["restore"] > 0
-	on.async = scenario.Faults["async-writers"]+scenario.Faults["async-workers"] > 0
-	s := newSimulation(c, scenario, on, cast)
-	err := s.play(ctx)
+	on.mortal = on.mortal || scenario.Faults.any(func(f faultRow) bool { return f.outage })
+	on.async = scenario.Faults.any(func(f faultRow) bool { return f.async })
+	s := newSimulation(c, scenario, on, driver)
+	err := s.execute(ctx)
 	if ctx.Err() != nil || err != nil {
 		return s.report(true), errors.Join(ctx.Err(), err)
 	}
-	if err := on.exhibit(ctx, &s.evidence); err != nil {
+	if err := on.collect(ctx, &s.evidence); err != nil {
 		return nil, err
 	}
 	return s.report(false), nil
@@ -76,46 +68,52 @@ func (c Config) Connections() int {
 
 // simulation is a run under way.
 type simulation struct {
-	config   Config
-	scenario Scenario
-	on       *database
-	began    time.Time
-	tally    tally
-	history  *history.History
-	writers  []*writer
-	slots    []*slot
-	readers  []*reader
-	news     news
-	broken   breachBook
-	cast     Cast          // in place of the slots
-	ended    chan struct{} // closed when the faults end
-	evidence history.Evidence
+	config     Config
+	scenario   Scenario
+	on         *database
+	began      time.Time
+	tally      tally
+	history    *history.History
+	writers    []*writer
+	slots      []*slot
+	readers    []*reader
+	ofHandlers []faultRow // that are on
+	news       news
+	broken     breachBook
+	driver     Driver        // in place of the slots
+	ended      chan struct{} // closed when the faults end
+	evidence   history.Evidence
 }
 
-func newSimulation(c Config, scenario Scenario, on *database, cast Cast) *simulation {
+func newSimulation(c Config, scenario Scenario, on *database, driver Driver) *simulation {
 	began := time.Now()
-	s := &simulation{config: c, scenario: scenario, on: on, cast: cast, began: began, ended: make(chan struct{}), history: history.New(began), news: newNews()}
+	s := &simulation{config: c, scenario: scenario, on: on, driver: driver, began: began, ended: make(chan struct{}), history: history.New(began), news: newNews()}
 	s.history.Add("", "", history.RunBegan, header(c, scenario))
 	s.evidence.Consumers, s.evidence.History = s.scenario.Scope, s.history
-	s.evidence.Strict, s.evidence.Forgetful = s.scenario.Knobs.strict(), s.scenario.Faults["async-workers"] > 0
+	s.evidence.Strict, s.evidence.Forgetful = s.scenario.Knobs.strict(), s.scenario.Faults[asyncWorkersOn] > 0
+	for _, f := range faultRows {
+		if f.handler != nil && scenario.Faults[f.Name] > 0 {
+			s.ofHandlers = append(s.ofHandlers, f)
+		}
+	}
 	for i := range c.Writers {
 		s.writers = append(s.writers, newWriter(i+1, s.scenario, on, &s.tally, s.history))
 	}
 	for _, w := range s.writers {
 		w.news = s.news
 	}
-	for i := 0; i < readers && cast == nil; i++ {
+	for i := 0; i < readers && driver == nil; i++ {
 		s.readers = append(s.readers, newReader(s, i+1))
 	}
-	for i := 0; i < c.Workers && cast == nil; i++ {
+	for i := 0; i < c.Workers && driver == nil; i++ {
 		s.slots = append(s.slots, newSlot(i+1, s.scenario, on, &s.tally, s.history, s))
 	}
 	return s
 }
 
-// play lets the actors loose, then demands that everything comes to rest.
-// When it returns, none of them is left.
-func (s *simulation) play(ctx context.Context) (err error) {
+// execute runs the actors, then demands that everything comes to rest. When it
+// returns, none of them is left.
+func (s *simulation) execute(ctx context.Context) (err error) {
 	observed, stopObserving := context.WithCancel(ctx)
 	var observer sync.WaitGroup
 	observer.Go(func() { s.observe(observed) })
@@ -145,7 +143,7 @@ const wantedPerWriter = 4
 // enough reports whether every consumer has been given something to do, and the
 // first copy of the server that was made has been put back.
 func (s *simulation) enough() bool {
-	if s.cast != nil {
+	if s.driver != nil {
 		return true // the writers cannot always write
 	}
 	if s.on.restored.Load() == 0 && s.on.waits.Load() {
@@ -165,20 +163,20 @@ func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
 	defer close(s.ended)
 	defer over()
 	backoff.Sleep(intake, s.config.Duration)
-	patience := s.config.Duration
-	for last := time.Now(); !s.enough() && patience > 0; {
+	left := s.config.Duration
+	for last := time.Now(); !s.enough() && left > 0; {
 		if !backoff.Sleep(intake, 50*time.Millisecond) {
 			return
 		}
 		now := time.Now()
 		if !s.on.copying.Load() {
-			patience -= now.Sub(last)
+			left -= now.Sub(last)
 		}
 		last = now
 	}
 }
 
-// faults lets writers and slots loose.
+// faults runs writers and slots.
 func (s *simulation) faults(ctx context.Context) error {
 	intake, over := context.WithCancel(ctx)
 	defer over()
@@ -204,8 +202,8 @@ func (s *simulation) faults(ctx context.Context) error {
 	for _, r := range s.readers {
 		run(r.run)
 	}
-	if s.cast != nil {
-		run(func(ctx, intake context.Context) error { return s.cast.Act(ctx, intake, s.stage()) })
+	if s.driver != nil {
+		run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
 	}
 	for _, w := range s.writers {
 		run(w.run)
@@ -213,18 +211,18 @@ func (s *simulation) faults(ctx context.Context) error {
 	wg.Wait()
 	for _, slot := range s.slots {
 		if errors.Join(errs...) == nil {
-			errs = append(errs, slot.revive(ctx))
+			errs = append(errs, slot.ensureRunning(ctx))
 		}
 	}
 	s.history.Add("", "", history.FaultsOver, nil)
-	s.collect()
+	s.collectBooks()
 	return errors.Join(errs...)
 }
 
-// collect takes the writers' books. What was committed asynchronously before a
+// collectBooks takes the writers' books. What was committed asynchronously before a
 // crash may be gone; what a copy of the server cannot have is, once that was put
 // back.
-func (s *simulation) collect() {
+func (s *simulation) collectBooks() {
 	e := &s.evidence
 	e.Restores = s.on.restores
 	for _, w := range s.writers {
@@ -248,7 +246,7 @@ func (s *simulation) collect() {
 // comeToRest waits until every consumer has caught up with everything.
 func (s *simulation) comeToRest(ctx context.Context) error {
 	defer s.keepSilent()()
-	if err := s.lastWords(ctx); err != nil {
+	if err := s.appendLast(ctx); err != nil {
 		return err
 	}
 	head, err := s.on.head(ctx)
@@ -283,20 +281,20 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 // keepSilent keeps the news of the last event from those that listen, if
 // notifications are lost in this run: they must also look by themselves.
 func (s *simulation) keepSilent() (end func()) {
-	var posts []*post
-	if s.scenario.Faults["notify-lost"] > 0 {
+	var filters []*filter
+	if s.scenario.Faults[notifyLost] > 0 {
 		for _, slot := range s.slots {
 			if n := slot.current.Load(); n != nil {
-				posts = append(posts, &n.relay.post)
+				filters = append(filters, &n.relay.filter)
 			}
 		}
 	}
-	for _, p := range posts {
-		p.change(losing)
+	for _, f := range filters {
+		f.change(dropping)
 	}
 	return func() {
-		for _, p := range posts {
-			s.tally.add(history.LostLetters, p.change(faithful))
+		for _, f := range filters {
+			s.tally.add(notificationsLost, f.change(passing))
 		}
 	}
 }
@@ -310,9 +308,9 @@ func atRest(standings []history.Standing, head int64) bool {
 	return true
 }
 
-// lastWords appends one event that lasts: the positions rolled back before it
+// appendLast appends one event that lasts: the positions rolled back before it
 // are gaps then, not the end of the log.
-func (s *simulation) lastWords(ctx context.Context) error {
+func (s *simulation) appendLast(ctx context.Context) error {
 	tx, err := s.on.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -345,8 +343,8 @@ func (s *simulation) stop(ctx context.Context) {
 	for i, slot := range s.slots {
 		wg.Go(func() { exits[i] = slot.stop(ctx) })
 	}
-	if s.cast != nil {
-		exits = append(exits, s.cast.Stop(ctx))
+	if s.driver != nil {
+		exits = append(exits, s.driver.Stop(ctx))
 	}
 	wg.Wait()
 	for _, x := range exits {
@@ -361,22 +359,15 @@ func (s *simulation) report(interrupted bool) *oracle.Report {
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),
 		Seconds: time.Since(s.began).Seconds(),
-		Knobs:   s.scenario.Lines(), Faults: s.scenario.Faults.struck(s.tally.count), Counts: s.tally.all(),
+		Knobs:   s.scenario.Lines(), Faults: faultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(),
 	}
-	if !s.on.canPrepare {
-		r.Knobs = append(r.Knobs, oracle.Line{Name: "not prepared", Value: "no transaction: the server's max_prepared_transactions is 0"})
+	for _, lacking := range s.on.unmet() {
+		if lacking.says.Name != "" && (s.driver == nil || lacking != ownServer) { // a driver has a server of its own
+			r.Knobs = append(r.Knobs, lacking.says)
+		}
 	}
-	if !s.on.notices {
-		r.Knobs = append(r.Knobs, oracle.Line{Name: "not half open", Value: "no connection: PostgreSQL 13 would not notice while the run lasts"})
-	}
-	if s.on.encrypted() {
-		r.Knobs = append(r.Knobs, oracle.Line{Name: "not lost", Value: "or delayed, any notification: the connections are encrypted"})
-	}
-	if s.cast == nil && s.on.own == nil {
-		r.Knobs = append(r.Knobs, oracle.Line{Name: "not crashed", Value: "the server: it is not the run's own"})
-	}
-	if s.cast != nil {
-		s.cast.Sign(r, s.tally.count)
+	if s.driver != nil {
+		s.driver.Annotate(r, s.tally.count)
 	}
 	r.Judge(&s.evidence)
 	return r

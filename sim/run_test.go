@@ -19,7 +19,7 @@ import (
 func small(t *testing.T) Config {
 	faults := AllFaults()
 	faults["crash"] = 6
-	for _, k := range slices.Concat(serverSide, operators, crashingServer, ofListeners, shifting) {
+	for _, k := range slices.Concat(serverSide, operators, crashingServer, listeners, shifting) {
 		delete(faults, k)
 	}
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
@@ -36,7 +36,7 @@ func TestRealRunHolds(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	for _, f := range []history.Fault{history.Commits, history.Rollbacks, history.Delays, history.LateDraws, history.Idlers, history.Savepoints, history.Several, history.StaleVersions, history.Prepared, history.LostCommits} {
+	for _, f := range []history.Fault{transactionsCommitted, appendsRolledBack, commitsDelayed, lateDraws, idleDraws, savepointsRolledBack, severalAggregates, staleAppends, transactionsPrepared, commitsUnanswered} {
 		if r.Count(f) == 0 {
 			t.Errorf("never happened: %s", f)
 		}
@@ -67,7 +67,7 @@ func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	if moved := r.Count(history.SetBack) + r.Count(history.SetForward) + r.Count(history.SkippedEvents); moved == 0 || int64(len(r.Evidence.Operations)) != moved {
+	if moved := r.Count(consumersSetBack) + r.Count(consumersSetForward) + r.Count(eventsSkipped); moved == 0 || int64(len(r.Evidence.Operations)) != moved {
 		t.Errorf("%d operations in the database, %d counted: they are to be the same, and above 0", len(r.Evidence.Operations), moved)
 	}
 	nothingLeft(t)
@@ -87,13 +87,13 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
 	fromOutside := int64(0)
-	for _, f := range []history.Fault{history.EndedBatches, history.EndedLocks, history.EndedScanners, history.Unregistered, history.Pauses} {
+	for _, f := range []history.Fault{batchBackendsEnded, lockBackendsEnded, frontierBackendsEnded, workersUnregistered, consumersPaused} {
 		fromOutside += r.Count(f)
 	}
-	if fromOutside == 0 || r.Count(history.HandlerErrors)+r.Count(history.HandlerPanics) == 0 {
+	if fromOutside == 0 || r.Count(handlersFailed)+r.Count(handlersPanicked) == 0 {
 		t.Errorf("nothing came from the server, or no handler failed: %+v", r.Counts)
 	}
-	if r.Crashes() > 0 || r.Count(history.Delays) > 0 || r.Count(history.Cuts) > 0 {
+	if r.Crashes() > 0 || r.Count(commitsDelayed) > 0 || r.Count(history.Cuts) > 0 {
 		t.Errorf("what was not on happened: %+v", r.Counts)
 	}
 	nothingLeft(t)
@@ -120,7 +120,7 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	if r.Count(history.ServerCrashes)+r.Count(history.BackendCrashes) == 0 || len(r.Evidence.Unsure) == 0 || r.Count(history.BrokenOff) == 0 {
+	if r.Count(history.ServerCrashes)+r.Count(backendCrashes) == 0 || len(r.Evidence.Unsure) == 0 || r.Count(transactionsBrokenOff) == 0 {
 		t.Errorf("%d transactions committed asynchronously before a crash, and crashes: %+v", len(r.Evidence.Unsure), r.Counts)
 	}
 }
@@ -139,7 +139,7 @@ func TestRunHoldsWhenHandlersBreakTheRules(t *testing.T) {
 	runHoldsWith(t, "contract", 30, history.Breaches)
 }
 
-// runHoldsWith plays a run with one fault, which must happen.
+// runHoldsWith makes a run with one fault, which must happen.
 func runHoldsWith(t *testing.T, fault string, intensity float64, counted history.Fault) {
 	t.Helper()
 	c := small(t)
@@ -169,16 +169,19 @@ func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	if r.Count(history.Saved)+r.Count(history.Lagging)+r.Count(history.Splits) == 0 {
+	if r.Count(copiesMade)+r.Count(ledToLagging)+r.Count(ledToSecond) == 0 {
 		t.Errorf("no other server answered, and no copy was made: %+v", r.Counts)
 	}
 	nothingLeft(t)
 }
 
+// listeners are the faults of those that listen.
+var listeners = []string{"kill-listener", "notify-lost", "notify-late"}
+
 func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1}
-	for _, k := range ofListeners {
+	for _, k := range listeners {
 		c.Faults[k] = 3
 	}
 	r, err := Run(t.Context(), c)
@@ -188,7 +191,7 @@ func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 	if !r.Held {
 		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
 	}
-	if r.Count(history.LostLetters)+r.Count(history.LateLetters)+r.Count(history.EndedListeners) == 0 {
+	if r.Count(notificationsLost)+r.Count(notificationsDelayed)+r.Count(listenerBackendsEnded) == 0 {
 		t.Errorf("no notification was lost or delayed, and no listener ended: %+v", r.Counts)
 	}
 	nothingLeft(t)
@@ -204,7 +207,7 @@ func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []history.Fault{history.ServerCrashes, history.BackendCrashes, history.AsyncCommits, history.AsyncWorkers} {
+	for _, f := range []history.Fault{history.ServerCrashes, backendCrashes, asyncCommits, asyncWorkers} {
 		if r.Count(f) > 0 {
 			t.Errorf("%s: %d, on a server that is not the run's own", f, r.Count(f))
 		}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -82,8 +82,8 @@ type Knobs struct {
 	Pause      time.Duration // of a writer between two transactions, on average
 	LongestTx  time.Duration // a delayed commit waits 50ms to this
 	Outage     time.Duration // a crashed worker is replaced after at most this
-	Calm       time.Duration // between two mishaps of a worker, on average: less in a short run
-	Flap       time.Duration // a consumer is moved away from its worker about this often
+	Calm       time.Duration // between two faults of a worker, on average: less in a short run
+	MoveEvery  time.Duration // a consumer is moved away from its worker about this often
 }
 
 // aggregateTypes have 4, 3, 2 and 1 tenths of the events.
@@ -94,13 +94,13 @@ var scopes = [][]string{{"order", "account"}, {"order", "cart"}, {"order", "devi
 
 // Draw makes the scenario of a seed.
 func Draw(c Config) Scenario {
-	r := dice(c.Seed, "scenario")
+	r := fault.Dice(c.Seed, "scenario")
 	s := Scenario{Seed: c.Seed, Knobs: drawKnobs(r), Faults: c.Faults}
 	s.Knobs.Calm = min(max(c.Duration/8, 300*time.Millisecond), 2250*time.Millisecond)
 	if s.Faults == nil {
 		s.Faults = drawFaults(c.Seed)
 	}
-	if s.Faults.ofListeners() {
+	if s.Faults.any(func(f faultRow) bool { return f.listens }) {
 		s.Knobs.Dispatcher = worker.DispatcherStrategyNotify
 	}
 	scoped := c.Consumers / 3
@@ -135,7 +135,7 @@ func drawKnobs(r *rand.Rand) Knobs {
 		Pause:             30 * time.Millisecond,
 		LongestTx:         2 * time.Second,
 		Outage:            time.Second,
-		Flap:              between(r, 700*time.Millisecond, 2*time.Second),
+		MoveEvery:         between(r, 700*time.Millisecond, 2*time.Second),
 	}
 	return k
 }
@@ -169,20 +169,12 @@ func (s Scenario) Lines() []oracle.Line {
 		{Name: "open gaps", Value: gaps},
 		{Name: "transactions", Value: fmt.Sprintf("open for up to %v", k.LongestTx)},
 		{Name: "aggregates", Value: fmt.Sprintf("%d and more of each of %d types", k.Aggregates, len(aggregateTypes))},
-		{Name: "assignments", Value: fmt.Sprintf("moved about every %v per consumer, if they are", k.Flap)},
+		{Name: "assignments", Value: fmt.Sprintf("moved about every %v per consumer, if they are", k.MoveEvery)},
 	}
 	if len(scoped) > 0 {
 		lines = append(lines, oracle.Line{Name: "scoped", Value: strings.Join(scoped, ", ")})
 	}
 	return lines
-}
-
-// dice gives each actor randomness of its own, so that what one draws does not
-// depend on when the others do.
-func dice(seed uint64, actor string) *rand.Rand {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(actor)) // never fails
-	return rand.New(rand.NewPCG(seed, h.Sum64()))
 }
 
 func oneOf[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }

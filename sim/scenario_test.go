@@ -69,12 +69,3 @@ func TestAThirdIsScoped(t *testing.T) {
 		}
 	}
 }
-
-func TestActorsDrawApart(t *testing.T) {
-	if dice(1, "writer 1").Uint64() == dice(1, "writer 2").Uint64() {
-		t.Error("two actors draw the same")
-	}
-	if dice(1, "writer 1").Uint64() == dice(2, "writer 1").Uint64() {
-		t.Error("two seeds draw the same")
-	}
-}

@@ -44,7 +44,7 @@ func TestBrokenGuardIsCaught(t *testing.T) {
 	var f oracle.Finding
 	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part
 		scenario := Draw(c)
-		scenario.Knobs.Flap = 200 * time.Millisecond
+		scenario.Knobs.MoveEvery = 200 * time.Millisecond
 		f = spoiled(t, c, scenario,
 			`CREATE FUNCTION keep_revision() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.revision := OLD.revision; RETURN NEW; END $$`,
 			`CREATE TRIGGER keep_revision BEFORE UPDATE ON consumer_checkpoints FOR EACH ROW EXECUTE FUNCTION keep_revision()`,

@@ -6,6 +6,17 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
+// What a run counts beside faults.
+const (
+	transactionsCommitted history.Fault = "transactions committed"
+	severalAggregates     history.Fault = "transactions over several aggregates"
+	conflicts             history.Fault = "other conflicts and lock time-outs"
+	transactionsBrokenOff history.Fault = "transactions that the server broke off"
+	slowStarts            history.Fault = "workers too slow to start, replaced"
+)
+
+var plainCounters = []history.Fault{transactionsCommitted, severalAggregates, conflicts, transactionsBrokenOff, slowStarts}
+
 // tally counts what has been done.
 type tally struct {
 	mu     sync.Mutex
@@ -39,7 +50,7 @@ func (t *tally) add(f history.Fault, n int) {
 }
 
 func (t *tally) committed(events []history.Event) {
-	t.add(history.Commits, 1)
+	t.add(transactionsCommitted, 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.events == nil {
@@ -77,7 +88,7 @@ func (t *tally) all() []history.Count {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []history.Count
-	for _, f := range history.EveryFault {
+	for _, f := range counters() {
 		all = append(all, history.Count{Fault: f, Count: t.counts[f]})
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/postgres"
@@ -21,8 +22,8 @@ import (
 // channel is what the store notifies and the workers listen to.
 const channel = "sim_events"
 
-// patience bounds a wait for something that must come.
-const patience = 30 * time.Second
+// waitBound bounds a wait for something that must come.
+const waitBound = 30 * time.Second
 
 // book is what a writer remembers for the oracle.
 type book struct {
@@ -68,10 +69,10 @@ type writer struct {
 	begun   int // transactions
 
 	loud, quiet *postgres.Store // with and without a notification
-	plays       []play
+	operations  []operation
 	versions    map[aggregate]int64 // as this writer last saw them
 	born        int                 // new aggregates
-	promises    []promise
+	prepared    []preparedTx
 	news        news
 	next        *aggregate // to be appended to without a pause
 	book        book
@@ -81,9 +82,9 @@ type aggregate struct{ kind, id string }
 
 // attempt is a transaction under way.
 type attempt struct {
-	number int   // among the writer's
-	life   int64 // of the server, when it began
-	play   history.Fault
+	number int           // among the writer's
+	life   int64         // of the server, when it began
+	counts history.Fault // what it is counted as, beside a transaction; empty: nothing
 	conn   *sql.Conn
 	tx     *sql.Tx
 	store  *postgres.Store
@@ -94,8 +95,8 @@ type attempt struct {
 	lost   bool            // the answer to that
 }
 
-// promise is a prepared transaction.
-type promise struct {
+// preparedTx is a transaction that was prepared and is to be decided.
+type preparedTx struct {
 	number int   // of the transaction
 	life   int64 // of the server, when it began
 	gid    string
@@ -106,15 +107,15 @@ type promise struct {
 
 func newWriter(n int, s Scenario, on *database, t *tally, h *history.History) *writer {
 	w := &writer{
-		name: fmt.Sprintf("writer %d", n), dice: dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
-		on: on, net: newNetwork(nil), tally: t, history: h, async: s.Faults["async-writers"] > 0,
-		quiet:    postgres.NewStore(postgres.NewStoreConfig()),
-		loud:     postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
-		plays:    plays(s.Faults),
-		versions: map[aggregate]int64{},
+		name: fmt.Sprintf("writer %d", n), dice: fault.Dice(s.Seed, fmt.Sprintf("writer %d", n)), knobs: s.Knobs,
+		on: on, net: newNetwork(nil), tally: t, history: h, async: s.Faults[asyncWritersOn] > 0,
+		quiet:      postgres.NewStore(postgres.NewStoreConfig()),
+		loud:       postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel))),
+		operations: operations(s.Faults),
+		versions:   map[aggregate]int64{},
 	}
-	for i := range w.plays { // each writer has its own habits
-		w.plays[i].weight *= 0.5 + w.dice.Float64()
+	for i := range w.operations { // each writer has its own habits
+		w.operations[i].weight *= 0.5 + w.dice.Float64()
 	}
 	config := on.config(w.name)
 	config.RuntimeParams["lock_timeout"] = "150ms" // for an aggregate that another transaction holds
@@ -156,23 +157,23 @@ func (w *writer) pause() time.Duration {
 	return d
 }
 
-func (w *writer) choose() play {
+func (w *writer) choose() operation {
 	sum := 0.0
-	for _, p := range w.plays {
+	for _, p := range w.operations {
 		sum += p.weight
 	}
 	at := w.dice.Float64() * sum
-	for _, p := range w.plays {
+	for _, p := range w.operations {
 		if at -= p.weight; at < 0 {
 			return p
 		}
 	}
-	return w.plays[0]
+	return w.operations[0]
 }
 
 // act makes one transaction.
-func (w *writer) act(ctx, intake context.Context, p play) error {
-	bounded, cancel := context.WithTimeout(ctx, 2*patience)
+func (w *writer) act(ctx, intake context.Context, o operation) error {
+	bounded, cancel := context.WithTimeout(ctx, 2*waitBound)
 	defer cancel()
 	life := w.on.life()
 	conn, err := w.db.Conn(bounded)
@@ -186,19 +187,19 @@ func (w *writer) act(ctx, intake context.Context, p play) error {
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after its end
 	w.begun++
-	a := &attempt{number: w.begun, life: life, play: p.fault, conn: conn, tx: tx, store: w.loud}
+	a := &attempt{number: w.begun, life: life, counts: o.counts, conn: conn, tx: tx, store: w.loud}
 	w.record(history.Begin, a, nil)
-	if p.ending == prepare || w.dice.IntN(10) == 0 {
+	if o.ending == prepare || w.dice.IntN(10) == 0 {
 		a.store = w.quiet
 	}
-	if err = p.run(w, bounded, intake, a); err == nil {
-		err = w.end(bounded, a, p.ending)
+	if err = o.run(w, bounded, intake, a); err == nil {
+		err = w.end(bounded, a, o.ending)
 	}
 	if err != nil {
 		return w.excuse(ctx, a, err)
 	}
-	if p.fault != "" {
-		w.tally.add(p.fault, 1)
+	if o.counts != "" {
+		w.tally.add(o.counts, 1)
 	}
 	return nil
 }
@@ -214,7 +215,7 @@ func (w *writer) excuse(ctx context.Context, a *attempt, err error) error {
 		return w.brokenOff(ctx, a, err)
 	}
 	w.abandon(a, err)
-	w.tally.add(history.Conflicts, 1)
+	w.tally.add(conflicts, 1)
 	return nil
 }
 
@@ -255,9 +256,9 @@ func (w *writer) end(ctx context.Context, a *attempt, how ending) error {
 // be appended to again at once.
 func (w *writer) keep(a *attempt) {
 	w.record(history.Committed, a, nil)
-	async := w.async && a.play != history.Prepared // those are always safe
+	async := w.async && a.counts != transactionsPrepared // those are always safe
 	if async {
-		w.tally.add(history.AsyncCommits, 1)
+		w.tally.add(asyncCommits, 1)
 	}
 	w.book.committed = append(w.book.committed, done{a.life, w.on.life(), async, a.drawn})
 	w.book.abandoned = append(w.book.abandoned, a.given...)
@@ -265,7 +266,7 @@ func (w *writer) keep(a *attempt) {
 		w.versions[aggregate{e.Type, e.ID}] = e.Version
 	}
 	w.tally.committed(a.drawn)
-	w.news.tell(a.drawn[len(a.drawn)-1], a.play)
+	w.news.tell(a.drawn[len(a.drawn)-1], a.counts)
 	if w.dice.IntN(2) == 0 {
 		w.next = &aggregate{a.drawn[0].Type, a.drawn[0].ID}
 	}
@@ -286,7 +287,7 @@ func (w *writer) abandon(a *attempt, why error) {
 func (w *writer) record(kind history.Kind, a *attempt, err error) {
 	w.history.Add(w.name, "", kind, history.Transaction{
 		Tx: a.number, Positions: history.Spans(history.PositionsOf(a.drawn)), Abandoned: history.Spans(history.PositionsOf(a.given)),
-		Play: a.play, Unanswered: a.lost, Error: textOf(err),
+		Fault: a.counts, Unanswered: a.lost, Error: textOf(err),
 	})
 }
 
@@ -323,7 +324,7 @@ func (w *writer) prepare(ctx context.Context, a *attempt) error {
 		}
 	}
 	w.record(history.PreparedToEnd, a, nil)
-	w.promises = append(w.promises, promise{
+	w.prepared = append(w.prepared, preparedTx{
 		number: a.number, life: a.life, gid: gid, drawn: a.drawn, keep: w.dice.IntN(3) > 0,
 		due: time.Now().Add(w.wait()),
 	})
@@ -332,19 +333,19 @@ func (w *writer) prepare(ctx context.Context, a *attempt) error {
 
 // settle decides the prepared transactions that are due.
 func (w *writer) settle(ctx context.Context, now time.Time) error {
-	for i := 0; i < len(w.promises); {
-		p := w.promises[i]
+	for i := 0; i < len(w.prepared); {
+		p := w.prepared[i]
 		if p.due.After(now) {
 			i++
 			continue
 		}
-		w.promises = slices.Delete(w.promises, i, i+1)
+		w.prepared = slices.Delete(w.prepared, i, i+1)
 		if !p.keep {
 			if err := w.decide(ctx, "ROLLBACK PREPARED "+quoteText(p.gid), p.life); err != nil {
 				return err
 			}
-			w.abandon(&attempt{number: p.number, play: history.Prepared, drawn: p.drawn}, nil)
-			w.tally.add(history.PreparedUndone, 1)
+			w.abandon(&attempt{number: p.number, counts: transactionsPrepared, drawn: p.drawn}, nil)
+			w.tally.add(preparedRolledBack, 1)
 			continue
 		}
 		standings, err := w.on.standings(ctx)
@@ -356,7 +357,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		if err := w.decide(ctx, "COMMIT PREPARED "+quoteText(p.gid), p.life); err != nil {
 			return err
 		}
-		w.keep(&attempt{number: p.number, life: p.life, play: history.Prepared, drawn: p.drawn})
+		w.keep(&attempt{number: p.number, life: p.life, counts: transactionsPrepared, drawn: p.drawn})
 	}
 	return nil
 }

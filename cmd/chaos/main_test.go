@@ -70,7 +70,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	r := &oracle.Report{Faults: []oracle.Struck{{Name: "kill", Count: 1}, {Name: "promote"}}}
+	r := &oracle.Report{Faults: []oracle.Injected{{Name: "kill", Count: 1}, {Name: "promote"}}}
 	if got := missing(chaos.Config{Duration: chaos.Enough}, r); len(got) != 1 || got[0] != "promote" {
 		t.Errorf("missing: %v", got)
 	}

@@ -42,7 +42,7 @@ var parts = []part{
 	linesOf("audit.jsonl", "the rows of skipped positions", func(e *history.Evidence) *[]history.Skip { return &e.Skips }),
 	linesOf("operations.jsonl", "what operators did to the consumers", func(e *history.Evidence) *[]history.Operation { return &e.Operations }),
 	linesOf("forgotten.jsonl", "ranges in doubt that went when a consumer was set back", func(e *history.Evidence) *[]history.Skip { return &e.Forgotten }),
-	linesOf("trespasses.jsonl", "batches begun by a worker to which the consumer was not assigned", func(e *history.Evidence) *[]history.Trespass { return &e.Trespasses }),
+	linesOf("trespasses.jsonl", "batches begun by a worker to which the consumer was not assigned", func(e *history.Evidence) *[]history.UnauthorizedBatch { return &e.Unauthorized }),
 	linesOf("assignments.jsonl", "what workers assigned to each other", func(e *history.Evidence) *[]history.Assignment { return &e.Assignments }),
 	linesOf("sightings.jsonl", "where the consumers stood while positions were still to be committed", func(e *history.Evidence) *[]history.Sighting { return &e.Sightings }),
 	linesOf("samples.jsonl", "where they stood a few times a second", func(e *history.Evidence) *[][]history.Standing { return &e.Samples }),

@@ -27,7 +27,7 @@ func anything(t *rapid.T) *history.Evidence {
 		Committed: list[history.Event](t), Abandoned: list[history.Event](t), Misled: list[string](t), Refused: rapid.IntRange(0, 9).Draw(t, "refused"),
 		Log: list[history.Event](t), Ledger: list[history.Entry](t), Skips: list[history.Skip](t),
 		Operations: list[history.Operation](t), Forgotten: list[history.Skip](t),
-		Trespasses: list[history.Trespass](t), Assignments: list[history.Assignment](t),
+		Unauthorized: list[history.UnauthorizedBatch](t), Assignments: list[history.Assignment](t),
 		Sightings: list[history.Sighting](t), Samples: list[[]history.Standing](t), Exits: list[history.Exit](t),
 		Rest: rapid.Make[history.Rest]().Draw(t, "rest"),
 	}
@@ -73,7 +73,7 @@ func records() (all []history.Record) {
 		{history.Begin, history.Transaction{Tx: 1}},
 		{history.Committed, history.Transaction{Tx: 1, Positions: []history.Span{{First: 1, Last: 2}}, Unanswered: true}},
 		{history.RolledBack, history.Transaction{Tx: 1, Abandoned: []history.Span{{First: 1, Last: 2}}, Error: "\"<no>\"\n"}},
-		{history.PreparedToEnd, history.Transaction{Play: history.Prepared}},
+		{history.PreparedToEnd, history.Transaction{Fault: "transactions prepared"}},
 		{history.WorkerBegan, history.Life{ID: "a"}},
 		{history.WorkerEnded, history.Life{Error: "b"}},
 		{history.Leads, nil}, {history.LeadsNoMore, nil}, {history.Owns, nil}, {history.OwnsNoMore, nil},

@@ -43,8 +43,8 @@ type Evidence struct {
 	Operations []Operation `json:"-"` // of operators, those of each consumer in their order
 	Forgotten  []Skip      `json:"-"` // open ranges that went when a consumer was set back
 
-	Trespasses  []Trespass   `json:"-"`
-	Assignments []Assignment `json:"-"` // by workers
+	Unauthorized []UnauthorizedBatch `json:"-"`
+	Assignments  []Assignment        `json:"-"` // by workers
 
 	Sightings []Sighting   `json:"-"`
 	Samples   [][]Standing `json:"-"` // one after the other
@@ -195,9 +195,9 @@ const (
 	OperationSkip  = "skip"
 )
 
-// Trespass is a batch that was begun by a worker to which its consumer was not
-// assigned.
-type Trespass struct {
+// UnauthorizedBatch is a batch that was begun by a worker to which its consumer
+// was not assigned.
+type UnauthorizedBatch struct {
 	Consumer string `json:"consumer"`
 	Worker   string `json:"worker"`
 	Batch    string `json:"batch"` // its transaction

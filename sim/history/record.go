@@ -57,7 +57,7 @@ type Transaction struct {
 	Tx         int    `json:"tx"`
 	Positions  []Span `json:"positions,omitempty"`
 	Abandoned  []Span `json:"abandoned,omitempty"`  // in a savepoint that was rolled back
-	Play       Fault  `json:"play,omitempty"`       // what was special about it
+	Fault      Fault  `json:"play,omitempty"`       // what was special about it
 	Unanswered bool   `json:"unanswered,omitempty"` // its COMMIT
 	Error      string `json:"error,omitempty"`
 }

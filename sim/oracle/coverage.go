@@ -45,56 +45,77 @@ const (
 	forgotten       = "ranges in doubt forgotten when a consumer was set back"
 )
 
-// state is a row of the table, and what must be on for it to be reached: one
-// fault of each list.
+// Condition is something that faults bring about. States of a run need it.
+type Condition string
+
+// The conditions.
+const (
+	OpenTransactions     Condition = "open transactions"      // that own positions, or will draw them
+	OpenSessions         Condition = "open sessions"          // such transactions, not prepared ones
+	PreparedTransactions Condition = "prepared transactions"  //
+	MovedConsumers       Condition = "moved consumers"        // away from an owner that works
+	StolenConsumers      Condition = "stolen consumers"       // whose old owner has not let go
+	Zombies              Condition = "zombies"                // workers that come back after they were taken for dead
+	FailingHandlers      Condition = "failing handlers"       //
+	BrokenBatches        Condition = "broken batches"         // by the database
+	CutConnections       Condition = "cut connections"        // at a statement or a COMMIT of a worker
+	WorkersLostAtCommit  Condition = "workers lost at commit" //
+	WritersLostAtCommit  Condition = "writers lost at commit" //
+	StaleVersions        Condition = "stale versions"         // that appends demand
+	UnsafeCommits        Condition = "unsafe commits"         // for whose safety writers do not wait
+	ServerCrashes        Condition = "server crashes"         //
+	BrokenContracts      Condition = "broken contracts"       // by handlers that end their transaction
+	ServerSetBack        Condition = "server set back"        // to a copy
+	ConsumersSetBack     Condition = "consumers set back"     // by an operator
+)
+
+// state is a row of the table, and the conditions without which it is not
+// reached.
 type state struct {
 	name  string
-	needs [][]string
+	needs []Condition
 	rare  bool // it is not missed
 }
 
-var (
-	staysOpen = []string{"delay", "redraw", "idle", "prepare"}
-	crashes   = []string{"server-crash", "backend-crash"}
-)
-
 var states = []state{
-	{name: lateDelivery, needs: [][]string{staysOpen}},
-	{name: staleSkip, needs: [][]string{staysOpen}},
+	{name: lateDelivery, needs: []Condition{OpenTransactions}},
+	{name: staleSkip, needs: []Condition{OpenTransactions}},
 	{name: doubtIsVoid},
-	{name: overPrepared, needs: [][]string{{"prepare"}}},
-	{name: overOpen, needs: [][]string{{"delay", "redraw", "idle"}}},
-	{name: guardBlocks, needs: [][]string{{"move", "stall", "unassign"}}},
-	{name: zombieBlocked, needs: [][]string{{"stall"}}},
-	{name: takeover, needs: [][]string{{"move", "stall", "vanish"}}},
+	{name: overPrepared, needs: []Condition{PreparedTransactions}},
+	{name: overOpen, needs: []Condition{OpenSessions}},
+	{name: guardBlocks, needs: []Condition{MovedConsumers}},
+	{name: zombieBlocked, needs: []Condition{Zombies}},
+	{name: takeover, needs: []Condition{StolenConsumers}},
 	{name: newLeader},
-	{name: handlerRetry, needs: [][]string{{"error", "panic"}}},
-	{name: databaseRetry, needs: [][]string{{"cut", "kill-batch", "server-crash", "backend-crash"}}},
-	{name: cutUnsent, needs: [][]string{{"cut"}}},
-	{name: cutUnanswered, needs: [][]string{{"cut"}}},
-	{name: cutUncommitted, needs: [][]string{{"cut"}}},
-	{name: cutCommitted, needs: [][]string{{"cut"}}},
-	{name: writerDone, needs: [][]string{{"lose"}}},
-	{name: writerNotDone, needs: [][]string{{"lose"}}},
-	{name: workerDone, needs: [][]string{{"cut", "crash"}}},
-	{name: workerNotDone, needs: [][]string{{"cut", "crash"}}},
-	{name: conflictInStore, needs: [][]string{{"stale"}}},
-	{name: takenBack, needs: [][]string{{"async-writers"}, crashes}},
-	{name: reissued, needs: [][]string{{"async-writers"}, crashes}, rare: true},
-	{name: repairs, needs: [][]string{{"contract"}}},
+	{name: handlerRetry, needs: []Condition{FailingHandlers}},
+	{name: databaseRetry, needs: []Condition{BrokenBatches}},
+	{name: cutUnsent, needs: []Condition{CutConnections}},
+	{name: cutUnanswered, needs: []Condition{CutConnections}},
+	{name: cutUncommitted, needs: []Condition{CutConnections}},
+	{name: cutCommitted, needs: []Condition{CutConnections}},
+	{name: writerDone, needs: []Condition{WritersLostAtCommit}},
+	{name: writerNotDone, needs: []Condition{WritersLostAtCommit}},
+	{name: workerDone, needs: []Condition{WorkersLostAtCommit}},
+	{name: workerNotDone, needs: []Condition{WorkersLostAtCommit}},
+	{name: conflictInStore, needs: []Condition{StaleVersions}},
+	{name: takenBack, needs: []Condition{UnsafeCommits, ServerCrashes}},
+	{name: reissued, needs: []Condition{UnsafeCommits, ServerCrashes}, rare: true},
+	{name: repairs, needs: []Condition{BrokenContracts}},
 	{name: unknowns, rare: true},
-	{name: restores, needs: [][]string{{"restore"}}},
+	{name: restores, needs: []Condition{ServerSetBack}},
 	{name: atHead, rare: true},
 	{name: waitedFor, rare: true},
-	{name: forgotten, needs: [][]string{{"reset"}, staysOpen}},
+	{name: forgotten, needs: []Condition{ConsumersSetBack, OpenTransactions}},
 }
 
-// possible reports that a run could reach a state.
+// possible reports whether a run could reach a state.
 func (s state) possible(r *Report) bool {
-	on := func(name string) bool {
-		return slices.ContainsFunc(r.Faults, func(f Struck) bool { return f.Name == name })
+	for _, c := range s.needs {
+		if !slices.ContainsFunc(r.Faults, func(f Injected) bool { return slices.Contains(f.Reaches, c) }) {
+			return false
+		}
 	}
-	return !slices.ContainsFunc(s.needs, func(any []string) bool { return !slices.ContainsFunc(any, on) })
+	return true
 }
 
 // Reached counts the states that a run went through.

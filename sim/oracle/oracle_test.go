@@ -327,10 +327,10 @@ var flaws = []struct {
 	}},
 	{"a batch of a consumer that was another's", "assigned", func(t *rapid.T, e *history.Evidence) {
 		x := e.Ledger[anyEntry(t, e)]
-		e.Trespasses = append(e.Trespasses, history.Trespass{Consumer: x.Consumer, Worker: x.Worker, Batch: x.Batch})
+		e.Unauthorized = append(e.Unauthorized, history.UnauthorizedBatch{Consumer: x.Consumer, Worker: x.Worker, Batch: x.Batch})
 	}},
 	{"a batch without events of a consumer that was another's", "assigned", func(t *rapid.T, e *history.Evidence) {
-		e.Trespasses = append(e.Trespasses, history.Trespass{Consumer: "all", Worker: "a", Batch: "void"})
+		e.Unauthorized = append(e.Unauthorized, history.UnauthorizedBatch{Consumer: "all", Worker: "a", Batch: "void"})
 	}},
 	{"an assignment by a worker that does not lead", "leadership", func(t *rapid.T, e *history.Evidence) {
 		e.Assignments[rapid.IntRange(0, 1).Draw(t, "assignment")].Led = false

@@ -22,6 +22,14 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
+// Some of the faults of the simulation, as they are counted.
+const (
+	delayed   history.Fault = "commits delayed"
+	prepared  history.Fault = "transactions prepared"
+	moved     history.Fault = "consumers moved away in a batch"
+	lockEnded history.Fault = "backends ended, with a worker's or the leader's lock"
+)
+
 // recorded is the history of two seconds in which something of each kind
 // happens.
 func recorded() *history.History {
@@ -33,25 +41,25 @@ func recorded() *history.History {
 	put(0.1, "worker 1.1", "", history.WorkerBegan, history.Life{ID: "a"})
 	put(0.1, "worker 1.1", "", history.Leads, nil)
 	put(0.2, "worker 1.1", "all-1", history.Owns, nil)
-	put(0.2, "writer 1", "", history.Begin, history.Transaction{Tx: 1, Play: history.Delays})
-	put(0.3, "writer 2", "", history.Begin, history.Transaction{Tx: 1, Play: history.Prepared})
-	put(0.4, "writer 2", "", history.PreparedToEnd, history.Transaction{Tx: 1, Play: history.Prepared, Positions: []history.Span{{First: 3, Last: 4}}})
+	put(0.2, "writer 1", "", history.Begin, history.Transaction{Tx: 1, Fault: delayed})
+	put(0.3, "writer 2", "", history.Begin, history.Transaction{Tx: 1, Fault: prepared})
+	put(0.4, "writer 2", "", history.PreparedToEnd, history.Transaction{Tx: 1, Fault: prepared, Positions: []history.Span{{First: 3, Last: 4}}})
 	put(0.5, "", "", history.Sampled, history.Sample{Head: 9, Lag: 9, Checkpoints: map[string]int64{"all-1": 0}})
 	put(0.6, "worker 1.1", "", history.FrontierBlocked, history.Blocker{Holder: "3/1", Application: "sim writer 1", State: "idle in transaction"})
 	put(0.7, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchCommitted, Attempt: 1, Events: 5, To: 9, First: 5, Last: 9, GuardMS: 10, HandleMS: 50, CommitMS: 2})
 	put(0.7, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 1, Last: 2}, Missing: 2, State: "open"})
-	put(0.8, "writer 1", "", history.Committed, history.Transaction{Tx: 1, Play: history.Delays, Positions: []history.Span{{First: 1, Last: 2}}})
+	put(0.8, "writer 1", "", history.Committed, history.Transaction{Tx: 1, Fault: delayed, Positions: []history.Span{{First: 1, Last: 2}}})
 	put(0.9, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchCommitted, Attempt: 1, Events: 2, Late: 2, From: 9, To: 9, First: 1, Last: 2, HandleMS: 30})
 	put(0.9, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 1, Last: 2}, Missing: 2, State: "late"})
-	put(1.0, "writer 2", "", history.RolledBack, history.Transaction{Tx: 1, Play: history.Prepared, Positions: []history.Span{{First: 3, Last: 4}}})
-	put(1.1, "worker 1.1", "all-1", history.FaultInjected, history.Injection{Fault: history.Flaps, Where: "to worker 2.1"})
+	put(1.0, "writer 2", "", history.RolledBack, history.Transaction{Tx: 1, Fault: prepared, Positions: []history.Span{{First: 3, Last: 4}}})
+	put(1.1, "worker 1.1", "all-1", history.FaultInjected, history.Injection{Fault: moved, Where: "to worker 2.1"})
 	put(1.2, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.Stalls, Where: "in the middle of a batch"})
 	put(1.3, "worker 1.1", "all-1", history.BatchEnded, history.Batch{Outcome: history.BatchFailed, Attempt: 1, Events: 1, HandleMS: 40, Error: `</script><script>throw "escaped"</script><!--`})
 	put(1.4, "worker 1.1", "", history.FaultOver, history.Injection{Fault: history.Stalls})
 	put(1.4, "worker 1.1", "all-1", history.GapSkipped, history.Gap{Span: history.Span{First: 3, Last: 4}, Missing: 2, State: "void"})
 	put(1.45, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.ServerCrashes, Where: history.InBatch})
 	put(1.45, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.Cuts, Where: history.InBatch})
-	put(1.46, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: history.EndedLocks, Where: history.InBatch})
+	put(1.46, "worker 1.1", "", history.FaultInjected, history.Injection{Fault: lockEnded, Where: history.InBatch})
 	put(1.5, "worker 1.1", "all-1", history.OwnsNoMore, nil)
 	put(1.55, "worker 1.1", "", history.FaultOver, history.Injection{Fault: history.ServerCrashes})
 	put(1.6, "", "", history.FaultsOver, nil)

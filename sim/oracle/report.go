@@ -28,7 +28,7 @@ type Report struct {
 	Void        int64           `json:"void"`   // positions in the log that never appeared
 	Handled     []Handled       `json:"handled"`
 	Knobs       []Line          `json:"knobs"`
-	Faults      []Struck        `json:"faults"` // that were on
+	Faults      []Injected      `json:"faults"` // that were on
 	Counts      []history.Count `json:"counts"`
 	Reached     []State         `json:"reached"`
 	Invariants  []Finding       `json:"invariants"`
@@ -51,12 +51,13 @@ type Handled struct {
 	Events   int64  `json:"events"`
 }
 
-// Struck is a kind of fault that was on, how intense, and how often it was
-// seen to happen.
-type Struck struct {
-	Name      string  `json:"name"`
-	Intensity float64 `json:"intensity"`
-	Count     int64   `json:"count"`
+// Injected is a fault that was on, how intense, and how often it was seen to
+// happen.
+type Injected struct {
+	Name      string      `json:"name"`
+	Intensity float64     `json:"intensity"`
+	Count     int64       `json:"count"`
+	Reaches   []Condition `json:"reaches,omitempty"` // what it brings about
 }
 
 // Judge completes a report with what the evidence says: it needs nothing else,

@@ -11,7 +11,7 @@ import (
 func reportOf(seed uint64, findings ...Finding) *Report {
 	r := &Report{
 		Seed: seed, Events: 1000, Handled: []Handled{{"a", 9}, {"b", 7}}, Knobs: []Line{{"batch", "10 events"}},
-		Counts: []history.Count{{Fault: history.Crashes, Count: 3}, {Fault: history.Rollbacks, Count: 5}}, Invariants: findings, Repeat: "go run ./cmd/sim -seed 1",
+		Counts: []history.Count{{Fault: history.Crashes, Count: 3}, {Fault: history.Fault("appends rolled back"), Count: 5}}, Invariants: findings, Repeat: "go run ./cmd/sim -seed 1",
 	}
 	r.judge()
 	return r
@@ -43,7 +43,7 @@ func TestReportIsJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)
 	}
-	if back.Seed != 1 || !back.Held || back.Fewest() != (Handled{"b", 7}) || back.Count(history.Rollbacks) != 5 || back.Invariants[0].Checks != 1 {
+	if back.Seed != 1 || !back.Held || back.Fewest() != (Handled{"b", 7}) || back.Count(history.Fault("appends rolled back")) != 5 || back.Invariants[0].Checks != 1 {
 		t.Errorf("back from JSON: %+v", back)
 	}
 }

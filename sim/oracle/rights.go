@@ -10,7 +10,7 @@ import (
 func assigned(e *history.Evidence) Finding {
 	f := Finding{Name: "assigned", Rule: "no batch began when its consumer had been assigned to another worker"}
 	strange := map[batch]bool{}
-	for _, x := range e.Trespasses {
+	for _, x := range e.Unauthorized {
 		strange[batch{x.Consumer, x.Batch}] = true
 		f.check(false, func() string {
 			return fmt.Sprintf("%s began a batch of %s, which was not assigned to it, in transaction %s", x.Worker, x.Consumer, x.Batch)

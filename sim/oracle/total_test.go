@@ -9,7 +9,7 @@ import (
 func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 	run := func(seconds float64, cuts, reached int64) *Report {
 		r := reportOf(1, Finding{Name: "order", Checks: 1})
-		r.Seconds, r.Faults = seconds, []Struck{{"async-writers", 1, 3}, {"cut", 1, cuts}}
+		r.Seconds, r.Faults = seconds, []Injected{{"async-writers", 1, 3, []Condition{UnsafeCommits}}, {"cut", 1, cuts, []Condition{CutConnections}}}
 		r.Reached = []State{{cutCommitted, reached}, {takenBack, 0}} // of the latter there was no chance: no crash was on
 		return r
 	}

@@ -11,18 +11,31 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 	"github.com/pgfrontier/worker/store"
 )
 
-// play is one way to use a transaction, and how often it is chosen. It
-// appends; the ending is what becomes of it.
-type play struct {
-	name   string // of the kind of fault, empty: none
-	fault  history.Fault
+const (
+	appendsRolledBack    history.Fault = "appends rolled back"
+	commitsDelayed       history.Fault = "commits delayed"
+	lateDraws            history.Fault = "commits delayed, with a draw in between"
+	idleDraws            history.Fault = "draws after idling in a transaction"
+	savepointsRolledBack history.Fault = "savepoints rolled back"
+	staleAppends         history.Fault = "appends to a stale version"
+	transactionsPrepared history.Fault = "transactions prepared"
+	preparedRolledBack   history.Fault = "prepared transactions rolled back"
+	commitsUnanswered    history.Fault = "writers' commits with no answer"
+)
+
+// operation is one way to use a transaction, and how often a writer chooses it.
+// It appends; the ending is what becomes of it.
+type operation struct {
 	weight float64
 	ending ending
 	run    func(*writer, context.Context, context.Context, *attempt) error
+	counts history.Fault // that a row of writerFaults is counted as, or severalAggregates; empty: nothing
 }
 
 type ending int
@@ -35,27 +48,83 @@ const (
 	lose // the answer to the commit
 )
 
-// plays are the ways of a writer, as often as the faults are intense.
-func plays(on Intensities) []play {
-	all := []play{
-		{"", "", 58, commit, (*writer).appendOnce},
-		{"rollback", history.Rollbacks, 14, rollback, (*writer).appendOnce},
-		{"delay", history.Delays, 3, toss, (*writer).appendAndWait},
-		{"redraw", history.LateDraws, 1.5, commit, (*writer).appendTwice},
-		{"idle", history.Idlers, 1.5, commit, (*writer).waitAndAppend},
-		{"savepoint", history.Savepoints, 6, commit, (*writer).appendAround},
-		{"", history.Several, 6, commit, (*writer).appendSeveral},
-		{"stale", history.StaleVersions, 5, rollback, (*writer).appendStale},
-		{"lose", history.LostCommits, 2, lose, (*writer).appendOnce},
-		{"prepare", history.Prepared, 2, prepare, (*writer).appendQuietly},
-		{"prepare", history.Prepared, 1, prepare, (*writer).appendAgain},
-	}
-	for i, p := range all {
-		if p.name != "" {
-			all[i].weight *= on[p.name]
+// writerFaults are what applications do with transactions, beside the usual.
+var writerFaults = []faultRow{
+	{
+		Row:    fault.Row{Name: "rollback", Does: "rolls appends back", Counts: []history.Fault{appendsRolledBack}},
+		always: true,
+		writer: []operation{{weight: 14, ending: rollback, run: (*writer).appendOnce}},
+	},
+	{
+		Row: fault.Row{
+			Name: "delay", Does: "keeps transactions with positions open",
+			Counts:  []history.Fault{commitsDelayed},
+			Reaches: []oracle.Condition{oracle.OpenTransactions, oracle.OpenSessions},
+		},
+		writer: []operation{{weight: 3, ending: toss, run: (*writer).appendAndWait}},
+	},
+	{
+		Row: fault.Row{
+			Name: "redraw", Does: "keeps transactions open and draws positions again",
+			Counts:  []history.Fault{lateDraws},
+			Reaches: []oracle.Condition{oracle.OpenTransactions, oracle.OpenSessions},
+		},
+		writer: []operation{{weight: 1.5, ending: commit, run: (*writer).appendTwice}},
+	},
+	{
+		Row: fault.Row{
+			Name: "idle", Does: "keeps transactions open, and draws a position in the end",
+			Counts:  []history.Fault{idleDraws},
+			Reaches: []oracle.Condition{oracle.OpenTransactions, oracle.OpenSessions},
+		},
+		writer: []operation{{weight: 1.5, ending: commit, run: (*writer).waitAndAppend}},
+	},
+	{
+		Row:    fault.Row{Name: "savepoint", Does: "rolls appends back to a savepoint", Counts: []history.Fault{savepointsRolledBack}},
+		writer: []operation{{weight: 6, ending: commit, run: (*writer).appendAround}},
+	},
+	{
+		Row: fault.Row{
+			Name: "stale", Does: "appends with a version that the aggregate has left behind",
+			Counts:  []history.Fault{staleAppends},
+			Reaches: []oracle.Condition{oracle.StaleVersions},
+		},
+		always: true,
+		writer: []operation{{weight: 5, ending: rollback, run: (*writer).appendStale}},
+	},
+	{
+		Row: fault.Row{
+			Name: "prepare", Does: "prepares transactions and decides them later",
+			Counts:  []history.Fault{transactionsPrepared},
+			Reaches: []oracle.Condition{oracle.OpenTransactions, oracle.PreparedTransactions},
+		},
+		also: []history.Fault{preparedRolledBack}, needs: []*requirement{preparing},
+		writer: []operation{
+			{weight: 2, ending: prepare, run: (*writer).appendQuietly},
+			{weight: 1, ending: prepare, run: (*writer).appendAgain},
+		},
+	},
+	{
+		Row: fault.Row{
+			Name: "lose", Does: "cuts writers off at their COMMIT",
+			Counts:  []history.Fault{commitsUnanswered},
+			Reaches: []oracle.Condition{oracle.WritersLostAtCommit},
+		},
+		writer: []operation{{weight: 2, ending: lose, run: (*writer).appendOnce}},
+	},
+}
+
+// operations are the ways of a writer, as often as the faults are intense.
+func operations(on Intensities) []operation {
+	all := []operation{{weight: 58, ending: commit, run: (*writer).appendOnce}}
+	for _, f := range faultRows {
+		for _, o := range f.writer {
+			o.weight *= on[f.Name]
+			o.counts = f.Counts[0]
+			all = append(all, o)
 		}
 	}
-	return all
+	return append(all, operation{weight: 6, ending: commit, run: (*writer).appendSeveral, counts: severalAggregates})
 }
 
 // append appends one to eight events to an aggregate.

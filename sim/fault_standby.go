@@ -12,8 +12,34 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
+
+const (
+	ledToLagging history.Fault = "connections that led to a lagging standby"
+	ledToSecond  history.Fault = "connections that led to a second primary"
+)
+
+// standbyFaults lead connections to another server than the primary.
+var standbyFaults = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "standby", Does: "leads connections of a worker to a standby that lags",
+			Counts: []history.Fault{ledToLagging},
+		},
+		needs:  []*requirement{ownServer, replicating},
+		worker: at(misleading(ledToLagging, false), afterEffect, afterEffect),
+	},
+	{
+		Row: fault.Row{
+			Name: "split", Does: "promotes a standby beside the primary, and leads connections of a worker there",
+			Counts: []history.Fault{ledToSecond},
+		},
+		needs:  []*requirement{ownServer, replicating},
+		worker: at(misleading(ledToSecond, true), afterEffect, afterEffect),
+	},
+}
 
 // follower is a server that follows that of the run. Connections of workers are
 // led there that should not be. It is made when it is wanted first, for it takes
@@ -30,7 +56,7 @@ func (f *follower) stop() error {
 	if f.server == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
 	defer cancel()
 	server := f.server
 	f.server = nil

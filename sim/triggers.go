@@ -12,9 +12,9 @@ import (
 // id. Others have none.
 const myself = "sim.worker"
 
-// witnesses are triggers that note what a worker did without the right to.
+// triggers note what a worker did without the right to.
 //
-// A batch that moves a checkpoint is a trespass if its consumer is not assigned
+// A batch that moves a checkpoint is unauthorized if its consumer is not assigned
 // to its worker. The condition of a trigger, and what is stable in it, looks at
 // the snapshot of the statement that it belongs to. So this is what the guard
 // could have seen: an assignment that was moved while it waited counts as its
@@ -22,19 +22,19 @@ const myself = "sim.worker"
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
 // the lease is its own. Other sessions hold shared advisory locks only.
-const witnesses = `
-CREATE TABLE sim_trespasses (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, batch TEXT NOT NULL);
+const triggers = `
+CREATE TABLE sim_unauthorized_batches (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, batch TEXT NOT NULL);
 CREATE FUNCTION sim_owns(consumer TEXT) RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
 	SELECT EXISTS (SELECT FROM consumer_assignments WHERE consumer_name = consumer AND worker_id = current_setting('` + myself + `')::uuid) $$;
-CREATE FUNCTION sim_trespass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+CREATE FUNCTION sim_unauthorized() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	IF EXISTS (SELECT FROM consumer_operations WHERE consumer_name = NEW.consumer_name AND operation = 'repair' AND xmin = pg_current_xact_id()::xid) THEN
 		RETURN NULL;
 	END IF;
-	INSERT INTO sim_trespasses (consumer, worker, batch) VALUES (NEW.consumer_name, current_setting('application_name'), pg_current_xact_id()::text);
+	INSERT INTO sim_unauthorized_batches (consumer, worker, batch) VALUES (NEW.consumer_name, current_setting('application_name'), pg_current_xact_id()::text);
 	RETURN NULL;
 END $$;
-CREATE TRIGGER sim_trespass AFTER UPDATE ON consumer_checkpoints FOR EACH ROW
-	WHEN (current_setting('` + myself + `', true) <> '' AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_trespass();
+CREATE TRIGGER sim_unauthorized AFTER UPDATE ON consumer_checkpoints FOR EACH ROW
+	WHEN (current_setting('` + myself + `', true) <> '' AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_unauthorized();
 
 CREATE TABLE sim_assigned (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, led BOOLEAN NOT NULL);
 CREATE FUNCTION sim_assign() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -46,11 +46,11 @@ END $$;
 CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EACH ROW
 	WHEN (current_setting('` + myself + `', true) <> '') EXECUTE FUNCTION sim_assign()`
 
-// exhibitWitnesses reads what they noted.
-func (d *database) exhibitWitnesses(ctx context.Context, e *history.Evidence) (err error) {
-	if e.Trespasses, err = rows(ctx, d, func(r *sql.Rows, v *history.Trespass) error { return r.Scan(&v.Consumer, &v.Worker, &v.Batch) },
-		`SELECT consumer, substr(worker, 5), batch FROM sim_trespasses ORDER BY seq`); err != nil {
-		return fmt.Errorf("sim: read the trespasses: %w", err)
+// collectUnauthorized reads what they noted.
+func (d *database) collectUnauthorized(ctx context.Context, e *history.Evidence) (err error) {
+	if e.Unauthorized, err = rows(ctx, d, func(r *sql.Rows, v *history.UnauthorizedBatch) error { return r.Scan(&v.Consumer, &v.Worker, &v.Batch) },
+		`SELECT consumer, substr(worker, 5), batch FROM sim_unauthorized_batches ORDER BY seq`); err != nil {
+		return fmt.Errorf("sim: read the unauthorized batches: %w", err)
 	}
 	if e.Assignments, err = rows(ctx, d, func(r *sql.Rows, v *history.Assignment) error { return r.Scan(&v.Consumer, &v.Worker, &v.Led) },
 		`SELECT consumer, substr(worker, 5), led FROM sim_assigned ORDER BY seq`); err != nil {

@@ -32,77 +32,78 @@ func executes(b []byte) bool {
 
 func commits(b []byte) bool { return bytes.Contains(b, commitMessage) }
 
-// commitConn strikes exactly at a COMMIT or another statement, on demand:
-// before it is sent, or after it has happened but before its answer is seen.
-type commitConn struct {
+// failpointConn injects a fault exactly at a COMMIT or another statement, on
+// demand: before it is sent, or after it has happened but before its answer is
+// seen.
+type failpointConn struct {
 	net.Conn
 
 	mu      sync.Mutex
 	at      func([]byte) bool // tells what it waits for
-	unsent  func()            // strikes before that is sent
-	replied func()            // strikes when its answer has come
+	unsent  func()            // injects before that is sent
+	replied func()            // injects when its answer has come
 	waiting bool              // for that answer
 }
 
 // atCommit arms the connection for its next COMMIT.
-func (c *commitConn) atCommit(answered bool, strike func()) { c.arm(commits, answered, strike) }
+func (c *failpointConn) atCommit(answered bool, inject func()) { c.arm(commits, answered, inject) }
 
 // atStatement arms it for the next statement, whichever that is.
-func (c *commitConn) atStatement(answered bool, strike func()) { c.arm(executes, answered, strike) }
+func (c *failpointConn) atStatement(answered bool, inject func()) { c.arm(executes, answered, inject) }
 
-func (c *commitConn) arm(at func([]byte) bool, answered bool, strike func()) {
+func (c *failpointConn) arm(at func([]byte) bool, answered bool, inject func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.unsent, c.replied = at, nil, nil
 	if answered {
-		c.replied = strike
+		c.replied = inject
 	} else {
-		c.unsent = strike
+		c.unsent = inject
 	}
 }
 
-func (c *commitConn) Write(b []byte) (int, error) {
+func (c *failpointConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	awaited := c.at != nil && c.at(b)
 	c.waiting = awaited && c.replied != nil
 	c.mu.Unlock()
 	if awaited {
-		if strike := c.take(&c.unsent); strike != nil {
-			strike()
+		if inject := c.take(&c.unsent); inject != nil {
+			inject()
 			return 0, errReset("write")
 		}
 	}
 	return c.Conn.Write(b)
 }
 
-func (c *commitConn) Read(b []byte) (int, error) {
+func (c *failpointConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
 	waiting := c.waiting
 	c.mu.Unlock()
 	if waiting && err == nil {
-		if strike := c.take(&c.replied); strike != nil {
-			strike()
+		if inject := c.take(&c.replied); inject != nil {
+			inject()
 			return 0, errReset("read")
 		}
 	}
 	return n, err
 }
 
-func (c *commitConn) take(from *func()) func() {
+func (c *failpointConn) take(from *func()) func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	strike := *from
+	inject := *from
 	*from = nil
-	return strike
+	return inject
 }
 
-// commitConnOf finds the connection below conn, which may be in a transaction.
-func commitConnOf(conn *sql.Conn) (*commitConn, error) {
-	var found *commitConn
+// failpointConnOf finds the connection below conn, which may be in a transaction.
+func failpointConnOf(conn *sql.Conn) (*failpointConn, error) {
+	var found *failpointConn
 	err := conn.Raw(func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
-			found, _ = c.Conn().PgConn().Conn().(*commitConn)
+			found, _ = c.Conn().PgConn().Conn().(*failpointConn)
 		}
 		return nil
 	})

@@ -9,8 +9,26 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
+
+const (
+	copiesMade    history.Fault = "servers stopped for a cold copy"
+	copiesPutBack history.Fault = "servers set back to a cold copy"
+)
+
+// restoreFaults set the server back to what it was.
+var restoreFaults = []faultRow{{
+	Row: fault.Row{
+		Name: "restore", Does: "stops the server, copies its data, and puts the copy back some time later",
+		Counts:  []history.Fault{copiesPutBack},
+		Reaches: []oracle.Condition{oracle.ServerSetBack},
+	},
+	also: []history.Fault{copiesMade}, outage: true, needs: []*requirement{ownServer},
+	worker: at((*slot).restore, afterEffect, afterCommit),
+}}
 
 // restoredSince reports whether the server has been set back since that life of
 // it.
@@ -41,7 +59,7 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 	if !saved || err != nil {
 		return err
 	}
-	s.passed(history.Saved)
+	s.passed(copiesMade)
 	s.pause(intake, 100*time.Millisecond, 100*time.Millisecond+s.scenario.Knobs.Calm/2)
 	restored := false
 	putBack := func() {
@@ -51,11 +69,11 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 			restored, err = true, s.on.putBack(s.on.own.PutBack)
 		}
 	}
-	if struck, _ := s.strike(intake, at, putBack); !struck && ctx.Err() == nil {
+	if injected, _ := s.inject(intake, at, putBack); !injected && ctx.Err() == nil {
 		putBack()
 	}
 	if restored && err == nil {
-		s.passed(history.Restored)
+		s.passed(copiesPutBack)
 		s.pause(intake, 500*time.Millisecond, time.Second) // for positions to be drawn again
 	}
 	return err
@@ -101,7 +119,7 @@ func (d *database) putBack(change func(context.Context) error) error {
 	d.restored.Add(1)
 	err := d.changeData(change)
 	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitBound)
 		defer cancel()
 		err = errors.Join(d.endPrepared(ctx), d.resumeAll(ctx))
 	}
@@ -111,7 +129,7 @@ func (d *database) putBack(change func(context.Context) error) error {
 // changeData stops and starts the server, and marks its new life when it
 // answers.
 func (d *database) changeData(change func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
 	defer cancel()
 	d.copying.Store(true)
 	defer d.copying.Store(false)

@@ -27,9 +27,9 @@ import (
 // recovery bounds the wait for a server to be well again.
 const recovery = 90 * time.Second
 
-// site is the servers of a run: a primary and, where a fault needs it, a replica
+// cluster is the servers of a run: a primary and, where a fault needs it, a replica
 // that has everything that the primary has acknowledged.
-type site struct {
+type cluster struct {
 	primary, standby *embedded.Server
 	ports            []int        // of both, for good: clients know no others
 	leads            atomic.Int64 // the port of the primary, for clients that ask a proxy
@@ -56,10 +56,10 @@ func settings(connections int) map[string]string {
 // diskSize is more than a run writes in an hour.
 const diskSize = 6 << 30
 
-// settle starts the servers. Kinds of faults that this machine cannot do are
+// startCluster starts the servers. Kinds of faults that this machine cannot do are
 // told, with the reason.
-func settle(ctx context.Context, connections int, faults Faults) (s *site, cannot map[string]error, err error) {
-	s, cannot = &site{}, map[string]error{}
+func startCluster(ctx context.Context, connections int, faults Faults) (s *cluster, cannot map[string]error, err error) {
+	s, cannot = &cluster{}, map[string]error{}
 	config := embedded.Config{Own: true, Settings: settings(connections)}
 	if faults["full-disk"] > 0 {
 		config.Disk = diskSize
@@ -97,7 +97,7 @@ func settle(ctx context.Context, connections int, faults Faults) (s *site, canno
 }
 
 // link is the network between a worker process and all servers.
-func (s *site) link(seed uint64, process string) (*sim.Link, error) {
+func (s *cluster) link(seed uint64, process string) (*sim.Link, error) {
 	var addresses []func() string
 	for _, p := range s.ports {
 		addresses = append(addresses, func() string { return address(p) })
@@ -106,7 +106,7 @@ func (s *site) link(seed uint64, process string) (*sim.Link, error) {
 }
 
 // linkToPrimary has one address, which leads to the primary as a proxy's does.
-func (s *site) linkToPrimary(seed uint64, process string) (*sim.Link, error) {
+func (s *cluster) linkToPrimary(seed uint64, process string) (*sim.Link, error) {
 	return sim.NewLink(seed, process, func() string { return address(int(s.leads.Load())) })
 }
 
@@ -114,12 +114,12 @@ func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Ito
 
 // url is the connection string for a database on whichever server is the
 // primary. It holds the password.
-func (s *site) url(database string) string {
+func (s *cluster) url(database string) string {
 	return s.urlThrough(database, s.ports) + " target_session_attrs=read-write"
 }
 
 // urlThrough leads to servers through ports, to the primary or not.
-func (s *site) urlThrough(database string, through []int) string {
+func (s *cluster) urlThrough(database string, through []int) string {
 	hosts, ports := "127.0.0.1", strconv.Itoa(through[0])
 	for _, p := range through[1:] {
 		hosts, ports = hosts+",127.0.0.1", ports+","+strconv.Itoa(p)
@@ -129,7 +129,7 @@ func (s *site) urlThrough(database string, through []int) string {
 }
 
 // stop ends the servers, whatever state they are in.
-func (s *site) stop(ctx context.Context) error {
+func (s *cluster) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	var err error
@@ -142,7 +142,7 @@ func (s *site) stop(ctx context.Context) error {
 }
 
 // logs are what the servers have written, those of former primaries first.
-func (s *site) logs() []bundle.Log {
+func (s *cluster) logs() []bundle.Log {
 	return []bundle.Log{
 		{Name: "server.log", Text: io.MultiReader(bytes.NewReader(s.past), bytes.NewReader(logOf(s.primary)))},
 		{Name: "replica.log", Text: bytes.NewReader(logOf(s.standby))},
@@ -162,7 +162,7 @@ func logOf(server *embedded.Server) []byte {
 }
 
 // connect opens a session on the primary.
-func (s *site) connect(ctx context.Context) (*pgx.Conn, error) {
+func (s *cluster) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	config, err := pgx.ParseConfig(s.primary.URL(""))
@@ -174,7 +174,7 @@ func (s *site) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // on runs something in a session on the primary.
-func (s *site) on(ctx context.Context, do func(*pgx.Conn) error) error {
+func (s *cluster) on(ctx context.Context, do func(*pgx.Conn) error) error {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (s *site) on(ctx context.Context, do func(*pgx.Conn) error) error {
 	return err
 }
 
-func (s *site) exec(ctx context.Context, statements ...string) error {
+func (s *cluster) exec(ctx context.Context, statements ...string) error {
 	return s.on(ctx, func(c *pgx.Conn) error {
 		for _, statement := range statements {
 			if _, err := c.Exec(ctx, statement); err != nil {
@@ -198,7 +198,7 @@ func (s *site) exec(ctx context.Context, statements ...string) error {
 }
 
 // tellStandby executes a statement on the replica.
-func (s *site) tellStandby(ctx context.Context, statement string) error {
+func (s *cluster) tellStandby(ctx context.Context, statement string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.standby.URL(""))
@@ -213,17 +213,17 @@ func (s *site) tellStandby(ctx context.Context, statement string) error {
 }
 
 // ask reports what a query on the primary says.
-func (s *site) ask(ctx context.Context, query string, args ...any) (yes bool, err error) {
+func (s *cluster) ask(ctx context.Context, query string, args ...any) (yes bool, err error) {
 	err = s.on(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, query, args...).Scan(&yes) })
 	return yes, err
 }
 
 // await asks until the answer is yes.
-func (s *site) await(ctx context.Context, what, query string, args ...any) error {
+func (s *cluster) await(ctx context.Context, what, query string, args ...any) error {
 	return s.until(ctx, what, func(ctx context.Context) (bool, error) { return s.ask(ctx, query, args...) })
 }
 
-func (s *site) until(ctx context.Context, what string, so func(context.Context) (bool, error)) error {
+func (s *cluster) until(ctx context.Context, what string, so func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()
 	for {
@@ -242,7 +242,7 @@ const following = `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE applicat
 // well waits until the primary takes writes and the replica follows. A
 // postmaster that is gone is started again, also one that goes meanwhile: it
 // gives up when its first recovery fails.
-func (s *site) well(ctx context.Context) error {
+func (s *cluster) well(ctx context.Context) error {
 	err := s.until(ctx, "the primary to take writes", func(ctx context.Context) (bool, error) {
 		if !s.alive() {
 			if err := s.primary.Restart(ctx); err != nil {
@@ -261,13 +261,13 @@ func (s *site) well(ctx context.Context) error {
 }
 
 // alive reports whether there is a postmaster.
-func (s *site) alive() bool { return syscall.Kill(s.primary.PID(), 0) == nil }
+func (s *cluster) alive() bool { return syscall.Kill(s.primary.PID(), 0) == nil }
 
 // synchronise makes the primary acknowledge only what the replica has. When it
 // returns, it does: a session that knows the setting is younger than its
 // announcement to the checkpointer, who tells everybody before it makes a
 // checkpoint that is asked for later.
-func (s *site) synchronise(ctx context.Context) error {
+func (s *cluster) synchronise(ctx context.Context) error {
 	if err := s.await(ctx, "the replica to follow the primary", following); err != nil {
 		return err
 	}
@@ -285,7 +285,7 @@ func (s *site) synchronise(ctx context.Context) error {
 
 // caughtUp waits until the replica has everything that anybody can have seen on
 // the primary, also what a crash has made visible before it was replicated.
-func (s *site) caughtUp(ctx context.Context) error {
+func (s *cluster) caughtUp(ctx context.Context) error {
 	var seen string
 	err := s.on(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&seen) })
 	if err != nil {
@@ -296,7 +296,7 @@ func (s *site) caughtUp(ctx context.Context) error {
 }
 
 // putBack puts the copy of the primary back.
-func (s *site) putBack(ctx context.Context) error {
+func (s *cluster) putBack(ctx context.Context) error {
 	old := s.standby
 	s.standby = nil
 	if old != nil {

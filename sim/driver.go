@@ -8,21 +8,21 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// Cast acts in a run whose workers and faults are not the simulation's own.
-type Cast interface {
-	// Act lets the workers work and the faults strike until intake ends. It
-	// leaves workers that nothing befalls any more, and a server that is well.
-	Act(ctx, intake context.Context, on Stage) error
+// Driver drives a run whose workers and faults are not the simulation's own.
+type Driver interface {
+	// Run runs the workers and injects faults until intake ends. It leaves
+	// workers into which nothing is injected any more, and a server that is well.
+	Run(ctx, intake context.Context, env Env) error
 	// Stop ends the workers and tells how all of them ended. It is called once,
-	// also if Act was not.
+	// also if Run was not.
 	Stop(ctx context.Context) []history.Exit
-	// Sign adds to a report what only the cast knows: its faults, as often as
-	// they were counted.
-	Sign(r *oracle.Report, counted func(history.Fault) int64)
+	// Annotate adds to a report what only the driver knows: its faults, as often
+	// as they were counted.
+	Annotate(r *oracle.Report, counted func(history.Fault) int64)
 }
 
-// Stage is where a cast acts.
-type Stage struct {
+// Env is what a driver is given of a run.
+type Env struct {
 	Scenario Scenario
 	History  *history.History
 	Database string // its name
@@ -40,10 +40,10 @@ type Stage struct {
 	Save, PutBack func(change func(context.Context) error) error
 }
 
-// RunCast runs a scenario as Run does, with the cast in place of the workers,
-// on a server that may go away while the cast acts, and comes back. The writers
-// do not mind.
-func RunCast(ctx context.Context, c Config, scenario Scenario, cast Cast) (report *oracle.Report, err error) {
+// RunDriver runs a scenario as Run does, with a driver in place of the workers,
+// on a server that may go away meanwhile, and comes back. The writers do not
+// mind.
+func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) (report *oracle.Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -53,11 +53,11 @@ func RunCast(ctx context.Context, c Config, scenario Scenario, cast Cast) (repor
 	}
 	on.mortal = true
 	defer func() { err = errors.Join(err, on.drop()) }()
-	return run(ctx, c, scenario, on, cast)
+	return run(ctx, c, scenario, on, driver)
 }
 
-func (s *simulation) stage() Stage {
-	return Stage{
+func (s *simulation) env() Env {
+	return Env{
 		Scenario: s.scenario, History: s.history, Database: s.on.name,
 		Count:    s.count,
 		Breached: s.breached,

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/fault"
 )
 
 // behind opens connections to d through a network.
@@ -27,7 +28,7 @@ func behind(t *testing.T, d *pgtest.Database, mode pgx.QueryExecMode) (*network,
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(2)
 	t.Cleanup(func() {
-		n.bury()
+		n.cleanUp()
 		_ = db.Close() // its connections may be broken
 	})
 	return n, db
@@ -75,20 +76,20 @@ func TestCommitIsLost(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				wire, err := commitConnOf(conn)
+				wire, err := failpointConnOf(conn)
 				if err != nil {
 					t.Fatal(err)
 				}
-				struck := false
-				wire.atCommit(answered, func() { struck = true; n.cut() })
+				injected := false
+				wire.atCommit(answered, func() { injected = true; n.cut() })
 				if _, err := tx.ExecContext(t.Context(), `INSERT INTO marks VALUES ($1::text)`, name); err != nil {
 					t.Fatal(err)
 				}
-				if struck {
-					t.Fatal("struck before the commit")
+				if injected {
+					t.Fatal("injected before the commit")
 				}
-				if err := tx.Commit(); err == nil || !struck {
-					t.Fatalf("commit returned %v, struck: %v; want an error and the strike", err, struck)
+				if err := tx.Commit(); err == nil || !injected {
+					t.Fatalf("commit returned %v, injected: %v; want an error and the strike", err, injected)
 				}
 				eventually(t, "the server's session to end", func() bool { return sessions(t, d) == 0 })
 				var happened bool
@@ -133,7 +134,7 @@ func TestCrashSaysNothingAndComesNotBack(t *testing.T) {
 	}
 }
 
-func TestVanishedMachineStaysHalfOpenUntilBuried(t *testing.T) {
+func TestVanishedMachineStaysHalfOpenUntilCleanedUp(t *testing.T) {
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)
@@ -152,7 +153,7 @@ func TestVanishedMachineStaysHalfOpenUntilBuried(t *testing.T) {
 	if sessions(t, d) != 1 {
 		t.Error("the server noticed the end of a half open connection")
 	}
-	n.bury()
+	n.cleanUp()
 	eventually(t, "the server's session to end", func() bool { return sessions(t, d) == 0 })
 }
 
@@ -161,7 +162,7 @@ func TestVanishedMachineStaysHalfOpenUntilBuried(t *testing.T) {
 func TestSwallowedConnectionIsSilent(t *testing.T) {
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeExec)
-	n.dice = dice(1, t.Name())
+	n.dice = fault.Dice(1, t.Name())
 	conn := connect(t, db)
 	for n.swallow() == 0 { // it takes half of them
 	}
@@ -176,7 +177,7 @@ func TestSwallowedConnectionIsSilent(t *testing.T) {
 	if got := sessions(t, d); got != 2 {
 		t.Errorf("the server has %d sessions, want the lost one and the new one", got)
 	}
-	n.bury()
+	n.cleanUp()
 	eventually(t, "the server to be told", func() bool { return sessions(t, d) == 0 })
 }
 
@@ -204,7 +205,7 @@ func TestStallEndsWithRelease(t *testing.T) {
 	}
 }
 
-func TestStallHoldsBackAnswersAndFarewells(t *testing.T) {
+func TestStallHoldsBackAnswersAndCloses(t *testing.T) {
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)

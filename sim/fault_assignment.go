@@ -8,8 +8,61 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
+
+const (
+	workersUnregistered history.Fault = "registrations deleted"
+	consumersUnassigned history.Fault = "assignments deleted"
+	leadersDeposed      history.Fault = "leaders stalled while an assignment waited"
+	workersDeafened     history.Fault = "workers whose consumers were moved away unheard"
+)
+
+// assignmentFaults change who is registered, who leads, and what is assigned.
+var assignmentFaults = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "unregister", Does: "deletes a worker's registration",
+			Counts: []history.Fault{workersUnregistered},
+		},
+		worker: at((*slot).unregister, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "unassign", Does: "deletes the assignment of a consumer",
+			Counts:  []history.Fault{consumersUnassigned},
+			Reaches: []oracle.Condition{oracle.MovedConsumers},
+		},
+		worker: at((*slot).unassign, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "depose", Does: "stalls the leader while what it assigns waits in the server",
+			Counts: []history.Fault{leadersDeposed},
+		},
+		worker: at((*slot).depose, afterGuard, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "deafen", Does: "moves all consumers of a worker away, and keeps it from hearing of that",
+			Counts: []history.Fault{workersDeafened},
+		},
+		worker: at((*slot).deafen, afterGuard),
+	},
+}
+
+// unregister deletes the worker's registration under its hands.
+func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
+	injected, inBatch := s.inject(intake, at, func() {
+		_, err = s.on.db.ExecContext(ctx, `DELETE FROM worker_nodes WHERE worker_id = $1::uuid`, s.node.id())
+	})
+	if injected && err == nil {
+		s.happened(workersUnregistered, whereabouts(at, inBatch))
+	}
+	return err
+}
 
 // unassign deletes the assignment of a consumer, and tells nobody. The leader
 // is to find out by itself.
@@ -18,8 +71,8 @@ func (s *slot) unassign(ctx, _ context.Context, _ point) error {
 	if _, err := s.on.db.ExecContext(ctx, `DELETE FROM consumer_assignments WHERE consumer_name = $1::text`, consumer); err != nil {
 		return s.on.forgive(fmt.Errorf("sim: delete an assignment: %w", err))
 	}
-	s.tally.add(history.Unassigned, 1)
-	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: history.Unassigned})
+	s.tally.add(consumersUnassigned, 1)
+	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: consumersUnassigned})
 	return nil
 }
 
@@ -61,7 +114,7 @@ WHERE a.worker_id = $1::uuid`, s.node.id())
 	if n, err := moved.RowsAffected(); err != nil || n == 0 {
 		return err
 	}
-	s.happened(history.Deafened, "")
+	s.happened(workersDeafened, "")
 	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 	return nil
 }
@@ -107,13 +160,13 @@ SELECT pg_backend_pid()`, s.node.id()).Scan(&holder)
 		return err
 	}
 	s.node.net.stall()
-	s.happened(history.Deposed, "")
+	s.happened(leadersDeposed, "")
 	takeover := s.scenario.Knobs.HeartbeatTimeout + 2*s.scenario.Knobs.HeartbeatInterval
 	s.pause(intake, takeover, takeover+500*time.Millisecond)
 	err = tx.Rollback()
 	s.pause(intake, 0, 500*time.Millisecond)
 	s.node.net.release()
-	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: history.Deposed})
+	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: leadersDeposed})
 	return err
 }
 

@@ -1,4 +1,4 @@
-package intensity
+package fault
 
 import (
 	"maps"
@@ -8,30 +8,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-var names = []string{"kill", "stop", "cut"}
+var table = Table{{Name: "kill"}, {Name: "stop"}, {Name: "cut"}}
 
 func TestReadAsPrinted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		chosen := map[string]float64{}
-		for _, name := range names {
+		for _, name := range table.Names() {
 			if x := rapid.Float64Range(0, most).Draw(t, name); x > 0 {
 				chosen[name] = x
 			}
 		}
-		read, err := Parse(Format(chosen, names), names)
+		read, err := table.Parse(table.Format(chosen))
 		if err != nil || !maps.Equal(read, chosen) {
-			t.Errorf("%v is printed as %q and read as %v, %v", chosen, Format(chosen, names), read, err)
+			t.Errorf("%v is printed as %q and read as %v, %v", chosen, table.Format(chosen), read, err)
 		}
 	})
 }
 
 func TestAllAndNone(t *testing.T) {
-	all, err := Parse("all", names)
-	if err != nil || !maps.Equal(all, All(names)) || Format(all, names) != "all" {
+	all, err := table.Parse("all")
+	if err != nil || !maps.Equal(all, table.All()) || table.Format(all) != "all" {
 		t.Errorf("all: %v, %v", all, err)
 	}
-	none, err := Parse("none", names)
-	if err != nil || len(none) != 0 || Format(none, names) != "none" {
+	none, err := table.Parse("none")
+	if err != nil || len(none) != 0 || table.Format(none) != "none" {
 		t.Errorf("none: %v, %v", none, err)
 	}
 }
@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 		"kill=11":  "from 0 to 10",
 		"kill=NaN": "from 0 to 10",
 	} {
-		if _, err := Parse(text, names); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := table.Parse(text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want something that says %s", text, err, says)
 		}
 	}

@@ -12,8 +12,63 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
+
+const (
+	backendCrashes history.Fault = "server crashes after the death of a backend"
+	asyncCommits   history.Fault = "transactions committed asynchronously"
+	asyncWorkers   history.Fault = "workers that commit asynchronously"
+)
+
+// crashFaults crash the server.
+var crashFaults = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "server-crash", Does: "kills the server with all its processes, in a batch or at its COMMIT",
+			Counts:  []history.Fault{history.ServerCrashes},
+			Reaches: []oracle.Condition{oracle.ServerCrashes, oracle.BrokenBatches},
+		},
+		outage: true, needs: []*requirement{ownServer},
+		worker: at(crashing(history.ServerCrashes, (*database).kill, true), afterEffect, afterCommit),
+	},
+	{
+		Row: fault.Row{
+			Name: "backend-crash", Does: "kills a backend, for which the server kills all others and recovers",
+			Counts:  []history.Fault{backendCrashes},
+			Reaches: []oracle.Condition{oracle.ServerCrashes, oracle.BrokenBatches},
+		},
+		outage: true, needs: []*requirement{ownServer},
+		worker: at(crashing(backendCrashes, (*database).killBackend, false), afterEffect),
+	},
+}
+
+// The settings for which a crash takes commits back: who connects reads them.
+const (
+	asyncWritersOn = "async-writers"
+	asyncWorkersOn = "async-workers"
+)
+
+// asyncFaults are those settings.
+var asyncFaults = []faultRow{
+	{
+		Row: fault.Row{
+			Name: asyncWritersOn, Does: "lets writers not wait for their commits to be safe, of which a crash may take some back",
+			Counts:  []history.Fault{asyncCommits},
+			Reaches: []oracle.Condition{oracle.UnsafeCommits},
+		},
+		async: true, needs: []*requirement{ownServer},
+	},
+	{
+		Row: fault.Row{
+			Name: asyncWorkersOn, Does: "lets workers not wait for their commits to be safe",
+			Counts: []history.Fault{asyncWorkers},
+		},
+		async: true, needs: []*requirement{ownServer},
+	},
+}
 
 // Server is a server that a run may kill and start again.
 type Server interface {
@@ -56,7 +111,7 @@ func ends(life int64) bool { return life%2 == 1 }
 
 // steadily repeats what a crash has interrupted.
 func (d *database) steadily(ctx context.Context, do func() error) error {
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(waitBound); ; {
 		err := do()
 		if err == nil || d.forgive(err) != nil || time.Now().After(end) || !backoff.Sleep(ctx, 10*time.Millisecond) {
 			return err
@@ -65,7 +120,7 @@ func (d *database) steadily(ctx context.Context, do func() error) error {
 }
 
 // kill kills the server. It reports false if a crash is under way already.
-// Unless it does, or fails, the caller must call revive.
+// Unless it does, or fails, the caller must call awaitRecovery.
 func (d *database) kill(ctx context.Context, _ string) (killed bool, err error) {
 	if !d.turn.TryLock() {
 		return false, nil
@@ -114,12 +169,12 @@ ORDER BY backend_xid IS NULL LIMIT 1`, "sim "+who).Scan(&pid)
 
 var errNotRecovered = errors.New("sim: the server has not recovered from a crash")
 
-// revive ends an outage: it starts the server if that is to be done, and
+// awaitRecovery ends an outage: it starts the server if that is to be done, and
 // returns when it has recovered. It does so also for a run that was
 // interrupted, which is to leave a server.
-func (d *database) revive(start bool) (err error) {
+func (d *database) awaitRecovery(start bool) (err error) {
 	defer d.turn.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
 	defer cancel()
 	if start {
 		err = d.own.Restart(ctx)
@@ -148,12 +203,12 @@ func (d *database) recovered(ctx context.Context) bool {
 	return err == nil && n == 1
 }
 
-// crashing crashes the server under the hands of a worker.
+// crashing crashes the server while a worker works.
 func crashing(f history.Fault, kill func(*database, context.Context, string) (bool, error), start bool) func(s *slot, ctx, intake context.Context, at point) error {
 	return func(s *slot, ctx, intake context.Context, at point) error {
 		var killed bool
 		var err error
-		_, inBatch := s.strike(intake, at, func() { killed, err = kill(s.on, ctx, s.node.name) })
+		_, inBatch := s.inject(intake, at, func() { killed, err = kill(s.on, ctx, s.node.name) })
 		if !killed {
 			return err
 		}
@@ -161,7 +216,7 @@ func crashing(f history.Fault, kill func(*database, context.Context, string) (bo
 		if start && err == nil {
 			s.pause(intake, 0, 300*time.Millisecond)
 		}
-		err = errors.Join(err, s.on.revive(start))
+		err = errors.Join(err, s.on.awaitRecovery(start))
 		s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: f})
 		return err
 	}

@@ -13,9 +13,27 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
-	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
+
+// contractFaults are handlers that break the rule that they must not end their
+// transaction.
+var contractFaults = []faultRow{{
+	Row: fault.Row{
+		Name: "contract", Does: "lets handlers commit or roll back, or end their transaction and go on in another",
+		Counts:  []history.Fault{history.Breaches},
+		Reaches: []oracle.Condition{oracle.BrokenContracts},
+	},
+	handler: (*simulation).breakContract,
+}}
+
+// breakContract lets a few of the handlers break the rule.
+func (s *simulation) breakContract(ctx context.Context, b *bookkeeper, d delivered, intensity float64) (bool, error) {
+	const often = 0.002 // of the events
+	return b.breach(ctx, d, func() bool { return !s.over() && chance(b.dice, often*intensity) })
+}
 
 // breach is a way in which a handler breaks the rule that it must not end its
 // transaction.
@@ -97,28 +115,28 @@ const (
 
 // breach breaks the rule if that is wanted, once in the life of a worker. It
 // reports whether it did.
-func (b *bookkeeper) breach(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) (done bool, err error) {
+func (b *bookkeeper) breach(ctx context.Context, d delivered, wanted func() bool) (done bool, err error) {
+	tx := d.tx
 	if b.failNext == tx {
 		b.failNext = nil
 		return true, errBroken
 	}
-	if !b.mischief.breaks(b.dice) || !b.node.fate.CompareAndSwap(0, toBreak) {
+	if !wanted() || !b.node.fate.CompareAndSwap(0, toBreak) {
 		return false, nil
 	}
 	how := oneOf(b.dice, breaches...)
-	x, err := b.confess(ctx, tx)
+	x, err := b.note(ctx, tx)
 	if err != nil {
 		b.node.fate.Store(0) // it has not begun
 		b.cameToNothing()
 		return true, err
 	}
-	b.node.history.Add(b.node.name, b.scope.Name, history.FaultInjected, history.Injection{Fault: history.Breaches, Where: fmt.Sprintf("%s, at position %d", how.name, e.GlobalPosition)})
-	b.mischief.count(history.Breaches)
+	b.injected(history.Breaches, fmt.Sprintf("%s, at position %d", how.name, d.GlobalPosition))
 	if err := how.do(ctx, tx); err != nil {
 		b.cameToNothing()
 		return true, err
 	}
-	_, lost := b.confess(ctx, tx) // what follows, if something does
+	_, lost := b.note(ctx, tx) // what follows, if something does
 	switch {
 	case !how.commits && lost != nil:
 		b.cameToNothing() // nothing tells it from a connection that was lost
@@ -133,12 +151,12 @@ func (b *bookkeeper) breach(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 }
 
 func (b *bookkeeper) cameToNothing() {
-	b.node.history.Add(b.node.name, b.scope.Name, history.FaultOver, history.Injection{Fault: history.Breaches})
+	b.record(history.FaultOver, history.Injection{Fault: history.Breaches})
 }
 
-// confess writes down the transaction in hand as one of a batch in which the
+// note writes down the transaction in hand as one of a batch in which the
 // rule was broken.
-func (b *bookkeeper) confess(ctx context.Context, tx *sql.Tx) (history.Breach, error) {
+func (b *bookkeeper) note(ctx context.Context, tx *sql.Tx) (history.Breach, error) {
 	x := history.Breach{Consumer: b.scope.Name, Worker: b.node.name}
 	err := tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&x.Batch)
 	if err == nil {
@@ -148,8 +166,8 @@ func (b *bookkeeper) confess(ctx context.Context, tx *sql.Tx) (history.Breach, e
 }
 
 func (b *bookkeeper) tell(x history.Breach) {
-	b.node.history.Add(b.node.name, b.scope.Name, history.RuleBroken, x)
-	b.mischief.breached(x)
+	b.record(history.RuleBroken, x)
+	b.breached(x)
 }
 
 // broke reports whether the worker has ended because its handler broke the rule,

@@ -9,8 +9,50 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
+
+const (
+	consumersPaused     history.Fault = "consumers paused for a moment by an operator"
+	consumersSetBack    history.Fault = "consumers set back by an operator"
+	consumersSetForward history.Fault = "consumers set forward by an operator"
+	eventsSkipped       history.Fault = "events skipped by an operator"
+)
+
+// operatorFaults are what operators do to a consumer that works.
+var operatorFaults = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "pause", Does: "pauses a consumer for a moment, as an operator would",
+			Counts: []history.Fault{consumersPaused},
+		},
+		worker: at((*slot).pauseConsumer, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "reset", Does: "sets a consumer back, as an operator would",
+			Counts:  []history.Fault{consumersSetBack},
+			Reaches: []oracle.Condition{oracle.ConsumersSetBack},
+		},
+		worker: at((*slot).setBack, afterGuard, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "forward", Does: "sets a paused consumer forward, past events",
+			Counts: []history.Fault{consumersSetForward},
+		},
+		worker: at((*slot).setForward, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "skip", Does: "lets a paused consumer leave an event out",
+			Counts: []history.Fault{eventsSkipped},
+		},
+		worker: at((*slot).skipEvent, afterGuard, afterGuard),
+	},
+}
 
 // by is who operates on the consumers, and why.
 var by = ops.By{Operator: "sim", Reason: "to see what happens"}
@@ -83,7 +125,7 @@ func (o operator) resume(ctx context.Context) error {
 // pauseConsumer pauses a consumer for a moment.
 func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
 	return s.whilePaused(ctx, func(o operator) error {
-		o.did(history.Pauses, "")
+		o.did(consumersPaused, "")
 		s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 		return nil
 	})
@@ -109,7 +151,7 @@ func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
-	o.did(history.SetBack, fmt.Sprintf("from %d to %d", at, to))
+	o.did(consumersSetBack, fmt.Sprintf("from %d to %d", at, to))
 	return nil
 }
 
@@ -135,7 +177,7 @@ func (s *slot) setForward(ctx, intake context.Context, _ point) error {
 					return nil
 				}
 				if err == nil {
-					o.did(history.SetForward, fmt.Sprintf("from %d to %d", at, to))
+					o.did(consumersSetForward, fmt.Sprintf("from %d to %d", at, to))
 				}
 				return err
 			}
@@ -159,7 +201,7 @@ func (s *slot) skipEvent(ctx, intake context.Context, _ point) error {
 			var next *ops.NotNextError
 			switch {
 			case err == nil:
-				o.did(history.SkippedEvents, fmt.Sprintf("position %d", position))
+				o.did(eventsSkipped, fmt.Sprintf("position %d", position))
 				return nil
 			case !errors.As(err, &next):
 				return err

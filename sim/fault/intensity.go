@@ -1,6 +1,4 @@
-// Package intensity reads and prints how much of which kinds of faults a run
-// does: by name, 0 is none, 1 the usual, 2 twice as much.
-package intensity
+package fault
 
 import (
 	"fmt"
@@ -13,27 +11,28 @@ import (
 // most bounds an intensity.
 const most = 10
 
-// All is as much as usual of every kind.
-func All(names []string) map[string]float64 {
+// All returns the usual intensity of every fault. An intensity says how much of a
+// fault a run does: 0 is none, 1 the usual, 2 twice as much.
+func (t Table) All() map[string]float64 {
 	all := map[string]float64{}
-	for _, name := range names {
-		all[name] = 1
+	for _, r := range t {
+		all[r.Name] = 1
 	}
 	return all
 }
 
 // Parse reads what Format prints: "crash=1,cut=0.5", "all", or "none".
-func Parse(s string, names []string) (map[string]float64, error) {
+func (t Table) Parse(s string) (map[string]float64, error) {
 	switch s {
 	case "all":
-		return All(names), nil
+		return t.All(), nil
 	case "none":
 		return map[string]float64{}, nil
 	}
 	chosen := map[string]float64{}
 	for part := range strings.SplitSeq(s, ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if !slices.Contains(names, name) {
+		if names := t.Names(); !slices.Contains(names, name) {
 			return nil, fmt.Errorf("-faults: there is no fault %q; there are: %s", name, strings.Join(names, ", "))
 		}
 		intensity, err := strconv.ParseFloat(value, 64)
@@ -45,13 +44,13 @@ func Parse(s string, names []string) (map[string]float64, error) {
 	return chosen, nil
 }
 
-// Format prints intensities for -faults, in the order of names.
-func Format(chosen map[string]float64, names []string) string {
-	if maps.Equal(chosen, All(names)) {
+// Format prints intensities for -faults, in the order of the table.
+func (t Table) Format(chosen map[string]float64) string {
+	if maps.Equal(chosen, t.All()) {
 		return "all"
 	}
 	var on []string
-	for _, name := range names {
+	for _, name := range t.Names() {
 		if chosen[name] > 0 {
 			on = append(on, name+"="+strconv.FormatFloat(chosen[name], 'g', -1, 64))
 		}

@@ -30,7 +30,7 @@ func exec(t *testing.T, db interface {
 	}
 }
 
-func TestWitnessesNoteWhatWasNotAllowed(t *testing.T) {
+func TestTriggersNoteWhatWasNotAllowed(t *testing.T) {
 	on, err := createDatabase(t.Context(), small(t).URL)
 	if err != nil {
 		t.Fatal(err)
@@ -88,11 +88,11 @@ func TestWitnessesNoteWhatWasNotAllowed(t *testing.T) {
 	}
 
 	var e history.Evidence
-	if err := on.exhibitWitnesses(t.Context(), &e); err != nil {
+	if err := on.collectUnauthorized(t.Context(), &e); err != nil {
 		t.Fatal(err)
 	}
-	if len(e.Trespasses) != 1 || e.Trespasses[0].Worker != "b" || e.Trespasses[0].Consumer != "c" || e.Trespasses[0].Batch == "" {
-		t.Errorf("trespasses: %+v, want that of b's first move only", e.Trespasses)
+	if len(e.Unauthorized) != 1 || e.Unauthorized[0].Worker != "b" || e.Unauthorized[0].Consumer != "c" || e.Unauthorized[0].Batch == "" {
+		t.Errorf("unauthorized batches: %+v, want that of b's first move only", e.Unauthorized)
 	}
 	want := []history.Assignment{{Consumer: "c", Worker: "a"}, {Consumer: "c", Worker: "b", Led: true}, {Consumer: "c", Worker: "a"}, {Consumer: "c", Worker: "a", Led: true}}
 	if !reflect.DeepEqual(e.Assignments, want) {

@@ -13,9 +13,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// TestPostLosesAndKeepsNotifications listens through a relay, and sees to it
+// TestFilterDropsAndHoldsNotifications listens through a relay, and sees to it
 // that all else passes meanwhile.
-func TestPostLosesAndKeepsNotifications(t *testing.T) {
+func TestFilterDropsAndHoldsNotifications(t *testing.T) {
 	d := pgtest.New(t)
 	config, err := pgx.ParseConfig(d.URL)
 	if err != nil {
@@ -27,7 +27,7 @@ func TestPostLosesAndKeepsNotifications(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { n.bury(); r.close() })
+	t.Cleanup(func() { n.cleanUp(); r.close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, r.url(config))
@@ -42,23 +42,23 @@ func TestPostLosesAndKeepsNotifications(t *testing.T) {
 		}
 	}
 	exec(`LISTEN news`)
-	// Of what the post has lost or kept, it says so; then it passes on.
+	// The filter counts what it has dropped or held; then it passes everything.
 	for _, c := range []struct {
-		mood  mood
+		mode  mode
 		sends string
 		gets  string
 	}{
-		{losing, "lost", "after"},
-		{keeping, "kept", "kept after"},
-		{faithful, "on time", "on time after"},
+		{dropping, "lost", "after"},
+		{holding, "kept", "kept after"},
+		{passing, "on time", "on time after"},
 	} {
-		r.post.change(c.mood)
+		r.filter.change(c.mode)
 		d.Exec(t, `SELECT pg_notify('news', $1)`, c.sends)
-		if c.mood != faithful {
-			eventually(t, "the post to meet the notification", func() bool { r.post.mu.Lock(); defer r.post.mu.Unlock(); return r.post.count == 1 })
+		if c.mode != passing {
+			eventually(t, "the filter to meet the notification", func() bool { r.filter.mu.Lock(); defer r.filter.mu.Unlock(); return r.filter.count == 1 })
 		}
 		exec(`SELECT 1`)
-		r.post.change(faithful)
+		r.filter.change(passing)
 		d.Exec(t, `SELECT pg_notify('news', 'after')`)
 		var got []string
 		for len(got) == 0 || got[len(got)-1] != "after" {
@@ -69,7 +69,7 @@ func TestPostLosesAndKeepsNotifications(t *testing.T) {
 			got = append(got, n.Payload)
 		}
 		if strings.Join(got, " ") != c.gets {
-			t.Errorf("in mood %d the listener got %q, want %q", c.mood, got, c.gets)
+			t.Errorf("in mode %d the listener got %q, want %q", c.mode, got, c.gets)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestListenerIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { n.bury(); r.close() })
+	t.Cleanup(func() { n.cleanUp(); r.close() })
 	var conns [2]*pgx.Conn
 	for i := range conns {
 		if conns[i], err = pgx.Connect(t.Context(), r.url(config)); err != nil {

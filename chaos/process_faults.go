@@ -1,0 +1,106 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// processRows are the faults of worker processes.
+var processRows = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "kill", Does: "SIGKILL for a worker process at a random moment; another takes its place",
+			Counts: []history.Fault{history.Killed},
+		},
+		process: (*slot).kill,
+	},
+	{
+		Row: fault.Row{
+			Name: "stop", Does: "SIGSTOP for a worker process past its time-outs, then SIGCONT: a zombie",
+			Counts: []history.Fault{history.Stopped},
+		},
+		process: (*slot).suspend,
+	},
+	{
+		Row: fault.Row{
+			Name: "hole", Does: "half of a worker process's connections die in silence: they swallow what both sides send, without an error",
+			Counts: []history.Fault{history.Swallowed},
+		},
+		process: (*slot).hole,
+	},
+	{
+		Row: fault.Row{
+			Name: "contract", Does: "a handler of a worker process commits, rolls back or chains its transaction; the process ends with the error for that, and another takes its place",
+			Counts:  []history.Fault{history.Breaches},
+			Reaches: []oracle.Condition{oracle.BrokenContracts},
+		},
+		process: (*slot).breakRule,
+	},
+}
+
+// kill ends the process at once.
+func (s *slot) kill(ctx, intake context.Context) error {
+	if s.process.broke.Load() {
+		return nil // nobody else could mend what its handler did
+	}
+	s.process.signal(syscall.SIGKILL)
+	s.happened(s.process.name, history.Killed, "")
+	s.cleanUp(ctx, history.ExitCrashed, recovery)
+	s.pause(intake, 0, s.env.Scenario.Knobs.Outage)
+	return s.start()
+}
+
+// suspend makes the process a zombie: others take it for dead, and it goes on
+// where it was.
+func (s *slot) suspend(_, intake context.Context) error {
+	s.process.signal(syscall.SIGSTOP)
+	s.happened(s.process.name, history.Stopped, "")
+	s.pause(intake, 200*time.Millisecond, s.env.Scenario.Knobs.HeartbeatTimeout*2)
+	s.process.signal(syscall.SIGCONT)
+	s.env.History.Add(s.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
+	return nil
+}
+
+// hole makes half of the process's connections die in silence. The worker is to
+// find out by itself.
+func (s *slot) hole(context.Context, context.Context) error {
+	n := s.link.Load().Swallow()
+	for range n {
+		s.env.Count(history.Swallowed)
+	}
+	if n > 0 {
+		s.env.History.Add(s.process.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them", n)})
+	}
+	return nil
+}
+
+// breakRule lets a handler of the process end its transaction. The worker is to
+// repair what that did, and to end with the error that says so. No copy of the
+// server is made meanwhile: it would have what the handler did, and not the
+// repair.
+func (s *slot) breakRule(ctx, intake context.Context) error {
+	if s.process.broke.Load() {
+		return nil // once in a life
+	}
+	s.copying.RLock()
+	defer s.copying.RUnlock()
+	answered, cancel := context.WithTimeout(ctx, recovery)
+	defer cancel()
+	if s.process.breakRule(answered) {
+		s.cleanUp(ctx, history.ExitBroke, recovery)
+		s.pause(intake, 0, s.env.Scenario.Knobs.Outage)
+		return s.start()
+	}
+	if s.process.broke.Load() { // perhaps it did, and the answer was lost
+		s.process.ends(ctx, 15*time.Second)
+	}
+	return nil
+}

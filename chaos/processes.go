@@ -1,0 +1,136 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// processes drives a run whose workers are processes, and injects faults into
+// them and the servers.
+type processes struct {
+	config  Config
+	faults  Faults           // that are on
+	cannot  map[string]error // and those that this machine cannot do
+	cluster *cluster
+	env     sim.Env
+	slots   []*slot
+	// copying is held to copy the server, and shared to break a rule.
+	copying sync.RWMutex
+}
+
+// Run is the driver's part until intake ends.
+func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
+	p.env = env
+	for i := range p.config.Workers {
+		actor := fmt.Sprintf("worker %d", i+1)
+		r := fault.Dice(p.config.Seed, actor)
+		p.slots = append(p.slots, &slot{processes: p, number: i + 1, dice: r, deck: p.faults.deck(r, processRows)})
+	}
+	// One that fails ends the others.
+	intake, fail := context.WithCancel(intake)
+	defer fail()
+	errs := make([]error, len(p.slots)+1)
+	var wg sync.WaitGroup
+	for i, s := range p.slots {
+		wg.Go(func() {
+			if errs[i] = s.run(ctx, intake); errs[i] != nil {
+				fail()
+			}
+		})
+	}
+	wg.Go(func() {
+		if errs[len(p.slots)] = p.injectServer(ctx, intake); errs[len(p.slots)] != nil {
+			fail()
+		}
+	})
+	wg.Wait()
+	for _, s := range p.slots {
+		errs = append(errs, s.ensureRunning(ctx))
+	}
+	env.Refresh()
+	return errors.Join(errs...)
+}
+
+// injectServer injects faults into the server until intake ends.
+func (p *processes) injectServer(ctx, intake context.Context) error {
+	r := fault.Dice(p.config.Seed, "server")
+	var injected []history.Fault // that are not over
+	f := &serverFaults{cluster: p.cluster, dice: r, links: p.links, env: p.env, copying: &p.copying, count: func(f history.Fault, where string) {
+		p.happened("", f, where)
+		injected = append(injected, f)
+	}}
+	deck := p.faults.deck(r, serverRows)
+	for backoff.Sleep(intake, f.between(2*time.Second, 6*time.Second)) {
+		row, ok := deck.Deal()
+		if !ok {
+			continue
+		}
+		if err := row.server(f, ctx); err != nil {
+			return errors.Join(fmt.Errorf("chaos: %s: %w", row.Name, err), ctx.Err())
+		}
+		for _, f := range injected {
+			p.env.History.Add("", "", history.FaultOver, history.Injection{Fault: f})
+		}
+		injected = nil
+		p.env.Refresh()
+	}
+	return ctx.Err()
+}
+
+func (p *processes) happened(who string, f history.Fault, where string) {
+	p.env.Count(f)
+	p.env.History.Add(who, "", history.FaultInjected, history.Injection{Fault: f, Where: where})
+}
+
+// Stop ends all worker processes and tells how all of them ended.
+func (p *processes) Stop(ctx context.Context) []history.Exit {
+	var wg sync.WaitGroup
+	for _, s := range p.slots {
+		wg.Go(func() { s.stop(ctx) })
+	}
+	wg.Wait()
+	var exits []history.Exit
+	for _, s := range p.slots {
+		exits = append(exits, s.exits...)
+	}
+	return exits
+}
+
+// Annotate tells the report which faults were on, and how often each happened.
+func (p *processes) Annotate(r *oracle.Report, happened func(history.Fault) int64) {
+	r.Counts = slices.DeleteFunc(r.Counts, func(c history.Count) bool { return c.Count == 0 || slices.Contains(counters(), c.Fault) })
+	for _, f := range counters() {
+		r.Counts = append(r.Counts, history.Count{Fault: f, Count: happened(f)})
+	}
+	r.Faults = faultTable.On(p.faults, happened)
+	for i, k := range r.Knobs {
+		if k.Name == "faults" {
+			r.Knobs[i].Value = p.faults.String()
+		}
+	}
+	for name, err := range p.cannot {
+		r.Knobs = append(r.Knobs, oracle.Line{Name: "not " + name, Value: err.Error()})
+	}
+}
+
+// links are those of processes that take for the primary where they are led.
+func (p *processes) links() (links []*sim.Link) {
+	for _, s := range p.slots {
+		if l := s.link.Load(); l != nil && s.followed() {
+			links = append(links, l)
+		}
+	}
+	return links
+}

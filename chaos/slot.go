@@ -1,0 +1,136 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// slot is a place for a worker process: whatever becomes of one, another takes
+// over.
+type slot struct {
+	*processes
+	number, lives int
+	dice          *rand.Rand
+	deck          *fault.Deck[faultRow]
+	process       *process
+	link          atomic.Pointer[sim.Link] // of the process
+	exits         []history.Exit
+}
+
+// run keeps a worker process going and injects faults until intake ends.
+func (s *slot) run(ctx, intake context.Context) error {
+	if err := s.start(); err != nil {
+		return err
+	}
+	for s.pause(intake, 2*time.Second, 7*time.Second) {
+		if s.process.ended() {
+			if err := s.replaceDead(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		row, ok := s.deck.Deal()
+		if !ok {
+			continue
+		}
+		if err := row.process(s, ctx, intake); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
+	return backoff.Sleep(ctx, low+time.Duration(s.dice.Int64N(int64(high-low))))
+}
+
+func (s *slot) start() (err error) {
+	s.lives++
+	s.process = nil
+	name := fmt.Sprintf("worker %d.%d", s.number, s.lives)
+	connect, attributes := s.cluster.link, " target_session_attrs=read-write"
+	if s.followed() {
+		connect, attributes = s.cluster.linkToPrimary, ""
+	}
+	link, err := connect(s.config.Seed, name)
+	if err != nil {
+		return err
+	}
+	s.process, err = startProcess(s.config.Program, sim.Role{
+		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario,
+	}, s.env)
+	if err != nil {
+		link.Close()
+		return err
+	}
+	s.link.Store(link)
+	return nil
+}
+
+// followed reports whether the process knows one address, behind which somebody
+// follows the primary. The others know all servers, and choose.
+func (s *slot) followed() bool { return s.number%2 == 1 }
+
+// cleanUp takes down how the process ends, and frees what it leaves.
+func (s *slot) cleanUp(ctx context.Context, asked string, bound time.Duration) {
+	s.exits = append(s.exits, s.process.await(ctx, asked, bound))
+	s.link.Load().Close()
+}
+
+// replaceDead takes down how a process has ended that nobody had asked to, and
+// starts another. One that could not start, because the server was away, is no
+// failure: whoever runs workers starts them again.
+func (s *slot) replaceDead(ctx context.Context) error {
+	why := history.ExitItself
+	if !s.process.began.Load() {
+		why = history.ExitOutage
+		s.happened(s.process.name, failedStarts, "")
+	}
+	s.cleanUp(ctx, why, recovery)
+	return s.start()
+}
+
+// ensureRunning waits until the worker runs.
+func (s *slot) ensureRunning(ctx context.Context) error {
+	if s.process == nil {
+		return nil // it failed to start, which has been told
+	}
+	ctx, cancel := context.WithTimeout(ctx, recovery)
+	defer cancel()
+	for !s.process.began.Load() {
+		if s.process.ended() {
+			if err := s.replaceDead(ctx); err != nil {
+				return err
+			}
+		}
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("chaos: waited in vain for %s to run: %w\n%s", s.process.name, ctx.Err(), s.process.log.String())
+		}
+	}
+	return nil
+}
+
+// stop ends the process, politely if there is time.
+func (s *slot) stop(ctx context.Context) {
+	if s.process == nil {
+		return
+	}
+	if ctx.Err() != nil {
+		s.process.kill()
+		s.cleanUp(ctx, history.ExitCrashed, recovery)
+		return
+	}
+	s.process.signal(syscall.SIGTERM)
+	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.Knobs.BatchTimeout+10*time.Second)
+}

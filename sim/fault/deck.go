@@ -1,0 +1,48 @@
+package fault
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Card is something that a deck deals that many times, on average.
+type Card[T any] struct {
+	What  T
+	Times float64
+}
+
+// Deck deals cards: each comes up as often as it is to before any comes again.
+type Deck[T any] struct {
+	dice  *rand.Rand
+	cards []Card[T]
+	left  []T
+}
+
+// NewDeck returns a deck that is shuffled by dice.
+func NewDeck[T any](dice *rand.Rand, cards []Card[T]) *Deck[T] {
+	return &Deck[T]{dice: dice, cards: cards}
+}
+
+// Deal draws the next card. There is none if the dice want none for now.
+func (d *Deck[T]) Deal() (what T, ok bool) {
+	if len(d.left) == 0 {
+		d.shuffle()
+	}
+	if len(d.left) == 0 {
+		return what, false
+	}
+	what, d.left = d.left[0], d.left[1:]
+	return what, true
+}
+
+func (d *Deck[T]) shuffle() {
+	for _, c := range d.cards {
+		whole, part := math.Modf(c.Times)
+		if d.dice.Float64() < part {
+			whole++
+		}
+		d.left = append(d.left, slices.Repeat([]T{c.What}, int(whole))...)
+	}
+	d.dice.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+}
