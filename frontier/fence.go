@@ -63,8 +63,8 @@ func (h *holder) observe(s sighting) (narrowed bool) {
 	return narrowed
 }
 
-// fence proves, once its holders have ended, that everything missing up to h
-// is void: whoever drew a position up to h was among them.
+// fence proves, once its holders have ended, that everything missing up to h is
+// void: every transaction that drew a position up to h was among them.
 type fence struct {
 	h       int64 // visible before the scan that found the holders
 	holders []*holder

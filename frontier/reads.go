@@ -28,7 +28,7 @@ func (s *Session) read(ctx context.Context, what, query string, args []any, more
 	}
 	s.f.noticeChanges(v.changes)
 	if v.table != s.origin.tableOID || v.sequence != s.origin.sequenceOID || v.file != s.origin.file {
-		return v, setupError(ErrLogReplaced, "nothing to do, the frontier starts anew", "table %s or sequence %s is not what it was", s.origin.table, s.origin.sequence)
+		return v, setupError(ErrLogReplaced, "nothing to do, the frontier starts again", "table %s or sequence %s is not what it was", s.origin.table, s.origin.sequence)
 	}
 	return v, nil
 }

@@ -69,8 +69,8 @@ type versions struct {
 }
 
 // look returns what is missing of the worker's tables and of more, and the
-// versions. Of the other tables it wants no more than the columns: programs may
-// add events in ways of their own.
+// versions. Of the other tables it demands only the columns: programs may append
+// events in ways of their own.
 func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []string, v versions, err error) {
 	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.worker, more)))
 	if err != nil {
@@ -124,19 +124,19 @@ func filter[T any](ctx context.Context, q Querier, query string, all []T) ([]str
 func column[T any](ctx context.Context, q Querier, query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("migrations: cannot look at the tables: %w", err)
+		return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)
 	}
 	defer rows.Close()
 	var all []T
 	for rows.Next() {
 		var v T
 		if err := rows.Scan(&v); err != nil {
-			return nil, fmt.Errorf("migrations: cannot look at the tables: %w", err)
+			return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)
 		}
 		all = append(all, v)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("migrations: cannot look at the tables: %w", err)
+		return nil, fmt.Errorf("migrations: cannot read the catalog: %w", err)
 	}
 	return all, nil
 }

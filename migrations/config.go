@@ -74,7 +74,7 @@ func (c *Config) tables() (tables.Tables, error) {
 }
 
 // storeAlone returns a table of the event store that the configuration names,
-// if it names none of the worker's. In one that does not stem from
+// if it names none of the worker's. In a Config that was not made by
 // DefaultConfig, a default that is spelled out is a name too.
 func (c *Config) storeAlone() string {
 	d := DefaultConfig()

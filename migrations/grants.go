@@ -57,7 +57,7 @@ func Grants(c *Config, r Roles) (string, error) {
 	}{
 		{"Writer", r.Writer, "appends events, and nothing else", s.writerNeeds(), ""},
 		{"Worker", r.Worker, "runs consumers, whose handlers need more", s.workerNeeds(),
-			"\n-- To see what a transaction does that holds the log back, whoever appends.\nGRANT pg_read_all_stats TO %s;\n"},
+			"\n-- To see what a transaction of another role does that holds back the log.\nGRANT pg_read_all_stats TO %s;\n"},
 		{"Operator", r.Operator, "does what package ops does", s.operatorNeeds(), ""},
 		{"Reader", r.Reader, "reads events, and how consumers stand", s.readerNeeds(), ""},
 	} {

@@ -71,7 +71,7 @@ func schemasOf(tables []table) []string {
 	return slices.Compact(all)
 }
 
-// workerStatements ends with the version: whoever sees it sees the tables.
+// workerStatements ends with the version: a session that sees it sees the tables.
 func (s schema) workerStatements() []string {
 	return append(statementsOf(s.worker), s.recordVersion())
 }

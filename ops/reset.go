@@ -116,7 +116,7 @@ FROM (
 	) AS positions
 ) AS steps`, from, to).Scan(&events, &first, &last, &highest)
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("look at the events in (%d, %d]: %w", from, to, err)
+		return 0, 0, 0, fmt.Errorf("read the events in (%d, %d]: %w", from, to, err)
 	}
 	if highest < to {
 		last = to

@@ -22,7 +22,7 @@ type RegisteredError struct {
 }
 
 func (e *RegisteredError) Error() string {
-	return fmt.Sprintf("worker %s (host %s, pid %d), whose last heartbeat was at %s, has code for it: stop that worker, or deploy a program without the consumer; the row of a worker that died goes within twice HeartbeatTimeout while another one runs, else DELETE FROM %s WHERE worker_id = '%s'",
+	return fmt.Sprintf("worker %s (host %s, pid %d, last heartbeat %s) has code for it: stop that worker, or deploy a program without the consumer; if that worker is dead, another one removes its row within twice HeartbeatTimeout; if none runs, DELETE FROM %s WHERE worker_id = '%s'",
 		e.Worker, errtext.Value(e.Host), e.PID, e.Heartbeat.Format(time.RFC3339), e.table, e.Worker)
 }
 

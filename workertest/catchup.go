@@ -110,15 +110,15 @@ func missing(all []ops.Consumer, s worker.Status, head int64) string {
 		case o.Position < head:
 			what = append(what, fmt.Sprintf("that consumer %q reaches position %d (it is at %d)", c.Name, head, o.Position))
 		case o.OpenRanges > 0:
-			what = append(what, fmt.Sprintf("that positions end which consumer %q has passed in doubt (%d ranges)", c.Name, o.OpenRanges))
+			what = append(what, fmt.Sprintf("that consumer %q has no position in doubt (it has %d ranges)", c.Name, o.OpenRanges))
 		default:
 			continue
 		}
 		if o.Paused != nil {
-			what = append(what, fmt.Sprintf("which is paused by %q, because %s", o.Paused.By.Operator, errtext.Value(o.Paused.By.Reason)))
+			what = append(what, fmt.Sprintf("it is paused by %q, because %s", o.Paused.By.Operator, errtext.Value(o.Paused.By.Reason)))
 		}
 		if c.LastError != nil {
-			what = append(what, fmt.Sprintf("whose last trouble was: %v", c.LastError))
+			what = append(what, fmt.Sprintf("its last error: %v", c.LastError))
 		}
 	}
 	if len(what) > 0 {

@@ -131,12 +131,12 @@ func TestCatchUpSaysWhatItAwaited(t *testing.T) {
 	if err := o.Pause(t.Context(), "c", ops.By{Operator: "ann", Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
-	expectAwaited(t, d.DB, wait, `which is paused by "ann", because "lunch"`)
+	expectAwaited(t, d.DB, wait, `it is paused by "ann", because "lunch"`)
 	if err := o.Resume(t.Context(), "c", ops.By{Operator: "ann", Reason: "done"}); err != nil {
 		t.Fatal(err)
 	}
 	goOn := []worker.Option{worker.WithStaleGapThreshold(20 * time.Millisecond)}
-	expectAwaited(t, d.DB, goOn, `awaited that positions end which consumer "c" has passed in doubt (1 ranges)`)
+	expectAwaited(t, d.DB, goOn, `awaited that consumer "c" has no position in doubt (it has 1 ranges)`)
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
