@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -39,13 +40,13 @@ type result struct {
 	outcome outcome
 	err     error
 	at      *store.PersistedEvent // being handled when it failed
-	moved   moved                 // after a commit
+	moved   progress.Moved        // after a commit
 }
 
 // runBatch applies a page in one transaction: guard, handlers, commit. intake
 // ends when nothing new may begin: until the guard has returned, nothing has.
 // From then on only ctx and BatchTimeout end the batch.
-func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p page, a advance) (r result) {
+func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p page, a progress.Advance) (r result) {
 	b := c.describe(p, a)
 	tell(c.w.observer.BatchStarted, *b)
 	defer func() { c.w.observer.batchDone(b, r) }()
@@ -65,7 +66,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
-		return result{outcome: overtaken, err: c.whoRefused(ctx, tx, a.token)}
+		return result{outcome: overtaken, err: c.whoRefused(ctx, tx, a.Token)}
 	}
 
 	// Waiting for the guard is no fault of the handler: its clock starts now.
@@ -73,9 +74,9 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	defer deadline.Stop()
 	defer c.watchHandler(ctx, *b)()
 	r = result{outcome: committed, moved: moved}
-	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved.rowState, intact: true}
+	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved.Version, intact: true}
 	_, t.marked = pgdriver.Status(conn)
-	c.last = &lastBatch{page: p, advance: a, position: c.progress.position, open: c.progress.open, before: c.progress.rowState, after: moved.rowState, transaction: moved.transaction}
+	c.last = &lastBatch{page: p, advance: a, under: p.under, position: c.progress.Position, open: c.progress.Open, before: c.progress.Version, after: moved.Version, transaction: moved.Transaction}
 	c.wrapped(ctx, *b, &r, func(inner context.Context) {
 		if bad := c.fill(ctx, inner, t, p, b); bad.outcome != committed {
 			r = bad
@@ -86,7 +87,7 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 }
 
 // guard waits for the guard, unless intake ends or the connection is dead.
-func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, a advance) (m moved, owned bool, err error) {
+func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, a progress.Advance) (m progress.Moved, owned bool, err error) {
 	inner, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()

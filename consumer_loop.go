@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -37,18 +38,18 @@ type consumerLoop struct {
 	w        *Worker
 	unit     *unit
 	status   *unitStatus
-	progress *progress       // nil: load it
+	progress *progress.State // nil: load it
 	looked   *frontier.Value // all that it allows was read; nil: not yet
 	below    *frontier.Value // the consumer is above its Safe, and was loaded since
 
 	reader *reader.Reader
 
-	tally     tally     // of what went wrong with new and late events
-	again     tally     // and with the dead letter that is tried again
-	overtaken int       // in a row
-	sentence  *sentence // for what failed too often; nil: nothing has
-	crowded   bool      // it waits for open ranges to close, and has said so
-	refused   *retry    // the dead letter that has just failed again; nil: none has
+	tally     tally           // of what went wrong with new and late events
+	again     tally           // and with the dead letter that is tried again
+	overtaken int             // in a row
+	sentence  *sentence       // for what failed too often; nil: nothing has
+	crowded   bool            // it waits for open ranges to close, and has said so
+	refused   *progress.Retry // the dead letter that has just failed again; nil: none has
 	last      *lastBatch
 	lent      atomic.Bool     // a handler has had the loop's connection in hand
 	stop      context.Context // the worker's intake; nil: that of run
@@ -63,7 +64,7 @@ func (w *Worker) newLoop(u *unit) *consumerLoop {
 
 // tallyOf returns the tally of a batch: that of the dead letter it tries again,
 // if it does.
-func (c *consumerLoop) tallyOf(r *retry) *tally {
+func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
 	if r != nil {
 		return &c.again
 	}
@@ -288,11 +289,11 @@ func (c *consumerLoop) outdated(v *frontier.Value) bool {
 	switch {
 	case c.progress == nil:
 		return false
-	case c.progress.token != v.Token:
+	case c.progress.Token != v.Token:
 		// The server crashed since, or a backup was restored. That may have set
 		// the progress back, and counted its revision up again from there.
 		return true
-	case v.Safe < c.progress.position && v != c.below:
+	case v.Safe < c.progress.Position && v != c.below:
 		// Another worker's frontier was further, or the sequence was set back.
 		c.below = v
 		return true
@@ -306,7 +307,7 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 	if err != nil {
 		return err
 	}
-	if v.Token != "" && p.token != v.Token {
+	if v.Token != "" && p.Token != v.Token {
 		return store.ErrIncarnation
 	}
 	if c.last.look(p) {
@@ -316,28 +317,28 @@ func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Va
 		c.last = nil // of another incarnation: nothing shows any more what its handler did
 	}
 	c.progress = p
-	c.unit.nudge.revision.Store(c.progress.revision)
-	if c.progress.paused != nil {
+	c.unit.nudge.revision.Store(c.progress.Revision)
+	if c.progress.Paused != nil {
 		c.tally.reset() // the failures are now the affair of those who resume it
 	}
 	c.noteResumed()
-	if c.sentence != nil && c.sentence.revision != c.progress.revision {
+	if c.sentence != nil && c.sentence.revision != c.progress.Revision {
 		if c.pausedAsSentenced() {
 			c.announcePause() // the answer was lost
 		}
 		c.sentence = nil // somebody has moved the consumer since
 	}
 	c.status.loaded(c.progress)
-	c.w.awaited.advanced(c.unit.name, c.progress.position)
+	c.w.awaited.advanced(c.unit.name, c.progress.Position)
 	return nil
 }
 
 // cross goes over a page that was read under v, in one batch.
 func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value, p page) (did, error) {
-	a, blocked := p.cross(v, c.progress.open, c.w.cfg.MaxOpenRanges)
-	a.head = c.w.visible(v)
+	a, blocked := p.cross(v, c.progress.Open, c.w.cfg.MaxOpenRanges)
+	a.Head = c.w.visible(v)
 	if blocked {
-		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.to}
+		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.To}
 		c.status.disturbed(err)
 		if !c.crowded {
 			tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleDoubts, err})
@@ -348,10 +349,10 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 	}
 	c.crowded = blocked
 	c.looked = v
-	if p.Look.Through >= v.Safe && len(p.Events) > 0 && len(c.progress.open) == 0 {
+	if p.Look.Through >= v.Safe && len(p.Events) > 0 && len(c.progress.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if a.empty(c.progress.position) {
+	if a.Empty(c.progress.Position) {
 		before := c.tally.suspect
 		c.passed(nil, p.Look.Through)
 		if c.tally.suspect != before || v != c.w.frontier.Value() {
@@ -360,8 +361,8 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		}
 		return nothing, nil
 	}
-	if p.Full && c.reader.Ahead() == nil && len(c.progress.open) == 0 && !a.movesOpen() && !c.tally.suspect.active() {
-		c.reader.Begin(intake, a.to, p.Events)
+	if p.Full && c.reader.Ahead() == nil && len(c.progress.Open) == 0 && !a.MovesOpen() && !c.tally.suspect.active() {
+		c.reader.Begin(intake, a.To, p.Events)
 	}
 	if err := c.sortOut(intake, conn, &p); err != nil {
 		return nothing, err
@@ -371,37 +372,37 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 
 // worthALook: the consumer has news, or an operator has asked for something.
 func (c *consumerLoop) worthALook(v *frontier.Value) bool {
-	return c.progress.paused == nil && (c.progress.again || c.hasNews(v))
+	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v))
 }
 
 // hasNews reports whether there are new positions, or news about open ones.
 func (c *consumerLoop) hasNews(v *frontier.Value) bool {
-	return c.looked != v && (v.Safe > c.progress.position || len(c.progress.open) > 0)
+	return c.looked != v && (v.Safe > c.progress.Position || len(c.progress.Open) > 0)
 }
 
 // settle takes a batch's result into account.
-func (c *consumerLoop) settle(r result, p page, a advance) (did, error) {
+func (c *consumerLoop) settle(r result, p page, a progress.Advance) (did, error) {
 	if r.outcome != committed {
-		revision := c.progress.revision
+		revision := c.progress.Revision
 		c.forget() // whether anything happened, the database knows
 		if r.outcome == overtaken {
 			return reload, r.err
 		}
 		return nothing, &batchError{r, p.Events, p.retried, revision}
 	}
-	c.progress.position, c.progress.rowState = a.to, r.moved.rowState
+	c.progress.Position, c.progress.Version = a.To, r.moved.Version
 	if c.passed(p.retried, p.Look.Through); !c.tally.suspect.active() {
 		c.sentence = nil
 	}
 	c.overtaken = 0
-	c.unit.nudge.revision.Store(r.moved.revision)
-	c.status.advanced(a.to, len(p.Events), c.tally.failures)
-	c.noteVoids(a.marks)
-	c.w.awaited.advanced(c.unit.name, a.to)
-	c.w.observer.skipped(c.unit.name, a.marks)
+	c.unit.nudge.revision.Store(r.moved.Revision)
+	c.status.advanced(a.To, len(p.Events), c.tally.failures)
+	c.noteVoids(a.Marks)
+	c.w.awaited.advanced(c.unit.name, a.To)
+	c.w.observer.skipped(c.unit.name, a.Marks)
 	c.w.observer.buried(c.unit.name, p.letters)
 	c.settleLetters(p)
-	if a.movesOpen() {
+	if a.MovesOpen() {
 		c.forget() // there are open ranges now that it does not have
 	}
 	if p.Full {

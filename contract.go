@@ -3,7 +3,9 @@ package worker
 import (
 	"errors"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -19,10 +21,11 @@ import (
 // tells the two apart then.
 type lastBatch struct {
 	page          page
-	advance       advance
-	position      int64 // before the batch
-	open          []openRange
-	before, after rowState
+	advance       progress.Advance
+	under         *frontier.Value // that advance was decided under
+	position      int64           // before the batch
+	open          []progress.OpenRange
+	before, after progress.Version
 
 	transaction string // its id, with the epoch
 
@@ -32,7 +35,7 @@ type lastBatch struct {
 	intact   bool                   // the driver has shown that it did not
 	fault    []store.PersistedEvent // of the call of the handler in which it did; nil: not known
 	looked   bool                   // the row was loaded since
-	prepared prepared               // what it left, for handlerPrepared
+	prepared progress.Prepared      // what it left, for handlerPrepared
 }
 
 // ending is how this worker ended a batch's transaction.
@@ -94,15 +97,15 @@ func (b *lastBatch) ended(r result, t *transaction) {
 // judge compares the row with what this worker knows of the batch. A row as the
 // guard wrote it proves its commit, in each incarnation. The row before it proves
 // nothing in another: a crash may have taken back a commit.
-func (b *lastBatch) judge(now *progress) verdict {
+func (b *lastBatch) judge(now *progress.State) verdict {
 	switch {
 	case b == nil:
 		return innocent
-	case b.end == abandoned && now.rowState == b.after:
+	case b.end == abandoned && now.Version == b.after:
 		return handlerCommitted
-	case now.token == b.advance.token && b.end == done && now.rowState == b.before:
+	case now.Token == b.advance.Token && b.end == done && now.Version == b.before:
 		return handlerChained
-	case b.seen && now.rowState == b.before:
+	case b.seen && now.Version == b.before:
 		return handlerRolledBack
 	case b.seen:
 		return handlerUnknown
@@ -115,20 +118,20 @@ func (b *lastBatch) isOpen() bool { return b != nil && b.end == abandoned && !b.
 
 // look takes note of the row. It reports whether that shows that the handler
 // ended the transaction, or whether only the fate of the transaction can.
-func (b *lastBatch) look(now *progress) bool {
+func (b *lastBatch) look(now *progress.State) bool {
 	if b == nil {
 		return false
 	}
 	if b.isOpen() && b.movedOn(now) {
 		return true
 	}
-	b.looked = now.token == b.advance.token
+	b.looked = now.Token == b.advance.Token
 	b.seen = b.judge(now) != innocent
 	return b.seen
 }
 
 // movedOn reports whether somebody else has moved the consumer since, in the
 // same incarnation. The row does not show any more what became of the batch.
-func (b *lastBatch) movedOn(now *progress) bool {
-	return now.token == b.advance.token && now.rowState != b.before && now.rowState != b.after
+func (b *lastBatch) movedOn(now *progress.State) bool {
+	return now.Token == b.advance.Token && now.Version != b.before && now.Version != b.after
 }

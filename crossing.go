@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/store"
 )
 
 // errTooManyOpen makes a consumer wait.
@@ -24,30 +24,32 @@ func (e errTooManyOpen) Error() string {
 // page is what the consumer goes over in one batch.
 type page struct {
 	reader.Page
-	letters []letter // to be put among the dead letters
-	joined  int      // aggregates that had none before
-	retried *retry   // the dead letter that Events consists of; nil: it does not
+	letters []progress.DeadLetter // to be put among the dead letters
+	joined  int                   // aggregates that had none before
+	under   *frontier.Value       // that going over it was decided under
+	retried *progress.Retry       // the dead letter that Events consists of; nil: it does not
 }
 
 // cross decides what going over the page means. It shortens the page where
 // going on would open more ranges than maxOpen.
-func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advance, blocked bool) {
+func (p *page) cross(v *frontier.Value, open []progress.OpenRange, maxOpen int) (a progress.Advance, blocked bool) {
 	crossing, blocked := p.Cross(v, maxOpen)
-	a = advance{to: crossing.To, token: v.Token, under: v}
+	p.under = v
+	a = progress.Advance{To: crossing.To, Token: v.Token}
 	void := crossing.Void
 	if p.Void.Count > 0 {
 		void = p.Void
 	}
 	if void.Count > 0 {
-		a.marks = append(a.marks, mark{Range: void.Range, Missing: void.Count, State: SkipVoid})
+		a.Marks = append(a.Marks, progress.Mark{Range: void.Range, Missing: void.Count, State: progress.Void})
 	}
-	a.mark(SkipOpen, crossing.Opened, nil)
+	a.Mark(progress.Open, crossing.Opened, nil)
 	for _, closed := range crossing.Closed {
 		o := open[closed.Index]
-		a.gone = append(a.gone, o.ID)
-		a.mark(SkipLate, closed.Late, &o)
-		a.mark(SkipVoid, closed.Void, &o)
-		a.mark(SkipOpen, closed.Remains, &o)
+		a.Gone = append(a.Gone, o.ID)
+		a.Mark(progress.Late, closed.Late, &o)
+		a.Mark(progress.Void, closed.Void, &o)
+		a.Mark(progress.Open, closed.Remains, &o)
 	}
 	return a, blocked
 }
@@ -56,8 +58,8 @@ func (p *page) cross(v *frontier.Value, open []openRange, maxOpen int) (a advanc
 // positions have appeared, under v.
 func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *frontier.Value) (page, error) {
 	s := c.tally.suspect
-	from := reader.Place{Position: c.progress.position, Limit: s.size(c.w.cfg.BatchSize), Bound: s.upTo(reader.Unbounded)}
-	for _, o := range c.progress.open {
+	from := reader.Place{Position: c.progress.Position, Limit: s.size(c.w.cfg.BatchSize), Bound: s.upTo(reader.Unbounded)}
+	for _, o := range c.progress.Open {
 		from.Open = append(from.Open, o.Range)
 	}
 	p, err := c.reader.Read(ctx, conn, v, from)
@@ -67,11 +69,11 @@ func (c *consumerLoop) lookAround(ctx context.Context, conn *sql.Conn, v *fronti
 // takeReadAhead returns the next page if it was read ahead, and the Value that
 // it was read under. Pages that do not follow the progress are forgotten.
 func (c *consumerLoop) takeReadAhead(intake context.Context) (page, *frontier.Value) {
-	if c.progress == nil || len(c.progress.open) > 0 {
+	if c.progress == nil || len(c.progress.Open) > 0 {
 		c.reader.Drop()
 		return page{}, nil
 	}
-	p, v := c.reader.Take(intake, c.progress.position, c.progress.token)
+	p, v := c.reader.Take(intake, c.progress.Position, c.progress.Token)
 	return page{Page: p}, v
 }
 
@@ -80,32 +82,4 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) (page, *frontier.Va
 func (w *Worker) visible(v *frontier.Value) int64 {
 	head, _ := w.frontier.Head()
 	return max(head, v.Safe)
-}
-
-func (a *advance) mark(state SkipState, spans []store.Range, from *openRange) {
-	for _, s := range spans {
-		m := mark{Range: s, Missing: s.Count(), State: state}
-		if from != nil {
-			m.Seen = &from.Seen
-		}
-		a.marks = append(a.marks, m)
-	}
-}
-
-// movesOpen reports that the consumer's open ranges change.
-func (a *advance) movesOpen() bool {
-	if len(a.gone) > 0 {
-		return true
-	}
-	for _, m := range a.marks {
-		if m.State == SkipOpen {
-			return true
-		}
-	}
-	return false
-}
-
-// empty reports that nothing would change.
-func (a *advance) empty(checkpoint int64) bool {
-	return a.to == checkpoint && len(a.marks) == 0
 }

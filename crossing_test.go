@@ -9,6 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -85,7 +87,7 @@ type drawnLook struct {
 	log     drawnLog
 	doubted map[int64]bool
 	v       frontier.Value
-	open    []openRange
+	open    []progress.OpenRange
 	c       *consumerLoop
 }
 
@@ -111,7 +113,7 @@ func drawLook(t *rapid.T) drawnLook {
 		case n > 0 && d.open[n-1].Last == p-1 && rapid.Bool().Draw(t, "one range"):
 			d.open[n-1].Last = p
 		default:
-			d.open = append(d.open, openRange{Range: store.Range{First: p, Last: p}, ID: int64(n), Seen: time.Unix(p, 0)})
+			d.open = append(d.open, progress.OpenRange{Range: store.Range{First: p, Last: p}, ID: int64(n), Seen: time.Unix(p, 0)})
 		}
 	}
 	u := &unit{name: "c"}
@@ -124,7 +126,7 @@ func drawLook(t *rapid.T) drawnLook {
 	}
 	w.bound = unprovenLog{w.log}
 	d.c = w.newLoop(u)
-	d.c.progress = &progress{position: checkpoint, open: d.open}
+	d.c.progress = &progress.State{Position: checkpoint, Open: d.open}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")
 		d.c.tally.suspect = isolation{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
@@ -135,7 +137,7 @@ func drawLook(t *rapid.T) drawnLook {
 // Whatever a consumer comes upon: each position that it passes, and each of its
 // open ones, ends as what it is, and what it is given is what has appeared.
 func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
-	checkByDefault(t, "5000")
+	pgtest.CheckByDefault(t, "5000")
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawLook(t)
@@ -144,9 +146,9 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, blocked := p.cross(&d.v, d.open, d.c.w.cfg.MaxOpenRanges)
-		checkpoint := d.c.progress.position
-		if a.to < checkpoint || a.to > max(checkpoint, d.v.Safe) {
-			t.Fatalf("goes from %d to %d, safe is %d", checkpoint, a.to, d.v.Safe)
+		checkpoint := d.c.progress.Position
+		if a.To < checkpoint || a.To > max(checkpoint, d.v.Safe) {
+			t.Fatalf("goes from %d to %d, safe is %d", checkpoint, a.To, d.v.Safe)
 		}
 		given := map[int64]bool{}
 		for i, e := range p.Events {
@@ -159,30 +161,30 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 		var void store.Missing
 		for pos := int64(1); pos <= lastDrawn; pos++ {
 			end, kind := ends[pos], d.log.kinds[pos]
-			wasOpen := slices.ContainsFunc(d.open, func(o openRange) bool { return o.First <= pos && pos <= o.Last })
-			want, gets := SkipState(""), false
+			wasOpen := slices.ContainsFunc(d.open, func(o progress.OpenRange) bool { return o.First <= pos && pos <= o.Last })
+			want, gets := progress.MarkState(""), false
 			switch {
-			case wasOpen && end == SkipLate:
+			case wasOpen && end == progress.Late:
 				kind = d.log.kind(pos)
-				want, gets = SkipLate, d.wants(kind)
+				want, gets = progress.Late, d.wants(kind)
 				if kind == "" {
 					t.Fatalf("position %d is late without an event", pos)
 				}
-			case wasOpen && end == SkipVoid:
-				want = SkipVoid
+			case wasOpen && end == progress.Void:
+				want = progress.Void
 				if d.log.kind(pos) != "" || d.doubted[pos] || pos > d.v.Safe {
 					t.Fatalf("position %d is void: event %q, in doubt: %v, safe is %d", pos, d.log.kind(pos), d.doubted[pos], d.v.Safe)
 				}
 			case wasOpen:
-				want = SkipOpen
+				want = progress.Open
 				if d.allLooked(p) && (d.log.kind(pos) != "" || pos <= d.v.Safe && !d.doubted[pos]) {
 					t.Fatalf("position %d stays open: event %q, in doubt: %v, safe is %d", pos, d.log.kind(pos), d.doubted[pos], d.v.Safe)
 				}
-			case pos <= checkpoint || pos > a.to:
+			case pos <= checkpoint || pos > a.To:
 			case kind != "":
 				gets = d.wants(kind)
 			case d.doubted[pos]:
-				want = SkipOpen
+				want = progress.Open
 			default:
 				if void.Count++; void.Count == 1 {
 					void.First = pos
@@ -190,7 +192,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 				void.Last = pos
 			}
 			if end != want || given[pos] != gets {
-				t.Fatalf("position %d of (%d, %d], was open: %v, event %q: ends as %q, want %q; is given: %v, want %v", pos, checkpoint, a.to, wasOpen, d.log.kind(pos), end, want, given[pos], gets)
+				t.Fatalf("position %d of (%d, %d], was open: %v, event %q: ends as %q, want %q; is given: %v, want %v", pos, checkpoint, a.To, wasOpen, d.log.kind(pos), end, want, given[pos], gets)
 			}
 			seen[string(end)]++
 		}
@@ -200,11 +202,11 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 		switch {
 		case blocked:
 			seen["blocked"]++
-		case a.to < d.v.Safe && !p.Full && !d.c.tally.suspect.active():
-			t.Fatalf("stops at %d of %d, and nothing more is to come", a.to, d.v.Safe)
+		case a.To < d.v.Safe && !p.Full && !d.c.tally.suspect.active():
+			t.Fatalf("stops at %d of %d, and nothing more is to come", a.To, d.v.Safe)
 		}
 	})
-	for _, what := range []string{string(SkipOpen), string(SkipLate), string(SkipVoid), "blocked"} {
+	for _, what := range []string{string(progress.Open), string(progress.Late), string(progress.Void), "blocked"} {
 		if seen[what] == 0 {
 			t.Errorf("it never came to %q: %v", what, seen)
 		}
@@ -224,10 +226,10 @@ func (d drawnLook) allLooked(p page) bool {
 
 // endings is what becomes of the positions that were open, or are now. It
 // checks that no position ends twice, and that there is room for what is open.
-func (d drawnLook) endings(t *rapid.T, a advance) map[int64]SkipState {
-	ends := map[int64]SkipState{}
+func (d drawnLook) endings(t *rapid.T, a progress.Advance) map[int64]progress.MarkState {
+	ends := map[int64]progress.MarkState{}
 	open, opened := 0, false
-	end := func(first, last int64, state SkipState) {
+	end := func(first, last int64, state progress.MarkState) {
 		for p := first; p <= last; p++ {
 			if ends[p] != "" {
 				t.Fatalf("position %d ends twice, as %q and %q", p, ends[p], state)
@@ -236,19 +238,19 @@ func (d drawnLook) endings(t *rapid.T, a advance) map[int64]SkipState {
 		}
 	}
 	for _, o := range d.open {
-		if !slices.Contains(a.gone, o.ID) {
-			end(o.First, o.Last, SkipOpen)
+		if !slices.Contains(a.Gone, o.ID) {
+			end(o.First, o.Last, progress.Open)
 			open++
 		}
 	}
-	for _, m := range a.marks {
-		if m.State == SkipVoid && m.Seen == nil {
+	for _, m := range a.Marks {
+		if m.State == progress.Void && m.Seen == nil {
 			continue // passed at once: see voidSum
 		}
 		if m.Missing != m.Last-m.First+1 {
 			t.Fatalf("%+v is no range", m)
 		}
-		if end(m.First, m.Last, m.State); m.State == SkipOpen {
+		if end(m.First, m.Last, m.State); m.State == progress.Open {
 			open++
 			opened = opened || m.Seen == nil
 		}
@@ -260,9 +262,9 @@ func (d drawnLook) endings(t *rapid.T, a advance) map[int64]SkipState {
 }
 
 // voidSum is what the audit says of the positions that were passed as void.
-func voidSum(a advance) (sum store.Missing) {
-	for _, m := range a.marks {
-		if m.State == SkipVoid && m.Seen == nil {
+func voidSum(a progress.Advance) (sum store.Missing) {
+	for _, m := range a.Marks {
+		if m.State == progress.Void && m.Seen == nil {
 			sum = store.Missing{Range: store.Range{First: m.First, Last: m.Last}, Count: m.Missing}
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -29,7 +29,7 @@ func (c *consumerLoop) failed(ctx context.Context, b *batchError, v decision) (p
 	}
 	e := c.consumerError(b.result, v)
 	policy := c.w.cfg.FailurePolicy
-	if b.retried != nil && b.retried.err == nil {
+	if b.retried != nil && b.retried.Err == nil {
 		c.refuse(b)
 		return 0, nil
 	}
@@ -70,7 +70,7 @@ func (c *consumerLoop) consumerError(r result, v decision) *ConsumerError {
 func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) (did, error) {
 	paused := false
 	err := c.quickly(ctx, func(ctx context.Context) (err error) {
-		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(c.sentence.err))
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, errtext.Storable(c.sentence.err))
 		return err
 	})
 	if err != nil {
@@ -88,26 +88,12 @@ func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) (did, error) {
 // pausedAsSentenced reports whether the pause that was loaded is the one of
 // the sentence.
 func (c *consumerLoop) pausedAsSentenced() bool {
-	p := c.progress.paused
-	return p != nil && p.By == pausedBy(c.w.id.String()) && p.Reason == text(c.sentence.err)
+	p := c.progress.Paused
+	return p != nil && p.By == progress.By(c.w.id) && p.Reason == errtext.Storable(c.sentence.err)
 }
 
 func (c *consumerLoop) announcePause() {
-	reason := text(c.sentence.err)
+	reason := errtext.Storable(c.sentence.err)
 	c.w.troubled(c.about(TroublePaused), c.sentence.err)
 	tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, reason})
-}
-
-// pausedBy is who a worker's own pause is signed by.
-func pausedBy(worker string) string { return "worker " + worker }
-
-// Pause keeps everybody from running a consumer, if its progress is still what
-// was loaded and it is assigned to this worker.
-func (c checkpoints) Pause(ctx context.Context, q store.Querier, unit string, from *progress, reason string) (ok bool, err error) {
-	result, err := q.ExecContext(ctx, c.pause, unit, from.revision, pausedBy(c.worker.String()), reason)
-	if err != nil {
-		return false, fmt.Errorf("worker: pause consumer %q: %w", unit, err)
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
 }

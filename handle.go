@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -21,7 +22,7 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*
 	n := countLate(p.Events, p.Look.Checkpoint)
 	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.tally.attempt(), Late: true}
 	if p.retried != nil {
-		d.Attempt = p.retried.attempts + 1
+		d.Attempt = p.retried.Attempts + 1
 	}
 	handle := c.handleEach
 	if c.unit.bulk != nil {
@@ -92,7 +93,7 @@ type transaction struct {
 	*sql.Tx
 	ctx    context.Context // rolls it back when it ends
 	conn   *sql.Conn
-	moved  rowState               // by its guard
+	moved  progress.Version       // by its guard
 	marked bool                   // the driver shows its end, also if another follows at once
 	call   []store.PersistedEvent // that the handler was given last
 	intact bool                   // the driver shows that no call has ended it
@@ -154,5 +155,5 @@ func (t *transaction) check(err error) error {
 func (t *transaction) isAnother() (bool, error) {
 	var id string
 	err := t.QueryRowContext(t.ctx, `SELECT coalesce(pg_current_xact_id_if_assigned()::xid::text, '')`).Scan(&id)
-	return id != t.moved.author, err
+	return id != t.moved.Author, err
 }

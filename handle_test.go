@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -17,7 +18,7 @@ func (thrifty) Handle(context.Context, *sql.Tx, store.PersistedEvent) error     
 func (thrifty) HandleBatch(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil }
 
 func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
-	g := newGuarded(t)
+	g := progresstest.New(t)
 	conn, err := g.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -2,12 +2,12 @@ package worker
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -119,60 +119,60 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 	b.seen = b.seen || v != innocent
 	switch v {
 	case handlerRepaired:
-		return handlerCommitted, b.repair().to, nil
+		return handlerCommitted, b.repair().To, nil
 	case handlerCommitted:
 		m := b.repair()
-		b.advance.token = now.token
+		b.advance.Token = now.Token
 		var repaired bool
-		if repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {
+		if repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b.left(), m); !repaired {
 			v = handlerUnknown
 		}
-		return v, m.to, err
+		return v, m.To, err
 	}
-	return v, now.position, nil
+	return v, now.Position, nil
 }
 
 // examine judges the last batch by the row. Where that does not tell, it asks
 // what became of the batch's transaction. The incarnation must be the one that
 // the frontier knows: perhaps another server answers.
-func (c *consumerLoop) examine(ctx context.Context, q store.Querier) (v verdict, now *progress, err error) {
+func (c *consumerLoop) examine(ctx context.Context, q store.Querier) (v verdict, now *progress.State, err error) {
 	b := c.last
 	if now, err = c.w.checkpoints.Load(ctx, q, c.unit.name); err != nil {
 		return handlerUnknown, nil, err
 	}
-	if now.token != b.advance.token && now.token != c.w.frontier.Value().Token {
+	if now.Token != b.advance.Token && now.Token != c.w.frontier.Value().Token {
 		return handlerUnknown, nil, store.ErrIncarnation
 	}
 	v = b.judge(now)
 	switch {
 	case b.end != abandoned && v == innocent:
-	case now.rowState == b.before:
-		var p prepared
-		if p, err = c.w.checkpoints.HolderPrepared(ctx, q, c.unit.name); p.transaction == b.after.author && err == nil {
+	case now.Version == b.before:
+		var p progress.Prepared
+		if p, err = c.w.checkpoints.HolderPrepared(ctx, q, c.unit.name); p.Transaction == b.after.Author && err == nil {
 			v, b.prepared = handlerPrepared, p
 		}
 	case b.end == abandoned && b.movedOn(now):
-		v, err = c.w.checkpoints.Fate(ctx, q, c.unit.name, b, v)
+		v, err = c.fate(ctx, q, v)
 	}
 	return v, now, err
 }
 
-// Fate judges a batch by its transaction, after the consumer was moved on: by
-// this worker's repair, or by somebody else. v is what is known without it. The
-// server keeps the fate of hundreds of millions of transactions.
-func (c checkpoints) Fate(ctx context.Context, q store.Querier, unit string, b *lastBatch, v verdict) (verdict, error) {
-	repaired, err := c.Repaired(ctx, q, unit, b)
+// fate judges the last batch by its transaction, after the consumer was moved
+// on: by this worker's repair, or by somebody else. v is what is known without
+// it.
+func (c *consumerLoop) fate(ctx context.Context, q store.Querier, v verdict) (verdict, error) {
+	b := c.last
+	repaired, err := c.w.checkpoints.Repaired(ctx, q, c.unit.name, b.after, b.advance.To)
 	if repaired || err != nil {
 		return handlerRepaired, err
 	}
-	var status sql.NullString // NULL: too long ago
-	if err := q.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, b.transaction).Scan(&status); err != nil {
-		return v, fmt.Errorf("worker: ask for the fate of transaction %s: %w", b.transaction, err)
-	}
+	fate, err := c.w.checkpoints.Fate(ctx, q, b.transaction)
 	switch {
-	case status.String == "committed":
+	case err != nil:
+		return v, err
+	case fate == "committed":
 		return handlerOvertaken, nil
-	case status.String == "aborted" && b.seen:
+	case fate == "aborted" && b.seen:
 		return handlerRolledBack, nil
 	}
 	return v, nil

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
@@ -60,7 +62,7 @@ func (h *handMoved) position(t *testing.T, d *pgtest.Database) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p.position
+	return p.Position
 }
 
 // While handlers hold every connection that the loops may have, the last look
@@ -80,7 +82,7 @@ func TestInquiryDoesNotWaitForHandlers(t *testing.T) {
 // A repair whose answer was lost is not made twice, nor is it unknown.
 func TestInquiryAfterALostAnswer(t *testing.T) {
 	h, d, _ := committedUnseen(t)
-	if ok, err := h.checkpoints.Repair(t.Context(), d.DB, "all", h.loop.last, h.loop.last.repair()); err != nil || !ok {
+	if ok, err := h.checkpoints.Repair(t.Context(), d.DB, "all", h.loop.last.left(), h.loop.last.repair()); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	err := h.loop.close(t.Context(), nil)
@@ -125,10 +127,10 @@ func TestFateOfABatch(t *testing.T) {
 		"rolled back by its handler": {false, true, handlerRolledBack},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuarded(t)
-			from, tx := g.load(t), g.begin(t)
-			a := advance{to: 20, token: g.token}
-			moved, ok, err := g.c.Guard(t.Context(), tx, "c", from, a)
+			g := progresstest.New(t)
+			from, tx := g.Loaded(t), g.Begin(t)
+			a := progress.Advance{To: 20, Token: g.Token}
+			moved, ok, err := g.Guard(t.Context(), tx, "c", from, a)
 			if err != nil || !ok {
 				t.Fatal(ok, err)
 			}
@@ -141,12 +143,13 @@ func TestFateOfABatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
-			b := &lastBatch{advance: a, before: from.rowState, after: moved.rowState, transaction: moved.transaction, seen: c.seen}
-			now := g.load(t)
+			b := &lastBatch{advance: a, before: from.Version, after: moved.Version, transaction: moved.Transaction, seen: c.seen}
+			now := g.Loaded(t)
 			if !b.movedOn(now) {
-				t.Fatalf("the row is %+v", now.rowState)
+				t.Fatalf("the row is %+v", now.Version)
 			}
-			if got, err := g.c.Fate(t.Context(), g.DB, "c", b, b.judge(now)); err != nil || got != c.want {
+			loop := &consumerLoop{w: &Worker{checkpoints: g.Checkpoints}, unit: &unit{name: "c"}, last: b}
+			if got, err := loop.fate(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
 				t.Errorf("verdict %d, %v; want %d", got, err, c.want)
 			}
 		})

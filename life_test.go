@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -45,17 +46,17 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 	if err := server.crash(); err != nil {
 		t.Fatal(err)
 	}
-	stored := func() *progress {
+	stored := func() *progress.State {
 		p, err := h.checkpoints.Load(t.Context(), events, "all")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	if p := stored(); p.position != 0 || p.revision >= before.revision {
+	if p := stored(); p.Position != 0 || p.Revision >= before.Revision {
 		t.Fatalf("the crash took nothing back: the progress is %+v, it was %+v", p, before)
 	}
-	for stored().revision < before.revision {
+	for stored().Revision < before.Revision {
 		if _, err := events.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1`); err != nil {
 			t.Fatal(err)
 		}
@@ -63,8 +64,8 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 	appendOne(t, events, "1")
 	h.own(t)
 	h.open(t)
-	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before.token && v.Safe >= 3 })
-	if p, now := h.loop.progress, stored(); p == nil || p.revision != now.revision || p.row != now.row || p.position == now.position {
+	h.look(t, "the events in another life", func(v *frontier.Value) bool { return v.Token != before.Token && v.Safe >= 3 })
+	if p, now := h.loop.progress, stored(); p == nil || p.Revision != now.Revision || p.Row != now.Row || p.Position == now.Position {
 		t.Fatalf("the loop knows %+v, which today's progress %+v does not resemble", p, stored())
 	}
 	h.handle(t)
@@ -140,7 +141,7 @@ func TestArrivalOnAnotherServer(t *testing.T) {
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.handle(t)
-	if a, err := h.arrived(t.Context(), "all", 1); err != nil || !a.handled {
+	if a, err := h.arrived(t.Context(), "all", 1); err != nil || !a.Handled {
 		t.Errorf("where the worker works: %+v, %v", a, err)
 	}
 	d.Exec(t, `UPDATE consumer_checkpoints_token SET token = gen_random_uuid()`)

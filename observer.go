@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -277,17 +279,17 @@ func tell[T any](hook func(T), about T) {
 }
 
 // skipped reports a committed batch's marks.
-func (o Observer) skipped(consumer string, marks []mark) {
+func (o Observer) skipped(consumer string, marks []progress.Mark) {
 	if o.Skipped == nil {
 		return
 	}
 	for _, m := range marks {
-		o.Skipped(Skip{Range: m.Range, Consumer: consumer, Missing: m.Missing, State: m.State})
+		o.Skipped(Skip{Range: m.Range, Consumer: consumer, Missing: m.Missing, State: SkipState(m.State)})
 	}
 }
 
 // buried reports a committed batch's dead letters.
-func (o Observer) buried(consumer string, letters []letter) {
+func (o Observer) buried(consumer string, letters []progress.DeadLetter) {
 	if o.DeadLettered == nil {
 		return
 	}
@@ -299,7 +301,7 @@ func (o Observer) buried(consumer string, letters []letter) {
 // letterFailed reports a dead letter that has failed again.
 func (o Observer) letterFailed(consumer string, b *batchError) {
 	e := b.events[0]
-	tell(o.DeadLetterFailed, DeadLetter{consumer, e.AggregateType, e.AggregateID, e.GlobalPosition, e.EventID, e.EventType, b.retried.attempts + 1, text(b.err)})
+	tell(o.DeadLetterFailed, DeadLetter{consumer, e.AggregateType, e.AggregateID, e.GlobalPosition, e.EventID, e.EventType, b.retried.Attempts + 1, errtext.Storable(b.err)})
 }
 
 // Tasks that log in silence.
@@ -325,8 +327,8 @@ func (o Observer) batchDone(b *Batch, r result) {
 }
 
 // describe describes a batch that is about to begin.
-func (c *consumerLoop) describe(p page, a advance) *Batch {
-	b := &Batch{Consumer: c.unit.name, Attempt: c.tallyOf(p.retried).attempt(), Events: len(p.Events), From: c.progress.position, To: a.to, Read: p.Took}
+func (c *consumerLoop) describe(p page, a progress.Advance) *Batch {
+	b := &Batch{Consumer: c.unit.name, Attempt: c.tallyOf(p.retried).attempt(), Events: len(p.Events), From: c.progress.Position, To: a.To, Read: p.Took}
 	if n := len(p.Events); n > 0 {
 		b.First, b.Last = p.Events[0].GlobalPosition, p.Events[n-1].GlobalPosition
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/progress"
 )
 
 // placeFirst gives every consumer that has never run its first checkpoint,
@@ -21,7 +22,7 @@ func (w *Worker) placeFirst(ctx context.Context) error {
 			continue
 		}
 		err := w.findPlaced(ctx, u)
-		if missing := (errNoCheckpoint{}); errors.As(err, &missing) {
+		if missing := (progress.NoCheckpointError{}); errors.As(err, &missing) {
 			u.placed = make(chan struct{})
 		} else if err != nil {
 			return err

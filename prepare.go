@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -97,13 +98,13 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 	if err != nil {
 		return t, err
 	}
-	s := server{
-		incarnation: incarnation.Of(t.Token, source.Table, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
-		sequence:    source.Sequence,
+	s := progress.Server{
+		Incarnation: incarnation.Of(t.Token, source.Table, source.Sequence, strconv.FormatInt(source.Database, 10)+`::oid`),
+		Sequence:    source.Sequence,
 	}
-	w.incarnation = s.incarnation
-	w.checkpoints = newCheckpoints(t, w.id, w.cfg.BatchTimeout, s)
-	if w.bound, err = incarnation.Bind(ctx, conn, w.log, s.incarnation); err != nil {
+	w.incarnation = s.Incarnation
+	w.checkpoints = progress.New(t, w.id, w.cfg.BatchTimeout, s)
+	if w.bound, err = incarnation.Bind(ctx, conn, w.log, s.Incarnation); err != nil {
 		return t, fmt.Errorf("worker: find the event log: %w", err)
 	}
 	return t, nil

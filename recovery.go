@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
 )
 
 // Trouble is a kind of trouble that the worker tells of, and of its end.
@@ -128,7 +128,7 @@ func (w *Worker) recovered(s subject) {
 func (c *consumerLoop) about(t Trouble) subject { return subject{trouble: t, consumer: c.unit.name} }
 
 // aboutBatch is what is told of a batch, of new events or of a dead letter.
-func (c *consumerLoop) aboutBatch(t Trouble, r *retry) subject {
+func (c *consumerLoop) aboutBatch(t Trouble, r *progress.Retry) subject {
 	s := c.about(t)
 	if r != nil {
 		s.detail = "dead letter"
@@ -139,16 +139,16 @@ func (c *consumerLoop) aboutBatch(t Trouble, r *retry) subject {
 // noteResumed tells that an operator has resumed the consumer which a worker,
 // perhaps another one, has paused.
 func (c *consumerLoop) noteResumed() {
-	switch p := c.progress.paused; {
+	switch p := c.progress.Paused; {
 	case p == nil:
 		c.w.recovered(c.about(TroublePaused))
-	case strings.HasPrefix(p.By, pausedBy("")):
+	case p.ByWorker():
 		c.w.troubled(c.about(TroublePaused), errors.New(p.Reason))
 	}
 }
 
 // passed takes note that there is nothing left to do up to a position.
-func (c *consumerLoop) passed(r *retry, position int64) {
+func (c *consumerLoop) passed(r *progress.Retry, position int64) {
 	t := c.tallyOf(r)
 	if t.passed(position); t.clean() {
 		c.w.recovered(c.aboutBatch(TroubleBatch, r))

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
@@ -74,7 +75,7 @@ func TestLagWaitsForTheLoad(t *testing.T) {
 	if l := lag(); l != nil {
 		t.Errorf("before the first load the lag is %d", *l)
 	}
-	u.loaded(&progress{position: 5})
+	u.loaded(&progress.State{Position: 5})
 	if l := lag(); l == nil || *l != 2 {
 		t.Errorf("after the load the lag is %v, want 2", l)
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
@@ -28,24 +29,24 @@ func (e restartedError) Error() string {
 func (c *consumerLoop) restarted() error {
 	p := c.progress
 	switch {
-	case p.paused != nil || p.token == "":
+	case p.Paused != nil || p.Token == "":
 		return nil // later
-	case p.position > p.last, p.position > 0 && incarnation.LogRestarted(c.unit.log, p.token):
-		return restartedError{c.unit.name, p.position, p.last}
+	case p.Position > p.Last, p.Position > 0 && incarnation.LogRestarted(c.unit.log, p.Token):
+		return restartedError{c.unit.name, p.Position, p.Last}
 	}
-	c.unit.log = p.token
+	c.unit.log = p.Token
 	return nil
 }
 
 // stopRestarted pauses a consumer, so that no worker passes over new events when
 // the sequence has caught up. Who resumes it has seen why.
 func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why error) (did, error) {
-	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, text(why))
+	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, errtext.Storable(why))
 	if err != nil {
 		return nothing, err
 	}
 	if paused {
-		c.unit.log = c.progress.token
+		c.unit.log = c.progress.Token
 		c.status.disturbed(why)
 		tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})
 	}

@@ -2,16 +2,11 @@ package worker
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/progress"
 )
-
-// cleanChunk bounds a clean-up statement, so that it holds no locks for long.
-const cleanChunk = 10_000
 
 // retain deletes audit rows that were closed longer than GapSkipRetention
 // ago, on the leader.
@@ -28,17 +23,7 @@ func (w *Worker) retain(ctx context.Context) {
 				return err
 			})
 			w.taskFailed(ctx, "clean audit", "", err)
-			more = n == cleanChunk
+			more = n == progress.CleanChunk
 		}
 	}
-}
-
-// Clean deletes at most cleanChunk closed audit rows that are older than keep,
-// and returns how many it deleted.
-func (c checkpoints) Clean(ctx context.Context, db *sql.DB, keep time.Duration) (int64, error) {
-	r, err := db.ExecContext(ctx, c.clean, strconv.FormatInt(keep.Milliseconds(), 10), cleanChunk)
-	if err != nil {
-		return 0, fmt.Errorf("worker: delete old rows of the audit: %w", err)
-	}
-	return r.RowsAffected()
 }

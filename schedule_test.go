@@ -91,7 +91,7 @@ func (m moodyBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.P
 //
 //	go test -run TestSchedulesOfFailures . -rapid.checks=10000 -timeout 2h
 func TestSchedulesOfFailures(t *testing.T) {
-	checkByDefault(t, "50")
+	pgtest.CheckByDefault(t, "50")
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT, position BIGINT, aggregate TEXT)`)
 	d.Exec(t, `CREATE INDEX ON ledger (consumer)`)
@@ -129,6 +129,9 @@ func (s *scheduled) worker(t interface{ Fatal(...any) }, name string, opts ...Op
 		WithPollInterval(time.Millisecond), WithMaxPollInterval(2 * time.Millisecond), WithBatchTimeout(20 * time.Millisecond),
 		WithDispatcherInterval(time.Millisecond),
 	}, opts...)...)
+	if s.frontier != nil {
+		w.id = s.frontier.id
+	}
 	if err := w.prepare(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -234,14 +237,14 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Opti
 				}
 			},
 		}))...)
-		w.id, w.checkpoints.worker, w.frontier = s.frontier.id, s.frontier.id, s.frontier.frontier
+		w.frontier = s.frontier.frontier
 		u, err := unitOf(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// An error is FailStop's: the next round is the next process.
 		loop := w.newLoop(u)
 		loop.status = &unitStatus{}
+		// An error is FailStop's: the next round is the next process.
 		err = loop.run(ctx, intake)
 		stop()
 		if ctx.Err() != nil {
@@ -263,7 +266,7 @@ func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Opti
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.position == head && len(letters) == 0 {
+		if p.Position == head && len(letters) == 0 {
 			return
 		}
 	}

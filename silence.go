@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -43,7 +44,7 @@ FROM pg_stat_activity AS a WHERE a.pid = $1::bigint`
 type session struct {
 	busy     bool // with a statement; or waiting for a lock
 	blockers []blocker
-	prepared prepared // that holds the consumer's row; one of blockers, if these are known
+	prepared progress.Prepared // that holds the consumer's row; one of blockers, if these are known
 }
 
 // blocker is a session whose lock another one waits for.
@@ -54,10 +55,10 @@ type blocker struct {
 	Age         float64 `json:"age"`   // of the state, in seconds
 }
 
-// Session returns what the session with that pid does.
-func (c checkpoints) Session(ctx context.Context, q store.Querier, pid int64) (s session, err error) {
+// querySession returns what the session with that pid does.
+func querySession(ctx context.Context, q store.Querier, pid int64) (s session, err error) {
 	var blockers string
-	err = q.QueryRowContext(ctx, c.session, pid).Scan(&s.busy, &blockers)
+	err = q.QueryRowContext(ctx, sessionState, pid).Scan(&s.busy, &blockers)
 	if errors.Is(err, sql.ErrNoRows) {
 		return session{}, nil
 	}
@@ -73,7 +74,7 @@ func (s session) whom() string {
 	for _, b := range s.blockers {
 		remedy := frontier.Holder{PID: b.PID}.Remedy()
 		switch {
-		case b.PID == 0 && s.prepared != (prepared{}):
+		case b.PID == 0 && s.prepared != (progress.Prepared{}):
 			continue // it is named below
 		case b.PID == 0:
 			all = append(all, "a prepared transaction (see pg_prepared_xacts): COMMIT PREPARED or ROLLBACK PREPARED it")
@@ -84,14 +85,14 @@ func (s session) whom() string {
 			all = append(all, fmt.Sprintf("pid %d (application_name %q, %s for %v): %s", b.PID, b.Application, b.State, since, remedy))
 		}
 	}
-	if s.prepared != (prepared{}) {
+	if s.prepared != (progress.Prepared{}) {
 		all = append(all, s.prepared.String())
 	}
 	return strings.Join(all, "; ")
 }
 
 // waits reports whether the session is known to wait for a lock.
-func (s session) waits() bool { return len(s.blockers) > 0 || s.prepared != (prepared{}) }
+func (s session) waits() bool { return len(s.blockers) > 0 || s.prepared != (progress.Prepared{}) }
 
 // sessionOf returns the pid of the server's process behind conn, 0 if it is
 // not known: lib/pq does not tell, and proxies make it up.
@@ -173,7 +174,7 @@ func (w *Worker) reading(ctx context.Context, session func() int64, read func(ct
 func (w *Worker) lookAtSession(ctx context.Context, pid int64, consumer string) (s session, known bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	s, err := w.checkpoints.Session(limited, w.db, pid)
+	s, err := querySession(limited, w.db, pid)
 	w.taskFailed(ctx, "inspect session", consumer, err)
 	return s, err == nil
 }
@@ -233,7 +234,7 @@ func (g *guardWatch) lookAround(ctx context.Context) (s session, known bool) {
 	defer cancel()
 	p, err := g.c.w.checkpoints.HolderPrepared(limited, g.c.w.db, g.c.unit.name)
 	g.c.w.taskFailed(ctx, "find prepared transaction", g.c.unit.name, err)
-	if s.prepared = p; p != (prepared{}) && g.session == 0 {
+	if s.prepared = p; p != (progress.Prepared{}) && g.session == 0 {
 		s.busy, known = true, true
 	}
 	return s, known

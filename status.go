@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
 )
 
 // State is where a worker is in its life.
@@ -163,9 +164,9 @@ func (u *unitStatus) begin() {
 	u.change(func(*ConsumerStatus) { u.known = false })
 }
 
-func (u *unitStatus) loaded(p *progress) {
+func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *ConsumerStatus) {
-		s.Position, s.Paused, s.DeadLetters, u.known = p.position, p.paused, p.letters, true
+		s.Position, s.Paused, s.DeadLetters, u.known = p.Position, (*Pause)(p.Paused), p.DeadLetters, true
 	})
 }
 

@@ -3,7 +3,6 @@ package worker
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 )
@@ -16,7 +15,7 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		CoordinationError string `json:",omitempty"`
 		FrontierError     string `json:",omitempty"`
 		NotifyError       string `json:",omitempty"`
-	}{fields(s), text(s.CoordinationError), text(s.FrontierError), text(s.NotifyError)})
+	}{fields(s), errtext.Storable(s.CoordinationError), errtext.Storable(s.FrontierError), errtext.Storable(s.NotifyError)})
 }
 
 // MarshalJSON writes the fields under their names, and errors as their texts.
@@ -25,15 +24,7 @@ func (s ConsumerStatus) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		fields
 		LastError string `json:",omitempty"`
-	}{fields(s), text(s.LastError)})
-}
-
-// text is what an error says, as PostgreSQL can store it.
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(errtext.Of(err).Error(), "\uFFFD"), "\x00", `\0`)
+	}{fields(s), errtext.Storable(s.LastError)})
 }
 
 // heartbeatStatus is what a heartbeat leaves in the table of workers: the

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // script is everything about one run that can be decided beforehand. Played
@@ -159,7 +161,7 @@ var weighted = func() *rapid.Generator[int] {
 // printed, with the command that plays it again and the name of the file that
 // has its history.
 func TestStepped(t *testing.T) {
-	checkByDefault(t, "20") // of each part
+	pgtest.CheckByDefault(t, "20") // of each part
 	parts := 2
 	if flag.Lookup("rapid.seed").Value.String() != "0" || flag.Lookup("rapid.failfile").Value.String() != "" {
 		parts = 1 // which plays what was asked for
@@ -219,7 +221,7 @@ var mustSee = map[string]int{
 // TestSteppedTwice plays scripts twice: the histories are the same, byte for
 // byte. So what a script finds, it finds again.
 func TestSteppedTwice(t *testing.T) {
-	checkByDefault(t, "6")
+	pgtest.CheckByDefault(t, "6")
 	server := newSteppedServer(t)
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScript(t)
@@ -273,15 +275,3 @@ func play(t *rapid.T, server *steppedServer, script script, seen map[string]int)
 	}
 	return s
 }
-
-// checkByDefault sets how often a test checks whose checks are dear, unless
-// the command line says.
-func checkByDefault(t *testing.T, times string) {
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		t.Cleanup(func() { _ = checks.Value.Set(checks.DefValue) })
-		_ = checks.Value.Set(times)
-	}
-}
-
-// CheckByDefault is for the tests outside the package.
-var CheckByDefault = checkByDefault

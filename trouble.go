@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -16,8 +17,8 @@ import (
 type batchError struct {
 	result
 	events   []store.PersistedEvent
-	retried  *retry // the dead letter that they consist of; nil: they do not
-	revision int64  // that its guard asked for
+	retried  *progress.Retry // the dead letter that they consist of; nil: they do not
+	revision int64           // that its guard asked for
 }
 
 func (e *batchError) Error() string { return errtext.Of(e.err).Error() }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
@@ -74,7 +75,7 @@ func (l heldLog) ReadRanges(ctx context.Context, q store.Querier, ranges []store
 type twoOwners struct {
 	db            *sql.DB
 	first, second *handMoved
-	before        progress // as both know it
+	before        progress.State // as both know it
 
 	inHandler, hasRead *hold
 }
@@ -94,7 +95,7 @@ func newTwoOwners(t *testing.T) *twoOwners {
 		w.handle(t)
 	}
 	o.before = *o.second.loop.progress
-	if o.before.position != 2 || len(o.before.open) != 1 {
+	if o.before.Position != 2 || len(o.before.Open) != 1 {
 		t.Fatalf("the late event's position is not open: %+v", o.before)
 	}
 	o.first.handle(t) // loads the progress that its batch has made
@@ -119,7 +120,7 @@ func (o *twoOwners) judge(t *testing.T) {
 		t.Errorf("%d events were handled, the late one %d times; want 2, and once; %v", handled, late, err)
 	}
 	after, err := o.first.checkpoints.Load(t.Context(), o.db, "all")
-	if err != nil || after.position != o.before.position || after.revision != o.before.revision+1 || len(after.open) > 0 {
+	if err != nil || after.Position != o.before.Position || after.Revision != o.before.Revision+1 || len(after.Open) > 0 {
 		t.Errorf("afterwards the progress is %+v, before it was %+v; %v", after, o.before, err)
 	}
 }
@@ -133,7 +134,7 @@ func TestLateEventWhileAnotherOwnerDeliversIt(t *testing.T) {
 	o.inHandler.await(t)
 	o.second.own(t)
 	second := o.second.handleOnce(t)
-	awaitBlocked(t, o.db)
+	pgtest.AwaitBlocked(t, o.db)
 	close(o.inHandler.letGo)
 	awaitEnd(t, first, batch)
 	awaitEnd(t, second, reload)

@@ -2,13 +2,13 @@ package worker
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -34,12 +34,12 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	case <-ctx.Done():
 		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
 	}
-	known := arrival{unknown: true}
+	known := progress.Arrival{Unknown: true}
 	for ask := true; ; {
 		there, forget := w.awaited.wait(consumer, position)
 		handled, err := w.lookFor(ctx, consumer, position, ask, &known)
 		if ctx.Err() != nil {
-			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, known.why(), context.Cause(ctx))
+			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, known.Why(), context.Cause(ctx))
 		}
 		if !handled && err == nil {
 			ask = w.pauseUntil(ctx, there)
@@ -53,8 +53,8 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 
 // lookFor looks whether a consumer has handled a position, and if not, asks the
 // worker that runs it to say when. No answer of the database is no error.
-func (w *Worker) lookFor(ctx context.Context, consumer string, position int64, ask bool, known *arrival) (handled bool, err error) {
-	var now arrival
+func (w *Worker) lookFor(ctx context.Context, consumer string, position int64, ask bool, known *progress.Arrival) (handled bool, err error) {
+	var now progress.Arrival
 	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
 		now, err = w.arrived(ctx, consumer, position)
 		return err
@@ -62,8 +62,8 @@ func (w *Worker) lookFor(ctx context.Context, consumer string, position int64, a
 	switch {
 	case ctx.Err() != nil, errors.Is(err, errNoAnswer), errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):
 		return false, nil
-	case err != nil || now.handled:
-		return now.handled, err
+	case err != nil || now.Handled:
+		return now.Handled, err
 	}
 	*known = now
 	if ask {
@@ -95,65 +95,27 @@ func (w *Worker) askFor(ctx context.Context, consumer string, position int64) {
 
 // arrived reads how far a consumer is, where the worker works: an abandoned
 // primary may be ahead of the one that was promoted.
-func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a arrival, err error) {
+func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
 	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
 	a, token, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
-	if _, here := w.status[consumer]; err == nil && a.unknown && !here {
-		return a, w.checkpoints.Known(ctx, conn, consumer)
+	if _, here := w.status[consumer]; err == nil && a.Unknown && !here {
+		return a, w.known(ctx, conn, consumer)
 	}
 	if known := w.frontier.Value().Token; token != "" && known != "" && token != known {
 		return a, store.ErrIncarnation
 	}
+	if err == nil && a.DeadLetter {
+		return a, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, consumer, position)
+	}
 	return a, err
 }
 
-// arrival is how far a consumer is on its way to a position.
-type arrival struct {
-	handled  bool
-	unknown  bool // it has no checkpoint, or nobody has looked
-	position int64
-	paused   bool
-	open     bool // it has passed the position, which was in doubt
-}
-
-func (a arrival) why() error {
-	switch {
-	case a.unknown:
-		return errors.New("it has no checkpoint, no worker has run it yet")
-	case a.paused:
-		return fmt.Errorf("it is paused at position %d", a.position)
-	case a.open:
-		return errors.New("no event has appeared there yet, its transaction may be open")
+// known returns ErrNoConsumer if no worker has registered code for a consumer.
+func (w *Worker) known(ctx context.Context, q store.Querier, consumer string) error {
+	known, err := w.checkpoints.Known(ctx, q, consumer)
+	if err == nil && !known {
+		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(consumer))
 	}
-	return fmt.Errorf("it is at position %d", a.position)
-}
-
-// Arrived reads whether a consumer has handled a position, and in which
-// incarnation of the server.
-func (c checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a arrival, token string, err error) {
-	var buried bool
-	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.position, &a.paused, &a.open, &buried, &token)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return arrival{unknown: true}, "", nil
-	case err != nil:
-		return a, "", fmt.Errorf("worker: look how far consumer %s is: %w", errtext.Value(unit), err)
-	case buried:
-		return a, token, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, unit, position)
-	}
-	a.handled = a.position >= position && !a.open
-	return a, token, nil
-}
-
-// Known returns ErrNoConsumer if no worker has registered code for a consumer.
-func (c checkpoints) Known(ctx context.Context, q store.Querier, unit string) error {
-	var known bool
-	switch err := q.QueryRowContext(ctx, c.known, unit).Scan(&known); {
-	case err != nil:
-		return fmt.Errorf("worker: look who has code for consumer %s: %w", errtext.Value(unit), err)
-	case !known:
-		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(unit))
-	}
-	return nil
+	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -43,8 +44,8 @@ type Worker struct {
 	status       map[string]*unitStatus
 	loopConns    budget
 	inquiryConns budget // of the reserve
-	checkpoints  checkpoints
 	incarnation  string // of the server, as an SQL expression
+	checkpoints  progress.Checkpoints
 	bound        store.BoundLog
 	pooling      pgdriver.Pooling
 	limits       limits

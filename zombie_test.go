@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -39,7 +40,7 @@ func withPQ(t *testing.T, d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }
 // hostage is a consumer whose row somebody holds, while the guard of its new
 // owner waits.
 type hostage struct {
-	guarded
+	progresstest.Guarded
 	loop    *consumerLoop
 	session int64 // that waits
 	guard   chan bool
@@ -47,10 +48,10 @@ type hostage struct {
 
 // takeHostage has hold lock the row in a transaction of its own, which is
 // returned, then makes the guard of a registered worker wait for it.
-func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g guarded, tx *sql.Tx)) (h hostage, holder *sql.Tx) {
-	h.guarded = newGuarded(t)
-	holder = h.begin(t)
-	hold(t, h.guarded, holder)
+func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)) (h hostage, holder *sql.Tx) {
+	h.Guarded = progresstest.New(t)
+	holder = h.Begin(t)
+	hold(t, h.Guarded, holder)
 
 	db := h.DB
 	if by.open != nil {
@@ -58,7 +59,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g guarded, tx 
 	}
 	w := New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idle{}}, by.opts...)
 	if by.same {
-		w.id = h.c.worker
+		w.id = h.Worker
 	}
 	if err := w.prepare(t.Context()); err != nil {
 		t.Fatal(err)
@@ -71,9 +72,9 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g guarded, tx 
 			t.Error(err)
 		}
 	})
-	h.assign(t, w.id)
+	h.Assign(t, w.id)
 	h.loop = w.newLoop(w.units[0])
-	from := h.load(t)
+	from := h.Loaded(t)
 
 	conn, err := db.Conn(t.Context())
 	if err != nil {
@@ -89,7 +90,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g guarded, tx 
 	}
 	h.session, h.guard = w.sessionOf(conn), make(chan bool, 1)
 	go func() {
-		_, ok, err := w.checkpoints.Guard(context.Background(), tx, "c", from, advance{to: 12, token: h.token})
+		_, ok, err := w.checkpoints.Guard(context.Background(), tx, "c", from, progress.Advance{To: 12, Token: h.Token})
 		h.guard <- ok && err == nil
 	}()
 	t.Cleanup(func() {
@@ -117,33 +118,33 @@ func await(t *testing.T, what string, done func() bool) {
 
 // batchOf begins a batch of a worker whose last heartbeat is so old; negative:
 // that has no row.
-func batchOf(silence time.Duration) func(t *testing.T, g guarded, tx *sql.Tx) {
-	return func(t *testing.T, g guarded, tx *sql.Tx) {
-		g.assign(t, g.c.worker)
-		if _, ok, err := g.c.Guard(t.Context(), tx, "c", g.load(t), advance{to: 11, token: g.token}); err != nil || !ok {
+func batchOf(silence time.Duration) func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+	return func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+		g.Assign(t, g.Worker)
+		if _, ok, err := g.Guard(t.Context(), tx, "c", g.Loaded(t), progress.Advance{To: 11, Token: g.Token}); err != nil || !ok {
 			t.Fatalf("the first guard said %v, %v", ok, err)
 		}
 		if silence >= 0 {
 			g.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, protocol) VALUES ($1::uuid, clock_timestamp() - $2::bigint * interval '1 second', 1)`,
-				g.c.worker.String(), int64(silence.Seconds()))
+				g.Worker.String(), int64(silence.Seconds()))
 		}
 	}
 }
 
 // batchOfUnlocked begins a batch of a worker that has sent its heartbeat and then
 // lost its lock.
-func batchOfUnlocked(t *testing.T, g guarded, tx *sql.Tx) {
+func batchOfUnlocked(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
 	batchOf(0)(t, g, tx)
 	g.Exec(t, `UPDATE worker_nodes SET protocol = 2`)
 }
 
 // lockedBy locks the row in another way, and takes locks like those of a batch.
-func lockedBy(locks string) func(t *testing.T, g guarded, tx *sql.Tx) {
-	return func(t *testing.T, g guarded, tx *sql.Tx) {
+func lockedBy(locks string) func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
+	return func(t *testing.T, g progresstest.Guarded, tx *sql.Tx) {
 		if _, err := tx.ExecContext(t.Context(), `SELECT FROM consumer_checkpoints WHERE consumer_name = 'c' FOR UPDATE`); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := tx.ExecContext(t.Context(), locks, signature(g.c.worker)); err != nil {
+		if _, err := tx.ExecContext(t.Context(), locks, progress.Signature(g.Worker)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +176,7 @@ func (h hostage) awaitGuard(t *testing.T) {
 func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 	for name, test := range map[string]struct {
 		waiter
-		hold func(t *testing.T, g guarded, tx *sql.Tx)
+		hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)
 	}{
 		"no row any more":         {hold: batchOf(-1)},
 		"silent":                  {hold: batchOf(time.Hour)},
@@ -196,10 +197,10 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 
 // A worker that seems dead for a moment, or another one each time, is spared.
 func TestOneLookIsNotEnough(t *testing.T) {
-	nobody, one, other := zombie{}, zombie{session: 1, signature: 7}, zombie{session: 1, signature: 8}
+	nobody, one, other := progress.OpenBatch{}, progress.OpenBatch{Session: 1, Signature: 7}, progress.OpenBatch{Session: 1, Signature: 8}
 	var s suspicion
 	var confirmed []int
-	for i, z := range []zombie{nobody, nobody, one, nobody, one, other, one, nobody, other, other, nobody} {
+	for i, z := range []progress.OpenBatch{nobody, nobody, one, nobody, one, other, one, nobody, other, other, nobody} {
 		if s.confirms(z) {
 			confirmed = append(confirmed, i)
 		}
@@ -213,7 +214,7 @@ func TestOneLookIsNotEnough(t *testing.T) {
 func TestOthersAreNotEnded(t *testing.T) {
 	for name, test := range map[string]struct {
 		waiter
-		hold func(t *testing.T, g guarded, tx *sql.Tx)
+		hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)
 	}{
 		"the batch of a living worker":                   {hold: batchOf(0)},
 		"the batch of one without a lock":                {hold: batchOfUnlocked},
@@ -225,7 +226,7 @@ func TestOthersAreNotEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, holder := takeHostage(t, test.waiter, test.hold)
-			if z, err := h.loop.lookForZombie(t.Context(), h.session); err != nil || z != (zombie{}) {
+			if z, err := h.loop.lookForZombie(t.Context(), h.session); err != nil || z != (progress.OpenBatch{}) {
 				t.Errorf("found %+v, %v", z, err)
 			}
 			if err := holder.Commit(); err != nil {
@@ -253,11 +254,11 @@ func TestNobodyIsEndedWithTheLease(t *testing.T) {
 func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
 	h, holder := takeHostage(t, waiter{}, batchOf(-1))
 	z, err := h.loop.lookForZombie(t.Context(), h.session)
-	if err != nil || z.session == 0 || z.signature != signature(h.c.worker) || z.worker != uuid.Nil {
+	if err != nil || z.Session == 0 || z.Signature != progress.Signature(h.Worker) || z.Worker != uuid.Nil {
 		t.Fatalf("found %+v, %v", z, err)
 	}
 	other := z
-	other.signature++
+	other.Signature++
 	if ended, err := h.loop.w.checkpoints.EndBatch(t.Context(), h.DB, "c", other); err != nil || ended {
 		t.Errorf("another worker's batch in the same session: %v, %v", ended, err)
 	}
@@ -302,8 +303,7 @@ func TestWhoseSessionIsKnown(t *testing.T) {
 				t.Errorf("the session is %d, want %d", got, want)
 			}
 			const madeUp = 1<<32 - 1
-			c := newCheckpoints(tables.Tables{}, w.id, time.Second, server{})
-			if s, err := c.Session(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
+			if s, err := querySession(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
 				t.Errorf("a session that does not exist: %+v, %v", s, err)
 			}
 		})

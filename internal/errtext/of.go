@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 )
 
 // Of returns an error that says on one line what err says, and unwraps to it;
@@ -18,6 +19,15 @@ func Of(err error) error {
 		return &short{err, line}
 	}
 	return err
+}
+
+// Storable returns what an error says, on one line that PostgreSQL can store;
+// empty if err is nil.
+func Storable(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(Of(err).Error(), "\uFFFD"), "\x00", `\0`)
 }
 
 // Join is errors.Join on one line.

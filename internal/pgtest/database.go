@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -101,4 +102,21 @@ func closed(t testing.TB, db *sql.DB) *sql.DB {
 		}
 	})
 	return db
+}
+
+// AwaitBlocked waits until somebody waits for a lock.
+func AwaitBlocked(t testing.TB, db *sql.DB) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		var blocked int
+		if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&blocked); err != nil {
+			t.Fatal(err)
+		}
+		if blocked > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("waited in vain for a session to wait for a lock")
+		}
+	}
 }

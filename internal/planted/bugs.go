@@ -203,15 +203,15 @@ var guardBugs = []Bug{
 		Name:    "no-revision",
 		Mistake: "the guard compares the position only: it need not be the version of the row that was loaded",
 		Edits: []Edit{
-			{"checkpoint.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
-			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
+			{"internal/progress/guard.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
+			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
 		},
 		Faults: "move=2",
 	},
 	{
 		Name:    "no-owner",
 		Mistake: "the guard does not ask whether the consumer is still assigned to this worker: the coordinator has said so",
-		Edits: []Edit{{"checkpoint.go", `
+		Edits: []Edit{{"internal/progress/guard.go", `
 		AND EXISTS (SELECT FROM ` + "` + t.Assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
 		AND $5::uuid IS NOT NULL`}},
 		Faults: "deafen=5",
@@ -221,7 +221,7 @@ var guardBugs = []Bug{
 		Mistake: "a checkpoint goes to where this worker's frontier is, also if the owner before has come further",
 		Edits: []Edit{
 			{"frontier/crossing.go", `max(p.Checkpoint, min(p.Through, v.Safe))`, `min(p.Through, v.Safe)`},
-			{"checkpoint.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
+			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint`, `revision = $2::bigint`},
 		},
 		Faults: "kill-scan=5,cut=2,delay=3",
 		Draws:  "open gaps skip-stale",
@@ -240,13 +240,12 @@ var guardBugs = []Bug{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"checkpoint.go", `guardAndAudit:  guard + audit + result,`, "guardAndAudit: `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`,"},
-			{"checkpoint.go", `from *progress, a advance)`, `from *progress, a advance, db ...*sql.DB)`},
-			{"checkpoint.go", `statement, args = c.guardAndAudit, append(args, a.head, string(marks), string(gone))`,
-				`if _, err := db[0].ExecContext(ctx, c.guardAndAudit, append(args, a.head, string(marks), string(gone))...); err != nil {
+			{"internal/progress/guard.go", `return guard + result, guard + audit + result`, "return guard + result, `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`"},
+			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone))`,
+				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
 		}`},
-			{"batch.go", `Guard(inner, tx, c.unit.name, c.progress, a)`, `Guard(inner, tx, c.unit.name, c.progress, a, c.w.db)`},
+			{"batch.go", `Guard(inner, tx, c.unit.name, c.progress, a)`, `Guard(context.WithValue(inner, "db", c.w.db), tx, c.unit.name, c.progress, a)`},
 		},
 	},
 }
@@ -263,8 +262,12 @@ var openRangeBugs = []Bug{
 	{
 		Name:    "forgotten",
 		Mistake: "a consumer's open ranges are those that this worker has recorded; after a change of owner they are forgotten",
-		Edits: []Edit{{"checkpoint.go", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
-			"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"}},
+		Edits: []Edit{
+			{"internal/progress/checkpoints.go", `WHERE consumer_name = $1::text AND state = 'open'), '[]')`,
+				"WHERE consumer_name = $1::text AND state = 'open' AND worker_id = '` + worker.String() + `'), '[]')"},
+			{"internal/progress/checkpoints.go", `load:           load(t, server),`, `load:           load(t, server, worker),`},
+			{"internal/progress/checkpoints.go", `func load(t tables.Tables, server Server) string {`, `func load(t tables.Tables, server Server, worker uuid.UUID) string {`},
+		},
 		Faults: "delay=2,move=2",
 		Draws:  "open gaps skip-stale",
 	},
@@ -321,14 +324,14 @@ var handledBugs = []Bug{
 	{
 		Name:    "passed-is-handled",
 		Mistake: "WaitFor returns when the checkpoint is there, also if the consumer has passed the position in doubt",
-		Edits:   []Edit{{"wait.go", `a.position >= position && !a.open`, `a.position >= position`}},
+		Edits:   []Edit{{"internal/progress/arrival.go", `a.Position >= position && !a.Open`, `a.Position >= position`}},
 		Faults:  calm + ",delay=8,backend-crash=0",
 		Draws:   "open gaps skip-stale",
 	},
 	{
 		Name:    "session-timeout",
 		Mistake: "the idle time-out of a batch is set for the session: the next batch sets it again",
-		Edits:   []Edit{{"checkpoint.go", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
+		Edits:   []Edit{{"internal/progress/guard.go", `set_config('idle_in_transaction_session_timeout', $6::text, true)`, `set_config('idle_in_transaction_session_timeout', $6::text, false)`}},
 	},
 }
 
@@ -337,7 +340,7 @@ var contractBugs = []Bug{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
-		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b, m); !repaired {`, `repaired = m.to >= 0; !repaired {`}},
+		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
 		Faults:  calmServer + ",contract=4",
 	},
 	{

@@ -1,13 +1,13 @@
-package worker
+package progress_test
 
 import (
 	"errors"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
 	"github.com/pgfrontier/worker/store"
-	"github.com/pgfrontier/worker/store/consumer"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // What a statement reads of the dead letters does not grow with their number,
@@ -16,13 +16,8 @@ import (
 // collected.
 func TestCostOfDeadLettersIsFlat(t *testing.T) {
 	t.Parallel()
-	d := pgtest.New(t)
-	w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{&moody{name: "c"}})
-	if err := w.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	d := progresstest.New(t)
 	d.Exec(t, `ALTER TABLE consumer_dead_letters SET (autovacuum_enabled = off)`)
-	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`)
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -35,18 +30,18 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 		}
 	}
 
-	c := w.checkpoints
+	c := d.Statements()
 	statements := []struct {
 		name, text, args string
 		rows             float64 // read at most
 	}{
-		{"load", c.load, `('c')`, 1 + lettersCounted + 1},
-		{"add", c.letters.add, `('c', '[{"position": 1000001, "type": "T", "id": "hot", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0},
+		{"load", c.Load, `('c')`, 1 + progress.DeadLettersCounted + 1},
+		{"add", c.Add, `('c', '[{"position": 1000001, "type": "T", "id": "hot", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0},
 			{"position": 1000002, "type": "T", "id": "none", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0}]')`, 2},
-		{"have", c.letters.have, `('c', '[{"n": 0, "type": "T", "id": "hot"}, {"n": 1, "type": "T", "id": "a77"}, {"n": 2, "type": "T", "id": "none"}]')`, 3},
-		{"next", c.letters.next, `('c')`, retriesAtOnce + retriesAtOnce*retriesAtOnce},
-		{"remove", c.letters.remove, `('c', 777)`, 1},
-		{"keep", c.letters.keep, `('c', 777, 'refused')`, 2},
+		{"have", c.Have, `('c', '[{"n": 0, "type": "T", "id": "hot"}, {"n": 1, "type": "T", "id": "a77"}, {"n": 2, "type": "T", "id": "none"}]')`, 3},
+		{"next", c.Next, `('c')`, progress.RetriesAtOnce + progress.RetriesAtOnce*progress.RetriesAtOnce},
+		{"remove", c.Remove, `('c', 777)`, 1},
+		{"keep", c.Keep, `('c', 777, 'refused')`, 2},
 	}
 	for _, n := range []int{10_000, 100_000} {
 		for spread, id := range map[string]string{
@@ -90,16 +85,12 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 // Which letters there are counts only if the server says so that the progress
 // was loaded from, also if it says that there are none.
 func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
-	d := pgtest.New(t)
-	w := New(d.DB, storepostgres.NewStore(nil), []consumer.Consumer{&moody{name: "c"}})
-	if err := w.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	d := progresstest.New(t)
 	events := []store.PersistedEvent{{AggregateType: "T", AggregateID: "a"}}
-	if _, err := w.checkpoints.HaveLetters(t.Context(), d.DB, "c", "another", events); !errors.Is(err, store.ErrIncarnation) {
-		t.Errorf("HaveLetters: %v", err)
+	if _, err := d.HaveDeadLetters(t.Context(), d.DB, "c", "another", events); !errors.Is(err, store.ErrIncarnation) {
+		t.Errorf("HaveDeadLetters: %v", err)
 	}
-	if _, err := w.checkpoints.NextRetries(t.Context(), d.DB, "c", "another"); !errors.Is(err, store.ErrIncarnation) {
+	if _, err := d.NextRetries(t.Context(), d.DB, "c", "another"); !errors.Is(err, store.ErrIncarnation) {
 		t.Errorf("NextRetries: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package worker
+package progress_test
 
 import (
 	"context"
@@ -8,8 +8,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/pgfrontier/worker/store"
 	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/store"
 )
 
 // auditRow is a row of the audit.
@@ -23,7 +27,7 @@ type auditRow struct {
 
 // auditHistory is the audit of a consumer, and what nobody can read from it.
 type auditHistory struct {
-	guarded
+	progresstest.Guarded
 	t      *rapid.T
 	at     int64
 	resets int
@@ -36,14 +40,19 @@ type auditHistory struct {
 }
 
 func (h *auditHistory) rows() []auditRow {
-	rows, err := queryAll(context.Background(), h.DB, func(r *sql.Rows) (a auditRow, err error) {
-		err = r.Scan(&a.ID, &a.First, &a.Last, &a.Missing, &a.State, &a.Seen, &a.Created, &a.Closed, &a.Transaction)
-		return a, err
-	}, `
+	rows, err := h.DB.QueryContext(context.Background(), `
 SELECT id, gap_position, gap_end, missing, state, first_seen_at, created_at, closed_at, xmin::text
 FROM consumer_gap_skips WHERE consumer_name = 'c' ORDER BY id`)
 	h.must(err)
-	return rows
+	defer rows.Close()
+	var all []auditRow
+	for rows.Next() {
+		var a auditRow
+		h.must(rows.Scan(&a.ID, &a.First, &a.Last, &a.Missing, &a.State, &a.Seen, &a.Created, &a.Closed, &a.Transaction))
+		all = append(all, a)
+	}
+	h.must(rows.Err())
+	return all
 }
 
 func (h *auditHistory) must(err error) {
@@ -74,41 +83,41 @@ func (h *auditHistory) note(plain func(auditRow) bool) {
 
 // batch goes past some positions, and ends a doubt now and then.
 func (h *auditHistory) batch() {
-	p, err := h.c.Load(context.Background(), h.DB, "c")
+	p, err := h.Load(context.Background(), h.DB, "c")
 	h.must(err)
-	var void, doubt *mark
+	var void, doubt *progress.Mark
 	for _, kind := range rapid.SliceOfN(rapid.SampledFrom([]string{"event", "void", "void", "doubt"}), 1, 9).Draw(h.t, "positions") {
 		h.at++
 		switch {
 		case kind == "void" && void == nil:
-			void = &mark{Range: store.Range{First: h.at, Last: h.at}, Missing: 1, State: SkipVoid}
+			void = &progress.Mark{Range: store.Range{First: h.at, Last: h.at}, Missing: 1, State: progress.Void}
 		case kind == "void":
 			void.Last, void.Missing = h.at, void.Missing+1
 		case kind == "doubt" && doubt == nil:
-			doubt = &mark{Range: store.Range{First: h.at, Last: h.at}, Missing: 1, State: SkipOpen}
+			doubt = &progress.Mark{Range: store.Range{First: h.at, Last: h.at}, Missing: 1, State: progress.Open}
 		}
 		h.void[[2]int64{int64(h.resets), h.at}] = kind == "void"
 	}
-	a := advance{token: h.token, to: h.at, head: h.at + 100}
-	for _, m := range []*mark{void, doubt} {
+	a := progress.Advance{Token: h.Token, To: h.at, Head: h.at + 100}
+	for _, m := range []*progress.Mark{void, doubt} {
 		if m != nil {
-			a.marks = append(a.marks, *m)
+			a.Marks = append(a.Marks, *m)
 		}
 	}
-	if len(p.open) > 0 && rapid.Bool().Draw(h.t, "a doubt ends") {
-		o := p.open[0]
-		a.gone = []int64{o.ID}
-		state := rapid.SampledFrom([]SkipState{SkipVoid, SkipLate}).Draw(h.t, "as")
-		a.marks = append(a.marks, mark{Range: o.Range, Missing: o.Count(), State: state, Seen: &o.Seen})
+	if len(p.Open) > 0 && rapid.Bool().Draw(h.t, "a doubt ends") {
+		o := p.Open[0]
+		a.Gone = []int64{o.ID}
+		state := rapid.SampledFrom([]progress.MarkState{progress.Void, progress.Late}).Draw(h.t, "as")
+		a.Marks = append(a.Marks, progress.Mark{Range: o.Range, Missing: o.Count(), State: state, Seen: &o.Seen})
 	}
 	tx, err := h.DB.BeginTx(context.Background(), nil)
 	h.must(err)
 	defer func() { _ = tx.Rollback() }()
-	if _, ok, err := h.c.Guard(context.Background(), tx, "c", p, a); err != nil || !ok {
+	if _, ok, err := h.Guard(context.Background(), tx, "c", p, a); err != nil || !ok {
 		h.t.Fatal(ok, err)
 	}
 	h.must(tx.Commit())
-	h.note(func(r auditRow) bool { return r.State == "void" && r.First > p.position })
+	h.note(func(r auditRow) bool { return r.State == "void" && r.First > p.Position })
 	if void != nil && rapid.IntRange(0, 5).Draw(h.t, "slowly by an older program") == 0 {
 		var id int64
 		h.must(h.DB.QueryRow(`
@@ -143,7 +152,7 @@ func (h *auditHistory) compact(after int64) int64 {
 	kept, chunk := rapid.IntRange(0, 3).Draw(h.t, "kept"), rapid.IntRange(2, 9).Draw(h.t, "chunk")
 	for more := true; more; {
 		var err error
-		after, more, err = h.c.Compact(context.Background(), h.DB, "c", after, kept, chunk)
+		after, more, err = h.Compact(context.Background(), h.DB, "c", after, kept, chunk)
 		h.must(err)
 	}
 	now := h.rows()
@@ -229,15 +238,15 @@ func (h *auditHistory) otherBegan(a, b auditRow) bool {
 // reason and no count, and leaves alone what is not a batch's sum, or what a
 // repair may still delete.
 func TestCompactionTellsTheSame(t *testing.T) {
-	checkByDefault(t, "40")
-	g := newGuarded(t)
+	pgtest.CheckByDefault(t, "40")
+	g := progresstest.New(t)
 	g.Exec(t, `SELECT setval('events_global_position_seq', 1000000)`)
 	var err error
-	if g.token, err = g.c.Incarnation(t.Context(), g.DB); err != nil {
+	if g.Token, err = g.Incarnation(t.Context(), g.DB); err != nil {
 		t.Fatal(err)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		h := &auditHistory{guarded: g, t: t, plain: map[int64]bool{}, pass: map[int64]int{}, seen: map[int64]int{}, void: map[[2]int64]bool{}, others: map[[2]int64]bool{}}
+		h := &auditHistory{Guarded: g, t: t, plain: map[int64]bool{}, pass: map[int64]int{}, seen: map[int64]int{}, void: map[[2]int64]bool{}, others: map[[2]int64]bool{}}
 		h.exec(`DELETE FROM consumer_gap_skips`)
 		h.exec(`DELETE FROM consumer_operations`)
 		h.exec(`UPDATE consumer_checkpoints SET last_position = 0, revision = revision + 1 WHERE consumer_name = 'c'`)
@@ -259,22 +268,22 @@ func TestCompactionTellsTheSame(t *testing.T) {
 // Nothing is lost or counted twice if others delete rows at the same time:
 // another compaction, or a clean-up that meets the old rows of a new one.
 func TestCompactionBesideOthersThatDelete(t *testing.T) {
-	g := newGuarded(t)
+	g := progresstest.New(t)
 	const days = `ARRAY[5, 4, 3, 0]`
 	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, created_at, closed_at)
 		SELECT 'c', gen_random_uuid(), 10 * i, 10 * i + 5, 3, 'void', 1, 1, at, at, at
 		FROM unnest(`+days+`) WITH ORDINALITY AS d(age, i), LATERAL (SELECT clock_timestamp() - age * interval '1 day' AS at) AS t`)
-	tx := g.begin(t)
-	if _, _, err := g.c.Compact(t.Context(), tx, "c", 0, 0, compactChunk); err != nil {
+	tx := g.Begin(t)
+	if _, _, err := g.Compact(t.Context(), tx, "c", 0, 0, 10_000); err != nil {
 		t.Fatal(err)
 	}
 	others := make(chan error, 2)
 	go func() {
-		_, err := g.c.Clean(t.Context(), g.DB, 24*time.Hour)
+		_, err := g.Clean(t.Context(), g.DB, 24*time.Hour)
 		others <- err
 	}()
 	go func() {
-		_, _, err := g.c.Compact(t.Context(), g.DB, "c", 0, 0, compactChunk)
+		_, _, err := g.Compact(t.Context(), g.DB, "c", 0, 0, 10_000)
 		others <- err
 	}()
 	waiting := 0

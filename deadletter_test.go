@@ -136,7 +136,7 @@ func TestLetterThatJoinsARetry(t *testing.T) {
 //
 //	go test -run TestOrderOverDeadLetters . -rapid.checks=1000
 func TestOrderOverDeadLetters(t *testing.T) {
-	worker.CheckByDefault(t, "15")
+	pgtest.CheckByDefault(t, "15")
 	var seen sync.Map
 	rapid.Check(t, func(rt *rapid.T) {
 		script := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) lettersMove {

@@ -1,4 +1,4 @@
-package worker
+package progress
 
 import (
 	"context"
@@ -7,27 +7,25 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
 
-// aggregate is whose events follow each other into the dead letters.
-type aggregate struct {
+// Aggregate is whose events follow each other into the dead letters.
+type Aggregate struct {
 	Type string `json:"type"`
 	ID   string `json:"id"`
 }
 
-func aggregateOf(e store.PersistedEvent) aggregate { return aggregate{e.AggregateType, e.AggregateID} }
+func AggregateOf(e store.PersistedEvent) Aggregate { return Aggregate{e.AggregateType, e.AggregateID} }
 
-// letter is an event on its way to the dead letters. Its text is empty if it
+// DeadLetter is an event on its way to the dead letters. Its text is empty if it
 // only follows an earlier one of its aggregate.
-type letter struct {
-	aggregate
+type DeadLetter struct {
+	Aggregate
 	Position  int64     `json:"position"`
 	EventID   uuid.UUID `json:"event_id"`
 	EventType string    `json:"event_type"`
@@ -35,146 +33,28 @@ type letter struct {
 	Attempts  int       `json:"attempts"`
 }
 
-// retry is a dead letter that an operator wants to be tried again.
-type retry struct {
-	position int64
-	attempts int
-	err      error // why it could not be handled this time; nil: it was
+// Retry is a dead letter that an operator wants to be tried again.
+type Retry struct {
+	Position int64
+	Attempts int
+	Err      error // why it could not be handled this time; nil: it was
 }
 
-// lettersCounted bounds how many aggregates with dead letters are counted.
-const lettersCounted = 100
+// DeadLettersCounted bounds how many aggregates with dead letters are counted.
+const DeadLettersCounted = 100
 
 // retriesAtOnce bounds how many requests one statement looks up, and how many
 // letters of each aggregate.
 const retriesAtOnce = 30
 
-// sortOut takes those events from a page that go to the dead letters: the one
-// under sentence, and all of an aggregate that has some there already. Which
-// aggregates have some is asked after the progress was loaded: if that changes
-// before the guard, the guard refuses.
-func (c *consumerLoop) sortOut(ctx context.Context, q store.Querier, p *page) error {
-	guilty := int64(0)
-	if c.sentence != nil {
-		guilty = c.sentence.position
-	}
-	if guilty == 0 && c.progress.letters == 0 {
-		return nil
-	}
-	follows, err := c.w.checkpoints.HaveLetters(ctx, q, c.unit.name, c.progress.token, p.Events)
-	if err != nil {
-		return err
-	}
-	kept := p.Events[:0]
-	for _, e := range p.Events {
-		l := letter{aggregate: aggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
-		switch {
-		case e.GlobalPosition == guilty:
-			l.Error, l.Attempts = text(c.sentence.err), c.sentence.attempts
-		case !follows[l.aggregate]:
-			kept = append(kept, e)
-			continue
-		}
-		if !follows[l.aggregate] {
-			follows[l.aggregate] = true
-			p.joined++
-		}
-		p.letters = append(p.letters, l)
-	}
-	p.Events = kept
-	return nil
-}
-
-// lettersTurn reports whether a dead letter is tried before anything new. They
-// take turns, so that neither waits for more than one of the other.
-func (c *consumerLoop) lettersTurn() bool {
-	return c.progress != nil && c.progress.again && !c.triedLetter
-}
-
-// retryLetter tries a dead letter again, the first of its aggregate. If it
-// fails it stays, and all that follow it.
-func (c *consumerLoop) retryLetter(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value) (did, error) {
-	if len(c.progress.retries) == 0 {
-		err := c.quickly(intake, func(ctx context.Context) (err error) {
-			c.progress.retries, err = c.w.checkpoints.NextRetries(ctx, conn, c.unit.name, c.progress.token)
-			return err
-		})
-		if err != nil {
-			return nothing, err
-		}
-		if len(c.progress.retries) == 0 {
-			c.forget()
-			return reload, nil
-		}
-	}
-	r := c.progress.retries[0]
-	var events []store.PersistedEvent
-	pid := c.w.sessionOf(conn)
-	err := c.reading(intake, func() int64 { return pid }, func(ctx context.Context) (err error) {
-		events, err = c.w.bound.At(v.Token).ReadEvents(ctx, conn, r.position-1, 1)
-		return err
-	})
-	if err != nil {
-		return nothing, fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)
-	}
-	at := c.progress.position
-	p := page{Page: reader.Page{Look: frontier.Page{Checkpoint: at, Through: at}}, retried: &r}
-	switch {
-	case c.refused != nil && c.refused.position == r.position:
-		r.err = c.refused.err
-	case len(events) == 1 && events[0].GlobalPosition == r.position:
-		p.Events = events
-	default:
-		r.err = fmt.Errorf("there is no event at position %d any more", r.position)
-	}
-	c.refused = nil
-	a := advance{to: at, head: c.w.visible(v), token: v.Token, under: v}
-	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
-}
-
-// refuse takes note that a dead letter has failed again. That is written down
-// next, on a connection that is sound.
-func (c *consumerLoop) refuse(b *batchError) {
-	c.w.observer.letterFailed(c.unit.name, b)
-	c.refused = &retry{position: b.retried.position, err: b.err}
-	c.again.reset()
-	c.w.troubles.end(c.aboutBatch(TroubleBatch, b.retried), time.Now()) // it is not tried any more
-}
-
-// settleLetters takes into account what a committed batch did to the dead
-// letters.
-func (c *consumerLoop) settleLetters(p page) {
-	switch {
-	case len(p.letters) > 0:
-		c.progress.letters = min(c.progress.letters+p.joined, lettersCounted)
-		c.status.loaded(c.progress)
-	case p.retried == nil:
-	case p.retried.err == nil && len(c.progress.retries) > 1:
-		c.progress.retries = c.progress.retries[1:]
-	default:
-		c.forget() // it is not known which letters are left, or still to be tried
-	}
-}
-
-// writeLetters writes what a batch does to the dead letters.
-func (c *consumerLoop) writeLetters(ctx context.Context, tx *sql.Tx, p page) error {
-	if len(p.letters) > 0 {
-		return c.w.checkpoints.AddLetters(ctx, tx, c.unit.name, p.letters)
-	}
-	if p.retried != nil {
-		return c.w.checkpoints.Retried(ctx, tx, c.unit.name, p.retried)
-	}
-	return nil
-}
-
-// lettersSQL are the statements on dead letters. The cost of each grows with
+// deadLettersSQL are the statements on dead letters. The cost of each grows with
 // what it is asked about, not with how many letters there are. So each search
 // begins at a place in an index and ends after a few rows. It asks for an order
 // that only this index has, and for a number of rows that the planner does not
 // know: otherwise statistics of another day talk it into sorting all rows.
-type lettersSQL struct{ add, have, next, remove, keep string }
+type deadLettersSQL struct{ add, have, next, remove, keep string }
 
-func newLettersSQL(letters, incarnation string) lettersSQL {
+func newDeadLettersSQL(letters, incarnation string) deadLettersSQL {
 	// A search that decides something says who answers it, also if it finds
 	// nothing.
 	proven := func(search string) string {
@@ -182,7 +62,7 @@ func newLettersSQL(letters, incarnation string) lettersSQL {
 SELECT coalesce(` + incarnation + `, ''), found.a, found.b FROM (SELECT 1) AS one LEFT JOIN (` + search + `) AS found ON true
 ORDER BY found.a`
 	}
-	return lettersSQL{
+	return deadLettersSQL{
 		add: `
 INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
 SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, o.retry_at
@@ -242,7 +122,7 @@ func lettersOf(letters string) string {
 			SELECT aggregate_type, aggregate_id FROM ` + letters + `
 			WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) > (a.type, a.id)
 			ORDER BY aggregate_type, aggregate_id LIMIT 1) AS o
-		WHERE a.n < ` + strconv.Itoa(lettersCounted) + `
+		WHERE a.n < ` + strconv.Itoa(DeadLettersCounted) + `
 	) SELECT count(*) FROM a),
 	(SELECT retry_at FROM ` + letters + `
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
@@ -250,27 +130,27 @@ func lettersOf(letters string) string {
 
 // AddLetters adds dead letters. Where their aggregate is to be tried again, so
 // are they.
-func (c checkpoints) AddLetters(ctx context.Context, tx *sql.Tx, unit string, letters []letter) error {
+func (c Checkpoints) AddDeadLetters(ctx context.Context, tx *sql.Tx, unit string, letters []DeadLetter) error {
 	rows, err := json.Marshal(letters)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, c.letters.add, unit, string(rows)); err != nil {
+	if _, err := tx.ExecContext(ctx, c.deadLetters.add, unit, string(rows)); err != nil {
 		return fmt.Errorf("worker: write %d dead letters of consumer %q: %w", len(letters), unit, err)
 	}
 	return nil
 }
 
 // HaveLetters returns the aggregates of events that have dead letters.
-func (c checkpoints) HaveLetters(ctx context.Context, q store.Querier, unit, token string, events []store.PersistedEvent) (map[aggregate]bool, error) {
+func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, events []store.PersistedEvent) (map[Aggregate]bool, error) {
 	type asked struct {
-		aggregate
+		Aggregate
 		N int `json:"n"`
 	}
 	var all []asked
-	have := map[aggregate]bool{}
+	have := map[Aggregate]bool{}
 	for _, e := range events {
-		if a := aggregateOf(e); !have[a] {
+		if a := AggregateOf(e); !have[a] {
 			have[a], all = true, append(all, asked{a, len(all)})
 		}
 	}
@@ -282,25 +162,25 @@ func (c checkpoints) HaveLetters(ctx context.Context, q store.Querier, unit, tok
 	if err != nil {
 		return nil, err
 	}
-	found, err := proven(ctx, q, token, c.letters.have, unit, string(list))
+	found, err := proven(ctx, q, token, c.deadLetters.have, unit, string(list))
 	if err != nil {
 		return nil, fmt.Errorf("worker: look for dead letters of consumer %q: %w", unit, err)
 	}
 	for _, f := range found {
-		have[all[f[0]].aggregate] = true
+		have[all[f[0]].Aggregate] = true
 	}
 	return have, nil
 }
 
 // NextRetries returns some of the dead letters that are to be tried again, in
 // order of position. Of an aggregate, none before them is left out.
-func (c checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []retry, err error) {
-	found, err := proven(ctx, q, token, c.letters.next, unit)
+func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []Retry, err error) {
+	found, err := proven(ctx, q, token, c.deadLetters.next, unit)
 	if err != nil {
 		return nil, fmt.Errorf("worker: look for dead letters of consumer %q to retry: %w", unit, err)
 	}
 	for _, f := range found {
-		all = append(all, retry{position: f[0], attempts: int(f[1])})
+		all = append(all, Retry{Position: f[0], Attempts: int(f[1])})
 	}
 	return all, nil
 }
@@ -329,14 +209,14 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 
 // Retried removes a dead letter that was handled, or keeps one that was not,
 // with all that follow it.
-func (c checkpoints) Retried(ctx context.Context, tx *sql.Tx, unit string, r *retry) (err error) {
-	if r.err == nil {
-		_, err = tx.ExecContext(ctx, c.letters.remove, unit, r.position)
+func (c Checkpoints) Retried(ctx context.Context, tx *sql.Tx, unit string, r *Retry) (err error) {
+	if r.Err == nil {
+		_, err = tx.ExecContext(ctx, c.deadLetters.remove, unit, r.Position)
 	} else {
-		_, err = tx.ExecContext(ctx, c.letters.keep, unit, r.position, text(r.err))
+		_, err = tx.ExecContext(ctx, c.deadLetters.keep, unit, r.Position, errtext.Storable(r.Err))
 	}
 	if err != nil {
-		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.position, err)
+		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.Position, err)
 	}
 	return nil
 }

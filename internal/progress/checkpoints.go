@@ -1,0 +1,200 @@
+package progress
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Checkpoints reads and moves the progress of consumers, for one worker.
+type Checkpoints struct {
+	worker      uuid.UUID
+	idleTimeout string // of the server for a batch's transaction
+
+	// SQL
+	load, revisions, place, clean string
+	arrived, known                string
+	guard, guardAndAudit, pause   string
+	incarnation                   string
+	batch, endBatch               string
+	repair, repaired, compact     string
+	holderPrepared                string
+	deadLetters                   deadLettersSQL
+}
+
+// Server is what a statement compares to know who answers it.
+type Server struct {
+	Incarnation string // an SQL expression, see package incarnation
+	Sequence    string // behind the log's positions, qualified and quoted; empty: not known
+}
+
+// last is an SQL expression for the highest position that was issued.
+func (s Server) last() string {
+	if s.Sequence == "" {
+		return strconv.FormatInt(math.MaxInt64, 10) + `::bigint`
+	}
+	return `(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ` + s.Sequence + `)`
+}
+
+// written is an SQL expression for the time at which a checkpoint was written,
+// the same in every session.
+const written = `(extract(epoch FROM updated_at) * 1000000)::bigint::text`
+
+// New makes the statements of a worker. A batch's transaction that stays idle
+// for batchTimeout is ended by the server.
+func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server Server) Checkpoints {
+	letters := t.DeadLetters.SQL()
+	guard, guardAndAudit := guard(t, worker, server)
+	return Checkpoints{
+		worker:         worker,
+		idleTimeout:    strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
+		load:           load(t, server),
+		revisions:      revisions(t),
+		place:          place(t, server),
+		incarnation:    `SELECT coalesce(` + server.Incarnation + `, '')`,
+		guard:          guard,
+		guardAndAudit:  guardAndAudit,
+		clean:          cleaning(t),
+		compact:        compaction(t),
+		deadLetters:    newDeadLettersSQL(letters, server.Incarnation),
+		pause:          pausing(t),
+		arrived:        arrived(t, server),
+		known:          known(t),
+		repair:         repair(t, server),
+		repaired:       repaired(t),
+		batch:          findBatch(t),
+		endBatch:       endBatch(t),
+		holderPrepared: holderPrepared(t),
+	}
+}
+
+func load(t tables.Tables, server Server) string {
+	return `
+SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesce((
+	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
+	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
+	` + lettersOf(t.DeadLetters.SQL()) + `,
+	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), coalesce(` + server.Incarnation + `, ''), ` + server.last() + `
+FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
+}
+
+func revisions(t tables.Tables) string {
+	return `
+SELECT consumer_name, revision FROM ` + t.Checkpoints.SQL() + `
+WHERE consumer_name IN (SELECT jsonb_array_elements_text($1::jsonb))`
+}
+
+// place looks first: ON CONFLICT would wait for a batch in hand, and with it the
+// start of a worker. The row is to outlast a crash also where commits are
+// asynchronous: nobody would put it back.
+func place(t tables.Tables, server Server) string {
+	return `
+WITH place AS MATERIALIZED (
+	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
+	WHERE NOT EXISTS (SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text)
+	AND ($3::text = '' OR ` + server.Incarnation + ` = $3::text)
+)
+INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
+ON CONFLICT (consumer_name) DO NOTHING`
+}
+
+// NoCheckpointError reports that a consumer's row is gone. It is never taken
+// for position 0: that would apply everything again.
+type NoCheckpointError struct{ Unit string }
+
+func (e NoCheckpointError) Error() string {
+	return fmt.Sprintf("worker: consumer %q has no row in the checkpoints table any more: somebody deleted it, or retired the consumer (ops.Operator.Retire) before this worker had registered: put it back with the position to go on from, or restart the worker to begin as a new consumer does", e.Unit)
+}
+
+// Load reads a consumer's progress, all of it in one snapshot, and the
+// incarnation that it stems from.
+func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*State, error) {
+	var p State
+	var open string
+	var pausedAt sql.NullTime
+	var since Pause
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Retry, &pausedAt, &since.By, &since.Reason, &p.Token, &p.Last)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, NoCheckpointError{unit}
+	case err != nil:
+		return nil, fmt.Errorf("worker: load the checkpoint of consumer %q: %w", unit, err)
+	}
+	if err := json.Unmarshal([]byte(open), &p.Open); err != nil {
+		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
+	}
+	if pausedAt.Valid {
+		since.Since = pausedAt.Time
+		p.Paused = &since
+	}
+	return &p, nil
+}
+
+// Revisions reads the revisions of consumers.
+func (c Checkpoints) Revisions(ctx context.Context, q store.Querier, units []string) (map[string]int64, error) {
+	names, err := json.Marshal(units)
+	if err != nil {
+		return nil, err
+	}
+	type row struct {
+		unit     string
+		revision int64
+	}
+	all, err := queryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.unit, &r.revision)
+		return r, err
+	}, c.revisions, string(names))
+	if err != nil {
+		return nil, fmt.Errorf("worker: revisions of %d consumers: %w", len(units), err)
+	}
+	revisions := map[string]int64{}
+	for _, r := range all {
+		revisions[r.unit] = r.revision
+	}
+	return revisions, nil
+}
+
+// queryAll returns what a query returns, each row as scan makes it.
+func queryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+// Incarnation reads which incarnation answers, empty if it has no token yet.
+func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token string, err error) {
+	if err = q.QueryRowContext(ctx, c.incarnation).Scan(&token); err != nil {
+		return "", fmt.Errorf("worker: read the server's incarnation: %w", err)
+	}
+	return token, nil
+}
+
+// Place gives a consumer that has never run its first checkpoint; with a
+// token, only in that incarnation of the server.
+func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string) error {
+	if _, err := q.ExecContext(ctx, c.place, unit, after, token); err != nil {
+		return fmt.Errorf("worker: first checkpoint of consumer %q: %w", unit, err)
+	}
+	return nil
+}

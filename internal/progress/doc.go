@@ -1,0 +1,13 @@
+// Package progress keeps the durable side of a consumer: its checkpoint with the
+// revision, the open ranges and the audit of skipped positions, the dead letters,
+// a pause, and what a batch of another worker, or a repair, does to them. It has
+// all of that in SQL, for one worker.
+//
+// [Checkpoints.Guard] is the compare-and-set on which exactly-once rests: whoever
+// moves a consumer changes its row's [Version], and a batch commits only from the
+// version that it was read from.
+//
+// It knows tables, versions and positions. It must never know why a position is
+// skipped, what a handler does, when something is tried, or who waits: the
+// frontier, the reader and the loop decide, and hand it an [Advance].
+package progress

@@ -1,0 +1,76 @@
+package progress
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+// guard is the statement of [Checkpoints.Guard], without rows for the audit and
+// with them.
+//
+// The row is looked up where it was seen last. By its name, the search
+// would go through all versions of it that cannot be removed yet: beside a
+// transaction that stays open, each batch would be slower than the one
+// before. A row that has moved is not found, which means load again. The
+// position counts beside the revision, which another library's process does
+// not raise.
+func guard(t tables.Tables, worker uuid.UUID, server Server) (plain, audited string) {
+	guard := `
+WITH guard AS (
+	UPDATE ` + t.Checkpoints.SQL() + `
+	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
+	WHERE ctid = $7::text::tid
+		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
+		AND ` + server.Incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
+		AND EXISTS (SELECT FROM ` + t.Assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
+	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home, updated_at
+)`
+	// Once the row is ours, a connection that dies silently must not keep it:
+	// the server ends a transaction that stays idle for as long as a batch
+	// may take. And others can see whose batch holds it.
+	result := `
+SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
+	audit := `, gone AS (
+	DELETE FROM ` + t.GapSkips.SQL() + `
+	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
+), audit AS (` + insertMarks(t, "guard", "$5", "$3", "$9", "$10") + `
+)`
+	return guard + result, guard + audit + result
+}
+
+// Guard makes a batch exactly-once. It is the first statement of the batch's
+// transaction: it moves the checkpoint if, and only if, nobody has changed the
+// consumer's progress since from was loaded, the server is the incarnation in
+// which the frontier was computed, the new position was issued, and the consumer
+// is assigned to this worker. From then on the row's lock keeps every other
+// worker from beginning a batch of this consumer. If ok is false, roll back and
+// load again.
+func (c Checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
+	args := []any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}
+	statement := c.guard
+	if len(a.Marks) > 0 || len(a.Gone) > 0 {
+		marks, err := json.Marshal(append([]Mark{}, a.Marks...))
+		if err != nil {
+			return m, false, err
+		}
+		gone, err := json.Marshal(append([]int64{}, a.Gone...))
+		if err != nil {
+			return m, false, err
+		}
+		statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone))
+	}
+	var timeout, mark string
+	var signed bool
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &timeout, &mark, &signed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return m, false, nil
+	}
+	return m, err == nil, err
+}

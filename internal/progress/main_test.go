@@ -1,0 +1,9 @@
+package progress_test
+
+import (
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }

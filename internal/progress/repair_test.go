@@ -1,0 +1,114 @@
+package progress_test
+
+import (
+	"database/sql"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/store"
+)
+
+// committedByHandler makes a batch to position 20 that writes more, and commits
+// it, as a handler would.
+func committedByHandler(t *testing.T, g progresstest.Guarded, more ...func(tx *sql.Tx)) progress.Committed {
+	t.Helper()
+	a := progress.Advance{To: 20, Head: 30, Token: g.Token}
+	a.Marks = []progress.Mark{{Range: store.Range{First: 15, Last: 15}, Missing: 1, State: progress.Void}}
+	tx := g.Begin(t)
+	moved, ok, err := g.Guard(t.Context(), tx, "c", g.Loaded(t), a)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b := progress.Committed{After: moved.Version, To: a.To, Head: a.Head, Token: a.Token}
+	for _, write := range more {
+		write(tx)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(t *testing.T, g progresstest.Guarded, b *progress.Committed)
+		want   bool
+	}{
+		"as the batch left it": {func(*testing.T, progresstest.Guarded, *progress.Committed) {}, true},
+		"the answer to the repair was lost": {func(t *testing.T, g progresstest.Guarded, b *progress.Committed) {
+			if ok, err := g.Repair(t.Context(), g.DB, "c", *b, progress.Repair{To: 12}); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}, true},
+		"another worker went on": {func(t *testing.T, g progresstest.Guarded, b *progress.Committed) {
+			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+			_ = g.DB.QueryRow(`SELECT ctid::text, xmin::text FROM consumer_checkpoints`).Scan(&b.After.Row, &b.After.Author)
+		}, false},
+		"another worker's batch has the same revision and place": {func(t *testing.T, g progresstest.Guarded, b *progress.Committed) {
+			b.After.Author = "1"
+		}, false},
+		"in another incarnation": {func(t *testing.T, g progresstest.Guarded, b *progress.Committed) { b.Token = uuid.NewString() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := progresstest.New(t)
+			b := committedByHandler(t, g)
+			c.change(t, g, &b)
+			seen := time.Unix(1, 0)
+			m := progress.Repair{To: 12, Through: 12, Marks: []progress.Mark{{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: progress.Open, Seen: &seen}}}
+			ok, err := g.Repair(t.Context(), g.DB, "c", b, m)
+			if err != nil || ok != c.want {
+				t.Fatalf("repaired: %v, %v; want %v", ok, err, c.want)
+			}
+			p := g.Loaded(t)
+			if at := map[bool]int64{true: 12, false: 20}[c.want]; p.Position != at {
+				t.Errorf("the checkpoint is at %d, want %d", p.Position, at)
+			}
+			var operations, void int
+			if err := g.DB.QueryRow(`SELECT (SELECT count(*) FROM consumer_operations), (SELECT count(*) FROM consumer_gap_skips WHERE state = 'void')`).Scan(&operations, &void); err != nil {
+				t.Fatal(err)
+			}
+			if once := map[bool]int{true: 1}[c.want]; operations != once || void != 1-once {
+				t.Errorf("%d operations and %d rows of void positions", operations, void)
+			}
+			if name == "as the batch left it" && (len(p.Open) != 1 || !p.Open[0].Seen.Equal(seen) || p.Revision != b.After.Revision+1) {
+				t.Errorf("afterwards the progress is %+v", p)
+			}
+		})
+	}
+}
+
+// Of the dead letters, a repair removes those that the batch has added for events
+// which it has not handled. A batch of late events, or of a dead letter, is at
+// fault far below letters that have been there before.
+func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
+	g := progresstest.New(t)
+	add := func(tx *sql.Tx, positions ...int64) {
+		t.Helper()
+		var letters []progress.DeadLetter
+		for _, p := range positions {
+			letters = append(letters, progress.DeadLetter{Aggregate: progress.Aggregate{Type: "Order", ID: strconv.FormatInt(p, 10)}, Position: p, EventID: uuid.New(), Error: "refused"})
+		}
+		if err := g.AddDeadLetters(t.Context(), tx, "c", letters); err != nil {
+			t.Fatal(err)
+		}
+	}
+	earlier := g.Begin(t)
+	add(earlier, 5, 9)
+	g.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('d', 18, 'Order', 'd', gen_random_uuid(), '', 1)`)
+	if err := earlier.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b := committedByHandler(t, g, func(tx *sql.Tx) { add(tx, 6, 12, 18) })
+	if ok, err := g.Repair(t.Context(), g.DB, "c", b, progress.Repair{To: 10, Through: 7}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	var left string
+	if err := g.DB.QueryRow(`SELECT string_agg(consumer_name || global_position, ' ' ORDER BY global_position) FROM consumer_dead_letters`).Scan(&left); err != nil || left != "c5 c6 c9 d18" {
+		t.Errorf("the dead letters %s are left, want c5 c6 c9 d18; %v", left, err)
+	}
+}
