@@ -216,7 +216,7 @@
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrPrivileges], [ErrPreparedStatements], [coord.ErrTransactionPooling],
 //     [migrations.ErrNotApplied], [migrations.ErrNewerVersion], a
-//     [frontier.SetupError]: the database or the connection is. The error names the
+//     [SetupError]: the database or the connection is. The error names the
 //     remedy;
 //   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
 //   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or
