@@ -14,7 +14,7 @@ import (
 
 var (
 	// ErrNotApplied reports that tables of the worker are missing or older
-	// than this program. Call [Apply], or run the SQL that cmd/migrate-gen
+	// than this program. Call Apply, or run the SQL that cmd/migrate-gen
 	// writes.
 	ErrNotApplied = errors.New("migrations: the worker's tables are missing or out of date")
 

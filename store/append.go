@@ -20,7 +20,7 @@ var (
 // EventStore appends events. A *postgres.Store of package store/postgres is one.
 type EventStore interface {
 	// Append appends events, all of one aggregate, inside tx. It returns
-	// [ErrOptimisticConcurrency] if the aggregate is not at the expected
+	// ErrOptimisticConcurrency if the aggregate is not at the expected
 	// version.
 	Append(ctx context.Context, tx *sql.Tx, expected ExpectedVersion, events []Event) (AppendResult, error)
 }

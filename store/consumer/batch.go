@@ -18,7 +18,7 @@ type BatchConsumer interface {
 	// events come in a call of their own, before the others of the same
 	// transaction. HandleBatch must not keep the slice.
 	//
-	// Return an [EventError] to name the event that cannot be handled. After
+	// Return an EventError to name the event that cannot be handled. After
 	// any other error, the worker halves the batch until the event is found.
 	HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
 }
