@@ -313,7 +313,7 @@ const (
 // taskFailed reports err, if it is one and not the end of ctx.
 func (w *Worker) taskFailed(ctx context.Context, task, consumer string, err error) {
 	if err != nil && ctx.Err() == nil {
-		tell(w.observer.TaskFailed, TaskFailure{task, consumer, err})
+		tell(w.observer.TaskFailed, TaskFailure{task, consumer, errtext.Of(explain(err))})
 	}
 }
 

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -59,17 +61,26 @@ func (s *sightings) index(hook string) int {
 	return slices.Index(s.all, hook)
 }
 
+// callCount is a store.Logger that counts its calls.
+type callCount struct{ calls atomic.Int32 }
+
+func (c *callCount) Debug(context.Context, string, ...any) { c.calls.Add(1) }
+func (c *callCount) Info(context.Context, string, ...any)  { c.calls.Add(1) }
+func (c *callCount) Error(context.Context, string, ...any) { c.calls.Add(1) }
+
 // An Observer is told everything, and a log that is there several times says
 // each once.
 func TestObserverIsToldEverything(t *testing.T) {
 	var s sightings
 	var log text
+	var own callCount
 	l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	callEveryHook(t, &s, worker.WithSlog(l), worker.WithLogger(store.NewSlogLogger(l)), worker.WithObserver(worker.NewSlogObserver(l)),
+		worker.WithLogger(&own),
 		worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { panic("a bad hook") }}),
 		worker.WithObserver(everything(s.saw)))
-	if lines := len(log.lines()); lines != len(s.all) {
-		t.Errorf("the log has %d lines for %d calls of hooks", lines, len(s.all))
+	if lines := len(log.lines()); lines != len(s.all) || int(own.calls.Load()) != len(s.all) {
+		t.Errorf("the logs have %d and %d lines for %d calls of hooks", lines, own.calls.Load(), len(s.all))
 	}
 	order := []string{"WorkerStarted", "ConsumerStarted", "BatchStarted", "BatchDone", "ConsumerStopped", "WorkerStopped"}
 	if !slices.IsSortedFunc(order, func(a, b string) int { return s.index(a) - s.index(b) }) {
