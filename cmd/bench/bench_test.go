@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 )
@@ -130,10 +131,10 @@ func TestUsage(t *testing.T) {
 		args, stdout, stderr string
 		status               int
 	}{
-		{"-h", "rollback", "", exitCounted},
-		{"-run latency,nothing", "", `no scenario "nothing"`, exitError},
-		{"-fast", "", "not defined: -fast", exitError},
-		{"latency", "", `unexpected argument "latency"`, exitError},
+		{"-h", "rollback", "", command.OK},
+		{"-run latency,nothing", "", `no scenario "nothing"`, command.Error},
+		{"-fast", "", "not defined: -fast", command.Error},
+		{"latency", "", `unexpected argument "latency"`, command.Error},
 	} {
 		var stdout, stderr strings.Builder
 		if status := run(t.Context(), strings.Fields(test.args), &stdout, &stderr); status != test.status {

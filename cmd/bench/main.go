@@ -5,25 +5,16 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/embedded"
-)
-
-// The exit statuses.
-const (
-	exitCounted = 0
-	exitBroken  = 1
-	exitError   = 2
 )
 
 const usage = `Usage: go run ./cmd/bench [flags]
@@ -54,9 +45,7 @@ func main() {
 	if r := os.Getenv(roleVariable); r != "" {
 		os.Exit(play(r))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	command.Main(run)
 }
 
 // options are what the command line says.
@@ -69,57 +58,41 @@ type options struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stdout)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitCounted
-	case err != nil:
-		fmt.Fprintf(stderr, "bench: %v (see -h)\n", err)
-		return exitError
+	if err != nil {
+		return command.Refuse("bench", err, stderr)
 	}
 	r, err := measure(ctx, o, stderr)
 	if err == nil {
 		err = publish(r, o, stdout)
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.New("interrupted")
-		}
-		fmt.Fprintln(stderr, "bench:", err)
-		return exitError
+		return command.Fail(ctx, "bench", err, stderr)
 	}
 	if len(r.broken) > 0 {
-		return exitBroken
+		return command.Failed
 	}
-	return exitCounted
+	return command.OK
 }
 
 // parse reads the flags. If help is asked for, it prints that.
 func parse(args []string, stdout io.Writer) (o options, err error) {
-	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := command.Flags("bench")
 	names := f.String("run", "", "`names` of scenarios, with commas between them (default: all)")
 	f.BoolVar(&o.long, "long", false, "as long as the scenarios are meant to be, about twenty minutes")
 	f.StringVar(&o.note, "note", "", "a `remark` to print, on what else is to be known of the machine")
 	f.StringVar(&o.markdown, "markdown", "", "also write the table to this `file`, and a plot of the ratios beside it, as .svg")
-	err = f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		f.SetOutput(stdout)
-		fmt.Fprint(stdout, usage)
-		for _, s := range scenarios {
-			fmt.Fprintf(stdout, "  %-12s %s\n", s.name, s.about)
-		}
-		fmt.Fprint(stdout, "\nFlags:\n")
-		f.PrintDefaults()
-		fmt.Fprint(stdout, statuses)
-	}
-	if err != nil {
+	if err := command.Parse(f, args, stdout, usage+scenarioList()+"\nFlags:\n", statuses); err != nil {
 		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	o.scenarios, err = choose(*names)
 	return o, err
+}
+
+func scenarioList() (list string) {
+	for _, s := range scenarios {
+		list += fmt.Sprintf("  %-12s %s\n", s.name, s.about)
+	}
+	return list
 }
 
 // choose finds scenarios by name; none means all.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/child"
+	"github.com/pgfrontier/worker/internal/command"
 )
 
 // roleVariable in the environment makes this program another process of a
@@ -68,7 +69,7 @@ func play(text string) (status int) {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return exitError
+		return command.Error
 	}
 	return 0
 }

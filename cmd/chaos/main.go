@@ -7,28 +7,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
-	"os/signal"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/pgfrontier/worker/chaos"
+	"github.com/pgfrontier/worker/internal/command"
+	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
-)
-
-// The exit statuses.
-const (
-	exitHeld   = 0
-	exitBroken = 1
-	exitError  = 2
 )
 
 const usage = `Usage: go run ./cmd/chaos [flags]
@@ -72,9 +61,7 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == chaos.WorkerArgument {
 		os.Exit(chaos.Worker())
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	command.Main(run)
 }
 
 // options are what the command line says.
@@ -86,27 +73,22 @@ type options struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stdout)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitHeld
-	case err != nil:
-		fmt.Fprintf(stderr, "chaos: %v (see -h)\n", err)
-		return exitError
+	if err != nil {
+		return command.Refuse("chaos", err, stderr)
 	}
 	program, err := os.Executable()
 	if err != nil {
-		fmt.Fprintf(stderr, "chaos: %v\n", err)
-		return exitError
+		return command.Fail(ctx, "chaos", err, stderr)
 	}
 	files, err := bundle.Create(o.history, o.report)
 	if err != nil {
-		fmt.Fprintf(stderr, "chaos: %v\n", err)
-		return exitError
+		return command.Fail(ctx, "chaos", err, stderr)
 	}
-	show := newDisplay(stderr)
-	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, show.progress
+	show := command.NewProgress(stderr)
+	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, func(p sim.Progress) { show.Show(progress(p)) }
 	o.config.Judged = func(r *oracle.Report, logs []bundle.Log) error { return keepFailure(r, logs, stderr) }
 	report, err := chaos.Run(ctx, o.config)
+	show.Done()
 	if report != nil {
 		err = errors.Join(err, o.write(stdout, report))
 	}
@@ -114,20 +96,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.Join(err, fmt.Errorf("chaos: %w", unwritten))
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.New("chaos: interrupted")
-		}
-		fmt.Fprintln(stderr, err)
-		return exitError
+		return command.Fail(ctx, "chaos", err, stderr)
 	}
 	if never := missing(o.config, report); len(never) > 0 {
 		fmt.Fprintf(stderr, "chaos: FAILED: faults that were on never happened: %s\n", strings.Join(never, ", "))
-		return exitBroken
+		return command.Failed
 	}
 	if !report.Held {
-		return exitBroken
+		return command.Failed
 	}
-	return exitHeld
+	return command.OK
 }
 
 // keepFailure keeps a run that broke.
@@ -156,8 +134,7 @@ func missing(c chaos.Config, r *oracle.Report) (names []string) {
 // parse reads the flags. If help is asked for, it prints that.
 func parse(args []string, stdout io.Writer) (options, error) {
 	o := options{config: chaos.DefaultConfig()}
-	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := command.Flags("chaos")
 	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults; setting up and coming to rest are added")
 	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "worker processes at a time, `n` from 1 to 50")
 	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
@@ -167,28 +144,12 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line")
 	f.StringVar(&o.report, "report", "", "`file` for a picture of the run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
-	err := f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		f.SetOutput(stdout)
-		fmt.Fprint(stdout, usage)
-		f.PrintDefaults()
-		fmt.Fprintln(stdout, "\nFaults:")
-		for _, l := range chaos.FaultTable() {
-			fmt.Fprintf(stdout, "  %-17s %s\n", l.Name, l.Value)
-		}
-		fmt.Fprint(stdout, statuses)
-	}
+	err := command.Parse(f, args, stdout, usage, faultList()+statuses)
 	if err != nil {
 		return o, err
 	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	o.config.Seed = uint64(rand.Uint32()) // short enough to be typed
-	if *seed != "" {
-		if o.config.Seed, err = strconv.ParseUint(*seed, 10, 64); err != nil {
-			return o, fmt.Errorf("-seed %q is not a number from 0 to 18446744073709551615", *seed)
-		}
+	if o.config.Seed, err = command.Seed(*seed); err != nil {
+		return o, err
 	}
 	if *faults != "" {
 		if o.config.Faults, err = chaos.ParseFaults(*faults); err != nil {
@@ -203,8 +164,18 @@ func (o options) write(w io.Writer, r *oracle.Report) error {
 	if !o.json {
 		return r.WriteText(w)
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(r)
+	return command.WriteJSON(w, r)
+}
+
+func faultList() string {
+	list := "\nFaults:\n"
+	for _, l := range chaos.FaultTable() {
+		list += fmt.Sprintf("  %-17s %s\n", l.Name, l.Value)
+	}
+	return list
+}
+
+func progress(p sim.Progress) string {
+	return fmt.Sprintf("%6.0fs  %7d events appended, %7d handled by every consumer, lag %5d",
+		p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag)
 }

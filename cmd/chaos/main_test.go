@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/chaos"
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/history"
@@ -47,8 +48,8 @@ func TestWrongUsage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if status := run(t.Context(), c.args, &stdout, &stderr); status != exitError {
-				t.Errorf("exit status %d, want %d", status, exitError)
+			if status := run(t.Context(), c.args, &stdout, &stderr); status != command.Error {
+				t.Errorf("exit status %d, want %d", status, command.Error)
 			}
 			if stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) {
 				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
@@ -59,8 +60,8 @@ func TestWrongUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
-		t.Errorf("exit status %d, want %d", status, exitHeld)
+	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
 	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-faults", "-json", "-history", "-report", "promote ", "contract ", "Exit status", "default 10m"} {
 		if !strings.Contains(stdout.String(), want) {
@@ -108,8 +109,8 @@ func TestJSON(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	picture := filepath.Join(t.TempDir(), "picture")
 	args := []string{"-json", "-report", picture, "-duration", "5s", "-workers", "2", "-writers", "3", "-consumers", "2", "-faults", "kill=1", "-seed", "3"}
-	if status := run(t.Context(), args, &stdout, &stderr); status != exitHeld {
-		t.Errorf("exit status %d, want %d\n%s", status, exitHeld, stderr.String())
+	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d\n%s", status, command.OK, stderr.String())
 	}
 	var r oracle.Report
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
@@ -123,9 +124,9 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// command is the command in a process of its own, with a folder for temporary
+// program is the command in a process of its own, with a folder for temporary
 // files of its own.
-type command struct {
+type program struct {
 	cmd *exec.Cmd
 	dir string
 
@@ -133,25 +134,25 @@ type command struct {
 	out bytes.Buffer
 }
 
-func (c *command) Write(p []byte) (int, error) {
+func (c *program) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.out.Write(p)
 }
 
-func (c *command) String() string {
+func (c *program) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.out.String()
 }
 
-func begin(t *testing.T, dir string, args ...string) *command {
+func begin(t *testing.T, dir string, args ...string) *program {
 	t.Helper()
-	program, err := os.Executable()
+	path, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &command{cmd: exec.Command(program, args...), dir: dir}
+	c := &program{cmd: exec.Command(path, args...), dir: dir}
 	c.cmd.Env = append(os.Environ(), roleVariable+"=1", "TMPDIR="+dir)
 	c.cmd.Stdout, c.cmd.Stderr = io.Discard, c
 	if err := c.cmd.Start(); err != nil {
@@ -245,7 +246,7 @@ func empty(t *testing.T, dir string) bool {
 }
 
 // longRun is a run under way.
-func longRun(t *testing.T, dir string) *command {
+func longRun(t *testing.T, dir string) *program {
 	t.Helper()
 	c := begin(t, dir, "-duration", "5m", "-workers", "2", "-writers", "2", "-consumers", "2", "-faults", "full-disk=0.5")
 	eventually(t, "two worker processes and a server", func() bool {
@@ -263,7 +264,7 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.cmd.Wait() // its exit status follows
-	if code := c.cmd.ProcessState.ExitCode(); code != exitError || !strings.HasSuffix(c.String(), "chaos: interrupted\n") {
+	if code := c.cmd.ProcessState.ExitCode(); code != command.Error || !strings.HasSuffix(c.String(), "chaos: interrupted\n") {
 		t.Errorf("exit status %d, and it said:\n%s", code, c)
 	}
 	if workers, servers := processes(t, dir); workers+servers > 0 || !empty(t, dir) {
@@ -289,7 +290,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal("the test is wrong: the files went by themselves")
 	}
 	next := begin(t, dir, "-duration", "1s", "-workers", "1", "-writers", "1", "-consumers", "1", "-faults", "none")
-	if err := next.cmd.Wait(); next.cmd.ProcessState.ExitCode() == exitError || !empty(t, dir) {
+	if err := next.cmd.Wait(); next.cmd.ProcessState.ExitCode() == command.Error || !empty(t, dir) {
 		t.Errorf("the next run: %v, files left: %v\n%s", err, !empty(t, dir), next)
 	}
 }

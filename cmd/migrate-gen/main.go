@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -64,13 +65,13 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	fail := func(err error) int {
 		fmt.Fprintf(stderr, "migrate-gen: %v\n(migrate-gen -h shows how it is used)\n", err)
-		return 2
+		return command.Error
 	}
 	r, err := parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		printHelp(stdout)
-		return 0
+		return command.OK
 	case err != nil:
 		return fail(err)
 	}
@@ -80,7 +81,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return fail(err)
 		}
 		fmt.Fprint(stdout, text)
-		return 0
+		return command.OK
 	}
 	generate, written := migrations.GeneratePostgres, "the worker's tables; -store writes the event store's"
 	if r.store {
@@ -91,7 +92,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "migrate-gen: %s\n", written)
 	fmt.Fprintln(stdout, filepath.Join(r.config.OutputFolder, r.config.OutputFilename))
-	return 0
+	return command.OK
 }
 
 // request is what to generate: the tables of the store, those of the worker, or
@@ -104,8 +105,7 @@ type request struct {
 
 func parse(args []string) (r request, err error) {
 	r = request{config: migrations.DefaultConfig(), roles: migrations.DefaultRoles()}
-	flags := flag.NewFlagSet("migrate-gen", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run prints
+	flags := command.Flags("migrate-gen")
 	bind(flags, &r.config, &r.roles)
 	flags.BoolVar(&r.store, "store", false, "")
 	flags.BoolVar(&r.grants, "grants", false, "")
@@ -115,8 +115,7 @@ func parse(args []string) (r request, err error) {
 	if flags.NArg() > 0 {
 		return r, fmt.Errorf("unexpected argument %q: everything is given by flags", flags.Arg(0))
 	}
-	given := map[string]bool{}
-	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	given := command.Given(flags)
 	ofStore, ofWorker := firstOf(given, storeTables), firstOf(given, workerTables)
 	ofFile, ofRole := firstOf(given, fileFlags), firstOf(given, roleFlags)
 	switch {

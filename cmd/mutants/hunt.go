@@ -33,7 +33,7 @@ var scale = []string{"-workers", "3", "-writers", "15", "-consumers", "3"}
 
 // result is what became of a mistake.
 type result struct {
-	bug     planted.Bug
+	mutant  planted.Mutant
 	runs    int // that were made
 	caught  int // in how many of them
 	first   int // the first of these, from 1
@@ -44,7 +44,7 @@ type result struct {
 }
 
 // missed reports that the list is wrong about the mistake.
-func (r result) missed() bool { return (r.caught == 0) == (r.bug.Harmless == "") }
+func (r result) missed() bool { return (r.caught == 0) == (r.mutant.Harmless == "") }
 
 // hunt plants the mistakes and runs the sim. The results are in the order of
 // the list.
@@ -66,20 +66,20 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 		errs   []error
 		places = make(chan struct{}, atOnce)
 	)
-	results = make([]result, len(o.bugs))
-	fmt.Fprintf(progress, "%d mistakes, at most %d runs each, from seed %d\n", len(o.bugs), o.runs, o.seed)
-	for i, bug := range o.bugs {
+	results = make([]result, len(o.mutants))
+	fmt.Fprintf(progress, "%d mistakes, at most %d runs each, from seed %d\n", len(o.mutants), o.runs, o.seed)
+	for i, mutant := range o.mutants {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			r, err := o.hunted(ctx, bug, root, filepath.Join(dir, bug.Name))
+			r, err := o.hunted(ctx, mutant, root, filepath.Join(dir, mutant.Name))
 			mu.Lock()
 			defer mu.Unlock()
 			results[i] = r
 			if err == nil {
-				fmt.Fprintf(progress, "  %-18s %s\n", bug.Name, r)
+				fmt.Fprintf(progress, "  %-18s %s\n", mutant.Name, r)
 			} else if ctx.Err() == nil {
-				errs = append(errs, fmt.Errorf("%s: %w", bug.Name, err))
+				errs = append(errs, fmt.Errorf("%s: %w", mutant.Name, err))
 				cancel() // one that cannot be tried ends the others
 			}
 		})
@@ -89,10 +89,10 @@ func (o options) hunt(ctx context.Context, progress io.Writer) (results []result
 }
 
 // hunted plants one mistake and runs the sim until it is caught.
-func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) (result, error) {
-	r := result{bug: bug}
+func (o options) hunted(ctx context.Context, mutant planted.Mutant, root, dir string) (result, error) {
+	r := result{mutant: mutant}
 	began := time.Now()
-	if bug.Test.Name != "" {
+	if mutant.Test.Name != "" {
 		err := r.test(ctx, root, dir)
 		r.seconds = time.Since(began).Seconds()
 		return r, err
@@ -100,19 +100,19 @@ func (o options) hunted(ctx context.Context, bug planted.Bug, root, dir string) 
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return r, err
 	}
-	binary, err := bug.Build(ctx, root, dir, "./cmd/sim")
+	binary, err := mutant.Build(ctx, root, dir, "./cmd/sim")
 	if err != nil {
 		return r, err
 	}
 	most := o.runs
-	if bug.Harmless != "" {
+	if mutant.Harmless != "" {
 		most = min(most, harmlessRuns)
 	}
 	for seed := o.seed; r.runs < most && (o.all || r.caught == 0); seed++ {
-		if !comesUp(bug, seed) {
+		if !comesUp(mutant, seed) {
 			continue
 		}
-		report, err := simulate(ctx, binary, seed, o.duration, bug.Faults)
+		report, err := simulate(ctx, binary, seed, o.duration, mutant.Faults)
 		if err != nil {
 			return r, fmt.Errorf("run with seed %d: %w", seed, err)
 		}
@@ -127,11 +127,11 @@ func (r *result) test(ctx context.Context, root, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	overlay, err := r.bug.Overlay(root, dir)
+	overlay, err := r.mutant.Overlay(root, dir)
 	if err != nil {
 		return err
 	}
-	t := r.bug.Test
+	t := r.mutant.Test
 	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", overlay, "-run", "^"+t.Name+"$", t.Package)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
@@ -191,9 +191,9 @@ func simulate(ctx context.Context, binary string, seed uint64, duration time.Dur
 }
 
 // comesUp reports whether a run with this seed has the mistake's conditions.
-func comesUp(bug planted.Bug, seed uint64) bool {
-	return bug.Draws == "" || slices.ContainsFunc(sim.Draw(sim.Config{Seed: seed}).Lines(), func(l oracle.Line) bool {
-		return strings.HasPrefix(l.Name+" "+l.Value, bug.Draws)
+func comesUp(mutant planted.Mutant, seed uint64) bool {
+	return mutant.Draws == "" || slices.ContainsFunc(sim.Draw(sim.Config{Seed: seed}).Lines(), func(l oracle.Line) bool {
+		return strings.HasPrefix(l.Name+" "+l.Value, mutant.Draws)
 	})
 }
 

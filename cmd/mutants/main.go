@@ -5,26 +5,14 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"os"
-	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/planted"
-)
-
-// The exit statuses.
-const (
-	exitCaught = 0
-	exitMissed = 1
-	exitError  = 2
 )
 
 const usage = `Usage: go run ./cmd/mutants [flags]
@@ -54,15 +42,11 @@ Examples:
   go run ./cmd/mutants -only head,no-owner two of them
 `
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { command.Main(run) }
 
 // options are what the command line says.
 type options struct {
-	bugs     []planted.Bug
+	mutants  []planted.Mutant
 	runs     int
 	duration time.Duration
 	all      bool
@@ -72,86 +56,67 @@ type options struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stdout)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitCaught
-	case err != nil:
-		fmt.Fprintf(stderr, "mutants: %v (see -h)\n", err)
-		return exitError
-	case o.list:
-		list(stdout, o.bugs)
-		return exitCaught
+	if err != nil {
+		return command.Refuse("mutants", err, stderr)
+	}
+	if o.list {
+		list(stdout, o.mutants)
+		return command.OK
 	}
 	results, err := o.hunt(ctx, stderr)
-	if ctx.Err() != nil {
-		err = errors.New("interrupted")
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "mutants: %v\n", err)
-		return exitError
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return command.Fail(ctx, "mutants", err, stderr)
 	}
 	if missed := o.report(stdout, results); missed > 0 {
-		return exitMissed
+		return command.Failed
 	}
-	return exitCaught
+	return command.OK
 }
 
 // parse reads the flags. If help is asked for, it prints that.
 func parse(args []string, stdout io.Writer) (o options, err error) {
-	f := flag.NewFlagSet("mutants", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := command.Flags("mutants")
 	only := f.String("only", "", "`name,...` of the mistakes to plant (default: all)")
 	f.IntVar(&o.runs, "runs", 40, "give up on a mistake after `n` runs")
 	f.DurationVar(&o.duration, "duration", 4*time.Second, "of the part of a run with faults")
 	f.BoolVar(&o.all, "all", false, "go on after a mistake was caught, and count in how many of the runs it is")
 	f.BoolVar(&o.list, "list", false, "list the mistakes, and plant none")
 	seed := f.String("seed", "", "`number` of the first run of each mistake; the next follow it (default: drawn, and printed)")
-	err = f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		f.SetOutput(stdout)
-		fmt.Fprint(stdout, usage)
-		f.PrintDefaults()
-		fmt.Fprint(stdout, statuses)
+	if err := command.Parse(f, args, stdout, usage, statuses); err != nil {
+		return o, err
 	}
 	switch {
-	case err != nil:
-		return o, err
-	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case o.runs < 1:
 		return o, fmt.Errorf("-runs %d is out of range, allowed is 1 and more", o.runs)
 	case o.duration < time.Second:
 		return o, fmt.Errorf("-duration %v is out of range, allowed is 1s and more", o.duration)
 	}
-	o.seed = uint64(rand.Uint32()) // short enough to be typed
-	if *seed != "" {
-		if o.seed, err = strconv.ParseUint(*seed, 10, 64); err != nil {
-			return o, fmt.Errorf("-seed %q is not a number from 0 to 18446744073709551615", *seed)
-		}
+	if o.seed, err = command.Seed(*seed); err != nil {
+		return o, err
 	}
-	o.bugs, err = choose(*only)
+	o.mutants, err = choose(*only)
 	return o, err
 }
 
-func choose(only string) (bugs []planted.Bug, err error) {
+func choose(only string) (mutants []planted.Mutant, err error) {
 	all := planted.All()
 	if only == "" {
 		return all, nil
 	}
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(all, func(b planted.Bug) bool { return b.Name == name })
+		i := slices.IndexFunc(all, func(m planted.Mutant) bool { return m.Name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("-only: there is no mistake %q (-list shows all)", name)
 		}
-		bugs = append(bugs, all[i])
+		mutants = append(mutants, all[i])
 	}
-	return bugs, nil
+	return mutants, nil
 }
 
-func list(w io.Writer, bugs []planted.Bug) {
-	for _, b := range bugs {
-		fmt.Fprintf(w, "%-18s %s\n", b.Name, b.Mistake)
-		for _, line := range conditions(b) {
+func list(w io.Writer, mutants []planted.Mutant) {
+	for _, m := range mutants {
+		fmt.Fprintf(w, "%-18s %s\n", m.Name, m.Mistake)
+		for _, line := range conditions(m) {
 			fmt.Fprintf(w, "%-18s %s\n", "", line)
 		}
 	}

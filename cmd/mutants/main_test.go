@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/planted"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -16,17 +17,17 @@ func TestWrongUsage(t *testing.T) {
 		args []string
 		says string
 	}{
-		"unknown flag": {[]string{"-fast"}, "-fast"},
-		"argument":     {[]string{"now"}, `unexpected argument "now"`},
-		"no such bug":  {[]string{"-only", "head,tail"}, `there is no mistake "tail"`},
-		"no runs":      {[]string{"-runs", "0"}, "-runs 0 is out of range"},
-		"too short":    {[]string{"-duration", "1ms"}, "-duration 1ms is out of range"},
-		"bad seed":     {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+		"unknown flag":   {[]string{"-fast"}, "-fast"},
+		"argument":       {[]string{"now"}, `unexpected argument "now"`},
+		"no such mutant": {[]string{"-only", "head,tail"}, `there is no mistake "tail"`},
+		"no runs":        {[]string{"-runs", "0"}, "-runs 0 is out of range"},
+		"too short":      {[]string{"-duration", "1ms"}, "-duration 1ms is out of range"},
+		"bad seed":       {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if status := run(t.Context(), c.args, &stdout, &stderr); status != exitError {
-				t.Errorf("exit status %d, want %d", status, exitError)
+			if status := run(t.Context(), c.args, &stdout, &stderr); status != command.Error {
+				t.Errorf("exit status %d, want %d", status, command.Error)
 			}
 			if stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) {
 				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
@@ -41,8 +42,8 @@ func TestHelpAndList(t *testing.T) {
 		"-list": {"head ", "no-owner ", "always: "},
 	} {
 		var stdout, stderr bytes.Buffer
-		if status := run(t.Context(), []string{flag}, &stdout, &stderr); status != exitCaught || stderr.Len() > 0 {
-			t.Errorf("%s: exit status %d, want %d; stderr %q", flag, status, exitCaught, stderr.String())
+		if status := run(t.Context(), []string{flag}, &stdout, &stderr); status != command.OK || stderr.Len() > 0 {
+			t.Errorf("%s: exit status %d, want %d; stderr %q", flag, status, command.OK, stderr.String())
 		}
 		for _, want := range wanted {
 			if !strings.Contains(stdout.String(), want) {
@@ -57,7 +58,7 @@ func TestResultsAreCounted(t *testing.T) {
 	broken := func(seed uint64, name string) *oracle.Report {
 		return &oracle.Report{Seed: seed, Invariants: []oracle.Finding{{Name: "order", Checks: 3}, {Name: name, Checks: 3, Broken: 1}}}
 	}
-	results := []result{{bug: planted.Bug{Name: "blunder"}}, {bug: planted.Bug{Name: "slip"}}, {bug: planted.Bug{Name: "quirk", Harmless: "of no use"}}}
+	results := []result{{mutant: planted.Mutant{Name: "blunder"}}, {mutant: planted.Mutant{Name: "slip"}}, {mutant: planted.Mutant{Name: "quirk", Harmless: "of no use"}}}
 	for _, report := range []*oracle.Report{held, broken(7, "audit"), broken(8, "forwards"), broken(9, "audit")} {
 		results[0].note(report)
 	}

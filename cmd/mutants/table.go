@@ -11,9 +11,9 @@ import (
 // String is what became of a mistake, in a line.
 func (r result) String() string {
 	switch {
-	case r.caught > 0 && r.bug.Harmless != "":
+	case r.caught > 0 && r.mutant.Harmless != "":
 		return fmt.Sprintf("NOT HARMLESS: caught in %d of %d runs, by %s", r.caught, r.runs, strings.Join(r.broken, ", "))
-	case r.caught == 0 && r.bug.Harmless != "":
+	case r.caught == 0 && r.mutant.Harmless != "":
 		return fmt.Sprintf("harmless, in %d runs", r.runs)
 	case r.caught == 0:
 		return fmt.Sprintf("NOT CAUGHT in %d runs", r.runs)
@@ -25,8 +25,8 @@ func (r result) String() string {
 }
 
 // conditions are what the list says of a mistake beside itself.
-func conditions(b planted.Bug) (lines []string) {
-	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(b.Test.Package + " " + b.Test.Name)}, {"always", b.Faults}, {"always drawn", b.Draws}, {"harmless", b.Harmless}} {
+func conditions(m planted.Mutant) (lines []string) {
+	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(m.Test.Package + " " + m.Test.Name)}, {"always", m.Faults}, {"always drawn", m.Draws}, {"harmless", m.Harmless}} {
 		if c.value != "" {
 			lines = append(lines, c.name+": "+c.value)
 		}
@@ -38,11 +38,11 @@ func conditions(b planted.Bug) (lines []string) {
 func (o options) report(w io.Writer, results []result) (missed int) {
 	fmt.Fprintf(w, "\n%-18s %8s  %s\n", "mistake", "seconds", "")
 	for _, r := range results {
-		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.bug.Name, r.seconds, r)
-		below := conditions(r.bug)
+		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.mutant.Name, r.seconds, r)
+		below := conditions(r.mutant)
 		if r.caught > 0 {
-			repeat := "repeat: go run ./cmd/mutants -only " + r.bug.Name
-			if r.bug.Test.Name == "" {
+			repeat := "repeat: go run ./cmd/mutants -only " + r.mutant.Name
+			if r.mutant.Test.Name == "" {
 				repeat += fmt.Sprintf(" -runs 1 -duration %v -seed %d", o.duration, r.seed)
 			}
 			below = append(below, "for example: "+r.example, repeat)

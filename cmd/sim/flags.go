@@ -1,17 +1,14 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/sim"
 )
 
@@ -74,8 +71,7 @@ type options struct {
 // parse reads the flags. If help is asked for, it prints that.
 func parse(args []string, stdout io.Writer) (options, error) {
 	o := options{config: sim.DefaultConfig(), runs: 1}
-	f := flag.NewFlagSet("sim", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	f := command.Flags("sim")
 	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "workers at a time, `n` from 1 to 50")
 	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
 	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
@@ -90,30 +86,15 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line; of several runs the first that broke, or the last")
 	f.StringVar(&o.report, "report", "", "`file` for a picture of the same run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
-	err := f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		f.SetOutput(stdout)
-		fmt.Fprint(stdout, usage)
-		f.PrintDefaults()
-		writeFaults(stdout)
-		fmt.Fprint(stdout, statuses)
-	}
+	err := command.Parse(f, args, stdout, usage, faultList()+statuses)
 	if err != nil {
 		return o, err
 	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	given := map[string]bool{}
-	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	if err := o.agree(given); err != nil {
+	if err := o.agree(command.Given(f)); err != nil {
 		return o, err
 	}
-	o.config.Seed = uint64(rand.Uint32()) // short enough to be typed
-	if *seed != "" {
-		if o.config.Seed, err = strconv.ParseUint(*seed, 10, 64); err != nil {
-			return o, fmt.Errorf("-seed %q is not a number from 0 to 18446744073709551615", *seed)
-		}
+	if o.config.Seed, err = command.Seed(*seed); err != nil {
+		return o, err
 	}
 	if *faults != "" {
 		if o.config.Faults, err = sim.ParseFaults(*faults); err != nil {
@@ -151,9 +132,10 @@ var modes = []struct {
 	{"reduce", []string{"seed", "faults", "workers", "writers", "consumers", "duration", "db", "keep"}},
 }
 
-func writeFaults(w io.Writer) {
-	fmt.Fprintln(w, "\nFaults:")
+func faultList() string {
+	list := "\nFaults:\n"
 	for _, l := range sim.FaultTable() {
-		fmt.Fprintf(w, "  %-13s %s\n", l.Name, l.Value)
+		list += fmt.Sprintf("  %-13s %s\n", l.Name, l.Value)
 	}
+	return list
 }

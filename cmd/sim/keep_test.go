@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -17,8 +18,8 @@ import (
 func TestKeptRunIsJudgedAgain(t *testing.T) {
 	place := t.TempDir()
 	var stdout, stderr bytes.Buffer
-	if status := run(t.Context(), small(t, "-keep", place), &stdout, &stderr); status != exitHeld {
-		t.Fatalf("exit status %d, want %d\n%s\n%s", status, exitHeld, stdout.String(), stderr.String())
+	if status := run(t.Context(), small(t, "-keep", place), &stdout, &stderr); status != command.OK {
+		t.Fatalf("exit status %d, want %d\n%s\n%s", status, command.OK, stdout.String(), stderr.String())
 	}
 	dir := filepath.Join(place, "sim-3")
 	if want := "kept:    " + dir; !strings.Contains(stderr.String(), want) {
@@ -26,7 +27,7 @@ func TestKeptRunIsJudgedAgain(t *testing.T) {
 	}
 	holdsNoPassword(t, dir)
 	status, out, complaint := judge(t, dir)
-	if status != exitHeld || out != stdout.String() || complaint != "" {
+	if status != command.OK || out != stdout.String() || complaint != "" {
 		t.Errorf("judged again: exit status %d, %q, and\n%s\nwhen it ran:\n%s", status, complaint, out, stdout.String())
 	}
 
@@ -44,14 +45,14 @@ func TestKeptRunIsJudgedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, complaint = judge(t, dir)
-	if status != exitBroken || !strings.Contains(out, "BROKEN nothing else") || !strings.Contains(complaint, "not what was found when the run was kept:\n  all ") {
+	if status != command.Failed || !strings.Contains(out, "BROKEN nothing else") || !strings.Contains(complaint, "not what was found when the run was kept:\n  all ") {
 		t.Errorf("judged with a spoiled ledger: exit status %d, %q, and\n%s", status, complaint, out)
 	}
 
 	if err := os.WriteFile(file, ledger[:len(ledger)-20], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if status, _, complaint = judge(t, dir); status != exitError || !strings.Contains(complaint, fmt.Sprintf("%s:%d: ", file, bytes.Count(ledger, []byte("\n")))) {
+	if status, _, complaint = judge(t, dir); status != command.Error || !strings.Contains(complaint, fmt.Sprintf("%s:%d: ", file, bytes.Count(ledger, []byte("\n")))) {
 		t.Errorf("judged with half a ledger: exit status %d, %q", status, complaint)
 	}
 }

@@ -5,45 +5,25 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// The exit statuses.
-const (
-	exitHeld   = 0
-	exitBroken = 1
-	exitError  = 2
-)
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C kills
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { command.Main(run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stdout)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitHeld
-	case err != nil:
-		fmt.Fprintf(stderr, "sim: %v (see -h)\n", err)
-		return exitError
+	if err != nil {
+		return command.Refuse("sim", err, stderr)
 	}
 	files, err := bundle.Create(o.history, o.report)
 	if err != nil {
-		fmt.Fprintf(stderr, "sim: %v\n", err)
-		return exitError
+		return command.Fail(ctx, "sim", err, stderr)
 	}
 	var reports []*oracle.Report
 	switch {
@@ -61,23 +41,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.Join(err, writeJSON(stdout, reports))
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.New("sim: interrupted")
-		}
-		fmt.Fprintln(stderr, err)
-		return exitError
+		return command.Fail(ctx, "sim", err, stderr)
 	}
 	if !oracle.Sum(reports).AllHeld() {
-		return exitBroken
+		return command.Failed
 	}
-	return exitHeld
+	return command.OK
 }
 
 func writeJSON(w io.Writer, reports []*oracle.Report) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(struct {
+	return command.WriteJSON(w, struct {
 		Total oracle.Total     `json:"total"`
 		Runs  []*oracle.Report `json:"runs"`
 	}{oracle.Sum(reports), reports})

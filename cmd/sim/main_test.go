@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -39,8 +40,8 @@ func TestWrongUsage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if status := run(t.Context(), c.args, &stdout, &stderr); status != exitError {
-				t.Errorf("exit status %d, want %d", status, exitError)
+			if status := run(t.Context(), c.args, &stdout, &stderr); status != command.Error {
+				t.Errorf("exit status %d, want %d", status, command.Error)
 			}
 			if stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) || strings.Contains(stderr.String(), "hunter2") {
 				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
@@ -51,8 +52,8 @@ func TestWrongUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != exitHeld {
-		t.Errorf("exit status %d, want %d", status, exitHeld)
+	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
 	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "-keep", "-check", "-reduce", "vanish ", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
@@ -68,8 +69,8 @@ func small(t *testing.T, more ...string) []string {
 
 func TestRunsAreSummedUp(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if status := run(t.Context(), small(t, "-runs", "2"), &stdout, &stderr); status != exitHeld {
-		t.Errorf("exit status %d, want %d", status, exitHeld)
+	if status := run(t.Context(), small(t, "-runs", "2"), &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
 	for _, want := range []string{"seed 3: all", "seed 4: all", "2 runs", "verdict: all 2 runs held"} {
 		if !strings.Contains(stdout.String(), want) {
@@ -81,8 +82,8 @@ func TestRunsAreSummedUp(t *testing.T) {
 func TestJSON(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	history, picture := filepath.Join(t.TempDir(), "history"), filepath.Join(t.TempDir(), "picture")
-	if status := run(t.Context(), small(t, "-json", "-history", history, "-report", picture), &stdout, &stderr); status != exitHeld {
-		t.Errorf("exit status %d, want %d", status, exitHeld)
+	if status := run(t.Context(), small(t, "-json", "-history", history, "-report", picture), &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
 	var out struct {
 		Total oracle.Total    `json:"total"`
@@ -112,8 +113,8 @@ func TestInterrupted(t *testing.T) {
 	defer interrupt()
 	stderr := &trigger{word: "appended", pull: interrupt}
 	var stdout bytes.Buffer
-	if status := run(ctx, small(t, "-duration", "1m"), &stdout, stderr); status != exitError {
-		t.Errorf("exit status %d, want %d", status, exitError)
+	if status := run(ctx, small(t, "-duration", "1m"), &stdout, stderr); status != command.Error {
+		t.Errorf("exit status %d, want %d", status, command.Error)
 	}
 	if !strings.Contains(stdout.String(), "verdict: interrupted") || !strings.HasSuffix(stderr.String(), "sim: interrupted\n") {
 		t.Errorf("stdout:\n%s\nstderr:\n%s", stdout.String(), stderr.String())

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/planted"
 	"github.com/pgfrontier/worker/sim/bundle"
@@ -16,8 +17,8 @@ import (
 // TestSmallerRunIsFound plants a mistake that the smallest runs show, and lets
 // the search begin with a larger one.
 func TestSmallerRunIsFound(t *testing.T) {
-	bugs := planted.All()
-	i := slices.IndexFunc(bugs, func(b planted.Bug) bool { return b.Name == "head" })
+	mutants := planted.All()
+	i := slices.IndexFunc(mutants, func(m planted.Mutant) bool { return m.Name == "head" })
 	if i < 0 {
 		t.Fatal("the mistake is not known any more")
 	}
@@ -25,7 +26,7 @@ func TestSmallerRunIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := bugs[i].Overlay(root, t.TempDir())
+	overlay, err := mutants[i].Overlay(root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +39,8 @@ func TestSmallerRunIsFound(t *testing.T) {
 		"-duration", "3s", "-faults", "delay=5,rollback=1,redraw=2,crash=1", "-seed", "1", "-reduce", "30s", "-keep", place)
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
-	if _ = c.Run(); c.ProcessState.ExitCode() != exitBroken {
-		t.Fatalf("exit status %d, want %d\n%s\n%s", c.ProcessState.ExitCode(), exitBroken, stdout.String(), stderr.String())
+	if _ = c.Run(); c.ProcessState.ExitCode() != command.Failed {
+		t.Fatalf("exit status %d, want %d\n%s\n%s", c.ProcessState.ExitCode(), command.Failed, stdout.String(), stderr.String())
 	}
 	r, err := bundle.Load(filepath.Join(place, "sim-reduced-1"))
 	if err != nil {
@@ -64,8 +65,8 @@ func TestSmallerRunIsFound(t *testing.T) {
 
 func TestNothingToReduce(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if status := run(t.Context(), small(t, "-reduce", "1s"), &stdout, &stderr); status != exitError {
-		t.Errorf("exit status %d, want %d", status, exitError)
+	if status := run(t.Context(), small(t, "-reduce", "1s"), &stdout, &stderr); status != command.Error {
+		t.Errorf("exit status %d, want %d", status, command.Error)
 	}
 	if !strings.Contains(stderr.String(), "nothing to reduce: seed 3 has not failed in 1s") || stdout.Len() > 0 {
 		t.Errorf("stdout %q, stderr %q", stdout.String(), stderr.String())

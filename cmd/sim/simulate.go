@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -20,13 +21,13 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop(ctx, server)) }()
-	show, keep := newDisplay(stderr), newKeeper(o, server)
+	show, keep := command.NewProgress(stderr), newKeeper(o, server)
 	for i := range o.runs {
 		c := on(server, o.config)
-		c.Seed, c.Progress = o.config.Seed+uint64(i), show.progress
+		c.Seed, c.Progress = o.config.Seed+uint64(i), func(p sim.Progress) { show.Show(progress(p)) }
 		keep.begin()
 		report, err := sim.Run(ctx, c)
-		show.done()
+		show.Done()
 		if report != nil {
 			o.sayHow(report)
 			reports = append(reports, report)
@@ -44,6 +45,11 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 		err = oracle.Sum(reports).WriteText(stdout)
 	}
 	return reports, err
+}
+
+func progress(p sim.Progress) string {
+	return fmt.Sprintf("%5.1fs  %6d events appended, %6d handled by every consumer, lag %5d, %3d crashes",
+		p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag, p.Crashes)
 }
 
 // serve starts the server, or finds it. The caller stops it.

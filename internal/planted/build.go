@@ -19,8 +19,8 @@ func Root(ctx context.Context) (string, error) {
 
 // Build builds a command of the module, such as ./cmd/sim, with the change. It
 // puts the program, and all that it needs for that, into an empty directory.
-func (b Bug) Build(ctx context.Context, root, dir, command string) (program string, err error) {
-	overlay, err := b.Overlay(root, dir)
+func (m Mutant) Build(ctx context.Context, root, dir, command string) (program string, err error) {
+	overlay, err := m.Overlay(root, dir)
 	if err != nil {
 		return "", err
 	}

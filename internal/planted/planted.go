@@ -1,8 +1,8 @@
-// Package planted lists mistakes that somebody could make in the protocol, and
-// plants them: as replacements of source text, in a build made for the purpose.
-// The sources themselves have no switches. What finds the mistakes is the sim,
-// and a mistake that it does not find says that the sim is blind there. A few
-// are found by a test of their own instead.
+// Package planted lists mutants: mistakes that somebody could make in the
+// protocol, as replacements of source text. It builds commands with them; the
+// sources themselves have no switches. The sim finds the mistakes, and a mistake
+// that it does not find says that the sim is blind there. A few are found by a
+// test of their own instead.
 package planted
 
 import (
@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Bug is a mistake and how to make it.
-type Bug struct {
+// Mutant is a mistake and how to make it.
+type Mutant struct {
 	Name string
 	// Mistake says what is wrong, as its author would have put it.
 	Mistake string
@@ -44,21 +44,21 @@ type Edit struct {
 	Old, New string
 }
 
-// Variants returns the files under root as the bug changes them, by name from
+// Variants returns the files under root as the mutant changes them, by name from
 // the root.
-func (b Bug) Variants(root string) (map[string]string, error) {
+func (m Mutant) Variants(root string) (map[string]string, error) {
 	files := map[string]string{}
-	for _, e := range b.Edits {
+	for _, e := range m.Edits {
 		text, ok := files[e.File]
 		if !ok {
 			raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(e.File)))
 			if err != nil {
-				return nil, fmt.Errorf("planted: bug %s: %w", b.Name, err)
+				return nil, fmt.Errorf("planted: mutant %s: %w", m.Name, err)
 			}
 			text = string(raw)
 		}
 		if n := strings.Count(text, e.Old); n != 1 {
-			return nil, fmt.Errorf("planted: bug %s: a text to be replaced occurs %d times in %s, not once; the code has changed, plant the bug anew:\n%s", b.Name, n, e.File, e.Old)
+			return nil, fmt.Errorf("planted: mutant %s: a text to be replaced occurs %d times in %s, not once; the code has changed, change the replacement:\n%s", m.Name, n, e.File, e.Old)
 		}
 		files[e.File] = strings.Replace(text, e.Old, e.New, 1)
 	}
@@ -67,8 +67,8 @@ func (b Bug) Variants(root string) (map[string]string, error) {
 
 // Overlay writes the changed files, and what go build takes as -overlay, into
 // an empty directory. It returns the name of the latter.
-func (b Bug) Overlay(root, dir string) (string, error) {
-	variants, err := b.Variants(root)
+func (m Mutant) Overlay(root, dir string) (string, error) {
+	variants, err := m.Variants(root)
 	if err != nil {
 		return "", err
 	}

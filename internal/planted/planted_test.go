@@ -21,16 +21,16 @@ const (
 	module = "github.com/pgfrontier/worker"
 )
 
-func TestEveryBugCanBePlanted(t *testing.T) {
+func TestEveryMutantCanBePlanted(t *testing.T) {
 	packages := list(t)
 	names := map[string]bool{}
-	for _, b := range append(All(), Apart) {
-		t.Run(b.Name, func(t *testing.T) {
-			if names[b.Name] || b.Mistake == "" || len(b.Edits) == 0 {
-				t.Fatalf("the name must be its own, and the bug must say what it is and does: %+v", b)
+	for _, m := range append(All(), Apart) {
+		t.Run(m.Name, func(t *testing.T) {
+			if names[m.Name] || m.Mistake == "" || len(m.Edits) == 0 {
+				t.Fatalf("the name must be its own, and the mutant must say what it is and does: %+v", m)
 			}
-			names[b.Name] = true
-			variants, err := b.Variants(root)
+			names[m.Name] = true
+			variants, err := m.Variants(root)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,9 +2,9 @@ package planted
 
 import "slices"
 
-// All returns every bug.
-func All() []Bug {
-	return slices.Concat(frontierBugs, narrowingBugs, ringBugs, serverBugs, guardBugs, openRangeBugs, handledBugs, contractBugs, failureBugs, coordBugs)
+// All returns every mutant.
+func All() []Mutant {
+	return slices.Concat(frontierMutants, narrowingMutants, ringMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
@@ -24,8 +24,8 @@ const crashesAtHead = calm + ",redraw=0,idle=10,backend-crash=0.15,async-writers
 // calmServer also keeps the server's crashes off, and late positions.
 const calmServer = calm + ",redraw=0,backend-crash=0"
 
-// frontierBugs are about how far it is safe to read.
-var frontierBugs = []Bug{
+// frontierMutants are about how far it is safe to read.
+var frontierMutants = []Mutant{
 	{
 		Name:    "head",
 		Mistake: "the frontier jumps to the highest visible position, for positions are handed out in order",
@@ -77,8 +77,8 @@ var frontierBugs = []Bug{
 	},
 }
 
-// serverBugs are about answers of another server than the worker knows.
-var serverBugs = []Bug{
+// serverMutants are about answers of another server than the worker knows.
+var serverMutants = []Mutant{
 	{
 		Name:    "token-alone",
 		Mistake: "an incarnation of the server is told by its token; but a cold copy that is put back brings the token along",
@@ -100,9 +100,9 @@ var serverBugs = []Bug{
 	},
 }
 
-// ringBugs are about the end of the log, which the frontier reads for all
+// ringMutants are about the end of the log, which the frontier reads for all
 // consumers.
-var ringBugs = []Bug{
+var ringMutants = []Mutant{
 	{
 		Name:    "together",
 		Mistake: "the end of the log and the locks are read together, to save a statement: what commits between the two is seen in neither",
@@ -151,8 +151,8 @@ var ringBugs = []Bug{
 	},
 }
 
-// narrowingBugs are about what an idle transaction can own at most.
-var narrowingBugs = []Bug{
+// narrowingMutants are about what an idle transaction can own at most.
+var narrowingMutants = []Mutant{
 	{
 		Name:    "head-as-L",
 		Mistake: "an idle holder is narrowed to the highest visible position instead of the sequence's last value",
@@ -197,8 +197,8 @@ var narrowingBugs = []Bug{
 	},
 }
 
-// guardBugs are about the first statement of a batch.
-var guardBugs = []Bug{
+// guardMutants are about the first statement of a batch.
+var guardMutants = []Mutant{
 	{
 		Name:    "no-revision",
 		Mistake: "the guard compares the position only: it need not be the version of the row that was loaded",
@@ -250,8 +250,8 @@ var guardBugs = []Bug{
 	},
 }
 
-// openRangeBugs are about positions that were passed while they were in doubt.
-var openRangeBugs = []Bug{
+// openRangeMutants are about positions that were passed while they were in doubt.
+var openRangeMutants = []Mutant{
 	{
 		Name:    "doubts-after",
 		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
@@ -280,8 +280,8 @@ var openRangeBugs = []Bug{
 	},
 }
 
-// handledBugs are about what counts as handled, or need not be.
-var handledBugs = []Bug{
+// handledMutants are about what counts as handled, or need not be.
+var handledMutants = []Mutant{
 	{
 		Name:    "placed-by-safe",
 		Mistake: "a consumer that begins at the head is placed when the head is safe: all others go on past it then, too",
@@ -335,8 +335,8 @@ var handledBugs = []Bug{
 	},
 }
 
-// contractBugs are about handlers that end their transaction.
-var contractBugs = []Bug{
+// contractMutants are about handlers that end their transaction.
+var contractMutants = []Mutant{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
@@ -357,8 +357,8 @@ var contractBugs = []Bug{
 	},
 }
 
-// failureBugs are about what fails, and what it is counted with.
-var failureBugs = []Bug{
+// failureMutants are about what fails, and what it is counted with.
+var failureMutants = []Mutant{
 	{
 		Name:    "spoiled-kept",
 		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
@@ -373,8 +373,8 @@ var failureBugs = []Bug{
 	},
 }
 
-// coordBugs are about who runs what.
-var coordBugs = []Bug{
+// coordMutants are about who runs what.
+var coordMutants = []Mutant{
 	{
 		Name:    "no-proof",
 		Mistake: "the leader writes assignments without a proof, in the same transaction, that it still leads: it has just looked",
