@@ -35,7 +35,7 @@ func (g *door) Connect(ctx context.Context) (driver.Conn, error) {
 
 // committedUnseen makes a batch that its handler has committed, as far as the
 // database knows, and that has failed, as far as the worker does.
-func committedUnseen(t *testing.T) (h *handMoved, d *pgtest.Database, g *door) {
+func committedUnseen(t *testing.T) (h *stepper, d *pgtest.Database, g *door) {
 	t.Helper()
 	d = pgtest.New(t)
 	d.Exec(t, createLedger)
@@ -46,7 +46,7 @@ func committedUnseen(t *testing.T) (h *handMoved, d *pgtest.Database, g *door) {
 	g = &door{Connector: connector}
 	db := sql.OpenDB(g)
 	t.Cleanup(func() { _ = db.Close() })
-	h = newHandMoved(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h = newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	h.loop.stop = t.Context()
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
@@ -56,7 +56,7 @@ func committedUnseen(t *testing.T) (h *handMoved, d *pgtest.Database, g *door) {
 	return h, d, g
 }
 
-func (h *handMoved) position(t *testing.T, d *pgtest.Database) int64 {
+func (h *stepper) position(t *testing.T, d *pgtest.Database) int64 {
 	t.Helper()
 	p, err := h.checkpoints.Load(t.Context(), d.DB, "all")
 	if err != nil {

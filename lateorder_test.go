@@ -58,7 +58,7 @@ func TestOrderWithinAnAggregateWhenBothCommitDuringALook(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	afterRead := new(func())
-	h := newHandMoved(t, d.DB, interruptedLog{newRangeLog(), afterRead},
+	h := newStepper(t, d.DB, interruptedLog{newRangeLog(), afterRead},
 		steppedConsumer{"all", nil, new(atomic.Bool)}, WithStaleGapThreshold(10*time.Millisecond))
 
 	version1 := beginOne(t, d.DB, "late") // 1

@@ -35,7 +35,7 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 	events.SetMaxIdleConns(0)
 
 	c := steppedConsumer{"all", nil, new(atomic.Bool)}
-	h := newHandMoved(t, batches, storepostgres.NewStore(nil), c)
+	h := newStepper(t, batches, storepostgres.NewStore(nil), c)
 	appendOne(t, events, "1")
 	appendOne(t, events, "1") // commits synchronously, and with it all that came before
 	h.lookUpTo(t, 2)
@@ -85,7 +85,7 @@ func TestFirstCheckpointOutlastsACrash(t *testing.T) {
 	}
 	defer db.Close()
 	db.SetMaxIdleConns(0)
-	h := newHandMoved(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h := newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	h.session.Close()
 	if err := server.crash(); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func (headConsumer) StartAt() consumer.Start { return consumer.AtHead() }
 func TestArrivalOnAnotherServer(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
-	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.handle(t)

@@ -15,7 +15,7 @@ import (
 func TestNoticeOfEventsMakesTheFrontierLook(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
-	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithDispatcherInterval(time.Hour))
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithDispatcherInterval(time.Hour))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for position := int64(1); position <= 3; position++ {

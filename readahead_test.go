@@ -23,7 +23,7 @@ func resultOf(s *reader.Stretch) (pages int, err error) {
 func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
-	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithBatchSize(1))
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithBatchSize(1))
 	for range 4 {
 		appendOne(t, d.DB, "1")
 	}
@@ -55,7 +55,7 @@ func TestReadAheadTakesItsTurn(t *testing.T) {
 	d.Exec(t, createLedger)
 	d.DB.SetMaxOpenConns(minPool)
 	afterRead := new(func())
-	h := newHandMoved(t, d.DB, interruptedLog{newRangeLog(), afterRead}, steppedConsumer{"all", nil, new(atomic.Bool)})
+	h := newStepper(t, d.DB, interruptedLog{newRangeLog(), afterRead}, steppedConsumer{"all", nil, new(atomic.Bool)})
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	taken := -1

@@ -177,7 +177,7 @@ func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
 func TestInquiryThatAnotherServerAnswers(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
-	h := newHandMoved(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.handle(t)

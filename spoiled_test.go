@@ -21,7 +21,7 @@ func TestSpoiledSessionLeavesThePool(t *testing.T) {
 	d.Exec(t, `CREATE ROLE `+role)
 	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
 	db := d.OpenPQ(t)
-	h := newHandMoved(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	h := newStepper(t, db, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	db.SetMaxIdleConns(1)

@@ -74,7 +74,7 @@ func (l heldLog) ReadRanges(ctx context.Context, q store.Querier, ranges []store
 // it is the first one's, who can be stopped.
 type twoOwners struct {
 	db            *sql.DB
-	first, second *handMoved
+	first, second *stepper
 	before        progress.State // as both know it
 
 	inHandler, hasRead *hold
@@ -88,9 +88,9 @@ func newTwoOwners(t *testing.T) *twoOwners {
 	o := &twoOwners{db: d.DB, inHandler: newHold("is in its handler"), hasRead: newHold("has read a late event")}
 	c := steppedConsumer{"all", nil, new(atomic.Bool)}
 	patience := WithStaleGapThreshold(10 * time.Millisecond)
-	o.second = newHandMoved(t, d.DB, storepostgres.NewStore(nil), c, patience)
-	o.first = newHandMoved(t, d.DB, heldLog{newRangeLog(), o.hasRead}, heldConsumer{c, o.inHandler}, patience)
-	for _, w := range []*handMoved{o.first, o.second} {
+	o.second = newStepper(t, d.DB, storepostgres.NewStore(nil), c, patience)
+	o.first = newStepper(t, d.DB, heldLog{newRangeLog(), o.hasRead}, heldConsumer{c, o.inHandler}, patience)
+	for _, w := range []*stepper{o.first, o.second} {
 		w.look(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 2 && len(v.Doubts) == 1 })
 		w.handle(t)
 	}
@@ -102,7 +102,7 @@ func newTwoOwners(t *testing.T) *twoOwners {
 	if err := late.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []*handMoved{o.first, o.second} {
+	for _, w := range []*stepper{o.first, o.second} {
 		w.look(t, "the doubt to end", func(v *frontier.Value) bool { return len(v.Doubts) == 0 })
 	}
 	return o
@@ -111,7 +111,7 @@ func newTwoOwners(t *testing.T) *twoOwners {
 // judge lets both go on, each as the owner, and looks at what has been done.
 func (o *twoOwners) judge(t *testing.T) {
 	t.Helper()
-	for _, w := range []*handMoved{o.first, o.second} {
+	for _, w := range []*stepper{o.first, o.second} {
 		w.own(t)
 		w.handle(t)
 	}

@@ -13,16 +13,16 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// handMoved is a worker with one consumer whose parts a test moves by hand:
+// stepper is a worker with one consumer whose parts a test moves by hand:
 // nothing runs by itself.
-type handMoved struct {
+type stepper struct {
 	*Worker
 	session *frontier.Session
 	loop    *consumerLoop
 }
 
-// newHandMoved makes a worker and gives it the consumer.
-func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, opts ...Option) *handMoved {
+// newStepper makes a worker and gives it the consumer.
+func newStepper(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, opts ...Option) *stepper {
 	t.Helper()
 	w := New(db, log, []consumer.Consumer{c}, opts...)
 	if err := w.prepare(t.Context()); err != nil {
@@ -31,7 +31,7 @@ func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, 
 	if err := w.placeFirst(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h := &handMoved{Worker: w, loop: w.newLoop(w.units[0])}
+	h := &stepper{Worker: w, loop: w.newLoop(w.units[0])}
 	t.Cleanup(func() { h.loop.reader.Drop() })
 	h.own(t)
 	h.open(t)
@@ -39,7 +39,7 @@ func newHandMoved(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, 
 }
 
 // own gives the consumer to this worker.
-func (h *handMoved) own(t *testing.T) {
+func (h *stepper) own(t *testing.T) {
 	t.Helper()
 	if _, err := h.db.Exec(`INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ($1::text, $2::uuid)
 		ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id`, h.loop.unit.name, h.id.String()); err != nil {
@@ -48,7 +48,7 @@ func (h *handMoved) own(t *testing.T) {
 }
 
 // open begins a life of the frontier.
-func (h *handMoved) open(t *testing.T) {
+func (h *stepper) open(t *testing.T) {
 	t.Helper()
 	s, err := h.frontier.Open(t.Context())
 	if err != nil {
@@ -59,7 +59,7 @@ func (h *handMoved) open(t *testing.T) {
 }
 
 // look steps the frontier until its value is as the test wants it.
-func (h *handMoved) look(t *testing.T, what string, done func(v *frontier.Value) bool) {
+func (h *stepper) look(t *testing.T, what string, done func(v *frontier.Value) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !done(h.frontier.Value()); {
 		if time.Now().After(deadline) {
@@ -72,13 +72,13 @@ func (h *handMoved) look(t *testing.T, what string, done func(v *frontier.Value)
 }
 
 // lookUpTo steps the frontier until consumers may advance to a position.
-func (h *handMoved) lookUpTo(t *testing.T, position int64) {
+func (h *stepper) lookUpTo(t *testing.T, position int64) {
 	t.Helper()
 	h.look(t, "the position to be safe", func(v *frontier.Value) bool { return v.Safe >= position })
 }
 
 // handle lets the loop make batches until there is nothing to do.
-func (h *handMoved) handle(t *testing.T) {
+func (h *stepper) handle(t *testing.T) {
 	t.Helper()
 	for {
 		did, err := h.loop.step(t.Context(), t.Context())
@@ -98,7 +98,7 @@ type ended struct {
 }
 
 // handleOnce begins a step of the loop.
-func (h *handMoved) handleOnce(t *testing.T) <-chan ended {
+func (h *stepper) handleOnce(t *testing.T) <-chan ended {
 	end := make(chan ended, 1)
 	go func() {
 		what, err := h.loop.step(t.Context(), t.Context())
