@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/liveness"
 )
 
 // LeaderStrategy is how workers agree on who assigns the units.
@@ -99,8 +100,11 @@ func (c Config) validate() error {
 	return nil
 }
 
-// timeLimit bounds a statement, so that a half-open connection is given up
-// well before this worker counts as dead.
-func (c Config) timeLimit() time.Duration {
-	return min(max(c.HeartbeatTimeout/3, time.Second), 10*time.Second)
+// liveness is what package liveness needs to know.
+func (c Config) liveness() liveness.Config {
+	return liveness.Config{
+		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: "consumers", Names: c.Units,
+		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
+		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
+	}
 }

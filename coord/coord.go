@@ -2,13 +2,16 @@ package coord
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
@@ -20,9 +23,9 @@ type Coordinator struct {
 	sql  statements
 	wake *wakeup.Signal
 
-	registered *session             // from Register to Run
-	home       atomic.Pointer[home] // since Register
-	told       []string             // the idle units that were reported
+	alive      *liveness.Registry
+	registered *session // from Register to Run
+	told       []string // the idle units that were reported
 
 	mu       sync.Mutex
 	assigned []string
@@ -50,7 +53,7 @@ type Status struct {
 
 // New returns a Coordinator that does nothing yet.
 func New(cfg Config) *Coordinator {
-	return &Coordinator{cfg: cfg, sql: cfg.statements(), wake: wakeup.New(), changed: make(chan struct{})}
+	return &Coordinator{cfg: cfg, sql: cfg.statements(), alive: liveness.New(cfg.liveness()), wake: wakeup.New(), changed: make(chan struct{})}
 }
 
 // Register makes this worker known to the others, and removes the rows of
@@ -65,25 +68,23 @@ func (c *Coordinator) Register(ctx context.Context) error {
 		return err
 	}
 	c.clean(ctx, s)
-	if err := s.register(ctx); err != nil {
-		s.close()
-		return err
+	if err := s.Register(ctx); err != nil {
+		s.Close()
+		return wrap(err)
 	}
-	c.trust(s.beaten)
+	c.trust(s.Beaten)
 	c.announce(ctx, s)
 	c.registered = s
-	home := s.home
-	c.home.Store(&home)
 	return nil
 }
 
 // clean is a courtesy: what it leaves behind does no harm.
 func (c *Coordinator) clean(ctx context.Context, s *session) {
-	n, err := s.exec(ctx, "remove stale workers", s.sql.clean, s.args()...)
+	n, err := s.Clean(ctx)
 	if err != nil {
 		c.cfg.taskFailed("remove stale workers", err)
 	} else if n > 0 && c.cfg.OnStaleRemoved != nil {
-		c.cfg.OnStaleRemoved(int(n))
+		c.cfg.OnStaleRemoved(n)
 	}
 }
 
@@ -92,8 +93,8 @@ func (c *Coordinator) clean(ctx context.Context, s *session) {
 // Run, and may be repeated.
 func (c *Coordinator) Leave(ctx context.Context) error {
 	if c.registered != nil {
-		c.registered.unlock()
-		c.registered.close()
+		c.registered.Unlock()
+		c.registered.Close()
 		c.registered = nil
 	}
 	if err := c.cfg.validate(); err != nil {
@@ -121,9 +122,9 @@ func (c *Coordinator) deregister(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	if err := s.leave(ctx); err != nil {
-		return err
+		return wrap(err)
 	}
 	c.announce(ctx, s)
 	return nil
@@ -165,11 +166,23 @@ func (c *Coordinator) Wake() { c.wake.Send() }
 // announce tells the other workers that there is news. They also look by
 // themselves, but later.
 func (c *Coordinator) announce(ctx context.Context, s *session) {
-	limited, cancel := context.WithTimeout(ctx, c.cfg.timeLimit())
+	limited, cancel := context.WithTimeout(ctx, c.alive.TimeLimit())
 	defer cancel()
-	if err := changes.Notify(limited, s.conn, c.cfg.Changes); err != nil && ctx.Err() == nil {
+	if err := changes.Notify(limited, s.Conn, c.cfg.Changes); err != nil && ctx.Err() == nil {
 		c.cfg.taskFailed("announce a change", err)
 	}
+}
+
+// Dead reports whether what a worker has begun may be ended: the worker has no
+// row, its last heartbeat is older than HeartbeatTimeout, or its lock is free
+// and the next heartbeat overdue. A worker may look like it for a moment, so
+// ask twice, a while apart. It takes a Register that succeeded.
+//
+// The leader is quicker to give a worker's units to others, since that does no
+// harm to one that lives and has lost its connection.
+func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead bool, err error) {
+	dead, err = c.alive.Dead(ctx, db, id, c.alive.Grace())
+	return dead, wrap(err)
 }
 
 // trust takes note of a successful heartbeat that began at start.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -100,7 +101,7 @@ func testDriver(t *testing.T, db *sql.DB, s LeaderStrategy) {
 	a.leave()
 	b.awaitAssigned(want...)
 	row := scan[string](t, db, `SELECT array_to_string(consumers, '|') || '|' || (hostname <> '') || '|' || (pid > 0) || '|' || protocol FROM worker_nodes`)
-	if want := fmt.Sprintf("%s|true|true|%d", strings.Join(awkward, "|"), map[LeaderStrategy]int{Advisory: protocolLock, Lease: protocolHeartbeat}[s]); row != want {
+	if want := fmt.Sprintf("%s|true|true|%d", strings.Join(awkward, "|"), map[LeaderStrategy]int{Advisory: liveness.ProtocolLock, Lease: liveness.ProtocolHeartbeat}[s]); row != want {
 		t.Errorf("the registration says %q, not %q", row, want)
 	}
 }

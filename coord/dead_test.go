@@ -40,20 +40,20 @@ func TestDead(t *testing.T) {
 	early := join(t, unproven)
 	plantToken(t, d.DB)
 	s := join(t, locked)
-	join(t, leased).close()
+	join(t, leased).Close()
 	expect("alive", locked, false)
 	expect("alive without a lock", leased, false)
 	expect("the asker", asker.cfg, false)
 	expect("unknown", config(d.DB), true)
 
-	s.close()
-	early.close()
+	s.Close()
+	early.Close()
 	await(t, "the locks of both are free", func() bool {
 		return scan[int](t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
 	})
 	expect("its lock is free, its heartbeat young", locked, false)
 	for cfg, want := range map[*Config]bool{&locked: true, &unproven: false, &leased: false} {
-		if got, err := asker.dead(t.Context(), d.DB, cfg.ID, 0); err != nil || got != want {
+		if got, err := asker.alive.Dead(t.Context(), d.DB, cfg.ID, 0); err != nil || got != want {
 			t.Errorf("without grace, strategy %d, proven %v: dead is %v, %v", cfg.Strategy, cfg != &unproven, got, err)
 		}
 	}

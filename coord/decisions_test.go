@@ -80,99 +80,6 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// aNode is a worker with everything in order.
-func aNode() node {
-	return node{ID: uuid.New(), Units: []string{"u"}, Protocol: protocolLock, Fresh: true, Proven: true, Held: true}
-}
-
-func TestJudge(t *testing.T) {
-	begin := time.Now()
-	for name, test := range map[string]struct {
-		second     func(n *node)
-		after      time.Duration // before the second look
-		alive      bool
-		again      bool
-		neighbours func(n *node)
-	}{
-		"held":                       {second: func(n *node) { n.Held = true }, after: time.Hour, alive: true},
-		"free twice":                 {after: confirmation},
-		"free twice, but too soon":   {after: confirmation - 1, alive: true, again: true},
-		"silent":                     {second: func(n *node) { n.Held, n.Fresh = true, false }, after: confirmation},
-		"not of this life":           {second: func(n *node) { n.Proven = false }, after: time.Hour, alive: true},
-		"with an old worker around":  {neighbours: func(n *node) { n.Protocol = protocolHeartbeat }, after: time.Hour, alive: true},
-		"with an old dead one there": {neighbours: func(n *node) { n.Protocol, n.Fresh = protocolHeartbeat, false }, after: time.Hour},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n, neighbour := aNode(), aNode()
-			n.Held = false
-			if test.neighbours != nil {
-				test.neighbours(&neighbour)
-			}
-			w, _, _ := watch(nil).judge([]node{n, neighbour}, begin)
-			if test.second != nil {
-				test.second(&n)
-			}
-			_, alive, again := w.judge([]node{n, neighbour}, begin.Add(test.after))
-			if got := slices.ContainsFunc(alive, func(m Member) bool { return m.ID == n.ID }); got != test.alive {
-				t.Errorf("alive: %v, want %v", got, test.alive)
-			}
-			if again != test.again {
-				t.Errorf("wants to look again soon: %v, want %v", again, test.again)
-			}
-		})
-	}
-}
-
-// Whatever is seen in whatever order: dead is only who is silent, or whose
-// lock was free in a proven life at all looks for a while, in a cluster of
-// workers that all have locks.
-func TestJudgeHistories(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
-		var w watch
-		now := time.Now()
-		since := map[uuid.UUID]time.Time{}
-		for range rapid.IntRange(1, 20).Draw(t, "looks") {
-			now = now.Add(drawDuration(t, "pause", 0, confirmation))
-			var nodes []node
-			for _, id := range ids {
-				// Mostly in order, or no history would ever be long enough.
-				n := node{ID: id, Protocol: protocolLock, Fresh: true, Proven: true}
-				n.Held = rapid.IntRange(0, 3).Draw(t, "held") == 0
-				n.Fresh = rapid.IntRange(0, 9).Draw(t, "stale") > 0
-				n.Proven = rapid.IntRange(0, 9).Draw(t, "unproven") > 0
-				if rapid.IntRange(0, 19).Draw(t, "old") == 0 {
-					n.Protocol = protocolHeartbeat
-				}
-				if rapid.IntRange(0, 9).Draw(t, "absent") > 0 {
-					nodes = append(nodes, n)
-				}
-			}
-			allLocks := true
-			for _, n := range nodes {
-				allLocks = allLocks && (n.Protocol == protocolLock || !n.Fresh)
-			}
-			for _, id := range ids {
-				i := slices.IndexFunc(nodes, func(n node) bool { return n.ID == id })
-				if i < 0 || !allLocks || nodes[i].Held || !nodes[i].Fresh || !nodes[i].Proven {
-					delete(since, id)
-				} else if _, ok := since[id]; !ok {
-					since[id] = now
-				}
-			}
-			var alive []Member
-			w, alive, _ = w.judge(nodes, now)
-			for _, n := range nodes {
-				from, free := since[n.ID]
-				want := n.Fresh && (!free || now.Sub(from) < confirmation)
-				if got := slices.ContainsFunc(alive, func(m Member) bool { return m.ID == n.ID }); got != want {
-					t.Fatalf("%+v is alive: %v, want %v", n, got, want)
-				}
-			}
-		}
-	})
-}
-
 func TestPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := []string{"a", "b", "c", "d"}
@@ -215,18 +122,6 @@ func TestPlan(t *testing.T) {
 		}
 		if !slices.IsSortedFunc(changes, func(a, b change) int { return slices.Compare([]byte(a.Unit), []byte(b.Unit)) }) {
 			t.Fatalf("not in order of name: %v", changes)
-		}
-	})
-}
-
-// The grace lets a worker that lives connect again and send its next heartbeat,
-// and spares no batch longer than HeartbeatTimeout.
-func TestGrace(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := Config{HeartbeatInterval: drawDuration(t, "interval", 10*time.Millisecond, time.Hour)}
-		c.HeartbeatTimeout = drawDuration(t, "timeout", 2*c.HeartbeatInterval, 24*time.Hour)
-		if got := c.grace(); got > c.HeartbeatTimeout || got < c.HeartbeatTimeout && got < c.HeartbeatInterval+time.Second {
-			t.Errorf("the grace is %v", got)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func TestDeposedByLock(t *testing.T) {
 	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
 		t.Fatalf("a follower writes: %v, %v", leads, err)
 	}
-	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.backend)
+	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.Backend)
 	lead(t, b)
 	if !a.leads {
 		t.Fatal("the test wants two that believe to lead")
@@ -53,7 +53,7 @@ func TestDeposedInTheMiddle(t *testing.T) {
 	if mustLook(t, b).leads {
 		t.Fatal("leads while the leader writes")
 	}
-	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.backend)
+	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.Backend)
 	if w := <-late; w.leads || w.err == nil {
 		t.Fatalf("the write of a leader that was cut off: %+v", w)
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/liveness"
 )
 
 // change gives a unit to a worker.
@@ -35,6 +37,14 @@ func plan(alive []Member, owners map[string]uuid.UUID, sticky bool) (changes []c
 	slices.SortFunc(changes, func(a, b change) int { return strings.Compare(a.Unit, b.Unit) })
 	slices.Sort(unowned)
 	return changes, unowned
+}
+
+// members are the workers that are alive.
+func members(alive []liveness.Node) (all []Member) {
+	for _, n := range alive {
+		all = append(all, Member{ID: n.ID, Units: n.Names})
+	}
+	return all
 }
 
 // sameMembers needs no look at their units, which never change.

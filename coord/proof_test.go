@@ -27,7 +27,7 @@ FROM real_token, age`)
 	defer asker.Leave(context.Background())
 	leader, dead := asker.registered, join(t, config(d.DB, six...))
 	lead(t, leader)
-	dead.close()
+	dead.Close()
 	await(t, "the lock is free", func() bool { return !see(t, leader, dead.cfg.ID).Held })
 	// Not closer to 2^32: other tests draw transaction ids on this server.
 	for _, age := range []int64{1 << 20, 1<<31 - 1, 1 << 31, 1<<31 + 1, 3 << 30, 1<<32 - 1<<20} {
@@ -35,7 +35,7 @@ FROM real_token, age`)
 		if n := see(t, leader, dead.cfg.ID); !n.Proven {
 			t.Errorf("the token is %d transactions old, and the heartbeat is not proven", age)
 		}
-		if ended, err := asker.dead(t.Context(), d.DB, dead.cfg.ID, 0); err != nil || !ended {
+		if ended, err := asker.alive.Dead(t.Context(), d.DB, dead.cfg.ID, 0); err != nil || !ended {
 			t.Errorf("the token is %d transactions old, and dead is %v, %v", age, ended, err)
 		}
 	}

@@ -46,7 +46,7 @@ func TestStatusInTheTable(t *testing.T) {
 			said = bad
 			beat(t, w)
 			expect(bad, `{"n": 3}`)
-			if err := w.register(t.Context()); err != nil {
+			if err := w.Register(t.Context()); err != nil {
 				t.Errorf("register with the status %s: %v", bad, err)
 			}
 			mustExec(t, d.DB, `UPDATE worker_nodes SET status = '{"n": 3}'`)
@@ -74,7 +74,7 @@ func TestLookWritesOnlyHeartbeats(t *testing.T) {
 		at := func() string { return scan[string](t, d.DB, `SELECT xmin::text FROM worker_nodes`) }
 		before := at()
 		for range 3 {
-			if v := mustLook(t, w); !v.leads || !v.registered {
+			if v := mustLook(t, w); !v.leads || !v.Registered {
 				t.Fatalf("the look shows %+v", v)
 			}
 		}
@@ -177,7 +177,7 @@ func TestLeaderIsAlive(t *testing.T) {
 		w := join(t, withStrategy(config(d.DB, six...), s))
 		lead(t, w)
 		mustExec(t, d.DB, `UPDATE worker_nodes SET heartbeat_at = clock_timestamp() - interval '1 hour'`)
-		w.beaten = time.Time{}
+		w.Beaten = time.Time{}
 		if !see(t, w, w.cfg.ID).Fresh {
 			t.Error("the leader counts itself among the dead")
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/liveness"
 )
 
 const (
@@ -76,7 +77,7 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 			return err
 		}
 	}
-	defer s.close()
+	defer s.Close()
 	// A round that has begun is not broken off: what the server is about to do
 	// must not come after this worker's farewell.
 	round, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -85,15 +86,15 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 	for {
 		wait, err := c.round(round, s)
 		if err != nil {
-			return err
+			return wrap(err)
 		}
 		c.works(s)
-		if time.Since(s.opened) >= sound {
+		if time.Since(s.Opened) >= sound {
 			healthy()
 		}
-		woken, ok := c.wake.Sleep(ctx, min(wait, time.Until(s.beaten.Add(c.cfg.HeartbeatInterval))))
+		woken, ok := c.wake.Sleep(ctx, min(wait, time.Until(s.Beaten.Add(c.cfg.HeartbeatInterval))))
 		if !ok {
-			s.unlock()
+			s.Unlock()
 			return ctx.Err()
 		}
 		if woken {
@@ -106,50 +107,27 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 // the same length, lead to the next heartbeat, which then needs no look of its
 // own.
 func (s *session) untilLook() time.Duration {
-	left := time.Until(s.beaten.Add(s.cfg.HeartbeatInterval))
+	left := time.Until(s.Beaten.Add(s.cfg.HeartbeatInterval))
 	return left / max(1, (left+looking/2)/looking)
-}
-
-// errElsewhere ends a session. The primary that it leads to was abandoned, or the
-// pool leads to several servers.
-var errElsewhere = errors.New("coord: this session leads to another server than the consumers work on, and is given up: do several servers answer the connection string?")
-
-// locate compares the server that took a heartbeat with that of the units.
-// Heartbeats and assignments on an abandoned primary succeed, and nobody sees
-// them. After a crash one of the two may not have noticed yet, so it takes two
-// comparisons, a heartbeat apart.
-func (s *session) locate(v view) error {
-	if !v.beat || s.cfg.Elsewhere == nil || s.beaten.Sub(s.located) < s.cfg.HeartbeatInterval {
-		return nil
-	}
-	s.located = s.beaten
-	before := s.strange
-	if s.strange = s.cfg.Elsewhere(v.incarnation); before && s.strange {
-		return errElsewhere
-	}
-	return nil
 }
 
 // round does once all there is to do, and returns how long to wait for the
 // next.
 func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration, err error) {
 	v, err := s.look(ctx)
-	if err == nil {
-		err = s.locate(v)
-	}
 	if err != nil {
 		return 0, err
 	}
-	if !v.registered {
+	if !v.Registered {
 		if c.cfg.OnReregister != nil {
 			c.cfg.OnReregister()
 		}
-		if err := s.register(ctx); err != nil {
+		if err := s.Register(ctx); err != nil {
 			return 0, err
 		}
 		c.announce(ctx, s)
 	}
-	c.trust(s.beaten)
+	c.trust(s.Beaten)
 	c.deliver(v.mine)
 	led := s.leads
 	s.leads = v.leads
@@ -158,7 +136,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 		return 0, nil // the next round looks at all workers
 	case led && !v.leads:
 		s.stepDown()
-	case !v.registered:
+	case !v.Registered:
 		return 0, nil // this look does not show all workers
 	case v.leads:
 		return c.lead(ctx, s, v)
@@ -168,11 +146,12 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 
 // lead is the leader's part of a round.
 func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.Duration, err error) {
-	watch, alive, again := s.watch.judge(v.nodes, time.Now())
+	watch, nodes, again := s.watch.Judge(v.nodes, time.Now())
+	alive := members(nodes)
 	s.watch = watch
 	wait = s.untilLook()
 	if again {
-		wait = confirmation
+		wait = liveness.Confirmation
 	}
 	if v.owners == nil {
 		if !sameMembers(alive, s.balanced) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -25,8 +26,8 @@ func join(t *testing.T, cfg Config) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.close)
-	if err := s.register(context.Background()); err != nil {
+	t.Cleanup(s.Close)
+	if err := s.Register(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -45,14 +46,14 @@ func mustLook(t *testing.T, s *session) view {
 // beat sends a heartbeat, due or not.
 func beat(t *testing.T, s *session) {
 	t.Helper()
-	s.beaten = time.Time{}
-	if !mustLook(t, s).registered {
+	s.Beaten = time.Time{}
+	if !mustLook(t, s).Registered {
 		t.Fatal("the worker's row is gone")
 	}
 }
 
 // see returns what a leader sees of a worker.
-func see(t *testing.T, leader *session, id uuid.UUID) node {
+func see(t *testing.T, leader *session, id uuid.UUID) liveness.Node {
 	t.Helper()
 	for _, n := range mustLook(t, leader).nodes {
 		if n.ID == id {
@@ -60,7 +61,7 @@ func see(t *testing.T, leader *session, id uuid.UUID) node {
 		}
 	}
 	t.Fatalf("no row of worker %s", id)
-	return node{}
+	return liveness.Node{}
 }
 
 func lead(t *testing.T, s *session) {
@@ -141,7 +142,7 @@ func TestProofOfDeath(t *testing.T) {
 	expect := func(when string, proven, held bool) {
 		t.Helper()
 		lead(t, leader)
-		if n := see(t, leader, cfg.ID); !n.Fresh || n.Proven != proven || n.Held != held || n.Protocol != protocolLock {
+		if n := see(t, leader, cfg.ID); !n.Fresh || n.Proven != proven || n.Held != held || n.Protocol != liveness.ProtocolLock {
 			t.Errorf("%s: %+v, want proven %v, held %v", when, n, proven, held)
 		}
 	}
@@ -151,13 +152,13 @@ func TestProofOfDeath(t *testing.T) {
 	expect("token after the heartbeat", false, true)
 	beat(t, s)
 	expect("heartbeat after the token", true, true)
-	s.close()
+	s.Close()
 	await(t, "the lock is free", func() bool { return !see(t, leader, cfg.ID).Held })
 	expect("died", true, false)
 	ghost := join(t, cfg)
 	expect("back", true, true)
 	join(t, cfg) // though its ghost still holds the lock
-	ghost.close()
+	ghost.Close()
 	expect("its ghost is gone", true, true)
 
 	restart()
@@ -175,7 +176,7 @@ func TestProofOfDeath(t *testing.T) {
 	plantToken(t, db)
 	expect("a new token", false, false)
 	mustExec(t, db, `UPDATE consumer_checkpoints_token SET database = 1`)
-	last.close()
+	last.Close()
 	join(t, cfg)
 	expect("the token is of a dump", false, true)
 }
@@ -204,45 +205,13 @@ func TestForeignLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	key := lockKey("worker", "public", "worker_nodes", cfg.ID.String())
+	key := liveness.Home{Schema: "public", Table: "worker_nodes"}.WorkerKey(cfg.ID)
 	if _, err := conn.ExecContext(t.Context(), `SELECT pg_advisory_lock($1::bigint)`, key); err != nil {
 		t.Fatal(err)
 	}
 	if err := New(cfg).Register(t.Context()); err == nil || errors.Is(err, ErrTransactionPooling) {
 		t.Errorf("Register: %v", err)
 	}
-}
-
-// A session is given up when two comparisons in a row, a heartbeat apart, find it
-// on another server: after a crash, one may not have noticed yet.
-func TestSessionElsewhereIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answers := []bool{false, true, false, true, true}
-		asked := 0
-		s := &session{cfg: Config{HeartbeatInterval: time.Second, Elsewhere: func(incarnation string) bool {
-			if incarnation != "of a heartbeat" {
-				t.Errorf("asked about %q", incarnation)
-			}
-			asked++
-			return answers[asked-1]
-		}}}
-		for i := range answers {
-			time.Sleep(time.Second)
-			s.beaten = time.Now()
-			v := view{beat: true, incarnation: "of a heartbeat"}
-			if err := s.locate(v); errors.Is(err, errElsewhere) != (i == len(answers)-1) {
-				t.Errorf("comparison %d: %v", i, err)
-			}
-			time.Sleep(time.Second / 2)
-			s.beaten = time.Now() // a heartbeat before it is due
-			if err := s.locate(v); err != nil || asked != i+1 {
-				t.Errorf("soon after comparison %d it has asked %d times: %v", i, asked, err)
-			}
-			if err := s.locate(view{}); err != nil || asked != i+1 {
-				t.Errorf("after comparison %d, without a heartbeat, it has asked %d times: %v", i, asked, err)
-			}
-		}
-	})
 }
 
 // The looks between two heartbeats are evenly spread: none is made for the
@@ -252,9 +221,9 @@ func TestHeartbeatsNeedNoLookOfTheirOwn(t *testing.T) {
 		100 * time.Millisecond: 1, time.Second: 1, 1300 * time.Millisecond: 2, 5 * time.Second: 6, time.Minute: 75,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{cfg: Config{HeartbeatInterval: interval}, beaten: time.Now()}
+			s := &session{cfg: Config{HeartbeatInterval: interval}, Session: &liveness.Session{Beaten: time.Now()}}
 			looks := 0
-			for due := s.beaten.Add(interval); time.Now().Before(due); looks++ {
+			for due := s.Beaten.Add(interval); time.Now().Before(due); looks++ {
 				pause := s.untilLook()
 				if pause > looking*3/2 {
 					t.Errorf("every %v: a pause of %v", interval, pause)
@@ -266,30 +235,4 @@ func TestHeartbeatsNeedNoLookOfTheirOwn(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A heartbeat returns the incarnation of the server that took it; a look between
-// two heartbeats does not ask for it.
-func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
-	t.Parallel()
-	eachStrategy(t, func(t *testing.T, d *pgtest.Database, strategy LeaderStrategy) {
-		cfg := withStrategy(config(d.DB, six...), strategy)
-		cfg.Incarnation = `(SELECT token::text FROM consumer_checkpoints_token)`
-		s := join(t, cfg)
-		lead(t, s)
-		s.beaten = time.Time{}
-		token := scan[string](t, d.DB, `SELECT token::text FROM consumer_checkpoints_token`)
-		if v := mustLook(t, s); !v.beat || v.incarnation != token {
-			t.Errorf("a heartbeat shows %v, %q, want %q", v.beat, v.incarnation, token)
-		}
-		s.overdue = false
-		if v := mustLook(t, s); v.beat || v.incarnation != "" {
-			t.Errorf("a look shows %v, %q", v.beat, v.incarnation)
-		}
-		mustExec(t, d.DB, `DELETE FROM consumer_checkpoints_token`)
-		s.beaten = time.Time{}
-		if v := mustLook(t, s); !v.beat || v.incarnation != "" {
-			t.Errorf("without a token a heartbeat shows %v, %q", v.beat, v.incarnation)
-		}
-	})
 }

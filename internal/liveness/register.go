@@ -1,4 +1,4 @@
-package coord
+package liveness
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// register makes this worker known. It may be repeated.
-func (s *session) register(ctx context.Context) error {
-	units, err := json.Marshal(append([]string{}, s.cfg.Units...))
+// Register makes this worker known. It may be repeated.
+func (s *Session) Register(ctx context.Context) error {
+	names, err := json.Marshal(append([]string{}, s.Names...))
 	if err != nil {
 		return err
 	}
@@ -20,35 +20,44 @@ func (s *session) register(ctx context.Context) error {
 	if err != nil {
 		host = "" // it is for people's eyes only
 	}
-	protocol := protocolHeartbeat
-	if s.locks() {
-		protocol = protocolLock
+	protocol := ProtocolHeartbeat
+	if s.Lock {
+		protocol = ProtocolLock
 	}
 	start := time.Now()
-	err = s.report(ctx, func(status string) error {
-		_, err := s.exec(ctx, "register", s.sql.register, s.args(status, string(units), host, os.Getpid(), build(), protocol)...)
+	err = s.report(func(status string) error {
+		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(status, string(names), host, os.Getpid(), build(), protocol)...)
 		return err
 	})
 	if err == nil {
-		s.beaten = start
+		s.Beaten = start
+		home := s.Home
+		s.registry.home.Store(&home)
 	}
 	return err
+}
+
+// Clean removes the rows of workers that have been silent for twice the
+// HeartbeatTimeout, and returns how many.
+func (s *Session) Clean(ctx context.Context) (rows int, err error) {
+	n, err := s.Exec(ctx, "remove stale workers", s.registry.sql.clean, s.registry.args()...)
+	return int(n), err
 }
 
 // report sends this worker's status, which is for people: if it cannot be had,
 // or the database does not take it (a zero byte in an error's text is enough),
 // it goes without.
-func (s *session) report(ctx context.Context, send func(status string) error) error {
-	if s.cfg.Status == nil {
+func (s *Session) report(send func(status string) error) error {
+	if s.Status == nil {
 		return send("")
 	}
-	status, err := s.cfg.Status()
+	status, err := s.Status()
 	if err == nil {
 		if err = send(string(status)); !pgdriver.IsInvalidValue(err) {
 			return err
 		}
 	}
-	s.cfg.taskFailed("report status", err)
+	s.taskFailed("report status", err)
 	return send("")
 }
 

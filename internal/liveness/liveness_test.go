@@ -1,0 +1,164 @@
+package liveness
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// newTables makes the two tables that the package needs, of nobody else's.
+func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
+	d = pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ,
+		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT)`)
+	d.Exec(t, `CREATE UNLOGGED TABLE nodes_token ("only" BOOLEAN PRIMARY KEY, token UUID NOT NULL, database OID NOT NULL)`)
+	token = ident.Table{Name: "nodes_token"}
+	d.Exec(t, incarnation.Plant(token), scan(t, d.DB, `SELECT oid::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
+	return d, ident.Table{Name: "nodes"}, token
+}
+
+// look is a statement as a worker would execute it: its own columns come after
+// those of the package.
+func look(t *testing.T, s *Session) (v Self, nodes []Node) {
+	t.Helper()
+	query := `WITH given AS (SELECT $1::uuid AS id, $2::bigint * interval '1 microsecond' AS timeout), ` + s.BeatSQL("$3", "$4") + `
+SELECT ` + s.SelfSQL("$3") + `, ` + s.NodesSQL("$5") + `, ` + HeldSQL
+	v, err := s.Look(t.Context(), func(ctx context.Context, beat bool, status string) (v Self, err error) {
+		known, err := s.KnownNames()
+		if err != nil {
+			return v, err
+		}
+		var rows, locks string
+		var held []int64
+		err = s.Conn.QueryRowContext(ctx, query, s.ID.String(), s.HeartbeatTimeout.Microseconds(), beat, status, known).Scan(append(v.Into(), &rows, &locks)...)
+		if err != nil {
+			return v, err
+		}
+		nodes = nil
+		if err := json.Unmarshal([]byte(rows), &nodes); err != nil {
+			return v, err
+		}
+		if err := json.Unmarshal([]byte(locks), &held); err != nil {
+			return v, err
+		}
+		s.Complete(nodes, held)
+		return v, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, nodes
+}
+
+// join opens a session and registers.
+func join(t *testing.T, cfg Config) *Session {
+	t.Helper()
+	s, err := New(cfg).Open(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if err := s.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A worker that another one sees is alive, with its names, until its lock is
+// free or its heartbeat too old. This takes no table but two.
+func TestALife(t *testing.T) {
+	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			d, nodes, token := newTables(t)
+			config := func(names ...string) Config {
+				return Config{DB: d.DB, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds", Names: names,
+					HeartbeatInterval: 5 * time.Second, HeartbeatTimeout: 30 * time.Second, Lock: lock}
+			}
+			me, other := join(t, config("a")), join(t, config("b", "c"))
+			judge := func() (alive []Node) {
+				_, nodes := look(t, me)
+				watch, _, _ := Watch(nil).Judge(nodes, time.Now())
+				_, alive, _ = watch.Judge(nodes, time.Now().Add(Confirmation))
+				return alive
+			}
+			for range 2 { // the second time the names are known
+				alive := judge()
+				i := slices.IndexFunc(alive, func(n Node) bool { return n.ID == other.ID })
+				if len(alive) != 2 || i < 0 || !slices.Equal(alive[i].Names, other.Names) {
+					t.Fatalf("alive are %+v", alive)
+				}
+			}
+			dead := func() bool {
+				t.Helper()
+				dead, err := me.registry.Dead(t.Context(), d.DB, other.ID, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return dead
+			}
+			if dead() {
+				t.Error("a worker that lives is dead")
+			}
+			other.Close()
+			if !lock {
+				if dead() || len(judge()) != 2 {
+					t.Error("a worker without a lock is dead before its heartbeat is old")
+				}
+				d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - interval '31 s' WHERE worker_id = $1::uuid`, other.ID.String())
+			}
+			for deadline := time.Now().Add(20 * time.Second); !dead(); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("waited in vain for the worker to be dead")
+				}
+			}
+			if alive := judge(); len(alive) != 1 || alive[0].ID != me.ID {
+				t.Errorf("alive are %+v", alive)
+			}
+		})
+	}
+}
+
+// A heartbeat returns the incarnation of the server that took it. A statement
+// between two heartbeats does not ask for it.
+func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
+	for _, lock := range []bool{true, false} {
+		d, nodes, token := newTables(t)
+		s := join(t, Config{DB: d.DB, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
+			HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: lock, Incarnation: `(SELECT token::text FROM nodes_token)`})
+		beat := func() Self {
+			s.Beaten = time.Time{}
+			v, _ := look(t, s)
+			return v
+		}
+		want := scan(t, d.DB, `SELECT token::text FROM nodes_token`)
+		if v := beat(); !v.Beat || v.incarnation != want {
+			t.Errorf("lock %v: a heartbeat shows %+v, want %q", lock, v, want)
+		}
+		if v, _ := look(t, s); v.Beat || v.incarnation != "" {
+			t.Errorf("lock %v: between two heartbeats: %+v", lock, v)
+		}
+		d.Exec(t, `DELETE FROM nodes_token`)
+		if v := beat(); !v.Beat || v.incarnation != "" {
+			t.Errorf("lock %v: without a token a heartbeat shows %+v", lock, v)
+		}
+	}
+}
+
+func scan(t *testing.T, db *sql.DB, query string) (v string) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}

@@ -1,0 +1,105 @@
+package liveness
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ErrPooled: something between this worker and the server gives each
+// transaction another session, so that a session's locks protect nothing.
+var ErrPooled = errors.New("the connection goes through a transaction-pooling proxy, where session advisory locks do not hold")
+
+// Home is where the table of the workers really is. The keys of advisory locks
+// derive from it, so that two applications in one database do not meet.
+type Home struct{ Schema, Table string }
+
+// Key is the key of an advisory lock.
+func (h Home) Key(what string, more ...string) int64 {
+	text, _ := json.Marshal(append([]string{what, h.Schema, h.Table}, more...)) // strings can always be
+	sum := sha256.Sum256(text)
+	return int64(binary.BigEndian.Uint64(sum[:]))
+}
+
+// WorkerKey is the key of a worker's lock.
+func (h Home) WorkerKey(id uuid.UUID) int64 { return h.Key("worker", id.String()) }
+
+// hold takes this worker's lock. It is shared, so that a worker that connects
+// anew does not meet the ghost of its last session.
+func (s *Session) hold(ctx context.Context) error {
+	const settings = `
+SELECT set_config(v.name, v.setting, false)
+FROM (VALUES ('idle_session_timeout', $1::text), ('statement_timeout', $2::text), ('tcp_user_timeout', $1::text),
+	('tcp_keepalives_idle', $3::text), ('tcp_keepalives_interval', $4::text), ('tcp_keepalives_count', '3')) AS v(name, setting)
+JOIN pg_settings AS s ON s.name = v.name`
+	// The locks of a process that was stopped, or whose machine is gone, are
+	// freed by the time its heartbeat is too old.
+	timeout := s.HeartbeatTimeout
+	_, err := s.Exec(ctx, "set the session's time-outs", settings,
+		milliseconds(timeout), milliseconds(s.TimeLimit()), seconds(timeout/2), seconds(timeout/10))
+	if err != nil {
+		return err
+	}
+	var got bool
+	var backend int
+	err = s.Conn.QueryRowContext(ctx, `
+SELECT pg_try_advisory_lock_shared($1::bigint), pg_backend_pid(), NOT EXISTS (SELECT FROM pg_settings WHERE name = 'idle_session_timeout')`,
+		s.Home.WorkerKey(s.ID)).Scan(&got, &backend, &s.Endless)
+	switch {
+	case err != nil:
+		return fmt.Errorf("take this worker's lock: %w", err)
+	case !got:
+		return fmt.Errorf("somebody else holds the advisory lock %d of worker %s exclusively", s.Home.WorkerKey(s.ID), s.ID)
+	}
+	return s.same(backend)
+}
+
+// Unlock frees the locks before anybody hears that this worker leaves: the
+// server may take its time to notice the end of a connection.
+func (s *Session) Unlock() {
+	if !s.Lock {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = s.Conn.ExecContext(ctx, `SELECT pg_advisory_unlock_all() WHERE $1::bool`, true)
+}
+
+// same checks that a statement was executed by the session's own backend.
+func (s *Session) same(backend int) error {
+	if s.Lock && backend != s.Backend {
+		return ErrPooled
+	}
+	return nil
+}
+
+// probe finds a proxy that has not shown itself yet, because it gave each
+// statement the backend that was used last: then another connection gets it
+// too.
+func (s *Session) probe(ctx context.Context) error {
+	var other, own int
+	if err := s.DB.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&other); err != nil {
+		return fmt.Errorf("look for a proxy: %w", err)
+	}
+	if other == s.Backend {
+		return ErrPooled
+	}
+	if err := s.Conn.QueryRowContext(ctx, `SELECT pg_backend_pid() WHERE $1::bool`, true).Scan(&own); err != nil {
+		return fmt.Errorf("look for a proxy: %w", err)
+	}
+	return s.same(own)
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+// seconds stays in the range that every kernel takes for keepalives.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(min(max(int64(d.Seconds()), 1), 7200), 10)
+}

@@ -1,0 +1,92 @@
+package liveness
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// Registry is the table of the workers, for one of them.
+type Registry struct {
+	Config
+	sql  statements
+	home atomic.Pointer[Home] // since Register
+}
+
+// New returns a Registry. It does nothing yet.
+func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statements()} }
+
+// startLimit bounds the making of connections at the start, when nobody counts
+// on this worker yet.
+const startLimit = 10 * time.Second
+
+// Open makes a session. The first one also looks for a proxy. Later ones must
+// do with one connection, for the pool may be busy.
+func (r *Registry) Open(ctx context.Context, first bool) (*Session, error) {
+	limit := r.TimeLimit()
+	if first {
+		limit = max(limit, startLimit)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	s, err := r.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = s.resolve(ctx)
+	if err == nil && r.Lock && first {
+		err = s.probe(ctx)
+	}
+	if err == nil && r.Lock {
+		err = s.hold(ctx)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Connect makes a session that knows nothing yet and holds no lock.
+func (r *Registry) Connect(ctx context.Context) (*Session, error) {
+	conn, err := r.DB.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("take a connection: %w", err)
+	}
+	return &Session{Config: r.Config, registry: r, Conn: conn, Opened: time.Now()}, nil
+}
+
+// Dead reports whether what a worker has begun may be ended: the worker has no
+// row, its last heartbeat is older than HeartbeatTimeout, or its lock is free
+// and its last heartbeat older than grace. A worker may look like it for a
+// moment, so ask twice, a while apart. It takes a Register that succeeded.
+func (r *Registry) Dead(ctx context.Context, db *sql.DB, id uuid.UUID, grace time.Duration) (dead bool, err error) {
+	home := r.home.Load()
+	if home == nil {
+		return false, errors.New("Dead was called before Register")
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.TimeLimit())
+	defer cancel()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return false, fmt.Errorf("take a connection: %w", err)
+	}
+	err = conn.QueryRowContext(ctx, r.sql.dead, r.args(id.String(), ProtocolLock, home.WorkerKey(id), grace.Microseconds())...).Scan(&dead)
+	if err != nil {
+		pgdriver.Discard(conn) // it may lead to a standby
+		return false, fmt.Errorf("look whether worker %s is dead: %w", id, err)
+	}
+	return dead, conn.Close()
+}
+
+// args are the values of given, and more.
+func (r *Registry) args(more ...any) []any {
+	return append([]any{r.ID.String(), r.HeartbeatTimeout.Microseconds()}, more...)
+}

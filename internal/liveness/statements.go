@@ -1,0 +1,100 @@
+package liveness
+
+import "github.com/pgfrontier/worker/internal/incarnation"
+
+// statements is the SQL of a Registry. All but the first take given.
+type statements struct{ resolve, register, clean, dead string }
+
+// given are the parameters that statements share: this worker's id, and
+// HeartbeatTimeout in microseconds. Statements of others that use the fragments
+// below have a CTE of this name with these columns.
+const given = `
+WITH given AS (
+	SELECT $1::uuid AS id, $2::bigint * interval '1 microsecond' AS timeout
+)`
+
+// SessionLocks are the granted advisory locks of this database with a key of
+// 64 bits, which pg_locks shows in two halves.
+const SessionLocks = `(
+	SELECT pid, mode, (classid::bigint << 32) | objid::bigint AS key
+	FROM pg_locks
+	WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+) AS held`
+
+// HeldSQL is an SQL expression for the keys of the held locks of workers, as
+// JSON, for [Session.Complete].
+const HeldSQL = `coalesce((SELECT json_agg(held.key) FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock'), '[]')::text`
+
+// BeatSQL is a CTE "beat" that sends a heartbeat if due says so. due and status
+// are parameters, such as "$6"; an empty status leaves the last one.
+func (c Config) BeatSQL(due, status string) string {
+	return `beat AS (
+	UPDATE ` + c.Nodes.SQL() + ` SET heartbeat_at = clock_timestamp(), updated_at = clock_timestamp(),
+		status = coalesce(nullif(` + status + `::text, '')::jsonb, status)
+	WHERE ` + due + `::boolean AND worker_id = (SELECT id FROM given)
+	RETURNING 1
+)`
+}
+
+// SelfSQL are the columns of [Self], for a statement with the CTE of
+// [Config.BeatSQL].
+func (c Config) SelfSQL(due string) string {
+	nodes, current, proven := c.Nodes.SQL(), `NULL`, `true`
+	if c.Incarnation != "" {
+		current = c.Incarnation
+	}
+	if c.Lock {
+		proven = c.proven()
+	}
+	return `pg_backend_pid(),
+	coalesce(CASE WHEN ` + due + `::boolean THEN ` + current + ` END, '')::text,
+	CASE WHEN ` + due + `::boolean THEN EXISTS (SELECT FROM beat) ELSE EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)) END,
+	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false)`
+}
+
+// NodesSQL is an SQL expression for the rows of all workers, as JSON. The names
+// of the workers in the list known, a parameter, are left out: they are many,
+// never change, and whoever asks knows them. The worker that asks is alive: its
+// heartbeat may be in this very statement.
+func (c Config) NodesSQL(known string) string {
+	proven := `false`
+	if c.Lock {
+		proven = c.proven()
+	}
+	return `coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
+		'names', CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(` + known + `::jsonb)::uuid)) THEN n.` + c.Column + ` END,
+		'fresh', n.worker_id = (SELECT id FROM given) OR ` + fresh + `,
+		'proven', ` + proven + `)) FROM ` + c.Nodes.SQL() + ` AS n), '[]')::text`
+}
+
+// fresh is true if the last heartbeat of worker n is young enough.
+const fresh = `n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given)`
+
+// proven is true if it was sent in the present incarnation of the server.
+func (c Config) proven() string { return incarnation.WroteRow(c.Token, "n", "heartbeat_at") }
+
+func (c Config) statements() statements {
+	nodes := c.Nodes.SQL()
+	return statements{
+		resolve: `
+SELECT n.nspname::text, c.relname::text, pg_backend_pid() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1::text)`,
+		register: given + `
+INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, ` + c.Column + `, hostname, pid, build, protocol)
+SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($4::jsonb)), $5::text, $6::int, $7::text, $8::int FROM given
+ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
+	status = excluded.status, ` + c.Column + ` = excluded.` + c.Column + `, hostname = excluded.hostname, pid = excluded.pid,
+	build = excluded.build, protocol = excluded.protocol`,
+		clean: given + `
+DELETE FROM ` + nodes + ` WHERE worker_id IN (
+	SELECT n.worker_id FROM ` + nodes + ` AS n, given
+	WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * given.timeout
+	FOR UPDATE OF n SKIP LOCKED)`,
+		dead: given + `
+SELECT NOT EXISTS (
+	SELECT FROM ` + nodes + ` AS n WHERE n.worker_id = $3::uuid AND ` + fresh + ` AND NOT (
+		n.protocol >= $4::int AND n.heartbeat_at < clock_timestamp() - $6::bigint * interval '1 microsecond' AND ` + c.proven() + `
+		AND NOT EXISTS (SELECT FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = $5::bigint)))`,
+	}
+}
