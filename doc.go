@@ -143,7 +143,7 @@
 // # Options
 //
 // [Config] lists every option with its default and range. [Worker.Start] returns an
-// error that names the option, the value and the range. What to set for which end:
+// error that names the option, the value and the range. By purpose:
 //
 //   - throughput: [WithBatchSize]; to be gentle on the database, [WithBatchPause];
 //   - latency: [WithDispatcherStrategy] with [DispatcherStrategyNotify],
@@ -164,59 +164,71 @@
 //
 // # Deployment
 //
-// Tables: [migrations.Apply] creates and upgrades them, from any number of processes
+// Tables. [migrations.Apply] creates and upgrades them, from any number of processes
 // at once. The command cmd/migrate-gen writes the same as SQL files. Apply the
 // migrations of a new version first, then replace the processes one by one.
 //
-// Connections: a worker keeps two of the pool for itself and needs one more now and
-// then. Each busy consumer takes one for its batch and up to two to read ahead.
-// Start refuses a pool of fewer than four. In a pool that [database/sql.DB.SetMaxOpenConns]
-// limits, the consumers leave three alone and take turns with the rest, so no
-// heartbeat waits for a handler. With four, one batch runs at a time. Give a worker
-// a pool of its own: it does not count what others take, nor a handler that queries
-// the pool. Let the pool keep its connections, by SetMaxIdleConns(4 + 3*consumers).
-// By default database/sql keeps two, and opens all others again and again, each a
-// new process of the server. A worker that sees this says so in the log.
+// Connections. A worker keeps two of the pool for itself and needs one more now and
+// then. Each busy consumer takes one for its batch and up to two to read ahead. Start
+// refuses a pool of fewer than four. In a pool that
+// [database/sql.DB.SetMaxOpenConns] limits, the consumers leave three alone and take
+// turns with the rest, so no heartbeat waits for a handler. With four, one batch runs
+// at a time. Give a worker a pool of its own: it does not count what others take, nor
+// a handler that queries the pool.
+//
+// Let the pool keep its connections: SetMaxIdleConns(4 + 3*consumers). By default
+// database/sql keeps two. It closes and opens all others again and again, each a new
+// process of the server. A worker that sees this says so in the log.
 // [DispatcherStrategyNotify] adds one connection outside the pool.
 //
-// Drivers and servers: PostgreSQL 13 or later; pgx through
-// github.com/jackc/pgx/v5/stdlib, in every query mode; or lib/pq.
+// Drivers and servers. PostgreSQL 13 or later; pgx through
+// github.com/jackc/pgx/v5/stdlib, in every query mode, or lib/pq.
 //
-// PgBouncer: with session pooling nothing changes. With transaction pooling use
+// PgBouncer. With session pooling nothing changes. With transaction pooling use
 // [LeaderStrategyLease] and a driver that sends a statement and its values in one go,
 // such as pgx with default_query_exec_mode=exec. Start refuses what cannot work, with
 // [ErrTransactionPooling] or [ErrPreparedStatements].
 //
-// Privileges: Start returns [ErrPrivileges] with every GRANT that its role lacks.
+// Privileges. Start returns [ErrPrivileges] with every GRANT that its role lacks.
 // cmd/migrate-gen -grants prints all of them.
 //
-// Servers: name the primary only, or add target_session_attrs=read-write. Each read
-// and each guard proves the server's incarnation, so that an answer of a standby, an
-// abandoned primary or a restored backup is thrown away. Start refuses, and later
-// watches, what would break the proof: a sequence with CACHE above 1, an increment
-// other than 1 or CYCLE, row-level security on the events table, a standby.
+// Servers. Name the primary only, or add target_session_attrs=read-write. Each read and
+// each guard proves the server's incarnation, so an answer of a standby, an abandoned
+// primary or a restored backup is thrown away.
 //
-// Not detectable, so never do it: insert explicit positions, draw a position in one
-// transaction and insert it in another, fill the events table by logical replication.
+// Start refuses what would break the proof, and the worker watches it afterwards:
+//
+//   - a sequence with CACHE above 1, an increment other than 1, or CYCLE;
+//   - row-level security on the events table;
+//   - a standby.
+//
+// Not detectable, so never do it:
+//
+//   - insert explicit positions;
+//   - draw a position in one transaction and insert it in another;
+//   - fill the events table by logical replication.
 //
 // # The log
 //
 // The log is usually a Store of package store/postgres. Any [store.Log] will do.
-// Optional interfaces make it better: [store.SequenceNamer] lets the frontier await
-// only the transactions that hold the sequence, otherwise every transaction of the
-// database delays it; [store.Binder] proves the server's incarnation within the read;
-// [store.ScopedReader], [store.SizedReader] and [store.RangeReader] save work.
+// Optional interfaces make it better:
+//
+//   - [store.SequenceNamer]: the frontier awaits only the transactions that hold the
+//     sequence. Otherwise every transaction of the database delays it.
+//   - [store.Binder]: the read itself proves the server's incarnation.
+//   - [store.ScopedReader], [store.SizedReader], [store.RangeReader] save work and memory.
+//
 // [store.FromTxLog] adapts a log whose readers want a transaction.
 //
 // # What Start returns
 //
 // Start returns nil after a clean stop: its context has ended, or Stop was called.
-// Otherwise it returns, to be told apart by [errors.Is]:
+// Otherwise its error is one of these, as [errors.Is] and [errors.As] tell:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
-//   - [ErrPrivileges], [ErrPreparedStatements], [coord.ErrTransactionPooling],
+//   - [ErrPrivileges], [ErrPreparedStatements], [ErrTransactionPooling],
 //     [migrations.ErrNotApplied], [migrations.ErrNewerVersion], a
-//     [SetupError]: the database or the connection is. The error names the
+//     [SetupError]: the database or the connection is wrong. The error names the
 //     remedy;
 //   - [ErrConsecutiveFailures]: a handler failed too often, under [FailStop];
 //   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or
