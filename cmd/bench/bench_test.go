@@ -20,7 +20,7 @@ import (
 // The test program is also the other processes of the scenarios.
 func TestMain(m *testing.M) {
 	if r := os.Getenv(roleVariable); r != "" {
-		os.Exit(play(r))
+		os.Exit(work(r))
 	}
 	pgtest.Main(m)
 }
@@ -33,7 +33,7 @@ var small = size{
 	history: 3_000, passes: 1,
 	idle: 100 * time.Millisecond,
 	logs: [2]int{1_000, 3_000}, bulk: 2_000, upserts: 300, followers: []int{1, 3}, many: 100 * time.Millisecond,
-	handovers: 1, crews: []int{2, 4}, units: 20, rest: 100 * time.Millisecond, rebalances: 1,
+	handovers: 1, groups: []int{2, 4}, units: 20, rest: 100 * time.Millisecond, rebalances: 1,
 	outage: 200 * time.Millisecond,
 }
 

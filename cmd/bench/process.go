@@ -52,8 +52,8 @@ var tasks = map[string]func(context.Context, role) (found any, err error){
 	"read":  readTask,
 }
 
-// play is the main function of such a process.
-func play(text string) (status int) {
+// work is the main function of such a process.
+func work(text string) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	var r role

@@ -24,24 +24,6 @@ ON CONFLICT (aggregate_id) DO UPDATE SET events = p.events + 1, last = excluded.
 	return err
 }
 
-// projectingInBulk does the same with one statement a batch.
-type projectingInBulk struct{ projecting }
-
-func (p *projectingInBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
-	ids, positions := make([]string, len(events)), make([]int64, len(events))
-	for i, e := range events {
-		if err := p.walker.Handle(ctx, tx, e); err != nil {
-			return err
-		}
-		ids[i], positions[i] = e.AggregateID, e.GlobalPosition
-	}
-	_, err := tx.ExecContext(ctx, `
-INSERT INTO projection AS p (aggregate_id, events, last)
-SELECT id, count(*), max(position) FROM unnest($1::text[], $2::bigint[]) AS e (id, position) GROUP BY id
-ON CONFLICT (aggregate_id) DO UPDATE SET events = p.events + excluded.events, last = excluded.last`, ids, positions)
-	return err
-}
-
 // loop is what one would write without the library: it reads a batch, then
 // applies it and moves a checkpoint in one transaction, all on one connection,
 // where pgx prepares each statement once.
@@ -89,9 +71,9 @@ func applyPage(ctx context.Context, conn *sql.Conn, c consumer.Consumer, page []
 	return tx.Commit()
 }
 
-// contest compares the library with the plain loop, in turns, on a log of its
+// compare compares the library with the plain loop, in turns, on a log of its
 // own.
-func (l *lab) contest(ctx context.Context, events, batch int, least float64, make func(name string) (consumer.Consumer, *walker)) (rows []row, err error) {
+func (l *lab) compare(ctx context.Context, events, batch int, least float64, make func(name string) (consumer.Consumer, *walker)) (rows []row, err error) {
 	err = l.onSite(ctx, func(s *site) error {
 		if err := s.fill(ctx, events); err != nil {
 			return err
@@ -143,29 +125,6 @@ WHERE (p.events, p.last) IS DISTINCT FROM (e.events, e.last)`).Scan(&wrong)
 		err = errors.Join(err, fmt.Errorf("%s: %d rows of the projection are wrong", w.name, wrong))
 	}
 	return rate, counted, err
-}
-
-// bulk measures a projection that writes in bulk.
-func bulk(ctx context.Context, l *lab) (rows []row, err error) {
-	for _, batch := range []int{worker.DefaultConfig().BatchSize, 1000} {
-		more, err := l.contest(ctx, l.size.bulk, batch, 0.70, func(name string) (consumer.Consumer, *walker) {
-			p := &projectingInBulk{projecting{walker{name: name}}}
-			return p, &p.walker
-		})
-		if err != nil {
-			return rows, err
-		}
-		rows = append(rows, more...)
-	}
-	return rows, nil
-}
-
-// upsert measures a projection that writes for each event.
-func upsert(ctx context.Context, l *lab) (rows []row, err error) {
-	return l.contest(ctx, l.size.upserts, worker.DefaultConfig().BatchSize, 0.85, func(name string) (consumer.Consumer, *walker) {
-		p := &projecting{walker{name: name}}
-		return p, &p.walker
-	})
 }
 
 // against is a rate compared with that of a control.

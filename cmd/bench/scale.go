@@ -62,8 +62,8 @@ func (r *rebalances) results() (thought, written durations) {
 	return r.thought, r.written
 }
 
-// crew are coordinators that all have code for the same units.
-type crew struct {
+// group are coordinators that all have code for the same units.
+type group struct {
 	config  *pgx.ConnConfig
 	units   []string
 	members []*member
@@ -76,28 +76,28 @@ type member struct {
 	stop func() error
 }
 
-// hire adds members, up to n.
-func (c *crew) hire(ctx context.Context, n int) error {
-	hired := make([]*member, n-len(c.members))
-	errs := make([]error, len(hired))
+// add adds members, up to n.
+func (g *group) add(ctx context.Context, n int) error {
+	added := make([]*member, n-len(g.members))
+	errs := make([]error, len(added))
 	var all sync.WaitGroup
-	for i := range hired {
-		all.Go(func() { hired[i], errs[i] = c.newMember(ctx) })
+	for i := range added {
+		all.Go(func() { added[i], errs[i] = g.newMember(ctx) })
 	}
 	all.Wait()
-	for _, m := range hired {
+	for _, m := range added {
 		if m != nil {
-			c.members = append(c.members, m)
+			g.members = append(g.members, m)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (c *crew) newMember(ctx context.Context) (*member, error) {
+func (g *group) newMember(ctx context.Context) (*member, error) {
 	d := worker.DefaultConfig()
-	db := stdlib.OpenDB(*c.config)
+	db := stdlib.OpenDB(*g.config)
 	m := &member{db: db, Coordinator: coord.New(coord.Config{
-		DB: db, ID: uuid.New(), Units: c.units,
+		DB: db, ID: uuid.New(), Units: g.units,
 		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
@@ -117,27 +117,27 @@ func (c *crew) newMember(ctx context.Context) (*member, error) {
 	return m, nil
 }
 
-// fire lets the last n members leave.
-func (c *crew) fire(n int) error {
-	left := len(c.members) - n
+// remove lets the last n members leave.
+func (g *group) remove(n int) error {
+	left := len(g.members) - n
 	errs := make([]error, n)
 	var all sync.WaitGroup
-	for i, m := range c.members[left:] {
+	for i, m := range g.members[left:] {
 		all.Go(func() { errs[i] = m.stop() })
 	}
 	all.Wait()
-	c.members = c.members[:left]
+	g.members = g.members[:left]
 	return errors.Join(errs...)
 }
 
 // balance waits until every unit belongs to one member, and all have the same
 // number of them, or one more.
-func (c *crew) balance(ctx context.Context) error {
-	each := len(c.units) / len(c.members)
-	return until(ctx, fmt.Sprintf("%d workers to share %d consumers", len(c.members), len(c.units)), func() bool {
+func (g *group) balance(ctx context.Context) error {
+	each := len(g.units) / len(g.members)
+	return until(ctx, fmt.Sprintf("%d workers to share %d consumers", len(g.members), len(g.units)), func() bool {
 		owned := map[string]bool{}
 		n := 0
-		for _, m := range c.members {
+		for _, m := range g.members {
 			mine := m.Assigned()
 			if len(mine) < each || len(mine) > each+1 {
 				return false
@@ -147,7 +147,7 @@ func (c *crew) balance(ctx context.Context) error {
 			}
 			n += len(mine)
 		}
-		return n == len(c.units) && len(owned) == n
+		return n == len(g.units) && len(owned) == n
 	})
 }
 
@@ -155,7 +155,7 @@ func (c *crew) balance(ctx context.Context) error {
 // admits them. There is nothing but the coordination: neither frontiers nor
 // consumers.
 func scale(ctx context.Context, l *lab) (rows []row, err error) {
-	most := l.size.crews[len(l.size.crews)-1]
+	most := l.size.groups[len(l.size.groups)-1]
 	err = l.onOwnServer(ctx, map[string]string{"max_connections": strconv.Itoa(3*most + 50)}, func(l *lab) error {
 		return l.onSite(ctx, func(s *site) error {
 			// As the frontier of a worker does.
@@ -166,17 +166,17 @@ SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database(
 			}
 			s.wires = &wires{}
 			traced := &rebalances{idle: map[*pgx.Conn]time.Time{}, writing: map[*pgx.Conn]time.Time{}}
-			c := &crew{}
+			g := &group{}
 			for i := range l.size.units {
-				c.units = append(c.units, fmt.Sprintf("consumer_%04d", i))
+				g.units = append(g.units, fmt.Sprintf("consumer_%04d", i))
 			}
 			var err error
-			if c.config, err = s.config(); err != nil {
+			if g.config, err = s.config(); err != nil {
 				return err
 			}
-			c.config.BuildFrontend, c.config.Tracer = s.wires.frontend, traced
-			rows, err = c.measure(ctx, s, traced)
-			return errors.Join(err, c.fire(len(c.members)))
+			g.config.BuildFrontend, g.config.Tracer = s.wires.frontend, traced
+			rows, err = g.measure(ctx, s, traced)
+			return errors.Join(err, g.remove(len(g.members)))
 		})
 	})
 	return rows, err
@@ -194,18 +194,18 @@ func (l *lab) onOwnServer(ctx context.Context, settings map[string]string, part 
 	return errors.Join(err, server.Stop(ctx))
 }
 
-func (c *crew) measure(ctx context.Context, s *site, traced *rebalances) (rows []row, err error) {
+func (g *group) measure(ctx context.Context, s *site, traced *rebalances) (rows []row, err error) {
 	var first float64
-	for i, n := range s.lab.size.crews {
-		if err := errors.Join(c.hire(ctx, n), c.balance(ctx)); err != nil {
+	for i, n := range s.lab.size.groups {
+		if err := errors.Join(g.add(ctx, n), g.balance(ctx)); err != nil {
 			return rows, err
 		}
-		rate, err := c.atRest(ctx, s)
+		rate, err := g.atRest(ctx, s)
 		if err != nil {
 			return rows, err
 		}
 		each := rate / float64(n)
-		x := row{part: fmt.Sprintf("at rest, workers: %d", n), measured: fmt.Sprintf("%.1f statements/s, %.2f a worker", rate, each), counted: len(c.units)}
+		x := row{part: fmt.Sprintf("at rest, workers: %d", n), measured: fmt.Sprintf("%.1f statements/s, %.2f a worker", rate, each), counted: len(g.units)}
 		if i == 0 {
 			first = each
 		} else {
@@ -213,12 +213,12 @@ func (c *crew) measure(ctx context.Context, s *site, traced *rebalances) (rows [
 		}
 		rows = append(rows, x)
 	}
-	more, err := c.rebalance(ctx, s.lab.size.rebalances, traced)
+	more, err := g.rebalance(ctx, s.lab.size.rebalances, traced)
 	return append(rows, more...), err
 }
 
 // atRest counts statements a second once everybody knows everybody.
-func (c *crew) atRest(ctx context.Context, s *site) (rate float64, err error) {
+func (g *group) atRest(ctx context.Context, s *site) (rate float64, err error) {
 	if err := pause(ctx, s.lab.size.rest/2); err != nil {
 		return 0, err
 	}
@@ -230,26 +230,26 @@ func (c *crew) atRest(ctx context.Context, s *site) (rate float64, err error) {
 }
 
 // rebalance lets a worker leave and another one come, again and again.
-func (c *crew) rebalance(ctx context.Context, times int, traced *rebalances) (rows []row, err error) {
-	n := len(c.members)
+func (g *group) rebalance(ctx context.Context, times int, traced *rebalances) (rows []row, err error) {
+	n := len(g.members)
 	traced.begin()
 	var took durations
 	for range times {
 		began := time.Now()
-		if err := errors.Join(c.fire(1), c.balance(ctx)); err != nil {
+		if err := errors.Join(g.remove(1), g.balance(ctx)); err != nil {
 			return nil, err
 		}
 		took = append(took, time.Since(began))
 		began = time.Now()
-		if err := errors.Join(c.hire(ctx, n), c.balance(ctx)); err != nil {
+		if err := errors.Join(g.add(ctx, n), g.balance(ctx)); err != nil {
 			return nil, err
 		}
 		took = append(took, time.Since(began))
 	}
 	thought, written := traced.results()
-	part := fmt.Sprintf("%d workers, %s consumers, one comes or leaves: ", n, grouped(len(c.units)))
+	part := fmt.Sprintf("%d workers, %s consumers, one comes or leaves: ", n, grouped(len(g.units)))
 	return []row{
-		{part: part + "computed in", measured: thought.few(), goal: "max < 50 ms", reached: thought.max() < 50*time.Millisecond, counted: 2 * times * len(c.units)},
+		{part: part + "computed in", measured: thought.few(), goal: "max < 50 ms", reached: thought.max() < 50*time.Millisecond, counted: 2 * times * len(g.units)},
 		{part: part + "written in", measured: written.few(), goal: "max < 1 s", reached: written.max() < time.Second},
 		{part: "until every worker knows, by looking alone", measured: took.few()},
 	}, nil

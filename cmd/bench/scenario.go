@@ -21,15 +21,13 @@ var scenarios = []scenario{
 	{"idle-holder", "a transaction that has drawn a position stays idle while as many appends roll back as commit", idleHolder},
 	{"unrelated", "a transaction that is none of the log's stays open, in this database and in another", unrelated},
 	{"scoped", "a consumer of 1% of an old log, against one of all of it, with the same handler that does nothing", scoped},
-	{"catch-up", "a handler that does nothing over an old log, against reading the same rows with database/sql alone", catchUp},
-	{"growth", "the same on a small log and on a large one, by processes of their own: does a long log cost speed or memory?", growth},
+	{"catch-up", "a handler that does nothing over an old log, a small one and a large one, against reading the same rows with database/sql alone, by processes of their own: does a long log cost speed or memory?", catchUp},
 	{"bulk", "a BatchConsumer that counts the events of each aggregate with one upsert a batch, against a plain loop without the library that calls the same consumer: read, then in one transaction apply and move a checkpoint", bulk},
 	{"upsert", "the same with one upsert an event, through Handle", upsert},
 	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use) with the one read that all share, and if each reads for itself", many},
 	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
-	{"join", "six consumers on one process, 100 appends a second; a second process joins: until it has handled an event of each consumer of its share", join},
+	{"rolling", "six consumers on two processes, 100 appends a second; one process after the other joins, and the first, which leads, is asked to end (SIGTERM): until the new one has handled an event of each consumer of its share, and the one that is left an event of each", rolling},
 	{"kill", "six consumers on two processes, default options; the leader is killed (SIGKILL): until the other has handled an event of each", kill},
-	{"sigterm", "the same, but the leader is asked to end (SIGTERM)", sigterm},
 	{"scale", "many workers that coordinate and do nothing else (bare coord.Coordinators, each with code for all consumers), on a server of their own", scale},
 	{"outage", "the server goes away while 20 writers write all they can and two workers with four consumers follow, and comes back: until each consumer has handled an event that was appended since", outage},
 }
@@ -44,18 +42,18 @@ type size struct {
 	holder    time.Duration // idle-holder: the transaction
 	pairs     int           // idle-holder: appends that commit, and as many that do not
 	unrelated time.Duration // unrelated: the transaction
-	history   int           // events in the old log
-	passes    int           // over the old log; the best counts
+	history   int           // scoped: events in the old log
+	passes    int           // over an old log; the best counts
 	settle    time.Duration // idle: before the measurement
 	idle      time.Duration // idle: the measurement
 
-	logs       [2]int        // growth: events
+	logs       [2]int        // catch-up: events
 	bulk       int           // bulk: events
 	upserts    int           // upsert: events
 	followers  []int         // many: consumers, one at first
 	many       time.Duration // many: for each number of them
-	handovers  int           // join, kill, sigterm: runs
-	crews      []int         // scale: workers
+	handovers  int           // rolling, kill: runs
+	groups     []int         // scale: workers
 	units      int           // scale: consumers
 	rest       time.Duration // scale: the count of statements
 	rebalances int           // scale: of each kind
@@ -69,7 +67,7 @@ var usual = size{
 	history: 1_000_000, passes: 2,
 	settle: 20 * time.Second, idle: 10 * time.Second,
 	logs: [2]int{100_000, 1_000_000}, bulk: 150_000, upserts: 20_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
-	handovers: 5, crews: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 2,
+	handovers: 5, groups: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 2,
 	outage: 10 * time.Second,
 }
 
@@ -80,7 +78,7 @@ var long = size{
 	history: 1_000_000, passes: 3,
 	settle: time.Minute, idle: 30 * time.Second,
 	logs: [2]int{100_000, 10_000_000}, bulk: 300_000, upserts: 40_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
-	handovers: 20, crews: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 5,
+	handovers: 20, groups: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 5,
 	outage: time.Minute,
 }
 

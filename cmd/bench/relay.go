@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/pgfrontier/worker"
@@ -243,42 +242,4 @@ SELECT count(*), count(DISTINCT position), coalesce(max(position) >= $2, false) 
 // limited is a goal for the 95th percentile.
 func limited(part string, d durations, most time.Duration, counted int) row {
 	return row{part: part, measured: d.few(), goal: "p95 <= " + short(most), reached: d.p95() <= most, counted: counted}
-}
-
-// join measures how soon a new process takes part.
-func join(ctx context.Context, l *lab) (rows []row, err error) {
-	for _, x := range []struct {
-		dispatcher
-		most time.Duration
-	}{{notify, 500 * time.Millisecond}, {poll, time.Second}} {
-		r, counted, err := l.handOver(ctx, x.dispatcher, syscall.SIGTERM)
-		if err != nil {
-			return rows, fmt.Errorf("%s: %w", x.name, err)
-		}
-		rows = append(rows,
-			limited(x.name+": from its call of Start", r.joined, x.most, counted),
-			row{part: "control: from the start of the process to that call", measured: r.loaded.few()})
-	}
-	return rows, nil
-}
-
-// kill measures how soon a killed leader is replaced, with default options.
-func kill(ctx context.Context, l *lab) (rows []row, err error) {
-	return l.handOvers(ctx, os.Kill, 1500*time.Millisecond, poll)
-}
-
-// sigterm measures how soon a leader that is asked to end is replaced.
-func sigterm(ctx context.Context, l *lab) (rows []row, err error) {
-	return l.handOvers(ctx, syscall.SIGTERM, 500*time.Millisecond, poll, notify)
-}
-
-func (l *lab) handOvers(ctx context.Context, sig os.Signal, most time.Duration, dispatchers ...dispatcher) (rows []row, err error) {
-	for _, d := range dispatchers {
-		r, counted, err := l.handOver(ctx, d, sig)
-		if err != nil {
-			return rows, fmt.Errorf("%s: %w", d.name, err)
-		}
-		rows = append(rows, limited(d.name, r.taken, most, counted))
-	}
-	return rows, nil
 }

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
 )
 
-// grown is what a process found that went over a whole log.
-type grown struct {
+// caughtUp is what a process found that went over a whole log.
+type caughtUp struct {
 	Rate   float64 // events a second
 	Events int
 	Memory int // the most it ever had, in MB; 0: not known here
@@ -24,7 +26,7 @@ func walkTask(ctx context.Context, r role) (any, error) { return r.overLog(ctx, 
 // readTask only reads it.
 func readTask(ctx context.Context, r role) (any, error) { return r.overLog(ctx, r.readLog) }
 
-func (r role) overLog(ctx context.Context, task func(context.Context, *site) (float64, int, error)) (found grown, err error) {
+func (r role) overLog(ctx context.Context, task func(context.Context, *site) (float64, int, error)) (found caughtUp, err error) {
 	db, err := sql.Open("pgx", r.URL)
 	if err != nil {
 		return found, errors.New("the connection string cannot be parsed") // it may hold a password
@@ -54,15 +56,16 @@ func (r role) readLog(ctx context.Context, s *site) (rate float64, n int, err er
 	return rate, n, err
 }
 
-// growth compares consumers with bare reading, on a small log and on a large
+// catchUp compares consumers with bare reading, on a small log and on a large
 // one. Either is done by a process of its own, whose memory is looked at.
-func growth(ctx context.Context, l *lab) (rows []row, err error) {
+func catchUp(ctx context.Context, l *lab) (rows []row, err error) {
 	batches := []int{worker.DefaultConfig().BatchSize, 1000}
+	least := []float64{0.35, 0.75} // of the control, on the large log
 	first := make([]float64, len(batches))
 	for i, events := range l.size.logs {
 		// The small log takes a moment only: more passes.
 		passes := max(1, min(2*l.size.passes, 2_000_000/events))
-		g, err := l.grow(ctx, events, passes, batches)
+		g, err := l.catchUpOver(ctx, events, passes, batches)
 		if err != nil {
 			return rows, fmt.Errorf("%s events: %w", grouped(events), err)
 		}
@@ -80,19 +83,19 @@ func growth(ctx context.Context, l *lab) (rows []row, err error) {
 				first[b] = ratio
 				continue
 			}
-			// Nine tenths: the small log takes too short a time for more.
+			// Nine tenths of the small log's: that takes too short a time for more.
 			last := &rows[len(rows)-1]
-			last.least = 0.9 * first[b]
-			last.goal, last.reached = fmt.Sprintf(">= 0.9 x %.0f%%", 100*first[b]), ratio >= last.least
+			last.least = max(0.9*first[b], least[b])
+			last.goal, last.reached = fmt.Sprintf(">= %.0f%% and 0.9 x %.0f%%", 100*least[b], 100*first[b]), ratio >= last.least
 		}
 	}
 	return rows, nil
 }
 
-// grow goes over a log in turns: bare, and in batches. It returns the best of
+// catchUpOver goes over a log in turns: bare, and in batches. It returns the best of
 // each, with the memory of the hungriest.
-func (l *lab) grow(ctx context.Context, events, passes int, batches []int) (best []grown, err error) {
-	best = make([]grown, 1+len(batches))
+func (l *lab) catchUpOver(ctx context.Context, events, passes int, batches []int) (best []caughtUp, err error) {
+	best = make([]caughtUp, 1+len(batches))
 	err = l.onSite(ctx, func(s *site) error {
 		// Readers look neither at these keys nor at the server's log, which would
 		// take the longest to fill.
@@ -107,11 +110,11 @@ ALTER TABLE events SET UNLOGGED`); err != nil {
 		}
 		for pass := range passes {
 			for i := range best {
-				r := role{Task: "read", Name: fmt.Sprintf("growth_%d_%d", pass, i)}
+				r := role{Task: "read", Name: fmt.Sprintf("catch_up_%d_%d", pass, i)}
 				if i > 0 {
 					r.Task, r.Batch = "walk", batches[i-1]
 				}
-				found, err := ask[grown](ctx, s, r)
+				found, err := ask[caughtUp](ctx, s, r)
 				if err != nil {
 					return err
 				}
@@ -125,4 +128,47 @@ ALTER TABLE events SET UNLOGGED`); err != nil {
 		return nil
 	})
 	return best, err
+}
+
+const window = 10_000
+
+// readAll reads a log of so many events as plainly as it can be done, and
+// returns events a second.
+func readAll(ctx context.Context, db *sql.DB, events int) (rate float64, err error) {
+	began, n := time.Now(), 0
+	for after := int64(0); ; {
+		page := make([]store.PersistedEvent, 0, window)
+		if page, err = readWindow(ctx, db, after, window, page); err != nil {
+			return 0, err
+		}
+		n += len(page)
+		if len(page) < window {
+			break
+		}
+		after = page[len(page)-1].GlobalPosition
+	}
+	if n != events {
+		return 0, fmt.Errorf("database/sql read %d events of %d", n, events)
+	}
+	return float64(n) / time.Since(began).Seconds(), nil
+}
+
+func readWindow(ctx context.Context, q store.Querier, after int64, most int, page []store.PersistedEvent) ([]store.PersistedEvent, error) {
+	rows, err := q.QueryContext(ctx, `
+SELECT global_position, aggregate_version, aggregate_type, aggregate_id, event_type, event_id, event_version,
+	payload, metadata, trace_id, correlation_id, causation_id, created_at
+FROM events WHERE global_position > $1 ORDER BY global_position LIMIT $2`, after, most)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	for rows.Next() {
+		var e store.PersistedEvent
+		if err := rows.Scan(&e.GlobalPosition, &e.AggregateVersion, &e.AggregateType, &e.AggregateID, &e.EventType, &e.EventID, &e.EventVersion,
+			&e.Payload, &e.Metadata, &e.TraceID, &e.CorrelationID, &e.CausationID, &e.CreatedAt); err != nil {
+			return nil, err
+		}
+		page = append(page, e)
+	}
+	return page, rows.Err()
 }

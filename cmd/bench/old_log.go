@@ -78,10 +78,6 @@ func (w *walker) Handle(_ context.Context, _ *sql.Tx, e store.PersistedEvent) er
 // its last.
 func (w *walker) rate() float64 { return float64(w.last-w.first) / w.end.Sub(w.began).Seconds() }
 
-type scopedWalker struct{ walker }
-
-func (*scopedWalker) AggregateTypes() []string { return []string{rare} }
-
 // walk lets a worker with one consumer go over the log.
 func (s *site) walk(ctx context.Context, c consumer.Consumer, w *walker, opts ...worker.Option) (rate float64, counted int, err error) {
 	return s.tour(ctx, c, w, func(ctx context.Context) error {
@@ -134,105 +130,4 @@ func (w *walker) arrive(ctx context.Context) error {
 func (s *site) walkAll(ctx context.Context, name string, opts ...worker.Option) (rate float64, counted int, err error) {
 	w := &walker{name: name}
 	return s.walk(ctx, w, w, opts...)
-}
-
-// scoped compares a consumer of few events with a consumer of all.
-func scoped(ctx context.Context, l *lab) ([]row, error) {
-	s, err := l.history(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var few, all float64
-	var countedFew, countedAll int
-	for pass := range l.size.passes {
-		w := &scopedWalker{walker{name: fmt.Sprintf("scoped_%d", pass)}}
-		rate, n, err := s.walk(ctx, w, &w.walker)
-		if err != nil {
-			return nil, err
-		}
-		few, countedFew = max(few, rate), countedFew+n
-		if rate, n, err = s.walkAll(ctx, fmt.Sprintf("unscoped_%d", pass)); err != nil {
-			return nil, err
-		}
-		all, countedAll = max(all, rate), countedAll+n
-	}
-	return []row{
-		{part: "1% of " + grouped(l.size.history) + " events", measured: grouped(few) + " positions/s", counted: countedFew},
-		{part: "all of them", measured: grouped(all) + " positions/s", counted: countedAll},
-		{part: "ratio", measured: fmt.Sprintf("%.1f", few/all), goal: ">= 20", reached: few/all >= 20},
-	}, nil
-}
-
-// catchUp compares consumers with bare reading.
-func catchUp(ctx context.Context, l *lab) ([]row, error) {
-	s, err := l.history(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var bare, usual, large float64
-	var counted [2]int
-	for pass := range l.size.passes {
-		rate, err := readAll(ctx, s.db, l.size.history)
-		if err != nil {
-			return nil, err
-		}
-		bare = max(bare, rate)
-		rate, n, err := s.walkAll(ctx, fmt.Sprintf("usual_%d", pass))
-		if err != nil {
-			return nil, err
-		}
-		usual, counted[0] = max(usual, rate), counted[0]+n
-		if rate, n, err = s.walkAll(ctx, fmt.Sprintf("large_%d", pass), worker.WithBatchSize(1000)); err != nil {
-			return nil, err
-		}
-		large, counted[1] = max(large, rate), counted[1]+n
-	}
-	return []row{
-		{part: fmt.Sprintf("control: database/sql, windows of %s", grouped(window)), measured: grouped(bare) + " events/s"},
-		against("default options", usual, bare, "control", 0.35, counted[0]),
-		against("WithBatchSize(1000)", large, bare, "control", 0.75, counted[1]),
-	}, nil
-}
-
-const window = 10_000
-
-// readAll reads a log of so many events as plainly as it can be done, and
-// returns events a second.
-func readAll(ctx context.Context, db *sql.DB, events int) (rate float64, err error) {
-	began, n := time.Now(), 0
-	for after := int64(0); ; {
-		page := make([]store.PersistedEvent, 0, window)
-		if page, err = readWindow(ctx, db, after, window, page); err != nil {
-			return 0, err
-		}
-		n += len(page)
-		if len(page) < window {
-			break
-		}
-		after = page[len(page)-1].GlobalPosition
-	}
-	if n != events {
-		return 0, fmt.Errorf("database/sql read %d events of %d", n, events)
-	}
-	return float64(n) / time.Since(began).Seconds(), nil
-}
-
-func readWindow(ctx context.Context, q store.Querier, after int64, most int, page []store.PersistedEvent) ([]store.PersistedEvent, error) {
-	rows, err := q.QueryContext(ctx, `
-SELECT global_position, aggregate_version, aggregate_type, aggregate_id, event_type, event_id, event_version,
-	payload, metadata, trace_id, correlation_id, causation_id, created_at
-FROM events WHERE global_position > $1 ORDER BY global_position LIMIT $2`, after, most)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // Err has told everything
-	for rows.Next() {
-		var e store.PersistedEvent
-		if err := rows.Scan(&e.GlobalPosition, &e.AggregateVersion, &e.AggregateType, &e.AggregateID, &e.EventType, &e.EventID, &e.EventVersion,
-			&e.Payload, &e.Metadata, &e.TraceID, &e.CorrelationID, &e.CausationID, &e.CreatedAt); err != nil {
-			return nil, err
-		}
-		page = append(page, e)
-	}
-	return page, rows.Err()
 }
