@@ -31,9 +31,9 @@ func (t *tally) setLag(positions int64) {
 	t.lag = positions
 }
 
-// crowd says how many times as long the writers are to pause, so that the
+// slowdown says how many times as long the writers are to pause, so that the
 // consumers can keep up: at the head there is most to get wrong.
-func (t *tally) crowd() float64 {
+func (t *tally) slowdown() float64 {
 	const near = 150 // positions
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -150,7 +150,7 @@ func (w *writer) run(ctx, intake context.Context) (err error) {
 // pause draws the time to the next transaction. The further the consumers are
 // behind, the longer it is.
 func (w *writer) pause() time.Duration {
-	d := time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause) * w.tally.crowd())
+	d := time.Duration(w.dice.ExpFloat64() * float64(w.knobs.Pause) * w.tally.slowdown())
 	if w.next != nil {
 		return 0
 	}
