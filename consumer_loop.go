@@ -59,7 +59,7 @@ type consumerLoop struct {
 
 // newLoop makes the loop of a consumer.
 func (w *Worker) newLoop(u *unit) *consumerLoop {
-	return &consumerLoop{w: w, unit: u, status: w.status[u.name], reader: reader.New(w.bound, u.types, w.cfg.BatchSize, w.frontier.Value, readConns{w})}
+	return &consumerLoop{w: w, unit: u, status: w.status[u.name], reader: w.ahead.Reader(u.types)}
 }
 
 // tallyOf returns the tally of a batch: that of the dead letter it tries again,
@@ -86,7 +86,7 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 	defer func() {
 		fatal = c.close(ctx, fatal)
 		c.forget()
-		c.reader.Drop() // the loop ends with all that it has begun
+		c.reader.Close() // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
 		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
@@ -361,7 +361,7 @@ func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *fro
 		}
 		return nothing, nil
 	}
-	if p.Full && c.reader.Ahead() == nil && len(c.progress.Open) == 0 && !a.MovesOpen() && !c.tally.suspect.active() {
+	if p.Full && len(c.progress.Open) == 0 && !a.MovesOpen() && !c.tally.suspect.active() {
 		c.reader.Begin(intake, a.To, p.Events)
 	}
 	if err := c.sortOut(intake, conn, &p); err != nil {

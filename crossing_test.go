@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -120,11 +121,12 @@ func drawLook(t *rapid.T) drawnLook {
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
-	w := &Worker{log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w := &Worker{log: d.log, cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
 	if rapid.Bool().Draw(t, "filters in SQL") {
 		w.log = scopedDrawnLog{d.log}
 	}
 	w.bound = unprovenLog{w.log}
+	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, nil, nil, 0)
 	d.c = w.newLoop(u)
 	d.c.progress = &progress.State{Position: checkpoint, Open: d.open}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {

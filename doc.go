@@ -169,14 +169,16 @@
 // migrations of a new version first, then replace the processes one by one.
 //
 // Connections. A worker keeps two of the pool for itself and needs one more now and
-// then. Each busy consumer takes one for its batch and up to two to read ahead. Start
-// refuses a pool of fewer than four. In a pool that
+// then. Each busy consumer takes one for its batch. Reading ahead takes one for all
+// consumers of all events, and up to two for each that names types. Start refuses a
+// pool of fewer than four. In a pool that
 // [database/sql.DB.SetMaxOpenConns] limits, the consumers leave three alone and take
 // turns with the rest, so no heartbeat waits for a handler. With four, one batch runs
 // at a time. Give a worker a pool of its own: it does not count what others take, nor
 // a handler that queries the pool.
 //
-// Let the pool keep its connections: SetMaxIdleConns(4 + 3*consumers). By default
+// Let the pool keep its connections: SetMaxIdleConns(5 + consumers), and two more
+// for each that names types. By default
 // database/sql keeps two. It closes and opens all others again and again, each a new
 // process of the server. A worker that sees this says so in the log.
 // [DispatcherStrategyNotify] adds one connection outside the pool.

@@ -12,10 +12,19 @@ import (
 	"github.com/pgfrontier/worker/internal/reader"
 )
 
-// idleConns is how many connections a pool should keep for a worker with so
-// many consumers: those that it keeps for itself, those of its occasional
-// statements, and for each consumer one for its batch and two to read ahead.
-func idleConns(consumers int) int { return 4 + 3*consumers }
+// idleConns is how many connections a pool should keep for a worker: those that
+// it keeps for itself, those of its occasional statements, one to read ahead, and
+// for each consumer one for its batch. One whose events the log filters reads
+// ahead for itself, on two.
+func (w *Worker) idleConns() int {
+	n := 5 + len(w.units)
+	for _, u := range w.units {
+		if len(u.types) > 0 {
+			n += 2
+		}
+	}
+	return n
+}
 
 // pooled is a connection that is taken from the pool for the first statement,
 // and kept for those that follow.
@@ -41,6 +50,9 @@ func (p *pooled) giveBack(err error) {
 		p.conn = nil
 	}
 }
+
+// aheadBytes is how much of the log a worker keeps in memory for its consumers.
+const aheadBytes = 16 << 20
 
 // readConns lends the loops' connections for reading ahead.
 type readConns struct{ w *Worker }
@@ -106,7 +118,7 @@ func (w *Worker) watchPool(ctx context.Context) {
 	for before := w.db.Stats().MaxIdleClosed; backoff.Sleep(ctx, every); {
 		closed := w.db.Stats().MaxIdleClosed
 		if closed-before > tolerated {
-			tell(w.observer.PoolTooSmall, PoolUse{Closed: closed - before, Within: every, Recommended: idleConns(len(w.units))})
+			tell(w.observer.PoolTooSmall, PoolUse{Closed: closed - before, Within: every, Recommended: w.idleConns()})
 			return
 		}
 		before = closed

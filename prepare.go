@@ -18,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -75,6 +76,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	f := w.cfg.frontier(w.db, w.bound, t, w.noticeNews)
 	w.observeFrontier(&f)
 	w.frontier = frontier.New(f)
+	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{w}, aheadBytes)
 	coordination := w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus)
 	coordination.Incarnation, coordination.Elsewhere = w.incarnation, w.isElsewhere
 	w.observeCoordination(&coordination)

@@ -6,15 +6,8 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/internal/reader"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
-
-// resultOf waits until a stretch is read.
-func resultOf(s *reader.Stretch) (pages int, err error) {
-	<-s.Done()
-	return s.Result()
-}
 
 // What was read ahead in an earlier life of the server may have been taken back
 // by the crash that ended it. A consumer that stands where the next page begins,
@@ -31,9 +24,7 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 	if did, err := h.loop.step(t.Context(), t.Context()); did != fullBatch || err != nil {
 		t.Fatalf("the first batch: %v, %v", did, err)
 	}
-	if a := h.loop.reader.Ahead(); a == nil {
-		t.Fatal("nothing is read ahead")
-	} else if n, err := resultOf(a); n != 3 {
+	if n, err := h.loop.reader.Await(); n != 3 {
 		t.Fatalf("%d pages were read ahead, want 3; %v", n, err)
 	}
 
@@ -61,7 +52,7 @@ func TestReadAheadTakesItsTurn(t *testing.T) {
 	taken := -1
 	*afterRead = func() { taken = len(h.loopConns) }
 	h.loop.reader.Begin(t.Context(), 0, nil)
-	if n, err := resultOf(h.loop.reader.Ahead()); err != nil || n == 0 {
+	if n, err := h.loop.reader.Await(); err != nil || n == 0 {
 		t.Fatalf("read %d pages, %v", n, err)
 	}
 	if after := len(h.loopConns); taken != 1 || after != 0 {

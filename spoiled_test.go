@@ -33,7 +33,7 @@ func TestSpoiledSessionLeavesThePool(t *testing.T) {
 		},
 		"reading ahead": func() error {
 			h.loop.reader.Begin(t.Context(), 0, nil)
-			_, err := resultOf(h.loop.reader.Ahead())
+			_, err := h.loop.reader.Await()
 			return err
 		},
 	} {

@@ -26,7 +26,7 @@ type thread struct {
 	notes notes
 	asked bool // where to stop, before it took a connection
 
-	ahead chan *stop      // where those stop that read ahead; nil: it is one of them
+	ahead *readers        // who read ahead for it; nil: it is one of them
 	works *reader.Stretch // what it reads; nil: it does not read ahead
 	read  bool            // that, but for what is missing
 }
@@ -259,7 +259,7 @@ func asReader(ctx context.Context, q store.Querier, before string) context.Conte
 	if _, pool := q.(*readConn); !ok || !pool {
 		return ctx
 	}
-	reader := &thread{stops: t.ahead, asked: true}
+	reader := &thread{stops: t.ahead.stops, asked: true}
 	reader.halt(ctx, before, nil)
 	return context.WithValue(ctx, threadKey{}, reader)
 }

@@ -14,12 +14,18 @@ type loop struct {
 	c      *consumerLoop
 	worker string
 	main   *thread
-	ahead  []*thread // read stretches that follow one another, meanwhile
-	waits  uint32    // the backend of main's guard while that waits for another batch
-	reads  int       // statements of main's step that read events, and what was read ahead before
-	told   bool      // that it waits
-	did    did       // in the latest step
+	ahead  *readers // read stretches meanwhile
+	waits  uint32   // the backend of main's guard while that waits for another batch
+	reads  int      // statements of main's step that read events, and what was read ahead before
+	told   bool     // that it waits
+	did    did      // in the latest step
 	err    error
+}
+
+// readers are the threads that read ahead, for all loops that share what is read.
+type readers struct {
+	stops   chan *stop // where they stop
+	threads []*thread
 }
 
 func (l *loop) unit() string { return l.c.unit.name }
@@ -98,17 +104,17 @@ func (s *stage) finishStep(l *loop) {
 // advance lets one thread of a loop go on. An idle loop would wait for what is
 // being read ahead.
 func (s *stage) advance(l *loop, ahead bool) {
-	reader := slices.IndexFunc(l.ahead, func(t *thread) bool { return t.at != nil })
+	reader := slices.IndexFunc(l.ahead.threads, func(t *thread) bool { return t.at != nil })
 	switch {
 	case l.waits != 0:
 	case reader >= 0 && (ahead || l.idle()):
-		s.resume(l, l.ahead[reader])
+		s.resume(l, l.ahead.threads[reader])
 	case !l.idle():
 		s.resume(l, l.main)
 	default:
 		done := make(chan struct{})
 		l.main.done, l.reads = done, 0
-		if l.c.reader.Ahead() != nil {
+		if l.c.reader.Follows() {
 			l.reads++
 		}
 		ctx := context.WithValue(s.ctx, threadKey{}, l.main)
@@ -140,7 +146,7 @@ func (s *stage) resume(l *loop, t *thread) {
 	t.read = t.works != nil
 	close(at.resume)
 	if t.read {
-		l.awaitAhead()
+		s.awaitAhead(l)
 		s.tellNotes(l, at.by)
 		return
 	}
@@ -179,44 +185,48 @@ func (s *stage) await(l *loop) {
 	}
 	l.waits, l.told = 0, false
 	s.tellNotes(l, l.main)
-	known := l.ahead
-	l.ahead = nil
-	for a := l.c.reader.Ahead(); a != nil; a = a.Next() {
-		i := slices.IndexFunc(known, func(t *thread) bool { return t.works == a })
-		if i < 0 {
-			i, known = len(known), append(known, &thread{works: a, done: a.Done()})
-			s.saw("read ahead")
-		}
-		l.ahead = append(l.ahead, known[i])
-	}
-	l.awaitAhead()
+	s.awaitAhead(l)
 	if l.idle() {
 		s.check(l)
 	}
 }
 
-// awaitAhead waits until all who read ahead have stopped, have ended, or wait
-// for the stretch before theirs.
-func (l *loop) awaitAhead() {
-	for i, t := range l.ahead {
-		for t.at == nil && t.done != nil && (i == 0 || l.ahead[i-1].read || l.ahead[i-1].done == nil) {
-			select {
-			case at := <-l.main.ahead:
-				l.reader(at).at = at
-			case <-t.done:
-				t.done = nil
-			}
+// awaitAhead waits until all who read ahead have stopped, or have ended. One that
+// ends may have begun another.
+func (s *stage) awaitAhead(l *loop) {
+	for {
+		s.meetAhead(l)
+		i := slices.IndexFunc(l.ahead.threads, func(t *thread) bool { return t.at == nil })
+		if i < 0 {
+			return
+		}
+		select {
+		case at := <-l.ahead.stops:
+			s.meetAhead(l) // it may have begun just now
+			l.ahead.reader(at).at = at
+		case <-l.ahead.threads[i].done:
+			l.ahead.threads[i].done = nil
+		}
+	}
+}
+
+// meetAhead finds those who have begun to read ahead, and forgets those who have
+// ended.
+func (s *stage) meetAhead(l *loop) {
+	l.ahead.threads = slices.DeleteFunc(l.ahead.threads, func(t *thread) bool { return t.done == nil })
+	for _, reading := range l.c.reader.Reading() {
+		if !slices.ContainsFunc(l.ahead.threads, func(t *thread) bool { return t.works == reading }) {
+			l.ahead.threads = append(l.ahead.threads, &thread{works: reading, done: reading.Done()})
+			s.saw("read ahead")
 		}
 	}
 }
 
 // reader is who stopped: only one runs of those that have read their stretch,
-// and of the others only the first.
-func (l *loop) reader(at *stop) *thread {
-	i := slices.IndexFunc(l.ahead, func(t *thread) bool {
-		return t.at == nil && t.done != nil && t.read == (at.before == "count")
-	})
-	return l.ahead[i]
+// and one of the others.
+func (r *readers) reader(at *stop) *thread {
+	i := slices.IndexFunc(r.threads, func(t *thread) bool { return t.at == nil && t.read == (at.before == "count") })
+	return r.threads[i]
 }
 
 func (t *thread) await() {

@@ -70,12 +70,22 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)
 	for _, u := range w.units {
+		ahead := &readers{stops: make(chan *stop)}
+		if len(sw.loops) > 0 && !s.script.named {
+			ahead = sw.loops[0].ahead // the log filters nothing, so the loops share what is read
+		}
 		sw.loops = append(sw.loops, &loop{
 			c:      w.newLoop(u),
 			worker: name,
-			main:   &thread{stops: make(chan *stop), ahead: make(chan *stop)},
+			main:   &thread{stops: make(chan *stop), ahead: ahead},
+			ahead:  ahead,
 		})
 	}
+	s.t.Cleanup(func() {
+		for _, l := range sw.loops {
+			l.c.reader.Close()
+		}
+	})
 	return sw
 }
 

@@ -32,7 +32,7 @@ func newStepper(t *testing.T, db *sql.DB, log store.Log, c consumer.Consumer, op
 		t.Fatal(err)
 	}
 	h := &stepper{Worker: w, loop: w.newLoop(w.units[0])}
-	t.Cleanup(func() { h.loop.reader.Drop() })
+	t.Cleanup(func() { h.loop.reader.Close() })
 	h.own(t)
 	h.open(t)
 	return h

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -50,6 +51,7 @@ type Worker struct {
 	pooling      pgdriver.Pooling
 	limits       limits
 	frontier     *frontier.Frontier
+	ahead        *reader.Ahead
 	coord        *coord.Coordinator
 	channel      string // of the news beside the log, for DispatcherStrategyNotify
 	waitChannel  string // of who waits for which consumer, likewise

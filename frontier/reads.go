@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -108,7 +109,7 @@ func (s *Session) readRows(ctx context.Context, after int64, limit int) (events 
 }
 
 func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
-	events, more, err = s.reads.Events(ctx, log, s.conn, after, limit)
+	events, more, err = s.reads.Events(ctx, log, s.conn, after, limit, bounded.MaxBytes)
 	if err != nil {
 		return nil, false, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
 	}

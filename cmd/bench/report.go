@@ -248,12 +248,11 @@ func field(file, name string) string {
 const memory = `## Memory
 
 A read brings 8 MiB of payload and metadata at most, and the event that reaches
-that bound; the frontier's tail cache keeps 4 MiB for all consumers. A consumer
-that is behind holds the page in hand and one read ahead, one of some types two.
-So a worker needs up to 16 MiB for each consumer that is behind, 24 MiB if it has
-types, and what the driver and the garbage collector add; an event that is larger
-counts in full. Measured: 400 events of 2 MB, four consumers, default options:
-the process needed 226 MB at its peak (VmHWM), where reads without a bound took 1.67 GB.
+that bound. For all consumers of a worker the frontier's tail cache keeps 4 MiB, and
+16 MiB are kept of what was read ahead. Each consumer that is behind holds the page in
+hand, 8 MiB at most. Add what the driver and the garbage collector need; an event that
+is larger counts in full. Measured: 400 events of 2 MB, four consumers, default options:
+the process needed 157 MB at its peak (VmHWM), where reads without a bound took 1.67 GB.
 
 A store of your own is bounded exactly if it is a ` + "`" + `store.SizedReader` + "`" + `. Any other
 is asked for fewer events after a read that brought large ones.

@@ -19,11 +19,11 @@ type Reader struct {
 	width atomic.Int64 // bytes of an event of the last read, on average
 }
 
-// Events returns at most limit visible events above position after. more
-// reports that others may follow.
-func (r *Reader) Events(ctx context.Context, log store.Log, q store.Querier, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
+// Events returns at most limit visible events above position after, of up to
+// maxBytes. more reports that others may follow.
+func (r *Reader) Events(ctx context.Context, log store.Log, q store.Querier, after int64, limit, maxBytes int) (events []store.PersistedEvent, more bool, err error) {
 	if s, ok := log.(store.SizedReader); ok {
-		events, more, err = s.ReadSized(ctx, q, after, limit, MaxBytes)
+		events, more, err = s.ReadSized(ctx, q, after, limit, maxBytes)
 	} else {
 		limit = r.Limit(limit)
 		events, err = log.ReadEvents(ctx, q, after, limit)

@@ -32,7 +32,7 @@ func TestReadsOfALogWithoutABound(t *testing.T) {
 		more        bool
 	}{{1 << 20, 1000, false}, {3 * MaxBytes, 8, false}, {10, 1, true}, {10, 1000, false}} {
 		l.size = step.size
-		events, more, err := r.Events(t.Context(), l, nil, 0, 1000)
+		events, more, err := r.Events(t.Context(), l, nil, 0, 1000, MaxBytes)
 		if err != nil || len(events) == 0 || l.asked != step.asked || more != step.more {
 			t.Errorf("%d events of %d bytes, asked for %d, more: %v, %v; want %+v", len(events), step.size, l.asked, more, err, step)
 		}

@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every mutant.
 func All() []Mutant {
-	return slices.Concat(frontierMutants, narrowingMutants, ringMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants)
+	return slices.Concat(frontierMutants, narrowingMutants, ringMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
@@ -148,6 +148,28 @@ var ringMutants = []Mutant{
 			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
 		},
 		Faults: crashesAtHead,
+	},
+}
+
+// readerMutants are about pages that consumers share.
+var readerMutants = []Mutant{
+	{
+		Name:    "kept-pages",
+		Mistake: "what was read ahead is final, so it is for everybody who stands before it, in whichever incarnation",
+		Edits:   []Edit{{"internal/reader/ahead.go", `s != nil && s.v.Token == token`, `s != nil`}},
+		Test:    Test{"./internal/reader", "TestPagesOfAnotherIncarnation"},
+	},
+	{
+		Name:    "shared-bytes",
+		Mistake: "consumers share the bytes of a payload: it is theirs to read",
+		Edits:   []Edit{{"internal/reader/ahead.go", `w.wanted(through)`, `false`}},
+		Test:    Test{"./internal/reader", "TestFollowersShareWhatIsRead"},
+	},
+	{
+		Name:    "read-into-doubt",
+		Mistake: "what is read ahead goes up to Safe: who takes it knows the doubts",
+		Edits:   []Edit{{"internal/reader/stretch.go", `len(doubts) > 0`, `false`}},
+		Test:    Test{"./internal/reader", "TestReadAheadEndsAtDoubts"},
 	},
 }
 
@@ -362,7 +384,7 @@ var failureMutants = []Mutant{
 	{
 		Name:    "spoiled-kept",
 		Mistake: "a connection on which reading ahead has failed goes back to the pool: the server is at fault, not the session",
-		Edits:   []Edit{{"internal/reader/ahead.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
+		Edits:   []Edit{{"internal/reader/stretch.go", `defer func() { conn.GiveBack(err) }()`, `defer func() { conn.GiveBack(nil) }()`}},
 		Test:    Test{".", "TestSpoiledSessionLeavesThePool"},
 	},
 	{

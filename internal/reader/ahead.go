@@ -3,11 +3,34 @@ package reader
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
 )
+
+// Ahead reads the log ahead of the consumers of a worker, each stretch once for
+// all of them that come by. Each takes pages at its own pace.
+//
+// It reads only what is final: at or below Safe, and before the first doubt. What
+// is missing there is void, whoever asks and under whichever later Value of the
+// incarnation. So a page that one consumer caused is true for all others.
+//
+// Consumers of all events share one window, and one connection at a time. One
+// whose events the log filters has a window of its own: what it passes over is
+// not read at all, which is worth more than sharing.
+type Ahead struct {
+	log    store.BoundLog
+	batch  int
+	value  func() *frontier.Value
+	conns  Conns
+	memory int // bytes of events that are kept at most, all windows together
+
+	mu        sync.Mutex
+	used      int // bytes, of these
+	attached  int // readers
+	unscoped  *window
+	lastError error
+}
 
 // Conns lends connections for reading ahead.
 type Conns interface {
@@ -25,177 +48,173 @@ type OwnConn interface {
 	GiveBack(err error)
 }
 
-// A stretch that is read ahead in one statement has several pages, as long as
-// it stays below so many events and, going by the page before it, so many bytes
-// of payload and metadata.
-const (
-	farSight = 4_000
-	farBytes = 4 << 20
-)
-
-// Stretch is a stretch of pages that follow one another, read while those
-// before it are handled.
-type Stretch struct {
-	at    int64           // where the first of pages begins
-	v     *frontier.Value // published before the read
-	pages []Page          // not taken yet
-	err   error
-	end   end
-	read  chan struct{} // closed when all is known but what the pages miss
-	done  chan struct{} // closed when that is known, too
-	next  *Stretch      // the stretch behind it; nil: it has not begun
-}
-
-// end is what the stretch behind another one has to know of that.
-type end struct {
-	at    int64
-	more  bool // there is something behind it
-	pages int  // that are to be read behind it
-}
-
-// Begin begins to read what follows position after, on connections of
-// the pool. It ends with intake. before is what comes before it.
-func (r *Reader) Begin(intake context.Context, after int64, before []store.PersistedEvent) {
-	front := &Stretch{end: end{after, true, stretch(r.batch, before)}, read: make(chan struct{})}
-	close(front.read)
-	r.readOn(intake, front)
-	r.ahead = front.next
-}
-
-// readBehind begins to read what follows another stretch, as soon as that is
-// read. It may be counted still.
-func (r *Reader) readBehind(intake context.Context, front *Stretch) *Stretch {
-	a := &Stretch{read: make(chan struct{}), done: make(chan struct{})}
-	go func() {
-		defer close(a.done)
-		<-front.read
-		began := time.Now()
-		if front.end.more {
-			a.err = r.readStretch(intake, front.end, a)
-		} else {
-			close(a.read)
-		}
-		for i := range a.pages {
-			a.pages[i].Took = time.Since(began) / time.Duration(len(a.pages))
-		}
-	}()
+// NewAhead returns an Ahead that has read nothing yet. It makes pages of at most
+// batch events, under the latest Value, on connections of conns, and keeps so many
+// bytes of them.
+func NewAhead(log store.BoundLog, batch int, value func() *frontier.Value, conns Conns, memory int) *Ahead {
+	a := &Ahead{log: log, batch: batch, value: value, conns: conns, memory: memory}
+	a.unscoped = newWindow(newView(log, nil))
 	return a
 }
 
-// readStretch reads a stretch and counts what it misses, on one connection.
-func (r *Reader) readStretch(intake context.Context, front end, a *Stretch) (err error) {
-	var once sync.Once
-	read := func() { once.Do(func() { close(a.read) }) }
-	defer read()
-	conn, err := r.conns.Take(intake)
-	if err != nil {
-		return err
+// Reader returns the reader of a consumer that wants events of types, of all
+// types if there are none. Close it.
+func (a *Ahead) Reader(types []string) *Reader {
+	r := &Reader{view: newView(a.log, types), ahead: a, window: a.unscoped}
+	if r.scoped {
+		r.window = newWindow(newView(a.log, types))
 	}
-	defer func() { conn.GiveBack(err) }()
-	var counted bool
-	a.at, a.v = front.at, r.value()
-	err = conn.Bounded(intake, func(ctx context.Context) (err error) {
-		a.pages, counted, err = r.lookAhead(ctx, conn, a.v, span{a.at, a.v.Safe}, r.batch, front.pages, false)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if n := len(a.pages); n > 0 {
-		last := &a.pages[n-1]
-		a.end = end{last.Look.Through, last.Full, stretch(r.batch, last.Events)}
-	}
-	read()
-	if counted {
-		return nil
-	}
-	return conn.Bounded(intake, func(ctx context.Context) error { return r.countMissing(ctx, conn, a.v, a.pages) })
+	return r
 }
 
-// stretch is how many pages of at most limit events are read in one statement.
-func stretch(limit int, before []store.PersistedEvent) int {
-	sight, bytes := farSight, 0
-	for i := range before {
-		bytes += len(before[i].Payload) + len(before[i].Metadata)
+// Begin begins to read what follows position after, unless somebody has. before
+// is what comes before it.
+func (r *Reader) Begin(ctx context.Context, after int64, before []store.PersistedEvent) {
+	r.ahead.mu.Lock()
+	defer r.ahead.mu.Unlock()
+	if _, ok := r.window.at[r]; !ok {
+		r.ahead.attached++
 	}
-	if bytes > 0 {
-		sight = min(sight, farBytes*len(before)/bytes)
+	r.window.at[r] = after
+	if r.window.width == 0 {
+		r.window.width = width(before)
 	}
-	return max(1, sight/limit)
+	r.ahead.readOn(ctx, r.window)
 }
 
-// Take waits for the next page that was read ahead and returns it if
-// it follows position at in the incarnation token, and the value that it was read
-// under; otherwise it waits until nothing is read ahead any more, and returns no
-// value. The loop holds no connection meanwhile: all loops waiting with one in hand for
+// Follows reports whether the reader takes pages that are read ahead.
+func (r *Reader) Follows() bool {
+	r.ahead.mu.Lock()
+	defer r.ahead.mu.Unlock()
+	_, ok := r.window.at[r]
+	return ok
+}
+
+// Take returns the page that follows position at, as the incarnation token has
+// it, and the Value that it was read under. It waits while that page is being
+// read. If nobody reads it, it returns no Value: the consumer reads for itself.
+//
+// The loop holds no connection meanwhile: all loops waiting with one in hand for
 // another could wait for ever.
-func (r *Reader) Take(intake context.Context, at int64, token string) (p Page, v *frontier.Value) {
-	a := r.ahead
-	if a == nil {
-		return Page{}, nil
-	}
-	if <-a.done; !a.follows(at, token) {
-		r.Drop()
-		return Page{}, nil
-	}
-	r.readOn(intake, a)
-	p, a.pages = a.pages[0], a.pages[1:]
-	a.at = p.Look.Through
-	if r.ahead = a; len(a.pages) == 0 {
-		r.ahead = a.next
-	}
-	return p, a.v
-}
-
-// Drop waits until nothing is read ahead any more, and forgets it.
-func (r *Reader) Drop() {
-	a := r.ahead
-	for r.ahead = nil; a != nil; a = a.next {
-		<-a.done
-	}
-}
-
-// follows reports whether the stretch has pages that go on from at, in the same
-// incarnation of the server.
-func (a *Stretch) follows(at int64, token string) bool {
-	return a.err == nil && len(a.pages) > 0 && a.at == at && a.v.Token == token
-}
-
-// readOn begins to read what is behind a stretch whose pages are being taken:
-// another one or, where it has to be counted as well, two, so that one is
-// counted while the next is read.
-func (r *Reader) readOn(intake context.Context, a *Stretch) {
-	ahead := 1
-	if r.scoped() {
-		ahead = 2
-	}
-	for ; ahead > 0 && a.goesOn(); ahead-- {
-		if a.next == nil {
-			a.next = r.readBehind(intake, a)
+func (r *Reader) Take(ctx context.Context, at int64, token string) (Page, *frontier.Value) {
+	for {
+		p, v, wait := r.take(ctx, at, token)
+		if wait == nil {
+			return p, v
 		}
-		a = a.next
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			r.Drop()
+			return Page{}, nil
+		}
 	}
 }
 
-// goesOn: there is more behind the stretch, as far as is known.
-func (a *Stretch) goesOn() bool {
-	select {
-	case <-a.read:
-		return a.end.more
-	default:
-		return true
+// take is Take, but for the wait.
+func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *frontier.Value, wait <-chan struct{}) {
+	a, w := r.ahead, r.window
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, ok := w.at[r]; !ok {
+		return Page{}, nil, nil
+	}
+	w.at[r] = at
+	s := w.covering(at)
+	if s == nil && w.crowded {
+		a.readOn(ctx, w)
+	}
+	if reading := w.reading(); s == nil && reading != nil {
+		return Page{}, nil, reading.read // it may be this one, or this one comes next
+	} else if s != nil && !s.isCounted {
+		return Page{}, nil, s.done
+	}
+	var ok bool
+	if s != nil && s.v.Token == token {
+		p, ok = s.page(at)
+	}
+	if !ok {
+		a.detach(r)
+		return Page{}, nil, nil
+	}
+	through := p.Look.Through
+	if w.at[r] = through; !p.Full {
+		a.detach(r)
+	} else {
+		a.trim(w)
+	}
+	if w.wanted(through) {
+		p.copy()
+	}
+	if len(r.types) > 0 && !r.scoped {
+		p.keep(r.wants)
+	}
+	a.readOn(ctx, w)
+	return p, s.v, nil
+}
+
+// Drop makes the reader follow no more.
+func (r *Reader) Drop() {
+	r.ahead.mu.Lock()
+	defer r.ahead.mu.Unlock()
+	r.ahead.detach(r)
+}
+
+// Close is Drop at the end of the consumer's loop. The last that leaves ends the
+// reads under way, and waits for their end.
+func (r *Reader) Close() {
+	a := r.ahead
+	a.mu.Lock()
+	a.detach(r)
+	var left []*Stretch
+	if len(r.window.at) == 0 {
+		left = append(left, r.window.flying...)
+	}
+	a.mu.Unlock()
+	for _, s := range left {
+		s.cancel()
+		<-s.done
 	}
 }
 
-// Ahead returns the first stretch that is read ahead, nil if none is.
-func (r *Reader) Ahead() *Stretch { return r.ahead }
+// Reading returns the stretches that are being read, in order.
+func (r *Reader) Reading() []*Stretch {
+	r.ahead.mu.Lock()
+	defer r.ahead.mu.Unlock()
+	return append([]*Stretch(nil), r.window.flying...)
+}
 
-// Next returns the stretch behind s, nil if nothing reads it.
-func (s *Stretch) Next() *Stretch { return s.next }
+// detach makes a reader follow no more, and drops what nobody wants then.
+func (a *Ahead) detach(r *Reader) {
+	if _, ok := r.window.at[r]; ok {
+		delete(r.window.at, r)
+		a.attached--
+		a.trim(r.window)
+	}
+}
 
-// Done returns a channel that is closed when the stretch is read.
-func (s *Stretch) Done() <-chan struct{} { return s.done }
+// trim drops the pages of a window that nobody wants any more.
+func (a *Ahead) trim(w *window) { a.used -= w.trim() }
 
-// Result returns how many pages were not taken yet of a stretch that is read,
-// and what the read failed with.
-func (s *Stretch) Result() (pages int, err error) { return len(s.pages), s.err }
+// fail drops all that a window has, after a read that failed: each consumer reads
+// for itself, and meets the error on its own connection.
+func (a *Ahead) fail(w *window, err error) {
+	a.lastError = err
+	a.attached -= len(w.at)
+	clear(w.at)
+	a.trim(w)
+}
+
+// Await waits until nothing is being read for the reader, and returns how many
+// pages lie before it, and what the latest read that failed has met.
+func (r *Reader) Await() (pages int, err error) {
+	for reading := r.Reading(); len(reading) > 0; reading = r.Reading() {
+		<-reading[0].done
+	}
+	r.ahead.mu.Lock()
+	defer r.ahead.mu.Unlock()
+	for _, s := range r.window.stretches {
+		pages += len(s.pages)
+	}
+	return pages, r.ahead.lastError
+}

@@ -1,25 +1,297 @@
 package reader
 
 import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/store"
 )
 
-// A stretch has as many pages as there is sight for, and always one.
-func TestStretch(t *testing.T) {
-	small := make([]store.PersistedEvent, 10)
-	large := []store.PersistedEvent{{Payload: make([]byte, farBytes/100)}, {Metadata: make([]byte, farBytes/100)}}
+// plainConns lends connections to logs in memory.
+type plainConns struct{ OwnConn }
+
+func (c plainConns) Take(context.Context) (OwnConn, error) { return c, nil }
+
+func (plainConns) Bounded(ctx context.Context, read func(ctx context.Context) error) error {
+	return read(ctx)
+}
+
+func (plainConns) GiveBack(error) {}
+
+// longLog has an event at each position but each tenth, up to last. Each read can
+// be held up, and can fail.
+type longLog struct {
+	store.Log
+	last    int64
+	payload int
+	reads   *atomic.Int64
+	before  func(ctx context.Context) error
+}
+
+func newLongLog(last int64, payload int) longLog {
+	return longLog{last: last, payload: payload, reads: new(atomic.Int64), before: func(context.Context) error { return nil }}
+}
+
+func (l longLog) ReadEvents(ctx context.Context, _ store.Querier, after int64, limit int) (events []store.PersistedEvent, err error) {
+	l.reads.Add(1)
+	if err := l.before(ctx); err != nil {
+		return nil, err
+	}
+	for p := after + 1; p <= l.last && len(events) < limit; p++ {
+		if p%10 != 0 {
+			events = append(events, store.PersistedEvent{GlobalPosition: p, AggregateType: "A", Payload: make([]byte, l.payload)})
+		}
+	}
+	return events, nil
+}
+
+func (l longLog) ahead(v *frontier.Value, memory int) *Ahead {
+	return NewAhead(unprovenLog{l}, 10, func() *frontier.Value { return v }, plainConns{}, memory)
+}
+
+// follower goes over a log as a consumer does.
+type follower struct {
+	*Reader
+	at    int64
+	token string
+	own   int // pages that it read for itself
+	seen  int64
+	void  int64
+}
+
+// step goes over one page, and reports whether there was one.
+func (f *follower) step(t *testing.T) bool {
+	p, v := f.Take(t.Context(), f.at, f.token)
+	if v == nil {
+		var err error
+		v = f.ahead.value()
+		if p, err = f.Read(t.Context(), nil, v, Place{Position: f.at, Limit: f.ahead.batch, Bound: Unbounded}); err != nil {
+			t.Error(err)
+			return false
+		}
+		f.own++
+	}
+	if p.Look.Checkpoint != f.at || len(p.Events) > f.ahead.batch {
+		t.Errorf("at %d it is given %d events behind %d", f.at, len(p.Events), p.Look.Checkpoint)
+		return false
+	}
+	for i := range p.Events {
+		e := &p.Events[i]
+		if e.GlobalPosition <= f.at || e.GlobalPosition%10 == 0 || len(e.Payload) > 0 && e.Payload[0] != 0 {
+			t.Errorf("at %d it is given %+v", f.at, e)
+		}
+		if len(e.Payload) > 0 {
+			e.Payload[0] = 1 // as a handler may
+		}
+		f.seen++
+	}
+	c, _ := p.Cross(v, 100)
+	f.void += c.Void.Count
+	if f.at = c.To; p.Full {
+		f.Begin(t.Context(), f.at, p.Events)
+	}
+	return p.Full
+}
+
+// Whoever goes over a log gets each event once, whatever the others do to theirs,
+// and those that go together read it once.
+func TestFollowersShareWhatIsRead(t *testing.T) {
+	const n = 8
+	log := newLongLog(20_000, 8)
+	v := &frontier.Value{Token: "t", Safe: log.last}
+	a := log.ahead(v, 16<<20)
+	var all []*follower
+	for range n {
+		f := &follower{Reader: a.Reader(nil), token: "t"}
+		defer f.Close()
+		f.Begin(t.Context(), 0, nil)
+		all = append(all, f)
+	}
+	var wg sync.WaitGroup
+	for _, f := range all {
+		wg.Go(func() {
+			for f.step(t) {
+			}
+			if f.own > 0 || f.at != log.last || f.seen != log.last*9/10 || f.void != log.last/10 {
+				t.Errorf("it came to %d with %d events and %d void positions, %d pages it read for itself", f.at, f.seen, f.void, f.own)
+			}
+		})
+	}
+	wg.Wait()
+	if reads := log.reads.Load(); reads > log.last/farSight+1 {
+		t.Errorf("%d stretches were read for %d followers", reads, n)
+	}
+	if a.used != 0 || a.attached != 0 || len(a.unscoped.stretches) > 0 {
+		t.Errorf("%d bytes are kept for %d followers", a.used, a.attached)
+	}
+}
+
+// Who stands still holds up nobody, and the memory stays bounded. When it goes on
+// it gets what others had behind them long ago.
+func TestMemoryIsBounded(t *testing.T) {
+	const memory = 1 << 20
+	log := newLongLog(20_000, 1000)
+	v := &frontier.Value{Token: "t", Safe: log.last}
+	a := log.ahead(v, memory)
+	slow, quick := &follower{Reader: a.Reader(nil), token: "t"}, &follower{Reader: a.Reader(nil), token: "t"}
+	defer slow.Close()
+	defer quick.Close()
+	bounded := func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.used > memory || a.used < 0 {
+			t.Fatalf("%d bytes are kept", a.used)
+		}
+	}
+	slow.step(t)
+	for quick.step(t) {
+		bounded()
+	}
+	for slow.step(t) {
+		bounded()
+	}
+	if quick.seen != log.last*9/10 || slow.seen != quick.seen || quick.own+slow.own > 100 {
+		t.Errorf("they came to %d and %d with %d and %d events, %d and %d pages they read for themselves", quick.at, slow.at, quick.seen, slow.seen, quick.own, slow.own)
+	}
+}
+
+// A read that fails is nobody's end: everybody reads for itself, and meets the
+// error there, or goes on.
+func TestFailedReadAhead(t *testing.T) {
+	log := newLongLog(2_000, 0)
+	fails := errors.New("no")
+	var down atomic.Bool
+	log.before = func(context.Context) error {
+		if down.Load() {
+			return fails
+		}
+		return nil
+	}
+	a := log.ahead(&frontier.Value{Token: "t", Safe: log.last}, 16<<20)
+	f := &follower{Reader: a.Reader(nil), token: "t"}
+	defer f.Close()
+	down.Store(true)
+	f.Begin(t.Context(), 0, nil)
+	if pages, err := f.Await(); pages != 0 || !errors.Is(err, fails) {
+		t.Fatalf("%d pages, %v", pages, err)
+	}
+	if _, v := f.Take(t.Context(), 0, "t"); v != nil || f.Follows() {
+		t.Error("it is given a page that was not read")
+	}
+	down.Store(false)
+	for f.step(t) {
+	}
+	if f.at != log.last || f.own != 1 {
+		t.Errorf("it came to %d, %d pages it read for itself", f.at, f.own)
+	}
+}
+
+// What was read in one incarnation is for nobody who stands in another.
+func TestPagesOfAnotherIncarnation(t *testing.T) {
+	log := newLongLog(2_000, 0)
+	var v atomic.Pointer[frontier.Value]
+	v.Store(&frontier.Value{Token: "one", Safe: log.last})
+	a := NewAhead(unprovenLog{log}, 10, v.Load, plainConns{}, 16<<20)
+	old, young := &follower{Reader: a.Reader(nil), token: "one"}, &follower{Reader: a.Reader(nil), token: "two"}
+	defer old.Close()
+	defer young.Close()
+	old.step(t)
+	old.step(t)
+	if _, err := old.Await(); err != nil {
+		t.Fatal(err)
+	}
+	if _, got := old.Take(t.Context(), old.at, "two"); got != nil {
+		t.Errorf("who has come into another incarnation is given a page of %q", got.Token)
+	}
+	old.Begin(t.Context(), old.at, nil)
+	v.Store(&frontier.Value{Token: "two", Safe: log.last})
+	young.Begin(t.Context(), 100, nil)
+	if _, got := young.Take(t.Context(), 100, "two"); got != nil {
+		t.Errorf("who has always been in another incarnation is given a page of %q", got.Token)
+	}
+	for young.step(t) {
+	}
+	if young.own != 1 || young.seen != log.last*9/10 {
+		t.Errorf("in the other incarnation it came to %d with %d events, %d pages it read for itself", young.at, young.seen, young.own)
+	}
+}
+
+// Nothing is read ahead that is in doubt, nor above Safe.
+func TestReadAheadEndsAtDoubts(t *testing.T) {
+	log := newLongLog(2_000, 0)
+	v := &frontier.Value{Token: "t", Safe: 1_500, Doubts: []store.Range{{First: 1_000, Last: 1_000}}}
+	a := log.ahead(v, 16<<20)
+	r := a.Reader(nil)
+	defer r.Close()
+	r.Begin(t.Context(), 0, nil)
+	if _, err := r.Await(); err != nil {
+		t.Fatal(err)
+	}
+	if last := a.unscoped.stretches[len(a.unscoped.stretches)-1]; last.through != 999 {
+		t.Errorf("it was read up to %d, want 999", last.through)
+	}
+	r.Begin(t.Context(), 1_001, nil)
+	if _, err := r.Await(); err != nil {
+		t.Fatal(err)
+	}
+	if last := a.unscoped.stretches[len(a.unscoped.stretches)-1]; last.through != 1_500 || last.more {
+		t.Errorf("it was read up to %d, want 1500", last.through)
+	}
+}
+
+// The last that leaves ends the read under way; before, it goes on.
+func TestTheLastEndsTheRead(t *testing.T) {
+	log := newLongLog(2_000, 0)
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	log.before = func(ctx context.Context) error {
+		close(begun)
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return ctx.Err()
+	}
+	a := log.ahead(&frontier.Value{Token: "t", Safe: log.last}, 16<<20)
+	first, last := a.Reader(nil), a.Reader(nil)
+	intake, cancel := context.WithCancel(t.Context())
+	first.Begin(intake, 0, nil)
+	last.Begin(t.Context(), 0, nil)
+	<-begun
+	cancel()
+	if _, v := first.Take(intake, 0, "t"); v != nil {
+		t.Error("it is given a page that was not read")
+	}
+	first.Close()
+	select {
+	case err := <-ended:
+		t.Fatalf("the read ended with its first reader: %v", err)
+	default:
+	}
+	last.Close()
+	if err := <-ended; !errors.Is(err, context.Canceled) || len(last.Reading()) > 0 {
+		t.Errorf("the read ended with %v", err)
+	}
+}
+
+// A stretch has as many pages as there is sight and room for, and always one.
+func TestExtentOfAStretch(t *testing.T) {
+	const all = 16 << 20
 	for _, c := range []struct {
-		limit  int
-		before []store.PersistedEvent
-		pages  int
+		batch, width, readers, memory int
+		far                           int64
+		pages, bytes                  int
 	}{
-		{100, nil, farSight / 100}, {100, small, farSight / 100}, {1000, nil, farSight / 1000}, {farSight + 1, nil, 1},
-		{10, large, 10}, {100, large, 1}, {101, large, 1},
+		{100, 0, 1, all, farSight, farSight / 100, farBytes}, {1000, 0, 1, all, farSight, farSight / 1000, farBytes}, {farSight + 1, 0, 1, all, farSight, 1, farBytes},
+		{10, farBytes / 100, 1, all, farSight, 10, farBytes / 100 * 100}, {100, farBytes / 100, 1, all, farSight, 1, farBytes / 100 * 100},
+		{100, 0, 8, all, farSight, farSight / 100, all / 16}, {100, 1000, 8, all, farSight, 10, 1_000_000},
+		{100, 0, 1, all, 150, 2, farBytes}, {100, 1 << 20, 1, all, farSight, 1, 8 << 20},
 	} {
-		if got := stretch(c.limit, c.before); got != c.pages {
-			t.Errorf("batches of %d, after %d events: %d pages, want %d", c.limit, len(c.before), got, c.pages)
+		a := &Ahead{batch: c.batch, memory: c.memory, attached: c.readers}
+		w := &window{width: c.width}
+		if pages, bytes := a.extent(w, span{0, c.far}); pages != c.pages || bytes != c.bytes {
+			t.Errorf("%+v: %d pages of %d bytes", c, pages, bytes)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package reader
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -120,6 +121,42 @@ func (p *Page) own() {
 		e := &p.Events[i]
 		e.Payload, e.Metadata = copied(e.Payload), copied(e.Metadata)
 	}
+}
+
+// from returns what the page has behind a position.
+func (p Page) from(at int64) (rest Page, ok bool) {
+	if at <= p.Look.Checkpoint {
+		return p, at == p.Look.Checkpoint
+	}
+	if p.Void.Count > 0 {
+		return Page{}, false // of which nobody knows how many lie behind it
+	}
+	p.Events = p.Events[firstAbove(p.Events, at):]
+	missing := p.Look.Missing
+	for p.Look.Missing = nil; len(missing) > 0; missing = missing[1:] {
+		if m := missing[0]; m.Last > at {
+			p.gap(max(m.First, at+1), m.Last)
+		}
+	}
+	p.Look.Checkpoint = at
+	return p, true
+}
+
+// firstAbove is the index of the first event above a position.
+func firstAbove(events []store.PersistedEvent, at int64) int {
+	i, _ := slices.BinarySearchFunc(events, at+1, func(e store.PersistedEvent, p int64) int { return cmp.Compare(e.GlobalPosition, p) })
+	return i
+}
+
+// copy makes the page share nothing that a handler may write into.
+func (p *Page) copy() {
+	p.Events = slices.Clone(p.Events)
+	p.own()
+}
+
+// keep drops the events that are not wanted.
+func (p *Page) keep(wants func(aggregateType string) bool) {
+	p.Events = slices.DeleteFunc(p.Events, func(e store.PersistedEvent) bool { return !wants(e.AggregateType) })
 }
 
 func (p *Page) gap(first, last int64) {

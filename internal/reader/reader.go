@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/bounded"
@@ -14,21 +13,9 @@ import (
 
 // Reader reads the log for one consumer.
 type Reader struct {
-	log   store.BoundLog
-	types []string // that the consumer wants; none: all
-	batch int      // events of a page at most
-	value func() *frontier.Value
-	conns Conns
-
-	sized bounded.Reader // of all its reads
-	ahead *Stretch       // that is read ahead; nil: none
-}
-
-// New makes the Reader of a consumer that wants events of types, of all types if
-// there are none, and takes them in batches. What is read ahead is read under
-// the latest Value, on connections of conns.
-func New(log store.BoundLog, types []string, batch int, value func() *frontier.Value, conns Conns) *Reader {
-	return &Reader{log: log, types: types, batch: batch, value: value, conns: conns}
+	view
+	ahead  *Ahead
+	window *window // that it takes pages from
 }
 
 // Conn is a connection to read on.
@@ -59,14 +46,10 @@ func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Pl
 	upTo := min(v.Safe, from.Bound)
 	p := Page{Look: frontier.Page{Checkpoint: from.Position, Through: from.Position}}
 	if upTo > from.Position {
-		pages, counted, err := r.lookAhead(ctx, conn, v, span{from.Position, upTo}, from.Limit, 1, len(from.Open) > 0)
-		if err == nil && !counted {
-			err = r.countMissing(ctx, conn, v, pages)
-		}
-		if err != nil {
+		var err error
+		if p, err = r.readNew(ctx, conn, v, span{from.Position, upTo}, from); err != nil {
 			return Page{}, err
 		}
-		p = pages[0]
 	}
 	if len(from.Open) == 0 {
 		return p, nil
@@ -84,47 +67,18 @@ func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Pl
 	return p, nil
 }
 
-// at is the log as the incarnation of v has it.
-func (r *Reader) at(v *frontier.Value) store.Log { return r.log.At(v.Token) }
-
-// span are the positions in (after, upTo].
-type span struct{ after, upTo int64 }
-
-// lookAhead reads what lies ahead, in up to n pages of at most limit events. If
-// they do not tell what they miss, it is to be counted. watching: the consumer
-// has open ranges.
-func (r *Reader) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n int, watching bool) (pages []Page, counted bool, err error) {
+// readNew reads a page of what is new.
+func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahead span, from Place) (Page, error) {
+	watching := len(from.Open) > 0
 	if events, ok := v.Since(ahead.after); ok && !watching {
-		return []Page{share(events, v, ahead, limit, r.wants)}, true, nil
+		return share(events, v, ahead, from.Limit, r.wants), nil
 	}
-	if within := countable(v, ahead); r.scoped() && !watching && within.after < within.upTo {
-		pages, err = r.lookAtSome(ctx, q, v, within, ahead.upTo, limit, n)
-		return pages, false, err
+	pages, counted, err := r.lookAhead(ctx, conn, v, ahead, from.Limit, 1, bounded.MaxBytes, watching)
+	if err == nil && !counted {
+		err = r.countMissing(ctx, conn, v, pages)
 	}
-	pages, err = r.lookAtAll(ctx, q, v, ahead, limit, n)
-	return pages, true, err
-}
-
-// lookAtAll reads all events of what lies ahead.
-func (r *Reader) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost int) ([]Page, error) {
-	events, more, err := r.sized.Events(ctx, r.at(v), q, ahead.after, limit*pagesAtMost)
 	if err != nil {
-		return nil, fmt.Errorf("worker: read events: %w", err)
+		return Page{}, err
 	}
-	var pages []Page
-	for after := ahead.after; ; {
-		n := min(limit, len(events))
-		p := cut(events[:n:n], after, ahead.upTo, limit, more || n < len(events), r.wants)
-		events = events[n:]
-		again := p.Full && len(events) > 0
-		after, p.Full = p.Look.Through, p.Full || p.Look.Through < v.Safe
-		if pages = append(pages, p); !again {
-			return pages, nil
-		}
-	}
-}
-
-// wants reports whether the consumer wants events of a type.
-func (r *Reader) wants(aggregateType string) bool {
-	return len(r.types) == 0 || slices.Contains(r.types, aggregateType)
+	return pages[0], nil
 }

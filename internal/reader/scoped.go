@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -18,12 +17,6 @@ const scopedStretch = 1 << 20
 // statement, if a batch has not more: all that lies between them is counted
 // before the first is handled.
 const scopedSight = 1_000
-
-// scoped reports whether the log can leave out what the consumer does not want.
-func (r *Reader) scoped() bool {
-	_, ok := r.log.At("").(store.ScopedReader)
-	return ok && len(r.types) > 0
-}
 
 // countable is the part of what lies ahead in which the database counts what is
 // missing. It counts every position, so the part is bounded, to keep the
@@ -38,9 +31,9 @@ func countable(v *frontier.Value, ahead span) span {
 
 // lookAtSome reads what the consumer wants of a countable part of what lies
 // ahead up to a position.
-func (r *Reader) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n int) (pages []Page, err error) {
+func (r *view) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Value, within span, upTo int64, limit, n, maxBytes int) (pages []Page, err error) {
 	n = min(n, max(1, scopedSight/limit))
-	found, err := r.at(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: r.types, Limit: r.sized.Limit(limit * n), MaxBytes: bounded.MaxBytes})
+	found, err := r.at(v).(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: within.after, UpTo: within.upTo, Types: r.types, Limit: r.sized.Limit(limit * n), MaxBytes: maxBytes})
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
 	}
@@ -69,7 +62,7 @@ func (r *Reader) lookAtSome(ctx context.Context, q store.Querier, v *frontier.Va
 // no event of any type stands behind its last one in the stretch, the page goes
 // on to the next event, upTo at most, however far the sequence has jumped: what
 // is missing in between costs nothing to count.
-func (r *Reader) acrossHole(ctx context.Context, q store.Querier, v *frontier.Value, found store.ScopedPage, upTo int64) (through int64, err error) {
+func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Value, found store.ScopedPage, upTo int64) (through int64, err error) {
 	last := found.Through - scopedStretch
 	if n := len(found.Events); n > 0 {
 		last = found.Events[n-1].GlobalPosition
@@ -91,7 +84,7 @@ func (r *Reader) acrossHole(ctx context.Context, q store.Querier, v *frontier.Va
 // It counts them all at once, and again only those in which it may be. That may
 // be another snapshot than the pages': whatever is missing in any that is later
 // than v is void.
-func (r *Reader) countMissing(ctx context.Context, q store.Querier, v *frontier.Value, pages []Page) error {
+func (r *view) countMissing(ctx context.Context, q store.Querier, v *frontier.Value, pages []Page) error {
 	log := r.at(v).(store.ScopedReader)
 	all, err := log.CountMissing(ctx, q, pages[0].Look.Checkpoint, pages[len(pages)-1].Look.Through)
 	for i := 0; i < len(pages) && err == nil; i++ {

@@ -49,7 +49,7 @@ func TestCountMissing(t *testing.T) {
 			pages = append(pages, Page{Look: frontier.Page{Checkpoint: after, Through: through}})
 			after = through
 		}
-		r := New(unprovenLog{log}, nil, 10, nil, nil)
+		r := readerOf(log)
 		if err := r.countMissing(t.Context(), nil, &frontier.Value{}, pages); err != nil {
 			t.Fatal(err)
 		}
@@ -81,9 +81,14 @@ type unprovenLog struct{ store.Log }
 
 func (l unprovenLog) At(string) store.Log { return l.Log }
 
+// readerOf makes the reader of a consumer.
+func readerOf(log store.Log, types ...string) *Reader {
+	return NewAhead(unprovenLog{log}, 10, nil, nil, 0).Reader(types)
+}
+
 // A log that breaks its word is an error, not the end of the process.
 func TestScopedPageWithoutAnEnd(t *testing.T) {
-	r := New(unprovenLog{emptyPages{}}, []string{"A"}, 10, nil, nil)
+	r := readerOf(emptyPages{}, "A")
 	if p, err := r.Read(t.Context(), nil, &frontier.Value{Safe: 9}, Place{Position: 5, Limit: 10, Bound: Unbounded}); err == nil {
 		t.Errorf("it was taken for %+v", p)
 	}
@@ -151,7 +156,7 @@ func TestStepOverAJump(t *testing.T) {
 			for _, p := range test.wanted {
 				log = append(log, store.PersistedEvent{GlobalPosition: p, AggregateType: "A"})
 			}
-			r := New(unprovenLog{log}, []string{"A"}, 10, nil, nil)
+			r := readerOf(log, "A")
 			p, err := r.Read(t.Context(), nil, &frontier.Value{Safe: far, Doubts: test.doubts}, Place{Limit: 10, Bound: Unbounded})
 			if err != nil {
 				t.Fatal(err)

@@ -1,0 +1,66 @@
+package reader
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/bounded"
+	"github.com/pgfrontier/worker/store"
+)
+
+// view is the log as somebody reads it who wants events of some types.
+type view struct {
+	log    store.BoundLog
+	types  []string        // none: all
+	scoped bool            // the log can leave out all others
+	sized  *bounded.Reader // of all reads
+}
+
+func newView(log store.BoundLog, types []string) view {
+	_, scoped := log.At("").(store.ScopedReader)
+	return view{log: log, types: types, scoped: scoped && len(types) > 0, sized: &bounded.Reader{}}
+}
+
+// at is the log as the incarnation of v has it.
+func (r *view) at(v *frontier.Value) store.Log { return r.log.At(v.Token) }
+
+// span are the positions in (after, upTo].
+type span struct{ after, upTo int64 }
+
+// lookAhead reads what lies ahead, in up to n pages of at most limit events. If
+// they do not tell what they miss, it is to be counted. watching: the consumer
+// has open ranges.
+func (r *view) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, n, maxBytes int, watching bool) (pages []Page, counted bool, err error) {
+	if within := countable(v, ahead); r.scoped && !watching && within.after < within.upTo {
+		pages, err = r.lookAtSome(ctx, q, v, within, ahead.upTo, limit, n, maxBytes)
+		return pages, false, err
+	}
+	pages, err = r.lookAtAll(ctx, q, v, ahead, limit, n, maxBytes)
+	return pages, true, err
+}
+
+// lookAtAll reads all events of what lies ahead.
+func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
+	events, more, err := r.sized.Events(ctx, r.at(v), q, ahead.after, limit*pagesAtMost, maxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("worker: read events: %w", err)
+	}
+	var pages []Page
+	for after := ahead.after; ; {
+		n := min(limit, len(events))
+		p := cut(events[:n:n], after, ahead.upTo, limit, more || n < len(events), r.wants)
+		events = events[n:]
+		again := p.Full && len(events) > 0
+		after, p.Full = p.Look.Through, p.Full || p.Look.Through < v.Safe
+		if pages = append(pages, p); !again {
+			return pages, nil
+		}
+	}
+}
+
+// wants reports whether the consumer wants events of a type.
+func (r *view) wants(aggregateType string) bool {
+	return len(r.types) == 0 || slices.Contains(r.types, aggregateType)
+}
