@@ -49,6 +49,27 @@ func TestOracleStandsAlone(t *testing.T) {
 	}
 }
 
+// shared are the parts that do not know what workers do.
+var shared = []string{"backoff", "changes", "ident", "incarnation", "listen", "liveness", "pgdriver", "wakeup"}
+
+// Another system than consumers can be built of the shared parts: they need only
+// each other, the interfaces of the log, and texts of errors.
+func TestSharedPartsKnowNoConsumers(t *testing.T) {
+	allowed := []string{module + "/store", module + "/internal/errtext"}
+	var packages []string
+	for _, name := range shared {
+		packages = append(packages, "./internal/"+name)
+		allowed = append(allowed, module+"/internal/"+name)
+	}
+	for p, imports := range goDeps(t, packages...) {
+		for _, dep := range imports {
+			if strings.HasPrefix(dep+"/", module+"/") && !slices.Contains(allowed, dep) {
+				t.Errorf("%s needs %s", p, dep)
+			}
+		}
+	}
+}
+
 func ofLibrary(path string) bool {
 	own, ok := strings.CutPrefix(path+"/", module+"/")
 	return ok && !slices.ContainsFunc(notLibrary, func(n string) bool { return strings.HasPrefix(own, n+"/") })

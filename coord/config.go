@@ -48,7 +48,7 @@ type Config struct {
 	// and reports whether the units work on another server. May be empty and nil.
 	Incarnation string
 	Elsewhere   func(incarnation string) bool
-	// OnLeader is called when this worker begins to lead, or leads no more.
+	// OnLeader is called when this worker gains or loses the leadership.
 	// May be nil.
 	OnLeader func(leads bool)
 	// OnFailure is called for each failed try of Run, OnBack when one works after

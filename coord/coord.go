@@ -32,7 +32,7 @@ type Coordinator struct {
 	changed  chan struct{} // closed at the next change of assigned
 	status   Status
 	lease    lease     // behind status.Leader
-	trusted  time.Time // until then the others count this worker as alive
+	expires  time.Time // until then the others count this worker as alive
 	expiry   *time.Timer
 }
 
@@ -72,7 +72,7 @@ func (c *Coordinator) Register(ctx context.Context) error {
 		s.Close()
 		return wrap(err)
 	}
-	c.trust(s.Beaten)
+	c.renew(s.Beaten)
 	c.announce(ctx, s)
 	c.registered = s
 	return nil
@@ -185,21 +185,21 @@ func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead 
 	return dead, wrap(err)
 }
 
-// trust takes note of a successful heartbeat that began at start.
-func (c *Coordinator) trust(start time.Time) {
+// renew takes note of a successful heartbeat that began at start.
+func (c *Coordinator) renew(start time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status.LastHeartbeat = start
-	c.trusted = start.Add(c.cfg.HeartbeatTimeout)
+	c.expires = start.Add(c.cfg.HeartbeatTimeout)
 	if c.expiry == nil {
-		c.expiry = time.AfterFunc(time.Until(c.trusted), c.distrust)
+		c.expiry = time.AfterFunc(time.Until(c.expires), c.expire)
 	} else {
-		c.expiry.Reset(time.Until(c.trusted))
+		c.expiry.Reset(time.Until(c.expires))
 	}
 }
 
-// distrust takes the units away once there has been no heartbeat for too long.
-func (c *Coordinator) distrust() { c.deliver(c.Assigned()) }
+// expire takes the units away once there has been no heartbeat for too long.
+func (c *Coordinator) expire() { c.deliver(c.Assigned()) }
 
 // deliver publishes what of mine this worker has code for: nothing, once the
 // others count it as dead.
@@ -213,7 +213,7 @@ func (c *Coordinator) deliver(mine []string) {
 	slices.Sort(able)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !time.Now().Before(c.trusted) {
+	if !time.Now().Before(c.expires) {
 		able = nil
 	}
 	if slices.Equal(able, c.assigned) {

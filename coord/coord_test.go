@@ -218,7 +218,7 @@ func TestDeliver(t *testing.T) {
 	check := expect("never had a heartbeat", false)
 	c.deliver([]string{"a"})
 	check()
-	c.trust(time.Now())
+	c.renew(time.Now())
 	check = expect("first", true, "a", "b")
 	c.deliver([]string{"other", "b", "a"})
 	check()
@@ -226,13 +226,13 @@ func TestDeliver(t *testing.T) {
 	c.deliver([]string{"a", "b"})
 	check()
 	check = expect("no heartbeat for too long", true)
-	c.trust(time.Now().Add(-c.cfg.HeartbeatTimeout))
+	c.renew(time.Now().Add(-c.cfg.HeartbeatTimeout))
 	c.deliver([]string{"a", "b"})
 	check()
-	c.trust(time.Now())
+	c.renew(time.Now())
 	c.deliver([]string{"a"})
 	lapsed := c.Changed()
-	c.trust(time.Now().Add(time.Millisecond - c.cfg.HeartbeatTimeout))
+	c.renew(time.Now().Add(time.Millisecond - c.cfg.HeartbeatTimeout))
 	select {
 	case <-lapsed: // by itself, with nobody delivering anything
 	case <-time.After(patience):

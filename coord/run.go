@@ -13,8 +13,8 @@ import (
 const (
 	// looking is about the pause between two looks.
 	looking = 800 * time.Millisecond
-	// farewell bounds a round that has begun when the worker stops.
-	farewell = time.Second
+	// roundTimeout bounds a round that has begun when the worker stops.
+	roundTimeout = time.Second
 	// replacing bounds the pause before a new session after a single failure.
 	replacing = 50 * time.Millisecond
 	// sound is the age at which a session that works has ended the row of
@@ -79,10 +79,10 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 	}
 	defer s.Close()
 	// A round that has begun is not broken off: what the server is about to do
-	// must not come after this worker's farewell.
+	// must not come after Leave.
 	round, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, cancel) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(roundTimeout, cancel) })()
 	for {
 		wait, err := c.round(round, s)
 		if err != nil {
@@ -127,7 +127,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 		}
 		c.announce(ctx, s)
 	}
-	c.trust(s.Beaten)
+	c.renew(s.Beaten)
 	c.deliver(v.mine)
 	led := s.leads
 	s.leads = v.leads

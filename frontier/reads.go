@@ -55,7 +55,7 @@ func (s *Session) readStart(ctx context.Context) (startRead, error) {
 }
 
 // readToken is a statement of its own for a log that is read through its
-// store: two equal tokens around a read tell in which life it was.
+// store: two equal tokens around a read name its incarnation.
 func (s *Session) readToken(ctx context.Context) (token string, err error) {
 	var changes int64
 	if err = s.conn.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {

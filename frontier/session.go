@@ -16,7 +16,7 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Session is one life of the frontier on one connection: the machine and the
+// Session is the frontier on one connection: the machine and the
 // statements that it asks for, each in a transaction of its own. After any
 // error it knows nothing for certain: close it and open another.
 type Session struct {
