@@ -400,7 +400,7 @@ func (c *consumerLoop) settle(r result, p page, a progress.Advance) (did, error)
 	c.noteVoids(a.Marks)
 	c.w.awaited.advanced(c.unit.name, a.To)
 	c.w.observer.skipped(c.unit.name, a.Marks)
-	c.w.observer.buried(c.unit.name, p.letters)
+	c.w.observer.deadLettered(c.unit.name, p.letters)
 	c.settleLetters(p)
 	if a.MovesOpen() {
 		c.forget() // there are open ranges now that it does not have

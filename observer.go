@@ -288,8 +288,8 @@ func (o Observer) skipped(consumer string, marks []progress.Mark) {
 	}
 }
 
-// buried reports a committed batch's dead letters.
-func (o Observer) buried(consumer string, letters []progress.DeadLetter) {
+// deadLettered reports a committed batch's dead letters.
+func (o Observer) deadLettered(consumer string, letters []progress.DeadLetter) {
 	if o.DeadLettered == nil {
 		return
 	}
