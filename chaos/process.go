@@ -20,7 +20,7 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// process is a worker process. Whoever starts it waits for its end.
+// process is a worker process. Its starter waits for its end.
 type process struct {
 	*child.Process
 	name    string

@@ -90,7 +90,7 @@ func (s *slot) cleanUp(ctx context.Context, asked string, bound time.Duration) {
 
 // replaceDead takes down how a process has ended that nobody had asked to, and
 // starts another. One that could not start, because the server was away, is no
-// failure: whoever runs workers starts them again.
+// failure: operators start workers again.
 func (s *slot) replaceDead(ctx context.Context) error {
 	why := history.ExitItself
 	if !s.process.began.Load() {

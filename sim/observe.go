@@ -22,7 +22,7 @@ const (
 	countEvery  = time.Second
 )
 
-// observe samples the standings until ctx ends, and tells whoever looks on.
+// observe samples the standings until ctx ends, and reports progress.
 func (s *simulation) observe(ctx context.Context) {
 	var p Progress
 	var count time.Time // not before; it takes longer and longer

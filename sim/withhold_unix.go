@@ -13,7 +13,7 @@ import (
 
 // withhold lets what is committed asynchronously pile up for a moment, for a
 // crash to take back: it stops the server's WAL writer, which would write down
-// each page of it at once. Whoever has the crash must kill that process too:
+// each page of it at once. The caller must kill that process in its crash, too:
 // stopped, it would not hear that it is to end. It returns nil if it could not
 // stop it. It does so only while the WAL writer sleeps: awake it may hold a lock
 // that every commit needs.

@@ -20,7 +20,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 )
 
-// rebalances traces the leader, whoever that is: how long it thinks before it
+// rebalances traces the leader: how long it thinks before it
 // writes assignments, and how long it writes them.
 type rebalances struct {
 	mu               sync.Mutex

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// wires counts the statements that go over connections, whoever sends them:
-// also the pings of database/sql.
+// wires counts all statements that go over connections, also the pings of
+// database/sql.
 type wires struct{ statements atomic.Int64 }
 
 // frontend is for pgconn.Config.BuildFrontend.

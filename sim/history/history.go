@@ -1,7 +1,7 @@
 // Package history is what is written down while workers are put to the test,
 // and afterwards: the records of what happened, and the evidence that the
-// oracle judges by. It knows neither workers nor databases, so that whoever
-// drives them can write it and whoever has it can judge it again.
+// oracle judges by. It knows neither workers nor databases, so that any driver
+// can write it, and any reader can judge it again.
 package history
 
 import (
