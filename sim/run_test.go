@@ -25,27 +25,30 @@ func small(t *testing.T) Config {
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
 }
 
+// A busy machine may have no time for all that is rare: then more runs are made.
 func TestRealRunHolds(t *testing.T) {
 	c := small(t)
-	seen := 0
-	c.Progress = func(p Progress) { seen++ }
-	r, err := Run(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.Held {
-		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
-	}
-	for _, f := range []history.Fault{transactionsCommitted, appendsRolledBack, commitsDelayed, lateDraws, idleDraws, savepointsRolledBack, severalAggregates, staleAppends, transactionsPrepared, commitsUnanswered} {
-		if r.Count(f) == 0 {
-			t.Errorf("never happened: %s", f)
+	never := []history.Fault{transactionsCommitted, appendsRolledBack, commitsDelayed, lateDraws, idleDraws, savepointsRolledBack, severalAggregates, staleAppends, transactionsPrepared, commitsUnanswered}
+	for ; c.Seed <= 5 && len(never) > 0; c.Seed++ {
+		seen := 0
+		c.Progress = func(p Progress) { seen++ }
+		r, err := Run(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if !r.Held {
+			t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+		}
+		never = slices.DeleteFunc(never, func(f history.Fault) bool { return r.Count(f) > 0 })
+		if r.Crashes() == 0 || r.Void == 0 || r.Fewest().Events == 0 || seen == 0 {
+			t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.Crashes(), r.Void, r.Fewest(), seen)
+		}
+		historyHolds(t, r)
+		nothingLeft(t)
 	}
-	if r.Crashes() == 0 || r.Void == 0 || r.Fewest().Events == 0 || seen == 0 {
-		t.Errorf("%d crashes, %d void positions, %+v handled, progress seen %d times: all are to be above 0", r.Crashes(), r.Void, r.Fewest(), seen)
+	for _, f := range never {
+		t.Errorf("never happened: %s", f)
 	}
-	historyHolds(t, r)
-	nothingLeft(t)
 }
 
 // serverSide are the faults that come from the server, handlers and operators.
