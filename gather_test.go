@@ -1,0 +1,35 @@
+package worker
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// After a batch a consumer waits only if more has come meanwhile: an event on a
+// quiet log is handled at once.
+func TestEventsGatherOnlyUnderLoad(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	if pause := h.loop.gather(); pause != 0 {
+		t.Errorf("it waits for %v before its first batch", pause)
+	}
+	for range 2 {
+		appendOne(t, d.DB, "1")
+		h.lookUpTo(t, h.frontier.Value().Safe+1)
+		if did, err := h.loop.step(t.Context(), t.Context()); did != batch || err != nil {
+			t.Fatalf("the batch: %v, %v", did, err)
+		}
+		if pause := h.loop.gather(); pause != 0 {
+			t.Errorf("on a quiet log it waits for %v", pause)
+		}
+	}
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, h.frontier.Value().Safe+1)
+	if pause := h.loop.gather(); pause != gathering {
+		t.Errorf("with an event that came during the batch it waits for %v, want %v", pause, gathering)
+	}
+}
