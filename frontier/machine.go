@@ -28,7 +28,7 @@ const (
 	placeSettled                  // there is no settled row, or it cannot be true
 	readTail
 	readHead // far behind: the highest position instead of the tail
-	readRows // after the ring's end
+	readRows // after the tail cache's end
 	scanLocks
 	raiseSettled
 )
@@ -89,7 +89,7 @@ type machine struct {
 	first   bool  // no fence was opened yet
 	fenced  int64 // the highest position that ever had a fence
 	closing bool  // the oldest fence waits for a look before it closes over doubts
-	ring    ring
+	cache   tailCache
 
 	todo     action
 	behind   bool // the latest tail was full
@@ -131,8 +131,8 @@ func (m *machine) started() bool { return m.token != "" }
 
 // next returns what to run next, now or later.
 func (m *machine) next(now time.Time) action {
-	if m.ring.due || m.ring.upTo < m.safe {
-		return action{do: readRows, after: m.ring.upTo, limit: ringEvents}
+	if m.cache.due || m.cache.upTo < m.safe {
+		return action{do: readRows, after: m.cache.upTo, limit: cachedEvents}
 	}
 	if m.rules.named && m.started() && m.settled() > m.raised && now.Sub(m.raisedAt) >= m.rules.raiseEvery {
 		return action{do: raiseSettled, settled: m.settled()}
@@ -172,7 +172,7 @@ func (m *machine) onStart(now time.Time, r startRead) {
 	m.token = r.token
 	m.safe, m.head, m.raised = r.settled, r.settled, r.settled
 	m.raisedAt = now
-	m.ring.restart(m.safe)
+	m.cache.restart(m.safe)
 	m.publish()
 	m.tailAt(now)
 }
@@ -210,7 +210,7 @@ func (m *machine) onTail(now time.Time, r tailRead) {
 		m.close()
 	}
 	m.join(r.runs)
-	m.ring.gap = m.head > m.safe
+	m.cache.gap = m.head > m.safe
 	m.close()
 	m.publish()
 	m.planAfterTail(now, m.safe > before)
@@ -329,14 +329,14 @@ func (m *machine) settled() int64 {
 	return m.safe
 }
 
-// publish makes a new Value if there is something new, once the ring has it.
+// publish makes a new Value if there is something new, once the tail cache has it.
 func (m *machine) publish() {
-	if !m.fillRing() {
+	if !m.fillCache() {
 		return
 	}
 	v := Value{Token: m.token, Settled: m.settled(), Safe: m.safe, Doubts: m.doubts.published()}
 	if old := m.value; old == nil || old.Token != v.Token || old.Settled != v.Settled || old.Safe != v.Safe || !sameSlice(old.Doubts, v.Doubts) {
-		v.recent = m.ring.recent()
+		v.recent = m.cache.recent()
 		m.value = &v
 	}
 }

@@ -37,12 +37,12 @@ const (
 	onlyWithID
 	oneTransaction
 	raisesUnderAnyToken
-	ringOutlivesToken
-	ringOutlivesSession
-	ringServesWatchers
-	ringOverDoubts
-	ringFromTheFirst
-	ringReadsOnce
+	cacheOutlivesToken
+	cacheOutlivesSession
+	cacheServesWatchers
+	cacheOverDoubts
+	cacheFromTheFirst
+	cacheReadsOnce
 )
 
 func drawKnobs(choose func(n int) int) knobs {
@@ -117,7 +117,7 @@ func TestProtocol(t *testing.T) {
 			t.Fatalf("%s\n%+v\n%s", s.violation, s.knobs, &story)
 		}
 	})
-	for _, what := range []string{"stale", "doubts", "narrowed", "narrowed, prepared", "narrowed, aborted", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l", "rows", "ring"} {
+	for _, what := range []string{"stale", "doubts", "narrowed", "narrowed, prepared", "narrowed, aborted", "prepared", "crash", "reset", "overtaken", "rolled back", "raised", "head", "look", "late", "audited o", "audited v", "audited l", "rows", "tail cache"} {
 		if seen[what] == 0 {
 			t.Errorf("in %d steps it never came to %q", steps, what)
 		}
@@ -188,10 +188,10 @@ var mistakes = []mistaken{
 	{onlyWithID, "only transactions with an id are holders, as in xmin", nil},
 	{oneTransaction, "the statements in one transaction: activity is frozen", withDoubts},
 	{raisesUnderAnyToken, "the settled row is raised after a crash", func(k *knobs) { withCrashes(k); k.proxied, k.raiseEvery = true, 100*time.Millisecond }},
-	{ringOutlivesToken, "the ring is kept when the token changes", func(k *knobs) { withCrashes(k); k.policy = Wait }},
-	{ringOutlivesSession, "the ring of a session is taken to reach the next one's", nil},
-	{ringServesWatchers, "a consumer with open ranges is served from the ring", withDoubts},
-	{ringOverDoubts, "the ring goes on over doubts", withDoubts},
-	{ringFromTheFirst, "the ring is taken to begin with the log", nil},
-	{ringReadsOnce, "what a tail missed is missing in the ring, though the fence closed later", nil},
+	{cacheOutlivesToken, "the tail cache is kept when the token changes", func(k *knobs) { withCrashes(k); k.policy = Wait }},
+	{cacheOutlivesSession, "the tail cache of a session is taken to reach the next one's", nil},
+	{cacheServesWatchers, "a consumer with open ranges is served from the tail cache", withDoubts},
+	{cacheOverDoubts, "the tail cache goes on over doubts", withDoubts},
+	{cacheFromTheFirst, "the tail cache is taken to begin with the log", nil},
+	{cacheReadsOnce, "what a tail missed is missing in the tail cache, though the fence closed later", nil},
 }

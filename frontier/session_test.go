@@ -95,7 +95,7 @@ func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
 	s.step(readRows)
 	s.published(3002, 3002)
 	if events, ok := s.f.Value().Since(3001); !ok || len(events) != 1 || events[0].GlobalPosition != 3002 {
-		t.Fatalf("the ring has %v (%v), want position 3002", events, ok)
+		t.Fatalf("the tail cache has %v (%v), want position 3002", events, ok)
 	}
 	if !s.s.origin.named {
 		return

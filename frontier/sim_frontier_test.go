@@ -28,7 +28,7 @@ type simFrontier struct {
 	frozen    map[string]sighting
 	frozenFor int
 	turned    map[string]bool
-	kept      *Value         // with a ring that is worth nothing any more
+	kept      *Value         // with a tail cache that is worth nothing any more
 	tailed    map[int64]bool // by statements before the latest scan
 }
 

@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every mutant.
 func All() []Mutant {
-	return slices.Concat(frontierMutants, narrowingMutants, ringMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants)
+	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
@@ -100,52 +100,52 @@ var serverMutants = []Mutant{
 	},
 }
 
-// ringMutants are about the end of the log, which the frontier reads for all
+// cacheMutants are about the end of the log, which the frontier reads for all
 // consumers.
-var ringMutants = []Mutant{
+var cacheMutants = []Mutant{
 	{
 		Name:    "together",
 		Mistake: "the end of the log and the locks are read together, to save a statement: what commits between the two is seen in neither",
 		Edits: []Edit{{"frontier/session.go", `r, err := s.scanLocks(ctx)
 		if err == nil {
-			m.onScan(s.now(), r)`, `after := m.ring.upTo
-		events, more, err := s.readRows(ctx, after, ringEvents)
+			m.onScan(s.now(), r)`, `after := m.cache.upTo
+		events, more, err := s.readRows(ctx, after, cachedEvents)
 		if err != nil {
 			return err
 		}
 		r, err := s.scanLocks(ctx)
 		if err == nil {
 			m.onScan(s.now(), r)
-			if !more && m.ring.upTo == after && after < m.safe {
-				m.ring.add(events[:len(events)-len(above(events, m.safe))], m.safe)
+			if !more && m.cache.upTo == after && after < m.safe {
+				m.cache.add(events[:len(events)-len(above(events, m.safe))], m.safe)
 				m.publish()
 			}`}},
 		Faults: calm + ",redraw=0,backend-crash=0,rollback=2,savepoint=2",
 	},
 	{
-		Name:     "ring-watching",
-		Mistake:  "a consumer with open ranges is served from the ring as well: they are looked for apart",
+		Name:     "cache-watching",
+		Mistake:  "a consumer with open ranges is served from the tail cache as well: they are looked for apart",
 		Edits:    []Edit{{"internal/reader/reader.go", `; ok && !watching {`, `; ok {`}},
 		Faults:   "delay=3",
 		Draws:    "open gaps skip-stale",
-		Harmless: "late events are read after that, in a later snapshot than the ring's rows, so they show wherever their successors do",
+		Harmless: "late events are read after that, in a later snapshot than the tail cache's rows, so they show wherever their successors do",
 	},
 	{
-		Name:    "ring-doubts",
-		Mistake: "the ring is kept whatever happens, also while positions in it are in doubt: whoever reads it knows the doubts",
-		Edits:   []Edit{{"frontier/ring.go", `m.ring.asked <= 0 || len(m.doubts.all) > 0 || m.safe`, `m.safe`}},
+		Name:    "cache-doubts",
+		Mistake: "the tail cache is kept whatever happens, also while positions in it are in doubt: whoever reads it knows the doubts",
+		Edits:   []Edit{{"frontier/tail_cache.go", `m.cache.asked <= 0 || len(m.doubts.all) > 0 || m.safe`, `m.safe`}},
 		Faults:  "reset=5,kill-batch=4,delay=3,idle=0,redraw=0",
 		Draws:   "open gaps skip-stale",
 	},
 	{
-		Name:    "ring-crash",
-		Mistake: "the ring outlasts the frontier's session, and with it a crash of the server",
+		Name:    "cache-crash",
+		Mistake: "the tail cache outlasts the frontier's session, and with it a crash of the server",
 		Edits: []Edit{
-			{"frontier/frontier.go", "type Frontier struct {", "type Frontier struct {\n\tkept ring"},
+			{"frontier/frontier.go", "type Frontier struct {", "type Frontier struct {\n\tkept tailCache"},
 			{"frontier/session.go", "return &Session{", "s := &Session{"},
-			{"frontier/session.go", "}, jitter),\n\t}, nil", "}, jitter),\n\t}\n\ts.machine.ring = f.kept\n\treturn s, nil"},
-			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.ring;"},
-			{"frontier/machine.go", "m.raisedAt = now\n\tm.ring.restart(m.safe)", "m.raisedAt = now\n\tif m.ring.upTo == 0 {\n\t\tm.ring.restart(m.safe)\n\t}"},
+			{"frontier/session.go", "}, jitter),\n\t}, nil", "}, jitter),\n\t}\n\ts.machine.cache = f.kept\n\treturn s, nil"},
+			{"frontier/session.go", "func (s *Session) Close() {", "func (s *Session) Close() {\n\ts.f.kept = s.machine.cache;"},
+			{"frontier/machine.go", "m.raisedAt = now\n\tm.cache.restart(m.safe)", "m.raisedAt = now\n\tif m.cache.upTo == 0 {\n\t\tm.cache.restart(m.safe)\n\t}"},
 		},
 		Faults: crashesAtHead,
 	},

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	ringEvents = tailLimit // kept at most
-	ringBytes  = 4 << 20   // of payload and metadata, kept at most
-	// ringAhead is how many events are read for consumers before one of them
+	cachedEvents = tailLimit // kept at most
+	cachedBytes  = 4 << 20   // of payload and metadata, kept at most
+	// cachedAhead is how many events are read for consumers before one of them
 	// must ask again.
-	ringAhead = 200
+	cachedAhead = 200
 )
 
-// ring is the recent end of the log, for the consumers that are there: one
+// tailCache is the recent end of the log, for the consumers that are there: one
 // read serves them all. It holds every event that will ever be visible in
 // (after, upTo]: what it lacks is void.
 //
@@ -26,7 +26,7 @@ const (
 //
 // The statement that reads the rows proves the incarnation, or the one right
 // after it does (package incarnation).
-type ring struct {
+type tailCache struct {
 	after, upTo int64
 	events      []store.PersistedEvent // shared with published Values: never modified in place
 	bytes       int
@@ -35,7 +35,7 @@ type ring struct {
 	gap         bool // the last time, something was missing in it
 }
 
-// recent is the ring as it was when a Value was published.
+// recent is the tail cache as it was when a Value was published.
 type recent struct {
 	after  int64
 	events []store.PersistedEvent
@@ -57,17 +57,17 @@ func above(events []store.PersistedEvent, position int64) []store.PersistedEvent
 }
 
 // restart begins anew at a position.
-func (r *ring) restart(at int64) {
-	*r = ring{after: at, upTo: at, asked: r.asked, gap: r.gap}
+func (r *tailCache) restart(at int64) {
+	*r = tailCache{after: at, upTo: at, asked: r.asked, gap: r.gap}
 }
 
-// add puts what follows upTo into the ring, and drops the oldest.
-func (r *ring) add(events []store.PersistedEvent, upTo int64) {
+// add puts what follows upTo into the tail cache, and drops the oldest.
+func (r *tailCache) add(events []store.PersistedEvent, upTo int64) {
 	for i := range events {
 		r.bytes += size(&events[i])
 	}
 	r.events, r.upTo = append(r.events, events...), upTo
-	for len(r.events) > ringEvents || r.bytes > ringBytes {
+	for len(r.events) > cachedEvents || r.bytes > cachedBytes {
 		oldest := &r.events[0]
 		r.after, r.bytes = oldest.GlobalPosition, r.bytes-size(oldest)
 		r.events = r.events[1:]
@@ -76,43 +76,43 @@ func (r *ring) add(events []store.PersistedEvent, upTo int64) {
 
 func size(e *store.PersistedEvent) int { return len(e.Payload) + len(e.Metadata) }
 
-func (r *ring) recent() *recent {
+func (r *tailCache) recent() *recent {
 	return &recent{r.after, r.events[:len(r.events):len(r.events)]}
 }
 
 // follow takes note that a consumer has come to the end of the log and wants
 // what comes next.
-func (m *machine) follow() { m.ring.asked = ringAhead }
+func (m *machine) follow() { m.cache.asked = cachedAhead }
 
 // rowsNow reads what is new, if consumers want it, without asking for positions
 // first: that saves a statement if nothing is missing, as is likely if nothing
 // was the last time, and costs one otherwise. The tail still comes when it is
 // due, however often that happens.
 func (m *machine) rowsNow(now time.Time) bool {
-	if m.ring.asked <= 0 || m.ring.gap || m.wantsScan() || m.todo.do != readTail || !m.todo.at.After(now) {
+	if m.cache.asked <= 0 || m.cache.gap || m.wantsScan() || m.todo.do != readTail || !m.todo.at.After(now) {
 		return false
 	}
-	m.ring.due = true
+	m.cache.due = true
 	return true
 }
 
-// fillRing reports that the ring has all that is safe. If it does not, its rows
+// fillCache reports that the tail cache has all that is safe. If it does not, its rows
 // are read before anything is published, unless nobody wants them, or they are
 // too many, or in doubt.
-func (m *machine) fillRing() bool {
-	if m.ring.asked <= 0 || len(m.doubts.all) > 0 || m.safe-m.ring.upTo > ringEvents {
-		if m.ring.upTo < m.safe {
-			m.ring.restart(m.safe)
+func (m *machine) fillCache() bool {
+	if m.cache.asked <= 0 || len(m.doubts.all) > 0 || m.safe-m.cache.upTo > cachedEvents {
+		if m.cache.upTo < m.safe {
+			m.cache.restart(m.safe)
 		}
 	}
-	return m.ring.upTo >= m.safe
+	return m.cache.upTo >= m.safe
 }
 
 // onRows takes the answer to readRows. A run that joins safe is safe at once,
 // as in a tail. What lies beyond a gap is left to a tail, which says how far the
 // sequence has come: only then may a fence be opened below it.
 func (m *machine) onRows(now time.Time, r rowsRead) {
-	m.ring.due = false
+	m.cache.due = false
 	var runs []store.Range
 	for _, e := range above(r.events, m.safe) {
 		runs = appendPosition(runs, e.GlobalPosition)
@@ -128,9 +128,9 @@ func (m *machine) onRows(now time.Time, r rowsRead) {
 		if r.full || last > m.head {
 			m.tailNow(now)
 		}
-		m.ring.asked -= n
+		m.cache.asked -= n
 		r.events = r.events[:n-len(above(r.events, m.safe))]
 	}
-	m.ring.add(r.events, upTo)
+	m.cache.add(r.events, upTo)
 	m.publish()
 }

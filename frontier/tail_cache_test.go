@@ -36,14 +36,14 @@ func (s *script) has(position int64, want ...int64) {
 		got = append(got, e.GlobalPosition)
 	}
 	if !ok || !slices.Equal(got, want) {
-		s.Fatalf("at %d the ring has %v (%v), want %v", position, got, ok, want)
+		s.Fatalf("at %d the tail cache has %v (%v), want %v", position, got, ok, want)
 	}
 }
 
 func (s *script) hasNot(position int64) {
 	s.Helper()
 	if events, ok := s.m.value.Since(position); ok {
-		s.Fatalf("the ring has %v for a consumer at %d", events, position)
+		s.Fatalf("the tail cache has %v for a consumer at %d", events, position)
 	}
 }
 
@@ -57,7 +57,7 @@ func followed(t *testing.T) *script {
 }
 
 // A notification costs one statement, and what it brings is safe and shared.
-func TestRingReadsRowsAtOnce(t *testing.T) {
+func TestTailCacheReadsRowsAtOnce(t *testing.T) {
 	s := followed(t)
 	s.hasNot(1)
 	for p := int64(3); p <= 5; p++ {
@@ -74,7 +74,7 @@ func TestRingReadsRowsAtOnce(t *testing.T) {
 }
 
 // What a look finds is published together with its rows.
-func TestRingFollowsTheTail(t *testing.T) {
+func TestTailCacheFollowsTheTail(t *testing.T) {
 	s := followed(t)
 	s.tail(time.Second, 4, store.Range{First: 3, Last: 4})
 	s.published(2, 2)
@@ -86,7 +86,7 @@ func TestRingFollowsTheTail(t *testing.T) {
 
 // The rows below a fence are read after it has closed: position 3 appears
 // while it is open, 5 never.
-func TestRingIsReadAgainAfterAFence(t *testing.T) {
+func TestTailCacheIsReadAgainAfterAFence(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
 	s.rows(2, 4, 6)
@@ -103,7 +103,7 @@ func TestRingIsReadAgainAfterAFence(t *testing.T) {
 }
 
 // Where gaps are the rule, the tail comes first.
-func TestRingLearnsOfGaps(t *testing.T) {
+func TestTailCacheLearnsOfGaps(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
 	s.rows(2, 4)
@@ -119,10 +119,10 @@ func TestRingLearnsOfGaps(t *testing.T) {
 }
 
 // Nothing goes on being read for consumers that do not come.
-func TestRingIsNotReadInVain(t *testing.T) {
+func TestTailCacheIsNotReadInVain(t *testing.T) {
 	s := followed(t)
 	position := int64(2)
-	for range ringAhead {
+	for range cachedAhead {
 		s.m.wake(s.now)
 		s.rows(position, position+1)
 		position++
@@ -138,8 +138,8 @@ func TestRingIsNotReadInVain(t *testing.T) {
 	s.has(position+1, position+2)
 }
 
-// A doubt is never in the ring, nor is anything below it.
-func TestRingEndsAtDoubts(t *testing.T) {
+// A doubt is never in the tail cache, nor is anything below it.
+func TestTailCacheEndsAtDoubts(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
 	s.rows(2, 4)
@@ -164,10 +164,10 @@ func TestRingEndsAtDoubts(t *testing.T) {
 	s.has(5, 6)
 }
 
-// A stretch too long for the ring is not read.
-func TestRingSkipsWhatItCannotHold(t *testing.T) {
+// A stretch too long for the tail cache is not read.
+func TestTailCacheSkipsWhatItCannotHold(t *testing.T) {
 	s := followed(t)
-	last := int64(2 + ringEvents + 1)
+	last := int64(2 + cachedEvents + 1)
 	s.tail(time.Second, last, store.Range{First: 3, Last: last})
 	s.published(last, last)
 	s.hasNot(last - 1)
@@ -179,8 +179,8 @@ func TestRingSkipsWhatItCannotHold(t *testing.T) {
 	s.has(last, last+1, last+2, last+3)
 }
 
-// The ring is forgotten with everything else.
-func TestRingIsForgotten(t *testing.T) {
+// The tail cache is forgotten with everything else.
+func TestTailCacheIsForgotten(t *testing.T) {
 	s := followed(t)
 	s.m.wake(s.now)
 	s.rows(2, 3)
@@ -192,54 +192,54 @@ func TestRingIsForgotten(t *testing.T) {
 	s.has(3)
 }
 
-func TestRingIsBounded(t *testing.T) {
-	r := ring{}
-	for p := int64(1); p <= 3*ringEvents; p++ {
+func TestTailCacheIsBounded(t *testing.T) {
+	r := tailCache{}
+	for p := int64(1); p <= 3*cachedEvents; p++ {
 		r.add(eventsAt(p), p)
 	}
-	if n := len(r.events); n != ringEvents || r.after != 2*ringEvents {
+	if n := len(r.events); n != cachedEvents || r.after != 2*cachedEvents {
 		t.Errorf("it has %d events, those after %d", n, r.after)
 	}
-	const size = ringBytes/4 + 1
+	const size = cachedBytes/4 + 1
 	for p := int64(1); p <= 10; p++ {
-		events := eventsAt(3*ringEvents + p)
+		events := eventsAt(3*cachedEvents + p)
 		events[0].Payload, events[0].Metadata = make([]byte, size-10), make([]byte, 10)
-		r.add(events, 3*ringEvents+p)
+		r.add(events, 3*cachedEvents+p)
 	}
-	if n := len(r.events); n != 3 || r.bytes != 3*size || r.after != 3*ringEvents+7 {
+	if n := len(r.events); n != 3 || r.bytes != 3*size || r.after != 3*cachedEvents+7 {
 		t.Errorf("it has %d events of %d bytes, those after %d", n, r.bytes, r.after)
 	}
 }
 
-// What was published stays as it was while the ring goes on, and whoever
-// appends to it does not write into the ring.
-func TestRingLeavesValuesAlone(t *testing.T) {
-	r := ring{}
+// What was published stays as it was while the tail cache goes on, and whoever
+// appends to it does not write into the tail cache.
+func TestTailCacheLeavesValuesAlone(t *testing.T) {
+	r := tailCache{}
 	r.events = make([]store.PersistedEvent, 0, 10)
 	r.add(eventsAt(1, 2), 2)
 	published := r.recent()
 	r.add(eventsAt(3), 3)
 	_ = append(published.events, eventsAt(9)...)
 	if len(published.events) != 2 || r.events[2].GlobalPosition != 3 {
-		t.Errorf("published are %v, the ring has %v", published.events, r.events)
+		t.Errorf("published are %v, the tail cache has %v", published.events, r.events)
 	}
 }
 
 // On a server: whoever follows has the rows of the next look, nobody else.
-func TestRingOnAServer(t *testing.T) {
+func TestTailCacheOnAServer(t *testing.T) {
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
 	first := appendEvent(t, d.DB)
 	s.step(readTail)
 	if events, ok := s.f.Value().Since(first - 1); ok {
-		t.Fatalf("nobody follows, and the ring has %v", events)
+		t.Fatalf("nobody follows, and the tail cache has %v", events)
 	}
 	s.f.Follow()
 	second := appendEvent(t, d.DB)
 	s.step(readTail, readRows)
 	if events, ok := s.f.Value().Since(first); !ok || len(events) != 1 || events[0].GlobalPosition != second {
-		t.Errorf("after position %d the ring has %v (%v), want %d", first, events, ok, second)
+		t.Errorf("after position %d the tail cache has %v (%v), want %d", first, events, ok, second)
 	}
 }
 
@@ -261,7 +261,7 @@ func (l provenLog) ReadEvents(ctx context.Context, q store.Querier, after int64,
 }
 
 // Rows of another incarnation are not shared, and the frontier starts again.
-func TestRingOfAnotherIncarnation(t *testing.T) {
+func TestTailCacheOfAnotherIncarnation(t *testing.T) {
 	d := pgtest.New(t)
 	cfg, moved := testConfig(t, d.DB), false
 	cfg.Log = elsewhereLog{events(), &moved}
@@ -274,7 +274,7 @@ func TestRingOfAnotherIncarnation(t *testing.T) {
 	appendEvent(t, d.DB)
 	s.step(readTail, readRows)
 	if events, ok := s.f.Value().Since(first); ok && len(events) > 0 {
-		t.Errorf("the ring has %v of another incarnation", events)
+		t.Errorf("the tail cache has %v of another incarnation", events)
 	}
 	s.step(readStart)
 }

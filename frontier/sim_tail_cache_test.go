@@ -19,14 +19,14 @@ func recalled(p store.PersistedEvent) event {
 	return event{position: p.GlobalPosition, agg: agg, version: int(p.AggregateVersion), uid: p.EventVersion}
 }
 
-// shared is what the ring has for a consumer, if it may have it.
+// shared is what the tail cache has for a consumer, if it may have it.
 func (s *sim) shared(v *Value, checkpoint int64, open []store.Range) (rows []event, full, ok bool) {
 	events, ok := v.Since(checkpoint)
-	if !ok || len(open) > 0 && s.mistake != ringServesWatchers {
+	if !ok || len(open) > 0 && s.mistake != cacheServesWatchers {
 		return nil, false, false
 	}
 	for _, e := range events {
-		s.seen["ring"]++
+		s.seen["tail cache"]++
 		if len(rows) == s.rows {
 			return rows, true, true
 		}
@@ -35,11 +35,11 @@ func (s *sim) shared(v *Value, checkpoint int64, open []store.Range) (rows []eve
 	return rows, false, true
 }
 
-// misplaced is the ring of a Value if the frontier makes a mistake with it.
+// misplaced is the tail cache of a Value if the frontier makes a mistake with it.
 func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 	r, anew := v.recent, f.from != f.machine
 	switch s.mistake {
-	case ringOutlivesToken:
+	case cacheOutlivesToken:
 		if anew && old.Token != v.Token && old.Token != "" {
 			f.kept = old
 		}
@@ -48,14 +48,14 @@ func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 			known = known[:len(known)-len(above(known, v.Safe))]
 			return &recent{k.recent.after, slices.Concat(known, above(r.events, k.Safe))}
 		}
-	case ringOutlivesSession:
+	case cacheOutlivesSession:
 		if anew && old.Token == v.Token {
 			f.kept = old
 		}
 		if k := f.kept; k != nil && k.Token == v.Token {
 			return k.recent.then(r)
 		}
-	case ringOverDoubts:
+	case cacheOverDoubts:
 		if len(v.Doubts) > 0 && old.Token == v.Token && !anew && old.recent.after < r.after {
 			r = old.recent.then(&recent{old.Safe, s.visible(old.Safe, v.Safe)})
 			f.kept = &Value{Safe: v.Safe, recent: r}
@@ -64,9 +64,9 @@ func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 			return k.recent.then(r)
 		}
 		f.kept = nil
-	case ringFromTheFirst:
+	case cacheFromTheFirst:
 		return (&recent{}).then(r)
-	case ringReadsOnce:
+	case cacheReadsOnce:
 		var seen []store.PersistedEvent
 		for _, e := range r.events {
 			if f.tailed[e.GlobalPosition] {
@@ -78,7 +78,7 @@ func (s *sim) misplaced(f *simFrontier, old, v *Value) *recent {
 	return r
 }
 
-// then puts what a later ring has behind an earlier one.
+// then puts what a later tail cache has behind an earlier one.
 func (r *recent) then(later *recent) *recent {
 	if r == nil || r.after >= later.after {
 		return later
