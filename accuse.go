@@ -34,7 +34,7 @@ func (c *consumerLoop) accuse(ctx context.Context, v verdict, to int64, failed e
 	}
 	e := c.consumerError(r, decision{inARow: c.tally.failures + 1})
 	c.status.failed(e, e.Failures)
-	tell(c.w.observer.TransactionEnded, TransactionEnd{Consumer: c.unit.name, From: b.advance.To, To: to, Err: e})
+	tell(c.w.observer.TransactionEnded, TransactionEnd{Consumer: c.unit.name, From: b.work.advance.To, To: to, Err: e})
 	return e
 }
 
@@ -47,8 +47,8 @@ func (b *lastBatch) tell(v verdict, to int64, failed error) string {
 	}
 	switch v {
 	case handlerCommitted:
-		back := fmt.Sprintf("is set back from %d to %d", b.advance.To, to)
-		if to == b.advance.To {
+		back := fmt.Sprintf("is set back from %d to %d", b.work.advance.To, to)
+		if to == b.work.advance.To {
 			back = fmt.Sprintf("stays at %d", to) // a batch of late events, or of a dead letter
 		}
 		return fmt.Sprintf("the batch was committed%s, and the checkpoint %s: nothing is lost, but %s may be applied twice", at, back, b.twice())
@@ -57,13 +57,13 @@ func (b *lastBatch) tell(v verdict, to int64, failed error) string {
 	case handlerPrepared:
 		twice := ""
 		if b.end == done {
-			twice = fmt.Sprintf("; another transaction followed, which was committed, so events up to position %d may be applied twice", b.advance.To)
+			twice = fmt.Sprintf("; another transaction followed, which was committed, so events up to position %d may be applied twice", b.work.advance.To)
 		}
-		return fmt.Sprintf("the batch was prepared%s, and nobody can go on with the consumer: ROLLBACK PREPARED %s; COMMIT PREPARED would move its checkpoint from %d to %d, past events that no handler has finished%s", at, b.prepared.GID, b.position, b.advance.To, twice)
+		return fmt.Sprintf("the batch was prepared%s, and nobody can go on with the consumer: ROLLBACK PREPARED %s; COMMIT PREPARED would move its checkpoint from %d to %d, past events that no handler has finished%s", at, b.prepared.GID, b.work.from.Position, b.work.advance.To, twice)
 	case handlerOvertaken:
 		return fmt.Sprintf("the batch was committed%s, and somebody has moved the consumer since: %s", at, b.remedy())
 	case handlerChained:
-		return fmt.Sprintf("the batch was rolled back and followed by another transaction, which was committed: the checkpoint stays at %d and nothing is lost, but events up to position %d may be applied twice", b.position, b.advance.To)
+		return fmt.Sprintf("the batch was rolled back and followed by another transaction, which was committed: the checkpoint stays at %d and nothing is lost, but events up to position %d may be applied twice", b.work.from.Position, b.work.advance.To)
 	}
 	why := "the consumer was moved or the server crashed meanwhile"
 	if failed != nil {
@@ -75,11 +75,11 @@ func (b *lastBatch) tell(v verdict, to int64, failed error) string {
 // remedy says what to do where the checkpoint may be past events that were not
 // handled.
 func (b *lastBatch) remedy() string {
-	from := b.position + 1
+	from := b.work.from.Position + 1
 	if events := b.affected(); len(events) > 0 {
 		from = events[0].GlobalPosition
 	}
-	return fmt.Sprintf("compare what the handler wrote with the events from position %d to %d, and reset the consumer (ops.Operator.Reset) if some are missing", from, b.advance.To)
+	return fmt.Sprintf("compare what the handler wrote with the events from position %d to %d, and reset the consumer (ops.Operator.Reset) if some are missing", from, b.work.advance.To)
 }
 
 // affected are the events that were handled outside of the batch's transaction
@@ -88,15 +88,15 @@ func (b *lastBatch) affected() []store.PersistedEvent {
 	if b.fault != nil {
 		return b.fault
 	}
-	return b.page.Events
+	return b.work.Events
 }
 
 // twice says which events may be applied twice after a repair.
 func (b *lastBatch) twice() string {
 	events := b.affected()
 	switch {
-	case b.page.retried != nil:
-		return fmt.Sprintf("the dead letter at position %d, which is back,", b.page.retried.Position)
+	case b.work.retried != nil:
+		return fmt.Sprintf("the dead letter at position %d, which is back,", b.work.retried.Position)
 	case len(events) == 1:
 		return fmt.Sprintf("the event at position %d", events[0].GlobalPosition)
 	case len(events) > 1:

@@ -12,13 +12,20 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// outcome is how a batch ended.
+// outcome is what a turn of the loop came to.
 type outcome int
 
 const (
-	committed outcome = iota
-	// overtaken: the guard found that the progress, the assignment or the
-	// server's life is not what it was. Load again.
+	// idle: there is nothing to do until the frontier, or somebody else, moves.
+	idle outcome = iota
+	// again: there may be something to do at once.
+	again
+	// passedOver: the work that was read changes nothing.
+	passedOver
+	committed
+	// overtaken: somebody else has moved the progress, or the guard found that
+	// it, the assignment or the server's incarnation is not what it was. Load
+	// again. An error is store.ErrIncarnation: another server answers.
 	overtaken
 	// handlerFailed counts against the consumer.
 	handlerFailed
@@ -39,15 +46,27 @@ const (
 type result struct {
 	outcome outcome
 	err     error
+	work    *work                 // nil: there was none
 	at      *store.PersistedEvent // being handled when it failed
 	moved   progress.Moved        // after a commit
+	left    error                 // what a handler left on the connection
+	began   time.Time             // the turn
 }
 
-// runBatch applies a page in one transaction: guard, handlers, commit. intake
-// ends when nothing new may begin: until the guard has returned, nothing has.
-// From then on only ctx and BatchTimeout end the batch.
-func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p page, a progress.Advance) (r result) {
-	b := c.describe(p, a)
+// failed reports whether something went wrong.
+func (r result) failed() bool { return r.outcome > overtaken }
+
+// isOurs reports whether a statement of the worker failed, and not a handler.
+func (r result) isOurs() bool {
+	return r.outcome == disturbed || r.outcome == lost || r.outcome == overtaken && r.err != nil
+}
+
+// runBatch runs work in one transaction: guard, handlers, commit. intake ends
+// when nothing new may begin: until the guard has returned, nothing has. From
+// then on only ctx and BatchTimeout end the batch.
+func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *work) (r result) {
+	defer func() { r.work = w }()
+	b := c.describe(w)
 	tell(c.w.observer.BatchStarted, *b)
 	defer func() { c.w.observer.batchDone(b, r) }()
 
@@ -60,13 +79,13 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	}
 	defer c.rollback(tx, cancel)
 
-	moved, owned, err := c.guard(ctx, intake, conn, tx, a)
+	moved, owned, err := c.guard(ctx, intake, conn, tx, w)
 	b.Guard = time.Since(began)
 	switch {
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
-		return result{outcome: overtaken, err: c.whoRefused(ctx, tx, a.Token)}
+		return result{outcome: overtaken, err: c.whoRefused(ctx, tx, w.advance.Token)}
 	}
 
 	// Waiting for the guard is no fault of the handler: its clock starts now.
@@ -76,9 +95,9 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 	r = result{outcome: committed, moved: moved}
 	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved.Version, intact: true}
 	_, t.marked = pgdriver.Status(conn)
-	c.last = &lastBatch{page: p, advance: a, under: p.under, position: c.progress.Position, open: c.progress.Open, before: c.progress.Version, after: moved.Version, transaction: moved.Transaction}
+	c.last = &lastBatch{work: *w, after: moved.Version, transaction: moved.Transaction}
 	c.wrapped(ctx, *b, &r, func(inner context.Context) {
-		if bad := c.fill(ctx, inner, t, p, b); bad.outcome != committed {
+		if bad := c.fill(ctx, inner, t, w, b); bad.outcome != committed {
 			r = bad
 		}
 	})
@@ -87,12 +106,12 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, p p
 }
 
 // guard waits for the guard, unless intake ends or the connection is dead.
-func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, a progress.Advance) (m progress.Moved, owned bool, err error) {
+func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sql.Tx, w *work) (m progress.Moved, owned bool, err error) {
 	inner, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()
 	defer c.watchGuard(inner, giveUp, conn)()
-	m, owned, err = c.w.checkpoints.Guard(inner, tx, c.unit.name, c.progress, a)
+	m, owned, err = c.w.checkpoints.Guard(inner, tx, c.unit.name, &w.from, w.advance)
 	return m, owned, why(inner, ctx, err)
 }
 
@@ -112,15 +131,15 @@ func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string)
 
 // fill does what a batch is for, and commits it. The handlers get the context
 // of the middleware.
-func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, p page, b *Batch) result {
-	if err := c.writeLetters(ctx, t.Tx, p); err != nil {
+func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work, b *Batch) result {
+	if err := c.writeDeadLetters(ctx, t.Tx, w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	began := time.Now()
-	at, err := c.handleAll(inner, t, p)
+	at, err := c.handleAll(inner, t, w)
 	b.Handle = time.Since(began)
 	if err != nil {
-		return c.blame(ctx, t, at, err)
+		return c.classify(ctx, t, at, err)
 	}
 	began = time.Now()
 	c.last.end = unsure
@@ -128,9 +147,9 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, p page, 
 	c.last.sent(err)
 	b.Commit = time.Since(began)
 	if err != nil {
-		return c.blameCommit(ctx, err)
+		return c.classifyCommit(ctx, err)
 	}
-	return result{}
+	return result{outcome: committed}
 }
 
 // wrapped runs a batch inside the middleware, if there is one. Whatever that

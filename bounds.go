@@ -69,19 +69,19 @@ func (w *Worker) take(ctx context.Context, limit time.Duration) (conn *sql.Conn,
 // none back on which a transaction is open.
 var errLeftOpen = errors.New("the handler left a transaction open that it began on the connection of consumer.Conn, and keeps that connection from everybody: begin none there, or end it before returning")
 
-// give gives a connection back to the pool, after work that ended with err. It
-// closes one that is lost, and one on which a statement of the worker failed: it
+// give gives a connection back to the pool. It closes one that is lost, and one
+// on which a statement of ours failed: it
 // may lead to another server, or a handler may have left a role or a time-out
 // behind in its session, and it would be taken again and again. If a handler has
 // had the connection in hand, it may have left it busy: then give returns
 // errLeftOpen.
-func (w *Worker) give(conn *sql.Conn, err error, lent bool) error {
+func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 	gone := pgdriver.IsGone(conn)
 	if gone {
 		w.sweepNow.Send()
 	}
 	end := conn.Close
-	if gone || isOurs(err) {
+	if gone || ours {
 		end = func() error { pgdriver.Discard(conn); return nil }
 	} else if !lent {
 		_ = end() // nobody can keep it: no need for a goroutine, whose wake-ups each batch would pay
@@ -100,15 +100,6 @@ func (w *Worker) give(conn *sql.Conn, err error, lent bool) error {
 	case <-timer.C:
 		return errLeftOpen
 	}
-}
-
-// isOurs reports whether work on a connection failed, and not a handler on it.
-func isOurs(err error) bool {
-	b := &batchError{}
-	if errors.As(err, &b) {
-		return b.outcome == disturbed || b.outcome == lost
-	}
-	return err != nil
 }
 
 // patience is how long the loop waits for a connection, or for the answer to a

@@ -147,20 +147,22 @@ func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
 	for name, test := range map[string]struct {
-		err  error
+		r    result
 		kept int
 	}{
-		"sound":               {nil, 1},
-		"a handler failed":    {&batchError{result: result{outcome: handlerFailed, err: errors.New("refused")}}, 1},
-		"a statement failed":  {errors.New("permission denied"), 0},
-		"another incarnation": {fmt.Errorf("read: %w", store.ErrIncarnation), 0},
-		"a standby":           {fmt.Errorf("read: %w", &pgconn.PgError{Code: pgdriver.ReadOnlyTransaction}), 0},
+		"sound":               {result{outcome: committed}, 1},
+		"nothing to do":       {result{outcome: idle}, 1},
+		"overtaken":           {result{outcome: overtaken}, 1},
+		"a handler failed":    {result{outcome: handlerFailed, err: errors.New("refused")}, 1},
+		"a statement failed":  {result{outcome: disturbed, err: errors.New("permission denied")}, 0},
+		"another incarnation": {result{outcome: overtaken, err: fmt.Errorf("read: %w", store.ErrIncarnation)}, 0},
+		"a standby":           {result{outcome: disturbed, err: fmt.Errorf("read: %w", &pgconn.PgError{Code: pgdriver.ReadOnlyTransaction})}, 0},
 	} {
 		conn, err := w.take(t.Context(), w.limits.quick)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.give(conn, test.err, false); err != nil {
+		if err := w.give(conn, test.r.isOurs(), false); err != nil {
 			t.Fatal(err)
 		}
 		if kept := db.Stats().OpenConnections; kept != test.kept {
@@ -211,12 +213,12 @@ func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 	go func() {
 		conn, err := w.take(context.Background(), time.Second)
 		if err == nil {
-			w.give(conn, nil, false)
+			w.give(conn, false, false)
 		}
 		taken <- err
 	}()
 	await(t, "several bounds to pass", func() bool { return db.Stats().WaitCount > 2 })
-	w.give(held, nil, false)
+	w.give(held, false, false)
 	if err := <-taken; err != nil {
 		t.Error(err)
 	}

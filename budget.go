@@ -40,9 +40,9 @@ func (b budget) release() {
 	}
 }
 
-// releaseFunc gives a connection back after work that ended with err. lent: a
-// handler has had it in hand.
-type releaseFunc func(err error, lent bool) error
+// releaseFunc gives a connection back. ours: a statement of the worker failed on
+// it. lent: a handler has had it in hand.
+type releaseFunc func(ours, lent bool) error
 
 // loopConn takes a connection of the pool for a loop, which must hold no other
 // one: all loops waiting with one in hand for another could wait for ever.
@@ -65,8 +65,8 @@ func (w *Worker) budgeted(ctx context.Context, b budget, limit time.Duration) (c
 		b.release()
 		return nil, nil, err
 	}
-	return conn, func(err error, lent bool) error {
+	return conn, func(ours, lent bool) error {
 		defer b.release()
-		return w.give(conn, err, lent)
+		return w.give(conn, ours, lent)
 	}, nil
 }

@@ -72,7 +72,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 					pgdriver.Discard(conn)
 				}
 				use(-1)
-				_ = release(nil, false)
+				_ = release(false, false)
 				cancel()
 			}
 		})

@@ -13,62 +13,36 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
-	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// unit is what is assigned, checkpointed and shown: today a consumer.
-type unit struct {
-	name     string
-	consumer consumer.Consumer
-	bulk     consumer.BatchConsumer // the same, if it takes whole batches
-	types    []string               // none: all
-	start    consumer.Start
-	nudge    *nudge
-	voids    voidRows
-	log      string        // the incarnation in which its checkpoint was last sound
-	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
-}
-
-// reopenAfter is how many times in a row another server may answer a loop until
-// the frontier takes another connection.
-const reopenAfter = 3
-
-// consumerLoop runs one consumer for as long as it is assigned to this worker.
+// consumerLoop runs one consumer for as long as it is assigned to this worker:
+// it reads, plans, runs and settles one batch after the other.
 type consumerLoop struct {
-	w        *Worker
-	unit     *unit
-	status   *unitStatus
+	w      *Worker
+	unit   *unit
+	status *unitStatus
+	reader *reader.Reader
+
 	progress *progress.State // nil: load it
 	looked   *frontier.Value // all that it allows was read; nil: not yet
 	below    *frontier.Value // the consumer is above its Safe, and was loaded since
 
-	reader *reader.Reader
-
 	tally     tally           // of what went wrong with new and late events
 	again     tally           // and with the dead letter that is tried again
 	overtaken int             // in a row
-	sentence  *sentence       // for what failed too often; nil: nothing has
+	poison    *poison         // what failed too often; nil: nothing has
 	crowded   bool            // it waits for open ranges to close, and has said so
 	refused   *progress.Retry // the dead letter that has just failed again; nil: none has
 	last      *lastBatch
 	lent      atomic.Bool     // a handler has had the loop's connection in hand
 	stop      context.Context // the worker's intake; nil: that of run
 
-	triedLetter bool // in the step before, so it is the turn of what is new
+	triedLetter bool // in the turn before, so new events come next
 }
 
 // newLoop makes the loop of a consumer.
 func (w *Worker) newLoop(u *unit) *consumerLoop {
 	return &consumerLoop{w: w, unit: u, status: w.status[u.name], reader: w.ahead.Reader(u.types)}
-}
-
-// tallyOf returns the tally of a batch: that of the dead letter it tries again,
-// if it does.
-func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
-	if r != nil {
-		return &c.again
-	}
-	return &c.tally
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -89,65 +63,178 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		c.reader.Close() // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
-		changed, back := c.w.frontier.Changed(), c.w.frontier.Back()
-		began := time.Now()
-		did, fatal, err := c.turn(ctx, intake)
+		n := news{c.w.frontier.Changed(), c.w.frontier.Back()}
+		r, fatal := c.step(ctx, intake)
 		if fatal != nil {
 			return fatal
 		}
-		if errors.Is(err, errLeftOpen) {
-			return &ConsumerError{Consumer: c.unit.name, Err: err}
-		}
-		if leadsElsewhere(err) {
-			c.forget()
-			c.yield(intake, back, err)
-			continue
-		}
-		if err != nil {
-			c.forget() // a surprise: what is known may no longer be so
-			pause, fatal := c.trouble(intake, began, err)
+		if r.failed() {
+			pause, fatal := c.trouble(intake, r)
 			if fatal != nil {
 				return fatal
 			}
-			c.rest(intake, pause, back)
+			c.restAfterTrouble(intake, pause, n)
 			continue
 		}
-		c.worked()
-		switch did {
-		case nothing:
-			c.await(intake, changed)
-		case batch:
-			sleepUntil(intake, c.gather(), nil)
-		case fullBatch:
-			if c.w.cfg.BatchPause > 0 {
-				backoff.Sleep(intake, c.w.cfg.BatchPause)
-			}
-		case reload:
-			c.yield(intake, back, nil)
-		}
-		sleepUntil(intake, c.tally.due(), nil)
+		c.rest(intake, r, n)
 	}
 	return nil
 }
 
-// turn is a step, and the question what became of the last batch, where only
-// that can tell whether its handler ended the transaction. If it did, that is
-// fatal.
-func (c *consumerLoop) turn(ctx, intake context.Context) (did did, fatal, err error) {
-	did, err = c.step(ctx, intake)
-	if !c.rowTells(ctx, err) {
-		return did, nil, err
-	}
-	chance, cancel := c.lastChance(ctx)
-	defer cancel()
-	fatal = c.answer(ctx, chance)
-	if errors.Is(err, errRowTells) {
-		return reload, fatal, nil
-	}
-	return did, fatal, err
+// step makes one turn and settles its result.
+func (c *consumerLoop) step(ctx, intake context.Context) (r result, fatal error) {
+	r = c.turn(ctx, intake)
+	return r, c.settle(ctx, &r)
 }
 
-// worked takes note that a step got through.
+// turn reads the next work, plans it and runs it, on one connection.
+func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
+	began := time.Now()
+	defer func() { r.began = began }()
+	ahead := c.takeReadAhead(intake)
+	v := c.w.frontier.Value()
+	if c.outdated(v) {
+		c.forget()
+		ahead = nil
+	}
+	if ahead == nil && c.progress != nil && !c.hasWork(v) {
+		return result{outcome: idle}
+	}
+	conn, release, err := c.w.loopConn(intake, c.patience())
+	if err != nil {
+		return result{outcome: disturbed, err: err}
+	}
+	defer func() { r.left = release(r.isOurs(), c.lent.Swap(false)) }()
+	if r := c.load(intake, conn, v); r.outcome != again {
+		return r
+	}
+	w := ahead
+	if w == nil {
+		if w, r = c.read(intake, conn, v); w == nil {
+			return r
+		}
+		w.Took = time.Since(began)
+	}
+	if err := c.plan(intake, conn, w); err != nil {
+		return result{outcome: disturbed, err: err}
+	}
+	if w.isEmpty() && w.retried == nil {
+		return result{outcome: passedOver, work: w}
+	}
+	return c.runBatch(ctx, intake, conn, w)
+}
+
+// plan decides what going over new events means, and reads on behind them. A
+// dead letter that is tried again moves nothing.
+func (c *consumerLoop) plan(intake context.Context, conn *sql.Conn, w *work) error {
+	if w.retried != nil {
+		w.advance = progress.Advance{To: w.from.Position, Head: w.head, Token: w.under.Token}
+		return nil
+	}
+	c.triedLetter = false
+	blocked := w.plan(c.w.cfg.MaxOpenRanges)
+	c.waits(blocked, w.advance.To)
+	c.looked = w.under
+	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
+		c.w.frontier.Follow()
+	}
+	if w.Full && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
+		c.reader.Begin(intake, w.advance.To, w.Events)
+	}
+	have, err := c.haveDeadLetters(intake, conn, w)
+	if have != nil {
+		w.setAside(c.poison, have)
+	}
+	return err
+}
+
+// waits tells that the consumer waits for open ranges to close, or that it does
+// so no longer.
+func (c *consumerLoop) waits(blocked bool, at int64) {
+	if blocked {
+		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, at}
+		c.status.disturbed(err)
+		if !c.crowded {
+			tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleDoubts, err})
+		}
+		c.w.troubled(c.about(TroubleDoubts), err)
+	} else {
+		c.w.recovered(c.about(TroubleDoubts))
+	}
+	c.crowded = blocked
+}
+
+// settle takes note of what a turn came to. fatal ends the worker.
+func (c *consumerLoop) settle(ctx context.Context, r *result) (fatal error) {
+	switch r.outcome {
+	case passedOver:
+		r.outcome = c.passOver(r.work)
+	case committed:
+		c.committed(r.work, r.moved)
+	case idle, again:
+	default:
+		c.forget() // whether anything happened, the database knows
+	}
+	if c.rowTells(ctx, r.err) {
+		if fatal := c.answerInTime(ctx); fatal != nil {
+			return fatal
+		}
+		if errors.Is(r.err, errRowTells) {
+			*r = result{outcome: overtaken}
+		}
+	}
+	if r.err == nil && r.left != nil {
+		return &ConsumerError{Consumer: c.unit.name, Err: r.left}
+	}
+	switch elsewhere := errors.Is(r.err, store.ErrIncarnation); {
+	case r.outcome == overtaken && r.err != nil && !elsewhere:
+		r.outcome, r.work = disturbed, nil // nobody knows why the guard refused
+	case r.outcome == disturbed && r.work == nil && elsewhere:
+		r.outcome = overtaken // a statement of the loop's own; what a handler returns never means that
+	case r.err == nil:
+		c.worked()
+	}
+	return nil
+}
+
+// passOver takes note that there was nothing to commit.
+func (c *consumerLoop) passOver(w *work) outcome {
+	before := c.tally.bisect
+	c.passed(nil, w.Look.Through)
+	if c.tally.bisect != before || w.under != c.w.frontier.Value() {
+		c.looked = nil
+		return again
+	}
+	if c.progress.Retry {
+		return again // a dead letter is to be tried
+	}
+	return idle
+}
+
+// committed takes note of a batch that was committed.
+func (c *consumerLoop) committed(w *work, moved progress.Moved) {
+	a := w.advance
+	c.progress.Position, c.progress.Version = a.To, moved.Version
+	if c.passed(w.retried, w.Look.Through); !c.tally.bisect.active() {
+		c.poison = nil
+	}
+	c.overtaken = 0
+	c.unit.reload.revision.Store(moved.Revision)
+	c.status.advanced(a.To, len(w.Events), c.tally.failures)
+	c.noteVoids(a.Marks)
+	c.w.awaited.advanced(c.unit.name, a.To)
+	c.w.observer.skipped(c.unit.name, a.Marks)
+	c.w.observer.deadLettered(c.unit.name, w.deadLetters)
+	c.settleDeadLetters(w)
+	if a.MovesOpen() {
+		c.forget() // there are open ranges now that it does not have
+	}
+	if w.Full {
+		c.looked = nil
+	}
+}
+
+// worked takes note that a turn got through.
 func (c *consumerLoop) worked() {
 	over, againOver := c.tally.worked(), c.again.worked()
 	if (over || againOver) && !c.crowded {
@@ -156,15 +243,43 @@ func (c *consumerLoop) worked() {
 	c.w.recovered(c.about(TroubleDatabase))
 }
 
-// did is what a step of the loop did.
-type did int
+// news are closed when there is something new since they were taken.
+type news struct {
+	changed <-chan struct{} // the frontier's value
+	back    <-chan struct{} // the frontier works again
+}
 
-const (
-	nothing   did = iota // nothing is safe to read yet
-	batch                // everything that was safe when it was read
-	fullBatch            // there is probably more
-	reload               // somebody else moved the progress
-)
+// rest waits until the next turn is due.
+func (c *consumerLoop) rest(intake context.Context, r result, n news) {
+	switch {
+	case r.outcome == overtaken:
+		c.yield(intake, n.back, r.err)
+		if r.err != nil {
+			return
+		}
+	case r.outcome == idle:
+		c.await(intake, n.changed)
+	case r.outcome == committed && !r.work.Full:
+		sleepUntil(intake, c.gather(), nil)
+	case r.outcome == committed && c.w.cfg.BatchPause > 0:
+		backoff.Sleep(intake, c.w.cfg.BatchPause)
+	}
+	sleepUntil(intake, c.tally.due(), nil)
+}
+
+// gathering is how long a consumer lets events gather that come one upon another.
+const gathering = 10 * time.Millisecond
+
+// gather returns how long to wait after a batch. While events come faster than
+// they are handled, larger batches cost the database less than more of them. An
+// event on a quiet log does not wait: nothing has come during the batch before.
+func (c *consumerLoop) gather() time.Duration {
+	v, before := c.w.frontier.Value(), c.looked
+	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
+		return 0
+	}
+	return gathering
+}
 
 // gathering is how long a consumer lets events gather that come one upon another.
 const gathering = 10 * time.Millisecond
@@ -184,20 +299,24 @@ func (c *consumerLoop) gather() time.Duration {
 func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
 	select {
 	case <-changed:
-	case <-c.unit.nudge.c:
+	case <-c.unit.reload.c:
 		c.forget()
 	case <-intake.Done():
 	}
 }
 
-// rest pauses after trouble. If that was the database's, and the frontier sees
-// that it works again, there is no need to wait longer.
-func (c *consumerLoop) rest(intake context.Context, pause time.Duration, back <-chan struct{}) {
+// restAfterTrouble pauses. If the trouble was the database's, and the frontier
+// sees that it works again, there is no need to wait longer.
+func (c *consumerLoop) restAfterTrouble(intake context.Context, pause time.Duration, n news) {
 	if c.tally.disturbed+c.again.disturbed == 0 {
-		back = nil
+		n.back = nil
 	}
-	sleepUntil(intake, pause, back)
+	sleepUntil(intake, pause, n.back)
 }
+
+// reopenAfter is how many times in a row another server may answer a loop until
+// the frontier takes another connection.
+const reopenAfter = 3
 
 // yield pauses before the progress is loaded again. Once, somebody else moved
 // it. Repeated refusals mean that the assignment or the server's incarnation
@@ -229,201 +348,4 @@ func sleepUntil(intake context.Context, d time.Duration, back <-chan struct{}) {
 	case <-back:
 	case <-intake.Done():
 	}
-}
-
-// forget makes the loop load its progress again.
-func (c *consumerLoop) forget() {
-	c.progress = nil
-	c.looked = nil
-	c.unit.nudge.revision.Store(noRevision)
-}
-
-// step makes one batch, if there is anything to do.
-func (c *consumerLoop) step(ctx, intake context.Context) (_ did, err error) {
-	var p page
-	var ahead *frontier.Value
-	if !c.lettersTurn() {
-		p, ahead = c.takeReadAhead(intake)
-	}
-	v := c.w.frontier.Value()
-	if c.outdated(v) {
-		c.forget()
-		ahead = nil
-	}
-	if ahead == nil && c.progress != nil && !c.worthALook(v) {
-		return nothing, nil
-	}
-	began := time.Now()
-	conn, release, err := c.w.loopConn(intake, c.patience())
-	if err != nil {
-		return nothing, err
-	}
-	defer func() {
-		if left := release(err, c.lent.Swap(false)); left != nil && err == nil {
-			err = left
-		}
-	}()
-	if c.progress == nil {
-		if err := c.quickly(intake, func(ctx context.Context) error { return c.load(ctx, conn, v) }); err != nil {
-			return nothing, err
-		}
-		if err := c.restarted(); err != nil {
-			return c.stopRestarted(intake, conn, err)
-		}
-	}
-	switch {
-	case ahead != nil:
-		v = ahead
-	case v.Token == "" || !c.worthALook(v):
-		return nothing, nil
-	case c.sentence != nil && c.sentence.policy == FailPause:
-		return c.pause(intake, conn)
-	case c.lettersTurn() || !c.hasNews(v):
-		c.triedLetter = true
-		return c.retryLetter(ctx, intake, conn, v)
-	default:
-		pid := c.w.sessionOf(conn)
-		err := c.reading(intake, func() int64 { return pid }, func(ctx context.Context) (err error) {
-			p, err = c.lookAround(ctx, conn, v)
-			return err
-		})
-		if err != nil {
-			return nothing, err
-		}
-		p.Took = time.Since(began)
-	}
-	c.triedLetter = false
-	done, err := c.cross(ctx, intake, conn, v, p)
-	if done == nothing && err == nil && c.lettersTurn() {
-		done = batch
-	}
-	return done, err
-}
-
-// outdated reports whether the progress must be loaded again before v is used.
-func (c *consumerLoop) outdated(v *frontier.Value) bool {
-	switch {
-	case c.progress == nil:
-		return false
-	case c.progress.Token != v.Token:
-		// The server crashed since, or a backup was restored. That may have set
-		// the progress back, and counted its revision up again from there.
-		return true
-	case v.Safe < c.progress.Position && v != c.below:
-		// Another worker's frontier was further, or the sequence was set back.
-		c.below = v
-		return true
-	}
-	return false
-}
-
-// load loads the progress from the incarnation of v.
-func (c *consumerLoop) load(ctx context.Context, q store.Querier, v *frontier.Value) error {
-	p, err := c.w.checkpoints.Load(ctx, q, c.unit.name)
-	if err != nil {
-		return err
-	}
-	if v.Token != "" && p.Token != v.Token {
-		return store.ErrIncarnation
-	}
-	if c.last.look(p) {
-		return errRowTells
-	}
-	if v.Token != "" && c.last.isOpen() {
-		c.last = nil // of another incarnation: nothing shows any more what its handler did
-	}
-	c.progress = p
-	c.unit.nudge.revision.Store(c.progress.Revision)
-	if c.progress.Paused != nil {
-		c.tally.reset() // the failures are now the affair of those who resume it
-	}
-	c.noteResumed()
-	if c.sentence != nil && c.sentence.revision != c.progress.Revision {
-		if c.pausedAsSentenced() {
-			c.announcePause() // the answer was lost
-		}
-		c.sentence = nil // somebody has moved the consumer since
-	}
-	c.status.loaded(c.progress)
-	c.w.awaited.advanced(c.unit.name, c.progress.Position)
-	return nil
-}
-
-// cross goes over a page that was read under v, in one batch.
-func (c *consumerLoop) cross(ctx, intake context.Context, conn *sql.Conn, v *frontier.Value, p page) (did, error) {
-	a, blocked := p.cross(v, c.progress.Open, c.w.cfg.MaxOpenRanges)
-	a.Head = c.w.visible(v)
-	if blocked {
-		err := errTooManyOpen{c.unit.name, c.w.cfg.MaxOpenRanges, a.To}
-		c.status.disturbed(err)
-		if !c.crowded {
-			tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleDoubts, err})
-		}
-		c.w.troubled(c.about(TroubleDoubts), err)
-	} else {
-		c.w.recovered(c.about(TroubleDoubts))
-	}
-	c.crowded = blocked
-	c.looked = v
-	if p.Look.Through >= v.Safe && len(p.Events) > 0 && len(c.progress.Open) == 0 {
-		c.w.frontier.Follow()
-	}
-	if a.Empty(c.progress.Position) {
-		before := c.tally.suspect
-		c.passed(nil, p.Look.Through)
-		if c.tally.suspect != before || v != c.w.frontier.Value() {
-			c.looked = nil
-			return batch, nil // look again
-		}
-		return nothing, nil
-	}
-	if p.Full && len(c.progress.Open) == 0 && !a.MovesOpen() && !c.tally.suspect.active() {
-		c.reader.Begin(intake, a.To, p.Events)
-	}
-	if err := c.sortOut(intake, conn, &p); err != nil {
-		return nothing, err
-	}
-	return c.settle(c.runBatch(ctx, intake, conn, p, a), p, a)
-}
-
-// worthALook: the consumer has news, or an operator has asked for something.
-func (c *consumerLoop) worthALook(v *frontier.Value) bool {
-	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v))
-}
-
-// hasNews reports whether there are new positions, or news about open ones.
-func (c *consumerLoop) hasNews(v *frontier.Value) bool {
-	return c.looked != v && (v.Safe > c.progress.Position || len(c.progress.Open) > 0)
-}
-
-// settle takes a batch's result into account.
-func (c *consumerLoop) settle(r result, p page, a progress.Advance) (did, error) {
-	if r.outcome != committed {
-		revision := c.progress.Revision
-		c.forget() // whether anything happened, the database knows
-		if r.outcome == overtaken {
-			return reload, r.err
-		}
-		return nothing, &batchError{r, p.Events, p.retried, revision}
-	}
-	c.progress.Position, c.progress.Version = a.To, r.moved.Version
-	if c.passed(p.retried, p.Look.Through); !c.tally.suspect.active() {
-		c.sentence = nil
-	}
-	c.overtaken = 0
-	c.unit.nudge.revision.Store(r.moved.Revision)
-	c.status.advanced(a.To, len(p.Events), c.tally.failures)
-	c.noteVoids(a.Marks)
-	c.w.awaited.advanced(c.unit.name, a.To)
-	c.w.observer.skipped(c.unit.name, a.Marks)
-	c.w.observer.deadLettered(c.unit.name, p.letters)
-	c.settleLetters(p)
-	if a.MovesOpen() {
-		c.forget() // there are open ranges now that it does not have
-	}
-	if p.Full {
-		c.looked = nil
-		return fullBatch, nil
-	}
-	return batch, nil
 }

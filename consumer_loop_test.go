@@ -21,7 +21,7 @@ func TestPauseEndsWhenTheFrontierIsBack(t *testing.T) {
 				began, back := time.Now(), make(chan struct{})
 				time.AfterFunc(time.Second, func() { close(back) })
 				c := &consumerLoop{tally: tally{disturbed: test.disturbed}}
-				c.rest(t.Context(), time.Hour, back)
+				c.restAfterTrouble(t.Context(), time.Hour, news{back: back})
 				if took := time.Since(began); took != test.want {
 					t.Errorf("the pause took %v, want %v", took, test.want)
 				}

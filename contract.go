@@ -3,7 +3,6 @@ package worker
 import (
 	"errors"
 
-	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
@@ -20,12 +19,8 @@ import (
 // crash it may: that takes back what is not on disk. Only the time of writing
 // tells the two apart then.
 type lastBatch struct {
-	page          page
-	advance       progress.Advance
-	under         *frontier.Value // that advance was decided under
-	position      int64           // before the batch
-	open          []progress.OpenRange
-	before, after progress.Version
+	work  work
+	after progress.Version // of the row, as its guard left it
 
 	transaction string // its id, with the epoch
 
@@ -80,7 +75,8 @@ var errRowTells = errors.New("worker: the checkpoint is not as the last batch sh
 func (b *lastBatch) sent(err error) {
 	switch {
 	case err == nil:
-		b.end, b.page, b.open = done, page{}, nil
+		b.end = done
+		b.work.release()
 	case pgdriver.IsNotSent(err), pgdriver.IsRefused(err):
 		b.end = abandoned
 	default:
@@ -103,9 +99,9 @@ func (b *lastBatch) judge(now *progress.State) verdict {
 		return innocent
 	case b.end == abandoned && now.Version == b.after:
 		return handlerCommitted
-	case now.Token == b.advance.Token && b.end == done && now.Version == b.before:
+	case now.Token == b.work.advance.Token && b.end == done && now.Version == b.work.from.Version:
 		return handlerChained
-	case b.seen && now.Version == b.before:
+	case b.seen && now.Version == b.work.from.Version:
 		return handlerRolledBack
 	case b.seen:
 		return handlerUnknown
@@ -125,7 +121,7 @@ func (b *lastBatch) look(now *progress.State) bool {
 	if b.isOpen() && b.movedOn(now) {
 		return true
 	}
-	b.looked = now.Token == b.advance.Token
+	b.looked = now.Token == b.work.advance.Token
 	b.seen = b.judge(now) != innocent
 	return b.seen
 }
@@ -133,5 +129,5 @@ func (b *lastBatch) look(now *progress.State) bool {
 // movedOn reports whether somebody else has moved the consumer since, in the
 // same incarnation. The row does not show any more what became of the batch.
 func (b *lastBatch) movedOn(now *progress.State) bool {
-	return now.Token == b.advance.Token && now.Version != b.before && now.Version != b.after
+	return now.Token == b.work.advance.Token && now.Version != b.work.from.Version && now.Version != b.after
 }

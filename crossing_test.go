@@ -131,9 +131,18 @@ func drawLook(t *rapid.T) drawnLook {
 	d.c.progress = &progress.State{Position: checkpoint, Open: d.open}
 	if rapid.IntRange(0, 2).Draw(t, "something failed") == 0 {
 		bound := rapid.Int64Range(1, lastDrawn).Draw(t, "bound")
-		d.c.tally.suspect = isolation{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
+		d.c.tally.bisect = bisection{until: bound, bound: bound, limit: rapid.IntRange(0, 2).Draw(t, "half")}
 	}
 	return d
+}
+
+// read reads what the consumer comes upon.
+func (d drawnLook) read(t *rapid.T) *work {
+	p, err := d.c.reader.Read(context.Background(), nil, &d.v, d.c.place())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.c.workOf(p, &d.v)
 }
 
 // Whatever a consumer comes upon: each position that it passes, and each of its
@@ -143,11 +152,9 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawLook(t)
-		p, err := d.c.lookAround(t.Context(), nil, &d.v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, blocked := p.cross(&d.v, d.open, d.c.w.cfg.MaxOpenRanges)
+		p := d.read(t)
+		blocked := p.plan(d.c.w.cfg.MaxOpenRanges)
+		a := p.advance
 		checkpoint := d.c.progress.Position
 		if a.To < checkpoint || a.To > max(checkpoint, d.v.Safe) {
 			t.Fatalf("goes from %d to %d, safe is %d", checkpoint, a.To, d.v.Safe)
@@ -204,7 +211,7 @@ func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
 		switch {
 		case blocked:
 			seen["blocked"]++
-		case a.To < d.v.Safe && !p.Full && !d.c.tally.suspect.active():
+		case a.To < d.v.Safe && !p.Full && !d.c.tally.bisect.active():
 			t.Fatalf("stops at %d of %d, and nothing more is to come", a.To, d.v.Safe)
 		}
 	})
@@ -222,8 +229,8 @@ func (d drawnLook) wants(kind string) bool {
 
 // allLooked: no open range was left out for want of room, or because something
 // before it failed.
-func (d drawnLook) allLooked(p page) bool {
-	return !d.c.tally.suspect.active() && len(p.Look.Found) < d.c.w.cfg.BatchSize
+func (d drawnLook) allLooked(p *work) bool {
+	return !d.c.tally.bisect.active() && len(p.Look.Found) < d.c.w.cfg.BatchSize
 }
 
 // endings is what becomes of the positions that were open, or are now. It

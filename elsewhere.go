@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -12,13 +11,6 @@ import (
 // confirmElsewhere is the pause before a second look at a server that seems to
 // be another one: after a crash the frontier may not have noticed yet.
 const confirmElsewhere = 250 * time.Millisecond
-
-// leadsElsewhere reports whether a statement of a loop's own has met another
-// incarnation. What a handler returns never means that.
-func leadsElsewhere(err error) bool {
-	b := &batchError{}
-	return errors.Is(err, store.ErrIncarnation) && !errors.As(err, &b)
-}
 
 // watchServer notices that new connections lead to another server than the
 // frontier's session. A primary that was abandoned goes on answering there, so

@@ -4,57 +4,106 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"slices"
+	"fmt"
+	"math/rand/v2"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
-	"github.com/pgfrontier/worker/store"
 )
 
-// sentence is what becomes of a consumer, or of an event, that has failed
-// MaxConsecutiveFailures times.
-type sentence struct {
+// poison is an event that has failed MaxConsecutiveFailures times, and what
+// becomes of it, or of its consumer.
+type poison struct {
 	policy   FailurePolicy
-	position int64 // of the event
+	position int64
 	attempts int
 	err      error
 	revision int64 // of the progress that it was passed on: another sets it aside
 }
 
-// failed carries out what a handler's failure leads to.
-func (c *consumerLoop) failed(ctx context.Context, b *batchError, v decision) (pause time.Duration, fatal error) {
-	if len(b.events) == 1 {
-		b.at = &b.events[0]
+// tallyOf returns the tally of a batch: that of the dead letter it tries again,
+// if it does.
+func (c *consumerLoop) tallyOf(r *progress.Retry) *tally {
+	if r != nil {
+		return &c.again
 	}
-	e := c.consumerError(b.result, v)
+	return &c.tally
+}
+
+// trouble says how long to pause after a turn that failed, or which error ends
+// the worker.
+func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Duration, fatal error) {
+	f := failure{outcome: r.outcome, random: rand.Float64()}
+	var retried *progress.Retry
+	if r.work != nil {
+		f.batch, f.events, f.at, retried = true, r.work.Events, r.work.index(r.at), r.work.retried
+	}
+	if f.outcome == lost {
+		f.well = c.othersLive(intake, r.began)
+	}
+	if intake.Err() != nil && r.outcome != handlerFailed && r.outcome != conflicted {
+		return 0, nil // our own stop interrupted it
+	}
+	f.now = time.Now()
+	v := c.tallyOf(retried).failed(&c.w.cfg, f)
+	switch {
+	case v.byHandler:
+		return c.failed(r, v)
+	case v.exhausted:
+		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(r.err))
+	}
+	err := errtext.Of(explain(r.err))
+	c.status.disturbed(err)
+	about := c.about(TroubleDatabase)
+	if r.outcome == conflicted {
+		about = c.aboutBatch(TroubleBatch, retried)
+	}
+	c.w.troubled(about, err)
+	tell(c.w.observer.Retrying, Retry{Consumer: c.unit.name, Trouble: about.trouble, InARow: v.inARow, Pause: v.pause, Err: err})
+	return v.pause, nil
+}
+
+// othersLive reports whether the frontier's connection outlived the loss of
+// one, in a turn that began at a time. A server, or a proxy, that goes down takes
+// its connections one after the other: so it waits a little before it asks.
+func (c *consumerLoop) othersLive(intake context.Context, began time.Time) bool {
+	const after, patience = 100 * time.Millisecond, 2 * time.Second
+	if !backoff.Sleep(intake, after) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(intake, patience)
+	defer cancel()
+	return c.w.frontier.Outlived(ctx, began)
+}
+
+// failed carries out what a handler's failure leads to.
+func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal error) {
+	if len(r.work.Events) == 1 {
+		r.at = &r.work.Events[0]
+	}
+	e := c.consumerError(r, v)
 	policy := c.w.cfg.FailurePolicy
-	if b.retried != nil && b.retried.Err == nil {
-		c.refuse(b)
+	if r.work.retried != nil && r.work.retried.Err == nil {
+		c.refuse(r)
 		return 0, nil
 	}
 	c.status.failed(e, v.inARow)
 	switch {
-	case v.exhausted && (policy == FailStop || b.at == nil):
+	case v.exhausted && (policy == FailStop || r.at == nil):
 		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, FailStop, e})
 		last := *e // e itself others read by now
-		last.Err = errtext.Join(ErrConsecutiveFailures, b.err)
+		last.Err = errtext.Join(ErrConsecutiveFailures, r.err)
 		return 0, &last
 	case v.exhausted:
-		c.sentence = &sentence{policy, e.Position, v.tries, e, b.revision}
+		c.poison = &poison{policy, e.Position, v.tries, e, r.work.from.Revision}
 		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, policy, e})
 		return 0, nil
 	}
-	c.w.troubled(c.aboutBatch(TroubleBatch, b.retried), e)
+	c.w.troubled(c.aboutBatch(TroubleBatch, r.work.retried), e)
 	tell(c.w.observer.Retrying, Retry{Consumer: c.unit.name, Trouble: TroubleBatch, InARow: v.inARow, Pause: v.pause, Err: e, ByHandler: true})
 	return v.pause, nil
-}
-
-func indexOf(events []store.PersistedEvent, at *store.PersistedEvent) int {
-	if at == nil {
-		return -1
-	}
-	return slices.IndexFunc(events, func(e store.PersistedEvent) bool { return e.GlobalPosition == at.GlobalPosition })
 }
 
 func (c *consumerLoop) consumerError(r result, v decision) *ConsumerError {
@@ -65,35 +114,34 @@ func (c *consumerLoop) consumerError(r result, v decision) *ConsumerError {
 	return e
 }
 
-// pause carries out a sentence: nobody runs the consumer until an operator
-// resumes it.
-func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) (did, error) {
+// pause carries out FailPause: nobody runs the consumer until an operator resumes
+// it.
+func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 	paused := false
 	err := c.quickly(ctx, func(ctx context.Context) (err error) {
-		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, errtext.Storable(c.sentence.err))
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, errtext.Storable(c.poison.err))
 		return err
 	})
 	if err != nil {
-		return nothing, err // it may have happened: load tells
+		return result{outcome: disturbed, err: err} // it may have happened: load tells
 	}
 	if paused {
 		c.announcePause()
 		c.tally.reset()
 	}
-	c.sentence = nil
-	c.forget()
-	return reload, nil
+	c.poison = nil
+	return result{outcome: overtaken}
 }
 
-// pausedAsSentenced reports whether the pause that was loaded is the one of
-// the sentence.
-func (c *consumerLoop) pausedAsSentenced() bool {
+// pausedForPoison reports whether the pause that was loaded is this worker's, for
+// the poison event.
+func (c *consumerLoop) pausedForPoison() bool {
 	p := c.progress.Paused
-	return p != nil && p.By == progress.By(c.w.id) && p.Reason == errtext.Storable(c.sentence.err)
+	return p != nil && p.By == progress.By(c.w.id) && p.Reason == errtext.Storable(c.poison.err)
 }
 
 func (c *consumerLoop) announcePause() {
-	reason := errtext.Storable(c.sentence.err)
-	c.w.troubled(c.about(TroublePaused), c.sentence.err)
+	reason := errtext.Storable(c.poison.err)
+	c.w.troubled(c.about(TroublePaused), c.poison.err)
 	tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, reason})
 }

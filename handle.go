@@ -16,13 +16,13 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// handleAll gives the events of a page to the consumer, late ones first, and
+// handleAll gives the events of a batch to the consumer, late ones first, and
 // returns the one that it failed at, nil if nobody knows.
-func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*store.PersistedEvent, error) {
-	n := countLate(p.Events, p.Look.Checkpoint)
+func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (*store.PersistedEvent, error) {
+	n := w.late()
 	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.tally.attempt(), Late: true}
-	if p.retried != nil {
-		d.Attempt = p.retried.Attempts + 1
+	if w.retried != nil {
+		d.Attempt = w.retried.Attempts + 1
 	}
 	handle := c.handleEach
 	if c.unit.bulk != nil {
@@ -33,15 +33,15 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, p page) (*
 		return t.conn
 	}
 	if n > 0 {
-		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, p.Events[:n]); err != nil {
+		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, w.Events[:n]); err != nil {
 			return at, err
 		}
 	}
-	if n == len(p.Events) {
+	if n == len(w.Events) {
 		return nil, nil
 	}
 	d.Late = false
-	return handle(consumer.WithDelivery(ctx, d, lend), t, p.Events[n:])
+	return handle(consumer.WithDelivery(ctx, d, lend), t, w.Events[n:])
 }
 
 func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {

@@ -33,7 +33,7 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
 		c := &consumerLoop{unit: &unit{name: "thrifty", consumer: thrifty{}, bulk: bulk}}
 		allocations := func(events int) float64 {
-			p := page{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
+			p := &work{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
 			for i := range p.Events {
 				p.Events[i].GlobalPosition = int64(i + 1)
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 // rowTells reports whether a handler may have ended its transaction, after a
-// step that returned err. It loads the row after every batch that failed: the
+// turn that ended with err. It loads the row after every batch that failed: the
 // worker may end before the next load, and nobody would set the checkpoint back.
 func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	switch {
@@ -29,7 +29,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	if err != nil {
 		return false // the next load will tell
 	}
-	defer func() { _ = release(err, false) }()
+	defer func() { _ = release(err != nil, false) }()
 	v, _, err := c.examine(ctx, conn)
 	c.last.looked = err == nil
 	c.last.seen = err == nil && v != innocent
@@ -76,6 +76,13 @@ func (c *consumerLoop) close(ctx context.Context, fatal error) error {
 	}
 }
 
+// answerInTime is answer for as long as the last chance lasts.
+func (c *consumerLoop) answerInTime(ctx context.Context) error {
+	chance, cancel := c.lastChance(ctx)
+	defer cancel()
+	return c.answer(ctx, chance)
+}
+
 // answer repairs what a handler did that ended its transaction, and returns
 // the error that ends the worker. It is nil if the handler did nothing of the
 // kind. It tries until the database answers, for as long as chance lasts.
@@ -110,7 +117,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 	if err != nil {
 		return handlerUnknown, 0, err
 	}
-	defer func() { _ = release(err, false) }()
+	defer func() { _ = release(err != nil, false) }()
 	v, now, err := c.examine(ctx, conn)
 	if err != nil {
 		return handlerUnknown, 0, err
@@ -122,7 +129,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 		return handlerCommitted, b.repair().To, nil
 	case handlerCommitted:
 		m := b.repair()
-		b.advance.Token = now.Token
+		b.work.advance.Token = now.Token
 		var repaired bool
 		if repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b.left(), m); !repaired {
 			v = handlerUnknown
@@ -140,13 +147,13 @@ func (c *consumerLoop) examine(ctx context.Context, q store.Querier) (v verdict,
 	if now, err = c.w.checkpoints.Load(ctx, q, c.unit.name); err != nil {
 		return handlerUnknown, nil, err
 	}
-	if now.Token != b.advance.Token && now.Token != c.w.frontier.Value().Token {
+	if now.Token != b.work.advance.Token && now.Token != c.w.frontier.Value().Token {
 		return handlerUnknown, nil, store.ErrIncarnation
 	}
 	v = b.judge(now)
 	switch {
 	case b.end != abandoned && v == innocent:
-	case now.Version == b.before:
+	case now.Version == b.work.from.Version:
 		var p progress.Prepared
 		if p, err = c.w.checkpoints.HolderPrepared(ctx, q, c.unit.name); p.Transaction == b.after.Author && err == nil {
 			v, b.prepared = handlerPrepared, p
@@ -162,7 +169,7 @@ func (c *consumerLoop) examine(ctx context.Context, q store.Querier) (v verdict,
 // it.
 func (c *consumerLoop) fate(ctx context.Context, q store.Querier, v verdict) (verdict, error) {
 	b := c.last
-	repaired, err := c.w.checkpoints.Repaired(ctx, q, c.unit.name, b.after, b.advance.To)
+	repaired, err := c.w.checkpoints.Repaired(ctx, q, c.unit.name, b.after, b.work.advance.To)
 	if repaired || err != nil {
 		return handlerRepaired, err
 	}

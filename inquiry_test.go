@@ -143,7 +143,7 @@ func TestFateOfABatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			g.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
-			b := &lastBatch{advance: a, before: from.Version, after: moved.Version, transaction: moved.Transaction, seen: c.seen}
+			b := &lastBatch{work: work{from: *from, advance: a}, after: moved.Version, transaction: moved.Transaction, seen: c.seen}
 			now := g.Loaded(t)
 			if !b.movedOn(now) {
 				t.Fatalf("the row is %+v", now.Version)

@@ -298,10 +298,10 @@ func (o Observer) deadLettered(consumer string, letters []progress.DeadLetter) {
 	}
 }
 
-// letterFailed reports a dead letter that has failed again.
-func (o Observer) letterFailed(consumer string, b *batchError) {
-	e := b.events[0]
-	tell(o.DeadLetterFailed, DeadLetter{consumer, e.AggregateType, e.AggregateID, e.GlobalPosition, e.EventID, e.EventType, b.retried.Attempts + 1, errtext.Storable(b.err)})
+// deadLetterFailed reports a dead letter that has failed again.
+func (o Observer) deadLetterFailed(consumer string, r result) {
+	e := r.work.Events[0]
+	tell(o.DeadLetterFailed, DeadLetter{consumer, e.AggregateType, e.AggregateID, e.GlobalPosition, e.EventID, e.EventType, r.work.retried.Attempts + 1, errtext.Storable(r.err)})
 }
 
 // Tasks that log in silence.
@@ -327,19 +327,11 @@ func (o Observer) batchDone(b *Batch, r result) {
 }
 
 // describe describes a batch that is about to begin.
-func (c *consumerLoop) describe(p page, a progress.Advance) *Batch {
-	b := &Batch{Consumer: c.unit.name, Attempt: c.tallyOf(p.retried).attempt(), Events: len(p.Events), From: c.progress.Position, To: a.To, Read: p.Took}
-	if n := len(p.Events); n > 0 {
-		b.First, b.Last = p.Events[0].GlobalPosition, p.Events[n-1].GlobalPosition
+func (c *consumerLoop) describe(w *work) *Batch {
+	b := &Batch{Consumer: c.unit.name, Attempt: c.tallyOf(w.retried).attempt(), Events: len(w.Events), From: w.from.Position, To: w.advance.To, Read: w.Took}
+	if n := len(w.Events); n > 0 {
+		b.First, b.Last = w.Events[0].GlobalPosition, w.Events[n-1].GlobalPosition
 	}
-	b.Late = countLate(p.Events, p.Look.Checkpoint)
+	b.Late = w.late()
 	return b
-}
-
-// countLate counts the events behind the checkpoint, which come first.
-func countLate(events []store.PersistedEvent, checkpoint int64) (n int) {
-	for n < len(events) && events[n].GlobalPosition <= checkpoint {
-		n++
-	}
-	return n
 }

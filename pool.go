@@ -46,7 +46,7 @@ func (p *pooled) take(ctx context.Context) (err error) {
 // giveBack returns the connection, if there is one.
 func (p *pooled) giveBack(err error) {
 	if p.conn != nil {
-		_ = p.w.give(p.conn, err, false) // no handler has had it
+		_ = p.w.give(p.conn, err != nil, false) // no handler has had it
 		p.conn = nil
 	}
 }

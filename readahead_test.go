@@ -21,8 +21,8 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 		appendOne(t, d.DB, "1")
 	}
 	h.lookUpTo(t, 4)
-	if did, err := h.loop.step(t.Context(), t.Context()); did != fullBatch || err != nil {
-		t.Fatalf("the first batch: %v, %v", did, err)
+	if r, fatal := h.loop.step(t.Context(), t.Context()); r.outcome != committed || !r.work.Full || fatal != nil {
+		t.Fatalf("the first batch: %+v, %v", r, fatal)
 	}
 	if n, err := h.loop.reader.Await(); n != 3 {
 		t.Fatalf("%d pages were read ahead, want 3; %v", n, err)

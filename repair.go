@@ -10,7 +10,7 @@ import (
 
 // left is the last batch as it left the row.
 func (b *lastBatch) left() progress.Committed {
-	return progress.Committed{After: b.after, To: b.advance.To, Head: b.advance.Head, Token: b.advance.Token, Reason: "the handler committed " + b.twice()}
+	return progress.Committed{After: b.after, To: b.work.advance.To, Head: b.work.advance.Head, Token: b.work.advance.Token, Reason: "the handler committed " + b.twice()}
 }
 
 // repair finds the progress as it would be if the batch had ended before the
@@ -20,20 +20,21 @@ func (b *lastBatch) repair() progress.Repair {
 	if len(b.fault) > 0 {
 		m.Through = b.fault[0].GlobalPosition - 1
 	}
-	p := b.page
-	p.EndAt(m.Through)
-	if p.Void.First > m.Through {
-		p.Void = store.Missing{} // a sum that begins below stays: all of it is void
+	w := b.work
+	w.EndAt(m.Through)
+	if w.Void.First > m.Through {
+		w.Void = store.Missing{} // a sum that begins below stays: all of it is void
 	}
-	part, _ := p.cross(b.under, b.open, math.MaxInt)
+	w.plan(math.MaxInt)
+	part := w.advance
 	m.To, m.Marks = part.To, part.Marks
-	for _, o := range b.open {
-		if slices.Contains(b.advance.Gone, o.ID) && !slices.Contains(part.Gone, o.ID) {
+	for _, o := range w.from.Open {
+		if slices.Contains(b.work.advance.Gone, o.ID) && !slices.Contains(part.Gone, o.ID) {
 			m.Marks = append(m.Marks, progress.Mark{Range: o.Range, Missing: o.Count(), State: progress.Open, Seen: &o.Seen})
 		}
 	}
-	if r := b.page.retried; r != nil && r.Err == nil {
-		e := b.page.Events[0]
+	if r := w.retried; r != nil && r.Err == nil {
+		e := b.work.Events[0]
 		m.Letters = []progress.DeadLetter{{Aggregate: progress.AggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType, Error: ErrTransactionEnded.Error(), Attempts: r.Attempts + 1}}
 	}
 	return m

@@ -25,12 +25,10 @@ func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawLook(t)
-		p, err := d.c.lookAround(t.Context(), nil, &d.v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, _ := p.cross(&d.v, d.open, d.c.w.cfg.MaxOpenRanges)
-		b := &lastBatch{page: p, advance: a, under: p.under, position: d.c.progress.Position, open: d.open}
+		p := d.read(t)
+		p.plan(d.c.w.cfg.MaxOpenRanges)
+		a, before := p.advance, p.from.Position
+		b := &lastBatch{work: *p}
 		fault := rapid.IntRange(0, len(p.Events)).Draw(t, "event at fault")
 		if fault < len(p.Events) {
 			b.fault = p.Events[fault : fault+1]
@@ -40,7 +38,7 @@ func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
 		m := b.repair()
 		open := openAfterRepair(d, a, m)
 		for i, e := range p.Events {
-			late := e.GlobalPosition <= b.position
+			late := e.GlobalPosition <= before
 			if again := e.GlobalPosition > m.To || open[e.GlobalPosition]; again != (i >= fault) {
 				t.Fatalf("event %d of %d at fault, event %d at position %d comes again: %v; %+v", fault, len(p.Events), i, e.GlobalPosition, again, m)
 			}
@@ -52,13 +50,13 @@ func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
 			}
 		}
 		for position := int64(1); position <= m.To; position++ {
-			stays := wasOpen(d, position) || position > b.position
+			stays := wasOpen(d, position) || position > before
 			if invisible := d.log.kind(position) == ""; stays && invisible && d.doubted[position] && !open[position] {
 				t.Fatalf("position %d is in doubt and not open: %+v", position, m)
 			}
 		}
-		if b.fault == nil && (m.To != b.position || len(open) != countOpen(d)) {
-			t.Fatalf("set back to %d with %d open positions, the batch began at %d with %d", m.To, len(open), b.position, countOpen(d))
+		if b.fault == nil && (m.To != before || len(open) != countOpen(d)) {
+			t.Fatalf("set back to %d with %d open positions, the batch began at %d with %d", m.To, len(open), before, countOpen(d))
 		}
 		checkVoid(t, d, m)
 	})
@@ -123,6 +121,11 @@ func rowVersion(revision int64, row, author, written string) progress.Version {
 	return progress.Version{Revision: revision, Row: row, Author: author, Written: written}
 }
 
+// workFrom is work on a row in an incarnation.
+func workFrom(row progress.Version, token string) work {
+	return work{from: progress.State{Version: row}, advance: progress.Advance{Token: token}}
+}
+
 // What a batch's last row says of its handler.
 func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 	before, after, other := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8"), rowVersion(2, "(0,2)", "702", "9")
@@ -147,7 +150,7 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 		{"seen to have ended, rolled back", abandoned, true, before, handlerRolledBack, handlerRolledBack},
 		{"seen to have ended, another worker went on", abandoned, true, other, handlerUnknown, handlerUnknown},
 	} {
-		b := &lastBatch{before: before, after: after, end: c.end, seen: c.seen, advance: progress.Advance{Token: "t"}}
+		b := &lastBatch{work: workFrom(before, "t"), after: after, end: c.end, seen: c.seen}
 		for token, want := range map[string]verdict{"t": c.want, "u": c.crash} {
 			if got := b.judge(&progress.State{Version: c.now, Token: token}); got != want {
 				t.Errorf("%s, in incarnation %s: verdict %d, want %d", c.name, token, got, want)
@@ -163,7 +166,7 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 // the next one that counts may still show what the handler did.
 func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
 	before, after := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8")
-	b := &lastBatch{before: before, after: after, advance: progress.Advance{Token: "t"}}
+	b := &lastBatch{work: workFrom(before, "t"), after: after}
 	if b.look(&progress.State{Version: before, Token: "u"}) || !b.isOpen() {
 		t.Errorf("after a look at another incarnation: %+v", b)
 	}
@@ -200,9 +203,9 @@ func TestInquiryThatAnotherServerAnswers(t *testing.T) {
 func TestRepairPutsADeadLetterBack(t *testing.T) {
 	r := &progress.Retry{Position: 7, Attempts: 3}
 	e := store.PersistedEvent{GlobalPosition: 7, AggregateType: "Order", AggregateID: "a", EventID: uuid.New(), EventType: "Happened"}
-	b := &lastBatch{page: page{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r}, advance: progress.Advance{To: 10}}
-	b.page.Look.Checkpoint, b.page.Look.Through = 10, 10
-	b.under = &frontier.Value{}
+	b := &lastBatch{work: work{Page: reader.Page{Events: []store.PersistedEvent{e}}, retried: r, advance: progress.Advance{To: 10}}}
+	b.work.Look.Checkpoint, b.work.Look.Through = 10, 10
+	b.work.under = &frontier.Value{}
 	m := b.repair()
 	if len(m.Letters) != 1 || m.Letters[0].Position != 7 || m.Letters[0].Attempts != 4 || m.To != 10 {
 		t.Errorf("the repair is %+v", m)

@@ -40,16 +40,15 @@ func (c *consumerLoop) restarted() error {
 
 // stopRestarted pauses a consumer, so that no worker passes over new events when
 // the sequence has caught up. Who resumes it has seen why.
-func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why error) (did, error) {
+func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why error) result {
 	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, errtext.Storable(why))
 	if err != nil {
-		return nothing, err
+		return result{outcome: disturbed, err: err}
 	}
 	if paused {
 		c.unit.log = c.progress.Token
 		c.status.disturbed(why)
 		tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})
 	}
-	c.forget()
-	return reload, nil
+	return result{outcome: overtaken}
 }

@@ -28,8 +28,8 @@ func TestSpoiledSessionLeavesThePool(t *testing.T) {
 	for what, fails := range map[string]func() error{
 		"a step": func() error {
 			h.loop.forget()
-			_, err := h.loop.step(t.Context(), t.Context())
-			return err
+			r, _ := h.loop.step(t.Context(), t.Context())
+			return r.err
 		},
 		"reading ahead": func() error {
 			h.loop.reader.Begin(t.Context(), 0, nil)

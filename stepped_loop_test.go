@@ -18,8 +18,7 @@ type loop struct {
 	waits  uint32   // the backend of main's guard while that waits for another batch
 	reads  int      // statements of main's step that read events, and what was read ahead before
 	told   bool     // that it waits
-	did    did      // in the latest step
-	err    error
+	result          // of the latest step
 }
 
 // readers are the threads that read ahead, for all loops that share what is read.
@@ -122,7 +121,7 @@ func (s *stage) advance(l *loop, ahead bool) {
 		go func() {
 			defer close(done)
 			var fatal error
-			if l.did, fatal, l.err = l.c.turn(ctx, ctx); fatal != nil {
+			if l.result, fatal = l.c.step(ctx, ctx); fatal != nil {
 				l.err = fatal
 			}
 		}()
@@ -259,16 +258,11 @@ func (s *stage) settle() {
 
 // check looks at what a step ended with.
 func (s *stage) check(l *loop) {
-	if l.err != nil {
-		l.c.forget() // as run does
-	}
-	var blamed, scripted bool
-	if judged := (*batchError)(nil); errors.As(l.err, &judged) {
-		blamed, scripted = judged.outcome == handlerFailed, errors.Is(judged.err, errScripted)
-	}
+	ofBatch := l.work != nil && l.failed()
+	blamed, scripted := ofBatch && l.outcome == handlerFailed, ofBatch && errors.Is(l.err, errScripted)
 	switch {
 	case l.err == nil:
-		if l.did == reload {
+		if l.outcome == overtaken {
 			s.saw("overtaken")
 		}
 		return
@@ -279,7 +273,7 @@ func (s *stage) check(l *loop) {
 	case s.faults == 0:
 		s.wrong("%s, %s: without any fault: %v", l.worker, l.unit(), l.err)
 	}
-	if judged := (*batchError)(nil); !errors.As(l.err, &judged) { // or the batch says so
+	if !ofBatch { // or the batch says so
 		s.tell(l.worker, l.unit(), stepFailed, inWords(l.err))
 	}
 }

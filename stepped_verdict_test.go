@@ -54,7 +54,7 @@ func (s *stage) exhaust(l *loop) {
 	for range 1000 { // more than any script has events
 		s.advance(l, true)
 		s.finishStep(l)
-		if l.err != nil || l.did != batch && l.did != fullBatch {
+		if l.err != nil || l.outcome != committed && l.outcome != again {
 			return
 		}
 	}

@@ -179,13 +179,13 @@ func (s *stage) pass(int, int) {
 // worker does now and then.
 func (s *stage) watch(who, _ int) {
 	w := s.workers[who%len(s.workers)]
-	if _, err := w.nudgeMoved(s.ctx, []string{"all", "some"}); err != nil && s.faults == 0 {
+	if _, err := w.signalMoved(s.ctx, []string{"all", "some"}); err != nil && s.faults == 0 {
 		s.wrong("%s: watch, without any fault: %v", w.name, err)
 	}
 	for _, l := range w.loops {
 		if l.idle() {
 			select {
-			case <-l.c.unit.nudge.c:
+			case <-l.c.unit.reload.c:
 				l.c.forget()
 				s.tell(l.worker, l.unit(), nudged, nil)
 			default:

@@ -81,39 +81,36 @@ func (h *stepper) lookUpTo(t *testing.T, position int64) {
 func (h *stepper) handle(t *testing.T) {
 	t.Helper()
 	for {
-		did, err := h.loop.step(t.Context(), t.Context())
-		if err != nil {
-			t.Fatal(err)
+		r, fatal := h.loop.step(t.Context(), t.Context())
+		if fatal != nil || r.err != nil {
+			t.Fatal(fatal, r.err)
 		}
-		if did == nothing {
+		if r.outcome == idle {
 			return
 		}
 	}
 }
 
-// ended is what a step came to.
-type ended struct {
-	what did
-	err  error
-}
-
 // handleOnce begins a step of the loop.
-func (h *stepper) handleOnce(t *testing.T) <-chan ended {
-	end := make(chan ended, 1)
+func (h *stepper) handleOnce(t *testing.T) <-chan result {
+	end := make(chan result, 1)
 	go func() {
-		what, err := h.loop.step(t.Context(), t.Context())
-		end <- ended{what, err}
+		r, fatal := h.loop.step(t.Context(), t.Context())
+		if fatal != nil {
+			r.err = fatal
+		}
+		end <- r
 	}()
 	return end
 }
 
 // awaitEnd waits for the end of a step.
-func awaitEnd(t *testing.T, end <-chan ended, want did) {
+func awaitEnd(t *testing.T, end <-chan result, want outcome) {
 	t.Helper()
 	select {
 	case got := <-end:
-		if got.what != want || got.err != nil {
-			t.Fatalf("the step ended with %v, %v; want %v", got.what, got.err, want)
+		if got.outcome != want || got.err != nil {
+			t.Fatalf("the step ended with %v, %v; want %v", got.outcome, got.err, want)
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("waited in vain for the end of a step")

@@ -28,7 +28,7 @@ type tally struct {
 	failures int           // the handler's, in a row
 	poison   int64         // the event that is known to fail; 0: none, or a batch without events
 	tries    int           // failures at poison
-	suspect  isolation     // what a failed batch is narrowed down to
+	bisect   bisection     // what a failed batch is narrowed down to
 	owed     time.Duration // the pause before poison is tried again, see due
 
 	conflicts int   // in a row
@@ -119,7 +119,7 @@ func (t *tally) trouble(cfg *Config, f failure) decision {
 func (t *tally) byHandler(cfg *Config, f failure) decision {
 	t.disturbed, t.owed = 0, 0
 	t.failures++
-	t.suspect = t.suspect.failed(f.events, f.at)
+	t.bisect = t.bisect.failed(f.events, f.at)
 	v := decision{byHandler: true, inARow: t.failures}
 	alone := len(f.events) <= 1
 	if !alone && f.at < 0 {
@@ -156,7 +156,7 @@ func (t *tally) worked() (over bool) {
 // passed takes note that there is nothing left to do up to a position. Once no
 // event is under suspicion, the failures are forgotten.
 func (t *tally) passed(position int64) {
-	if t.suspect = t.suspect.passed(position); !t.suspect.active() {
+	if t.bisect = t.bisect.passed(position); !t.bisect.active() {
 		t.reset()
 	}
 }
@@ -170,7 +170,7 @@ func (t *tally) reset() { *t = tally{disturbed: t.disturbed, troubled: t.trouble
 // due returns the pause that comes before the next batch, once: that before an
 // event is tried again, when what came before it is done.
 func (t *tally) due() (pause time.Duration) {
-	if t.suspect.bound == t.suspect.until {
+	if t.bisect.bound == t.bisect.until {
 		pause, t.owed = t.owed, 0
 	}
 	return pause

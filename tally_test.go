@@ -46,7 +46,7 @@ func drawSimulated(t *rapid.T) *simulated {
 // step makes a batch. It returns the decision if that failed, and the event that
 // was alone in it or was named.
 func (s *simulated) step(t *rapid.T) (v decision, known int64, failed bool) {
-	page, through := s.suspect.next(s.events, s.position, s.cfg.BatchSize)
+	page, through := s.bisect.next(s.events, s.position, s.cfg.BatchSize)
 	at := slices.IndexFunc(page, func(e store.PersistedEvent) bool {
 		return s.now.Before(s.away) || slices.Contains(s.poison, e.GlobalPosition)
 	})

@@ -136,8 +136,8 @@ func TestLateEventWhileAnotherOwnerDeliversIt(t *testing.T) {
 	second := o.second.handleOnce(t)
 	pgtest.AwaitBlocked(t, o.db)
 	close(o.inHandler.letGo)
-	awaitEnd(t, first, batch)
-	awaitEnd(t, second, reload)
+	awaitEnd(t, first, committed)
+	awaitEnd(t, second, overtaken)
 	o.judge(t)
 }
 
@@ -150,9 +150,9 @@ func TestLateEventAfterAnotherOwnerDeliveredIt(t *testing.T) {
 	first := o.first.handleOnce(t)
 	o.hasRead.await(t)
 	o.second.own(t)
-	awaitEnd(t, o.second.handleOnce(t), batch)
+	awaitEnd(t, o.second.handleOnce(t), committed)
 	o.first.own(t)
 	close(o.hasRead.letGo)
-	awaitEnd(t, first, reload)
+	awaitEnd(t, first, overtaken)
 	o.judge(t)
 }

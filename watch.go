@@ -8,16 +8,16 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 )
 
-// nudge tells a loop that somebody else has moved its consumer's progress.
-type nudge struct {
+// reloadSignal tells a loop that somebody else has moved its consumer's progress.
+type reloadSignal struct {
 	revision atomic.Int64 // as the loop knows it, noRevision while it has none
 	c        chan struct{}
 }
 
 const noRevision = -1
 
-func newNudge() *nudge {
-	n := &nudge{c: make(chan struct{}, 1)}
+func newReloadSignal() *reloadSignal {
+	n := &reloadSignal{c: make(chan struct{}, 1)}
 	n.revision.Store(noRevision)
 	return n
 }
@@ -33,14 +33,14 @@ func (w *Worker) watchProgress(ctx context.Context) {
 		}
 		var busy []string
 		for _, u := range w.units {
-			if u.nudge.revision.Load() != noRevision {
+			if u.reload.revision.Load() != noRevision {
 				busy = append(busy, u.name)
 			}
 		}
 		if len(busy) == 0 {
 			continue
 		}
-		found, err := w.nudgeMoved(ctx, busy)
+		found, err := w.signalMoved(ctx, busy)
 		w.taskFailed(ctx, taskWatch, "", err)
 		if found {
 			quiet = 0
@@ -48,10 +48,10 @@ func (w *Worker) watchProgress(ctx context.Context) {
 	}
 }
 
-func (w *Worker) nudgeMoved(ctx context.Context, names []string) (found bool, err error) {
+func (w *Worker) signalMoved(ctx context.Context, names []string) (found bool, err error) {
 	before := make(map[string]int64, len(w.units))
 	for _, u := range w.units {
-		before[u.name] = u.nudge.revision.Load()
+		before[u.name] = u.reload.revision.Load()
 	}
 	var revisions map[string]int64
 	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
@@ -62,7 +62,7 @@ func (w *Worker) nudgeMoved(ctx context.Context, names []string) (found bool, er
 		return false, err
 	}
 	for _, u := range w.units {
-		known := u.nudge.revision.Load()
+		known := u.reload.revision.Load()
 		if known != before[u.name] {
 			continue // the loop itself has moved it meanwhile
 		}
@@ -70,7 +70,7 @@ func (w *Worker) nudgeMoved(ctx context.Context, names []string) (found bool, er
 		if now, ok := revisions[u.name]; ok && known != noRevision && now != known {
 			found = true
 			select {
-			case u.nudge.c <- struct{}{}:
+			case u.reload.c <- struct{}{}:
 			default:
 			}
 		}

@@ -17,10 +17,10 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-type idle struct{}
+type idler struct{}
 
-func (idle) Name() string                                                { return "c" }
-func (idle) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
+func (idler) Name() string                                                { return "c" }
+func (idler) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
 
 // waiter is whose guard waits for the row of a consumer.
 type waiter struct {
@@ -57,7 +57,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest
 	if by.open != nil {
 		db = by.open(t, h.Database)
 	}
-	w := New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idle{}}, by.opts...)
+	w := New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idler{}}, by.opts...)
 	if by.same {
 		w.id = h.Worker
 	}

@@ -95,7 +95,7 @@ var serverMutants = []Mutant{
 	{
 		Name:    "misled-kept",
 		Mistake: "a connection that leads to another server goes back to the pool, as after any error",
-		Edits:   []Edit{{"bounds.go", `if gone || isOurs(err) {`, `if gone {`}},
+		Edits:   []Edit{{"bounds.go", `if gone || ours {`, `if gone {`}},
 		Test:    Test{".", "TestGiveClosesWhatLeadsElsewhere"},
 	},
 }
@@ -267,7 +267,7 @@ var guardMutants = []Mutant{
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
 		}`},
-			{"batch.go", `Guard(inner, tx, c.unit.name, c.progress, a)`, `Guard(context.WithValue(inner, "db", c.w.db), tx, c.unit.name, c.progress, a)`},
+			{"batch.go", `Guard(inner, tx, c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db), tx, c.unit.name, &w.from, w.advance)`},
 		},
 	},
 }
@@ -277,7 +277,7 @@ var openRangeMutants = []Mutant{
 	{
 		Name:    "doubts-after",
 		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
-		Edits:   []Edit{{"consumer_loop.go", `done, err := c.cross(ctx, intake, conn, v, p)`, `done, err := c.cross(ctx, intake, conn, c.w.frontier.Value(), p)`}},
+		Edits:   []Edit{{"consumer_loop.go", `blocked := w.plan(c.w.cfg.MaxOpenRanges)`, "w.under = c.w.frontier.Value()\n\tblocked := w.plan(c.w.cfg.MaxOpenRanges)"}},
 		Faults:  "delay=3",
 		Draws:   "open gaps skip-stale",
 	},
@@ -390,7 +390,7 @@ var failureMutants = []Mutant{
 	{
 		Name:    "one-tally",
 		Mistake: "a dead letter's failures are counted with those of what is new: it is the same consumer",
-		Edits:   []Edit{{"consumer_loop.go", `return &c.again`, `return &c.tally`}},
+		Edits:   []Edit{{"failure.go", `return &c.again`, `return &c.tally`}},
 		Test:    Test{".", "TestDeadLetterThatAlwaysConflicts"},
 	},
 }

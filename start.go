@@ -4,24 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
-	"github.com/pgfrontier/worker/store/consumer"
 )
 
 const (
@@ -29,9 +23,6 @@ const (
 	patience = 10 * time.Second
 	// minPool is what a worker needs of the pool: one batch beside the reserve.
 	minPool = reserve + 1
-	// maxType is the longest aggregate type, in bytes: the key of an event's
-	// index holds no more.
-	maxType = 2_704
 )
 
 // prepare checks everything that can be checked before anything runs, and
@@ -143,89 +134,4 @@ func (w *Worker) validate() error {
 		w.status[u.name] = &unitStatus{s: ConsumerStatus{Name: u.name}}
 	}
 	return errtext.Join(append(all, err, w.cfg.Validate())...)
-}
-
-// unitsOf checks the consumers and sorts them by name.
-func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
-	if len(consumers) == 0 {
-		return nil, errors.New("consumers is empty: a worker needs at least one")
-	}
-	var units []*unit
-	var all []error
-	seen := map[string]int{}
-	for i, c := range consumers {
-		u, err := unitOf(c)
-		if err != nil {
-			all = append(all, fmt.Errorf("consumers[%d]: %w", i, err))
-			continue
-		}
-		if first, double := seen[u.name]; double {
-			all = append(all, fmt.Errorf("consumers[%d]: the name %q is already that of consumers[%d]; a name is a checkpoint, so each consumer needs its own", i, u.name, first))
-			continue
-		}
-		seen[u.name] = i
-		units = append(units, u)
-	}
-	slices.SortFunc(units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
-	return units, errtext.Join(all...)
-}
-
-// unitOf asks a consumer for what it says of itself.
-func unitOf(c consumer.Consumer) (u *unit, err error) {
-	if isNil(c) {
-		return nil, errors.New("is nil")
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %s", c, errtext.Panic(v))
-		}
-	}()
-	u = &unit{name: c.Name(), consumer: c, nudge: newNudge()}
-	u.voids.n.Store(voidsKept) // due with the first row: earlier owners may have left some
-	if s, ok := c.(consumer.ScopedConsumer); ok {
-		u.types = slices.Clone(s.AggregateTypes())
-	}
-	u.bulk, _ = c.(consumer.BatchConsumer)
-	if s, ok := c.(consumer.Starter); ok {
-		u.start = s.StartAt()
-	}
-	if err := ident.CheckConsumer(u.name); err != nil {
-		return nil, fmt.Errorf("%T: Name: %w", c, err)
-	}
-	for _, t := range u.types {
-		if err := checkType(t); err != nil {
-			return nil, fmt.Errorf("%q: AggregateTypes gives %s, which %w: no event is of such a type", u.name, errtext.Value(t), err)
-		}
-	}
-	switch after, _ := u.start.Position(); {
-	case strings.Contains(u.name, "#"):
-		return nil, fmt.Errorf("the name %q has a '#', which is not allowed", u.name)
-	case consumer.Check(c) != nil:
-		return nil, fmt.Errorf("%q: %w", u.name, consumer.Check(c))
-	case after < 0:
-		return nil, fmt.Errorf("%q: StartAt gives position %d, which is below 0", u.name, after)
-	}
-	return u, nil
-}
-
-// checkType refuses a type that no event can have.
-func checkType(t string) error {
-	switch {
-	case t == "":
-		return errors.New("is empty")
-	case len(t) > maxType:
-		return fmt.Errorf("is longer than %d bytes", maxType)
-	case !utf8.ValidString(t) || strings.Contains(t, "\x00"):
-		return errors.New("has a NUL or invalid UTF-8")
-	}
-	return nil
-}
-
-// isNil also finds a nil pointer inside an interface.
-func isNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	r := reflect.ValueOf(v)
-	return r.Kind() == reflect.Pointer && r.IsNil()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// blame judges the error of a batch whose handlers were running.
-func (c *consumerLoop) blame(ctx context.Context, t *transaction, at *store.PersistedEvent, err error) result {
+// classify judges the error of a batch whose handlers were running.
+func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.PersistedEvent, err error) result {
 	r := result{err: err, at: at}
 	cause := context.Cause(ctx)
 	switch {
@@ -52,9 +52,9 @@ func (c *consumerLoop) timeout(conn *sql.Conn) error {
 	return err
 }
 
-// blameCommit judges the error of a COMMIT. Whether it happened is not judged:
+// classifyCommit judges the error of a COMMIT. Whether it happened is not judged:
 // the revision tells, when the progress is loaded again.
-func (c *consumerLoop) blameCommit(ctx context.Context, err error) result {
+func (c *consumerLoop) classifyCommit(ctx context.Context, err error) result {
 	r := result{err: fmt.Errorf("commit: %w", err)}
 	notSent := pgdriver.IsNotSent(err)
 	switch {

@@ -10,7 +10,7 @@ import (
 )
 
 // next returns the batch that comes after a position, as the loop reads it.
-func (i isolation) next(events []store.PersistedEvent, after int64, batchSize int) (page []store.PersistedEvent, through int64) {
+func (i bisection) next(events []store.PersistedEvent, after int64, batchSize int) (page []store.PersistedEvent, through int64) {
 	through = i.upTo(1 << 40)
 	for _, e := range events {
 		if e.GlobalPosition <= after {
@@ -46,7 +46,7 @@ func TestIsolationFindsWhatFails(t *testing.T) {
 		batchSize := rapid.IntRange(1, 20).Draw(t, "batch size")
 		named := rapid.Bool().Draw(t, "named")
 
-		var i isolation
+		var i bisection
 		var done []int64
 		after, attempts := int64(0), 0
 		for len(done) < len(events) {
@@ -98,7 +98,7 @@ func TestIsolationOfANamedEventIsQuick(t *testing.T) {
 			events[k].GlobalPosition = int64(k + 1)
 		}
 		at := rapid.IntRange(0, n-1).Draw(t, "culprit")
-		i := isolation{}.failed(events, at)
+		i := bisection{}.failed(events, at)
 		page, through := i.next(events, 0, n)
 		if len(page) != at || through != int64(at) {
 			t.Fatalf("first %d events through %d, want the %d before the culprit", len(page), through, at)

@@ -1,0 +1,217 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// forget makes the loop load its progress again.
+func (c *consumerLoop) forget() {
+	c.progress = nil
+	c.looked = nil
+	c.unit.reload.revision.Store(noRevision)
+}
+
+// outdated reports whether the progress must be loaded again before v is used.
+func (c *consumerLoop) outdated(v *frontier.Value) bool {
+	switch {
+	case c.progress == nil:
+		return false
+	case c.progress.Token != v.Token:
+		// The server crashed since, or a backup was restored. That may have set
+		// the progress back, and counted its revision up again from there.
+		return true
+	case v.Safe < c.progress.Position && v != c.below:
+		// Another worker's frontier was further, or the sequence was set back.
+		c.below = v
+		return true
+	}
+	return false
+}
+
+// hasWork reports whether the consumer has news, or an operator has asked for
+// something.
+func (c *consumerLoop) hasWork(v *frontier.Value) bool {
+	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v))
+}
+
+// hasNews reports whether there are new positions, or news about open ones.
+func (c *consumerLoop) hasNews(v *frontier.Value) bool {
+	return c.looked != v && (v.Safe > c.progress.Position || len(c.progress.Open) > 0)
+}
+
+// takeReadAhead returns the next work if it was read ahead. Pages that do not
+// follow the progress are forgotten.
+func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
+	if c.deadLetterNext() {
+		return nil
+	}
+	if c.progress == nil || len(c.progress.Open) > 0 {
+		c.reader.Drop()
+		return nil
+	}
+	p, v := c.reader.Take(intake, c.progress.Position, c.progress.Token)
+	if v == nil {
+		return nil
+	}
+	return c.workOf(p, v)
+}
+
+// workOf is what to do about a page that was read under v.
+func (c *consumerLoop) workOf(p reader.Page, v *frontier.Value) *work {
+	return &work{Page: p, under: v, from: *c.progress, head: c.w.visible(v)}
+}
+
+// visible returns the highest visible position, as far as this worker has seen.
+// WithStaleGapHarborLag keeps v.Safe below it.
+func (w *Worker) visible(v *frontier.Value) int64 {
+	head, _ := w.frontier.Head()
+	return max(head, v.Safe)
+}
+
+// load loads the progress if it is not known. The outcome is again if the turn
+// can go on with it.
+func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.Value) result {
+	if c.progress != nil {
+		return result{outcome: again}
+	}
+	if err := c.quickly(intake, func(ctx context.Context) error { return c.loadFrom(ctx, conn, v) }); err != nil {
+		return result{outcome: disturbed, err: err}
+	}
+	if err := c.restarted(); err != nil {
+		return c.stopRestarted(intake, conn, err)
+	}
+	return result{outcome: again}
+}
+
+// loadFrom loads the progress from the incarnation of v.
+func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontier.Value) error {
+	p, err := c.w.checkpoints.Load(ctx, q, c.unit.name)
+	if err != nil {
+		return err
+	}
+	if v.Token != "" && p.Token != v.Token {
+		return store.ErrIncarnation
+	}
+	if c.last.look(p) {
+		return errRowTells
+	}
+	if v.Token != "" && c.last.isOpen() {
+		c.last = nil // of another incarnation: nothing shows any more what its handler did
+	}
+	c.progress = p
+	c.unit.reload.revision.Store(c.progress.Revision)
+	if c.progress.Paused != nil {
+		c.tally.reset() // the failures are now the affair of those who resume it
+	}
+	c.noteResumed()
+	if c.poison != nil && c.poison.revision != c.progress.Revision {
+		if c.pausedForPoison() {
+			c.announcePause() // the answer was lost
+		}
+		c.poison = nil // somebody has moved the consumer since
+	}
+	c.status.loaded(c.progress)
+	c.w.awaited.advanced(c.unit.name, c.progress.Position)
+	return nil
+}
+
+// read finds the next work under v: new and late events, or a dead letter to be
+// tried again. Without work it returns why there is none.
+func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
+	switch {
+	case v.Token == "" || !c.hasWork(v):
+		return nil, result{outcome: idle}
+	case c.poison != nil && c.poison.policy == FailPause:
+		return nil, c.pause(intake, conn)
+	case c.deadLetterNext() || !c.hasNews(v):
+		c.triedLetter = true
+		return c.readDeadLetter(intake, conn, v)
+	}
+	var p reader.Page
+	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
+		p, err = c.reader.Read(ctx, conn, v, c.place())
+		return err
+	})
+	if err != nil {
+		return nil, result{outcome: disturbed, err: err}
+	}
+	return c.workOf(p, v), result{}
+}
+
+// place is where the consumer stands, and how far it may read.
+func (c *consumerLoop) place() reader.Place {
+	b := c.tally.bisect
+	at := reader.Place{Position: c.progress.Position, Limit: b.size(c.w.cfg.BatchSize), Bound: b.upTo(reader.Unbounded)}
+	for _, o := range c.progress.Open {
+		at.Open = append(at.Open, o.Range)
+	}
+	return at
+}
+
+// pidOf returns what tells the server's process behind conn.
+func (c *consumerLoop) pidOf(conn *sql.Conn) func() int64 {
+	pid := c.w.sessionOf(conn)
+	return func() int64 { return pid }
+}
+
+// deadLetterNext reports whether a dead letter is tried before anything new. They
+// take turns, so that neither waits for more than one of the other.
+func (c *consumerLoop) deadLetterNext() bool {
+	return c.progress != nil && c.progress.Retry && !c.triedLetter
+}
+
+// readDeadLetter reads a dead letter that is to be tried again, the first of its
+// aggregate. If it fails it stays, and all that follow it.
+func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
+	if len(c.progress.Retries) == 0 {
+		err := c.quickly(intake, func(ctx context.Context) (err error) {
+			c.progress.Retries, err = c.w.checkpoints.NextRetries(ctx, conn, c.unit.name, c.progress.Token)
+			return err
+		})
+		if err != nil {
+			return nil, result{outcome: disturbed, err: err}
+		}
+		if len(c.progress.Retries) == 0 {
+			return nil, result{outcome: overtaken}
+		}
+	}
+	r := c.progress.Retries[0]
+	var events []store.PersistedEvent
+	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
+		events, err = c.w.bound.At(v.Token).ReadEvents(ctx, conn, r.Position-1, 1)
+		return err
+	})
+	if err != nil {
+		return nil, result{outcome: disturbed, err: fmt.Errorf("worker: read a dead letter of consumer %q: %w", c.unit.name, err)}
+	}
+	at := c.progress.Position
+	w := c.workOf(reader.Page{Look: frontier.Page{Checkpoint: at, Through: at}}, v)
+	w.retried = &r
+	switch {
+	case c.refused != nil && c.refused.Position == r.Position:
+		r.Err = c.refused.Err
+	case len(events) == 1 && events[0].GlobalPosition == r.Position:
+		w.Events = events
+	default:
+		r.Err = fmt.Errorf("there is no event at position %d any more", r.Position)
+	}
+	c.refused = nil
+	return w, result{}
+}
+
+// haveDeadLetters finds the aggregates of a batch's events that have dead
+// letters, nil if none of its events can go there. It asks after the progress
+// was loaded: if that changes before the guard, the guard refuses.
+func (c *consumerLoop) haveDeadLetters(ctx context.Context, q store.Querier, w *work) (map[progress.Aggregate]bool, error) {
+	if c.poison == nil && c.progress.DeadLetters == 0 {
+		return nil, nil
+	}
+	return c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, w.Events)
+}

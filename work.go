@@ -1,0 +1,108 @@
+package worker
+
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
+)
+
+// work is one batch: what was read, and what going over it does to the
+// consumer's progress. A loop reads it, plans it, runs it, and settles it.
+type work struct {
+	reader.Page
+	under   *frontier.Value // published before the read
+	from    progress.State  // that it goes on from
+	head    int64           // highest visible position, as far as this worker has seen
+	retried *progress.Retry // the dead letter that Events consists of; nil: it does not
+
+	advance     progress.Advance
+	deadLetters []progress.DeadLetter // events that go there
+	joined      int                   // aggregates that had none before
+}
+
+// plan decides what going over the page means, in at most maxOpen open ranges.
+// If there is no room for a range, it shortens the page, and blocked is true.
+func (w *work) plan(maxOpen int) (blocked bool) {
+	crossing, blocked := w.Cross(w.under, maxOpen)
+	a := progress.Advance{To: crossing.To, Head: w.head, Token: w.under.Token}
+	void := crossing.Void
+	if w.Void.Count > 0 {
+		void = w.Void
+	}
+	if void.Count > 0 {
+		a.Marks = append(a.Marks, progress.Mark{Range: void.Range, Missing: void.Count, State: progress.Void})
+	}
+	a.Mark(progress.Open, crossing.Opened, nil)
+	for _, closed := range crossing.Closed {
+		o := w.from.Open[closed.Index]
+		a.Gone = append(a.Gone, o.ID)
+		a.Mark(progress.Late, closed.Late, &o)
+		a.Mark(progress.Void, closed.Void, &o)
+		a.Mark(progress.Open, closed.Remains, &o)
+	}
+	w.advance = a
+	return blocked
+}
+
+// setAside takes those events out that go to the dead letters: the poison event,
+// and all of an aggregate that has some there already.
+func (w *work) setAside(p *poison, have map[progress.Aggregate]bool) {
+	kept := w.Events[:0]
+	for _, e := range w.Events {
+		l := progress.DeadLetter{Aggregate: progress.AggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
+		switch {
+		case p != nil && e.GlobalPosition == p.position:
+			l.Error, l.Attempts = errtext.Storable(p.err), p.attempts
+		case !have[l.Aggregate]:
+			kept = append(kept, e)
+			continue
+		}
+		if !have[l.Aggregate] {
+			have[l.Aggregate] = true
+			w.joined++
+		}
+		w.deadLetters = append(w.deadLetters, l)
+	}
+	w.Events = kept
+}
+
+// isEmpty reports whether there is nothing to commit.
+func (w *work) isEmpty() bool { return w.advance.Empty(w.from.Position) }
+
+// late counts the events behind the checkpoint, which come first.
+func (w *work) late() (n int) {
+	for n < len(w.Events) && w.Events[n].GlobalPosition <= w.Look.Checkpoint {
+		n++
+	}
+	return n
+}
+
+// release drops what is needed no longer once the batch is committed.
+func (w *work) release() {
+	w.Page, w.deadLetters, w.from.Open = reader.Page{}, nil, nil
+}
+
+// index returns where an event of the batch is, below 0 if it is none.
+func (w *work) index(at *store.PersistedEvent) int {
+	for i := range w.Events {
+		if at != nil && w.Events[i].GlobalPosition == at.GlobalPosition {
+			return i
+		}
+	}
+	return -1
+}
+
+// errTooManyOpen makes a consumer wait.
+type errTooManyOpen struct {
+	unit string
+	max  int
+	at   int64
+}
+
+func (e errTooManyOpen) Error() string {
+	return fmt.Sprintf("worker: consumer %q waits at position %d: it has passed %d ranges of positions in doubt, as many as WithMaxOpenRanges allows; end the transactions that stay open (Status lists them), or raise the option", e.unit, e.at, e.max)
+}
