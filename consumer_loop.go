@@ -138,7 +138,7 @@ func (c *consumerLoop) plan(intake context.Context, conn *sql.Conn, w *work) err
 	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if w.Full && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
+	if w.Full && !w.isEmpty() && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	have, err := c.haveDeadLetters(intake, conn, w)
@@ -265,20 +265,6 @@ func (c *consumerLoop) rest(intake context.Context, r result, n news) {
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
 	sleepUntil(intake, c.tally.due(), nil)
-}
-
-// gathering is how long a consumer lets events gather that come one upon another.
-const gathering = 10 * time.Millisecond
-
-// gather returns how long to wait after a batch. While events come faster than
-// they are handled, larger batches cost the database less than more of them. An
-// event on a quiet log does not wait: nothing has come during the batch before.
-func (c *consumerLoop) gather() time.Duration {
-	v, before := c.w.frontier.Value(), c.looked
-	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
-		return 0
-	}
-	return gathering
 }
 
 // gathering is how long a consumer lets events gather that come one upon another.

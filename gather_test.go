@@ -20,8 +20,8 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 	for range 2 {
 		appendOne(t, d.DB, "1")
 		h.lookUpTo(t, h.frontier.Value().Safe+1)
-		if did, err := h.loop.step(t.Context(), t.Context()); did != batch || err != nil {
-			t.Fatalf("the batch: %v, %v", did, err)
+		if r, fatal := h.loop.step(t.Context(), t.Context()); r.outcome != committed || fatal != nil {
+			t.Fatalf("the batch: %+v, %v", r, fatal)
 		}
 		if pause := h.loop.gather(); pause != 0 {
 			t.Errorf("on a quiet log it waits for %v", pause)

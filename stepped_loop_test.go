@@ -103,7 +103,7 @@ func (s *stage) finishStep(l *loop) {
 // advance lets one thread of a loop go on. An idle loop would wait for what is
 // being read ahead.
 func (s *stage) advance(l *loop, ahead bool) {
-	reader := slices.IndexFunc(l.ahead.threads, func(t *thread) bool { return t.at != nil })
+	reader := slices.IndexFunc(l.ahead.threads, (*thread).stopped)
 	switch {
 	case l.waits != 0:
 	case reader >= 0 && (ahead || l.idle()):
@@ -220,6 +220,12 @@ func (s *stage) meetAhead(l *loop) {
 		}
 	}
 }
+
+// stopped reports whether one of them stops before a statement.
+func (r *readers) stopped() bool { return slices.ContainsFunc(r.threads, (*thread).stopped) }
+
+func (t *thread) stopped() bool { return t.at != nil }
+
 
 // reader is who stopped: only one runs of those that have read their stretch,
 // and one of the others.

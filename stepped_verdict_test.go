@@ -52,6 +52,9 @@ FROM consumer_checkpoints AS c`))
 // exhaust lets a loop go on for as long as it finds something.
 func (s *stage) exhaust(l *loop) {
 	for range 1000 { // more than any script has events
+		for l.idle() && l.ahead.stopped() { // for others, too: the loop's turn comes after them
+			s.advance(l, true)
+		}
 		s.advance(l, true)
 		s.finishStep(l)
 		if l.err != nil || l.outcome != committed && l.outcome != again {
