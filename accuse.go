@@ -15,7 +15,7 @@ import (
 // If nobody knows whether there is anybody to accuse, it says that.
 func (c *consumerLoop) accuse(ctx context.Context, v verdict, to int64, failed error) error {
 	b := c.last
-	b.looked = true
+	b.compared = true
 	cause, what := b.err, ErrTransactionEnded
 	if v == handlerUnknown && !b.seen {
 		what = ErrOutcomeUnknown

@@ -22,7 +22,7 @@ type limits struct {
 	notify time.Duration
 }
 
-var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, lock: lookApart, notify: 5 * time.Second}
+var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second}
 
 // errNoAnswer is what a statement fails with whose bound has passed.
 var errNoAnswer = errors.New("no answer, gave up the connection")
@@ -102,21 +102,21 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 	}
 }
 
-// patience is how long the loop waits for a connection, or for the answer to a
+// quickLimit is how long the loop waits for a connection, or for the answer to a
 // quick statement. It grows from try to try: slow is not dead.
-func (c *consumerLoop) patience() time.Duration {
+func (c *consumerLoop) quickLimit() time.Duration {
 	return min(c.w.limits.quick<<min(c.tally.disturbed, 3), c.w.limits.read)
 }
 
 // quickly runs a statement that touches a few rows.
 func (c *consumerLoop) quickly(ctx context.Context, statement func(ctx context.Context) error) error {
-	return c.w.bounded(ctx, c.patience(), statement)
+	return c.w.bounded(ctx, c.quickLimit(), statement)
 }
 
 // begin begins a batch's transaction. That lives on ctx, which end ends if
 // there is no answer, or if intake ends before there is one.
 func (c *consumerLoop) begin(ctx context.Context, end context.CancelCauseFunc, intake context.Context, conn *sql.Conn) (*sql.Tx, error) {
-	limit := c.patience()
+	limit := c.quickLimit()
 	silent := time.AfterFunc(limit, func() { end(noAnswer(limit)) })
 	stop := context.AfterFunc(intake, func() { end(context.Cause(intake)) })
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

@@ -48,7 +48,7 @@ func TestPatience(t *testing.T) {
 	quick, read := usualLimits.quick, usualLimits.read
 	for disturbed, want := range map[int]time.Duration{0: quick, 1: 2 * quick, 2: 4 * quick, 3: read, 4: read, 1000: read} {
 		c.tally.disturbed = disturbed
-		if got := c.patience(); got != want {
+		if got := c.quickLimit(); got != want {
 			t.Errorf("after %d failures in a row it waits for %v, want %v", disturbed, got, want)
 		}
 	}

@@ -24,7 +24,7 @@ type consumerLoop struct {
 	reader *reader.Reader
 
 	progress *progress.State // nil: load it
-	looked   *frontier.Value // all that it allows was read; nil: not yet
+	polled   *frontier.Value // all that it allows was read; nil: not yet
 	below    *frontier.Value // the consumer is above its Safe, and was loaded since
 
 	tally     tally           // of what went wrong with new and late events
@@ -100,7 +100,7 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 	if ahead == nil && c.progress != nil && !c.hasWork(v) {
 		return result{outcome: idle}
 	}
-	conn, release, err := c.w.loopConn(intake, c.patience())
+	conn, release, err := c.w.loopConn(intake, c.quickLimit())
 	if err != nil {
 		return result{outcome: disturbed, err: err}
 	}
@@ -134,7 +134,7 @@ func (c *consumerLoop) plan(intake context.Context, conn *sql.Conn, w *work) err
 	c.triedLetter = false
 	blocked := w.plan(c.w.cfg.MaxOpenRanges)
 	c.waits(blocked, w.advance.To)
-	c.looked = w.under
+	c.polled = w.under
 	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
@@ -202,7 +202,7 @@ func (c *consumerLoop) passOver(w *work) outcome {
 	before := c.tally.bisect
 	c.passed(nil, w.Look.Through)
 	if c.tally.bisect != before || w.under != c.w.frontier.Value() {
-		c.looked = nil
+		c.polled = nil
 		return again
 	}
 	if c.progress.Retry {
@@ -230,7 +230,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 		c.forget() // there are open ranges now that it does not have
 	}
 	if w.Full {
-		c.looked = nil
+		c.polled = nil
 	}
 }
 

@@ -29,7 +29,7 @@ type lastBatch struct {
 	seen     bool                   // the driver, or the database, has shown that the handler ended it
 	intact   bool                   // the driver has shown that it did not
 	fault    []store.PersistedEvent // of the call of the handler in which it did; nil: not known
-	looked   bool                   // the row was loaded since
+	compared bool                   // the row was loaded since
 	prepared progress.Prepared      // what it left, for handlerPrepared
 }
 
@@ -110,18 +110,18 @@ func (b *lastBatch) judge(now *progress.State) verdict {
 }
 
 // isOpen reports whether the row may show more than this worker knows.
-func (b *lastBatch) isOpen() bool { return b != nil && b.end == abandoned && !b.looked }
+func (b *lastBatch) isOpen() bool { return b != nil && b.end == abandoned && !b.compared }
 
-// look takes note of the row. It reports whether that shows that the handler
+// compare takes note of the row. It reports whether that shows that the handler
 // ended the transaction, or whether only the fate of the transaction can.
-func (b *lastBatch) look(now *progress.State) bool {
+func (b *lastBatch) compare(now *progress.State) bool {
 	if b == nil {
 		return false
 	}
 	if b.isOpen() && b.movedOn(now) {
 		return true
 	}
-	b.looked = now.Token == b.work.advance.Token
+	b.compared = now.Token == b.work.advance.Token
 	b.seen = b.judge(now) != innocent
 	return b.seen
 }

@@ -25,13 +25,13 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	}
 	ctx, cancel := inquiry(ctx)
 	defer cancel()
-	conn, release, err := c.w.inquiryConn(ctx, c.patience())
+	conn, release, err := c.w.inquiryConn(ctx, c.quickLimit())
 	if err != nil {
 		return false // the next load will tell
 	}
 	defer func() { _ = release(err != nil, false) }()
 	v, _, err := c.examine(ctx, conn)
-	c.last.looked = err == nil
+	c.last.compared = err == nil
 	c.last.seen = err == nil && v != innocent
 	return c.last.seen
 }
@@ -39,7 +39,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 // inquiry bounds a look at the row, or its repair. The end of the worker does
 // not end it: what is not set back then, nobody will.
 func inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	return context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 }
 
 // lastChance is inquiry from when the worker is told to stop. A loop whose
@@ -47,7 +47,7 @@ func inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
 // last batch ends with it.
 func (c *consumerLoop) lastChance(ctx context.Context) (context.Context, context.CancelFunc) {
 	chance, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(c.stop, func() { time.AfterFunc(farewell, cancel) })
+	stop := context.AfterFunc(c.stop, func() { time.AfterFunc(leaveTimeout, cancel) })
 	return chance, func() {
 		stop()
 		cancel()
@@ -93,7 +93,7 @@ func (c *consumerLoop) answer(ctx, chance context.Context) error {
 		v, to, err := c.inquire(chance)
 		switch {
 		case err == nil && v == innocent:
-			c.last.looked, c.last.seen = true, false
+			c.last.compared, c.last.seen = true, false
 			return nil
 		case err == nil, chance.Err() != nil, limit > 0 && time.Since(began) > limit:
 			return c.accuse(ctx, v, to, err)
@@ -111,9 +111,9 @@ func (c *consumerLoop) answer(ctx, chance context.Context) error {
 // inquire judges the last batch, and sets the checkpoint back if the handler
 // committed. to is where that is then.
 func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	conn, release, err := c.w.inquiryConn(ctx, c.patience())
+	conn, release, err := c.w.inquiryConn(ctx, c.quickLimit())
 	if err != nil {
 		return handlerUnknown, 0, err
 	}

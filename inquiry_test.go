@@ -104,7 +104,7 @@ func TestLoopThatLosesItsConsumerInAnOutage(t *testing.T) {
 	h.db.SetMaxIdleConns(-1)
 	closing, began := make(chan error, 1), time.Now()
 	go func() { closing <- h.loop.close(context.Background(), nil) }()
-	await(t, "the outage to last longer than a stop", func() bool { return time.Since(began) > farewell+time.Second })
+	await(t, "the outage to last longer than a stop", func() bool { return time.Since(began) > leaveTimeout+time.Second })
 	g.closed.Store(false)
 	if err := <-closing; !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
 		t.Errorf("the loop ended with %v, the checkpoint is at %d", err, h.position(t, d))

@@ -13,7 +13,7 @@ const (
 	overdueAfter = time.Second
 	// stopGrace is what a stop allows beyond the time that it gives the batches
 	// in hand: for handlers that end, for rollbacks, and for a last look at the row.
-	stopGrace = 2 * farewell
+	stopGrace = 2 * leaveTimeout
 )
 
 // watchHandler says so, once, if the handler of a batch goes on after ctx has

@@ -14,7 +14,7 @@ import (
 // forget makes the loop load its progress again.
 func (c *consumerLoop) forget() {
 	c.progress = nil
-	c.looked = nil
+	c.polled = nil
 	c.unit.reload.revision.Store(noRevision)
 }
 
@@ -43,7 +43,7 @@ func (c *consumerLoop) hasWork(v *frontier.Value) bool {
 
 // hasNews reports whether there are new positions, or news about open ones.
 func (c *consumerLoop) hasNews(v *frontier.Value) bool {
-	return c.looked != v && (v.Safe > c.progress.Position || len(c.progress.Open) > 0)
+	return c.polled != v && (v.Safe > c.progress.Position || len(c.progress.Open) > 0)
 }
 
 // takeReadAhead returns the next work if it was read ahead. Pages that do not
@@ -99,7 +99,7 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 	if v.Token != "" && p.Token != v.Token {
 		return store.ErrIncarnation
 	}
-	if c.last.look(p) {
+	if c.last.compare(p) {
 		return errRowTells
 	}
 	if v.Token != "" && c.last.isOpen() {

@@ -167,10 +167,10 @@ func TestRowTellsWhatTheHandlerDid(t *testing.T) {
 func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
 	before, after := rowVersion(1, "(0,1)", "700", "7"), rowVersion(2, "(0,2)", "701", "8")
 	b := &lastBatch{work: workFrom(before, "t"), after: after}
-	if b.look(&progress.State{Version: before, Token: "u"}) || !b.isOpen() {
+	if b.compare(&progress.State{Version: before, Token: "u"}) || !b.isOpen() {
 		t.Errorf("after a look at another incarnation: %+v", b)
 	}
-	if !b.look(&progress.State{Version: after, Token: "t"}) || b.isOpen() {
+	if !b.compare(&progress.State{Version: after, Token: "t"}) || b.isOpen() {
 		t.Errorf("after a look at the handler's commit: %+v", b)
 	}
 }

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// lookApart is the pause between two looks at a session.
-	lookApart = time.Second
-	// lookLimit bounds such a look. It is on another connection, which may be
+	// pollSessionEvery is the pause between two looks at a session.
+	pollSessionEvery = time.Second
+	// pollSessionLimit bounds such a look. It is on another connection, which may be
 	// dead, too.
-	lookLimit = 2 * time.Second
+	pollSessionLimit = 2 * time.Second
 )
 
 // sessionState is the statement that shows what session $1 does, and whose
@@ -110,7 +110,7 @@ func meanwhile(ctx context.Context, patience time.Duration, look func(ctx contex
 	done := make(chan struct{})
 	timer := time.AfterFunc(patience, func() {
 		defer close(done)
-		for look(ctx); backoff.Sleep(ctx, lookApart); look(ctx) {
+		for look(ctx); backoff.Sleep(ctx, pollSessionEvery); look(ctx) {
 		}
 	})
 	return func() {
@@ -161,7 +161,7 @@ func (w *Worker) reading(ctx context.Context, session func() int64, read func(ct
 			if pid == 0 {
 				return
 			}
-			s, known := w.lookAtSession(ctx, pid, consumer)
+			s, known := w.pollSession(ctx, pid, consumer)
 			if v.dead(s, known, time.Now(), w.limits.read) && ctx.Err() == nil {
 				giveUp(errSilent)
 			}
@@ -170,9 +170,9 @@ func (w *Worker) reading(ctx context.Context, session func() int64, read func(ct
 	})
 }
 
-// lookAtSession asks on another connection what a session does.
-func (w *Worker) lookAtSession(ctx context.Context, pid int64, consumer string) (s session, known bool) {
-	limited, cancel := context.WithTimeout(ctx, lookLimit)
+// pollSession asks on another connection what a session does.
+func (w *Worker) pollSession(ctx context.Context, pid int64, consumer string) (s session, known bool) {
+	limited, cancel := context.WithTimeout(ctx, pollSessionLimit)
 	defer cancel()
 	s, err := querySession(limited, w.db, pid)
 	w.taskFailed(ctx, "inspect session", consumer, err)
@@ -185,7 +185,7 @@ func (w *Worker) lookAtSession(ctx context.Context, pid int64, consumer string) 
 func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func()) {
 	g := &guardWatch{c: c, session: c.w.sessionOf(conn), giveUp: giveUp, vigil: vigil{proof: time.Now()}}
 	g.endZombies = c.endZombies(g.session)
-	stop := meanwhile(ctx, c.w.limits.lock, g.look)
+	stop := meanwhile(ctx, c.w.limits.lock, g.poll)
 	return func() {
 		stop()
 		c.status.lasts(nil)
@@ -203,8 +203,8 @@ type guardWatch struct {
 	waits int // looks in a row that found it waiting for a lock
 }
 
-func (g *guardWatch) look(ctx context.Context) {
-	s, known := g.lookAround(ctx)
+func (g *guardWatch) poll(ctx context.Context) {
+	s, known := g.pollBoth(ctx)
 	if ctx.Err() != nil {
 		return // the guard has returned
 	}
@@ -220,17 +220,17 @@ func (g *guardWatch) look(ctx context.Context) {
 	g.c.w.taskFailed(ctx, "end dead batch", g.c.unit.name, g.endZombies(ctx))
 }
 
-// lookAround asks what the guard's session does, and whether a prepared
+// pollBoth asks what the guard's session does, and whether a prepared
 // transaction holds the consumer's row. Where the session is not known, that is
 // all there is to know, and proof enough that the guard waits.
-func (g *guardWatch) lookAround(ctx context.Context) (s session, known bool) {
+func (g *guardWatch) pollBoth(ctx context.Context) (s session, known bool) {
 	if g.session != 0 {
-		s, known = g.c.w.lookAtSession(ctx, g.session, g.c.unit.name)
+		s, known = g.c.w.pollSession(ctx, g.session, g.c.unit.name)
 	}
 	if g.session != 0 && !slices.ContainsFunc(s.blockers, func(b blocker) bool { return b.PID == 0 }) {
 		return s, known
 	}
-	limited, cancel := context.WithTimeout(ctx, lookLimit)
+	limited, cancel := context.WithTimeout(ctx, pollSessionLimit)
 	defer cancel()
 	p, err := g.c.w.checkpoints.HolderPrepared(limited, g.c.w.db, g.c.unit.name)
 	g.c.w.taskFailed(ctx, "find prepared transaction", g.c.unit.name, err)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// patience bounds the checks of the database at the start.
-	patience = 10 * time.Second
+	// startTimeout bounds the checks of the database at the start.
+	startTimeout = 10 * time.Second
 	// minPool is what a worker needs of the pool: one batch beside the reserve.
 	minPool = reserve + 1
 )
@@ -31,10 +31,10 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := w.answers(ctx); err != nil {
-		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", patience, err)
+		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
 	t, err := w.cfg.tables()
 	if err != nil {

@@ -37,7 +37,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	known := progress.Arrival{Unknown: true}
 	for ask := true; ; {
 		there, forget := w.awaited.wait(consumer, position)
-		handled, err := w.lookFor(ctx, consumer, position, ask, &known)
+		handled, err := w.poll(ctx, consumer, position, ask, &known)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, known.Why(), context.Cause(ctx))
 		}
@@ -51,9 +51,9 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	}
 }
 
-// lookFor looks whether a consumer has handled a position, and if not, asks the
+// poll looks whether a consumer has handled a position, and if not, asks the
 // worker that runs it to say when. No answer of the database is no error.
-func (w *Worker) lookFor(ctx context.Context, consumer string, position int64, ask bool, known *progress.Arrival) (handled bool, err error) {
+func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask bool, known *progress.Arrival) (handled bool, err error) {
 	var now progress.Arrival
 	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
 		now, err = w.arrived(ctx, consumer, position)

@@ -22,8 +22,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// farewell bounds the goodbye to the database when a worker stops.
-const farewell = 5 * time.Second
+// leaveTimeout bounds the last statements when a worker stops.
+const leaveTimeout = 5 * time.Second
 
 // Worker runs its share of the consumers of a log. It starts once.
 type Worker struct {
@@ -254,7 +254,7 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 // leave hands the consumers back and takes the worker off the list. If the
 // database does not answer, the others notice by themselves.
 func (w *Worker) leave(life context.Context) {
-	ctx, cancel := context.WithTimeout(life, farewell)
+	ctx, cancel := context.WithTimeout(life, leaveTimeout)
 	defer cancel()
 	w.taskFailed(life, "leave", "", w.coord.Leave(ctx))
 }

@@ -18,7 +18,7 @@ func (c *consumerLoop) endZombies(session int64) (look func(ctx context.Context)
 	}
 	var s suspicion
 	return func(ctx context.Context) error {
-		z, err := c.lookForZombie(ctx, session)
+		z, err := c.findZombie(ctx, session)
 		if s.confirms(z) {
 			return c.endZombie(ctx, z)
 		}
@@ -36,9 +36,9 @@ func (s *suspicion) confirms(z progress.OpenBatch) bool {
 	return again
 }
 
-// lookForZombie returns the batch that holds the consumer's row, if its worker
+// findZombie returns the batch that holds the consumer's row, if its worker
 // is dead. One of this worker is given up: the loop has begun another.
-func (c *consumerLoop) lookForZombie(ctx context.Context, session int64) (progress.OpenBatch, error) {
+func (c *consumerLoop) findZombie(ctx context.Context, session int64) (progress.OpenBatch, error) {
 	z, err := c.w.checkpoints.OpenBatch(ctx, c.w.db, c.unit.name, session)
 	if err != nil || z == (progress.OpenBatch{}) || z.Signature == progress.Signature(c.w.id) {
 		return z, err
@@ -53,7 +53,7 @@ func (c *consumerLoop) lookForZombie(ctx context.Context, session int64) (progre
 // endZombie lasts longer than ctx, which ends with the guard's wait: as soon as
 // the batch is gone, and before the answer is here.
 func (c *consumerLoop) endZombie(ctx context.Context, z progress.OpenBatch) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollSessionLimit)
 	defer cancel()
 	ended, err := c.w.checkpoints.EndBatch(ctx, c.w.db, c.unit.name, z)
 	if ended {

@@ -226,7 +226,7 @@ func TestOthersAreNotEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, holder := takeHostage(t, test.waiter, test.hold)
-			if z, err := h.loop.lookForZombie(t.Context(), h.session); err != nil || z != (progress.OpenBatch{}) {
+			if z, err := h.loop.findZombie(t.Context(), h.session); err != nil || z != (progress.OpenBatch{}) {
 				t.Errorf("found %+v, %v", z, err)
 			}
 			if err := holder.Commit(); err != nil {
@@ -253,7 +253,7 @@ func TestNobodyIsEndedWithTheLease(t *testing.T) {
 // What has ended between the looks and the end is left alone.
 func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
 	h, holder := takeHostage(t, waiter{}, batchOf(-1))
-	z, err := h.loop.lookForZombie(t.Context(), h.session)
+	z, err := h.loop.findZombie(t.Context(), h.session)
 	if err != nil || z.Session == 0 || z.Signature != progress.Signature(h.Worker) || z.Worker != uuid.Nil {
 		t.Fatalf("found %+v, %v", z, err)
 	}
