@@ -121,7 +121,7 @@ func drawLook(t *rapid.T) drawnLook {
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}
-	w := &Worker{log: d.log, cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
+	w := &Worker{log: d.log, frontier: frontier.New(frontier.Config{}), cfg: Config{BatchSize: rapid.IntRange(1, 8).Draw(t, "batch size"), MaxOpenRanges: rapid.IntRange(1, 6).Draw(t, "max open")}}
 	if rapid.Bool().Draw(t, "filters in SQL") {
 		w.log = scopedDrawnLog{d.log}
 	}
