@@ -274,7 +274,7 @@ const gathering = 10 * time.Millisecond
 // they are handled, larger batches cost the database less than more of them. An
 // event on a quiet log does not wait: nothing has come during the batch before.
 func (c *consumerLoop) gather() time.Duration {
-	v, before := c.w.frontier.Value(), c.looked
+	v, before := c.w.frontier.Value(), c.polled
 	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
 		return 0
 	}

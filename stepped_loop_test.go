@@ -226,7 +226,6 @@ func (r *readers) stopped() bool { return slices.ContainsFunc(r.threads, (*threa
 
 func (t *thread) stopped() bool { return t.at != nil }
 
-
 // reader is who stopped: only one runs of those that have read their stretch,
 // and one of the others.
 func (r *readers) reader(at *stop) *thread {
