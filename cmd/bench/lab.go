@@ -127,8 +127,9 @@ func (s *site) notify() []worker.Option {
 
 func (s *site) poll() []worker.Option { return nil }
 
-// idleConns is what the README advises for a worker's pool.
-func idleConns(consumers int) int { return 4 + 3*consumers }
+// idleConns is what the README advises for the pool of a worker, as if all of
+// its consumers were scoped.
+func idleConns(consumers int) int { return 5 + 3*consumers }
 
 // work runs workers with the same consumers while during runs, waits until
 // they have stopped, and fails if one of them does.
