@@ -122,7 +122,11 @@ func (log logFunc) consumers(o *Observer) {
 		log.info("recovered", "trouble", r.Trouble, "consumer", r.Consumer, "detail", r.Detail, "lasted", r.Lasted, "was", r.Err)
 	}
 	o.Skipped = func(s Skip) {
-		log.info("positions skipped", "consumer", s.Consumer, "first", s.First, "last", s.Last, "missing", s.Missing, "state", s.State)
+		level := slog.LevelInfo
+		if s.State == SkipVoid {
+			level = slog.LevelDebug // a rolled-back append, everyday business
+		}
+		log.line(level, "positions skipped", []any{"consumer", s.Consumer, "first", s.First, "last", s.Last, "missing", s.Missing, "state", s.State})
 	}
 }
 
