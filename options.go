@@ -20,6 +20,9 @@ const (
 	DispatcherStrategyNotify DispatcherStrategy = "notify"
 )
 
+// dispatcherStrategies are all of them. The first is the default.
+var dispatcherStrategies = []DispatcherStrategy{DispatcherStrategyPoll, DispatcherStrategyNotify}
+
 // LeaderStrategy is how workers agree on who assigns consumers.
 type LeaderStrategy string
 
@@ -31,6 +34,9 @@ const (
 	// transaction-pooling proxy.
 	LeaderStrategyLease LeaderStrategy = "lease"
 )
+
+// leaderStrategies are all of them. The first is the default.
+var leaderStrategies = []LeaderStrategy{LeaderStrategyAdvisory, LeaderStrategyLease}
 
 // AssignmentStrategy is how the leader deals out the consumers.
 type AssignmentStrategy string
@@ -44,6 +50,9 @@ const (
 	AssignSticky AssignmentStrategy = "sticky"
 )
 
+// assignmentStrategies are all of them. The first is the default.
+var assignmentStrategies = []AssignmentStrategy{AssignRoundRobin, AssignSticky}
+
 // GapPolicy is what happens to positions whose transaction stays open.
 type GapPolicy string
 
@@ -54,6 +63,9 @@ const (
 	// GapWait waits for every transaction, however long: strict global order.
 	GapWait GapPolicy = "wait"
 )
+
+// gapPolicies are all of them. The first is the default.
+var gapPolicies = []GapPolicy{GapSkipStale, GapWait}
 
 // FailurePolicy is what happens when a consumer has failed
 // MaxConsecutiveFailures times in a row.
@@ -70,6 +82,9 @@ const (
 	// operator has them retried or discarded (package ops).
 	FailDeadLetter FailurePolicy = "dead-letter"
 )
+
+// failurePolicies are all of them. The first is the default.
+var failurePolicies = []FailurePolicy{FailStop, FailPause, FailDeadLetter}
 
 // BatchFunc runs a batch: its handlers and its commit.
 type BatchFunc func(ctx context.Context, b Batch) error
