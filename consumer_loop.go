@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"math/rand/v2"
 	"sync/atomic"
@@ -115,9 +114,10 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 		}
 		w.Took = time.Since(began)
 	}
-	if err := c.plan(intake, conn, w); err != nil {
+	if w.haveDeadLetters, err = c.aggregatesWithDeadLetters(intake, conn, w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
+	c.plan(intake, w)
 	if w.isEmpty() && w.retried == nil {
 		return result{outcome: passedOver, work: w}
 	}
@@ -126,10 +126,10 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 
 // plan decides what going over new events means, and reads on behind them. A
 // dead letter that is tried again moves nothing.
-func (c *consumerLoop) plan(intake context.Context, conn *sql.Conn, w *work) error {
+func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.retried != nil {
 		w.advance = progress.Advance{To: w.from.Position, Head: w.head, Token: w.under.Token}
-		return nil
+		return
 	}
 	c.triedLetter = false
 	blocked := w.plan(c.w.cfg.MaxOpenRanges)
@@ -141,11 +141,7 @@ func (c *consumerLoop) plan(intake context.Context, conn *sql.Conn, w *work) err
 	if w.Full && !w.isEmpty() && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
-	have, err := c.haveDeadLetters(intake, conn, w)
-	if have != nil {
-		w.setAside(c.poison, have)
-	}
-	return err
+	w.setAside(c.poison)
 }
 
 // waits tells that the consumer waits for open ranges to close, or that it does

@@ -206,11 +206,11 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 	return w, result{}
 }
 
-// haveDeadLetters finds the aggregates of a batch's events that have dead
-// letters, nil if none of its events can go there. It asks after the progress
-// was loaded: if that changes before the guard, the guard refuses.
-func (c *consumerLoop) haveDeadLetters(ctx context.Context, q store.Querier, w *work) (map[progress.Aggregate]bool, error) {
-	if c.poison == nil && c.progress.DeadLetters == 0 {
+// aggregatesWithDeadLetters finds those of new events, nil if none of these can
+// go there. It asks after the progress was loaded: if that changes before the
+// guard, the guard refuses.
+func (c *consumerLoop) aggregatesWithDeadLetters(ctx context.Context, q store.Querier, w *work) (map[progress.Aggregate]bool, error) {
+	if w.retried != nil || c.poison == nil && c.progress.DeadLetters == 0 {
 		return nil, nil
 	}
 	return c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, w.Events)

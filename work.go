@@ -19,6 +19,8 @@ type work struct {
 	head    int64           // highest visible position, as far as this worker has seen
 	retried *progress.Retry // the dead letter that Events consists of; nil: it does not
 
+	haveDeadLetters map[progress.Aggregate]bool // of those of Events; nil: none has, and none gets one
+
 	advance     progress.Advance
 	deadLetters []progress.DeadLetter // events that go there
 	joined      int                   // aggregates that had none before
@@ -50,7 +52,11 @@ func (w *work) plan(maxOpen int) (blocked bool) {
 
 // setAside takes those events out that go to the dead letters: the poison event,
 // and all of an aggregate that has some there already.
-func (w *work) setAside(p *poison, have map[progress.Aggregate]bool) {
+func (w *work) setAside(p *poison) {
+	have := w.haveDeadLetters
+	if have == nil {
+		return
+	}
 	kept := w.Events[:0]
 	for _, e := range w.Events {
 		l := progress.DeadLetter{Aggregate: progress.AggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
