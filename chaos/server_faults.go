@@ -164,12 +164,15 @@ func (f *serverFaults) fillDisk(ctx context.Context) error {
 	if err := f.cluster.primary.Fill(); err != nil {
 		return err
 	}
-	written := `SELECT 1`
-	if f.dice.IntN(2) == 0 { // the log of changes, a segment at a time
+	written, ends := `SELECT 1`, f.dice.IntN(2) == 0
+	if ends { // the log of changes, a segment at a time
 		written = `SELECT pg_logical_emit_message(false, 'chaos', repeat('x', 16000000))`
 	}
 	full := false
-	for until := time.Now().Add(f.between(time.Second, 4*time.Second)); time.Now().Before(until) && backoff.Sleep(ctx, 50*time.Millisecond); {
+	enough := func() bool { return full && (!ends || session.Ping(ctx) != nil) }
+	began := time.Now() // a busy machine takes its time to fill a disk
+	until, limit := began.Add(f.between(time.Second, 4*time.Second)), began.Add(30*time.Second)
+	for (time.Now().Before(until) || !enough()) && time.Now().Before(limit) && backoff.Sleep(ctx, 50*time.Millisecond) {
 		err := f.cluster.exec(ctx, written, `CREATE TEMPORARY TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)`)
 		full = full || err != nil
 	}
