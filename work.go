@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -94,12 +95,10 @@ func (w *work) release() {
 
 // index returns where an event of the batch is, below 0 if it is none.
 func (w *work) index(at *store.PersistedEvent) int {
-	for i := range w.Events {
-		if at != nil && w.Events[i].GlobalPosition == at.GlobalPosition {
-			return i
-		}
+	if at == nil {
+		return -1
 	}
-	return -1
+	return slices.IndexFunc(w.Events, func(e store.PersistedEvent) bool { return e.GlobalPosition == at.GlobalPosition })
 }
 
 // errTooManyOpen makes a consumer wait.

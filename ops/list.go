@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Consumer is how a consumer stands.
@@ -28,7 +29,7 @@ type Consumer struct {
 // Consumers lists the consumers that have ever run, in order of name, as one
 // snapshot shows them.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
-	all, err := list(ctx, o.db, func(rows *sql.Rows) (c Consumer, err error) {
+	all, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (c Consumer, err error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters)
@@ -104,24 +105,7 @@ func listOf[T any](ctx context.Context, db *sql.DB, consumer string, scan func(*
 			return nil, err
 		}
 	}
-	return list(ctx, db, scan, query, append([]any{consumer}, args...)...)
-}
-
-func list[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // Err has told everything
-	var all []T
-	for rows.Next() {
-		one, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
+	return pgdriver.QueryAll(ctx, db, scan, query, append([]any{consumer}, args...)...)
 }
 
 func timeOf(t sql.NullTime) *time.Time {

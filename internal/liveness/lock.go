@@ -32,7 +32,7 @@ func (h Home) Key(what string, more ...string) int64 {
 func (h Home) WorkerKey(id uuid.UUID) int64 { return h.Key("worker", id.String()) }
 
 // hold takes this worker's lock. It is shared, so that a worker that connects
-// anew does not meet the ghost of its last session.
+// again does not wait for its own last session.
 func (s *Session) hold(ctx context.Context) error {
 	const settings = `
 SELECT set_config(v.name, v.setting, false)

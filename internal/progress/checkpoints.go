@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
@@ -150,7 +151,7 @@ func (c Checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 		unit     string
 		revision int64
 	}
-	all, err := queryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
+	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
 		err = rows.Scan(&r.unit, &r.revision)
 		return r, err
 	}, c.revisions, string(names))
@@ -162,24 +163,6 @@ func (c Checkpoints) Revisions(ctx context.Context, q store.Querier, units []str
 		revisions[r.unit] = r.revision
 	}
 	return revisions, nil
-}
-
-// queryAll returns what a query returns, each row as scan makes it.
-func queryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // Err has told everything
-	var all []T
-	for rows.Next() {
-		one, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
 }
 
 // Incarnation reads which incarnation answers, empty if it has no token yet.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -192,7 +193,7 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 		incarnation string
 		a, b        sql.NullInt64 // NULL: nothing was found
 	}
-	rows, err := queryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
+	rows, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
 		err = rows.Scan(&r.incarnation, &r.a, &r.b)
 		return r, err
 	}, search, args...)

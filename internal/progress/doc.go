@@ -3,9 +3,9 @@
 // a pause, and what a batch of another worker, or a repair, does to them. It has
 // all of that in SQL, for one worker.
 //
-// [Checkpoints.Guard] is the compare-and-set on which exactly-once rests: whoever
-// moves a consumer changes its row's [Version], and a batch commits only from the
-// version that it was read from.
+// [Checkpoints.Guard] is the compare-and-set on which exactly-once rests. Every
+// change of a consumer's progress changes its row's [Version]. A batch commits only
+// if the row still has the version that the batch was planned from.
 //
 // It knows tables, versions and positions. It must never know why a position is
 // skipped, what a handler does, when something is tried, or who waits: the

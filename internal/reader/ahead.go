@@ -12,7 +12,7 @@ import (
 // all of them that come by. Each takes pages at its own pace.
 //
 // It reads only what is final: at or below Safe, and before the first doubt. What
-// is missing there is void, whoever asks and under whichever later Value of the
+// is missing there is void, for every consumer and under every later Value of the
 // incarnation. So a page that one consumer caused is true for all others.
 //
 // Consumers of all events share one window, and one connection at a time. One
@@ -153,7 +153,7 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 	return p, s.v, nil
 }
 
-// Drop makes the reader follow no more.
+// Drop ends the following.
 func (r *Reader) Drop() {
 	r.ahead.mu.Lock()
 	defer r.ahead.mu.Unlock()
@@ -184,7 +184,7 @@ func (r *Reader) Reading() []*Stretch {
 	return append([]*Stretch(nil), r.window.flying...)
 }
 
-// detach makes a reader follow no more, and drops what nobody wants then.
+// detach ends a reader's following, and drops what nobody wants then.
 func (a *Ahead) detach(r *Reader) {
 	if _, ok := r.window.at[r]; ok {
 		delete(r.window.at, r)

@@ -129,7 +129,7 @@ func (p Page) from(at int64) (rest Page, ok bool) {
 		return p, at == p.Look.Checkpoint
 	}
 	if p.Void.Count > 0 {
-		return Page{}, false // of which nobody knows how many lie behind it
+		return Page{}, false // how many of them lie behind at is not known
 	}
 	p.Events = p.Events[firstAbove(p.Events, at):]
 	missing := p.Look.Missing

@@ -112,7 +112,7 @@ func (w *window) trim() (freed int) {
 }
 
 // evict drops the stretch that is needed last, and returns its bytes. It spares
-// those of which a reader takes pages: then it returns false.
+// a stretch from which a reader takes pages: then it returns false.
 func (w *window) evict() (freed int, ok bool) {
 	last, longest := -1, int64(0)
 	for i, s := range w.stretches {

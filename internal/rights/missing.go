@@ -2,9 +2,11 @@ package rights
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -85,19 +87,11 @@ func Missing(ctx context.Context, q store.Querier, needs []Need) (grants []strin
 	if err != nil {
 		return nil, err
 	}
-	rows, err := q.QueryContext(ctx, missing, string(list))
+	grants, err = pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (grant string, err error) {
+		err = rows.Scan(&grant)
+		return grant, err
+	}, missing, string(list))
 	if err != nil {
-		return nil, fmt.Errorf("look up the privileges: %w", err)
-	}
-	defer func() { _ = rows.Close() }() // Err has told everything
-	for rows.Next() {
-		var grant string
-		if err := rows.Scan(&grant); err != nil {
-			return nil, fmt.Errorf("look up the privileges: %w", err)
-		}
-		grants = append(grants, grant)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("look up the privileges: %w", err)
 	}
 	return grants, nil
