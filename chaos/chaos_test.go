@@ -176,8 +176,9 @@ func TestServerFaults(t *testing.T) {
 		f.links = linked(t, s)
 	}
 	f.env = sim.Env{
-		Placed: func(context.Context) (int, error) { return 1, nil },
-		Save:   func(change func(context.Context) error) error { return change(t.Context()) },
+		Placed:        func(context.Context) (int, error) { return 1, nil },
+		ForgetsRepair: func(context.Context) (bool, error) { return false, nil },
+		Save:          func(change func(context.Context) error) error { return change(t.Context()) },
 		PutBack: func(change func(context.Context) error) error {
 			return errors.Join(s.exec(t.Context(), `INSERT INTO kept VALUES ('since the copy')`), change(t.Context()))
 		},

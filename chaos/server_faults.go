@@ -308,6 +308,9 @@ func (f *serverFaults) restore(ctx context.Context) error {
 	if now, err := f.env.Placed(ctx); err != nil || now != placed {
 		return err
 	}
+	if forgets, err := f.env.ForgetsRepair(ctx); err != nil || forgets {
+		return err
+	}
 	f.count(restores, "")
 	return f.env.PutBack(s.putBack)
 }

@@ -35,6 +35,8 @@ type Env struct {
 	Refresh func()
 	// Placed counts the consumers that have a checkpoint.
 	Placed func(context.Context) (int, error)
+	// ForgetsRepair reports whether the copy lacks the repair of a batch that it has.
+	ForgetsRepair func(context.Context) (bool, error)
 	// Save makes a cold copy of the server by a change of it, and PutBack puts that
 	// copy back. What was committed in between is gone, and the report knows.
 	Save, PutBack func(change func(context.Context) error) error
@@ -59,10 +61,11 @@ func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) 
 func (s *simulation) env() Env {
 	return Env{
 		Scenario: s.scenario, History: s.history, Database: s.on.name,
-		Count:    s.count,
-		Breached: s.breached,
-		Refresh:  s.on.refresh,
-		Placed:   s.on.placed,
+		Count:         s.count,
+		Breached:      s.breached,
+		Refresh:       s.on.refresh,
+		Placed:        s.on.placed,
+		ForgetsRepair: s.on.forgetsRepair,
 		Save: func(change func(context.Context) error) error {
 			_, err := s.on.save(change) // there is no other outage
 			return err

@@ -98,6 +98,8 @@ type outages struct {
 	waits     atomic.Bool // a copy is made, or waits to be put back, or has just been
 	copying   atomic.Bool // the server is down for it
 	copied    int64       // the life that ended for the copy; 0: there is none
+	copiedAt  string      // when the server was back after that
+	copiedXID int64       // no transaction in the copy has a higher one
 	restores  []history.Restore
 	restored  atomic.Int64 // how many of them
 	follower  follower

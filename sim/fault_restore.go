@@ -65,7 +65,11 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 	putBack := func() {
 		// A consumer that has got its first checkpoint since would lose it.
 		var now int
-		if now, err = s.on.placed(ctx); err == nil && now == placed {
+		var forgets bool
+		if now, err = s.on.placed(ctx); err == nil {
+			forgets, err = s.on.forgetsRepair(ctx)
+		}
+		if err == nil && now == placed && !forgets {
 			restored, err = true, s.on.putBack(s.on.own.PutBack)
 		}
 	}
@@ -104,7 +108,22 @@ func (d *database) save(change func(context.Context) error) (bool, error) {
 		return false, err
 	}
 	d.copied = during
-	return true, nil
+	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+	defer cancel()
+	err := d.db.QueryRowContext(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_postmaster_start_time()::text`).Scan(&d.copiedXID, &d.copiedAt)
+	return err == nil, err
+}
+
+// forgetsRepair reports whether the copy was made after a handler had committed
+// its batch, and before that was repaired. Nobody can repair it again: the worker
+// that knew has done so and ended.
+func (d *database) forgetsRepair(ctx context.Context) (forgets bool, err error) {
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	err = d.db.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT FROM consumer_operations
+	WHERE operation = 'repair' AND created_at >= $1::timestamptz AND (detail->>'transaction')::bigint < $2::bigint)`, d.copiedAt, d.copiedXID).Scan(&forgets)
+	return forgets, err
 }
 
 // putBack puts the copy back by a change of the server, waits for another outage to be over before, and
