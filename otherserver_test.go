@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/lacking"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -27,8 +28,8 @@ type serverPair struct {
 	primary, standby     *embedded.Server
 	onPrimary, onStandby *sql.DB // a test's own
 	pool                 *sql.DB
-	toStandby            atomic.Int64 // so many new connections lead to the standby; below 0: all
-	misled               atomic.Int64 // that did
+	toStandby            atomic.Int64 // of so many new connections one leads to the standby; 0: none
+	made, misled         atomic.Int64 // new connections, and how many did
 }
 
 func newServerPair(t *testing.T) *serverPair {
@@ -56,7 +57,7 @@ func newServerPair(t *testing.T) *serverPair {
 	cfg.RuntimeParams["application_name"] = "pool"
 	cfg.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		port := p.primary.Port()
-		if left := p.toStandby.Load(); left < 0 || left > 0 && p.toStandby.CompareAndSwap(left, left-1) {
+		if every, n := p.toStandby.Load(), p.made.Add(1); every > 0 && n%every == 0 {
 			port = p.standby.Port()
 			p.misled.Add(1)
 		}
@@ -135,18 +136,34 @@ func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 			if _, err := p.onStandby.Exec(`SELECT pg_wal_replay_pause()`); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 {
-				p.toStandby.Store(4)
-				p.cut(t)
+			operator, err := ops.New(p.onPrimary, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 { // rounds in which they fall behind, so that they read ahead, too
+				setAll(t, operator.Pause, consumers)
 				for range 5 {
 					appendN(t, p.onPrimary, "Order", "1", 60)
 				}
+				p.toStandby.Store(2)
+				p.cut(t)
+				setAll(t, operator.Resume, consumers)
 				awaitAll(t, p.onPrimary, consumers)
+				p.toStandby.Store(0)
 			}
 			if p.misled.Load() == 0 {
 				t.Error("no connection led to the standby")
 			}
 		})
+	}
+}
+
+func setAll(t *testing.T, to func(context.Context, string, ops.By) error, consumers []consumer.Consumer) {
+	t.Helper()
+	for _, c := range consumers {
+		if err := to(t.Context(), c.Name(), by); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -180,7 +197,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 	if _, err := p.onStandby.Exec(`SELECT pg_promote()`); err != nil {
 		t.Fatal(err)
 	}
-	p.toStandby.Store(-1)
+	p.toStandby.Store(1)
 	p.cut(t, survive...)
 	await(t, "the worker to live on the new primary", func() bool {
 		var n int
@@ -227,7 +244,7 @@ func TestASessionOnTheAbandonedPrimary(t *testing.T) {
 			if _, err := p.onStandby.Exec(`SELECT pg_promote()`); err != nil {
 				t.Fatal(err)
 			}
-			p.toStandby.Store(-1)
+			p.toStandby.Store(1)
 			p.cut(t, survive...)
 			for range 3 {
 				appendN(t, p.onStandby, "Order", "1", 50)

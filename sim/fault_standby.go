@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -42,11 +43,22 @@ var standbyFaults = []faultRow{
 }
 
 // follower is a server that follows that of the run. Connections of workers are
-// led there that should not be. It is made when it is wanted first, for it takes
-// a second.
+// led there that should not be. It is made before the faults begin, and again
+// after each that ends it: a copy takes a second, on a busy machine as long as a
+// short run.
 type follower struct {
 	busy   sync.Mutex
 	server *embedded.Server // nil: there is none
+}
+
+// follow makes the follower if one of the faults wants it.
+func (o *outages) follow(ctx context.Context, faults Intensities) error {
+	if !faults.any(func(f faultRow) bool { return slices.Contains(f.needs, replicating) }) {
+		return nil
+	}
+	o.follower.busy.Lock()
+	defer o.follower.busy.Unlock()
+	return o.follower.ensure(ctx, o.own)
 }
 
 // stop ends it for good.

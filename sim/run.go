@@ -48,6 +48,9 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, driver 
 	scenario.Faults = on.able(scenario.Faults)
 	on.mortal = on.mortal || scenario.Faults.any(func(f faultRow) bool { return f.outage })
 	on.async = scenario.Faults.any(func(f faultRow) bool { return f.async })
+	if err := on.follow(ctx, scenario.Faults); err != nil {
+		return nil, err
+	}
 	s := newSimulation(c, scenario, on, driver)
 	err := s.execute(ctx)
 	if ctx.Err() != nil || err != nil {

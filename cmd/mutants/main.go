@@ -22,7 +22,7 @@ lets the sim find them. The sources have no switches: each mistake is a small
 replacement of their text in a build of its own (go build -overlay), which is
 removed in the end. A mistake that no run catches says that the sim is blind
 there, or that the design makes it harmless; then the list says why. A few lie
-where the sim cannot look: those are for a test, which the list names.
+where the sim looks too seldom: those are for a test, which the list names.
 
 Each run is a short one of cmd/sim, with a server of its own and a seed of its
 own, which draws the settings and the faults. For some mistakes a fault is as

@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/sim"
 )
 
 // String is what became of a mistake, in a line.
@@ -26,12 +28,26 @@ func (r result) String() string {
 
 // conditions are what the list says of a mistake beside itself.
 func conditions(m planted.Mutant) (lines []string) {
-	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(m.Test.Package + " " + m.Test.Name)}, {"always", m.Faults}, {"always drawn", m.Draws}, {"harmless", m.Harmless}} {
+	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(m.Test.Package + " " + m.Test.Name)}, {"always", always(m.Faults)}, {"always drawn", m.Draws}, {"harmless", m.Harmless}} {
 		if c.value != "" {
 			lines = append(lines, c.name+": "+c.value)
 		}
 	}
 	return lines
+}
+
+// always names the faults that are on in every run, and counts those that are off.
+func always(faults string) string {
+	on, err := sim.ParseFaults(faults)
+	if faults == "" || err != nil {
+		return faults // a run says what is wrong with them
+	}
+	all := len(on)
+	maps.DeleteFunc(on, func(_ string, intensity float64) bool { return intensity == 0 })
+	if off := all - len(on); off > 0 {
+		return fmt.Sprintf("%s (%d others off)", on, off)
+	}
+	return on.String()
 }
 
 // report prints the table, and returns how many mistakes were missed.

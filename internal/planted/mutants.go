@@ -10,19 +10,16 @@ func All() []Mutant {
 // calm keeps off what is in the way of mistakes that show where the log ends:
 // workers and their consumers are there, and writers are not slowed down.
 const calm = "hole=0,contract=0,picky=0,restore=0,standby=0,split=0,crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=0,kill-lock=0,kill-scan=0,unregister=0,unassign=0," +
-	"depose=0,deafen=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,delay=0,idle=0,prepare=0"
+	"depose=0,deafen=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,backend-crash=0,delay=0,redraw=0,idle=0,prepare=0"
 
 // crashes take back what was committed, again and again.
-const crashes = calm + ",redraw=0,backend-crash=5,async-writers=1,async-workers=1"
+const crashes = calm + ",backend-crash=5,async-writers=1,async-workers=1"
 
 // crashesAtHead leave the consumers the time to come to the end of the log again
 // before the next one, behind writers that often sit idle: only there the frontier
 // reads for them. Each crash takes back what they have handled, so with more of
 // them they would never get there.
-const crashesAtHead = calm + ",redraw=0,idle=10,backend-crash=0.15,async-writers=1,async-workers=1"
-
-// calmServer also keeps the server's crashes off, and late positions.
-const calmServer = calm + ",redraw=0,backend-crash=0"
+const crashesAtHead = calm + ",idle=10,backend-crash=0.4,async-writers=1,async-workers=1"
 
 // guardMutants are about the first statement of a batch.
 var guardMutants = []Mutant{
@@ -33,7 +30,7 @@ var guardMutants = []Mutant{
 			{"internal/progress/guard.go", `WHERE ctid = $7::text::tid`, `WHERE $7::text <> ''`},
 			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
 		},
-		Faults: "move=2",
+		Faults: calm + ",move=10",
 	},
 	{
 		Name:    "no-owner",
@@ -41,7 +38,7 @@ var guardMutants = []Mutant{
 		Edits: []Edit{{"internal/progress/guard.go", `
 		AND EXISTS (SELECT FROM ` + "` + t.Assignments.SQL() + `" + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)`, `
 		AND $5::uuid IS NOT NULL`}},
-		Faults: "deafen=5",
+		Faults: calm + ",deafen=10",
 	},
 	{
 		Name:    "backwards",
@@ -83,7 +80,7 @@ var openRangeMutants = []Mutant{
 		Name:    "doubts-after",
 		Mistake: "the doubts are taken from the frontier after the rows were read, because they are fresher then",
 		Edits:   []Edit{{"consumer_loop.go", `blocked := w.plan(c.w.cfg.MaxOpenRanges)`, "w.under = c.w.frontier.Value()\n\tblocked := w.plan(c.w.cfg.MaxOpenRanges)"}},
-		Faults:  "delay=3",
+		Faults:  calm + ",delay=8",
 		Draws:   "open gaps skip-stale",
 	},
 	{
@@ -95,7 +92,7 @@ var openRangeMutants = []Mutant{
 			{"internal/progress/checkpoints.go", `load:           load(t, server),`, `load:           load(t, server, worker),`},
 			{"internal/progress/checkpoints.go", `func load(t tables.Tables, server Server) string {`, `func load(t tables.Tables, server Server, worker uuid.UUID) string {`},
 		},
-		Faults: "delay=2,move=2",
+		Faults: calm + ",delay=6,move=10",
 		Draws:  "open gaps skip-stale",
 	},
 	{
@@ -145,15 +142,13 @@ var handledMutants = []Mutant{
 		Name:    "late-together",
 		Mistake: "the late events are read without regard to which of them is under suspicion: they are few",
 		Edits:   []Edit{{"internal/reader/reader.go", `from.Bound < Unbounded && upTo < min(`, `false && upTo < min(`}},
-		Faults:  calm + ",delay=8,picky=3,backend-crash=0",
-		Draws:   "open gaps skip-stale",
+		Test:    Test{".", "TestLateEventThatCannotBeHandledIsFound"},
 	},
 	{
 		Name:    "passed-is-handled",
 		Mistake: "WaitFor returns when the checkpoint is there, also if the consumer has passed the position in doubt",
 		Edits:   []Edit{{"internal/progress/arrival.go", `a.Position >= position && !a.Open`, `a.Position >= position`}},
-		Faults:  calm + ",delay=8,backend-crash=0",
-		Draws:   "open gaps skip-stale",
+		Test:    Test{".", "TestWaitForALateEvent"},
 	},
 	{
 		Name:    "session-timeout",
@@ -168,7 +163,7 @@ var contractMutants = []Mutant{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
 		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
-		Faults:  calmServer + ",contract=4",
+		Faults:  calm + ",contract=4",
 	},
 	{
 		Name:    "dropped-proof",
@@ -216,12 +211,12 @@ var coordMutants = []Mutant{
 		Name:    "no-poll",
 		Mistake: "whoever listens for notifications need not look for events by itself",
 		Edits:   []Edit{{"config.go", `f.Interval = reconcileInterval`, `f.Interval = 24 * time.Hour`}},
-		Faults:  "notify-lost=1",
+		Faults:  calm + ",notify-lost=4",
 	},
 	{
 		Name:    "no-reconcile",
 		Mistake: "the leader looks through the assignments when there is news only, and not now and then by itself",
 		Edits:   []Edit{{"coord/session.go", `time.Since(s.checked) >= s.cfg.RebalanceInterval`, `s.checked.IsZero()`}},
-		Faults:  "unassign=10",
+		Faults:  calm + ",unassign=10",
 	},
 }

@@ -12,6 +12,7 @@ var frontierMutants = []Mutant{
 		Mistake: "the locks are scanned before the tail is read: the fence gets the head of a tail that is younger than its holders",
 		Edits: []Edit{{"frontier/machine.go", `m.head = max(m.head, r.runs[n-1].Last)`, `m.head = max(m.head, r.runs[n-1].Last)
 		m.open(now)`}},
+		Faults: calm + ",rollback=3,savepoint=8",
 	},
 	{
 		Name:    "one-transaction",
@@ -22,7 +23,7 @@ var frontierMutants = []Mutant{
 			{"frontier/session.go", `err := s.exec(ctx, "raise the settled row"`, `_, _ = s.conn.ExecContext(ctx, "COMMIT")
 		err := s.exec(ctx, "raise the settled row"`},
 		},
-		Faults: calm + ",redraw=2,backend-crash=0",
+		Faults: calm + ",redraw=8,delay=4",
 		Draws:  "open gaps skip-stale",
 	},
 	{
@@ -49,7 +50,8 @@ var frontierMutants = []Mutant{
 			{"frontier/fence.go", `for _, gap := range subtract(`, `m.doubts = doubts{}
 		for _, gap := range subtract(`},
 		},
-		Draws: "open gaps skip-stale",
+		Draws:  "open gaps skip-stale",
+		Faults: calm + ",delay=6,redraw=6",
 	},
 }
 
@@ -59,14 +61,14 @@ var serverMutants = []Mutant{
 		Name:    "token-alone",
 		Mistake: "an incarnation of the server is told by its token; but a cold copy that is put back brings the token along",
 		Edits:   []Edit{{"internal/incarnation/incarnation.go", " (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint::text`", " '0'`"}},
-		Faults:  calm + ",backend-crash=0,restore=6,delay=6,redraw=6",
+		Faults:  calm + ",restore=6,delay=6,redraw=6",
 	},
 	{
 		Name:    "unproven",
 		Mistake: "a read does not prove the incarnation that answers it: the connection led to the primary when it was made",
 		Edits: []Edit{{"store/postgres/sql.go", "return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`",
 			"return `$` + strconv.Itoa(n) + `::text IS NOT NULL`"}},
-		Faults: calmServer + ",standby=4,split=2",
+		Test: Test{".", "TestAPoolThatLeadsToALaggingStandby"},
 	},
 	{
 		Name:    "misled-kept",
@@ -96,7 +98,7 @@ var cacheMutants = []Mutant{
 				m.cache.add(events[:len(events)-len(above(events, m.safe))], m.safe)
 				m.publish()
 			}`}},
-		Faults: calm + ",redraw=0,backend-crash=0,rollback=2,savepoint=2",
+		Faults: calm + ",rollback=6,savepoint=8",
 	},
 	{
 		Name:     "cache-watching",
@@ -155,7 +157,7 @@ var narrowingMutants = []Mutant{
 		Name:    "head-as-L",
 		Mistake: "an idle holder is narrowed to the highest visible position instead of the sequence's last value",
 		Edits:   []Edit{{"frontier/fence.go", `h.last, h.haveLast = last, true`, `h.last, h.haveLast = m.head, true`}},
-		Faults:  "delay=2,redraw=2",
+		Faults:  calm + ",delay=8,redraw=4",
 		Draws:   "open gaps skip-stale",
 	},
 	{
@@ -169,28 +171,28 @@ var narrowingMutants = []Mutant{
 		last = early
 	}`},
 		},
-		Faults: calm + ",backend-crash=0,delay=4,redraw=4",
+		Faults: calm + ",redraw=10",
 		Draws:  "open gaps skip-stale",
 	},
 	{
 		Name:    "cached-L",
 		Mistake: "the last value that was read for an idle holder is kept when the holder has run something since",
 		Edits:   []Edit{{"frontier/fence.go", `h.haveLast, h.narrowed = false, false`, `h.narrowed = false`}},
-		Faults:  calm + ",backend-crash=0,redraw=4",
+		Faults:  calm + ",redraw=8",
 		Draws:   "open gaps skip-stale",
 	},
 	{
 		Name:    "prepared-L",
 		Mistake: "the last value that was read while a transaction sat idle is kept when it is prepared: it rests all the same",
 		Edits:   []Edit{{"frontier/fence.go", `s.Rest == h.Rest`, `(s.Rest == h.Rest || s.PID == 0)`}},
-		Faults:  calm + ",backend-crash=0,redraw=0,delay=2,prepare=8",
+		Faults:  calm + ",prepare=10",
 		Draws:   "open gaps skip-stale",
 	},
 	{
 		Name:    "aborted-over",
 		Mistake: "an aborted transaction is taken for one that never draws again; ROLLBACK TO SAVEPOINT revives it",
 		Edits:   []Edit{{"frontier/statements.go", `WHEN h.pid IS NULL THEN 'prepared'`, `WHEN h.pid IS NULL OR a.state = 'idle in transaction (aborted)' THEN 'prepared'`}},
-		Faults:  calm + ",backend-crash=0,redraw=8",
+		Faults:  calm + ",redraw=10",
 		Draws:   "open gaps skip-stale",
 	},
 }

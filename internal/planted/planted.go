@@ -27,8 +27,9 @@ type Mutant struct {
 	// come up: how one of the lines begins that the sim prints of its settings.
 	// Empty: any will do.
 	Draws string
-	// Test is the test that finds it, where the sim cannot: what it needs lies
-	// between two statements, or is nothing that the sim's workers do.
+	// Test is the test that finds it, where the sim cannot, or seldom does: what it
+	// needs lies between two statements, or is nothing that the sim's workers do
+	// often.
 	Test Test
 	// Harmless says why nothing can come of it here. Empty: the sim must find
 	// it.
