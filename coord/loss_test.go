@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -65,9 +66,11 @@ func TestKilledAfterANewToken(t *testing.T) {
 	a := start(t, hourly(l.open(t, d.URL)))
 	b := start(t, hourly(d.DB))
 	awaitShares(a, b)
-	before := a.Status().LastHeartbeat
 	plantToken(t, d.DB)
-	await(t, "a heartbeat", func() bool { return a.Status().LastHeartbeat.After(before) })
+	proven := `SELECT ` + incarnation.WroteRow(hourly(d.DB).Token, "n", "heartbeat_at") + ` FROM worker_nodes AS n WHERE worker_id = $1::uuid`
+	await(t, "a heartbeat since then", func() (yes bool) { // without a token, there are some all the time
+		return d.DB.QueryRowContext(t.Context(), proven, a.id.String()).Scan(&yes) == nil && yes
+	})
 	l.cut(true)
 	awaitShares(b)
 }
