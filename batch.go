@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -92,15 +93,13 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.timeout(conn)) })
 	defer deadline.Stop()
 	defer c.watchHandler(ctx, *b)()
-	r = result{outcome: committed, moved: moved}
 	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved.Version, intact: true}
 	_, t.marked = pgdriver.Status(conn)
 	c.last = &lastBatch{work: *w, after: moved.Version, transaction: moved.Transaction}
-	c.wrapped(ctx, *b, &r, func(inner context.Context) {
-		if bad := c.fill(ctx, inner, t, w, b); bad.outcome != committed {
-			r = bad
-		}
-	})
+	r = c.wrapped(ctx, *b, func(inner context.Context) result { return c.fill(ctx, inner, t, w, b) })
+	if r.outcome == committed {
+		r.moved = moved
+	}
 	c.last.ended(r, t)
 	return r
 }
@@ -153,25 +152,32 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work,
 }
 
 // wrapped runs a batch inside the middleware, if there is one. Whatever that
-// makes of the batch's error, r is what happened.
-func (c *consumerLoop) wrapped(ctx context.Context, b Batch, r *result, fill func(context.Context)) {
+// makes of the batch's error, what it returns is what happened.
+func (c *consumerLoop) wrapped(ctx context.Context, b Batch, fill func(context.Context) result) (r result) {
 	middleware := c.w.cfg.BatchMiddleware
 	if middleware == nil {
-		fill(ctx)
-		return
+		return fill(ctx)
 	}
 	called := false
 	err := recovering(func() error {
 		return middleware(func(ctx context.Context, _ Batch) error {
-			if called {
+			switch {
+			case called:
 				return errCalledTwice
+			case ctx == nil:
+				return errNilContext
 			}
 			called = true
-			fill(ctx)
+			r = result{outcome: handlerFailed, err: errCutShort} // unless it returns
+			r = fill(ctx)
 			return r.err
 		})(ctx, b)
 	})
-	if !called {
-		*r = result{outcome: handlerFailed, err: errtext.Join(errNotCalled, err)}
+	switch {
+	case !called:
+		return result{outcome: handlerFailed, err: errtext.Join(errNotCalled, err)}
+	case errors.Is(r.err, errCutShort):
+		return result{outcome: handlerFailed, err: errtext.Join(errCutShort, err)}
 	}
+	return r
 }

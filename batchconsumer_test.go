@@ -153,6 +153,41 @@ func TestBatchMiddleware(t *testing.T) {
 	}
 }
 
+// panicky is a context of somebody's own that does not work.
+type panicky struct{ context.Context }
+
+func (panicky) Err() error { panic("no context") }
+
+// A batch that ends in a panic on its way has not happened, also if the middleware
+// hides that.
+func TestBatchMiddlewareWithABadContext(t *testing.T) {
+	for name, test := range map[string]struct {
+		bad  func(context.Context) context.Context
+		says string
+	}{
+		"nil":    {func(context.Context) context.Context { return nil }, "nil context"},
+		"panics": {func(ctx context.Context) context.Context { return panicky{ctx} }, "a panic"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 3)
+			w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithMaxConsecutiveFailures(2),
+				worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
+					return func(ctx context.Context, b worker.Batch) error {
+						defer func() { _ = recover() }()
+						return next(test.bad(ctx), b)
+					}
+				}))
+			if err := w.result(t); !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("Start returned %v", err)
+			}
+			if status := w.Status().Consumers[0]; status.Handled != 0 || status.Position != 0 || status.LastError == nil {
+				t.Errorf("its status is %+v", status)
+			}
+		})
+	}
+}
+
 func TestBatchMiddlewareThatDoesNothing(t *testing.T) {
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)

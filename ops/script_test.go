@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -86,7 +85,7 @@ func TestScripts(t *testing.T) {
 type stage struct {
 	site
 	held  []held
-	stale atomic.Int64 // reports of transactions that stay open
+	stale sync.Map // the virtual transactions that were reported to stay open
 	mu    sync.Mutex
 	seen  map[string]int
 }
@@ -100,7 +99,7 @@ type held struct {
 func play(t *testing.T, script []move, batchSize int, seen map[string]int) {
 	s := &stage{site: newSite(t), seen: seen}
 	s.keepJournal(t)
-	observer := worker.WithObserver(worker.Observer{FrontierBlocked: func(worker.BlockingTransaction) { s.stale.Add(1) }})
+	observer := worker.WithObserver(worker.Observer{FrontierBlocked: func(b worker.BlockingTransaction) { s.stale.Store(b.VirtualTransaction, true) }})
 	first := s.work(t, &ledger{}, observer, worker.WithBatchSize(batchSize))
 	s.work(t, &ledger{}, observer, worker.WithBatchSize(batchSize+1))
 	await(t, "the consumer to have a checkpoint", func() bool { return s.count(t, `SELECT count(*) FROM consumer_checkpoints`) == 1 })
@@ -180,9 +179,16 @@ func (s *stage) hold(t *testing.T, aggregate string, amount int, long bool) {
 		t.Fatal(err)
 	}
 	s.held = append(s.held, h)
-	if before := s.stale.Load(); long {
+	if long {
+		var id string
+		if err := h.tx.QueryRow(`SELECT virtualtransaction FROM pg_locks WHERE locktype = 'virtualxid' AND pid = pg_backend_pid()`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
 		s.append(t, "after "+aggregate, 1)
-		await(t, "a worker to report the open transaction", func() bool { return s.stale.Load() > before })
+		await(t, "a worker to report the open transaction", func() bool {
+			_, reported := s.stale.Load(id)
+			return reported
+		})
 	}
 }
 
