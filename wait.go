@@ -20,6 +20,11 @@ var ErrDeadLettered = errors.New("worker: the event is among the consumer's dead
 // no worker has code for.
 var ErrNoConsumer = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
 
+var (
+	errNeverBegan = errors.New("this worker has ended before it could begin: the error of its Start says why")
+	errNotLooked  = errors.New("nobody has looked yet how far it is")
+)
+
 // WaitFor waits until a consumer has handled the event at a position, wherever
 // that consumer runs: so that what was just appended can be read from its
 // projection. It looks when the consumer gets there in this worker. Where this
@@ -27,19 +32,26 @@ var ErrNoConsumer = errors.New("worker: there is no such consumer: check the nam
 // it asks that one to say so. It looks every DispatcherInterval besides, from
 // when the worker has started. The error is ErrDeadLettered if the event cannot
 // be handled, ErrNoConsumer if there is no such consumer, and tells how far the
-// consumer is if ctx ends first.
+// consumer is if ctx ends first. A worker whose Start has failed waits for nothing.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
 	select {
 	case <-w.ready:
+	case <-w.ended:
 	case <-ctx.Done():
-		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
 	}
-	known := progress.Arrival{Unknown: true}
+	switch {
+	case w.isReady():
+	case ctx.Err() != nil:
+		return fmt.Errorf("worker: waited for the worker to start, to wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, context.Cause(ctx))
+	default:
+		return fmt.Errorf("worker: cannot wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, errNeverBegan)
+	}
+	why := errNotLooked
 	for ask := true; ; {
 		there, forget := w.awaited.wait(consumer, position)
-		handled, err := w.poll(ctx, consumer, position, ask, &known)
+		handled, err := w.poll(ctx, consumer, position, ask, &why)
 		if ctx.Err() != nil {
-			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, known.Why(), context.Cause(ctx))
+			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, why, context.Cause(ctx))
 		}
 		if !handled && err == nil {
 			ask = w.pauseUntil(ctx, there)
@@ -53,7 +65,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 
 // poll looks whether a consumer has handled a position, and if not, asks the
 // worker that runs it to say when. No answer of the database is no error.
-func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask bool, known *progress.Arrival) (handled bool, err error) {
+func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
 	var now progress.Arrival
 	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
 		now, err = w.arrived(ctx, consumer, position)
@@ -65,7 +77,7 @@ func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask 
 	case err != nil || now.Handled:
 		return now.Handled, err
 	}
-	*known = now
+	*why = now.Why()
 	if ask {
 		w.askFor(ctx, consumer, position)
 	}

@@ -64,6 +64,31 @@ func TestWaitForAConsumerThatIsNot(t *testing.T) {
 	}
 }
 
+// Nobody waits for a worker that will never look, and what is said of the consumer
+// was seen.
+func TestWaitForSaysWhatIsKnown(t *testing.T) {
+	d := newLog(t)
+	failed := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, worker.WithBatchSize(-1))
+	if err := failed.Start(t.Context()); !errors.Is(err, worker.ErrInvalidConfig) {
+		t.Fatal(err)
+	}
+	if err := failed.WaitFor(t.Context(), "c", 1); err == nil || !strings.Contains(err.Error(), "the error of its Start says why") {
+		t.Errorf("after a Start that failed: %v", err)
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
+	if err := waitFor(t, w, "c", 1); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // whatever a select draws
+		if err := w.WaitFor(over, "c", 100); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "nobody has looked yet") {
+			t.Fatalf("with a context that has ended: %v", err)
+		}
+	}
+}
+
 // Where both workers listen, the one that runs the consumer says when it is
 // there. None of them would look within this test.
 func TestWaitForIsToldByAnotherWorker(t *testing.T) {

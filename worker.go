@@ -36,6 +36,7 @@ type Worker struct {
 	started  atomic.Bool
 	stopOnce sync.Once
 	stopped  chan struct{} // closed by Stop
+	ended    chan struct{} // closed when Start returns
 
 	state atomic.Value // State
 
@@ -78,6 +79,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		consumers:  consumers,
 		cfg:        DefaultConfig(),
 		stopped:    make(chan struct{}),
+		ended:      make(chan struct{}),
 		watchNow:   wakeup.New(),
 		sweepNow:   wakeup.New(),
 		compactNow: wakeup.New(),
@@ -124,6 +126,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		return ErrAlreadyStarted
 	}
 	w.state.Store(StateStarting)
+	defer close(w.ended)
 	defer w.state.Store(StateStopped)
 
 	// intake ends first: no new batch begins. The rest of the worker lives on

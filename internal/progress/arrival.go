@@ -14,7 +14,7 @@ import (
 // Arrival is how far a consumer is on its way to a position.
 type Arrival struct {
 	Handled    bool
-	Unknown    bool // it has no checkpoint, or nobody has looked
+	Unknown    bool // it has no checkpoint
 	Position   int64
 	Paused     bool
 	Open       bool // it has passed the position, which was in doubt
