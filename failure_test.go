@@ -231,6 +231,7 @@ func TestFailDeadLetter(t *testing.T) {
 		}
 	}
 	buried(5, 8, 11, 14)
+	await(t, "the status to count the aggregate", func() bool { return statusOf(w.Worker, "failing").DeadLetters == 1 })
 	all, _ := o.DeadLetters(t.Context(), "failing")
 	if l := all[0]; !strings.Contains(l.Error, "refused") || l.Attempts != 2 || l.AggregateID != "b" {
 		t.Errorf("the letter of the event that failed is %+v", l)
