@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -96,6 +98,33 @@ func TestVigil(t *testing.T) {
 			if got := v.dead(l.session, l.known, now, limit); got != l.want {
 				t.Errorf("%s: look %d: dead: %v, want %v", name, i, got, l.want)
 			}
+		}
+	}
+}
+
+// A session whose state the server hides from this role counts as busy: nobody
+// knows that it is dead.
+func TestSessionWhoseStateIsHidden(t *testing.T) {
+	d := pgtest.Empty(t)
+	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP ROLE `+role) })
+	var conns [2]*sql.Conn
+	for i := range conns {
+		conn, err := d.DB.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pgdriver.Discard(conn)
+		conns[i] = conn
+	}
+	looks, idle := conns[0], conns[1]
+	for hidden, statement := range map[bool]string{false: `RESET ROLE`, true: `SET ROLE ` + role} {
+		if _, err := looks.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := querySession(t.Context(), looks, pgdriver.PID(idle)); err != nil || s.busy != hidden {
+			t.Errorf("after %s an idle session is busy: %v, want %v; %v", statement, s.busy, hidden, err)
 		}
 	}
 }
