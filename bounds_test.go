@@ -252,3 +252,47 @@ func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// calm makes connections to nowhere that take what they are asked to do.
+type calm struct{}
+
+func (calm) Connect(context.Context) (driver.Conn, error)                 { return calm{}, nil }
+func (calm) Driver() driver.Driver                                        { return nil }
+func (calm) Prepare(string) (driver.Stmt, error)                          { return nil, driver.ErrSkip }
+func (calm) Begin() (driver.Tx, error)                                    { return calm{}, nil }
+func (calm) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return calm{}, nil }
+func (calm) Commit() error                                                { return nil }
+func (calm) Rollback() error                                              { return nil }
+func (calm) Close() error                                                 { return nil }
+
+// What bounds the beginning of a batch ends with it. The batch may take longer,
+// and goes on while the worker stops.
+func TestBoundOfABeginDoesNotEndTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := sql.OpenDB(calm{})
+		defer db.Close()
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		intake, stop := context.WithCancel(t.Context())
+		ctx, end := context.WithCancelCause(t.Context())
+		defer end(nil)
+		c := consumerLoop{w: &Worker{limits: usualLimits}}
+		tx, err := c.begin(ctx, end, intake, conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.rollback(tx, end)
+		time.Sleep(time.Hour)
+		if ctx.Err() != nil {
+			t.Fatalf("an hour later the batch has ended: %v", context.Cause(ctx))
+		}
+		stop()
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Errorf("the stop has ended the batch: %v", context.Cause(ctx))
+		}
+	})
+}
