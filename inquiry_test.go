@@ -79,6 +79,20 @@ func TestInquiryDoesNotWaitForHandlers(t *testing.T) {
 	}
 }
 
+// A look at the row after a batch that failed gives its connection back: there
+// is one for all loops.
+func TestLookAtABatchGivesItsConnectionBack(t *testing.T) {
+	h, _, _ := committedUnseen(t)
+	h.inquiryConns = make(budget, 1)
+	inUse := h.db.Stats().InUse
+	if !h.loop.rowTells(t.Context(), driver.ErrBadConn) {
+		t.Error("the row does not tell that the handler has committed")
+	}
+	if n := len(h.inquiryConns); n != 0 || h.db.Stats().InUse != inUse {
+		t.Errorf("%d looks are still counted, %d connections are in use, before it were %d", n, h.db.Stats().InUse, inUse)
+	}
+}
+
 // A repair whose answer was lost is not made twice, nor is it unknown.
 func TestInquiryAfterALostAnswer(t *testing.T) {
 	h, d, _ := committedUnseen(t)
