@@ -188,6 +188,32 @@ func TestFailedReadAhead(t *testing.T) {
 	if f.at != log.last || f.own != 1 {
 		t.Errorf("it came to %d, %d pages it read for itself", f.at, f.own)
 	}
+	if a.used != 0 || a.attached != 0 {
+		t.Errorf("in the end %d bytes are kept for %d followers", a.used, a.attached)
+	}
+}
+
+// A stretch that arrives when all have left is kept for nobody.
+func TestReadThatAllHaveLeft(t *testing.T) {
+	log := newLongLog(2_000, 8)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	log.before = func(context.Context) error {
+		close(begun)
+		<-goOn
+		return nil
+	}
+	a := log.ahead(&frontier.Value{Token: "t", Safe: log.last}, 16<<20)
+	r := a.Reader(nil)
+	defer r.Close()
+	r.Begin(t.Context(), 0, nil)
+	<-begun
+	reading := r.Reading()
+	r.Drop()
+	close(goOn)
+	<-reading[0].Done()
+	if a.used != 0 || a.attached != 0 || len(a.unscoped.stretches) > 0 {
+		t.Errorf("%d bytes are kept for %d followers", a.used, a.attached)
+	}
 }
 
 // What was read in one incarnation is for nobody who stands in another.
@@ -243,7 +269,8 @@ func TestReadAheadEndsAtDoubts(t *testing.T) {
 	}
 }
 
-// The last that leaves ends the read under way; before, it goes on.
+// The last that leaves ends the read under way, and waits for its end; before, it
+// goes on.
 func TestTheLastEndsTheRead(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	begun, ended := make(chan struct{}), make(chan error, 1)
@@ -270,8 +297,13 @@ func TestTheLastEndsTheRead(t *testing.T) {
 	default:
 	}
 	last.Close()
-	if err := <-ended; !errors.Is(err, context.Canceled) || len(last.Reading()) > 0 {
-		t.Errorf("the read ended with %v", err)
+	select {
+	case err := <-ended:
+		if reading := len(last.Reading()); !errors.Is(err, context.Canceled) || reading > 0 {
+			t.Errorf("the read ended with %v, %d go on", err, reading)
+		}
+	default:
+		t.Error("the last has left, and its read goes on")
 	}
 }
 
