@@ -129,6 +129,25 @@ func TestALife(t *testing.T) {
 	}
 }
 
+// A heartbeat from before the server lost its token proves nothing by its lock.
+// The next look but one sends another, long before it is due.
+func TestHeartbeatOlderThanTheTokenIsSentAgain(t *testing.T) {
+	d, nodes, token := newTables(t)
+	me := join(t, Config{DB: d.DB, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
+		HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: true})
+	looks := func(when string, want ...bool) {
+		t.Helper()
+		for i, beat := range want {
+			if v, _ := look(t, me); v.Beat != beat {
+				t.Errorf("%s, look %d sent a heartbeat: %v, want %v", when, i+1, v.Beat, beat)
+			}
+		}
+	}
+	looks("after the first heartbeat", false, false)
+	d.Exec(t, `UPDATE nodes_token SET token = gen_random_uuid()`)
+	looks("with another token", false, true, false)
+}
+
 // A heartbeat returns the incarnation of the server that took it. A statement
 // between two heartbeats does not ask for it.
 func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
