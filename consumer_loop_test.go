@@ -1,9 +1,13 @@
 package worker
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // What the database disturbed need not wait any longer once the frontier gets
@@ -55,4 +59,31 @@ func TestPauseWhileTheGuardRefuses(t *testing.T) {
 			t.Errorf("the frontier is back, and the pause takes %v more", took)
 		}
 	})
+}
+
+// Who says that another server has answered decides what that means. If the
+// worker's own statements do, the progress is loaded again, and the frontier
+// looks where it is. If a handler does, the handler has failed. Where nobody
+// knows why the guard refused, the database is in trouble.
+func TestWhoSaysThatAnotherServerAnswers(t *testing.T) {
+	elsewhere, other := fmt.Errorf("read: %w", store.ErrIncarnation), errors.New("no answer")
+	batch := &work{}
+	for name, test := range map[string]struct {
+		r     result
+		want  outcome
+		batch bool // the failure is counted as the batch's
+	}{
+		"a guard that was refused there":     {result{outcome: overtaken, err: elsewhere, work: batch}, overtaken, true},
+		"a guard that was refused somewhere": {result{outcome: overtaken, err: other, work: batch}, disturbed, false},
+		"a load or a read":                   {result{outcome: disturbed, err: elsewhere}, overtaken, false},
+		"a read without an answer":           {result{outcome: disturbed, err: other}, disturbed, false},
+		"a batch that was disturbed":         {result{outcome: disturbed, err: elsewhere, work: batch}, disturbed, true},
+		"a handler":                          {result{outcome: handlerFailed, err: elsewhere, work: batch}, handlerFailed, true},
+	} {
+		c := &consumerLoop{unit: &unit{reload: newReloadSignal()}}
+		r := test.r
+		if fatal := c.settle(t.Context(), &r); fatal != nil || r.outcome != test.want || (r.work != nil) != test.batch {
+			t.Errorf("%s: outcome %d with batch %v, want %d with batch %v; %v", name, r.outcome, r.work, test.want, test.batch, fatal)
+		}
+	}
 }
