@@ -3,11 +3,15 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // What the database disturbed need not wait any longer once the frontier gets
@@ -85,5 +89,34 @@ func TestWhoSaysThatAnotherServerAnswers(t *testing.T) {
 		if fatal := c.settle(t.Context(), &r); fatal != nil || r.outcome != test.want || (r.work != nil) != test.batch {
 			t.Errorf("%s: outcome %d with batch %v, want %d with batch %v; %v", name, r.outcome, r.work, test.want, test.batch, fatal)
 		}
+	}
+}
+
+// Dead letters that are to be tried again take turns with what is new. They are
+// all tried though nothing is new, while the consumer watches an open range and
+// the frontier stands still.
+func TestDeadLettersBesideAnOpenRange(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithStaleGapThreshold(10*time.Millisecond))
+	open := beginOne(t, d.DB, "open") // 1
+	defer func() { _ = open.Rollback() }()
+	for _, aggregate := range []string{"a", "b", "c"} { // 2 to 4
+		appendOne(t, d.DB, aggregate)
+	}
+	h.look(t, "a doubt", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 1 })
+	h.handle(t)
+	d.Exec(t, `DELETE FROM ledger`)
+	d.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at)
+		SELECT 'all', global_position, aggregate_type, aggregate_id, event_id, event_type, 1, clock_timestamp() FROM events`)
+	d.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+	h.loop.forget() // as when it is told of that
+	h.handle(t)
+	if p := h.loop.progress; p == nil || len(p.Open) != 1 {
+		t.Fatalf("the consumer watches no open range: %+v", p)
+	}
+	var handled string
+	if err := d.DB.QueryRow(`SELECT coalesce(string_agg(position::text, ' ' ORDER BY position), '') FROM ledger`).Scan(&handled); err != nil || handled != "2 3 4" {
+		t.Errorf("of the dead letters at 2 3 4 those at %q were handled, and the loop waits for news; %v", handled, err)
 	}
 }
