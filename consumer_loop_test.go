@@ -120,3 +120,29 @@ func TestDeadLettersBesideAnOpenRange(t *testing.T) {
 		t.Errorf("of the dead letters at 2 3 4 those at %q were handled, and the loop waits for news; %v", handled, err)
 	}
 }
+
+// A consumer that waits for open ranges to close says so, also when the database
+// works again.
+func TestWaitForOpenRangesIsShownAfterTrouble(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithStaleGapThreshold(10*time.Millisecond), WithMaxOpenRanges(1))
+	for n := range 2 {
+		open := beginOne(t, d.DB, fmt.Sprint("open ", n)) // 1 and 3
+		defer func() { _ = open.Rollback() }()
+		appendOne(t, d.DB, "other") // 2 and 4
+	}
+	h.look(t, "two doubts", func(v *frontier.Value) bool { return v.Safe == 4 && len(v.Doubts) == 2 })
+	waits := func(when string) {
+		t.Helper()
+		h.handle(t)
+		var why errTooManyOpen
+		if err := h.loop.status.snapshot(nil, nil).LastError; !errors.As(err, &why) {
+			t.Errorf("%s the status says: %v", when, err)
+		}
+	}
+	waits("at first")
+	h.loop.tally.disturbed = 1
+	h.loop.forget() // as after trouble
+	waits("after trouble with the database")
+}
