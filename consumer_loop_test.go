@@ -146,3 +146,37 @@ func TestWaitForOpenRangesIsShownAfterTrouble(t *testing.T) {
 	h.loop.forget() // as after trouble
 	waits("after trouble with the database")
 }
+
+// Refusals count in a row: a batch that gets through ends it.
+func TestBatchEndsARowOfRefusals(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.loop.overtaken = reopenAfter
+	h.handle(t)
+	if n := h.loop.overtaken; n != 0 {
+		t.Errorf("after a batch %d refusals are still counted", n)
+	}
+}
+
+// Whether somebody has moved a consumer is news while its loop knows the progress,
+// and not once it has forgotten that, or has ended.
+func TestForgottenProgressIsNotWatched(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	appendOne(t, d.DB, "1")
+	h.lookUpTo(t, 1)
+	h.handle(t)
+	d.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+	for _, known := range []bool{true, false} {
+		if !known {
+			h.loop.forget()
+		}
+		if news, err := h.signalMoved(t.Context(), []string{"all"}); err != nil || news != known {
+			t.Errorf("the loop knows the progress: %v; that it was moved is news: %v, %v", known, news, err)
+		}
+	}
+}
