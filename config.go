@@ -57,6 +57,9 @@ func (c Config) String() string {
 	return b.String()
 }
 
+// GoString is String: nor does %#v show the connection string.
+func (c Config) GoString() string { return c.String() }
+
 // checkNotifyConnection checks the string that DispatcherStrategyNotify needs.
 func checkNotifyConnection(c *Config) error {
 	if c.DispatcherStrategy != DispatcherStrategyNotify {

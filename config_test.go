@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -71,8 +72,10 @@ func TestConfigStringHidesTheConnection(t *testing.T) {
 	c := DefaultConfig()
 	c.NotifyConnectionString = "postgres://me:secret@host/db"
 	s := c.String()
-	if strings.Contains(s, "secret") || strings.Contains(s, "host") {
-		t.Fatalf("the connection string shows in\n%s", s)
+	for _, printed := range []string{s, fmt.Sprintf("%v %+v %#v", c, c, &c)} {
+		if strings.Contains(printed, "secret") || strings.Contains(printed, "host") {
+			t.Fatalf("the connection string shows in\n%s", printed)
+		}
 	}
 	for _, want := range []string{"WithBatchSize(100)", "WithNotifyConnectionString(***)", "WithHeartbeatTimeout(30s)"} {
 		if !strings.Contains(s, want) {

@@ -225,7 +225,8 @@
 // # What Start returns
 //
 // Start returns nil after a clean stop: its context has ended, or Stop was called.
-// Otherwise its error is one of these, as [errors.Is] and [errors.As] tell:
+// Otherwise its error says what went wrong. These can be told apart, as [errors.Is]
+// and [errors.As] do:
 //
 //   - [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong;
 //   - [ErrPrivileges], [ErrPreparedStatements], [ErrTransactionPooling],
@@ -237,6 +238,9 @@
 //     may have. Read the error: it says what to do;
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
 //   - [ErrOutage]: the database was away for longer than [WithRetryLimit].
+//
+// After any other the database did not answer at the start, or a connection broke:
+// a restart may help.
 //
 // Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
 // has two of its own, [ErrDeadLettered] and [ErrNoConsumer].

@@ -31,6 +31,9 @@ func apply(ctx context.Context, db *sql.DB, c *Config) error {
 	if err != nil {
 		return err
 	}
+	if db == nil {
+		return errors.New("migrations: db is nil")
+	}
 	for tries := 1; ; tries++ {
 		done, err := s.applied(ctx, db)
 		if done || err != nil {

@@ -9,6 +9,7 @@ package workertest
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -35,6 +36,9 @@ import (
 // whatever way, the error is [worker.ErrTransactionEnded] and says which way.
 // What the handler wrote may then stay.
 func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store.Event, look func(tx *sql.Tx) error) error {
+	if db == nil {
+		return errors.New("workertest: db is nil")
+	}
 	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
 	conn, err := db.Conn(ctx)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Package errtext keeps what errors say on one line, and short.
+// Package errtext keeps what errors say on one line, short, and without the
+// passwords of URLs: some drivers repeat a connection string that they cannot read.
 package errtext
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -30,9 +32,15 @@ func Word(s string) string {
 	return Value(s)
 }
 
+// password is that of a URL, with what stands around it.
+var password = regexp.MustCompile(`(://[^\s:/@"']*:)[^/@"'\r\n]*@`)
+
 // Line puts a text on one line. Of a long one it leaves the beginning and the
-// length.
+// length. The password of a URL is left out.
 func Line(s string) string {
+	if strings.Contains(s, "://") {
+		s = password.ReplaceAllString(s, "${1}xxxxx@")
+	}
 	long := len(s)
 	if long > maxText {
 		s = beginning(s, maxText)

@@ -15,6 +15,10 @@ func TestLine(t *testing.T) {
 		"one\ntwo":                   "one; two",
 		"one:\n\ttwo\r\n\r\n three.": "one: two; three.",
 		"one\n":                      "one",
+
+		`parse "postgres://me:s3cr3t pw@h:x/d": invalid port`: `parse "postgres://me:xxxxx@h:x/d": invalid port`,
+		"postgres://me@h:5432/d and you@there":                "postgres://me@h:5432/d and you@there",
+		"http://h:80/a and b@c":                               "http://h:80/a and b@c",
 	} {
 		if got := Line(text); got != want {
 			t.Errorf("of %q: %q, want %q", text, got, want)
