@@ -21,8 +21,8 @@ import (
 // proven, otherwise as open. An event that still appears at an open one is
 // delivered late.
 func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
-	if position < 1 {
-		return fmt.Errorf("ops: %w: position %d is out of range, the first one is 1", ErrInvalid, position)
+	if position < 0 {
+		return fmt.Errorf("ops: %w: position %d is below 0", ErrInvalid, position)
 	}
 	return o.change(ctx, KindSkip, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if position > at.position {
