@@ -21,9 +21,6 @@ import (
 // proven, otherwise as open. An event that still appears at an open one is
 // delivered late.
 func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
-	if position < 0 {
-		return fmt.Errorf("ops: %w: position %d is below 0", ErrInvalid, position)
-	}
 	return o.change(ctx, KindSkip, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if position > at.position {
 			return o.skipNext(ctx, tx, at, position)
@@ -81,6 +78,9 @@ func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position
 // event had been delivered.
 func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
 	d.From, d.Late = at.position, true
+	if position < 1 { // none is there, and one below the lowest bigint is none
+		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+	}
 	parts, err := exec(ctx, tx, "split the open range", `
 WITH gone AS (
 	DELETE FROM `+o.t.GapSkips.SQL()+`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -113,6 +114,7 @@ func TestSkipRefusesWhatIsNotNext(t *testing.T) {
 	refuse(1, 5, false, "it has been passed: the checkpoint is 2, and the next event is at position 5")
 	refuse(2, 5, false, "it has been passed")
 	refuse(-7, 5, false, "it has been passed")
+	refuse(math.MinInt64, 5, false, "it has been passed")
 	refuse(3, 5, false, "it does not come next")
 	refuse(6, 5, false, "it does not come next")
 	refuse(99, 5, false, "it does not come next")
