@@ -136,7 +136,7 @@ func (d *database) putBack(change func(context.Context) error) error {
 	r := history.Restore{Copied: d.copied, Restored: d.life()}
 	d.restores = append(d.restores, r)
 	d.restored.Add(1)
-	err := d.changeData(change)
+	err := d.follower.without(func() error { return d.changeData(change) })
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), waitBound)
 		defer cancel()

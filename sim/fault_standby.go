@@ -62,9 +62,21 @@ func (o *outages) follow(ctx context.Context, faults Intensities) error {
 }
 
 // stop ends it for good.
-func (f *follower) stop() error {
+func (f *follower) stop() error { return f.without(func() error { return nil }) }
+
+// without makes a change of its primary while there is none. One that is ahead of
+// a primary that was put back keeps that from shutting down: it waits until its
+// follower is where it is itself.
+func (f *follower) without(change func() error) error {
 	f.busy.Lock()
 	defer f.busy.Unlock()
+	if err := f.end(); err != nil {
+		return err
+	}
+	return change()
+}
+
+func (f *follower) end() error {
 	if f.server == nil {
 		return nil
 	}
