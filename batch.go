@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -158,7 +157,7 @@ func (c *consumerLoop) wrapped(ctx context.Context, b Batch, fill func(context.C
 	if middleware == nil {
 		return fill(ctx)
 	}
-	called := false
+	called, returned := false, false
 	err := recovering(func() error {
 		return middleware(func(ctx context.Context, _ Batch) error {
 			switch {
@@ -168,15 +167,15 @@ func (c *consumerLoop) wrapped(ctx context.Context, b Batch, fill func(context.C
 				return errNilContext
 			}
 			called = true
-			r = result{outcome: handlerFailed, err: errCutShort} // unless it returns
 			r = fill(ctx)
+			returned = true
 			return r.err
 		})(ctx, b)
 	})
 	switch {
 	case !called:
 		return result{outcome: handlerFailed, err: errtext.Join(errNotCalled, err)}
-	case errors.Is(r.err, errCutShort):
+	case !returned:
 		return result{outcome: handlerFailed, err: errtext.Join(errCutShort, err)}
 	}
 	return r

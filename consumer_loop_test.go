@@ -3,15 +3,12 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // What the database disturbed need not wait any longer once the frontier gets
@@ -96,9 +93,7 @@ func TestWhoSaysThatAnotherServerAnswers(t *testing.T) {
 // all tried though nothing is new, while the consumer watches an open range and
 // the frontier stands still.
 func TestDeadLettersBesideAnOpenRange(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithStaleGapThreshold(10*time.Millisecond))
+	d, h := newLedgerStepper(t, WithStaleGapThreshold(10*time.Millisecond))
 	open := beginOne(t, d.DB, "open") // 1
 	defer func() { _ = open.Rollback() }()
 	for _, aggregate := range []string{"a", "b", "c"} { // 2 to 4
@@ -124,9 +119,7 @@ func TestDeadLettersBesideAnOpenRange(t *testing.T) {
 // A consumer that waits for open ranges to close says so, also when the database
 // works again.
 func TestWaitForOpenRangesIsShownAfterTrouble(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithStaleGapThreshold(10*time.Millisecond), WithMaxOpenRanges(1))
+	d, h := newLedgerStepper(t, WithStaleGapThreshold(10*time.Millisecond), WithMaxOpenRanges(1))
 	for n := range 2 {
 		open := beginOne(t, d.DB, fmt.Sprint("open ", n)) // 1 and 3
 		defer func() { _ = open.Rollback() }()
@@ -149,9 +142,7 @@ func TestWaitForOpenRangesIsShownAfterTrouble(t *testing.T) {
 
 // Refusals count in a row: a batch that gets through ends it.
 func TestBatchEndsARowOfRefusals(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.loop.overtaken = reopenAfter
@@ -164,9 +155,7 @@ func TestBatchEndsARowOfRefusals(t *testing.T) {
 // Whether somebody has moved a consumer is news while its loop knows the progress,
 // and not once it has forgotten that, or has ended.
 func TestForgottenProgressIsNotWatched(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.handle(t)

@@ -239,8 +239,8 @@
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
 //   - [ErrOutage]: the database was away for longer than [WithRetryLimit].
 //
-// After any other the database did not answer at the start, or a connection broke:
-// a restart may help.
+// Any other is mostly a database that did not answer at the start, or a connection
+// that broke: a restart may help.
 //
 // Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
 // has two of its own, [ErrDeadLettered] and [ErrNoConsumer].

@@ -1,19 +1,13 @@
 package worker
 
 import (
-	"sync/atomic"
 	"testing"
-
-	"github.com/pgfrontier/worker/internal/pgtest"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // After a batch a consumer waits only if more has come meanwhile: an event on a
 // quiet log is handled at once.
 func TestEventsGatherOnlyUnderLoad(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	d, h := newLedgerStepper(t)
 	if pause := h.loop.gather(); pause != 0 {
 		t.Errorf("it waits for %v before its first batch", pause)
 	}

@@ -135,9 +135,7 @@ func (headConsumer) StartAt() consumer.Start { return consumer.AtHead() }
 // How far a consumer is counts where the worker works only: a primary that was
 // abandoned may be ahead of the one that was promoted.
 func TestArrivalOnAnotherServer(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.handle(t)

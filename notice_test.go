@@ -2,20 +2,14 @@ package worker
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/pgfrontier/worker/internal/pgtest"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // A notification is why the frontier looks, whose own next look is an hour
 // away.
 func TestNoticeOfEventsMakesTheFrontierLook(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithDispatcherInterval(time.Hour))
+	d, h := newLedgerStepper(t, WithDispatcherInterval(time.Hour))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for position := int64(1); position <= 3; position++ {

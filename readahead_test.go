@@ -6,7 +6,6 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/pgtest"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // What was read ahead in an earlier life of the server may have been taken back
@@ -14,9 +13,7 @@ import (
 // as it did then, does not go on with it: the guard asks for the life in which
 // a page was read.
 func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, WithBatchSize(1))
+	d, h := newLedgerStepper(t, WithBatchSize(1))
 	for range 4 {
 		appendOne(t, d.DB, "1")
 	}

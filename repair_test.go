@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -15,7 +14,6 @@ import (
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
-	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // After a repair, the events that were handled are behind the consumer and all
@@ -178,9 +176,7 @@ func TestRowOfAnotherIncarnationSettlesNothing(t *testing.T) {
 // While another server answers than the frontier's, nobody says what became of a
 // batch. When the frontier finds the same, the row as the batch left it is proof.
 func TestInquiryThatAnotherServerAnswers(t *testing.T) {
-	d := pgtest.New(t)
-	d.Exec(t, createLedger)
-	h := newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)})
+	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, 1)
 	h.handle(t)

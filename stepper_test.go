@@ -2,12 +2,14 @@ package worker
 
 import (
 	"database/sql"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -19,6 +21,15 @@ type stepper struct {
 	*Worker
 	session *frontier.Session
 	loop    *consumerLoop
+}
+
+// newLedgerStepper makes a log, and a worker whose consumer writes all of it into
+// the ledger.
+func newLedgerStepper(t *testing.T, opts ...Option) (*pgtest.Database, *stepper) {
+	t.Helper()
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	return d, newStepper(t, d.DB, storepostgres.NewStore(nil), steppedConsumer{"all", nil, new(atomic.Bool)}, opts...)
 }
 
 // newStepper makes a worker and gives it the consumer.

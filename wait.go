@@ -32,7 +32,8 @@ var (
 // it asks that one to say so. It looks every DispatcherInterval besides, from
 // when the worker has started. The error is ErrDeadLettered if the event cannot
 // be handled, ErrNoConsumer if there is no such consumer, and tells how far the
-// consumer is if ctx ends first. A worker whose Start has failed waits for nothing.
+// consumer is if ctx ends first. A worker that
+// ended before it could begin waits for nothing.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
 	select {
 	case <-w.ready:

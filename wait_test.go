@@ -72,7 +72,9 @@ func TestWaitForSaysWhatIsKnown(t *testing.T) {
 	if err := failed.Start(t.Context()); !errors.Is(err, worker.ErrInvalidConfig) {
 		t.Fatal(err)
 	}
-	if err := failed.WaitFor(t.Context(), "c", 1); err == nil || !strings.Contains(err.Error(), "the error of its Start says why") {
+	bound, end := context.WithTimeout(t.Context(), 10*time.Second)
+	defer end()
+	if err := failed.WaitFor(bound, "c", 1); err == nil || !strings.Contains(err.Error(), "the error of its Start says why") {
 		t.Errorf("after a Start that failed: %v", err)
 	}
 	appendN(t, d.DB, "Order", "1", 1)

@@ -78,7 +78,7 @@ func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position
 // event had been delivered.
 func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position int64) (d skipDetail, err error) {
 	d.From, d.Late = at.position, true
-	if position < 1 { // none is there, and one below the lowest bigint is none
+	if position < 1 { // no event is there, and the statement's position - 1 might not be a bigint
 		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
 	}
 	parts, err := exec(ctx, tx, "split the open range", `

@@ -64,9 +64,9 @@ func (o *outages) follow(ctx context.Context, faults Intensities) error {
 // stop ends it for good.
 func (f *follower) stop() error { return f.without(func() error { return nil }) }
 
-// without makes a change of its primary while there is none. One that is ahead of
-// a primary that was put back keeps that from shutting down: it waits until its
-// follower is where it is itself.
+// without changes the primary while it has no follower. A primary that is put back
+// to an older state would not shut down any more: it waits for its follower to
+// confirm a position, and that has come further.
 func (f *follower) without(change func() error) error {
 	f.busy.Lock()
 	defer f.busy.Unlock()

@@ -32,14 +32,15 @@ func Word(s string) string {
 	return Value(s)
 }
 
-// password is that of a URL, with what stands around it.
-var password = regexp.MustCompile(`(://[^\s:/@"']*:)[^/@"'\r\n]*@`)
+// password is that of a URL, with what stands before and behind it. In PostgreSQL's,
+// which people write by hand, it may have an @ or a / that should have been escaped.
+var password = regexp.MustCompile(`(postgres(?:ql)?://[^\s:/@"']*:)[^"'\r\n]*@|(://[^\s:/@"']*:)[^/@"'\r\n]*@`)
 
 // Line puts a text on one line. Of a long one it leaves the beginning and the
 // length. The password of a URL is left out.
 func Line(s string) string {
 	if strings.Contains(s, "://") {
-		s = password.ReplaceAllString(s, "${1}xxxxx@")
+		s = password.ReplaceAllString(s, "${1}${2}xxxxx@")
 	}
 	long := len(s)
 	if long > maxText {

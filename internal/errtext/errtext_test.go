@@ -17,6 +17,8 @@ func TestLine(t *testing.T) {
 		"one\n":                      "one",
 
 		`parse "postgres://me:s3cr3t pw@h:x/d": invalid port`: `parse "postgres://me:xxxxx@h:x/d": invalid port`,
+		`parse "postgresql://me:a/b@c@h/d": invalid port`:     `parse "postgresql://me:xxxxx@h/d": invalid port`,
+		"amqp://me:secret@h/ is away":                         "amqp://me:xxxxx@h/ is away",
 		"postgres://me@h:5432/d and you@there":                "postgres://me@h:5432/d and you@there",
 		"http://h:80/a and b@c":                               "http://h:80/a and b@c",
 	} {

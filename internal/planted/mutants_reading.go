@@ -50,8 +50,8 @@ var frontierMutants = []Mutant{
 			{"frontier/fence.go", `for _, gap := range subtract(`, `m.doubts = doubts{}
 		for _, gap := range subtract(`},
 		},
-		Draws:  "open gaps skip-stale",
 		Faults: calm + ",delay=6,redraw=6",
+		Draws:  "open gaps skip-stale",
 	},
 }
 

@@ -16,8 +16,7 @@ type BatchConsumer interface {
 	Consumer
 	// HandleBatch applies events, in order, under the rules of Handle. Late
 	// events come in a call of their own, before the others of the same
-	// transaction. HandleBatch must neither keep nor
-	// change the slice.
+	// transaction. HandleBatch must neither keep nor change the slice.
 	//
 	// Return an EventError to name the event that cannot be handled. After
 	// any other error, the worker halves the batch until the event is found.
