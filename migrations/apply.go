@@ -31,6 +31,11 @@ func apply(ctx context.Context, db *sql.DB, c *Config) error {
 	if err != nil {
 		return err
 	}
+	return s.ensure(ctx, db)
+}
+
+// ensure applies what is missing.
+func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("migrations: db is nil")
 	}
@@ -90,7 +95,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 	// One by one: the extended protocol takes a single statement at a time.
-	for _, statement := range slices.Concat(statements, s.storeStatements(), s.workerStatements()) {
+	for _, statement := range slices.Concat(statements, statementsOf(s.beside), s.ownStatements()) {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("migrations: %w, in %s", err, statement)
 		}
@@ -98,7 +103,7 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if done, err := s.applied(ctx, tx); done || err != nil {
 		return err
 	}
-	faults, _, err := s.look(ctx, tx, s.store...)
+	faults, _, err := s.look(ctx, tx, s.beside...)
 	if err == nil && len(faults) > 0 {
 		return cannotUpgrade(faults)
 	}
@@ -111,27 +116,27 @@ func cannotUpgrade(faults []string) error {
 
 // applied reports whether everything is there already.
 func (s schema) applied(ctx context.Context, q Querier) (bool, error) {
-	faults, v, err := s.look(ctx, q, s.store...)
+	faults, v, err := s.look(ctx, q, s.beside...)
 	switch {
 	case err != nil:
 		return false, err
-	case v.oldest > Version:
-		return false, newer(v)
-	case v.applied > Version && len(faults) > 0:
-		return false, fmt.Errorf("%w: the database has version %d, this program %d, and it lacks something: %s: apply the migrations of a newer program with these table names", ErrNewerVersion, v.applied, Version, strings.Join(faults, "; "))
-	case v.applied > Version:
+	case v.oldest > s.version:
+		return false, s.newer(v)
+	case v.applied > s.version && len(faults) > 0:
+		return false, fmt.Errorf("%w: the database has version %d, this program %d, and it lacks something: %s: apply the migrations of a newer program with these table names", ErrNewerVersion, v.applied, s.version, strings.Join(faults, "; "))
+	case v.applied > s.version:
 		return true, nil
-	case len(faults) > 0 || v.applied < Version:
+	case len(faults) > 0 || v.applied < s.version:
 		return false, nil
 	}
-	missing, err := missingIndexes(ctx, q, slices.Concat(s.worker, s.store))
+	missing, err := missingIndexes(ctx, q, slices.Concat(s.own, s.beside))
 	return err == nil && len(missing) == 0, err
 }
 
 // checkShapes refuses what has a table's name and is none, and tables that lack
 // what every version had.
 func (s schema) checkShapes(ctx context.Context, q Querier) error {
-	tables := slices.Concat(s.worker, s.store)
+	tables := slices.Concat(s.own, s.beside)
 	faults, err := filter(ctx, q, taken, sqlNames(tables))
 	if err != nil {
 		return err
@@ -150,7 +155,7 @@ func (s schema) checkShapes(ctx context.Context, q Querier) error {
 // tables are found anywhere in the search path but created in its first schema,
 // and the old ones' checkpoints would be out of sight.
 func (s schema) checkPlaces(ctx context.Context, q Querier) error {
-	hidden, err := filter(ctx, q, elsewhere, sqlNames(slices.Concat(s.worker, s.store)))
+	hidden, err := filter(ctx, q, elsewhere, sqlNames(slices.Concat(s.own, s.beside)))
 	if err == nil && len(hidden) > 0 {
 		err = fmt.Errorf("migrations: %s found through the search path, but not in its first schema, where new tables would go: give the table names their schema, as in \"infra.worker_nodes\"", strings.Join(hidden, ", "))
 	}
@@ -160,7 +165,7 @@ func (s schema) checkPlaces(ctx context.Context, q Querier) error {
 // createSchemas returns statements for the schemas that do not exist. Even
 // where one does, CREATE SCHEMA IF NOT EXISTS demands the right to create it.
 func (s schema) createSchemas(ctx context.Context, q Querier) ([]string, error) {
-	missing, err := filter(ctx, q, noSchema, schemasOf(slices.Concat(s.worker, s.store)))
+	missing, err := filter(ctx, q, noSchema, schemasOf(slices.Concat(s.own, s.beside)))
 	for i, name := range missing {
 		missing[i] = createSchema(name)
 	}

@@ -13,15 +13,15 @@ import (
 )
 
 var (
-	// ErrNotApplied reports that tables of the worker are missing or older
-	// than this program. Call Apply, or run the SQL that cmd/migrate-gen
+	// ErrNotApplied reports that tables are missing or older than this program.
+	// Call Apply, for those of jobs ApplyJobs, or run the SQL that cmd/migrate-gen
 	// writes.
-	ErrNotApplied = errors.New("migrations: the worker's tables are missing or out of date")
+	ErrNotApplied = errors.New("migrations: the tables are missing or out of date")
 
 	// ErrNewerVersion reports that a newer version of this library has
 	// upgraded the tables, and that this program may not run beside them.
 	// Deploy the newer version.
-	ErrNewerVersion = errors.New("migrations: the worker's tables belong to a newer version")
+	ErrNewerVersion = errors.New("migrations: the tables belong to a newer version")
 )
 
 // Querier is the part of *sql.DB, *sql.Conn and *sql.Tx that [Check] needs.
@@ -42,24 +42,26 @@ func check(ctx context.Context, q Querier, c *Config) error {
 	if err != nil {
 		return err
 	}
+	return s.check(ctx, q)
+}
+
+func (s schema) check(ctx context.Context, q Querier) error {
 	faults, v, err := s.look(ctx, q)
 	switch {
 	case err != nil:
 		return err
-	case v.oldest > Version:
-		return newer(v)
+	case v.oldest > s.version:
+		return s.newer(v)
 	case len(faults) > 0:
-		return fmt.Errorf("%w: %s: %s", ErrNotApplied, strings.Join(faults, "; "), remedy)
-	case v.applied < Version:
-		return fmt.Errorf("%w: the database has version %d, this program needs %d: %s", ErrNotApplied, v.applied, Version, remedy)
+		return fmt.Errorf("%w: %s: %s", ErrNotApplied, strings.Join(faults, "; "), s.remedy)
+	case v.applied < s.version:
+		return fmt.Errorf("%w: the database has version %d, this program needs %d: %s", ErrNotApplied, v.applied, s.version, s.remedy)
 	}
 	return nil
 }
 
-const remedy = "call migrations.Apply with these table names, or run the SQL that cmd/migrate-gen writes for them"
-
-func newer(v versions) error {
-	return fmt.Errorf("%w: the database has version %d, which needs programs of version %d or later, and this program has version %d: update the program", ErrNewerVersion, v.applied, v.oldest, Version)
+func (s schema) newer(v versions) error {
+	return fmt.Errorf("%w: the database has version %d, which needs programs of version %d or later, and this program has version %d: update the program", ErrNewerVersion, v.applied, v.oldest, s.version)
 }
 
 // versions are what the database has recorded, 0 where it has not.
@@ -68,28 +70,27 @@ type versions struct {
 	applied int // of the tables
 }
 
-// look returns what is missing of the worker's tables and of more, and the
-// versions. Of the other tables it demands only the columns: programs may append
+// look returns what is missing of the own tables and of more, and the versions. Of the other tables it demands only the columns: programs may append
 // events in ways of their own.
 func (s schema) look(ctx context.Context, q Querier, more ...table) (faults []string, v versions, err error) {
-	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.worker, more)))
+	missing, err := filter(ctx, q, noTable, sqlNames(slices.Concat(s.own, more)))
 	if err != nil {
 		return nil, v, err
 	}
 	if len(missing) > 0 {
 		faults = append(faults, "no table "+strings.Join(missing, ", "))
 	}
-	wrong, err := filter(ctx, q, faulty, append(shapes(s.worker, true), shapes(more, false)...))
+	wrong, err := filter(ctx, q, faulty, append(shapes(s.own, true), shapes(more, false)...))
 	if err != nil {
 		return nil, v, err
 	}
 	faults = append(faults, wrong...)
-	if slices.Contains(missing, s.Version.SQL()) {
+	if slices.Contains(missing, s.record.SQL()) {
 		return faults, v, nil
 	}
 	// The second column came later, and may not be there yet.
 	recorded, err := column[int](ctx, q, `
-SELECT n FROM `+s.Version.SQL()+` AS v, LATERAL (VALUES (1, v.version), (2, coalesce((to_jsonb(v)->>'applied')::int, v.version))) AS x(i, n) ORDER BY i`)
+SELECT n FROM `+s.record.SQL()+` AS v, LATERAL (VALUES (1, v.version), (2, coalesce((to_jsonb(v)->>'applied')::int, v.version))) AS x(i, n) ORDER BY i`)
 	if err == nil && len(recorded) == 2 {
 		v = versions{oldest: recorded[0], applied: recorded[1]}
 	}

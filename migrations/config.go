@@ -34,6 +34,8 @@ type Config struct {
 
 	EventsTable         string // default "events"
 	AggregateHeadsTable string // default "aggregate_heads"
+
+	JobsTable string // default "jobs"; "_history", "_attempts" and others are put beside it
 }
 
 // DefaultConfig returns the default names, and migrations/001_worker_tables.sql
@@ -50,6 +52,7 @@ func DefaultConfig() Config {
 		LeaderElectionTable:      d.LeaderElection,
 		EventsTable:              d.Events,
 		AggregateHeadsTable:      d.AggregateHeads,
+		JobsTable:                tables.DefaultJobs,
 	}
 }
 

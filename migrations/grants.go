@@ -97,7 +97,7 @@ func checkRole(name string) error {
 func (s schema) grants(needs []rights.Need, role string) []string {
 	var schemas, tables, sequences []string
 	privileges := map[string][]string{}
-	for _, t := range slices.Concat(s.store, s.worker) {
+	for _, t := range slices.Concat(s.beside, s.own) {
 		for _, n := range needs {
 			if n.Table != t.SQL() {
 				continue
@@ -182,7 +182,7 @@ func (s schema) operatorNeeds() []rights.Need {
 }
 
 func (s schema) readerNeeds() (all []rights.Need) {
-	for _, t := range slices.Concat(s.store, s.worker) {
+	for _, t := range slices.Concat(s.beside, s.own) {
 		all = append(all, need(t.Table, "SELECT")...)
 	}
 	return append(all, sequence(s.Events, positionColumn, "SELECT")...)

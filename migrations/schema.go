@@ -2,25 +2,37 @@ package migrations
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// schema is everything a configuration asks for.
+// schema is tables that have a version together, and those beside them that have
+// none.
 type schema struct {
-	tables.Tables
-	worker, store []table
+	tables.Tables // of the worker and of its log
+	own, beside   []table
+	edition
 }
 
-// newSchema validates the configuration and lays out its tables.
+// edition is a version of tables, and where it is recorded.
+type edition struct {
+	record          ident.Table
+	version, oldest int    // as [Version] and oldest are
+	remedy          string // for tables that are not as they should be
+}
+
+// newSchema validates the configuration and lays out the tables of the worker and
+// of the event store.
 func newSchema(c *Config) (schema, error) {
 	n, err := c.tables()
 	if err != nil {
 		return schema{}, err
 	}
-	s := schema{Tables: n, worker: workerTables(n), store: storeTables(n)}
-	return s, checkDistinct(append(append([]table(nil), s.worker...), s.store...))
+	s := schema{Tables: n, own: workerTables(n), beside: storeTables(n), edition: edition{n.Version, Version, oldest,
+		"call migrations.Apply with these table names, or run the SQL that cmd/migrate-gen writes for them"}}
+	return s, checkDistinct(slices.Concat(s.own, s.beside))
 }
 
 const now = "TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()"
@@ -126,12 +138,7 @@ func workerTables(n tables.Tables) []table {
 			fixes:   []fix{{"lease_key", "SET DEFAULT gen_random_uuid()::text"}, {"leader_id", "DROP NOT NULL"}, {"expires_at", "DROP NOT NULL"}},
 			indexes: []index{{on: "name", unique: true}}, // theirs; ours has a primary key
 		},
-		{
-			Table: n.Token, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",
-			unlogged: true,
-			columns:  []string{onlyRow, "token UUID NOT NULL", "database OID NOT NULL"},
-			key:      `"only"`,
-		},
+		tokenTable(n.Token),
 		{
 			Table: n.Settled, comment: "up to where a log is known to be complete; log is the oid of its sequence",
 			columns: []string{"log BIGINT NOT NULL", "settled BIGINT NOT NULL", "updated_at " + now},
@@ -145,13 +152,25 @@ func workerTables(n tables.Tables) []table {
 		{
 			// Programs of version 2 know the first column only, and demand that
 			// it is their own version.
-			Table: n.Version, comment: "version is that of the oldest programs that may run, applied that of the tables",
+			Table: n.Version, comment: versionComment,
 			columns: []string{onlyRow, "version INT NOT NULL"},
 			key:     `"only"`,
 			changes: []string{"ADD COLUMN IF NOT EXISTS applied INT"},
 		},
 	}
 }
+
+// tokenTable is the table of an incarnation's token.
+func tokenTable(name ident.Table) table {
+	return table{
+		Table: name, comment: "unlogged, so that crash recovery and promotion empty it: then positions may be issued again",
+		unlogged: true,
+		columns:  []string{onlyRow, "token UUID NOT NULL", "database OID NOT NULL"},
+		key:      `"only"`,
+	}
+}
+
+const versionComment = "version is that of the oldest programs that may run, applied that of the tables"
 
 // onlyRow is a key that admits one row.
 const onlyRow = `"only" BOOLEAN NOT NULL DEFAULT true CHECK ("only")`
@@ -184,5 +203,5 @@ func storeTables(n tables.Tables) []table {
 func (s schema) recordVersion() string {
 	return fmt.Sprintf(`INSERT INTO %[1]s AS v (version, applied) VALUES (%[2]d, %[3]d)
 ON CONFLICT ("only") DO UPDATE SET version = EXCLUDED.version, applied = EXCLUDED.applied
-WHERE v.version <= EXCLUDED.version AND coalesce(v.applied, v.version) < EXCLUDED.applied`, s.Version.SQL(), oldest, Version)
+WHERE v.version <= EXCLUDED.version AND coalesce(v.applied, v.version) < EXCLUDED.applied`, s.record.SQL(), s.oldest, s.version)
 }

@@ -14,7 +14,7 @@ func SQL(c *Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return text(workerHeader, schemasOf(s.worker), s.workerStatements()), nil
+	return text(workerHeader, schemasOf(s.own), s.ownStatements()), nil
 }
 
 // StoreSQL returns the event store's tables as SQL text, like [SQL]. If a
@@ -26,7 +26,7 @@ func StoreSQL(c *Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return text(storeHeader, schemasOf(s.store), s.storeStatements()), nil
+	return text(storeHeader, schemasOf(s.beside), statementsOf(s.beside)), nil
 }
 
 // The first line says whose file it is: generate replaces no other.
@@ -71,12 +71,10 @@ func schemasOf(tables []table) []string {
 	return slices.Compact(all)
 }
 
-// workerStatements ends with the version: a session that sees it sees the tables.
-func (s schema) workerStatements() []string {
-	return append(statementsOf(s.worker), s.recordVersion())
+// ownStatements ends with the version: a session that sees it sees the tables.
+func (s schema) ownStatements() []string {
+	return append(statementsOf(s.own), s.recordVersion())
 }
-
-func (s schema) storeStatements() []string { return statementsOf(s.store) }
 
 func statementsOf(tables []table) []string {
 	var all []string

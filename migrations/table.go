@@ -18,6 +18,8 @@ type table struct {
 	comment  string
 	unlogged bool
 	columns  []string
+	checks   []string // of several columns
+	with     string   // storage parameters
 	key      string   // columns of the primary key
 	serial   string   // the column with a sequence of its own, if any
 	unique   []string // columns of each unique constraint
@@ -92,6 +94,9 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 
 func (t table) create() string {
 	lines := append([]string(nil), t.columns...)
+	for _, c := range t.checks {
+		lines = append(lines, "CHECK ("+c+")")
+	}
 	lines = append(lines, fmt.Sprintf("CONSTRAINT %s PRIMARY KEY (%s)", ident.Quote(t.keyName()), t.key))
 	for _, u := range t.unique {
 		lines = append(lines, fmt.Sprintf("CONSTRAINT %s UNIQUE (%s)", ident.Quote(t.uniqueName(u)), u))
@@ -100,7 +105,11 @@ func (t table) create() string {
 	if t.unlogged {
 		kind = "UNLOGGED TABLE"
 	}
-	return fmt.Sprintf("-- %s: %s\nCREATE %s IF NOT EXISTS %s (\n    %s\n)", t, t.comment, kind, t.SQL(), strings.Join(lines, ",\n    "))
+	with := ""
+	if t.with != "" {
+		with = " WITH (" + t.with + ")"
+	}
+	return fmt.Sprintf("-- %s: %s\nCREATE %s IF NOT EXISTS %s (\n    %s\n)%s", t, t.comment, kind, t.SQL(), strings.Join(lines, ",\n    "), with)
 }
 
 func (t table) keyName() string            { return relationName(t.Name, "pkey") }

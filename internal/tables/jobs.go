@@ -1,0 +1,43 @@
+package tables
+
+import (
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+)
+
+// DefaultJobs is the name of the table of jobs if nobody has named it.
+const DefaultJobs = "jobs"
+
+// Jobs are the validated names of the tables of jobs. All stand beside the first
+// and are named after it.
+type Jobs struct {
+	Jobs, History, Attempts, Logs   ident.Table
+	Queues, Wanted, Operations      ident.Table
+	Once, Emitted, EmittedThrough   ident.Table
+	Workers, Leader, Token, Changes ident.Table
+	Version                         ident.Table
+}
+
+// ParseJobs validates the name of the table of jobs, empty for [DefaultJobs].
+// setting is what an error calls it.
+func ParseJobs(name, setting string) (t Jobs, err error) {
+	if name == "" {
+		name = DefaultJobs
+	}
+	if t.Jobs, err = ident.ParseTable(setting, name); err != nil {
+		return t, err
+	}
+	var all []error
+	for suffix, into := range map[string]*ident.Table{
+		"_history": &t.History, "_attempts": &t.Attempts, "_logs": &t.Logs,
+		"_queues": &t.Queues, "_wanted": &t.Wanted, "_operations": &t.Operations,
+		"_once": &t.Once, "_emitted": &t.Emitted, "_emitted_through": &t.EmittedThrough,
+		"_workers": &t.Workers, "_leader": &t.Leader, "_token": &t.Token, "_changes": &t.Changes,
+		"_schema": &t.Version,
+	} {
+		var err error
+		*into, err = t.Jobs.Sibling(setting, "", suffix)
+		all = append(all, err)
+	}
+	return t, errtext.Join(all...)
+}

@@ -1,0 +1,106 @@
+package migrations_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+var jobsTables = []string{
+	"jobs", "jobs_attempts", "jobs_changes", "jobs_emitted", "jobs_emitted_through", "jobs_history", "jobs_leader", "jobs_logs",
+	"jobs_once", "jobs_operations", "jobs_queues", "jobs_schema", "jobs_token", "jobs_wanted", "jobs_workers",
+}
+
+// The tables of jobs need none of the worker's, and the reverse.
+func TestApplyJobs(t *testing.T) {
+	d := pgtest.Empty(t)
+	if err := migrations.CheckJobs(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "call migrations.ApplyJobs") {
+		t.Errorf("without tables: %v", err)
+	}
+	for range 2 {
+		if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tables := list(t, d.DB, `SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY relname COLLATE "C"`)
+	if !slices.Equal(tables, jobsTables) {
+		t.Errorf("the tables are %q", tables)
+	}
+	if err := migrations.CheckJobs(t.Context(), d.DB, nil); err != nil {
+		t.Error(err)
+	}
+	equal(t, "version", list(t, d.DB, `SELECT version || ' of ' || applied FROM jobs_schema`), []string{fmt.Sprint("1 of ", migrations.JobsVersion)})
+	if err := migrations.Check(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) {
+		t.Errorf("the worker's tables: %v", err)
+	}
+	if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// What claims and ends of jobs change stays small and is vacuumed soon; what they
+// look for is in the indexes of their names.
+func TestJobsTableIsMadeForChange(t *testing.T) {
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "indexes", list(t, d.DB, indexesQuery+` AND tablename = 'jobs'`), strings.Split(strings.TrimSpace(`
+jobs: UNIQUE jobs_pkey (id)
+jobs: jobs_claim_idx (queue, priority, run_at, id) WHERE (state = 'available'::text)
+jobs: jobs_running_idx (queue, claimed_by) WHERE (state = 'running'::text)
+jobs: UNIQUE jobs_unique_key_idx (unique_key) WHERE (unique_key IS NOT NULL)
+jobs: jobs_good_until_idx (good_until) WHERE ((good_until IS NOT NULL) AND (state <> 'running'::text))
+`), "\n"))
+	if options := list(t, d.DB, `SELECT unnest(reloptions) FROM pg_class WHERE oid = 'jobs'::regclass`); !slices.Contains(options, "fillfactor=70") || !slices.Contains(options, "autovacuum_vacuum_scale_factor=0.02") {
+		t.Errorf("its storage parameters are %q", options)
+	}
+}
+
+// A claim belongs to a job that runs, and to no other: nobody can finish what is
+// not his.
+func TestClaimAndStateAgree(t *testing.T) {
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	const me = `'00000000-0000-0000-0000-000000000001'`
+	for _, wrong := range []string{
+		`(state, claim) VALUES ('running', 1)`, `(state, claimed_by) VALUES ('running', ` + me + `)`, `(state) VALUES ('running')`,
+		`(state, claim, claimed_by) VALUES ('available', 1, ` + me + `)`, `(state, claim, claimed_by) VALUES ('waiting', 1, ` + me + `)`,
+		`(claim) VALUES (1)`, `(claimed_by) VALUES (` + me + `)`,
+		`(queue) VALUES ('*')`, `(queue) VALUES ('')`, `(priority) VALUES (0)`, `(priority) VALUES (10)`, `(max_attempts) VALUES (0)`, `(state) VALUES ('done')`,
+	} {
+		columns, values, _ := strings.Cut(wrong, ") VALUES (")
+		if _, err := d.DB.ExecContext(t.Context(), `INSERT INTO jobs `+columns+`, kind) VALUES (`+strings.TrimSuffix(values, ")")+`, 'k')`); err == nil {
+			t.Errorf("there may be a job with %s", wrong)
+		}
+	}
+	d.Exec(t, `INSERT INTO jobs (kind, state, claim, claimed_by) VALUES ('k', 'running', 1, `+me+`), ('k', 'available', NULL, NULL)`)
+}
+
+// Another name moves all of them.
+func TestJobsTablesElsewhere(t *testing.T) {
+	d := pgtest.Empty(t)
+	c := &migrations.Config{JobsTable: "infra.work"}
+	text, err := migrations.JobsSQL(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, text)
+	d.Exec(t, text)
+	if err := migrations.CheckJobs(t.Context(), d.DB, c); err != nil {
+		t.Error(err)
+	}
+	if err := migrations.ApplyJobs(t.Context(), d.DB, c); err != nil {
+		t.Error(err)
+	}
+	if err := migrations.CheckJobs(t.Context(), d.DB, &migrations.Config{JobsTable: strings.Repeat("x", 60)}); err == nil || !strings.Contains(err.Error(), "JobsTable") {
+		t.Errorf("a name that cannot be lengthened: %v", err)
+	}
+}
