@@ -1,0 +1,355 @@
+package queue
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// stage is a queue with workers.
+type stage struct {
+	*Queue
+	t    *testing.T
+	d    *pgtest.Database
+	me   uuid.UUID
+	last int64 // claim
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	n, err := tables.ParseJobs("", "JobsTable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{Queue: New(n, "jobs"), t: t, d: d, me: uuid.New()}
+	s.register(s.me)
+	return s
+}
+
+func (s *stage) register(worker uuid.UUID) {
+	s.t.Helper()
+	s.d.Exec(s.t, `INSERT INTO jobs_workers (worker_id) VALUES ($1::uuid)`, worker.String())
+}
+
+func (s *stage) add(jobs ...NewJob) []int64 {
+	s.t.Helper()
+	ids, err := s.Enqueue(s.t.Context(), s.d.DB, jobs)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ids
+}
+
+// lanes are those of three priorities, from their beginning.
+var lanes = []Lane{{Priority: 1}, {Priority: 5}, {Priority: 9}}
+
+func (s *stage) demand(limit int, kinds ...string) Demand {
+	s.last++
+	return Demand{Worker: s.me, Claim: s.last, Queue: "default", Lanes: lanes, Kinds: kinds, Limit: limit, Start: limit}
+}
+
+// take claims, and returns the jobs in the order of their ids.
+func (s *stage) take(d Demand) []Job {
+	s.t.Helper()
+	jobs, err := s.Claim(s.t.Context(), s.d.DB, d)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	slices.SortFunc(jobs, func(a, b Job) int { return int(a.ID - b.ID) })
+	return jobs
+}
+
+func (s *stage) settle(ends ...End) map[int64]State {
+	s.t.Helper()
+	settled, err := s.Settle(s.t.Context(), s.d.DB, ends)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	states := map[int64]State{}
+	for _, one := range settled {
+		states[one.ID] = one.State
+	}
+	return states
+}
+
+// want fails unless a query returns this.
+func (s *stage) want(what, want, query string, args ...any) {
+	s.t.Helper()
+	var got string
+	if err := s.d.DB.QueryRowContext(s.t.Context(), query, args...).Scan(&got); err != nil || got != want {
+		s.t.Errorf("%s: %q, want %q, %v", what, got, want, err)
+	}
+}
+
+func idsOf(jobs []Job) (ids []int64) {
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	return ids
+}
+
+// Each job gets an id, but one whose key is taken, by an earlier job or by one of
+// the same list.
+func TestEnqueue(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a", Args: json.RawMessage(`{"n":1}`)}, NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "c", Priority: 9, Queue: "q", Delay: time.Hour.Microseconds()})
+	if ids[0] == 0 || ids[1] == 0 || ids[2] != 0 || ids[3] == 0 {
+		t.Errorf("the ids are %v", ids)
+	}
+	if again := s.add(NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "d"}); again[0] != 0 || again[1] == 0 {
+		t.Errorf("again they are %v", again)
+	}
+	s.want("the first", `a default 5 {"n": 1} 15 5 available`, `SELECT concat_ws(' ', kind, queue, priority, args, max_attempts, max_resets, state) FROM jobs WHERE id = $1`, ids[0])
+	s.want("the last", "c q 9 t", `SELECT concat_ws(' ', kind, queue, priority, run_at > clock_timestamp() + interval '59 minutes') FROM jobs WHERE id = $1`, ids[3])
+	if ids := s.add(); len(ids) != 0 {
+		t.Errorf("of nothing: %v", ids)
+	}
+}
+
+// A claim takes what is due, of its kinds, in the order of its lanes, up to its
+// limit; and only for a worker that has a row, from a queue that is not paused.
+func TestClaim(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a", Priority: 9}, NewJob{Kind: "a"}, NewJob{Kind: "b"}, NewJob{Kind: "a", Priority: 1, Delay: time.Hour.Microseconds()},
+		NewJob{Kind: "a", Queue: "other"}, NewJob{Kind: "a", Meta: json.RawMessage(`{"m":2}`)})
+	stranger := s.demand(10, "a", "b")
+	stranger.Worker = uuid.New()
+	if jobs := s.take(stranger); len(jobs) != 0 {
+		t.Errorf("a worker without a row gets %v", jobs)
+	}
+	s.d.Exec(t, `INSERT INTO jobs_queues (name, paused_at) VALUES ('*', clock_timestamp())`)
+	if jobs := s.take(s.demand(10, "a")); len(jobs) != 0 {
+		t.Errorf("while all is paused: %v", jobs)
+	}
+	s.d.Exec(t, `DELETE FROM jobs_queues`)
+	d := s.demand(2, "a")
+	d.Start = 1
+	jobs := s.take(d)
+	if !slices.Equal(idsOf(jobs), []int64{ids[1], ids[5]}) || !jobs[0].Started || jobs[1].Started {
+		t.Fatalf("the first two: %+v", jobs)
+	}
+	if j := jobs[1]; j.Kind != "a" || j.Priority != 5 || string(j.Meta) != `{"m": 2}` || string(j.Args) != `{}` || j.Attempt != 1 || j.Claim != d.Claim || j.RunAt.IsZero() {
+		t.Errorf("it is %+v", j)
+	}
+	behind := s.demand(10, "a", "b")
+	behind.Lanes = []Lane{{Priority: 5, At: &jobs[1].RunAt, ID: jobs[1].ID}, {Priority: 9}}
+	if jobs := s.take(behind); !slices.Equal(idsOf(jobs), []int64{ids[0]}) {
+		t.Errorf("behind the last one of its lane: %v", idsOf(jobs))
+	}
+	if jobs := s.take(s.demand(10, "a", "b")); !slices.Equal(idsOf(jobs), []int64{ids[2]}) {
+		t.Errorf("from the beginning: %v", idsOf(jobs))
+	}
+	looked, err := s.Look(t.Context(), s.d.DB, s.me, "default")
+	if err != nil || len(looked) != 4 {
+		t.Errorf("the worker has %+v, %v", looked, err)
+	}
+}
+
+// Nobody but the run that has a job can end it.
+func TestNobodyEndsTheRunOfAnother(t *testing.T) {
+	s := newStage(t)
+	id := s.add(NewJob{Kind: "a"})[0]
+	job := s.take(s.demand(1, "a"))[0]
+	zombie := Run{id, job.Claim + 1}
+	if done, err := s.Complete(t.Context(), s.d.DB, []Run{zombie}); len(done) != 0 || err != nil {
+		t.Errorf("another claim completes %v, %v", done, err)
+	}
+	if started, err := s.Start(t.Context(), s.d.DB, []Run{zombie}); len(started) != 0 || err != nil {
+		t.Errorf("another claim starts %v, %v", started, err)
+	}
+	if states := s.settle(End{Run: zombie, To: Failed}); len(states) != 0 {
+		t.Errorf("another claim settles %v", states)
+	}
+	if done, err := s.Complete(t.Context(), s.d.DB, []Run{job.Run}); err != nil || !slices.Equal(done, []int64{id}) {
+		t.Errorf("its own completes %v, %v", done, err)
+	}
+	if done, err := s.Complete(t.Context(), s.d.DB, []Run{job.Run}); err != nil || len(done) != 0 {
+		t.Errorf("the second time: %v, %v", done, err)
+	}
+	before, err := s.Judge(t.Context(), s.d.DB, []Run{job.Run, zombie})
+	if err != nil || !slices.Equal(before, []int64{id}) {
+		t.Errorf("settled before: %v, %v", before, err)
+	}
+}
+
+// A run that does not finish its job gives it back, until it has failed too often.
+func TestSettle(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a", MaxAttempts: 2}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
+	jobs := s.take(s.demand(10, "a"))
+	delay, none := time.Hour.Microseconds(), int64(0)
+	states := s.settle(
+		End{Run: jobs[0].Run, To: Available, Delay: &none, Counts: true, Outcome: Erred, Code: "E", Error: "boom\x00boom"},
+		End{Run: jobs[1].Run, To: Completed, Result: json.RawMessage(`{"x":1}`)},
+		End{Run: jobs[2].Run, To: Available, Outcome: Released},
+		End{Run: jobs[3].Run, To: Available, Delay: &delay, Outcome: Snoozed})
+	want := map[int64]State{ids[0]: Available, ids[1]: Completed, ids[2]: Available, ids[3]: Available}
+	if fmt.Sprint(states) != fmt.Sprint(want) {
+		t.Errorf("settled: %v, want %v", states, want)
+	}
+	s.want("the result", `{"x": 1}`, `SELECT result::text FROM jobs_history WHERE id = $1`, ids[1])
+	s.want("failures", "1 0 0", `SELECT string_agg(failures::text, ' ' ORDER BY id) FROM jobs`)
+	s.want("attempts", "error E snoozed released", `SELECT string_agg(concat_ws(' ', outcome, nullif(code, '')), ' ' ORDER BY outcome = 'released', outcome) FROM jobs_attempts`)
+	again := s.take(s.demand(10, "a"))
+	if !slices.Equal(idsOf(again), []int64{ids[0], ids[2]}) || again[0].Attempt != 2 || again[0].Failures != 1 {
+		t.Fatalf("due again: %+v", again)
+	}
+	if states := s.settle(End{Run: again[0].Run, To: Available, Counts: true, Outcome: Erred, Error: "boom"}); states[ids[0]] != Failed {
+		t.Errorf("the second failure of two: %v", states)
+	}
+	s.want("it failed", "2 boom", `SELECT failures || ' ' || error FROM jobs_history WHERE id = $1`, ids[0])
+}
+
+// A job that waits is cancelled at once; one that runs is asked to end, and is
+// cancelled whatever its run comes to but success.
+func TestCancel(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "b"})
+	jobs := s.take(s.demand(10, "a"))
+	for i, want := range []State{"running", "running", "available"} {
+		if was, err := s.Cancel(t.Context(), s.d.DB, ids[i]); was != want || err != nil {
+			t.Errorf("job %d was %q, %v", i, was, err)
+		}
+	}
+	if was, err := s.Cancel(t.Context(), s.d.DB, ids[2]); was != "" || err != nil {
+		t.Errorf("one that has ended was %q, %v", was, err)
+	}
+	looked, err := s.Look(t.Context(), s.d.DB, s.me, "default")
+	if err != nil || len(looked) != 2 || !looked[0].Cancel {
+		t.Errorf("the worker sees %+v, %v", looked, err)
+	}
+	states := s.settle(End{Run: jobs[0].Run, To: Available, Counts: true, Outcome: Erred}, End{Run: jobs[1].Run, To: Completed})
+	if states[ids[0]] != Cancelled || states[ids[1]] != Completed {
+		t.Errorf("settled: %v", states)
+	}
+	s.want("no failure", "0", `SELECT failures::text FROM jobs_history WHERE id = $1`, ids[0])
+}
+
+// What was claimed ahead starts, unless it was cancelled or is too late.
+func TestStart(t *testing.T) {
+	s := newStage(t)
+	soon := time.Now().Add(time.Hour)
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a", GoodUntil: &soon})
+	d := s.demand(10, "a")
+	d.Start = 0
+	jobs := s.take(d)
+	s.d.Exec(t, `UPDATE jobs SET good_until = clock_timestamp() WHERE id = $1`, ids[2])
+	if _, err := s.Cancel(t.Context(), s.d.DB, ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	started, err := s.Start(t.Context(), s.d.DB, []Run{jobs[0].Run, jobs[1].Run, jobs[2].Run})
+	if err != nil || !slices.Equal(started, ids[:1]) {
+		t.Errorf("started: %v, %v", started, err)
+	}
+}
+
+// The jobs of a dead worker run again. One that had started is counted; one that
+// was lost too often fails; one that never started is not blamed.
+func TestReset(t *testing.T) {
+	s := newStage(t)
+	none := 0
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a", MaxResets: &none}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "b"})
+	d := s.demand(10, "a")
+	d.Start = 2
+	jobs := s.take(d)
+	other := uuid.New()
+	s.register(other)
+	living := s.demand(10, "b")
+	living.Worker = other
+	s.take(living)
+	if _, err := s.Cancel(t.Context(), s.d.DB, ids[3]); err != nil {
+		t.Fatal(err)
+	}
+	dead := func(worker string) string { return worker + ` = $1::uuid` }
+	back, ended, err := s.Reset(t.Context(), s.d.DB, dead, s.me.String())
+	if back != 2 || ended != 2 || err != nil {
+		t.Fatalf("back %d, ended %d, %v", back, ended, err)
+	}
+	s.want("resets", "1 0", `SELECT string_agg(resets::text, ' ' ORDER BY id) FROM jobs WHERE kind = 'a'`)
+	s.want("lost for good", "failed WORKER_LOST", `SELECT state || ' ' || code FROM jobs_history WHERE id = $1`, ids[1])
+	s.want("cancelled", "cancelled", `SELECT state FROM jobs_history WHERE id = $1`, ids[3])
+	s.want("another's", "running", `SELECT state FROM jobs WHERE id = $1`, ids[4])
+	if states := s.settle(End{Run: jobs[0].Run, To: Completed}); len(states) != 0 {
+		t.Errorf("a zombie settles %v", states)
+	}
+	if before, err := s.Judge(t.Context(), s.d.DB, []Run{jobs[0].Run}); len(before) != 0 || err != nil {
+		t.Errorf("what was taken away counts as settled: %v, %v", before, err)
+	}
+}
+
+// What nobody has claimed in time is over.
+func TestExpire(t *testing.T) {
+	s := newStage(t)
+	past := time.Now().Add(-time.Hour)
+	ids := s.add(NewJob{Kind: "a", GoodUntil: &past}, NewJob{Kind: "a"})
+	if jobs := s.take(s.demand(10, "a")); !slices.Equal(idsOf(jobs), ids[1:]) {
+		t.Errorf("claimed: %v", idsOf(jobs))
+	}
+	expired, err := s.Expire(t.Context(), s.d.DB)
+	if err != nil || !slices.Equal(expired, ids[:1]) {
+		t.Errorf("expired: %v, %v", expired, err)
+	}
+	s.want("its state", "expired", `SELECT state FROM jobs_history WHERE id = $1`, ids[0])
+}
+
+// The plans hold whatever the statistics say, as they are when the table is still
+// empty, and once the statement has a plan for all parameters.
+func TestPlans(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `ANALYZE jobs`)
+	s.d.Exec(t, `INSERT INTO jobs (kind, queue, priority) SELECT 'k' || i % 3, 'q' || i % 5, 1 + i % 9 FROM generate_series(1, 20000) AS i`)
+	conn, err := s.d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), `SET plan_cache_mode = force_generic_plan`); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]struct{ types, statement, args string }{
+		"claim":    {"text, bigint, text, text, text, bigint, bigint", s.sql.claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
+		"start":    {"text", s.sql.start, `'[{"id":1,"claim":1}]'`},
+		"complete": {"text", s.sql.complete, `'[{"id":1,"claim":1}]'`},
+		"settle":   {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
+		"look":     {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
+		"cancel":   {"bigint", s.sql.cancel, `7`},
+		"due":      {"text, text", s.sql.due, `'q1', '["k1"]'`},
+	} {
+		if _, err := conn.ExecContext(t.Context(), `PREPARE s_`+name+` (`+p.types+`) AS `+p.statement); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		rows, err := conn.QueryContext(t.Context(), `EXPLAIN EXECUTE s_`+name+` (`+p.args+`)`)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var plan []string
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			plan = append(plan, line)
+		}
+		rows.Close()
+		all := strings.Join(plan, "\n")
+		inOrder := name == "claim" || name == "due" // as the index has it, so that the first ones are enough
+		if strings.Contains(all, "Seq Scan on jobs") || inOrder && (strings.Contains(all, "Bitmap") || strings.Contains(all, "Sort")) {
+			t.Errorf("%s:\n%s", name, all)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// State is what becomes of a job.
+type State string
+
+const (
+	Available State = "available" // it is to run again
+	Completed State = "completed"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+	Expired   State = "expired"
+)
+
+// Outcome is how a run ended that did not finish its job.
+type Outcome string
+
+const (
+	Erred    Outcome = "error"
+	Snoozed  Outcome = "snoozed"
+	Released Outcome = "released"
+)
+
+// End is how a run ends.
+type End struct {
+	Run
+	To      State           `json:"to"`              // Available: unless it was cancelled, or has failed too often
+	Delay   *int64          `json:"delay,omitempty"` // microseconds until it runs again; nil: when it was due
+	Counts  bool            `json:"counts"`          // it is a failure
+	Outcome Outcome         `json:"outcome,omitempty"`
+	Code    string          `json:"code,omitempty"`
+	Error   string          `json:"error,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+}
+
+// Settled is what has become of a job.
+type Settled struct {
+	ID    int64
+	State State
+}
+
+// Settle ends runs, and returns what has become of the jobs. Those that it does
+// not return were not this run's any more: see [Queue.Judge].
+func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Settled, error) {
+	ends = slices.Clone(ends)
+	for i := range ends {
+		ends[i].Code, ends[i].Error = printable(ends[i].Code), printable(ends[i].Error)
+	}
+	given, err := list(ends)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: settle: %w", err)
+	}
+	settled, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &s.State) }, q.sql.settle, given)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: settle: %w", err)
+	}
+	return settled, nil
+}
+
+// printable is a text as PostgreSQL takes it: it knows no NUL.
+func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+
+// Judge returns those of the runs that were settled before: the answer was lost.
+// The others were taken away, and what they did is not what the job came to.
+func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []int64, err error) {
+	before, err = q.ids(ctx, on, q.sql.verdict, runs)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look what became of jobs: %w", err)
+	}
+	return before, nil
+}
+
+// Cancel ends a job that does not run, and asks for the end of one that does. It
+// returns the state that the job was in; "" if there is no unfinished job of that
+// id.
+func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was State, err error) {
+	err = on.QueryRowContext(ctx, q.sql.cancel, id).Scan(&was)
+	if err != nil {
+		return "", fmt.Errorf("jobs: cancel job %d: %w", id, err)
+	}
+	return was, nil
+}
+
+// Reset takes jobs from workers that are dead: dead returns an SQL condition on a
+// worker's id, with args as its parameters, that is asked again for each job. Jobs
+// that had started and were reset too often fail. It takes the first thousand, and
+// returns how many run again, and how many have ended.
+func (q *Queue) Reset(ctx context.Context, on store.Querier, dead func(worker string) string, args ...any) (back, ended int, err error) {
+	err = on.QueryRowContext(ctx, q.sql.reset(dead), args...).Scan(&back, &ended)
+	if err != nil {
+		return 0, 0, fmt.Errorf("jobs: reset the jobs of dead workers: %w", err)
+	}
+	return back, ended, nil
+}
+
+// Expire ends jobs that nobody has claimed in time, a thousand at most, and
+// returns their ids.
+func (q *Queue) Expire(ctx context.Context, on store.Querier) (expired []int64, err error) {
+	expired, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, q.sql.expire)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: expire: %w", err)
+	}
+	return expired, nil
+}

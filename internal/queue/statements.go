@@ -1,0 +1,228 @@
+package queue
+
+import (
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+// statements is the SQL of a Queue. Lists come as JSON.
+type statements struct {
+	enqueue, claim, look, start, complete, settle, verdict, cancel, expire string
+	lock, room, due, want                                                  string
+
+	lost string // see reset
+}
+
+// kept are the columns that a finished job takes along, and those of its claim.
+const (
+	kept = `id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, cancel_at`
+	held = `claimed_by, claim, claimed_at, started_at`
+)
+
+// freed is what every end of a run does to a job that is to run again.
+const freed = `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`
+
+// columns is what scanJob reads.
+const columns = `j.id, j.claim, j.kind, j.priority, j.run_at, j.args, j.meta, j.attempt, j.failures, j.resets, j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
+
+func newStatements(t tables.Jobs, channel string) statements {
+	names := strings.NewReplacer(
+		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{workers}", t.Workers.SQL(),
+		"{queues}", t.Queues.SQL(), "{wanted}", t.Wanted.SQL(),
+		"{sequence}", "'"+strings.ReplaceAll(t.Jobs.SQL(), "'", "''")+"'",
+		"{channel}", "'"+strings.ReplaceAll(channel, "'", "''")+"'",
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence)
+	return statements{
+		enqueue: names.Replace(enqueueSQL), claim: names.Replace(claimSQL), look: names.Replace(lookSQL),
+		start: names.Replace(startSQL), complete: names.Replace(completeSQL), settle: names.Replace(settleSQL),
+		verdict: names.Replace(verdictSQL), cancel: names.Replace(cancelSQL), expire: names.Replace(expireSQL),
+		lock: names.Replace(lockSQL), room: names.Replace(roomSQL), due: names.Replace(dueSQL), want: names.Replace(wantSQL),
+		lost: names.Replace(lostSQL),
+	}
+}
+
+// enqueueSQL draws the ids first, so that it can tell which job got which. It
+// inserts in the order of the unique keys: two that enqueue the same ones do not
+// wait for each other crosswise. NOTIFY takes a lock of the whole server at the
+// COMMIT, so it is left out while nobody wants to be told.
+const enqueueSQL = `
+WITH given AS MATERIALIZED (
+	SELECT x.*, nextval(s.name) AS id
+	FROM (SELECT pg_get_serial_sequence({sequence}, 'id')::regclass AS name) AS s, ROWS FROM (jsonb_to_recordset($1::jsonb) AS (
+		kind text, queue text, priority smallint, at timestamptz, delay bigint, good_until timestamptz, args jsonb, meta jsonb,
+		max_attempts int, max_resets int, unique_key text, until_start boolean)) WITH ORDINALITY
+		AS x(kind, queue, priority, at, delay, good_until, args, meta, max_attempts, max_resets, unique_key, until_start, n)
+), new AS (
+	INSERT INTO {jobs} (id, kind, queue, priority, run_at, good_until, args, meta, max_attempts, max_resets, unique_key, until_start)
+	SELECT id, kind, coalesce(queue, 'default'), coalesce(priority, 5), coalesce(at, clock_timestamp() + coalesce(delay, 0) * interval '1 microsecond'),
+		good_until, coalesce(args, '{}'), meta, coalesce(max_attempts, 15), coalesce(max_resets, 5), unique_key, coalesce(until_start, false)
+	FROM given ORDER BY unique_key, n
+	ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+	RETURNING id, queue
+), told AS MATERIALIZED (
+	SELECT pg_notify({channel}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
+	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
+)
+SELECT g.n, g.id FROM given AS g JOIN new USING (id) WHERE (SELECT count(*) FROM told) >= 0`
+
+// claimSQL walks the index of each lane up to what it takes. The rows are locked
+// when they are updated, so they stay where they are and are named by ctid: a join
+// becomes a sequential scan under a generic plan.
+const claimSQL = `
+WITH lane AS (
+	SELECT * FROM jsonb_to_recordset($4::jsonb) AS l(p smallint, at timestamptz, id bigint)
+), picked AS MATERIALIZED (
+	SELECT j.at, row_number() OVER () AS n
+	FROM lane CROSS JOIN LATERAL (
+		SELECT ctid AS at FROM {jobs}
+		WHERE state = 'available' AND queue = $3::text AND priority = lane.p AND run_at <= statement_timestamp()
+			AND (run_at, id) > (coalesce(lane.at, '-infinity'), lane.id)
+			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())
+		ORDER BY run_at, id LIMIT $6::bigint FOR UPDATE SKIP LOCKED) AS j
+	WHERE EXISTS (SELECT FROM {workers} WHERE worker_id = $1::uuid)
+		AND NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND paused_at IS NOT NULL)
+	LIMIT $6::bigint
+)
+UPDATE {jobs} AS j SET state = 'running', attempt = j.attempt + 1, claimed_by = $1::uuid, claim = $2::bigint, claimed_at = clock_timestamp(),
+	started_at = CASE WHEN j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)) THEN clock_timestamp() END,
+	unique_key = CASE WHEN NOT j.until_start THEN j.unique_key END
+WHERE j.ctid = ANY (ARRAY(SELECT at FROM picked))
+RETURNING {columns}`
+
+const lookSQL = `
+SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::text AND j.claimed_by = $1::uuid`
+
+// fence is the condition that a job runs under a claim of the list d. It names
+// neither state nor worker: the table ties those to the claim, and with them the
+// planner would take the index of the running for tiny, and walk all its dead
+// entries. The ids come as an array: a join with the list, for whose length the
+// planner takes a hundred, is a sequential scan where there are few jobs, and the
+// plan stays when there are many.
+const fence = `j.id = ANY (ARRAY(SELECT id FROM d)) AND (j.id, j.claim) IN (SELECT id, claim FROM d)`
+
+const startSQL = `
+WITH d AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint))
+UPDATE {jobs} AS j SET started_at = clock_timestamp()
+WHERE {fence}
+	AND j.started_at IS NULL AND j.cancel_at IS NULL AND (j.good_until IS NULL OR j.good_until > clock_timestamp())
+RETURNING j.id`
+
+const completeSQL = `
+WITH d AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint)), gone AS (
+	DELETE FROM {jobs} AS j WHERE {fence} RETURNING j.*
+)
+INSERT INTO {history} ({kept}, {held}, state)
+SELECT {kept}, {held}, 'completed' FROM gone
+RETURNING id`
+
+const settleSQL = `
+WITH d AS MATERIALIZED (
+	SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint, "to" text, delay bigint, counts boolean, outcome text, code text, error text, result jsonb)
+), mine AS MATERIALIZED (
+	SELECT j.id, j.claim, j.claimed_by, j.started_at, d.delay, d.counts, d.outcome, d.code, d.error, d.result,
+		CASE WHEN d."to" <> 'available' THEN d."to"
+			WHEN j.cancel_at IS NOT NULL THEN 'cancelled'
+			WHEN d.counts AND j.failures + 1 >= j.max_attempts THEN 'failed' END AS final
+	FROM {jobs} AS j JOIN d ON d.id = j.id AND d.claim = j.claim
+	WHERE j.id = ANY (ARRAY(SELECT id FROM d))
+	ORDER BY j.id FOR UPDATE OF j
+), gone AS (
+	DELETE FROM {jobs} AS j USING mine AS m WHERE j.id = m.id AND m.final IS NOT NULL
+	RETURNING j.*, m.final, m.counts, m.code, m.error, m.result
+), past AS (
+	INSERT INTO {history} ({kept}, {held}, state, code, error, result)
+	SELECT id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures + (counts AND final = 'failed')::int, resets, max_attempts, max_resets, cancel_at,
+		{held}, final, code, error, result FROM gone
+	RETURNING id, state
+), back AS (
+	UPDATE {jobs} AS j SET {freed}, failures = j.failures + m.counts::int,
+		run_at = CASE WHEN m.delay IS NULL THEN j.run_at ELSE clock_timestamp() + m.delay * interval '1 microsecond' END
+	FROM mine AS m WHERE j.id = m.id AND m.final IS NULL
+	RETURNING j.id, j.attempt, m.claim, m.claimed_by, m.started_at, m.outcome, m.code, m.error
+), noted AS (
+	INSERT INTO {attempts} (job_id, attempt, claim, worker_id, started_at, outcome, code, error)
+	SELECT id, attempt, claim, claimed_by, started_at, coalesce(outcome, 'released'), code, error FROM back
+	ON CONFLICT (job_id, attempt) DO NOTHING
+)
+SELECT id, state FROM past UNION ALL SELECT id, 'available' FROM back`
+
+const verdictSQL = `
+SELECT d.id FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint)
+WHERE EXISTS (SELECT FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim)
+	OR EXISTS (SELECT FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost')`
+
+const cancelSQL = `
+WITH target AS MATERIALIZED (
+	SELECT id, state FROM {jobs} WHERE id = $1::bigint FOR UPDATE
+), gone AS (
+	DELETE FROM {jobs} AS j USING target AS t WHERE j.id = t.id AND t.state <> 'running' RETURNING j.*
+), past AS (
+	INSERT INTO {history} (id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, cancel_at, state)
+	SELECT id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, clock_timestamp(), 'cancelled' FROM gone
+), asked AS (
+	UPDATE {jobs} AS j SET cancel_at = coalesce(j.cancel_at, clock_timestamp()) FROM target AS t WHERE j.id = t.id AND t.state = 'running'
+)
+SELECT coalesce((SELECT state FROM target), '')`
+
+// expireSQL and lostSQL take what lies first in an index and nobody else holds.
+const expireSQL = `
+WITH gone AS (
+	DELETE FROM {jobs} WHERE id IN (
+		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED)
+	RETURNING *
+)
+INSERT INTO {history} ({kept}, state) SELECT {kept}, 'expired' FROM gone
+RETURNING id`
+
+const lostSQL = `
+WITH lost AS MATERIALIZED (
+	SELECT j.id, j.claim, j.claimed_by, j.started_at,
+		CASE WHEN j.cancel_at IS NOT NULL THEN 'cancelled' WHEN j.started_at IS NOT NULL AND j.resets >= j.max_resets THEN 'failed' END AS final
+	FROM {jobs} AS j
+	WHERE j.state = 'running' AND {dead}
+	ORDER BY j.id LIMIT 1000 FOR UPDATE OF j SKIP LOCKED
+), gone AS (
+	DELETE FROM {jobs} AS j USING lost AS l WHERE j.id = l.id AND l.final IS NOT NULL RETURNING j.*, l.final
+), past AS (
+	INSERT INTO {history} ({kept}, {held}, state, code, error)
+	SELECT {kept}, {held}, final, 'WORKER_LOST', 'each worker that ran it was lost, ' || resets + 1 || ' times' FROM gone
+), back AS (
+	UPDATE {jobs} AS j SET {freed}, resets = j.resets + (l.started_at IS NOT NULL)::int,
+		run_at = CASE WHEN l.started_at IS NULL THEN j.run_at ELSE clock_timestamp() + random() * 2 ^ least(j.resets, 8) * interval '1 second' END
+	FROM lost AS l WHERE j.id = l.id AND l.final IS NULL
+	RETURNING j.id, j.attempt, l.claim, l.claimed_by, l.started_at
+), noted AS (
+	INSERT INTO {attempts} (job_id, attempt, claim, worker_id, started_at, outcome, code)
+	SELECT id, attempt, claim, claimed_by, started_at, 'lost', 'WORKER_LOST' FROM back
+	ON CONFLICT (job_id, attempt) DO NOTHING
+)
+SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone)`
+
+// reset is lostSQL with the condition on who is dead.
+func (s statements) reset(dead func(worker string) string) string {
+	return strings.Replace(s.lost, "{dead}", dead("j.claimed_by"), 1)
+}
+
+// lockSQL makes the claims of a capped queue take turns. What they count, they
+// count in the next statement: this one's snapshot is older than its lock.
+const lockSQL = `
+SELECT name, max_running, set_config('idle_in_transaction_session_timeout', '2000', true)
+FROM {queues} WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`
+
+// roomSQL counts up to the caps, of the queue and of all; NULL is no cap.
+const roomSQL = `
+SELECT greatest(0, least(
+	$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END,
+	$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END))`
+
+// dueSQL tells in how many microseconds the next job is due; NULL: there is none.
+const dueSQL = `
+SELECT (extract(epoch FROM min(j.run_at) - statement_timestamp()) * 1000000)::bigint FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
+	SELECT run_at FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = p::smallint
+		AND run_at > statement_timestamp() - interval '1 second' AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
+	ORDER BY run_at LIMIT 1) AS j`
+
+const wantSQL = `
+INSERT INTO {wanted} AS w (queue, until) VALUES ($1::text, statement_timestamp() + interval '30 seconds')
+ON CONFLICT (queue) DO UPDATE SET until = excluded.until WHERE w.until < statement_timestamp() + interval '15 seconds'`
