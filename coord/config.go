@@ -30,9 +30,14 @@ type Config struct {
 	ID    uuid.UUID // of this worker
 	Units []string  // what this worker has code for; another ID for other units
 
-	Nodes, Assignments, Checkpoints, Leader ident.Table // see package migrations
-	Changes                                 ident.Table // likewise, see package changes
-	Token                                   ident.Table // of the server's incarnation, which the frontiers keep
+	Nodes, Leader ident.Table // see package migrations
+	Changes       ident.Table // likewise, see package changes
+	Token         ident.Table // of the server's incarnation
+	Column        string      // of Nodes, for Units
+
+	// Assignments and Checkpoints are both named, or neither is: then there is a
+	// leader, who knows who lives, and nothing is assigned.
+	Assignments, Checkpoints ident.Table
 
 	HeartbeatInterval time.Duration // between two signs of life
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
@@ -48,6 +53,9 @@ type Config struct {
 	// and reports whether the units work on another server. May be empty and nil.
 	Incarnation string
 	Elsewhere   func(incarnation string) bool
+	// OnMembers is called on the leader at each look, with the workers that have
+	// a row, and those of them that live. May be nil.
+	OnMembers func(rows, alive []uuid.UUID)
 	// OnLeader is called when this worker gains or loses the leadership.
 	// May be nil.
 	OnLeader func(leads bool)
@@ -88,8 +96,10 @@ func (c Config) validate() error {
 		return errors.New("coord: Config.DB is nil, it takes a *sql.DB")
 	case c.ID == uuid.Nil:
 		return errors.New("coord: Config.ID is the nil UUID, every worker needs its own")
-	case c.Nodes.Name == "" || c.Assignments.Name == "" || c.Checkpoints.Name == "" || c.Leader.Name == "" || c.Changes.Name == "" || c.Token.Name == "":
-		return errors.New("coord: Config.Nodes, Assignments, Checkpoints, Leader, Changes and Token must name tables")
+	case c.Nodes.Name == "" || c.Leader.Name == "" || c.Changes.Name == "" || c.Token.Name == "" || c.Column == "":
+		return errors.New("coord: Config.Nodes, Leader, Changes and Token must name tables, and Config.Column a column")
+	case (c.Assignments.Name == "") != (c.Checkpoints.Name == ""):
+		return errors.New("coord: Config.Assignments and Config.Checkpoints name tables both or neither")
 	case c.HeartbeatInterval <= 0 || c.RebalanceInterval <= 0:
 		return errors.New("coord: Config.HeartbeatInterval and Config.RebalanceInterval must be above 0")
 	case c.HeartbeatTimeout <= c.HeartbeatInterval:
@@ -100,10 +110,13 @@ func (c Config) validate() error {
 	return nil
 }
 
+// assigns reports whether there is something to assign.
+func (c Config) assigns() bool { return c.Assignments.Name != "" }
+
 // liveness is what package liveness needs to know.
 func (c Config) liveness() liveness.Config {
 	return liveness.Config{
-		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: "consumers", Names: c.Units,
+		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units,
 		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}

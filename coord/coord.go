@@ -185,6 +185,15 @@ func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead 
 	return dead, wrap(err)
 }
 
+// DeadSQL returns the begin of a statement, up to its CTE "dead" with the
+// worker_id of those of the workers that are dead, and its arguments. With
+// advisory locks a worker whose lock is free is dead once its heartbeat is older
+// than grace. It takes a Register that succeeded.
+func (c *Coordinator) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
+	with, args, err = c.alive.DeadSQL(workers, grace)
+	return with, args, wrap(err)
+}
+
 // renew takes note of a successful heartbeat that began at start.
 func (c *Coordinator) renew(start time.Time) {
 	c.mu.Lock()

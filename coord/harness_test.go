@@ -31,7 +31,7 @@ var six = []string{"Analytics", "Billing", "Email", "Inventory", "Orders", "Ship
 func config(db *sql.DB, units ...string) Config {
 	return Config{
 		DB: db, ID: uuid.New(), Units: units,
-		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
+		Column: "consumers", Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},
 		Token:             ident.Table{Name: "consumer_checkpoints_token"},

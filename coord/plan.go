@@ -47,6 +47,14 @@ func members(alive []liveness.Node) (all []Member) {
 	return all
 }
 
+// ids are those of workers.
+func ids(nodes []liveness.Node) (all []uuid.UUID) {
+	for _, n := range nodes {
+		all = append(all, n.ID)
+	}
+	return all
+}
+
 // sameMembers needs no look at their units, which never change.
 func sameMembers(a, b []Member) bool {
 	return slices.EqualFunc(a, b, func(a, b Member) bool { return a.ID == b.ID })

@@ -149,9 +149,15 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	watch, nodes, again := s.watch.Judge(v.nodes, time.Now())
 	alive := members(nodes)
 	s.watch = watch
+	if c.cfg.OnMembers != nil {
+		c.cfg.OnMembers(ids(v.nodes), ids(nodes))
+	}
 	wait = s.untilLook()
 	if again {
 		wait = liveness.Confirmation
+	}
+	if !c.cfg.assigns() {
+		return wait, nil
 	}
 	if v.owners == nil {
 		if !sameMembers(alive, s.balanced) {

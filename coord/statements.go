@@ -30,16 +30,9 @@ func valid(lease string) string {
 }
 
 func (c Config) statements() statements {
-	nodes, assignments, leader := c.Nodes.SQL(), c.Assignments.SQL(), c.Leader.SQL()
+	nodes, leader := c.Nodes.SQL(), c.Leader.SQL()
 	s := statements{
-		// Rows are locked in order of name, as by everyone who writes several,
-		// so that no two wait for each other.
-		leave: given + `, mine AS MATERIALIZED (
-	SELECT consumer_name FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)
-	ORDER BY consumer_name COLLATE "C" FOR UPDATE
-), back AS (
-	DELETE FROM ` + assignments + ` AS a USING mine WHERE a.consumer_name = mine.consumer_name
-)
+		leave: given + c.handBack() + `
 DELETE FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)`,
 		// Before leave and not part of it: the leader locks its lease first
 		// and the assignments afterwards.
@@ -51,13 +44,37 @@ WHERE worker_id = (SELECT id FROM given)`,
 	alive := c.liveness()
 	seen := given + `, ` + alive.BeatSQL("$6", "$5") + `
 SELECT ` + alive.SelfSQL("$6") + `,
-	coalesce((SELECT json_agg(consumer_name) FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text,`
+	` + c.mine() + `,`
 	if c.Strategy == Lease {
 		s.lease(c, seen)
 	} else {
 		s.advisory(c, seen)
 	}
 	return s
+}
+
+// handBack is a CTE that deletes this worker's assignments. Rows are locked in
+// order of name, as by everyone who writes several, so that no two wait for each
+// other.
+func (c Config) handBack() string {
+	if !c.assigns() {
+		return ``
+	}
+	assignments := c.Assignments.SQL()
+	return `, mine AS MATERIALIZED (
+	SELECT consumer_name FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)
+	ORDER BY consumer_name COLLATE "C" FOR UPDATE
+), back AS (
+	DELETE FROM ` + assignments + ` AS a USING mine WHERE a.consumer_name = mine.consumer_name
+)`
+}
+
+// mine is an SQL expression for the units that this worker was given, as JSON.
+func (c Config) mine() string {
+	if !c.assigns() {
+		return `'[]'`
+	}
+	return `coalesce((SELECT json_agg(consumer_name) FROM ` + c.Assignments.SQL() + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text`
 }
 
 func (s *statements) advisory(c Config, seen string) {
@@ -102,6 +119,10 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 // that leaves deletes its assignments, so a checkpoint without one shows a
 // consumer that nobody runs.
 func (c Config) everything() string {
+	if !c.assigns() {
+		return `
+	CASE WHEN $7::boolean IS NULL THEN '' ELSE 'null' END, ` + c.liveness().NodesSQL("$8")
+	}
 	assignments := c.Assignments.SQL()
 	return `
 	CASE WHEN $7::boolean THEN (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM (

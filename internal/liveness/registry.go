@@ -3,6 +3,7 @@ package liveness
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -68,9 +69,9 @@ func (r *Registry) Connect(ctx context.Context) (*Session, error) {
 // and its last heartbeat older than grace. A worker may look like it for a
 // moment, so ask twice, a while apart. It takes a Register that succeeded.
 func (r *Registry) Dead(ctx context.Context, db *sql.DB, id uuid.UUID, grace time.Duration) (dead bool, err error) {
-	home := r.home.Load()
-	if home == nil {
-		return false, errors.New("Dead was called before Register")
+	args, err := r.deadArgs([]uuid.UUID{id}, grace)
+	if err != nil {
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.TimeLimit())
 	defer cancel()
@@ -78,12 +79,37 @@ func (r *Registry) Dead(ctx context.Context, db *sql.DB, id uuid.UUID, grace tim
 	if err != nil {
 		return false, fmt.Errorf("take a connection: %w", err)
 	}
-	err = conn.QueryRowContext(ctx, r.sql.dead, r.args(id.String(), ProtocolLock, home.WorkerKey(id), grace.Microseconds())...).Scan(&dead)
+	err = conn.QueryRowContext(ctx, r.sql.dead, args...).Scan(&dead)
 	if err != nil {
 		pgdriver.Discard(conn) // it may lead to a standby
 		return false, fmt.Errorf("look whether worker %s is dead: %w", id, err)
 	}
 	return dead, conn.Close()
+}
+
+// DeadSQL returns the begin of a statement, up to its CTE "dead", and its
+// arguments. The CTE has the worker_id of those of the workers that are dead, as
+// [Registry.Dead] says it. So a statement can judge when it acts.
+func (r *Registry) DeadSQL(workers []uuid.UUID, grace time.Duration) (with string, args []any, err error) {
+	args, err = r.deadArgs(workers, grace)
+	return given + `, ` + r.dead(), args, err
+}
+
+func (r *Registry) deadArgs(workers []uuid.UUID, grace time.Duration) ([]any, error) {
+	home := r.home.Load()
+	if home == nil {
+		return nil, errors.New("Dead was called before Register")
+	}
+	type suspect struct {
+		ID  uuid.UUID `json:"id"`
+		Key int64     `json:"key"`
+	}
+	suspects := make([]suspect, len(workers))
+	for i, id := range workers {
+		suspects[i] = suspect{id, home.WorkerKey(id)}
+	}
+	list, err := json.Marshal(suspects)
+	return r.args(string(list), ProtocolLock, grace.Microseconds()), err
 }
 
 // args are the values of given, and more.

@@ -91,10 +91,19 @@ DELETE FROM ` + nodes + ` WHERE worker_id IN (
 	SELECT n.worker_id FROM ` + nodes + ` AS n, given
 	WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * given.timeout
 	FOR UPDATE OF n SKIP LOCKED)`,
-		dead: given + `
-SELECT NOT EXISTS (
-	SELECT FROM ` + nodes + ` AS n WHERE n.worker_id = $3::uuid AND ` + fresh + ` AND NOT (
-		n.protocol >= $4::int AND n.heartbeat_at < clock_timestamp() - $6::bigint * interval '1 microsecond' AND ` + c.proven() + `
-		AND NOT EXISTS (SELECT FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = $5::bigint)))`,
+		dead: given + `, ` + c.dead() + `
+SELECT EXISTS (SELECT FROM dead)`,
 	}
+}
+
+// dead is a CTE "dead" with those of the workers in the list $3 that are dead. A
+// worker in the list has an id, and the key of its lock.
+func (c Config) dead() string {
+	return `dead AS MATERIALIZED (
+	SELECT d.id AS worker_id FROM jsonb_to_recordset($3::jsonb) AS d(id uuid, key bigint)
+	WHERE NOT EXISTS (
+		SELECT FROM ` + c.Nodes.SQL() + ` AS n WHERE n.worker_id = d.id AND ` + fresh + ` AND NOT (
+			n.protocol >= $4::int AND n.heartbeat_at < clock_timestamp() - $5::bigint * interval '1 microsecond' AND ` + c.proven() + `
+			AND NOT EXISTS (SELECT FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = d.key)))
+)`
 }

@@ -136,7 +136,7 @@ func (b *book) cancel(rt *rapid.T) {
 }
 
 func (b *book) reset(rt *rapid.T) {
-	back, ended, err := b.Reset(b.t.Context(), b.d.DB, func(worker string) string { return worker + ` = $1::uuid` }, b.me.String())
+	back, ended, err := b.Reset(b.t.Context(), b.d.DB, deadSQL, b.me.String())
 	if err != nil {
 		rt.Fatal(err)
 	}

@@ -258,6 +258,9 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// deadSQL says that one worker is dead.
+const deadSQL = `WITH dead AS (SELECT $1::uuid AS worker_id)`
+
 // The jobs of a dead worker run again. One that had started is counted; one that
 // was lost too often fails; one that never started is not blamed.
 func TestReset(t *testing.T) {
@@ -275,8 +278,7 @@ func TestReset(t *testing.T) {
 	if _, err := s.Cancel(t.Context(), s.d.DB, ids[3]); err != nil {
 		t.Fatal(err)
 	}
-	dead := func(worker string) string { return worker + ` = $1::uuid` }
-	back, ended, err := s.Reset(t.Context(), s.d.DB, dead, s.me.String())
+	back, ended, err := s.Reset(t.Context(), s.d.DB, deadSQL, s.me.String())
 	if back != 2 || ended != 2 || err != nil {
 		t.Fatalf("back %d, ended %d, %v", back, ended, err)
 	}

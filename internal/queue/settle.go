@@ -92,12 +92,13 @@ func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was Sta
 	return was, nil
 }
 
-// Reset takes jobs from workers that are dead: dead returns an SQL condition on a
-// worker's id, with args as its parameters, that is asked again for each job. Jobs
-// that had started and were reset too often fail. It takes the first thousand, and
-// returns how many run again, and how many have ended.
-func (q *Queue) Reset(ctx context.Context, on store.Querier, dead func(worker string) string, args ...any) (back, ended int, err error) {
-	err = on.QueryRowContext(ctx, q.sql.reset(dead), args...).Scan(&back, &ended)
+// Reset takes jobs from workers that are dead. with is the begin of a statement,
+// up to a CTE "dead" with their worker_id, and args are its arguments: who is dead
+// is judged in the statement that takes the jobs. Jobs that had started and were
+// reset too often fail. It takes the first thousand, and returns how many run
+// again, and how many have ended.
+func (q *Queue) Reset(ctx context.Context, on store.Querier, with string, args ...any) (back, ended int, err error) {
+	err = on.QueryRowContext(ctx, with+q.sql.reset, args...).Scan(&back, &ended)
 	if err != nil {
 		return 0, 0, fmt.Errorf("jobs: reset the jobs of dead workers: %w", err)
 	}

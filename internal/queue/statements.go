@@ -11,7 +11,7 @@ type statements struct {
 	enqueue, claim, look, start, complete, settle, verdict, cancel, expire string
 	lock, room, due, want                                                  string
 
-	lost string // see reset
+	reset string // what follows the CTE dead
 }
 
 // kept are the columns that a finished job takes along, and those of its claim.
@@ -38,7 +38,7 @@ func newStatements(t tables.Jobs, channel string) statements {
 		start: names.Replace(startSQL), complete: names.Replace(completeSQL), settle: names.Replace(settleSQL),
 		verdict: names.Replace(verdictSQL), cancel: names.Replace(cancelSQL), expire: names.Replace(expireSQL),
 		lock: names.Replace(lockSQL), room: names.Replace(roomSQL), due: names.Replace(dueSQL), want: names.Replace(wantSQL),
-		lost: names.Replace(lostSQL),
+		reset: names.Replace(resetSQL),
 	}
 }
 
@@ -165,7 +165,7 @@ WITH target AS MATERIALIZED (
 )
 SELECT coalesce((SELECT state FROM target), '')`
 
-// expireSQL and lostSQL take what lies first in an index and nobody else holds.
+// expireSQL and resetSQL take what lies first in an index and nobody else holds.
 const expireSQL = `
 WITH gone AS (
 	DELETE FROM {jobs} WHERE id IN (
@@ -175,12 +175,11 @@ WITH gone AS (
 INSERT INTO {history} ({kept}, state) SELECT {kept}, 'expired' FROM gone
 RETURNING id`
 
-const lostSQL = `
-WITH lost AS MATERIALIZED (
+const resetSQL = `, lost AS MATERIALIZED (
 	SELECT j.id, j.claim, j.claimed_by, j.started_at,
 		CASE WHEN j.cancel_at IS NOT NULL THEN 'cancelled' WHEN j.started_at IS NOT NULL AND j.resets >= j.max_resets THEN 'failed' END AS final
 	FROM {jobs} AS j
-	WHERE j.state = 'running' AND {dead}
+	WHERE j.state = 'running' AND j.claimed_by = ANY (ARRAY(SELECT worker_id FROM dead))
 	ORDER BY j.id LIMIT 1000 FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
 	DELETE FROM {jobs} AS j USING lost AS l WHERE j.id = l.id AND l.final IS NOT NULL RETURNING j.*, l.final
@@ -198,11 +197,6 @@ WITH lost AS MATERIALIZED (
 	ON CONFLICT (job_id, attempt) DO NOTHING
 )
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone)`
-
-// reset is lostSQL with the condition on who is dead.
-func (s statements) reset(dead func(worker string) string) string {
-	return strings.Replace(s.lost, "{dead}", dead("j.claimed_by"), 1)
-}
 
 // lockSQL makes the claims of a capped queue take turns. What they count, they
 // count in the next statement: this one's snapshot is older than its lock.
