@@ -66,7 +66,7 @@ func newJobsSchema(c *Config) (schema, error) {
 var passed = []string{
 	"id BIGINT NOT NULL", "kind TEXT NOT NULL", "queue TEXT NOT NULL", "priority SMALLINT NOT NULL",
 	"run_at TIMESTAMPTZ NOT NULL", "good_until TIMESTAMPTZ", "args JSONB NOT NULL", "meta JSONB", "created_at TIMESTAMPTZ NOT NULL",
-	"attempt INT NOT NULL", "failures INT NOT NULL", "resets INT NOT NULL", "max_attempts INT NOT NULL", "max_resets INT NOT NULL",
+	"attempt INT NOT NULL", "failures INT NOT NULL", "resets INT NOT NULL", "max_attempts INT", "max_resets INT NOT NULL",
 	"claimed_by UUID", "claim BIGINT", "claimed_at TIMESTAMPTZ", "started_at TIMESTAMPTZ", "cancel_at TIMESTAMPTZ",
 }
 
@@ -90,7 +90,7 @@ func jobsTables(n tables.Jobs) []table {
 				"state TEXT NOT NULL DEFAULT 'available' CHECK (state IN ('waiting', 'available', 'running'))",
 				"args JSONB NOT NULL DEFAULT '{}'", "meta JSONB", "created_at " + now,
 				"attempt INT NOT NULL DEFAULT 0", "failures INT NOT NULL DEFAULT 0", "resets INT NOT NULL DEFAULT 0",
-				"max_attempts INT NOT NULL DEFAULT 15 CHECK (max_attempts > 0)", "max_resets INT NOT NULL DEFAULT 5 CHECK (max_resets >= 0)",
+				"max_attempts INT CHECK (max_attempts > 0)", "max_resets INT NOT NULL DEFAULT 5 CHECK (max_resets >= 0)",
 				"claimed_by UUID", "claim BIGINT", "claimed_at TIMESTAMPTZ", "started_at TIMESTAMPTZ", "cancel_at TIMESTAMPTZ",
 				"unique_key TEXT", "until_start BOOLEAN NOT NULL DEFAULT false", "awaited BOOLEAN NOT NULL DEFAULT false",
 			},
@@ -111,7 +111,7 @@ func jobsTables(n tables.Jobs) []table {
 			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(passed,
 				"finished_at "+now, "code TEXT", "error TEXT", "result JSONB")...),
 			key:     "id",
-			indexes: []index{{on: "finished_at"}},
+			indexes: []index{{on: "queue, finished_at"}},
 		},
 		{
 			Table: n.Attempts, comment: "what ran and did not finish its job",

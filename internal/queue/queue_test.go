@@ -36,7 +36,7 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{Queue: New(n, "jobs"), t: t, d: d, me: uuid.New()}
+	s := &stage{Queue: New(n), t: t, d: d, me: uuid.New()}
 	s.register(s.me)
 	return s
 }
@@ -114,7 +114,7 @@ func TestEnqueue(t *testing.T) {
 	if again := s.add(NewJob{Kind: "b", UniqueKey: "k"}, NewJob{Kind: "d"}); again[0] != 0 || again[1] == 0 {
 		t.Errorf("again they are %v", again)
 	}
-	s.want("the first", `a default 5 {"n": 1} 15 5 available`, `SELECT concat_ws(' ', kind, queue, priority, args, max_attempts, max_resets, state) FROM jobs WHERE id = $1`, ids[0])
+	s.want("the first", `a default 5 {"n": 1} 5 available`, `SELECT concat_ws(' ', kind, queue, priority, args, max_attempts, max_resets, state) FROM jobs WHERE id = $1`, ids[0])
 	s.want("the last", "c q 9 t", `SELECT concat_ws(' ', kind, queue, priority, run_at > clock_timestamp() + interval '59 minutes') FROM jobs WHERE id = $1`, ids[3])
 	if ids := s.add(); len(ids) != 0 {
 		t.Errorf("of nothing: %v", ids)
@@ -330,7 +330,7 @@ func TestPlans(t *testing.T) {
 		"settle":   {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
 		"look":     {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
 		"cancel":   {"bigint", s.sql.cancel, `7`},
-		"due":      {"text, text", s.sql.due, `'q1', '["k1"]'`},
+		"due":      {"text, text", s.sql.peek, `'q1', '["k1"]'`},
 	} {
 		if _, err := conn.ExecContext(t.Context(), `PREPARE s_`+name+` (`+p.types+`) AS `+p.statement); err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -38,6 +38,8 @@ type End struct {
 	To      State           `json:"to"`              // Available: unless it was cancelled, or has failed too often
 	Delay   *int64          `json:"delay,omitempty"` // microseconds until it runs again; nil: when it was due
 	Counts  bool            `json:"counts"`          // it is a failure
+	Most    int             `json:"most,omitempty"`  // failures after which the job has failed, unless the job says; 0: 15
+	Resets  bool            `json:"resets"`          // it was lost, as with a worker
 	Outcome Outcome         `json:"outcome,omitempty"`
 	Code    string          `json:"code,omitempty"`
 	Error   string          `json:"error,omitempty"`
@@ -48,6 +50,17 @@ type End struct {
 type Settled struct {
 	ID    int64
 	State State
+}
+
+// Complete completes jobs without a result, and returns those that it has
+// completed. It may be part of a transaction: then the jobs are complete if that
+// commits.
+func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
+	completed, err = q.ids(ctx, on, q.sql.complete, runs)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: complete: %w", err)
+	}
+	return completed, nil
 }
 
 // Settle ends runs, and returns what has become of the jobs. Those that it does
@@ -90,27 +103,4 @@ func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was Sta
 		return "", fmt.Errorf("jobs: cancel job %d: %w", id, err)
 	}
 	return was, nil
-}
-
-// Reset takes jobs from workers that are dead. with is the begin of a statement,
-// up to a CTE "dead" with their worker_id, and args are its arguments: who is dead
-// is judged in the statement that takes the jobs. Jobs that had started and were
-// reset too often fail. It takes the first thousand, and returns how many run
-// again, and how many have ended.
-func (q *Queue) Reset(ctx context.Context, on store.Querier, with string, args ...any) (back, ended int, err error) {
-	err = on.QueryRowContext(ctx, with+q.sql.reset, args...).Scan(&back, &ended)
-	if err != nil {
-		return 0, 0, fmt.Errorf("jobs: reset the jobs of dead workers: %w", err)
-	}
-	return back, ended, nil
-}
-
-// Expire ends jobs that nobody has claimed in time, a thousand at most, and
-// returns their ids.
-func (q *Queue) Expire(ctx context.Context, on store.Querier) (expired []int64, err error) {
-	expired, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, q.sql.expire)
-	if err != nil {
-		return nil, fmt.Errorf("jobs: expire: %w", err)
-	}
-	return expired, nil
 }

@@ -8,8 +8,10 @@ import (
 
 // statements is the SQL of a Queue. Lists come as JSON.
 type statements struct {
-	enqueue, claim, look, start, complete, settle, verdict, cancel, expire string
-	lock, room, due, want                                                  string
+	enqueue, enqueueOnce, emit, keys, once, await, log           string
+	claim, claimCapped, condition, look, start, lock, room, peek string
+	complete, settle, verdict, cancel                            string
+	want, unknown, claimers, expire, retain, forget, raise       string
 
 	reset string // what follows the CTE dead
 }
@@ -24,52 +26,46 @@ const (
 const freed = `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`
 
 // columns is what scanJob reads.
-const columns = `j.id, j.claim, j.kind, j.priority, j.run_at, j.args, j.meta, j.attempt, j.failures, j.resets, j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
+const columns = `j.id, j.claim, j.kind, j.priority, j.run_at, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
 
-func newStatements(t tables.Jobs, channel string) statements {
-	names := strings.NewReplacer(
-		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{workers}", t.Workers.SQL(),
-		"{queues}", t.Queues.SQL(), "{wanted}", t.Wanted.SQL(),
-		"{sequence}", "'"+strings.ReplaceAll(t.Jobs.SQL(), "'", "''")+"'",
-		"{channel}", "'"+strings.ReplaceAll(channel, "'", "''")+"'",
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence)
-	return statements{
-		enqueue: names.Replace(enqueueSQL), claim: names.Replace(claimSQL), look: names.Replace(lookSQL),
-		start: names.Replace(startSQL), complete: names.Replace(completeSQL), settle: names.Replace(settleSQL),
-		verdict: names.Replace(verdictSQL), cancel: names.Replace(cancelSQL), expire: names.Replace(expireSQL),
-		lock: names.Replace(lockSQL), room: names.Replace(roomSQL), due: names.Replace(dueSQL), want: names.Replace(wantSQL),
-		reset: names.Replace(resetSQL),
-	}
+// channels are SQL expressions for the names of the channels on which new jobs
+// and awaited ends are told. A table's oid is its own within the database.
+func channels(t tables.Jobs) (news, ends string) {
+	oid := `to_regclass(` + quote(t.Jobs.SQL()) + `)::oid::text`
+	return `'worker_jobs_' || ` + oid, `'worker_jobs_ends_' || ` + oid
 }
 
-// enqueueSQL draws the ids first, so that it can tell which job got which. It
-// inserts in the order of the unique keys: two that enqueue the same ones do not
-// wait for each other crosswise. NOTIFY takes a lock of the whole server at the
-// COMMIT, so it is left out while nobody wants to be told.
-const enqueueSQL = `
-WITH given AS MATERIALIZED (
-	SELECT x.*, nextval(s.name) AS id
-	FROM (SELECT pg_get_serial_sequence({sequence}, 'id')::regclass AS name) AS s, ROWS FROM (jsonb_to_recordset($1::jsonb) AS (
-		kind text, queue text, priority smallint, at timestamptz, delay bigint, good_until timestamptz, args jsonb, meta jsonb,
-		max_attempts int, max_resets int, unique_key text, until_start boolean)) WITH ORDINALITY
-		AS x(kind, queue, priority, at, delay, good_until, args, meta, max_attempts, max_resets, unique_key, until_start, n)
-), new AS (
-	INSERT INTO {jobs} (id, kind, queue, priority, run_at, good_until, args, meta, max_attempts, max_resets, unique_key, until_start)
-	SELECT id, kind, coalesce(queue, 'default'), coalesce(priority, 5), coalesce(at, clock_timestamp() + coalesce(delay, 0) * interval '1 microsecond'),
-		good_until, coalesce(args, '{}'), meta, coalesce(max_attempts, 15), coalesce(max_resets, 5), unique_key, coalesce(until_start, false)
-	FROM given ORDER BY unique_key, n
-	ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-	RETURNING id, queue
-), told AS MATERIALIZED (
-	SELECT pg_notify({channel}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
-	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
-)
-SELECT g.n, g.id FROM given AS g JOIN new USING (id) WHERE (SELECT count(*) FROM told) >= 0`
+// quote makes a literal of a text.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+
+func newStatements(t tables.Jobs) statements {
+	news, ends := channels(t)
+	names := strings.NewReplacer(
+		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{logs}", t.Logs.SQL(), "{workers}", t.Workers.SQL(),
+		"{queues}", t.Queues.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
+		"{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
+		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped)
+	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
+	return statements{
+		enqueue: r(enqueueSQL("", "true")), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
+		keys: r(keysSQL), once: r(onceOwnerSQL), await: r(awaitSQL), log: r(logSQL),
+		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
+		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
+		complete: r(completeSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
+		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retain: r(retainSQL), forget: r(forgetSQL),
+		reset: r(resetSQL),
+	}
+}
 
 // claimSQL walks the index of each lane up to what it takes. The rows are locked
 // when they are updated, so they stay where they are and are named by ctid: a join
 // becomes a sequential scan under a generic plan.
-const claimSQL = `
+//
+// open is the condition under which the queue may be claimed from without its cap
+// being looked at, also what the user wants of a job.
+func claimSQL(open, condition string) string {
+	return `
 WITH lane AS (
 	SELECT * FROM jsonb_to_recordset($4::jsonb) AS l(p smallint, at timestamptz, id bigint)
 ), picked AS MATERIALIZED (
@@ -78,17 +74,23 @@ WITH lane AS (
 		SELECT ctid AS at FROM {jobs}
 		WHERE state = 'available' AND queue = $3::text AND priority = lane.p AND run_at <= statement_timestamp()
 			AND (run_at, id) > (coalesce(lane.at, '-infinity'), lane.id)
-			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())
+			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())` + condition + `
 		ORDER BY run_at, id LIMIT $6::bigint FOR UPDATE SKIP LOCKED) AS j
 	WHERE EXISTS (SELECT FROM {workers} WHERE worker_id = $1::uuid)
 		AND NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND paused_at IS NOT NULL)
+		AND ` + open + `
 	LIMIT $6::bigint
 )
 UPDATE {jobs} AS j SET state = 'running', attempt = j.attempt + 1, claimed_by = $1::uuid, claim = $2::bigint, claimed_at = clock_timestamp(),
 	started_at = CASE WHEN j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)) THEN clock_timestamp() END,
-	unique_key = CASE WHEN NOT j.until_start THEN j.unique_key END
+	unique_key = CASE WHEN NOT (j.until_start AND j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint))) THEN j.unique_key END
 WHERE j.ctid = ANY (ARRAY(SELECT at FROM picked))
 RETURNING {columns}`
+}
+
+// uncapped is true if a queue has no cap. A cap that an operator sets then binds
+// the next claim, whatever the worker knows.
+const uncapped = `NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND max_running IS NOT NULL)`
 
 const lookSQL = `
 SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::text AND j.claimed_by = $1::uuid`
@@ -103,7 +105,7 @@ const fence = `j.id = ANY (ARRAY(SELECT id FROM d)) AND (j.id, j.claim) IN (SELE
 
 const startSQL = `
 WITH d AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint))
-UPDATE {jobs} AS j SET started_at = clock_timestamp()
+UPDATE {jobs} AS j SET started_at = clock_timestamp(), unique_key = CASE WHEN NOT j.until_start THEN j.unique_key END
 WHERE {fence}
 	AND j.started_at IS NULL AND j.cancel_at IS NULL AND (j.good_until IS NULL OR j.good_until > clock_timestamp())
 RETURNING j.id`
@@ -111,19 +113,23 @@ RETURNING j.id`
 const completeSQL = `
 WITH d AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint)), gone AS (
 	DELETE FROM {jobs} AS j WHERE {fence} RETURNING j.*
+), told AS MATERIALIZED (
+	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 )
 INSERT INTO {history} ({kept}, {held}, state)
-SELECT {kept}, {held}, 'completed' FROM gone
+SELECT {kept}, {held}, 'completed' FROM gone WHERE (SELECT count(*) FROM told) >= 0
 RETURNING id`
 
 const settleSQL = `
 WITH d AS MATERIALIZED (
-	SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint, "to" text, delay bigint, counts boolean, outcome text, code text, error text, result jsonb)
+	SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint, "to" text, delay bigint, counts boolean, most int, resets boolean,
+		outcome text, code text, error text, result jsonb)
 ), mine AS MATERIALIZED (
-	SELECT j.id, j.claim, j.claimed_by, j.started_at, d.delay, d.counts, d.outcome, d.code, d.error, d.result,
+	SELECT j.id, j.claim, j.claimed_by, j.started_at, d.delay, d.counts, coalesce(d.resets, false) AS resets, d.outcome, d.code, d.error, d.result,
 		CASE WHEN d."to" <> 'available' THEN d."to"
 			WHEN j.cancel_at IS NOT NULL THEN 'cancelled'
-			WHEN d.counts AND j.failures + 1 >= j.max_attempts THEN 'failed' END AS final
+			WHEN d.counts AND j.failures + 1 >= coalesce(j.max_attempts, d.most, 15) THEN 'failed'
+			WHEN d.resets AND j.resets >= j.max_resets THEN 'failed' END AS final
 	FROM {jobs} AS j JOIN d ON d.id = j.id AND d.claim = j.claim
 	WHERE j.id = ANY (ARRAY(SELECT id FROM d))
 	ORDER BY j.id FOR UPDATE OF j
@@ -135,8 +141,10 @@ WITH d AS MATERIALIZED (
 	SELECT id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures + (counts AND final = 'failed')::int, resets, max_attempts, max_resets, cancel_at,
 		{held}, final, code, error, result FROM gone
 	RETURNING id, state
+), told AS MATERIALIZED (
+	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 ), back AS (
-	UPDATE {jobs} AS j SET {freed}, failures = j.failures + m.counts::int,
+	UPDATE {jobs} AS j SET {freed}, failures = j.failures + m.counts::int, resets = j.resets + m.resets::int,
 		run_at = CASE WHEN m.delay IS NULL THEN j.run_at ELSE clock_timestamp() + m.delay * interval '1 microsecond' END
 	FROM mine AS m WHERE j.id = m.id AND m.final IS NULL
 	RETURNING j.id, j.attempt, m.claim, m.claimed_by, m.started_at, m.outcome, m.code, m.error
@@ -145,7 +153,7 @@ WITH d AS MATERIALIZED (
 	SELECT id, attempt, claim, claimed_by, started_at, coalesce(outcome, 'released'), code, error FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
 )
-SELECT id, state FROM past UNION ALL SELECT id, 'available' FROM back`
+SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 UNION ALL SELECT id, 'available' FROM back`
 
 const verdictSQL = `
 SELECT d.id FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint)
@@ -160,10 +168,12 @@ WITH target AS MATERIALIZED (
 ), past AS (
 	INSERT INTO {history} (id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, cancel_at, state)
 	SELECT id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, clock_timestamp(), 'cancelled' FROM gone
+), told AS MATERIALIZED (
+	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 ), asked AS (
 	UPDATE {jobs} AS j SET cancel_at = coalesce(j.cancel_at, clock_timestamp()) FROM target AS t WHERE j.id = t.id AND t.state = 'running'
 )
-SELECT coalesce((SELECT state FROM target), '')`
+SELECT coalesce((SELECT state FROM target), '') WHERE (SELECT count(*) FROM told) >= 0`
 
 // expireSQL and resetSQL take what lies first in an index and nobody else holds.
 const expireSQL = `
@@ -171,8 +181,10 @@ WITH gone AS (
 	DELETE FROM {jobs} WHERE id IN (
 		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED)
 	RETURNING *
+), told AS MATERIALIZED (
+	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 )
-INSERT INTO {history} ({kept}, state) SELECT {kept}, 'expired' FROM gone
+INSERT INTO {history} ({kept}, state) SELECT {kept}, 'expired' FROM gone WHERE (SELECT count(*) FROM told) >= 0
 RETURNING id`
 
 const resetSQL = `, lost AS MATERIALIZED (
@@ -183,6 +195,8 @@ const resetSQL = `, lost AS MATERIALIZED (
 	ORDER BY j.id LIMIT 1000 FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
 	DELETE FROM {jobs} AS j USING lost AS l WHERE j.id = l.id AND l.final IS NOT NULL RETURNING j.*, l.final
+), told AS MATERIALIZED (
+	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 ), past AS (
 	INSERT INTO {history} ({kept}, {held}, state, code, error)
 	SELECT {kept}, {held}, final, 'WORKER_LOST', 'each worker that ran it was lost, ' || resets + 1 || ' times' FROM gone
@@ -196,7 +210,7 @@ const resetSQL = `, lost AS MATERIALIZED (
 	SELECT id, attempt, claim, claimed_by, started_at, 'lost', 'WORKER_LOST' FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
 )
-SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone)`
+SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone) WHERE (SELECT count(*) FROM told) >= 0`
 
 // lockSQL makes the claims of a capped queue take turns. What they count, they
 // count in the next statement: this one's snapshot is older than its lock.
@@ -210,12 +224,16 @@ SELECT greatest(0, least(
 	$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END,
 	$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END))`
 
-// dueSQL tells in how many microseconds the next job is due; NULL: there is none.
-const dueSQL = `
-SELECT (extract(epoch FROM min(j.run_at) - statement_timestamp()) * 1000000)::bigint FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
-	SELECT run_at FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = p::smallint
-		AND run_at > statement_timestamp() - interval '1 second' AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
-	ORDER BY run_at LIMIT 1) AS j`
+// peekSQL tells in how many microseconds the first job is due, negative if it is
+// already, NULL if there is none; and whether the queue has a cap, or is paused.
+const peekSQL = `
+SELECT (
+	SELECT (extract(epoch FROM min(j.run_at) - statement_timestamp()) * 1000000)::bigint FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
+		SELECT run_at FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = p::smallint AND run_at < 'infinity'
+			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())
+		ORDER BY run_at, id LIMIT 1) AS j
+), EXISTS (SELECT FROM {queues} WHERE name IN ($1::text, '*') AND max_running IS NOT NULL),
+	EXISTS (SELECT FROM {queues} WHERE name IN ($1::text, '*') AND paused_at IS NOT NULL)`
 
 const wantSQL = `
 INSERT INTO {wanted} AS w (queue, until) VALUES ($1::text, statement_timestamp() + interval '30 seconds')

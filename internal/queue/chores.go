@@ -1,0 +1,85 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Reset takes jobs from workers that are dead. with is the begin of a statement,
+// up to a CTE "dead" with their worker_id, and args are its arguments: who is dead
+// is judged in the statement that takes the jobs. Jobs that had started and were
+// reset too often fail. It takes the first thousand, and returns how many run
+// again, and how many have ended.
+func (q *Queue) Reset(ctx context.Context, on store.Querier, with string, args ...any) (back, ended int, err error) {
+	err = on.QueryRowContext(ctx, with+q.sql.reset, args...).Scan(&back, &ended)
+	if err != nil {
+		return 0, 0, fmt.Errorf("jobs: reset the jobs of dead workers: %w", err)
+	}
+	return back, ended, nil
+}
+
+// Expire ends jobs that nobody has claimed in time, a thousand at most, and
+// returns their ids.
+func (q *Queue) Expire(ctx context.Context, on store.Querier) (expired []int64, err error) {
+	expired, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, q.sql.expire)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: expire: %w", err)
+	}
+	return expired, nil
+}
+
+// Claimers returns the workers that jobs run for and that have no row.
+func (q *Queue) Claimers(ctx context.Context, on store.Querier) ([]uuid.UUID, error) {
+	ids, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id uuid.UUID, err error) { return id, r.Scan(&id) }, q.sql.claimers)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for jobs of workers that are gone: %w", err)
+	}
+	return ids, nil
+}
+
+// Unknown returns some kinds of jobs that are due in a queue and not in kinds.
+func (q *Queue) Unknown(ctx context.Context, on store.Querier, queue string, kinds []string) (unknown []string, err error) {
+	given, err := list(kinds)
+	if err == nil {
+		unknown, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (kind string, err error) { return kind, r.Scan(&kind) }, q.sql.unknown, queue, given)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for unknown kinds in queue %q: %w", queue, err)
+	}
+	return unknown, nil
+}
+
+// Retain removes what finished longer ago than its queue keeps it, or else than
+// keep, a thousand jobs at most, and returns how many. keep 0 is for ever.
+func (q *Queue) Retain(ctx context.Context, on store.Querier, keep time.Duration) (removed int, err error) {
+	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
+	if err := on.QueryRowContext(ctx, q.sql.retain, given).Scan(&removed); err != nil {
+		return 0, fmt.Errorf("jobs: remove old finished jobs: %w", err)
+	}
+	return removed, nil
+}
+
+// Forget removes keys of Once whose time is over.
+func (q *Queue) Forget(ctx context.Context, on store.Querier) error {
+	if _, err := on.ExecContext(ctx, q.sql.forget); err != nil {
+		return fmt.Errorf("jobs: remove old keys: %w", err)
+	}
+	return nil
+}
+
+// Raise removes the notes of [Queue.Emit] that are needed no more, as the progress
+// of the consumers in the tables events shows.
+func (q *Queue) Raise(ctx context.Context, on store.Querier, events tables.Tables) error {
+	if _, err := on.ExecContext(ctx, raiseSQL(q.tables, events)); err != nil {
+		return fmt.Errorf("jobs: remove notes of events that are settled: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Lane is a priority of a queue, and behind which job a claim begins to look.
+type Lane struct {
+	Priority int        `json:"p"`
+	At       *time.Time `json:"at,omitempty"` // of a job; nil: from the first
+	ID       int64      `json:"id"`
+}
+
+// Demand is what a claim asks for.
+type Demand struct {
+	Worker uuid.UUID
+	Claim  int64 // random
+	Queue  string
+	Lanes  []Lane   // in the order to try
+	Kinds  []string // that the worker has handlers for
+	Limit  int      // jobs at most
+	Start  int      // of them these, the first ones, start now
+
+	Capped    bool   // in a transaction that has found the room, see [Queue.Room]
+	Condition string // on the columns of the table, with parameters from $8; it is taken as capped
+	Args      []any  // of the condition
+}
+
+// Job is a job that a worker has claimed.
+type Job struct {
+	Run
+	Kind     string
+	Priority int
+	RunAt    time.Time
+	Args     json.RawMessage
+	Meta     json.RawMessage // nil: none
+	Attempt  int             // from 1
+	Failures int             // so far
+	Resets   int             // workers lost while it ran
+	Most     int             // failures after which it has failed; 0: as its handler says
+	Started  bool
+	Cancel   bool // somebody wants it to end
+}
+
+// Claim takes jobs that are due. A worker without a row in the table of workers
+// gets none, and nobody gets one of a queue that is paused, nor, unless Capped, of
+// one that has a cap. Jobs that others hold are passed over.
+func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, error) {
+	lanes, err := list(d.Lanes)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: claim: %w", err)
+	}
+	kinds, err := list(d.Kinds)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: claim: %w", err)
+	}
+	statement := q.sql.claim
+	switch {
+	case d.Condition != "":
+		statement = strings.Replace(q.sql.condition, "{condition}", " AND ("+d.Condition+")", 1)
+	case d.Capped:
+		statement = q.sql.claimCapped
+	}
+	args := append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, kinds, d.Limit, d.Start}, d.Args...)
+	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, statement, args...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: claim jobs of queue %q: %w", d.Queue, err)
+	}
+	return jobs, nil
+}
+
+// Look returns the jobs of a queue that run for a worker, as the database has it:
+// also those of a claim whose answer was lost.
+func (q *Queue) Look(ctx context.Context, on store.Querier, worker uuid.UUID, queue string) ([]Job, error) {
+	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, q.sql.look, worker.String(), queue)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look at the jobs of queue %q: %w", queue, err)
+	}
+	return jobs, nil
+}
+
+func scanJob(r *sql.Rows) (j Job, err error) {
+	var args, meta []byte
+	err = r.Scan(&j.ID, &j.Claim, &j.Kind, &j.Priority, &j.RunAt, &args, &meta, &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel)
+	j.Args, j.Meta = args, meta
+	return j, err
+}
+
+// Start starts jobs that were claimed ahead, and returns those that may run. One
+// that was cancelled, or whose time is over, may not, nor one that was lost.
+func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (started []int64, err error) {
+	started, err = q.ids(ctx, on, q.sql.start, runs)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: start: %w", err)
+	}
+	return started, nil
+}
+
+// Peek is what an idle worker finds.
+type Peek struct {
+	Due    time.Duration // until the first job is due, negative if it is already
+	None   bool          // there is none
+	Capped bool          // the queue, or all together, has a cap
+	Paused bool
+}
+
+// Peek looks what there is to do in a queue for a worker with these kinds.
+func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, kinds []string) (p Peek, err error) {
+	given, err := list(kinds)
+	if err != nil {
+		return p, fmt.Errorf("jobs: peek: %w", err)
+	}
+	var due sql.NullInt64
+	if err = on.QueryRowContext(ctx, q.sql.peek, queue, given).Scan(&due, &p.Capped, &p.Paused); err != nil {
+		return p, fmt.Errorf("jobs: look what is due in queue %q: %w", queue, err)
+	}
+	p.Due, p.None = time.Duration(due.Int64)*time.Microsecond, !due.Valid
+	return p, nil
+}
+
+// Room locks the caps of a queue and of all queues until the end of tx, and
+// returns how many jobs may be claimed up to then, limit at most. Jobs are counted
+// in a later statement than the one that locks: that one's snapshot may be older
+// than what the last owner of the lock has claimed.
+func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, err error) {
+	type limitOf struct {
+		queue string
+		most  int64
+	}
+	caps, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (l limitOf, err error) {
+		var idle string
+		return l, r.Scan(&l.queue, &l.most, &idle)
+	}, q.sql.lock, queue)
+	if err != nil {
+		return 0, fmt.Errorf("jobs: lock the caps of queue %q: %w", queue, err)
+	}
+	if len(caps) == 0 {
+		return limit, nil
+	}
+	var own, all sql.NullInt64
+	for _, l := range caps {
+		if l.queue == queue {
+			own = sql.NullInt64{Int64: l.most, Valid: true}
+		} else {
+			all = sql.NullInt64{Int64: l.most, Valid: true}
+		}
+	}
+	var n int64
+	if err := tx.QueryRowContext(ctx, q.sql.room, queue, own, all).Scan(&n); err != nil {
+		return 0, fmt.Errorf("jobs: count what runs of queue %q: %w", queue, err)
+	}
+	return int(min(n, int64(limit))), nil
+}
+
+// Want makes those who enqueue tell of new jobs of a queue for the next half
+// minute.
+func (q *Queue) Want(ctx context.Context, on store.Querier, queue string) error {
+	if _, err := on.ExecContext(ctx, q.sql.want, queue); err != nil {
+		return fmt.Errorf("jobs: ask to be told of new jobs of queue %q: %w", queue, err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// NewJob is a job to be enqueued. What is zero is as the table has it.
+type NewJob struct {
+	Kind        string          `json:"kind"`
+	Queue       string          `json:"queue,omitempty"`
+	Priority    int             `json:"priority,omitempty"` // 1, the first, to 9
+	At          *time.Time      `json:"at,omitempty"`       // nil: Delay from now
+	Delay       int64           `json:"delay,omitempty"`    // microseconds, by the server's clock
+	GoodUntil   *time.Time      `json:"good_until,omitempty"`
+	Args        json.RawMessage `json:"args,omitempty"`
+	Meta        json.RawMessage `json:"meta,omitempty"`
+	MaxAttempts int             `json:"max_attempts,omitempty"`
+	MaxResets   *int            `json:"max_resets,omitempty"`
+	UniqueKey   string          `json:"unique_key,omitempty"`  // no two unfinished jobs have the same
+	UntilStart  bool            `json:"until_start,omitempty"` // it is free again once the job runs
+}
+
+// Enqueue inserts jobs and returns their ids, in order, 0 for one whose unique key
+// is taken. Who waits for jobs of their queues is told at the COMMIT.
+func (q *Queue) Enqueue(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
+	return q.enqueue(ctx, on, q.sql.enqueue, jobs)
+}
+
+// Once is a key under which one job is enqueued, whatever becomes of it.
+type Once struct {
+	Key  string
+	Hash string        // of what is enqueued
+	For  time.Duration // 0: for good
+}
+
+// EnqueueOnce inserts a job, if none was inserted under the key, and returns its
+// id, or else 0.
+func (q *Queue) EnqueueOnce(ctx context.Context, on store.Querier, job NewJob, once Once) (id int64, err error) {
+	ids, err := q.enqueue(ctx, on, q.sql.enqueueOnce, []NewJob{job}, once.Key, once.Hash,
+		sql.NullInt64{Int64: once.For.Microseconds(), Valid: once.For > 0})
+	if err != nil {
+		return 0, err
+	}
+	return ids[0], nil
+}
+
+// Emit inserts a job unless the emitter has done so before, by its call n for the
+// event at position, and returns its id, or else 0.
+func (q *Queue) Emit(ctx context.Context, on store.Querier, job NewJob, emitter string, position int64, n int) (id int64, err error) {
+	ids, err := q.enqueue(ctx, on, q.sql.emit, []NewJob{job}, emitter, position, n)
+	if err != nil {
+		return 0, err
+	}
+	return ids[0], nil
+}
+
+func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string, jobs []NewJob, more ...any) (ids []int64, err error) {
+	given, err := list(jobs)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: enqueue: %w", err)
+	}
+	ids = make([]int64, len(jobs))
+	type placed struct{ n, id int64 }
+	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (p placed, err error) {
+		return p, r.Scan(&p.n, &p.id)
+	}, statement, append([]any{given}, more...)...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: enqueue: %w", err)
+	}
+	for _, p := range all {
+		ids[p.n-1] = p.id
+	}
+	return ids, nil
+}
+
+// Owners returns the ids of the unfinished jobs that hold unique keys.
+func (q *Queue) Owners(ctx context.Context, on store.Querier, keys []string) (owners map[string]int64, err error) {
+	given, err := list(keys)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look up unique keys: %w", err)
+	}
+	owners = map[string]int64{}
+	_, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (none struct{}, err error) {
+		var key string
+		var id int64
+		err = r.Scan(&key, &id)
+		owners[key] = id
+		return none, err
+	}, q.sql.keys, given)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look up unique keys: %w", err)
+	}
+	return owners, nil
+}
+
+// OnceOwner returns the job that was enqueued under a key, and the hash; id 0 if
+// there is none.
+func (q *Queue) OnceOwner(ctx context.Context, on store.Querier, key string) (id int64, hash string, err error) {
+	err = on.QueryRowContext(ctx, q.sql.once, key).Scan(&id, &hash)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, "", fmt.Errorf("jobs: look up a key: %w", err)
+	}
+	return id, hash, nil
+}
+
+// Await makes the end of a job be told, and reports whether it is still to come.
+func (q *Queue) Await(ctx context.Context, on store.Querier, id int64) (unfinished bool, err error) {
+	var one int
+	err = on.QueryRowContext(ctx, q.sql.await, id).Scan(&one)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return false, fmt.Errorf("jobs: await job %d: %w", id, err)
+	}
+	return err == nil, nil
+}
+
+// Log keeps an entry, JSON, of a run.
+func (q *Queue) Log(ctx context.Context, on store.Querier, id int64, attempt int, entry json.RawMessage) error {
+	if _, err := on.ExecContext(ctx, q.sql.log, id, attempt, string(entry)); err != nil {
+		return fmt.Errorf("jobs: log of job %d: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package queue
+
+import (
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+// unknownSQL finds kinds of jobs that are due and that a worker has no code for,
+// among the first thousand.
+const unknownSQL = `
+SELECT kind FROM (
+	SELECT kind FROM {jobs} WHERE state = 'available' AND queue = $1::text AND run_at <= statement_timestamp()
+	ORDER BY priority, run_at, id LIMIT 1000) AS first
+WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
+GROUP BY kind ORDER BY kind LIMIT 10`
+
+// claimersSQL finds the workers that jobs run for and that have no row. It leaps
+// from worker to worker in the index.
+const claimersSQL = `
+WITH RECURSIVE claimer AS (
+	(SELECT queue, claimed_by FROM {jobs} WHERE state = 'running' ORDER BY queue, claimed_by LIMIT 1)
+	UNION ALL
+	SELECT next.* FROM claimer AS c CROSS JOIN LATERAL (
+		SELECT queue, claimed_by FROM {jobs} WHERE state = 'running' AND (queue, claimed_by) > (c.queue, c.claimed_by)
+		ORDER BY queue, claimed_by LIMIT 1) AS next
+)
+SELECT DISTINCT claimed_by::text FROM claimer WHERE claimed_by NOT IN (SELECT worker_id FROM {workers})`
+
+// retainSQL removes what finished longer ago than its queue keeps it, or else $1
+// microseconds; NULL: for ever. It removes a thousand jobs at most, and says how
+// many.
+const retainSQL = `
+WITH RECURSIVE q AS (
+	(SELECT queue FROM {history} ORDER BY queue LIMIT 1)
+	UNION ALL
+	SELECT next.queue FROM q CROSS JOIN LATERAL (SELECT queue FROM {history} WHERE queue > q.queue ORDER BY queue LIMIT 1) AS next
+), old AS MATERIALIZED (
+	SELECT h.id FROM q LEFT JOIN {queues} AS s ON s.name = q.queue CROSS JOIN LATERAL (
+		SELECT id FROM {history} WHERE queue = q.queue
+			AND finished_at < statement_timestamp() - coalesce(s.retention, $1::bigint * interval '1 microsecond')
+		ORDER BY finished_at LIMIT 1000) AS h
+	LIMIT 1000
+), gone AS (
+	DELETE FROM {history} WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), attempts AS (
+	DELETE FROM {attempts} WHERE job_id = ANY (ARRAY(SELECT id FROM old))
+), logs AS (
+	DELETE FROM {logs} WHERE job_id = ANY (ARRAY(SELECT id FROM old))
+)
+SELECT count(*) FROM gone`
+
+const forgetSQL = `
+DELETE FROM {once} WHERE key IN (
+	SELECT key FROM {once} WHERE expires_at < statement_timestamp() ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)`
+
+// raiseSQL raises for each emitter the position up to which its events are
+// settled: its checkpoint, less what may still be delivered below that, late or
+// from the dead letters. It removes the rows below the position that another call
+// has raised it to before. Who enqueues holds the row of the position, or does
+// not know of it yet, and the rows below it are then still there.
+func raiseSQL(t tables.Jobs, events tables.Tables) string {
+	return strings.NewReplacer("{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
+		"{checkpoints}", events.Checkpoints.SQL(), "{gaps}", events.GapSkips.SQL(), "{letters}", events.DeadLetters.SQL()).Replace(`
+WITH old AS MATERIALIZED (
+	SELECT emitter, position FROM {through} ORDER BY emitter FOR UPDATE SKIP LOCKED
+), settled AS MATERIALIZED (
+	SELECT c.consumer_name AS emitter, least(c.last_position,
+		(SELECT min(g.gap_position) - 1 FROM {gaps} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),
+		(SELECT min(l.global_position) - 1 FROM {letters} AS l WHERE l.consumer_name = c.consumer_name)) AS position
+	FROM {checkpoints} AS c WHERE EXISTS (SELECT FROM {emitted} AS e WHERE e.emitter = c.consumer_name)
+), raised AS (
+	UPDATE {through} AS t SET position = s.position FROM settled AS s JOIN old USING (emitter)
+	WHERE t.emitter = s.emitter AND t.position < s.position
+), first AS (
+	INSERT INTO {through} (emitter, position)
+	SELECT emitter, position FROM settled WHERE emitter NOT IN (SELECT emitter FROM {through})
+	ON CONFLICT (emitter) DO NOTHING
+)
+DELETE FROM {emitted} AS e USING old WHERE e.emitter = old.emitter AND e.position <= old.position`)
+}

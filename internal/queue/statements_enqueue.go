@@ -1,0 +1,68 @@
+package queue
+
+// enqueueSQL draws the ids first, so that it can tell which job got which. It
+// inserts in the order of the unique keys: two that enqueue the same ones do not
+// wait for each other crosswise. NOTIFY takes a lock of the whole server at the
+// COMMIT, so it is left out while nobody wants to be told.
+//
+// pass are CTEs by which the statement finds out whether the one job that it was
+// given is the first of its kind, and passed the condition on them.
+func enqueueSQL(pass, passed string) string {
+	return `
+WITH given AS MATERIALIZED (
+	SELECT x.*, nextval(s.name) AS id
+	FROM (SELECT pg_get_serial_sequence({sequence}, 'id')::regclass AS name) AS s, ROWS FROM (jsonb_to_recordset($1::jsonb) AS (
+		kind text, queue text, priority smallint, at timestamptz, delay bigint, good_until timestamptz, args jsonb, meta jsonb,
+		max_attempts int, max_resets int, unique_key text, until_start boolean)) WITH ORDINALITY
+		AS x(kind, queue, priority, at, delay, good_until, args, meta, max_attempts, max_resets, unique_key, until_start, n)
+)` + pass + `, new AS (
+	INSERT INTO {jobs} (id, kind, queue, priority, run_at, good_until, args, meta, max_attempts, max_resets, unique_key, until_start)
+	SELECT id, kind, coalesce(queue, 'default'), coalesce(priority, 5), coalesce(at, clock_timestamp() + coalesce(delay, 0) * interval '1 microsecond'),
+		good_until, coalesce(args, '{}'), meta, max_attempts, coalesce(max_resets, 5), unique_key, coalesce(until_start, false)
+	FROM given WHERE ` + passed + ` ORDER BY unique_key, n
+	ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+	RETURNING id, queue
+), told AS MATERIALIZED (
+	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
+	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
+)
+SELECT g.n, g.id FROM given AS g JOIN new USING (id) WHERE (SELECT count(*) FROM told) >= 0`
+}
+
+const passedOnce = `EXISTS (SELECT FROM passed)`
+
+// onceSQL takes a key: $2, with the hash $3 of what is enqueued, for $4
+// microseconds or, if that is NULL, for good.
+const onceSQL = `, passed AS (
+	INSERT INTO {once} AS o (key, job_id, hash, expires_at)
+	SELECT $2::text, id, $3::text, clock_timestamp() + $4::bigint * interval '1 microsecond' FROM given
+	ON CONFLICT (key) DO UPDATE SET job_id = excluded.job_id, hash = excluded.hash, expires_at = excluded.expires_at
+	WHERE o.expires_at < clock_timestamp()
+	RETURNING 1
+)`
+
+// emitSQL passes what the emitter $2 has not enqueued yet for the event at
+// position $3 by its call number $4. The row of emitted_through is locked, so that
+// nobody raises it and removes the rows below in between.
+const emitSQL = `, through AS MATERIALIZED (
+	SELECT position FROM {through} WHERE emitter = $2::text FOR SHARE
+), passed AS (
+	INSERT INTO {emitted} (emitter, position, n)
+	SELECT $2::text, $3::bigint, $4::int WHERE NOT EXISTS (SELECT FROM through WHERE position >= $3::bigint)
+	ON CONFLICT (emitter, position, n) DO NOTHING
+	RETURNING 1
+)`
+
+// keysSQL finds the jobs that hold unique keys.
+const keysSQL = `
+SELECT unique_key, id FROM {jobs} WHERE unique_key = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))`
+
+const onceOwnerSQL = `
+SELECT job_id, hash FROM {once} WHERE key = $1::text`
+
+// awaitSQL makes the end of a job be told. It returns nothing if the job has ended.
+const awaitSQL = `
+UPDATE {jobs} SET awaited = true WHERE id = $1::bigint RETURNING 1`
+
+const logSQL = `
+INSERT INTO {logs} (job_id, attempt, entry) VALUES ($1::bigint, $2::int, $3::jsonb)`
