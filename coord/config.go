@@ -39,6 +39,8 @@ type Config struct {
 	// leader, who knows who lives, and nothing is assigned.
 	Assignments, Checkpoints ident.Table
 
+	Hostname string // of this machine, for people; empty: as the system says
+
 	HeartbeatInterval time.Duration // between two signs of life
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
 	RebalanceInterval time.Duration // the leader looks through all assignments at least so often
@@ -116,7 +118,7 @@ func (c Config) assigns() bool { return c.Assignments.Name != "" }
 // liveness is what package liveness needs to know.
 func (c Config) liveness() liveness.Config {
 	return liveness.Config{
-		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units,
+		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
 		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}

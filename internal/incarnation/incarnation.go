@@ -30,6 +30,16 @@ INSERT INTO ` + token.SQL() + ` AS t ("only", token, database) VALUES (true, $2:
 ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`
 }
 
+// PlantOnce is a statement that puts token $1 into its table unless there is one of
+// this database: then it writes nothing.
+func PlantOnce(token ident.Table) string {
+	const here = `(SELECT oid FROM pg_database WHERE datname = current_database())`
+	return `
+INSERT INTO ` + token.SQL() + ` AS t ("only", token, database)
+SELECT true, $1::uuid, ` + here + ` WHERE NOT EXISTS (SELECT FROM ` + token.SQL() + ` WHERE database = ` + here + `)
+ON CONFLICT ("only") DO UPDATE SET token = excluded.token, database = excluded.database WHERE t.database <> excluded.database`
+}
+
 // WroteRow is an SQL expression that is true only if a row was written in the
 // present incarnation: after the server's start, and after the token was put
 // there. row is the row's alias, at the column with the time of writing, which

@@ -19,6 +19,8 @@ type Config struct {
 	Column string      // of Nodes, for Names
 	Names  []string    // of what this worker has code for; another ID for other names
 
+	Hostname string // of this machine, for people; empty: as the system says
+
 	HeartbeatInterval time.Duration // between two signs of life
 	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
 	// Lock makes the worker hold a session lock. It takes a connection that is a

@@ -16,9 +16,9 @@ func (s *Session) Register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // it is for people's eyes only
+	host := s.Hostname
+	if host == "" {
+		host, _ = os.Hostname() // it is for people's eyes only
 	}
 	protocol := ProtocolHeartbeat
 	if s.Lock {

@@ -75,6 +75,16 @@ func (q *Queue) Forget(ctx context.Context, on store.Querier) error {
 	return nil
 }
 
+// HasEvents reports whether the tables that Raise reads are there.
+func (q *Queue) HasEvents(ctx context.Context, on store.Querier, events tables.Tables) (there bool, err error) {
+	err = on.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL AND to_regclass($2::text) IS NOT NULL AND to_regclass($3::text) IS NOT NULL`,
+		events.Checkpoints.SQL(), events.GapSkips.SQL(), events.DeadLetters.SQL()).Scan(&there)
+	if err != nil {
+		return false, fmt.Errorf("jobs: look for the tables of consumers: %w", err)
+	}
+	return there, nil
+}
+
 // Raise removes the notes of [Queue.Emit] that are needed no more, as the progress
 // of the consumers in the tables events shows.
 func (q *Queue) Raise(ctx context.Context, on store.Querier, events tables.Tables) error {

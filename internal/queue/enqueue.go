@@ -113,12 +113,10 @@ func (q *Queue) OnceOwner(ctx context.Context, on store.Querier, key string) (id
 
 // Await makes the end of a job be told, and reports whether it is still to come.
 func (q *Queue) Await(ctx context.Context, on store.Querier, id int64) (unfinished bool, err error) {
-	var one int
-	err = on.QueryRowContext(ctx, q.sql.await, id).Scan(&one)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if err = on.QueryRowContext(ctx, q.sql.await, id).Scan(&unfinished); err != nil {
 		return false, fmt.Errorf("jobs: await job %d: %w", id, err)
 	}
-	return err == nil, nil
+	return unfinished, nil
 }
 
 // Log keeps an entry, JSON, of a run.

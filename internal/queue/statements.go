@@ -9,6 +9,7 @@ import (
 // statements is the SQL of a Queue. Lists come as JSON.
 type statements struct {
 	enqueue, enqueueOnce, emit, keys, once, await, log           string
+	find, attempts, counts                                       string
 	claim, claimCapped, condition, look, start, lock, room, peek string
 	complete, settle, verdict, cancel                            string
 	want, unknown, claimers, expire, retain, forget, raise       string
@@ -50,6 +51,7 @@ func newStatements(t tables.Jobs) statements {
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
 		keys: r(keysSQL), once: r(onceOwnerSQL), await: r(awaitSQL), log: r(logSQL),
+		find: r(findSQL), attempts: r(attemptsSQL), counts: r(countsSQL),
 		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),

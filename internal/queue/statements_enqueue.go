@@ -60,9 +60,10 @@ SELECT unique_key, id FROM {jobs} WHERE unique_key = ANY (ARRAY(SELECT jsonb_arr
 const onceOwnerSQL = `
 SELECT job_id, hash FROM {once} WHERE key = $1::text`
 
-// awaitSQL makes the end of a job be told. It returns nothing if the job has ended.
+// awaitSQL makes the end of a job be told, and says whether it is still to come.
 const awaitSQL = `
-UPDATE {jobs} SET awaited = true WHERE id = $1::bigint RETURNING 1`
+WITH told AS (UPDATE {jobs} SET awaited = true WHERE id = $1::bigint AND NOT awaited RETURNING 1)
+SELECT EXISTS (SELECT FROM {jobs} WHERE id = $1::bigint)`
 
 const logSQL = `
 INSERT INTO {logs} (job_id, attempt, entry) VALUES ($1::bigint, $2::int, $3::jsonb)`

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"database/sql"
+	"sync"
 )
 
 // Delivery describes the call of Handle that the context belongs to.
@@ -19,14 +20,15 @@ type deliveryKey struct{}
 
 type delivery struct {
 	Delivery
-	conn func() *sql.Conn
+	conn  func() *sql.Conn
+	calls *calls
 }
 
 // WithDelivery returns a context from which Info and Conn answer. Each call of
 // Conn calls conn, which is nil where there is no connection. Workers and test
 // harnesses call WithDelivery; consumers have no need to.
 func WithDelivery(ctx context.Context, d Delivery, conn func() *sql.Conn) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn})
+	return context.WithValue(ctx, deliveryKey{}, delivery{d, conn, new(calls)})
 }
 
 // Info returns the running call of Handle; ok is false outside of one.
@@ -47,4 +49,32 @@ func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 		return nil, false
 	}
 	return v.conn(), true
+}
+
+// NextCall numbers what a handler does for the event at a position, from 0: the
+// same call gets the same number when the event is handled again. Package jobs
+// uses it. ok is false outside of Handle.
+func NextCall(ctx context.Context, position int64) (n int, ok bool) {
+	v, ok := ctx.Value(deliveryKey{}).(delivery)
+	if !ok {
+		return 0, false
+	}
+	return v.calls.next(position), true
+}
+
+// calls counts the calls for each event of a delivery.
+type calls struct {
+	mu sync.Mutex
+	of map[int64]int
+}
+
+func (c *calls) next(position int64) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[int64]int{}
+	}
+	n = c.of[position]
+	c.of[position]++
+	return n
 }

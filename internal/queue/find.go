@@ -1,0 +1,115 @@
+package queue
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Found is a job, finished or not.
+type Found struct {
+	Job
+	Queue      string
+	State      string
+	CreatedAt  time.Time
+	GoodUntil  *time.Time
+	StartedAt  *time.Time
+	Worker     uuid.UUID
+	FinishedAt *time.Time
+	Code       string
+	Error      string
+	Result     json.RawMessage
+	Attempts   []Attempt // the latest first
+}
+
+// Attempt is a run that did not finish its job.
+type Attempt struct {
+	Number    int
+	Worker    uuid.UUID
+	StartedAt *time.Time
+	EndedAt   time.Time
+	Outcome   string
+	Code      string
+	Error     string
+}
+
+const findSQL = `
+SELECT id, kind, queue, priority, run_at, good_until, state, args, meta, created_at, attempt, failures, resets, coalesce(max_attempts, 0),
+	started_at, claimed_by, NULL::timestamptz, '', '', NULL::jsonb FROM {jobs} WHERE id = $1::bigint
+UNION ALL
+SELECT id, kind, queue, priority, run_at, good_until, state, args, meta, created_at, attempt, failures, resets, coalesce(max_attempts, 0),
+	started_at, claimed_by, finished_at, coalesce(code, ''), coalesce(error, ''), result FROM {history} WHERE id = $1::bigint`
+
+const attemptsSQL = `
+SELECT attempt, worker_id, started_at, ended_at, outcome, coalesce(code, ''), coalesce(error, '')
+FROM {attempts} WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT 100`
+
+// Find returns a job. It returns sql.ErrNoRows if there is none.
+func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, err error) {
+	var args, meta, result []byte
+	var worker uuid.NullUUID
+	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, &f.RunAt, &f.GoodUntil, &f.State, &args, &meta, &f.CreatedAt,
+		&f.Attempt, &f.Failures, &f.Resets, &f.Most, &f.StartedAt, &worker, &f.FinishedAt, &f.Code, &f.Error, &result)
+	if err != nil {
+		return f, fmt.Errorf("jobs: look up job %d: %w", id, err)
+	}
+	f.Args, f.Meta, f.Result, f.Worker = args, meta, result, worker.UUID
+	f.Attempts, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (a Attempt, err error) {
+		var worker uuid.NullUUID
+		err = r.Scan(&a.Number, &worker, &a.StartedAt, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
+		a.Worker = worker.UUID
+		return a, err
+	}, q.sql.attempts, id)
+	if err != nil {
+		return f, fmt.Errorf("jobs: look up the attempts of job %d: %w", id, err)
+	}
+	return f, nil
+}
+
+// Tally says how many jobs of a queue are in a state.
+type Tally struct {
+	Queue, State string
+	Jobs         int64
+	More         bool // than were counted
+}
+
+// countsSQL leaps from queue to queue, and counts no more than ten thousand rows of
+// a range of an index.
+const countsSQL = `
+WITH RECURSIVE waits AS (
+	(SELECT queue, priority FROM {jobs} WHERE state = 'available' ORDER BY queue, priority LIMIT 1)
+	UNION ALL
+	SELECT next.* FROM waits AS w CROSS JOIN LATERAL (
+		SELECT queue, priority FROM {jobs} WHERE state = 'available' AND (queue, priority) > (w.queue, w.priority)
+		ORDER BY queue, priority LIMIT 1) AS next
+), runs AS (
+	(SELECT queue FROM {jobs} WHERE state = 'running' ORDER BY queue LIMIT 1)
+	UNION ALL
+	SELECT next.queue FROM runs AS r CROSS JOIN LATERAL (
+		SELECT queue FROM {jobs} WHERE state = 'running' AND queue > r.queue ORDER BY queue LIMIT 1) AS next
+), counted AS (
+	SELECT queue, 'available' AS state, (SELECT count(*) FROM (
+		SELECT FROM {jobs} AS j WHERE j.state = 'available' AND j.queue = w.queue AND j.priority = w.priority LIMIT 10001) AS c) AS n FROM waits AS w
+	UNION ALL
+	SELECT queue, 'running', (SELECT count(*) FROM (
+		SELECT FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = r.queue LIMIT 10001) AS c) FROM runs AS r
+)
+SELECT queue, state, sum(least(n, 10000))::bigint, bool_or(n > 10000) FROM counted GROUP BY queue, state ORDER BY queue, state`
+
+// Counts counts the unfinished jobs of each queue, up to a bound.
+func (q *Queue) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
+	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (t Tally, err error) {
+		return t, r.Scan(&t.Queue, &t.State, &t.Jobs, &t.More)
+	}, q.sql.counts)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: count: %w", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,130 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+// Client enqueues jobs and looks what becomes of them. Any number of goroutines may
+// use it. It owns nothing: there is no need to close it.
+type Client struct {
+	db      *sql.DB
+	queue   *queue.Queue
+	changes ident.Table
+	err     error // of its options, told by every call
+	waits   *waits
+}
+
+// ClientOption is an option of [NewClient].
+type ClientOption interface{ applyClient(*clientConfig) }
+
+type clientConfig struct{ table, notify string }
+
+// CommonOption is an option of workers and clients.
+type CommonOption interface {
+	Option
+	ClientOption
+}
+
+type table string
+
+func (t table) applyClient(c *clientConfig) { c.table = string(t) }
+func (t table) apply(c *config)             { c.table = string(t) }
+
+// WithTable names the table of jobs, "jobs" by default, or "schema.jobs". All
+// other tables stand beside it and are named after it. Migrations know it as
+// JobsTable.
+func WithTable(name string) CommonOption { return table(name) }
+
+type notifyString string
+
+func (s notifyString) applyClient(c *clientConfig) { c.notify = string(s) }
+func (s notifyString) apply(c *config)             { c.notify = string(s) }
+
+// WithNotifyConnectionString is a direct connection to the database, on which the
+// worker listens for new jobs, and a client for the ends of jobs that Wait awaits.
+// Without one both poll. It must not go through a proxy that pools transactions.
+func WithNotifyConnectionString(s string) CommonOption { return notifyString(s) }
+
+// NewClient makes a client. What is wrong with its options, each call returns.
+func NewClient(db *sql.DB, opts ...ClientOption) *Client {
+	var cfg clientConfig
+	for _, o := range opts {
+		if o != nil {
+			o.applyClient(&cfg)
+		}
+	}
+	c := &Client{db: db}
+	t, err := tables.ParseJobs(cfg.table, "WithTable")
+	switch {
+	case db == nil:
+		c.err = errors.New("jobs: db is nil: open one with sql.Open")
+	case err != nil:
+		c.err = fmt.Errorf("jobs: %w", err)
+	case cfg.notify != "":
+		c.err = checkNotify(cfg.notify)
+	}
+	c.queue, c.changes, c.waits = queue.New(t), t.Changes, newWaits(cfg.notify)
+	return c
+}
+
+// checkNotify checks a connection string, without saying what is in it.
+func checkNotify(s string) error {
+	if _, err := pgx.ParseConfig(s); err != nil {
+		return errors.New(`jobs: WithNotifyConnectionString: this is no connection string: it takes "postgres://user:password@host:5432/database" or "host=... dbname=..."`)
+	}
+	return nil
+}
+
+// Cancel ends a job that does not run. Of one that runs it ends the context, with
+// [ErrCancelled], as soon as its worker looks: at once if that listens, or else
+// within its HeartbeatInterval. A handler that then returns an error is cancelled;
+// one that returns nil has completed its job.
+//
+// It returns the state in which it found the job: of an unfinished one, what it was
+// before; a finished one stays as it is. tx may be nil.
+func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, err error) {
+	if c.err != nil {
+		return "", c.err
+	}
+	err = c.on(ctx, tx, tx == nil, func(on Querier) error {
+		state, err := c.queue.Cancel(ctx, on, id)
+		switch {
+		case err != nil:
+			return err
+		case state == "":
+			info, err := c.get(ctx, on, id)
+			was = info.State
+			return err
+		case State(state) == StateRunning:
+			err = changes.Notify(ctx, on, c.changes)
+		}
+		was = State(state)
+		return err
+	})
+	return was, errtext.Of(err)
+}
+
+// isNil reports a nil interface, and a nil pointer in one.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	switch r.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Interface, reflect.Chan:
+		return r.IsNil()
+	}
+	return false
+}

@@ -1,0 +1,252 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+// config is what options set.
+type config struct {
+	table            string
+	notify           string
+	queues           []queueConfig
+	concurrency      int
+	prefetch         int
+	pollInterval     time.Duration
+	heartbeat        time.Duration
+	heartbeatTimeout time.Duration
+	leader           LeaderStrategy
+	rescueDelay      time.Duration
+	shutdownTimeout  time.Duration
+	retention        time.Duration
+	hostname         string
+	stopAfterJobs    int
+	stopAfter        time.Duration
+	observers        []Observer
+	hooks            Hooks
+	middleware       []Middleware
+	events           tables.Names
+}
+
+type queueConfig struct {
+	name        string
+	concurrency int
+}
+
+func defaults() config {
+	return config{
+		pollInterval: time.Second, heartbeat: 5 * time.Second, heartbeatTimeout: 30 * time.Second,
+		leader: LeaderStrategyAdvisory, rescueDelay: 5 * time.Second, retention: 7 * 24 * time.Hour,
+		hostname: hostname(), events: tables.Default,
+	}
+}
+
+// hostname is of the environment, or else of the system.
+func hostname() string {
+	if h := os.Getenv("HOSTNAME"); h != "" {
+		return h
+	}
+	h, _ := os.Hostname() // it is for people's eyes
+	return h
+}
+
+// Option is an option of [NewWorker].
+type Option interface{ apply(*config) }
+
+type option func(*config)
+
+func (o option) apply(c *config) { o(c) }
+
+// LeaderStrategy is how workers agree on who does what one of them must do.
+type LeaderStrategy string
+
+const (
+	// LeaderStrategyAdvisory holds session advisory locks. That a process has ended,
+	// the others notice at once.
+	LeaderStrategyAdvisory LeaderStrategy = "advisory"
+	// LeaderStrategyLease holds a row for a limited time. It works behind a
+	// transaction-pooling proxy; who is dead shows by missing heartbeats only.
+	LeaderStrategyLease LeaderStrategy = "lease"
+)
+
+// WithQueue makes the worker run jobs of a queue, so many at once. Without it, it
+// runs ten of [DefaultQueue]. Give it once for each queue.
+func WithQueue(name string, concurrency int) Option {
+	return option(func(c *config) { c.queues = append(c.queues, queueConfig{name, concurrency}) })
+}
+
+// WithConcurrency bounds how many jobs run at once, of all queues together. By
+// default the queues' own bounds are all.
+func WithConcurrency(total int) Option { return option(func(c *config) { c.concurrency = total }) }
+
+// WithPrefetch makes the worker claim up to so many jobs of each queue before it has
+// slots for them. That is worth it for jobs of a millisecond. What is claimed and
+// has not started is nobody else's meanwhile; a stop gives it back. 0 by default.
+func WithPrefetch(n int) Option { return option(func(c *config) { c.prefetch = n }) }
+
+// WithPollInterval is how often an idle worker looks for jobs, a second by default.
+// A random quarter is left out. Jobs that become due are started at their time.
+func WithPollInterval(d time.Duration) Option {
+	return option(func(c *config) { c.pollInterval = d })
+}
+
+// WithHeartbeatInterval is how often the worker shows that it lives, and looks
+// whether its jobs are still its own: every 5 s by default.
+func WithHeartbeatInterval(d time.Duration) Option {
+	return option(func(c *config) { c.heartbeat = d })
+}
+
+// WithHeartbeatTimeout is after what silence a worker counts as dead whose session
+// seems to live, 30 s by default.
+func WithHeartbeatTimeout(d time.Duration) Option {
+	return option(func(c *config) { c.heartbeatTimeout = d })
+}
+
+// WithLeaderStrategy is LeaderStrategyAdvisory by default.
+func WithLeaderStrategy(s LeaderStrategy) Option { return option(func(c *config) { c.leader = s }) }
+
+// WithRescueDelay is for how long a worker must seem dead before its jobs are given
+// to others, 5 s by default. One that has only lost its connection is back sooner.
+func WithRescueDelay(d time.Duration) Option { return option(func(c *config) { c.rescueDelay = d }) }
+
+// WithShutdownTimeout is how long a stop waits for the jobs that run. Then their
+// contexts end, and what has not completed is given back uncounted. By default it
+// waits for as long as they take.
+func WithShutdownTimeout(d time.Duration) Option {
+	return option(func(c *config) { c.shutdownTimeout = d })
+}
+
+// WithRetention is for how long finished jobs are kept, with their attempts and
+// logs: a week by default, 0 for ever. Package ops sets it for a queue. The leader
+// removes them.
+func WithRetention(d time.Duration) Option { return option(func(c *config) { c.retention = d }) }
+
+// WithHostname names the machine in the table of workers. By default it is
+// $HOSTNAME, or else what the system says.
+func WithHostname(name string) Option { return option(func(c *config) { c.hostname = name }) }
+
+// WithStopAfterJobs ends the worker, as Stop does, once it has claimed so many jobs.
+func WithStopAfterJobs(n int) Option { return option(func(c *config) { c.stopAfterJobs = n }) }
+
+// WithStopAfter ends the worker, as Stop does, when it has run for so long.
+func WithStopAfter(d time.Duration) Option { return option(func(c *config) { c.stopAfter = d }) }
+
+// WithObserver adds an Observer.
+func WithObserver(o Observer) Option {
+	return option(func(c *config) { c.observers = append(c.observers, o) })
+}
+
+// WithLogger logs what an Observer is told.
+func WithLogger(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
+
+// WithCheckpointsTable names the consumer checkpoints of package worker in this
+// database, "consumer_checkpoints" by default, and their audit of gaps. From them
+// the leader sees which notes of [Client.EnqueueFor] are needed no more. Where
+// there are no such tables, nothing is removed.
+func WithCheckpointsTable(checkpoints, gapSkips string) Option {
+	return option(func(c *config) { c.events.ConsumerCheckpoints, c.events.ConsumerGapSkips = checkpoints, gapSkips })
+}
+
+// Hooks are called around jobs, by the worker's own goroutines. Every field may be
+// nil. A panic of one is told by [Observer.HookPanicked] and counts as no answer.
+type Hooks struct {
+	// BeforeClaim is called before jobs of a queue are claimed. It may leave the
+	// claim out this time, or say which jobs it wants.
+	BeforeClaim func(ctx context.Context, queue string) Claim
+	// BeforeHandle is called before a job's handler, by the goroutine that claims:
+	// jobs of a queue one after the other. Return soon.
+	BeforeHandle func(ctx context.Context, job Header)
+	// AfterHandle is called after a job's handler has returned, or was given up,
+	// by its goroutine. err is what it returned. What becomes of the job is not yet
+	// stored.
+	AfterHandle func(ctx context.Context, job Header, err error)
+}
+
+// Claim is what BeforeClaim wants.
+type Claim struct {
+	// Skip leaves the claim out. The worker asks again after a PollInterval, and
+	// when a job of the queue has ended.
+	Skip bool
+	// Condition is SQL on the columns of the table of jobs, such as
+	// "(args->>'megabytes')::int <= $1", with Args for its parameters. It must not
+	// have a $ in its texts. A claim with a condition walks over all jobs that do
+	// not meet it.
+	Condition string
+	Args      []any
+}
+
+// Middleware is called around each call of a handler, with the jobs that it is
+// given, one if it does not take batches. It must call next once, with ctx or a
+// context made of it, and return its error or another.
+type Middleware func(ctx context.Context, jobs []Header, next func(context.Context) error) error
+
+// WithHooks sets the hooks.
+func WithHooks(h Hooks) Option { return option(func(c *config) { c.hooks = h }) }
+
+// WithMiddleware adds middleware. The first is the outermost.
+func WithMiddleware(m ...Middleware) Option {
+	return option(func(c *config) { c.middleware = append(c.middleware, m...) })
+}
+
+const day = 24 * time.Hour
+
+// validate reports all that is out of range.
+func (c config) validate() error {
+	var all []error
+	fail := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	between := func(option string, d, low, high time.Duration, orZero bool) {
+		if (d < low || d > high) && !(orZero && d == 0) {
+			fail("%s: %v is out of range, allowed is %v to %v", option, d, low, high)
+		}
+	}
+	seen := map[string]bool{}
+	for _, q := range c.queues {
+		if err := checkQueue("WithQueue", q.name); err != nil {
+			all = append(all, err)
+		}
+		if q.concurrency < 1 || q.concurrency > maxConcurrency {
+			fail("WithQueue %s: a concurrency of %d is out of range, allowed is 1 to %d", errtext.Value(q.name), q.concurrency, maxConcurrency)
+		}
+		if seen[q.name] {
+			fail("WithQueue %s is given twice", errtext.Value(q.name))
+		}
+		seen[q.name] = true
+	}
+	if c.concurrency < 0 {
+		fail("WithConcurrency: %d is out of range, it takes 0 for no bound, or more", c.concurrency)
+	}
+	if c.prefetch < 0 || c.prefetch > maxConcurrency {
+		fail("WithPrefetch: %d is out of range, allowed is 0 to %d", c.prefetch, maxConcurrency)
+	}
+	if c.stopAfterJobs < 0 {
+		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)
+	}
+	between("WithPollInterval", c.pollInterval, time.Millisecond, time.Hour, false)
+	between("WithHeartbeatInterval", c.heartbeat, 10*time.Millisecond, time.Hour, false)
+	between("WithHeartbeatTimeout", c.heartbeatTimeout, 2*c.heartbeat, day, false)
+	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false)
+	between("WithShutdownTimeout", c.shutdownTimeout, 10*time.Millisecond, 365*day, true)
+	between("WithRetention", c.retention, time.Second, 36500*day, true)
+	between("WithStopAfter", c.stopAfter, time.Millisecond, 365*day, true)
+	if c.leader != LeaderStrategyAdvisory && c.leader != LeaderStrategyLease {
+		fail("WithLeaderStrategy: %s is unknown, allowed are %q and %q", errtext.Value(c.leader), LeaderStrategyAdvisory, LeaderStrategyLease)
+	}
+	if c.notify != "" {
+		all = append(all, checkNotify(c.notify))
+	}
+	_, err := tables.ParseJobs(c.table, "WithTable")
+	_, err2 := tables.Parse(c.events, "WithCheckpointsTable: ")
+	return errtext.Join(append(all, err, err2)...)
+}
+
+// maxConcurrency bounds what one statement claims, and starts.
+const maxConcurrency = 10_000
+
+var errNoHandlers = errors.New("there are no handlers: add some with Register")

@@ -1,0 +1,353 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// DefaultQueue is the queue of jobs that were enqueued without one.
+const DefaultQueue = "default"
+
+// defaultPriority is that of jobs without one.
+const defaultPriority = 5
+
+// enqueueSpec is a job in the making.
+type enqueueSpec struct {
+	job     queue.NewJob
+	delay   *time.Duration
+	unique  int // options that made it unique
+	once    *queue.Once
+	meta    any
+	mostSet bool
+	emitAs  string
+	errs    []error
+}
+
+// EnqueueOption is an option of enqueueing.
+type EnqueueOption interface{ applyEnqueue(*enqueueSpec) }
+
+type enqueueOption func(*enqueueSpec)
+
+func (o enqueueOption) applyEnqueue(e *enqueueSpec) { o(e) }
+
+// At makes the job due at a time, by the database's clock. The default is at once.
+func At(t time.Time) EnqueueOption { return enqueueOption(func(e *enqueueSpec) { e.job.At = &t }) }
+
+// In makes the job due after a delay, by the database's clock.
+func In(delay time.Duration) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) { e.delay = &delay })
+}
+
+// Queue puts the job into a queue other than [DefaultQueue].
+func Queue(name string) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) {
+		e.job.Queue = name
+		if err := checkQueue("Queue", name); err != nil {
+			e.errs = append(e.errs, err)
+		}
+	})
+}
+
+// Priority is 1 to 9, 5 by default. Of the jobs of a queue that are due, those of
+// a smaller one run first.
+func Priority(n int) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) {
+		e.job.Priority = n
+		if n < 1 || n > 9 {
+			e.errs = append(e.errs, fmt.Errorf("Priority: %d is out of range, allowed is 1, the first, to 9", n))
+		}
+	})
+}
+
+// GoodUntil ends the job as expired if it has not started by then.
+func GoodUntil(t time.Time) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) { e.job.GoodUntil = &t })
+}
+
+// Unique enqueues the job only while no unfinished job has the key. Otherwise the
+// one that has it is returned, [Enqueued.Existing]. Two transactions that enqueue
+// the same key wait for each other.
+func Unique(key string) EnqueueOption { return unique("Unique", key, false) }
+
+// UniqueUntilStart is Unique, but the key is free once the job runs: what is
+// enqueued while it runs is not lost, if it may have read before the change.
+func UniqueUntilStart(key string) EnqueueOption { return unique("UniqueUntilStart", key, true) }
+
+func unique(option, key string, untilStart bool) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) {
+		e.job.UniqueKey, e.job.UntilStart = key, untilStart
+		e.unique++
+		if err := checkText(option, key, maxKey); err != nil {
+			e.errs = append(e.errs, err)
+		}
+	})
+}
+
+// Once enqueues one job under a key, whatever has become of it, for as long as the
+// key is kept; 0 is for good. A second call with the same kind and arguments
+// returns the first job; with others it returns [ErrKeyReused].
+func Once(key string, keep time.Duration) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) {
+		e.once = &queue.Once{Key: key, For: keep}
+		if err := checkText("Once", key, maxKey); err != nil {
+			e.errs = append(e.errs, err)
+		}
+		if keep < 0 {
+			e.errs = append(e.errs, fmt.Errorf("Once: %v is out of range, it takes 0, for good, or more", keep))
+		}
+	})
+}
+
+// Meta keeps something beside the arguments, anything that has a JSON form: who
+// has enqueued the job, a trace.
+func Meta(v any) EnqueueOption { return enqueueOption(func(e *enqueueSpec) { e.meta = v }) }
+
+// MaxResets bounds how many workers may be lost while they run the job, 5 by
+// default; then it has failed.
+func MaxResets(n int) EnqueueOption {
+	return enqueueOption(func(e *enqueueSpec) {
+		e.job.MaxResets = &n
+		if n < 0 {
+			e.errs = append(e.errs, fmt.Errorf("MaxResets: %d is out of range, it takes 0 or more", n))
+		}
+	})
+}
+
+// Entry is a job of EnqueueMany.
+type Entry struct {
+	Args    Args
+	Options []EnqueueOption
+}
+
+// Enqueued tells which job it is.
+type Enqueued struct {
+	ID       int64
+	Existing bool // another job has the key; ID is its own, 0 if that is not known
+}
+
+// spec makes a job of an entry.
+func (e Entry) spec() (s enqueueSpec, err error) {
+	if isNil(e.Args) {
+		return s, fmt.Errorf("%w: the arguments are nil", ErrInvalid)
+	}
+	for _, o := range e.Options {
+		if o != nil {
+			o.applyEnqueue(&s)
+		}
+	}
+	fail := func(err error) { s.errs = append(s.errs, err) }
+	if s.job.Kind, err = kindOf(e.Args); err != nil {
+		fail(err)
+	}
+	if s.job.Args, err = encode(e.Args); err != nil {
+		fail(fmt.Errorf("the arguments: %w", err))
+	}
+	if s.meta != nil {
+		if s.job.Meta, err = encode(s.meta); err != nil {
+			fail(fmt.Errorf("Meta: %w", err))
+		}
+	}
+	s.checkTimes(fail)
+	if s.mostSet && s.job.MaxAttempts < 1 {
+		fail(fmt.Errorf("MaxAttempts: %d is out of range, it takes 1 or more", s.job.MaxAttempts))
+	}
+	if s.unique > 1 || s.unique == 1 && s.once != nil {
+		fail(fmt.Errorf("a job has one key: Unique, UniqueUntilStart or Once"))
+	}
+	if len(s.errs) > 0 {
+		return s, fmt.Errorf("%w of kind %s: %w", ErrInvalid, errtext.Value(s.job.Kind), errtext.Join(s.errs...))
+	}
+	if s.once != nil {
+		s.once.Hash = hashOf(s.job)
+	}
+	return s, nil
+}
+
+func (s *enqueueSpec) checkTimes(fail func(error)) {
+	if s.delay != nil {
+		if s.job.At != nil {
+			fail(fmt.Errorf("At and In exclude each other"))
+		}
+		if *s.delay < 0 || *s.delay > longestDelay {
+			fail(fmt.Errorf("In: %v is out of range, allowed is 0 to %v", *s.delay, longestDelay))
+		}
+		s.job.Delay = s.delay.Microseconds()
+	}
+	for option, t := range map[string]*time.Time{"At": s.job.At, "GoodUntil": s.job.GoodUntil} {
+		if t != nil && (t.Year() < 1 || t.Year() > 9999) {
+			fail(fmt.Errorf("%s: %v is out of range, allowed are the years 1 to 9999", option, t))
+		}
+	}
+}
+
+// hashOf tells jobs of one key of Once apart.
+func hashOf(j queue.NewJob) string {
+	text, _ := json.Marshal([]any{j.Kind, j.Args})
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// Querier is what a job can be enqueued with: *sql.Tx, *sql.Conn or *sql.DB.
+type Querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Enqueue enqueues a job, in the transaction tx, or at once if tx is nil. Workers
+// see it at the commit; what is rolled back was never enqueued.
+//
+// Bad arguments and options return [ErrInvalid], before anything is sent.
+func (c *Client) Enqueue(ctx context.Context, tx Querier, args Args, opts ...EnqueueOption) (Enqueued, error) {
+	all, err := c.EnqueueMany(ctx, tx, []Entry{{args, opts}})
+	if err != nil {
+		return Enqueued{}, err
+	}
+	return all[0], nil
+}
+
+// EnqueueMany enqueues jobs as Enqueue does, in few statements, and returns them in
+// order. Without tx it is one transaction of its own if there is more than one
+// statement to execute.
+func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []Entry) (all []Enqueued, err error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	specs := make([]enqueueSpec, len(entries))
+	for i, e := range entries {
+		if specs[i], err = e.spec(); err != nil {
+			return nil, err
+		}
+	}
+	err = c.on(ctx, tx, len(entries) > 1, func(on Querier) error {
+		all, err = c.insert(ctx, on, specs)
+		return err
+	})
+	return all, errtext.Of(err)
+}
+
+// on calls f with tx, or without one with the pool or a transaction of its own.
+func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Querier) error) error {
+	switch {
+	case tx == nil && !several:
+		return f(c.db)
+	case tx != nil && isNil(tx):
+		return fmt.Errorf("jobs: tx is a nil %T: give a transaction, or the untyped nil", tx)
+	case tx != nil:
+		return f(tx)
+	}
+	own, err := c.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fmt.Errorf("jobs: enqueue: %w", err)
+	}
+	defer func() { _ = own.Rollback() }() // a no-op after the commit
+	if err := f(own); err != nil {
+		return err
+	}
+	if err := own.Commit(); err != nil {
+		return fmt.Errorf("jobs: enqueue: commit: %w", err)
+	}
+	return nil
+}
+
+// A statement takes up to so many jobs, and so many bytes of arguments.
+const (
+	statementJobs  = 1000
+	statementBytes = 8 << 20
+)
+
+// insert enqueues specs in order: those of a key of Once one by one.
+func (c *Client) insert(ctx context.Context, on Querier, specs []enqueueSpec) ([]Enqueued, error) {
+	all := make([]Enqueued, len(specs))
+	for from := 0; from < len(specs); {
+		if specs[from].once != nil {
+			one, err := c.insertOnce(ctx, on, specs[from])
+			if err != nil {
+				return nil, err
+			}
+			all[from] = one
+			from++
+			continue
+		}
+		to, bytes := from, 0
+		for to < len(specs) && specs[to].once == nil && to-from < statementJobs && (bytes == 0 || bytes < statementBytes) {
+			bytes += len(specs[to].job.Args)
+			to++
+		}
+		if err := c.insertList(ctx, on, specs[from:to], all[from:to]); err != nil {
+			return nil, err
+		}
+		from = to
+	}
+	return all, nil
+}
+
+// uniqueTries bounds how often a job is enqueued again whose key was free again
+// when its owner was looked up.
+const uniqueTries = 3
+
+func (c *Client) insertList(ctx context.Context, on Querier, specs []enqueueSpec, into []Enqueued) error {
+	rest := make([]int, len(specs)) // of specs, without an id so far
+	for i := range specs {
+		rest[i] = i
+	}
+	for try := 0; len(rest) > 0; try++ {
+		jobs := make([]queue.NewJob, len(rest))
+		for k, i := range rest {
+			jobs[k] = specs[i].job
+		}
+		ids, err := c.queue.Enqueue(ctx, on, jobs)
+		if err != nil {
+			return err
+		}
+		var taken []int
+		var keys []string
+		for k, i := range rest {
+			if into[i].ID = ids[k]; ids[k] == 0 {
+				taken, keys = append(taken, i), append(keys, specs[i].job.UniqueKey)
+			}
+		}
+		if len(taken) == 0 {
+			return nil
+		}
+		owners, err := c.queue.Owners(ctx, on, keys)
+		if err != nil {
+			return err
+		}
+		rest = rest[:0]
+		for _, i := range taken {
+			if id, ok := owners[specs[i].job.UniqueKey]; ok {
+				into[i] = Enqueued{ID: id, Existing: true}
+			} else {
+				rest = append(rest, i)
+			}
+		}
+		if len(rest) > 0 && try+1 == uniqueTries {
+			return fmt.Errorf("%w: %s", ErrUniqueBusy, errtext.Value(specs[rest[0]].job.UniqueKey))
+		}
+	}
+	return nil
+}
+
+func (c *Client) insertOnce(ctx context.Context, on Querier, s enqueueSpec) (Enqueued, error) {
+	id, err := c.queue.EnqueueOnce(ctx, on, s.job, *s.once)
+	if id != 0 || err != nil {
+		return Enqueued{ID: id}, err
+	}
+	id, hash, err := c.queue.OnceOwner(ctx, on, s.once.Key)
+	switch {
+	case err != nil:
+		return Enqueued{}, err
+	case id != 0 && hash != s.once.Hash:
+		return Enqueued{}, fmt.Errorf("%w: job %d, of another kind or with other arguments, under %s", ErrKeyReused, id, errtext.Value(s.once.Key))
+	}
+	return Enqueued{ID: id, Existing: true}, nil
+}

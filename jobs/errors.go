@@ -1,0 +1,120 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+var (
+	// ErrInvalidConfig: what NewWorker was given cannot work; the error names all
+	// that is wrong.
+	ErrInvalidConfig = errors.New("jobs: invalid configuration")
+	// ErrAlreadyStarted: a Worker starts once.
+	ErrAlreadyStarted = errors.New("jobs: the worker was started before: make another one with NewWorker")
+	// ErrInvalid: a job cannot be enqueued as it is.
+	ErrInvalid = errors.New("jobs: invalid job")
+	// ErrKeyReused: a job with other arguments was enqueued under this key of Once.
+	ErrKeyReused = errors.New("jobs: another job was enqueued under this key")
+	// ErrUniqueBusy: the job that held the unique key has ended each time that it was
+	// looked for, and another one had the key each time it was enqueued. Try again.
+	ErrUniqueBusy = errors.New("jobs: the unique key changes hands too fast")
+	// ErrNotFound: no job has this id. It may have ended longer ago than finished
+	// jobs are kept.
+	ErrNotFound = errors.New("jobs: no such job")
+	// ErrClaimLost ends the context of a run whose job another worker runs, or will:
+	// this one was taken for dead. What it returns is of no effect.
+	ErrClaimLost = errors.New("jobs: this run has lost its job to another worker")
+	// ErrCancelled ends the context of a run whose job somebody has cancelled.
+	ErrCancelled = errors.New("jobs: the job was cancelled")
+	// ErrTimeout ends the context of a run that takes longer than its Timeout.
+	ErrTimeout = errors.New("jobs: the handler's Timeout is over")
+	// ErrHandlerOverdue: handlers ignore the end of their context, and Start has
+	// returned without them.
+	ErrHandlerOverdue = errors.New("jobs: handlers ignore the end of their context")
+	// ErrPrivileges: the role lacks privileges; the error has the GRANTs.
+	ErrPrivileges = errors.New("jobs: the role lacks privileges")
+	// ErrTxEnded: the handler of RegisterTx has ended its transaction.
+	ErrTxEnded = errors.New("jobs: the handler ended its transaction: return an error to roll it back, nil to commit it")
+
+	// errStopping ends the context of a run that a stop does not wait for any more.
+	errStopping = errors.New("jobs: the worker stops (WithShutdownTimeout)")
+	// errGoexit is what runtime.Goexit in a handler becomes.
+	errGoexit = errors.New("the handler called runtime.Goexit, which ends its goroutine: FailNow of testing does that")
+)
+
+// FailedError is returned by [Wait] when the job has ended otherwise than
+// completed.
+type FailedError struct {
+	ID    int64
+	State State
+	Code  string
+	Text  string // of the last error
+}
+
+func (e *FailedError) Error() string {
+	text := fmt.Sprintf("jobs: job %d has %s", e.ID, e.State)
+	if e.State == StateCancelled {
+		text = fmt.Sprintf("jobs: job %d was %s", e.ID, e.State)
+	}
+	if e.Code != "" {
+		text += " (" + e.Code + ")"
+	}
+	if e.Text != "" {
+		text += ": " + e.Text
+	}
+	return errtext.Line(text)
+}
+
+// PanicError is what a panic of a handler becomes. Its text names the line of the
+// panic.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", e.where(), errtext.Panic(e.Value)))
+}
+
+// Code is CodePanic.
+func (e *PanicError) Code() string { return CodePanic }
+
+// Unwrap gives the panic's value if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return errtext.Sound(err)
+}
+
+// where finds the line in the stack: the first below the panic that is not the
+// runtime's.
+func (e *PanicError) where() string {
+	_, below, _ := strings.Cut(string(e.Stack), "\npanic(")
+	for line := range strings.Lines(below) {
+		at, of, _ := strings.Cut(strings.TrimSpace(line), " +0x")
+		if of != "" && !strings.Contains(at, "/runtime/") {
+			return " at " + at
+		}
+	}
+	return ""
+}
+
+// guarded calls f, and makes an error of its panic or of the end of its goroutine,
+// which done is told instead of a return.
+func guarded(f func() error, done func(error)) {
+	err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
+	defer func() { done(err) }()
+	err = recovered(f)
+}
+
+func recovered(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return errtext.Sound(f())
+}

@@ -1,0 +1,257 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// execute runs a handler with the jobs that it takes at once, and hands them to the
+// settler. It holds a slot for each until the handler has returned.
+func (w *Worker) execute(runs []*run) {
+	defer runs[0].loop.release(len(runs))
+	w.attempt(runs, 0)
+}
+
+// call is one call of a handler.
+type call struct {
+	w    *Worker
+	h    *handler
+	runs []*run
+	jobs []any // what the handler is given
+	try  int   // of a transaction that PostgreSQL has sacrificed
+
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	tx       *transaction // nil: the handler takes none
+	over     atomic.Bool  // the handler has returned, or was given up: whoever comes first
+	returned chan struct{}
+}
+
+// attempt calls the handler, and settles the jobs.
+func (w *Worker) attempt(runs []*run, try int) {
+	c := &call{w: w, h: runs[0].handler, try: try, returned: make(chan struct{})}
+	c.decode(runs)
+	if len(c.runs) == 0 {
+		return
+	}
+	if c.h.tx {
+		var err error
+		if c.tx, err = w.takeTx(w.handling); err != nil {
+			w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
+			return
+		}
+		defer c.tx.close()
+	}
+	ctx, cancel := context.WithCancelCause(w.handling)
+	defer cancel(nil)
+	if c.ctx, c.cancel = ctx, cancel; c.h.timeout > 0 {
+		bounded, stop := context.WithTimeoutCause(ctx, c.h.timeout, ErrTimeout)
+		defer stop()
+		c.ctx = bounded
+	}
+	for _, r := range c.runs {
+		r.begin(cancel, len(c.runs) == 1)
+	}
+	defer context.AfterFunc(c.ctx, c.watch)()
+	c.invoke()
+}
+
+// decode decodes the arguments. A job whose arguments do not fails.
+func (c *call) decode(runs []*run) {
+	for _, r := range runs {
+		r.forget()
+		var job any
+		err := recovered(func() (err error) {
+			job, err = c.h.decode(r)
+			return err
+		})
+		if err != nil {
+			err = coded(CodeArgs, true, err, "the arguments are no %s: %v", r.row.Kind, err)
+			c.w.settle([]outcome{{run: r, err: err}})
+			continue
+		}
+		c.runs, c.jobs = append(c.runs, r), append(c.jobs, job)
+	}
+}
+
+// invoke calls the handler, and finish with what it returns. runtime.Goexit in the
+// handler ends the goroutine on the way.
+func (c *call) invoke() {
+	err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
+	defer func() { c.finish(err) }()
+	err = recovered(func() error {
+		if c.tx != nil {
+			if err := c.tx.begin(c.ctx); err != nil {
+				return err
+			}
+		}
+		return c.w.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
+			return c.h.call(ctx, c.tx.handle(), c.jobs)
+		})
+	})
+}
+
+// wrapped calls f through the middleware.
+func (w *Worker) wrapped(ctx context.Context, runs []*run, f func(context.Context) error) error {
+	if len(w.cfg.middleware) == 0 {
+		return f(ctx)
+	}
+	headers := make([]Header, len(runs))
+	for i, r := range runs {
+		headers[i] = r.header
+	}
+	for i := len(w.cfg.middleware) - 1; i >= 0; i-- {
+		m, next := w.cfg.middleware[i], f
+		f = func(ctx context.Context) error { return m(ctx, headers, next) }
+	}
+	return f(ctx)
+}
+
+// watch waits for a handler whose context has ended, and gives it up if it ignores
+// that: its jobs go on without it.
+func (c *call) watch() {
+	timer := time.NewTimer(c.w.grace)
+	defer timer.Stop()
+	select {
+	case <-c.returned:
+		return
+	case <-timer.C:
+	}
+	if !c.over.CompareAndSwap(false, true) {
+		return
+	}
+	cause := context.Cause(c.ctx)
+	for _, r := range c.runs {
+		c.w.hand.gaveUp(r)
+		tell(c.w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
+	}
+	err := fmt.Errorf("%w: %w", ErrHandlerOverdue, cause)
+	if errors.Is(cause, ErrTimeout) {
+		err = c.timeout(err)
+	}
+	c.w.settle(each(c.runs, outcome{err: err, cause: cause, kind: apart}))
+}
+
+// timeout is the failure of a handler that took too long.
+func (c *call) timeout(err error) error {
+	return coded(CodeTimeout, false, errors.Join(ErrTimeout, err), "the handler took longer than %v (Timeout): %v", c.h.timeout, errtext.Of(err))
+}
+
+// finish settles the jobs after the handler has returned err.
+func (c *call) finish(err error) {
+	close(c.returned)
+	if !c.over.CompareAndSwap(false, true) {
+		c.tx.rollback()
+		for _, r := range c.runs {
+			c.w.hand.returned(r)
+		}
+		return
+	}
+	if c.tx != nil {
+		c.finishTx(err)
+		return
+	}
+	if err != nil && c.splits() {
+		c.split(nil)
+		return
+	}
+	c.settleAll(err)
+}
+
+// settleAll settles each job with what Settle was given for it, or err.
+func (c *call) settleAll(err error) {
+	cause := causeOf(c.ctx)
+	if err != nil && errors.Is(cause, ErrTimeout) && !isVerdict(err) {
+		err = c.timeout(err)
+	}
+	all := each(c.runs, outcome{err: err, cause: cause})
+	for i, r := range c.runs {
+		_, byTx, own, settled := r.left()
+		if settled {
+			all[i].err = own
+		}
+		if byTx && all[i].err == nil {
+			all[i].kind = completedByTx
+		}
+	}
+	c.w.settle(all)
+}
+
+// splits reports whether the error of a batch may be one job's: then it is found.
+func (c *call) splits() bool {
+	cause := causeOf(c.ctx)
+	return len(c.runs) > 1 && (cause == nil || errors.Is(cause, ErrTimeout))
+}
+
+// split settles the jobs that have an outcome of their own, and runs the others
+// again in two halves. keep says which outcomes stand; nil: all.
+func (c *call) split(keep func(own error) bool) {
+	var rest []*run
+	for _, r := range c.runs {
+		_, _, own, settled := r.left()
+		if settled && (keep == nil || keep(own)) {
+			c.w.settle([]outcome{{run: r, err: own}})
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
+		if half > 0 {
+			c.w.attempt(rest[:half], 0)
+		}
+		rest = rest[half:]
+	}
+}
+
+// conflicts bounds how often a transaction is tried again that PostgreSQL has
+// sacrificed for another.
+const conflicts = 3
+
+// finishTx commits the transaction if the handler has returned nil, with the
+// completion of its jobs, or rolls it back.
+func (c *call) finishTx(err error) {
+	var done []completion
+	for _, r := range c.runs {
+		if result, _, own, settled := r.left(); !settled || own == nil {
+			done = append(done, completion{r, result})
+		}
+	}
+	end, err := c.tx.end(c.ctx, err, func(ctx context.Context) error { return c.w.completeIn(ctx, c.tx.tx, done) })
+	switch {
+	case end == txCommitted, end == txDoubtful:
+		kind := completed
+		if end == txDoubtful {
+			kind = doubtful
+		}
+		all := each(c.runs, outcome{kind: kind})
+		for i, r := range c.runs {
+			if _, _, own, settled := r.left(); settled && own != nil {
+				all[i] = outcome{run: r, err: own}
+			}
+		}
+		c.w.settle(all)
+	case pgdriver.IsConflict(err) && c.try < conflicts && causeOf(c.ctx) == nil:
+		c.tx.close()
+		c.w.attempt(c.runs, c.try+1)
+	case end == txLost && causeOf(c.ctx) == nil:
+		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected}))
+	case c.splits():
+		c.tx.close()
+		c.split(func(own error) bool { return own != nil })
+	case errors.Is(err, ErrClaimLost):
+		c.w.settle(each(c.runs, outcome{err: err, cause: ErrClaimLost}))
+	default:
+		c.settleAll(err)
+	}
+}
+
+func isVerdict(err error) bool {
+	var v *verdict
+	return errors.As(err, &v)
+}

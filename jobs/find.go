@@ -1,0 +1,129 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// State is where a job is in its life.
+type State string
+
+const (
+	StateWaiting   State = "waiting"   // for other jobs
+	StateAvailable State = "available" // to be run, now or when it is due
+	StateRunning   State = "running"
+	StateCompleted State = "completed"
+	StateFailed    State = "failed"
+	StateCancelled State = "cancelled"
+	StateExpired   State = "expired" // it did not start by its GoodUntil
+	StateSkipped   State = "skipped"
+)
+
+// Finished reports whether a job in this state has ended.
+func (s State) Finished() bool {
+	switch s {
+	case StateCompleted, StateFailed, StateCancelled, StateExpired, StateSkipped:
+		return true
+	}
+	return false
+}
+
+// Info is a job as the database has it.
+type Info struct {
+	Header
+	State      State
+	Args       json.RawMessage
+	CreatedAt  time.Time
+	GoodUntil  *time.Time
+	StartedAt  *time.Time // of the run that goes on, or that has ended it
+	Worker     uuid.UUID  // of that run
+	FinishedAt *time.Time
+	Code       string // of the last error
+	Error      string
+	Result     json.RawMessage // nil: none
+
+	// Attempts are the latest runs that did not finish the job, the last one first,
+	// a hundred at most.
+	Attempts []Attempt
+}
+
+// Attempt is a run that did not finish its job.
+type Attempt struct {
+	Number    int
+	Worker    uuid.UUID
+	StartedAt *time.Time // nil: it was claimed and had not started
+	EndedAt   time.Time
+	Outcome   string // error, snoozed, released, lost
+	Code      string
+	Error     string
+}
+
+// Get returns a job. It returns [ErrNotFound] for one that was never enqueued, or
+// has ended longer ago than finished jobs are kept.
+func (c *Client) Get(ctx context.Context, id int64) (Info, error) {
+	if c.err != nil {
+		return Info{}, c.err
+	}
+	info, err := c.get(ctx, c.db, id)
+	return info, errtext.Of(err)
+}
+
+func (c *Client) get(ctx context.Context, on Querier, id int64) (Info, error) {
+	f, err := c.queue.Find(ctx, on, id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return Info{}, fmt.Errorf("%w: %d", ErrNotFound, id)
+	case err != nil:
+		return Info{}, err
+	}
+	return infoOf(f), nil
+}
+
+func infoOf(f queue.Found) Info {
+	i := Info{
+		Header: headerOf(f.Job, f.Queue, f.Most), State: State(f.State), Args: f.Args, CreatedAt: f.CreatedAt,
+		GoodUntil: f.GoodUntil, StartedAt: f.StartedAt, Worker: f.Worker, FinishedAt: f.FinishedAt,
+		Code: f.Code, Error: f.Error, Result: f.Result,
+	}
+	for _, a := range f.Attempts {
+		i.Attempts = append(i.Attempts, Attempt(a))
+	}
+	if len(i.Attempts) > 0 && i.Code == "" && i.Error == "" {
+		i.Code, i.Error = i.Attempts[0].Code, i.Attempts[0].Error
+	}
+	return i
+}
+
+// Count says how many jobs of a queue are in a state.
+type Count struct {
+	Queue string
+	State State
+	Jobs  int64
+	More  bool // there are more: it stops counting at 10,000 in each state, of the available in each priority
+}
+
+// Counts counts the unfinished jobs of each queue. What it costs is bounded,
+// however many there are. The finished ones are in [Client.Get] and package ops.
+func (c *Client) Counts(ctx context.Context) ([]Count, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	tallies, err := c.queue.Counts(ctx, c.db)
+	if err != nil {
+		return nil, errtext.Of(err)
+	}
+	all := make([]Count, len(tallies))
+	for i, t := range tallies {
+		all[i] = Count{Queue: t.Queue, State: State(t.State), Jobs: t.Jobs, More: t.More}
+	}
+	return all, nil
+}

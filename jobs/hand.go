@@ -1,0 +1,113 @@
+package jobs
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// phase is where a run is in this worker.
+type phase int
+
+const (
+	prefetched phase = iota // claimed, and not started
+	running                 // its handler runs
+	settling                // the settler has it
+)
+
+// hand has the runs that this worker has claimed, until the database knows how they
+// ended.
+type hand struct {
+	mu      sync.Mutex
+	runs    map[queue.Run]*run
+	overdue map[*run]bool // given up, their handlers have not returned
+}
+
+func (h *hand) init() { h.runs, h.overdue = map[queue.Run]*run{}, map[*run]bool{} }
+
+// add takes a run in.
+func (h *hand) add(r *run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.runs[r.row.Run] = r
+}
+
+// enter moves runs to a phase.
+func (h *hand) enter(p phase, runs ...*run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range runs {
+		r.phase = p
+	}
+}
+
+// drop takes runs out.
+func (h *hand) drop(runs ...*run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range runs {
+		delete(h.runs, r.row.Run)
+	}
+}
+
+// of returns the runs of a queue, with their phases.
+func (h *hand) of(l *loop) map[queue.Run]phase {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := map[queue.Run]phase{}
+	for k, r := range h.runs {
+		if r.loop == l {
+			all[k] = r.phase
+		}
+	}
+	return all
+}
+
+// get returns a run and its phase now, nil if it has left.
+func (h *hand) get(k queue.Run) (*run, phase) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.runs[k]
+	if r == nil {
+		return nil, 0
+	}
+	return r, r.phase
+}
+
+// older returns another run of the same job: its claim was lost.
+func (h *hand) older(k queue.Run) *run {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for other, r := range h.runs {
+		if other.ID == k.ID && other.Claim != k.Claim {
+			return r
+		}
+	}
+	return nil
+}
+
+// gaveUp takes note that the handler of a run ignores the end of its context, and
+// returned that it has returned after that.
+func (h *hand) gaveUp(r *run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.overdue[r] = true
+}
+
+func (h *hand) returned(r *run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.overdue, r)
+}
+
+// overdueKinds are those of handlers that were given up and have not returned.
+func (h *hand) overdueKinds() (kinds []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.overdue {
+		kinds = append(kinds, r.row.Kind)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}

@@ -1,0 +1,129 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// task is the arguments of most tests.
+type task struct{ N int }
+
+func (task) Kind() string { return "task" }
+
+// stage is a database with the tables of jobs.
+type stage struct {
+	*jobs.Client
+	*jobs.Handlers
+	t *testing.T
+	d *pgtest.Database
+
+	mu   sync.Mutex
+	seen []string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.DB.SetMaxIdleConns(20)
+	return &stage{Client: jobs.NewClient(d.DB), Handlers: jobs.NewHandlers(), t: t, d: d}
+}
+
+// note takes note of something that happens.
+func (s *stage) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, fmt.Sprintf(format, args...))
+}
+
+// notes are those so far.
+func (s *stage) notes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// patience bounds every wait of a test.
+const patience = 30 * time.Second
+
+// until waits for a condition.
+func (s *stage) until(what string, is func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waited in vain for %s; noted: %q", what, s.notes())
+		}
+	}
+}
+
+// add enqueues tasks, and returns their ids.
+func (s *stage) add(args jobs.Args, opts ...jobs.EnqueueOption) int64 {
+	s.t.Helper()
+	e, err := s.Enqueue(s.t.Context(), nil, args, opts...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return e.ID
+}
+
+// quick are options that make a worker notice everything soon.
+func quick() []jobs.Option {
+	return []jobs.Option{jobs.WithPollInterval(20 * time.Millisecond), jobs.WithHeartbeatInterval(100 * time.Millisecond),
+		jobs.WithHeartbeatTimeout(3 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
+}
+
+// run starts a worker, which ends with the test, and returns it.
+func (s *stage) run(opts ...jobs.Option) *jobs.Worker {
+	s.t.Helper()
+	w, _ := s.runOn(s.d.DB, opts...)
+	return w
+}
+
+// runOn starts a worker on a pool. stop ends it and returns what Start has.
+func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop func() error) {
+	s.t.Helper()
+	w = jobs.NewWorker(db, s.Handlers, append(quick(), opts...)...)
+	result := make(chan error, 1)
+	go func() { result <- w.Start(context.WithoutCancel(s.t.Context())) }()
+	stop = sync.OnceValue(func() error {
+		w.Stop()
+		select {
+		case err := <-result:
+			return err
+		case <-time.After(patience):
+			return fmt.Errorf("the worker does not stop: %+v", w.Status())
+		}
+	})
+	s.t.Cleanup(func() {
+		if err := stop(); err != nil {
+			s.t.Errorf("the worker ended with: %v", err)
+		}
+	})
+	return w, stop
+}
+
+// ended waits until a job has finished.
+func (s *stage) ended(id int64) (i jobs.Info) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("the end of job %d", id), func() bool {
+		var err error
+		if i, err = s.Get(s.t.Context(), id); err != nil {
+			s.t.Fatal(err)
+		}
+		return i.State.Finished()
+	})
+	return i
+}

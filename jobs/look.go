@@ -1,0 +1,88 @@
+package jobs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// lookDue reports whether to compare the jobs in hand with the database.
+func (l *loop) lookDue(now time.Time) bool {
+	return l.look.Load() || !now.Before(l.lookAt)
+}
+
+// lookNow compares the jobs in hand with what the database says that this worker
+// runs. A job that is not in hand is of a claim whose answer was lost: it is
+// adopted. One that is in hand only is another's by now.
+//
+// The set in hand is taken before. No claim is under way, since this goroutine
+// sends the claims, so what it finds and does not know is no claim's that will
+// still be answered. A run that the settler has is the settler's affair: it may
+// have been stored in between.
+func (l *loop) lookNow(ctx context.Context) {
+	l.look.Store(false)
+	l.lookAt = time.Now().Add(l.w.cfg.heartbeat)
+	before := l.w.hand.of(l)
+	if len(before) == 0 && !l.doubt {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	defer cancel()
+	rows, err := l.w.queue.Look(ctx, l.w.db, l.w.id, l.name)
+	l.failed(err)
+	if err != nil {
+		return
+	}
+	l.doubt = false
+	found := make(map[queue.Run]queue.Job, len(rows))
+	for _, j := range rows {
+		found[j.Run] = j
+		if _, known := before[j.Run]; !known {
+			l.adopt(j)
+		}
+	}
+	for k := range before {
+		j, is := found[k]
+		r, p := l.w.hand.get(k)
+		switch {
+		case r == nil || p == settling:
+		case !is:
+			l.lose(r, p)
+		case j.Cancel:
+			l.cancel(r, p)
+		}
+	}
+}
+
+// adopt takes a job in whose claim was not answered. It is not known to be started
+// here, so it starts again once there is a slot.
+func (l *loop) adopt(j queue.Job) {
+	if l.w.handlers.of[j.Kind] == nil {
+		return
+	}
+	r := l.newRun(j)
+	l.w.hand.add(r)
+	l.ready = append(l.ready, r)
+	l.showPrefetched()
+}
+
+// lose ends a run whose job is another's.
+func (l *loop) lose(r *run, p phase) {
+	if p == prefetched {
+		l.ready = slices.DeleteFunc(l.ready, func(o *run) bool { return o == r })
+		l.showPrefetched()
+		l.w.lost(r)
+		return
+	}
+	r.end(ErrClaimLost)
+}
+
+// cancel ends a run that somebody has cancelled. One that has not started starts
+// no more, as the statement that starts it sees.
+func (l *loop) cancel(r *run, p phase) {
+	if p == running {
+		r.end(ErrCancelled)
+	}
+}

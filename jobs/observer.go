@@ -1,0 +1,232 @@
+package jobs
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// Observer is told what happens, for logs, metrics and alarms: it is the only voice
+// of a worker. Every field may be nil. Calls come from the worker's own goroutines,
+// several at a time: return soon, and do not call Stop and wait. A panic ends the
+// call and not the worker; the first of each hook is told by HookPanicked.
+type Observer struct {
+	// WorkerStarted: the checks are done, the worker is registered and runs.
+	WorkerStarted func(WorkerInfo)
+	// WorkerStopped: everything has ended; Err says why if it is no clean stop.
+	WorkerStopped func(WorkerInfo)
+	// LeadershipChanged: this worker does, or does no more, what one of all does:
+	// it gives the jobs of dead workers to others, and removes what is old.
+	LeadershipChanged func(Leadership)
+	// CoordinationFailed: the heartbeat failed. It is tried again.
+	CoordinationFailed func(error)
+	// JobsClaimed: so many jobs of a queue were claimed at once.
+	JobsClaimed func(Claimed)
+	// JobDone: a run has ended, and what becomes of its job is stored.
+	JobDone func(Done)
+	// JobLost: a run's job is another's, who will run it or does: this worker was
+	// taken for dead. What the run did outside of the job's transaction may happen
+	// again.
+	JobLost func(Header)
+	// JobOverdue: a handler ignores the end of its context. Its job goes on
+	// elsewhere; the slot stays taken until it returns.
+	JobOverdue func(Header)
+	// JobsReset: the jobs of dead workers were given to others, or have failed
+	// because that has happened too often. The leader tells.
+	JobsReset func(Reset)
+	// JobsExpired: jobs have ended that did not start by their GoodUntil. The
+	// leader tells.
+	JobsExpired func(jobs int)
+	// QueueFailed: the jobs of a queue can not be claimed, or looked at. It is
+	// tried again.
+	QueueFailed func(Trouble)
+	// SettleFailed: what becomes of jobs can not be stored. It is kept and tried
+	// again.
+	SettleFailed func(Trouble)
+	// NotifyFailed: the listening connection was lost. The worker polls meanwhile.
+	NotifyFailed func(error)
+	// Recovered: what QueueFailed, SettleFailed, NotifyFailed or CoordinationFailed
+	// has told is over.
+	Recovered func(Recovery)
+	// UnknownKinds: jobs are due in a queue of this worker that it has no handlers
+	// for. Another worker may. Told when the kinds change.
+	UnknownKinds func(Unknown)
+	// TaskFailed: a task in the background failed. It will be tried again.
+	TaskFailed func(Task)
+	// HookPanicked: a hook of an Observer, or of Hooks, panicked. Told once for each.
+	HookPanicked func(HookPanic)
+}
+
+// WorkerInfo names a worker.
+type WorkerInfo struct {
+	ID  uuid.UUID
+	Err error // why it stopped, nil after a clean stop
+}
+
+// Leadership tells whether this worker leads.
+type Leadership struct {
+	ID     uuid.UUID
+	Leader bool
+}
+
+// Claimed is an answer of the database.
+type Claimed struct {
+	Queue string
+	Jobs  int
+	Took  time.Duration
+}
+
+// Done is a run that has ended.
+type Done struct {
+	Header
+	State  State         // that the job has now: available, if it is run again
+	Err    error         // that the handler returned, nil if it completed
+	Took   time.Duration // by the handler
+	Waited time.Duration // from when the job was due to its start, by this process's clock
+}
+
+// Reset tells of jobs of dead workers.
+type Reset struct {
+	Workers []uuid.UUID
+	Back    int // run again
+	Ended   int // have failed, or were cancelled
+}
+
+// Trouble is what fails, and is tried again.
+type Trouble struct {
+	Queue string // empty: not one queue's
+	Err   error
+}
+
+// Recovery says that a trouble is over.
+type Recovery struct {
+	What   string // queue, settle, notify, coordination
+	Queue  string
+	Lasted time.Duration
+}
+
+// Unknown are kinds of jobs that this worker has no handlers for.
+type Unknown struct {
+	Queue string
+	Kinds []string
+}
+
+// Task is a task in the background.
+type Task struct {
+	Name string
+	Err  error
+}
+
+// HookPanic is a panic of the user's code that a job is not blamed for.
+type HookPanic struct {
+	Hook  string
+	Value string
+}
+
+// voice tells all observers.
+type voice struct {
+	all      []Observer
+	panicked map[string]*atomic.Bool // by hook; made before anything runs
+}
+
+func newVoice(all []Observer) *voice {
+	v := &voice{all: all, panicked: map[string]*atomic.Bool{}}
+	for _, hook := range []string{"WorkerStarted", "WorkerStopped", "LeadershipChanged", "CoordinationFailed", "JobsClaimed", "JobDone", "JobLost",
+		"JobOverdue", "JobsReset", "JobsExpired", "QueueFailed", "SettleFailed", "NotifyFailed", "Recovered", "UnknownKinds", "TaskFailed",
+		"HookPanicked", "BeforeClaim", "BeforeHandle", "AfterHandle"} {
+		v.panicked[hook] = new(atomic.Bool)
+	}
+	return v
+}
+
+// tell calls a hook of each observer that has it.
+func tell[T any](v *voice, hook string, of func(*Observer) func(T), about T) {
+	for i := range v.all {
+		if f := of(&v.all[i]); f != nil {
+			v.survive(hook, func() { f(about) })
+		}
+	}
+}
+
+// survive calls the user's code. It reports whether that has not panicked.
+func (v *voice) survive(hook string, f func()) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil && v.panicked[hook].CompareAndSwap(false, true) {
+			tell(v, "HookPanicked", func(o *Observer) func(HookPanic) { return o.HookPanicked }, HookPanic{hook, errtext.Panic(p)})
+		}
+	}()
+	f()
+	return true
+}
+
+// hears reports whether somebody wants to be told of each job.
+func (v *voice) hears(of func(*Observer) bool) bool {
+	for i := range v.all {
+		if of(&v.all[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// NewSlogObserver returns an Observer that logs: what is wrong as Error or Warn,
+// what changes as Info, every job as Debug. nil stands for slog.Default().
+func NewSlogObserver(l *slog.Logger) Observer {
+	if l == nil {
+		l = slog.Default()
+	}
+	return Observer{
+		WorkerStarted: func(i WorkerInfo) { l.Info("job worker started", "worker", i.ID) },
+		WorkerStopped: func(i WorkerInfo) {
+			if i.Err != nil {
+				l.Error("job worker stopped", "worker", i.ID, "error", i.Err)
+			} else {
+				l.Info("job worker stopped", "worker", i.ID)
+			}
+		},
+		LeadershipChanged: func(c Leadership) {
+			if c.Leader {
+				l.Info("gained leadership of jobs", "worker", c.ID)
+			} else {
+				l.Info("lost leadership of jobs", "worker", c.ID)
+			}
+		},
+		CoordinationFailed: func(err error) { l.Error("heartbeat of job worker failed, retrying", "error", err) },
+		JobsClaimed: func(c Claimed) {
+			l.Debug("jobs claimed", "queue", c.Queue, "jobs", c.Jobs, "took", c.Took)
+		},
+		JobDone: func(d Done) {
+			switch {
+			case d.State == StateFailed:
+				l.Error("job failed", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "took", d.Took, "error", d.Err)
+			case d.Err != nil:
+				l.Warn("job did not complete", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "error", d.Err)
+			default:
+				l.Debug("job done", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "waited", d.Waited)
+			}
+		},
+		JobLost: func(h Header) { l.Warn("job lost to another worker", "job", h.ID, "kind", h.Kind, "queue", h.Queue) },
+		JobOverdue: func(h Header) {
+			l.Error("handler ignores the end of its context", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
+		},
+		JobsReset: func(r Reset) {
+			l.Warn("jobs of dead workers reset", "workers", r.Workers, "back", r.Back, "ended", r.Ended)
+		},
+		JobsExpired:  func(n int) { l.Warn("jobs expired", "jobs", n) },
+		QueueFailed:  func(t Trouble) { l.Error("cannot claim jobs, retrying", "queue", t.Queue, "error", t.Err) },
+		SettleFailed: func(t Trouble) { l.Error("cannot store what became of jobs, retrying", "error", t.Err) },
+		NotifyFailed: func(err error) { l.Error("notifications of jobs do not arrive, polling", "error", err) },
+		Recovered: func(r Recovery) {
+			l.Info("recovered", "from", r.What, "queue", r.Queue, "lasted", r.Lasted)
+		},
+		UnknownKinds: func(u Unknown) { l.Warn("no handlers for jobs that are due", "queue", u.Queue, "kinds", u.Kinds) },
+		TaskFailed:   func(t Task) { l.Warn("task failed", "task", t.Name, "error", t.Err) },
+		HookPanicked: func(p HookPanic) {
+			l.Error("hook panicked, going on; further panics of it are not logged", "hook", p.Hook, "panic", p.Value)
+		},
+	}
+}

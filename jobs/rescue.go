@@ -1,0 +1,204 @@
+package jobs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/incarnation"
+)
+
+const (
+	// rescueTick is how often the leader looks whose jobs to give to others.
+	rescueTick = 250 * time.Millisecond
+	// choresEvery is how often it does what is not urgent.
+	choresEvery = 10 * time.Second
+	// tokenEvery is how often any worker looks whether the token is there.
+	tokenEvery = time.Second
+)
+
+// rescuer does what one of all workers must do, while this one leads: it gives the
+// jobs of the dead to others, and removes what is old. Nothing depends on that it is
+// one only.
+type rescuer struct {
+	w *Worker
+
+	mu    sync.Mutex
+	dead  map[uuid.UUID]time.Time // since when they seem dead
+	clean map[uuid.UUID]time.Time // when their jobs were last looked for
+
+	choresAt time.Time
+	tokenAt  time.Time
+}
+
+func newRescuer(w *Worker) *rescuer {
+	return &rescuer{w: w, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
+}
+
+// see takes note of who seems dead at a look of the leader.
+func (r *rescuer) see(rows, alive []uuid.UUID) {
+	living := make(map[uuid.UUID]bool, len(alive))
+	for _, id := range alive {
+		living[id] = true
+	}
+	known := make(map[uuid.UUID]bool, len(rows))
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range rows {
+		known[id] = true
+		if _, was := r.dead[id]; !was && !living[id] {
+			r.dead[id] = now
+		}
+	}
+	for id := range r.dead {
+		if living[id] {
+			delete(r.dead, id)
+			delete(r.clean, id)
+		}
+	}
+}
+
+// suspect takes note of workers that jobs run for and that have no row.
+func (r *rescuer) suspect(ids []uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for _, id := range ids {
+		if _, was := r.dead[id]; !was {
+			r.dead[id] = now
+		}
+	}
+}
+
+// due are the workers that have seemed dead for long enough. Those whose jobs were
+// taken a while ago are looked at again: a claim may have been committed late.
+func (r *rescuer) due(now time.Time) (ids []uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, since := range r.dead {
+		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= choresEvery {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (r *rescuer) took(ids []uuid.UUID, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		r.clean[id] = now
+	}
+	for id, at := range r.clean {
+		if now.Sub(at) > 10*choresEvery { // its row is long gone
+			delete(r.dead, id)
+			delete(r.clean, id)
+		}
+	}
+}
+
+func (r *rescuer) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.dead)
+	clear(r.clean)
+}
+
+// run does all that until ctx ends.
+func (r *rescuer) run(ctx context.Context) {
+	for backoff.Sleep(ctx, rescueTick) {
+		now := time.Now()
+		if now.After(r.tokenAt) {
+			r.tokenAt = now.Add(tokenEvery)
+			r.task(ctx, "keep the token", r.w.plantToken)
+		}
+		if !r.w.coord.Status().Leader {
+			r.forget()
+			continue
+		}
+		if ids := r.due(now); len(ids) > 0 {
+			r.task(ctx, "reset the jobs of dead workers", func(ctx context.Context) error { return r.reset(ctx, ids) })
+		}
+		if now.After(r.choresAt) {
+			r.choresAt = now.Add(choresEvery)
+			r.chores(ctx)
+		}
+	}
+}
+
+func (r *rescuer) task(ctx context.Context, name string, f func(context.Context) error) {
+	bounded, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if err := f(bounded); ctx.Err() == nil {
+		r.w.taskFailed(name, err)
+	}
+}
+
+// reset gives the jobs of the dead to others. That they are dead is judged again, in
+// the statement that does it.
+func (r *rescuer) reset(ctx context.Context, ids []uuid.UUID) error {
+	total := Reset{Workers: ids}
+	for {
+		with, args, err := r.w.coord.DeadSQL(ids, r.w.cfg.rescueDelay)
+		if err != nil {
+			return err
+		}
+		back, ended, err := r.w.queue.Reset(ctx, r.w.db, with, args...)
+		if err != nil {
+			return err
+		}
+		total.Back, total.Ended = total.Back+back, total.Ended+ended
+		if back+ended == 0 {
+			break
+		}
+	}
+	r.took(ids, time.Now())
+	if total.Back+total.Ended > 0 {
+		tell(r.w.voice, "JobsReset", func(o *Observer) func(Reset) { return o.JobsReset }, total)
+	}
+	return nil
+}
+
+// chores does what is not urgent.
+func (r *rescuer) chores(ctx context.Context) {
+	r.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context) error {
+		ids, err := r.w.queue.Claimers(ctx, r.w.db)
+		r.suspect(ids)
+		return err
+	})
+	r.task(ctx, "expire jobs", func(ctx context.Context) error {
+		for {
+			ids, err := r.w.queue.Expire(ctx, r.w.db)
+			if len(ids) == 0 || err != nil {
+				return err
+			}
+			tell(r.w.voice, "JobsExpired", func(o *Observer) func(int) { return o.JobsExpired }, len(ids))
+		}
+	})
+	r.task(ctx, "remove finished jobs", func(ctx context.Context) error {
+		for {
+			if n, err := r.w.queue.Retain(ctx, r.w.db, r.w.cfg.retention); n == 0 || err != nil {
+				return err
+			}
+		}
+	})
+	r.task(ctx, "remove old keys", func(ctx context.Context) error { return r.w.queue.Forget(ctx, r.w.db) })
+	r.task(ctx, "remove notes of events", func(ctx context.Context) error {
+		there, err := r.w.queue.HasEvents(ctx, r.w.db, r.w.events)
+		if !there || err != nil {
+			return err
+		}
+		return r.w.queue.Raise(ctx, r.w.db, r.w.events)
+	})
+}
+
+// plantToken puts a token into its table after the server has emptied it: only with
+// one is a free lock a sign of death.
+func (w *Worker) plantToken(ctx context.Context) error {
+	_, err := w.db.ExecContext(ctx, incarnation.PlantOnce(w.tables.Token), uuid.NewString())
+	return err
+}

@@ -1,0 +1,142 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// run is a job that this worker has claimed.
+type run struct {
+	w       *Worker
+	loop    *loop
+	handler *handler
+	row     queue.Job
+	header  Header
+	phase   phase // guarded by hand
+
+	cancel  context.CancelCauseFunc // of its context; nil before it runs, and in a batch; guarded by hand
+	ended   error                   // why its context was to end; guarded by hand
+	started time.Time
+
+	mu      sync.Mutex
+	result  json.RawMessage
+	own     error // from Settle
+	settled bool  // by Settle
+	byTx    bool  // CompleteTx was called
+}
+
+func (r *run) setResult(text json.RawMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result = text
+}
+
+func (r *run) setOwn(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.own, r.settled = err, true
+}
+
+// left is what the handler has left: its result, whether it called CompleteTx, and
+// the outcome of Settle.
+func (r *run) left() (result json.RawMessage, byTx bool, own error, settled bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.result, r.byTx, r.own, r.settled
+}
+
+// forget forgets what a handler has left, before another call.
+func (r *run) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result, r.own, r.settled, r.byTx = nil, nil, false, false
+}
+
+func (r *run) log(ctx context.Context, entry json.RawMessage) error {
+	return r.w.queue.Log(ctx, r.w.db, r.row.ID, r.row.Attempt, entry)
+}
+
+// completeIn completes the job in a transaction of the handler's.
+func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
+	r.mu.Lock()
+	r.byTx = true
+	result := r.result
+	r.mu.Unlock()
+	return r.w.completeIn(ctx, tx, []completion{{r, result}})
+}
+
+// end ends the context of the run, or makes it end as soon as it has one.
+func (r *run) end(why error) {
+	r.w.hand.mu.Lock()
+	defer r.w.hand.mu.Unlock()
+	if r.ended == nil {
+		r.ended = why
+	}
+	if r.cancel != nil {
+		r.cancel(why)
+	}
+}
+
+// begin gives the run the context of a call. That of a batch does not end with one
+// of its jobs.
+func (r *run) begin(cancel context.CancelCauseFunc, alone bool) {
+	r.w.hand.mu.Lock()
+	defer r.w.hand.mu.Unlock()
+	if !alone {
+		return
+	}
+	if r.cancel = cancel; r.ended != nil {
+		cancel(r.ended)
+	}
+}
+
+// whyEnded is why the context of the run was to end, nil if it was not.
+func (r *run) whyEnded() error {
+	r.w.hand.mu.Lock()
+	defer r.w.hand.mu.Unlock()
+	return r.ended
+}
+
+// completion is a run that has completed, with its result.
+type completion struct {
+	run    *run
+	result json.RawMessage
+}
+
+// completeIn completes runs in a transaction. It returns ErrClaimLost if one of
+// them is not this worker's any more.
+func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) error {
+	var bare []queue.Run
+	var ends []queue.End
+	for _, c := range all {
+		if c.result == nil {
+			bare = append(bare, c.run.row.Run)
+		} else {
+			ends = append(ends, queue.End{Run: c.run.row.Run, To: queue.Completed, Result: c.result})
+		}
+	}
+	done := 0
+	if len(bare) > 0 {
+		ids, err := w.queue.Complete(ctx, tx, bare)
+		if err != nil {
+			return err
+		}
+		done += len(ids)
+	}
+	if len(ends) > 0 {
+		ids, err := w.queue.Settle(ctx, tx, ends)
+		if err != nil {
+			return err
+		}
+		done += len(ids)
+	}
+	if done < len(all) {
+		return ErrClaimLost
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package jobs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// settler stores what became of jobs: whatever has gathered while the last statement
+// ran, in the next. If the database does not answer, it keeps it and tries again.
+type settler struct {
+	w         *Worker
+	tellsDone bool
+	wake      chan struct{}
+	changed   chan struct{} // something was stored
+
+	mu      sync.Mutex
+	waiting []*ending
+	flying  int // in the statement that runs, or apart
+	err     error
+}
+
+func newSettler(w *Worker) *settler {
+	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		tellsDone: w.voice.hears(func(o *Observer) bool { return o.JobDone != nil })}
+}
+
+const (
+	// mostStored bounds how many jobs a statement settles.
+	mostStored = 2000
+	// mostUnsettled is how many outcomes may wait: then nothing more is claimed.
+	mostUnsettled = 10_000
+	// finishLimit is how long a stop waits for outcomes to be stored.
+	finishLimit = 15 * time.Second
+)
+
+func (s *settler) add(e *ending) {
+	s.mu.Lock()
+	s.waiting = append(s.waiting, e)
+	s.mu.Unlock()
+	signal(s.wake)
+}
+
+// addApart settles a job in a goroutine of its own.
+func (s *settler) addApart(e *ending) {
+	s.mu.Lock()
+	s.flying++
+	s.mu.Unlock()
+	go func() {
+		s.w.storeApart(s.w.life, e)
+		s.landed(1)
+	}()
+}
+
+func (s *settler) landed(n int) {
+	s.mu.Lock()
+	s.flying -= n
+	s.mu.Unlock()
+	signal(s.changed)
+}
+
+// status returns why nothing can be stored, and how much waits.
+func (s *settler) status() (error, int) { //nolint:revive // the error is a value here
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err, len(s.waiting) + s.flying
+}
+
+// full reports whether too much waits.
+func (s *settler) full() bool {
+	_, n := s.status()
+	return n >= mostUnsettled
+}
+
+// run stores until ctx ends.
+func (s *settler) run(ctx context.Context) {
+	for failures := 0; ; {
+		batch := s.take()
+		if len(batch) == 0 {
+			select {
+			case <-s.wake:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		err := s.storeBounded(ctx, batch)
+		if err == nil {
+			failures = 0
+			s.works()
+			s.landed(len(batch))
+			continue
+		}
+		s.putBack(batch)
+		if ctx.Err() != nil {
+			return
+		}
+		failures++
+		s.fails(err)
+		if !backoff.Sleep(ctx, backoff.Session(failures)) {
+			return
+		}
+	}
+}
+
+// take returns what has gathered.
+func (s *settler) take() []*ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.waiting), mostStored)
+	batch := s.waiting[:n:n]
+	s.waiting = s.waiting[n:]
+	s.flying += n
+	return batch
+}
+
+// putBack keeps what could not be stored. Some of it may have been.
+func (s *settler) putBack(batch []*ending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flying -= len(batch)
+	s.waiting = append(batch, s.waiting...)
+}
+
+func (s *settler) works() {
+	s.mu.Lock()
+	s.err = nil
+	s.mu.Unlock()
+	s.w.recovered("settle", "")
+}
+
+func (s *settler) fails(err error) {
+	err = errtext.Of(err)
+	s.mu.Lock()
+	s.err = err
+	s.mu.Unlock()
+	s.w.troubled("settle", "", func() {
+		tell(s.w.voice, "SettleFailed", func(o *Observer) func(Trouble) { return o.SettleFailed }, Trouble{Err: err})
+	})
+}
+
+func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	return s.store(ctx, batch)
+}
+
+// store settles jobs. It may be repeated with the same ones.
+func (s *settler) store(ctx context.Context, batch []*ending) error {
+	var bare, others []*ending
+	for _, e := range batch {
+		if e.end.To == queue.Completed && e.end.Result == nil {
+			bare = append(bare, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+	if err := s.complete(ctx, bare); err != nil {
+		return err
+	}
+	return s.storeOthers(ctx, others)
+}
+
+func (s *settler) complete(ctx context.Context, batch []*ending) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	ids, err := s.w.queue.Complete(ctx, s.w.db, runsOf(batch))
+	if err != nil {
+		return err
+	}
+	states := make(map[int64]queue.State, len(ids))
+	for _, id := range ids {
+		states[id] = queue.Completed
+	}
+	return s.conclude(ctx, batch, states)
+}
+
+// storeOthers settles what takes more than to be completed. A batch with a value
+// that PostgreSQL refuses is halved until it is found.
+func (s *settler) storeOthers(ctx context.Context, batch []*ending) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	ends := make([]queue.End, len(batch))
+	for i, e := range batch {
+		ends[i] = e.end
+	}
+	settled, err := s.w.queue.Settle(ctx, s.w.db, ends)
+	if pgdriver.IsInvalidValue(err) {
+		if len(batch) > 1 {
+			half := len(batch) / 2
+			if err := s.storeOthers(ctx, batch[:half]); err != nil {
+				return err
+			}
+			return s.storeOthers(ctx, batch[half:])
+		}
+		e := batch[0]
+		e.err = coded(CodeResult, true, err, "PostgreSQL refuses the result or the error of the job: %v", errtext.Of(err))
+		e.end = e.run.handler.decide(e.run.row, nil, e.err, nil)
+		settled, err = s.w.queue.Settle(ctx, s.w.db, []queue.End{e.end})
+	}
+	if err != nil {
+		return err
+	}
+	states := make(map[int64]queue.State, len(settled))
+	for _, one := range settled {
+		states[one.ID] = one.State
+	}
+	return s.conclude(ctx, batch, states)
+}
+
+// conclude takes note of what was stored. Jobs that a statement did not find were
+// stored before, by one whose answer was lost, or are another's.
+func (s *settler) conclude(ctx context.Context, batch []*ending, states map[int64]queue.State) error {
+	var missing []*ending
+	for _, e := range batch {
+		if _, ok := states[e.run.row.ID]; !ok {
+			missing = append(missing, e)
+		}
+	}
+	before := map[int64]bool{}
+	if len(missing) > 0 {
+		ids, err := s.w.queue.Judge(ctx, s.w.db, runsOf(missing))
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			before[id] = true
+		}
+	}
+	for _, e := range batch {
+		id := e.run.row.ID
+		switch state, ok := states[id]; {
+		case ok:
+			s.w.settled(e, state)
+		case before[id]:
+			s.w.settled(e, e.end.To)
+		default:
+			s.w.lost(e.run)
+		}
+	}
+	return nil
+}
+
+func runsOf(batch []*ending) []queue.Run {
+	runs := make([]queue.Run, len(batch))
+	for i, e := range batch {
+		runs[i] = e.run.row.Run
+	}
+	return runs
+}
+
+// finish waits until everything is stored. It gives up when the database has not
+// answered for a while.
+func (s *settler) finish(ctx context.Context) error {
+	late := time.After(finishLimit)
+	for {
+		err, n := s.status()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-s.changed:
+		case <-late:
+			return unsettled(n, err)
+		case <-ctx.Done():
+			return unsettled(n, err)
+		}
+	}
+}
+
+// signal wakes who waits at c, now or the next time.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

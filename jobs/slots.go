@@ -1,0 +1,75 @@
+package jobs
+
+import "sync"
+
+// slots are how many jobs may run at once in a worker, and how many it may claim
+// before it ends.
+type slots struct {
+	mu    sync.Mutex
+	free  int
+	left  int // that may still be claimed; below 0: any number
+	freed func()
+}
+
+// newSlots takes 0 for no bound.
+func newSlots(total, jobs int, freed func()) *slots {
+	s := &slots{free: total, left: jobs, freed: freed}
+	if total == 0 {
+		s.free = int(^uint(0) >> 1)
+	}
+	if jobs == 0 {
+		s.left = -1
+	}
+	return s
+}
+
+// take takes up to want slots.
+func (s *slots) take(want int) (got int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got = max(0, min(want, s.free))
+	s.free -= got
+	return got
+}
+
+// give returns slots.
+func (s *slots) give(n int) {
+	if n == 0 {
+		return
+	}
+	s.mu.Lock()
+	waited := s.free == 0
+	s.free += n
+	s.mu.Unlock()
+	if waited {
+		s.freed()
+	}
+}
+
+// allot lowers how many jobs may be claimed to what is left.
+func (s *slots) allot(want int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left < 0 {
+		return want
+	}
+	got := min(want, s.left)
+	s.left -= got
+	return got
+}
+
+// restore gives back what was allotted and not claimed.
+func (s *slots) restore(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left >= 0 {
+		s.left += n
+	}
+}
+
+// spent reports whether no more jobs may be claimed.
+func (s *slots) spent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left == 0
+}

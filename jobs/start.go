@@ -1,0 +1,177 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+const (
+	// startTimeout bounds the checks of the database at the start.
+	startTimeout = 10 * time.Second
+	// reserve is how many connections of a limited pool the transactions of handlers
+	// leave to the worker: for heartbeats, to claim and to settle.
+	reserve = 3
+)
+
+// prepare checks everything that can be checked before anything runs, and makes the
+// worker's parts.
+func (w *Worker) prepare(ctx context.Context) error {
+	if err := w.validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := w.answers(ctx); err != nil {
+		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
+	}
+	if err := w.checkPooling(ctx); err != nil {
+		return err
+	}
+	if err := w.checkDatabase(ctx); err != nil {
+		return err
+	}
+	if n := w.db.Stats().MaxOpenConnections; n > 0 {
+		w.txs = make(chan struct{}, max(n-reserve, 1))
+	}
+	w.kinds = w.handlers.kinds()
+	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeAll)
+	w.hand.init()
+	w.settler = newSettler(w)
+	w.rescuer = newRescuer(w)
+	w.coord = coord.New(w.coordination())
+	for _, q := range w.queues() {
+		w.loops = append(w.loops, newLoop(w, q))
+	}
+	close(w.ready)
+	return nil
+}
+
+// validate checks what NewWorker was given, without the database.
+func (w *Worker) validate() error {
+	var all []error
+	if w.db == nil {
+		all = append(all, errors.New("db is nil: open one with sql.Open"))
+	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < reserve+1 {
+		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every job of RegisterTx that is to run at the same time): raise db.SetMaxOpenConns", n, reserve+1))
+	}
+	switch {
+	case w.handlers == nil || len(w.handlers.of)+len(w.handlers.errs) == 0:
+		all = append(all, errNoHandlers)
+	default:
+		all = append(all, w.handlers.errs...)
+	}
+	return errtext.Join(append(all, w.cfg.validate())...)
+}
+
+// answers pings the database. Each idle connection of the pool may have died without
+// anybody noticing, and fails once.
+func (w *Worker) answers(ctx context.Context) (err error) {
+	for idle := w.db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
+		if err = w.db.PingContext(ctx); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// checkPooling refuses what a transaction-pooling proxy breaks.
+func (w *Worker) checkPooling(ctx context.Context) error {
+	p, err := pgdriver.FindPooling(ctx, w.db)
+	w.pooling = p
+	switch {
+	case err != nil:
+		return fmt.Errorf("jobs: look for a proxy: %w", err)
+	case p.Pooled && w.cfg.leader == LeaderStrategyAdvisory:
+		return fmt.Errorf("%w: use WithLeaderStrategy(LeaderStrategyLease)", coord.ErrTransactionPooling)
+	case p.Pooled:
+		err = pgdriver.TryStatements(ctx, w.db)
+	}
+	if pgdriver.IsMixedUp(err) {
+		return fmt.Errorf("jobs: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes: %w", err)
+	}
+	return err
+}
+
+// checkDatabase finds every table once, on one connection: a search path that a
+// handler leaves behind in a session then leads to no other table.
+func (w *Worker) checkDatabase(ctx context.Context) error {
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("jobs: take a connection: %w", err)
+	}
+	defer conn.Close()
+	t, err := tables.ParseJobs(w.cfg.table, "WithTable")
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	if err := w.checkRights(ctx, conn, t); err != nil {
+		return err
+	}
+	if err := migrations.CheckJobs(ctx, conn, &migrations.Config{JobsTable: w.cfg.table}); err != nil {
+		return err
+	}
+	if w.tables, err = t.Resolve(ctx, conn); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	w.queue = queue.New(w.tables)
+	if w.news, _, err = w.queue.Channels(ctx, conn); err != nil {
+		return err
+	}
+	if w.changes, err = changes.Channel(ctx, conn, w.tables.Changes); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	if w.events, err = tables.Parse(w.cfg.events, "WithCheckpointsTable: "); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	if err := w.plantToken(ctx); err != nil {
+		return fmt.Errorf("jobs: put a token into %s: %w", w.tables.Token, err)
+	}
+	return nil
+}
+
+// coordination is what package coord needs. Nothing is assigned: whoever claims a
+// job runs it.
+func (w *Worker) coordination() coord.Config {
+	c := coord.Config{
+		DB: w.db, ID: w.id, Units: w.kinds, Column: "kinds",
+		Nodes: w.tables.Workers, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
+		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
+		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
+		Status:    w.heartbeatStatus,
+		OnMembers: w.rescuer.see,
+		OnLeader: func(leads bool) {
+			tell(w.voice, "LeadershipChanged", func(o *Observer) func(Leadership) { return o.LeadershipChanged }, Leadership{w.id, leads})
+		},
+		OnFailure: func(err error) {
+			w.troubled("coordination", "", func() {
+				tell(w.voice, "CoordinationFailed", func(o *Observer) func(error) { return o.CoordinationFailed }, errtext.Of(err))
+			})
+		},
+		OnBack:       func() { w.recovered("coordination", "") },
+		OnTaskFailed: w.taskFailed,
+	}
+	if w.cfg.leader == LeaderStrategyLease {
+		c.Strategy = coord.Lease
+	}
+	return c
+}
+
+// heartbeatStatus is what a heartbeat leaves in the table of workers.
+func (w *Worker) heartbeatStatus() ([]byte, error) { return w.Status().MarshalJSON() }
+
+// wakeAll makes every queue look for what it can do.
+func (w *Worker) wakeAll() {
+	for _, l := range w.loops {
+		l.nudge()
+	}
+}

@@ -1,0 +1,94 @@
+package jobs
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// WorkerState is where a worker is in its life.
+type WorkerState string
+
+const (
+	WorkerNew      WorkerState = "new"      // Start was not called yet
+	WorkerStarting WorkerState = "starting" // checks and registers
+	WorkerRunning  WorkerState = "running"
+	WorkerDraining WorkerState = "draining" // waits for the jobs in hand
+	WorkerStopped  WorkerState = "stopped"  // Start has returned
+)
+
+// Status is a snapshot of a worker for health checks and debugging.
+type Status struct {
+	State WorkerState
+	// Leader tells whether this worker does what one of all does.
+	Leader bool
+	// LastHeartbeat is when this worker last told the others that it is alive, by
+	// this process's clock.
+	LastHeartbeat time.Time
+	// CoordinationError is why that does not work at the moment, nil if it does.
+	CoordinationError error
+	// SettleError is why what became of jobs cannot be stored at the moment, nil if
+	// it can.
+	SettleError error
+	// NotifyError is why notifications do not arrive, nil while they do, and without
+	// WithNotifyConnectionString.
+	NotifyError error
+	Unsettled   int // runs that have ended, of which the database does not know yet
+	Queues      []QueueStatus
+}
+
+// QueueStatus is the part of a Status about one queue.
+type QueueStatus struct {
+	Name         string
+	Concurrency  int
+	Running      int // handlers that run, and those that were given up and have not returned
+	Prefetched   int
+	Claimed      int64    // since the start
+	Completed    int64    // likewise
+	Failed       int64    // runs that have failed, likewise
+	Lost         int64    // runs whose job was given to another worker, likewise
+	Paused       bool     // by an operator, as of the last look
+	Capped       bool     // there is a cap for all workers, likewise
+	UnknownKinds []string // of jobs that are due, and that this worker has no handlers for
+	LastError    error    // why no jobs can be claimed at the moment, nil if they can
+}
+
+// MarshalJSON writes the fields under their names, and errors as their texts.
+func (s Status) MarshalJSON() ([]byte, error) {
+	type fields Status
+	return json.Marshal(struct {
+		fields
+		CoordinationError string `json:",omitempty"`
+		SettleError       string `json:",omitempty"`
+		NotifyError       string `json:",omitempty"`
+	}{fields(s), errtext.Storable(s.CoordinationError), errtext.Storable(s.SettleError), errtext.Storable(s.NotifyError)})
+}
+
+// MarshalJSON writes the fields under their names, and errors as their texts.
+func (s QueueStatus) MarshalJSON() ([]byte, error) {
+	type fields QueueStatus
+	return json.Marshal(struct {
+		fields
+		LastError string `json:",omitempty"`
+	}{fields(s), errtext.Storable(s.LastError)})
+}
+
+// Status returns a snapshot. It may be called at any time.
+func (w *Worker) Status() Status {
+	s := Status{State: w.state.Load().(WorkerState)}
+	for _, q := range w.queues() {
+		s.Queues = append(s.Queues, QueueStatus{Name: q.name, Concurrency: q.concurrency})
+	}
+	if !w.isReady() {
+		return s
+	}
+	c := w.coord.Status()
+	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, c.LastError
+	s.SettleError, s.Unsettled = w.settler.status()
+	s.NotifyError = w.notifyError()
+	for i, l := range w.loops {
+		s.Queues[i] = l.status()
+	}
+	return s
+}

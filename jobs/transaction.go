@@ -1,0 +1,139 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// transaction is that of a call of a handler.
+type transaction struct {
+	conn *sql.Conn
+	tx   *sql.Tx
+	free func() // gives its place in the pool back
+}
+
+// settleLimit bounds the statements after a handler has returned.
+const settleLimit = 30 * time.Second
+
+// takeTx takes a connection, once it is this call's turn: the transactions of
+// handlers leave the worker some. Whoever waits is not yet running.
+func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
+	t := &transaction{free: func() {}}
+	if w.txs != nil {
+		select {
+		case w.txs <- struct{}{}:
+			t.free = func() { <-w.txs }
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		t.free()
+		return nil, fmt.Errorf("take a connection: %w", err)
+	}
+	t.conn = conn
+	return t, nil
+}
+
+func (t *transaction) begin(ctx context.Context) (err error) {
+	t.tx, err = t.conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	return nil
+}
+
+// handle is what the handler is given.
+func (t *transaction) handle() *sql.Tx {
+	if t == nil {
+		return nil
+	}
+	return t.tx
+}
+
+func (t *transaction) rollback() {
+	if t != nil && t.tx != nil {
+		_ = t.tx.Rollback()
+	}
+}
+
+// close gives the connection back. It may be called again.
+func (t *transaction) close() {
+	if t.conn == nil {
+		return
+	}
+	t.rollback()
+	if pgdriver.IsGone(t.conn) {
+		pgdriver.Discard(t.conn)
+	}
+	_ = t.conn.Close()
+	t.conn = nil
+	t.free()
+}
+
+// txEnd is how a transaction has ended.
+type txEnd int
+
+const (
+	txRolledBack txEnd = iota
+	txCommitted
+	txDoubtful // it may have been committed
+	txLost     // with its connection
+)
+
+// end completes and commits if err, which the handler has returned, is nil, and
+// rolls back otherwise. It returns why it did not commit.
+func (t *transaction) end(ctx context.Context, err error, complete func(context.Context) error) (txEnd, error) {
+	if t.tx == nil {
+		return txLost, err // it did not begin
+	}
+	if ended := t.wasEnded(ctx); ended != nil {
+		return txRolledBack, ended
+	}
+	if err == nil {
+		err = complete(ctx)
+	}
+	if err != nil {
+		end := txRolledBack
+		if pgdriver.IsGone(t.conn) {
+			end = txLost
+		}
+		t.rollback()
+		return end, err
+	}
+	if err = t.tx.Commit(); err == nil {
+		return txCommitted, nil
+	}
+	if pgdriver.IsUnanswered(err) {
+		return txDoubtful, fmt.Errorf("commit: %w", err)
+	}
+	return txRolledBack, fmt.Errorf("commit: %w", err)
+}
+
+// wasEnded reports that the handler has ended the transaction itself. What it wrote
+// may stay, so that the job must not run again. Where the driver shows nothing,
+// the server tells: the statement of a session without a transaction begins one.
+func (t *transaction) wasEnded(ctx context.Context) error {
+	status, _ := pgdriver.Status(t.conn)
+	ended := pgdriver.IsDone(t.tx) && ctx.Err() == nil || status == pgdriver.TxNone
+	if status == pgdriver.TxUnknown && !ended {
+		ctx, cancel := context.WithTimeout(ctx, settleLimit)
+		defer cancel()
+		var alone bool
+		err := t.tx.QueryRowContext(ctx, `SELECT transaction_timestamp() = statement_timestamp()`).Scan(&alone)
+		ended = err == nil && alone || errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil
+	}
+	if !ended || ctx.Err() != nil {
+		return nil
+	}
+	return coded(CodeTxEnded, true, ErrTxEnded, "%v", errtext.Of(ErrTxEnded))
+}

@@ -1,0 +1,273 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+const (
+	// leaveTimeout bounds the last statements when a worker stops.
+	leaveTimeout = 5 * time.Second
+	// grace is how long a handler has to return after its context has ended.
+	grace = 10 * time.Second
+)
+
+// Worker runs jobs. It starts once.
+type Worker struct {
+	id       uuid.UUID
+	db       *sql.DB
+	handlers *Handlers
+	cfg      config
+	grace    time.Duration
+
+	started  atomic.Bool
+	stopOnce sync.Once
+	stopped  chan struct{} // closed by Stop
+	state    atomic.Value  // WorkerState
+
+	// What prepare makes; others than Start may look once ready is closed.
+	ready   chan struct{}
+	queue   *queue.Queue
+	tables  tables.Jobs
+	events  tables.Tables // of package worker
+	kinds   []string
+	pooling pgdriver.Pooling
+	news    string // the channel of new jobs
+	changes string // of what operators do
+	coord   *coord.Coordinator
+	loops   []*loop
+	slots   *slots
+	txs     chan struct{} // bounds the transactions of handlers; nil: endless
+	settler *settler
+	rescuer *rescuer
+	listens listener
+
+	// handling is the context of all handlers. A stop that has waited long enough
+	// ends it.
+	handling context.Context
+	life     context.Context // of all else; ends before Start returns
+	hand     hand
+	voice    *voice
+	troubles troubles
+}
+
+// NewWorker makes a worker. It does nothing yet: Start checks what it was given.
+// handlers must not change afterwards.
+func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
+	w := &Worker{
+		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace,
+		stopped: make(chan struct{}), ready: make(chan struct{}),
+	}
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&w.cfg)
+		}
+	}
+	w.state.Store(WorkerNew)
+	w.voice = newVoice(w.cfg.observers)
+	return w
+}
+
+// queues are those that were named, or the default one.
+func (w *Worker) queues() []queueConfig {
+	if len(w.cfg.queues) == 0 {
+		return []queueConfig{{DefaultQueue, 10}}
+	}
+	return w.cfg.queues
+}
+
+// ID identifies this worker in the tables.
+func (w *Worker) ID() uuid.UUID { return w.id }
+
+// Stop asks the worker to claim no more jobs, to wait for those in hand and to end.
+// It returns at once; Start waits. It may be called at any time, any number of
+// times, also from a handler.
+func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
+
+// Start runs the worker until ctx ends, Stop is called, or an error that no retry
+// can mend; the first two are a clean stop and return nil. It begins by checking
+// the configuration and the database, and starts nothing if it finds fault. When it
+// returns, nothing of the worker is running any more.
+//
+// At a stop no more jobs are claimed, those that were prefetched are given back,
+// and those that run are waited for, for WithShutdownTimeout at most. Then their
+// contexts end, and they are given back uncounted.
+//
+// A handler that ignores the end of its context cannot be ended. Some seconds after
+// that bound Start returns without it, with [ErrHandlerOverdue]. Its goroutine is
+// all that still runs. What it returns then is of no effect.
+func (w *Worker) Start(ctx context.Context) error {
+	if !w.started.CompareAndSwap(false, true) {
+		return ErrAlreadyStarted
+	}
+	w.state.Store(WorkerStarting)
+	defer w.state.Store(WorkerStopped)
+
+	life := context.WithoutCancel(ctx)
+	intake, drain := context.WithCancel(life)
+	defer drain()
+	defer context.AfterFunc(ctx, drain)()
+	handling, abandon := context.WithCancelCause(life)
+	defer abandon(errStopping)
+	w.handling = handling
+	running, halt := context.WithCancel(life)
+	defer halt()
+	w.life = running
+
+	background := &group{fail: drain}
+	background.run(func() error { w.awaitStop(running, drain); return nil })
+	err := errtext.Of(w.prepare(intake))
+	if err == nil {
+		err = errtext.Of(w.coord.Register(intake))
+	}
+	if err == nil {
+		err = w.work(background, running, intake, abandon)
+	} else if intake.Err() != nil {
+		err = nil // asked to stop before it began
+	}
+	drain()
+	halt()
+	err = errtext.Join(err, background.wait(leaveTimeout))
+	if w.isReady() {
+		w.leave(life)
+		tell(w.voice, "WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, WorkerInfo{w.id, err})
+	}
+	return err
+}
+
+// work runs everything, and returns when the loops have ended and what became of
+// their jobs is stored.
+func (w *Worker) work(background *group, running, intake context.Context, abandon context.CancelCauseFunc) error {
+	w.state.Store(WorkerRunning)
+	tell(w.voice, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{ID: w.id})
+	background.run(func() error { return w.coord.Run(running) })
+	background.run(func() error { w.settler.run(running); return nil })
+	background.run(func() error { w.rescuer.run(running); return nil })
+	background.run(func() error { w.boundDraining(running, intake, abandon); return nil })
+	if w.cfg.notify != "" {
+		background.run(func() error { return w.listen(running) })
+	}
+	ended := make(chan struct{}, len(w.loops))
+	for _, l := range w.loops {
+		background.run(func() error {
+			defer func() { ended <- struct{}{} }()
+			l.run(running, intake)
+			return nil
+		})
+	}
+	for range w.loops {
+		<-ended
+	}
+	return errtext.Join(w.settler.finish(running), w.overdue())
+}
+
+// overdue names handlers that were left behind.
+func (w *Worker) overdue() error {
+	kinds := w.hand.overdueKinds()
+	if len(kinds) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: of kinds %q", ErrHandlerOverdue, kinds)
+}
+
+func (w *Worker) isReady() bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitStop turns Stop, and WithStopAfter, into the end of the intake.
+func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
+	var late <-chan time.Time
+	if w.cfg.stopAfter > 0 {
+		late = time.After(w.cfg.stopAfter)
+	}
+	select {
+	case <-w.stopped:
+		drain()
+	case <-late:
+		drain()
+	case <-running.Done():
+	}
+}
+
+// boundDraining ends the contexts of the handlers when a stop takes too long.
+func (w *Worker) boundDraining(running, intake context.Context, abandon context.CancelCauseFunc) {
+	select {
+	case <-intake.Done():
+		w.state.Store(WorkerDraining)
+	case <-running.Done():
+		return
+	}
+	if w.cfg.shutdownTimeout > 0 && backoff.Sleep(running, w.cfg.shutdownTimeout) {
+		abandon(errStopping)
+	}
+}
+
+// leave takes the worker off the list. If the database does not answer, the others
+// notice by themselves.
+func (w *Worker) leave(life context.Context) {
+	ctx, cancel := context.WithTimeout(life, leaveTimeout)
+	defer cancel()
+	w.taskFailed("leave", w.coord.Leave(ctx))
+}
+
+func (w *Worker) taskFailed(task string, err error) {
+	if err != nil {
+		tell(w.voice, "TaskFailed", func(o *Observer) func(Task) { return o.TaskFailed }, Task{task, errtext.Of(err)})
+	}
+}
+
+// group runs the goroutines that a worker consists of. The first that fails ends the
+// worker.
+type group struct {
+	fail func()
+	wg   sync.WaitGroup
+	once sync.Once
+	err  error
+}
+
+func (g *group) run(f func() error) {
+	g.wg.Go(func() {
+		err := fmt.Errorf("jobs: a goroutine of the worker ended: %w", errGoexit)
+		defer func() {
+			if err != nil {
+				g.once.Do(func() { g.err = err })
+				g.fail()
+			}
+		}()
+		err = f()
+	})
+}
+
+// wait returns the first error when all have ended. All end soon after their
+// context, unless the driver ignores it: after limit they are left behind.
+func (g *group) wait(limit time.Duration) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.wg.Wait()
+	}()
+	select {
+	case <-ended:
+		return g.err
+	case <-time.After(limit):
+		return fmt.Errorf("jobs: a statement of the worker still runs %v after its context ended: the driver ignores that; pgx does not", limit)
+	}
+}

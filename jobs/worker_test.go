@@ -1,0 +1,160 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// Jobs run once each, and what their handlers return decides what becomes of them.
+func TestRun(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		s.note("%d.%d", j.Args.N, j.Attempt)
+		switch j.Args.N {
+		case 1:
+			return j.SetResult(map[string]int{"n": 1})
+		case 2:
+			return jobs.Fail(errors.New("no"))
+		case 3:
+			if j.Attempt == 1 {
+				return jobs.RetryAfter(10*time.Millisecond, errors.New("again"))
+			}
+		case 4:
+			if j.Attempt == 1 {
+				return jobs.Snooze(10 * time.Millisecond)
+			}
+		case 5:
+			return jobs.Discard(errors.New("not needed"))
+		case 6:
+			panic("boom")
+		case 7:
+			runtime.Goexit()
+		case 8:
+			panic(nil) //nolint:govet // that is the test
+		}
+		return nil
+	}, jobs.MaxAttempts(2), jobs.Retry(jobs.Fixed(time.Millisecond)))
+	var ids []int64
+	for n := range 9 {
+		ids = append(ids, s.add(task{n}))
+	}
+	s.run()
+	want := []string{
+		"completed 1 0 0 ", "completed 1 0 0 ", "failed 1 1 0 ", "completed 2 1 0 ", "completed 2 0 0 ", "cancelled 1 0 0 ",
+		"failed 2 2 0 PANIC", "failed 2 2 0 PANIC", "failed 2 2 0 PANIC",
+	}
+	for n, id := range ids {
+		i := s.ended(id)
+		if got := fmt.Sprintf("%s %d %d %d %s", i.State, i.Attempt, i.Failures, i.Resets, i.Code); got != want[n] && !(n == 3 && got == "completed 2 1 0 ") {
+			t.Errorf("job %d: %q, want %q (%s)", n, got, want[n], i.Error)
+		}
+	}
+	if r, err := jobs.Wait[map[string]int](t.Context(), s.Client, ids[1]); err != nil || r["n"] != 1 {
+		t.Errorf("the result is %v, %v", r, err)
+	}
+	var failed *jobs.FailedError
+	if _, err := jobs.Wait[int](t.Context(), s.Client, ids[2]); !errors.As(err, &failed) || failed.State != jobs.StateFailed || failed.Text != "no" {
+		t.Errorf("waiting for what has failed: %v", err)
+	}
+}
+
+// With RegisterTx effects and completion are one: what is rolled back is tried
+// again.
+func TestRunTx(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `CREATE TABLE effects (n int)`)
+	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N); err != nil {
+			return err
+		}
+		if j.Attempt == 1 {
+			return errors.New("the first time it fails")
+		}
+		return nil
+	}, jobs.Retry(jobs.Fixed(0)))
+	var ids []int64
+	for n := range 20 {
+		ids = append(ids, s.add(task{n}))
+	}
+	s.run()
+	for _, id := range ids {
+		if i := s.ended(id); i.State != jobs.StateCompleted || i.Failures != 1 {
+			t.Errorf("job %d is %s, %d failures: %s", id, i.State, i.Failures, i.Error)
+		}
+	}
+	var effects string
+	if err := s.d.DB.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != "20 20" {
+		t.Errorf("effects: %s, %v", effects, err)
+	}
+}
+
+// A batch is one call. The one job that makes it fail is found, its mates run.
+func TestRunBatch(t *testing.T) {
+	for name, tx := range map[string]bool{"plain": false, "transaction": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.d.Exec(t, `CREATE TABLE effects (n int)`)
+			handle := func(ctx context.Context, on jobs.Querier, all []*jobs.Job[task]) error {
+				s.note("%d", len(all))
+				for _, j := range all {
+					switch j.Args.N {
+					case 13:
+						return errors.New("thirteen")
+					case 7:
+						j.Settle(jobs.Fail(errors.New("seven")))
+						continue
+					}
+					if _, err := on.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			if tx {
+				jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[task]) error { return handle(ctx, tx, all) },
+					jobs.MaxAttempts(1), jobs.BatchSize(32))
+			} else {
+				jobs.RegisterBatch(s.Handlers, func(ctx context.Context, all []*jobs.Job[task]) error {
+					if slices.ContainsFunc(all, func(j *jobs.Job[task]) bool { return j.Args.N == 13 }) {
+						s.note("%d", len(all))
+						return errors.New("thirteen")
+					}
+					return handle(ctx, s.d.DB, all)
+				}, jobs.MaxAttempts(1), jobs.BatchSize(32))
+			}
+			var entries []jobs.Entry
+			for n := range 50 {
+				entries = append(entries, jobs.Entry{Args: task{n}})
+			}
+			all, err := s.EnqueueMany(t.Context(), nil, entries)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.run(jobs.WithQueue("default", 64))
+			for n, e := range all {
+				want := jobs.StateCompleted
+				if n == 13 || n == 7 {
+					want = jobs.StateFailed
+				}
+				if i := s.ended(e.ID); i.State != want {
+					t.Errorf("job %d is %s: %s", n, i.State, i.Error)
+				}
+			}
+			var effects string
+			if err := s.d.DB.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != "48 48" {
+				t.Errorf("effects: %s, %v; calls with %s jobs", effects, err, s.notes())
+			}
+			if !slices.Contains(s.notes(), "32") {
+				t.Errorf("the calls had %s jobs", s.notes())
+			}
+		})
+	}
+}
