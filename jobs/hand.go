@@ -21,16 +21,20 @@ const (
 type hand struct {
 	mu      sync.Mutex
 	runs    map[queue.Run]*run
+	newest  map[int64]*run // by job: a claim that was lost may leave an older one
 	overdue map[*run]bool // given up, their handlers have not returned
 }
 
-func (h *hand) init() { h.runs, h.overdue = map[queue.Run]*run{}, map[*run]bool{} }
+func (h *hand) init() { h.runs, h.newest, h.overdue = map[queue.Run]*run{}, map[int64]*run{}, map[*run]bool{} }
 
-// add takes a run in.
-func (h *hand) add(r *run) {
+// add takes a run in. It returns another run of the same job, nil if there is none:
+// its claim was lost.
+func (h *hand) add(r *run) (older *run) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.runs[r.row.Run] = r
+	older = h.newest[r.row.ID]
+	h.runs[r.row.Run], h.newest[r.row.ID] = r, r
+	return older
 }
 
 // enter moves runs to a phase.
@@ -48,6 +52,9 @@ func (h *hand) drop(runs ...*run) {
 	defer h.mu.Unlock()
 	for _, r := range runs {
 		delete(h.runs, r.row.Run)
+		if h.newest[r.row.ID] == r {
+			delete(h.newest, r.row.ID)
+		}
 	}
 }
 
@@ -73,18 +80,6 @@ func (h *hand) get(k queue.Run) (*run, phase) {
 		return nil, 0
 	}
 	return r, r.phase
-}
-
-// older returns another run of the same job: its claim was lost.
-func (h *hand) older(k queue.Run) *run {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for other, r := range h.runs {
-		if other.ID == k.ID && other.Claim != k.Claim {
-			return r
-		}
-	}
-	return nil
 }
 
 // gaveUp takes note that the handler of a run ignores the end of its context, and

@@ -63,7 +63,9 @@ func (l *loop) adopt(j queue.Job) {
 		return
 	}
 	r := l.newRun(j)
-	l.w.hand.add(r)
+	if older := l.w.hand.add(r); older != nil {
+		older.end(ErrClaimLost)
+	}
 	l.ready = append(l.ready, r)
 	l.showPrefetched()
 }

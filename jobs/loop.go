@@ -19,7 +19,7 @@ import (
 
 const (
 	// claimLimit bounds a claim, and the other statements of a loop.
-	claimLimit = 30 * time.Second
+	claimLimit = 10 * time.Second
 	// gather bounds the pause in which slots gather for the next claim, while there
 	// is more to do than slots.
 	gather = 5 * time.Millisecond
@@ -425,10 +425,9 @@ func (l *loop) admit(jobs []queue.Job) {
 	for _, j := range jobs {
 		bytes += len(j.Args)
 		r := l.newRun(j)
-		if old := l.w.hand.older(j.Run); old != nil {
-			old.end(ErrClaimLost)
+		if older := l.w.hand.add(r); older != nil {
+			older.end(ErrClaimLost)
 		}
-		l.w.hand.add(r)
 		if j.Started {
 			start = append(start, r)
 		} else {
@@ -476,15 +475,15 @@ func (l *loop) start(runs []*run) {
 		r.started = now
 		if h := r.handler; h.many {
 			if batches[h] = append(batches[h], r); len(batches[h]) == h.batch {
-				go l.w.execute(batches[h])
+				l.w.crew.run(batches[h])
 				delete(batches, h)
 			}
 			continue
 		}
-		go l.w.execute([]*run{r})
+		l.w.crew.run([]*run{r})
 	}
 	for _, batch := range batches {
-		go l.w.execute(batch)
+		l.w.crew.run(batch)
 	}
 }
 

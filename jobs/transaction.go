@@ -19,7 +19,7 @@ type transaction struct {
 }
 
 // settleLimit bounds the statements after a handler has returned.
-const settleLimit = 30 * time.Second
+const settleLimit = 10 * time.Second
 
 // takeTx takes a connection, once it is this call's turn: the transactions of
 // handlers leave the worker some. Whoever waits is not yet running.

@@ -60,6 +60,7 @@ type Worker struct {
 	handling context.Context
 	life     context.Context // of all else; ends before Start returns
 	hand     hand
+	crew     crew
 	voice    *voice
 	troubles troubles
 }

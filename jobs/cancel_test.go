@@ -1,0 +1,121 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// A job is cancelled before it runs, or while it runs, if its handler heeds that. A
+// handler that returns nil has done its work.
+func TestCancel(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		s.note("began")
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), jobs.ErrCancelled) {
+			t.Errorf("the context ended with: %v", context.Cause(ctx))
+		}
+		if j.Args.N == 1 {
+			return nil
+		}
+		return ctx.Err()
+	})
+	waits := s.add(task{}, jobs.In(time.Hour))
+	heeds, ignores := s.add(task{0}), s.add(task{1})
+	s.run(jobs.WithNotifyConnectionString(s.d.URL), jobs.WithHeartbeatInterval(10*time.Second), jobs.WithHeartbeatTimeout(30*time.Second))
+	s.until("two jobs to run", func() bool { return len(s.notes()) == 2 })
+	for id, want := range map[int64]jobs.State{waits: jobs.StateAvailable, heeds: jobs.StateRunning, ignores: jobs.StateRunning} {
+		if was, err := s.Cancel(t.Context(), nil, id); err != nil || was != want {
+			t.Errorf("it was %q, %v, want %q", was, err, want)
+		}
+	}
+	for id, want := range map[int64]jobs.State{waits: jobs.StateCancelled, heeds: jobs.StateCancelled, ignores: jobs.StateCompleted} {
+		if i := s.ended(id); i.State != want || i.Failures != 0 {
+			t.Errorf("job %d is %s, %d failures, want %s", id, i.State, i.Failures, want)
+		}
+		if was, err := s.Cancel(t.Context(), nil, id); err != nil || was != want {
+			t.Errorf("again: %q, %v", was, err)
+		}
+	}
+	if _, err := s.Cancel(t.Context(), nil, 4711); !errors.Is(err, jobs.ErrNotFound) {
+		t.Errorf("a job that never was: %v", err)
+	}
+}
+
+// A handler that runs too long loses its context. One that ignores that loses its
+// job, but not its slot.
+func TestTimeout(t *testing.T) {
+	s := newStage(t)
+	release := make(chan struct{})
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		if j.Args.N == 0 {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		<-release
+		return nil
+	}, jobs.Timeout(20*time.Millisecond), jobs.MaxAttempts(1))
+	heeds, ignores := s.add(task{0}), s.add(task{1})
+	w := jobs.NewWorker(s.d.DB, s.Handlers, quick()...)
+	jobs.SetGrace(w, 50*time.Millisecond)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(t.Context()) }()
+	for _, id := range []int64{heeds, ignores} {
+		if i := s.ended(id); i.State != jobs.StateFailed || i.Code != jobs.CodeTimeout {
+			t.Errorf("the job is %s, %s: %s", i.State, i.Code, i.Error)
+		}
+	}
+	if q := w.Status().Queues[0]; q.Running != 1 {
+		t.Errorf("%d slots are taken", q.Running)
+	}
+	w.Stop()
+	if err := <-ended; !errors.Is(err, jobs.ErrHandlerOverdue) {
+		t.Errorf("Start returned %v", err)
+	}
+	close(release)
+}
+
+// A stop waits for what runs, and gives back what has not begun. After the time-out
+// it gives back what runs, uncounted.
+func TestStop(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"waits": 0, "ends": 50 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			release := make(chan struct{})
+			jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
+				s.note("began")
+				select {
+				case <-release:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+			ids := []int64{s.add(task{0}), s.add(task{1}), s.add(task{2})}
+			w, stop := s.runOn(s.d.DB, jobs.WithQueue("default", 1), jobs.WithPrefetch(2), jobs.WithShutdownTimeout(timeout))
+			s.until("one to run, two to be prefetched", func() bool { return len(s.notes()) == 1 && w.Status().Queues[0].Prefetched == 2 })
+			w.Stop()
+			if timeout == 0 {
+				s.until("the worker to drain", func() bool { return w.Status().Queues[0].Prefetched == 0 })
+				close(release)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			for n, id := range ids {
+				i, err := s.Get(t.Context(), id)
+				want := jobs.StateAvailable
+				if n == 0 && timeout == 0 {
+					want = jobs.StateCompleted
+				}
+				if err != nil || i.State != want || i.Failures != 0 || i.Resets != 0 {
+					t.Errorf("job %d is %s, %d failures, %d resets, %v; want %s", n, i.State, i.Failures, i.Resets, err, want)
+				}
+			}
+		})
+	}
+}

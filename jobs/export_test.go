@@ -1,0 +1,6 @@
+package jobs
+
+import "time"
+
+// SetGrace sets how long a handler has to return after its context has ended.
+func SetGrace(w *Worker, d time.Duration) { w.grace = d }

@@ -1,0 +1,90 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// The jobs of a worker that has died run again elsewhere. Those that it had started
+// count a reset, those that it had only claimed do not. When it comes back, it
+// finishes nothing: its handlers lose their context, and what they return is of no
+// effect.
+func TestDeadWorker(t *testing.T) {
+	s := newStage(t)
+	db, line := s.openLine(t)
+	var first atomic.Bool
+	first.Store(true)
+	lost := make(chan error, 3)
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		if first.Load() {
+			s.note("began")
+			<-ctx.Done()
+			lost <- context.Cause(ctx)
+			return nil // it would complete
+		}
+		return j.SetResult("second")
+	}, jobs.Timeout(0))
+	var ids []int64
+	for n := range 5 {
+		ids = append(ids, s.add(task{n}))
+	}
+	one, _ := s.runOn(db, jobs.WithQueue("default", 3), jobs.WithPrefetch(2))
+	s.until("three jobs to run and two to be prefetched", func() bool {
+		q := one.Status().Queues[0]
+		return len(s.notes()) == 3 && q.Prefetched == 2
+	})
+	first.Store(false)
+	var resets atomic.Int64
+	s.run(jobs.WithObserver(jobs.Observer{JobsReset: func(r jobs.Reset) { resets.Add(int64(r.Back)) }}))
+	line.cut()
+	for n, id := range ids {
+		i := s.ended(id)
+		blamed := 0
+		if n < 3 {
+			blamed = 1
+		}
+		if i.State != jobs.StateCompleted || string(i.Result) != `"second"` || i.Failures != 0 || i.Resets != blamed {
+			t.Errorf("job %d: %s, result %s, %d failures, %d resets, want %d", n, i.State, i.Result, i.Failures, i.Resets, blamed)
+		}
+	}
+	if resets.Load() != 5 {
+		t.Errorf("%d jobs were told to be reset", resets.Load())
+	}
+	line.mend()
+	for range 3 {
+		select {
+		case err := <-lost:
+			if !errors.Is(err, jobs.ErrClaimLost) {
+				t.Errorf("the old handler's context ended with: %v", err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("an old handler was not told; %+v", one.Status())
+		}
+	}
+	s.until("the lost jobs to leave the worker", func() bool { q := one.Status().Queues[0]; return q.Lost == 5 && q.Running == 0 })
+}
+
+// A job that takes its worker along each time fails in the end.
+func TestKillerFails(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
+		s.note("began")
+		<-ctx.Done()
+		return nil
+	}, jobs.Timeout(0))
+	id := s.add(task{}, jobs.MaxResets(0))
+	db, line := s.openLine(t)
+	s.runOn(db)
+	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+	s.run()
+	line.cut()
+	if i := s.ended(id); i.State != jobs.StateFailed || i.Code != jobs.CodeLost {
+		t.Errorf("the job is %s, %s: %s", i.State, i.Code, i.Error)
+	}
+	line.mend()
+}
