@@ -104,6 +104,7 @@ func jobsTables(n tables.Jobs) []table {
 				{on: "queue, claimed_by", where: "state = 'running'", as: "running"},
 				{on: "unique_key", where: "unique_key IS NOT NULL", unique: true},
 				{on: "good_until", where: "good_until IS NOT NULL AND state <> 'running'"},
+				{on: "queue, id", where: "state = 'waiting'", as: "waiting"},
 			},
 		},
 		{
@@ -111,7 +112,10 @@ func jobsTables(n tables.Jobs) []table {
 			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(passed,
 				"finished_at "+now, "code TEXT", "error TEXT", "result JSONB")...),
 			key:     "id",
-			indexes: []index{{on: "queue, finished_at"}},
+			indexes: []index{
+				{on: "queue, finished_at"},
+				{on: "queue, state, id", where: "state <> 'completed'", as: "unsuccessful"}, // for operators
+			},
 		},
 		{
 			Table: n.Attempts, comment: "what ran and did not finish its job",
@@ -147,6 +151,7 @@ func jobsTables(n tables.Jobs) []table {
 				"operator TEXT NOT NULL", "reason TEXT NOT NULL", "created_at " + now,
 			},
 			key: "id", serial: "id",
+			indexes: []index{{on: "job_id, id"}},
 		},
 		{
 			Table: n.Once, comment: "keys under which a job was enqueued once, whatever has become of it",
