@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -16,8 +17,9 @@ import (
 // Jobs works on the jobs and queues of one set of tables. Any number of
 // goroutines may use it.
 type Jobs struct {
-	db *sql.DB
-	t  tables.Jobs
+	db    *sql.DB
+	t     tables.Jobs
+	queue *queue.Queue
 }
 
 // NewJobs makes a Jobs. names has the JobsTable of the workers; nil is the
@@ -34,7 +36,7 @@ func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	return &Jobs{db: db, t: t}, nil
+	return &Jobs{db: db, t: t, queue: queue.New(t)}, nil
 }
 
 // JobState is the state of a job. Those from JobCompleted on are final.

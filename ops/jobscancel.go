@@ -3,7 +3,6 @@ package ops
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -96,28 +95,12 @@ func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err e
 	return now, nil
 }
 
-// carried are the columns that a job takes along into the history. It leaves the
-// others behind: those of its claim, for it has none, and those of its unique key.
-const carried = `id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets`
-
 // cancel cancels jobs that the transaction has locked in a state.
 func (o *Jobs) cancel(ctx context.Context, tx *sql.Tx, in JobState, ids []int64) (now JobState, err error) {
-	list, err := json.Marshal(ids)
-	if err != nil {
-		return "", err
-	}
-	const these = `id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint))`
 	if in == JobRunning {
-		_, err = exec(ctx, tx, "ask for its end", `UPDATE `+o.t.Jobs.SQL()+` SET cancel_at = clock_timestamp() WHERE `+these, string(list))
-		return JobRunning, err
+		return JobRunning, o.queue.AskAll(ctx, tx, ids)
 	}
-	_, err = exec(ctx, tx, "cancel", `
-WITH gone AS (
-	DELETE FROM `+o.t.Jobs.SQL()+` WHERE `+these+` RETURNING *
-)
-INSERT INTO `+o.t.History.SQL()+` (`+carried+`, cancel_at, state)
-SELECT `+carried+`, clock_timestamp(), 'cancelled' FROM gone`, string(list))
-	return JobCancelled, err
+	return JobCancelled, o.queue.CancelAll(ctx, tx, ids)
 }
 
 // CancelledJobs says what CancelAll did.

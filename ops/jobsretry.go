@@ -54,7 +54,10 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 				return nil, err
 			}
 		}
-		as, err = o.again(ctx, tx, id)
+		as, err = o.queue.Again(ctx, tx, id)
+		if noRows(err) {
+			return nil, ErrNoJob // somebody has removed it meanwhile
+		}
 		return jobRetryDetail{f, as}, err
 	})
 	if err != nil {
@@ -73,8 +76,7 @@ func (o *Jobs) hasten(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) er
 	case j.due:
 		return &JobStateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
 	}
-	_, err := exec(ctx, tx, "make it due", `UPDATE `+o.t.Jobs.SQL()+` SET run_at = clock_timestamp() WHERE id = $1::bigint`, id)
-	return err
+	return o.queue.Hasten(ctx, tx, id)
 }
 
 // mayRetry refuses a job that has completed or was retried. Two who retry the same
@@ -104,22 +106,6 @@ WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LI
 type jobRetryDetail struct {
 	finishedJob
 	NewJob int64 `json:"new_job"`
-}
-
-// again enqueues a finished job as a new one.
-func (o *Jobs) again(ctx context.Context, tx *sql.Tx, id int64) (as int64, err error) {
-	err = tx.QueryRowContext(ctx, `
-INSERT INTO `+o.t.Jobs.SQL()+` (kind, queue, priority, good_until, args, meta, max_attempts, max_resets)
-SELECT kind, queue, priority, CASE WHEN good_until > clock_timestamp() THEN good_until END, args, meta, max_attempts, max_resets
-FROM `+o.t.History.SQL()+` WHERE id = $1::bigint
-RETURNING id`, id).Scan(&as)
-	switch {
-	case noRows(err):
-		return 0, ErrNoJob // retention was faster
-	case err != nil:
-		return 0, fmt.Errorf("enqueue it again: %w", err)
-	}
-	return as, nil
 }
 
 // Discard deletes a finished job from the history, with its attempts and what its
