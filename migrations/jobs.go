@@ -47,15 +47,24 @@ func JobsSQL(c *Config) (string, error) {
 
 const jobsHeader = "-- The tables of jobs. " + madeBy + again
 
-// newJobsSchema validates the configuration and lays out the tables of jobs.
-func newJobsSchema(c *Config) (schema, error) {
+// jobs validates the name of the table of jobs.
+func (c *Config) jobs() (tables.Jobs, error) {
 	name := ""
 	if c != nil {
 		name = c.JobsTable
 	}
 	n, err := tables.ParseJobs(name, "JobsTable")
 	if err != nil {
-		return schema{}, fmt.Errorf("migrations: %w", err)
+		return n, fmt.Errorf("migrations: %w", err)
+	}
+	return n, nil
+}
+
+// newJobsSchema validates the configuration and lays out the tables of jobs.
+func newJobsSchema(c *Config) (schema, error) {
+	n, err := c.jobs()
+	if err != nil {
+		return schema{}, err
 	}
 	s := schema{own: jobsTables(n), edition: edition{n.Version, JobsVersion, oldestJobs,
 		"call migrations.ApplyJobs with this table name, or run the SQL of migrations.JobsSQL"}}
@@ -111,7 +120,7 @@ func jobsTables(n tables.Jobs) []table {
 			Table: n.History, comment: "the jobs that have finished",
 			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(passed,
 				"finished_at "+now, "code TEXT", "error TEXT", "result JSONB")...),
-			key:     "id",
+			key: "id",
 			indexes: []index{
 				{on: "queue, finished_at"},
 				{on: "queue, state, id", where: "state <> 'completed'", as: "unsuccessful"}, // for operators
