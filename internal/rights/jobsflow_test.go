@@ -60,16 +60,10 @@ func (d *deployment) enqueue(db *sql.DB) {
 	value[map[string]int64](d)(q.Owners(ctx, db, []string{"k"}))
 	_, _, err := q.OnceOwner(ctx, db, "once")
 	value[bool](d)(q.Await(ctx, db, ids[0]))
+	value[queue.Found](d)(q.Find(ctx, db, ids[0]))
+	value[[]queue.Tally](d)(q.Counts(ctx, db))
 	_, _, told := q.Channels(ctx, db)
 	d.check(err, told)
-	for _, query := range []string{
-		`SELECT id, kind, queue, priority, run_at, good_until, state, args, meta, created_at, attempt, failures, resets, max_attempts,
-			started_at, claimed_by, finished_at, code, error, result FROM "infra"."work_history" WHERE id = $1::bigint`,
-		`SELECT attempt, worker_id, started_at, ended_at, outcome, code, error FROM "infra"."work_attempts" WHERE job_id = $1::bigint`,
-	} {
-		_, err := db.ExecContext(ctx, query, ids[0])
-		d.check(err)
-	}
 	value[queue.State](d)(q.Cancel(ctx, db, ids[0]))
 	d.Exec(d.t, `UPDATE infra.work SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, ids[1])
 	value[queue.State](d)(q.Cancel(ctx, db, ids[1]))
