@@ -18,6 +18,7 @@ type lockedJob struct {
 	Attempt int      `json:"attempt"` // 0: it has not run yet
 	queue   string
 	due     bool
+	runAt   string
 	asked   sql.NullTime // when somebody asked its run to end
 }
 
@@ -25,8 +26,8 @@ type lockedJob struct {
 // it has finished, or never was.
 func (o *Jobs) lockJob(ctx context.Context, tx *sql.Tx, id int64) (j lockedJob, found bool, err error) {
 	err = tx.QueryRowContext(ctx, `
-SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), cancel_at FROM `+o.t.Jobs.SQL()+` WHERE id = $1::bigint FOR UPDATE`, id).
-		Scan(&j.State, &j.Kind, &j.queue, &j.Attempt, &j.due, &j.asked)
+SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)#>>'{}', cancel_at FROM `+o.t.Jobs.SQL()+` WHERE id = $1::bigint FOR UPDATE`, id).
+		Scan(&j.State, &j.Kind, &j.queue, &j.Attempt, &j.due, &j.runAt, &j.asked)
 	switch {
 	case noRows(err):
 		return j, false, nil

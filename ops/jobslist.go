@@ -22,8 +22,8 @@ type Job struct {
 	Kind        string
 	Queue       string
 	State       JobState
-	Priority    int // 1, the first, to 9
-	RunAt       time.Time
+	Priority    int        // 1, the first, to 9
+	RunAt       time.Time  // the zero Time: never, it is infinity
 	GoodUntil   *time.Time // nil: it does not expire
 	Args        json.RawMessage
 	Meta        json.RawMessage // nil: none
@@ -171,7 +171,7 @@ func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
 WITH page AS MATERIALIZED (
 	SELECT * FROM (` + strings.Join(parts, ` UNION ALL `) + `) AS j ORDER BY id DESC LIMIT ` + most + `
 )
-SELECT p.id, p.kind, p.queue, p.state, p.priority, p.run_at, p.good_until, p.args::text, p.meta::text, coalesce(p.unique_key, ''), p.created_at,
+SELECT p.id, p.kind, p.queue, p.state, p.priority, CASE WHEN isfinite(p.run_at) THEN p.run_at END, CASE WHEN isfinite(p.good_until) THEN p.good_until END, p.args::text, p.meta::text, coalesce(p.unique_key, ''), p.created_at,
 	p.attempt, p.failures, p.resets, coalesce(p.max_attempts, 0), p.max_resets, p.claimed_by::text, p.started_at, p.cancel_at, p.finished_at,
 	CASE WHEN p.finished_at IS NULL THEN coalesce(a.code, '') ELSE coalesce(p.code, '') END,
 	CASE WHEN p.finished_at IS NULL THEN coalesce(a.error, '') ELSE coalesce(p.error, '') END, p.result::text
@@ -182,16 +182,19 @@ ORDER BY p.id DESC`, q.args
 }
 
 func scanJob(r *sql.Rows) (j Job, err error) {
-	var goodUntil, started, cancelled, finished sql.NullTime
+	var runAt, goodUntil, started, cancelled, finished sql.NullTime
 	var args string
 	var meta, result, worker sql.NullString
-	err = r.Scan(&j.ID, &j.Kind, &j.Queue, &j.State, &j.Priority, &j.RunAt, &goodUntil, &args, &meta, &j.UniqueKey, &j.CreatedAt,
+	err = r.Scan(&j.ID, &j.Kind, &j.Queue, &j.State, &j.Priority, &runAt, &goodUntil, &args, &meta, &j.UniqueKey, &j.CreatedAt,
 		&j.Attempt, &j.Failures, &j.Resets, &j.MaxAttempts, &j.MaxResets, &worker, &started, &cancelled, &finished,
 		&j.Code, &j.Error, &result)
 	if err != nil {
 		return j, err
 	}
-	j.RunAt, j.CreatedAt = j.RunAt.UTC(), j.CreatedAt.UTC()
+	if runAt.Valid {
+		j.RunAt = runAt.Time.UTC()
+	}
+	j.CreatedAt = j.CreatedAt.UTC()
 	j.GoodUntil, j.StartedAt, j.CancelAt, j.FinishedAt = timeOf(goodUntil), timeOf(started), timeOf(cancelled), timeOf(finished)
 	j.Args, j.Meta, j.Result = json.RawMessage(args), jsonOf(meta), jsonOf(result)
 	if worker.Valid {

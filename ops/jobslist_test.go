@@ -35,6 +35,10 @@ func TestListShowsJobs(t *testing.T) {
 	if err != nil || len(attempts) != 4 || attempts[0].Error != "first" || attempts[1].Outcome != "lost" || attempts[3].Attempt != 4 || attempts[3].Worker != uuid.Nil || attempts[3].StartedAt != nil || attempts[3].EndedAt.IsZero() {
 		t.Errorf("its attempts are %+v, %v", attempts, err)
 	}
+	s.Exec(t, `UPDATE jobs SET run_at = 'infinity', good_until = 'infinity' WHERE id = $1`, id)
+	if j := s.list(t, ops.Filter{}, 10)[0]; !j.RunAt.IsZero() || j.GoodUntil != nil {
+		t.Errorf("of one that is never due, and never over: %v, %v", j.RunAt, j.GoodUntil)
+	}
 	id = s.add(t, ops.JobFailed)
 	j = s.list(t, ops.Filter{}, 10)[0]
 	if j.ID != id || j.State != ops.JobFailed || j.Code != "E7" || j.Error != "boom" || string(j.Result) != `{"n": 1}` || j.FinishedAt == nil || time.Since(*j.FinishedAt) > time.Hour {

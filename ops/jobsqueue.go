@@ -82,7 +82,8 @@ func (o *Jobs) update(ctx context.Context, tx *sql.Tx, what, change, queue strin
 }
 
 // PauseQueue keeps the workers from claiming jobs of a queue, or of [AllQueues],
-// until ResumeQueue. What was claimed before runs on. New jobs may be enqueued. A
+// until ResumeQueue. What was claimed before runs on, and starts if it was claimed
+// ahead; so does what a claim takes that is under way. New jobs may be enqueued. A
 // queue need not have had a job yet. A queue that is paused by itself stays so when
 // AllQueues is resumed, and the reverse. If it is paused already, PauseQueue changes
 // nothing and returns [ErrPaused].

@@ -42,7 +42,7 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 		}
 		if found {
 			a.queue, as = j.queue, id
-			return j, o.hasten(ctx, tx, id, j)
+			return hastenDetail{j, j.runAt}, o.hasten(ctx, tx, id, j)
 		}
 		f, err := o.finished(ctx, tx, id)
 		if err != nil {
@@ -101,6 +101,11 @@ WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LI
 		return fmt.Errorf("look whether it was retried: %w", err)
 	}
 	return fmt.Errorf("%w: as job %d, at %s by %s: look at that one; Rerun runs this one again all the same", ErrRetried, as, at.UTC().Format(time.RFC3339), errtext.Value(operator))
+}
+
+type hastenDetail struct {
+	lockedJob
+	Due string `json:"was_due"`
 }
 
 type jobRetryDetail struct {

@@ -196,6 +196,13 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 		if err != nil || as != id || value[string](t, s, `SELECT unique_key FROM jobs WHERE id = $1 AND run_at <= clock_timestamp() AND failures = 2`, id) != key {
 			t.Errorf("job %d runs as %d, %v", id, as, err)
 		}
+		var detail struct {
+			State string
+			Due   time.Time `json:"was_due"`
+		}
+		if s.last(t, &detail); detail.State != string(ops.JobAvailable) || time.Until(detail.Due) < 30*time.Minute {
+			t.Errorf("recorded %+v", detail)
+		}
 		for state, why := range map[ops.JobState]string{ops.JobAvailable: "it is due already", ops.JobRunning: "let its run end", ops.JobWaiting: "when the jobs that it waits for have ended"} {
 			as, err := retry(t.Context(), s.add(t, state), by)
 			var refused *ops.JobStateError
