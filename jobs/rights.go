@@ -4,15 +4,27 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // checkRights reports with ErrPrivileges all that this worker's role needs and may
-// not do. Some statements run for the first time after weeks.
+// not do. Some statements run for the first time after weeks, and would then fail
+// for ever. Of the consumers' tables it asks only for those that are there.
 func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("jobs: %w", ctx.Err())
+	events, err := tables.Parse(w.cfg.events, "WithCheckpointsTable: ")
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	needs := append(rights.JobsWorker(t, w.cfg.leader == LeaderStrategyLease), rights.JobsEmitters(events)...)
+	missing, err := rights.Missing(ctx, conn, needs)
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
 	}
 	return nil
 }

@@ -30,6 +30,10 @@ func GeneratePostgres(c *Config) error {
 // name of its own.
 func GenerateStore(c *Config) error { return generate(c, StoreSQL) }
 
+// GenerateJobs writes JobsSQL(c), the tables of jobs, as GeneratePostgres does. Give
+// it a file name of its own.
+func GenerateJobs(c *Config) error { return generate(c, JobsSQL) }
+
 func generate(c *Config, content func(*Config) (string, error)) error {
 	text, err := content(c)
 	if err != nil {

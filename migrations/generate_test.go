@@ -12,7 +12,7 @@ import (
 func TestGenerate(t *testing.T) {
 	c := migrations.DefaultConfig()
 	c.OutputFolder = filepath.Join(t.TempDir(), "db", "migrations")
-	c.WorkerNodesTable, c.EventsTable = "infra.nodes", "log.events"
+	c.WorkerNodesTable, c.EventsTable, c.JobsTable = "infra.nodes", "log.events", "infra.work"
 	for _, g := range []struct {
 		file     string
 		generate func(*migrations.Config) error
@@ -21,6 +21,7 @@ func TestGenerate(t *testing.T) {
 	}{
 		{"002_worker.sql", migrations.GeneratePostgres, migrations.SQL, []string{`CREATE SCHEMA IF NOT EXISTS "infra";`, `"infra"."nodes"`}},
 		{"001_store.sql", migrations.GenerateStore, migrations.StoreSQL, []string{`CREATE SCHEMA IF NOT EXISTS "log";`, `"log"."events"`}},
+		{"003_jobs.sql", migrations.GenerateJobs, migrations.JobsSQL, []string{`CREATE SCHEMA IF NOT EXISTS "infra";`, `"infra"."work_history"`}},
 	} {
 		c.OutputFilename = g.file
 		for range 2 { // again, over its own file

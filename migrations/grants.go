@@ -48,32 +48,38 @@ func Grants(c *Config, r Roles) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var b strings.Builder
-	b.WriteString(grantsHeader)
-	for _, role := range []struct {
-		what, name, does string
-		needs            []rights.Need
-		more             string
-	}{
+	return s.grantText(grantsHeader, "Roles", []grantee{
 		{"Writer", r.Writer, "appends events, and nothing else", s.writerNeeds(), ""},
 		{"Worker", r.Worker, "runs consumers, whose handlers need more", s.workerNeeds(),
-			"\n-- To see what a transaction of another role does that holds back the log.\nGRANT pg_read_all_stats TO %s;\n"},
+			"\n-- To see what a transaction of another role does that holds back the log.\nGRANT pg_read_all_stats TO " + ident.Quote(r.Worker) + ";\n"},
 		{"Operator", r.Operator, "does what package ops does", s.operatorNeeds(), ""},
 		{"Reader", r.Reader, "reads events, and how consumers stand", s.readerNeeds(), ""},
-	} {
+	})
+}
+
+// grantee is a role of a deployment.
+type grantee struct {
+	what, name string // name is empty for one that is left out
+	does       string
+	needs      []rights.Need
+	more       string // statements
+}
+
+func (s schema) grantText(header, setting string, roles []grantee) (string, error) {
+	var b strings.Builder
+	b.WriteString(header)
+	for _, role := range roles {
 		if role.name == "" {
 			continue
 		}
 		if err := checkRole(role.name); err != nil {
-			return "", fmt.Errorf("migrations: Roles.%s: %s %w", role.what, errtext.Value(role.name), err)
+			return "", fmt.Errorf("migrations: %s.%s: %s %w", setting, role.what, errtext.Value(role.name), err)
 		}
 		fmt.Fprintf(&b, "\n-- %s: %s\n", role.what, role.does)
 		for _, statement := range s.grants(role.needs, role.name) {
 			b.WriteString(statement + ";\n")
 		}
-		if role.more != "" {
-			fmt.Fprintf(&b, role.more, ident.Quote(role.name))
-		}
+		b.WriteString(role.more)
 	}
 	return b.String(), nil
 }
@@ -160,8 +166,11 @@ func (s schema) writerNeeds() []rights.Need {
 
 // workerNeeds are those that Start checks, of whole tables.
 func (s schema) workerNeeds() []rights.Need {
-	all := rights.Worker(s.Tables, true)
-	all = append(all, rights.Log(s.Events.SQL(), positionColumn, true)...)
+	return whole(append(rights.Worker(s.Tables, true), rights.Log(s.Events.SQL(), positionColumn, true)...))
+}
+
+// whole are needs of whole tables instead of columns.
+func whole(all []rights.Need) []rights.Need {
 	for i := range all {
 		all[i].Columns = nil
 	}
@@ -181,9 +190,13 @@ func (s schema) operatorNeeds() []rights.Need {
 		need(s.Changes, "SELECT", "INSERT", "UPDATE"))
 }
 
-func (s schema) readerNeeds() (all []rights.Need) {
+func (s schema) readerNeeds() []rights.Need {
+	return append(s.readAll(), sequence(s.Events, positionColumn, "SELECT")...)
+}
+
+func (s schema) readAll() (all []rights.Need) {
 	for _, t := range slices.Concat(s.beside, s.own) {
 		all = append(all, need(t.Table, "SELECT")...)
 	}
-	return append(all, sequence(s.Events, positionColumn, "SELECT")...)
+	return all
 }

@@ -36,6 +36,50 @@ SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_roles AS r ON r.rolname 
 WHERE c.relkind = 'r' AND c.relnamespace::regnamespace::text IN ('public', 'infra', 'progress', 'audit', 'log') AND NOT has_table_privilege(r.oid, c.oid, 'SELECT')`), nil)
 }
 
+func TestJobsGrantsQuoteNames(t *testing.T) {
+	d := pgtest.Empty(t)
+	role := `a'b"c%s$do$; -- ` + list(t, d.DB, `SELECT right(current_database(), 16)::text`)[0]
+	d.Exec(t, `CREATE ROLE `+ident.Quote(role))
+	t.Cleanup(func() {
+		d.Exec(t, `DROP OWNED BY `+ident.Quote(role))
+		d.Exec(t, `DROP ROLE `+ident.Quote(role))
+	})
+	c := migrations.Config{JobsTable: "infra.work", ConsumerCheckpointsTable: custom.ConsumerCheckpointsTable}
+	if err := migrations.ApplyJobs(t.Context(), d.DB, &c); err != nil {
+		t.Fatal(err)
+	}
+	text, err := migrations.JobsGrants(&c, migrations.JobsRoles{Client: role, Worker: role, Operator: role, Reader: role})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tables := range []string{"those of jobs", "those of consumers too"} {
+		if _, err := d.OpenPQ(t).ExecContext(t.Context(), text); err != nil {
+			t.Fatalf("with %s: %v in\n%s", tables, err, text)
+		}
+		apply(t, d.DB, &migrations.Config{ConsumerCheckpointsTable: custom.ConsumerCheckpointsTable})
+	}
+	equal(t, "tables that the role may use", list(t, d.DB, `
+SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_roles AS r ON r.rolname LIKE 'a''b"c%' AND r.rolname LIKE '%' || right(current_database(), 16)
+WHERE c.relkind = 'r' AND NOT c.relnamespace::regnamespace::text LIKE ANY ('{infra,pg_%,information_schema}') AND has_table_privilege(r.oid, c.oid, 'SELECT')
+	AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE') ORDER BY 1`),
+		[]string{"consumer_gap_skips", custom.ConsumerCheckpointsTable, custom.ConsumerCheckpointsTable + "_dead_letters"})
+}
+
+func TestJobsGrantsOfNobody(t *testing.T) {
+	text, err := migrations.JobsGrants(nil, migrations.JobsRoles{})
+	if err != nil || strings.Contains(text, "GRANT ") && strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if _, err := migrations.JobsGrants(nil, migrations.JobsRoles{Client: "public"}); err == nil || !strings.Contains(err.Error(), "JobsRoles.Client") {
+		t.Errorf("everybody is a client: %v", err)
+	}
+	for _, c := range []migrations.Config{{JobsTable: "a b"}, {ConsumerCheckpointsTable: "a b"}} {
+		if _, err := migrations.JobsGrants(&c, migrations.JobsRoles{}); err == nil {
+			t.Error("a table a b has privileges")
+		}
+	}
+}
+
 func TestGrantsOfNobody(t *testing.T) {
 	text, err := migrations.Grants(nil, migrations.Roles{})
 	if err != nil || strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {

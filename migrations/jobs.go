@@ -47,15 +47,24 @@ func JobsSQL(c *Config) (string, error) {
 
 const jobsHeader = "-- The tables of jobs. " + madeBy + again
 
-// newJobsSchema validates the configuration and lays out the tables of jobs.
-func newJobsSchema(c *Config) (schema, error) {
+// jobs validates the name of the table of jobs.
+func (c *Config) jobs() (tables.Jobs, error) {
 	name := ""
 	if c != nil {
 		name = c.JobsTable
 	}
 	n, err := tables.ParseJobs(name, "JobsTable")
 	if err != nil {
-		return schema{}, fmt.Errorf("migrations: %w", err)
+		return n, fmt.Errorf("migrations: %w", err)
+	}
+	return n, nil
+}
+
+// newJobsSchema validates the configuration and lays out the tables of jobs.
+func newJobsSchema(c *Config) (schema, error) {
+	n, err := c.jobs()
+	if err != nil {
+		return schema{}, err
 	}
 	s := schema{own: jobsTables(n), edition: edition{n.Version, JobsVersion, oldestJobs,
 		"call migrations.ApplyJobs with this table name, or run the SQL of migrations.JobsSQL"}}
@@ -104,14 +113,18 @@ func jobsTables(n tables.Jobs) []table {
 				{on: "queue, claimed_by", where: "state = 'running'", as: "running"},
 				{on: "unique_key", where: "unique_key IS NOT NULL", unique: true},
 				{on: "good_until", where: "good_until IS NOT NULL AND state <> 'running'"},
+				{on: "queue, id", where: "state = 'waiting'", as: "waiting"},
 			},
 		},
 		{
 			Table: n.History, comment: "the jobs that have finished",
 			columns: append([]string{"state TEXT NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled', 'expired', 'skipped'))"}, append(passed,
 				"finished_at "+now, "code TEXT", "error TEXT", "result JSONB")...),
-			key:     "id",
-			indexes: []index{{on: "queue, finished_at"}},
+			key: "id",
+			indexes: []index{
+				{on: "queue, finished_at"},
+				{on: "queue, state, id", where: "state <> 'completed'", as: "unsuccessful"}, // for operators
+			},
 		},
 		{
 			Table: n.Attempts, comment: "what ran and did not finish its job",
@@ -147,6 +160,7 @@ func jobsTables(n tables.Jobs) []table {
 				"operator TEXT NOT NULL", "reason TEXT NOT NULL", "created_at " + now,
 			},
 			key: "id", serial: "id",
+			indexes: []index{{on: "job_id, id"}},
 		},
 		{
 			Table: n.Once, comment: "keys under which a job was enqueued once, whatever has become of it",

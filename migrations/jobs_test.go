@@ -56,6 +56,7 @@ jobs: jobs_claim_idx (queue, priority, run_at, id) WHERE (state = 'available'::t
 jobs: jobs_running_idx (queue, claimed_by) WHERE (state = 'running'::text)
 jobs: UNIQUE jobs_unique_key_idx (unique_key) WHERE (unique_key IS NOT NULL)
 jobs: jobs_good_until_idx (good_until) WHERE ((good_until IS NOT NULL) AND (state <> 'running'::text))
+jobs: jobs_waiting_idx (queue, id) WHERE (state = 'waiting'::text)
 `), "\n"))
 	if options := list(t, d.DB, `SELECT unnest(reloptions) FROM pg_class WHERE oid = 'jobs'::regclass`); !slices.Contains(options, "fillfactor=70") || !slices.Contains(options, "autovacuum_vacuum_scale_factor=0.02") {
 		t.Errorf("its storage parameters are %q", options)

@@ -1,14 +1,16 @@
-// Package ops has what operators do to consumers: pause and resume one, set it
-// to another position, skip the event at which it is stuck, retry or discard
-// its dead letters, retire it, and list how all consumers stand. It needs the
-// database only. Workers may be running, anywhere, and so may other operators.
+// Package ops has what operators do. An [Operator] works on consumers: it pauses
+// and resumes one, sets it to another position, skips the event at which it is
+// stuck, retries or discards its dead letters, retires it, and lists how all
+// consumers stand. A [Jobs] works on jobs: it pauses, caps and lists queues, and
+// cancels, retries, discards and lists jobs. Both need the database only. Workers
+// may be running, anywhere, and so may other operators.
 //
-// A change is one short transaction. It first locks the consumer's checkpoint
-// row: it waits for the batch that a worker may have in hand, which the
-// context bounds. It raises the row's revision, so that no batch commits on
-// what a worker has read before. It leaves a row in the table of operations:
-// who, why, when by the database's clock, and what. The workers notice at
-// once.
+// A change is one short transaction. It first locks the row of what it changes.
+// That of a consumer's checkpoint it gets when the batch has ended that a worker
+// may have in hand: the context bounds the wait. It raises that row's revision, so
+// that no batch commits on what a worker has read before. It leaves a row in the
+// table of operations: who, why, when by the database's clock, and what. The
+// workers notice at once.
 //
 // If an operation returns an error, nothing has changed, unless it is an
 // [UnknownOutcomeError].

@@ -63,6 +63,15 @@ const (
 	KindRepair  Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
 )
 
+// These are on jobs and queues; so are KindPause and KindResume of a queue,
+// KindRetry and KindDiscard of a job.
+const (
+	KindCap       Kind = "cap"
+	KindRetention Kind = "retention"
+	KindCancel    Kind = "cancel"
+	KindRerun     Kind = "rerun" // a retry that was insisted on
+)
+
 // Operation is an operation as it was recorded.
 type Operation struct {
 	ID       int64 // grows, also from one consumer to the other

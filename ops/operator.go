@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -76,28 +77,40 @@ func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By
 	if err := errtext.Join(checkConsumer(consumer), by.check()); err != nil {
 		return fail(err)
 	}
-	tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
+		at, err := o.lock(ctx, tx, consumer)
+		if err != nil {
+			return 0, err
+		}
+		detail, err := do(tx, at)
+		if err != nil {
+			return 0, err
+		}
+		return o.record(ctx, tx, kind, consumer, by, detail)
+	})
 	if err != nil {
 		return fail(err)
+	}
+	return nil
+}
+
+// audited runs the transaction of one operation, and tells the workers. do
+// returns the ID of the operation's row.
+func audited(ctx context.Context, db *sql.DB, news ident.Table, do func(tx *sql.Tx) (id int64, err error)) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	at, err := o.lock(ctx, tx, consumer)
+	id, err := do(tx)
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	detail, err := do(tx, at)
-	if err != nil {
-		return fail(err)
-	}
-	id, err := o.record(ctx, tx, kind, consumer, by, detail)
-	if err != nil {
-		return fail(err)
-	}
-	if err := changes.Notify(ctx, tx, o.t.Changes); err != nil {
-		return fail(err)
+	if err := changes.Notify(ctx, tx, news); err != nil {
+		return err
 	}
 	if err := tx.Commit(); err != nil {
-		return fail(commitError(id, err))
+		return commitError(id, err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
 	return o.change(ctx, KindPause, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
 		if p := at.paused; p != nil {
-			return nil, fmt.Errorf("%w: since %s, by %q, because %s", ErrPaused, p.Since.Format(time.RFC3339), p.By.Operator, errtext.Value(p.By.Reason))
+			return nil, pausedError(p)
 		}
 		_, err := exec(ctx, tx, "pause", `
 UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text
@@ -36,6 +36,10 @@ UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = NULL, paused_by = NULL, paused_
 WHERE consumer_name = $1::text`, consumer)
 		return pauseDetail{Position: at.position, Since: &at.paused.Since}, err
 	})
+}
+
+func pausedError(p *Pause) error {
+	return fmt.Errorf("%w: since %s, by %s, because %s", ErrPaused, p.Since.Format(time.RFC3339), errtext.Value(p.By.Operator), errtext.Value(p.By.Reason))
 }
 
 type pauseDetail struct {

@@ -98,7 +98,7 @@ func (g *group) newMember(ctx context.Context) (*member, error) {
 	db := stdlib.OpenDB(*g.config)
 	m := &member{db: db, Coordinator: coord.New(coord.Config{
 		Column: "consumers",
-		DB: db, ID: uuid.New(), Units: g.units,
+		DB:     db, ID: uuid.New(), Units: g.units,
 		Nodes: ident.Table{Name: "worker_nodes"}, Assignments: ident.Table{Name: "consumer_assignments"},
 		Checkpoints: ident.Table{Name: "consumer_checkpoints"}, Leader: ident.Table{Name: "worker_leader_election"},
 		Changes:           ident.Table{Name: "consumer_checkpoints_changes"},

@@ -1,6 +1,7 @@
 // Command migrate-gen writes the SQL that creates and upgrades the tables of
-// the worker, or with -store those of the event store, as a file for any
-// migration tool. With -grants it prints what database roles need.
+// the worker, with -store those of the event store, or with -jobs those of jobs,
+// as a file for any migration tool. With -grants it prints what database roles
+// need.
 package main
 
 import (
@@ -15,22 +16,27 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-const help = `migrate-gen writes the SQL that creates the worker's tables, or with -store the
-event store's, to a file for your migration tool. Run the file before a worker
-starts. It can be run again: it upgrades older tables in place.
+const help = `migrate-gen writes the SQL that creates the worker's tables, with -store the
+event store's, or with -jobs those of jobs, to a file for your migration tool.
+Run the file before a worker starts. It can be run again: it upgrades older
+tables in place.
 
 Usage: migrate-gen [flags]
 
     migrate-gen -output db/migrations -filename 002_worker_tables.sql
     migrate-gen -output db/migrations -store
+    migrate-gen -output db/migrations -jobs
     migrate-gen -events-table app.events
     migrate-gen -worker-nodes-table infra.worker_nodes
     migrate-gen -grants -worker-role app_worker -reader-role "" | psql
+    migrate-gen -grants -jobs -client-role app | psql
 
 The file
   -output folder       where it goes, created if need be (default %q)
-  -filename name       (default %q, with -store %q)
+  -filename name       (default %q, with -store %q,
+                       with -jobs %q)
   -store               write the event store's tables instead of the worker's
+  -jobs                write the tables of jobs instead of the worker's
 
 The tables, each "table" or "schema.table"; the schema is created, too
   -worker-nodes-table name          (default %q)
@@ -40,25 +46,35 @@ The tables, each "table" or "schema.table"; the schema is created, too
   -leader-election-table name       (default %q)
   -events-table name                implies -store (default %q)
   -aggregate-heads-table name       implies -store (default %q)
+  -jobs-table name                  implies -jobs (default %q)
 
-The privileges, printed for all tables at once
+The privileges, printed for all tables of the worker and the event store at
+once, or with -jobs for those of jobs
   -grants              print GRANTs instead of writing a file
   -writer-role name    appends events (default %q)
-  -worker-role name    runs consumers (default %q)
-  -operator-role name  does what package ops does (default %q)
-  -reader-role name    reads events and how consumers stand (default %q)
+  -client-role name    enqueues jobs (default %q)
+  -worker-role name    runs consumers (default %q), or jobs
+                       (with -jobs %q)
+  -operator-role name  does what package ops does (default %q,
+                       with -jobs %q)
+  -reader-role name    reads events and how consumers stand (default %q),
+                       or all about jobs (with -jobs %q)
 
 The roles must exist; a name stands as it is, capital letters included, and an
-empty one is left out.
+empty one is left out. A worker of jobs reads how far consumers are that enqueue
+jobs: with -grants -jobs, the names of their tables may be given, too.
 
-Give the worker the same names, with worker.WithWorkerNodesTable and so on. An
-existing file is replaced only if it is an earlier one of the same kind.
+Give the worker the same names, with worker.WithWorkerNodesTable and so on, and
+those who use jobs with jobs.WithTable. An existing file is replaced only if it
+is an earlier one of the same kind.
 
 Exit status: 0 written or printed, 2 wrong usage or the file could not be written.
 `
 
-// storeFilename sorts before the worker's: the event log comes first.
-const storeFilename = "000_event_store_tables.sql"
+const (
+	storeFilename = "000_event_store_tables.sql" // sorts before the worker's: the event log comes first
+	jobsFilename  = "002_job_tables.sql"
+)
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -76,16 +92,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return fail(err)
 	}
 	if r.grants {
-		text, err := migrations.Grants(&r.config, r.roles)
+		text, err := r.privileges()
 		if err != nil {
 			return fail(err)
 		}
 		fmt.Fprint(stdout, text)
 		return command.OK
 	}
-	generate, written := migrations.GeneratePostgres, "the worker's tables; -store writes the event store's"
-	if r.store {
+	generate, written := migrations.GeneratePostgres, "the worker's tables; -store writes the event store's, -jobs those of jobs"
+	switch {
+	case r.store:
 		generate, written = migrations.GenerateStore, "the event store's tables"
+	case r.jobs:
+		generate, written = migrations.GenerateJobs, "the tables of jobs"
 	}
 	if err := generate(&r.config); err != nil {
 		return fail(err)
@@ -95,19 +114,34 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return command.OK
 }
 
-// request is what to generate: the tables of the store, those of the worker, or
-// the privileges of roles.
+// request is what to generate: the tables of the store, of jobs, or of the worker,
+// or the privileges of roles.
 type request struct {
-	config        migrations.Config
-	store, grants bool
-	roles         migrations.Roles
+	config              migrations.Config
+	store, jobs, grants bool
+	roles               roles
+}
+
+// roles are those of both deployments. The flags of some have one default for
+// consumers, and another for jobs.
+type roles struct {
+	migrations.Roles
+	jobs migrations.JobsRoles
+}
+
+func (r request) privileges() (string, error) {
+	if r.jobs {
+		return migrations.JobsGrants(&r.config, r.roles.jobs)
+	}
+	return migrations.Grants(&r.config, r.roles.Roles)
 }
 
 func parse(args []string) (r request, err error) {
-	r = request{config: migrations.DefaultConfig(), roles: migrations.DefaultRoles()}
+	r = request{config: migrations.DefaultConfig(), roles: roles{migrations.DefaultRoles(), migrations.DefaultJobsRoles()}}
 	flags := command.Flags("migrate-gen")
 	bind(flags, &r.config, &r.roles)
 	flags.BoolVar(&r.store, "store", false, "")
+	flags.BoolVar(&r.jobs, "jobs", false, "")
 	flags.BoolVar(&r.grants, "grants", false, "")
 	if err := flags.Parse(args); err != nil {
 		return r, err
@@ -116,29 +150,73 @@ func parse(args []string) (r request, err error) {
 		return r, fmt.Errorf("unexpected argument %q: everything is given by flags", flags.Arg(0))
 	}
 	given := command.Given(flags)
-	ofStore, ofWorker := firstOf(given, storeTables), firstOf(given, workerTables)
-	ofFile, ofRole := firstOf(given, fileFlags), firstOf(given, roleFlags)
+	if r.grants {
+		return r, r.forGrants(given)
+	}
+	return r, r.forFile(given)
+}
+
+// forGrants completes a request for privileges.
+func (r *request) forGrants(given map[string]bool) error {
+	r.jobs = r.jobs || given["jobs-table"]
+	ofFile, ofConsumers, ofJobs := firstOf(given, fileFlags), firstOf(given, consumerRoles), firstOf(given, jobsRoles)
 	switch {
-	case r.grants && ofFile != "":
-		return r, fmt.Errorf("-%s is about a file, and -grants prints, for the tables of both: leave one of the two out", ofFile)
-	case r.grants:
-		return r, nil
+	case ofFile != "":
+		return fmt.Errorf("-%s is about a file, and -grants prints: leave one of the two out", ofFile)
+	case r.jobs && ofConsumers != "":
+		return fmt.Errorf("-%s names a role of the event store, and -jobs is about those of jobs: run it twice, once without -jobs", ofConsumers)
+	case !r.jobs && ofJobs != "":
+		return fmt.Errorf("-%s names a role of jobs: it goes with -jobs", ofJobs)
+	}
+	for name, to := range map[string]struct{ from, to *string }{
+		"worker-role":   {&r.roles.Worker, &r.roles.jobs.Worker},
+		"operator-role": {&r.roles.Operator, &r.roles.jobs.Operator},
+		"reader-role":   {&r.roles.Reader, &r.roles.jobs.Reader},
+	} {
+		if given[name] {
+			*to.to = *to.from
+		}
+	}
+	return nil
+}
+
+// forFile completes a request for a file, which holds one kind of tables.
+func (r *request) forFile(given map[string]bool) error {
+	ofStore, ofWorker, ofJobs, ofRole := firstOf(given, storeTables), firstOf(given, workerTables), firstOf(given, jobsTables), firstOf(given, roleFlags)
+	const twice = "a file holds one kind: run it once for each"
+	switch {
 	case ofRole != "":
-		return r, fmt.Errorf("-%s names a role that gets privileges: it goes with -grants", ofRole)
+		return fmt.Errorf("-%s names a role that gets privileges: it goes with -grants", ofRole)
+	case r.store && r.jobs:
+		return fmt.Errorf("-store is about the event store's tables, -jobs about those of jobs, and %s", twice)
 	case ofStore != "" && ofWorker != "" && !r.store:
-		return r, fmt.Errorf("-%s names a table of the event store, -%s one of the worker's, and a file holds one of the two: run it twice, for the event store's with -store", ofStore, ofWorker)
+		return fmt.Errorf("-%s names a table of the event store, -%s one of the worker's, and a file holds one of the two: run it twice, for the event store's with -store", ofStore, ofWorker)
+	case ofJobs != "" && (r.store || ofStore != ""):
+		return fmt.Errorf("-%s names a table of jobs, and the event store's were asked for: %s", ofJobs, twice)
+	case ofJobs != "" && ofWorker != "" && !r.jobs:
+		return fmt.Errorf("-%s names a table of jobs, -%s one of the worker's, and %s, for jobs with -jobs", ofJobs, ofWorker, twice)
+	case r.jobs && ofStore != "":
+		return fmt.Errorf("-%s names a table of the event store, and -jobs is about those of jobs: %s", ofStore, twice)
 	}
-	if r.store = r.store || ofStore != ""; r.store && !given["filename"] {
+	r.store, r.jobs = r.store || ofStore != "", r.jobs || ofJobs != ""
+	switch {
+	case given["filename"]:
+	case r.store:
 		r.config.OutputFilename = storeFilename
+	case r.jobs:
+		r.config.OutputFilename = jobsFilename
 	}
-	return r, nil
+	return nil
 }
 
 var (
-	storeTables  = []string{"events-table", "aggregate-heads-table"}
-	fileFlags    = []string{"output", "filename", "store"}
-	roleFlags    = []string{"writer-role", "worker-role", "operator-role", "reader-role"}
-	workerTables = []string{"worker-nodes-table", "consumer-assignments-table", "consumer-checkpoints-table", "consumer-gap-skips-table", "leader-election-table"}
+	storeTables   = []string{"events-table", "aggregate-heads-table"}
+	jobsTables    = []string{"jobs-table"}
+	workerTables  = []string{"worker-nodes-table", "consumer-assignments-table", "consumer-checkpoints-table", "consumer-gap-skips-table", "leader-election-table"}
+	fileFlags     = []string{"output", "filename", "store"}
+	consumerRoles = []string{"writer-role"}
+	jobsRoles     = []string{"client-role"}
+	roleFlags     = []string{"writer-role", "client-role", "worker-role", "operator-role", "reader-role"}
 )
 
 // firstOf returns the first of some flags that was given, or "".
@@ -151,7 +229,7 @@ func firstOf(given map[string]bool, flags []string) string {
 	return ""
 }
 
-func bind(flags *flag.FlagSet, c *migrations.Config, r *migrations.Roles) {
+func bind(flags *flag.FlagSet, c *migrations.Config, r *roles) {
 	for name, value := range map[string]*string{
 		"output":                     &c.OutputFolder,
 		"filename":                   &c.OutputFilename,
@@ -162,7 +240,9 @@ func bind(flags *flag.FlagSet, c *migrations.Config, r *migrations.Roles) {
 		"leader-election-table":      &c.LeaderElectionTable,
 		"events-table":               &c.EventsTable,
 		"aggregate-heads-table":      &c.AggregateHeadsTable,
+		"jobs-table":                 &c.JobsTable,
 		"writer-role":                &r.Writer,
+		"client-role":                &r.jobs.Client,
 		"worker-role":                &r.Worker,
 		"operator-role":              &r.Operator,
 		"reader-role":                &r.Reader,
@@ -172,9 +252,9 @@ func bind(flags *flag.FlagSet, c *migrations.Config, r *migrations.Roles) {
 }
 
 func printHelp(w io.Writer) {
-	d, r := migrations.DefaultConfig(), migrations.DefaultRoles()
-	fmt.Fprintf(w, help, d.OutputFolder, d.OutputFilename, storeFilename,
+	d, r, j := migrations.DefaultConfig(), migrations.DefaultRoles(), migrations.DefaultJobsRoles()
+	fmt.Fprintf(w, help, d.OutputFolder, d.OutputFilename, storeFilename, jobsFilename,
 		d.WorkerNodesTable, d.ConsumerAssignmentsTable, d.ConsumerCheckpointsTable, d.ConsumerGapSkipsTable,
-		d.LeaderElectionTable, d.EventsTable, d.AggregateHeadsTable,
-		r.Writer, r.Worker, r.Operator, r.Reader)
+		d.LeaderElectionTable, d.EventsTable, d.AggregateHeadsTable, d.JobsTable,
+		r.Writer, j.Client, r.Worker, j.Worker, r.Operator, j.Operator, r.Reader, j.Reader)
 }

@@ -40,11 +40,17 @@ func TestFilesWritten(t *testing.T) {
 			migrations.Config{EventsTable: "i.e", AggregateHeadsTable: "i.h"}},
 		{[]string{"-output", "named", "-events-table", "my_events"}, "named/000_event_store_tables.sql", migrations.StoreSQL, migrations.Config{EventsTable: "my_events"}},
 		{[]string{"-output", "all", "-store", "-events-table", "i.e", "-worker-nodes-table", "i.n"}, "all/000_event_store_tables.sql", migrations.StoreSQL, migrations.Config{EventsTable: "i.e"}},
+		{[]string{"-jobs"}, "migrations/002_job_tables.sql", migrations.JobsSQL, migrations.Config{}},
+		{[]string{"-output", "jobs", "-jobs-table", "infra.work", "-filename", "9.sql"}, "jobs/9.sql", migrations.JobsSQL, migrations.Config{JobsTable: "infra.work"}},
+		{[]string{"-output", "jobs", "-jobs", "-worker-nodes-table", "i.n"}, "jobs/002_job_tables.sql", migrations.JobsSQL, migrations.Config{}},
 	} {
 		code, stdout, stderr := outcome(t, c.args...)
 		says := "the worker's tables; -store"
-		if strings.Contains(c.file, "000") || slices.Contains(c.args, "-store") {
+		switch {
+		case strings.Contains(c.file, "000") || slices.Contains(c.args, "-store"):
 			says = "the event store's tables"
+		case slices.Contains(c.args, "-jobs") || slices.Contains(c.args, "-jobs-table"):
+			says = "migrate-gen: the tables of jobs\n"
 		}
 		if code != 0 || stdout != filepath.FromSlash(c.file)+"\n" || !strings.Contains(stderr, says) {
 			t.Errorf("%q: status %d, printed %q and %q", c.args, code, stdout, stderr)
@@ -78,6 +84,24 @@ func TestGrantsPrinted(t *testing.T) {
 	}
 }
 
+func TestGrantsOfJobsPrinted(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		with  migrations.Config
+		roles migrations.JobsRoles
+	}{
+		{[]string{"-jobs"}, migrations.Config{}, migrations.DefaultJobsRoles()},
+		{[]string{"-jobs-table", "infra.work", "-consumer-checkpoints-table", "infra.cc", "-client-role", "c", "-worker-role", "W", "-operator-role", "", "-reader-role", "r"},
+			migrations.Config{JobsTable: "infra.work", ConsumerCheckpointsTable: "infra.cc"}, migrations.JobsRoles{Client: "c", Worker: "W", Reader: "r"}},
+	} {
+		code, stdout, stderr := outcome(t, append(c.args, "-grants")...)
+		want, err := migrations.JobsGrants(&c.with, c.roles)
+		if code != 0 || err != nil || stdout != want || stderr != "" {
+			t.Errorf("%q: status %d, complained %q, %v, printed\n%s\nwant\n%s", c.args, code, stderr, err, stdout, want)
+		}
+	}
+}
+
 func TestWrongUsage(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
@@ -103,6 +127,15 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"-worker-nodes-table", "a b"}, `"a b"`},
 		{[]string{"-events-table", "e", "-leader-election-table", "l"}, "-events-table names a table of the event store, -leader-election-table one of the worker's"},
 		{[]string{"-worker-nodes-table", "x", "-leader-election-table", "x"}, `table "x"`},
+		{[]string{"-jobs", "-store"}, "-store is about the event store's tables, -jobs about those of jobs"},
+		{[]string{"-jobs-table", "j", "-events-table", "e"}, "-jobs-table names a table of jobs, and the event store's were asked for"},
+		{[]string{"-jobs", "-events-table", "e"}, "-events-table names a table of the event store, and -jobs"},
+		{[]string{"-jobs-table", "j", "-worker-nodes-table", "n"}, "for jobs with -jobs"},
+		{[]string{"-jobs-table", "a b"}, `"a b"`},
+		{[]string{"-jobs", "-client-role", "c"}, "goes with -grants"},
+		{[]string{"-grants", "-client-role", "c"}, "it goes with -jobs"},
+		{[]string{"-grants", "-jobs", "-writer-role", "w"}, "-writer-role names a role of the event store"},
+		{[]string{"-grants", "-jobs", "-client-role", "none"}, "JobsRoles.Client"},
 	} {
 		code, stdout, stderr := outcome(t, c.args...)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, c.says) || !strings.Contains(stderr, "-h") {
@@ -121,7 +154,7 @@ func TestHelpNamesEveryFlagAndDefault(t *testing.T) {
 		if code != 0 || stderr != "" {
 			t.Errorf("%s: status %d, complained %q", arg, code, stderr)
 		}
-		c, r := migrations.DefaultConfig(), migrations.DefaultRoles()
+		c, r := migrations.DefaultConfig(), roles{migrations.DefaultRoles(), migrations.DefaultJobsRoles()}
 		flags := flag.NewFlagSet("", flag.ContinueOnError)
 		bind(flags, &c, &r)
 		flags.VisitAll(func(f *flag.Flag) {
@@ -135,7 +168,12 @@ func TestHelpNamesEveryFlagAndDefault(t *testing.T) {
 				t.Errorf("%s: -%s (%s) is explained by %q", arg, f.Name, f.DefValue, line)
 			}
 		})
-		for _, s := range []string{"-store ", "-grants ", storeFilename, "Exit status", "migrate-gen -output"} {
+		for _, role := range []string{r.jobs.Worker, r.jobs.Operator, r.jobs.Reader} {
+			if !strings.Contains(stdout, fmt.Sprintf("with -jobs %q", role)) {
+				t.Errorf("%s does not say that %s is a default:\n%s", arg, role, stdout)
+			}
+		}
+		for _, s := range []string{"-store ", "-jobs ", "-grants ", storeFilename, jobsFilename, "Exit status", "migrate-gen -output"} {
 			if !strings.Contains(stdout, s) {
 				t.Errorf("%s does not say %q:\n%s", arg, s, stdout)
 			}

@@ -27,8 +27,8 @@ WITH RECURSIVE claimer AS (
 )
 SELECT DISTINCT claimed_by::text FROM claimer WHERE claimed_by NOT IN (SELECT worker_id FROM {workers})`
 
-// retainSQL removes what finished longer ago than its queue keeps it, or else $1
-// microseconds; NULL: for ever. It removes a thousand jobs at most, and says how
+// retainSQL removes what finished longer ago than its queue keeps it, or else all
+// queues, or else $1 microseconds; NULL: for ever. It removes a thousand jobs at most, and says how
 // many.
 const retainSQL = `
 WITH RECURSIVE q AS (
@@ -38,7 +38,7 @@ WITH RECURSIVE q AS (
 ), old AS MATERIALIZED (
 	SELECT h.id FROM q LEFT JOIN {queues} AS s ON s.name = q.queue CROSS JOIN LATERAL (
 		SELECT id FROM {history} WHERE queue = q.queue
-			AND finished_at < statement_timestamp() - coalesce(s.retention, $1::bigint * interval '1 microsecond')
+			AND finished_at < statement_timestamp() - coalesce(s.retention, (SELECT retention FROM {queues} WHERE name = '*'), $1::bigint * interval '1 microsecond')
 		ORDER BY finished_at LIMIT 1000) AS h
 	LIMIT 1000
 ), gone AS (

@@ -48,7 +48,7 @@ func (u uses) needs() (all []Need) {
 
 // Worker returns what a worker needs of its own tables and of the catalog, if its
 // leader has a lease, or else an advisory lock.
-func Worker(t tables.Tables, lease bool) (all []Need) {
+func Worker(t tables.Tables, lease bool) []Need {
 	incarnation := " xmin" // tells whether a heartbeat is of the server's incarnation
 	if lease {
 		incarnation = ""
@@ -107,9 +107,18 @@ func Worker(t tables.Tables, lease bool) (all []Need) {
 			writes:  "worker_id term acquired_at expires_at",
 		})
 	}
+	return append(needsOf(tables), catalog()...)
+}
+
+func needsOf(tables []uses) (all []Need) {
 	for _, u := range tables {
 		all = append(all, u.needs()...)
 	}
+	return all
+}
+
+// catalog is what workers need of it to see who lives.
+func catalog() (all []Need) {
 	for _, view := range []string{"pg_locks", "pg_stat_activity", "pg_prepared_xacts"} {
 		all = append(all, Need{Table: "pg_catalog." + view, Privilege: "SELECT", Columns: []string{"*"}})
 	}

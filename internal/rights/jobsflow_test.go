@@ -1,0 +1,273 @@
+package rights_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+var by = ops.By{Operator: "ann", Reason: "a test"}
+
+// check fails the test if something that a role does has failed.
+func (d *deployment) check(errs ...error) {
+	d.t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			d.t.Error(err)
+		}
+	}
+}
+
+// value is the value of a call, whose error is checked.
+func value[T any](d *deployment) func(v T, err error) T {
+	return func(v T, err error) T {
+		d.t.Helper()
+		if err != nil {
+			d.t.Error(err)
+		}
+		return v
+	}
+}
+
+func (d *deployment) announce(db *sql.DB) {
+	d.t.Helper()
+	d.check(changes.Notify(d.t.Context(), db, d.names.Changes))
+	var count int64
+	d.check(db.QueryRowContext(d.t.Context(), `SELECT `+changes.Count(d.names.Changes)).Scan(&count))
+}
+
+// enqueue is everything that clients do. What they do with one statement of package
+// queue is one line here.
+func (d *deployment) enqueue(db *sql.DB) {
+	d.t.Helper()
+	ctx, q := d.t.Context(), queue.New(d.names)
+	ids := value[[]int64](d)(q.Enqueue(ctx, db, []queue.NewJob{{Kind: "a", UniqueKey: "k"}, {Kind: "a", Queue: "slow"}, {Kind: "b"}}))
+	value[int64](d)(q.EnqueueOnce(ctx, db, queue.NewJob{Kind: "a"}, queue.Once{Key: "once", Hash: "h"}))
+	value[int64](d)(q.Emit(ctx, db, queue.NewJob{Kind: "a"}, "c", 7, 0))
+	value[map[string]int64](d)(q.Owners(ctx, db, []string{"k"}))
+	_, _, err := q.OnceOwner(ctx, db, "once")
+	value[bool](d)(q.Await(ctx, db, ids[0]))
+	value[queue.Found](d)(q.Find(ctx, db, ids[0]))
+	value[[]queue.Tally](d)(q.Counts(ctx, db))
+	_, _, told := q.Channels(ctx, db)
+	d.check(err, told)
+	value[queue.State](d)(q.Cancel(ctx, db, ids[0]))
+	d.Exec(d.t, `UPDATE infra.work SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, ids[1])
+	value[queue.State](d)(q.Cancel(ctx, db, ids[1]))
+	d.announce(db)
+}
+
+// work is everything that a worker does, beside what its coordination does.
+func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
+	d.t.Helper()
+	ctx, q, me := d.t.Context(), queue.New(d.names), uuid.New()
+	d.Exec(d.t, `INSERT INTO infra.work_workers (worker_id) VALUES ($1::uuid)`, me.String())
+	d.Exec(d.t, `INSERT INTO infra.work (kind) SELECT 'a' FROM generate_series(1, 9)`)
+	d.Exec(d.t, `INSERT INTO infra.work (kind, good_until) VALUES ('a', '2000-01-01')`)
+	demand := queue.Demand{Worker: me, Claim: 1, Queue: "default", Lanes: []queue.Lane{{Priority: 5}}, Kinds: []string{"a"}, Limit: 5}
+	jobs := value[[]queue.Job](d)(q.Claim(ctx, db, demand))
+	if len(jobs) != 5 {
+		d.t.Fatalf("claimed %v", jobs)
+	}
+	demand.Condition = "j.id > $8::bigint"
+	demand.Condition, demand.Args = "id > $8::bigint", []any{1 << 40}
+	value[[]queue.Job](d)(q.Claim(ctx, db, demand))
+	demand.Condition, demand.Args, demand.Capped = "", nil, true
+	d.Exec(d.t, `INSERT INTO infra.work_queues (name, max_running) VALUES ('default', 9) ON CONFLICT (name) DO UPDATE SET max_running = 9`)
+	tx := value[*sql.Tx](d)(db.BeginTx(ctx, nil))
+	value[int](d)(q.Room(ctx, tx, "default", 10))
+	demand.Claim, demand.Limit = 2, 1
+	value[[]queue.Job](d)(q.Claim(ctx, tx, demand))
+	d.check(tx.Commit())
+	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Kinds))
+	value[[]queue.Job](d)(q.Look(ctx, db, me, "default"))
+	runs := make([]queue.Run, len(jobs))
+	for i, j := range jobs {
+		runs[i] = j.Run
+	}
+	value[[]int64](d)(q.Start(ctx, db, runs))
+	d.check(q.Log(ctx, db, jobs[0].ID, 1, json.RawMessage(`{}`)))
+	value[[]int64](d)(q.Complete(ctx, db, runs[:1]))
+	value[[]queue.Settled](d)(q.Settle(ctx, db, []queue.End{
+		{Run: runs[1], To: queue.Completed, Result: json.RawMessage(`1`)}, {Run: runs[2], To: queue.Failed, Code: "E", Error: "boom"},
+		{Run: runs[3], To: queue.Available, Counts: true, Outcome: queue.Erred},
+	}))
+	value[[]int64](d)(q.Judge(ctx, db, runs))
+	d.check(q.Want(ctx, db, "default"))
+	value[[]string](d)(q.Unknown(ctx, db, "default", []string{"b"}))
+	d.Exec(d.t, `DELETE FROM infra.work_workers WHERE worker_id = $1::uuid`, me.String())
+	with, args := dead(value[[]uuid.UUID](d)(q.Claimers(ctx, db)))
+	if back, _, err := q.Reset(ctx, db, with, args...); err != nil || back == 0 {
+		d.t.Errorf("%d jobs are reset, %v", back, err)
+	}
+	value[[]int64](d)(q.Expire(ctx, db))
+	value[int](d)(q.Retain(ctx, db, time.Nanosecond*1000))
+	d.check(q.Forget(ctx, db), q.Raise(ctx, db, events), migrations.CheckJobs(ctx, db, &config))
+	d.announce(db)
+}
+
+// coordinate runs the coordination of a worker for a moment, in which it leads, and
+// hands on what judges the dead.
+func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then func(dead func([]uuid.UUID) (string, []any))) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+	defer cancel()
+	const database = `(SELECT oid FROM pg_database WHERE datname = current_database())`
+	_, err := db.ExecContext(ctx, incarnation.Plant(d.names.Token), d.scan(`SELECT oid::bigint::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
+	d.check(err)
+	leads := make(chan bool, 10)
+	c := coord.New(coord.Config{
+		DB: db, ID: uuid.New(), Units: []string{"a"}, Column: "kinds",
+		Nodes: d.names.Workers, Leader: d.names.Leader, Changes: d.names.Changes, Token: d.names.Token,
+		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 10 * time.Second, RebalanceInterval: 100 * time.Millisecond,
+		Strategy: strategy, Incarnation: incarnation.Of(d.names.Token, "", "", database), Elsewhere: func(string) bool { return false },
+		Status: func() ([]byte, error) { return []byte(`{}`), nil },
+		OnMembers: func(rows, _ []uuid.UUID) {
+			select {
+			case leads <- true:
+			default:
+			}
+		},
+		OnFailure: func(err error) { d.t.Error(err) },
+	})
+	d.check(c.Register(ctx))
+	done := make(chan error, 1)
+	run, stop := context.WithCancel(ctx)
+	go func() { done <- c.Run(run) }()
+	for range 3 {
+		select {
+		case <-leads:
+		case <-ctx.Done():
+			d.t.Fatal("nobody leads")
+		}
+	}
+	then(func(workers []uuid.UUID) (string, []any) {
+		with, args, err := c.DeadSQL(workers, time.Second)
+		d.check(err)
+		return with, args
+	})
+	stop()
+	<-done
+	d.check(c.Leave(ctx))
+}
+
+// operate is everything that ops.Jobs does.
+func (d *deployment) operate(db *sql.DB) {
+	d.t.Helper()
+	ctx := d.t.Context()
+	o := value[*ops.Jobs](d)(ops.NewJobs(db, &config))
+	d.check(o.PauseQueue(ctx, "q", by), o.ResumeQueue(ctx, "q", by), o.SetCap(ctx, "q", 0, by), o.RemoveCap(ctx, "q", by),
+		o.SetRetention(ctx, "q", time.Hour, by), o.RemoveRetention(ctx, "q", by))
+	add := func() (id int64) {
+		d.t.Helper()
+		d.check(d.DB.QueryRowContext(ctx, `INSERT INTO infra.work (kind, run_at) VALUES ('op', clock_timestamp() + interval '1 hour') RETURNING id`).Scan(&id))
+		return id
+	}
+	id := add()
+	value[int64](d)(o.Retry(ctx, id, by))
+	value[ops.JobState](d)(o.Cancel(ctx, id, by))
+	as := value[int64](d)(o.Retry(ctx, id, by))
+	value[int64](d)(o.Rerun(ctx, id, by))
+	d.check(o.Discard(ctx, id, by))
+	d.Exec(d.t, `UPDATE infra.work SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, as)
+	value[ops.CancelledJobs](d)(o.CancelAll(ctx, ops.Filter{Kind: "op"}, 10, by))
+	d.read(o)
+}
+
+// read is everything that ops.Jobs lists.
+func (d *deployment) read(o *ops.Jobs) {
+	d.t.Helper()
+	ctx := d.t.Context()
+	value[[]ops.Job](d)(o.List(ctx, ops.Filter{Kind: "op", After: 1, Before: 1 << 40}, 10))
+	value[[]ops.Attempt](d)(o.Attempts(ctx, 1))
+	value[[]ops.Queue](d)(o.Queues(ctx))
+	value[[]ops.JobsOperation](d)(o.Operations(ctx, ops.OperationsFilter{Job: 1, Queue: "q"}, 10))
+}
+
+var strategies = map[string]coord.LeaderStrategy{"advisory": coord.Advisory, "lease": coord.Lease}
+
+// Workers, clients and operators do all that they ever do with privileges on the
+// columns that they need. Without any of them some statement would fail.
+func TestJobsPrivilegesOnColumns(t *testing.T) {
+	for name, strategy := range strategies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := deploy(t)
+			d.checkParts(d.role("client"), rights.JobsClient(d.names), d.enqueue)
+			d.checkParts(d.role("operator"), rights.JobsOperator(d.names), d.operate)
+			needs := append(rights.JobsWorker(d.names, strategy == coord.Lease), rights.JobsEmitters(events)...)
+			d.checkParts(d.role("worker"), needs, func(db *sql.DB) {
+				d.coordinate(db, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(db, dead) })
+			})
+		})
+	}
+}
+
+// Each role does all that it ever does with what migrations.JobsGrants gives it, and
+// no more.
+func TestJobsRolesUnderTheirGrants(t *testing.T) {
+	for name, strategy := range strategies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := deploy(t)
+			d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
+			roles := migrations.JobsRoles{Client: d.role("client"), Worker: d.role("worker"), Operator: d.role("operator"), Reader: d.role("reader")}
+			text, err := migrations.JobsGrants(&config, roles)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if _, err := d.OpenPQ(t).ExecContext(t.Context(), text); err != nil {
+					t.Fatalf("%v in\n%s", err, text)
+				}
+			}
+			client, worker, operator, reader := d.open(roles.Client), d.open(roles.Worker), d.open(roles.Operator), d.open(roles.Reader)
+			d.enqueue(client)
+			d.operate(operator)
+			d.coordinate(worker, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(worker, dead) })
+			o := value[*ops.Jobs](d)(ops.NewJobs(reader, &config))
+			d.read(o)
+			d.check(migrations.CheckJobs(t.Context(), reader, &config))
+			d.noneDenied()
+			if err := o.PauseQueue(t.Context(), "q", by); err == nil {
+				t.Error("a reader pauses a queue")
+			}
+			d.mayNot(client, `DELETE FROM infra.work_history`, `UPDATE infra.work_history SET state = 'failed'`, `UPDATE infra.work_queues SET max_running = 1`, `SELECT * FROM infra.work_operations`, `CREATE TABLE infra.mine ()`)
+			d.mayNot(worker, `INSERT INTO infra.work (kind) VALUES ('a')`, `UPDATE infra.work_history SET state = 'failed'`, `SELECT * FROM infra.work_operations`, `UPDATE infra.work_schema SET version = 9`,
+				`UPDATE consumer_checkpoints SET last_position = 0`, `CREATE TABLE infra.mine ()`)
+			d.mayNot(operator, `UPDATE infra.work_history SET state = 'failed'`, `DELETE FROM infra.work_operations`, `UPDATE infra.work_operations SET operator = ''`, `DELETE FROM infra.work_queues`,
+				`UPDATE infra.work_workers SET heartbeat_at = now()`, `INSERT INTO infra.work_attempts VALUES (1, 1)`)
+			d.mayNot(reader, `UPDATE infra.work SET priority = 1`, `DELETE FROM infra.work_history`, `INSERT INTO infra.work (kind) VALUES ('a')`)
+		})
+	}
+}
+
+// The tables are found behind a schema that is closed.
+func TestMissingOfJobs(t *testing.T) {
+	d := deploy(t)
+	login := d.role("stranger")
+	needs := rights.JobsClient(d.names)
+	missing := value[[]string](d)(rights.Missing(t.Context(), d.open(login), needs))
+	if len(missing) < 9 || missing[0] != `GRANT USAGE ON SCHEMA infra TO `+ident.Quote(login) {
+		t.Errorf("missing: %q", missing)
+	}
+	for _, statement := range missing {
+		d.Exec(t, statement)
+	}
+	if missing := value[[]string](d)(rights.Missing(t.Context(), d.open(login), needs)); len(missing) > 0 {
+		t.Errorf("still missing: %q", missing)
+	}
+}

@@ -1,0 +1,101 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// login makes a role that logs in, and a pool of it.
+func (s *stage) login(kind string) (role string, db *sql.DB) {
+	s.t.Helper()
+	var name string
+	if err := s.d.DB.QueryRowContext(s.t.Context(), `SELECT right(current_database(), 20)::text`).Scan(&name); err != nil {
+		s.t.Fatal(err)
+	}
+	role = ident.Quote(name + " " + kind)
+	s.d.Exec(s.t, `CREATE ROLE `+role+` LOGIN PASSWORD 'of-the-logins'`)
+	s.t.Cleanup(func() {
+		s.d.Exec(s.t, `DROP OWNED BY `+role)
+		s.d.Exec(s.t, `DROP ROLE `+role)
+	})
+	u, err := url.Parse(s.d.URL)
+	if err != nil {
+		s.t.Fatal("the connection string is no URL")
+	}
+	u.User = url.UserPassword(name+" "+kind, "of-the-logins")
+	config, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		s.t.Fatal("pgx does not take the connection string")
+	}
+	db = stdlib.OpenDB(*config)
+	s.t.Cleanup(func() { _ = db.Close() })
+	return role, db
+}
+
+// Start names all that a worker's role lacks, and that is enough for a whole run.
+// The role of a client lacks nothing with what the grants give it.
+func TestStartNamesMissingPrivileges(t *testing.T) {
+	for name, leader := range map[string]jobs.LeaderStrategy{"advisory": jobs.LeaderStrategyAdvisory, "lease": jobs.LeaderStrategyLease} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			if err := migrations.Apply(t.Context(), s.d.DB, nil); err != nil { // those of consumers
+				t.Fatal(err)
+			}
+			s.d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
+			_, db := s.login("worker")
+			err := jobs.NewWorker(db, s.Handlers, jobs.WithLeaderStrategy(leader)).Start(t.Context())
+			if err == nil {
+				t.Fatal("a worker without handlers starts")
+			}
+			jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+				if j.Failures == 0 {
+					return errors.New("not yet")
+				}
+				return j.Log(ctx, "logged")
+			}, jobs.Retry(jobs.Fixed(0)))
+			err = jobs.NewWorker(db, s.Handlers, jobs.WithLeaderStrategy(leader)).Start(t.Context())
+			if !errors.Is(err, jobs.ErrPrivileges) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("without privileges Start returned %v", err)
+			}
+			lease, emitters := strings.Contains(err.Error(), "jobs_leader"), strings.Contains(err.Error(), "consumer_checkpoints")
+			if lease != (leader == jobs.LeaderStrategyLease) || !emitters {
+				t.Errorf("it asks for the lease: %v, for the consumers' tables: %v: %v", lease, emitters, err)
+			}
+			_, list, _ := strings.Cut(err.Error(), fmt.Sprint(jobs.ErrPrivileges, ": "))
+			for statement := range strings.SplitSeq(list, "; ") {
+				s.d.Exec(t, statement)
+			}
+			client, pool := s.login("client")
+			text, err := migrations.JobsGrants(nil, migrations.JobsRoles{Client: strings.Trim(client, `"`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.d.OpenPQ(t).ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+			s.Client = jobs.NewClient(pool)
+			_, stop := s.runOn(db, jobs.WithLeaderStrategy(leader))
+			if i := s.ended(s.add(task{1})); i.State != jobs.StateCompleted || i.Failures != 1 {
+				t.Errorf("the job is %+v", i)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if n, err := s.Counts(t.Context()); err != nil || len(n) != 0 {
+				t.Errorf("the client counts %v, %v", n, err)
+			}
+		})
+	}
+}

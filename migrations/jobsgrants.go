@@ -1,0 +1,66 @@
+package migrations
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/rights"
+)
+
+// JobsRoles names the database roles of a deployment of jobs, as [Roles] does of
+// consumers.
+type JobsRoles struct {
+	// Client enqueues jobs, looks what becomes of them, and cancels them. A handler,
+	// or a consumer, that enqueues jobs is a Client too.
+	Client string
+	// Worker runs jobs. What their handlers do comes on top.
+	Worker string
+	// Operator does all that ops.Jobs does.
+	Operator string
+	// Reader reads all tables of jobs, arguments and results included.
+	Reader string
+}
+
+// DefaultJobsRoles returns job_client, job_worker, job_operator and job_reader.
+func DefaultJobsRoles() JobsRoles {
+	return JobsRoles{Client: "job_client", Worker: "job_worker", Operator: "job_operator", Reader: "job_reader"}
+}
+
+// JobsGrants returns the privileges that the roles need on the tables of jobs, as
+// SQL text, like [Grants].
+//
+// A worker keeps notes of the events for which consumers have enqueued jobs, until
+// those are settled. So it reads how far the consumers are, if their tables are
+// there when the text is run.
+func JobsGrants(c *Config, r JobsRoles) (string, error) {
+	s, err := newJobsSchema(c)
+	if err != nil {
+		return "", err
+	}
+	jobs, err := c.jobs()
+	if err != nil {
+		return "", err
+	}
+	events, err := c.tables()
+	if err != nil {
+		return "", err
+	}
+	return s.grantText(grantsHeader, "JobsRoles", []grantee{
+		{"Client", r.Client, "enqueues jobs, looks what becomes of them, and cancels them", whole(rights.JobsClient(jobs)), ""},
+		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(rights.JobsWorker(jobs, true)), emitters(whole(rights.JobsEmitters(events)), r.Worker)},
+		{"Operator", r.Operator, "does what ops.Jobs does", whole(rights.JobsOperator(jobs)), ""},
+		{"Reader", r.Reader, "reads all about jobs, arguments and results included", s.readAll(), ""},
+	})
+}
+
+// emitters lets a role read the tables of consumers that are there, where they are.
+func emitters(needs []rights.Need, role string) string {
+	var b strings.Builder
+	b.WriteString("\n-- To see how far consumers are that enqueue jobs, if there are any.\n")
+	for _, n := range needs {
+		b.WriteString(do(fmt.Sprintf(`IF to_regclass(%[1]s) IS NOT NULL THEN
+    EXECUTE (SELECT format('GRANT USAGE ON SCHEMA %%s TO %%I', relnamespace::regnamespace, %[2]s) FROM pg_class WHERE oid = to_regclass(%[1]s)); EXECUTE format('GRANT %[3]s ON %%s TO %%I', to_regclass(%[1]s), %[2]s); END IF;`,
+			literal(n.Table), literal(role), n.Privilege)) + ";\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,168 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Jobs works on the jobs and queues of one set of tables. Any number of
+// goroutines may use it.
+type Jobs struct {
+	db    *sql.DB
+	t     tables.Jobs
+	queue *queue.Queue
+}
+
+// NewJobs makes a Jobs. names has the JobsTable of the workers; nil is the
+// default. NewJobs does not touch the database.
+func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
+	if db == nil {
+		return nil, errors.New("ops: db is nil: open the database of the jobs with sql.Open")
+	}
+	name := ""
+	if names != nil {
+		name = names.JobsTable
+	}
+	t, err := tables.ParseJobs(name, "JobsTable")
+	if err != nil {
+		return nil, fmt.Errorf("ops: %w", err)
+	}
+	return &Jobs{db: db, t: t, queue: queue.New(t)}, nil
+}
+
+// JobState is the state of a job. Those from JobCompleted on are final.
+type JobState string
+
+const (
+	JobWaiting   JobState = "waiting"   // for other jobs
+	JobAvailable JobState = "available" // runs as soon as it is due
+	JobRunning   JobState = "running"   // claimed by a worker
+
+	JobCompleted JobState = "completed"
+	JobFailed    JobState = "failed"
+	JobCancelled JobState = "cancelled"
+	JobExpired   JobState = "expired" // it was not claimed in time
+	JobSkipped   JobState = "skipped" // what it waited for did not end well
+)
+
+var (
+	unfinishedStates = []JobState{JobWaiting, JobAvailable, JobRunning}
+	finishedStates   = []JobState{JobCompleted, JobFailed, JobCancelled, JobExpired, JobSkipped}
+)
+
+// AllQueues stands for all queues together, where a queue is paused, capped or
+// given a retention.
+const AllQueues = "*"
+
+var (
+	// ErrNoJob reports that there is no job of an ID, neither unfinished nor
+	// finished.
+	ErrNoJob = errors.New("there is no such job: List shows those there are; a finished job is deleted when its retention is over")
+
+	// ErrUnchanged reports a setting that is what it was.
+	ErrUnchanged = errors.New("it is set so already")
+
+	// ErrRetried refuses the Retry of a job that was retried before.
+	ErrRetried = errors.New("it was retried before")
+)
+
+// JobStateError refuses an operation on a job in this state.
+type JobStateError struct {
+	State JobState
+	why   string
+}
+
+func (e *JobStateError) Error() string { return fmt.Sprintf("it is %s: %s", e.State, e.why) }
+
+// about is what an operation is about.
+type about struct {
+	job   int64  // 0: none
+	queue string // empty: none
+}
+
+func (a about) String() string {
+	switch {
+	case a.job != 0:
+		return fmt.Sprintf("job %d", a.job)
+	case a.queue == AllQueues:
+		return "all queues"
+	case a.queue != "":
+		return "queue " + errtext.Value(a.queue)
+	}
+	return "jobs"
+}
+
+// change makes one operation, as [Operator] does on a consumer. do may fill in
+// what the operation is about.
+func (o *Jobs) change(ctx context.Context, kind Kind, a *about, by By, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
+	err := errtext.Join(invalid, by.check())
+	if err == nil {
+		err = audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
+			if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)`, idleLimit); err != nil {
+				return 0, err
+			}
+			detail, err := do(tx)
+			if err != nil {
+				return 0, err
+			}
+			return o.record(ctx, tx, kind, *a, by, detail)
+		})
+	}
+	if err != nil {
+		return errtext.Of(fmt.Errorf("ops: %s of %s: %w", kind, *a, o.explain(err)))
+	}
+	return nil
+}
+
+// record writes an operation down.
+func (o *Jobs) record(ctx context.Context, tx *sql.Tx, kind Kind, a about, by By, detail any) (id int64, err error) {
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return 0, err
+	}
+	err = tx.QueryRowContext(ctx, `
+INSERT INTO `+o.t.Operations.SQL()+` (job_id, queue, operation, detail, operator, reason, created_at)
+VALUES (nullif($1::bigint, 0), nullif($2::text, ''), $3::text, $4::jsonb, $5::text, $6::text, clock_timestamp())
+RETURNING id`, a.job, a.queue, string(kind), string(text), by.Operator, by.Reason).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("record the operation: %w", err)
+	}
+	return id, nil
+}
+
+// explain adds the remedy to the error of a database that lacks the tables.
+func (o *Jobs) explain(err error) error {
+	if pgdriver.IsUndefined(err) {
+		return fmt.Errorf("%w: give NewJobs the JobsTable of the workers (it is %s), or call migrations.ApplyJobs: %w", migrations.ErrNotApplied, o.t.Jobs, err)
+	}
+	return err
+}
+
+// gaveUp says what keeps a row, if it was the context that ended the wait for it.
+func gaveUp(ctx context.Context, what, holder string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("gave up waiting for %s, which %s: allow more time: %w", what, holder, err)
+	}
+	return fmt.Errorf("lock %s: %w", what, err)
+}
+
+const maxQueueName = 1_000 // bytes; the index takes little more
+
+// checkQueue refuses what is no queue's name.
+func checkQueue(name string) error { return checkText("the queue's name", name, maxQueueName) }
+
+func checkJob(id int64) error {
+	if id < 1 {
+		return fmt.Errorf("%w: the job's ID is %d, they begin at 1", ErrInvalid, id)
+	}
+	return nil
+}

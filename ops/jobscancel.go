@@ -1,0 +1,177 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// lockedJob is an unfinished job while its row is locked by a transaction.
+type lockedJob struct {
+	State   JobState `json:"state"` // before the operation
+	Kind    string   `json:"kind"`
+	Attempt int      `json:"attempt"` // 0: it has not run yet
+	queue   string
+	due     bool
+	runAt   string
+	asked   sql.NullTime // when somebody asked its run to end
+}
+
+// lockJob waits for the row of an unfinished job. found is false if there is none:
+// it has finished, or never was.
+func (o *Jobs) lockJob(ctx context.Context, tx *sql.Tx, id int64) (j lockedJob, found bool, err error) {
+	err = tx.QueryRowContext(ctx, `
+SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)#>>'{}', cancel_at FROM `+o.t.Jobs.SQL()+` WHERE id = $1::bigint FOR UPDATE`, id).
+		Scan(&j.State, &j.Kind, &j.queue, &j.Attempt, &j.due, &j.runAt, &j.asked)
+	switch {
+	case noRows(err):
+		return j, false, nil
+	case err != nil:
+		return j, false, gaveUp(ctx, "its row in "+o.t.Jobs.String(), "a transaction that ends the job keeps until its COMMIT", err)
+	}
+	return j, true, nil
+}
+
+// finishedJob is what the table of operations keeps of a finished job.
+type finishedJob struct {
+	State      JobState  `json:"state"`
+	Kind       string    `json:"kind"`
+	Attempt    int       `json:"attempt"`
+	FinishedAt time.Time `json:"finished_at"`
+	Code       string    `json:"code,omitempty"`
+	Error      string    `json:"error,omitempty"`
+	queue      string
+}
+
+// finished reads a job of the history. It comes after lockJob: a job is in one of
+// the two tables, and never comes back under the same ID.
+func (o *Jobs) finished(ctx context.Context, tx *sql.Tx, id int64) (j finishedJob, err error) {
+	err = tx.QueryRowContext(ctx, `
+SELECT state, kind, queue, attempt, finished_at, coalesce(code, ''), coalesce(error, '') FROM `+o.t.History.SQL()+` WHERE id = $1::bigint`, id).
+		Scan(&j.State, &j.Kind, &j.queue, &j.Attempt, &j.FinishedAt, &j.Code, &j.Error)
+	j.FinishedAt = j.FinishedAt.UTC()
+	switch {
+	case noRows(err):
+		return j, ErrNoJob
+	case err != nil:
+		return j, fmt.Errorf("look for it in the history: %w", err)
+	}
+	return j, nil
+}
+
+// Cancel ends a job that does not run: it is JobCancelled at once. One that runs is
+// asked to end: its context is cancelled. Then it is JobCancelled, unless its
+// handler returns nil all the same. Cancel returns the state in which the job is
+// now. It refuses a job that has finished, or was asked already, with a
+// [JobStateError].
+func (o *Jobs) Cancel(ctx context.Context, id int64, by By) (now JobState, err error) {
+	a := about{job: id}
+	err = o.change(ctx, KindCancel, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
+		j, found, err := o.lockJob(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		if !found {
+			f, err := o.finished(ctx, tx, id)
+			if err != nil {
+				return nil, err
+			}
+			return nil, &JobStateError{f.State, fmt.Sprintf("it finished at %s, and only an unfinished job can be cancelled", f.FinishedAt.Format(time.RFC3339))}
+		}
+		if j.asked.Valid {
+			return nil, &JobStateError{j.State, fmt.Sprintf("it was asked to end at %s: wait until its handler returns, which a stop of its worker hastens", j.asked.Time.UTC().Format(time.RFC3339))}
+		}
+		a.queue = j.queue
+		now, err = o.cancel(ctx, tx, j.State, []int64{id})
+		return j, err
+	})
+	if err != nil {
+		return "", err
+	}
+	return now, nil
+}
+
+// cancel cancels jobs that the transaction has locked in a state.
+func (o *Jobs) cancel(ctx context.Context, tx *sql.Tx, in JobState, ids []int64) (now JobState, err error) {
+	if in == JobRunning {
+		return JobRunning, o.queue.AskAll(ctx, tx, ids)
+	}
+	return JobCancelled, o.queue.CancelAll(ctx, tx, ids)
+}
+
+// CancelledJobs says what CancelAll did.
+type CancelledJobs struct {
+	Cancelled []int64 // they did not run
+	Asked     []int64 // their runs were asked to end
+}
+
+// maxJobs is how many jobs List returns, and CancelAll cancels, at most.
+const maxJobs = 10_000
+
+// CancelAll cancels up to limit unfinished jobs, as Cancel does one: those that run
+// first, then the newest. limit is 1 to 10,000. Jobs that somebody changes at this
+// moment are passed over, and so are runs that were asked to end before. To cancel
+// all, call it until it returns none. The filter must not be empty.
+//
+// It is one operation: its detail has the filter and the IDs.
+func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all CancelledJobs, err error) {
+	invalid := errtext.Join(f.check(unfinishedStates...), checkLimit(limit))
+	if invalid == nil && f.empty() {
+		invalid = fmt.Errorf("%w: the filter is empty, which is every job: name states, a kind, a queue or IDs", ErrInvalid)
+	}
+	err = o.change(ctx, KindCancel, &about{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
+		all = CancelledJobs{[]int64{}, []int64{}} // in JSON, no null
+		for _, state := range []JobState{JobRunning, JobAvailable, JobWaiting} {
+			left := limit - len(all.Asked) - len(all.Cancelled)
+			if left == 0 || !f.has(state) {
+				continue
+			}
+			ids, err := o.lockJobs(ctx, tx, f, state, left)
+			if err == nil && len(ids) > 0 {
+				_, err = o.cancel(ctx, tx, state, ids)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if state == JobRunning {
+				all.Asked = append(all.Asked, ids...)
+			} else {
+				all.Cancelled = append(all.Cancelled, ids...)
+			}
+		}
+		return cancelAllDetail{f.States, f.Kind, f.After, f.Before, all.Cancelled, all.Asked}, nil
+	})
+	if err != nil {
+		return CancelledJobs{}, err
+	}
+	return all, nil
+}
+
+type cancelAllDetail struct {
+	States    []JobState `json:"states,omitempty"`
+	Kind      string     `json:"kind,omitempty"`
+	After     int64      `json:"after,omitempty"`
+	Before    int64      `json:"before,omitempty"`
+	Cancelled []int64    `json:"cancelled"`
+	Asked     []int64    `json:"asked_to_end"`
+}
+
+// lockJobs locks jobs of a state that nobody else has locked, the newest first.
+func (o *Jobs) lockJobs(ctx context.Context, tx *sql.Tx, f Filter, state JobState, limit int) ([]int64, error) {
+	var q jobsQuery
+	where := q.where(f, state)
+	if state == JobRunning {
+		where = append(where, `cancel_at IS NULL`)
+	}
+	ids, err := pgdriver.QueryAll(ctx, tx, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
+		`SELECT id FROM `+o.t.Jobs.SQL()+` AS j WHERE `+strings.Join(where, ` AND `)+` ORDER BY `+order(state)+` LIMIT `+q.arg("bigint", limit)+` FOR UPDATE SKIP LOCKED`, q.args...)
+	if err != nil {
+		return nil, fmt.Errorf("lock the %s jobs: %w", state, err)
+	}
+	return ids, nil
+}

@@ -1,0 +1,142 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// jobsSite is a database with the tables of jobs, and an operator of them.
+type jobsSite struct {
+	*pgtest.Database
+	*ops.Jobs
+}
+
+func newJobsSite(t testing.TB) jobsSite {
+	t.Helper()
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	return jobsSite{d, jobsOperator(t, d.DB)}
+}
+
+func jobsOperator(t testing.TB, db *sql.DB) *ops.Jobs {
+	t.Helper()
+	o, err := ops.NewJobs(db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// value reads one value.
+func value[T any](t testing.TB, s jobsSite, query string, args ...any) (v T) {
+	t.Helper()
+	if err := s.DB.QueryRowContext(context.Background(), query, args...).Scan(&v); err != nil {
+		t.Fatalf("%v, in\n%s", err, query)
+	}
+	return v
+}
+
+// add inserts a job with everything that a job can have, in a state, and returns
+// its ID.
+func (s jobsSite) add(t testing.TB, state ops.JobState) int64 {
+	t.Helper()
+	id := value[int64](t, s, `INSERT INTO jobs (kind, queue, priority, run_at, good_until, args, meta, attempt, failures, resets, max_attempts, max_resets, unique_key)
+		VALUES ('mail', 'slow', 3, clock_timestamp() - interval '1 minute', clock_timestamp() + interval '1 day', '{"to": 7}', '{"by": "me"}', 4, 2, 1, 6, 3, gen_random_uuid()::text)
+		RETURNING id`)
+	s.put(t, id, state)
+	return id
+}
+
+// put puts a job into a state, as workers would.
+func (s jobsSite) put(t testing.TB, id int64, state ops.JobState) {
+	t.Helper()
+	switch state {
+	case ops.JobAvailable:
+	case ops.JobWaiting:
+		s.Exec(t, `UPDATE jobs SET state = 'waiting' WHERE id = $1`, id)
+	case ops.JobRunning:
+		s.Exec(t, `UPDATE jobs SET state = 'running', claim = 7, claimed_by = '12345678-0000-0000-0000-000000000000', claimed_at = clock_timestamp(), started_at = clock_timestamp() WHERE id = $1`, id)
+	default:
+		s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)
+			INSERT INTO jobs_history (id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, state, claim, claimed_by, started_at, code, error, result)
+			SELECT id, kind, queue, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, $2, 7, '12345678-0000-0000-0000-000000000000', run_at, 'E7', 'boom', '{"n": 1}' FROM gone`, id, string(state))
+	}
+}
+
+// later makes a job due in an hour.
+func (s jobsSite) later(t testing.TB, id int64) {
+	t.Helper()
+	s.Exec(t, `UPDATE jobs SET run_at = clock_timestamp() + interval '1 hour' WHERE id = $1`, id)
+}
+
+// is shows the state of a job, empty if there is none.
+func (s jobsSite) is(t testing.TB, id int64) ops.JobState {
+	t.Helper()
+	return value[ops.JobState](t, s, `SELECT coalesce((SELECT state FROM jobs WHERE id = $1), (SELECT state FROM jobs_history WHERE id = $1), '')`, id)
+}
+
+// last returns the latest operation, and reads its detail into the given value.
+func (s jobsSite) last(t testing.TB, detail any) ops.JobsOperation {
+	t.Helper()
+	all, err := s.Operations(t.Context(), ops.OperationsFilter{}, 1)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%d operations, %v", len(all), err)
+	}
+	if err := json.Unmarshal(all[0].Detail, detail); err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// traces counts what operations leave behind.
+func (s jobsSite) traces(t testing.TB) int64 {
+	t.Helper()
+	return value[int64](t, s, `SELECT (SELECT count(*) FROM jobs_operations) + coalesce((SELECT count FROM jobs_changes), 0)`)
+}
+
+// queue returns a queue of the list.
+func (s jobsSite) queue(t testing.TB, name string) ops.Queue {
+	t.Helper()
+	all, err := s.Queues(t.Context())
+	if err != nil || all[0].Name != ops.AllQueues {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, q := range all {
+		if q.Name == name {
+			return q
+		}
+	}
+	return ops.Queue{}
+}
+
+func (s jobsSite) list(t testing.TB, f ops.Filter, limit int) []ops.Job {
+	t.Helper()
+	all, err := s.List(t.Context(), f, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// says fails the test unless an error is one line with these words.
+func says(t testing.TB, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one that says %q", words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v; want %q in it, on one line", err, w)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// Job is a job as the tables have it.
+type Job struct {
+	ID          int64
+	Kind        string
+	Queue       string
+	State       JobState
+	Priority    int        // 1, the first, to 9
+	RunAt       time.Time  // the zero Time: never, it is infinity
+	GoodUntil   *time.Time // nil: it does not expire
+	Args        json.RawMessage
+	Meta        json.RawMessage // nil: none
+	UniqueKey   string          // of an unfinished job; empty: none
+	CreatedAt   time.Time
+	Attempt     int // runs so far
+	Failures    int
+	Resets      int // workers lost while it ran
+	MaxAttempts int // 0: its handler decides
+	MaxResets   int
+	Worker      uuid.UUID  // that runs it, or has finished it; the zero UUID: none
+	StartedAt   *time.Time // of its run, or its last; nil: it has not started
+	CancelAt    *time.Time // when somebody asked for its end; nil: nobody did
+	FinishedAt  *time.Time // nil: it has not finished
+	Code, Error string     // of how it finished, or of the latest run that did not finish it
+	Result      json.RawMessage
+}
+
+// Filter says which jobs. The zero Filter is all of them.
+type Filter struct {
+	States []JobState // empty: all
+	Kind   string     // empty: all
+	Queue  string     // empty: all
+
+	// After and Before bound the IDs: only jobs above After and below Before.
+	// 0 is no bound. For the next page, set Before to the last ID of this one.
+	After, Before int64
+}
+
+func (f Filter) empty() bool {
+	return len(f.States) == 0 && f.Kind == "" && f.Queue == "" && f.After == 0 && f.Before == 0
+}
+
+func (f Filter) has(s JobState) bool { return len(f.States) == 0 || slices.Contains(f.States, s) }
+
+func (f Filter) check(states ...JobState) (err error) {
+	var all []error
+	for _, s := range f.States {
+		if !slices.Contains(states, s) {
+			all = append(all, fmt.Errorf("%w: the state %s is not one of %q", ErrInvalid, errtext.Value(s), states))
+		}
+	}
+	if f.Kind != "" {
+		all = append(all, checkText("the kind", f.Kind, maxQueueName))
+	}
+	if f.Queue == AllQueues {
+		all = append(all, fmt.Errorf("%w: no job is in queue %q: leave the queue empty for all", ErrInvalid, AllQueues))
+	} else if f.Queue != "" {
+		all = append(all, checkQueue(f.Queue))
+	}
+	if f.After < 0 || f.Before < 0 {
+		all = append(all, fmt.Errorf("%w: After is %d and Before %d, IDs begin at 1", ErrInvalid, f.After, f.Before))
+	}
+	return errtext.Join(all...)
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 || limit > maxJobs {
+		return fmt.Errorf("%w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxJobs)
+	}
+	return nil
+}
+
+// jobsQuery gathers the parameters of a query. It has a condition only for what a
+// filter names, so that the planner knows which index serves it.
+type jobsQuery struct{ args []any }
+
+func (q *jobsQuery) arg(kind string, value any) string {
+	q.args = append(q.args, value)
+	return fmt.Sprintf("$%d::%s", len(q.args), kind)
+}
+
+// where are the conditions for a state, or for any if it is empty. The state is
+// part of the text: indexes have it in theirs.
+func (q *jobsQuery) where(f Filter, state JobState) []string {
+	all := []string{`true`}
+	if state != "" {
+		all = append(all, `state = '`+string(state)+`'`)
+	}
+	if f.Kind != "" {
+		all = append(all, `kind = `+q.arg("text", f.Kind))
+	}
+	if f.Queue != "" {
+		all = append(all, `queue = `+q.arg("text", f.Queue))
+	}
+	if f.After != 0 {
+		all = append(all, `id > `+q.arg("bigint", f.After))
+	}
+	if f.Before != 0 {
+		all = append(all, `id < `+q.arg("bigint", f.Before))
+	}
+	return all
+}
+
+// order keeps the planner from looking for the few jobs that run, in the order of
+// their IDs, among all those that wait.
+func order(state JobState) string {
+	if state == JobRunning {
+		return `id + 0 DESC`
+	}
+	return `id DESC`
+}
+
+const (
+	listed     = `id, kind, queue, state, priority, run_at, good_until, args, meta, created_at, attempt, failures, resets, max_attempts, max_resets, claimed_by, started_at, cancel_at`
+	unfinished = listed + `, unique_key, NULL::timestamptz AS finished_at, NULL::text AS code, NULL::text AS error, NULL::jsonb AS result`
+	finished   = listed + `, NULL::text AS unique_key, finished_at, code, error, result`
+)
+
+// List lists jobs, finished or not, the newest first, as one snapshot shows them.
+// limit is 1 to 10,000. It reads what it returns and little more, unless the filter
+// has a kind or a queue of which there are few: then it looks through all that the
+// states and IDs leave.
+func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
+	err := errtext.Join(f.check(append(unfinishedStates[:3:3], finishedStates...)...), checkLimit(limit))
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", err))
+	}
+	query, args := o.listSQL(f, limit)
+	all, err := pgdriver.QueryAll(ctx, o.db, scanJob, query, args...)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", o.explain(err)))
+	}
+	return all, nil
+}
+
+func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
+	var q jobsQuery
+	most := q.arg("bigint", limit)
+	part := func(columns, table string, state JobState) string {
+		return `(SELECT ` + columns + ` FROM ` + table + ` WHERE ` + strings.Join(q.where(f, state), ` AND `) + ` ORDER BY ` + order(state) + ` LIMIT ` + most + `)`
+	}
+	var parts []string
+	if len(f.States) == 0 {
+		parts = []string{part(unfinished, o.t.Jobs.SQL(), ""), part(finished, o.t.History.SQL(), "")}
+	}
+	for _, state := range slices.Compact(slices.Sorted(slices.Values(f.States))) {
+		if slices.Contains(unfinishedStates, state) {
+			parts = append(parts, part(unfinished, o.t.Jobs.SQL(), state))
+		} else {
+			parts = append(parts, part(finished, o.t.History.SQL(), state))
+		}
+	}
+	return `
+WITH page AS MATERIALIZED (
+	SELECT * FROM (` + strings.Join(parts, ` UNION ALL `) + `) AS j ORDER BY id DESC LIMIT ` + most + `
+)
+SELECT p.id, p.kind, p.queue, p.state, p.priority, CASE WHEN isfinite(p.run_at) THEN p.run_at END, CASE WHEN isfinite(p.good_until) THEN p.good_until END, p.args::text, p.meta::text, coalesce(p.unique_key, ''), p.created_at,
+	p.attempt, p.failures, p.resets, coalesce(p.max_attempts, 0), p.max_resets, p.claimed_by::text, p.started_at, p.cancel_at, p.finished_at,
+	CASE WHEN p.finished_at IS NULL THEN coalesce(a.code, '') ELSE coalesce(p.code, '') END,
+	CASE WHEN p.finished_at IS NULL THEN coalesce(a.error, '') ELSE coalesce(p.error, '') END, p.result::text
+FROM page AS p LEFT JOIN LATERAL (
+	SELECT code, error FROM ` + o.t.Attempts.SQL() + ` WHERE job_id = p.id AND p.finished_at IS NULL AND outcome IN ('error', 'lost') ORDER BY attempt DESC LIMIT 1
+) AS a ON true
+ORDER BY p.id DESC`, q.args
+}
+
+func scanJob(r *sql.Rows) (j Job, err error) {
+	var runAt, goodUntil, started, cancelled, finished sql.NullTime
+	var args string
+	var meta, result, worker sql.NullString
+	err = r.Scan(&j.ID, &j.Kind, &j.Queue, &j.State, &j.Priority, &runAt, &goodUntil, &args, &meta, &j.UniqueKey, &j.CreatedAt,
+		&j.Attempt, &j.Failures, &j.Resets, &j.MaxAttempts, &j.MaxResets, &worker, &started, &cancelled, &finished,
+		&j.Code, &j.Error, &result)
+	if err != nil {
+		return j, err
+	}
+	if runAt.Valid {
+		j.RunAt = runAt.Time.UTC()
+	}
+	j.CreatedAt = j.CreatedAt.UTC()
+	j.GoodUntil, j.StartedAt, j.CancelAt, j.FinishedAt = timeOf(goodUntil), timeOf(started), timeOf(cancelled), timeOf(finished)
+	j.Args, j.Meta, j.Result = json.RawMessage(args), jsonOf(meta), jsonOf(result)
+	if worker.Valid {
+		j.Worker, err = uuid.Parse(worker.String)
+	}
+	return j, err
+}
+
+func jsonOf(s sql.NullString) json.RawMessage {
+	if !s.Valid {
+		return nil
+	}
+	return json.RawMessage(s.String)
+}
+
+// Attempt is a run that did not finish its job.
+type Attempt struct {
+	Attempt     int // from 1
+	Worker      uuid.UUID
+	StartedAt   *time.Time // nil: it was claimed ahead, and never started
+	EndedAt     time.Time
+	Outcome     string // "error", "snoozed", "released" or "lost"
+	Code, Error string
+}
+
+// Attempts lists the runs of a job that did not finish it, in their order. There
+// are none of a job that is not there.
+func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
+	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (a Attempt, err error) {
+		var started sql.NullTime
+		err = r.Scan(&a.Attempt, &a.Worker, &started, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
+		a.StartedAt, a.EndedAt = timeOf(started), a.EndedAt.UTC()
+		return a, err
+	}, `
+SELECT attempt, coalesce(worker_id::text, ''), started_at, ended_at, outcome, coalesce(code, ''), coalesce(error, '')
+FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt`, id)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the attempts of job %d: %w", id, o.explain(err)))
+	}
+	return all, nil
+}
+
+// JobsOperation is an operation on jobs or queues, as it was recorded.
+type JobsOperation struct {
+	ID     int64 // grows
+	Job    int64 // 0: it was on a queue, or on several jobs
+	Queue  string
+	Kind   Kind
+	Detail json.RawMessage // an object; what is in it depends on the kind
+	By     By
+	At     time.Time // by the database's clock
+}
+
+// OperationsFilter says which operations. The zero OperationsFilter is all of them.
+type OperationsFilter struct {
+	Job    int64  // also as what a retry made of another; 0: all
+	Queue  string // AllQueues: those on all queues together; empty: all
+	Before int64  // only those with a lower ID; 0: all
+}
+
+// Operations lists operations on jobs and queues, the newest first. limit is 1 to
+// 10,000.
+func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([]JobsOperation, error) {
+	err := checkLimit(limit)
+	if f.Queue != "" {
+		err = errtext.Join(err, checkQueue(f.Queue))
+	}
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", err))
+	}
+	q := jobsQuery{}
+	where := []string{`id < ` + q.arg("bigint", cmp.Or(f.Before, 1<<63-1))}
+	if f.Job != 0 {
+		id := q.arg("bigint", f.Job)
+		where = append(where, `(job_id = `+id+` OR (detail->>'new_job')::bigint = `+id+`)`)
+	}
+	if f.Queue != "" {
+		where = append(where, `queue = `+q.arg("text", f.Queue))
+	}
+	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (op JobsOperation, err error) {
+		var detail string
+		err = r.Scan(&op.ID, &op.Job, &op.Queue, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
+		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
+		return op, err
+	}, `
+SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, created_at
+FROM `+o.t.Operations.SQL()+` WHERE `+strings.Join(where, ` AND `)+` ORDER BY id DESC LIMIT `+q.arg("bigint", limit), q.args...)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", o.explain(err)))
+	}
+	return all, nil
+}

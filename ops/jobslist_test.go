@@ -1,0 +1,211 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// A job is shown with all that it has, and a bare one without what it has not.
+func TestListShowsJobs(t *testing.T) {
+	s := newJobsSite(t)
+	s.Exec(t, `INSERT INTO jobs (kind) VALUES ('bare')`)
+	bare := s.list(t, ops.Filter{}, 10)[0]
+	if bare.ID == 0 || bare.Kind != "bare" || bare.Queue != "default" || bare.State != ops.JobAvailable || bare.Priority != 5 || string(bare.Args) != `{}` || bare.RunAt.IsZero() || bare.CreatedAt.IsZero() ||
+		bare.GoodUntil != nil || bare.Meta != nil || bare.UniqueKey != "" || bare.Worker != uuid.Nil || bare.StartedAt != nil || bare.CancelAt != nil || bare.FinishedAt != nil || bare.Code+bare.Error != "" || bare.Result != nil {
+		t.Errorf("the bare one is %+v", bare)
+	}
+	id := s.add(t, ops.JobRunning)
+	s.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome, code, error) VALUES ($1, 1, 'error', 'E1', 'first'), ($1, 2, 'lost', 'WORKER_LOST', NULL), ($1, 3, 'error', 'E3', 'third'), ($1, 4, 'snoozed', NULL, NULL)`, id)
+	j := s.list(t, ops.Filter{}, 10)[0]
+	if j.ID != id || j.State != ops.JobRunning || j.Attempt != 4 || j.Failures != 2 || j.Resets != 1 || j.MaxAttempts != 6 || j.MaxResets != 3 || j.Priority != 3 || string(j.Meta) != `{"by": "me"}` ||
+		j.UniqueKey == "" || j.GoodUntil == nil || j.StartedAt == nil || j.Worker.String()[:8] != "12345678" || j.Code != "E3" || j.Error != "third" || j.FinishedAt != nil {
+		t.Errorf("the running one is %+v", j)
+	}
+	attempts, err := s.Attempts(t.Context(), id)
+	if err != nil || len(attempts) != 4 || attempts[0].Error != "first" || attempts[1].Outcome != "lost" || attempts[3].Attempt != 4 || attempts[3].Worker != uuid.Nil || attempts[3].StartedAt != nil || attempts[3].EndedAt.IsZero() {
+		t.Errorf("its attempts are %+v, %v", attempts, err)
+	}
+	s.Exec(t, `UPDATE jobs SET run_at = 'infinity', good_until = 'infinity' WHERE id = $1`, id)
+	if j := s.list(t, ops.Filter{}, 10)[0]; !j.RunAt.IsZero() || j.GoodUntil != nil {
+		t.Errorf("of one that is never due, and never over: %v, %v", j.RunAt, j.GoodUntil)
+	}
+	id = s.add(t, ops.JobFailed)
+	j = s.list(t, ops.Filter{}, 10)[0]
+	if j.ID != id || j.State != ops.JobFailed || j.Code != "E7" || j.Error != "boom" || string(j.Result) != `{"n": 1}` || j.FinishedAt == nil || time.Since(*j.FinishedAt) > time.Hour {
+		t.Errorf("the failed one is %+v", j)
+	}
+}
+
+// Pages have each job once, of each filter what it says.
+func TestListFilters(t *testing.T) {
+	s := newJobsSite(t)
+	all := append(slices.Clone(unfinished), finished...)
+	for i := range 40 {
+		id := value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ($1, $2) RETURNING id`, fmt.Sprint("k", i%3), fmt.Sprint("q", i%2))
+		s.put(t, id, all[i%len(all)])
+	}
+	jobs := s.list(t, ops.Filter{}, 100)
+	if len(jobs) != 40 || !slices.IsSortedFunc(jobs, func(a, b ops.Job) int { return int(b.ID - a.ID) }) {
+		t.Fatalf("%d jobs", len(jobs))
+	}
+	for _, states := range [][]ops.JobState{nil, {ops.JobFailed}, {ops.JobRunning, ops.JobRunning}, {ops.JobCompleted, ops.JobAvailable, ops.JobWaiting}, all} {
+		for _, f := range []ops.Filter{{}, {Kind: "k1"}, {Queue: "q1"}, {Kind: "k2", Queue: "q0"}, {After: 10, Before: 31}, {After: 39}, {Kind: "none"}} {
+			f.States = states
+			var want, got []int64
+			for _, j := range jobs {
+				if (len(states) == 0 || slices.Contains(states, j.State)) && (f.Kind == "" || f.Kind == j.Kind) && (f.Queue == "" || f.Queue == j.Queue) && j.ID > f.After && (f.Before == 0 || j.ID < f.Before) {
+					want = append(want, j.ID)
+				}
+			}
+			for {
+				page := s.list(t, f, 3)
+				if len(page) == 0 {
+					break
+				}
+				for _, j := range page {
+					got = append(got, j.ID)
+				}
+				f.Before = page[len(page)-1].ID
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%+v: %v, want %v", f, got, want)
+			}
+		}
+	}
+	for name, f := range map[string]ops.Filter{
+		`the state "done" is not one of ["waiting"`: {States: []ops.JobState{"done"}},
+		`no job is in queue "*"`:                    {Queue: "*"},
+		"the kind":                                  {Kind: "\x00"},
+		"After is -1 and Before 0":                  {After: -1},
+	} {
+		_, err := s.List(t.Context(), f, 10)
+		if !errors.Is(err, ops.ErrInvalid) {
+			t.Errorf("%+v: %v", f, err)
+		}
+		says(t, err, "ops: list the jobs: ", name)
+	}
+	for _, limit := range []int{0, 10_001} {
+		_, err := s.List(t.Context(), ops.Filter{}, limit)
+		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
+		_, err = s.Operations(t.Context(), ops.OperationsFilter{}, limit)
+		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
+	}
+}
+
+func TestOperationsOfJobs(t *testing.T) {
+	s := newJobsSite(t)
+	ctx := t.Context()
+	for _, q := range []string{"a", "b", ops.AllQueues} {
+		if err := errors.Join(s.PauseQueue(ctx, q, by), s.ResumeQueue(ctx, q, by)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Exec(t, `INSERT INTO jobs_operations (operation, operator, reason) VALUES ('cancel', 'hand', 'made')`) // without all that may be NULL
+	for _, c := range []struct {
+		f     ops.OperationsFilter
+		limit int
+		want  string
+	}{
+		{ops.OperationsFilter{}, 3, "7: cancel  6: resume * 5: pause *"},
+		{ops.OperationsFilter{Before: 5}, 2, "4: resume b 3: pause b"},
+		{ops.OperationsFilter{Queue: "a"}, 10, "2: resume a 1: pause a"},
+		{ops.OperationsFilter{Queue: ops.AllQueues}, 1, "6: resume *"},
+		{ops.OperationsFilter{Job: 7}, 1, ""},
+	} {
+		all, err := s.Operations(ctx, c.f, c.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, op := range all {
+			got = append(got, fmt.Sprintf("%d: %s %s", op.ID, op.Kind, op.Queue))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %q, want %q", c.f, got, c.want)
+		}
+	}
+}
+
+// Lists read what they return and little more, among 100,000 jobs. The few jobs of a
+// state that is rare are found also with the statistics of empty tables.
+func TestPlansOfLists(t *testing.T) {
+	s := newJobsSite(t)
+	for _, table := range []string{"jobs", "jobs_history"} {
+		s.Exec(t, `ALTER TABLE `+table+` SET (autovacuum_enabled = false)`)
+		s.Exec(t, `ANALYZE `+table)
+	}
+	s.Exec(t, `INSERT INTO jobs (kind, queue, priority, state, claim, claimed_by)
+		SELECT 'k' || i % 7, 'q' || i % 5, 1 + i % 9, CASE WHEN i <= 200 THEN 'running' WHEN i <= 300 THEN 'waiting' ELSE 'available' END,
+			CASE WHEN i <= 200 THEN i END, CASE WHEN i <= 200 THEN gen_random_uuid() END FROM generate_series(1, 100000) AS i`)
+	s.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_attempts, max_resets, state)
+		SELECT -i, 'k' || i % 7, 'q' || i % 5, 5, now(), '{}', now(), 1, 0, 0, 15, 5,
+			CASE WHEN i > 99900 THEN 'expired' WHEN i > 99700 THEN 'failed' ELSE 'completed' END FROM generate_series(1, 100000) AS i`)
+	for _, statistics := range []string{"of empty tables", "of today"} {
+		if statistics == "of today" {
+			s.Exec(t, `ANALYZE jobs, jobs_history`)
+		}
+		for name, c := range map[string]struct {
+			f    ops.Filter
+			most float64
+			rare bool
+		}{
+			"all":               {ops.Filter{}, 250, true},
+			"a page":            {ops.Filter{Before: 50_000}, 250, true},
+			"ids":               {ops.Filter{After: 500, Before: 700}, 450, true},
+			"available":         {ops.Filter{States: []ops.JobState{ops.JobAvailable}}, 250, false},
+			"running":           {ops.Filter{States: []ops.JobState{ops.JobRunning}}, 500, true},
+			"waiting":           {ops.Filter{States: []ops.JobState{ops.JobWaiting}}, 350, true},
+			"failed":            {ops.Filter{States: []ops.JobState{ops.JobFailed}}, 1000, true},
+			"expired":           {ops.Filter{States: []ops.JobState{ops.JobExpired}}, 1000, true},
+			"completed":         {ops.Filter{States: []ops.JobState{ops.JobCompleted}}, 500, false},
+			"a queue":           {ops.Filter{Queue: "q1"}, 1500, false},
+			"failed of a queue": {ops.Filter{Queue: "q1", States: []ops.JobState{ops.JobFailed}}, 250, true},
+			"a kind":            {ops.Filter{Kind: "k1"}, 2000, false},
+		} {
+			if !c.rare && statistics == "of empty tables" {
+				continue
+			}
+			query, args := s.ListSQL(c.f, 100)
+			conn, err := s.DB.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			values := make([]string, len(args))
+			for i, a := range args {
+				values[i] = fmt.Sprintf("'%v'", a)
+			}
+			plan, text := pgtest.Explain(t, conn, "auto", query, `(`+strings.Join(values, ", ")+`)`)
+			if n := plan.Visited(); n > c.most {
+				t.Errorf("with the statistics %s, %s reads %.0f rows, at most %.0f are expected:\n%s", statistics, name, n, c.most, text)
+			}
+			_ = conn.Close()
+		}
+		conn, err := s.DB.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, text := pgtest.Explain(t, conn, "force_generic_plan", s.QueuesSQL(), ``)
+		if n := plan.Visited(); n > 100_000 || seqScans(plan) {
+			t.Errorf("with the statistics %s, the queues read %.0f rows:\n%s", statistics, n, text)
+		}
+		_ = conn.Close()
+	}
+}
+
+// seqScans reports whether a plan reads a large table from its beginning to its end.
+func seqScans(plan pgtest.Plan) (found bool) {
+	plan.Walk(func(p pgtest.Plan) {
+		found = found || p.Type == "Seq Scan" && p.Rows+p.Removed > 1000
+	})
+	return found
+}

@@ -1,0 +1,208 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// Forever is the retention of finished jobs that are never deleted.
+const Forever = time.Duration(math.MaxInt64)
+
+// settings are those of a queue, while its row is locked by a transaction.
+type settings struct {
+	paused    *Pause
+	limit     *int
+	retention *time.Duration
+}
+
+// microsSQL is an interval in microseconds. One that is infinite, or longer than
+// Forever, is as long as that. least alone passes over NULL.
+const microsSQL = `CASE WHEN retention IS NOT NULL THEN least(extract(epoch FROM retention) * 1000000, 9223372036854775)::bigint END`
+
+func retentionOf(micros sql.NullInt64) *time.Duration {
+	if !micros.Valid {
+		return nil
+	}
+	d := Forever
+	// Forever is stored rounded, by some milliseconds.
+	if micros.Int64 < Forever.Microseconds()-time.Second.Microseconds() {
+		d = time.Duration(micros.Int64) * time.Microsecond
+	}
+	return &d
+}
+
+func capOf(n sql.NullInt64) *int {
+	if !n.Valid {
+		return nil
+	}
+	limit := int(n.Int64)
+	return &limit
+}
+
+// set changes the settings of a queue. The row is there afterwards, whether or not
+// something is set.
+func (o *Jobs) set(ctx context.Context, kind Kind, queue string, by By, invalid error, do func(tx *sql.Tx, was settings) (detail any, err error)) error {
+	return o.change(ctx, kind, &about{queue: queue}, by, errtext.Join(checkQueue(queue), invalid), func(tx *sql.Tx) (any, error) {
+		was, err := o.lockQueue(ctx, tx, queue)
+		if err != nil {
+			return nil, err
+		}
+		return do(tx, was)
+	})
+}
+
+func (o *Jobs) lockQueue(ctx context.Context, tx *sql.Tx, queue string) (s settings, err error) {
+	what, holder := "its row in "+o.t.Queues.String(), "a claim or another operator keeps for a moment"
+	_, err = tx.ExecContext(ctx, `INSERT INTO `+o.t.Queues.SQL()+` (name) VALUES ($1::text) ON CONFLICT (name) DO NOTHING`, queue)
+	if err != nil {
+		return s, gaveUp(ctx, what, holder, err)
+	}
+	var since sql.NullTime
+	var by, reason sql.NullString
+	var limit, retention sql.NullInt64
+	err = tx.QueryRowContext(ctx, `
+SELECT paused_at, paused_by, paused_reason, max_running, `+microsSQL+` FROM `+o.t.Queues.SQL()+` WHERE name = $1::text FOR NO KEY UPDATE`, queue).
+		Scan(&since, &by, &reason, &limit, &retention)
+	if err != nil {
+		return s, gaveUp(ctx, what, holder, err)
+	}
+	return settings{pauseOf(since, by, reason), capOf(limit), retentionOf(retention)}, nil
+}
+
+// update changes a row that lockQueue has locked.
+func (o *Jobs) update(ctx context.Context, tx *sql.Tx, what, change, queue string, args ...any) error {
+	_, err := exec(ctx, tx, what, `UPDATE `+o.t.Queues.SQL()+` SET `+change+` WHERE name = $1::text`, append([]any{queue}, args...)...)
+	return err
+}
+
+// PauseQueue keeps the workers from claiming jobs of a queue, or of [AllQueues],
+// until ResumeQueue. What was claimed before runs on, and starts if it was claimed
+// ahead; so does what a claim takes that is under way. New jobs may be enqueued. A
+// queue need not have had a job yet. A queue that is paused by itself stays so when
+// AllQueues is resumed, and the reverse. If it is paused already, PauseQueue changes
+// nothing and returns [ErrPaused].
+func (o *Jobs) PauseQueue(ctx context.Context, queue string, by By) error {
+	return o.set(ctx, KindPause, queue, by, nil, func(tx *sql.Tx, was settings) (any, error) {
+		if p := was.paused; p != nil {
+			return nil, pausedError(p)
+		}
+		return queuePauseDetail{}, o.update(ctx, tx, "pause", `paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text`, queue, by.Operator, by.Reason)
+	})
+}
+
+// ResumeQueue lets the workers claim jobs of a paused queue again. It returns
+// [ErrNotPaused] if the queue is not paused.
+func (o *Jobs) ResumeQueue(ctx context.Context, queue string, by By) error {
+	return o.set(ctx, KindResume, queue, by, nil, func(tx *sql.Tx, was settings) (any, error) {
+		if was.paused == nil {
+			return nil, ErrNotPaused
+		}
+		return queuePauseDetail{Since: &was.paused.Since}, o.update(ctx, tx, "resume", `paused_at = NULL, paused_by = NULL, paused_reason = NULL`, queue)
+	})
+}
+
+type queuePauseDetail struct {
+	Since *time.Time `json:"paused_since,omitempty"` // of a resume
+}
+
+// SetCap lets at most limit jobs of a queue run at once in the whole cluster, those
+// that are claimed ahead included. For [AllQueues] it is the cap of all together,
+// beside those of single queues. What runs already runs on, even above a lower cap.
+// With 0 nothing starts, as if the queue were paused. RemoveCap removes the cap. If
+// it is max already, SetCap returns [ErrUnchanged].
+func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error {
+	var invalid error
+	if limit < 0 || limit > math.MaxInt32 {
+		invalid = fmt.Errorf("%w: the cap is %d, allowed is 0 to %d; RemoveCap removes it", ErrInvalid, limit, math.MaxInt32)
+	}
+	return o.setCap(ctx, queue, &limit, by, invalid)
+}
+
+// RemoveCap lets any number of jobs of a queue run, or of [AllQueues] together. It
+// returns [ErrUnchanged] if there is no cap.
+func (o *Jobs) RemoveCap(ctx context.Context, queue string, by By) error {
+	return o.setCap(ctx, queue, nil, by, nil)
+}
+
+func (o *Jobs) setCap(ctx context.Context, queue string, limit *int, by By, invalid error) error {
+	return o.set(ctx, KindCap, queue, by, invalid, func(tx *sql.Tx, was settings) (any, error) {
+		if equal(was.limit, limit) {
+			return nil, unchanged("the cap", limit)
+		}
+		return capDetail{was.limit, limit}, o.update(ctx, tx, "set the cap", `max_running = $2::int`, queue, limit)
+	})
+}
+
+// SetRetention keeps the finished jobs of a queue for that long, instead of as long
+// as the workers say. For [AllQueues] it is that of all queues without one of their
+// own. With [Forever] they are never deleted, with 0 at once. RemoveRetention
+// removes it. If it is d already, SetRetention returns [ErrUnchanged].
+func (o *Jobs) SetRetention(ctx context.Context, queue string, d time.Duration, by By) error {
+	var invalid error
+	if d < 0 || d%time.Microsecond != 0 && d != Forever {
+		invalid = fmt.Errorf("%w: the retention is %v, allowed is 0 or more, in whole microseconds; RemoveRetention leaves it to the workers, Forever keeps all", ErrInvalid, d)
+	}
+	return o.setRetention(ctx, queue, &d, by, invalid)
+}
+
+// RemoveRetention keeps the finished jobs of a queue for as long as that of
+// [AllQueues] says, or else the workers. It returns [ErrUnchanged] if the queue has
+// no retention of its own.
+func (o *Jobs) RemoveRetention(ctx context.Context, queue string, by By) error {
+	return o.setRetention(ctx, queue, nil, by, nil)
+}
+
+func (o *Jobs) setRetention(ctx context.Context, queue string, d *time.Duration, by By, invalid error) error {
+	return o.set(ctx, KindRetention, queue, by, invalid, func(tx *sql.Tx, was settings) (any, error) {
+		if equal(was.retention, d) {
+			return nil, unchanged("the retention", textOf(d))
+		}
+		var micros *int64
+		if d != nil {
+			n := d.Microseconds()
+			micros = &n
+		}
+		return retentionDetail{textOf(was.retention), textOf(d)}, o.update(ctx, tx, "set the retention", `retention = $2::bigint * interval '1 microsecond'`, queue, micros)
+	})
+}
+
+type capDetail struct {
+	From *int `json:"from"` // null: none
+	To   *int `json:"to"`
+}
+
+type retentionDetail struct {
+	From *string `json:"from"` // null: as the workers say
+	To   *string `json:"to"`
+}
+
+func textOf(d *time.Duration) *string {
+	if d == nil {
+		return nil
+	}
+	text := "forever"
+	if *d != Forever {
+		text = d.String()
+	}
+	return &text
+}
+
+func equal[T comparable](a, b *T) bool {
+	return a == nil && b == nil || a != nil && b != nil && *a == *b
+}
+
+func unchanged[T any](what string, value *T) error {
+	if value == nil {
+		return fmt.Errorf("%w: it has none", ErrUnchanged)
+	}
+	return fmt.Errorf("%w: %s is %v", ErrUnchanged, what, *value)
+}
+
+// noRows reports whether a query had no row.
+func noRows(err error) bool { return errors.Is(err, sql.ErrNoRows) }

@@ -1,0 +1,108 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// Count counts jobs, up to 10,000. One that is above says only that there are more.
+type Count int
+
+const mostCounted = 10_000
+
+// String is the number, or that there are more.
+func (c Count) String() string {
+	if c > mostCounted {
+		return fmt.Sprintf("more than %d", mostCounted)
+	}
+	return fmt.Sprint(int(c))
+}
+
+// add sums up what two queues have.
+func (c *Count) add(n Count) { *c = min(*c+n, mostCounted+1) }
+
+// Queue is how a queue stands.
+type Queue struct {
+	Name      string         // [AllQueues]: of all together
+	Paused    *Pause         // nil: it is not paused
+	Cap       *int           // nil: none
+	Retention *time.Duration // of finished jobs; nil: as AllQueues has it, or else the workers
+
+	Waiting   Count // for other jobs
+	Scheduled Count // to be due later
+	Due       Count
+	Running   Count // those that are claimed ahead included
+	Failed    Count // of the history
+}
+
+// Queues lists the queues that have unfinished or failed jobs, or settings, in order
+// of name, as one snapshot shows them. The first is always [AllQueues]. It counts
+// 10,001 jobs at most for each number, so it costs little however long queues are.
+func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
+	queues, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (q Queue, err error) {
+		var since sql.NullTime
+		var by, reason sql.NullString
+		var limit, retention sql.NullInt64
+		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Waiting, &q.Scheduled, &q.Due, &q.Running, &q.Failed)
+		q.Paused, q.Cap, q.Retention = pauseOf(since, by, reason), capOf(limit), retentionOf(retention)
+		return q, err
+	}, o.queuesSQL())
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the queues: %w", o.explain(err)))
+	}
+	all := &queues[0]
+	for _, q := range queues[1:] {
+		all.Waiting.add(q.Waiting)
+		all.Scheduled.add(q.Scheduled)
+		all.Due.add(q.Due)
+		all.Running.add(q.Running)
+		all.Failed.add(q.Failed)
+	}
+	return queues, nil
+}
+
+// queuesSQL finds the names of queues by a step through an index for each.
+func (o *Jobs) queuesSQL() string {
+	var b strings.Builder
+	b.WriteString("\nWITH RECURSIVE ")
+	names := []string{}
+	for i, s := range []struct{ table, where string }{
+		{o.t.Jobs.SQL(), `state = 'available'`}, {o.t.Jobs.SQL(), `state = 'running'`}, {o.t.Jobs.SQL(), `state = 'waiting'`}, {o.t.History.SQL(), `state <> 'completed'`},
+	} {
+		name := fmt.Sprint("of", i)
+		first := `SELECT queue FROM ` + s.table + ` AS j WHERE ` + s.where
+		fmt.Fprintf(&b, `%[1]s(queue) AS (
+	(%[2]s ORDER BY queue LIMIT 1)
+	UNION ALL
+	SELECT (%[2]s AND j.queue > %[1]s.queue ORDER BY queue LIMIT 1) FROM %[1]s WHERE queue IS NOT NULL
+), `, name, first)
+		names = append(names, `SELECT queue FROM `+name+` WHERE queue IS NOT NULL`)
+	}
+	count := func(from string) string {
+		return fmt.Sprintf("\n\t(SELECT count(*) FROM (%s LIMIT %d) AS counted)", from, mostCounted+1)
+	}
+	of := func(table, where string) string {
+		return `SELECT FROM ` + table + ` AS j WHERE ` + where + ` AND j.queue = n.name`
+	}
+	// Within a priority the index has the due ones first.
+	lanes := func(due string) string {
+		return `SELECT FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (` +
+			of(o.t.Jobs.SQL(), `state = 'available'`) + ` AND priority = p::smallint AND run_at ` + due + ` statement_timestamp() ORDER BY run_at` + fmt.Sprintf(" LIMIT %d) AS lane", mostCounted+1)
+	}
+	b.WriteString(`names(name) AS (
+	SELECT '` + AllQueues + `' UNION SELECT name FROM ` + o.t.Queues.SQL() + `
+	WHERE paused_at IS NOT NULL OR max_running IS NOT NULL OR retention IS NOT NULL UNION ` + strings.Join(names, ` UNION `) + `
+)
+SELECT n.name, s.paused_at, s.paused_by, s.paused_reason, s.max_running, ` + microsSQL + `,` +
+		count(of(o.t.Jobs.SQL(), `state = 'waiting'`)) + `,` + count(lanes(`>`)) + `,` + count(lanes(`<=`)) + `,` +
+		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `
+FROM names AS n LEFT JOIN ` + o.t.Queues.SQL() + ` AS s ON s.name = n.name
+ORDER BY n.name <> '` + AllQueues + `', n.name COLLATE "C"`)
+	return b.String()
+}

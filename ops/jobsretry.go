@@ -1,0 +1,160 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// Retry runs a job again, and returns the ID under which it runs.
+//
+// A job that waits until it is due, for its first or its next attempt, becomes due
+// now. It keeps its ID, and what it has failed so far.
+//
+// A job that failed, expired, or was cancelled or skipped, becomes a new job with a
+// new ID: its kind, arguments, queue, priority, meta and limits are the same, and it
+// is due now. Attempts are counted from 0. It has no unique key, even if the old
+// one had: it keeps no other job away, and none keeps it away. GoodUntil stays if
+// it lies ahead. The old job stays in the history. The operation's detail has the
+// new ID; Operations finds it by both.
+//
+// Retry refuses what would run twice: a completed job, with a [JobStateError], and
+// one that was retried before, with [ErrRetried]. Rerun does not.
+func (o *Jobs) Retry(ctx context.Context, id int64, by By) (as int64, err error) {
+	return o.retry(ctx, KindRetry, id, by)
+}
+
+// Rerun is Retry, also of a job that has completed or was retried before. Its
+// effects may happen twice.
+func (o *Jobs) Rerun(ctx context.Context, id int64, by By) (as int64, err error) {
+	return o.retry(ctx, KindRerun, id, by)
+}
+
+func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64, err error) {
+	a := about{job: id}
+	err = o.change(ctx, kind, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
+		j, found, err := o.lockJob(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			a.queue, as = j.queue, id
+			return hastenDetail{j, j.runAt}, o.hasten(ctx, tx, id, j)
+		}
+		f, err := o.finished(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		a.queue = f.queue
+		if kind != KindRerun {
+			if err := o.mayRetry(ctx, tx, id, f); err != nil {
+				return nil, err
+			}
+		}
+		as, err = o.queue.Again(ctx, tx, id)
+		if noRows(err) {
+			return nil, ErrNoJob // somebody has removed it meanwhile
+		}
+		return jobRetryDetail{f, as}, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return as, nil
+}
+
+// hasten makes a job due that is not.
+func (o *Jobs) hasten(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) error {
+	switch {
+	case j.State == JobRunning:
+		return &JobStateError{j.State, "let its run end, or Cancel it, and retry it then"}
+	case j.State != JobAvailable:
+		return &JobStateError{j.State, "it runs when the jobs that it waits for have ended"}
+	case j.due:
+		return &JobStateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
+	}
+	return o.queue.Hasten(ctx, tx, id)
+}
+
+// mayRetry refuses a job that has completed or was retried. Two who retry the same
+// one take turns, by a lock that only they know.
+func (o *Jobs) mayRetry(ctx context.Context, tx *sql.Tx, id int64, f finishedJob) error {
+	if f.State == JobCompleted {
+		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again all the same, effects included", f.FinishedAt.Format(time.RFC3339))}
+	}
+	if _, err := exec(ctx, tx, "wait for others who retry it", `SELECT pg_advisory_xact_lock(hashtextextended($1::text, $2::bigint))`, "retry of "+o.t.Jobs.String(), id); err != nil {
+		return err
+	}
+	var as int64
+	var at time.Time
+	var operator string
+	err := tx.QueryRowContext(ctx, `
+SELECT (detail->>'new_job')::bigint, created_at, operator FROM `+o.t.Operations.SQL()+`
+WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LIMIT 1`, id).Scan(&as, &at, &operator)
+	switch {
+	case noRows(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whether it was retried: %w", err)
+	}
+	return fmt.Errorf("%w: as job %d, at %s by %s: look at that one; Rerun runs this one again all the same", ErrRetried, as, at.UTC().Format(time.RFC3339), errtext.Value(operator))
+}
+
+type hastenDetail struct {
+	lockedJob
+	Due string `json:"was_due"`
+}
+
+type jobRetryDetail struct {
+	finishedJob
+	NewJob int64 `json:"new_job"`
+}
+
+// Discard deletes a finished job from the history, with its attempts and what its
+// handler has logged. The operation's detail keeps its kind, state, code and error,
+// and neither its arguments nor its result. An unfinished job is refused with a
+// [JobStateError]: Cancel it first.
+func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
+	a := about{job: id}
+	return o.change(ctx, KindDiscard, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
+		j, found, err := o.lockJob(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			return nil, &JobStateError{j.State, "only a finished job can be discarded: Cancel it first"}
+		}
+		f, err := o.finished(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		a.queue = f.queue
+		d := jobDiscardDetail{finishedJob: f}
+		for _, s := range []struct {
+			what, query string
+			rows        *int64
+		}{
+			{"delete its attempts", `DELETE FROM ` + o.t.Attempts.SQL() + ` WHERE job_id = $1::bigint`, &d.Attempts},
+			{"delete its logs", `DELETE FROM ` + o.t.Logs.SQL() + ` WHERE job_id = $1::bigint`, &d.Logs},
+			{"delete it", `DELETE FROM ` + o.t.History.SQL() + ` WHERE id = $1::bigint`, &d.rows},
+		} {
+			if *s.rows, err = exec(ctx, tx, s.what, s.query, id); err != nil {
+				return nil, err
+			}
+		}
+		if d.rows == 0 {
+			return nil, ErrNoJob // somebody else was faster
+		}
+		return d, nil
+	})
+}
+
+type jobDiscardDetail struct {
+	finishedJob
+	Attempts int64 `json:"attempts_deleted"`
+	Logs     int64 `json:"logs_deleted"`
+	rows     int64
+}

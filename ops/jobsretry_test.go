@@ -1,0 +1,335 @@
+package ops_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+var (
+	unfinished = []ops.JobState{ops.JobWaiting, ops.JobAvailable, ops.JobRunning}
+	finished   = []ops.JobState{ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
+)
+
+// A cancelled job has in the history all that the job had, but its key and its
+// claim.
+func TestCancelledJobsKeepWhatTheyWere(t *testing.T) {
+	s := newJobsSite(t)
+	id := s.add(t, ops.JobAvailable)
+	const of = `SELECT to_jsonb(t)::text FROM %s AS t WHERE id = $1`
+	var before, after map[string]any
+	if err := json.Unmarshal([]byte(value[string](t, s, fmt.Sprintf(of, "jobs"), id)), &before); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := s.Cancel(t.Context(), id, by); err != nil || now != ops.JobCancelled {
+		t.Fatalf("it is %q, %v", now, err)
+	}
+	if err := json.Unmarshal([]byte(value[string](t, s, fmt.Sprintf(of, "jobs_history"), id)), &after); err != nil {
+		t.Fatal(err)
+	}
+	for column, was := range before {
+		is, there := after[column]
+		if column == "cancel_at" {
+			was = is
+		}
+		if column == "state" {
+			was = "cancelled"
+		}
+		if there && fmt.Sprint(is) != fmt.Sprint(was) {
+			t.Errorf("%s was %v, in the history it is %v", column, was, is)
+		}
+	}
+	if after["cancel_at"] == nil || after["finished_at"] == nil {
+		t.Errorf("the history has %v", after)
+	}
+}
+
+func TestCancelJob(t *testing.T) {
+	s := newJobsSite(t)
+	for _, state := range unfinished {
+		id := s.add(t, state)
+		want := ops.JobCancelled
+		if state == ops.JobRunning {
+			want = ops.JobRunning
+		}
+		if now, err := s.Cancel(t.Context(), id, by); err != nil || now != want || s.is(t, id) != want {
+			t.Errorf("a %s job: %q, %v, and it is %s", state, now, err, s.is(t, id))
+		}
+		var detail struct{ State, Kind string }
+		if s.last(t, &detail); detail.State != string(state) || detail.Kind != "mail" {
+			t.Errorf("recorded %+v of a %s job", detail, state)
+		}
+		now, err := s.Cancel(t.Context(), id, by)
+		var refused *ops.JobStateError
+		if !errors.As(err, &refused) || refused.State != want || now != "" {
+			t.Errorf("cancelled twice: %q, %v", now, err)
+		}
+	}
+	for _, state := range finished {
+		_, err := s.Cancel(t.Context(), s.add(t, state), by)
+		says(t, err, "ops: cancel of job ", fmt.Sprintf(": it is %s: it finished at ", state))
+	}
+}
+
+func TestCancelAll(t *testing.T) {
+	s := newJobsSite(t)
+	var ids []int64
+	for range 3 {
+		for _, state := range unfinished {
+			ids = append(ids, s.add(t, state))
+		}
+	}
+	other := value[int64](t, s, `INSERT INTO jobs (kind) VALUES ('k') RETURNING id`)
+	done := s.add(t, ops.JobCompleted)
+	ctx := t.Context()
+	for _, f := range []ops.Filter{{}, {States: []ops.JobState{ops.JobFailed}}, {Queue: ops.AllQueues}, {Queue: "slow", Before: -1}, {Kind: " "}} {
+		if _, err := s.CancelAll(ctx, f, 10, by); !errors.Is(err, ops.ErrInvalid) {
+			t.Errorf("%+v: %v", f, err)
+		}
+	}
+	for _, limit := range []int{0, 10_001} {
+		_, err := s.CancelAll(ctx, ops.Filter{Queue: "slow"}, limit, by)
+		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
+	}
+	// Of each three, the first waits, the second is available, the third runs.
+	for _, step := range []struct {
+		f                ops.Filter
+		limit            int
+		cancelled, asked []int64
+	}{
+		{ops.Filter{Queue: "slow", States: []ops.JobState{ops.JobWaiting, ops.JobRunning}, Before: ids[3]}, 10, ids[:1], ids[2:3]},
+		{ops.Filter{Kind: "mail", After: ids[5]}, 2, ids[7:8], ids[8:9]},
+		{ops.Filter{Queue: "slow"}, 2, ids[4:5], ids[5:6]},
+		{ops.Filter{Queue: "slow"}, 10, []int64{ids[1], ids[6], ids[3]}, nil},
+		{ops.Filter{Queue: "slow"}, 10, nil, nil},
+	} {
+		all, err := s.CancelAll(ctx, step.f, step.limit, by)
+		if err != nil || !slices.Equal(all.Cancelled, step.cancelled) || !slices.Equal(all.Asked, step.asked) {
+			t.Errorf("%+v: %+v, %v; want %v and %v", step.f, all, err, step.cancelled, step.asked)
+		}
+		var detail struct {
+			Cancelled []int64
+			Asked     []int64 `json:"asked_to_end"`
+		}
+		if op := s.last(t, &detail); op.Job != 0 || op.Queue != step.f.Queue || !slices.Equal(detail.Cancelled, step.cancelled) || !slices.Equal(detail.Asked, step.asked) {
+			t.Errorf("recorded %+v, %+v", op, detail)
+		}
+	}
+	if s.is(t, other) != ops.JobAvailable || s.is(t, done) != ops.JobCompleted {
+		t.Error("others were cancelled")
+	}
+}
+
+// A finished job runs again as a new one, which is what the old one was.
+func TestRetryOfAFinishedJob(t *testing.T) {
+	s := newJobsSite(t)
+	for _, state := range finished {
+		id := s.add(t, state)
+		as, err := s.Retry(t.Context(), id, by)
+		kind := ops.KindRetry
+		if state == ops.JobCompleted {
+			var refused *ops.JobStateError
+			if !errors.As(err, &refused) || refused.State != state {
+				t.Fatalf("the retry of a completed job: %v", err)
+			}
+			says(t, err, "Rerun")
+			kind = ops.KindRerun
+			as, err = s.Rerun(t.Context(), id, by)
+		}
+		if err != nil || as == id || s.is(t, as) != ops.JobAvailable || s.is(t, id) != state {
+			t.Fatalf("job %d is %s and runs again as %d, which is %s: %v", id, s.is(t, id), as, s.is(t, as), err)
+		}
+		const same = `kind, queue, priority, good_until, args, meta, max_attempts, max_resets`
+		if n := value[int](t, s, `SELECT count(*) FROM (SELECT `+same+` FROM jobs WHERE id = $1 INTERSECT SELECT `+same+` FROM jobs_history WHERE id = $2) AS shared`, as, id); n != 1 {
+			t.Errorf("the new job is another than the %s one", state)
+		}
+		if !value[bool](t, s, `SELECT attempt + failures + resets = 0 AND unique_key IS NULL AND run_at BETWEEN clock_timestamp() - interval '1 minute' AND clock_timestamp() FROM jobs WHERE id = $1`, as) {
+			t.Error("the new job does not begin from the beginning, now")
+		}
+		var detail struct {
+			State string
+			Error string
+			As    int64 `json:"new_job"`
+		}
+		if op := s.last(t, &detail); op.Kind != kind || op.Job != id || detail.As != as || detail.State != string(state) || detail.Error != "boom" {
+			t.Errorf("recorded %+v, %+v", op, detail)
+		}
+		for _, job := range []int64{id, as} {
+			if all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: job}, 10); err != nil || len(all) != 1 || all[0].Job != id {
+				t.Errorf("the operations on job %d: %+v, %v", job, all, err)
+			}
+		}
+		again, err := s.Retry(t.Context(), id, by)
+		if state != ops.JobCompleted {
+			if !errors.Is(err, ops.ErrRetried) || again != 0 {
+				t.Errorf("retried twice: %d, %v", again, err)
+			}
+			says(t, err, fmt.Sprintf("as job %d, at ", as), `by "ann"`, "Rerun")
+		}
+		if again, err := s.Rerun(t.Context(), id, by); err != nil || again <= as {
+			t.Errorf("insisted: %d, %v", again, err)
+		}
+	}
+	s.Exec(t, `UPDATE jobs_history SET good_until = clock_timestamp(), max_attempts = max_attempts WHERE state = 'expired'`)
+	as, err := s.Rerun(t.Context(), value[int64](t, s, `SELECT id FROM jobs_history WHERE state = 'expired'`), by)
+	if err != nil || value[int](t, s, `SELECT count(*) FROM jobs WHERE id = $1 AND good_until IS NULL`, as) != 1 {
+		t.Errorf("what is over is over again: %d, %v", as, err)
+	}
+}
+
+// A job that waits until it is due is due now, and stays what it is.
+func TestRetryOfAnUnfinishedJob(t *testing.T) {
+	s := newJobsSite(t)
+	for _, retry := range []func(context.Context, int64, ops.By) (int64, error){s.Retry, s.Rerun} {
+		id := s.add(t, ops.JobAvailable)
+		s.later(t, id)
+		key := value[string](t, s, `SELECT unique_key FROM jobs WHERE id = $1`, id)
+		as, err := retry(t.Context(), id, by)
+		if err != nil || as != id || value[string](t, s, `SELECT unique_key FROM jobs WHERE id = $1 AND run_at <= clock_timestamp() AND failures = 2`, id) != key {
+			t.Errorf("job %d runs as %d, %v", id, as, err)
+		}
+		var detail struct {
+			State string
+			Due   time.Time `json:"was_due"`
+		}
+		if s.last(t, &detail); detail.State != string(ops.JobAvailable) || time.Until(detail.Due) < 30*time.Minute {
+			t.Errorf("recorded %+v", detail)
+		}
+		for state, why := range map[ops.JobState]string{ops.JobAvailable: "it is due already", ops.JobRunning: "let its run end", ops.JobWaiting: "when the jobs that it waits for have ended"} {
+			as, err := retry(t.Context(), s.add(t, state), by)
+			var refused *ops.JobStateError
+			if !errors.As(err, &refused) || refused.State != state || as != 0 {
+				t.Errorf("a %s job: %d, %v", state, as, err)
+			}
+			says(t, err, why)
+		}
+	}
+}
+
+// However many retry a job at once, it is retried once.
+func TestRetriedOnce(t *testing.T) {
+	s := newJobsSite(t)
+	for range 10 {
+		id := s.add(t, ops.JobFailed)
+		var mu sync.Mutex
+		var as []int64
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				n, err := s.Retry(context.Background(), id, by)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					as = append(as, n)
+				} else if !errors.Is(err, ops.ErrRetried) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if len(as) != 1 {
+			t.Fatalf("it was retried as %v", as)
+		}
+	}
+}
+
+func TestDiscardJob(t *testing.T) {
+	s := newJobsSite(t)
+	for _, state := range unfinished {
+		id := s.add(t, state)
+		err := s.Discard(t.Context(), id, by)
+		var refused *ops.JobStateError
+		if !errors.As(err, &refused) || refused.State != state || s.is(t, id) != state {
+			t.Errorf("a %s job: %v", state, err)
+		}
+		says(t, err, "Cancel it first")
+	}
+	keep := s.add(t, ops.JobFailed)
+	for _, state := range finished {
+		id := s.add(t, state)
+		for _, job := range []int64{id, keep} {
+			s.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) VALUES ($1, 1, 'error') ON CONFLICT DO NOTHING`, job)
+			s.Exec(t, `INSERT INTO jobs_logs (job_id, attempt, entry) VALUES ($1, 1, '1'), ($1, 1, '2')`, job)
+		}
+		if err := s.Discard(t.Context(), id, by); err != nil || s.is(t, id) != "" {
+			t.Errorf("a %s job: %v", state, err)
+		}
+		if n := value[int](t, s, `SELECT (SELECT count(*) FROM jobs_attempts WHERE job_id <> $1) + (SELECT count(*) FROM jobs_logs WHERE job_id <> $1)`, keep); n > 0 {
+			t.Errorf("%d rows are left", n)
+		}
+		var detail map[string]any
+		op := s.last(t, &detail)
+		if op.Job != id || detail["state"] != string(state) || detail["error"] != "boom" || detail["code"] != "E7" || detail["attempts_deleted"] != 1.0 || detail["logs_deleted"] != 2.0 {
+			t.Errorf("recorded %+v, %v", op, detail)
+		}
+		if strings.Contains(string(op.Detail), "to") && detail["args"] != nil {
+			t.Errorf("its arguments are kept: %s", op.Detail)
+		}
+		if err := s.Discard(t.Context(), id, by); !errors.Is(err, ops.ErrNoJob) {
+			t.Errorf("discarded twice: %v", err)
+		}
+	}
+	if s.is(t, keep) != ops.JobFailed || value[int](t, s, `SELECT count(*) FROM jobs_attempts`) != 1 {
+		t.Error("another job was discarded")
+	}
+}
+
+// What settles a job while an operator waits for it, the operator sees.
+func TestOperationsSeeWhatHappenedMeanwhile(t *testing.T) {
+	s := newJobsSite(t)
+	for name, c := range map[string]struct {
+		then ops.JobState
+		do   func(id int64) error
+		says string
+	}{
+		"claimed, then retried":   {ops.JobRunning, func(id int64) error { _, err := s.Retry(t.Context(), id, by); return err }, "it is running"},
+		"failed, then cancelled":  {ops.JobFailed, func(id int64) error { _, err := s.Cancel(t.Context(), id, by); return err }, "it is failed"},
+		"claimed, then cancelled": {ops.JobRunning, func(id int64) error { _, err := s.Cancel(t.Context(), id, by); return err }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := s.add(t, ops.JobAvailable)
+			s.later(t, id)
+			tx, err := s.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.Exec(`SELECT FROM jobs WHERE id = $1 FOR UPDATE`, id); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- c.do(id) }()
+			await(t, "the operation to wait", func() bool { return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 })
+			switch c.then {
+			case ops.JobRunning:
+				_, err = tx.Exec(`UPDATE jobs SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, id)
+			default:
+				_, err = tx.Exec(`WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)
+					INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, max_attempts, state)
+					SELECT id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, max_attempts, 'failed' FROM gone`, id)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(t, tx.Commit)
+			select {
+			case err = <-done:
+			case <-time.After(patience):
+				t.Fatal("it waits for ever")
+			}
+			if c.says != "" {
+				says(t, err, c.says)
+			} else if err != nil || value[int](t, s, `SELECT count(*) FROM jobs WHERE id = $1 AND cancel_at IS NOT NULL`, id) != 1 {
+				t.Errorf("it was not asked to end: %v", err)
+			}
+		})
+	}
+}

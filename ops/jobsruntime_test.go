@@ -1,0 +1,215 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// hand is a worker of jobs, whose statements the test executes.
+type hand struct {
+	*queue.Queue
+	s     jobsSite
+	id    uuid.UUID
+	claim int64
+}
+
+func newHand(t testing.TB, s jobsSite) *hand {
+	t.Helper()
+	n, err := tables.ParseJobs("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hand{queue.New(n), s, uuid.New(), rand.Int64()}
+	s.Exec(t, `INSERT INTO jobs_workers (worker_id) VALUES ($1::uuid)`, h.id.String())
+	return h
+}
+
+// take claims up to limit jobs, as the caps allow.
+func (h *hand) take(t testing.TB, name string, limit int) []queue.Job {
+	tx, err := h.s.DB.BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer func() { _ = tx.Rollback() }()
+	room, err := h.Room(context.Background(), tx, name, limit)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	h.claim++
+	jobs, err := h.Claim(context.Background(), tx, queue.Demand{Worker: h.id, Claim: h.claim, Queue: name, Kinds: []string{"k"}, Capped: true,
+		Lanes: []queue.Lane{{Priority: 5}}, Limit: room, Start: room})
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return jobs
+}
+
+// What an operator sets binds the next claim.
+func TestOperationsBindClaims(t *testing.T) {
+	s := newJobsSite(t)
+	h := newHand(t, s)
+	ctx := t.Context()
+	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'q' FROM generate_series(1, 20)`)
+	expect := func(what string, limit, want int) {
+		t.Helper()
+		if jobs := h.take(t, "q", limit); len(jobs) != want {
+			t.Errorf("%s: %d jobs are claimed, want %d", what, len(jobs), want)
+		}
+	}
+	must := func(errs ...error) {
+		t.Helper()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("nothing is set", 2, 2)
+	for _, name := range []string{"q", ops.AllQueues} {
+		must(s.PauseQueue(ctx, name, by))
+		expect("paused "+name, 2, 0)
+		must(s.ResumeQueue(ctx, name, by))
+		must(s.SetCap(ctx, name, 0, by))
+		expect("a cap of none "+name, 2, 0)
+		must(s.RemoveCap(ctx, name, by))
+	}
+	must(s.SetCap(ctx, "q", 5, by))
+	expect("a cap of five", 10, 3)
+	must(s.SetCap(ctx, ops.AllQueues, 3, by))
+	expect("more than the cap runs", 10, 0)
+	must(s.RemoveCap(ctx, ops.AllQueues, by), s.RemoveCap(ctx, "q", by))
+	expect("no cap", 1, 1)
+	if q := s.queue(t, "q"); q.Running != 6 || q.Due != 14 {
+		t.Errorf("the queue is %+v", q)
+	}
+	all, err := s.CancelAll(ctx, ops.Filter{Queue: "q"}, 8, by)
+	if err != nil || len(all.Asked) != 6 || len(all.Cancelled) != 2 {
+		t.Fatalf("cancelled %+v, %v", all, err)
+	}
+	looked, err := h.Look(ctx, s.DB, h.id, "q")
+	if err != nil || len(looked) != 6 || slices.ContainsFunc(looked, func(j queue.Job) bool { return !j.Cancel }) {
+		t.Errorf("the worker sees %+v, %v", looked, err)
+	}
+}
+
+// Whatever operators and workers do at once, each job is in one place, and each that
+// has gone, or has come, is in the table of operations.
+func TestOperatorsAmongWorkers(t *testing.T) {
+	s := newJobsSite(t)
+	const enqueued = 300
+	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'q' FROM generate_series(1, $1)`, enqueued)
+	stop := time.Now().Add(2 * time.Second)
+	var all sync.WaitGroup
+	for range 3 {
+		h := newHand(t, s)
+		all.Go(func() {
+			for time.Now().Before(stop) {
+				var ends []queue.End
+				for _, j := range h.take(t, "q", 1+rand.IntN(5)) {
+					delay := rand.Int64N(20_000)
+					to := []queue.State{queue.Completed, queue.Failed, queue.Available}[rand.IntN(3)]
+					ends = append(ends, queue.End{Run: j.Run, To: to, Delay: &delay, Counts: true, Outcome: queue.Erred})
+				}
+				if settled, err := h.Settle(context.Background(), s.DB, ends); err != nil || len(settled) != len(ends) {
+					t.Errorf("settled %v of %v, %v", settled, ends, err)
+				}
+			}
+		})
+	}
+	retried := make([]int64, 3)
+	for i := range retried {
+		all.Go(func() {
+			ctx := context.Background()
+			for time.Now().Before(stop) {
+				var err error
+				switch id := rand.Int64N(enqueued) + 1; rand.IntN(6) {
+				case 0:
+					_, err = s.Cancel(ctx, id, by)
+				case 1, 2:
+					var as int64
+					if as, err = s.Retry(ctx, id, by); err == nil && as != id {
+						retried[i]++
+					}
+				case 3:
+					err = s.Discard(ctx, id, by)
+				case 4:
+					_, err = s.CancelAll(ctx, ops.Filter{Kind: "k", After: id}, 2, by)
+				default:
+					if err = s.PauseQueue(ctx, "q", by); err == nil {
+						err = s.ResumeQueue(ctx, "q", by)
+					}
+				}
+				var refused *ops.JobStateError
+				if err != nil && !errors.As(err, &refused) && !errors.Is(err, ops.ErrNoJob) && !errors.Is(err, ops.ErrRetried) && !errors.Is(err, ops.ErrPaused) && !errors.Is(err, ops.ErrNotPaused) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := value[int](t, s, `SELECT count(*) FROM jobs JOIN jobs_history USING (id)`); n > 0 {
+		t.Errorf("%d jobs are in both tables", n)
+	}
+	there := value[int64](t, s, `SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM jobs_history)`)
+	gone := value[int64](t, s, `SELECT count(DISTINCT job_id) FROM jobs_operations WHERE operation = 'discard'`)
+	came := value[int64](t, s, `SELECT count(DISTINCT detail->>'new_job') FROM jobs_operations WHERE operation = 'retry'`)
+	if there != enqueued+came-gone || came != retried[0]+retried[1]+retried[2] || came == 0 || gone == 0 {
+		t.Errorf("there are %d jobs of %d, %d have come by retries (%v), %d have gone", there, enqueued, came, retried, gone)
+	}
+	if n := value[int](t, s, `SELECT count(*) FROM (SELECT job_id FROM jobs_operations WHERE detail ? 'new_job' GROUP BY job_id HAVING count(*) > 1) AS twice`); n > 0 {
+		t.Errorf("%d jobs were retried twice", n)
+	}
+	cancelled := value[int](t, s, `SELECT count(*) FROM jobs_history AS h WHERE state = 'cancelled' AND NOT EXISTS (
+		SELECT FROM jobs_operations AS o WHERE operation = 'cancel' AND (o.job_id = h.id OR o.detail->'cancelled' @> to_jsonb(h.id) OR o.detail->'asked_to_end' @> to_jsonb(h.id)))`)
+	if cancelled > 0 {
+		t.Errorf("%d jobs were cancelled by nobody", cancelled)
+	}
+}
+
+// Jobs have failed. An operator looks why, and runs them again.
+func ExampleJobs_Retry() {
+	ctx := context.Background()
+	t, drop := pgtest.Example()
+	defer drop()
+	d := pgtest.Empty(t)
+	check(migrations.ApplyJobs(ctx, d.DB, nil))
+	// Workers have left this behind.
+	d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, code, error)
+		VALUES (nextval('jobs_id_seq'), 'welcome', 'mail', 5, now(), '{"UserID": 7}', now(), 15, 15, 0, 5, 'failed', 'SMTP', 'the relay refuses')`)
+
+	o, err := ops.NewJobs(d.DB, nil)
+	check(err)
+	failed, err := o.List(ctx, ops.Filter{States: []ops.JobState{ops.JobFailed}, Queue: "mail"}, 100)
+	check(err)
+	for _, j := range failed {
+		fmt.Printf("%s %s failed %d times: %s\n", j.Kind, j.Args, j.Failures, j.Error)
+		as, err := o.Retry(ctx, j.ID, ops.By{Operator: "ann", Reason: "the relay works again"})
+		check(err)
+		fmt.Println("job", j.ID, "runs again as job", as)
+	}
+	_, err = o.Retry(ctx, 1, ops.By{Operator: "bob", Reason: "a second click"})
+	if !errors.Is(err, ops.ErrRetried) {
+		log.Panic(err)
+	}
+	// Output:
+	// welcome {"UserID": 7} failed 15 times: the relay refuses
+	// job 1 runs again as job 2
+}
