@@ -16,9 +16,6 @@ import (
 // DefaultQueue is the queue of jobs that were enqueued without one.
 const DefaultQueue = "default"
 
-// defaultPriority is that of jobs without one.
-const defaultPriority = 5
-
 // enqueueSpec is a job in the making.
 type enqueueSpec struct {
 	job     queue.NewJob

@@ -42,6 +42,8 @@ var (
 
 	// errStopping ends the context of a run that a stop does not wait for any more.
 	errStopping = errors.New("jobs: the worker stops (WithShutdownTimeout)")
+	// errSilent ends a transaction whose last statements nobody answers.
+	errSilent = errors.New("the database does not answer")
 	// errGoexit is what runtime.Goexit in a handler becomes.
 	errGoexit = errors.New("the handler called runtime.Goexit, which ends its goroutine: FailNow of testing does that")
 )
@@ -102,14 +104,8 @@ func (e *PanicError) where() string {
 	return ""
 }
 
-// guarded calls f, and makes an error of its panic or of the end of its goroutine,
-// which done is told instead of a return.
-func guarded(f func() error, done func(error)) {
-	err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
-	defer func() { done(err) }()
-	err = recovered(f)
-}
-
+// recovered makes an error of a panic. The error of f is sound: errors.Is and the
+// like call its methods in the worker's goroutines.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

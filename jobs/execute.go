@@ -250,6 +250,8 @@ const conflicts = 3
 // finishTx commits the transaction if the handler has returned nil, with the
 // completion of its jobs, or rolls it back.
 func (c *call) finishTx(err error) {
+	silence := time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) })
+	defer silence.Stop()
 	var done []completion
 	for _, r := range c.runs {
 		if result, _, own, settled := r.left(); !settled || own == nil {
@@ -273,7 +275,7 @@ func (c *call) finishTx(err error) {
 	case pgdriver.IsConflict(err) && c.try < conflicts && causeOf(c.ctx) == nil:
 		c.tx.close()
 		c.w.attempt(c.runs, c.try+1)
-	case end == txLost && causeOf(c.ctx) == nil:
+	case end == txLost && causeOf(c.ctx) == nil, errors.Is(causeOf(c.ctx), errSilent):
 		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected}))
 	case c.splits():
 		c.tx.close()

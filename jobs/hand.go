@@ -22,10 +22,12 @@ type hand struct {
 	mu      sync.Mutex
 	runs    map[queue.Run]*run
 	newest  map[int64]*run // by job: a claim that was lost may leave an older one
-	overdue map[*run]bool // given up, their handlers have not returned
+	overdue map[*run]bool  // given up, their handlers have not returned
 }
 
-func (h *hand) init() { h.runs, h.newest, h.overdue = map[queue.Run]*run{}, map[int64]*run{}, map[*run]bool{} }
+func (h *hand) init() {
+	h.runs, h.newest, h.overdue = map[queue.Run]*run{}, map[int64]*run{}, map[*run]bool{}
+}
 
 // add takes a run in. It returns another run of the same job, nil if there is none:
 // its claim was lost.

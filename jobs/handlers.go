@@ -174,15 +174,15 @@ func add[T Args](h *Handlers, missing bool, made handler, call func(ctx context.
 func (h *handler) check() error {
 	switch {
 	case h.timeout < 0:
-		return fmt.Errorf("Timeout of kind %s: %v is out of range, it takes 0 for no bound, or more", errtext.Value(h.kind), h.timeout)
+		return fmt.Errorf("option Timeout of kind %s: %v is out of range, it takes 0 for no bound, or more", errtext.Value(h.kind), h.timeout)
 	case h.maxAttempts < 1:
-		return fmt.Errorf("MaxAttempts of kind %s: %d is out of range, it takes 1 or more", errtext.Value(h.kind), h.maxAttempts)
+		return fmt.Errorf("option MaxAttempts of kind %s: %d is out of range, it takes 1 or more", errtext.Value(h.kind), h.maxAttempts)
 	case h.retry == nil:
-		return fmt.Errorf("Retry of kind %s: the policy is nil", errtext.Value(h.kind))
+		return fmt.Errorf("option Retry of kind %s: the policy is nil", errtext.Value(h.kind))
 	case !h.many && h.batch != 1:
-		return fmt.Errorf("BatchSize of kind %s: its handler takes one job at a time: register it with RegisterBatch or RegisterBatchTx", errtext.Value(h.kind))
+		return fmt.Errorf("option BatchSize of kind %s: its handler takes one job at a time: register it with RegisterBatch or RegisterBatchTx", errtext.Value(h.kind))
 	case h.batch < 1 || h.batch > maxBatch:
-		return fmt.Errorf("BatchSize of kind %s: %d is out of range, allowed is 1 to %d", errtext.Value(h.kind), h.batch, maxBatch)
+		return fmt.Errorf("option BatchSize of kind %s: %d is out of range, allowed is 1 to %d", errtext.Value(h.kind), h.batch, maxBatch)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ const maxBatch = 10_000
 func kindOf(a Args) (kind string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("Kind of %T panicked: %s: it is asked of a zero value too", a, errtext.Panic(v))
+			err = fmt.Errorf("method Kind of %T panicked: %s: it is asked of a zero value too", a, errtext.Panic(v))
 		}
 	}()
 	kind = a.Kind()

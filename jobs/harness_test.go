@@ -96,6 +96,7 @@ func (s *stage) run(opts ...jobs.Option) *jobs.Worker {
 func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop func() error) {
 	s.t.Helper()
 	w = jobs.NewWorker(db, s.Handlers, append(quick(), opts...)...)
+	jobs.SetLimit(w, 2*time.Second)
 	result := make(chan error, 1)
 	go func() { result <- w.Start(context.WithoutCancel(s.t.Context())) }()
 	stop = sync.OnceValue(func() error {

@@ -28,7 +28,7 @@ func (l *loop) lookNow(ctx context.Context) {
 	if len(before) == 0 && !l.doubt {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	rows, err := l.w.queue.Look(ctx, l.w.db, l.w.id, l.name)
 	l.failed(err)

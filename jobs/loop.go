@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// claimLimit bounds a claim, and the other statements of a loop.
-	claimLimit = 10 * time.Second
 	// gather bounds the pause in which slots gather for the next claim, while there
 	// is more to do than slots.
 	gather = 5 * time.Millisecond
@@ -260,7 +258,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Lanes: l.lanes.next(low), Kinds: l.w.kinds,
 		Limit: want, Start: slots, Condition: condition.Condition, Args: condition.Args,
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
 	if l.capped() {
@@ -330,7 +328,7 @@ func (l *loop) failed(err error) {
 func (l *loop) idle(ctx context.Context, found int) {
 	l.hungry = false
 	if now := time.Now(); l.w.cfg.notify != "" && now.After(l.wantedTo) {
-		ctx, cancel := context.WithTimeout(ctx, claimLimit)
+		ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 		defer cancel()
 		err := l.w.queue.Want(ctx, l.w.db, l.name)
 		l.failed(err)
@@ -346,7 +344,7 @@ func (l *loop) idle(ctx context.Context, found int) {
 // peek looks when the next job is due: at once, if it may be claimed now, or after
 // the pause of a poll at most.
 func (l *loop) peek(ctx context.Context, now bool) {
-	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
 	p, err := l.w.queue.Peek(ctx, l.w.db, l.name, l.w.kinds)
@@ -501,7 +499,7 @@ func (l *loop) startReady(ctx context.Context) {
 	for i, r := range first {
 		runs[i] = r.row.Run
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimLimit)
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	ids, err := l.w.queue.Start(ctx, l.w.db, runs)
 	l.failed(err)

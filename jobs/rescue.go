@@ -131,7 +131,7 @@ func (r *rescuer) run(ctx context.Context) {
 }
 
 func (r *rescuer) task(ctx context.Context, name string, f func(context.Context) error) {
-	bounded, cancel := context.WithTimeout(ctx, settleLimit)
+	bounded, cancel := context.WithTimeout(ctx, r.w.limit)
 	defer cancel()
 	if err := f(bounded); ctx.Err() == nil {
 		r.w.taskFailed(name, err)

@@ -131,7 +131,7 @@ func (w *Worker) storeApart(ctx context.Context, e *ending) {
 	decided := false
 	for failures := 0; ; {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, settleLimit)
+			ctx, cancel := context.WithTimeout(ctx, w.limit)
 			defer cancel()
 			if e.kind == doubtful || e.kind == completedByTx {
 				if before, err := w.queue.Judge(ctx, w.db, []queue.Run{e.run.row.Run}); err != nil {

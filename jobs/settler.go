@@ -64,16 +64,16 @@ func (s *settler) landed(n int) {
 	signal(s.changed)
 }
 
-// status returns why nothing can be stored, and how much waits.
-func (s *settler) status() (error, int) { //nolint:revive // the error is a value here
+// status returns how much waits, and why nothing can be stored.
+func (s *settler) status() (waits int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err, len(s.waiting) + s.flying
+	return len(s.waiting) + s.flying, s.err
 }
 
 // full reports whether too much waits.
 func (s *settler) full() bool {
-	_, n := s.status()
+	n, _ := s.status()
 	return n >= mostUnsettled
 }
 
@@ -145,7 +145,7 @@ func (s *settler) fails(err error) {
 }
 
 func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
-	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.w.limit)
 	defer cancel()
 	return s.store(ctx, batch)
 }
@@ -261,7 +261,7 @@ func runsOf(batch []*ending) []queue.Run {
 func (s *settler) finish(ctx context.Context) error {
 	late := time.After(finishLimit)
 	for {
-		err, n := s.status()
+		n, err := s.status()
 		if n == 0 {
 			return nil
 		}

@@ -85,7 +85,7 @@ func (w *Worker) Status() Status {
 	}
 	c := w.coord.Status()
 	s.Leader, s.LastHeartbeat, s.CoordinationError = c.Leader, c.LastHeartbeat, c.LastError
-	s.SettleError, s.Unsettled = w.settler.status()
+	s.Unsettled, s.SettleError = w.settler.status()
 	s.NotifyError = w.notifyError()
 	for i, l := range w.loops {
 		s.Queues[i] = l.status()

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -17,9 +16,6 @@ type transaction struct {
 	tx   *sql.Tx
 	free func() // gives its place in the pool back
 }
-
-// settleLimit bounds the statements after a handler has returned.
-const settleLimit = 10 * time.Second
 
 // takeTx takes a connection, once it is this call's turn: the transactions of
 // handlers leave the worker some. Whoever waits is not yet running.
@@ -33,7 +29,7 @@ func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
@@ -126,8 +122,6 @@ func (t *transaction) wasEnded(ctx context.Context) error {
 	status, _ := pgdriver.Status(t.conn)
 	ended := pgdriver.IsDone(t.tx) && ctx.Err() == nil || status == pgdriver.TxNone
 	if status == pgdriver.TxUnknown && !ended {
-		ctx, cancel := context.WithTimeout(ctx, settleLimit)
-		defer cancel()
 		var alone bool
 		err := t.tx.QueryRowContext(ctx, `SELECT transaction_timestamp() = statement_timestamp()`).Scan(&alone)
 		ended = err == nil && alone || errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil

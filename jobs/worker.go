@@ -23,6 +23,9 @@ const (
 	leaveTimeout = 5 * time.Second
 	// grace is how long a handler has to return after its context has ended.
 	grace = 10 * time.Second
+	// statementLimit bounds each statement of the worker's own, and what follows a
+	// handler in its transaction.
+	statementLimit = 10 * time.Second
 )
 
 // Worker runs jobs. It starts once.
@@ -32,6 +35,7 @@ type Worker struct {
 	handlers *Handlers
 	cfg      config
 	grace    time.Duration
+	limit    time.Duration // of a statement of the worker's own
 
 	started  atomic.Bool
 	stopOnce sync.Once
@@ -69,7 +73,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace,
+		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit,
 		stopped: make(chan struct{}), ready: make(chan struct{}),
 	}
 	for _, o := range opts {

@@ -1,0 +1,85 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// Connections die in silence, before or after the server has got a statement of the
+// worker. Each job runs, nobody counts that against it, and effects in transactions
+// happen once.
+func TestSilentConnections(t *testing.T) {
+	statements := map[string]string{
+		"claim": "FOR UPDATE SKIP LOCKED) AS j", "complete": "'completed' FROM gone", "settle": "mine AS MATERIALIZED",
+		"start": "started_at = clock_timestamp(), unique_key", "look": "AS j WHERE j.state = 'running' AND j.queue",
+		"commit": "commit", "begin": "begin", "effect": "INSERT INTO effects",
+	}
+	for name, text := range statements {
+		for when, swallow := range map[string]func(*pgtest.Hole, string){"before": (*pgtest.Hole).Swallow, "after": (*pgtest.Hole).SwallowAnswer} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t)
+				s.d.Exec(t, `CREATE TABLE effects (n int)`)
+				jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
+					_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N)
+					return err
+				}, jobs.Timeout(2e9))
+				jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[other]) error {
+					if j.Attempt == 1 {
+						return jobs.Snooze(0)
+					}
+					return nil
+				})
+				db, hole := s.d.OpenHole(t)
+				db.SetMaxIdleConns(20)
+				var ids []int64
+				for n := range 10 {
+					ids = append(ids, s.add(task{n}), s.add(other{}))
+				}
+				swallow(hole, text)
+				s.runOn(db, jobs.WithPrefetch(4), jobs.WithQueue("default", 3))
+				for _, id := range ids {
+					if i := s.ended(id); i.State != jobs.StateCompleted || i.Failures > 1 || i.Failures == 1 && i.Attempts[len(i.Attempts)-1].Code != jobs.CodeTimeout {
+						t.Errorf("job %d is %s with %d failures, %+v", id, i.State, i.Failures, i.Attempts)
+					}
+				}
+				var effects string
+				if err := s.d.DB.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != "10 10" {
+					t.Errorf("effects: %s, %v", effects, err)
+				}
+				if name != "look" && name != "begin" && hole.Fallen() == 0 {
+					t.Error("no connection has died")
+				}
+			})
+		}
+	}
+}
+
+type other struct{}
+
+func (other) Kind() string { return "other" }
+
+// A claim whose answer was lost is adopted: its jobs run, though nobody was told.
+func TestAdoption(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	db, hole := s.d.OpenHole(t)
+	var ids []int64
+	for n := range 5 {
+		ids = append(ids, s.add(task{n}))
+	}
+	hole.SwallowAnswer("FOR UPDATE SKIP LOCKED) AS j")
+	s.runOn(db)
+	for _, id := range ids {
+		if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt != 1 || i.Resets != 0 {
+			t.Errorf("job %d is %s after %d attempts and %d resets", id, i.State, i.Attempt, i.Resets)
+		}
+	}
+	if hole.Fallen() == 0 {
+		t.Error("no answer was lost")
+	}
+}
