@@ -97,6 +97,7 @@ func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop fun
 	s.t.Helper()
 	w = jobs.NewWorker(db, s.Handlers, append(quick(), opts...)...)
 	jobs.SetLimit(w, 2*time.Second)
+	jobs.SetChores(w, 100*time.Millisecond)
 	result := make(chan error, 1)
 	go func() { result <- w.Start(context.WithoutCancel(s.t.Context())) }()
 	stop = sync.OnceValue(func() error {

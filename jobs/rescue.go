@@ -80,7 +80,7 @@ func (r *rescuer) due(now time.Time) (ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, since := range r.dead {
-		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= choresEvery {
+		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= r.w.chores {
 			ids = append(ids, id)
 		}
 	}
@@ -94,7 +94,7 @@ func (r *rescuer) took(ids []uuid.UUID, now time.Time) {
 		r.clean[id] = now
 	}
 	for id, at := range r.clean {
-		if now.Sub(at) > 10*choresEvery { // its row is long gone
+		if now.Sub(at) > 10*r.w.chores { // its row is long gone
 			delete(r.dead, id)
 			delete(r.clean, id)
 		}
@@ -124,7 +124,7 @@ func (r *rescuer) run(ctx context.Context) {
 			r.task(ctx, "reset the jobs of dead workers", func(ctx context.Context) error { return r.reset(ctx, ids) })
 		}
 		if now.After(r.choresAt) {
-			r.choresAt = now.Add(choresEvery)
+			r.choresAt = now.Add(r.w.chores)
 			r.chores(ctx)
 		}
 	}

@@ -35,6 +35,7 @@ type Worker struct {
 	handlers *Handlers
 	cfg      config
 	grace    time.Duration
+	chores   time.Duration // between two rounds of what is not urgent
 	limit    time.Duration // of a statement of the worker's own
 
 	started  atomic.Bool
@@ -73,7 +74,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit,
+		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery,
 		stopped: make(chan struct{}), ready: make(chan struct{}),
 	}
 	for _, o := range opts {

@@ -1,0 +1,143 @@
+package jobs_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/ops"
+)
+
+var somebody = ops.By{Operator: "somebody", Reason: "a test"}
+
+// Under a cap no more jobs run at once than it allows, however many workers there
+// are. A trigger counts what runs, in the transaction that makes it run.
+func TestCap(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `CREATE TABLE most (n bigint)`)
+	s.d.Exec(t, `
+CREATE FUNCTION count_running() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO most SELECT count(*) FROM jobs WHERE state = 'running';
+	RETURN NULL;
+END $$`)
+	s.d.Exec(t, `CREATE TRIGGER count_running AFTER UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION count_running()`)
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetCap(t.Context(), "default", 5, somebody); err != nil {
+		t.Fatal(err)
+	}
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	var entries []jobs.Entry
+	for n := range 300 {
+		entries = append(entries, jobs.Entry{Args: task{n}})
+	}
+	all, err := s.EnqueueMany(t.Context(), nil, entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		s.run(jobs.WithQueue("default", 10), jobs.WithPrefetch(3))
+	}
+	for _, e := range all {
+		s.ended(e.ID)
+	}
+	var most int
+	if err := s.d.DB.QueryRow(`SELECT max(n) FROM most`).Scan(&most); err != nil || most != 5 {
+		t.Errorf("%d jobs ran at once, %v; the cap is 5", most, err)
+	}
+}
+
+// Without a cap nothing runs of a queue that is paused. What an operator sets binds
+// workers that run.
+func TestPauseAndCapBindWhoRuns(t *testing.T) {
+	s := newStage(t)
+	var now, most atomic.Int64
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
+		n := now.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			continue
+		}
+		time.Sleep(time.Millisecond) // that is the job
+		now.Add(-1)
+		return nil
+	})
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := s.run(jobs.WithQueue("default", 10))
+	s.ended(s.add(task{}))
+	if err := o.PauseQueue(t.Context(), "default", somebody); err != nil {
+		t.Fatal(err)
+	}
+	var ids []int64
+	for n := range 50 {
+		ids = append(ids, s.add(task{n}))
+	}
+	s.until("the worker to see that the queue is paused", func() bool { return w.Status().Queues[0].Paused })
+	if i, err := s.Get(t.Context(), ids[0]); err != nil || i.State != jobs.StateAvailable {
+		t.Errorf("a job of a paused queue is %s, %v", i.State, err)
+	}
+	if err := o.SetCap(t.Context(), "default", 1, somebody); err != nil {
+		t.Fatal(err)
+	}
+	most.Store(0)
+	if err := o.ResumeQueue(t.Context(), "default", somebody); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		s.ended(id)
+	}
+	if n := most.Load(); n != 1 {
+		t.Errorf("%d jobs ran at once, the cap is 1", n)
+	}
+	s.until("the worker to see the cap", func() bool { return w.Status().Queues[0].Capped })
+}
+
+// The bound of a worker holds for all its queues together, and jobs of a smaller
+// priority run first.
+func TestConcurrencyAndOrder(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		s.note("%d", j.Args.N)
+		return nil
+	})
+	var ids []int64
+	for _, n := range []int{9, 5, 1, 5, 9, 1} {
+		ids = append(ids, s.add(task{n}, jobs.Priority(n)))
+	}
+	ids = append(ids, s.add(task{5}))
+	s.run(jobs.WithQueue("default", 1))
+	for _, id := range ids {
+		s.ended(id)
+	}
+	if got := fmt.Sprint(s.notes()); got != "[1 1 5 5 5 9 9]" {
+		t.Errorf("they ran in the order %s", got)
+	}
+	var now, most atomic.Int64
+	other := newStage(t)
+	jobs.Register(other.Handlers, func(context.Context, *jobs.Job[task]) error {
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		time.Sleep(time.Millisecond)
+		now.Add(-1)
+		return nil
+	})
+	ids = nil
+	for n := range 40 {
+		ids = append(ids, other.add(task{n}, jobs.Queue(fmt.Sprint("q", n%4))))
+	}
+	other.run(jobs.WithQueue("q0", 5), jobs.WithQueue("q1", 5), jobs.WithQueue("q2", 5), jobs.WithQueue("q3", 5), jobs.WithConcurrency(2))
+	for _, id := range ids {
+		other.ended(id)
+	}
+	if n := most.Load(); n > 2 {
+		t.Errorf("%d jobs ran at once, allowed were 2", n)
+	}
+}

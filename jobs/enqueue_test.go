@@ -1,0 +1,131 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// A unique key is free once its job has ended, or, if it says so, once it runs.
+func TestUnique(t *testing.T) {
+	s := newStage(t)
+	release := make(chan struct{})
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
+		s.note("runs")
+		<-release
+		return nil
+	})
+	enqueue := func(o jobs.EnqueueOption) jobs.Enqueued {
+		t.Helper()
+		e, err := s.Enqueue(t.Context(), nil, task{}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	until, start := enqueue(jobs.Unique("a")), enqueue(jobs.UniqueUntilStart("b"))
+	for _, c := range []struct {
+		option jobs.EnqueueOption
+		first  jobs.Enqueued
+	}{{jobs.Unique("a"), until}, {jobs.UniqueUntilStart("b"), start}} {
+		if again := enqueue(c.option); !again.Existing || again.ID != c.first.ID {
+			t.Errorf("again it is %+v, first it was %+v", again, c.first)
+		}
+	}
+	s.run()
+	s.until("both to run", func() bool { return len(s.notes()) == 2 })
+	if again := enqueue(jobs.Unique("a")); !again.Existing {
+		t.Errorf("while it runs, the key is taken: %+v", again)
+	}
+	if again := enqueue(jobs.UniqueUntilStart("b")); again.Existing || again.ID == start.ID {
+		t.Errorf("once it runs, the key is free: %+v", again)
+	}
+	close(release)
+	s.ended(until.ID)
+	if again := enqueue(jobs.Unique("a")); again.Existing {
+		t.Errorf("after its end the key is free: %+v", again)
+	}
+	all, err := s.EnqueueMany(t.Context(), nil, []jobs.Entry{
+		{Args: task{1}, Options: []jobs.EnqueueOption{jobs.Unique("c"), jobs.In(time.Hour)}}, {Args: task{2}}, {Args: task{3}, Options: []jobs.EnqueueOption{jobs.Unique("c")}},
+	})
+	if err != nil || all[0].Existing || all[1].Existing || !all[2].Existing || all[2].ID != all[0].ID {
+		t.Errorf("of one list: %+v, %v", all, err)
+	}
+}
+
+// Once is once, whatever has become of the job; other arguments are an error.
+func TestOnce(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	first := s.add(task{1}, jobs.Once("k", 0))
+	s.run()
+	s.ended(first)
+	if e, err := s.Enqueue(t.Context(), nil, task{1}, jobs.Once("k", 0)); err != nil || !e.Existing || e.ID != first {
+		t.Errorf("again: %+v, %v", e, err)
+	}
+	if _, err := s.Enqueue(t.Context(), nil, task{2}, jobs.Once("k", 0)); !errors.Is(err, jobs.ErrKeyReused) {
+		t.Errorf("with other arguments: %v", err)
+	}
+	brief := s.add(task{1}, jobs.Once("brief", time.Microsecond))
+	s.ended(brief)
+	if e, err := s.Enqueue(t.Context(), nil, task{2}, jobs.Once("brief", time.Hour)); err != nil || e.Existing {
+		t.Errorf("after its time the key is free: %+v, %v", e, err)
+	}
+}
+
+// What is enqueued in a transaction is there once that is committed, and never if
+// it is rolled back.
+func TestEnqueueInTransaction(t *testing.T) {
+	s := newStage(t)
+	for _, commit := range []bool{true, false} {
+		tx, err := s.d.DB.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := s.Enqueue(t.Context(), tx, task{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := tx.Rollback
+		if commit {
+			end = tx.Commit
+		}
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Get(t.Context(), e.ID)
+		if commit && err != nil || !commit && !errors.Is(err, jobs.ErrNotFound) {
+			t.Errorf("committed: %v; %v", commit, err)
+		}
+	}
+	var none *sql.Tx
+	if _, err := s.Enqueue(t.Context(), none, task{}); err == nil {
+		t.Error("a nil transaction was taken for none")
+	}
+}
+
+// A job that has not started in time does not run, nor does one that has not been
+// claimed. Jobs that are due later run at their time.
+func TestTimes(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		s.note("%d", j.Args.N)
+		return nil
+	})
+	late := s.add(task{1}, jobs.GoodUntil(time.Now().Add(-time.Second)))
+	soon := s.add(task{2}, jobs.In(300*time.Millisecond))
+	s.run(jobs.WithPollInterval(time.Hour))
+	if i := s.ended(soon); i.StartedAt.Sub(i.RunAt) < 0 || i.State != jobs.StateCompleted {
+		t.Errorf("started %v after it was due, %s", i.StartedAt.Sub(i.RunAt), i.State)
+	}
+	if i := s.ended(late); i.State != jobs.StateExpired {
+		t.Errorf("the late one is %s", i.State)
+	}
+	if n := s.notes(); len(n) != 1 {
+		t.Errorf("there ran %s", n)
+	}
+}
