@@ -1,11 +1,14 @@
 package queue
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -31,7 +34,64 @@ type NewJob struct {
 // Enqueue inserts jobs and returns their ids, in order, 0 for one whose unique key
 // is taken. Who waits for jobs of their queues is told at the COMMIT.
 func (q *Queue) Enqueue(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
+	if alike(jobs) {
+		return q.enqueueAlike(ctx, on, jobs)
+	}
 	return q.enqueue(ctx, on, q.sql.enqueue, jobs)
+}
+
+// alike reports whether jobs differ in their arguments only, and have no key.
+func alike(jobs []NewJob) bool {
+	if len(jobs) == 0 || jobs[0].UniqueKey != "" {
+		return false
+	}
+	first := jobs[0]
+	for _, j := range jobs[1:] {
+		if j.Kind != first.Kind || j.Queue != first.Queue || j.Priority != first.Priority || j.Delay != first.Delay || j.UniqueKey != "" ||
+			j.MaxAttempts != first.MaxAttempts || !same(j.At, first.At) || !same(j.GoodUntil, first.GoodUntil) || !same(j.MaxResets, first.MaxResets) ||
+			!bytes.Equal(j.Meta, first.Meta) {
+			return false
+		}
+	}
+	return true
+}
+
+func same[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func (q *Queue) enqueueAlike(ctx context.Context, on store.Querier, jobs []NewJob) (ids []int64, err error) {
+	args := make([]json.RawMessage, len(jobs))
+	for i, j := range jobs {
+		if args[i] = j.Args; j.Args == nil {
+			args[i] = json.RawMessage(`{}`)
+		}
+	}
+	given, err := list(args)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: enqueue: %w", err)
+	}
+	j := jobs[0]
+	resets := 5
+	if j.MaxResets != nil {
+		resets = *j.MaxResets
+	}
+	ids, err = pgdriver.QueryAll(ctx, on, scanID, q.sql.enqueueAlike, j.Kind, cmp.Or(j.Queue, "default"), cmp.Or(j.Priority, 5), timeOf(j.At), j.Delay,
+		timeOf(j.GoodUntil), textOf(j.Meta), sql.NullInt64{Int64: int64(j.MaxAttempts), Valid: j.MaxAttempts > 0}, given, resets)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: enqueue: %w", err)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+func timeOf(t *time.Time) sql.NullTime {
+	if t == nil {
+		return sql.NullTime{}
+	}
+	return sql.NullTime{Time: *t, Valid: true}
+}
+
+func textOf(text json.RawMessage) sql.NullString {
+	return sql.NullString{String: string(text), Valid: text != nil}
 }
 
 // Once is a key under which one job is enqueued, whatever becomes of it.

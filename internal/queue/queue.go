@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -52,9 +53,14 @@ func list[T any](all []T) (string, error) {
 }
 
 func (q *Queue) ids(ctx context.Context, on store.Querier, statement string, runs []Run) ([]int64, error) {
-	given, err := list(runs)
-	if err != nil {
-		return nil, err
+	ids, claims := []byte{'{'}, []byte{'{'}
+	for i, r := range runs {
+		if i > 0 {
+			ids, claims = append(ids, ','), append(claims, ',')
+		}
+		ids, claims = strconv.AppendInt(ids, r.ID, 10), strconv.AppendInt(claims, r.Claim, 10)
 	}
-	return pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, statement, given)
+	return pgdriver.QueryAll(ctx, on, scanID, statement, string(append(ids, '}')), string(append(claims, '}')))
 }
+
+func scanID(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }

@@ -325,8 +325,8 @@ func TestPlans(t *testing.T) {
 	}
 	for name, p := range map[string]struct{ types, statement, args string }{
 		"claim":    {"text, bigint, text, text, text, bigint, bigint", s.sql.claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
-		"start":    {"text", s.sql.start, `'[{"id":1,"claim":1}]'`},
-		"complete": {"text", s.sql.complete, `'[{"id":1,"claim":1}]'`},
+		"start":    {"text, text", s.sql.start, `'{1}', '{1}'`},
+		"complete": {"text, text", s.sql.complete, `'{1}', '{1}'`},
 		"settle":   {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
 		"look":     {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
 		"cancel":   {"bigint", s.sql.cancel, `7`},

@@ -6,13 +6,13 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// statements is the SQL of a Queue. Lists come as JSON.
+// statements is the SQL of a Queue. Lists come as text, of JSON or of arrays.
 type statements struct {
-	enqueue, enqueueOnce, emit, keys, once, await, log           string
-	find, attempts, counts                                       string
-	claim, claimCapped, condition, look, start, lock, room, peek string
-	complete, settle, verdict, cancel                            string
-	want, unknown, claimers, expire, retain, forget, raise       string
+	enqueue, enqueueAlike, enqueueOnce, emit, keys, once, await, log string
+	find, attempts, counts                                           string
+	claim, claimCapped, condition, look, start, lock, room, peek     string
+	complete, settle, verdict, cancel                                string
+	want, unknown, claimers, expire, retain, forget, raise           string
 
 	reset string // what follows the CTE dead
 }
@@ -49,7 +49,7 @@ func newStatements(t tables.Jobs) statements {
 		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
-		enqueue: r(enqueueSQL("", "true")), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
+		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
 		keys: r(keysSQL), once: r(onceOwnerSQL), await: r(awaitSQL), log: r(logSQL),
 		find: r(findSQL), attempts: r(attemptsSQL), counts: r(countsSQL),
 		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
@@ -106,14 +106,14 @@ SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::te
 const fence = `j.id = ANY (ARRAY(SELECT id FROM d)) AND (j.id, j.claim) IN (SELECT id, claim FROM d)`
 
 const startSQL = `
-WITH d AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint))
+WITH d AS MATERIALIZED (SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim))
 UPDATE {jobs} AS j SET started_at = clock_timestamp(), unique_key = CASE WHEN NOT j.until_start THEN j.unique_key END
 WHERE {fence}
 	AND j.started_at IS NULL AND j.cancel_at IS NULL AND (j.good_until IS NULL OR j.good_until > clock_timestamp())
 RETURNING j.id`
 
 const completeSQL = `
-WITH d AS MATERIALIZED (SELECT * FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint)), gone AS (
+WITH d AS MATERIALIZED (SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)), gone AS (
 	DELETE FROM {jobs} AS j WHERE {fence} RETURNING j.*
 ), told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
@@ -158,7 +158,7 @@ WITH d AS MATERIALIZED (
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 UNION ALL SELECT id, 'available' FROM back`
 
 const verdictSQL = `
-SELECT d.id FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint)
+SELECT d.id FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
 WHERE EXISTS (SELECT FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim)
 	OR EXISTS (SELECT FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost')`
 
