@@ -11,40 +11,6 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// crew are the goroutines that run handlers. One that is idle takes the next jobs:
-// a new one would grow its stack each time.
-type crew struct {
-	w    *Worker
-	work chan []*run
-}
-
-// idleTime is how long a goroutine waits for the next jobs.
-const idleTime = time.Second
-
-func (c *crew) run(runs []*run) {
-	select {
-	case c.work <- runs:
-	default:
-		go c.member(runs)
-	}
-}
-
-func (c *crew) member(runs []*run) {
-	timer := time.NewTimer(idleTime)
-	defer timer.Stop()
-	for {
-		c.w.execute(runs)
-		timer.Reset(idleTime)
-		select {
-		case runs = <-c.work:
-		case <-timer.C:
-			return
-		case <-c.w.life.Done():
-			return
-		}
-	}
-}
-
 // execute runs a handler with the jobs that it takes at once, and hands them to the
 // settler. It holds a slot for each until the handler has returned.
 func (w *Worker) execute(runs []*run) {

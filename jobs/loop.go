@@ -468,21 +468,24 @@ func (l *loop) start(runs []*run) {
 		}
 	}
 	now := time.Now()
+	calls := make([][]*run, 0, len(runs))
 	batches := map[*handler][]*run{}
-	for _, r := range runs {
+	for i, r := range runs {
 		r.started = now
-		if h := r.handler; h.many {
-			if batches[h] = append(batches[h], r); len(batches[h]) == h.batch {
-				l.w.crew.run(batches[h])
-				delete(batches, h)
-			}
+		h := r.handler
+		if !h.many {
+			calls = append(calls, runs[i:i+1:i+1])
 			continue
 		}
-		l.w.crew.run([]*run{r})
+		if batches[h] = append(batches[h], r); len(batches[h]) == h.batch {
+			calls = append(calls, batches[h])
+			delete(batches, h)
+		}
 	}
 	for _, batch := range batches {
-		l.w.crew.run(batch)
+		calls = append(calls, batch)
 	}
+	l.w.crew.run(calls)
 }
 
 // startReady starts prefetched jobs as far as there are slots.

@@ -46,7 +46,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -84,11 +84,15 @@ WITH lane AS (
 	LIMIT $6::bigint
 )
 UPDATE {jobs} AS j SET state = 'running', attempt = j.attempt + 1, claimed_by = $1::uuid, claim = $2::bigint, claimed_at = clock_timestamp(),
-	started_at = CASE WHEN j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)) THEN clock_timestamp() END,
-	unique_key = CASE WHEN NOT (j.until_start AND j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint))) THEN j.unique_key END
+	started_at = CASE WHEN {starts} THEN clock_timestamp() END,
+	unique_key = CASE WHEN NOT (j.until_start AND {starts}) THEN j.unique_key END
 WHERE j.ctid = ANY (ARRAY(SELECT at FROM picked))
 RETURNING {columns}`
 }
+
+// starts is true of the rows that start now. The array is searched from its
+// beginning for each row, so it is left out if all start.
+const starts = `($7::bigint >= $6::bigint OR j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)))`
 
 // uncapped is true if a queue has no cap. A cap that an operator sets then binds
 // the next claim, whatever the worker knows.
