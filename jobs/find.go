@@ -127,3 +127,26 @@ func (c *Client) Counts(ctx context.Context) ([]Count, error) {
 	}
 	return all, nil
 }
+
+// LogEntry is what a handler has logged with [Job.Log].
+type LogEntry struct {
+	Attempt int
+	At      time.Time
+	Entry   json.RawMessage
+}
+
+// Logs returns what the runs of a job have logged, in order, the first thousand.
+func (c *Client) Logs(ctx context.Context, id int64) ([]LogEntry, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	found, err := c.queue.Logs(ctx, c.db, id)
+	if err != nil {
+		return nil, errtext.Of(err)
+	}
+	all := make([]LogEntry, len(found))
+	for i, l := range found {
+		all[i] = LogEntry(l)
+	}
+	return all, nil
+}

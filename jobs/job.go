@@ -59,9 +59,9 @@ func (j *Job[T]) SetResult(v any) error {
 // this job, nil completes it.
 func (j *Job[T]) Settle(err error) { j.run.setOwn(err) }
 
-// Log keeps an entry, anything that has a JSON form, beside the job. Package ops
-// lists the entries. They are written at once, not in the transaction of the
-// handler, and stay if that fails.
+// Log keeps an entry, anything that has a JSON form, beside the job, for
+// [Client.Logs]. It is written at once, not in the transaction of the handler, and
+// stays if that fails.
 func (j *Job[T]) Log(ctx context.Context, entry any) error {
 	text, err := encode(entry)
 	if err == nil {

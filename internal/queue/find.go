@@ -113,3 +113,27 @@ func (q *Queue) Counts(ctx context.Context, on store.Querier) ([]Tally, error) {
 	}
 	return all, nil
 }
+
+// LogEntry is what a run has logged.
+type LogEntry struct {
+	Attempt int
+	At      time.Time
+	Entry   json.RawMessage
+}
+
+const logsSQL = `
+SELECT attempt, updated_at, entry FROM {logs} WHERE job_id = $1::bigint ORDER BY attempt, id LIMIT 1000`
+
+// Logs returns what the runs of a job have logged.
+func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {
+	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (l LogEntry, err error) {
+		var entry []byte
+		err = r.Scan(&l.Attempt, &l.At, &entry)
+		l.Entry = entry
+		return l, err
+	}, q.sql.logs, id)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look up the log of job %d: %w", id, err)
+	}
+	return all, nil
+}

@@ -9,7 +9,7 @@ import (
 // statements is the SQL of a Queue. Lists come as text, of JSON or of arrays.
 type statements struct {
 	enqueue, enqueueAlike, enqueueOnce, emit, keys, once, await, log string
-	find, attempts, counts                                           string
+	find, attempts, counts, logs                                     string
 	claim, claimCapped, condition, look, start, lock, room, peek     string
 	complete, settle, verdict, cancel                                string
 	want, unknown, claimers, expire, retain, forget, raise           string
@@ -51,7 +51,7 @@ func newStatements(t tables.Jobs) statements {
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
 		keys: r(keysSQL), once: r(onceOwnerSQL), await: r(awaitSQL), log: r(logSQL),
-		find: r(findSQL), attempts: r(attemptsSQL), counts: r(countsSQL),
+		find: r(findSQL), attempts: r(attemptsSQL), counts: r(countsSQL), logs: r(logsSQL),
 		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),

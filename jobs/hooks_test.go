@@ -1,0 +1,184 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+type sized struct{ Megabytes int }
+
+func (sized) Kind() string { return "sized" }
+
+// The hooks of a worker let it claim only what it has room for.
+func TestBudget(t *testing.T) {
+	s := newStage(t)
+	const all = 10
+	var used, most atomic.Int64
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[sized]) error {
+		if n := used.Load(); n > most.Load() {
+			most.Store(n)
+		}
+		return nil
+	})
+	var ids []int64
+	for _, n := range []int{9, 1, 8, 2, 7, 3} {
+		ids = append(ids, s.add(sized{n}))
+	}
+	sizes := map[int64]int64{}
+	for i, n := range []int64{9, 1, 8, 2, 7, 3} {
+		sizes[ids[i]] = n
+	}
+	s.run(jobs.WithQueue("default", 1), jobs.WithHooks(jobs.Hooks{
+		BeforeClaim: func(_ context.Context, queue string) jobs.Claim {
+			if queue != "default" {
+				t.Errorf("a claim from queue %q", queue)
+			}
+			return jobs.Claim{Skip: used.Load() >= all, Condition: `(args->>'Megabytes')::int <= $1`, Args: []any{all - used.Load()}}
+		},
+		BeforeHandle: func(_ context.Context, h jobs.Header) { used.Add(sizes[h.ID]) },
+		AfterHandle:  func(_ context.Context, h jobs.Header, err error) { used.Add(-sizes[h.ID]) },
+	}))
+	for _, id := range ids {
+		if i := s.ended(id); i.State != jobs.StateCompleted {
+			t.Errorf("a job is %s", i.State)
+		}
+	}
+	if n := most.Load(); n > all {
+		t.Errorf("%d of %d megabytes were used", n, all)
+	}
+}
+
+// Middleware is around the handler, the first outermost; what it returns counts.
+func TestMiddleware(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
+		s.note("handler")
+		return nil
+	}, jobs.MaxAttempts(1))
+	around := func(name string) jobs.Middleware {
+		return func(ctx context.Context, all []jobs.Header, next func(context.Context) error) error {
+			s.note("%s before %d %s", name, len(all), all[0].Kind)
+			err := next(ctx)
+			s.note("%s after", name)
+			if name == "outer" {
+				return errors.New("the outer one fails it")
+			}
+			return err
+		}
+	}
+	id := s.add(task{})
+	s.run(jobs.WithMiddleware(around("outer"), around("inner")))
+	if i := s.ended(id); i.State != jobs.StateFailed || i.Error != "the outer one fails it" {
+		t.Errorf("the job is %s: %s", i.State, i.Error)
+	}
+	if want := []string{"outer before 1 task", "inner before 1 task", "handler", "inner after", "outer after"}; !slices.Equal(s.notes(), want) {
+		t.Errorf("noted: %q", s.notes())
+	}
+}
+
+// A worker ends after so many jobs, or after a time.
+func TestStopAfter(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	for n := range 10 {
+		s.add(task{n})
+	}
+	if err := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithStopAfterJobs(4))...).Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts, err := s.Counts(t.Context())
+	if want := []jobs.Count{{Queue: "default", State: jobs.StateAvailable, Jobs: 6}}; err != nil || !slices.Equal(counts, want) {
+		t.Errorf("left are %+v, %v", counts, err)
+	}
+	if err := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithStopAfter(100*time.Millisecond))...).Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Observers are told of what happens, and one that panics keeps nobody from it.
+func TestObserver(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		if j.Args.N == 1 {
+			return jobs.Fail(errors.New("no"))
+		}
+		return j.Log(t.Context(), map[string]int{"n": j.Args.N})
+	})
+	w, stop := s.runOn(s.d.DB, jobs.WithObserver(jobs.Observer{JobDone: func(jobs.Done) { panic("the observer's") }}), jobs.WithObserver(jobs.Observer{
+		WorkerStarted: func(jobs.WorkerInfo) { s.note("started") },
+		WorkerStopped: func(i jobs.WorkerInfo) { s.note("stopped %v", i.Err) },
+		JobsClaimed:   func(c jobs.Claimed) { s.note("claimed %d", c.Jobs) },
+		JobDone:       func(d jobs.Done) { s.note("done %s %v", d.State, d.Err) },
+		UnknownKinds:  func(u jobs.Unknown) { s.note("unknown %v", u.Kinds) },
+		HookPanicked:  func(p jobs.HookPanic) { s.note("panicked %s %s", p.Hook, p.Value) },
+	}))
+	good := s.add(task{0})
+	s.ended(good)
+	s.ended(s.add(task{1}))
+	s.add(sized{})
+	s.until("the unknown kind to be told", func() bool { return slices.Contains(s.notes(), "unknown [sized]") })
+	if q := w.Status().Queues[0]; q.Completed != 1 || q.Failed != 1 || q.Claimed != 2 || !slices.Equal(q.UnknownKinds, []string{"sized"}) {
+		t.Errorf("the status is %+v", q)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"started", "claimed 1", "done completed <nil>", "done failed no", "stopped <nil>", "panicked JobDone the observer's"} {
+		if !slices.Contains(s.notes(), want) {
+			t.Errorf("nobody was told %q: %q", want, s.notes())
+		}
+	}
+	if n := strings.Count(fmt.Sprint(s.notes()), "panicked"); n != 1 {
+		t.Errorf("a panic was told %d times", n)
+	}
+	logs, err := s.Logs(t.Context(), good)
+	if err != nil || len(logs) != 1 || string(logs[0].Entry) != `{"n": 0}` || logs[0].Attempt != 1 {
+		t.Errorf("the log is %+v, %v", logs, err)
+	}
+}
+
+// CompleteTx completes a job in a transaction of the handler's own. Without a
+// commit the job has failed.
+func TestCompleteTx(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `CREATE TABLE effects (n int)`)
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		tx, err := s.d.DB.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N); err != nil {
+			return err
+		}
+		if err := j.SetResult(j.Args.N); err != nil {
+			return err
+		}
+		if err := j.CompleteTx(ctx, tx); err != nil {
+			return err
+		}
+		if j.Args.N == 1 && j.Attempt == 1 {
+			return tx.Rollback()
+		}
+		return tx.Commit()
+	}, jobs.Retry(jobs.Fixed(0)))
+	ids := []int64{s.add(task{0}), s.add(task{1})}
+	s.run()
+	for n, id := range ids {
+		if i := s.ended(id); i.State != jobs.StateCompleted || string(i.Result) != fmt.Sprint(n) || i.Failures != n {
+			t.Errorf("job %d is %s with %s after %d failures: %s", n, i.State, i.Result, i.Failures, i.Error)
+		}
+	}
+	var effects string
+	if err := s.d.DB.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != "2 2" {
+		t.Errorf("effects: %s, %v", effects, err)
+	}
+}

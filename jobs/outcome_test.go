@@ -1,0 +1,86 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+type codedTest string
+
+func (c codedTest) Error() string { return "failed with " + string(c) }
+func (c codedTest) Code() string  { return string(c) }
+
+// What a handler returns, and why its context ended, decide what becomes of a job.
+func TestDecide(t *testing.T) {
+	h := &handler{maxAttempts: 3, retry: func(n int, _ error) time.Duration { return time.Duration(n) * time.Second }, terminal: []string{"FATAL"}}
+	only := *h
+	only.only = []string{"BUSY"}
+	boom := errors.New("boom")
+	for name, c := range map[string]struct {
+		h          *handler
+		err, cause error
+		want       string
+	}{
+		"nil":                      {h, nil, nil, "completed false  "},
+		"nil after a cancel":       {h, nil, ErrCancelled, "completed false  "},
+		"an error":                 {h, boom, nil, "available true error 3s "},
+		"a code":                   {h, codedTest("X"), nil, "available true error 3s X"},
+		"a terminal code":          {h, fmt.Errorf("wrapped: %w", codedTest("FATAL")), nil, "failed true  FATAL"},
+		"a code to retry":          {&only, codedTest("BUSY"), nil, "available true error 3s BUSY"},
+		"no code to retry":         {&only, boom, nil, "failed true  "},
+		"Fail":                     {h, Fail(boom), nil, "failed true  "},
+		"Fail, wrapped":            {h, fmt.Errorf("wrapped: %w", Fail(codedTest("Y"))), nil, "failed true  Y"},
+		"RetryAfter":               {h, RetryAfter(time.Minute, boom), nil, "available true error 1m0s "},
+		"RetryAfter in the past":   {h, RetryAfter(-time.Minute, boom), nil, "available true error 0s "},
+		"Snooze":                   {h, Snooze(time.Hour), nil, "available false snoozed 1h0m0s "},
+		"Discard":                  {h, Discard(boom), nil, "cancelled false  "},
+		"cancelled":                {h, boom, ErrCancelled, "available false released "},
+		"stopping":                 {h, boom, errStopping, "available false released "},
+		"stopping, and it says so": {h, Snooze(time.Hour), errStopping, "available false released "},
+		"a panic":                  {h, &PanicError{Value: 1}, nil, "available true error 3s PANIC"},
+	} {
+		e := c.h.decide(queue.Job{Failures: 2}, nil, c.err, c.cause)
+		got := fmt.Sprintf("%s %v %s ", e.To, e.Counts, e.Outcome)
+		if e.Delay != nil {
+			got += (time.Duration(*e.Delay) * time.Microsecond).String() + " "
+		}
+		if got += e.Code; got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A policy that panics, or makes no sense, keeps no job from its next attempt.
+func TestWaitOfPolicies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 100).Draw(t, "failures")
+		d := time.Duration(rapid.Int64().Draw(t, "delay"))
+		for _, p := range []RetryPolicy{Exponential(time.Second, time.Hour), Steps(time.Second, time.Minute), Fixed(time.Minute), Steps(),
+			func(int, error) time.Duration { return d }, func(int, error) time.Duration { panic("no") }} {
+			h := &handler{maxAttempts: 1000, retry: p}
+			e := h.decide(queue.Job{Failures: n - 1}, nil, errors.New("boom"), nil)
+			if e.Delay == nil || *e.Delay < 0 || *e.Delay > longestDelay.Microseconds() {
+				t.Fatalf("the delay after %d failures is %v", n, e.Delay)
+			}
+		}
+		if s := Steps(time.Second, time.Minute)(n, nil); n == 1 && (s < time.Second || s > 5*time.Second/4) || n > 1 && (s < time.Minute || s > 5*time.Minute/4) {
+			t.Fatalf("step %d is %v", n, s)
+		}
+	})
+}
+
+// JSON with an escaped NUL is found, one with an escaped backslash before u0000 is
+// not taken for it.
+func TestNUL(t *testing.T) {
+	for text, want := range map[string]bool{`"a"`: false, `"\u0000"`: true, `"\\u0000"`: false, `"\\\u0000"`: true, `{"a\u0000b":1}`: true, `"\u0001"`: false, `"\`: false} {
+		if hasNUL([]byte(text)) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+}
