@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,8 +17,6 @@ const (
 	rescueTick = 250 * time.Millisecond
 	// choresEvery is how often it does what is not urgent.
 	choresEvery = 10 * time.Second
-	// tokenEvery is how often any worker looks whether the token is there.
-	tokenEvery = time.Second
 )
 
 // rescuer does what one of all workers must do, while this one leads: it gives the
@@ -31,7 +30,7 @@ type rescuer struct {
 	clean map[uuid.UUID]time.Time // when their jobs were last looked for
 
 	choresAt time.Time
-	tokenAt  time.Time
+	token    atomic.Bool // look for it now: the server may have crashed
 }
 
 func newRescuer(w *Worker) *rescuer {
@@ -112,8 +111,7 @@ func (r *rescuer) forget() {
 func (r *rescuer) run(ctx context.Context) {
 	for backoff.Sleep(ctx, rescueTick) {
 		now := time.Now()
-		if now.After(r.tokenAt) {
-			r.tokenAt = now.Add(tokenEvery)
+		if r.token.Swap(false) {
 			r.task(ctx, "keep the token", r.w.plantToken)
 		}
 		if !r.w.coord.Status().Leader {
@@ -165,6 +163,7 @@ func (r *rescuer) reset(ctx context.Context, ids []uuid.UUID) error {
 
 // chores does what is not urgent.
 func (r *rescuer) chores(ctx context.Context) {
+	r.task(ctx, "keep the token", r.w.plantToken)
 	r.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context) error {
 		ids, err := r.w.queue.Claimers(ctx, r.w.db)
 		r.suspect(ids)

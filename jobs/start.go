@@ -158,7 +158,10 @@ func (w *Worker) coordination() coord.Config {
 				tell(w.voice, "CoordinationFailed", func(o *Observer) func(error) { return o.CoordinationFailed }, errtext.Of(err))
 			})
 		},
-		OnBack:       func() { w.recovered("coordination", "") },
+		OnBack: func() {
+			w.rescuer.token.Store(true)
+			w.recovered("coordination", "")
+		},
 		OnTaskFailed: w.taskFailed,
 	}
 	if w.cfg.leader == LeaderStrategyLease {
