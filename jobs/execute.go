@@ -136,6 +136,7 @@ func (c *call) watch() {
 		err = c.timeout(err)
 	}
 	c.w.settle(each(c.runs, outcome{err: err, cause: cause, kind: apart}))
+	c.runs[0].loop.nudge()
 }
 
 // timeout is the failure of a handler that took too long.

@@ -157,8 +157,7 @@ func (l *loop) step(ctx context.Context) {
 
 // mayClaim is how many jobs to claim now.
 func (l *loop) mayClaim(now time.Time) (want int) {
-	free := l.free()
-	want = free + l.w.cfg.prefetch - len(l.ready)
+	want = l.room()
 	switch {
 	case !l.hungry || want <= 0 || now.Before(l.pausedTo) || l.w.settler.full():
 		return 0
@@ -171,6 +170,11 @@ func (l *loop) mayClaim(now time.Time) (want int) {
 	return want
 }
 
+// room is how many jobs could be claimed now.
+func (l *loop) room() int {
+	return min(l.free(), l.w.slots.available()) + l.w.cfg.prefetch - len(l.ready)
+}
+
 // gathers reports whether slots should gather before the next claim: the last one
 // was full, it was a moment ago, and less than half are free.
 func (l *loop) gathers(now time.Time, want int) bool {
@@ -181,7 +185,12 @@ func (l *loop) gathers(now time.Time, want int) bool {
 func (l *loop) rest(ctx context.Context) {
 	now := time.Now()
 	until := l.lookAt
-	switch want := l.free() + l.w.cfg.prefetch - len(l.ready); {
+	if len(l.ready) > 0 && now.Before(l.pausedTo) {
+		until = earlier(until, l.pausedTo)
+	}
+	switch want := l.room(); {
+	case !l.hungry && l.pollAt.Before(l.pausedTo):
+		until = earlier(until, l.pausedTo)
 	case !l.hungry:
 		until = earlier(until, l.pollAt)
 	case now.Before(l.pausedTo):
@@ -223,10 +232,8 @@ func (l *loop) claim(ctx context.Context, want int) {
 	}
 	slots := l.w.slots.take(min(want, l.free()))
 	want = l.w.slots.allot(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready))))
-	if want == 0 {
+	if want == 0 { // another queue was faster; a slot that is given back nudges
 		l.w.slots.give(slots)
-		l.hungry = false
-		l.pollAt = time.Now().Add(l.w.cfg.pollInterval) // a slot that is given back nudges
 		return
 	}
 	jobs, err := l.claimOnce(ctx, want, min(slots, want), condition)

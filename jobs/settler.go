@@ -59,9 +59,13 @@ func (s *settler) addApart(e *ending) {
 
 func (s *settler) landed(n int) {
 	s.mu.Lock()
+	waited := len(s.waiting)+s.flying >= mostUnsettled
 	s.flying -= n
 	s.mu.Unlock()
 	signal(s.changed)
+	if waited {
+		s.w.wakeAll()
+	}
 }
 
 // status returns how much waits, and why nothing can be stored.

@@ -32,6 +32,13 @@ func (s *slots) take(want int) (got int) {
 	return got
 }
 
+// available is how many slots are free.
+func (s *slots) available() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.free
+}
+
 // give returns slots.
 func (s *slots) give(n int) {
 	if n == 0 {
