@@ -57,7 +57,7 @@ func TestLinksOfComments(t *testing.T) {
 	link := regexp.MustCompile(`\[(?:` + module + `/)?([a-z/]+\.)?([A-Z]\w*(?:\.\w+)?)\]`)
 	exported := map[string][]string{} // by name of the package
 	comments := map[string]string{}
-	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "workertest"} {
+	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "jobs", "workertest"} {
 		name, names, text := parse(t, folder)
 		exported[name], comments[name] = names, text
 	}
@@ -139,7 +139,8 @@ func declared(n ast.Node) (names []string) {
 	case *ast.FuncDecl:
 		of := ""
 		if d.Recv != nil {
-			of = strings.Trim(types.ExprString(d.Recv.List[0].Type), "*") + "."
+			of, _, _ = strings.Cut(strings.Trim(types.ExprString(d.Recv.List[0].Type), "*"), "[")
+			of += "."
 		}
 		return []string{of + d.Name.Name}
 	case *ast.ValueSpec:

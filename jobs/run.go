@@ -17,7 +17,8 @@ type run struct {
 	handler *handler
 	row     queue.Job
 	header  Header
-	phase   phase // guarded by hand
+	phase   phase  // guarded by hand
+	trial   *trial // nil in a worker
 
 	cancel  context.CancelCauseFunc // of its context; nil before it runs, and in a batch; guarded by hand
 	ended   error                   // why its context was to end; guarded by hand
@@ -58,6 +59,10 @@ func (r *run) forget() {
 }
 
 func (r *run) log(ctx context.Context, entry json.RawMessage) error {
+	if r.trial != nil {
+		r.trial.log(entry)
+		return nil
+	}
 	return r.w.queue.Log(ctx, r.w.db, r.row.ID, r.row.Attempt, entry)
 }
 
@@ -67,6 +72,9 @@ func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 	r.byTx = true
 	result := r.result
 	r.mu.Unlock()
+	if r.trial != nil {
+		return r.trial.completeIn(ctx, tx)
+	}
 	return r.w.completeIn(ctx, tx, []completion{{r, result}})
 }
 

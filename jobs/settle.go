@@ -106,7 +106,7 @@ func (w *Worker) decideApart(ctx context.Context, e *ending) queue.End {
 	end := queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Delay: microseconds(unstartedDelay)}
 	switch e.kind {
 	case completedByTx:
-		e.err = errors.New("the handler called CompleteTx and returned nil, but has not committed its transaction")
+		e.err = errUncommitted
 	case doubtful:
 		end.Error = "nobody answered whether the transaction was committed; it was not"
 		return end

@@ -1,7 +1,13 @@
-// Package workertest runs consumers in an application's tests, against a real
-// database with the tables of package migrations. [Handle] shows what a
-// consumer does with given events, and leaves nothing behind. [CatchUp] runs a
-// real worker until the consumers have handled all that is in the log.
+// Package workertest runs consumers and the handlers of jobs in an application's
+// tests, against a real database with the tables of package migrations.
+//
+// [Handle] shows what a consumer does with given events, and leaves nothing
+// behind. [CatchUp] runs a real worker until the consumers have handled all that
+// is in the log.
+//
+// [HandleJob] shows what a handler does with given arguments, and what becomes of
+// the job. [Drain] runs a real worker until all jobs that are due have ended.
+// [Enqueued] lists the jobs that a transaction or a database has.
 //
 // The functions return errors and know nothing of package testing.
 package workertest

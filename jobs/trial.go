@@ -1,0 +1,174 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobtrial"
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+func init() {
+	jobtrial.Run = func(ctx context.Context, handlers any, given []jobtrial.Given, bench jobtrial.Bench) ([]jobtrial.Outcome, error) {
+		return handlers.(*Handlers).try(ctx, given, bench)
+	}
+	jobtrial.Kinds = func(handlers any) []string { return handlers.(*Handlers).kinds() }
+	jobtrial.Of = settingsOf
+}
+
+func settingsOf(options any) (s jobtrial.Settings) {
+	var c config
+	var client clientConfig
+	switch all := options.(type) {
+	case []Option:
+		for _, o := range all {
+			if o != nil {
+				o.apply(&c)
+			}
+		}
+	case []ClientOption:
+		for _, o := range all {
+			if o != nil {
+				o.applyClient(&client)
+			}
+		}
+	}
+	s.Table = cmp.Or(c.table, client.table)
+	for _, q := range c.queues {
+		s.Queues = append(s.Queues, q.name)
+	}
+	return s
+}
+
+// trial is what a run leaves that belongs to no worker: package workertest calls
+// the handler, and no table has the job.
+type trial struct {
+	mu   sync.Mutex
+	logs []json.RawMessage
+	txid string // of the transaction that CompleteTx was given
+}
+
+func (t *trial) log(entry json.RawMessage) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.logs = append(t.logs, entry)
+}
+
+func (t *trial) completeIn(ctx context.Context, tx *sql.Tx) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return tx.QueryRowContext(ctx, `SELECT txid_current()::text`).Scan(&t.txid)
+}
+
+// errUncommitted is the failure of a handler that has called CompleteTx in vain.
+var errUncommitted = errors.New("the handler called CompleteTx and returned nil, but has not committed its transaction")
+
+// try gives jobs to their handler once, and decides what becomes of them as a
+// worker does. It does not look for the one job of a batch that makes it fail.
+func (h *Handlers) try(ctx context.Context, given []jobtrial.Given, bench jobtrial.Bench) (all []jobtrial.Outcome, err error) {
+	runs, err := h.trials(given)
+	if err != nil || len(runs) == 0 {
+		return nil, err
+	}
+	handler := runs[0].handler
+	jobs := make([]any, len(runs))
+	for i, r := range runs {
+		if jobs[i], err = handler.decode(r); err != nil {
+			return nil, fmt.Errorf("the arguments are no %s: %w", handler.kind, err)
+		}
+	}
+	var tx *sql.Tx
+	check := func(err error) error { return err }
+	if handler.tx {
+		if tx, check, err = bench.Begin(ctx); err != nil {
+			return nil, err
+		}
+	}
+	bounded, stop := context.WithCancel(ctx)
+	if handler.timeout > 0 {
+		bounded, stop = context.WithTimeoutCause(ctx, handler.timeout, ErrTimeout)
+	}
+	defer stop()
+	err = check(recovered(func() error { return handler.call(bounded, tx, jobs) }))
+	if errors.Is(err, ErrTxEnded) {
+		err = coded(CodeTxEnded, true, err, "%v", err)
+	}
+	if err != nil && errors.Is(causeOf(bounded), ErrTimeout) && !isVerdict(err) {
+		err = (&call{h: handler}).timeout(err)
+	}
+	for i, r := range runs {
+		o, err := r.tried(ctx, given[i].Failures, err, bench)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// trials are the runs of given jobs, all of one kind.
+func (h *Handlers) trials(given []jobtrial.Given) (runs []*run, err error) {
+	if err := errtext.Join(h.errs...); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	for i, g := range given {
+		spec, err := g.Entry.(Entry).spec()
+		if err != nil {
+			return nil, err
+		}
+		handler := h.of[spec.job.Kind]
+		switch {
+		case handler == nil:
+			return nil, fmt.Errorf("kind %s has no handler", errtext.Value(spec.job.Kind))
+		case i > 0 && handler != runs[0].handler:
+			return nil, fmt.Errorf("kinds %s and %s have a handler each: give it jobs of one kind", errtext.Value(runs[0].handler.kind), errtext.Value(handler.kind))
+		case i >= handler.batch:
+			return nil, fmt.Errorf("the handler of kind %s takes %d jobs at once, it is given %d", errtext.Value(handler.kind), handler.batch, len(given))
+		}
+		row := queue.Job{
+			Run: queue.Run{ID: int64(i) + 1, Claim: 1}, Kind: spec.job.Kind, Priority: cmp.Or(spec.job.Priority, defaultPriority), RunAt: now,
+			Args: spec.job.Args, Meta: spec.job.Meta, Attempt: g.Failures + 1, Failures: g.Failures, Most: spec.job.MaxAttempts, Started: true,
+		}
+		if spec.job.At != nil {
+			row.RunAt = *spec.job.At
+		}
+		header := headerOf(row, cmp.Or(spec.job.Queue, DefaultQueue), cmp.Or(row.Most, handler.maxAttempts))
+		runs = append(runs, &run{handler: handler, row: row, header: header, trial: &trial{}})
+	}
+	return runs, nil
+}
+
+// tried is the outcome of a run whose handler has returned returned.
+func (r *run) tried(ctx context.Context, failures int, returned error, bench jobtrial.Bench) (o jobtrial.Outcome, err error) {
+	result, byTx, own, settled := r.left()
+	if settled && (returned == nil || !r.handler.tx || own != nil) {
+		returned = own // the transaction has not undone it
+	}
+	if byTx && returned == nil {
+		switch committed, err := bench.Committed(ctx, r.trial.txid); {
+		case err != nil:
+			return o, err
+		case !committed:
+			returned = errUncommitted
+		}
+	}
+	end := r.handler.decide(r.row, result, returned, nil)
+	o = jobtrial.Outcome{
+		State: string(end.To), Outcome: string(end.Outcome), Counts: end.Counts, Code: end.Code, Err: returned, Result: end.Result, Logs: r.trial.logs,
+	}
+	switch {
+	case end.Counts && end.To == queue.Available && failures+1 >= r.header.MaxAttempts:
+		o.State, o.Outcome = string(queue.Failed), ""
+	case end.To == queue.Available && end.Delay != nil:
+		o.Delay = time.Duration(*end.Delay) * time.Microsecond
+	}
+	return o, nil
+}
