@@ -67,6 +67,9 @@ func (t *trial) completeIn(ctx context.Context, tx *sql.Tx) error {
 	return tx.QueryRowContext(ctx, `SELECT txid_current()::text`).Scan(&t.txid)
 }
 
+// defaultPriority is what the table gives a job without one.
+const defaultPriority = 5
+
 // errUncommitted is the failure of a handler that has called CompleteTx in vain.
 var errUncommitted = errors.New("the handler called CompleteTx and returned nil, but has not committed its transaction")
 

@@ -1,0 +1,67 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/workertest"
+)
+
+// Metrics counts what becomes of jobs.
+type Metrics struct{ completed, failed, again atomic.Int64 }
+
+// Observer returns the hooks. They count and return: the worker waits for them.
+func (m *Metrics) Observer() jobs.Observer {
+	return jobs.Observer{
+		JobDone: func(d jobs.Done) {
+			switch d.State {
+			case jobs.StateCompleted:
+				m.completed.Add(1)
+			case jobs.StateFailed:
+				m.failed.Add(1)
+			case jobs.StateAvailable:
+				m.again.Add(1)
+			}
+		},
+	}
+}
+
+// Hooks turn what happens into metrics and alarms, and a logger logs the same.
+func ExampleObserver() {
+	ctx := context.Background()
+	db, drop := database(``)
+	defer drop()
+	for _, name := range []string{"Ann", "Bob", ""} {
+		_, err := jobs.NewClient(db).Enqueue(ctx, nil, Welcome{Name: name})
+		check(err)
+	}
+	handlers := jobs.NewHandlers()
+	jobs.Register(handlers, func(_ context.Context, j *jobs.Job[Welcome]) error {
+		if j.Args.Name == "" {
+			return jobs.Fail(errors.New("nobody to greet"))
+		}
+		return nil
+	})
+
+	m := &Metrics{}
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		Level: slog.LevelError,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == "took" || a.Key == slog.TimeKey { // they are never the same
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	// Drain runs a worker until all is done. A program passes the options to NewWorker.
+	_ = workertest.Drain(ctx, db, handlers, jobs.WithObserver(m.Observer()), jobs.WithLogger(logger))
+	fmt.Println(m.completed.Load(), "completed,", m.failed.Load(), "failed")
+	// Output:
+	// level=ERROR msg="job failed" job=3 kind=welcome queue=default attempt=1 error="nobody to greet"
+	// 2 completed, 1 failed
+}
