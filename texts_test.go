@@ -54,7 +54,7 @@ func TestFilesNamedByTexts(t *testing.T) {
 
 // Links in comments of the library lead to something exported.
 func TestLinksOfComments(t *testing.T) {
-	link := regexp.MustCompile(`\[(?:` + module + `/)?([a-z/]+\.)?([A-Z]\w*(?:\.\w+)?)\]`)
+	link := regexp.MustCompile(`\B\[(?:` + module + `/)?([a-z/]+\.)?([A-Z]\w*(?:\.\w+)?)\]`)
 	exported := map[string][]string{} // by name of the package
 	comments := map[string]string{}
 	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "jobs", "workertest"} {
