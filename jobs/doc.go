@@ -1,6 +1,6 @@
-// Package jobs runs durable jobs on PostgreSQL. An application enqueues a job in
-// the transaction that makes it necessary. Any number of processes run it, each job
-// on one of them, until it has completed or failed for good.
+// Package jobs runs durable jobs on PostgreSQL. An application enqueues a job in the
+// transaction that makes it necessary. Any number of processes run it, each job on one
+// of them, until it has completed or failed for good.
 //
 //	client := jobs.NewClient(db)
 //	_, err := client.Enqueue(ctx, tx, Welcome{UserID: 7}) // in the transaction that creates user 7
@@ -13,8 +13,8 @@
 //
 // # Concepts
 //
-// A job has a kind, which names its handler, and arguments, a Go value that is
-// stored as JSON. It is in a queue, has a priority, and is due at a time.
+// A job has a kind, which names its handler, and arguments, a Go value that is stored
+// as JSON. It is in a queue, has a priority, and is due at a time.
 //
 // A worker claims jobs that are due: it takes as many as it has free slots, in one
 // statement, and runs their handlers. A claim is a random number. Whoever ends a run
@@ -22,8 +22,8 @@
 // for dead and comes back finishes nothing.
 //
 // A run is what a worker does with a job that it has claimed. Attempt numbers the
-// claims of a job. A failure is a run whose handler returned an error. A reset is a
-// run that was lost with its worker. To settle a run is to store how it has ended.
+// claims of a job. A failure is a run whose handler returned an error. A reset is a run
+// that was lost with its worker. To settle a run is to store how it has ended.
 //
 // Unfinished jobs are in one table, finished ones in another. So the table that every
 // worker claims from stays small, however many jobs have finished.
@@ -45,8 +45,8 @@
 //   - [Unique], [UniqueUntilStart], [Once]: see "Keys";
 //   - [Meta]: anything beside the arguments, such as a trace.
 //
-// Arguments are bounded by [MaxArgs]. A rolling deployment runs old and new programs
-// at once: add fields, and give a new kind to arguments whose meaning changes.
+// Arguments are bounded by [MaxArgs]. A rolling deployment runs old and new programs at
+// once: add fields, and give a new kind to arguments whose meaning changes.
 //
 // # Handlers and outcomes
 //
@@ -80,26 +80,26 @@
 //	cannot decode arguments   failed                                 ARGS
 //	sets a refused result     failed                                 RESULT
 //
-// An error has a code if it, or one that it wraps, has a method Code() string. The
-// code is stored with the text of the error. [Info].Attempts has every run that did
-// not finish the job.
+// An error has a code if it, or one that it wraps, has a method Code() string. The code
+// is stored with the text of the error. [Info.Attempts] has every run that did not
+// finish the job.
 //
 // [Exponential], the default, doubles the pause from 15 seconds to a day: 15 attempts
-// take about three days. [Steps] and [Fixed] are others, and any function of the
-// number of failures and the error will do.
+// take about three days. [Steps] and [Fixed] are others, and any function of the number
+// of failures and the error will do.
 //
-// In a handler, [Job].SetResult stores a result, and [Job].Log keeps entries beside
-// the job. The context ends when the run must: [context.Cause] tells [ErrTimeout],
-// [ErrCancelled] and [ErrClaimLost] apart. A handler that returns nil has completed
-// its job, even then, unless the claim is lost.
+// In a handler, [Job.SetResult] stores a result, and [Job.Log] keeps entries for
+// [Client.Logs]. The context ends when the run must: [context.Cause] tells
+// [ErrTimeout], [ErrCancelled] and [ErrClaimLost] apart. A handler that returns nil has
+// completed its job, even then, unless the claim is lost.
 //
 // # Transactions
 //
 // The handler of [RegisterTx] is given a transaction. After it has returned nil, the
 // worker completes the job in that transaction and commits it. What the handler wrote
-// and the end of the job are one: they happen exactly once. After an error all of it
-// is rolled back. No lock of the job is held meanwhile, so it can be cancelled, and
-// given to another worker. Of two runs that come to the commit, one commits.
+// and the end of the job are one: they happen exactly once. After an error all of it is
+// rolled back. No lock of the job is held meanwhile, so it can be cancelled, and given
+// to another worker. Of two runs that come to the commit, one commits.
 //
 // The rules are those of package worker's consumers. Run every statement through the
 // transaction. Do not end it: the job then fails with TX_ENDED, since what it wrote may
@@ -108,7 +108,7 @@
 // A transaction that PostgreSQL sacrifices (deadlock, serialization failure) runs again
 // at once, up to three times, and is no failure.
 //
-// [Job].CompleteTx completes a job in a transaction of the handler's own, for a handler
+// [Job.CompleteTx] completes a job in a transaction of the handler's own, for a handler
 // that works first and writes last.
 //
 // The effects of any other handler, and all effects elsewhere (mail, HTTP, another
@@ -119,7 +119,7 @@
 // A handler of [RegisterBatch] takes the jobs of its kind that one claim has brought,
 // up to BatchSize. A batch takes a slot for each job: to fill batches of 500, give the
 // queue 500 slots or more. What the handler returns is the outcome of all jobs but
-// those that it has given one with [Job].Settle.
+// those that it has given one with [Job.Settle].
 //
 // After an error or a panic, the jobs without an outcome of their own run again in two
 // halves, and so on, until the error is one job's. So a poison job counts its failures,
@@ -128,9 +128,10 @@
 // # Queues, priorities, order
 //
 // [WithQueue] says which queues a worker serves, and with how many slots each. Without
-// it, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all together. Each queue is claimed from by itself: a full one
-// does not hold up others. A job of a kind without a handler is left for another worker;
-// [Observer].UnknownKinds and [Status] name such kinds.
+// it, a worker has ten slots for [DefaultQueue]. [WithConcurrency] bounds all together.
+// Each queue is claimed from by itself: a full one does not hold up others. A job of a
+// kind without a handler is left for another worker; [Observer.UnknownKinds] and
+// [Status] name such kinds.
 //
 // Jobs of a queue start in order of priority (1 first), then of the time they are due,
 // then of ID. There is one exception. A job that becomes visible late, because its
@@ -138,10 +139,10 @@
 // Priorities are strict: while jobs of priority 1 are due, none of 2 starts. Jobs run
 // side by side, so they end in any order.
 //
-// An idle worker looks for jobs each [WithPollInterval], a second by default, and starts
-// those with a later time at that time. With [WithNotifyConnectionString] it is told of new
-// jobs, within milliseconds. Those who enqueue notify only while a worker of the queue is
-// idle: a notification costs every commit of the server.
+// An idle worker looks for jobs each [WithPollInterval], a second by default, and
+// starts those with a later time at that time. With [WithNotifyConnectionString] it is
+// told of new jobs, within milliseconds. Those who enqueue notify only while a worker
+// of the queue is idle: a notification costs every commit of the server.
 //
 // [WithPrefetch] claims more jobs than there are slots, for jobs that take a
 // millisecond. A prefetched job that expires or is cancelled does not start, and a stop
@@ -154,77 +155,77 @@
 // claims, prefetched jobs included. Claims from a capped queue take turns, so it is
 // slower than others. A cap of 1 runs the jobs of a queue one after the other.
 //
-// For limits of a process, such as memory, [Hooks].BeforeClaim leaves a claim out or adds
-// an SQL condition, BeforeHandle takes of a budget, and AfterHandle gives back.
+// For limits of a process, such as memory, [Hooks.BeforeClaim] leaves a claim out or
+// adds an SQL condition, BeforeHandle takes of a budget, and AfterHandle gives back.
 //
 // # When a worker dies
 //
-// Workers show that they live by a heartbeat, and by a lock of a database session that is
-// gone as soon as the process is. There is no lease on a job, and nothing is written for a
-// job that runs: it may take hours.
+// Workers show that they live by a heartbeat, and by a lock of a database session that
+// is gone as soon as the process is. There is no lease on a job, and nothing is written
+// for a job that runs: it may take hours.
 //
 // One of the workers leads. It gives back the jobs of a worker that has seemed dead for
-// [WithRescueDelay], 5 seconds by default: one that has only lost its connection is back
-// sooner. A job that had started counts a reset, and waits for a random part of a second,
-// which doubles with each reset; one that was only claimed does neither. A job that takes
-// its worker along each time fails after MaxResets.
+// [WithRescueDelay], 5 seconds by default: one that has only lost its connection is
+// back sooner. A job that had started counts a reset, and waits for a random part of a
+// second, which doubles with each reset; one that was only claimed does neither. A job
+// that takes its worker along each time fails after MaxResets.
 //
 // A process that stands still keeps its session: it seems dead after
-// [WithHeartbeatTimeout], 30 seconds by default. With [LeaderStrategyLease] that is so for
-// every process that died. When one comes back, the contexts of its handlers end with
-// [ErrClaimLost], and nothing that they return counts.
+// [WithHeartbeatTimeout], 30 seconds by default. With [LeaderStrategyLease] that is so
+// for every process that died. When one comes back, the contexts of its handlers end
+// with [ErrClaimLost], and nothing that they return counts.
 //
-// While the database does not answer, no job fails because of it. Claims are tried again
-// at growing pauses, and what became of jobs is kept until it can be stored.
+// While the database does not answer, no job fails because of it. Claims are tried
+// again at growing pauses, and what became of jobs is kept until it can be stored.
 //
 // # Timeouts and stop
 //
 // A handler has a minute, unless [Timeout] says otherwise. Then its context ends. Ten
 // seconds later it is given up: its job is tried again, and the slot stays taken until
-// the handler returns. [Observer].JobOverdue tells.
+// the handler returns. [Observer.JobOverdue] tells.
 //
 // [Worker.Start] runs until its context ends, [Worker.Stop] is called, or after
 // [WithStopAfterJobs] or [WithStopAfter]. Then it claims nothing more, gives prefetched
-// jobs back, and waits for those that run, for [WithShutdownTimeout] at most. Then their
-// contexts end, and they are given back uncounted. Give it less than the platform does
-// before SIGKILL.
+// jobs back, and waits for those that run, for [WithShutdownTimeout] at most. Then
+// their contexts end, and they are given back uncounted. Give it less than the platform
+// does before SIGKILL.
 //
 // # Keys
 //
 // [Unique] keeps a key from being enqueued twice while an unfinished job has it. The
-// second Enqueue returns the first job, with [Enqueued].Existing. [UniqueUntilStart] frees the
-// key when the job starts: choose it if the job reads what others change meanwhile, such
-// as a search index. [Once] keeps a key for a time, whatever becomes of its job: choose it
-// for requests that are sent again.
+// second Enqueue returns the first job, with [Enqueued.Existing]. [UniqueUntilStart]
+// frees the key when the job starts: choose it if the job reads what others change
+// meanwhile, such as a search index. [Once] keeps a key for a time, whatever becomes of
+// its job: choose it for requests that are sent again.
 //
 // Two transactions that enqueue the same key wait for each other, until the first ends.
 //
 // # Waiting
 //
-// [Wait] waits for the end of a job and returns its result, or a [FailedError]. Wait after
-// the commit of the transaction that enqueued the job: before it, there is no such job.
-// [Client.Get] returns all that is known of a job. [Client.Cancel] ends one.
+// [Wait] waits for the end of a job and returns its result, or a [FailedError]. Wait
+// after the commit of the transaction that enqueued the job: before it, there is no
+// such job. [Client.Get] returns all that is known of a job. [Client.Cancel] ends one.
 //
 // # From a consumer of events
 //
-// [Client.EnqueueFor] enqueues jobs in the Handle of a consumer of package worker. The job
-// and the checkpoint are one transaction. The event and the number of the call are a key,
-// so a consumer that is reset enqueues nothing twice, and an event that comes late is not
-// missed. Keys are removed once the consumer is past them; [WithCheckpointsTable] tells
-// where its tables are if they have other names.
+// [Client.EnqueueFor] enqueues jobs in the Handle of a consumer of package worker. The
+// job and the checkpoint are one transaction. The event and the number of the call are
+// a key, so a consumer that is reset enqueues nothing twice, and an event that comes
+// late is not missed. Keys are removed once the consumer is past them;
+// [WithCheckpointsTable] tells where its tables are if they have other names.
 //
 // # Operations
 //
 // [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, and cancels,
-// retries, reruns and discards jobs; each operation leaves a record. [Worker.Status] is for
-// health checks, [WithObserver] for metrics and alarms, [WithLogger] for logs,
+// retries, reruns and discards jobs; each operation leaves a record. [Worker.Status] is
+// for health checks, [WithObserver] for metrics and alarms, [WithLogger] for logs,
 // [WithMiddleware] for tracing. Package [github.com/pgfrontier/worker/workertest] tests
 // handlers.
 //
 // # Tables
 //
-// [github.com/pgfrontier/worker/migrations.ApplyJobs] creates and upgrades the tables. They
-// are named after the first, which [WithTable] names:
+// [github.com/pgfrontier/worker/migrations.ApplyJobs] creates and upgrades the tables.
+// They are named after the first, which [WithTable] names:
 //
 //	jobs                  the unfinished jobs
 //	jobs_history          the finished ones, for WithRetention: a week by default
@@ -251,11 +252,11 @@
 // keeps two by default, and opens and closes the others again and again.
 // [WithNotifyConnectionString] adds one connection outside of the pool.
 //
-// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query mode,
-// or lib/pq. Behind PgBouncer nothing changes with session pooling. With transaction
-// pooling use [LeaderStrategyLease] and a driver that sends a statement and its values in
-// one go, such as pgx with default_query_exec_mode=exec; Start refuses what cannot work.
-// The connection that listens must not go through it.
+// PostgreSQL 13 or later; pgx through github.com/jackc/pgx/v5/stdlib, in every query
+// mode, or lib/pq. Behind PgBouncer nothing changes with session pooling. With
+// transaction pooling use [LeaderStrategyLease] and a driver that sends a statement and
+// its values in one go, such as pgx with default_query_exec_mode=exec; Start refuses
+// what cannot work. The connection that listens must not go through it.
 //
 // # What is guaranteed
 //
@@ -270,12 +271,12 @@
 // What is not:
 //
 //   - that a job runs once: a worker that is taken for dead may still be running it;
-//   - order across priorities, queues and workers, beyond what "Queues, priorities, order"
-//     says;
+//   - order across priorities, queues and workers, beyond what "Queues, priorities,
+//     order" says;
 //   - fairness between kinds, tenants or keys within a queue;
-//   - after a crash of a server with synchronous_commit off, or the promotion of a standby
-//     that lags, what their last commits were: the jobs of lost commits were never enqueued,
-//     or run again.
+//   - after a crash of a server with synchronous_commit off, or the promotion of a
+//     standby that lags, what their last commits were: the jobs of lost commits were
+//     never enqueued, or run again.
 //
 // # What Start returns
 //
