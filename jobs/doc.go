@@ -123,7 +123,8 @@
 //
 // After an error or a panic, the jobs without an outcome of their own run again in two
 // halves, and so on, until the error is one job's. So a poison job counts its failures,
-// and its mates complete. The Timeout bounds each call.
+// and its mates complete. The Timeout bounds each call. The context does not end when one
+// of the jobs is cancelled: that job ends with its batch.
 //
 // # Queues, priorities, order
 //
@@ -195,8 +196,9 @@
 // [Unique] keeps a key from being enqueued twice while an unfinished job has it. The
 // second Enqueue returns the first job, with [Enqueued.Existing]. [UniqueUntilStart]
 // frees the key when the job starts: choose it if the job reads what others change
-// meanwhile, such as a search index. [Once] keeps a key for a time, whatever becomes of
-// its job: choose it for requests that are sent again.
+// meanwhile, such as a search index. A job that fails after its start does not take the
+// key back. [Once] keeps a key for a time, whatever becomes of its job: choose it for
+// requests that are sent again.
 //
 // Two transactions that enqueue the same key wait for each other, until the first ends.
 //
