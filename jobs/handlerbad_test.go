@@ -122,7 +122,7 @@ func TestArgumentsThatDoNotDecode(t *testing.T) {
 	jobs.RegisterBatch(s.Handlers, func(context.Context, []*jobs.Job[undecodable]) error { return nil })
 	good, bad := []int64{s.add(task{1})}, []int64{s.add(ofJSON(`[1]`)), s.add(ofJSON(`{"N": "x"}`)), s.add(ofJSON(`{"N": 1e400}`))}
 	good = append(good, s.add(task{2}), s.add(ofJSON(`null`)), s.add(ofJSON(`{"M": 1}`)), s.add(undecodable{"well"}))
-	bad = append(bad, s.add(undecodable{"panic"}), s.add(undecodable{"exit"}))
+	bad = append(bad, s.add(undecodable{"panic"}))
 	good = append(good, s.add(undecodable{"well"}))
 	_, stop := s.runOn(s.d.DB)
 	for _, id := range good {
@@ -135,6 +135,22 @@ func TestArgumentsThatDoNotDecode(t *testing.T) {
 			t.Errorf("job %d is %s, %s after %d attempts: %s", id, i.State, i.Code, i.Attempt, i.Error)
 		}
 	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A type that ends the goroutine which decodes it costs its job an attempt, and not
+// the worker.
+func TestDecodingThatExits(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[undecodable]) error { return nil }, jobs.MaxAttempts(1))
+	id := s.add(undecodable{"exit"})
+	w, stop := s.runOn(s.d.DB)
+	if i := s.ended(id); i.State != jobs.StateFailed || i.Code != jobs.CodePanic {
+		t.Errorf("the job is %s, %s: %s", i.State, i.Code, i.Error)
+	}
+	s.until("the slot to be free", func() bool { return w.Status().Queues[0].Running == 0 })
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

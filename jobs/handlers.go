@@ -168,6 +168,9 @@ func add[T Args](h *Handlers, missing bool, made handler, call func(ctx context.
 		h.errs = append(h.errs, err)
 		return
 	}
+	if h.of == nil {
+		h.of = map[string]*handler{}
+	}
 	h.of[kind] = &made
 }
 
