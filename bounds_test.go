@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/sweep"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 )
@@ -148,11 +149,11 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	fill()
-	if idle, alive := sweepIdle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
+	if idle, alive := sweep.Idle(t.Context(), db); idle != n || alive != n || db.Stats().Idle != n {
 		t.Errorf("of %d living connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	h.SwallowAll()
-	if idle, alive := sweepIdle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
+	if idle, alive := sweep.Idle(t.Context(), db); idle != n || alive != 0 || db.Stats().Idle != 0 {
 		t.Errorf("of %d dead connections %d were idle and %d alive, %d are left", n, idle, alive, db.Stats().Idle)
 	}
 	fill()

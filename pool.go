@@ -3,13 +3,12 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/sweep"
 )
 
 // idleConns is how many connections a pool should keep for a worker: those that
@@ -125,59 +124,8 @@ func (w *Worker) watchPool(ctx context.Context) {
 	}
 }
 
-const (
-	// sweepApart is the least pause between two sweeps.
-	sweepApart = 5 * time.Second
-	// sweepLimit is the time that an idle connection has to show that it lives.
-	sweepLimit = 2 * time.Second
-)
-
 // sweep closes the dead among the pool's idle connections each time that
-// somebody asks for it by sweepNow. When one connection has died in silence,
-// most others of the pool have, too, and each would hold up the next caller.
+// somebody asks for it by sweepNow.
 func (w *Worker) sweep(ctx context.Context) {
-	for {
-		asked, ok := w.sweepNow.Sleep(ctx, time.Hour)
-		if !ok {
-			return
-		}
-		if !asked {
-			continue
-		}
-		if idle, alive := sweepIdle(ctx, w.db); alive < idle {
-			tell(w.observer.PoolSwept, PoolSweep{idle, alive})
-		}
-		backoff.Sleep(ctx, sweepApart)
-	}
-}
-
-// sweepIdle tries all idle connections at the same time, closes the dead, and
-// returns how many there were and how many of these live. It holds those until
-// it has tried all: the pool would give them out again first.
-func sweepIdle(ctx context.Context, db *sql.DB) (idle, alive int) {
-	ctx, cancel := context.WithTimeout(ctx, sweepLimit)
-	defer cancel()
-	var trials sync.WaitGroup
-	conns := make([]*sql.Conn, db.Stats().Idle)
-	for i := range conns {
-		trials.Go(func() {
-			conn, err := db.Conn(ctx) // with pgx, this tries it if it was idle for a second
-			if err != nil {
-				return
-			}
-			if conn.PingContext(ctx) != nil {
-				pgdriver.Discard(conn)
-				return
-			}
-			conns[i] = conn
-		})
-	}
-	trials.Wait()
-	for _, conn := range conns {
-		if conn != nil {
-			alive++
-			_ = conn.Close()
-		}
-	}
-	return len(conns), alive
+	sweep.Run(ctx, w.db, w.sweepNow, func(idle, alive int) { tell(w.observer.PoolSwept, PoolSweep{idle, alive}) })
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -36,7 +37,10 @@ type enqueueOption func(*enqueueSpec)
 func (o enqueueOption) applyEnqueue(e *enqueueSpec) { o(e) }
 
 // At makes the job due at a time, by the database's clock. The default is at once.
-func At(t time.Time) EnqueueOption { return enqueueOption(func(e *enqueueSpec) { e.job.At = &t }) }
+func At(t time.Time) EnqueueOption {
+	t = t.UTC() // JSON knows no zone of a day, or of seconds
+	return enqueueOption(func(e *enqueueSpec) { e.job.At = &t })
+}
 
 // In makes the job due after a delay, by the database's clock.
 func In(delay time.Duration) EnqueueOption {
@@ -66,6 +70,7 @@ func Priority(n int) EnqueueOption {
 
 // GoodUntil ends the job as expired if it has not started by then.
 func GoodUntil(t time.Time) EnqueueOption {
+	t = t.UTC()
 	return enqueueOption(func(e *enqueueSpec) { e.job.GoodUntil = &t })
 }
 
@@ -112,8 +117,8 @@ func Meta(v any) EnqueueOption { return enqueueOption(func(e *enqueueSpec) { e.m
 func MaxResets(n int) EnqueueOption {
 	return enqueueOption(func(e *enqueueSpec) {
 		e.job.MaxResets = &n
-		if n < 0 {
-			e.errs = append(e.errs, fmt.Errorf("MaxResets: %d is out of range, it takes 0 or more", n))
+		if n < 0 || n > math.MaxInt32 {
+			e.errs = append(e.errs, fmt.Errorf("MaxResets: %d is out of range, allowed is 0 to %d", n, math.MaxInt32))
 		}
 	})
 }
@@ -153,8 +158,8 @@ func (e Entry) spec() (s enqueueSpec, err error) {
 		}
 	}
 	s.checkTimes(fail)
-	if s.mostSet && s.job.MaxAttempts < 1 {
-		fail(fmt.Errorf("MaxAttempts: %d is out of range, it takes 1 or more", s.job.MaxAttempts))
+	if n := s.job.MaxAttempts; s.mostSet && (n < 1 || n > math.MaxInt32) {
+		fail(fmt.Errorf("MaxAttempts: %d is out of range, allowed is 1 to %d", n, math.MaxInt32))
 	}
 	if s.unique > 1 || s.unique == 1 && s.once != nil {
 		fail(fmt.Errorf("a job has one key: Unique, UniqueUntilStart or Once"))

@@ -9,13 +9,29 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 )
 
 // execute runs a handler with the jobs that it takes at once, and hands them to the
 // settler. It holds a slot for each until the handler has returned.
 func (w *Worker) execute(runs []*run) {
 	defer runs[0].loop.release(len(runs))
+	defer w.strand(runs)
 	w.attempt(runs, 0)
+}
+
+// strand settles runs that nobody has settled: code of the user's ended the
+// goroutine where none should be called.
+func (w *Worker) strand(runs []*run) {
+	for _, r := range runs {
+		if now, p := w.hand.get(r.row.Run); now != r || p != running {
+			continue
+		}
+		err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
+		w.hand.enter(settling, r)
+		w.settler.add(&ending{outcome: outcome{run: r, err: err}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Erred,
+			Counts: true, Most: r.handler.maxAttempts, Code: CodePanic, Error: errtext.Storable(err), Delay: microseconds(defaultRetry(r.row.Failures+1, err))}})
+	}
 }
 
 // call is one call of a handler.
@@ -58,8 +74,21 @@ func (w *Worker) attempt(runs []*run, try int) {
 	for _, r := range c.runs {
 		r.begin(cancel, len(c.runs) == 1)
 	}
+	if err := c.begin(); err != nil {
+		w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
+		return
+	}
 	defer context.AfterFunc(c.ctx, c.watch)()
 	c.invoke()
+}
+
+// begin begins the transaction, if the handler takes one.
+func (c *call) begin() error {
+	if c.tx == nil {
+		return nil
+	}
+	defer time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) }).Stop()
+	return c.tx.begin(c.ctx)
 }
 
 // decode decodes the arguments. A job whose arguments do not fails.
@@ -86,31 +115,10 @@ func (c *call) invoke() {
 	err := coded(CodePanic, false, errGoexit, "%v", errGoexit)
 	defer func() { c.finish(err) }()
 	err = recovered(func() error {
-		if c.tx != nil {
-			if err := c.tx.begin(c.ctx); err != nil {
-				return err
-			}
-		}
 		return c.w.wrapped(c.ctx, c.runs, func(ctx context.Context) error {
 			return c.h.call(ctx, c.tx.handle(), c.jobs)
 		})
 	})
-}
-
-// wrapped calls f through the middleware.
-func (w *Worker) wrapped(ctx context.Context, runs []*run, f func(context.Context) error) error {
-	if len(w.cfg.middleware) == 0 {
-		return f(ctx)
-	}
-	headers := make([]Header, len(runs))
-	for i, r := range runs {
-		headers[i] = r.header
-	}
-	for i := len(w.cfg.middleware) - 1; i >= 0; i-- {
-		m, next := w.cfg.middleware[i], f
-		f = func(ctx context.Context) error { return m(ctx, headers, next) }
-	}
-	return f(ctx)
 }
 
 // watch waits for a handler whose context has ended, and gives it up if it ignores
@@ -177,7 +185,7 @@ func (c *call) settleAll(err error) {
 		if settled {
 			all[i].err = own
 		}
-		if byTx && all[i].err == nil {
+		if byTx {
 			all[i].kind = completedByTx
 		}
 	}
@@ -204,7 +212,11 @@ func (c *call) split(keep func(own error) bool) {
 	}
 	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
 		if half > 0 {
-			c.w.attempt(rest[:half], 0)
+			part := rest[:half]
+			aside(func() {
+				defer c.w.strand(part)
+				c.w.attempt(part, 0)
+			})
 		}
 		rest = rest[half:]
 	}
@@ -244,6 +256,8 @@ func (c *call) finishTx(err error) {
 		c.w.attempt(c.runs, c.try+1)
 	case end == txLost && causeOf(c.ctx) == nil, errors.Is(causeOf(c.ctx), errSilent):
 		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected}))
+	case errors.Is(err, ErrTxEnded): // what the batch has written may stay
+		c.settleAll(err)
 	case c.splits():
 		c.tx.close()
 		c.split(func(own error) bool { return own != nil })

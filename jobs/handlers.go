@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -167,6 +168,9 @@ func add[T Args](h *Handlers, missing bool, made handler, call func(ctx context.
 		h.errs = append(h.errs, err)
 		return
 	}
+	if h.of == nil {
+		h.of = map[string]*handler{}
+	}
 	h.of[kind] = &made
 }
 
@@ -175,8 +179,8 @@ func (h *handler) check() error {
 	switch {
 	case h.timeout < 0:
 		return fmt.Errorf("option Timeout of kind %s: %v is out of range, it takes 0 for no bound, or more", errtext.Value(h.kind), h.timeout)
-	case h.maxAttempts < 1:
-		return fmt.Errorf("option MaxAttempts of kind %s: %d is out of range, it takes 1 or more", errtext.Value(h.kind), h.maxAttempts)
+	case h.maxAttempts < 1 || h.maxAttempts > math.MaxInt32:
+		return fmt.Errorf("option MaxAttempts of kind %s: %d is out of range, allowed is 1 to %d", errtext.Value(h.kind), h.maxAttempts, math.MaxInt32)
 	case h.retry == nil:
 		return fmt.Errorf("option Retry of kind %s: the policy is nil", errtext.Value(h.kind))
 	case !h.many && h.batch != 1:

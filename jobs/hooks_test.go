@@ -147,7 +147,7 @@ func TestObserver(t *testing.T) {
 
 // CompleteTx completes a job in a transaction of the handler's own. Without a
 // commit the job has failed.
-func TestCompleteTx(t *testing.T) {
+func TestCompleteInATransaction(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {

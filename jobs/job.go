@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -87,45 +86,6 @@ func (j *Job[T]) CompleteTx(ctx context.Context, tx *sql.Tx) error {
 		return fmt.Errorf("jobs: complete job %d: %w", j.ID, errtext.Of(err))
 	}
 	return nil
-}
-
-// errNotJSON are what JSON of PostgreSQL cannot hold.
-var errNUL = errors.New(`it has a NUL character, which PostgreSQL's jsonb cannot hold: leave it out, or encode the text`)
-
-// encode returns JSON that PostgreSQL takes.
-func encode(v any) (text json.RawMessage, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("its MarshalJSON panicked: %s", errtext.Panic(p))
-		}
-	}()
-	text, err = json.Marshal(v)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("no JSON: %w", errtext.Of(err))
-	case len(text) > MaxArgs:
-		return nil, fmt.Errorf("%d bytes of JSON, allowed are %d (MaxArgs): store it elsewhere, and enqueue where it is", len(text), MaxArgs)
-	case hasNUL(text):
-		return nil, errNUL
-	}
-	return text, nil
-}
-
-// hasNUL reports whether JSON has the escape of a NUL character.
-func hasNUL(text []byte) bool {
-	escaped := false
-	for i, c := range text {
-		switch {
-		case escaped:
-			if c == 'u' && i+4 < len(text) && string(text[i+1:i+5]) == "0000" {
-				return true
-			}
-			escaped = false
-		case c == '\\':
-			escaped = true
-		}
-	}
-	return false
 }
 
 // headerOf describes a claimed job for its handler.

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"slices"
 	"time"
 
@@ -30,7 +31,7 @@ func (l *loop) lookNow(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
-	rows, err := l.w.queue.Look(ctx, l.w.db, l.w.id, l.name)
+	rows, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Look(ctx, conn, l.w.id, l.name) })
 	l.failed(err)
 	if err != nil {
 		return

@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -269,9 +270,9 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 	defer cancel()
 	begin := time.Now()
 	if l.capped() {
-		jobs, err = l.claimCapped(ctx, d)
+		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.claimCapped(ctx, conn, d) })
 	} else {
-		jobs, err = l.w.queue.Claim(ctx, l.w.db, d)
+		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Claim(ctx, conn, d) })
 	}
 	now := time.Now()
 	l.took, l.claimedAt = now.Sub(begin), now
@@ -294,8 +295,8 @@ func (l *loop) capped() bool {
 
 // claimCapped claims under the caps, whose lock it holds until the claim is
 // committed.
-func (l *loop) claimCapped(ctx context.Context, d queue.Demand) (jobs []queue.Job, err error) {
-	tx, err := l.w.db.BeginTx(ctx, nil)
+func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, err error) {
+	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
 	}
@@ -337,7 +338,7 @@ func (l *loop) idle(ctx context.Context, found int) {
 	if now := time.Now(); l.w.cfg.notify != "" && now.After(l.wantedTo) {
 		ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 		defer cancel()
-		err := l.w.queue.Want(ctx, l.w.db, l.name)
+		err := l.w.on(ctx, func(conn *sql.Conn) error { return l.w.queue.Want(ctx, conn, l.name) })
 		l.failed(err)
 		l.wantedTo = now.Add(wantEvery)
 		l.hungry = err == nil // what was enqueued before this is not told
@@ -354,7 +355,7 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
-	p, err := l.w.queue.Peek(ctx, l.w.db, l.name, l.w.kinds)
+	p, err := onPool(ctx, l.w, func(conn *sql.Conn) (queue.Peek, error) { return l.w.queue.Peek(ctx, conn, l.name, l.w.kinds) })
 	l.peekedAt = time.Now()
 	l.peekTook = l.peekedAt.Sub(begin)
 	l.failed(err)
@@ -380,7 +381,7 @@ func (l *loop) peek(ctx context.Context, now bool) {
 
 // lookForUnknown tells of kinds that wait and that there are no handlers for.
 func (l *loop) lookForUnknown(ctx context.Context) {
-	kinds, err := l.w.queue.Unknown(ctx, l.w.db, l.name, l.w.kinds)
+	kinds, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]string, error) { return l.w.queue.Unknown(ctx, conn, l.name, l.w.kinds) })
 	if err != nil {
 		l.failed(err)
 		return
@@ -407,7 +408,7 @@ func (l *loop) beforeClaim(ctx context.Context) (c Claim, skip bool) {
 	if hook == nil {
 		return c, false
 	}
-	if !l.w.voice.survive("BeforeClaim", func() { c = hook(ctx, l.name) }) {
+	if !l.w.voice.aside("BeforeClaim", func() { c = hook(ctx, l.name) }) {
 		return Claim{}, true
 	}
 	c.Condition = conditionParameter.ReplaceAllStringFunc(c.Condition, func(p string) string {
@@ -471,7 +472,7 @@ func (l *loop) start(runs []*run) {
 	l.w.hand.enter(running, runs...)
 	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
 		for _, r := range runs {
-			l.w.voice.survive("BeforeHandle", func() { before(l.w.handling, r.header) })
+			l.w.voice.aside("BeforeHandle", func() { before(l.w.handling, r.header) })
 		}
 	}
 	now := time.Now()
@@ -511,7 +512,7 @@ func (l *loop) startReady(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
-	ids, err := l.w.queue.Start(ctx, l.w.db, runs)
+	ids, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, conn, runs) })
 	l.failed(err)
 	if err != nil {
 		l.w.slots.give(n)

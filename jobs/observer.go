@@ -55,6 +55,8 @@ type Observer struct {
 	// UnknownKinds: jobs are due in a queue of this worker that it has no handlers
 	// for. Another worker may. Told when the kinds change.
 	UnknownKinds func(Unknown)
+	// PoolSwept: idle connections of the pool did not answer, and were closed.
+	PoolSwept func(PoolSweep)
 	// TaskFailed: a task in the background failed. It will be tried again.
 	TaskFailed func(Task)
 	// HookPanicked: a hook of an Observer, or of Hooks, panicked. Told once for each.
@@ -115,6 +117,12 @@ type Unknown struct {
 	Kinds []string
 }
 
+// PoolSweep is a test of the idle connections of the pool.
+type PoolSweep struct {
+	Idle  int
+	Alive int // of these
+}
+
 // Task is a task in the background.
 type Task struct {
 	Name string
@@ -136,7 +144,7 @@ type voice struct {
 func newVoice(all []Observer) *voice {
 	v := &voice{all: all, panicked: map[string]*atomic.Bool{}}
 	for _, hook := range []string{"WorkerStarted", "WorkerStopped", "LeadershipChanged", "CoordinationFailed", "JobsClaimed", "JobDone", "JobLost",
-		"JobOverdue", "JobsReset", "JobsExpired", "QueueFailed", "SettleFailed", "NotifyFailed", "Recovered", "UnknownKinds", "TaskFailed",
+		"JobOverdue", "JobsReset", "JobsExpired", "QueueFailed", "SettleFailed", "NotifyFailed", "Recovered", "UnknownKinds", "PoolSwept", "TaskFailed",
 		"HookPanicked", "BeforeClaim", "BeforeHandle", "AfterHandle"} {
 		v.panicked[hook] = new(atomic.Bool)
 	}
@@ -161,6 +169,15 @@ func (v *voice) survive(hook string, f func()) (ok bool) {
 	}()
 	f()
 	return true
+}
+
+// aside is survive for the hooks of Hooks, one of which may end its goroutine.
+func (v *voice) aside(hook string, f func()) (ok bool) {
+	returned := aside(func() { ok = v.survive(hook, f) })
+	if !returned && v.panicked[hook].CompareAndSwap(false, true) {
+		tell(v, "HookPanicked", func(o *Observer) func(HookPanic) { return o.HookPanicked }, HookPanic{hook, "it called runtime.Goexit"})
+	}
+	return ok
 }
 
 // hears reports whether somebody wants to be told of each job.
@@ -224,6 +241,7 @@ func NewSlogObserver(l *slog.Logger) Observer {
 			l.Info("recovered", "from", r.What, "queue", r.Queue, "lasted", r.Lasted)
 		},
 		UnknownKinds: func(u Unknown) { l.Warn("no handlers for jobs that are due", "queue", u.Queue, "kinds", u.Kinds) },
+		PoolSwept:    func(s PoolSweep) { l.Error("closed dead connections of the pool", "idle", s.Idle, "alive", s.Alive) },
 		TaskFailed:   func(t Task) { l.Warn("task failed", "task", t.Name, "error", t.Err) },
 		HookPanicked: func(p HookPanic) {
 			l.Error("hook panicked, going on; further panics of it are not logged", "hook", p.Hook, "panic", p.Value)

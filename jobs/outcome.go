@@ -65,10 +65,9 @@ func Discard(err error) error { return &verdict{what: discards, err: err} }
 
 // codeOf is the code of an error, "" if it has none.
 func codeOf(err error) (code string) {
-	defer func() { _ = recover() }() // a method of the user's
 	var coded interface{ Code() string }
 	if errors.As(err, &coded) {
-		code = errtext.Word(coded.Code())
+		aside(func() { code = errtext.Word(coded.Code()) })
 	}
 	return code
 }
@@ -112,12 +111,10 @@ func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.E
 
 // wait asks the policy for a delay.
 func (h *handler) wait(failures int, err error) (delay time.Duration) {
-	defer func() {
-		if recover() != nil { // the policy is the user's
-			delay = defaultRetry(failures, err)
-		}
-	}()
-	return h.retry(failures, err)
+	if !aside(func() { delay = h.retry(failures, err) }) {
+		return defaultRetry(failures, err)
+	}
+	return delay
 }
 
 // longestDelay bounds delays: PostgreSQL's timestamps end.

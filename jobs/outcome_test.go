@@ -74,13 +74,3 @@ func TestWaitOfPolicies(t *testing.T) {
 		}
 	})
 }
-
-// JSON with an escaped NUL is found, one with an escaped backslash before u0000 is
-// not taken for it.
-func TestNUL(t *testing.T) {
-	for text, want := range map[string]bool{`"a"`: false, `"\u0000"`: true, `"\\u0000"`: false, `"\\\u0000"`: true, `{"a\u0000b":1}`: true, `"\u0001"`: false, `"\`: false} {
-		if hasNUL([]byte(text)) != want {
-			t.Errorf("%s: %v", text, !want)
-		}
-	}
-}

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,7 +120,7 @@ func (r *rescuer) run(ctx context.Context) {
 			continue
 		}
 		if ids := r.due(now); len(ids) > 0 {
-			r.task(ctx, "reset the jobs of dead workers", func(ctx context.Context) error { return r.reset(ctx, ids) })
+			r.task(ctx, "reset the jobs of dead workers", func(ctx context.Context, conn *sql.Conn) error { return r.reset(ctx, conn, ids) })
 		}
 		if now.After(r.choresAt) {
 			r.choresAt = now.Add(r.w.chores)
@@ -128,24 +129,25 @@ func (r *rescuer) run(ctx context.Context) {
 	}
 }
 
-func (r *rescuer) task(ctx context.Context, name string, f func(context.Context) error) {
+func (r *rescuer) task(ctx context.Context, name string, f func(ctx context.Context, conn *sql.Conn) error) {
 	bounded, cancel := context.WithTimeout(ctx, r.w.limit)
 	defer cancel()
-	if err := f(bounded); ctx.Err() == nil {
+	err := r.w.on(bounded, func(conn *sql.Conn) error { return f(bounded, conn) })
+	if ctx.Err() == nil {
 		r.w.taskFailed(name, err)
 	}
 }
 
 // reset gives the jobs of the dead to others. That they are dead is judged again, in
 // the statement that does it.
-func (r *rescuer) reset(ctx context.Context, ids []uuid.UUID) error {
+func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) error {
 	total := Reset{Workers: ids}
 	for {
 		with, args, err := r.w.coord.DeadSQL(ids, r.w.cfg.rescueDelay)
 		if err != nil {
 			return err
 		}
-		back, ended, err := r.w.queue.Reset(ctx, r.w.db, with, args...)
+		back, ended, err := r.w.queue.Reset(ctx, conn, with, args...)
 		if err != nil {
 			return err
 		}
@@ -164,40 +166,40 @@ func (r *rescuer) reset(ctx context.Context, ids []uuid.UUID) error {
 // chores does what is not urgent.
 func (r *rescuer) chores(ctx context.Context) {
 	r.task(ctx, "keep the token", r.w.plantToken)
-	r.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context) error {
-		ids, err := r.w.queue.Claimers(ctx, r.w.db)
+	r.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context, conn *sql.Conn) error {
+		ids, err := r.w.queue.Claimers(ctx, conn)
 		r.suspect(ids)
 		return err
 	})
-	r.task(ctx, "expire jobs", func(ctx context.Context) error {
+	r.task(ctx, "expire jobs", func(ctx context.Context, conn *sql.Conn) error {
 		for {
-			ids, err := r.w.queue.Expire(ctx, r.w.db)
+			ids, err := r.w.queue.Expire(ctx, conn)
 			if len(ids) == 0 || err != nil {
 				return err
 			}
 			tell(r.w.voice, "JobsExpired", func(o *Observer) func(int) { return o.JobsExpired }, len(ids))
 		}
 	})
-	r.task(ctx, "remove finished jobs", func(ctx context.Context) error {
+	r.task(ctx, "remove finished jobs", func(ctx context.Context, conn *sql.Conn) error {
 		for {
-			if n, err := r.w.queue.Retain(ctx, r.w.db, r.w.cfg.retention); n == 0 || err != nil {
+			if n, err := r.w.queue.Retain(ctx, conn, r.w.cfg.retention); n == 0 || err != nil {
 				return err
 			}
 		}
 	})
-	r.task(ctx, "remove old keys", func(ctx context.Context) error { return r.w.queue.Forget(ctx, r.w.db) })
-	r.task(ctx, "remove notes of events", func(ctx context.Context) error {
-		there, err := r.w.queue.HasEvents(ctx, r.w.db, r.w.events)
+	r.task(ctx, "remove old keys", func(ctx context.Context, conn *sql.Conn) error { return r.w.queue.Forget(ctx, conn) })
+	r.task(ctx, "remove notes of events", func(ctx context.Context, conn *sql.Conn) error {
+		there, err := r.w.queue.HasEvents(ctx, conn, r.w.events)
 		if !there || err != nil {
 			return err
 		}
-		return r.w.queue.Raise(ctx, r.w.db, r.w.events)
+		return r.w.queue.Raise(ctx, conn, r.w.events)
 	})
 }
 
 // plantToken puts a token into its table after the server has emptied it: only with
 // one is a free lock a sign of death.
-func (w *Worker) plantToken(ctx context.Context) error {
-	_, err := w.db.ExecContext(ctx, incarnation.PlantOnce(w.tables.Token), uuid.NewString())
+func (w *Worker) plantToken(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, incarnation.PlantOnce(w.tables.Token), uuid.NewString())
 	return err
 }

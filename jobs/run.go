@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"sync"
 	"time"
 
@@ -66,8 +67,14 @@ func (r *run) log(ctx context.Context, entry json.RawMessage) error {
 	return r.w.queue.Log(ctx, r.w.db, r.row.ID, r.row.Attempt, entry)
 }
 
+// errCompletes refuses a second completion.
+var errCompletes = errors.New("the worker completes the job itself, in the transaction that it gave the handler: return nil")
+
 // completeIn completes the job in a transaction of the handler's.
 func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
+	if r.handler.tx {
+		return errCompletes
+	}
 	r.mu.Lock()
 	r.byTx = true
 	result := r.result

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -61,7 +62,7 @@ func (w *Worker) settle(all []outcome) {
 			o.cause = r.whyEnded()
 		}
 		if after := w.cfg.hooks.AfterHandle; after != nil && o.kind != unstarted {
-			w.voice.survive("AfterHandle", func() { after(w.handling, r.header, o.err) })
+			w.voice.aside("AfterHandle", func() { after(w.handling, r.header, o.err) })
 		}
 		e := &ending{outcome: o, took: time.Since(r.started)}
 		result, _, _, _ := r.left()
@@ -106,7 +107,9 @@ func (w *Worker) decideApart(ctx context.Context, e *ending) queue.End {
 	end := queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Delay: microseconds(unstartedDelay)}
 	switch e.kind {
 	case completedByTx:
-		e.err = errUncommitted
+		if e.err == nil {
+			e.err = errUncommitted
+		}
 	case doubtful:
 		end.Error = "nobody answered whether the transaction was committed; it was not"
 		return end
@@ -130,11 +133,10 @@ func (w *Worker) answersNow(ctx context.Context) bool {
 func (w *Worker) storeApart(ctx context.Context, e *ending) {
 	decided := false
 	for failures := 0; ; {
-		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, w.limit)
-			defer cancel()
+		bounded, cancel := context.WithTimeout(ctx, w.limit)
+		err := w.on(bounded, func(conn *sql.Conn) error {
 			if e.kind == doubtful || e.kind == completedByTx {
-				if before, err := w.queue.Judge(ctx, w.db, []queue.Run{e.run.row.Run}); err != nil {
+				if before, err := w.queue.Judge(bounded, conn, []queue.Run{e.run.row.Run}); err != nil {
 					return err
 				} else if len(before) > 0 {
 					e.err = nil
@@ -145,8 +147,9 @@ func (w *Worker) storeApart(ctx context.Context, e *ending) {
 			if !decided {
 				e.end, decided = w.decideApart(ctx, e), true
 			}
-			return w.settler.store(ctx, []*ending{e})
-		}()
+			return w.settler.store(bounded, conn, []*ending{e})
+		})
+		cancel()
 		if err == nil || ctx.Err() != nil {
 			return
 		}

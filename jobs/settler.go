@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
 	"sync"
 	"time"
 
@@ -151,11 +152,11 @@ func (s *settler) fails(err error) {
 func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
 	ctx, cancel := context.WithTimeout(ctx, s.w.limit)
 	defer cancel()
-	return s.store(ctx, batch)
+	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, conn, batch) })
 }
 
 // store settles jobs. It may be repeated with the same ones.
-func (s *settler) store(ctx context.Context, batch []*ending) error {
+func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error {
 	var bare, others []*ending
 	for _, e := range batch {
 		if e.end.To == queue.Completed && e.end.Result == nil {
@@ -164,17 +165,17 @@ func (s *settler) store(ctx context.Context, batch []*ending) error {
 			others = append(others, e)
 		}
 	}
-	if err := s.complete(ctx, bare); err != nil {
+	if err := s.complete(ctx, on, bare); err != nil {
 		return err
 	}
-	return s.storeOthers(ctx, others)
+	return s.storeOthers(ctx, on, others)
 }
 
-func (s *settler) complete(ctx context.Context, batch []*ending) error {
+func (s *settler) complete(ctx context.Context, on Querier, batch []*ending) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	ids, err := s.w.queue.Complete(ctx, s.w.db, runsOf(batch))
+	ids, err := s.w.queue.Complete(ctx, on, runsOf(batch))
 	if err != nil {
 		return err
 	}
@@ -182,12 +183,12 @@ func (s *settler) complete(ctx context.Context, batch []*ending) error {
 	for _, id := range ids {
 		states[id] = queue.Completed
 	}
-	return s.conclude(ctx, batch, states)
+	return s.conclude(ctx, on, batch, states)
 }
 
 // storeOthers settles what takes more than to be completed. A batch with a value
 // that PostgreSQL refuses is halved until it is found.
-func (s *settler) storeOthers(ctx context.Context, batch []*ending) error {
+func (s *settler) storeOthers(ctx context.Context, on Querier, batch []*ending) error {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -195,19 +196,19 @@ func (s *settler) storeOthers(ctx context.Context, batch []*ending) error {
 	for i, e := range batch {
 		ends[i] = e.end
 	}
-	settled, err := s.w.queue.Settle(ctx, s.w.db, ends)
+	settled, err := s.w.queue.Settle(ctx, on, ends)
 	if pgdriver.IsInvalidValue(err) {
 		if len(batch) > 1 {
 			half := len(batch) / 2
-			if err := s.storeOthers(ctx, batch[:half]); err != nil {
+			if err := s.storeOthers(ctx, on, batch[:half]); err != nil {
 				return err
 			}
-			return s.storeOthers(ctx, batch[half:])
+			return s.storeOthers(ctx, on, batch[half:])
 		}
 		e := batch[0]
 		e.err = coded(CodeResult, true, err, "PostgreSQL refuses the result or the error of the job: %v", errtext.Of(err))
 		e.end = e.run.handler.decide(e.run.row, nil, e.err, nil)
-		settled, err = s.w.queue.Settle(ctx, s.w.db, []queue.End{e.end})
+		settled, err = s.w.queue.Settle(ctx, on, []queue.End{e.end})
 	}
 	if err != nil {
 		return err
@@ -216,12 +217,12 @@ func (s *settler) storeOthers(ctx context.Context, batch []*ending) error {
 	for _, one := range settled {
 		states[one.ID] = one.State
 	}
-	return s.conclude(ctx, batch, states)
+	return s.conclude(ctx, on, batch, states)
 }
 
 // conclude takes note of what was stored. Jobs that a statement did not find were
 // stored before, by one whose answer was lost, or are another's.
-func (s *settler) conclude(ctx context.Context, batch []*ending, states map[int64]queue.State) error {
+func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, states map[int64]queue.State) error {
 	var missing []*ending
 	for _, e := range batch {
 		if _, ok := states[e.run.row.ID]; !ok {
@@ -230,7 +231,7 @@ func (s *settler) conclude(ctx context.Context, batch []*ending, states map[int6
 	}
 	before := map[int64]bool{}
 	if len(missing) > 0 {
-		ids, err := s.w.queue.Judge(ctx, s.w.db, runsOf(missing))
+		ids, err := s.w.queue.Judge(ctx, on, runsOf(missing))
 		if err != nil {
 			return err
 		}

@@ -134,7 +134,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if w.events, err = tables.Parse(w.cfg.events, "WithCheckpointsTable: "); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	if err := w.plantToken(ctx); err != nil {
+	if err := w.plantToken(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: put a token into %s: %w", w.tables.Token, err)
 	}
 	return nil

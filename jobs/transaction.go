@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -31,6 +32,7 @@ func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
+	defer time.AfterFunc(w.limit/2, w.sweepNow.Send).Stop()
 	conn, err := w.db.Conn(ctx)
 	if err != nil {
 		t.free()
@@ -76,6 +78,9 @@ func (t *transaction) close() {
 	t.free()
 }
 
+// errTxAborted: PostgreSQL commits nothing of such a transaction.
+var errTxAborted = errors.New("a statement of the handler has failed and aborted its transaction, yet the handler returned nil: it must return that error, or use a savepoint")
+
 // txEnd is how a transaction has ended.
 type txEnd int
 
@@ -97,6 +102,9 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 	}
 	if err == nil {
 		err = complete(ctx)
+		if pgdriver.SQLState(err) == pgdriver.InFailedTransaction {
+			err = fmt.Errorf("%w: %w", errTxAborted, err)
+		}
 	}
 	if err != nil {
 		end := txRolledBack

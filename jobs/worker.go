@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
 const (
@@ -44,21 +45,22 @@ type Worker struct {
 	state    atomic.Value  // WorkerState
 
 	// What prepare makes; others than Start may look once ready is closed.
-	ready   chan struct{}
-	queue   *queue.Queue
-	tables  tables.Jobs
-	events  tables.Tables // of package worker
-	kinds   []string
-	pooling pgdriver.Pooling
-	news    string // the channel of new jobs
-	changes string // of what operators do
-	coord   *coord.Coordinator
-	loops   []*loop
-	slots   *slots
-	txs     chan struct{} // bounds the transactions of handlers; nil: endless
-	settler *settler
-	rescuer *rescuer
-	listens listener
+	ready    chan struct{}
+	queue    *queue.Queue
+	tables   tables.Jobs
+	events   tables.Tables // of package worker
+	kinds    []string
+	pooling  pgdriver.Pooling
+	news     string // the channel of new jobs
+	changes  string // of what operators do
+	coord    *coord.Coordinator
+	loops    []*loop
+	slots    *slots
+	txs      chan struct{} // bounds the transactions of handlers; nil: endless
+	settler  *settler
+	sweepNow *wakeup.Signal // wakes sweep
+	rescuer  *rescuer
+	listens  listener
 
 	// handling is the context of all handlers. A stop that has waited long enough
 	// ends it.
@@ -75,7 +77,7 @@ type Worker struct {
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
 		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery,
-		stopped: make(chan struct{}), ready: make(chan struct{}),
+		stopped: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -162,6 +164,7 @@ func (w *Worker) work(background *group, running, intake context.Context, abando
 	background.run(func() error { return w.coord.Run(running) })
 	background.run(func() error { w.settler.run(running); return nil })
 	background.run(func() error { w.rescuer.run(running); return nil })
+	background.run(func() error { w.sweep(running); return nil })
 	background.run(func() error { w.boundDraining(running, intake, abandon); return nil })
 	if w.cfg.notify != "" {
 		background.run(func() error { return w.listen(running) })

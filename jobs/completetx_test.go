@@ -1,0 +1,134 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// CompleteTx ties the job to a transaction of the handler's own. Whatever the
+// handler makes of that: what is committed does not run again, and what is not has
+// failed.
+func TestCompleteTx(t *testing.T) {
+	elsewhere := newStage(t)
+	complete := func(end func(tx *sql.Tx) error, then error) func(*stage, *jobs.Job[task]) error {
+		return func(s *stage, j *jobs.Job[task]) error {
+			tx, err := s.d.DB.Begin()
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(`INSERT INTO effects VALUES (1)`); err != nil {
+				return err
+			}
+			err = j.CompleteTx(context.Background(), tx)
+			return errors.Join(err, end(tx), then)
+		}
+	}
+	for name, test := range map[string]struct {
+		handle  func(*stage, *jobs.Job[task]) error
+		want    jobs.State
+		says    string
+		effects int
+	}{
+		"commit":               {complete((*sql.Tx).Commit, nil), jobs.StateCompleted, "", 1},
+		"commit and an error":  {complete((*sql.Tx).Commit, errRefused), jobs.StateCompleted, "", 1},
+		"rollback":             {complete((*sql.Tx).Rollback, nil), jobs.StateFailed, "has not committed", 0},
+		"rollback, an error":   {complete((*sql.Tx).Rollback, errRefused), jobs.StateFailed, "refused", 0},
+		"commit and a panic":   {complete(func(tx *sql.Tx) error { _ = tx.Commit(); panic("boom") }, nil), jobs.StateCompleted, "", 1},
+		"rollback and a panic": {complete(func(tx *sql.Tx) error { _ = tx.Rollback(); panic("boom") }, nil), jobs.StateFailed, "boom", 0},
+		"left open for a while": {complete(func(tx *sql.Tx) error {
+			t.Cleanup(func() { _ = tx.Rollback() })
+			return nil
+		}, nil), jobs.StateRunning, "", 0},
+		"twice": {func(s *stage, j *jobs.Job[task]) error {
+			tx, err := s.d.DB.Begin()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			return errors.Join(j.CompleteTx(context.Background(), tx), j.CompleteTx(context.Background(), tx))
+		}, jobs.StateFailed, "lost", 0},
+		"nil": {func(_ *stage, j *jobs.Job[task]) error { return j.CompleteTx(context.Background(), nil) }, jobs.StateFailed, "tx is nil", 0},
+		"another database's": {func(_ *stage, j *jobs.Job[task]) error {
+			tx, err := elsewhere.d.DB.Begin()
+			if err != nil {
+				return err
+			}
+			err = j.CompleteTx(context.Background(), tx)
+			return errors.Join(err, tx.Commit())
+		}, jobs.StateFailed, "lost", 0},
+		"another database's, ignored": {func(_ *stage, j *jobs.Job[task]) error {
+			tx, err := elsewhere.d.DB.Begin()
+			if err != nil {
+				return err
+			}
+			_ = j.CompleteTx(context.Background(), tx)
+			return tx.Commit()
+		}, jobs.StateFailed, "has not committed", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.d.Exec(t, `CREATE TABLE effects (n int)`)
+			done := make(chan jobs.Done, 10)
+			jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+				defer s.note("ran")
+				return test.handle(s, j)
+			}, jobs.MaxAttempts(1))
+			id := s.add(task{})
+			_, stop := s.runOn(s.d.DB, jobs.WithObserver(jobs.Observer{JobDone: func(d jobs.Done) { done <- d }}))
+			if test.want == jobs.StateRunning {
+				s.until("the job to have run", func() bool { return len(s.notes()) == 1 })
+				other := s.add(task{})
+				s.until("another one to have run", func() bool { return len(s.notes()) == 2 })
+				for _, id := range []int64{id, other} {
+					if i, err := s.Get(t.Context(), id); err != nil || i.State != jobs.StateRunning {
+						t.Errorf("the job is %s: %s, %v", i.State, i.Error, err)
+					}
+				}
+				s.d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`)
+				if i := s.ended(id); i.State != jobs.StateFailed {
+					t.Errorf("the job is %s: %s", i.State, i.Error)
+				}
+				s.ended(other)
+				return
+			}
+			i := s.ended(id)
+			if i.State != test.want || !strings.Contains(i.Error, test.says) || len(s.notes()) != 1 {
+				t.Errorf("the job is %s after %d runs: %s", i.State, len(s.notes()), i.Error)
+			}
+			if d := <-done; d.State != test.want {
+				t.Errorf("told is %s, %v", d.State, d.Err)
+			}
+			var effects int
+			if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&effects); err != nil || effects != test.effects {
+				t.Errorf("%d effects, %v", effects, err)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The handler of RegisterTx is told that it needs no CompleteTx.
+func TestCompleteTxInATransactionOfTheWorker(t *testing.T) {
+	s := newStage(t)
+	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error { return j.CompleteTx(ctx, tx) }, jobs.MaxAttempts(1))
+	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[other]) error {
+		_ = j.CompleteTx(ctx, tx)
+		return nil
+	})
+	told, ignored := s.add(task{}), s.add(other{})
+	s.run()
+	if i := s.ended(told); i.State != jobs.StateFailed || !strings.Contains(i.Error, "return nil") {
+		t.Errorf("the job is %s: %s", i.State, i.Error)
+	}
+	if i := s.ended(ignored); i.State != jobs.StateCompleted {
+		t.Errorf("the job is %s: %s", i.State, i.Error)
+	}
+}

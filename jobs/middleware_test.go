@@ -1,0 +1,193 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+var errRefused = errors.New("refused")
+
+type next = func(context.Context) error
+
+// Middleware that breaks its rules neither completes a job whose handler has not
+// done its work, nor calls that twice.
+func TestMiddlewareThatBreaksRules(t *testing.T) {
+	for name, test := range map[string]struct {
+		m     func(ctx context.Context, next next) error
+		fails bool // the handler
+		want  string
+		calls int
+	}{
+		"nothing odd":               {func(ctx context.Context, next next) error { return next(ctx) }, false, "completed ", 1},
+		"adds to the error":         {func(ctx context.Context, next next) error { return jobs.Fail(fmt.Errorf("around: %w", next(ctx))) }, true, "failed around: refused", 1},
+		"does not call":             {func(context.Context, next) error { return nil }, false, "failed did not call next", 0},
+		"discards without a call":   {func(context.Context, next) error { return jobs.Discard(errRefused) }, false, "cancelled refused", 0},
+		"calls twice":               {func(ctx context.Context, next next) error { _ = next(ctx); return next(ctx) }, false, "failed next twice", 1},
+		"calls twice, tells of one": {func(ctx context.Context, next next) error { err := next(ctx); _ = next(ctx); return err }, false, "completed ", 1},
+		"nil context":               {func(_ context.Context, next next) error { return next(nil) }, false, "failed nil context", 0}, //nolint:staticcheck // that is the test
+		"swallows the error":        {func(ctx context.Context, next next) error { _ = next(ctx); return nil }, true, "failed refused", 1},
+		"fails afterwards":          {func(ctx context.Context, next next) error { _ = next(ctx); return errRefused }, false, "failed refused", 1},
+		"panics before":             {func(context.Context, next) error { panic("boom") }, false, "failed boom", 0},
+		"panics afterwards":         {func(ctx context.Context, next next) error { _ = next(ctx); panic("boom") }, false, "failed boom", 1},
+		"exits":                     {func(ctx context.Context, next next) error { runtime.Goexit(); return nil }, false, "failed runtime.Goexit", 0},
+		"exits afterwards":          {func(ctx context.Context, next next) error { _ = next(ctx); runtime.Goexit(); return nil }, false, "failed runtime.Goexit", 1},
+	} {
+		for how, tx := range map[string]bool{"plain": false, "transaction": true} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t)
+				s.d.Exec(t, `CREATE TABLE effects (n int)`)
+				handle := func(ctx context.Context, on jobs.Querier) error {
+					s.note("called")
+					_, err := on.ExecContext(ctx, `INSERT INTO effects VALUES (1)`)
+					if test.fails {
+						return errRefused
+					}
+					return err
+				}
+				if tx {
+					jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, _ *jobs.Job[task]) error { return handle(ctx, tx) }, jobs.MaxAttempts(1))
+				} else {
+					jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error { return handle(ctx, s.d.DB) }, jobs.MaxAttempts(1))
+				}
+				id := s.add(task{})
+				s.run(jobs.WithMiddleware(func(ctx context.Context, all []jobs.Header, next func(context.Context) error) error {
+					if len(all) != 1 || all[0].ID != id {
+						t.Errorf("the middleware is given %+v", all)
+					}
+					return test.m(ctx, next)
+				}, func(ctx context.Context, _ []jobs.Header, next func(context.Context) error) error { return next(ctx) }))
+				i := s.ended(id)
+				state, text, _ := strings.Cut(test.want, " ")
+				if string(i.State) != state || !strings.Contains(i.Error, text) {
+					t.Errorf("the job is %s: %s; want %s", i.State, i.Error, test.want)
+				}
+				if n := len(s.notes()); n != test.calls {
+					t.Errorf("the handler was called %d times", n)
+				}
+				var effects int
+				if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&effects); err != nil || tx && (effects == 1) != (state == "completed") {
+					t.Errorf("a job that is %s has %d effects, %v", i.State, effects, err)
+				}
+			})
+		}
+	}
+}
+
+// Hooks that panic, or end their goroutine, are told of once, and count as no
+// answer.
+func TestHooksThatBreak(t *testing.T) {
+	for how, end := range map[string]func(){"panic": func() { panic("a\x00b") }, "exit": runtime.Goexit} {
+		for _, hook := range []string{"BeforeClaim", "BeforeHandle", "AfterHandle"} {
+			t.Run(hook+" "+how, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t)
+				jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+				jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[txJob]) error { return nil })
+				jobs.RegisterBatchTx(s.Handlers, func(context.Context, *sql.Tx, []*jobs.Job[batchTxJob]) error { return nil })
+				var told, called atomic.Int64
+				breaks := func(name string) {
+					if name == hook && called.Add(1) <= 20 {
+						end()
+					}
+				}
+				var ids []int64
+				for n := range 10 {
+					ids = append(ids, s.add(task{n}), s.add(txJob{n}), s.add(batchTxJob{n}))
+				}
+				_, stop := s.runOn(s.d.DB, jobs.WithHooks(jobs.Hooks{
+					BeforeClaim:  func(context.Context, string) jobs.Claim { breaks("BeforeClaim"); return jobs.Claim{} },
+					BeforeHandle: func(context.Context, jobs.Header) { breaks("BeforeHandle") },
+					AfterHandle:  func(context.Context, jobs.Header, error) { breaks("AfterHandle") },
+				}), jobs.WithObserver(jobs.Observer{HookPanicked: func(p jobs.HookPanic) {
+					if p.Hook == hook {
+						told.Add(1)
+					}
+				}}))
+				for _, id := range ids {
+					if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt != 1 {
+						t.Errorf("the job is %s after %d attempts: %s", i.State, i.Attempt, i.Error)
+					}
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+				if called.Load() < 20 || told.Load() != 1 {
+					t.Errorf("called %d times, told %d times", called.Load(), told.Load())
+				}
+			})
+		}
+	}
+}
+
+// What cannot work, Start refuses, and names all of it.
+func TestStartRefuses(t *testing.T) {
+	s := newStage(t)
+	good := func() *jobs.Handlers {
+		h := jobs.NewHandlers()
+		jobs.Register(h, func(context.Context, *jobs.Job[task]) error { return nil })
+		return h
+	}
+	with := func(opts ...jobs.HandlerOption) *jobs.Handlers {
+		h := good()
+		jobs.Register(h, func(context.Context, *jobs.Job[other]) error { return nil }, opts...)
+		return h
+	}
+	zero, twice, missing, nilKind := &jobs.Handlers{}, good(), good(), good()
+	jobs.Register(zero, func(context.Context, *jobs.Job[task]) error { return nil })
+	jobs.Register(twice, func(context.Context, *jobs.Job[task]) error { return nil })
+	jobs.Register[other](missing, nil)
+	jobs.Register(nilKind, func(context.Context, *jobs.Job[*task]) error { return nil })
+	few := s.d.OpenPQ(t)
+	few.SetMaxOpenConns(3)
+	for name, test := range map[string]struct {
+		w    *jobs.Worker
+		says string
+	}{
+		"nil db":              {jobs.NewWorker(nil, good()), "db is nil"},
+		"few connections":     {jobs.NewWorker(few, good()), "SetMaxOpenConns"},
+		"nil handlers":        {jobs.NewWorker(s.d.DB, nil), "no handlers"},
+		"no handlers":         {jobs.NewWorker(s.d.DB, jobs.NewHandlers()), "no handlers"},
+		"a kind twice":        {jobs.NewWorker(s.d.DB, twice), "two handlers"},
+		"a nil handler":       {jobs.NewWorker(s.d.DB, missing), "is nil"},
+		"a pointer":           {jobs.NewWorker(s.d.DB, nilKind), "zero value"},
+		"endless attempts":    {jobs.NewWorker(s.d.DB, with(jobs.MaxAttempts(1<<40))), "MaxAttempts"},
+		"no attempts":         {jobs.NewWorker(s.d.DB, with(jobs.MaxAttempts(0))), "MaxAttempts"},
+		"negative time":       {jobs.NewWorker(s.d.DB, with(jobs.Timeout(-1))), "Timeout"},
+		"no policy":           {jobs.NewWorker(s.d.DB, with(jobs.Retry(nil))), "Retry"},
+		"a batch of one":      {jobs.NewWorker(s.d.DB, with(jobs.BatchSize(2))), "BatchSize"},
+		"concurrency 0":       {jobs.NewWorker(s.d.DB, good(), jobs.WithQueue("q", 0)), "WithQueue"},
+		"all queues":          {jobs.NewWorker(s.d.DB, good(), jobs.WithQueue("*", 1)), "WithQueue"},
+		"queue with NUL":      {jobs.NewWorker(s.d.DB, good(), jobs.WithQueue("a\x00", 1)), "WithQueue"},
+		"a queue twice":       {jobs.NewWorker(s.d.DB, good(), jobs.WithQueue("q", 1), jobs.WithQueue("q", 1)), "twice"},
+		"negative prefetch":   {jobs.NewWorker(s.d.DB, good(), jobs.WithPrefetch(-1)), "WithPrefetch"},
+		"no poll":             {jobs.NewWorker(s.d.DB, good(), jobs.WithPollInterval(0)), "WithPollInterval"},
+		"short time-out":      {jobs.NewWorker(s.d.DB, good(), jobs.WithHeartbeatTimeout(time.Second)), "WithHeartbeatTimeout"},
+		"unknown strategy":    {jobs.NewWorker(s.d.DB, good(), jobs.WithLeaderStrategy("x")), "WithLeaderStrategy"},
+		"no connection":       {jobs.NewWorker(s.d.DB, good(), jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")), "WithNotifyConnectionString"},
+		"table of four names": {jobs.NewWorker(s.d.DB, good(), jobs.WithTable("a.b.c.d")), "WithTable"},
+	} {
+		err := test.w.Start(t.Context())
+		if !errors.Is(err, jobs.ErrInvalidConfig) || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: Start returned %v", name, err)
+		}
+		if err := test.w.Start(t.Context()); !errors.Is(err, jobs.ErrAlreadyStarted) {
+			t.Errorf("%s: Start, again, returned %v", name, err)
+		}
+	}
+	if err := jobs.NewWorker(s.d.DB, zero, jobs.WithStopAfter(time.Millisecond), nil).Start(t.Context()); err != nil {
+		t.Errorf("with a zero Handlers: %v", err)
+	}
+	if err := jobs.NewWorker(s.d.DB, good(), jobs.WithTable("missing")).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("without tables: %v", err)
+	}
+}
