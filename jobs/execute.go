@@ -203,10 +203,21 @@ func (c *call) split(keep func(own error) bool) {
 	}
 	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
 		if half > 0 {
-			c.w.attempt(rest[:half], 0)
+			c.w.attemptApart(rest[:half])
 		}
 		rest = rest[half:]
 	}
+}
+
+// attemptApart calls the handler in a goroutine of its own, and waits: if the handler
+// ends that, there is more to do here.
+func (w *Worker) attemptApart(runs []*run) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.attempt(runs, 0)
+	}()
+	<-ended
 }
 
 // conflicts bounds how often a transaction is tried again that PostgreSQL has
