@@ -34,3 +34,12 @@ const (
 	BeforeCommit    = "before the COMMIT was sent"
 	AfterCommit     = "after the COMMIT, its answer lost"
 )
+
+// Where a fault is injected into a worker of jobs, beside its COMMIT.
+const (
+	InRun       = "while a handler runs"
+	BeforeClaim = "before a claim was sent"
+	AfterClaim  = "after a claim, its answer lost"
+	BeforeEnd   = "before the end of a run was sent"
+	AfterEnd    = "after the end of a run, the answer lost"
+)
