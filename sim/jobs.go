@@ -48,6 +48,9 @@ func runJobs(ctx context.Context, c Config, scenario Scenario, on *database) (*o
 	}
 	s := newJobSimulation(c, scenario, on)
 	var err error
+	if s.operators, err = newJobOperators(s); err != nil {
+		return nil, err
+	}
 	if s.zero, err = on.clock(ctx, s.began); err != nil {
 		return nil, err
 	}
@@ -55,6 +58,7 @@ func runJobs(ctx context.Context, c Config, scenario Scenario, on *database) (*o
 	if ctx.Err() != nil || err != nil {
 		return s.report(true), errors.Join(ctx.Err(), err)
 	}
+	s.evidence.Jobs.Forgetful = on.async && on.life() > 0
 	s.book.collect(s.evidence.Jobs, on.life())
 	if err := on.collectJobs(ctx, s.evidence.Jobs, s.zero); err != nil {
 		return nil, err
@@ -68,14 +72,13 @@ func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation 
 	queues := names(scenario.Jobs.Queues)
 	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
 	s.evidence.History = s.history
-	s.evidence.Jobs = &history.Jobs{MaxAttempts: jobAttempts, Queues: queues, Forgetful: on.async}
+	s.evidence.Jobs = &history.Jobs{MaxAttempts: jobAttempts, Queues: queues}
 	for i := range c.Writers {
 		s.enqueuers = append(s.enqueuers, newEnqueuer(i+1, s))
 	}
 	for i := range c.Workers {
 		s.slots = append(s.slots, newJobSlot(i+1, s))
 	}
-	s.operators = newJobOperators(s)
 	return s
 }
 
@@ -153,7 +156,11 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 	}
 	queue := s.scenario.Jobs.Queues[0]
 	o := jobOperator{of: s}
-	if err := o.set(ctx, queue.Name, "max_running", queue.Concurrency); err != nil {
+	err := o.change(ctx, queue.Name, func() error {
+		_, err := s.on.db.ExecContext(ctx, `INSERT INTO jobs_queues (name, max_running) VALUES ($1::text, $2::int)`, queue.Name, queue.Concurrency)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("sim: the last cap: %w", err)
 	}
 	backoff.Sleep(ctx, 1200*time.Millisecond) // then it binds

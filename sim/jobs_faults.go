@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"regexp"
 	"slices"
 
 	"github.com/pgfrontier/worker/sim/fault"
@@ -64,10 +65,13 @@ func (p jobPoint) found(there bool) string {
 }
 
 // The lists that statements are given tell them apart, in every way to send them:
-// that of a claim begins with the priority of a lane, that of what ends or starts
-// runs with the id of one.
+// that of a claim begins with the priority of a lane, those of what starts or ends
+// runs with the id of one, or they are two arrays, of ids and of claims.
 func sendsClaim(b []byte) bool { return bytes.Contains(b, []byte(`[{"p":`)) }
-func sendsEnd(b []byte) bool   { return bytes.Contains(b, []byte(`[{"id":`)) }
+
+func sendsEnd(b []byte) bool { return bytes.Contains(b, []byte(`[{"id":`)) || runArrays.Match(b) }
+
+var runArrays = regexp.MustCompile(`\{[0-9]+(,[0-9]+)*\}[^{}]{1,60}\{[0-9]{12,}`)
 
 // atJob is the same injection at several points.
 func atJob(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) error, points ...jobPoint) (all []jobInjection) {

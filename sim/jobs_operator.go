@@ -2,12 +2,15 @@ package sim
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -16,7 +19,8 @@ import (
 const (
 	queuesPaused  history.Fault = "queues paused for a moment by an operator"
 	queuesCapped  history.Fault = "caps set by an operator"
-	jobsCancelled history.Fault = "jobs cancelled by a client"
+	jobsCancelled history.Fault = "jobs cancelled, by clients and operators"
+	jobsRetried   history.Fault = "ended jobs enqueued again by an operator"
 )
 
 // jobOperatorFaults are what operators and clients do to queues and jobs.
@@ -44,6 +48,13 @@ var jobOperatorFaults = []jobFaultRow{
 		},
 		operator: (*jobOperator).cancel,
 	},
+	{
+		Row: fault.Row{
+			Name: "again", Does: "enqueues a job again that has ended otherwise than completed",
+			Counts: []history.Fault{jobsRetried},
+		},
+		operator: (*jobOperator).retry,
+	},
 }
 
 // jobOperator does one thing now and then, on the harness's own connections.
@@ -51,18 +62,23 @@ type jobOperator struct {
 	of        *jobSimulation
 	dice      *rand.Rand
 	client    *jobs.Client
+	ops       *ops.Jobs
 	intensity float64
 	act       func(o *jobOperator, ctx, intake context.Context) error
 }
 
 // newJobOperators makes one for each fault that is on.
-func newJobOperators(s *jobSimulation) (all []*jobOperator) {
+func newJobOperators(s *jobSimulation) (all []*jobOperator, err error) {
 	for _, f := range jobFaultRows {
 		if x := s.scenario.Faults[f.Name]; f.operator != nil && x > 0 {
-			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), jobs.NewClient(s.on.db), x, f.operator})
+			o, err := ops.NewJobs(s.on.db, nil)
+			if err != nil {
+				return nil, fmt.Errorf("sim: %w", err)
+			}
+			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), s.client, o, x, f.operator})
 		}
 	}
-	return all
+	return all, nil
 }
 
 // run operates until intake ends.
@@ -78,25 +94,20 @@ func (o *jobOperator) run(ctx, intake context.Context) error {
 // queue draws a queue.
 func (o *jobOperator) queue() string { return oneOf(o.dice, o.of.scenario.Jobs.Queues...).Name }
 
-// set changes a row of the queues, and notes when: workers must heed it from then on.
-func (o *jobOperator) set(ctx context.Context, queue, column string, value any) error {
-	tx, err := o.of.on.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	for _, s := range []struct {
-		statement string
-		args      []any
-	}{
-		{`INSERT INTO jobs_queues (name, ` + column + `) VALUES ($1::text, $2) ON CONFLICT (name) DO UPDATE SET ` + column + ` = excluded.` + column, []any{queue, value}},
-		{`INSERT INTO sim_settings VALUES ($1::text, clock_timestamp()) ON CONFLICT (queue) DO UPDATE SET at = clock_timestamp()`, []any{queue}},
-	} {
-		if _, err := tx.ExecContext(ctx, s.statement, s.args...); err != nil {
+// change changes a setting of a queue, and notes when it did: workers must heed it
+// from a second after that.
+func (o *jobOperator) change(ctx context.Context, queue string, do func() error) error {
+	for _, at := range []string{"'infinity'", "clock_timestamp()"} {
+		if at != "'infinity'" {
+			if err := do(); err != nil {
+				return err
+			}
+		}
+		if _, err := o.of.on.db.ExecContext(ctx, `INSERT INTO sim_settings VALUES ($1::text, `+at+`) ON CONFLICT (queue) DO UPDATE SET at = excluded.at`, queue); err != nil {
 			return err
 		}
 	}
-	return tx.Commit()
+	return nil
 }
 
 // did counts what the operator did, and writes it down.
@@ -108,22 +119,63 @@ func (o *jobOperator) did(f history.Fault, queue, what string) {
 // pause pauses a queue for a moment.
 func (o *jobOperator) pause(ctx, intake context.Context) error {
 	queue := o.queue()
-	if err := o.set(ctx, queue, "paused_at", time.Now()); err != nil {
+	if err := o.change(ctx, queue, func() error { return o.ops.PauseQueue(ctx, queue, by) }); err != nil {
 		return err
 	}
 	o.did(queuesPaused, queue, "")
 	backoff.Sleep(intake, between(o.dice, 100*time.Millisecond, 2500*time.Millisecond))
-	return o.of.on.steadily(ctx, func() error { return o.set(ctx, queue, "paused_at", nil) })
+	return o.of.on.steadily(ctx, func() error {
+		err := o.change(ctx, queue, func() error { return o.ops.ResumeQueue(ctx, queue, by) })
+		if errors.Is(err, ops.ErrNotPaused) {
+			err = nil // a crash took the answer
+		}
+		return err
+	})
 }
 
 // cap caps a queue or all of them, or takes a cap away.
 func (o *jobOperator) cap(ctx, _ context.Context) error {
-	queue := oneOf(o.dice, append([]string{"*"}, names(o.of.scenario.Jobs.Queues)...)...)
-	most := oneOf[any](o.dice, nil, 1, 2, 3, 5, 10)
-	if err := o.set(ctx, queue, "max_running", most); err != nil {
+	queue := oneOf(o.dice, append([]string{ops.AllQueues}, names(o.of.scenario.Jobs.Queues)...)...)
+	most := oneOf(o.dice, 0, 1, 2, 3, 5, 10)
+	err := o.change(ctx, queue, func() error {
+		if most == 0 {
+			return o.ops.RemoveCap(ctx, queue, by)
+		}
+		return o.ops.SetCap(ctx, queue, most, by)
+	})
+	if errors.Is(err, ops.ErrUnchanged) {
+		return nil
+	}
+	if err == nil {
+		o.did(queuesCapped, queue, fmt.Sprint(most))
+	}
+	return err
+}
+
+// retry enqueues a job again that has ended otherwise than completed.
+func (o *jobOperator) retry(ctx, _ context.Context) error {
+	var id int64
+	var q history.Enqueued
+	err := o.of.on.db.QueryRowContext(ctx, `
+SELECT id, args->>'token', kind, queue FROM jobs_history WHERE state <> 'completed' ORDER BY random() LIMIT 1`).Scan(&id, &q.Token, &q.Kind, &q.Queue)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	o.did(queuesCapped, queue, fmt.Sprint(most))
+	life := o.of.on.life()
+	q.ID, err = o.ops.Retry(ctx, id, by)
+	var state *ops.JobStateError
+	if errors.Is(err, ops.ErrRetried) || errors.As(err, &state) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	q.Who, q.Outcome = "operator", history.EnqueueCommitted
+	o.of.book.enqueue([]jobEntry{{Enqueued: q, begun: life}})
+	o.did(jobsRetried, q.Queue, fmt.Sprintf("job %d, as job %d", id, q.ID))
 	return nil
 }
 
@@ -134,6 +186,18 @@ func (o *jobOperator) cancel(ctx, _ context.Context) error {
 		return nil
 	}
 	answered := o.of.book.cancel(id)
+	if chance(o.dice, 0.3) {
+		now, err := o.ops.Cancel(ctx, id, by)
+		var state *ops.JobStateError
+		if errors.As(err, &state) {
+			return nil // it has ended, or was asked to
+		}
+		if err == nil {
+			answered(map[ops.JobState]string{ops.JobCancelled: string(jobs.StateAvailable)}[now])
+			o.did(jobsCancelled, "", fmt.Sprintf("job %d, which is %s", id, now))
+		}
+		return err
+	}
 	was, err := o.client.Cancel(ctx, nil, id)
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@ package history
 // database. Times are seconds since the run began.
 type Jobs struct {
 	MaxAttempts int      `json:"max_attempts"`     // of the handlers
-	Forgetful   bool     `json:"forgetful"`        // somebody does not wait for commits to be safe
+	Forgetful   bool     `json:"forgetful"`        // the server crashed, and somebody had not waited for commits to be safe
 	Workers     []Runner `json:"workers"`          // all that ever ran
 	Queues      []string `json:"queues"`           //
 	Rest        JobsRest `json:"rest"`             //

@@ -46,6 +46,7 @@ type jobBooks struct {
 	left     map[int64]history.Unfinished
 	byToken  map[string]history.Enqueued
 	tokens   map[string]int // jobs in the tables that have it
+	wanted   map[string]int // enqueued with it
 	runs     map[runKey][]history.JobRun
 	effects  map[int64][]history.Effect
 	attempts map[int64][]history.JobAttempt
@@ -56,7 +57,7 @@ type jobBooks struct {
 func newJobBooks(j *history.Jobs) *jobBooks {
 	b := &jobBooks{
 		Jobs: j, finished: map[int64]history.Finished{}, left: map[int64]history.Unfinished{}, byToken: map[string]history.Enqueued{},
-		tokens: map[string]int{}, runs: map[runKey][]history.JobRun{}, effects: map[int64][]history.Effect{},
+		tokens: map[string]int{}, wanted: map[string]int{}, runs: map[runKey][]history.JobRun{}, effects: map[int64][]history.Effect{},
 		attempts: map[int64][]history.JobAttempt{}, steps: map[int64][]history.JobStep{}, cancels: map[int64][]history.Cancel{},
 	}
 	for _, f := range j.Finished {
@@ -68,6 +69,7 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 		b.tokens[u.Token]++
 	}
 	for _, q := range j.Enqueued {
+		b.wanted[q.Token] += int(one(!q.Existing && q.Outcome != history.EnqueueRolledBack))
 		// Those of a key of Once have the same token: the one that was enqueued counts.
 		if before, known := b.byToken[q.Token]; !known || before.Existing || before.Outcome != history.EnqueueCommitted {
 			b.byToken[q.Token] = q
@@ -132,7 +134,9 @@ func (b *jobBooks) noneElse() Finding {
 		f.check(known && q.Outcome != history.EnqueueRolledBack && !q.Existing, func() string {
 			return fmt.Sprintf("%s is in the tables, and its enqueuer says %q", token, outcomeOf(q, known))
 		})
-		f.check(b.tokens[token] == 1, func() string { return fmt.Sprintf("%s is in the tables %d times", token, b.tokens[token]) })
+		f.check(b.tokens[token] <= b.wanted[token], func() string {
+			return fmt.Sprintf("%s is in the tables %d times, and was enqueued %d times", token, b.tokens[token], b.wanted[token])
+		})
 	}
 	for _, r := range b.Runs {
 		q, known := b.byToken[r.Token]

@@ -154,11 +154,12 @@ func (b *jobBooks) keys() Finding {
 func (b *jobBooks) cancelled() Finding {
 	f := Finding{Name: "cancelled", Rule: "a job that was cancelled while it did not run is cancelled; one that ran ended with that run, or by it"}
 	for _, c := range b.Cancels {
+		x, over := b.finished[c.ID]
 		if c.Was == "" || b.Forgetful {
+			f.check(true, nil)
 			continue
 		}
-		x, over := b.finished[c.ID]
-		f.check(over || c.Was == "", func() string { return fmt.Sprintf("%s was cancelled at %.3fs, and has not ended", b.name(c.ID), c.At) })
+		f.check(over, func() string { return fmt.Sprintf("%s was cancelled at %.3fs, and has not ended", b.name(c.ID), c.At) })
 		if over && (c.Was == "available" || c.Was == "waiting") {
 			f.check(x.State == "cancelled", func() string {
 				return fmt.Sprintf("%s was cancelled at %.3fs before it ran, and is %s", b.name(c.ID), c.At, x.State)
@@ -206,7 +207,8 @@ func (b *jobBooks) asTold() Finding {
 		x, over := b.finished[t.ID]
 		mine := over && x.Attempt == t.Attempt && x.Worker == t.Worker
 		if b.Forgetful {
-			continue // a crash may have taken it back
+			f.check(true, nil) // a crash may have taken it back
+			continue
 		}
 		f.check(told[k] == 1, func() string {
 			return fmt.Sprintf("%s told of attempt %d of %s %d times", b.who(t.Worker), t.Attempt, b.name(t.ID), told[k])
