@@ -522,6 +522,7 @@ func (l *loop) startReady(ctx context.Context) {
 			start = append(start, r)
 		} else {
 			// Cancelled, expired, or lost: whatever it is, the settler is told.
+			l.w.hand.enter(settling, r)
 			l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: released(r)})
 		}
 	}
