@@ -126,6 +126,14 @@ func (b *jobBook) fault(names ...string) {
 	}
 }
 
+// crash takes down that a worker is gone.
+func (b *jobBook) crash(name string) {
+	b.fault(name)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runners[name].GoneAt = b.now()
+}
+
 // collect hands the books over. What was enqueued asynchronously before a crash may
 // be gone.
 func (b *jobBook) collect(j *history.Jobs, life int64) {

@@ -22,7 +22,7 @@ CREATE TABLE sim_bounds (fresh INTERVAL NOT NULL);
 CREATE TABLE sim_steps (seq BIGSERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), job BIGINT NOT NULL, was TEXT NOT NULL, state TEXT NOT NULL,
 	attempt INT NOT NULL, claim BIGINT, queue TEXT NOT NULL, priority INT NOT NULL, run_at TIMESTAMPTZ NOT NULL, bounded BOOLEAN NOT NULL, key TEXT);
 CREATE TABLE sim_claims (at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), queue TEXT NOT NULL, cap BIGINT, running BIGINT NOT NULL, "all" BIGINT, total BIGINT NOT NULL, paused BOOLEAN NOT NULL);
-CREATE TABLE sim_resets (job BIGINT NOT NULL, attempt INT NOT NULL, worker UUID NOT NULL, started BOOLEAN NOT NULL, alive BOOLEAN NOT NULL);
+CREATE TABLE sim_resets (at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), job BIGINT NOT NULL, attempt INT NOT NULL, worker UUID NOT NULL, started BOOLEAN NOT NULL, alive BOOLEAN NOT NULL);
 
 CREATE FUNCTION sim_step() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	IF TG_OP = 'DELETE' THEN
@@ -51,7 +51,7 @@ CREATE TRIGGER sim_claim AFTER UPDATE ON jobs REFERENCING OLD TABLE AS before NE
 -- A heartbeat that is old enough to have been seen, and fresh enough that nobody may
 -- count its worker as dead.
 CREATE FUNCTION sim_reset() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-	INSERT INTO sim_resets SELECT NEW.job_id, NEW.attempt, NEW.worker_id, NEW.started_at IS NOT NULL, EXISTS (
+	INSERT INTO sim_resets (job, attempt, worker, started, alive) SELECT NEW.job_id, NEW.attempt, NEW.worker_id, NEW.started_at IS NOT NULL, EXISTS (
 		SELECT FROM jobs_workers AS w, sim_bounds AS b WHERE w.worker_id = NEW.worker_id
 			AND w.heartbeat_at < statement_timestamp() - interval '300 milliseconds' AND w.heartbeat_at > statement_timestamp() - b.fresh);
 	RETURN NULL;
@@ -122,8 +122,8 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 	}, `SELECT `+since("at")+`, queue, cap, running, "all", total, paused FROM sim_claims ORDER BY at`, zero)
 	read("the claims", failed)
 	j.Resets, failed = rows(ctx, d, func(r *sql.Rows, v *history.JobReset) error {
-		return r.Scan(&v.ID, &v.Attempt, &v.Worker, &v.Started, &v.Alive)
-	}, `SELECT job, attempt, worker::text, started, alive FROM sim_resets ORDER BY job, attempt`)
+		return r.Scan(&v.At, &v.ID, &v.Attempt, &v.Worker, &v.Started, &v.Alive)
+	}, `SELECT `+since("at")+`, job, attempt, worker::text, started, alive FROM sim_resets ORDER BY at`, zero)
 	read("the resets", failed)
 	return err
 }

@@ -142,7 +142,7 @@ func (n *jobNode) ready(ctx context.Context) bool {
 // crash ends the process: no goodbye.
 func (n *jobNode) crash(how func(*network)) {
 	n.gone.Store(true)
-	n.book.fault(n.name)
+	n.book.crash(n.name)
 	how(n.net)
 	n.cancel()
 }

@@ -75,6 +75,13 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 	}
 }
 
+// rescueBound is how long the jobs of a worker that has crashed may wait for another:
+// until it counts as dead, and so does a leader that has crashed with it, then the
+// rescue's delay, on a machine that is busy with other things.
+func (k JobKnobs) rescueBound() time.Duration {
+	return 2*k.HeartbeatTimeout + k.RescueDelay + 4*time.Second
+}
+
 // options are those of a worker.
 func (k JobKnobs) options(listen string) []jobs.Option {
 	all := []jobs.Option{

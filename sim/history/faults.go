@@ -17,6 +17,8 @@ const (
 	Swallowed     Fault = "connections of live workers that died in silence"
 	Breaches      Fault = "handlers that ended their transaction"
 	ServerCrashes Fault = "server crashes"
+	// BackendCrashes end all backends, and the server recovers.
+	BackendCrashes Fault = "server crashes after the death of a backend"
 )
 
 // Count is how often a fault happened.

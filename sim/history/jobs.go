@@ -5,6 +5,7 @@ package history
 // database. Times are seconds since the run began.
 type Jobs struct {
 	MaxAttempts int      `json:"max_attempts"`     // of the handlers
+	RescueBound float64  `json:"rescue_bound"`     // how long the jobs of a worker that has crashed may wait for another
 	Forgetful   bool     `json:"forgetful"`        // the server crashed, and somebody had not waited for commits to be safe
 	Workers     []Runner `json:"workers"`          // all that ever ran
 	Queues      []string `json:"queues"`           //
@@ -30,6 +31,8 @@ type Runner struct {
 	Name    string `json:"name"`              // "worker 2.1": the first life of slot 2
 	ID      string `json:"id"`                //
 	Faulted bool   `json:"faulted,omitempty"` // it was crashed, cut off or stalled, or its server was away
+	// GoneAt is when it crashed, 0 if it did not.
+	GoneAt float64 `json:"gone_at,omitempty"`
 }
 
 // Enqueued is what an enqueuer asked for.
@@ -179,11 +182,12 @@ type CappedRun struct {
 
 // JobReset is a run that was taken from a worker that counted as dead.
 type JobReset struct {
-	ID      int64  `json:"id"`
-	Attempt int    `json:"attempt"`
-	Worker  string `json:"worker"`
-	Started bool   `json:"started"`
-	Alive   bool   `json:"alive,omitempty"` // its heartbeat was fresh
+	At      float64 `json:"at"`
+	ID      int64   `json:"id"`
+	Attempt int     `json:"attempt"`
+	Worker  string  `json:"worker"`
+	Started bool    `json:"started"`
+	Alive   bool    `json:"alive,omitempty"` // its heartbeat was fresh
 }
 
 // JobsRest is how the jobs came to rest.
