@@ -51,10 +51,13 @@ func (b *jobBooks) caps() Finding {
 	return f
 }
 
-// overtakenFor is for how many seconds a job may have been visible when a later one
-// of its queue and priority is claimed: workers look from the bottom each second, a
-// claim may be delayed on its way as long as a stall, and rows may be locked.
-const overtakenFor = 9
+// A job that has been visible for overtakenAfter seconds may be overtaken for
+// overtakenFor: workers look from the bottom each second, a claim may be delayed on
+// its way, and rows may be locked by a claim that is under way.
+const (
+	overtakenAfter = 4
+	overtakenFor   = 4
+)
 
 // lane is where jobs are claimed in order.
 type lane struct {
@@ -64,52 +67,56 @@ type lane struct {
 
 // inTurn finds jobs that were passed over for too long.
 func (b *jobBooks) inTurn() Finding {
-	f := Finding{Name: "in turn", Rule: fmt.Sprintf("no job was claimed before one of its queue and priority that came first and had been visible for %d s", overtakenFor)}
+	f := Finding{Name: "in turn", Rule: fmt.Sprintf("no job that had been visible for %d s was overtaken for %d s by later ones of its queue and priority", overtakenAfter, overtakenFor)}
 	committed := map[int64]float64{}
 	for _, q := range b.Enqueued {
 		if !q.Existing {
 			committed[q.ID] = q.At
 		}
 	}
-	waiting := map[lane]map[int64]float64{} // since when they are visible
-	steps := map[int64]history.JobStep{}
+	waiting := map[lane]map[int64]*waiter{}
 	for _, s := range b.Steps {
 		l := lane{s.Queue, s.Priority}
 		if waiting[l] == nil {
-			waiting[l] = map[int64]float64{}
+			waiting[l] = map[int64]*waiter{}
 		}
 		delete(waiting[l], s.ID)
-		if s.State == "available" && !s.Bounded {
-			since, known := committed[s.ID]
-			if !known {
-				continue
-			}
-			waiting[l][s.ID] = max(since, s.At, s.RunAt)
-			steps[s.ID] = s
+		if since, known := committed[s.ID]; known && s.State == "available" && !s.Bounded {
+			waiting[l][s.ID] = &waiter{JobStep: s, since: max(since, s.At, s.RunAt)}
 		}
 		if s.State != "running" || s.Was != "available" {
 			continue
 		}
-		f.check(!b.overtakes(s, waiting[l], steps), func() string {
-			id := b.overtaken(s, waiting[l], steps)
-			return fmt.Sprintf("%s was claimed at %.3fs, before %s, which was due at %.3fs and visible since %.3fs", b.name(s.ID), s.At, b.name(id), steps[id].RunAt, waiting[l][id])
+		o := overtaken(s, waiting[l])
+		f.check(o == nil, func() string {
+			return fmt.Sprintf("%s was claimed at %.3fs, before %s, which was due at %.3fs, visible since %.3fs and overtaken since %.3fs", b.name(s.ID), s.At, b.name(o.ID), o.RunAt, o.since, o.first)
 		})
 	}
 	return f
 }
 
-func (b *jobBooks) overtakes(s history.JobStep, waiting map[int64]float64, steps map[int64]history.JobStep) bool {
-	return b.overtaken(s, waiting, steps) != 0
+// waiter is a job that is due.
+type waiter struct {
+	history.JobStep
+	since float64 // it is visible
+	first float64 // when it was overtaken first, 0: never
 }
 
-// overtaken is a job that should have been claimed before, 0 if there is none.
-func (b *jobBooks) overtaken(s history.JobStep, waiting map[int64]float64, steps map[int64]history.JobStep) int64 {
-	for id, since := range waiting {
-		if o := steps[id]; since < s.At-overtakenFor && (o.RunAt < s.RunAt || o.RunAt == s.RunAt && o.ID < s.ID) {
-			return id
+// overtaken returns a job that a claim has left behind for too long, nil if there is
+// none.
+func overtaken(claim history.JobStep, waiting map[int64]*waiter) (found *waiter) {
+	for _, o := range waiting {
+		if o.since >= claim.At-overtakenAfter || o.RunAt > claim.RunAt || o.RunAt == claim.RunAt && o.ID > claim.ID {
+			continue
+		}
+		if o.first == 0 {
+			o.first = claim.At
+		}
+		if claim.At-o.first > overtakenFor && (found == nil || o.ID < found.ID) {
+			found = o
 		}
 	}
-	return 0
+	return found
 }
 
 // keys finds keys that two jobs had.
