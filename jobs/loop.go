@@ -269,8 +269,12 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
+	looked := true
 	if l.capped() {
-		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.claimCapped(ctx, conn, d) })
+		err = l.w.on(ctx, func(conn *sql.Conn) (err error) {
+			jobs, looked, err = l.claimCapped(ctx, conn, d)
+			return err
+		})
 	} else {
 		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Claim(ctx, conn, d) })
 	}
@@ -279,7 +283,9 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 	if err != nil {
 		return nil, err
 	}
-	l.lanes.claimed(jobs, want, low, l.took, now)
+	if looked {
+		l.lanes.claimed(jobs, want, low, l.took, now)
+	}
 	if len(jobs) > 0 {
 		tell(l.w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{l.name, len(jobs), l.took})
 		l.change(func(s *QueueStatus) { s.Claimed += int64(len(jobs)) })
@@ -294,25 +300,25 @@ func (l *loop) capped() bool {
 }
 
 // claimCapped claims under the caps, whose lock it holds until the claim is
-// committed.
-func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, err error) {
+// committed. It does not look for jobs if there is no room.
+func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, looked bool, err error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
+		return nil, false, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 	room, err := l.w.queue.Room(ctx, tx, l.name, d.Limit)
 	if err != nil || room == 0 {
-		return nil, err
+		return nil, false, err
 	}
 	d.Limit, d.Start, d.Capped = room, min(room, d.Start), true
 	if jobs, err = l.w.queue.Claim(ctx, tx, d); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, fmt.Errorf("jobs: claim from queue %q: commit: %w", l.name, err)
+		return nil, false, fmt.Errorf("jobs: claim from queue %q: commit: %w", l.name, err)
 	}
-	return jobs, nil
+	return jobs, true, nil
 }
 
 // failed takes note of whether a statement of the loop has failed.
@@ -530,6 +536,7 @@ func (l *loop) startReady(ctx context.Context) {
 			start = append(start, r)
 		} else {
 			// Cancelled, expired, or lost: whatever it is, the settler is told.
+			l.w.hand.enter(settling, r)
 			l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: released(r)})
 		}
 	}

@@ -75,12 +75,13 @@ func (r *rescuer) suspect(ids []uuid.UUID) {
 }
 
 // due are the workers that have seemed dead for long enough. Those whose jobs were
-// taken a while ago are looked at again: a claim may have been committed late.
+// taken are looked at again, after a pause that doubles: a claim may have been
+// committed late, and rows that a connection of theirs holds are passed over.
 func (r *rescuer) due(now time.Time) (ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, since := range r.dead {
-		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= r.w.chores {
+		if now.Sub(since) >= r.w.cfg.rescueDelay && now.Sub(r.clean[id]) >= min(r.w.chores, r.clean[id].Sub(since)) {
 			ids = append(ids, id)
 		}
 	}

@@ -48,6 +48,7 @@ type ending struct {
 	outcome
 	end  queue.End
 	took time.Duration
+	told bool // it is stored, and everybody knows
 }
 
 // unstartedDelay is the delay of a job whose handler could not be called, and

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,12 +125,13 @@ func (s *settler) take() []*ending {
 	return batch
 }
 
-// putBack keeps what could not be stored. Some of it may have been.
+// putBack keeps what could not be stored. Some of it may have been, without an
+// answer; what is known to be stored is told, and is not kept.
 func (s *settler) putBack(batch []*ending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flying -= len(batch)
-	s.waiting = append(batch, s.waiting...)
+	s.waiting = append(slices.DeleteFunc(batch, func(e *ending) bool { return e.told }), s.waiting...)
 }
 
 func (s *settler) works() {
@@ -241,6 +243,7 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 	}
 	for _, e := range batch {
 		id := e.run.row.ID
+		e.told = true
 		switch state, ok := states[id]; {
 		case ok:
 			s.w.settled(e, state)

@@ -85,8 +85,8 @@ func (w *writer) learn(ctx context.Context, a *attempt) error {
 // tell: the server may not have noticed yet that the connection is gone, and
 // commit a moment later.
 func (w *writer) inquire(ctx context.Context, a *attempt) (happened bool, err error) {
-	err = w.insist(ctx, func(ctx context.Context) (known bool, err error) {
-		if known, err = w.over(ctx, a.xid); err == nil && known {
+	err = w.on.insist(ctx, func(ctx context.Context) (known bool, err error) {
+		if known, err = w.on.over(ctx, a.xid); err == nil && known {
 			err = w.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM events WHERE event_id = $1::uuid)`, a.drawn[0].EventID.String()).Scan(&happened)
 		}
 		return known, err
@@ -96,9 +96,9 @@ func (w *writer) inquire(ctx context.Context, a *attempt) (happened bool, err er
 
 // over reports whether a transaction has ended. One that a crash took may not
 // have left its number behind; if another has it now, that one is waited for.
-func (w *writer) over(ctx context.Context, xid string) (bool, error) {
+func (d *database) over(ctx context.Context, xid string) (bool, error) {
 	var status *string
-	err := w.on.db.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
+	err := d.db.QueryRowContext(ctx, `SELECT pg_xact_status($1::text::xid8)`, xid).Scan(&status)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "22023" { // in the future
 		return true, nil
@@ -113,8 +113,8 @@ var (
 
 // seek tells whether a transaction was prepared.
 func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err error) {
-	err = w.insist(ctx, func(ctx context.Context) (bool, error) {
-		over, err := w.over(ctx, xid) // a prepared one is not
+	err = w.on.insist(ctx, func(ctx context.Context) (bool, error) {
+		over, err := w.on.over(ctx, xid) // a prepared one is not
 		if err == nil {
 			err = w.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_prepared_xacts WHERE gid = $1::text)`, gid).Scan(&there)
 		}
@@ -127,7 +127,7 @@ func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err err
 // that was put back since may not have it.
 func (w *writer) decide(ctx context.Context, statement string, life int64) error {
 	asked := false
-	return w.insist(ctx, func(ctx context.Context) (bool, error) {
+	return w.on.insist(ctx, func(ctx context.Context) (bool, error) {
 		_, err := w.db.ExecContext(ctx, statement)
 		var pg *pgconn.PgError
 		if (asked || w.on.restoredSince(life)) && errors.As(err, &pg) {
@@ -144,7 +144,7 @@ func (w *writer) decide(ctx context.Context, statement string, life int64) error
 }
 
 // insist asks until it is known, also of a server that is away for a moment.
-func (w *writer) insist(ctx context.Context, ask func(context.Context) (known bool, err error)) error {
+func (d *database) insist(ctx context.Context, ask func(context.Context) (known bool, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, waitBound)
 	defer cancel()
 	for {
@@ -152,7 +152,7 @@ func (w *writer) insist(ctx context.Context, ask func(context.Context) (known bo
 		if known && err == nil {
 			return nil
 		}
-		if w.on.forgive(err) != nil || !backoff.Sleep(ctx, 5*time.Millisecond) {
+		if d.forgive(err) != nil || !backoff.Sleep(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("%w: %w", errUnknown, errors.Join(err, ctx.Err()))
 		}
 	}

@@ -11,6 +11,9 @@ func (c Config) command() string {
 	if c.Faults != nil {
 		faults = c.Faults.String()
 	}
+	if c.Jobs {
+		return c.CommandLine("go run ./cmd/sim -jobs", DefaultConfig(), faults)
+	}
 	return c.CommandLine("go run ./cmd/sim", DefaultConfig(), faults)
 }
 

@@ -37,6 +37,7 @@ func commits(b []byte) bool { return bytes.Contains(b, commitMessage) }
 // seen.
 type failpointConn struct {
 	net.Conn
+	network *network
 
 	mu      sync.Mutex
 	at      func([]byte) bool // tells what it waits for
@@ -62,7 +63,23 @@ func (c *failpointConn) arm(at func([]byte) bool, answered bool, inject func()) 
 	}
 }
 
+// trap is for the next connection of a network that sends what it waits for.
+type trap struct {
+	at       func([]byte) bool
+	answered bool
+	inject   func()
+}
+
+// enter arms the connection if it is about to walk into a trap.
+func (c *failpointConn) enter(b []byte) {
+	t := c.network.trap.Load()
+	if t != nil && t.at(b) && c.network.trap.CompareAndSwap(t, nil) {
+		c.arm(t.at, t.answered, t.inject)
+	}
+}
+
 func (c *failpointConn) Write(b []byte) (int, error) {
+	c.enter(b)
 	c.mu.Lock()
 	awaited := c.at != nil && c.at(b)
 	c.waiting = awaited && c.replied != nil

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	backendCrashes history.Fault = "server crashes after the death of a backend"
+	backendCrashes               = history.BackendCrashes
 	asyncCommits   history.Fault = "transactions committed asynchronously"
 	asyncWorkers   history.Fault = "workers that commit asynchronously"
 )

@@ -105,9 +105,6 @@ func AllFaults() Intensities { return faultTable.All() }
 // ParseFaults reads what String prints: "crash=1,cut=0.5", "all", or "none".
 func ParseFaults(s string) (Intensities, error) { return faultTable.Parse(s) }
 
-// String is for -faults.
-func (i Intensities) String() string { return faultTable.Format(i) }
-
 // FaultTable is the faults as a person reads them.
 func FaultTable() []oracle.Line { return faultTable.Lines() }
 

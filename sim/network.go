@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,7 @@ type network struct {
 	lead  string        // where some of the new connections lead; empty: where they should
 	led   int           // how many did
 	dice  *rand.Rand    // nil: no delays
+	trap  atomic.Pointer[trap]
 }
 
 // newNetwork makes a network that delays now and then what goes through, as
@@ -72,7 +74,7 @@ func (n *network) carry(config *pgx.ConnConfig) {
 	}
 	// This layer is above TLS, where a COMMIT can be told from other traffic.
 	config.AfterNetConnect = func(_ context.Context, _ *pgconn.Config, c net.Conn) (net.Conn, error) {
-		return &failpointConn{Conn: c}, nil
+		return &failpointConn{Conn: c, network: n}, nil
 	}
 }
 

@@ -35,6 +35,9 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, on.drop()) }()
+	if c.Jobs {
+		return runJobs(ctx, c, Draw(c), on)
+	}
 	return run(ctx, c, Draw(c), on, nil)
 }
 
@@ -66,6 +69,9 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, driver 
 // own, those of the consumers, some twice because a crashed worker's linger,
 // and the writers' and the harness's.
 func (c Config) Connections() int {
+	if c.Jobs {
+		return 2*jobConnections*c.Workers + c.Writers + 20
+	}
 	return 8*c.Workers + 2*c.Consumers + c.Writers + 12
 }
 
@@ -362,7 +368,7 @@ func (s *simulation) report(interrupted bool) *oracle.Report {
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),
 		Seconds: time.Since(s.began).Seconds(),
-		Knobs:   s.scenario.Lines(), Faults: faultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(),
+		Knobs:   s.scenario.Lines(), Faults: faultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(counters()),
 	}
 	for _, lacking := range s.on.unmet() {
 		if lacking.says.Name != "" && (s.driver == nil || lacking != ownServer) { // a driver has a server of its own

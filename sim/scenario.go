@@ -25,6 +25,7 @@ type Config struct {
 	Faults    Intensities   // nil: the seed draws them
 	Server    Server        // the one of URL, if a run may crash it; nil: faults that need that are off
 	Repeat    string        // the command that runs this again; empty: the one of cmd/sim
+	Jobs      bool          // workers of jobs, in place of those of consumers, and enqueuers in place of writers
 
 	// Progress, if set, is called a few times a second, from one goroutine.
 	Progress func(Progress)
@@ -61,6 +62,7 @@ type Scenario struct {
 	Knobs  Knobs
 	Faults Intensities
 	Scope  []history.Scope // the consumers
+	Jobs   *JobKnobs       // the settings of a run of jobs; nil: it is one of events
 }
 
 // Knobs are the settings that differ from seed to seed.
@@ -94,6 +96,9 @@ var scopes = [][]string{{"order", "account"}, {"order", "cart"}, {"order", "devi
 
 // Draw makes the scenario of a seed.
 func Draw(c Config) Scenario {
+	if c.Jobs {
+		return drawJobs(c)
+	}
 	r := fault.Dice(c.Seed, "scenario")
 	s := Scenario{Seed: c.Seed, Knobs: drawKnobs(r), Faults: c.Faults}
 	s.Knobs.Calm = min(max(c.Duration/8, 300*time.Millisecond), 2250*time.Millisecond)
@@ -144,6 +149,9 @@ func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }
 
 // Lines are the drawn knobs as a person reads them.
 func (s Scenario) Lines() []oracle.Line {
+	if s.Jobs != nil {
+		return s.Jobs.lines(s.Faults)
+	}
 	k := s.Knobs
 	dispatcher := string(k.Dispatcher)
 	if k.Dispatcher == worker.DispatcherStrategyPoll {

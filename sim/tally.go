@@ -83,12 +83,12 @@ func (t *tally) crashes() int64 {
 	return t.count(history.Crashes) + t.count(history.CommitCrashes) + t.count(history.IdleCrashes)
 }
 
-// all returns the counts in the order of printing.
-func (t *tally) all() []history.Count {
+// all returns the counts in the order of counters.
+func (t *tally) all(counters []history.Fault) []history.Count {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all []history.Count
-	for _, f := range counters() {
+	for _, f := range counters {
 		all = append(all, history.Count{Fault: f, Count: t.counts[f]})
 	}
 	return all

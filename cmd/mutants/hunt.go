@@ -28,8 +28,13 @@ const atOnce = 4
 // one catches it, it is not.
 const harmlessRuns = 2
 
-// scale is the size of a run: small, so that it is over soon.
-var scale = []string{"-workers", "3", "-writers", "15", "-consumers", "3"}
+// scale returns the size of a run: small, so that it is over soon.
+func scale(jobs bool) []string {
+	if jobs {
+		return []string{"-jobs", "-workers", "3", "-writers", "15"}
+	}
+	return []string{"-workers", "3", "-writers", "15", "-consumers", "3"}
+}
 
 // result is what became of a mistake.
 type result struct {
@@ -112,7 +117,7 @@ func (o options) hunted(ctx context.Context, mutant planted.Mutant, root, dir st
 		if !comesUp(mutant, seed) {
 			continue
 		}
-		report, err := simulate(ctx, binary, seed, o.duration, mutant.Faults)
+		report, err := simulate(ctx, binary, seed, o.duration, mutant)
 		if err != nil {
 			return r, fmt.Errorf("run with seed %d: %w", seed, err)
 		}
@@ -171,12 +176,12 @@ func (r *result) note(report *oracle.Report) {
 }
 
 // simulate makes one run.
-func simulate(ctx context.Context, binary string, seed uint64, duration time.Duration, always string) (*oracle.Report, error) {
-	faults, err := drawn(seed, always)
+func simulate(ctx context.Context, binary string, seed uint64, duration time.Duration, mutant planted.Mutant) (*oracle.Report, error) {
+	faults, err := drawn(seed, mutant)
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"-json", "-seed", fmt.Sprint(seed), "-duration", duration.String(), "-faults", faults.String()}, scale...)
+	args := append([]string{"-json", "-seed", fmt.Sprint(seed), "-duration", duration.String(), "-faults", faults.String()}, scale(mutant.Jobs)...)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a server to stop
 	cmd.WaitDelay, cmd.Dir = time.Minute, filepath.Dir(binary)            // where a run that breaks is kept
@@ -192,20 +197,28 @@ func simulate(ctx context.Context, binary string, seed uint64, duration time.Dur
 
 // comesUp reports whether a run with this seed has the mistake's conditions.
 func comesUp(mutant planted.Mutant, seed uint64) bool {
-	return mutant.Draws == "" || slices.ContainsFunc(sim.Draw(sim.Config{Seed: seed}).Lines(), func(l oracle.Line) bool {
+	return mutant.Draws == "" || slices.ContainsFunc(sim.Draw(sim.Config{Seed: seed, Jobs: mutant.Jobs}).Lines(), func(l oracle.Line) bool {
 		return strings.HasPrefix(l.Name+" "+l.Value, mutant.Draws)
 	})
 }
 
 // drawn is what the seed draws, but for the faults that are always as said.
-func drawn(seed uint64, always string) (sim.Intensities, error) {
-	faults := maps.Clone(sim.Draw(sim.Config{Seed: seed}).Faults)
-	if always == "" {
+func drawn(seed uint64, mutant planted.Mutant) (sim.Intensities, error) {
+	faults := maps.Clone(sim.Draw(sim.Config{Seed: seed, Jobs: mutant.Jobs}).Faults)
+	if mutant.Faults == "" {
 		return faults, nil
 	}
-	on, err := sim.ParseFaults(always)
+	on, err := parseFaults(mutant)
 	for name, intensity := range on {
 		faults[name] = intensity
 	}
 	return faults, err
+}
+
+// parseFaults reads the faults that are always as the mutant says.
+func parseFaults(mutant planted.Mutant) (sim.Intensities, error) {
+	if mutant.Jobs {
+		return sim.ParseJobFaults(mutant.Faults)
+	}
+	return sim.ParseFaults(mutant.Faults)
 }

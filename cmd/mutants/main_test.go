@@ -87,7 +87,7 @@ func TestResultsAreCounted(t *testing.T) {
 
 func TestFaultsAlwaysOn(t *testing.T) {
 	for _, b := range planted.All() {
-		if _, err := drawn(1, b.Faults); err != nil {
+		if _, err := drawn(1, b); err != nil {
 			t.Errorf("%s: %v", b.Name, err)
 		}
 		suitable := 0
@@ -100,7 +100,7 @@ func TestFaultsAlwaysOn(t *testing.T) {
 	}
 	for seed := range uint64(50) {
 		before := sim.Draw(sim.Config{Seed: seed}).Faults
-		after, err := drawn(seed, "prepare=1.5,move=0")
+		after, err := drawn(seed, planted.Mutant{Faults: "prepare=1.5,move=0"})
 		if err != nil {
 			t.Fatal(err)
 		}

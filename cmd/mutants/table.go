@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/planted"
-	"github.com/pgfrontier/worker/sim"
 )
 
 // String is what became of a mistake, in a line.
@@ -28,7 +27,7 @@ func (r result) String() string {
 
 // conditions are what the list says of a mistake beside itself.
 func conditions(m planted.Mutant) (lines []string) {
-	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(m.Test.Package + " " + m.Test.Name)}, {"always", always(m.Faults)}, {"always drawn", m.Draws}, {"harmless", m.Harmless}} {
+	for _, c := range []struct{ name, value string }{{"found by a test", strings.TrimSpace(m.Test.Package + " " + m.Test.Name)}, {"always", always(m)}, {"always drawn", m.Draws}, {"harmless", m.Harmless}} {
 		if c.value != "" {
 			lines = append(lines, c.name+": "+c.value)
 		}
@@ -37,10 +36,10 @@ func conditions(m planted.Mutant) (lines []string) {
 }
 
 // always names the faults that are on in every run, and counts those that are off.
-func always(faults string) string {
-	on, err := sim.ParseFaults(faults)
-	if faults == "" || err != nil {
-		return faults // a run says what is wrong with them
+func always(m planted.Mutant) string {
+	on, err := parseFaults(m)
+	if m.Faults == "" || err != nil {
+		return m.Faults // a run says what is wrong with them
 	}
 	all := len(on)
 	maps.DeleteFunc(on, func(_ string, intensity float64) bool { return intensity == 0 })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 const usage = `Usage: go run ./cmd/sim [flags]
@@ -50,6 +52,7 @@ Examples:
   go run ./cmd/sim                          half a minute, everything on
   go run ./cmd/sim -workers 5 -writers 20   the same, said aloud
   go run ./cmd/sim -runs 20 -duration 10s   twenty seeds, and their sum
+  go run ./cmd/sim -jobs                    the same for jobs
   go run ./cmd/sim -seed 7 -json | jq .     for a program to read
   go run ./cmd/sim -check sim-failure-7     judge what was kept
   go run ./cmd/sim -seed 7 -reduce 5m       the smallest run like it that fails
@@ -76,6 +79,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
 	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
 	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults, up to twice that on a slow machine; setting up, copies of the server and coming to rest are added")
+	f.BoolVar(&o.config.Jobs, "jobs", false, "workers of jobs, and enqueuers in place of writers: see below")
 	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
 	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: drawn, and printed)")
 	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
@@ -86,7 +90,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line; of several runs the first that broke, or the last")
 	f.StringVar(&o.report, "report", "", "`file` for a picture of the same run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
-	err := command.Parse(f, args, stdout, usage, faultList()+statuses)
+	err := command.Parse(f, args, stdout, usage, faultList()+jobsUsage+jobFaultList()+statuses)
 	if err != nil {
 		return o, err
 	}
@@ -97,7 +101,11 @@ func parse(args []string, stdout io.Writer) (options, error) {
 		return o, err
 	}
 	if *faults != "" {
-		if o.config.Faults, err = sim.ParseFaults(*faults); err != nil {
+		read := sim.ParseFaults
+		if o.config.Jobs {
+			read = sim.ParseJobFaults
+		}
+		if o.config.Faults, err = read(*faults); err != nil {
 			return o, err
 		}
 	}
@@ -111,6 +119,9 @@ func (o options) agree(given map[string]bool) error {
 	}
 	if given["reduce"] && o.reduce <= 0 {
 		return fmt.Errorf("-reduce %v is out of range, allowed is more than 0, as in -reduce 5m", o.reduce)
+	}
+	if o.config.Jobs && given["consumers"] {
+		return errors.New("-consumers is of no use with -jobs")
 	}
 	for _, m := range modes {
 		for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -129,13 +140,26 @@ var modes = []struct {
 	with []string
 }{
 	{"check", []string{"history", "report", "json"}},
-	{"reduce", []string{"seed", "faults", "workers", "writers", "consumers", "duration", "db", "keep"}},
+	{"reduce", []string{"jobs", "seed", "faults", "workers", "writers", "consumers", "duration", "db", "keep"}},
 }
 
-func faultList() string {
-	list := "\nFaults:\n"
-	for _, l := range sim.FaultTable() {
+func faultList() string { return listOf("Faults:", sim.FaultTable()) }
+
+func jobFaultList() string { return listOf("Faults with -jobs:", sim.JobFaultTable()) }
+
+func listOf(title string, lines []oracle.Line) string {
+	list := "\n" + title + "\n"
+	for _, l := range lines {
 		list += fmt.Sprintf("  %-13s %s\n", l.Name, l.Value)
 	}
 	return list
 }
+
+const jobsUsage = `
+With -jobs, enqueuers commit jobs, roll them back, commit them late, and lose the
+answer; workers run them with handlers of all sorts, which fail, panic and hang.
+Workers crash, stop, and are cut off from the server at a claim, as they store what
+became of a job, and at their COMMIT. Operators pause and cap queues and cancel
+jobs. In the end the oracle compares the books of enqueuers and handlers with the
+tables of jobs, and with every step of each job that a trigger has written down.
+`

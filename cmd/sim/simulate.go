@@ -24,7 +24,7 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 	show, keep := command.NewProgress(stderr), newKeeper(o, server)
 	for i := range o.runs {
 		c := on(server, o.config)
-		c.Seed, c.Progress = o.config.Seed+uint64(i), func(p sim.Progress) { show.Show(progress(p)) }
+		c.Seed, c.Progress = o.config.Seed+uint64(i), func(p sim.Progress) { show.Show(o.progress(p)) }
 		keep.begin()
 		report, err := sim.Run(ctx, c)
 		show.Done()
@@ -47,7 +47,10 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 	return reports, err
 }
 
-func progress(p sim.Progress) string {
+func (o options) progress(p sim.Progress) string {
+	if o.config.Jobs {
+		return fmt.Sprintf("%5.1fs  %6d jobs enqueued, %6d completed, %5d due, %3d crashes", p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag, p.Crashes)
+	}
 	return fmt.Sprintf("%5.1fs  %6d events appended, %6d handled by every consumer, lag %5d, %3d crashes",
 		p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag, p.Crashes)
 }

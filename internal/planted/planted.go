@@ -23,6 +23,8 @@ type Mutant struct {
 	// -faults of the sim takes them: what the mistake needs is too rare
 	// otherwise, or, with 0, too often in the way.
 	Faults string
+	// Jobs says that it is about jobs: runs of jobs are to find it.
+	Jobs bool
 	// Draws is what the seed of a run must have drawn, or the mistake does not
 	// come up: how one of the lines begins that the sim prints of its settings.
 	// Empty: any will do.

@@ -73,7 +73,7 @@ func Save(dir string, r *oracle.Report, logs ...Log) error {
 		return fmt.Errorf("sim: keep the run: %w", err)
 	}
 	h := head{r, r.Evidence, map[string]int{}}
-	for _, p := range parts {
+	for _, p := range partsOf(r.Evidence) {
 		if err := create(dir, p.file, func(w io.Writer) (err error) {
 			e := json.NewEncoder(w)
 			e.SetEscapeHTML(false)
@@ -138,7 +138,7 @@ func Load(dir string) (*oracle.Report, error) {
 	if h.Report == nil || h.Evidence == nil || h.Lines == nil {
 		return nil, fmt.Errorf("sim: %s: report, evidence or lines are missing", filepath.Join(dir, reportFile))
 	}
-	for _, p := range parts {
+	for _, p := range partsOf(h.Evidence) {
 		r, err := open(filepath.Join(dir, p.file))
 		if err != nil {
 			return nil, err

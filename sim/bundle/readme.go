@@ -29,7 +29,7 @@ scheduler interleave it: what broke once may take a few tries to break again.
 
 `)
 	line := func(file, holds string) { fmt.Fprintf(&b, "%-18s %s\n", file, holds) }
-	for _, p := range parts {
+	for _, p := range partsOf(r.Evidence) {
 		line(p.file, p.holds)
 	}
 	line(reportFile, "what the run was, what was drawn, counted and found")

@@ -50,6 +50,9 @@ type Evidence struct {
 	Samples   [][]Standing `json:"-"` // one after the other
 	Exits     []Exit       `json:"-"`
 	Rest      Rest         `json:"rest"`
+
+	// Jobs is the evidence of a run of jobs, which has none of the consumers'.
+	Jobs *Jobs `json:"jobs,omitempty"`
 }
 
 // Scope is a consumer and what it wants.

@@ -17,6 +17,8 @@ const (
 	Swallowed     Fault = "connections of live workers that died in silence"
 	Breaches      Fault = "handlers that ended their transaction"
 	ServerCrashes Fault = "server crashes"
+	// BackendCrashes end all backends, and the server recovers.
+	BackendCrashes Fault = "server crashes after the death of a backend"
 )
 
 // Count is how often a fault happened.
@@ -33,4 +35,13 @@ const (
 	AfterStatement  = "after a statement, its answer lost"
 	BeforeCommit    = "before the COMMIT was sent"
 	AfterCommit     = "after the COMMIT, its answer lost"
+)
+
+// Where a fault is injected into a worker of jobs, beside its COMMIT.
+const (
+	InRun       = "while a handler runs"
+	BeforeClaim = "before a claim was sent"
+	AfterClaim  = "after a claim, its answer lost"
+	BeforeEnd   = "before the end of a run was sent"
+	AfterEnd    = "after the end of a run, the answer lost"
 )

@@ -41,6 +41,7 @@ const (
 	RuleBroken      Kind = "rule broken"        // Breach
 	FaultsOver      Kind = "faults over"        //
 	Sampled         Kind = "sample"             // Sample
+	JobEnded        Kind = "job"                // JobDone; Consumer is the queue
 )
 
 // Header says which run this is.
@@ -178,6 +179,7 @@ var abouts = map[Kind]func(json.RawMessage) (any, error){
 	RuleBroken:      as[Breach],
 	FaultsOver:      nil,
 	Sampled:         as[Sample],
+	JobEnded:        as[JobDone],
 }
 
 func as[T any](text json.RawMessage) (any, error) {

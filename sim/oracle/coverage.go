@@ -120,6 +120,9 @@ func (s state) possible(r *Report) bool {
 
 // Reached counts the states that a run went through.
 func Reached(e *history.Evidence) (all []State) {
+	if e.Jobs != nil {
+		return jobsReached(e)
+	}
 	counts := map[string]int64{}
 	counts[takenBack], counts[reissued] = afterLives(e)
 	counts[forgotten] = int64(len(e.Forgotten))

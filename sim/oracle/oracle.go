@@ -40,6 +40,9 @@ func (f *Finding) check(ok bool, otherwise func() string) {
 
 // Judge checks every invariant.
 func Judge(e *history.Evidence) []Finding {
+	if e.Jobs != nil {
+		return judgeJobs(e)
+	}
 	e = afterCrashes(e)
 	return []Finding{
 		exactlyOnce(e),

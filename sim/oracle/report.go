@@ -27,6 +27,7 @@ type Report struct {
 	Late        int64           `json:"late"`   // deliveries of events that appeared after they had been passed
 	Void        int64           `json:"void"`   // positions in the log that never appeared
 	Handled     []Handled       `json:"handled"`
+	Jobs        *JobsDone       `json:"jobs,omitempty"` // of a run of jobs, which has no events
 	Knobs       []Line          `json:"knobs"`
 	Faults      []Injected      `json:"faults"` // that were on
 	Counts      []history.Count `json:"counts"`
@@ -79,6 +80,7 @@ func (r *Report) Judge(e *history.Evidence) {
 	for _, c := range e.Consumers {
 		r.Handled = append(r.Handled, Handled{c.Name, applied[c.Name]})
 	}
+	r.Jobs = jobsDone(e)
 	r.Reached, r.Invariants = Reached(e), nil
 	if !r.Interrupted {
 		r.Invariants = Judge(e)
@@ -103,6 +105,9 @@ func (r *Report) judge() {
 		crashes = "1 worker crash"
 	}
 	over := fmt.Sprintf("%s events, at least %s for each consumer, and %s", thousands(r.Events), thousands(r.Fewest().Events), crashes)
+	if r.Jobs != nil {
+		over = fmt.Sprintf("%s jobs, %s runs and %s", thousands(r.Jobs.Enqueued), thousands(r.Jobs.Runs), crashes)
+	}
 	r.Held = false
 	switch {
 	case r.Interrupted:
@@ -150,15 +155,17 @@ func (r *Report) Fewest() Handled {
 // WriteText prints the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d workers, %d writers, %d consumers on PostgreSQL %s, %.1fs\n",
-		r.Seed, r.Workers, r.Writers, len(r.Handled), r.Server, r.Seconds)
+	b.WriteString(r.headline())
 	b.WriteString("\ndrawn\n")
 	for _, k := range r.Knobs {
 		fmt.Fprintf(&b, "  %-14s %s\n", k.Name, k.Value)
 	}
 	b.WriteString("\nhappened\n")
-	fmt.Fprintf(&b, "  %-56s %8s\n", "events committed", thousands(r.Events))
-	if !r.Interrupted {
+	r.Jobs.write(&b)
+	if r.Jobs == nil {
+		fmt.Fprintf(&b, "  %-56s %8s\n", "events committed", thousands(r.Events))
+	}
+	if !r.Interrupted && r.Jobs == nil {
 		fmt.Fprintf(&b, "  %-56s %8s\n", "events handled by each consumer, at least", thousands(r.Fewest().Events))
 		fmt.Fprintf(&b, "  %-56s %8s\n", "late deliveries", thousands(r.Late))
 		fmt.Fprintf(&b, "  %-56s %8s\n", "positions that never appeared", thousands(r.Void))

@@ -15,6 +15,7 @@ type Total struct {
 	Held       int             `json:"held"`
 	Broken     []uint64        `json:"broken_seeds"`
 	Events     int64           `json:"events"`
+	Jobs       *JobsDone       `json:"jobs,omitempty"`
 	Counts     []history.Count `json:"counts"`
 	Reached    []State         `json:"reached"`
 	Missing    []string        `json:"missing_faults"` // that were on for long enough and never happened
@@ -45,6 +46,7 @@ func Sum(reports []*Report) Total {
 			t.Broken = append(t.Broken, r.Seed)
 		}
 		t.Events += r.Events
+		t.Jobs = t.Jobs.plus(r.Jobs)
 		t.add(r)
 		for _, f := range r.Faults {
 			if !slices.Contains(on, f.Name) {
@@ -53,7 +55,7 @@ func Sum(reports []*Report) Total {
 			happened[f.Name] += f.Count
 			chance[f.Name] += r.Seconds
 		}
-		for _, s := range states {
+		for _, s := range r.states() {
 			if s.possible(r) && !s.rare {
 				chance[s.name] += r.Seconds
 			}
@@ -105,7 +107,10 @@ func (t Total) AllHeld() bool {
 func (t Total) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d runs\n\nhappened\n", t.Runs)
-	fmt.Fprintf(&b, "  %-56s %8s\n", "events committed", thousands(t.Events))
+	t.Jobs.write(&b)
+	if t.Jobs == nil {
+		fmt.Fprintf(&b, "  %-56s %8s\n", "events committed", thousands(t.Events))
+	}
 	for _, c := range t.Counts {
 		fmt.Fprintf(&b, "  %-56s %8s\n", c.Fault, thousands(c.Count))
 	}

@@ -1,0 +1,107 @@
+package planted
+
+// jobCalm keeps off what takes long and is in the way.
+const jobCalm = "hole=0,server-crash=0,backend-crash=0,slow=0"
+
+// jobMutants are about who runs a job, who ends it, and what counts.
+var jobMutants = []Mutant{
+	{
+		Name: "attempt-fence", Jobs: true,
+		Mistake: "a run is told by its job and attempt, which are there already: no claim comes twice",
+		Edits:   []Edit{{"internal/queue/statements.go", `claim = $2::bigint`, `claim = j.attempt + 1 + 0 * $2::bigint`}},
+		Faults:  "hole=0,backend-crash=5,async-workers=1,slow=3,hang=1",
+	},
+	{
+		Name: "claim-kept", Jobs: true,
+		Mistake: "a job that is to run again keeps its last claim, for people to see; the next claim overwrites it",
+		Edits: []Edit{
+			{"internal/queue/statements.go", `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`, `state = 'available', claimed_at = NULL, started_at = NULL`},
+			{"migrations/jobs.go", `"(state = 'running') = (claim IS NOT NULL) AND (state = 'running') = (claimed_by IS NOT NULL)"`, `"state <> 'running' OR claim IS NOT NULL"`},
+		},
+		Faults: jobCalm + ",stall=6",
+	},
+	{
+		Name: "count-with-lock", Jobs: true,
+		Mistake: "what runs of a capped queue is counted by the statement that locks the cap: one statement less",
+		Edits: []Edit{
+			{"internal/queue/statements.go", `SELECT name, max_running, set_config`, `SELECT name, max_running - (SELECT count(*) FROM {jobs} AS j WHERE j.state = 'running' AND (c.name = '*' OR j.queue = c.name)), set_config`},
+			{"internal/queue/statements.go", `FROM {queues} WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`, `FROM {queues} AS c WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`},
+			{"internal/queue/statements.go", `$2::bigint - CASE WHEN $2::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running' AND queue = $1::text) END`, `$2::bigint + 0 * length($1::text)`},
+			{"internal/queue/statements.go", `$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END`, `$3::bigint`},
+		},
+		Faults: jobCalm + ",cap=4",
+	},
+	{
+		Name: "blind-reset", Jobs: true,
+		Mistake: "the leader has seen that a worker is dead, so the statement that takes its jobs need not look again",
+		Edits: []Edit{{"internal/liveness/registry.go", "return given + `, ` + r.dead(), args, err",
+			"return `WITH dead AS (SELECT (s->>'id')::uuid AS worker_id FROM jsonb_array_elements($3::jsonb) AS s WHERE $1::uuid IS NOT NULL AND $2::bigint + $4::int + $5::bigint > 0)`, args, err"}},
+		Faults: jobCalm + ",stall=6",
+	},
+	{
+		Name: "hand-after", Jobs: true,
+		Mistake: "the look takes the set of jobs in hand after the rows, because it is fresher then",
+		Edits: []Edit{
+			{"jobs/look.go", `	before := l.w.hand.of(l)
+	if len(before) == 0 && !l.doubt {`, `	if len(l.w.hand.of(l)) == 0 && !l.doubt {`},
+			{"jobs/look.go", `	l.doubt = false
+`, `	l.doubt = false
+	before := l.w.hand.of(l)
+`},
+		},
+		Faults: jobCalm,
+	},
+	{
+		Name: "no-low-claims", Jobs: true,
+		Mistake: "claims go on above the last job that was claimed: jobs come in the order of their time",
+		Edits:   []Edit{{"jobs/loop.go", `low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)`, `low := condition.Condition != ""`}},
+		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,delay=4",
+	},
+	{
+		Name: "all-blamed", Jobs: true,
+		Mistake: "each job that a dead worker had claimed was reset, also what it had not started",
+		Edits:   []Edit{{"internal/queue/statements.go", `resets = j.resets + (l.started_at IS NOT NULL)::int`, `resets = j.resets + 1`}},
+		Faults:  jobCalm + ",crash=5",
+		Draws:   "prefetch 2",
+	},
+	{
+		Name: "unchecked-completion", Jobs: true,
+		Mistake: "CompleteTx looks for errors of its statement, and not for how many jobs that has completed",
+		Edits: []Edit{{"jobs/run.go", `	if done < len(all) {
+		return ErrClaimLost
+	}
+	return nil`, `	return nil`}},
+		Faults: jobCalm + ",stall=6",
+	},
+	{
+		Name: "no-verdict", Jobs: true,
+		Mistake: "what a statement did not find to settle is another's; nobody looks whether the one before has settled it",
+		Edits:   []Edit{{"jobs/settler.go", `ids, err := s.w.queue.Judge(ctx, s.w.db, runsOf(missing))`, `ids, err := []int64(nil), ctx.Err()`}},
+		Faults:  jobCalm + ",cut=6",
+	},
+	{
+		Name: "no-adoption", Jobs: true,
+		Mistake: "rows of this worker that it does not know are left alone: whoever has claimed them will know",
+		Edits:   []Edit{{"jobs/look.go", `			l.adopt(j)`, `			l.width += len(j.Args)`}},
+		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,cut=8",
+	},
+	{
+		Name: "kept-prefetched", Jobs: true,
+		Mistake: "a stop waits for what runs; what was claimed ahead, the others will find",
+		Edits: []Edit{{"jobs/loop.go", `	for _, r := range l.ready {
+		l.w.hand.enter(settling, r)`, `	for _, r := range l.ready {
+		l.w.hand.drop(r)
+	}
+	for _, r := range l.ready[:0] {
+		l.w.hand.enter(settling, r)`}},
+		Faults: jobCalm + ",crash=0,vanish=0,cut=0,stall=0,restart=8",
+		Draws:  "prefetch 2",
+	},
+	{
+		Name: "watermark-only", Jobs: true,
+		Mistake: "a consumer's events are settled up to its checkpoint, also those that it has passed in doubt",
+		Edits: []Edit{{"internal/queue/statements_chores.go", `
+		(SELECT min(g.gap_position) - 1 FROM {gaps} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),`, ``}},
+		Test: Test{"./internal/queue", "TestNotesOfEventsInDoubtStay"},
+	},
+}

@@ -1,0 +1,209 @@
+package history
+
+// Jobs is the evidence of a run of jobs. What enqueuers, handlers, operators and
+// workers did stems from the harness's own books, the rest was read from the
+// database. Times are seconds since the run began.
+type Jobs struct {
+	MaxAttempts int      `json:"max_attempts"`     // of the handlers
+	RescueBound float64  `json:"rescue_bound"`     // how long the jobs of a worker that has crashed may wait for another
+	Forgetful   bool     `json:"forgetful"`        // the server crashed, and somebody had not waited for commits to be safe
+	Workers     []Runner `json:"workers"`          // all that ever ran
+	Queues      []string `json:"queues"`           //
+	Rest        JobsRest `json:"rest"`             //
+	Misled      []string `json:"misled,omitempty"` // what the client did although it must not
+	Waited      int      `json:"waited,omitempty"` // times that Wait returned the result that was set
+
+	Enqueued []Enqueued   `json:"-"` // by the enqueuers
+	Cancels  []Cancel     `json:"-"` // by clients
+	Runs     []JobRun     `json:"-"` // as the handlers saw them
+	Told     []Told       `json:"-"` // by the workers' observers
+	Effects  []Effect     `json:"-"` // rows of handlers that are given a transaction
+	Finished []Finished   `json:"-"` // the table of finished jobs
+	Left     []Unfinished `json:"-"` // the table of unfinished jobs
+	Attempts []JobAttempt `json:"-"` // the table of attempts
+	Steps    []JobStep    `json:"-"` // every change of a job's state, in order
+	Claims   []CappedRun  `json:"-"` // claims of queues that an operator has capped or paused
+	Resets   []JobReset   `json:"-"` // of workers that were taken for dead
+}
+
+// Runner is a worker of a run of jobs.
+type Runner struct {
+	Name    string `json:"name"`              // "worker 2.1": the first life of slot 2
+	ID      string `json:"id"`                //
+	Faulted bool   `json:"faulted,omitempty"` // it was crashed, cut off or stalled, or its server was away
+	// GoneAt is when it crashed, 0 if it did not.
+	GoneAt float64 `json:"gone_at,omitempty"`
+}
+
+// Enqueued is what an enqueuer asked for.
+type Enqueued struct {
+	Token    string   `json:"token"` // in the arguments: no two have the same
+	ID       int64    `json:"id"`    // as the client said
+	Who      string   `json:"who"`
+	Kind     string   `json:"kind"`
+	Queue    string   `json:"queue"`
+	Outcome  string   `json:"outcome"`
+	At       float64  `json:"at"`                 // the answer to its COMMIT
+	Existing bool     `json:"existing,omitempty"` // another job had the key
+	Key      string   `json:"key,omitempty"`      // of Unique
+	Once     string   `json:"once,omitempty"`     // key of Once
+	Far      bool     `json:"far,omitempty"`      // due long after the run
+	Acts     []string `json:"acts,omitempty"`     // what its handler is to do, run by run
+}
+
+// What became of the transaction of an enqueuer.
+const (
+	EnqueueCommitted  = "committed"
+	EnqueueRolledBack = "rolled back"
+	EnqueueUnsure     = "unsure" // a crash may have taken it back
+)
+
+// Cancel is a client's wish to end a job.
+type Cancel struct {
+	ID  int64   `json:"id"`
+	Was string  `json:"was,omitempty"` // the state in which it was found; empty: no answer
+	At  float64 `json:"at"`
+}
+
+// JobRun is a call of a handler with a job.
+type JobRun struct {
+	Token   string  `json:"token"`
+	ID      int64   `json:"id"`
+	Attempt int     `json:"attempt"`
+	Worker  string  `json:"worker"` // its id
+	Name    string  `json:"name"`   // of the worker
+	Began   float64 `json:"began"`
+	Ended   float64 `json:"ended,omitempty"` // 0: never, its process was gone
+	Outcome string  `json:"outcome,omitempty"`
+}
+
+// What a handler did with a job.
+const (
+	RunOK        = "ok"        // it returned nil
+	RunFailed    = "error"     // it returned an error to be tried again
+	RunSnoozed   = "snooze"    //
+	RunTerminal  = "fail"      // it returned an error for good
+	RunDiscarded = "discard"   //
+	RunPanicked  = "panic"     // or ended its goroutine
+	RunEnded     = "ended"     // its context ended
+	RunUnknown   = "unknown"   // its own COMMIT was not answered
+	RunUndone    = "undone"    // it rolled its completion back, and returned nil
+	RunWithBatch = "its batch" // another job of its batch failed
+)
+
+// Told is what a worker said of a run.
+type Told struct {
+	Worker  string `json:"worker"`
+	ID      int64  `json:"id"`
+	Attempt int    `json:"attempt"`
+	Lost    bool   `json:"lost,omitempty"`  // to another worker
+	State   string `json:"state,omitempty"` // of the job, after it
+}
+
+// Effect is a row that a handler wrote in the transaction that completes its job.
+type Effect struct {
+	Token   string `json:"token"`
+	ID      int64  `json:"id"`
+	Attempt int    `json:"attempt"`
+	Worker  string `json:"worker"`
+}
+
+// Finished is a row of the table of finished jobs.
+type Finished struct {
+	ID          int64    `json:"id"`
+	Token       string   `json:"token"`
+	Kind        string   `json:"kind"`
+	Queue       string   `json:"queue"`
+	State       string   `json:"state"`
+	Attempt     int      `json:"attempt"`
+	Failures    int      `json:"failures"`
+	Resets      int      `json:"resets"`
+	MaxResets   int      `json:"max_resets"`
+	Worker      string   `json:"worker,omitempty"` // of the run that ended it
+	Claim       int64    `json:"claim,omitempty"`
+	CancelAsked bool     `json:"cancel_asked,omitempty"`
+	StartedAt   *float64 `json:"started_at,omitempty"`
+	GoodUntil   *float64 `json:"good_until,omitempty"`
+	FinishedAt  float64  `json:"finished_at"`
+	Code        string   `json:"code,omitempty"`
+	Result      string   `json:"result,omitempty"`
+}
+
+// Unfinished is a row of the table of unfinished jobs, when all had come to rest.
+type Unfinished struct {
+	ID      int64   `json:"id"`
+	Token   string  `json:"token"`
+	Kind    string  `json:"kind"`
+	Queue   string  `json:"queue"`
+	State   string  `json:"state"`
+	Attempt int     `json:"attempt"`
+	Worker  string  `json:"worker,omitempty"`
+	DueIn   float64 `json:"due_in"`            // below 0: it was due so long ago
+	Expired bool    `json:"expired,omitempty"` // the leader is still to remove it
+}
+
+// JobAttempt is a row of the table of attempts: a run that did not finish its job.
+type JobAttempt struct {
+	ID        int64    `json:"id"`
+	Attempt   int      `json:"attempt"`
+	Worker    string   `json:"worker"`
+	Claim     int64    `json:"claim"`
+	StartedAt *float64 `json:"started_at,omitempty"`
+	GoodUntil *float64 `json:"good_until,omitempty"` // of its job, if that has finished
+	Outcome   string   `json:"outcome"`
+	Code      string   `json:"code,omitempty"`
+}
+
+// JobStep is a change of a job's state, as the database made it.
+type JobStep struct {
+	At       float64 `json:"at"`
+	ID       int64   `json:"id"`
+	Was      string  `json:"was,omitempty"`   // empty: it was enqueued
+	State    string  `json:"state,omitempty"` // empty: it left the table
+	Attempt  int     `json:"attempt"`
+	Claim    int64   `json:"claim,omitempty"`
+	Queue    string  `json:"queue"`
+	Priority int     `json:"priority"`
+	RunAt    float64 `json:"run_at"`
+	Bounded  bool    `json:"bounded,omitempty"` // it has a GoodUntil
+	Key      string  `json:"key,omitempty"`     // that it holds
+}
+
+// CappedRun is a claim of a queue, as it was counted in the claim's transaction.
+type CappedRun struct {
+	At      float64 `json:"at"`
+	Queue   string  `json:"queue"`
+	Cap     *int64  `json:"cap,omitempty"`
+	Running int64   `json:"running"`
+	All     *int64  `json:"all,omitempty"` // the cap of all queues
+	Total   int64   `json:"total"`         // running, of all queues
+	Paused  bool    `json:"paused,omitempty"`
+}
+
+// JobReset is a run that was taken from a worker that counted as dead.
+type JobReset struct {
+	At      float64 `json:"at"`
+	ID      int64   `json:"id"`
+	Attempt int     `json:"attempt"`
+	Worker  string  `json:"worker"`
+	Started bool    `json:"started"`
+	Alive   bool    `json:"alive,omitempty"` // its heartbeat was fresh
+}
+
+// JobsRest is how the jobs came to rest.
+type JobsRest struct {
+	Took    float64 `json:"took"`
+	Bound   float64 `json:"bound"`
+	Due     int64   `json:"due"`     // jobs that were due then
+	Running int64   `json:"running"` //
+}
+
+// JobDone is a run of a job, for the picture.
+type JobDone struct {
+	ID      int64   `json:"id"`
+	Kind    string  `json:"kind"`
+	Attempt int     `json:"attempt"`
+	State   string  `json:"state"` // of the job, after it; "lost": it is another's
+	TookMS  float64 `json:"took_ms"`
+	Error   string  `json:"error,omitempty"`
+}

@@ -1,0 +1,271 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// jobConnections is the most that the pool of a worker of jobs has.
+const jobConnections = 12
+
+// jobSimulation is a run of jobs under way: enqueuers, workers of jobs and operators,
+// in place of the writers and workers of a [simulation].
+type jobSimulation struct {
+	config    Config
+	scenario  Scenario
+	on        *database
+	began     time.Time
+	zero      time.Time // the same, by the server's clock
+	tally     tally
+	history   *history.History
+	book      *jobBook
+	client    *jobs.Client // the harness's own
+	enqueuers []*enqueuer
+	slots     []*jobSlot
+	operators []*jobOperator
+	evidence  history.Evidence
+}
+
+// runJobs runs a scenario of jobs in the database on.
+func runJobs(ctx context.Context, c Config, scenario Scenario, on *database) (*oracle.Report, error) {
+	if err := on.room(ctx, c.Connections()); err != nil {
+		return nil, err
+	}
+	on.own = c.Server
+	scenario.Faults = on.ableJobs(scenario.Faults)
+	on.mortal = scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.outage })
+	on.async = scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.async })
+	if err := on.setUpJobs(ctx, *scenario.Jobs); err != nil {
+		return nil, err
+	}
+	s := newJobSimulation(c, scenario, on)
+	var err error
+	if s.operators, err = newJobOperators(s); err != nil {
+		return nil, err
+	}
+	if s.zero, err = on.clock(ctx, s.began); err != nil {
+		return nil, err
+	}
+	err = s.execute(ctx)
+	if ctx.Err() != nil || err != nil {
+		return s.report(true), errors.Join(ctx.Err(), err)
+	}
+	s.evidence.Jobs.Forgetful = on.async && on.life() > 0
+	s.book.collect(s.evidence.Jobs, on.life())
+	if err := on.collectJobs(ctx, s.evidence.Jobs, s.zero); err != nil {
+		return nil, err
+	}
+	return s.report(false), nil
+}
+
+func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation {
+	began := time.Now()
+	s := &jobSimulation{config: c, scenario: scenario, on: on, began: began, history: history.New(began), book: newJobBook(began), client: jobs.NewClient(on.db)}
+	queues := names(scenario.Jobs.Queues)
+	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
+	s.evidence.History = s.history
+	s.evidence.Jobs = &history.Jobs{MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.Jobs.rescueBound().Seconds()}
+	for i := range c.Writers {
+		s.enqueuers = append(s.enqueuers, newEnqueuer(i+1, s))
+	}
+	for i := range c.Workers {
+		s.slots = append(s.slots, newJobSlot(i+1, s))
+	}
+	return s
+}
+
+// faultAll takes down that something happens to all workers.
+func (s *jobSimulation) faultAll() {
+	for _, slot := range s.slots {
+		if n := slot.current.Load(); n != nil {
+			s.book.fault(n.name)
+		}
+	}
+}
+
+// execute runs the actors, then demands that everything comes to rest. When it
+// returns, none of them is left.
+func (s *jobSimulation) execute(ctx context.Context) error {
+	observed, stopObserving := context.WithCancel(ctx)
+	var observer sync.WaitGroup
+	observer.Go(func() { s.observe(observed) })
+	defer observer.Wait()
+	defer stopObserving()
+	defer s.stop(ctx)
+	if err := s.act(ctx); err != nil {
+		return err
+	}
+	return s.comeToRest(ctx)
+}
+
+// act runs enqueuers, slots and operators for the run's duration.
+func (s *jobSimulation) act(ctx context.Context) error {
+	intake, over := context.WithTimeout(ctx, s.config.Duration)
+	defer over()
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	run := func(actor func(ctx, intake context.Context) error) {
+		wg.Go(func() {
+			if err := actor(ctx, intake); err != nil && ctx.Err() == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+				over() // one that fails ends the others
+			}
+		})
+	}
+	for _, slot := range s.slots {
+		run(slot.run)
+	}
+	for _, e := range s.enqueuers {
+		run(e.run)
+	}
+	for _, o := range s.operators {
+		run(o.run)
+	}
+	wg.Wait()
+	for _, slot := range s.slots {
+		if errors.Join(errs...) == nil {
+			errs = append(errs, slot.ensureRunning(ctx))
+		}
+	}
+	s.history.Add("", "", history.FaultsOver, nil)
+	if errors.Join(errs...) == nil {
+		errs = append(errs, s.actLast(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// actLast takes back what operators have set. Then it does a little of what only
+// some faults do, so that every invariant is checked in every run: it caps a queue,
+// enqueues jobs there, and cancels one.
+func (s *jobSimulation) actLast(ctx context.Context) error {
+	if err := s.on.undoSettings(ctx); err != nil {
+		return err
+	}
+	queue := s.scenario.Jobs.Queues[0]
+	o := jobOperator{of: s}
+	err := o.change(ctx, queue.Name, func() error {
+		_, err := s.on.db.ExecContext(ctx, `INSERT INTO jobs_queues (name, max_running) VALUES ($1::text, $2::int)`, queue.Name, queue.Concurrency)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("sim: the last cap: %w", err)
+	}
+	backoff.Sleep(ctx, 1200*time.Millisecond) // then it binds
+	const many = 20
+	var entries []jobs.Entry
+	var all []jobEntry
+	for i := range many {
+		t := task{Token: fmt.Sprintf("last-%d", i)}
+		opts := []jobs.EnqueueOption{jobs.Queue(queue.Name), jobs.GoodUntil(time.Now().Add(time.Minute))}
+		if i == 0 {
+			opts = append(opts, jobs.In(time.Minute))
+		}
+		if i == 1 {
+			opts = append(opts, jobs.Unique("last"))
+		}
+		all = append(all, jobEntry{Enqueued: history.Enqueued{Token: t.Token, Who: "harness", Kind: "plain", Queue: queue.Name, Outcome: history.EnqueueCommitted}})
+		entries = append(entries, jobs.Entry{Args: plainTask{t}, Options: opts})
+	}
+	made, err := s.client.EnqueueMany(ctx, nil, entries)
+	if err != nil {
+		return fmt.Errorf("sim: the last jobs: %w", err)
+	}
+	for i, m := range made {
+		all[i].ID, all[i].begun = m.ID, s.on.life()
+	}
+	s.book.enqueue(all)
+	answered := s.book.cancel(made[0].ID)
+	was, err := s.client.Cancel(ctx, nil, made[0].ID)
+	if err != nil {
+		return fmt.Errorf("sim: cancel the last job: %w", err)
+	}
+	answered(string(was))
+	return nil
+}
+
+// silence is how long a worker may wait for an answer over a connection that has
+// died without a sign.
+const silence = 35 * time.Second
+
+// comeToRest waits until no job is due any more, and none runs.
+func (s *jobSimulation) comeToRest(ctx context.Context) error {
+	rest := &s.evidence.Jobs.Rest
+	for began := time.Now(); ; {
+		now, err := s.on.jobsAtRest(ctx)
+		if err != nil {
+			return fmt.Errorf("sim: look at the jobs: %w", err)
+		}
+		if rest.Bound == 0 {
+			bound := restBound(now.Due + now.Running)
+			if s.scenario.Faults["hole"] > 0 {
+				bound += silence
+			}
+			rest.Bound = bound.Round(time.Second).Seconds()
+		}
+		rest.Due, rest.Running, rest.Took = now.Due, now.Running, time.Since(began).Round(time.Millisecond).Seconds()
+		s.evidence.Rest.Took, s.evidence.Rest.Bound = time.Since(began).Round(time.Millisecond), time.Duration(rest.Bound)*time.Second
+		if rest.Due+rest.Running == 0 || rest.Took > rest.Bound {
+			return nil
+		}
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// observe samples how much there is to do until ctx ends, and reports progress.
+func (s *jobSimulation) observe(ctx context.Context) {
+	for backoff.Sleep(ctx, 2*sampleEvery) {
+		now, err := s.on.jobsAtRest(ctx)
+		if err != nil {
+			continue
+		}
+		s.tally.setLag(now.Due)
+		done := s.book.done()
+		s.history.Add("", "", history.Sampled, history.Sample{Head: done + now.Due, Lag: now.Due, Checkpoints: map[string]int64{}})
+		if s.config.Progress != nil {
+			s.config.Progress(Progress{Elapsed: time.Since(s.began), Appended: s.book.committed(), Handled: done, Crashes: s.tally.crashes(), Lag: now.Due})
+		}
+	}
+}
+
+// stop ends all workers and takes down how they end.
+func (s *jobSimulation) stop(ctx context.Context) {
+	var wg sync.WaitGroup
+	exits := make([][]history.Exit, len(s.slots))
+	for i, slot := range s.slots {
+		wg.Go(func() { exits[i] = slot.stop(ctx) })
+	}
+	wg.Wait()
+	for _, x := range exits {
+		s.evidence.Exits = append(s.evidence.Exits, x...)
+	}
+}
+
+// report says what the run was, and judges it.
+func (s *jobSimulation) report(interrupted bool) *oracle.Report {
+	r := &oracle.Report{
+		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
+		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),
+		Seconds: time.Since(s.began).Seconds(),
+		Knobs:   s.scenario.Lines(), Faults: jobFaultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(jobCounters()),
+	}
+	if s.on.own == nil {
+		r.Knobs = append(r.Knobs, ownServer.says)
+	}
+	r.Judge(&s.evidence)
+	return r
+}

@@ -1,0 +1,185 @@
+package sim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// jobBook is what enqueuers, handlers, workers and operators of a run of jobs
+// remember for the oracle. It is in memory: no fault gets at it.
+type jobBook struct {
+	began time.Time
+
+	mu       sync.Mutex
+	enqueued []jobEntry
+	cancels  []history.Cancel
+	runs     []history.JobRun
+	told     []history.Told
+	runners  map[string]*history.Runner // by name
+	order    []string                   // of their names
+	misled   []string
+	waited   int
+	ids      []int64 // committed, for those who cancel
+}
+
+// jobEntry is what was enqueued, and when.
+type jobEntry struct {
+	history.Enqueued
+	begun int64 // the life of the server
+	async bool  // it was acknowledged before it was safe
+}
+
+func newJobBook(began time.Time) *jobBook {
+	return &jobBook{began: began, runners: map[string]*history.Runner{}}
+}
+
+// now is the time in the books.
+func (b *jobBook) now() float64 { return time.Since(b.began).Seconds() }
+
+// enqueue takes down what became of jobs in a transaction.
+func (b *jobBook) enqueue(all []jobEntry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, x := range all {
+		x.At = b.now()
+		b.enqueued = append(b.enqueued, x)
+		if x.Outcome == history.EnqueueCommitted && !x.Existing {
+			b.ids = append(b.ids, x.ID)
+		}
+	}
+}
+
+// recent is the id of a job that was committed not long ago, 0 if there is none.
+func (b *jobBook) recent(back int) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := len(b.ids) - 1 - back; i >= 0 {
+		return b.ids[i]
+	}
+	return 0
+}
+
+// cancel takes down that somebody wants a job to end. The answer follows.
+func (b *jobBook) cancel(id int64) (answered func(was string)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.cancels)
+	b.cancels = append(b.cancels, history.Cancel{ID: id, At: b.now()})
+	return func(was string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.cancels[n].Was, b.cancels[n].At = was, b.now()
+	}
+}
+
+// begin takes down the begin of a run, and returns its number.
+func (b *jobBook) begin(r history.JobRun) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.Began = b.now()
+	b.runs = append(b.runs, r)
+	return len(b.runs) - 1
+}
+
+// end takes down how a run has ended.
+func (b *jobBook) end(n int, outcome string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runs[n].Ended, b.runs[n].Outcome = b.now(), outcome
+}
+
+func (b *jobBook) tell(t history.Told) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = append(b.told, t)
+}
+
+func (b *jobBook) mislead(what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.misled = append(b.misled, what)
+}
+
+func (b *jobBook) waitedFor() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waited++
+}
+
+// hire takes down a new worker.
+func (b *jobBook) hire(name, id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runners[name] = &history.Runner{Name: name, ID: id}
+	b.order = append(b.order, name)
+}
+
+// fault takes down that something happens to workers.
+func (b *jobBook) fault(names ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range names {
+		b.runners[name].Faulted = true
+	}
+}
+
+// crash takes down that a worker is gone.
+func (b *jobBook) crash(name string) {
+	b.fault(name)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runners[name].GoneAt = b.now()
+}
+
+// collect hands the books over. What was enqueued asynchronously before a crash may
+// be gone.
+func (b *jobBook) collect(j *history.Jobs, life int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, x := range b.enqueued {
+		if x.async && x.begun < life && x.Outcome == history.EnqueueCommitted {
+			x.Outcome = history.EnqueueUnsure
+		}
+		j.Enqueued = append(j.Enqueued, x.Enqueued)
+	}
+	for _, name := range b.order {
+		j.Workers = append(j.Workers, *b.runners[name])
+	}
+	j.Cancels, j.Runs, j.Told, j.Misled, j.Waited = b.cancels, b.runs, b.told, b.misled, b.waited
+}
+
+// awaitResult waits for a job as a client does, and compares what it returns.
+func (b *jobBook) awaitResult(ctx context.Context, token string, wait func(context.Context) (string, error)) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	got, err := wait(ctx)
+	switch {
+	case err != nil: // it has not completed, or not yet
+	case got != token:
+		b.mislead("Wait returned the result " + got + " of the job with the token " + token)
+	default:
+		b.waitedFor()
+	}
+}
+
+// done counts the runs whose handler did its work.
+func (b *jobBook) done() (n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.told {
+		if t.State == "completed" {
+			n++
+		}
+	}
+	return n
+}
+
+// committed counts the jobs that were enqueued.
+func (b *jobBook) committed() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return int64(len(b.ids))
+}

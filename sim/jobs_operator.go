@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+const (
+	queuesPaused  history.Fault = "queues paused for a moment by an operator"
+	queuesCapped  history.Fault = "caps set by an operator"
+	jobsCancelled history.Fault = "jobs cancelled, by clients and operators"
+	jobsRetried   history.Fault = "ended jobs enqueued again by an operator"
+)
+
+// jobOperatorFaults are what operators and clients do to queues and jobs.
+var jobOperatorFaults = []jobFaultRow{
+	{
+		Row: fault.Row{
+			Name: "pause", Does: "pauses a queue for a moment",
+			Counts: []history.Fault{queuesPaused},
+		},
+		operator: (*jobOperator).pause,
+	},
+	{
+		Row: fault.Row{
+			Name: "cap", Does: "caps what runs of a queue, or of all, in all workers together",
+			Counts:  []history.Fault{queuesCapped},
+			Reaches: []oracle.Condition{oracle.CappedQueues},
+		},
+		operator: (*jobOperator).cap,
+	},
+	{
+		Row: fault.Row{
+			Name: "cancel", Does: "cancels a job, whether it runs or not",
+			Counts:  []history.Fault{jobsCancelled},
+			Reaches: []oracle.Condition{oracle.Cancellations},
+		},
+		operator: (*jobOperator).cancel,
+	},
+	{
+		Row: fault.Row{
+			Name: "again", Does: "enqueues a job again that has ended otherwise than completed",
+			Counts: []history.Fault{jobsRetried},
+		},
+		operator: (*jobOperator).retry,
+	},
+}
+
+// jobOperator does one thing now and then, on the harness's own connections.
+type jobOperator struct {
+	of        *jobSimulation
+	dice      *rand.Rand
+	client    *jobs.Client
+	ops       *ops.Jobs
+	intensity float64
+	act       func(o *jobOperator, ctx, intake context.Context) error
+}
+
+// newJobOperators makes one for each fault that is on.
+func newJobOperators(s *jobSimulation) (all []*jobOperator, err error) {
+	for _, f := range jobFaultRows {
+		if x := s.scenario.Faults[f.Name]; f.operator != nil && x > 0 {
+			o, err := ops.NewJobs(s.on.db, nil)
+			if err != nil {
+				return nil, fmt.Errorf("sim: %w", err)
+			}
+			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), s.client, o, x, f.operator})
+		}
+	}
+	return all, nil
+}
+
+// run operates until intake ends.
+func (o *jobOperator) run(ctx, intake context.Context) error {
+	for backoff.Sleep(intake, time.Duration(o.dice.ExpFloat64()*float64(700*time.Millisecond)/o.intensity)) {
+		if err := o.of.on.forgive(o.act(o, ctx, intake)); err != nil {
+			return fmt.Errorf("sim: an operator: %w", err)
+		}
+	}
+	return nil
+}
+
+// queue draws a queue.
+func (o *jobOperator) queue() string { return oneOf(o.dice, o.of.scenario.Jobs.Queues...).Name }
+
+// change changes a setting of a queue, and notes when it did: workers must heed it
+// from a second after that.
+func (o *jobOperator) change(ctx context.Context, queue string, do func() error) error {
+	for _, at := range []string{"'infinity'", "clock_timestamp()"} {
+		if at != "'infinity'" {
+			if err := do(); err != nil {
+				return err
+			}
+		}
+		if _, err := o.of.on.db.ExecContext(ctx, `INSERT INTO sim_settings VALUES ($1::text, `+at+`) ON CONFLICT (queue) DO UPDATE SET at = excluded.at`, queue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// did counts what the operator did, and writes it down.
+func (o *jobOperator) did(f history.Fault, queue, what string) {
+	o.of.tally.add(f, 1)
+	o.of.history.Add("", queue, history.FaultInjected, history.Injection{Fault: f, Where: what})
+}
+
+// pause pauses a queue for a moment.
+func (o *jobOperator) pause(ctx, intake context.Context) error {
+	queue := o.queue()
+	if err := o.change(ctx, queue, func() error { return o.ops.PauseQueue(ctx, queue, by) }); err != nil {
+		return err
+	}
+	o.did(queuesPaused, queue, "")
+	backoff.Sleep(intake, between(o.dice, 100*time.Millisecond, 2500*time.Millisecond))
+	return o.of.on.steadily(ctx, func() error {
+		err := o.change(ctx, queue, func() error { return o.ops.ResumeQueue(ctx, queue, by) })
+		if errors.Is(err, ops.ErrNotPaused) {
+			err = nil // a crash took the answer
+		}
+		return err
+	})
+}
+
+// cap caps a queue or all of them, or takes a cap away.
+func (o *jobOperator) cap(ctx, _ context.Context) error {
+	queue := oneOf(o.dice, append([]string{ops.AllQueues}, names(o.of.scenario.Jobs.Queues)...)...)
+	most := oneOf(o.dice, 0, 1, 2, 3, 5, 10)
+	err := o.change(ctx, queue, func() error {
+		if most == 0 {
+			return o.ops.RemoveCap(ctx, queue, by)
+		}
+		return o.ops.SetCap(ctx, queue, most, by)
+	})
+	if errors.Is(err, ops.ErrUnchanged) {
+		return nil
+	}
+	if err == nil {
+		o.did(queuesCapped, queue, fmt.Sprint(most))
+	}
+	return err
+}
+
+// retry enqueues a job again that has ended otherwise than completed.
+func (o *jobOperator) retry(ctx, _ context.Context) error {
+	var id int64
+	var q history.Enqueued
+	err := o.of.on.db.QueryRowContext(ctx, `
+SELECT id, args->>'token', kind, queue FROM jobs_history WHERE state <> 'completed' ORDER BY random() LIMIT 1`).Scan(&id, &q.Token, &q.Kind, &q.Queue)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	life := o.of.on.life()
+	q.ID, err = o.ops.Retry(ctx, id, by)
+	var state *ops.JobStateError
+	if errors.Is(err, ops.ErrRetried) || errors.As(err, &state) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	q.Who, q.Outcome = "operator", history.EnqueueCommitted
+	o.of.book.enqueue([]jobEntry{{Enqueued: q, begun: life}})
+	o.did(jobsRetried, q.Queue, fmt.Sprintf("job %d, as job %d", id, q.ID))
+	return nil
+}
+
+// cancel cancels a job that was committed not long ago.
+func (o *jobOperator) cancel(ctx, _ context.Context) error {
+	id := o.of.book.recent(int(o.dice.ExpFloat64() * 10))
+	if id == 0 {
+		return nil
+	}
+	answered := o.of.book.cancel(id)
+	if chance(o.dice, 0.3) {
+		now, err := o.ops.Cancel(ctx, id, by)
+		var state *ops.JobStateError
+		if errors.As(err, &state) {
+			return nil // it has ended, or was asked to
+		}
+		if err == nil {
+			answered(map[ops.JobState]string{ops.JobCancelled: string(jobs.StateAvailable)}[now])
+			o.did(jobsCancelled, "", fmt.Sprintf("job %d, which is %s", id, now))
+		}
+		return err
+	}
+	was, err := o.client.Cancel(ctx, nil, id)
+	if err != nil {
+		return err
+	}
+	answered(string(was))
+	if !was.Finished() {
+		o.did(jobsCancelled, "", fmt.Sprintf("job %d, which was %s", id, was))
+	}
+	return nil
+}
+
+// undoSettings takes back what operators have set, so that everything can come to rest.
+func (d *database) undoSettings(ctx context.Context) error {
+	return d.steadily(ctx, func() error {
+		_, err := d.db.ExecContext(ctx, `DELETE FROM jobs_queues WHERE name IN (SELECT name FROM jobs_queues ORDER BY name FOR UPDATE)`)
+		return err
+	})
+}
+
+func names(queues []JobQueue) (all []string) {
+	for _, q := range queues {
+		all = append(all, q.Name)
+	}
+	return all
+}
