@@ -155,11 +155,17 @@ func (r *run) tried(ctx context.Context, failures int, returned error, bench job
 	if settled && (returned == nil || !r.handler.tx || own != nil) {
 		returned = own // the transaction has not undone it
 	}
-	if byTx && returned == nil {
-		switch committed, err := bench.Committed(ctx, r.trial.txid); {
-		case err != nil:
-			return o, err
-		case !committed:
+	if byTx {
+		committed := false
+		if r.trial.txid != "" {
+			if committed, err = bench.Committed(ctx, r.trial.txid); err != nil {
+				return o, err
+			}
+		}
+		switch {
+		case committed:
+			returned = nil // it has completed, whatever the handler says
+		case returned == nil:
 			returned = errUncommitted
 		}
 	}

@@ -147,7 +147,10 @@ func TestHandleJobWithoutTx(t *testing.T) {
 		if err := j.CompleteTx(ctx, tx); err != nil || j.Args.Cents == 13 {
 			return err
 		}
-		return tx.Commit()
+		if err := tx.Commit(); err != nil || j.Args.Cents == 8 {
+			return errors.Join(errBoom, err)
+		}
+		return nil
 	})
 	if out, err := workertest.HandleJob(t.Context(), nil, h, charge{}, nil); err != nil || out.State != jobs.StateCompleted {
 		t.Errorf("without a database: %+v, %v", out, err)
@@ -159,6 +162,9 @@ func TestHandleJobWithoutTx(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+	if out, err := workertest.HandleJob(t.Context(), d.DB, h, charge{8}, nil); err != nil || out.State != jobs.StateCompleted {
+		t.Errorf("completed and committed, and then an error: %+v, %v", out, err)
 	}
 	if out, err := workertest.HandleJob(t.Context(), d.DB, h, charge{13}, nil); err == nil || out.State != jobs.StateAvailable || !strings.Contains(err.Error(), "has not committed") {
 		t.Errorf("completed and rolled back: %+v, %v", out, err)
