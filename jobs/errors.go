@@ -37,6 +37,12 @@ var (
 	ErrHandlerOverdue = errors.New("jobs: handlers ignore the end of their context")
 	// ErrPrivileges: the role lacks privileges; the error has the GRANTs.
 	ErrPrivileges = errors.New("jobs: the role lacks privileges")
+	// ErrTransactionPooling: something between this worker and the server gives each
+	// transaction another session, so that a session's locks protect nothing.
+	ErrTransactionPooling = errors.New("jobs: the connection goes through a transaction-pooling proxy, where session locks do not hold: use WithLeaderStrategy(LeaderStrategyLease), or connect directly or with session pooling")
+	// ErrPreparedStatements: behind such a proxy, the driver prepares statements in one
+	// session that it executes in the next.
+	ErrPreparedStatements = errors.New("jobs: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes; or connect directly or with session pooling")
 	// ErrTxEnded: the handler of RegisterTx has ended its transaction.
 	ErrTxEnded = errors.New("jobs: the handler ended its transaction: return an error to roll it back, nil to commit it")
 

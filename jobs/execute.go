@@ -166,7 +166,7 @@ func (c *call) finish(err error) {
 		c.finishTx(err)
 		return
 	}
-	if err != nil && c.splits() {
+	if c.splits(err) {
 		c.split(nil)
 		return
 	}
@@ -193,9 +193,10 @@ func (c *call) settleAll(err error) {
 }
 
 // splits reports whether the error of a batch may be one job's: then it is found.
-func (c *call) splits() bool {
-	cause := causeOf(c.ctx)
-	return len(c.runs) > 1 && (cause == nil || errors.Is(cause, ErrTimeout))
+// A verdict is on all of them. After a time-out it would take too long: see
+// handler.batchAfter.
+func (c *call) splits(err error) bool {
+	return err != nil && len(c.runs) > 1 && causeOf(c.ctx) == nil && !isVerdict(err)
 }
 
 // split settles the jobs that have an outcome of their own, and runs the others
@@ -231,6 +232,9 @@ const conflicts = 3
 func (c *call) finishTx(err error) {
 	silence := time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) })
 	defer silence.Stop()
+	if _, _, own, settled := c.runs[0].left(); settled && err == nil && !c.h.many {
+		err = own
+	}
 	var done []completion
 	for _, r := range c.runs {
 		if result, _, own, settled := r.left(); !settled || own == nil {
@@ -258,7 +262,7 @@ func (c *call) finishTx(err error) {
 		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected}))
 	case errors.Is(err, ErrTxEnded): // what the batch has written may stay
 		c.settleAll(err)
-	case c.splits():
+	case c.splits(err):
 		c.tx.close()
 		c.split(func(own error) bool { return own != nil })
 	case errors.Is(err, ErrClaimLost):

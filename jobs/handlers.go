@@ -111,7 +111,9 @@ func RegisterTx[T Args](h *Handlers, handle func(ctx context.Context, tx *sql.Tx
 //
 // After an error or a panic the jobs without an outcome of their own run again at
 // once in two halves, and so on, until the error is one job's: the others do not
-// count a failure.
+// count a failure. What [Fail], [RetryAfter], [Snooze] and [Discard] make is the
+// outcome of all. So is a Timeout; jobs that have failed run in batches of a quarter
+// for each failure.
 func RegisterBatch[T Args](h *Handlers, handle func(ctx context.Context, jobs []*Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: defaultBatch, many: true}, func(ctx context.Context, _ *sql.Tx, jobs []any) error {
 		return handle(ctx, typed[T](jobs))
@@ -173,6 +175,11 @@ func add[T Args](h *Handlers, missing bool, made handler, call func(ctx context.
 	}
 	h.of[kind] = &made
 }
+
+// batchAfter is how many jobs that have failed so often are given to the handler at
+// once. One that makes each batch run into its time-out is soon among few, and its
+// mates get on.
+func (h *handler) batchAfter(failures int) int { return max(1, h.batch>>min(2*failures, 30)) }
 
 // check reports options that are out of range.
 func (h *handler) check() error {

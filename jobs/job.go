@@ -27,9 +27,9 @@ type Header struct {
 	Queue       string
 	Priority    int       // 1, the first, to 9
 	RunAt       time.Time // when it was due
-	Attempt     int       // counts the runs, this one included
+	Attempt     int       // counts the claims, this one included
 	Failures    int       // of them, the failed ones so far
-	MaxAttempts int       // failures after which the job has failed
+	MaxAttempts int       // failures after which the job has failed; 0, of Get: as its handler says
 	Resets      int       // workers that were lost while they ran it
 	Meta        json.RawMessage
 }

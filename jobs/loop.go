@@ -483,17 +483,21 @@ func (l *loop) start(runs []*run) {
 	}
 	now := time.Now()
 	calls := make([][]*run, 0, len(runs))
-	batches := map[*handler][]*run{}
+	type group struct {
+		h    *handler
+		most int
+	}
+	batches := map[group][]*run{}
 	for i, r := range runs {
 		r.started = now
-		h := r.handler
-		if !h.many {
+		g := group{r.handler, r.handler.batchAfter(r.row.Failures)}
+		if g.most == 1 {
 			calls = append(calls, runs[i:i+1:i+1])
 			continue
 		}
-		if batches[h] = append(batches[h], r); len(batches[h]) == h.batch {
-			calls = append(calls, batches[h])
-			delete(batches, h)
+		if batches[g] = append(batches[g], r); len(batches[g]) == g.most {
+			calls = append(calls, batches[g])
+			delete(batches, g)
 		}
 	}
 	for _, batch := range batches {

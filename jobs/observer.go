@@ -86,6 +86,7 @@ type Claimed struct {
 type Done struct {
 	Header
 	State  State         // that the job has now: available, if it is run again
+	Failed bool          // the run counts as a failure
 	Err    error         // that the handler returned, nil if it completed
 	Took   time.Duration // by the handler
 	Waited time.Duration // from when the job was due to its start, by this process's clock
@@ -220,8 +221,10 @@ func NewSlogObserver(l *slog.Logger) Observer {
 			switch {
 			case d.State == StateFailed:
 				l.Error("job failed", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "took", d.Took, "error", d.Err)
-			case d.Err != nil:
-				l.Warn("job did not complete", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "error", d.Err)
+			case d.Failed:
+				l.Warn("job will be tried again", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "error", d.Err)
+			case d.State != StateCompleted:
+				l.Info("job did not complete", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "reason", d.Err)
 			default:
 				l.Debug("job done", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "waited", d.Waited)
 			}

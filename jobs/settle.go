@@ -90,7 +90,7 @@ func (w *Worker) settled(e *ending, state queue.State) {
 	r.loop.count(state, e.end.Counts)
 	if w.settler.tellsDone {
 		tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone },
-			Done{Header: r.header, State: State(state), Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
+			Done{Header: r.header, State: State(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
 	}
 }
 

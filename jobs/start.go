@@ -93,12 +93,20 @@ func (w *Worker) checkPooling(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("jobs: look for a proxy: %w", err)
 	case p.Pooled && w.cfg.leader == LeaderStrategyAdvisory:
-		return fmt.Errorf("%w: use WithLeaderStrategy(LeaderStrategyLease)", coord.ErrTransactionPooling)
+		return ErrTransactionPooling
 	case p.Pooled:
 		err = pgdriver.TryStatements(ctx, w.db)
 	}
 	if pgdriver.IsMixedUp(err) {
-		return fmt.Errorf("jobs: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes: %w", err)
+		return fmt.Errorf("%w: %w", ErrPreparedStatements, err)
+	}
+	return err
+}
+
+// pooled says it in this package's words if a proxy has shown itself later.
+func pooled(err error) error {
+	if errors.Is(err, coord.ErrTransactionPooling) {
+		return ErrTransactionPooling
 	}
 	return err
 }

@@ -139,7 +139,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	background.run(func() error { w.awaitStop(running, drain); return nil })
 	err := errtext.Of(w.prepare(intake))
 	if err == nil {
-		err = errtext.Of(w.coord.Register(intake))
+		err = errtext.Of(pooled(w.coord.Register(intake)))
 	}
 	if err == nil {
 		err = w.work(background, running, intake, abandon)
@@ -161,7 +161,7 @@ func (w *Worker) Start(ctx context.Context) error {
 func (w *Worker) work(background *group, running, intake context.Context, abandon context.CancelCauseFunc) error {
 	w.state.Store(WorkerRunning)
 	tell(w.voice, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{ID: w.id})
-	background.run(func() error { return w.coord.Run(running) })
+	background.run(func() error { return pooled(w.coord.Run(running)) })
 	background.run(func() error { w.settler.run(running); return nil })
 	background.run(func() error { w.rescuer.run(running); return nil })
 	background.run(func() error { w.sweep(running); return nil })
