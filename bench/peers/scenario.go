@@ -90,14 +90,17 @@ func workOff(slots, jobs int, w work, pairs [][2]int, contestants ...contestant)
 			return r, err
 		}
 		r.jobs = jobs
-		stop := func() error { return nil }
+		var stop func() error
 		r.took, err = s.measured(ctx, func() (err error) {
 			if stop, err = p.start(ctx); err != nil {
 				return err
 			}
 			return s.allCompleted(ctx, p)
 		})
-		if err = errors.Join(err, stop()); err == nil {
+		if stop != nil {
+			err = errors.Join(err, stop())
+		}
+		if err == nil {
 			err = s.check(ctx, p, w)
 		}
 		return r, err
