@@ -31,6 +31,7 @@ func settings(o options) map[string]string {
 	}
 	if o.statements {
 		s["shared_preload_libraries"] = "pg_stat_statements"
+		s["pg_stat_statements.track_planning"] = "on"
 		s["pg_stat_statements.track_utility"] = "on" // BEGIN and COMMIT count too
 	}
 	return s

@@ -191,10 +191,10 @@ func (b block) writeStatements(w *strings.Builder) {
 		r := b.results[i][0]
 		fmt.Fprintf(w, "\n%s, %s, %s %s\n", b.scenario, b.about, c.side.name, c.way)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "calls\ta job\tms in all\tms each\trows\tWAL bytes a job\tstatement")
+		fmt.Fprintln(t, "calls\ta job\tms in all\tms each\tplans\tms in all\trows\tWAL bytes a job\tstatement")
 		for _, s := range r.said {
-			fmt.Fprintf(t, "%s\t%.3f\t%.0f\t%.3f\t%s\t%.0f\t%s\n", grouped(s.Calls), float64(s.Calls)/float64(r.jobs),
-				s.Ms, s.Ms/float64(s.Calls), grouped(s.Rows), float64(s.WAL)/float64(r.jobs), s.brief())
+			fmt.Fprintf(t, "%s\t%.3f\t%.0f\t%.3f\t%s\t%.0f\t%s\t%.0f\t%s\n", grouped(s.Calls), float64(s.Calls)/float64(r.jobs),
+				s.Ms, s.Ms/float64(s.Calls), grouped(s.Plans), s.Plan, grouped(s.Rows), float64(s.WAL)/float64(r.jobs), s.brief())
 		}
 		t.Flush() // to a Builder, which takes all
 	}
