@@ -26,7 +26,7 @@ lint: ## format, vet, go.mod, staticcheck
 bench: ## what the library promises, measured in eight minutes
 	go run ./cmd/bench
 
-bench-peers: ## package jobs beside River on one server, in twelve minutes
+bench-peers: ## package jobs beside River on one server, in fifteen minutes
 	cd bench/peers && go run .
 
 sim: ## watch workers survive crashes, rollbacks and late commits

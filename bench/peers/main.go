@@ -37,7 +37,7 @@ Exit status: 0 every count was right, 1 one was not, 2 wrong usage, no server, o
 interrupted.
 
 Examples:
-  go run .                                   all, about ten minutes
+  go run .                                   all, about fifteen minutes
   go run . -only noop -slots 100 -rounds 5   one scenario, more often
   go run . -only tx -rounds 1 -statements    what each sends to the server
   go run . -only noop -rounds 1 -profile .   CPU profiles of the clients
