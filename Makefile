@@ -1,7 +1,7 @@
-.PHONY: help test race stepped majors lint bench sim chaos mutants
+.PHONY: help test race stepped majors lint bench bench-peers sim chaos mutants
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## every test, on a real PostgreSQL; says in the end what was skipped
 	@tools/test
@@ -25,6 +25,9 @@ lint: ## format, vet, go.mod, staticcheck
 
 bench: ## what the library promises, measured in eight minutes
 	go run ./cmd/bench
+
+bench-peers: ## package jobs beside River on one server, in fifteen minutes
+	cd bench/peers && go run .
 
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20

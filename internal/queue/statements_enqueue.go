@@ -1,6 +1,7 @@
 package queue
 
-// enqueueSQL draws the ids first, so that it can tell which job got which. It
+// enqueueSQL draws the ids first, so that it can tell which job got which. The
+// sequence is looked up in a subquery: once a statement, not once a job. It
 // inserts in the order of the unique keys: two that enqueue the same ones do not
 // wait for each other crosswise. NOTIFY takes a lock of the whole server at the
 // COMMIT, so it is left out while nobody wants to be told.
@@ -10,8 +11,8 @@ package queue
 func enqueueSQL(pass, passed string) string {
 	return `
 WITH given AS MATERIALIZED (
-	SELECT x.*, nextval(s.name) AS id
-	FROM (SELECT pg_get_serial_sequence({sequence}, 'id')::regclass AS name) AS s, ROWS FROM (jsonb_to_recordset($1::jsonb) AS (
+	SELECT x.*, nextval((SELECT pg_get_serial_sequence({sequence}, 'id')::regclass)) AS id
+	FROM ROWS FROM (jsonb_to_recordset($1::jsonb) AS (
 		kind text, queue text, priority smallint, at timestamptz, delay bigint, good_until timestamptz, args jsonb, meta jsonb,
 		max_attempts int, max_resets int, unique_key text, until_start boolean)) WITH ORDINALITY
 		AS x(kind, queue, priority, at, delay, good_until, args, meta, max_attempts, max_resets, unique_key, until_start, n)
