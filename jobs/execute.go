@@ -16,8 +16,19 @@ import (
 // settler. It holds a slot for each until the handler has returned.
 func (w *Worker) execute(runs []*run) {
 	defer runs[0].loop.release(len(runs))
-	defer w.strand(runs)
+	w.attemptAll(runs)
+}
+
+// attemptAll is attempt that leaves none of the jobs unsettled.
+func (w *Worker) attemptAll(runs []*run) {
+	returned := false
+	defer func() {
+		if !returned {
+			w.strand(runs)
+		}
+	}()
 	w.attempt(runs, 0)
+	returned = true
 }
 
 // strand settles runs that nobody has settled: code of the user's ended the
@@ -214,10 +225,7 @@ func (c *call) split(keep func(own error) bool) {
 	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
 		if half > 0 {
 			part := rest[:half]
-			aside(func() {
-				defer c.w.strand(part)
-				c.w.attempt(part, 0)
-			})
+			aside(func() { c.w.attemptAll(part) })
 		}
 		rest = rest[half:]
 	}

@@ -156,7 +156,8 @@ func (w *Worker) coordination() coord.Config {
 		Nodes: w.tables.Workers, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
-		Status:    w.heartbeatStatus,
+		Status:      w.heartbeatStatus,
+		Incarnation: w.incarnationSQL(), Elsewhere: w.home.isElsewhere,
 		OnMembers: w.rescuer.see,
 		OnLeader: func(leads bool) {
 			tell(w.voice, "LeadershipChanged", func(o *Observer) func(Leadership) { return o.LeadershipChanged }, Leadership{w.id, leads})

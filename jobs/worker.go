@@ -69,6 +69,7 @@ type Worker struct {
 	hand     hand
 	crew     crew
 	voice    *voice
+	home     home
 	troubles troubles
 }
 
@@ -165,6 +166,7 @@ func (w *Worker) work(background *group, running, intake context.Context, abando
 	background.run(func() error { w.settler.run(running); return nil })
 	background.run(func() error { w.rescuer.run(running); return nil })
 	background.run(func() error { w.sweep(running); return nil })
+	background.run(func() error { w.watchServer(running); return nil })
 	background.run(func() error { w.boundDraining(running, intake, abandon); return nil })
 	if w.cfg.notify != "" {
 		background.run(func() error { return w.listen(running) })

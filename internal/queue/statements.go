@@ -43,10 +43,10 @@ func newStatements(t tables.Jobs) statements {
 	news, ends := channels(t)
 	names := strings.NewReplacer(
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{logs}", t.Logs.SQL(), "{workers}", t.Workers.SQL(),
-		"{queues}", t.Queues.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
+		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -98,8 +98,12 @@ const starts = `($7::bigint >= $6::bigint OR j.ctid = ANY (ARRAY(SELECT at FROM 
 // the next claim, whatever the worker knows.
 const uncapped = `NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND max_running IS NOT NULL)`
 
+// primary is true, and an error on a standby: that may lag behind, and has no
+// unlogged tables.
+const primary = `(SELECT count(*) FROM {token}) >= 0`
+
 const lookSQL = `
-SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::text AND j.claimed_by = $1::uuid`
+SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::text AND j.claimed_by = $1::uuid AND {primary}`
 
 // fence is the condition that a job runs under a claim of the list d. It names
 // neither state nor worker: the table ties those to the claim, and with them the
@@ -163,8 +167,8 @@ SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 UNION ALL SELE
 
 const verdictSQL = `
 SELECT d.id FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
-WHERE EXISTS (SELECT FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim)
-	OR EXISTS (SELECT FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost')`
+WHERE {primary} AND (EXISTS (SELECT FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim)
+	OR EXISTS (SELECT FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost'))`
 
 const cancelSQL = `
 WITH target AS MATERIALIZED (

@@ -1,6 +1,6 @@
-// Package sweep closes the dead among a pool's idle connections. When one
-// connection has died in silence, most others of the pool have, too, and each would
-// hold up the next caller.
+// Package sweep closes the dead among a pool's idle connections, or all of these.
+// When one connection has died in silence, most others of the pool have, too, and
+// each would hold up the next caller.
 package sweep
 
 import (
@@ -43,6 +43,15 @@ func Run(ctx context.Context, db *sql.DB, now *wakeup.Signal, tell func(idle, al
 // how many there were and how many of these live. It holds those until it has tried
 // all: the pool would give them out again first.
 func Idle(ctx context.Context, db *sql.DB) (idle, alive int) {
+	return try(ctx, db, func(ctx context.Context, conn *sql.Conn) bool { return conn.PingContext(ctx) == nil })
+}
+
+// Close closes all idle connections.
+func Close(ctx context.Context, db *sql.DB) {
+	try(ctx, db, func(context.Context, *sql.Conn) bool { return false })
+}
+
+func try(ctx context.Context, db *sql.DB, keep func(context.Context, *sql.Conn) bool) (idle, kept int) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var trials sync.WaitGroup
@@ -53,7 +62,7 @@ func Idle(ctx context.Context, db *sql.DB) (idle, alive int) {
 			if err != nil {
 				return
 			}
-			if conn.PingContext(ctx) != nil {
+			if !keep(ctx, conn) {
 				pgdriver.Discard(conn)
 				return
 			}
@@ -63,9 +72,9 @@ func Idle(ctx context.Context, db *sql.DB) (idle, alive int) {
 	trials.Wait()
 	for _, conn := range conns {
 		if conn != nil {
-			alive++
+			kept++
 			_ = conn.Close()
 		}
 	}
-	return len(conns), alive
+	return len(conns), kept
 }

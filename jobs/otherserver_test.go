@@ -1,0 +1,241 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// serverPair is a primary, its standby, and a pool whose new connections lead to
+// either. The stage is on the primary.
+type serverPair struct {
+	*stage
+	standby   *embedded.Server
+	onStandby *sql.DB // a test's own
+	pool      *sql.DB
+	toStandby atomic.Int64 // of so many new connections one leads to the standby; 0: none
+	made      atomic.Int64 // new connections
+	misled    atomic.Int64 // those to the standby
+}
+
+func newServerPair(t *testing.T) *serverPair {
+	t.Helper()
+	primary := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "4"})
+	open := func(url string) *sql.DB {
+		db, err := sql.Open("pgx", url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return db
+	}
+	d := &pgtest.Database{URL: primary.URL(""), DB: open(primary.URL(""))}
+	p := &serverPair{stage: &stage{Client: jobs.NewClient(d.DB), Handlers: jobs.NewHandlers(), t: t, d: d}}
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `CREATE TABLE effects (n int)`)
+	var err error
+	p.standby, err = primary.Standby(t.Context(), 0)
+	lacking.Skip(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.standby.Stop(context.Background()) })
+	p.onStandby = open(p.standby.URL(""))
+	cfg, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal("the connection string cannot be parsed")
+	}
+	cfg.RuntimeParams["application_name"] = "pool"
+	cfg.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		port := primary.Port()
+		if every, n := p.toStandby.Load(), p.made.Add(1); every > 0 && n%every == 0 {
+			port = p.standby.Port()
+			p.misled.Add(1)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	p.pool = stdlib.OpenDB(*cfg)
+	p.pool.SetMaxIdleConns(16)
+	t.Cleanup(func() { p.pool.Close() })
+	return p
+}
+
+// cut ends the pool's connections to the primary, except some.
+func (p *serverPair) cut(t *testing.T, except ...int64) {
+	t.Helper()
+	p.d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pool' AND NOT pid = ANY ($1::int[])`, append([]int64{}, except...))
+}
+
+// awaitReplay waits until the standby has all that the primary has.
+func (p *serverPair) awaitReplay(t *testing.T) {
+	t.Helper()
+	var at string
+	if err := p.d.DB.QueryRow(`SELECT pg_current_wal_lsn()::text`).Scan(&at); err != nil {
+		t.Fatal(err)
+	}
+	p.until("the standby to have it all", func() bool {
+		var there bool
+		return p.onStandby.QueryRow(`SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, at).Scan(&there) == nil && there
+	})
+}
+
+// Some connections of the pool lead to a standby that lags. Nothing is lost, and no
+// job that runs is taken for another's.
+func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
+	t.Parallel()
+	p := newServerPair(t)
+	var long atomic.Bool
+	long.Store(true)
+	jobs.Register(p.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		for j.Args.N == 0 && long.Load() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		return ctx.Err()
+	})
+	jobs.RegisterTx(p.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[txJob]) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N)
+		return err
+	}, jobs.Retry(jobs.Fixed(0)))
+	p.awaitReplay(t)
+	if _, err := p.onStandby.Exec(`SELECT pg_wal_replay_pause()`); err != nil {
+		t.Fatal(err)
+	}
+	w, _ := p.runOn(p.pool, jobs.WithPrefetch(3), jobs.WithQueue("default", 5))
+	p.until("the worker to run", func() bool { return w.Status().State == jobs.WorkerRunning })
+	running := p.add(task{0})
+	n := 0
+	for range 4 {
+		p.toStandby.Store(2)
+		p.cut(t)
+		var ids []int64
+		for range 6 {
+			n++
+			ids = append(ids, p.add(task{n}), p.add(txJob{n}))
+		}
+		for _, id := range ids {
+			if i := p.ended(id); i.State != jobs.StateCompleted {
+				t.Errorf("the job is %s, %d failures, %d resets: %+v", i.State, i.Failures, i.Resets, i.Attempts)
+			}
+		}
+		p.toStandby.Store(0)
+	}
+	long.Store(false)
+	if i := p.ended(running); i.State != jobs.StateCompleted || i.Attempt != 1 {
+		t.Errorf("the long job is %s after %d attempts: %+v", i.State, i.Attempt, i.Attempts)
+	}
+	var effects string
+	if err := p.d.DB.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != fmt.Sprint(n, " ", n) {
+		t.Errorf("effects: %s, %v, want %d", effects, err, n)
+	}
+	if p.misled.Load() == 0 {
+		t.Error("no connection led to the standby")
+	}
+}
+
+// A standby is promoted and the old primary goes on: new connections lead to the
+// one, those that survived to the other, perhaps that of the heartbeats among them.
+// The worker moves to where the pool leads. Effects in transactions are there once.
+func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
+	for name, heartbeats := range map[string]bool{"some connections": false, "the heartbeats": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newServerPair(t)
+			jobs.RegisterTx(p.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[txJob]) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N)
+				return err
+			}, jobs.Retry(jobs.Fixed(0)))
+			w, _ := p.runOn(p.pool, jobs.WithQueue("default", 5))
+			for n := range 20 {
+				p.ended(p.add(txJob{n}))
+			}
+			p.awaitReplay(t)
+			var survive []int64
+			release := func() {}
+			if heartbeats {
+				survive = p.heartbeats(t)
+			} else {
+				survive, release = p.hold(t, 4)
+			}
+			if _, err := p.onStandby.Exec(`SELECT pg_promote()`); err != nil {
+				t.Fatal(err)
+			}
+			p.toStandby.Store(1)
+			p.cut(t, survive...)
+			p.until("the worker to be on the new primary", func() bool {
+				var n int
+				return p.onStandby.QueryRow(`SELECT count(*) FROM jobs_token`).Scan(&n) == nil && n == 1
+			})
+			release()
+			client := jobs.NewClient(p.onStandby)
+			for n := range 50 {
+				if _, err := client.Enqueue(t.Context(), nil, txJob{100 + n}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.until("the jobs on the new primary to end", func() bool {
+				counts, err := client.Counts(t.Context())
+				return err == nil && len(counts) == 0
+			})
+			var effects string
+			if err := p.onStandby.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != "70 70" {
+				t.Errorf("effects: %s, %v", effects, err)
+			}
+			p.until("heartbeats on the new primary", func() bool {
+				var n int
+				err := p.onStandby.QueryRow(`SELECT count(*) FROM jobs_workers WHERE worker_id = $1::uuid AND heartbeat_at > clock_timestamp() - interval '1 second'`, w.ID().String()).Scan(&n)
+				return err == nil && n == 1
+			})
+			p.until("no session on the old one", func() bool {
+				var n int
+				return p.d.DB.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pool'`).Scan(&n) == nil && n == 0
+			})
+		})
+	}
+}
+
+// heartbeats returns the session that sends them.
+func (p *serverPair) heartbeats(t *testing.T) []int64 {
+	t.Helper()
+	var pid int64
+	p.until("the session of the heartbeats", func() bool {
+		err := p.d.DB.QueryRow(`SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE application_name = 'pool' AND query LIKE '%WITH given AS%'`).Scan(&pid)
+		return err == nil && pid != 0
+	})
+	return []int64{pid}
+}
+
+// hold takes connections of the pool until release.
+func (p *serverPair) hold(t *testing.T, n int) (pids []int64, release func()) {
+	t.Helper()
+	conns := make([]*sql.Conn, n)
+	pids = make([]int64, n)
+	for i := range conns {
+		var err error
+		if conns[i], err = p.pool.Conn(t.Context()); err == nil {
+			err = conns[i].QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pids[i])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pids, func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// All connections of the pool die in silence at once, more than statements find one
+// by one. The worker is back soon, with its defaults: its jobs end, new ones run,
+// heartbeats go on, and nobody counts anything against a job.
+func TestAllConnectionsDieInSilence(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	release := make(chan struct{})
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		s.note("began")
+		if j.Args.N == 0 {
+			<-release
+		}
+		return nil
+	})
+	jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[txJob]) error { return nil }, jobs.Timeout(0))
+	db, hole := s.d.OpenHole(t)
+	const dead = 26
+	db.SetMaxIdleConns(2 * dead)
+	held := s.add(task{0})
+	swept := make(chan jobs.PoolSweep, 10)
+	w := jobs.NewWorker(db, s.Handlers, jobs.WithObserver(jobs.Observer{PoolSwept: func(p jobs.PoolSweep) { swept <- p }}))
+	result := make(chan error, 1)
+	go func() { result <- w.Start(t.Context()) }()
+	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+	conns := make([]*sql.Conn, dead)
+	for i := range conns {
+		var err error
+		if conns[i], err = db.Conn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	beat := w.Status().LastHeartbeat
+	if n := hole.SwallowAll(); n < dead {
+		t.Fatalf("%d connections died", n)
+	}
+	began := time.Now()
+	close(release)
+	var ids []int64
+	for n := range 5 {
+		ids = append(ids, s.add(task{1 + n}), s.add(txJob{n}))
+	}
+	for _, id := range append(ids, held) {
+		if i := s.ended(id); i.State != jobs.StateCompleted || i.Failures+i.Resets > 0 {
+			t.Errorf("the job is %s, %d failures, %d resets: %+v", i.State, i.Failures, i.Resets, i.Attempts)
+		}
+	}
+	s.until("a heartbeat", func() bool { return w.Status().LastHeartbeat.After(beat) })
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("the worker is back after %v", took)
+	}
+	select {
+	case <-swept:
+	case <-time.After(patience):
+		t.Error("no sweep is told")
+	}
+	w.Stop()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// A stop does not wait for connections that have all died in silence.
+func TestStopWhenAllConnectionsAreSilent(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	db, hole := s.d.OpenHole(t)
+	_, stop := s.runOn(db, jobs.WithNotifyConnectionString(s.d.URL))
+	s.ended(s.add(task{}))
+	hole.SwallowAll()
+	began := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 25*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
