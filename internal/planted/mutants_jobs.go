@@ -9,7 +9,7 @@ var jobMutants = []Mutant{
 		Name: "attempt-fence", Jobs: true,
 		Mistake: "a run is told by its job and attempt, which are there already: no claim comes twice",
 		Edits:   []Edit{{"internal/queue/statements.go", `claim = $2::bigint`, `claim = j.attempt + 1 + 0 * $2::bigint`}},
-		Faults:  "hole=0,backend-crash=5,async-workers=1,slow=3,hang=1",
+		Test:    Test{"./internal/queue", "TestACrashThatTakesAClaimBack"},
 	},
 	{
 		Name: "claim-kept", Jobs: true,
