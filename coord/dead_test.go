@@ -72,6 +72,28 @@ func TestDead(t *testing.T) {
 	expect("without a row", locked, true)
 }
 
+// A statement that takes what the dead have judges again who that is: somebody may
+// have come back since he was seen dead.
+func TestDeadInAStatement(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	asker := New(config(d.DB))
+	if err := asker.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer asker.Leave(context.Background())
+	alive, gone := config(d.DB), uuid.New()
+	defer join(t, alive).Close()
+	with, args, err := asker.DeadSQL([]uuid.UUID{alive.ID, gone}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dead string
+	if err := d.DB.QueryRowContext(t.Context(), with+` SELECT string_agg(worker_id::text, ' ') FROM dead`, args...).Scan(&dead); err != nil || dead != gone.String() {
+		t.Errorf("dead are %q, %v; want %v only", dead, err, gone)
+	}
+}
+
 // A connection on which the question failed is not asked again: on a standby,
 // it would fail each time.
 func TestDeadLeavesNoBadConnection(t *testing.T) {

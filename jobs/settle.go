@@ -136,7 +136,7 @@ func (w *Worker) storeApart(ctx context.Context, e *ending) {
 	for failures := 0; ; {
 		bounded, cancel := context.WithTimeout(ctx, w.limit)
 		err := w.on(bounded, func(conn *sql.Conn) error {
-			if e.kind == doubtful || e.kind == completedByTx {
+			if !decided && (e.kind == doubtful || e.kind == completedByTx) {
 				if before, err := w.queue.Judge(bounded, conn, []queue.Run{e.run.row.Run}); err != nil {
 					return err
 				} else if len(before) > 0 {

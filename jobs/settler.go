@@ -157,10 +157,17 @@ func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
 	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, conn, batch) })
 }
 
-// store settles jobs. It may be repeated with the same ones.
+// store settles jobs. It may be repeated with the same ones. Statements answer with
+// ids: of two runs of a job, the later one waits for the next statement.
 func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error {
-	var bare, others []*ending
+	var bare, others, later []*ending
+	seen := make(map[int64]bool, len(batch))
 	for _, e := range batch {
+		if seen[e.run.row.ID] {
+			later = append(later, e)
+			continue
+		}
+		seen[e.run.row.ID] = true
 		if e.end.To == queue.Completed && e.end.Result == nil {
 			bare = append(bare, e)
 		} else {
@@ -170,7 +177,10 @@ func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error 
 	if err := s.complete(ctx, on, bare); err != nil {
 		return err
 	}
-	return s.storeOthers(ctx, on, others)
+	if err := s.storeOthers(ctx, on, others); err != nil || len(later) == 0 {
+		return err
+	}
+	return s.store(ctx, on, later)
 }
 
 func (s *settler) complete(ctx context.Context, on Querier, batch []*ending) error {

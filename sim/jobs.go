@@ -31,6 +31,7 @@ type jobSimulation struct {
 	enqueuers []*enqueuer
 	slots     []*jobSlot
 	operators []*jobOperator
+	stalls    chan struct{} // one for each worker that may be stalled at a time
 	evidence  history.Evidence
 }
 
@@ -68,7 +69,7 @@ func runJobs(ctx context.Context, c Config, scenario Scenario, on *database) (*o
 
 func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation {
 	began := time.Now()
-	s := &jobSimulation{config: c, scenario: scenario, on: on, began: began, history: history.New(began), book: newJobBook(began), client: jobs.NewClient(on.db)}
+	s := &jobSimulation{config: c, scenario: scenario, on: on, began: began, history: history.New(began), book: newJobBook(began), stalls: make(chan struct{}, max(1, c.Workers/2)), client: jobs.NewClient(on.db)}
 	queues := names(scenario.Jobs.Queues)
 	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
 	s.evidence.History = s.history

@@ -127,8 +127,15 @@ func (s *jobSlot) slow(_, intake context.Context, _ jobPoint) error {
 }
 
 // stall makes the worker a zombie: others take it for dead, run its jobs, and it
-// goes on where it was. Some stalls are over before that.
+// goes on where it was. Some stalls are over before that. Not all workers stall at
+// once: somebody must take the jobs.
 func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
+	select {
+	case s.of.stalls <- struct{}{}:
+		defer func() { <-s.of.stalls }()
+	default:
+		return nil
+	}
 	injected, there := s.inject(intake, at, func() {
 		s.of.book.fault(s.node.name)
 		s.node.net.stall()
@@ -138,7 +145,7 @@ func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
 	}
 	s.happened(history.Stalls, at.found(there))
 	k := s.of.scenario.Jobs
-	s.pause(intake, k.HeartbeatTimeout/2, k.HeartbeatTimeout+2*k.RescueDelay)
+	s.pause(intake, k.HeartbeatTimeout/2, k.HeartbeatTimeout+3*k.RescueDelay+time.Second)
 	s.node.net.release()
 	s.over(history.Stalls)
 	return nil

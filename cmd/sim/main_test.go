@@ -28,6 +28,8 @@ func TestWrongUsage(t *testing.T) {
 		"no such fault":     {[]string{"-faults", "crush=1"}, `there is no fault "crush"; there are: crash, `},
 		"no intensity":      {[]string{"-faults", "crash"}, `the intensity of crash is ""`},
 		"too intense":       {[]string{"-faults", "crash=11"}, "from 0 to 10"},
+		"no fault of jobs":  {[]string{"-jobs", "-faults", "contract=1"}, `there is no fault "contract"`},
+		"jobs of consumers": {[]string{"-jobs", "-consumers", "3"}, "-consumers is of no use with -jobs"},
 		"no runs":           {[]string{"-runs", "0"}, "-runs 0 is out of range"},
 		"bad seed":          {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
 		"no time":           {[]string{"-reduce", "0s"}, "-reduce 0s is out of range"},
@@ -55,7 +57,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "-keep", "-check", "-reduce", "vanish ", "Exit status", "default 5", "default 20"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "-keep", "-check", "-reduce", "-jobs", "Faults with -jobs:", "vanish ", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}
@@ -105,6 +107,25 @@ func TestJSON(t *testing.T) {
 	}
 	if want := "go run ./cmd/sim -workers 2 -writers 4 -consumers 3 -duration 3s -seed 3 -db ..."; out.Runs[0].Repeat != want {
 		t.Errorf("repeat: got %q, want %q", out.Runs[0].Repeat, want)
+	}
+}
+
+func TestJobs(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	dir := t.TempDir()
+	args := []string{"-jobs", "-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "6", "-duration", "3s", "-seed", "3", "-keep", dir,
+		"-faults", "crash=2,cut=2,error=1,rollback=1,delay=1"}
+	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d:\n%s\n%s", status, command.OK, stdout.String(), stderr.String())
+	}
+	for _, want := range []string{"2 workers of jobs, 6 enqueuers", "jobs enqueued", "repeat:  go run ./cmd/sim -jobs -workers 2"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("the output lacks %q:\n%s", want, stdout.String())
+		}
+	}
+	var again bytes.Buffer
+	if status := run(t.Context(), []string{"-check", filepath.Join(dir, "sim-3")}, &again, &stderr); status != command.OK || again.Len() == 0 || strings.Contains(stderr.String(), "This is not what was found") {
+		t.Errorf("judged again: exit status %d:\n%s\n%s", status, again.String(), stderr.String())
 	}
 }
 

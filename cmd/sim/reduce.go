@@ -121,6 +121,9 @@ func describe(c sim.Config) string {
 	if len(c.Faults) <= 6 {
 		faults = "-faults " + c.Faults.String()
 	}
+	if c.Jobs {
+		return fmt.Sprintf("%d workers, %d enqueuers, %v, %s", c.Workers, c.Writers, c.Duration, faults)
+	}
 	return fmt.Sprintf("%d workers, %d writers, %d consumers, %v, %s", c.Workers, c.Writers, c.Consumers, c.Duration, faults)
 }
 

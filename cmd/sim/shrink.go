@@ -57,12 +57,15 @@ const shortest = 2
 
 // sizes are what can be made smaller in numbers: what it is, and its least.
 func sizes(c *sim.Config) []size {
-	return []size{
+	all := []size{
 		{int(c.Duration / time.Second), shortest, func(n int) { c.Duration = time.Duration(n) * time.Second }},
 		{c.Writers, 1, func(n int) { c.Writers = n }},
 		{c.Workers, 1, func(n int) { c.Workers = n }},
-		{c.Consumers, 1, func(n int) { c.Consumers = n }},
 	}
+	if !c.Jobs { // which have no consumers
+		all = append(all, size{c.Consumers, 1, func(n int) { c.Consumers = n }})
+	}
+	return all
 }
 
 type size struct {

@@ -9,7 +9,7 @@ var jobMutants = []Mutant{
 		Name: "attempt-fence", Jobs: true,
 		Mistake: "a run is told by its job and attempt, which are there already: no claim comes twice",
 		Edits:   []Edit{{"internal/queue/statements.go", `claim = $2::bigint`, `claim = j.attempt + 1 + 0 * $2::bigint`}},
-		Faults:  "hole=0,backend-crash=5,async-workers=1,slow=3,hang=1",
+		Test:    Test{"./internal/queue", "TestACrashThatTakesAClaimBack"},
 	},
 	{
 		Name: "claim-kept", Jobs: true,
@@ -18,7 +18,7 @@ var jobMutants = []Mutant{
 			{"internal/queue/statements.go", `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`, `state = 'available', claimed_at = NULL, started_at = NULL`},
 			{"migrations/jobs.go", `"(state = 'running') = (claim IS NOT NULL) AND (state = 'running') = (claimed_by IS NOT NULL)"`, `"state <> 'running' OR claim IS NOT NULL"`},
 		},
-		Faults: jobCalm + ",stall=6",
+		Test: Test{"./internal/queue", "TestWhateverIsDone"},
 	},
 	{
 		Name: "count-with-lock", Jobs: true,
@@ -36,7 +36,7 @@ var jobMutants = []Mutant{
 		Mistake: "the leader has seen that a worker is dead, so the statement that takes its jobs need not look again",
 		Edits: []Edit{{"internal/liveness/registry.go", "return given + `, ` + r.dead(), args, err",
 			"return `WITH dead AS (SELECT (s->>'id')::uuid AS worker_id FROM jsonb_array_elements($3::jsonb) AS s WHERE $1::uuid IS NOT NULL AND $2::bigint + $4::int + $5::bigint > 0)`, args, err"}},
-		Faults: jobCalm + ",stall=6",
+		Test: Test{"./coord", "TestDeadInAStatement"},
 	},
 	{
 		Name: "hand-after", Jobs: true,

@@ -42,3 +42,22 @@ func TestNotesOfEventsInDoubtStay(t *testing.T) {
 	emit(7, false)
 	emit(5, true)
 }
+
+// A crash of a server that had confirmed a claim before it was safe, or a promotion,
+// takes the claim back. The next claim has the same attempt, and is another run.
+func TestACrashThatTakesAClaimBack(t *testing.T) {
+	s := newStage(t)
+	id := s.add(NewJob{Kind: "a"})[0]
+	before := s.take(s.demand(1, "a"))[0]
+	s.d.Exec(t, `UPDATE jobs SET state = 'available', attempt = 0, claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL WHERE id = $1::bigint`, id)
+	again := s.take(s.demand(1, "a"))[0]
+	if again.Attempt != before.Attempt {
+		t.Fatalf("attempt %d, then %d: they are to be the same", before.Attempt, again.Attempt)
+	}
+	if done, err := s.Complete(t.Context(), s.d.DB, []Run{before.Run}); len(done) != 0 || err != nil {
+		t.Errorf("the claim that was taken back completes %v, %v", done, err)
+	}
+	if done, err := s.Complete(t.Context(), s.d.DB, []Run{again.Run}); len(done) != 1 || err != nil {
+		t.Errorf("the other completes %v, %v", done, err)
+	}
+}

@@ -23,6 +23,8 @@ const badges = [
   [/notifications/, "N", "overtaken", "notifications lost or delayed"],
   [/handlers that/, "E", "failed", "handler fails or panics"],
   [/paused/, "P", "open", "consumer paused by an operator"],
+  [/jobs whose handler/, "E", "failed", "a job is enqueued whose handler is to fail"],
+  [/caps|jobs cancelled|enqueued again/, "O", "open", "operator caps a queue, cancels a job or enqueues it again"],
   [/moved away/, "M", "open", "consumer moved to another worker"],
   [/by an operator/, "O", "open", "operator sets the consumer back or forward, or skips an event"],
   [/./, "!", "badge", "other faults"],
@@ -112,6 +114,18 @@ function batches(records) {
         `checkpoint ${b.from} → ${b.to}`,
         `guard ${b.guard_ms} ms, handlers ${b.handle_ms} ms, commit ${b.commit_ms} ms, ended at ${seconds(r.at)}`,
         b.attempt > 1 && "attempt " + b.attempt, b.error, "record " + r.n],
+    };
+  });
+}
+
+// jobRuns are drawn as the batches of their queue: those that finished their job, those
+// that did not, and those whose job was another's.
+function jobRuns(records) {
+  return records.filter(isKind("job")).map(r => {
+    const j = r.about, colour = j.state === "lost" ? "overtaken" : j.state === "completed" ? "committed" : "failed";
+    return {
+      from: r.at - j.took_ms / 1000, to: r.at, consumer: r.consumer, colour, late: 0,
+      tip: [`job ${j.id} (${j.kind}) on ${r.who}: ${j.state}`, `attempt ${j.attempt}, ${j.took_ms} ms until ${seconds(r.at)}`, j.error, "record " + r.n],
     };
   });
 }
@@ -225,7 +239,7 @@ function understand(records) {
     header: records.find(isKind("run")).about, last,
     over: records.find(isKind("faults over"))?.at,
     lives: lives(records, last), leaderships: leaderships(records, last), stalls: stalls(records, last), outages: outages(records),
-    ownerships: ownerships(records, last), faults: faults(records), batches: batches(records),
+    ownerships: ownerships(records, last), faults: faults(records), batches: [...batches(records), ...jobRuns(records)],
     transactions: written, gaps: holes, inDoubt: inDoubt(holes), waits: waits(records, written),
     samples: records.filter(isKind("sample")),
   };

@@ -1,0 +1,58 @@
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// smallJobs is a run of jobs of a few seconds, with some faults.
+func smallJobs(t *testing.T, faults Intensities) Config {
+	return Config{URL: pgtest.Server(t).URL(""), Jobs: true, Workers: 3, Writers: 8, Consumers: 1, Duration: 4 * time.Second, Seed: 1, Faults: faults}
+}
+
+func TestRunOfJobsHolds(t *testing.T) {
+	for name, c := range map[string]struct {
+		faults Intensities
+		counts []history.Fault // of which one must happen
+	}{
+		"workers end":        {Intensities{"crash": 3, "vanish": 1, "restart": 1}, []history.Fault{history.Crashes, history.CommitCrashes}},
+		"connections break":  {Intensities{"cut": 3, "stall": 2, "kill-work": 1, "kill-lock": 1}, []history.Fault{history.Cuts}},
+		"handlers fail":      {Intensities{"error": 1, "retry": 1, "snooze": 1, "fail": 1, "discard": 1, "panic": 1, "goexit": 1, "hang": 1, "undo": 1}, nil},
+		"operators operate":  {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, []history.Fault{queuesCapped, jobsCancelled}},
+		"enqueuers break up": {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := Run(t.Context(), smallJobs(t, c.faults))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.Held {
+				t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+			}
+			if len(c.counts) > 0 && !slices.ContainsFunc(c.counts, func(f history.Fault) bool { return r.Count(f) > 0 }) {
+				t.Errorf("none of these happened: %q", c.counts)
+			}
+			if r.Jobs.Completed == 0 {
+				t.Error("no job completed")
+			}
+		})
+	}
+}
+
+// A seed draws the same each time, and faults of both kinds of runs can be told.
+func TestJobFaultsAreParsed(t *testing.T) {
+	for seed := range uint64(50) {
+		drawn := Draw(Config{Seed: seed, Jobs: true}).Faults
+		parsed, err := ParseJobFaults(drawn.String())
+		if err != nil || parsed.String() != drawn.String() {
+			t.Fatalf("seed %d: drawn %v, parsed %v, %v", seed, drawn, parsed, err)
+		}
+	}
+	if all := AllJobFaults().String(); all != "all" {
+		t.Errorf("all faults are %q", all)
+	}
+}
