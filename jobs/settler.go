@@ -21,6 +21,9 @@ type settler struct {
 	wake      chan struct{}
 	changed   chan struct{} // something was stored
 
+	storedAt time.Time     // the end of the last statement
+	took     time.Duration // by it
+
 	mu      sync.Mutex
 	waiting []*ending
 	flying  int // in the statement that runs, or apart
@@ -35,6 +38,8 @@ func newSettler(w *Worker) *settler {
 const (
 	// mostStored bounds how many jobs a statement settles.
 	mostStored = 2000
+	// enough outcomes are stored at once, without waiting for more.
+	enough = 200
 	// mostUnsettled is how many outcomes may wait: then nothing more is claimed.
 	mostUnsettled = 10_000
 	// finishLimit is how long a stop waits for outcomes to be stored.
@@ -86,6 +91,9 @@ func (s *settler) full() bool {
 // run stores until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	for failures := 0; ; {
+		if !s.gather(ctx) {
+			return
+		}
 		batch := s.take()
 		if len(batch) == 0 {
 			select {
@@ -95,7 +103,10 @@ func (s *settler) run(ctx context.Context) {
 				return
 			}
 		}
+		begin := time.Now()
 		err := s.storeBounded(ctx, batch)
+		s.storedAt = time.Now()
+		s.took = s.storedAt.Sub(begin)
 		if err == nil {
 			failures = 0
 			s.works()
@@ -110,6 +121,21 @@ func (s *settler) run(ctx context.Context) {
 		s.fails(err)
 		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return
+		}
+	}
+}
+
+// gather waits a moment if the last statement was a moment ago, and little has
+// gathered since: a statement for each few jobs would keep the server busy. It
+// returns false when ctx ends.
+func (s *settler) gather(ctx context.Context) bool {
+	for {
+		rest := time.Until(s.storedAt.Add(min(s.took, gather)))
+		if n, _ := s.status(); n == 0 || n >= enough || rest <= 0 {
+			return true
+		}
+		if !backoff.Sleep(ctx, min(rest, time.Millisecond)) {
+			return false
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"math/bits"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,6 +54,16 @@ type Job struct {
 	Cancel   bool // somebody wants it to end
 }
 
+// RoundLimit lowers a limit a little, to one of a few: each is a statement of its
+// own, which drivers and servers keep prepared.
+func RoundLimit(n int) int {
+	if n < 32 {
+		return n
+	}
+	step := bits.Len(uint(n)) - 3 // a quarter of the power of two below
+	return n >> step << step
+}
+
 // Claim takes jobs that are due. A worker without a row in the table of workers
 // gets none, and nobody gets one of a queue that is paused, nor, unless Capped, of
 // one that has a cap. Jobs that others hold are passed over.
@@ -71,6 +83,7 @@ func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, e
 	case d.Capped:
 		statement = q.sql.claimCapped
 	}
+	statement = strings.ReplaceAll(statement, "{limit}", strconv.Itoa(d.Limit))
 	args := append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, kinds, d.Limit, d.Start}, d.Args...)
 	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, statement, args...)
 	if err != nil {

@@ -324,7 +324,7 @@ func TestPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, p := range map[string]struct{ types, statement, args string }{
-		"claim":    {"text, bigint, text, text, text, bigint, bigint", s.sql.claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
+		"claim":    {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
 		"start":    {"text, text", s.sql.start, `'{1}', '{1}'`},
 		"complete": {"text, text", s.sql.complete, `'{1}', '{1}'`},
 		"settle":   {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},

@@ -12,7 +12,7 @@ type statements struct {
 	find, attempts, counts, logs                                     string
 	claim, claimCapped, condition, look, start, lock, room, peek     string
 	complete, settle, verdict, cancel                                string
-	want, unknown, claimers, expire, retain, forget           string
+	want, unknown, claimers, expire, retain, forget                  string
 
 	reset string // what follows the CTE dead
 }
@@ -64,6 +64,9 @@ func newStatements(t tables.Jobs) statements {
 // when they are updated, so they stay where they are and are named by ctid: a join
 // becomes a sequential scan under a generic plan.
 //
+// The limit is part of the text: with a parameter for it a generic plan is taken for
+// a tenth of the queue, so that each claim would be planned anew.
+//
 // open is the condition under which the queue may be claimed from without its cap
 // being looked at, also what the user wants of a job.
 func claimSQL(open, condition string) string {
@@ -77,11 +80,11 @@ WITH lane AS (
 		WHERE state = 'available' AND queue = $3::text AND priority = lane.p AND run_at <= statement_timestamp()
 			AND (run_at, id) > (coalesce(lane.at, '-infinity'), lane.id)
 			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())` + condition + `
-		ORDER BY run_at, id LIMIT $6::bigint FOR UPDATE SKIP LOCKED) AS j
+		ORDER BY run_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED) AS j
 	WHERE EXISTS (SELECT FROM {workers} WHERE worker_id = $1::uuid)
 		AND NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND paused_at IS NOT NULL)
 		AND ` + open + `
-	LIMIT $6::bigint
+	LIMIT {limit}
 )
 UPDATE {jobs} AS j SET state = 'running', attempt = j.attempt + 1, claimed_by = $1::uuid, claim = $2::bigint, claimed_at = clock_timestamp(),
 	started_at = CASE WHEN {starts} THEN clock_timestamp() END,

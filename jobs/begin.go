@@ -1,0 +1,115 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// start runs jobs that have slots, those of a handler of batches together.
+func (l *loop) start(runs []*run) {
+	if len(runs) == 0 {
+		return
+	}
+	l.mu.Lock()
+	l.running += len(runs)
+	l.mu.Unlock()
+	l.w.hand.enter(running, runs...)
+	if before := l.w.cfg.hooks.BeforeHandle; before != nil {
+		for _, r := range runs {
+			l.w.voice.aside("BeforeHandle", func() { before(l.w.handling, r.header) })
+		}
+	}
+	now := time.Now()
+	calls := make([][]*run, 0, len(runs))
+	type group struct {
+		h    *handler
+		most int
+	}
+	batches := map[group][]*run{}
+	for i, r := range runs {
+		r.started = now
+		g := group{r.handler, r.handler.batchAfter(r.row.Failures)}
+		if g.most == 1 {
+			calls = append(calls, runs[i:i+1:i+1])
+			continue
+		}
+		if batches[g] = append(batches[g], r); len(batches[g]) == g.most {
+			calls = append(calls, batches[g])
+			delete(batches, g)
+		}
+	}
+	for _, batch := range batches {
+		calls = append(calls, batch)
+	}
+	l.w.crew.run(calls)
+}
+
+// startGathers reports whether slots should gather before prefetched jobs start:
+// others started a moment ago, and less than half are free.
+func (l *loop) startGathers(now time.Time) bool {
+	return now.Before(l.startAt) && l.free() < min(len(l.ready), (l.capacity+1)/2)
+}
+
+// startReady starts prefetched jobs as far as there are slots.
+func (l *loop) startReady(ctx context.Context) {
+	if len(l.ready) == 0 || l.startGathers(time.Now()) {
+		return
+	}
+	n := l.w.slots.take(min(len(l.ready), l.free()))
+	if n == 0 {
+		return
+	}
+	first := l.ready[:n]
+	runs := make([]queue.Run, n)
+	for i, r := range first {
+		runs[i] = r.row.Run
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+	defer cancel()
+	begin := time.Now()
+	ids, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, conn, runs) })
+	l.startAt = time.Now().Add(min(time.Since(begin), gather))
+	l.failed(err)
+	if err != nil {
+		l.w.slots.give(n)
+		return
+	}
+	l.ready = slices.Clone(l.ready[n:])
+	may := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		may[id] = true
+	}
+	var start []*run
+	for _, r := range first {
+		if may[r.row.ID] {
+			r.row.Started = true
+			start = append(start, r)
+		} else {
+			// Cancelled, expired, or lost: whatever it is, the settler is told.
+			l.w.hand.enter(settling, r)
+			l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: released(r)})
+		}
+	}
+	l.w.slots.give(n - len(start))
+	l.showPrefetched()
+	l.start(start)
+}
+
+// released is the end of a run that did not begin.
+func released(r *run) queue.End {
+	return queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}
+}
+
+// giveBack gives prefetched jobs back.
+func (l *loop) giveBack() {
+	for _, r := range l.ready {
+		l.w.hand.enter(settling, r)
+		l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: released(r)})
+	}
+	l.ready = nil
+	l.showPrefetched()
+}

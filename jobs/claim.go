@@ -1,0 +1,195 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// claim claims up to want jobs, and starts those that have slots.
+func (l *loop) claim(ctx context.Context, want int) {
+	condition, skip := l.beforeClaim(ctx)
+	if skip {
+		l.hungry, l.pollAt = false, time.Now().Add(l.w.cfg.pollInterval)
+		return
+	}
+	slots := l.w.slots.take(min(want, l.free()))
+	want = l.w.slots.allot(queue.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
+	if want == 0 { // another queue was faster; a slot that is given back nudges
+		l.w.slots.give(slots)
+		return
+	}
+	jobs, err := l.claimOnce(ctx, want, min(slots, want), condition)
+	l.w.slots.restore(want - len(jobs))
+	started := 0
+	for _, j := range jobs {
+		if j.Started {
+			started++
+		}
+	}
+	l.w.slots.give(slots - started)
+	l.failed(err)
+	if err != nil {
+		l.doubt = true
+		return
+	}
+	l.admit(jobs)
+	if len(jobs) >= want {
+		return
+	}
+	l.idle(ctx, len(jobs))
+}
+
+// claimOnce claims above the floors, or from the bottom if that is due, or the user
+// has a condition.
+func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) (jobs []queue.Job, err error) {
+	low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)
+	d := queue.Demand{
+		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Lanes: l.lanes.next(low), Kinds: l.w.kinds,
+		Limit: want, Start: slots, Condition: condition.Condition, Args: condition.Args,
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+	defer cancel()
+	begin := time.Now()
+	looked := true
+	if l.capped() {
+		err = l.w.on(ctx, func(conn *sql.Conn) (err error) {
+			jobs, looked, err = l.claimCapped(ctx, conn, d)
+			return err
+		})
+	} else {
+		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Claim(ctx, conn, d) })
+	}
+	now := time.Now()
+	l.took, l.claimedAt = now.Sub(begin), now
+	if err != nil {
+		return nil, err
+	}
+	if looked {
+		l.lanes.claimed(jobs, want, low, l.took, now)
+	}
+	if len(jobs) > 0 {
+		tell(l.w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{l.name, len(jobs), l.took})
+		l.change(func(s *QueueStatus) { s.Claimed += int64(len(jobs)) })
+	}
+	return jobs, nil
+}
+
+func (l *loop) capped() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.s.Capped
+}
+
+// claimCapped claims under the caps, whose lock it holds until the claim is
+// committed. It does not look for jobs if there is no room.
+func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, looked bool, err error) {
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, false, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	room, err := l.w.queue.Room(ctx, tx, l.name, d.Limit)
+	if err != nil || room == 0 {
+		return nil, false, err
+	}
+	d.Limit, d.Start, d.Capped = room, min(room, d.Start), true
+	if jobs, err = l.w.queue.Claim(ctx, tx, d); err != nil {
+		return nil, false, err
+	}
+	if err := tx.Commit(); err != nil {
+		return nil, false, fmt.Errorf("jobs: claim from queue %q: commit: %w", l.name, err)
+	}
+	return jobs, true, nil
+}
+
+// failed takes note of whether a statement of the loop has failed.
+func (l *loop) failed(err error) {
+	err = errtext.Of(err)
+	l.change(func(s *QueueStatus) { s.LastError = err })
+	if err == nil {
+		l.failures = 0
+		l.w.recovered("queue", l.name)
+		return
+	}
+	l.failures++
+	l.pausedTo = time.Now().Add(backoff.Session(l.failures))
+	l.w.troubled("queue", l.name, func() {
+		tell(l.w.voice, "QueueFailed", func(o *Observer) func(Trouble) { return o.QueueFailed }, Trouble{l.name, err})
+	})
+}
+
+// conditionParameter is a parameter of a user's condition.
+var conditionParameter = regexp.MustCompile(`\$([0-9]+)`)
+
+// conditionOffset is how many parameters a claim has before those of a condition.
+const conditionOffset = 7
+
+// beforeClaim asks the user's hook.
+func (l *loop) beforeClaim(ctx context.Context) (c Claim, skip bool) {
+	hook := l.w.cfg.hooks.BeforeClaim
+	if hook == nil {
+		return c, false
+	}
+	if !l.w.voice.aside("BeforeClaim", func() { c = hook(ctx, l.name) }) {
+		return Claim{}, true
+	}
+	c.Condition = conditionParameter.ReplaceAllStringFunc(c.Condition, func(p string) string {
+		n, err := strconv.Atoi(p[1:])
+		if err != nil {
+			return p
+		}
+		return "$" + strconv.Itoa(n+conditionOffset)
+	})
+	return c, c.Skip
+}
+
+// admit takes claimed jobs in, in the order in which they are to run.
+func (l *loop) admit(jobs []queue.Job) {
+	slices.SortFunc(jobs, func(a, b queue.Job) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
+	})
+	var start []*run
+	bytes := 0
+	for _, j := range jobs {
+		bytes += len(j.Args)
+		r := l.newRun(j)
+		if older := l.w.hand.add(r); older != nil {
+			older.end(ErrClaimLost)
+		}
+		if j.Started {
+			start = append(start, r)
+		} else {
+			l.ready = append(l.ready, r)
+		}
+	}
+	if len(jobs) > 0 {
+		l.width = bytes / len(jobs)
+	}
+	l.showPrefetched()
+	l.start(start)
+}
+
+func (l *loop) newRun(j queue.Job) *run {
+	h := l.w.handlers.of[j.Kind]
+	most := j.Most
+	if most == 0 {
+		most = h.maxAttempts
+	}
+	return &run{w: l.w, loop: l, handler: h, row: j, header: headerOf(j, l.name, most)}
+}
+
+func (l *loop) showPrefetched() {
+	n := len(l.ready)
+	l.change(func(s *QueueStatus) { s.Prefetched = n })
+}

@@ -1,0 +1,76 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/queue"
+)
+
+// idle takes note that there was less to claim than slots, and looks when there
+// will be more.
+func (l *loop) idle(ctx context.Context, found int) {
+	l.hungry = false
+	if now := time.Now(); l.w.cfg.notify != "" && now.After(l.wantedTo) {
+		ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+		defer cancel()
+		err := l.w.on(ctx, func(conn *sql.Conn) error { return l.w.queue.Want(ctx, conn, l.name) })
+		l.failed(err)
+		l.wantedTo = now.Add(wantEvery)
+		l.hungry = err == nil // what was enqueued before this is not told
+		return
+	}
+	if l.pollAt = l.peekedAt.Add(10 * l.peekTook); !time.Now().Before(l.pollAt) {
+		l.peek(ctx, found > 0)
+	}
+}
+
+// peek looks when the next job is due: at once, if it may be claimed now, or after
+// the pause of a poll at most.
+func (l *loop) peek(ctx context.Context, now bool) {
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+	defer cancel()
+	begin := time.Now()
+	p, err := onPool(ctx, l.w, func(conn *sql.Conn) (queue.Peek, error) { return l.w.queue.Peek(ctx, conn, l.name, l.w.kinds) })
+	l.peekedAt = time.Now()
+	l.peekTook = l.peekedAt.Sub(begin)
+	l.failed(err)
+	poll := l.w.cfg.pollInterval
+	l.pollAt = l.peekedAt.Add(poll - time.Duration(rand.Float64()*float64(poll)/4))
+	if err != nil {
+		return
+	}
+	wasCapped := l.capped()
+	l.change(func(s *QueueStatus) { s.Capped, s.Paused = p.Capped, p.Paused })
+	switch {
+	case p.None || p.Paused:
+	case p.Due > 0:
+		l.pollAt = earlier(l.pollAt, l.peekedAt.Add(p.Due))
+	case now || p.Capped && !wasCapped:
+		l.hungry, l.lanes.lowDue = true, time.Time{}
+	}
+	if p.None && l.peekedAt.After(l.unknownAt) {
+		l.unknownAt = l.peekedAt.Add(unknownEvery)
+		l.lookForUnknown(ctx)
+	}
+}
+
+// lookForUnknown tells of kinds that wait and that there are no handlers for.
+func (l *loop) lookForUnknown(ctx context.Context) {
+	kinds, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]string, error) { return l.w.queue.Unknown(ctx, conn, l.name, l.w.kinds) })
+	if err != nil {
+		l.failed(err)
+		return
+	}
+	changed := false
+	l.change(func(s *QueueStatus) {
+		changed = !slices.Equal(s.UnknownKinds, kinds)
+		s.UnknownKinds = kinds
+	})
+	if changed && len(kinds) > 0 {
+		tell(l.w.voice, "UnknownKinds", func(o *Observer) func(Unknown) { return o.UnknownKinds }, Unknown{l.name, kinds})
+	}
+}
