@@ -98,6 +98,7 @@ func TestCompleteTx(t *testing.T) {
 				return
 			}
 			i := s.ended(id)
+			s.until("the handler to have returned", func() bool { return len(s.notes()) > 0 })
 			if i.State != test.want || !strings.Contains(i.Error, test.says) || len(s.notes()) != 1 {
 				t.Errorf("the job is %s after %d runs: %s", i.State, len(s.notes()), i.Error)
 			}

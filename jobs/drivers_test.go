@@ -129,14 +129,14 @@ func testDriver(t *testing.T, open opener, bounced bool) {
 	registerAll(s)
 	at, leader := s.d, jobs.LeaderStrategyAdvisory
 	if bounced {
-		at, leader = s.d.Bounced(t, map[string]string{"default_pool_size": "8"}), jobs.LeaderStrategyLease
+		at, leader = s.d.Bounced(t, map[string]string{"default_pool_size": "20"}), jobs.LeaderStrategyLease
 	}
 	db := open(t, at)
 	db.SetMaxIdleConns(10)
 	s.Client = jobs.NewClient(db)
 	ids := s.enqueueEverything(t, db)
 
-	w, stop := s.runOn(db, jobs.WithLeaderStrategy(leader), jobs.WithPrefetch(5), jobs.WithQueue("default", 100), jobs.WithQueue("capped", 5), jobs.WithQueue("slow", 2))
+	w, stop := s.runOn(db, jobs.WithLeaderStrategy(leader), jobs.WithPrefetch(5), jobs.WithQueue("default", 20), jobs.WithQueue("capped", 5), jobs.WithQueue("slow", 2))
 	for id, want := range ids {
 		if i := s.ended(id); i.State != want {
 			t.Errorf("job %d of kind %s is %s: %s %s", id, i.Kind, i.State, i.Code, i.Error)

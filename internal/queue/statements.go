@@ -101,9 +101,9 @@ const starts = `($7::bigint >= $6::bigint OR j.ctid = ANY (ARRAY(SELECT at FROM 
 // the next claim, whatever the worker knows.
 const uncapped = `NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND max_running IS NOT NULL)`
 
-// primary is true, and an error on a standby: that may lag behind, and has no
-// unlogged tables.
-const primary = `(SELECT count(*) FROM {token}) >= 0`
+// primary is true, and an error on a standby: that may lag behind, and no statement
+// may name an unlogged table there. It reads nothing.
+const primary = `(SELECT count(*) FROM {token} WHERE false) = 0`
 
 const lookSQL = `
 SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::text AND j.claimed_by = $1::uuid AND {primary}`
