@@ -54,7 +54,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-low-claims", Jobs: true,
 		Mistake: "claims go on above the last job that was claimed: jobs come in the order of their time",
-		Edits:   []Edit{{"jobs/loop.go", `low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)`, `low := condition.Condition != ""`}},
+		Edits:   []Edit{{"jobs/claim.go", `low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)`, `low := condition.Condition != ""`}},
 		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,delay=4",
 	},
 	{
@@ -88,7 +88,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "kept-prefetched", Jobs: true,
 		Mistake: "a stop waits for what runs; what was claimed ahead, the others will find",
-		Edits: []Edit{{"jobs/loop.go", `	for _, r := range l.ready {
+		Edits: []Edit{{"jobs/begin.go", `	for _, r := range l.ready {
 		l.w.hand.enter(settling, r)`, `	for _, r := range l.ready {
 		l.w.hand.drop(r)
 	}
