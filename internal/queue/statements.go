@@ -12,7 +12,7 @@ type statements struct {
 	find, attempts, counts, logs                                     string
 	claim, claimCapped, condition, look, start, lock, room, peek     string
 	complete, settle, verdict, cancel                                string
-	want, unknown, claimers, expire, retain, forget           string
+	want, unknown, claimers, expire, retain, forget                  string
 
 	reset string // what follows the CTE dead
 }
