@@ -96,8 +96,13 @@ func Register[T Args](h *Handlers, handle func(ctx context.Context, j *Job[T]) e
 }
 
 // RegisterTx adds a handler whose effects in tx and the job's completion are one
-// transaction: they happen exactly once. It must not end tx. An error rolls it
-// back. The worker commits after the handler has returned nil.
+// transaction: they happen exactly once. An error rolls tx back. The worker commits
+// after the handler has returned nil.
+//
+// The handler must not end tx. If it does, its job has failed, with [CodeTxEnded],
+// and does not run again: what it wrote may stay. A COMMIT that another transaction
+// follows at once (AND CHAIN, or BEGIN) shows nowhere: if the handler then returns an
+// error, the job runs again, and what was committed is there twice.
 func RegisterTx[T Args](h *Handlers, handle func(ctx context.Context, tx *sql.Tx, j *Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: 1, tx: true}, func(ctx context.Context, tx *sql.Tx, jobs []any) error {
 		return handle(ctx, tx, jobs[0].(*Job[T]))
