@@ -123,8 +123,13 @@
 //
 // After an error or a panic, the jobs without an outcome of their own run again in two
 // halves, and so on, until the error is one job's. So a poison job counts its failures,
-// and its mates complete. The Timeout bounds each call. The context does not end when one
-// of the jobs is cancelled: that job ends with its batch.
+// and its mates complete. What [Fail], [RetryAfter], [Snooze] and [Discard] make is the
+// outcome of all.
+//
+// The Timeout bounds each call, and is a failure of all its jobs. Jobs that have failed
+// run in batches of a quarter for each failure, so a job that makes every batch hang is
+// alone after a few. The context does not end when one of the jobs is cancelled: that
+// job ends with its batch.
 //
 // # Queues, priorities, order
 //
