@@ -45,7 +45,7 @@ func (l *loop) start(runs []*run) {
 	for _, batch := range batches {
 		calls = append(calls, batch)
 	}
-	l.w.crew.run(calls)
+	l.w.runners.run(calls)
 }
 
 // startGathers reports whether slots should gather before prefetched jobs start:

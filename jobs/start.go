@@ -46,7 +46,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	w.kinds = w.handlers.kinds()
 	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeAll)
 	w.hand.init()
-	w.crew.w = w
+	w.runners.w = w
 	w.settler = newSettler(w)
 	w.rescuer = newRescuer(w)
 	w.coord = coord.New(w.coordination())

@@ -67,7 +67,7 @@ type Worker struct {
 	handling context.Context
 	life     context.Context // of all else; ends before Start returns
 	hand     hand
-	crew     crew
+	runners  runners
 	voice    *voice
 	home     home
 	troubles troubles

@@ -109,8 +109,8 @@ func (b *jobBook) waitedFor() {
 	b.waited++
 }
 
-// hire takes down a new worker.
-func (b *jobBook) hire(name, id string) {
+// add takes down a new worker.
+func (b *jobBook) add(name, id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.runners[name] = &history.Runner{Name: name, ID: id}

@@ -67,7 +67,7 @@ func startJobNode(ctx context.Context, s Scenario, on *database, h *history.Hist
 		listen = n.relay.url(config)
 	}
 	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
-	book.hire(n.name, n.id())
+	book.add(n.name, n.id())
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(n.done)

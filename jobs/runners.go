@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// crew are the goroutines that run handlers. A call of a handler needs one of its
+// runners are the goroutines that run handlers. A call of a handler needs one of its
 // own, as it may wait for anything. But calls that take microseconds need no more
 // than there are processors: a thousand goroutines would spend most of their time on
 // growing their stacks. So a list of calls begins with few, and if these do not keep
 // up, each call that waits gets its own.
-type crew struct {
+type runners struct {
 	w *Worker
 
 	mu       sync.Mutex
@@ -24,30 +24,30 @@ type crew struct {
 const keepUp = 100 * time.Microsecond
 
 // run runs calls, each of some jobs.
-func (c *crew) run(calls [][]*run) {
+func (c *runners) run(calls [][]*run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting = append(c.waiting, calls...)
 	few := runtime.GOMAXPROCS(0)
-	c.hire(min(len(calls), few))
+	c.spawn(min(len(calls), few))
 	if len(calls) > few && !c.looking {
 		c.looking, c.finished = true, 0
 		time.AfterFunc(keepUp, c.look)
 	}
 }
 
-func (c *crew) hire(n int) {
+func (c *runners) spawn(n int) {
 	for range n {
-		go c.member()
+		go c.runner()
 	}
 }
 
 // look gives each call that waits a goroutine, unless those that run are quick.
-func (c *crew) look() {
+func (c *runners) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.finished < runtime.GOMAXPROCS(0) {
-		c.hire(len(c.waiting))
+		c.spawn(len(c.waiting))
 	}
 	c.finished = 0
 	if c.looking = len(c.waiting) > 0; c.looking {
@@ -55,9 +55,9 @@ func (c *crew) look() {
 	}
 }
 
-// member runs calls until none waits. runtime.Goexit in a handler ends it before:
+// runner runs calls until none waits. runtime.Goexit in a handler ends it before:
 // then the others run what waits, or the next look finds it.
-func (c *crew) member() {
+func (c *runners) runner() {
 	for {
 		c.mu.Lock()
 		if len(c.waiting) == 0 {
