@@ -54,7 +54,8 @@ func (l *loop) startGathers(now time.Time) bool {
 	return now.Before(l.startAt) && l.free() < min(len(l.ready), (l.capacity+1)/2)
 }
 
-// startReady starts prefetched jobs as far as there are slots.
+// startReady starts prefetched jobs as far as there are slots. Those of a claim that
+// was not answered may have been started by it.
 func (l *loop) startReady(ctx context.Context) {
 	if len(l.ready) == 0 || l.startGathers(time.Now()) {
 		return
@@ -64,34 +65,20 @@ func (l *loop) startReady(ctx context.Context) {
 		return
 	}
 	first := l.ready[:n]
-	runs := make([]queue.Run, n)
-	for i, r := range first {
-		runs[i] = r.row.Run
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
-	defer cancel()
-	begin := time.Now()
-	ids, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, conn, runs) })
-	l.startAt = time.Now().Add(min(time.Since(begin), gather))
+	may, err := l.mayStart(ctx, first)
 	l.failed(err)
 	if err != nil {
 		l.w.slots.give(n)
 		return
 	}
 	l.ready = slices.Clone(l.ready[n:])
-	may := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		may[id] = true
-	}
 	var start []*run
 	for _, r := range first {
-		if may[r.row.ID] {
+		if r.row.Started || may[r.row.ID] {
 			r.row.Started = true
 			start = append(start, r)
 		} else {
-			// Cancelled, expired, or lost: whatever it is, the settler is told.
-			l.w.hand.enter(settling, r)
-			l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: released(r)})
+			l.unclaim(r) // cancelled, expired, or lost: the settler is told which
 		}
 	}
 	l.w.slots.give(n - len(start))
@@ -99,16 +86,40 @@ func (l *loop) startReady(ctx context.Context) {
 	l.start(start)
 }
 
-// released is the end of a run that did not begin.
-func released(r *run) queue.End {
-	return queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}
+// mayStart marks the runs as started that have not started, and returns which of
+// them may.
+func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, err error) {
+	var runs []queue.Run
+	for _, r := range all {
+		if !r.row.Started {
+			runs = append(runs, r.row.Run)
+		}
+	}
+	may = make(map[int64]bool, len(runs))
+	if len(runs) == 0 {
+		return may, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
+	defer cancel()
+	begin := time.Now()
+	ids, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, conn, runs) })
+	l.startAt = time.Now().Add(min(time.Since(begin), gather))
+	for _, id := range ids {
+		may[id] = true
+	}
+	return may, err
+}
+
+// unclaim gives a job back that did not begin.
+func (l *loop) unclaim(r *run) {
+	l.w.hand.enter(settling, r)
+	l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released}})
 }
 
 // giveBack gives prefetched jobs back.
 func (l *loop) giveBack() {
 	for _, r := range l.ready {
-		l.w.hand.enter(settling, r)
-		l.w.settler.add(&ending{outcome: outcome{run: r, kind: unstarted}, end: released(r)})
+		l.unclaim(r)
 	}
 	l.ready = nil
 	l.showPrefetched()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/incarnation"
@@ -52,10 +53,11 @@ func (w *Worker) incarnationSQL() string {
 var errElsewhere = errors.New("a connection of the pool leads to another server than the heartbeats: do several servers answer the connection string?")
 
 // watchServer closes the idle connections of the pool when they may lead to another
-// server than the heartbeats go to. Package coord gives its session up, too. What
-// is opened then leads where the connection string does.
+// server than the heartbeats go to, and for a while those that are given back later.
+// Package coord gives its session up, too. What is opened then leads where the
+// connection string does.
 func (w *Worker) watchServer(ctx context.Context) {
-	for backoff.Sleep(ctx, w.cfg.heartbeat) {
+	for until := time.Now(); backoff.Sleep(ctx, w.cfg.heartbeat); {
 		bounded, cancel := context.WithTimeout(ctx, w.limit)
 		err := w.on(bounded, func(conn *sql.Conn) error {
 			var at string
@@ -70,6 +72,9 @@ func (w *Worker) watchServer(ctx context.Context) {
 		})
 		cancel()
 		if errors.Is(err, errElsewhere) {
+			until = time.Now().Add(w.cfg.heartbeatTimeout)
+		}
+		if time.Now().Before(until) {
 			sweep.Close(ctx, w.db)
 		}
 		if ctx.Err() == nil {

@@ -9,6 +9,11 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
+// emptyLook is how many heartbeats apart a worker looks that has nothing in hand and
+// knows of no claim that was lost. What it was told of a job may have been the answer
+// of another server.
+const emptyLook = 6
+
 // lookDue reports whether to compare the jobs in hand with the database.
 func (l *loop) lookDue(now time.Time) bool {
 	return l.look.Load() || !now.Before(l.lookAt)
@@ -26,7 +31,7 @@ func (l *loop) lookNow(ctx context.Context) {
 	l.look.Store(false)
 	l.lookAt = time.Now().Add(l.w.cfg.heartbeat)
 	before := l.w.hand.of(l)
-	if len(before) == 0 && !l.doubt {
+	if len(before) == 0 && !l.doubt && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
@@ -36,7 +41,7 @@ func (l *loop) lookNow(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	l.doubt = false
+	l.doubt, l.lookedAt = false, time.Now()
 	found := make(map[queue.Run]queue.Job, len(rows))
 	for _, j := range rows {
 		found[j.Run] = j
@@ -57,8 +62,7 @@ func (l *loop) lookNow(ctx context.Context) {
 	}
 }
 
-// adopt takes a job in whose claim was not answered. It is not known to be started
-// here, so it starts again once there is a slot.
+// adopt takes a job in whose claim was not answered. It runs once there is a slot.
 func (l *loop) adopt(j queue.Job) {
 	if l.w.handlers.of[j.Kind] == nil {
 		return

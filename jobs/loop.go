@@ -46,6 +46,7 @@ type loop struct {
 	pausedTo  time.Time // after a failure: no claim before
 	pollAt    time.Time
 	lookAt    time.Time
+	lookedAt  time.Time
 	wantedTo  time.Time
 	unknownAt time.Time
 	failures  int
@@ -126,6 +127,7 @@ func (l *loop) run(ctx, intake context.Context) {
 	for l.inHand() && ctx.Err() == nil {
 		if l.lookDue(time.Now()) {
 			l.lookNow(ctx)
+			l.giveBack() // what it has found
 		}
 		l.sleep(ctx, time.Until(l.lookAt))
 	}

@@ -43,9 +43,9 @@ var jobMutants = []Mutant{
 		Mistake: "the look takes the set of jobs in hand after the rows, because it is fresher then",
 		Edits: []Edit{
 			{"jobs/look.go", `	before := l.w.hand.of(l)
-	if len(before) == 0 && !l.doubt {`, `	if len(l.w.hand.of(l)) == 0 && !l.doubt {`},
-			{"jobs/look.go", `	l.doubt = false
-`, `	l.doubt = false
+	if len(before) == 0 && !l.doubt && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {`, `	if len(l.w.hand.of(l)) == 0 && !l.doubt {`},
+			{"jobs/look.go", `	l.doubt, l.lookedAt = false, time.Now()
+`, `	l.doubt, l.lookedAt = false, time.Now()
 	before := l.w.hand.of(l)
 `},
 		},
@@ -89,11 +89,11 @@ var jobMutants = []Mutant{
 		Name: "kept-prefetched", Jobs: true,
 		Mistake: "a stop waits for what runs; what was claimed ahead, the others will find",
 		Edits: []Edit{{"jobs/begin.go", `	for _, r := range l.ready {
-		l.w.hand.enter(settling, r)`, `	for _, r := range l.ready {
+		l.unclaim(r)`, `	for _, r := range l.ready {
 		l.w.hand.drop(r)
 	}
 	for _, r := range l.ready[:0] {
-		l.w.hand.enter(settling, r)`}},
+		l.unclaim(r)`}},
 		Faults: jobCalm + ",crash=0,vanish=0,cut=0,stall=0,restart=8",
 		Draws:  "prefetch 2",
 	},

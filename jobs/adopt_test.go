@@ -1,0 +1,58 @@
+package jobs_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// strayed makes the database say that a worker runs a job, of which the worker knows
+// nothing.
+func (s *stage) strayed(w *jobs.Worker) (id int64) {
+	s.t.Helper()
+	id = s.add(task{}, jobs.In(time.Hour))
+	s.d.Exec(s.t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 7, claimed_by = $1::uuid, claimed_at = now(), started_at = now() WHERE id = $2`, w.ID().String(), id)
+	return id
+}
+
+// A job that the database says a worker runs is run by it, under the claim that it
+// has, though nothing else is in hand that the worker would look after.
+func TestStrayedJob(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	w := s.run()
+	s.ended(s.add(task{}))
+	if i := s.ended(s.strayed(w)); i.State != jobs.StateCompleted || i.Attempt != 1 || i.Resets != 0 {
+		t.Errorf("the job is %s after %d attempts, %d resets: %+v", i.State, i.Attempt, i.Resets, i.Attempts)
+	}
+}
+
+// A worker that stops gives such a job back, and ends.
+func TestStrayedJobAtAStop(t *testing.T) {
+	s := newStage(t)
+	release := make(chan struct{})
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
+		s.note("began")
+		<-release
+		return nil
+	})
+	s.add(task{})
+	w, stop := s.runOn(s.d.DB)
+	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+	w.Stop()
+	s.until("the worker to drain", func() bool { return w.Status().State == jobs.WorkerDraining })
+	id := s.strayed(w)
+	s.until("the job to be given back", func() bool {
+		i, err := s.Get(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i.State == jobs.StateAvailable
+	})
+	close(release)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
