@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"database/sql"
+	"net/url"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -34,7 +35,7 @@ func TestSilentConnections(t *testing.T) {
 					}
 					return nil
 				})
-				db, hole := s.d.OpenHole(t)
+				db, hole := s.openHole(t)
 				db.SetMaxIdleConns(20)
 				var ids []int64
 				for n := range 10 {
@@ -67,7 +68,7 @@ func (other) Kind() string { return "other" }
 func TestAdoption(t *testing.T) {
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	db, hole := s.d.OpenHole(t)
+	db, hole := s.openHole(t)
 	var ids []int64
 	for n := range 5 {
 		ids = append(ids, s.add(task{n}))
@@ -82,4 +83,20 @@ func TestAdoption(t *testing.T) {
 	if hole.Fallen() == 0 {
 		t.Error("no answer was lost")
 	}
+}
+
+// openHole opens a pool whose connections can die in silence. A statement is sent and
+// executed in one message: otherwise a lost answer would be that of its preparation.
+func (s *stage) openHole(t *testing.T) (*sql.DB, *pgtest.Hole) {
+	t.Helper()
+	u, err := url.Parse(s.d.URL)
+	if err != nil {
+		t.Fatal("the connection string is no URL")
+	}
+	query := u.Query()
+	query.Set("default_query_exec_mode", "exec")
+	u.RawQuery = query.Encode()
+	db, hole := (&pgtest.Database{URL: u.String()}).OpenHole(t)
+	db.SetMaxIdleConns(20)
+	return db, hole
 }

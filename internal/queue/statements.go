@@ -46,7 +46,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{primary}", primary)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -93,6 +93,12 @@ WHERE j.ctid = ANY (ARRAY(SELECT at FROM picked))
 RETURNING {columns}`
 }
 
+// bounded makes the server end a transaction of which it hears nothing more, after
+// the statement that settles its jobs: the client's connection may have died in
+// silence, and whoever settles the jobs next waits for the transaction. Elsewhere it
+// changes nothing.
+const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', '15000', true)) IS NOT NULL`
+
 // starts is true of the rows that start now. The array is searched from its
 // beginning for each row, so it is left out if all start.
 const starts = `($7::bigint >= $6::bigint OR j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)))`
@@ -130,7 +136,7 @@ WITH d AS MATERIALIZED (SELECT * FROM unnest($1::text::bigint[], $2::text::bigin
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 )
 INSERT INTO {history} ({kept}, {held}, state)
-SELECT {kept}, {held}, 'completed' FROM gone WHERE (SELECT count(*) FROM told) >= 0
+SELECT {kept}, {held}, 'completed' FROM gone WHERE (SELECT count(*) FROM told) >= 0 AND {bounded}
 RETURNING id`
 
 const settleSQL = `
@@ -166,7 +172,7 @@ WITH d AS MATERIALIZED (
 	SELECT id, attempt, claim, claimed_by, started_at, coalesce(outcome, 'released'), code, error FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
 )
-SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 UNION ALL SELECT id, 'available' FROM back`
+SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back`
 
 const verdictSQL = `
 SELECT d.id FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
