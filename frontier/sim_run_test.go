@@ -38,6 +38,7 @@ type sim struct {
 	aggLocks map[int]*transaction
 	rowLocks []bool // of the consumers' checkpoints
 	ids      int    // falls with a crash, as the numbers of virtualtransactions do
+	xids     int    // does not: what survives a crash keeps its own
 	changes  int
 	uids     int // of appends, from 1
 

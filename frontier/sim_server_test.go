@@ -25,6 +25,7 @@ type event struct {
 // transaction of a writer.
 type transaction struct {
 	id       string // virtualtransaction
+	xid      int
 	prepared bool
 	locked   bool // holds the lock on the sequence
 	wrote    bool // has a transaction id
@@ -86,7 +87,8 @@ func (s *sim) write(a *actor) {
 
 func (s *sim) begin() *transaction {
 	s.ids++
-	t := &transaction{id: fmt.Sprintf("3/%d", s.ids), age: s.now(), aggs: map[int]bool{}}
+	s.xids++
+	t := &transaction{id: fmt.Sprintf("3/%d", s.ids), xid: s.xids, age: s.now(), aggs: map[int]bool{}}
 	s.running[t] = true
 	s.change(t, false)
 	return t
@@ -197,8 +199,11 @@ func (s *sim) prepare(t *transaction) {
 	s.log()
 }
 
+// rename gives a prepared transaction the name that some servers give it at once,
+// and all give it when they recover it: of its xid, for it must be nobody else's
+// when the numbers of virtualtransactions come again.
 func (s *sim) rename(t *transaction) {
-	t.id = "-1/" + t.id
+	t.id = fmt.Sprintf("-1/%d", t.xid)
 	if s.mistake == renamedUnknown {
 		t.id = "9" + t.id
 	}
