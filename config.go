@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
@@ -68,9 +68,8 @@ func checkNotifyConnection(c *Config) error {
 	if c.NotifyConnectionString == "" {
 		return errors.New("WithDispatcherStrategy: DispatcherStrategyNotify needs WithNotifyConnectionString, a direct connection to PostgreSQL")
 	}
-	if _, err := pgx.ParseConfig(c.NotifyConnectionString); err != nil {
-		// What is wrong with it may show a password.
-		return errors.New(`WithNotifyConnectionString: this is no connection string: it takes "postgres://user:password@host:5432/database" or "host=... dbname=...", with percent-encoded special characters in the first form, and the files that it names must be there`)
+	if err := listen.Check(c.NotifyConnectionString); err != nil {
+		return fmt.Errorf("WithNotifyConnectionString: %w", err)
 	}
 	return nil
 }

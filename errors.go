@@ -3,7 +3,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -92,20 +91,7 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", e.where(), errtext.Panic(e.Value)))
-}
-
-// where finds the line in the stack: the first below the panic that is not the
-// runtime's.
-func (e *PanicError) where() string {
-	_, below, _ := strings.Cut(string(e.Stack), "\npanic(")
-	for line := range strings.Lines(below) {
-		at, of, _ := strings.Cut(strings.TrimSpace(line), " +0x")
-		if of != "" && !strings.Contains(at, "/runtime/") {
-			return " at " + at
-		}
-	}
-	return ""
+	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", errtext.Where(e.Stack), errtext.Panic(e.Value)))
 }
 
 // Unwrap gives the panic's value if it was an error.

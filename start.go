@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -33,7 +34,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := w.answers(ctx); err != nil {
+	if err := pgdriver.Answers(ctx, w.db); err != nil {
 		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
 	t, err := w.cfg.tables()
@@ -101,17 +102,6 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 		return t, fmt.Errorf("worker: find the event log: %w", err)
 	}
 	return t, nil
-}
-
-// answers pings the database. Each idle connection of the pool may have died
-// without anybody noticing, and fails once.
-func (w *Worker) answers(ctx context.Context) (err error) {
-	for idle := w.db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
-		if err = w.db.PingContext(ctx); err == nil {
-			return nil
-		}
-	}
-	return err
 }
 
 // validate checks what New was given, without the database.

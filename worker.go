@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/group"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -137,21 +138,21 @@ func (w *Worker) Start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, drain)()
 	running, halt := context.WithCancel(life)
 	defer halt()
-	background := &group{fail: drain}
-	background.run(func() error { w.awaitStop(running, drain); return nil })
+	background := &group.Group{Of: "worker", Fail: drain, Goexit: errGoexit}
+	background.Run(func() error { w.awaitStop(running, drain); return nil })
 
 	err := errtext.Of(explain(w.begin(intake)))
 	if err == nil {
 		w.state.Store(StateRunning)
 		tell(w.observer.WorkerStarted, WorkerInfo{ID: w.id, Consumers: len(w.units)})
-		background.run(func() error { w.boundDraining(running, intake, halt); return nil })
+		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
 		w.runBackground(background, running)
 		err = w.supervise(running, intake, drain)
 	} else if intake.Err() != nil {
 		err = nil // asked to stop before it began
 	}
 	halt()
-	err = errtext.Join(err, background.wait(stopGrace))
+	err = errtext.Join(err, background.Wait(stopGrace))
 	if w.isReady() {
 		w.leave(life)
 		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err})
@@ -181,21 +182,21 @@ func (w *Worker) begin(ctx context.Context) error {
 }
 
 // runBackground runs everything but the consumers.
-func (w *Worker) runBackground(g *group, running context.Context) {
-	g.run(func() error { return w.frontier.Run(running) })
-	g.run(func() error { return w.coord.Run(running) })
-	g.run(func() error { return w.boundOutage(running) })
-	g.run(func() error { w.placeAtHead(running); return nil })
-	g.run(func() error { w.watchProgress(running); return nil })
-	g.run(func() error { w.retain(running); return nil })
-	g.run(func() error { w.compact(running); return nil })
-	g.run(func() error { w.watchPool(running); return nil })
-	g.run(func() error { w.watchServer(running); return nil })
-	g.run(func() error { w.sweep(running); return nil })
+func (w *Worker) runBackground(g *group.Group, running context.Context) {
+	g.Run(func() error { return w.frontier.Run(running) })
+	g.Run(func() error { return w.coord.Run(running) })
+	g.Run(func() error { return w.boundOutage(running) })
+	g.Run(func() error { w.placeAtHead(running); return nil })
+	g.Run(func() error { w.watchProgress(running); return nil })
+	g.Run(func() error { w.retain(running); return nil })
+	g.Run(func() error { w.compact(running); return nil })
+	g.Run(func() error { w.watchPool(running); return nil })
+	g.Run(func() error { w.watchServer(running); return nil })
+	g.Run(func() error { w.sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {
-		g.run(func() error { w.answerWaits(running); return nil })
-		g.run(func() error { return w.listen(running) })
-		g.run(func() error { w.watchNotify(running); return nil })
+		g.Run(func() error { w.answerWaits(running); return nil })
+		g.Run(func() error { return w.listen(running) })
+		g.Run(func() error { w.watchNotify(running); return nil })
 	}
 }
 
@@ -260,42 +261,4 @@ func (w *Worker) leave(life context.Context) {
 	ctx, cancel := context.WithTimeout(life, leaveTimeout)
 	defer cancel()
 	w.taskFailed(life, "leave", "", w.coord.Leave(ctx))
-}
-
-// group runs the goroutines that a worker consists of beside its consumers.
-// The first that fails ends the worker.
-type group struct {
-	fail func()
-	wg   sync.WaitGroup
-	once sync.Once
-	err  error
-}
-
-func (g *group) run(f func() error) {
-	g.wg.Go(func() {
-		err := errGoexit
-		defer func() {
-			if err != nil {
-				g.once.Do(func() { g.err = err })
-				g.fail()
-			}
-		}()
-		err = f()
-	})
-}
-
-// wait returns the first error when all have ended. All end soon after their
-// context, unless the driver ignores it: after limit they are left behind.
-func (g *group) wait(limit time.Duration) error {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		g.wg.Wait()
-	}()
-	select {
-	case <-ended:
-		return g.err
-	case <-time.After(limit):
-		return fmt.Errorf("worker: a statement of the worker still runs %v after its context ended: the driver ignores that; pgx does not", limit)
-	}
 }

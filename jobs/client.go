@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 )
@@ -73,18 +72,12 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 	case err != nil:
 		c.err = fmt.Errorf("jobs: %w", err)
 	case cfg.notify != "":
-		c.err = checkNotify(cfg.notify)
+		if err := listen.Check(cfg.notify); err != nil {
+			c.err = fmt.Errorf("jobs: WithNotifyConnectionString: %w", err)
+		}
 	}
 	c.queue, c.changes, c.waits = queue.New(t), t.Changes, newWaits(cfg.notify)
 	return c
-}
-
-// checkNotify checks a connection string, without saying what is in it.
-func checkNotify(s string) error {
-	if _, err := pgx.ParseConfig(s); err != nil {
-		return errors.New(`jobs: WithNotifyConnectionString: this is no connection string: it takes "postgres://user:password@host:5432/database" or "host=... dbname=..."`)
-	}
-	return nil
 }
 
 // Cancel ends a job that does not run. Of one that runs it ends the context, with

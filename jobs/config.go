@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
@@ -148,8 +149,8 @@ func WithLogger(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l))
 
 // WithCheckpointsTable names the consumer checkpoints of package worker in this
 // database, "consumer_checkpoints" by default, and their audit of gaps. From them
-// the leader sees which notes of [Client.EnqueueFor] are needed no more. Where
-// there are no such tables, nothing is removed.
+// the leader sees which notes of [Client.EnqueueFor] can go. Where there are no such
+// tables, nothing is removed.
 func WithCheckpointsTable(checkpoints, gapSkips string) Option {
 	return option(func(c *config) { c.events.ConsumerCheckpoints, c.events.ConsumerGapSkips = checkpoints, gapSkips })
 }
@@ -240,7 +241,9 @@ func (c config) validate() error {
 		fail("WithLeaderStrategy: %s is unknown, allowed are %q and %q", errtext.Value(c.leader), LeaderStrategyAdvisory, LeaderStrategyLease)
 	}
 	if c.notify != "" {
-		all = append(all, checkNotify(c.notify))
+		if err := listen.Check(c.notify); err != nil {
+			fail("WithNotifyConnectionString: %w", err)
+		}
 	}
 	_, err := tables.ParseJobs(c.table, "WithTable")
 	_, err2 := tables.Parse(c.events, "WithCheckpointsTable: ")

@@ -17,8 +17,8 @@
 // as JSON. It is in a queue, has a priority, and is due at a time.
 //
 // A worker claims jobs that are due: it takes as many as it has free slots, in one
-// statement, and runs their handlers. A claim is a random number. Whoever ends a run
-// must name it, so only the run that has the job can finish it. A run that was taken
+// statement, and runs their handlers. A claim is a random number. The statement that
+// ends a run must name it, so only the run that has the job can finish it. A run that was taken
 // for dead and comes back finishes nothing.
 //
 // A run is what a worker does with a job that it has claimed. Attempt numbers the

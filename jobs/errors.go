@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 )
@@ -52,6 +51,8 @@ var (
 	errSilent = errors.New("the database does not answer")
 	// errGoexit is what runtime.Goexit in a handler becomes.
 	errGoexit = errors.New("the handler called runtime.Goexit, which ends its goroutine: FailNow of testing does that")
+	// errGoroutine ends a worker in which a goroutine was ended by what it called.
+	errGoroutine = errors.New("jobs: a hook of the Observer called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
 )
 
 // FailedError is returned by [Wait] when the job has ended otherwise than
@@ -85,7 +86,7 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", e.where(), errtext.Panic(e.Value)))
+	return errtext.Line(fmt.Sprintf("the handler panicked%s: %s", errtext.Where(e.Stack), errtext.Panic(e.Value)))
 }
 
 // Code is CodePanic.
@@ -95,19 +96,6 @@ func (e *PanicError) Code() string { return CodePanic }
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return errtext.Sound(err)
-}
-
-// where finds the line in the stack: the first below the panic that is not the
-// runtime's.
-func (e *PanicError) where() string {
-	_, below, _ := strings.Cut(string(e.Stack), "\npanic(")
-	for line := range strings.Lines(below) {
-		at, of, _ := strings.Cut(strings.TrimSpace(line), " +0x")
-		if of != "" && !strings.Contains(at, "/runtime/") {
-			return " at " + at
-		}
-	}
-	return ""
 }
 
 // recovered makes an error of a panic. The error of f is sound: errors.Is and the

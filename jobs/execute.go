@@ -56,7 +56,7 @@ type call struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	tx       *transaction // nil: the handler takes none
-	over     atomic.Bool  // the handler has returned, or was given up: whoever comes first
+	over     atomic.Bool  // the handler has returned, or was given up: the first of the two sets it
 	returned chan struct{}
 }
 

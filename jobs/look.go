@@ -86,8 +86,8 @@ func (l *loop) lose(r *run, p phase) {
 	r.end(ErrClaimLost)
 }
 
-// cancel ends a run that somebody has cancelled. One that has not started starts
-// no more, as the statement that starts it sees.
+// cancel ends a run whose job was cancelled. The statement that starts a run sees
+// that itself, and starts it not.
 func (l *loop) cancel(r *run, p phase) {
 	if p == running {
 		r.end(ErrCancelled)

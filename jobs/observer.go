@@ -19,8 +19,8 @@ type Observer struct {
 	WorkerStarted func(WorkerInfo)
 	// WorkerStopped: everything has ended; Err says why if it is no clean stop.
 	WorkerStopped func(WorkerInfo)
-	// LeadershipChanged: this worker does, or does no more, what one of all does:
-	// it gives the jobs of dead workers to others, and removes what is old.
+	// LeadershipChanged: this worker became, or stopped being, the leader, which
+	// gives the jobs of dead workers to others, and removes what is old.
 	LeadershipChanged func(Leadership)
 	// CoordinationFailed: the heartbeat failed. It is tried again.
 	CoordinationFailed func(error)

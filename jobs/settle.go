@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -126,7 +127,7 @@ func (w *Worker) decideApart(ctx context.Context, e *ending) queue.End {
 func (w *Worker) answersNow(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	return w.answers(ctx) == nil
+	return pgdriver.Answers(ctx, w.db) == nil
 }
 
 // storeApart settles one job on its own: somebody may hold its row for long, or it

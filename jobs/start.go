@@ -31,7 +31,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := w.answers(ctx); err != nil {
+	if err := pgdriver.Answers(ctx, w.db); err != nil {
 		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
 	if err := w.checkPooling(ctx); err != nil {
@@ -72,17 +72,6 @@ func (w *Worker) validate() error {
 		all = append(all, w.handlers.errs...)
 	}
 	return errtext.Join(append(all, w.cfg.validate())...)
-}
-
-// answers pings the database. Each idle connection of the pool may have died without
-// anybody noticing, and fails once.
-func (w *Worker) answers(ctx context.Context) (err error) {
-	for idle := w.db.Stats().Idle; idle >= 0 && ctx.Err() == nil; idle-- {
-		if err = w.db.PingContext(ctx); err == nil {
-			return nil
-		}
-	}
-	return err
 }
 
 // checkPooling refuses what a transaction-pooling proxy breaks.
@@ -148,8 +137,8 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	return nil
 }
 
-// coordination is what package coord needs. Nothing is assigned: whoever claims a
-// job runs it.
+// coordination is what package coord needs. Nothing is assigned: the
+// worker that claims a job runs it.
 func (w *Worker) coordination() coord.Config {
 	c := coord.Config{
 		DB: w.db, ID: w.id, Units: w.kinds, Column: "kinds",

@@ -19,7 +19,7 @@ type transaction struct {
 }
 
 // takeTx takes a connection, once it is this call's turn: the transactions of
-// handlers leave the worker some. Whoever waits is not yet running.
+// handlers leave the worker some. A job that waits is not yet running.
 func (w *Worker) takeTx(ctx context.Context) (*transaction, error) {
 	t := &transaction{free: func() {}}
 	if w.txs != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/group"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -136,8 +137,8 @@ func (w *Worker) Start(ctx context.Context) error {
 	defer halt()
 	w.life = running
 
-	background := &group{fail: drain}
-	background.run(func() error { w.awaitStop(running, drain); return nil })
+	background := &group.Group{Of: "jobs", Fail: drain, Goexit: errGoroutine}
+	background.Run(func() error { w.awaitStop(running, drain); return nil })
 	err := errtext.Of(w.prepare(intake))
 	if err == nil {
 		err = errtext.Of(pooled(w.coord.Register(intake)))
@@ -149,7 +150,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	}
 	drain()
 	halt()
-	err = errtext.Join(err, background.wait(leaveTimeout))
+	err = errtext.Join(err, background.Wait(leaveTimeout))
 	if w.isReady() {
 		w.leave(life)
 		tell(w.voice, "WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, WorkerInfo{w.id, err})
@@ -159,21 +160,21 @@ func (w *Worker) Start(ctx context.Context) error {
 
 // work runs everything, and returns when the loops have ended and what became of
 // their jobs is stored.
-func (w *Worker) work(background *group, running, intake context.Context, abandon context.CancelCauseFunc) error {
+func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
 	w.state.Store(WorkerRunning)
 	tell(w.voice, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{ID: w.id})
-	background.run(func() error { return pooled(w.coord.Run(running)) })
-	background.run(func() error { w.settler.run(running); return nil })
-	background.run(func() error { w.rescuer.run(running); return nil })
-	background.run(func() error { w.sweep(running); return nil })
-	background.run(func() error { w.watchServer(running); return nil })
-	background.run(func() error { w.boundDraining(running, intake, abandon); return nil })
+	background.Run(func() error { return pooled(w.coord.Run(running)) })
+	background.Run(func() error { w.settler.run(running); return nil })
+	background.Run(func() error { w.rescuer.run(running); return nil })
+	background.Run(func() error { w.sweep(running); return nil })
+	background.Run(func() error { w.watchServer(running); return nil })
+	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
 	if w.cfg.notify != "" {
-		background.run(func() error { return w.listen(running) })
+		background.Run(func() error { return w.listen(running) })
 	}
 	ended := make(chan struct{}, len(w.loops))
 	for _, l := range w.loops {
-		background.run(func() error {
+		background.Run(func() error {
 			defer func() { ended <- struct{}{} }()
 			l.run(running, intake)
 			return nil
@@ -242,43 +243,5 @@ func (w *Worker) leave(life context.Context) {
 func (w *Worker) taskFailed(task string, err error) {
 	if err != nil {
 		tell(w.voice, "TaskFailed", func(o *Observer) func(Task) { return o.TaskFailed }, Task{task, errtext.Of(err)})
-	}
-}
-
-// group runs the goroutines that a worker consists of. The first that fails ends the
-// worker.
-type group struct {
-	fail func()
-	wg   sync.WaitGroup
-	once sync.Once
-	err  error
-}
-
-func (g *group) run(f func() error) {
-	g.wg.Go(func() {
-		err := fmt.Errorf("jobs: a goroutine of the worker ended: %w", errGoexit)
-		defer func() {
-			if err != nil {
-				g.once.Do(func() { g.err = err })
-				g.fail()
-			}
-		}()
-		err = f()
-	})
-}
-
-// wait returns the first error when all have ended. All end soon after their
-// context, unless the driver ignores it: after limit they are left behind.
-func (g *group) wait(limit time.Duration) error {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		g.wg.Wait()
-	}()
-	select {
-	case <-ended:
-		return g.err
-	case <-time.After(limit):
-		return fmt.Errorf("jobs: a statement of the worker still runs %v after its context ended: the driver ignores that; pgx does not", limit)
 	}
 }

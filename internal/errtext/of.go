@@ -70,6 +70,19 @@ func Sound(err error) error {
 // method of the value does.
 func Panic(v any) string { return Line(formatted(v)) }
 
+// Where returns " at " and the line of a panic by the stack that its recovery took:
+// the first below the panic that is not the runtime's. Empty if there is none.
+func Where(stack []byte) string {
+	_, below, _ := strings.Cut(string(stack), "\npanic(")
+	for line := range strings.Lines(below) {
+		at, of, _ := strings.Cut(strings.TrimSpace(line), " +0x")
+		if of != "" && !strings.Contains(at, "/runtime/") {
+			return " at " + at
+		}
+	}
+	return ""
+}
+
 // textOf is what err says, as fmt prints it.
 func textOf(err error) string {
 	if text, ok := attempt(err.Error); ok {

@@ -42,6 +42,22 @@ const (
 	pingLimit  = 5 * time.Second // for the answer of a doubted connection
 )
 
+// Check reports a connection string that cannot be read, or names a file that is not
+// there.
+func Check(connString string) error {
+	_, err := parse(connString)
+	return err
+}
+
+func parse(connString string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(connString)
+	if err != nil {
+		// What is wrong with it may show a password.
+		return nil, errors.New(`this is no connection string: it takes "postgres://user:password@host:5432/database" or "host=... dbname=...", with percent-encoded special characters in the first form, and the files that it names must be there`)
+	}
+	return config, nil
+}
+
 // Run calls the function of a channel for every notification on it, with its
 // payload, and each with none after every (re)connection, since notifications
 // may have been lost meanwhile. The functions must not block. Bursts are cheap
@@ -50,9 +66,9 @@ const (
 // Run owns one direct connection to connString. It reconnects with backoff until
 // ctx ends, also when a connection that is doubted does not answer.
 func Run(ctx context.Context, connString string, channels map[string]func(said string), health Health) error {
-	config, err := pgx.ParseConfig(connString)
+	config, err := parse(connString)
 	if err != nil {
-		return errors.New("the connection string for notifications cannot be parsed") // why not, might show a password
+		return err
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = 10 * time.Second

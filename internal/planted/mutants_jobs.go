@@ -81,7 +81,7 @@ var jobMutants = []Mutant{
 	},
 	{
 		Name: "no-adoption", Jobs: true,
-		Mistake: "rows of this worker that it does not know are left alone: whoever has claimed them will know",
+		Mistake: "rows of this worker that it does not know are left alone: the worker that claimed them will know",
 		Edits:   []Edit{{"jobs/look.go", `			l.adopt(j)`, `			l.width += len(j.Args)`}},
 		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,cut=8",
 	},

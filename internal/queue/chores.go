@@ -85,8 +85,8 @@ func (q *Queue) HasEvents(ctx context.Context, on store.Querier, events tables.T
 	return there, nil
 }
 
-// Raise removes the notes of [Queue.Emit] that are needed no more, as the progress
-// of the consumers in the tables events shows.
+// Raise removes the notes of [Queue.Emit] that no consumer can need again, as the
+// progress in the tables events shows.
 func (q *Queue) Raise(ctx context.Context, on store.Querier, events tables.Tables) error {
 	if _, err := on.ExecContext(ctx, raiseSQL(q.tables, events)); err != nil {
 		return fmt.Errorf("jobs: remove notes of events that are settled: %w", err)

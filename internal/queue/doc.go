@@ -4,10 +4,10 @@
 // may be repeated.
 //
 // A claim is a random number, drawn for each claim statement. Id and claim are the
-// fence: whoever settles a job must name the claim under which it runs. A number
+// fence: a statement that settles a job must name the claim under which it runs. A number
 // that counts up would not do: after a crash that takes commits back, or a
-// promotion, it is issued anew, even to the same worker. The table ties a claim to
-// the state "running", so whatever ends a run ends the claim.
+// promotion, it is issued again, even to the same worker. The table ties a claim to
+// the state "running", so what ends a run ends the claim.
 //
 // It knows tables, states and claims. It must never know what a handler does, when
 // a job is tried again, how many a worker wants, or who is dead: its callers

@@ -80,7 +80,7 @@ type Tally struct {
 	More         bool // than were counted
 }
 
-// countsSQL leaps from queue to queue, and counts no more than ten thousand rows of
+// countsSQL steps from queue to queue, and counts at most ten thousand rows of
 // a range of an index.
 const countsSQL = `
 WITH RECURSIVE waits AS (

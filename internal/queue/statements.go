@@ -65,7 +65,7 @@ func newStatements(t tables.Jobs) statements {
 // becomes a sequential scan under a generic plan.
 //
 // The limit is part of the text: with a parameter for it a generic plan is taken for
-// a tenth of the queue, so that each claim would be planned anew.
+// a tenth of the queue, so that each claim would be planned again.
 //
 // open is the condition under which the queue may be claimed from without its cap
 // being looked at, also what the user wants of a job.
@@ -95,7 +95,7 @@ RETURNING {columns}`
 
 // bounded makes the server end a transaction of which it hears nothing more, after
 // the statement that settles its jobs: the client's connection may have died in
-// silence, and whoever settles the jobs next waits for the transaction. Elsewhere it
+// silence, and the next statement that settles the jobs waits for the transaction. Elsewhere it
 // changes nothing.
 const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', '15000', true)) IS NOT NULL`
 

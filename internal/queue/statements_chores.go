@@ -15,7 +15,7 @@ SELECT kind FROM (
 WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
 GROUP BY kind ORDER BY kind LIMIT 10`
 
-// claimersSQL finds the workers that jobs run for and that have no row. It leaps
+// claimersSQL finds the workers that jobs run for and that have no row. It steps
 // from worker to worker in the index.
 const claimersSQL = `
 WITH RECURSIVE claimer AS (

@@ -285,7 +285,7 @@ func said(runs []history.JobRun) string {
 // lastClaim finds jobs that were ended by another claim than the last one, or while
 // they did not run.
 func (b *jobBooks) lastClaim() Finding {
-	f := Finding{Name: "last claim", Rule: "whoever ended a run had the last claim of its job, which was running"}
+	f := Finding{Name: "last claim", Rule: "a worker that ended a run had the last claim of its job, which was running"}
 	for _, x := range b.Finished {
 		steps := b.steps[x.ID]
 		if len(steps) == 0 {

@@ -7,7 +7,7 @@ import (
 )
 
 // rescued finds jobs of crashed workers that waited for too long. An outage of the
-// server stops everything: from its end the time counts anew.
+// server stops everything: the time counts from its end.
 func (b *jobBooks) rescued(e *history.Evidence) Finding {
 	f := Finding{Name: "rescued", Rule: fmt.Sprintf("the jobs of a worker that crashed were given to others within %.1fs", b.RescueBound)}
 	gone := map[string]float64{}
