@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,6 +20,7 @@ import (
 // use it. It owns nothing: there is no need to close it.
 type Client struct {
 	db      *sql.DB
+	table   string
 	queue   *queue.Queue
 	changes ident.Table
 	err     error // of its options, told by every call
@@ -64,7 +66,7 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 			o.applyClient(&cfg)
 		}
 	}
-	c := &Client{db: db}
+	c := &Client{db: db, table: cmp.Or(cfg.table, tables.DefaultJobs)}
 	t, err := tables.ParseJobs(cfg.table, "WithTable")
 	switch {
 	case db == nil:
@@ -79,6 +81,9 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 	c.queue, c.changes, c.waits = queue.New(t), t.Changes, newWaits(cfg.notify)
 	return c
 }
+
+// Table returns the name of the table of jobs.
+func (c *Client) Table() string { return c.table }
 
 // Cancel ends a job that does not run. Of one that runs it ends the context, with
 // [ErrCancelled], as soon as its worker looks: at once if that listens, or else

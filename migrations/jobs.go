@@ -179,6 +179,14 @@ func jobsTables(n tables.Jobs) []table {
 			key:     "emitter",
 		},
 		{
+			Table: n.Schedules, comment: "the next tick of each schedule",
+			columns: []string{
+				"name TEXT NOT NULL", "hash TEXT NOT NULL", "next_at TIMESTAMPTZ", "last_at TIMESTAMPTZ",
+				"paused_at TIMESTAMPTZ", "paused_by TEXT", "paused_reason TEXT",
+			},
+			key: "name",
+		},
+		{
 			Table: n.Workers, comment: "one row for each live process that runs jobs",
 			columns: []string{
 				"worker_id UUID NOT NULL", "heartbeat_at " + now, "created_at " + now, "updated_at " + now, "kinds TEXT[]",

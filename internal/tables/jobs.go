@@ -15,6 +15,7 @@ type Jobs struct {
 	Queues, Wanted, Operations      ident.Table
 	Once, Emitted, EmittedThrough   ident.Table
 	Workers, Leader, Token, Changes ident.Table
+	Schedules                       ident.Table
 	Version                         ident.Table
 }
 
@@ -32,7 +33,7 @@ func ParseJobs(name, setting string) (t Jobs, err error) {
 		"_history": &t.History, "_attempts": &t.Attempts, "_logs": &t.Logs,
 		"_queues": &t.Queues, "_wanted": &t.Wanted, "_operations": &t.Operations,
 		"_once": &t.Once, "_emitted": &t.Emitted, "_emitted_through": &t.EmittedThrough,
-		"_workers": &t.Workers, "_leader": &t.Leader, "_token": &t.Token, "_changes": &t.Changes,
+		"_schedules": &t.Schedules, "_workers": &t.Workers, "_leader": &t.Leader, "_token": &t.Token, "_changes": &t.Changes,
 		"_schema": &t.Version,
 	} {
 		var err error

@@ -1,0 +1,98 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// Schedule is a name, its times and the job of each.
+type Schedule struct {
+	name    string
+	spec    Spec
+	job     func(tick time.Time) jobs.Args
+	enqueue []jobs.EnqueueOption
+	catchUp int
+}
+
+// Option is an option of [Job].
+type Option func(*Schedule)
+
+// Job makes a schedule. job returns the arguments of a tick's job; it may be called
+// more than once for a tick, and must return the same. The Meta of the jobs has the
+// schedule and the tick.
+func Job(name string, spec Spec, job func(tick time.Time) jobs.Args, opts ...Option) Schedule {
+	s := Schedule{name: name, spec: spec, job: job, catchUp: 1}
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	return s
+}
+
+// Enqueue gives the jobs options: their queue, for one. With [jobs.Unique] a tick
+// enqueues nothing while the job of an earlier one has not finished.
+func Enqueue(opts ...jobs.EnqueueOption) Option {
+	return func(s *Schedule) { s.enqueue = append(s.enqueue, opts...) }
+}
+
+// CatchUp bounds how many of the ticks that were missed are enqueued late, the latest
+// ones; 1 by default, 0 is none: then a tick that is more than [Late] ago passes.
+func CatchUp(ticks int) Option { return func(s *Schedule) { s.catchUp = ticks } }
+
+// Late is how long after its time a tick is in time, though CatchUp is 0.
+const Late = time.Minute
+
+const (
+	maxName    = 200    // bytes
+	maxCatchUp = 10_000 // jobs of one transaction
+)
+
+// check reports what is wrong with a schedule.
+func (s *Schedule) check() error {
+	var all []error
+	fail := func(format string, args ...any) {
+		all = append(all, fmt.Errorf("schedule %s: "+format, append([]any{errtext.Value(s.name)}, args...)...))
+	}
+	if s.name == "" || len(s.name) > maxName {
+		fail("the name takes 1 to %d bytes", maxName)
+	}
+	if s.spec == nil {
+		fail("the spec is nil: use Every, Daily or a schedule of cron")
+	} else if c, ok := s.spec.(interface{ check() error }); ok {
+		if err := c.check(); err != nil {
+			fail("%w", err)
+		}
+	}
+	if s.job == nil {
+		fail("job is nil: return the arguments of the jobs from it")
+	}
+	if s.catchUp < 0 || s.catchUp > maxCatchUp {
+		fail("CatchUp: %d is out of range, allowed is 0 to %d", s.catchUp, maxCatchUp)
+	}
+	return errtext.Join(all...)
+}
+
+// tickMeta is the Meta of a tick's job.
+type tickMeta struct {
+	Schedule string    `json:"schedule"`
+	Tick     time.Time `json:"tick"`
+}
+
+// entry is the job of a tick.
+func (s *Schedule) entry(tick time.Time) (e jobs.Entry, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the function that makes the job panicked: %s", errtext.Panic(v))
+		}
+	}()
+	args := s.job(tick)
+	if args == nil {
+		return e, errors.New("the function that makes the job returned nil")
+	}
+	return jobs.Entry{Args: args, Options: append([]jobs.EnqueueOption{jobs.Meta(tickMeta{s.name, tick})}, s.enqueue...)}, nil
+}

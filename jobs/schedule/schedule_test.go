@@ -1,0 +1,254 @@
+package schedule_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+type tickJob struct{ Tick time.Time }
+
+func (tickJob) Kind() string { return "tick" }
+
+func jobOf(tick time.Time) jobs.Args { return tickJob{tick} }
+
+// each is every multiple of a period, which may be short.
+type each time.Duration
+
+func (e each) Next(t time.Time) time.Time {
+	return t.Truncate(time.Duration(e)).Add(time.Duration(e))
+}
+
+func database(t *testing.T) *pgtest.Database {
+	t.Helper()
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// run runs a scheduler until the test ends, or until stop is called.
+func run(t *testing.T, db *sql.DB, schedules ...schedule.Schedule) (s *schedule.Scheduler, stop func()) {
+	t.Helper()
+	s = schedule.New(db, jobs.NewClient(db), schedules...)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Start: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return s, stop
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+func count(t *testing.T, d *pgtest.Database, query string) (n int) {
+	t.Helper()
+	if err := d.DB.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Each tick is one job, whichever processes come and go, and whatever happens to
+// their connections.
+func TestEachTickOnce(t *testing.T) {
+	t.Parallel()
+	const (
+		processes = 5
+		ticks     = 100
+		period    = 40 * time.Millisecond
+	)
+	cut := regexp.MustCompile(`57P01|bad connection|unexpected EOF`)
+	d := database(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range processes {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				life, end := context.WithTimeout(ctx, time.Duration(100+rand.IntN(700))*time.Millisecond)
+				s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(period), jobOf, schedule.CatchUp(1_000)))
+				if err := s.Start(life); err != nil && ctx.Err() == nil && !cut.MatchString(err.Error()) {
+					t.Errorf("Start: %v", err)
+				}
+				end()
+			}
+		})
+	}
+	until(t, "the ticks", func() bool {
+		_, _ = d.DB.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.05`)
+		var n int
+		return d.DB.QueryRowContext(ctx, `SELECT count(*) FROM jobs`).Scan(&n) == nil && n >= ticks
+	})
+	cancel()
+	wg.Wait()
+	wrong := count(t, d, fmt.Sprintf(`
+SELECT count(*) FROM (SELECT tick, lead(tick) OVER (ORDER BY tick) - tick AS pause
+	FROM (SELECT (args->>'Tick')::timestamptz AS tick FROM jobs) AS j) AS g
+WHERE pause <> interval '%d microseconds'`, period.Microseconds()))
+	if wrong > 0 {
+		t.Errorf("%d pauses between ticks are not %v", wrong, period)
+	}
+	if n := count(t, d, `SELECT count(*) FROM jobs WHERE meta->>'schedule' <> 's' OR (meta->>'tick')::timestamptz <> (args->>'Tick')::timestamptz`); n > 0 {
+		t.Errorf("the meta of %d jobs is wrong", n)
+	}
+}
+
+// Of the ticks that were missed, the latest ones are enqueued.
+func TestCatchUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		missed  string // before the latest tick
+		minutes string // since that
+		opts    []schedule.Option
+		want    int
+	}{
+		"an outage":           {"100 hours", "5 minutes", nil, 1},
+		"three of an outage":  {"100 hours", "5 minutes", []schedule.Option{schedule.CatchUp(3)}, 3},
+		"all of an outage":    {"4 hours", "5 minutes", []schedule.Option{schedule.CatchUp(100)}, 5},
+		"none of an outage":   {"1 hour", "5 minutes", []schedule.Option{schedule.CatchUp(0)}, 0},
+		"a moment, no outage": {"0 hours", "0 minutes", []schedule.Option{schedule.CatchUp(0)}, 1},
+		"a hundred years":     {"876000 hours", "5 minutes", []schedule.Option{schedule.CatchUp(2)}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := database(t)
+			// A tick each hour, the latest of those that were missed now, or minutes ago.
+			var latest time.Time
+			if err := d.DB.QueryRow(`SELECT clock_timestamp() - $1::interval`, c.minutes).Scan(&latest); err != nil {
+				t.Fatal(err)
+			}
+			one := schedule.Job("s", phase{latest}, jobOf, c.opts...)
+			_, stop := run(t, d.DB, one)
+			until(t, "the row", func() bool { return count(t, d, `SELECT count(*) FROM jobs_schedules`) == 1 })
+			stop()
+			d.Exec(t, `DELETE FROM jobs`)
+			d.Exec(t, `UPDATE jobs_schedules SET next_at = $1::timestamptz - $2::interval`, latest, c.missed)
+			_, stop = run(t, d.DB, one)
+			until(t, "the ticks to pass", func() bool {
+				return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE next_at > clock_timestamp()`) == 1
+			})
+			stop()
+			if n := count(t, d, `SELECT count(*) FROM jobs`); n != c.want {
+				t.Errorf("%d jobs, want %d", n, c.want)
+			}
+		})
+	}
+}
+
+// phase is a tick each hour, one of them at a given time.
+type phase struct{ one time.Time }
+
+func (p phase) Next(t time.Time) time.Time {
+	since := t.Sub(p.one)
+	whole := since.Truncate(time.Hour)
+	if whole > since {
+		whole -= time.Hour
+	}
+	return p.one.Add(whole + time.Hour)
+}
+
+// A process with other times takes the schedule over, and the other one stands back.
+func TestOtherTimes(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	old, _ := run(t, d.DB, schedule.Job("s", each(20*time.Millisecond), jobOf))
+	until(t, "the first jobs", func() bool { return old.Status()[0].Jobs > 2 })
+	current, _ := run(t, d.DB, schedule.Job("s", each(30*time.Millisecond), jobOf))
+	until(t, "the old one to stand back", func() bool { return old.Status()[0].Foreign })
+	had := old.Status()[0].Jobs
+	until(t, "the new one's jobs", func() bool { return current.Status()[0].Jobs > 5 })
+	if n := old.Status()[0].Jobs; n > had {
+		t.Errorf("the old one has enqueued %d jobs since", n-had)
+	}
+}
+
+// A schedule that is paused enqueues nothing, then or later.
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	s, _ := run(t, d.DB, schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.CatchUp(1_000)))
+	until(t, "the first jobs", func() bool { return s.Status()[0].Jobs > 2 })
+	d.Exec(t, `UPDATE jobs_schedules SET paused_at = clock_timestamp()`)
+	had := count(t, d, `SELECT count(*) FROM jobs`)
+	until(t, "ten ticks to pass", func() bool {
+		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE next_at > paused_at + interval '200 ms'`) == 1
+	})
+	if n := count(t, d, `SELECT count(*) FROM jobs`); n != had {
+		t.Errorf("%d jobs were enqueued in the pause", n-had)
+	}
+	d.Exec(t, `UPDATE jobs_schedules SET paused_at = NULL`)
+	until(t, "more jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > had })
+}
+
+// One whose job cannot be made holds up no other, and says so. A row that somebody
+// deletes comes back.
+func TestTroubleOfOne(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	broken := func(time.Time) jobs.Args { panic("no job today") }
+	s, _ := run(t, d.DB, schedule.Job("broken", each(20*time.Millisecond), broken), schedule.Job("fine", each(20*time.Millisecond), jobOf))
+	fine := func() int64 { return s.Status()[1].Jobs }
+	until(t, "the jobs of the other", func() bool { return fine() > 2 })
+	if err := s.Status()[0].Err; err == nil || !strings.Contains(err.Error(), "no job today") {
+		t.Errorf("the broken one says %v", err)
+	}
+	d.Exec(t, `DELETE FROM jobs_schedules`)
+	had := fine()
+	until(t, "the jobs of the other again", func() bool { return fine() > had+2 })
+}
+
+// What New is given wrong, Start returns at once.
+func TestBadConfiguration(t *testing.T) {
+	d := pgtest.Empty(t)
+	client := jobs.NewClient(d.DB)
+	for name, c := range map[string]struct {
+		s    *schedule.Scheduler
+		want string
+	}{
+		"no database":  {schedule.New(nil, client, schedule.Job("s", schedule.Every(time.Hour), jobOf)), "db is nil"},
+		"no client":    {schedule.New(d.DB, nil, schedule.Job("s", schedule.Every(time.Hour), jobOf)), "client is nil"},
+		"no schedules": {schedule.New(d.DB, client), "there are no schedules"},
+		"no name":      {schedule.New(d.DB, client, schedule.Job("", schedule.Every(time.Hour), jobOf)), "the name takes"},
+		"no spec":      {schedule.New(d.DB, client, schedule.Job("s", nil, jobOf)), "the spec is nil"},
+		"no job":       {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), nil)), "job is nil"},
+		"twice":        {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf), schedule.Job("s", schedule.Every(time.Hour), jobOf)), "two schedules are called"},
+		"too often":    {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Millisecond), jobOf)), "Every: 1ms is out of range"},
+		"no time":      {schedule.New(d.DB, client, schedule.Job("s", schedule.Daily(24, 0, nil), jobOf)), "Daily: 24:00 is no time"},
+		"catch up":     {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf, schedule.CatchUp(-1))), "CatchUp: -1 is out of range"},
+	} {
+		if err := c.s.Start(t.Context()); !errors.Is(err, schedule.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf)).Start(t.Context()); !errors.Is(err, migrations.ErrNotApplied) {
+		t.Errorf("without tables: %v", err)
+	}
+}

@@ -1,0 +1,295 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Scheduler enqueues the jobs of schedules. Make one with [New], and run it with Start.
+type Scheduler struct {
+	db      *sql.DB
+	client  *jobs.Client
+	t       tables.Jobs
+	all     []*plan
+	err     error // of what New was given
+	logger  *slog.Logger
+	started atomic.Bool
+
+	mu sync.Mutex // of the plans' status
+}
+
+// plan is a schedule as a Scheduler has it.
+type plan struct {
+	Schedule
+	hash     string // of its times
+	failures int    // in a row
+	retryAt  time.Time
+	status   Status
+}
+
+// Status is what a Scheduler knows of one of its schedules.
+type Status struct {
+	Name    string
+	Next    time.Time // the next tick; zero: none is to come, or it is not known yet
+	Last    time.Time // the latest tick that this process has enqueued
+	Jobs    int64     // that this process has enqueued
+	Paused  bool
+	Foreign bool  // another program has given it other times; this one enqueues nothing
+	Err     error // of the latest try, nil if it succeeded
+}
+
+const (
+	statementLimit = 10 * time.Second
+	longestPause   = 10 * time.Second // between two looks at the table
+	startLimit     = 10 * time.Second
+)
+
+var (
+	// ErrInvalid is in every error about what New was given.
+	ErrInvalid = errors.New("schedule: invalid configuration")
+	// ErrAlreadyStarted is the answer to a second Start.
+	ErrAlreadyStarted = errors.New("schedule: a Scheduler starts once; make another with New")
+)
+
+// New makes a Scheduler. client enqueues the jobs; db is its database. What is wrong
+// with them, Start returns. The logger is slog.Default; see [Scheduler.WithLogger].
+func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
+	s := &Scheduler{db: db, client: client, logger: slog.Default()}
+	var all []error
+	if db == nil {
+		all = append(all, errors.New("db is nil: open one with sql.Open"))
+	}
+	if client == nil {
+		all = append(all, errors.New("client is nil: make one with jobs.NewClient"))
+	} else {
+		var err error
+		s.t, err = tables.ParseJobs(client.Table(), "WithTable")
+		all = append(all, err)
+	}
+	if len(schedules) == 0 {
+		all = append(all, errors.New("there are no schedules: make some with Job"))
+	}
+	for _, one := range schedules {
+		p := &plan{Schedule: one, status: Status{Name: one.name}}
+		if slices.ContainsFunc(s.all, func(p *plan) bool { return p.name == one.name }) {
+			all = append(all, fmt.Errorf("two schedules are called %s: a name is one schedule's", errtext.Value(one.name)))
+		}
+		if err := one.check(); err != nil {
+			all = append(all, err)
+		} else {
+			p.hash = fingerprint(one.spec)
+		}
+		s.all = append(s.all, p)
+	}
+	if err := errtext.Join(all...); err != nil {
+		s.err = fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return s
+}
+
+// WithLogger gives the Scheduler a logger, before Start, and returns the Scheduler.
+func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
+	if l != nil {
+		s.logger = l
+	}
+	return s
+}
+
+// Status returns what is known of the schedules, in the order in which New was given
+// them.
+func (s *Scheduler) Status() []Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Status, 0, len(s.all))
+	for _, p := range s.all {
+		all = append(all, p.status)
+	}
+	return all
+}
+
+func (s *Scheduler) change(p *plan, f func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&p.status)
+}
+
+// Start runs until ctx ends, and then returns nil. It returns an error at once if New
+// was given something wrong, or the database cannot be used.
+func (s *Scheduler) Start(ctx context.Context) error {
+	if s.err != nil {
+		return s.err
+	}
+	if s.started.Swap(true) {
+		return ErrAlreadyStarted
+	}
+	if err := s.begin(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return errtext.Of(fmt.Errorf("schedule: %w", err))
+	}
+	for failures := 0; ; {
+		pause, err := s.round(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		failures++
+		if err == nil {
+			failures = 0
+		} else {
+			s.logger.WarnContext(ctx, "schedules could not be looked at; tried again", "err", errtext.Of(err))
+			pause = backoff.Session(failures)
+		}
+		if !backoff.Sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// begin places the schedules in the table.
+func (s *Scheduler) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	if err := pgdriver.Answers(ctx, s.db); err != nil {
+		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startLimit, err)
+	}
+	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
+		return err
+	}
+	return s.place(ctx, s.all)
+}
+
+// place gives schedules their rows.
+func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
+	now, err := clock(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	for _, p := range plans {
+		if err := place(ctx, s.db, s.t.Schedules, p.name, p.hash, next(p.spec, now)); err != nil {
+			return fmt.Errorf("schedule %s: %w", errtext.Value(p.name), err)
+		}
+	}
+	return nil
+}
+
+// round enqueues what is due, and returns for how long nothing will be.
+func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) {
+	bounded, cancel := context.WithTimeout(ctx, statementLimit)
+	defer cancel()
+	rows, now, err := look(bounded, s.db, s.t.Schedules, s.names())
+	if err != nil {
+		return 0, err
+	}
+	read := time.Now()
+	var gone []*plan // somebody has deleted their rows
+	pause = longestPause
+	for _, p := range s.all {
+		i := slices.IndexFunc(rows, func(r row) bool { return r.name == p.name })
+		if i < 0 {
+			gone = append(gone, p)
+			continue
+		}
+		r := rows[i]
+		foreign := r.hash != p.hash
+		s.change(p, func(st *Status) { st.Next, st.Paused, st.Foreign = r.next, r.paused, foreign })
+		switch {
+		case foreign, r.next.IsZero():
+		case r.next.After(now):
+			pause = min(pause, r.next.Sub(now))
+		case read.Before(p.retryAt):
+			pause = min(pause, p.retryAt.Sub(read))
+		default:
+			s.tryToFire(ctx, p, r, now)
+			pause = 0 // the row has moved on: look again
+		}
+	}
+	if len(gone) > 0 {
+		return 0, s.place(bounded, gone)
+	}
+	return max(0, pause-time.Since(read)), nil
+}
+
+func (s *Scheduler) names() []string {
+	var names []string
+	for _, p := range s.all {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// tryToFire takes note of what becomes of fire. One that fails holds up no other.
+func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time) {
+	err := errtext.Of(s.fire(ctx, p, r, now))
+	if ctx.Err() != nil {
+		return
+	}
+	s.change(p, func(st *Status) { st.Err = err })
+	if err == nil {
+		p.failures = 0
+		return
+	}
+	p.failures++
+	p.retryAt = time.Now().Add(backoff.Session(p.failures))
+	s.logger.ErrorContext(ctx, "the job of a schedule could not be enqueued; tried again", "schedule", p.name, "tick", r.next, "err", err)
+}
+
+// fire enqueues the ticks of a schedule that are due and moves it on, unless another
+// process has.
+func (s *Scheduler) fire(ctx context.Context, one *plan, r row, now time.Time) error {
+	ticks, after := due(one.spec, r.next, now, max(1, one.catchUp))
+	if one.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
+		ticks = nil
+	}
+	entries := make([]jobs.Entry, len(ticks))
+	for i, tick := range ticks {
+		var err error
+		if entries[i], err = one.entry(tick); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementLimit)
+	defer cancel()
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	var last time.Time
+	if len(ticks) > 0 {
+		last = ticks[len(ticks)-1]
+	}
+	paused, moved, err := advance(ctx, tx, s.t.Schedules, r, last, after)
+	if err != nil || !moved {
+		return err
+	}
+	if paused {
+		entries = nil
+	}
+	if len(entries) > 0 {
+		if _, err := s.client.EnqueueMany(ctx, tx, entries); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	if len(entries) > 0 {
+		s.change(one, func(st *Status) { st.Last, st.Jobs = last, st.Jobs+int64(len(entries)) })
+	}
+	return nil
+}
