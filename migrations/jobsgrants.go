@@ -11,7 +11,7 @@ import (
 // consumers.
 type JobsRoles struct {
 	// Client enqueues jobs, looks what becomes of them, and cancels them. A handler,
-	// or a consumer, that enqueues jobs is a Client too.
+	// or a consumer, that enqueues jobs is a Client too, and so is a Scheduler.
 	Client string
 	// Worker runs jobs. What their handlers do comes on top.
 	Worker string

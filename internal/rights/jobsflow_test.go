@@ -15,6 +15,8 @@ import (
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -68,6 +70,39 @@ func (d *deployment) enqueue(db *sql.DB) {
 	d.Exec(d.t, `UPDATE infra.work SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, ids[1])
 	value[queue.State](d)(q.Cancel(ctx, db, ids[1]))
 	d.announce(db)
+	d.schedule(db)
+}
+
+type tickJob struct{}
+
+func (tickJob) Kind() string { return "tick" }
+
+// often is each hundredth of a second.
+type often struct{}
+
+func (often) Next(t time.Time) time.Time { return t.Add(10 * time.Millisecond) }
+
+// schedule runs a schedule for a few ticks, twice: its row is new, and then has other
+// times.
+func (d *deployment) schedule(db *sql.DB) {
+	d.t.Helper()
+	d.Exec(d.t, `DELETE FROM infra.work_schedules`)
+	for range 2 {
+		ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+		s := schedule.New(db, jobs.NewClient(db, jobs.WithTable("infra.work")),
+			schedule.Job("s", often{}, func(time.Time) jobs.Args { return tickJob{} }))
+		done := make(chan error, 1)
+		go func() { done <- s.Start(ctx) }()
+		for ctx.Err() == nil && s.Status()[0].Jobs == 0 && s.Status()[0].Err == nil && len(done) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+		d.check(<-done, s.Status()[0].Err)
+		if s.Status()[0].Jobs == 0 {
+			d.t.Error("no tick came")
+		}
+		d.Exec(d.t, `UPDATE infra.work_schedules SET hash = ''`)
+	}
 }
 
 // work is everything that a worker does, beside what its coordination does.
@@ -78,9 +113,9 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	d.Exec(d.t, `INSERT INTO infra.work (kind) SELECT 'a' FROM generate_series(1, 9)`)
 	d.Exec(d.t, `INSERT INTO infra.work (kind, good_until) VALUES ('a', '2000-01-01')`)
 	demand := queue.Demand{Worker: me, Claim: 1, Queue: "default", Lanes: []queue.Lane{{Priority: 5}}, Kinds: []string{"a"}, Limit: 5}
-	jobs := value[[]queue.Job](d)(q.Claim(ctx, db, demand))
-	if len(jobs) != 5 {
-		d.t.Fatalf("claimed %v", jobs)
+	claimed := value[[]queue.Job](d)(q.Claim(ctx, db, demand))
+	if len(claimed) != 5 {
+		d.t.Fatalf("claimed %v", claimed)
 	}
 	demand.Condition = "j.id > $8::bigint"
 	demand.Condition, demand.Args = "id > $8::bigint", []any{1 << 40}
@@ -94,12 +129,12 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	d.check(tx.Commit())
 	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Kinds))
 	value[[]queue.Job](d)(q.Look(ctx, db, me, "default"))
-	runs := make([]queue.Run, len(jobs))
-	for i, j := range jobs {
+	runs := make([]queue.Run, len(claimed))
+	for i, j := range claimed {
 		runs[i] = j.Run
 	}
 	value[[]int64](d)(q.Start(ctx, db, runs))
-	d.check(q.Log(ctx, db, jobs[0].ID, 1, json.RawMessage(`{}`)))
+	d.check(q.Log(ctx, db, claimed[0].ID, 1, json.RawMessage(`{}`)))
 	value[[]int64](d)(q.Complete(ctx, db, runs[:1]))
 	value[[]queue.Settled](d)(q.Settle(ctx, db, []queue.End{
 		{Run: runs[1], To: queue.Completed, Result: json.RawMessage(`1`)}, {Run: runs[2], To: queue.Failed, Code: "E", Error: "boom"},
