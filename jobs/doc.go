@@ -18,8 +18,8 @@
 //
 // A worker claims jobs that are due: it takes as many as it has free slots, in one
 // statement, and runs their handlers. A claim is a random number. The statement that
-// ends a run must name it, so only the run that has the job can finish it. A run that was taken
-// for dead and comes back finishes nothing.
+// ends a run must name it, so only the run that has the job can finish it. A run that
+// was taken for dead and comes back finishes nothing.
 //
 // A run is what a worker does with a job that it has claimed. Attempt numbers the
 // claims of a job. A failure is a run whose handler returned an error. A reset is a run
@@ -221,6 +221,11 @@
 // late is not missed. Keys are removed once the consumer is past them;
 // [WithCheckpointsTable] tells where its tables are if they have other names.
 //
+// # Schedules
+//
+// Package [github.com/pgfrontier/worker/jobs/schedule] enqueues a job for each tick of a
+// schedule, on any number of processes.
+//
 // # Operations
 //
 // [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, and cancels,
@@ -240,6 +245,7 @@
 //	jobs_logs             what handlers have logged
 //	jobs_queues           caps, pauses and retention of queues
 //	jobs_workers          one row for each live worker, with its Status
+//	jobs_schedules        the next tick of each schedule
 //	jobs_once             keys of Once
 //	jobs_emitted,         keys of EnqueueFor
 //	jobs_emitted_through

@@ -13,7 +13,7 @@ import (
 
 var jobsTables = []string{
 	"jobs", "jobs_attempts", "jobs_changes", "jobs_emitted", "jobs_emitted_through", "jobs_history", "jobs_leader", "jobs_logs",
-	"jobs_once", "jobs_operations", "jobs_queues", "jobs_schema", "jobs_token", "jobs_wanted", "jobs_workers",
+	"jobs_once", "jobs_operations", "jobs_queues", "jobs_schedules", "jobs_schema", "jobs_token", "jobs_wanted", "jobs_workers",
 }
 
 // The tables of jobs need none of the worker's, and the reverse.
