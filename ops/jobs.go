@@ -85,14 +85,17 @@ func (e *JobStateError) Error() string { return fmt.Sprintf("it is %s: %s", e.St
 
 // about is what an operation is about.
 type about struct {
-	job   int64  // 0: none
-	queue string // empty: none
+	job      int64  // 0: none
+	queue    string // empty: none
+	schedule string // empty: none
 }
 
 func (a about) String() string {
 	switch {
 	case a.job != 0:
 		return fmt.Sprintf("job %d", a.job)
+	case a.schedule != "":
+		return "schedule " + errtext.Value(a.schedule)
 	case a.queue == AllQueues:
 		return "all queues"
 	case a.queue != "":

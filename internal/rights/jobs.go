@@ -120,6 +120,7 @@ func JobsOperator(t tables.Jobs) []Need {
 			writes:  "max_running paused_at paused_by paused_reason retention",
 		},
 		{table: t.Wanted, reads: "queue until"},
+		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason", deletes: true},
 		{
 			table:   t.Operations,
 			reads:   "id job_id queue operation detail operator reason created_at",

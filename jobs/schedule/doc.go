@@ -20,7 +20,7 @@
 // is enqueued late, and the others are not: see [CatchUp].
 //
 // While an operator has paused a schedule its ticks pass: nothing is enqueued for them
-// later ([github.com/pgfrontier/worker/ops.Jobs]).
+// later ([github.com/pgfrontier/worker/ops.Jobs.PauseSchedule]).
 //
 // # Changes
 //

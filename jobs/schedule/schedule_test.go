@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -196,7 +197,14 @@ func TestPaused(t *testing.T) {
 	d := database(t)
 	s, _ := run(t, d.DB, schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.CatchUp(1_000)))
 	until(t, "the first jobs", func() bool { return s.Status()[0].Jobs > 2 })
-	d.Exec(t, `UPDATE jobs_schedules SET paused_at = clock_timestamp()`)
+	o, err := ops.NewJobs(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := ops.By{Operator: "ann", Reason: "a test"}
+	if err := o.PauseSchedule(t.Context(), "s", by); err != nil {
+		t.Fatal(err)
+	}
 	had := count(t, d, `SELECT count(*) FROM jobs`)
 	until(t, "ten ticks to pass", func() bool {
 		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE next_at > paused_at + interval '200 ms'`) == 1
@@ -204,7 +212,9 @@ func TestPaused(t *testing.T) {
 	if n := count(t, d, `SELECT count(*) FROM jobs`); n != had {
 		t.Errorf("%d jobs were enqueued in the pause", n-had)
 	}
-	d.Exec(t, `UPDATE jobs_schedules SET paused_at = NULL`)
+	if err := o.ResumeSchedule(t.Context(), "s", by); err != nil {
+		t.Fatal(err)
+	}
 	until(t, "more jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > had })
 }
 

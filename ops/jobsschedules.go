@@ -1,0 +1,109 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// ErrNoSchedule reports that there is no schedule of a name.
+var ErrNoSchedule = errors.New("there is no such schedule: Schedules lists those there are; a program that has it makes its row when it starts")
+
+// ScheduleInfo is a schedule of package jobs/schedule.
+type ScheduleInfo struct {
+	Name   string
+	Next   time.Time // the next tick; zero: none is to come
+	Last   time.Time // the latest tick that a process has come to; zero: none yet
+	Paused *Pause    // nil: it is not paused
+	// Overdue is how long ago the next tick was. More than some seconds: no process
+	// that runs has this schedule, or its job cannot be enqueued.
+	Overdue time.Duration
+}
+
+// Schedules lists all schedules by name.
+func (o *Jobs) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
+	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (s ScheduleInfo, err error) {
+		var next, last, since sql.NullTime
+		var by, reason sql.NullString
+		var late int64
+		err = r.Scan(&s.Name, &next, &last, &since, &by, &reason, &late)
+		s.Paused, s.Overdue = pauseOf(since, by, reason), time.Duration(late)*time.Microsecond
+		if next.Valid {
+			s.Next = next.Time.UTC()
+		}
+		if last.Valid {
+			s.Last = last.Time.UTC()
+		}
+		return s, err
+	}, `
+SELECT name, next_at, last_at, paused_at, paused_by, paused_reason,
+	greatest(0, coalesce(extract(epoch FROM clock_timestamp() - next_at) * 1000000, 0))::bigint
+FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the schedules: %w", o.explain(err)))
+	}
+	return all, nil
+}
+
+// PauseSchedule lets the ticks of a schedule pass without a job, until
+// ResumeSchedule: nothing is enqueued for them later. If it is paused already,
+// PauseSchedule changes nothing and returns [ErrPaused].
+func (o *Jobs) PauseSchedule(ctx context.Context, name string, by By) error {
+	return o.onSchedule(ctx, KindPause, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
+		if paused != nil {
+			return nil, pausedError(paused)
+		}
+		_, err := exec(ctx, tx, "pause", `UPDATE `+o.t.Schedules.SQL()+`
+SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text WHERE name = $1::text`, name, by.Operator, by.Reason)
+		return scheduleDetail{Schedule: name}, err
+	})
+}
+
+// ResumeSchedule lets a schedule that is paused enqueue jobs again, from its next tick
+// on. It returns [ErrNotPaused] if it is not paused.
+func (o *Jobs) ResumeSchedule(ctx context.Context, name string, by By) error {
+	return o.onSchedule(ctx, KindResume, name, by, func(tx *sql.Tx, paused *Pause) (any, error) {
+		if paused == nil {
+			return nil, ErrNotPaused
+		}
+		_, err := exec(ctx, tx, "resume", `UPDATE `+o.t.Schedules.SQL()+`
+SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE name = $1::text`, name)
+		return scheduleDetail{name, &paused.Since}, err
+	})
+}
+
+// RemoveSchedule forgets a schedule that no program has any more. A process that still
+// runs it makes its row again within seconds.
+func (o *Jobs) RemoveSchedule(ctx context.Context, name string, by By) error {
+	return o.onSchedule(ctx, KindRetire, name, by, func(tx *sql.Tx, _ *Pause) (any, error) {
+		_, err := exec(ctx, tx, "remove", `DELETE FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text`, name)
+		return scheduleDetail{Schedule: name}, err
+	})
+}
+
+type scheduleDetail struct {
+	Schedule string     `json:"schedule"`
+	Since    *time.Time `json:"paused_since,omitempty"` // of a resume
+}
+
+// onSchedule changes a schedule, whose row it locks.
+func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do func(tx *sql.Tx, paused *Pause) (any, error)) error {
+	return o.change(ctx, kind, &about{schedule: name}, by, checkText("the schedule's name", name, maxQueueName), func(tx *sql.Tx) (any, error) {
+		var since sql.NullTime
+		var by, reason sql.NullString
+		err := tx.QueryRowContext(ctx, `
+SELECT paused_at, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(&since, &by, &reason)
+		switch {
+		case noRows(err):
+			return nil, ErrNoSchedule
+		case err != nil:
+			return nil, gaveUp(ctx, "its row in "+o.t.Schedules.String(), "a process or another operator keeps for a moment", err)
+		}
+		return do(tx, pauseOf(since, by, reason))
+	})
+}
