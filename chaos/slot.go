@@ -24,6 +24,8 @@ type slot struct {
 	dice          *rand.Rand
 	deck          *fault.Deck[faultRow]
 	process       *process
+	current       atomic.Pointer[process]  // the same, for others
+	version       int64                    // of the process
 	link          atomic.Pointer[sim.Link] // of the process
 	exits         []history.Exit
 }
@@ -33,9 +35,15 @@ func (s *slot) run(ctx, intake context.Context) error {
 	if err := s.start(); err != nil {
 		return err
 	}
-	for s.pause(intake, 2*time.Second, 7*time.Second) {
+	for s.calm(intake) {
 		if s.process.ended() {
 			if err := s.replaceDead(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if s.version < s.latest.Load() {
+			if err := s.update(ctx); err != nil {
 				return err
 			}
 			continue
@@ -51,13 +59,30 @@ func (s *slot) run(ctx, intake context.Context) error {
 	return ctx.Err()
 }
 
+// calm waits for the time of the next fault, or the end of the process. It returns
+// false if ctx ended.
+func (s *slot) calm(ctx context.Context) bool {
+	const soon = 500 * time.Millisecond // a server that is away is away for a while
+	until := time.Now().Add(s.between(2*time.Second, 7*time.Second))
+	for time.Now().Before(until) && !s.process.ended() {
+		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return !s.process.ended() || backoff.Sleep(ctx, soon)
+}
+
+func (s *slot) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(s.dice.Int64N(int64(high-low)))
+}
+
 func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
-	return backoff.Sleep(ctx, low+time.Duration(s.dice.Int64N(int64(high-low))))
+	return backoff.Sleep(ctx, s.between(low, high))
 }
 
 func (s *slot) start() (err error) {
 	s.lives++
-	s.process = nil
+	s.process, s.version = nil, s.latest.Load()
 	name := fmt.Sprintf("worker %d.%d", s.number, s.lives)
 	connect, attributes := s.cluster.link, " target_session_attrs=read-write"
 	if s.followed() {
@@ -68,13 +93,17 @@ func (s *slot) start() (err error) {
 		return err
 	}
 	s.process, err = startProcess(s.config.Program, sim.Role{
-		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario,
+		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario, Began: s.env.Began,
 	}, s.env)
 	if err != nil {
 		link.Close()
 		return err
 	}
 	s.link.Store(link)
+	s.current.Store(s.process)
+	if s.hurting.Load() {
+		s.process.fault(s.env)
+	}
 	return nil
 }
 
@@ -132,5 +161,5 @@ func (s *slot) stop(ctx context.Context) {
 		return
 	}
 	s.process.signal(syscall.SIGTERM)
-	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.Knobs.BatchTimeout+10*time.Second)
+	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound())
 }

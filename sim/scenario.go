@@ -145,6 +145,31 @@ func drawKnobs(r *rand.Rand) Knobs {
 	return k
 }
 
+// HeartbeatTimeout is after what silence a worker counts as dead.
+func (s Scenario) HeartbeatTimeout() time.Duration {
+	if s.Jobs != nil {
+		return s.Jobs.HeartbeatTimeout
+	}
+	return s.Knobs.HeartbeatTimeout
+}
+
+// Outage is after how long at most a crashed worker is replaced.
+func (s Scenario) Outage() time.Duration {
+	if s.Jobs != nil {
+		return s.Jobs.Outage
+	}
+	return s.Knobs.Outage
+}
+
+// EndBound is how long a worker may take to end that is told to: to finish what it has
+// in hand, and to leave.
+func (s Scenario) EndBound() time.Duration {
+	if s.Jobs != nil {
+		return s.Jobs.ShutdownTimeout + leaving
+	}
+	return s.Knobs.BatchTimeout + 10*time.Second
+}
+
 func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }
 
 // Lines are the drawn knobs as a person reads them.

@@ -112,6 +112,28 @@ func TestJobsFlaws(t *testing.T) {
 	}
 }
 
+// A job waits for as long as the server is away, and the time counts from its end.
+func TestJobsWaitForTheServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		outage history.Outage
+		broken int64
+	}{
+		"back just now": {history.Outage{From: 4, To: 25}, 0},
+		"still away":    {history.Outage{From: 4, To: 40}, 0},
+		"back for long": {history.Outage{From: 4, To: 10}, 1},
+		"away later":    {history.Outage{From: 31, To: 40}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := jobsEvidence().Jobs
+			j.Resets[0].At = 30
+			j.Outages = []history.Outage{c.outage}
+			if f := newJobBooks(j).rescued(); int64(f.Broken) != c.broken {
+				t.Errorf("broken %d times, want %d: %v", f.Broken, c.broken, f.Examples)
+			}
+		})
+	}
+}
+
 // overtake lets later jobs be claimed for ten seconds before the first one.
 func overtake(j *history.Jobs) {
 	j.Enqueued = append(j.Enqueued, history.Enqueued{Token: "t5", ID: 5, Outcome: history.EnqueueCommitted})
