@@ -60,7 +60,8 @@ func (c Config) sim() sim.Config {
 	if c.Jobs {
 		program += " -jobs"
 		same.Faults = sim.AllJobFaults()
-		same.Faults["slow"] = 5 // so that a process that is killed has jobs in hand
+		same.Faults["slow"] = 8 // so that a process that is killed has jobs in hand
+		same.Faults["pause"] = 0.3
 	}
 	same.Repeat = same.CommandLine(program, DefaultConfig().sameAs(), faults)
 	same.Progress = c.Progress
@@ -114,6 +115,7 @@ func draw(c sim.Config) sim.Scenario {
 	if s.Jobs != nil {
 		// Processes share the machine with a server that is started again and again.
 		s.Jobs.HeartbeatTimeout += 1500 * time.Millisecond
+		s.Jobs.Caps = []int{0, 0, 5, 20} // fewer than all slots, and room enough for jobs to be in hand
 	}
 	return s
 }

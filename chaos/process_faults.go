@@ -143,13 +143,25 @@ func (s *slot) deploy(ctx, _ context.Context) error {
 func (s *slot) update(ctx context.Context) error {
 	s.updating.Lock()
 	defer s.updating.Unlock()
+	if !s.began(ctx) {
+		return nil // it is replaced anyway
+	}
 	s.process.signal(syscall.SIGTERM)
 	s.happened(s.process.name, deployed, "")
 	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound())
 	if err := s.start(); err != nil {
 		return err
 	}
-	for !s.process.began.Load() && !s.process.ended() && backoff.Sleep(ctx, 20*time.Millisecond) {
-	}
+	s.began(ctx)
 	return nil
+}
+
+// began waits until the worker runs, and reports whether it does.
+func (s *slot) began(ctx context.Context) bool {
+	for !s.process.began.Load() {
+		if s.process.ended() || !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return !s.process.ended()
 }

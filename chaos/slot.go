@@ -35,17 +35,11 @@ func (s *slot) run(ctx, intake context.Context) error {
 	if err := s.start(); err != nil {
 		return err
 	}
-	for s.calm(intake) {
-		if s.process.ended() {
-			if err := s.replaceDead(ctx); err != nil {
-				return err
-			}
-			continue
+	for intake.Err() == nil {
+		if err := s.keepUp(ctx, intake, s.between(2*time.Second, 7*time.Second)); err != nil {
+			return err
 		}
-		if s.version < s.latest.Load() {
-			if err := s.update(ctx); err != nil {
-				return err
-			}
+		if intake.Err() != nil || s.process.ended() {
 			continue
 		}
 		row, ok := s.deck.Deal()
@@ -59,17 +53,25 @@ func (s *slot) run(ctx, intake context.Context) error {
 	return ctx.Err()
 }
 
-// calm waits for the time of the next fault, or the end of the process. It returns
-// false if ctx ended.
-func (s *slot) calm(ctx context.Context) bool {
-	const soon = 500 * time.Millisecond // a server that is away is away for a while
-	until := time.Now().Add(s.between(2*time.Second, 7*time.Second))
-	for time.Now().Before(until) && !s.process.ended() {
-		if !backoff.Sleep(ctx, 20*time.Millisecond) {
-			return false
+// keepUp keeps a process of the latest version going for a while, or until intake
+// ends.
+func (s *slot) keepUp(ctx, intake context.Context, while time.Duration) error {
+	for until := time.Now().Add(while); time.Now().Before(until); {
+		var err error
+		switch {
+		case s.process.ended():
+			const soon = 500 * time.Millisecond // a server that is away is away for a while
+			if backoff.Sleep(intake, soon) {
+				err = s.replaceDead(ctx)
+			}
+		case s.version < s.latest.Load():
+			err = s.update(ctx)
+		}
+		if err != nil || !backoff.Sleep(intake, 20*time.Millisecond) {
+			return err
 		}
 	}
-	return !s.process.ended() || backoff.Sleep(ctx, soon)
+	return nil
 }
 
 func (s *slot) between(low, high time.Duration) time.Duration {
