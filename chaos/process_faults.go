@@ -89,7 +89,8 @@ func (s *slot) suspend(_, intake context.Context) error {
 	s.process.fault(s.env)
 	s.process.signal(syscall.SIGSTOP)
 	s.happened(s.process.name, history.Stopped, "")
-	s.pause(intake, 200*time.Millisecond, s.env.Scenario.HeartbeatTimeout()*2)
+	low, high := s.env.Scenario.Suspension()
+	s.pause(intake, low, high)
 	s.process.signal(syscall.SIGCONT)
 	s.env.History.Add(s.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
 	return nil

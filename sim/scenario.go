@@ -145,12 +145,13 @@ func drawKnobs(r *rand.Rand) Knobs {
 	return k
 }
 
-// HeartbeatTimeout is after what silence a worker counts as dead.
-func (s Scenario) HeartbeatTimeout() time.Duration {
-	if s.Jobs != nil {
-		return s.Jobs.HeartbeatTimeout
+// Suspension bounds for how long a worker stands still that is to become a zombie. One
+// of jobs wakes up about when others are given its jobs, and run them.
+func (s Scenario) Suspension() (low, high time.Duration) {
+	if k := s.Jobs; k != nil {
+		return k.HeartbeatTimeout, k.HeartbeatTimeout + k.RescueDelay + 2*time.Second
 	}
-	return s.Knobs.HeartbeatTimeout
+	return 200 * time.Millisecond, 2 * s.Knobs.HeartbeatTimeout
 }
 
 // Outage is after how long at most a crashed worker is replaced.
