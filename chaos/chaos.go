@@ -2,10 +2,12 @@
 
 // Package chaos does to real processes and real servers what package sim does
 // in one process, with workers of events or of jobs. Worker processes are killed and
-// stopped. Their connections die in silence or lead to a lagging replica, and
-// handlers of events end the transaction that they are given. The server is killed, runs out of disk and of connections,
-// is set back to a copy, and is replaced by its replica. The writers and the oracle
-// are those of the simulation.
+// stopped. Their connections die in silence or lead to a lagging replica. The
+// server is killed, runs out of disk and of connections, and is replaced by its
+// replica. In a run of events, handlers end the transaction that they are given, and
+// the server is set back to a copy. In a run of jobs, all processes are replaced as a
+// deployment does it. The writers, the enqueuers and the oracle are those of the
+// simulation.
 package chaos
 
 import (

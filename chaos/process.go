@@ -29,7 +29,7 @@ type process struct {
 	log     child.Tail
 	began   atomic.Bool   // its worker runs, or did
 	broke   atomic.Bool   // a handler of it broke the rules, or tried to
-	faulted atomic.Bool   // something happened to it that it must survive
+	faulted atomic.Bool   // something happened to it, or to its server
 	answers chan bool     // to an order: whether a transaction ended
 	saidEnd bool          // it has told that its worker ended; read after Process.Done
 	done    chan struct{} // closed when it has ended and all that it told is written down

@@ -99,8 +99,8 @@ func (p *processes) injectServer(ctx, intake context.Context) error {
 	return ctx.Err()
 }
 
-// hurt takes down that a fault is injected into the server, until it is over: whatever
-// a worker loses meanwhile is nobody's fault.
+// hurt takes down that a fault is injected into the server, until it is over. The
+// oracle excuses what workers lose meanwhile.
 func (p *processes) hurt() (over func()) {
 	from := time.Now()
 	all := func() {
