@@ -143,6 +143,21 @@ func overtake(j *history.Jobs) {
 	}
 }
 
+// A claim takes many jobs, and its statement changes them in any order.
+func TestJobsOfOneClaimAreInTurn(t *testing.T) {
+	j := jobsEvidence().Jobs
+	overtake(j)
+	for i := range j.Steps {
+		if s := &j.Steps[i]; s.At > 12 {
+			s.Claim = 99
+		}
+	}
+	j.Steps = append(j.Steps, history.JobStep{At: 21, ID: 5, Was: "available", State: "running", Attempt: 1, Claim: 99, RunAt: 10})
+	if f := newJobBooks(j).inTurn(); f.Broken > 0 {
+		t.Error(f.Examples)
+	}
+}
+
 func TestJobsReachStates(t *testing.T) {
 	e := jobsEvidence()
 	counts := map[string]int64{}
