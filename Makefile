@@ -32,8 +32,9 @@ bench-peers: ## package jobs beside River on one server, in fifteen minutes
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20
 
-chaos: ## before a release: ten minutes of killed processes and servers, full disks, promotions
+chaos: ## before a release: killed processes and servers, full disks, promotions; ten minutes for events, ten for jobs
 	go run ./cmd/chaos
+	go run ./cmd/chaos -jobs
 
 mutants: ## plant mistakes in the protocol, one at a time, and see the simulation catch each
 	go run ./cmd/mutants

@@ -1,11 +1,13 @@
 //go:build unix
 
 // Package chaos does to real processes and real servers what package sim does
-// in one process. Worker processes are killed and stopped. Their connections die
-// in silence or lead to a lagging replica, and their handlers end the transaction
-// that they are given. The server is killed, runs out of disk and of connections,
-// is set back to a copy, and is replaced by its replica. The writers and the oracle
-// are those of the simulation.
+// in one process, with workers of events or of jobs. Worker processes are killed and
+// stopped. Their connections die in silence or lead to a lagging replica. The
+// server is killed, runs out of disk and of connections, and is replaced by its
+// replica. In a run of events, handlers end the transaction that they are given, and
+// the server is set back to a copy. In a run of jobs, all processes are replaced as a
+// deployment does it. The writers, the enqueuers and the oracle are those of the
+// simulation.
 package chaos
 
 import (
@@ -28,6 +30,7 @@ type Config struct {
 	Duration  time.Duration // of the part with faults, 1s to 24h; setting up and coming to rest are added
 	Seed      uint64
 	Faults    Faults // nil: the seed draws how intense each is
+	Jobs      bool   // workers of jobs, in place of those of consumers, and enqueuers in place of writers
 
 	// Program is the command of a worker process, which is to call Worker.
 	Program []string
@@ -51,17 +54,25 @@ func (c Config) sim() sim.Config {
 	same := c.sameAs()
 	faults := ""
 	if c.Faults != nil {
-		faults = c.Faults.String()
+		faults = c.rows().table().Format(c.Faults)
 	}
-	same.Repeat = same.CommandLine("go run ./cmd/chaos", DefaultConfig().sameAs(), faults)
-	same.Faults = sim.AllFaults() // the writers do everything that they can
+	// Writers, enqueuers, handlers and operators do everything that they can.
+	program := "go run ./cmd/chaos"
+	same.Faults = sim.AllFaults()
+	if c.Jobs {
+		program += " -jobs"
+		same.Faults = sim.AllJobFaults()
+		same.Faults["slow"] = 8 // so that a process that is killed has jobs in hand
+		same.Faults["pause"] = 0.3
+	}
+	same.Repeat = same.CommandLine(program, DefaultConfig().sameAs(), faults)
 	same.Progress = c.Progress
 	return same
 }
 
 // sameAs is what both are told in the same way.
 func (c Config) sameAs() sim.Config {
-	return sim.Config{Workers: c.Workers, Writers: c.Writers, Consumers: c.Consumers, Duration: c.Duration, Seed: c.Seed}
+	return sim.Config{Workers: c.Workers, Writers: c.Writers, Consumers: c.Consumers, Duration: c.Duration, Seed: c.Seed, Jobs: c.Jobs}
 }
 
 // Validate reports the first value out of range.
@@ -77,7 +88,7 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	}
 	p := &processes{config: c, faults: maps.Clone(c.Faults)}
 	if p.faults == nil {
-		p.faults = drawFaults(fault.Dice(c.Seed, "faults"))
+		p.faults = c.rows().draw(fault.Dice(c.Seed, "faults"))
 	}
 	simulated := c.sim()
 	const spare = 30
@@ -103,5 +114,10 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 func draw(c sim.Config) sim.Scenario {
 	s := sim.Draw(c)
 	s.Knobs.Pause = 100 * time.Millisecond
+	if s.Jobs != nil {
+		// Processes share the machine with a server that is started again and again.
+		s.Jobs.HeartbeatTimeout += 1500 * time.Millisecond
+		s.Jobs.Caps = []int{0, 0, 5, 20} // fewer than all slots, and room enough for jobs to be in hand
+	}
 	return s
 }

@@ -71,6 +71,55 @@ func TestRealRunHolds(t *testing.T) {
 	}
 }
 
+// Processes that run jobs are killed and deployed, and the server is killed.
+func TestRunOfJobsHolds(t *testing.T) {
+	c := small(t, Faults{"kill": 1, "deploy": 0.5, "server-kill": 1})
+	c.Jobs, c.Writers, c.Duration = true, 8, 9*time.Second
+	j := jobsHold(t, c)
+	if len(j.Outages) == 0 || len(j.Claims) == 0 {
+		t.Errorf("%d outages, %d claims of capped queues", len(j.Outages), len(j.Claims))
+	}
+	ids := map[string]bool{}
+	for _, w := range j.Workers {
+		ids[w.ID] = true
+	}
+	for _, x := range j.Runs {
+		if !ids[x.Worker] || x.Name == "" {
+			t.Fatalf("nobody knows the worker of %+v", x)
+		}
+	}
+}
+
+// Processes that were stopped come back while others run their jobs.
+func TestZombiesWithJobsHold(t *testing.T) {
+	c := small(t, Faults{"stop": 1})
+	c.Jobs, c.Workers, c.Writers = true, 4, 10
+	if j := jobsHold(t, c); len(j.Resets) == 0 {
+		t.Error("no job was given to others")
+	}
+}
+
+// jobsHold runs jobs and returns the evidence.
+func jobsHold(t *testing.T, c Config) *history.Jobs {
+	t.Helper()
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Held {
+		t.Errorf("%s\n%+v", r.Verdict, r.Invariants)
+	}
+	for _, f := range r.Faults {
+		if f.Count == 0 || c.Faults[f.Name] == 0 {
+			t.Errorf("%s happened %d times", f.Name, f.Count)
+		}
+	}
+	if r.Jobs.Completed == 0 {
+		t.Error("no job completed")
+	}
+	return r.Evidence.Jobs
+}
+
 // Workers whose connections die in silence go on with others.
 func TestSilentDeathsHold(t *testing.T) {
 	r, err := Run(t.Context(), small(t, Faults{"hole": 1}))
@@ -170,6 +219,7 @@ func TestServerFaults(t *testing.T) {
 	if err := s.exec(t.Context(), `CREATE TABLE kept (fault TEXT)`); err != nil {
 		t.Fatal(err)
 	}
+	rows := append(eventFaults.ofServer(), terminateRows...)
 	happened := map[history.Fault]int{}
 	f := &serverFaults{cluster: s, dice: rand.New(rand.NewPCG(1, 2)), copying: &sync.RWMutex{}, count: func(f history.Fault, _ string) { happened[f]++ }}
 	if cannot["standby"] == nil {
@@ -184,7 +234,7 @@ func TestServerFaults(t *testing.T) {
 		},
 	}
 	var want []string
-	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "standby", "restore", "full-disk", "promote"} {
+	for _, name := range []string{"promote", "server-kill", "server-kill", "backend-kill", "connection-limit", "full-disk", "standby", "terminate", "restore", "full-disk", "promote"} {
 		if cannot[name] != nil {
 			continue
 		}
@@ -193,7 +243,7 @@ func TestServerFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		want = append(want, name)
-		row := serverRows[slices.IndexFunc(serverRows, func(r faultRow) bool { return r.Name == name })]
+		row := rows[slices.IndexFunc(rows, func(r faultRow) bool { return r.Name == name })]
 		if err := row.server(f, t.Context()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -217,7 +267,7 @@ func TestServerFaults(t *testing.T) {
 	if err := s.well(t.Context()); err != nil {
 		t.Errorf("after an end nobody waited for: %v", err)
 	}
-	for _, r := range serverRows {
+	for _, r := range rows {
 		if cannot[r.Name] == nil && happened[r.Counts[0]] == 0 {
 			t.Errorf("%s was not counted", r.Name)
 		}
@@ -263,7 +313,7 @@ func connect(t *testing.T, s *cluster, name string) *pgx.Conn {
 // Of a deck every card comes up as often as it is in it, and only those of the
 // actor.
 func TestDeck(t *testing.T) {
-	d := Faults{"kill": 1, "stop": 0.5, "promote": 1}.deck(rand.New(rand.NewPCG(1, 2)), processRows)
+	d := Faults{"kill": 1, "stop": 0.5, "promote": 1}.deck(rand.New(rand.NewPCG(1, 2)), eventFaults.ofProcesses())
 	n := map[string]int{}
 	for range 30 {
 		row, _ := d.Deal()
@@ -272,7 +322,7 @@ func TestDeck(t *testing.T) {
 	if want := map[string]int{"kill": 20, "stop": 10}; !maps.Equal(n, want) {
 		t.Errorf("dealt %v, want %v", n, want)
 	}
-	none := Faults{"promote": 1}.deck(rand.New(rand.NewPCG(1, 2)), processRows)
+	none := Faults{"promote": 1}.deck(rand.New(rand.NewPCG(1, 2)), eventFaults.ofProcesses())
 	if row, ok := none.Deal(); ok {
 		t.Errorf("dealt %q from an empty deck", row.Name)
 	}

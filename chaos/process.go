@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/child"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -28,6 +29,7 @@ type process struct {
 	log     child.Tail
 	began   atomic.Bool   // its worker runs, or did
 	broke   atomic.Bool   // a handler of it broke the rules, or tried to
+	faulted atomic.Bool   // something happened to it, or to its server
 	answers chan bool     // to an order: whether a transaction ended
 	saidEnd bool          // it has told that its worker ended; read after Process.Done
 	done    chan struct{} // closed when it has ended and all that it told is written down
@@ -83,7 +85,7 @@ func (p *process) listen(out io.Reader, env sim.Env) {
 		case history.WorkerEnded:
 			p.saidEnd = true
 		}
-		env.History.Add(r.Who, r.Consumer, r.Kind, r.About)
+		env.Take(r)
 		p.answer(r, env)
 	}
 	_, _ = io.Copy(io.Discard, out) // a line too long
@@ -140,6 +142,12 @@ func (p *process) ends(ctx context.Context, bound time.Duration) {
 	}
 }
 
+// fault takes down that something happens to the process.
+func (p *process) fault(env sim.Env) {
+	p.faulted.Store(true)
+	env.Fault(p.name)
+}
+
 func (p *process) signal(s syscall.Signal) { _ = p.Signal(s) } // or it has ended
 
 // kill ends the process, also one that is stopped.
@@ -160,7 +168,8 @@ func (p *process) await(ctx context.Context, asked string, bound time.Duration) 
 	if state := p.State(); !state.Success() {
 		x.Error = strings.TrimSpace(state.String() + "\n" + p.log.String())
 	}
-	unknown := strings.Contains(x.Error, worker.ErrOutcomeUnknown.Error())
+	unknown := strings.Contains(x.Error, worker.ErrOutcomeUnknown.Error()) ||
+		p.faulted.Load() && strings.Contains(x.Error, jobs.ErrUnsettled.Error())
 	switch named := unknown || strings.Contains(x.Error, worker.ErrTransactionEnded.Error()); {
 	case named && p.broke.Load():
 		x.Asked = history.ExitBroke

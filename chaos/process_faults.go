@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -36,6 +37,10 @@ var processRows = []faultRow{
 		},
 		process: (*slot).hole,
 	},
+}
+
+// contractRows are the fault of handlers that are given a transaction.
+var contractRows = []faultRow{
 	{
 		Row: fault.Row{
 			Name: "contract", Does: "a handler of a worker process commits, rolls back or chains its transaction; the process ends with the error for that, and another takes its place",
@@ -46,24 +51,46 @@ var processRows = []faultRow{
 	},
 }
 
+// deployRows replace worker processes as a deployment does.
+var deployRows = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "deploy", Does: "SIGTERM for every worker process, one after the other, while its handlers run; others take their places",
+			Counts: []history.Fault{deployed},
+		},
+		process: (*slot).deploy,
+	},
+}
+
+const deployed history.Fault = "worker processes told to end, and replaced"
+
 // kill ends the process at once.
 func (s *slot) kill(ctx, intake context.Context) error {
 	if s.process.broke.Load() {
 		return nil // nobody else could mend what its handler did
 	}
 	s.process.signal(syscall.SIGKILL)
+	s.env.Lose(s.process.name)
 	s.happened(s.process.name, history.Killed, "")
 	s.cleanUp(ctx, history.ExitCrashed, recovery)
-	s.pause(intake, 0, s.env.Scenario.Knobs.Outage)
+	s.pause(intake, 0, s.env.Scenario.Outage())
 	return s.start()
 }
 
 // suspend makes the process a zombie: others take it for dead, and it goes on
 // where it was.
 func (s *slot) suspend(_, intake context.Context) error {
+	select {
+	case s.suspended <- struct{}{}:
+		defer func() { <-s.suspended }()
+	default:
+		return nil
+	}
+	s.process.fault(s.env)
 	s.process.signal(syscall.SIGSTOP)
 	s.happened(s.process.name, history.Stopped, "")
-	s.pause(intake, 200*time.Millisecond, s.env.Scenario.Knobs.HeartbeatTimeout*2)
+	low, high := s.env.Scenario.Suspension()
+	s.pause(intake, low, high)
 	s.process.signal(syscall.SIGCONT)
 	s.env.History.Add(s.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
 	return nil
@@ -72,6 +99,7 @@ func (s *slot) suspend(_, intake context.Context) error {
 // hole makes half of the process's connections die in silence. The worker is to
 // find out by itself.
 func (s *slot) hole(context.Context, context.Context) error {
+	s.process.fault(s.env)
 	n := s.link.Load().Swallow()
 	for range n {
 		s.env.Count(history.Swallowed)
@@ -96,11 +124,45 @@ func (s *slot) breakRule(ctx, intake context.Context) error {
 	defer cancel()
 	if s.process.breakRule(answered) {
 		s.cleanUp(ctx, history.ExitBroke, recovery)
-		s.pause(intake, 0, s.env.Scenario.Knobs.Outage)
+		s.pause(intake, 0, s.env.Scenario.Outage())
 		return s.start()
 	}
 	if s.process.broke.Load() { // perhaps it did, and the answer was lost
 		s.process.ends(ctx, 15*time.Second)
 	}
 	return nil
+}
+
+// deploy has every slot replace its process, this one first.
+func (s *slot) deploy(ctx, _ context.Context) error {
+	s.latest.Add(1)
+	return s.update(ctx)
+}
+
+// update replaces the process by one of the latest version. No two are replaced at
+// once.
+func (s *slot) update(ctx context.Context) error {
+	s.updating.Lock()
+	defer s.updating.Unlock()
+	if !s.began(ctx) {
+		return nil // it is replaced anyway
+	}
+	s.process.signal(syscall.SIGTERM)
+	s.happened(s.process.name, deployed, "")
+	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound())
+	if err := s.start(); err != nil {
+		return err
+	}
+	s.began(ctx)
+	return nil
+}
+
+// began waits until the worker runs, and reports whether it does.
+func (s *slot) began(ctx context.Context) bool {
+	for !s.process.began.Load() {
+		if s.process.ended() || !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return !s.process.ended()
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -28,15 +29,21 @@ type processes struct {
 	slots   []*slot
 	// copying is held to copy the server, and shared to break a rule.
 	copying sync.RWMutex
+
+	suspended chan struct{} // one for each process that may be suspended at a time
+	hurting   atomic.Bool   // a fault of the server is under way
+	latest    atomic.Int64  // version of the program: a deployment raises it
+	updating  sync.Mutex    // held while a process is replaced by one of a later version
 }
 
 // Run is the driver's part until intake ends.
 func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
 	p.env = env
+	p.suspended = make(chan struct{}, p.config.suspensions())
 	for i := range p.config.Workers {
 		actor := fmt.Sprintf("worker %d", i+1)
 		r := fault.Dice(p.config.Seed, actor)
-		p.slots = append(p.slots, &slot{processes: p, number: i + 1, dice: r, deck: p.faults.deck(r, processRows)})
+		p.slots = append(p.slots, &slot{processes: p, number: i + 1, dice: r, deck: p.faults.deck(r, p.config.rows().ofProcesses())})
 	}
 	// One that fails ends the others.
 	intake, fail := context.WithCancel(intake)
@@ -71,13 +78,16 @@ func (p *processes) injectServer(ctx, intake context.Context) error {
 		p.happened("", f, where)
 		injected = append(injected, f)
 	}}
-	deck := p.faults.deck(r, serverRows)
+	deck := p.faults.deck(r, p.config.rows().ofServer())
 	for backoff.Sleep(intake, f.between(2*time.Second, 6*time.Second)) {
 		row, ok := deck.Deal()
 		if !ok {
 			continue
 		}
-		if err := row.server(f, ctx); err != nil {
+		over := p.hurt()
+		err := row.server(f, ctx)
+		over()
+		if err != nil {
 			return errors.Join(fmt.Errorf("chaos: %s: %w", row.Name, err), ctx.Err())
 		}
 		for _, f := range injected {
@@ -87,6 +97,35 @@ func (p *processes) injectServer(ctx, intake context.Context) error {
 		p.env.Refresh()
 	}
 	return ctx.Err()
+}
+
+// hurt takes down that a fault is injected into the server, until it is over. The
+// oracle excuses what workers lose meanwhile.
+func (p *processes) hurt() (over func()) {
+	from := time.Now()
+	all := func() {
+		for _, s := range p.slots {
+			if x := s.current.Load(); x != nil {
+				x.fault(p.env)
+			}
+		}
+	}
+	p.hurting.Store(true)
+	all()
+	return func() {
+		all()
+		p.hurting.Store(false)
+		p.env.Outage(from)
+	}
+}
+
+// suspensions is how many processes may be suspended at once. The jobs of one that is
+// dead must go on: somebody must be there to take them.
+func (c Config) suspensions() int {
+	if c.Jobs {
+		return max(1, c.Workers/2)
+	}
+	return c.Workers
 }
 
 func (p *processes) happened(who string, f history.Fault, where string) {
@@ -110,14 +149,16 @@ func (p *processes) Stop(ctx context.Context) []history.Exit {
 
 // Annotate tells the report which faults were on, and how often each happened.
 func (p *processes) Annotate(r *oracle.Report, happened func(history.Fault) int64) {
-	r.Counts = slices.DeleteFunc(r.Counts, func(c history.Count) bool { return c.Count == 0 || slices.Contains(counters(), c.Fault) })
-	for _, f := range counters() {
+	r.Counts = slices.DeleteFunc(r.Counts, func(c history.Count) bool {
+		return c.Count == 0 || slices.Contains(p.config.rows().counters(), c.Fault)
+	})
+	for _, f := range p.config.rows().counters() {
 		r.Counts = append(r.Counts, history.Count{Fault: f, Count: happened(f)})
 	}
-	r.Faults = faultTable.On(p.faults, happened)
+	r.Faults = p.config.rows().table().On(p.faults, happened)
 	for i, k := range r.Knobs {
 		if k.Name == "faults" {
-			r.Knobs[i].Value = p.faults.String()
+			r.Knobs[i].Value = p.config.rows().table().Format(p.faults)
 		}
 	}
 	for name, err := range p.cannot {

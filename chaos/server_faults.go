@@ -30,6 +30,7 @@ const (
 	promotions    history.Fault = "primaries killed and replicas promoted"
 	lags          history.Fault = "times that a worker process was led to a lagging replica"
 	restores      history.Fault = "primaries set back to a cold copy"
+	terminated    history.Fault = "times that backends of workers were ended"
 )
 
 // serverRows are the faults of the server.
@@ -76,6 +77,10 @@ var serverRows = []faultRow{
 		},
 		server: (*serverFaults).mislead,
 	},
+}
+
+// restoreRows set the server back, which only a run of events can judge.
+var restoreRows = []faultRow{
 	{
 		Row: fault.Row{
 			Name: "restore", Does: "a cold copy of the primary is put back under running workers",
@@ -83,6 +88,17 @@ var serverRows = []faultRow{
 			Reaches: []oracle.Condition{oracle.ServerSetBack},
 		},
 		server: (*serverFaults).restore,
+	},
+}
+
+// terminateRows end backends, as an operator does.
+var terminateRows = []faultRow{
+	{
+		Row: fault.Row{
+			Name: "terminate", Does: "some backends of worker processes are ended",
+			Counts: []history.Fault{terminated},
+		},
+		server: (*serverFaults).terminate,
 	},
 }
 
@@ -151,6 +167,23 @@ func (f *serverFaults) killBackend(ctx context.Context) error {
 		return fmt.Errorf("chaos: the server did not go down with backend %d: %w", pid, bounded.Err())
 	}
 	return f.cluster.well(ctx)
+}
+
+// terminate ends a few of the workers' backends. The server goes on.
+func (f *serverFaults) terminate(ctx context.Context) error {
+	ended := 0
+	err := f.cluster.on(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, `
+SELECT count(pg_terminate_backend(pid)) FROM (
+	SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'sim worker %' ORDER BY random() LIMIT $1) AS victims`, 1+f.dice.IntN(6)).Scan(&ended)
+	})
+	if err != nil {
+		return fmt.Errorf("chaos: %w", err)
+	}
+	if ended > 0 {
+		f.count(terminated, fmt.Sprintf("%d of them", ended))
+	}
+	return nil
 }
 
 // fillDisk lets the server run out of room, half of the times in the middle of

@@ -24,6 +24,8 @@ type slot struct {
 	dice          *rand.Rand
 	deck          *fault.Deck[faultRow]
 	process       *process
+	current       atomic.Pointer[process]  // the same, for others
+	version       int64                    // of the process
 	link          atomic.Pointer[sim.Link] // of the process
 	exits         []history.Exit
 }
@@ -33,11 +35,11 @@ func (s *slot) run(ctx, intake context.Context) error {
 	if err := s.start(); err != nil {
 		return err
 	}
-	for s.pause(intake, 2*time.Second, 7*time.Second) {
-		if s.process.ended() {
-			if err := s.replaceDead(ctx); err != nil {
-				return err
-			}
+	for intake.Err() == nil {
+		if err := s.keepUp(ctx, intake, s.between(2*time.Second, 7*time.Second)); err != nil {
+			return err
+		}
+		if intake.Err() != nil || s.process.ended() {
 			continue
 		}
 		row, ok := s.deck.Deal()
@@ -51,13 +53,38 @@ func (s *slot) run(ctx, intake context.Context) error {
 	return ctx.Err()
 }
 
+// keepUp keeps a process of the latest version going for a while, or until intake
+// ends.
+func (s *slot) keepUp(ctx, intake context.Context, while time.Duration) error {
+	for until := time.Now().Add(while); time.Now().Before(until); {
+		var err error
+		switch {
+		case s.process.ended():
+			const soon = 500 * time.Millisecond // a server that is away is away for a while
+			if backoff.Sleep(intake, soon) {
+				err = s.replaceDead(ctx)
+			}
+		case s.version < s.latest.Load():
+			err = s.update(ctx)
+		}
+		if err != nil || !backoff.Sleep(intake, 20*time.Millisecond) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *slot) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(s.dice.Int64N(int64(high-low)))
+}
+
 func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
-	return backoff.Sleep(ctx, low+time.Duration(s.dice.Int64N(int64(high-low))))
+	return backoff.Sleep(ctx, s.between(low, high))
 }
 
 func (s *slot) start() (err error) {
 	s.lives++
-	s.process = nil
+	s.process, s.version = nil, s.latest.Load()
 	name := fmt.Sprintf("worker %d.%d", s.number, s.lives)
 	connect, attributes := s.cluster.link, " target_session_attrs=read-write"
 	if s.followed() {
@@ -68,13 +95,17 @@ func (s *slot) start() (err error) {
 		return err
 	}
 	s.process, err = startProcess(s.config.Program, sim.Role{
-		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario,
+		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario, Began: s.env.Began,
 	}, s.env)
 	if err != nil {
 		link.Close()
 		return err
 	}
 	s.link.Store(link)
+	s.current.Store(s.process)
+	if s.hurting.Load() {
+		s.process.fault(s.env)
+	}
 	return nil
 }
 
@@ -132,5 +163,5 @@ func (s *slot) stop(ctx context.Context) {
 		return
 	}
 	s.process.signal(syscall.SIGTERM)
-	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.Knobs.BatchTimeout+10*time.Second)
+	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound())
 }

@@ -23,7 +23,7 @@ func (l *loop) idle(ctx context.Context, found int) {
 		l.hungry = err == nil // what was enqueued before this is not told
 		return
 	}
-	if l.pollAt = l.peekedAt.Add(10 * l.peekTook); !time.Now().Before(l.pollAt) {
+	if l.pollAt = l.peekedAt.Add(min(10*l.peekTook, l.w.cfg.pollInterval)); !time.Now().Before(l.pollAt) {
 		l.peek(ctx, found > 0)
 	}
 }

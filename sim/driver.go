@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -26,15 +27,24 @@ type Env struct {
 	Scenario Scenario
 	History  *history.History
 	Database string // its name
+	Began    time.Time
 	// Count counts a fault.
 	Count func(history.Fault)
-	// Breached takes note of a batch whose handler broke the rules.
-	Breached func(history.Breach)
+	// Take takes down what a worker process tells.
+	Take func(history.Record)
+	// Fault takes down that something happens to a worker, and Lose that it is gone.
+	Fault, Lose func(worker string)
+	// Outage takes down that a fault kept the server from its work from then until now.
+	Outage func(from time.Time)
 	// Refresh gives up the harness's idle connections, which may lead nowhere
 	// after what was done to the server.
 	Refresh func()
+	// The rest is for a run of events.
+
 	// Placed counts the consumers that have a checkpoint.
 	Placed func(context.Context) (int, error)
+	// Breached takes note of a batch whose handler broke the rules.
+	Breached func(history.Breach)
 	// ForgetsRepair reports whether the copy lacks the repair of a batch that it has.
 	ForgetsRepair func(context.Context) (bool, error)
 	// Save makes a cold copy of the server by a change of it, and PutBack puts that
@@ -55,13 +65,20 @@ func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) 
 	}
 	on.mortal = true
 	defer func() { err = errors.Join(err, on.drop()) }()
+	if c.Jobs {
+		return runJobs(ctx, c, scenario, on, driver)
+	}
 	return run(ctx, c, scenario, on, driver)
 }
 
 func (s *simulation) env() Env {
 	return Env{
-		Scenario: s.scenario, History: s.history, Database: s.on.name,
+		Scenario: s.scenario, History: s.history, Database: s.on.name, Began: s.began,
 		Count:         s.count,
+		Take:          s.history.Take,
+		Fault:         func(string) {},
+		Lose:          func(string) {},
+		Outage:        func(time.Time) {},
 		Breached:      s.breached,
 		Refresh:       s.on.refresh,
 		Placed:        s.on.placed,
@@ -71,5 +88,22 @@ func (s *simulation) env() Env {
 			return err
 		},
 		PutBack: s.on.putBack,
+	}
+}
+
+func (s *jobSimulation) env() Env {
+	return Env{
+		Scenario: s.scenario, History: s.history, Database: s.on.name, Began: s.began,
+		Count: func(f history.Fault) { s.tally.add(f, 1) },
+		Take: func(r history.Record) {
+			if !s.book.take(r) {
+				s.history.Take(r)
+			}
+		},
+		Fault:    func(worker string) { s.book.fault(worker) },
+		Lose:     s.book.crash,
+		Outage:   s.book.outage,
+		Refresh:  s.on.refresh,
+		Breached: func(history.Breach) {},
 	}
 }

@@ -22,6 +22,7 @@ type jobSimulation struct {
 	config    Config
 	scenario  Scenario
 	on        *database
+	driver    Driver // in place of the slots
 	began     time.Time
 	zero      time.Time // the same, by the server's clock
 	tally     tally
@@ -35,19 +36,20 @@ type jobSimulation struct {
 	evidence  history.Evidence
 }
 
-// runJobs runs a scenario of jobs in the database on.
-func runJobs(ctx context.Context, c Config, scenario Scenario, on *database) (*oracle.Report, error) {
+// runJobs runs a scenario of jobs in the database on; without a driver, with workers in
+// this process.
+func runJobs(ctx context.Context, c Config, scenario Scenario, on *database, driver Driver) (*oracle.Report, error) {
 	if err := on.room(ctx, c.Connections()); err != nil {
 		return nil, err
 	}
 	on.own = c.Server
 	scenario.Faults = on.ableJobs(scenario.Faults)
-	on.mortal = scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.outage })
+	on.mortal = on.mortal || scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.outage })
 	on.async = scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.async })
 	if err := on.setUpJobs(ctx, *scenario.Jobs); err != nil {
 		return nil, err
 	}
-	s := newJobSimulation(c, scenario, on)
+	s := newJobSimulation(c, scenario, on, driver)
 	var err error
 	if s.operators, err = newJobOperators(s); err != nil {
 		return nil, err
@@ -67,9 +69,9 @@ func runJobs(ctx context.Context, c Config, scenario Scenario, on *database) (*o
 	return s.report(false), nil
 }
 
-func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation {
+func newJobSimulation(c Config, scenario Scenario, on *database, driver Driver) *jobSimulation {
 	began := time.Now()
-	s := &jobSimulation{config: c, scenario: scenario, on: on, began: began, history: history.New(began), book: newJobBook(began), stalls: make(chan struct{}, max(1, c.Workers/2)), client: jobs.NewClient(on.db)}
+	s := &jobSimulation{config: c, scenario: scenario, on: on, driver: driver, began: began, history: history.New(began), book: newJobBook(began), stalls: make(chan struct{}, max(1, c.Workers/2)), client: jobs.NewClient(on.db)}
 	queues := names(scenario.Jobs.Queues)
 	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
 	s.evidence.History = s.history
@@ -77,7 +79,7 @@ func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation 
 	for i := range c.Writers {
 		s.enqueuers = append(s.enqueuers, newEnqueuer(i+1, s))
 	}
-	for i := range c.Workers {
+	for i := 0; i < c.Workers && driver == nil; i++ {
 		s.slots = append(s.slots, newJobSlot(i+1, s))
 	}
 	return s
@@ -128,6 +130,9 @@ func (s *jobSimulation) act(ctx context.Context) error {
 	}
 	for _, slot := range s.slots {
 		run(slot.run)
+	}
+	if s.driver != nil {
+		run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
 	}
 	for _, e := range s.enqueuers {
 		run(e.run)
@@ -250,6 +255,9 @@ func (s *jobSimulation) stop(ctx context.Context) {
 	for i, slot := range s.slots {
 		wg.Go(func() { exits[i] = slot.stop(ctx) })
 	}
+	if s.driver != nil {
+		exits = append(exits, s.driver.Stop(ctx))
+	}
 	wg.Wait()
 	for _, x := range exits {
 		s.evidence.Exits = append(s.evidence.Exits, x...)
@@ -264,8 +272,11 @@ func (s *jobSimulation) report(interrupted bool) *oracle.Report {
 		Seconds: time.Since(s.began).Seconds(),
 		Knobs:   s.scenario.Lines(), Faults: jobFaultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(jobCounters()),
 	}
-	if s.on.own == nil {
+	if s.on.own == nil && s.driver == nil {
 		r.Knobs = append(r.Knobs, ownServer.says)
+	}
+	if s.driver != nil {
+		s.driver.Annotate(r, s.tally.count)
 	}
 	r.Judge(&s.evidence)
 	return r

@@ -22,7 +22,15 @@ type jobBook struct {
 	order    []string                   // of their names
 	misled   []string
 	waited   int
-	ids      []int64 // committed, for those who cancel
+	outages  []history.Outage
+	calls    map[call]int // where the runs are that processes tell of
+	ids      []int64      // committed, for those who cancel
+}
+
+// call names a call of a handler in a process.
+type call struct {
+	worker string // its name
+	n      int
 }
 
 // jobEntry is what was enqueued, and when.
@@ -33,7 +41,7 @@ type jobEntry struct {
 }
 
 func newJobBook(began time.Time) *jobBook {
-	return &jobBook{began: began, runners: map[string]*history.Runner{}}
+	return &jobBook{began: began, runners: map[string]*history.Runner{}, calls: map[call]int{}}
 }
 
 // now is the time in the books.
@@ -97,6 +105,39 @@ func (b *jobBook) tell(t history.Told) {
 	b.told = append(b.told, t)
 }
 
+// take takes down what a process tells of its worker. It reports whether that was for
+// this book only, and not for the history.
+func (b *jobBook) take(r history.Record) (all bool) {
+	switch about := r.About.(type) {
+	case history.Runner:
+		b.add(about.Name, about.ID)
+		return true
+	case history.HandlerRun:
+		b.called(call{r.Who, about.N}, about.JobRun)
+		return true
+	case history.JobDone:
+		t := history.Told{Worker: b.runner(r.Who).ID, ID: about.ID, Attempt: about.Attempt, State: about.State}
+		if t.State == jobLost {
+			t.Lost, t.State = true, ""
+		}
+		b.tell(t)
+	}
+	return false
+}
+
+// called takes down a run that a process has told of, by the clock of the process.
+func (b *jobBook) called(c call, r history.JobRun) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n, begun := b.calls[c]; begun {
+		b.runs[n] = r
+		delete(b.calls, c)
+		return
+	}
+	b.calls[c] = len(b.runs)
+	b.runs = append(b.runs, r)
+}
+
 func (b *jobBook) mislead(what string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,8 +154,23 @@ func (b *jobBook) waitedFor() {
 func (b *jobBook) add(name, id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.runners[name] = &history.Runner{Name: name, ID: id}
-	b.order = append(b.order, name)
+	b.known(name).ID = id
+}
+
+// runner is what is known of a worker.
+func (b *jobBook) runner(name string) history.Runner {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return *b.known(name)
+}
+
+// known is the worker of a name. A process is known before it tells its worker's ID.
+func (b *jobBook) known(name string) *history.Runner {
+	if b.runners[name] == nil {
+		b.runners[name] = &history.Runner{Name: name}
+		b.order = append(b.order, name)
+	}
+	return b.runners[name]
 }
 
 // fault takes down that something happens to workers.
@@ -122,7 +178,7 @@ func (b *jobBook) fault(names ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, name := range names {
-		b.runners[name].Faulted = true
+		b.known(name).Faulted = true
 	}
 }
 
@@ -131,7 +187,14 @@ func (b *jobBook) crash(name string) {
 	b.fault(name)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.runners[name].GoneAt = b.now()
+	b.known(name).GoneAt = b.now()
+}
+
+// outage takes down that something kept the server from its work from then until now.
+func (b *jobBook) outage(from time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.outages = append(b.outages, history.Outage{From: from.Sub(b.began).Seconds(), To: b.now()})
 }
 
 // collect hands the books over. What was enqueued asynchronously before a crash may
@@ -148,7 +211,7 @@ func (b *jobBook) collect(j *history.Jobs, life int64) {
 	for _, name := range b.order {
 		j.Workers = append(j.Workers, *b.runners[name])
 	}
-	j.Cancels, j.Runs, j.Told, j.Misled, j.Waited = b.cancels, b.runs, b.told, b.misled, b.waited
+	j.Cancels, j.Runs, j.Told, j.Misled, j.Waited, j.Outages = b.cancels, b.runs, b.told, b.misled, b.waited, b.outages
 }
 
 // awaitResult waits for a job as a client does, and compares what it returns.

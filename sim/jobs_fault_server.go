@@ -94,8 +94,10 @@ func crashingJob(f history.Fault, kill func(*database, context.Context, string) 
 	return func(s *jobSlot, ctx, intake context.Context, at jobPoint) error {
 		var killed bool
 		var err error
+		var from time.Time
 		_, there := s.inject(intake, at, func() {
 			s.of.faultAll()
+			from = time.Now()
 			killed, err = kill(s.of.on, ctx, s.node.name)
 		})
 		if !killed {
@@ -107,6 +109,7 @@ func crashingJob(f history.Fault, kill func(*database, context.Context, string) 
 		}
 		err = errors.Join(err, s.of.on.awaitRecovery(start))
 		s.of.faultAll()
+		s.of.book.outage(from)
 		s.over(f)
 		return err
 	}

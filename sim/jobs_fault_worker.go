@@ -72,12 +72,18 @@ var jobWorkerFaults = []jobFaultRow{
 
 // crash ends the process at once: no goodbye.
 func (s *jobSlot) crash(ctx, intake context.Context, at jobPoint) error {
-	injected, there := s.inject(intake, at, func() { s.node.crash((*network).crash) })
+	injected, there := s.inject(intake, at, func() { s.lose((*network).crash) })
 	if !injected {
 		return nil
 	}
 	s.countCrash(at, there)
 	return s.replace(ctx, intake, history.ExitCrashed, 0)
+}
+
+// lose takes down that the worker is gone, and ends it.
+func (s *jobSlot) lose(how func(*network)) {
+	s.of.book.crash(s.node.name)
+	s.node.crash(how)
 }
 
 func (s *jobSlot) countCrash(at jobPoint, there bool) {
@@ -94,7 +100,7 @@ func (s *jobSlot) countCrash(at jobPoint, there bool) {
 // vanish takes the whole machine away: the server does not even see the connections
 // end.
 func (s *jobSlot) vanish(ctx, intake context.Context, at jobPoint) error {
-	injected, there := s.inject(intake, at, func() { s.node.crash((*network).vanish) })
+	injected, there := s.inject(intake, at, func() { s.lose((*network).vanish) })
 	if !injected {
 		return nil
 	}

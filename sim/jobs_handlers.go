@@ -90,13 +90,13 @@ func (n *jobNode) effect(ctx context.Context, tx *sql.Tx, h jobs.Header, t task)
 
 // begin takes down that a handler has a job in hand.
 func (n *jobNode) begin(h jobs.Header, t task) (number int) {
-	return n.book.begin(history.JobRun{Token: t.Token, ID: h.ID, Attempt: h.Attempt, Worker: n.id(), Name: n.name})
+	return n.notes.begin(history.JobRun{Token: t.Token, ID: h.ID, Attempt: h.Attempt, Worker: n.id(), Name: n.name})
 }
 
 // end takes down how it went. A process that is gone takes nothing down.
 func (n *jobNode) end(number int, outcome string) {
 	if !n.gone.Load() {
-		n.book.end(number, outcome)
+		n.notes.end(number, outcome)
 	}
 }
 

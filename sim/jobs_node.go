@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -27,7 +28,7 @@ type jobNode struct {
 	relay   *relay
 	db      *sql.DB
 	worker  *jobs.Worker
-	book    *jobBook
+	notes   jobNotes
 	history *history.History
 	armed   atomic.Pointer[failpoint]
 	gone    atomic.Bool // it was crashed: what its handlers still do, nobody hears
@@ -42,12 +43,36 @@ type jobNode struct {
 	err    error         // what it said; read after done
 }
 
+// jobNotes is where a worker's handlers and its observer take down what they did.
+type jobNotes interface {
+	begin(r history.JobRun) (number int)
+	end(number int, outcome string)
+	tell(t history.Told)
+}
+
+// jobLost is the state that the history has of a job that is another worker's.
+const jobLost = "lost"
+
+// newJobNode returns a node that has neither worker nor connections yet.
+func newJobNode(s Scenario, name string, h *history.History, notes jobNotes) *jobNode {
+	return &jobNode{name: name, knobs: *s.Jobs, history: h, notes: notes, dice: fault.Dice(s.Seed, "handlers "+name)}
+}
+
+// open gives the node its connections and its worker, which listens if there is a
+// connection string for that.
+func (n *jobNode) open(config *pgx.ConnConfig, listen string) {
+	n.db = stdlib.OpenDB(*config)
+	n.db.SetMaxOpenConns(n.knobs.Pool)
+	n.db.SetMaxIdleConns(n.knobs.Pool)
+	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
+}
+
 // startJobNode starts the life-th worker of a slot.
 func startJobNode(ctx context.Context, s Scenario, on *database, h *history.History, book *jobBook, slot, life int) (*jobNode, error) {
-	r := fault.Dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
+	n := newJobNode(s, fmt.Sprintf("worker %d.%d", slot, life), h, book)
+	r := fault.Dice(s.Seed, "node "+n.name)
 	mode := oneOf(r, execModes...)
-	n := &jobNode{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: *s.Jobs, history: h, book: book, net: newNetwork(r), done: make(chan struct{}),
-		dice: fault.Dice(s.Seed, fmt.Sprintf("handlers %d.%d", slot, life))}
+	n.net, n.done = newNetwork(r), make(chan struct{})
 	config := on.config(n.name)
 	config.DefaultQueryExecMode = mode
 	if s.Faults[asyncWorkersOn] > 0 {
@@ -59,14 +84,11 @@ func startJobNode(ctx context.Context, s Scenario, on *database, h *history.Hist
 	if n.relay, err = newRelay(config); err != nil {
 		return nil, err
 	}
-	n.db = stdlib.OpenDB(*config)
-	n.db.SetMaxOpenConns(n.knobs.Pool)
-	n.db.SetMaxIdleConns(n.knobs.Pool)
 	listen := ""
 	if listens {
 		listen = n.relay.url(config)
 	}
-	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
+	n.open(config, listen)
 	book.add(n.name, n.id())
 	ctx, n.cancel = context.WithCancel(ctx)
 	go func() {
@@ -102,15 +124,15 @@ func (n *jobNode) observer() jobs.Observer {
 			if n.gone.Load() {
 				return
 			}
-			n.book.tell(history.Told{Worker: n.id(), ID: d.ID, Attempt: d.Attempt, State: string(d.State)})
+			n.notes.tell(history.Told{Worker: n.id(), ID: d.ID, Attempt: d.Attempt, State: string(d.State)})
 			n.history.Add(n.name, d.Queue, history.JobEnded, history.JobDone{ID: d.ID, Kind: d.Kind, Attempt: d.Attempt, State: string(d.State), TookMS: ms(d.Took), Error: textOf(d.Err)})
 		},
 		JobLost: func(h jobs.Header) {
 			if n.gone.Load() {
 				return
 			}
-			n.book.tell(history.Told{Worker: n.id(), ID: h.ID, Attempt: h.Attempt, Lost: true})
-			n.history.Add(n.name, h.Queue, history.JobEnded, history.JobDone{ID: h.ID, Kind: h.Kind, Attempt: h.Attempt, State: "lost"})
+			n.notes.tell(history.Told{Worker: n.id(), ID: h.ID, Attempt: h.Attempt, Lost: true})
+			n.history.Add(n.name, h.Queue, history.JobEnded, history.JobDone{ID: h.ID, Kind: h.Kind, Attempt: h.Attempt, State: jobLost})
 		},
 	}
 }
@@ -142,7 +164,6 @@ func (n *jobNode) ready(ctx context.Context) bool {
 // crash ends the process: no goodbye.
 func (n *jobNode) crash(how func(*network)) {
 	n.gone.Store(true)
-	n.book.crash(n.name)
 	how(n.net)
 	n.cancel()
 }

@@ -136,7 +136,7 @@ func (o *jobOperator) pause(ctx, intake context.Context) error {
 // cap caps a queue or all of them, or takes a cap away.
 func (o *jobOperator) cap(ctx, _ context.Context) error {
 	queue := oneOf(o.dice, append([]string{ops.AllQueues}, names(o.of.scenario.Jobs.Queues)...)...)
-	most := oneOf(o.dice, 0, 1, 2, 3, 5, 10)
+	most := oneOf(o.dice, o.of.scenario.Jobs.Caps...)
 	err := o.change(ctx, queue, func() error {
 		if most == 0 {
 			return o.ops.RemoveCap(ctx, queue, by)

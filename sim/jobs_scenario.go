@@ -26,6 +26,7 @@ type JobKnobs struct {
 	HandlerTimeout    time.Duration
 	Pool              int // connections of a worker
 	BatchSize         int
+	Caps              []int // that operators set, 0: none
 
 	Pause     time.Duration // of an enqueuer between two transactions, on average
 	LongestTx time.Duration // a delayed commit waits 50ms to this
@@ -69,6 +70,7 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 		HandlerTimeout:    between(r, time.Second, 2*time.Second),
 		Pool:              oneOf(r, 8, 12),
 		BatchSize:         oneOf(r, 3, 10),
+		Caps:              []int{0, 1, 2, 3, 5, 10},
 		Pause:             250 * time.Millisecond,
 		LongestTx:         2 * time.Second,
 		Outage:            time.Second,

@@ -20,6 +20,7 @@ type Role struct {
 	Name     string // in the history: "worker 2.1"
 	URL      string // of the run's database; secret
 	Scenario Scenario
+	Began    time.Time // the run, by the clock of the machine
 }
 
 // Run runs the worker until ctx ends or it fails. What happens is told as it
@@ -32,6 +33,9 @@ func (r Role) Run(ctx context.Context, orders <-chan struct{}, tell func(history
 	}
 	config.RuntimeParams["application_name"] = "sim " + r.Name
 	config.DefaultQueryExecMode = oneOf(fault.Dice(r.Scenario.Seed, "node "+r.Name), execModes...)
+	if r.Scenario.Jobs != nil {
+		return r.runJobs(ctx, config, tell)
+	}
 	h, o := history.Tell(time.Now(), tell), &byOrder{}
 	n := &node{name: r.Name, knobs: r.Scenario.Knobs, history: h, db: stdlib.OpenDB(*config)}
 	defer n.db.Close()

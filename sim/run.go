@@ -36,7 +36,7 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	}
 	defer func() { err = errors.Join(err, on.drop()) }()
 	if c.Jobs {
-		return runJobs(ctx, c, Draw(c), on)
+		return runJobs(ctx, c, Draw(c), on, nil)
 	}
 	return run(ctx, c, Draw(c), on, nil)
 }

@@ -145,6 +145,32 @@ func drawKnobs(r *rand.Rand) Knobs {
 	return k
 }
 
+// Suspension bounds for how long a worker stands still that is to become a zombie. One
+// of jobs wakes up about when others are given its jobs, and run them.
+func (s Scenario) Suspension() (low, high time.Duration) {
+	if k := s.Jobs; k != nil {
+		return k.HeartbeatTimeout, k.HeartbeatTimeout + k.RescueDelay + 2*time.Second
+	}
+	return 200 * time.Millisecond, 2 * s.Knobs.HeartbeatTimeout
+}
+
+// Outage is after how long at most a crashed worker is replaced.
+func (s Scenario) Outage() time.Duration {
+	if s.Jobs != nil {
+		return s.Jobs.Outage
+	}
+	return s.Knobs.Outage
+}
+
+// EndBound is how long a worker may take to end that is told to: to finish what it has
+// in hand, and to leave.
+func (s Scenario) EndBound() time.Duration {
+	if s.Jobs != nil {
+		return s.Jobs.ShutdownTimeout + leaving
+	}
+	return s.Knobs.BatchTimeout + 10*time.Second
+}
+
 func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }
 
 // Lines are the drawn knobs as a person reads them.

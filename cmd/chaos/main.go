@@ -2,7 +2,7 @@
 
 // Command chaos runs worker processes on real servers, kills and stops them,
 // fills the disk, takes the connections and promotes a replica, and checks that
-// no event is lost or applied twice. See -h.
+// no event is lost or applied twice, or no job is lost or ended twice. See -h.
 package main
 
 import (
@@ -55,6 +55,18 @@ Examples:
   go run ./cmd/chaos                             ten minutes, everything on
   go run ./cmd/chaos -duration 30m -faults all   before a release
   go run ./cmd/chaos -duration 1m -faults promote=1,kill=2 -report out.html
+  go run ./cmd/chaos -jobs                       the same for jobs
+`
+
+const jobsUsage = `
+With -jobs, worker processes run jobs with handlers of all sorts, and enqueuers
+take the place of the writers: as in cmd/sim -jobs, with its operators, who pause
+and cap queues and cancel jobs. Instead of handlers that end their transaction and
+of the cold copy there are deployments: every process is told to end while it runs
+jobs, and replaced. In the end the oracle compares the books of enqueuers and
+handlers with the tables of jobs, and with every step of each job that a trigger
+has written down: all that was committed ended once, by its last claim, the jobs of
+killed processes went on in time, no cap was exceeded, and nothing is left running.
 `
 
 func main() {
@@ -85,7 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return command.Fail(ctx, "chaos", err, stderr)
 	}
 	show := command.NewProgress(stderr)
-	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, func(p sim.Progress) { show.Show(progress(p)) }
+	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, func(p sim.Progress) { show.Show(o.progress(p)) }
 	o.config.Judged = func(r *oracle.Report, logs []bundle.Log) error { return keepFailure(r, logs, stderr) }
 	report, err := chaos.Run(ctx, o.config)
 	show.Done()
@@ -141,18 +153,26 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
 	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
 	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: all, the intensities drawn and printed)")
+	f.BoolVar(&o.config.Jobs, "jobs", false, "workers of jobs, and enqueuers in place of writers: see below")
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line")
 	f.StringVar(&o.report, "report", "", "`file` for a picture of the run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")
-	err := command.Parse(f, args, stdout, usage, faultList()+statuses)
+	err := command.Parse(f, args, stdout, usage, faultList("Faults:", chaos.FaultTable())+jobsUsage+faultList("Faults with -jobs:", chaos.JobFaultTable())+statuses)
 	if err != nil {
 		return o, err
+	}
+	if o.config.Jobs && command.Given(f)["consumers"] {
+		return o, errors.New("-consumers is of no use with -jobs")
 	}
 	if o.config.Seed, err = command.Seed(*seed); err != nil {
 		return o, err
 	}
 	if *faults != "" {
-		if o.config.Faults, err = chaos.ParseFaults(*faults); err != nil {
+		read := chaos.ParseFaults
+		if o.config.Jobs {
+			read = chaos.ParseJobFaults
+		}
+		if o.config.Faults, err = read(*faults); err != nil {
 			return o, err
 		}
 	}
@@ -167,15 +187,18 @@ func (o options) write(w io.Writer, r *oracle.Report) error {
 	return command.WriteJSON(w, r)
 }
 
-func faultList() string {
-	list := "\nFaults:\n"
-	for _, l := range chaos.FaultTable() {
+func faultList(title string, lines []oracle.Line) string {
+	list := "\n" + title + "\n"
+	for _, l := range lines {
 		list += fmt.Sprintf("  %-17s %s\n", l.Name, l.Value)
 	}
 	return list
 }
 
-func progress(p sim.Progress) string {
+func (o options) progress(p sim.Progress) string {
+	if o.config.Jobs {
+		return fmt.Sprintf("%6.0fs  %7d jobs enqueued, %7d completed, %5d due", p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag)
+	}
 	return fmt.Sprintf("%6.0fs  %7d events appended, %7d handled by every consumer, lag %5d",
 		p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag)
 }

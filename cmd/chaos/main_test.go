@@ -44,6 +44,9 @@ func TestWrongUsage(t *testing.T) {
 		"out of range":   {[]string{"-workers", "0"}, "-workers 0 is out of range, allowed is 1 to 50"},
 		"no such fault":  {[]string{"-faults", "crash=1"}, `there is no fault "crash"`},
 		"bad seed":       {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
+		"an event's":     {[]string{"-jobs", "-faults", "contract=1"}, `there is no fault "contract"`},
+		"a job's":        {[]string{"-faults", "deploy=1"}, `there is no fault "deploy"`},
+		"no consumers":   {[]string{"-jobs", "-consumers", "3"}, "-consumers is of no use with -jobs"},
 		"no such folder": {[]string{"-history", "/no/such/folder/x"}, "chaos: -history: open /no/such/folder/x"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +66,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-faults", "-json", "-history", "-report", "promote ", "contract ", "Exit status", "default 10m"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-faults", "-jobs", "-json", "-history", "-report", "promote ", "contract ", "deploy ", "Exit status", "default 10m"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}
@@ -121,6 +124,24 @@ func TestJSON(t *testing.T) {
 	}
 	if text, err := os.ReadFile(picture); err != nil || !bytes.HasSuffix(text, []byte("</html>\n")) {
 		t.Errorf("the picture: %v, %d bytes", err, len(text))
+	}
+}
+
+func TestJSONOfJobs(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	args := []string{"-jobs", "-json", "-duration", "5s", "-workers", "2", "-writers", "3", "-faults", "kill=1", "-seed", "3"}
+	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
+		t.Errorf("exit status %d, want %d\n%s", status, command.OK, stderr.String())
+	}
+	var r oracle.Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatalf("%v in %s\n%s", err, stdout.String(), stderr.String())
+	}
+	if want := "go run ./cmd/chaos -jobs -workers 2 -writers 3 -duration 5s -faults kill=1 -seed 3"; r.Repeat != want || !r.Held || r.Jobs == nil || r.Jobs.Completed == 0 {
+		t.Errorf("held: %v, jobs: %+v, repeat: %q, want %q", r.Held, r.Jobs, r.Repeat, want)
+	}
+	if !strings.Contains(stderr.String(), "jobs enqueued") {
+		t.Errorf("progress: %q", stderr.String())
 	}
 }
 

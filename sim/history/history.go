@@ -46,6 +46,9 @@ func (h *History) Add(who, consumer string, kind Kind, about any) {
 	h.records = append(h.records, Record{len(h.records) + 1, at, who, consumer, kind, about})
 }
 
+// Take writes down what somebody else tells, just now.
+func (h *History) Take(r Record) { h.Add(r.Who, r.Consumer, r.Kind, r.About) }
+
 // Records are all that there are by now.
 func (h *History) Records() []Record {
 	h.mu.Lock()

@@ -4,14 +4,15 @@ package history
 // workers did stems from the harness's own books, the rest was read from the
 // database. Times are seconds since the run began.
 type Jobs struct {
-	MaxAttempts int      `json:"max_attempts"`     // of the handlers
-	RescueBound float64  `json:"rescue_bound"`     // how long the jobs of a worker that has crashed may wait for another
-	Forgetful   bool     `json:"forgetful"`        // the server crashed, and somebody had not waited for commits to be safe
-	Workers     []Runner `json:"workers"`          // all that ever ran
-	Queues      []string `json:"queues"`           //
-	Rest        JobsRest `json:"rest"`             //
-	Misled      []string `json:"misled,omitempty"` // what the client did although it must not
-	Waited      int      `json:"waited,omitempty"` // times that Wait returned the result that was set
+	MaxAttempts int      `json:"max_attempts"`      // of the handlers
+	RescueBound float64  `json:"rescue_bound"`      // how long the jobs of a worker that has crashed may wait for another
+	Forgetful   bool     `json:"forgetful"`         // the server crashed, and somebody had not waited for commits to be safe
+	Workers     []Runner `json:"workers"`           // all that ever ran
+	Queues      []string `json:"queues"`            //
+	Rest        JobsRest `json:"rest"`              //
+	Misled      []string `json:"misled,omitempty"`  // what the client did although it must not
+	Waited      int      `json:"waited,omitempty"`  // times that Wait returned the result that was set
+	Outages     []Outage `json:"outages,omitempty"` // of the server
 
 	Enqueued []Enqueued   `json:"-"` // by the enqueuers
 	Cancels  []Cancel     `json:"-"` // by clients
@@ -33,6 +34,12 @@ type Runner struct {
 	Faulted bool   `json:"faulted,omitempty"` // it was crashed, cut off or stalled, or its server was away
 	// GoneAt is when it crashed, 0 if it did not.
 	GoneAt float64 `json:"gone_at,omitempty"`
+}
+
+// Outage is when the server was away, or a fault kept it from working as usual.
+type Outage struct {
+	From float64 `json:"from"`
+	To   float64 `json:"to"`
 }
 
 // Enqueued is what an enqueuer asked for.
@@ -75,6 +82,13 @@ type JobRun struct {
 	Began   float64 `json:"began"`
 	Ended   float64 `json:"ended,omitempty"` // 0: never, its process was gone
 	Outcome string  `json:"outcome,omitempty"`
+}
+
+// HandlerRun is a call of a handler with a job, as the worker's process tells it:
+// when it begins, and again when it has ended.
+type HandlerRun struct {
+	N int `json:"n"` // the same in both, and in no other of the process
+	JobRun
 }
 
 // What a handler did with a job.

@@ -42,6 +42,8 @@ const (
 	FaultsOver      Kind = "faults over"        //
 	Sampled         Kind = "sample"             // Sample
 	JobEnded        Kind = "job"                // JobDone; Consumer is the queue
+	WorkerAdded     Kind = "worker of jobs"     // Runner, told by its process; no history has it
+	HandlerCalled   Kind = "handler"            // HandlerRun, told by the process; no history has it
 )
 
 // Header says which run this is.
@@ -180,6 +182,8 @@ var abouts = map[Kind]func(json.RawMessage) (any, error){
 	FaultsOver:      nil,
 	Sampled:         as[Sample],
 	JobEnded:        as[JobDone],
+	WorkerAdded:     as[Runner],
+	HandlerCalled:   as[HandlerRun],
 }
 
 func as[T any](text json.RawMessage) (any, error) {

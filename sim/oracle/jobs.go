@@ -25,7 +25,7 @@ func judgeJobs(e *history.Evidence) []Finding {
 		b.keys(),
 		b.cancelled(),
 		b.noneTaken(),
-		b.rescued(e),
+		b.rescued(),
 		b.asTold(),
 		b.rest(),
 		lives(e),

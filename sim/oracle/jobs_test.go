@@ -112,12 +112,49 @@ func TestJobsFlaws(t *testing.T) {
 	}
 }
 
+// A job waits for as long as the server is away, and the time counts from its end.
+func TestJobsWaitForTheServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		outage history.Outage
+		broken int64
+	}{
+		"back just now": {history.Outage{From: 4, To: 25}, 0},
+		"still away":    {history.Outage{From: 4, To: 40}, 0},
+		"back for long": {history.Outage{From: 4, To: 10}, 1},
+		"away later":    {history.Outage{From: 31, To: 40}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := jobsEvidence().Jobs
+			j.Resets[0].At = 30
+			j.Outages = []history.Outage{c.outage}
+			if f := newJobBooks(j).rescued(); int64(f.Broken) != c.broken {
+				t.Errorf("broken %d times, want %d: %v", f.Broken, c.broken, f.Examples)
+			}
+		})
+	}
+}
+
 // overtake lets later jobs be claimed for ten seconds before the first one.
 func overtake(j *history.Jobs) {
 	j.Enqueued = append(j.Enqueued, history.Enqueued{Token: "t5", ID: 5, Outcome: history.EnqueueCommitted})
 	j.Steps = append(j.Steps, history.JobStep{At: 10, ID: 5, State: "available", RunAt: 10})
 	for n := range int64(10) {
 		j.Steps = append(j.Steps, history.JobStep{At: 11 + float64(n), ID: 6 + n, Was: "available", State: "running", RunAt: 10.5, Attempt: 1})
+	}
+}
+
+// A claim takes many jobs, and its statement changes them in any order.
+func TestJobsOfOneClaimAreInTurn(t *testing.T) {
+	j := jobsEvidence().Jobs
+	overtake(j)
+	for i := range j.Steps {
+		if s := &j.Steps[i]; s.At > 12 {
+			s.Claim = 99
+		}
+	}
+	j.Steps = append(j.Steps, history.JobStep{At: 21, ID: 5, Was: "available", State: "running", Attempt: 1, Claim: 99, RunAt: 10})
+	if f := newJobBooks(j).inTurn(); f.Broken > 0 {
+		t.Error(f.Examples)
 	}
 }
 

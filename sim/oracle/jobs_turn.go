@@ -75,6 +75,7 @@ func (b *jobBooks) inTurn() Finding {
 		}
 	}
 	waiting := map[lane]map[int64]*waiter{}
+	claimed := b.byClaim()
 	for _, s := range b.Steps {
 		l := lane{s.Queue, s.Priority}
 		if waiting[l] == nil {
@@ -87,7 +88,7 @@ func (b *jobBooks) inTurn() Finding {
 		if s.State != "running" || s.Was != "available" {
 			continue
 		}
-		o := overtaken(s, waiting[l])
+		o := overtaken(s, waiting[l], claimed[s.Claim])
 		f.check(o == nil, func() string {
 			return fmt.Sprintf("%s was claimed at %.3fs, before %s, which was due at %.3fs, visible since %.3fs and overtaken since %.3fs", b.name(s.ID), s.At, b.name(o.ID), o.RunAt, o.since, o.first)
 		})
@@ -102,11 +103,26 @@ type waiter struct {
 	first float64 // when it was overtaken first, 0: never
 }
 
+// byClaim are the jobs that each claim took.
+func (b *jobBooks) byClaim() map[int64]map[int64]bool {
+	all := map[int64]map[int64]bool{}
+	for _, s := range b.Steps {
+		if s.State != "running" {
+			continue
+		}
+		if all[s.Claim] == nil {
+			all[s.Claim] = map[int64]bool{}
+		}
+		all[s.Claim][s.ID] = true
+	}
+	return all
+}
+
 // overtaken returns a job that a claim has left behind for too long, nil if there is
-// none.
-func overtaken(claim history.JobStep, waiting map[int64]*waiter) (found *waiter) {
+// none. It has not left behind what it took itself, a moment later.
+func overtaken(claim history.JobStep, waiting map[int64]*waiter, taken map[int64]bool) (found *waiter) {
 	for _, o := range waiting {
-		if o.since >= claim.At-overtakenAfter || o.RunAt > claim.RunAt || o.RunAt == claim.RunAt && o.ID > claim.ID {
+		if taken[o.ID] || o.since >= claim.At-overtakenAfter || o.RunAt > claim.RunAt || o.RunAt == claim.RunAt && o.ID > claim.ID {
 			continue
 		}
 		if o.first == 0 {

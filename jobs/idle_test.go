@@ -1,0 +1,22 @@
+package jobs
+
+import (
+	"testing"
+	"time"
+)
+
+// A look at what is due that took long is not repeated at once, but it does not put
+// off the next poll either.
+func TestSlowPeekDelaysNoPoll(t *testing.T) {
+	const poll = 100 * time.Millisecond
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: 10 * time.Millisecond,
+		time.Second:      poll,
+	} {
+		l := &loop{w: &Worker{cfg: config{pollInterval: poll}}, peekedAt: time.Now().Add(time.Minute), peekTook: took}
+		l.idle(t.Context(), 0)
+		if got := l.pollAt.Sub(l.peekedAt); got != want {
+			t.Errorf("after a peek of %v the next is due in %v, want %v", took, got, want)
+		}
+	}
+}
