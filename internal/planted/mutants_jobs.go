@@ -76,7 +76,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-verdict", Jobs: true,
 		Mistake: "what a statement did not find to settle is another's; nobody looks whether the one before has settled it",
-		Edits:   []Edit{{"jobs/settler.go", `ids, err := s.w.queue.Judge(ctx, on, runsOf(missing))`, `ids, err := []int64(nil), ctx.Err()`}},
+		Edits:   []Edit{{"jobs/settler.go", `settled, err := s.w.queue.Judge(ctx, on, runsOf(missing))`, `settled, err := []queue.Settled(nil), ctx.Err()`}},
 		Faults:  jobCalm + ",cut=6",
 	},
 	{
