@@ -31,6 +31,8 @@ type jobSimulation struct {
 	enqueuers []*enqueuer
 	slots     []*jobSlot
 	operators []*jobOperator
+	emitter   *emitter
+	emitting  []*slot       // of workers of consumers that enqueue
 	stalls    chan struct{} // one for each worker that may be stalled at a time
 	evidence  history.Evidence
 }
@@ -79,6 +81,10 @@ func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation 
 	}
 	for i := range c.Workers {
 		s.slots = append(s.slots, newJobSlot(i+1, s))
+	}
+	s.emitter = &emitter{of: s}
+	for i := range emitters {
+		s.emitting = append(s.emitting, newSlot(c.Workers+i+1, emitting(scenario), on, &s.emitter.tally, s.history, s.emitter))
 	}
 	return s
 }
@@ -129,6 +135,9 @@ func (s *jobSimulation) act(ctx context.Context) error {
 	for _, slot := range s.slots {
 		run(slot.run)
 	}
+	for _, slot := range s.emitting {
+		run(slot.run)
+	}
 	for _, e := range s.enqueuers {
 		run(e.run)
 	}
@@ -137,6 +146,11 @@ func (s *jobSimulation) act(ctx context.Context) error {
 	}
 	wg.Wait()
 	for _, slot := range s.slots {
+		if errors.Join(errs...) == nil {
+			errs = append(errs, slot.ensureRunning(ctx))
+		}
+	}
+	for _, slot := range s.emitting {
 		if errors.Join(errs...) == nil {
 			errs = append(errs, slot.ensureRunning(ctx))
 		}
@@ -150,7 +164,8 @@ func (s *jobSimulation) act(ctx context.Context) error {
 
 // actLast takes back what operators have set. Then it does a little of what only
 // some faults do, so that every invariant is checked in every run: it caps a queue,
-// enqueues jobs there, and cancels one.
+// enqueues jobs there, and cancels one; and it lets
+// consumers handle all events again.
 func (s *jobSimulation) actLast(ctx context.Context) error {
 	if err := s.on.undoSettings(ctx); err != nil {
 		return err
@@ -194,6 +209,9 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 		return fmt.Errorf("sim: cancel the last job: %w", err)
 	}
 	answered(string(was))
+	if err := s.emitter.appendLast(ctx); err != nil {
+		return fmt.Errorf("sim: the last event: %w", err)
+	}
 	return nil
 }
 
@@ -201,7 +219,8 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 // died without a sign.
 const silence = 35 * time.Second
 
-// comeToRest waits until no job is due any more, and none runs.
+// comeToRest waits until no event is left to be handled, no job is due any more, and
+// none runs.
 func (s *jobSimulation) comeToRest(ctx context.Context) error {
 	rest := &s.evidence.Jobs.Rest
 	for began := time.Now(); ; {
@@ -210,15 +229,15 @@ func (s *jobSimulation) comeToRest(ctx context.Context) error {
 			return fmt.Errorf("sim: look at the jobs: %w", err)
 		}
 		if rest.Bound == 0 {
-			bound := restBound(now.Due + now.Running)
+			bound := restBound(now.Due + now.Running + now.Behind)
 			if s.scenario.Faults["hole"] > 0 {
 				bound += silence
 			}
 			rest.Bound = bound.Round(time.Second).Seconds()
 		}
-		rest.Due, rest.Running, rest.Took = now.Due, now.Running, time.Since(began).Round(time.Millisecond).Seconds()
+		rest.Due, rest.Running, rest.Behind, rest.Took = now.Due, now.Running, now.Behind, time.Since(began).Round(time.Millisecond).Seconds()
 		s.evidence.Rest.Took, s.evidence.Rest.Bound = time.Since(began).Round(time.Millisecond), time.Duration(rest.Bound)*time.Second
-		if rest.Due+rest.Running == 0 || rest.Took > rest.Bound {
+		if rest.Due+rest.Running+rest.Behind == 0 || rest.Took > rest.Bound {
 			return nil
 		}
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {
@@ -246,9 +265,12 @@ func (s *jobSimulation) observe(ctx context.Context) {
 // stop ends all workers and takes down how they end.
 func (s *jobSimulation) stop(ctx context.Context) {
 	var wg sync.WaitGroup
-	exits := make([][]history.Exit, len(s.slots))
+	exits := make([][]history.Exit, len(s.slots)+len(s.emitting))
 	for i, slot := range s.slots {
 		wg.Go(func() { exits[i] = slot.stop(ctx) })
+	}
+	for i, slot := range s.emitting {
+		wg.Go(func() { exits[len(s.slots)+i] = slot.stop(ctx) })
 	}
 	wg.Wait()
 	for _, x := range exits {
@@ -258,6 +280,7 @@ func (s *jobSimulation) stop(ctx context.Context) {
 
 // report says what the run was, and judges it.
 func (s *jobSimulation) report(interrupted bool) *oracle.Report {
+	s.emitter.sum()
 	r := &oracle.Report{
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),

@@ -27,7 +27,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{machinesVanished},
 			Reaches: []oracle.Condition{oracle.LostWorkers},
 		},
-		worker: atJob((*jobSlot).vanish, inRun),
+		worker: atJob((*jobSlot).vanish, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -35,7 +35,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{history.Cuts},
 			Reaches: []oracle.Condition{oracle.CutClaims, oracle.CutEnds, oracle.WorkersLostAtCommit},
 		},
-		worker: atJob((*jobSlot).cut, beforeClaim, afterClaim, afterClaim, beforeEnd, afterEnd, beforeJobsTx, afterJobsTx),
+		worker: atJob((*jobSlot).cut, beforeClaim, beforeClaim, afterClaim, afterClaim, beforeEnd, afterEnd, beforeJobsTx, afterJobsTx),
 	},
 	{
 		Row: fault.Row{
@@ -58,7 +58,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts: []history.Fault{history.Swallowed},
 		},
 		seldom: true,
-		worker: atJob((*jobSlot).hole, inRun),
+		worker: atJob((*jobSlot).hole, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -66,7 +66,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{workersRestarted},
 			Reaches: []oracle.Condition{oracle.StoppedWorkers},
 		},
-		worker: atJob((*jobSlot).restart, inRun),
+		worker: atJob((*jobSlot).restart, inRun, inRun, inRun),
 	},
 }
 

@@ -135,8 +135,11 @@ func (o *jobOperator) pause(ctx, intake context.Context) error {
 
 // cap caps a queue or all of them, or takes a cap away.
 func (o *jobOperator) cap(ctx, _ context.Context) error {
-	queue := oneOf(o.dice, append([]string{ops.AllQueues}, names(o.of.scenario.Jobs.Queues)...)...)
-	most := oneOf(o.dice, 0, 1, 2, 3, 5, 10)
+	queue := o.queue()
+	if chance(o.dice, 0.4) {
+		queue = ops.AllQueues
+	}
+	most := oneOf(o.dice, 0, 1, 2, 3, 5)
 	err := o.change(ctx, queue, func() error {
 		if most == 0 {
 			return o.ops.RemoveCap(ctx, queue, by)
@@ -170,18 +173,33 @@ SELECT id, args->>'token', kind, queue FROM jobs_history WHERE state <> 'complet
 	if errors.Is(err, ops.ErrRetried) || errors.As(err, &state) {
 		return nil
 	}
+	q.Who, q.Outcome = "operator", history.EnqueueCommitted
 	if err != nil {
+		q.Outcome = history.EnqueueUnsure
+		if o.of.on.forgive(err) == nil {
+			o.of.book.enqueue([]jobEntry{{Enqueued: q, begun: life}})
+		}
 		return err
 	}
-	q.Who, q.Outcome = "operator", history.EnqueueCommitted
 	o.of.book.enqueue([]jobEntry{{Enqueued: q, begun: life}})
 	o.did(jobsRetried, q.Queue, fmt.Sprintf("job %d, as job %d", id, q.ID))
 	return nil
 }
 
-// cancel cancels a job that was committed not long ago.
+// running finds a job that runs: the one that has done so for the longest time, or one
+// that is claimed and has not started.
+const running = `SELECT id FROM jobs WHERE state = 'running' AND cancel_at IS NULL`
+
+// cancel cancels a job that was committed not long ago, or one that runs.
 func (o *jobOperator) cancel(ctx, _ context.Context) error {
 	id := o.of.book.recent(int(o.dice.ExpFloat64() * 10))
+	if chance(o.dice, 0.5) {
+		order := oneOf(o.dice, `started_at`, `started_at NULLS FIRST`)
+		err := o.of.on.db.QueryRowContext(ctx, running+` ORDER BY `+order+` LIMIT 1`).Scan(&id)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
 	if id == 0 {
 		return nil
 	}

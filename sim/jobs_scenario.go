@@ -51,6 +51,9 @@ func drawJobs(c Config) Scenario {
 	if s.Faults == nil {
 		s.Faults = drawJobFaults(c.Seed)
 	}
+	if s.Faults["kill-listener"] > 0 {
+		k.Listeners = max(k.Listeners, 0.5)
+	}
 	return s
 }
 
@@ -58,7 +61,7 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 	return JobKnobs{
 		Queues:            []JobQueue{{"default", oneOf(r, 5, 10, 20)}, {"mail", oneOf(r, 2, 5)}, {"narrow", oneOf(r, 1, 2)}},
 		Concurrency:       oneOf(r, 0, 0, 8),
-		Prefetch:          oneOf(r, 0, 0, 3, 20),
+		Prefetch:          oneOf(r, 0, 3, 20),
 		PollInterval:      between(r, 50*time.Millisecond, 400*time.Millisecond),
 		Listeners:         oneOf(r, 0, 0.5, 1),
 		Leader:            oneOf(r, jobs.LeaderStrategyAdvisory, jobs.LeaderStrategyAdvisory, jobs.LeaderStrategyLease),

@@ -70,7 +70,7 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, driver 
 // and the writers' and the harness's.
 func (c Config) Connections() int {
 	if c.Jobs {
-		return 2*jobConnections*c.Workers + c.Writers + 20
+		return 2*jobConnections*c.Workers + 2*poolSize(2)*emitters + c.Writers + 20
 	}
 	return 8*c.Workers + 2*c.Consumers + c.Writers + 12
 }

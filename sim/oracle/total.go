@@ -28,6 +28,7 @@ type Total struct {
 const (
 	campaign = 20  // runs
 	enough   = 200 // seconds of runs in which it could have come, which makes four times or more likely
+	ofJobs   = 50  // the same in a run of jobs, where more is done in a second
 )
 
 // Sum adds up the runs that were judged.
@@ -57,11 +58,12 @@ func Sum(reports []*Report) Total {
 		}
 		for _, s := range r.states() {
 			if s.possible(r) && !s.rare {
-				chance[s.name] += r.Seconds
+				chance[s.name] += r.Seconds / max(s.slow, 1)
 			}
 		}
 	}
-	never := func(name string, count int64) bool { return count == 0 && chance[name] >= enough }
+	wanted := map[bool]float64{true: ofJobs, false: enough}[t.Jobs != nil]
+	never := func(name string, count int64) bool { return count == 0 && chance[name] >= wanted }
 	for _, name := range on {
 		if never(name, happened[name]) {
 			t.Missing = append(t.Missing, name)
