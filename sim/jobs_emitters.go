@@ -72,7 +72,7 @@ func emitterFaults(of Intensities) Intensities {
 // emitting is what the consumers that enqueue have for a scenario.
 func emitting(s Scenario) Scenario {
 	k := drawKnobs(fault.Dice(s.Seed, "scenario of emitters"))
-	k.Calm, k.Outage = s.Jobs.Calm, s.Jobs.Outage
+	k.Calm, k.Outage = s.Jobs.Calm/2, s.Jobs.Outage
 	return Scenario{Seed: s.Seed, Knobs: k, Faults: emitterFaults(s.Faults), Scope: []history.Scope{{Name: emitterName}, {Name: emitterCopy}}}
 }
 
