@@ -92,7 +92,7 @@ func newJobSimulation(c Config, scenario Scenario, on *database) *jobSimulation 
 // faultAll takes down that something happens to all workers.
 func (s *jobSimulation) faultAll() {
 	for _, slot := range s.slots {
-		if n := slot.current.Load(); n != nil {
+		if n := slot.current(); n != nil {
 			s.book.fault(n.name)
 		}
 	}
@@ -117,49 +117,31 @@ func (s *jobSimulation) execute(ctx context.Context) error {
 func (s *jobSimulation) act(ctx context.Context) error {
 	intake, over := context.WithTimeout(ctx, s.config.Duration)
 	defer over()
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	run := func(actor func(ctx, intake context.Context) error) {
-		wg.Go(func() {
-			if err := actor(ctx, intake); err != nil && ctx.Err() == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-				over() // one that fails ends the others
-			}
-		})
-	}
+	a := &actors{ctx: ctx, intake: intake, over: over}
 	for _, slot := range s.slots {
-		run(slot.run)
+		a.run(slot.run)
 	}
 	for _, slot := range s.emitting {
-		run(slot.run)
+		a.run(slot.run)
 	}
 	for _, e := range s.enqueuers {
-		run(e.run)
+		a.run(e.run)
 	}
 	for _, o := range s.operators {
-		run(o.run)
+		a.run(o.run)
 	}
-	wg.Wait()
-	for _, slot := range s.slots {
-		if errors.Join(errs...) == nil {
-			errs = append(errs, slot.ensureRunning(ctx))
-		}
+	err := a.wait()
+	if err == nil {
+		err = ensureAll(ctx, s.slots)
 	}
-	for _, slot := range s.emitting {
-		if errors.Join(errs...) == nil {
-			errs = append(errs, slot.ensureRunning(ctx))
-		}
+	if err == nil {
+		err = ensureAll(ctx, s.emitting)
 	}
 	s.history.Add("", "", history.FaultsOver, nil)
-	if errors.Join(errs...) == nil {
-		errs = append(errs, s.actLast(ctx))
+	if err == nil {
+		err = s.actLast(ctx)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // actLast takes back what operators have set. Then it does a little of what only
@@ -264,18 +246,7 @@ func (s *jobSimulation) observe(ctx context.Context) {
 
 // stop ends all workers and takes down how they end.
 func (s *jobSimulation) stop(ctx context.Context) {
-	var wg sync.WaitGroup
-	exits := make([][]history.Exit, len(s.slots)+len(s.emitting))
-	for i, slot := range s.slots {
-		wg.Go(func() { exits[i] = slot.stop(ctx) })
-	}
-	for i, slot := range s.emitting {
-		wg.Go(func() { exits[len(s.slots)+i] = slot.stop(ctx) })
-	}
-	wg.Wait()
-	for _, x := range exits {
-		s.evidence.Exits = append(s.evidence.Exits, x...)
-	}
+	s.evidence.Exits = append(stopAll(ctx, s.slots), stopAll(ctx, s.emitting)...)
 }
 
 // report says what the run was, and judges it.

@@ -79,7 +79,7 @@ func terminatingJob(f history.Fault, whose string) func(s *jobSlot, ctx, intake 
 		var err error
 		_, there := s.inject(intake, at, func() {
 			s.of.book.fault(s.node.name)
-			ended, err = s.of.on.terminate(ctx, s.node.name, whose)
+			ended, err = s.on.terminate(ctx, s.node.name, whose)
 		})
 		if ended {
 			s.happened(f, at.found(there))
@@ -105,7 +105,7 @@ func crashingJob(f history.Fault, kill func(*database, context.Context, string) 
 		if start && err == nil {
 			s.pause(intake, 0, 300*time.Millisecond)
 		}
-		err = errors.Join(err, s.of.on.awaitRecovery(start))
+		err = errors.Join(err, s.on.awaitRecovery(start))
 		s.of.faultAll()
 		s.over(f)
 		return err

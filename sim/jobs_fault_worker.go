@@ -114,17 +114,7 @@ func (s *jobSlot) cut(_, intake context.Context, at jobPoint) error {
 	return nil
 }
 
-// slow takes the server far away for a while.
-func (s *jobSlot) slow(_, intake context.Context, _ jobPoint) error {
-	const nearest, furthest = 4 * time.Millisecond, 80 * time.Millisecond
-	far := nearest + time.Duration(s.dice.Int64N(int64(furthest-nearest)))
-	s.node.net.remove(far)
-	s.happened(workersSlowed, fmt.Sprintf("answers take %v", far.Round(time.Millisecond)))
-	s.pause(intake, 500*time.Millisecond, 1500*time.Millisecond)
-	s.node.net.remove(0)
-	s.over(workersSlowed)
-	return nil
-}
+func (s *jobSlot) slow(_, intake context.Context, _ jobPoint) error { return s.takeFar(intake) }
 
 // stall makes the worker a zombie: others take it for dead, run its jobs, and it
 // goes on where it was. Some stalls are over before that. Not all workers stall at
@@ -160,8 +150,8 @@ func (s *jobSlot) hole(_, intake context.Context, at jobPoint) error {
 		s.node.silent.Store(true)
 		swallowed = s.node.net.swallow()
 	}); swallowed > 0 {
-		s.of.tally.add(history.Swallowed, swallowed)
-		s.of.history.Add(s.node.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them, %s", swallowed, at.found(there))})
+		s.tally.add(history.Swallowed, swallowed)
+		s.history.Add(s.node.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them, %s", swallowed, at.found(there))})
 	}
 	s.pause(intake, 500*time.Millisecond, 2*time.Second)
 	s.node.net.drain()

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,69 +9,46 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/stdlib"
-
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// jobNode is a process as far as the database can tell: one worker of jobs, its
-// connections, and the network between.
+// jobNode is a process as far as the database can tell: one worker of jobs, and its
+// machine.
 type jobNode struct {
-	name    string // "worker 2.1": the first life of slot 2
-	knobs   JobKnobs
-	net     *network
-	relay   *relay
-	db      *sql.DB
-	worker  *jobs.Worker
-	book    *jobBook
-	history *history.History
-	armed   atomic.Pointer[failpoint]
-	gone    atomic.Bool // it was crashed: what its handlers still do, nobody hears
-	silent  atomic.Bool // some of its connections have died in silence
-	ran     bool        // as its slot saw
+	*machine
+	knobs  JobKnobs
+	worker *jobs.Worker
+	book   *jobBook
+	gone   atomic.Bool // it was crashed: what its handlers still do, nobody hears
+	silent atomic.Bool // some of its connections have died in silence
 
 	dice   *rand.Rand // of all handlers
 	dicing sync.Mutex
-
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the worker has ended
-	err    error         // what it said; read after done
 }
 
-// startJobNode starts the life-th worker of a slot.
-func startJobNode(ctx context.Context, s Scenario, on *database, h *history.History, book *jobBook, slot, life int) (*jobNode, error) {
-	r := fault.Dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
-	mode := oneOf(r, execModes...)
-	n := &jobNode{name: fmt.Sprintf("worker %d.%d", slot, life), knobs: *s.Jobs, history: h, book: book, net: newNetwork(r), done: make(chan struct{}),
-		dice: fault.Dice(s.Seed, fmt.Sprintf("handlers %d.%d", slot, life))}
-	config := on.config(n.name)
-	config.DefaultQueryExecMode = mode
-	if s.Faults[asyncWorkersOn] > 0 {
-		config.RuntimeParams["synchronous_commit"] = "off"
-	}
-	listens := chance(r, n.knobs.Listeners)
-	n.net.carry(config)
-	var err error
-	if n.relay, err = newRelay(config); err != nil {
+// startNode starts the life-th worker of a slot.
+func (s *jobSimulation) startNode(ctx context.Context, slot, life int) (*jobNode, error) {
+	k := *s.scenario.Jobs
+	m, err := newMachine(s.scenario, s.on, s.history, slot, life, k.Pool)
+	if err != nil {
 		return nil, err
 	}
-	n.db = stdlib.OpenDB(*config)
-	n.db.SetMaxOpenConns(n.knobs.Pool)
-	n.db.SetMaxIdleConns(n.knobs.Pool)
+	n := &jobNode{machine: m, knobs: k, book: s.book, dice: fault.Dice(s.scenario.Seed, fmt.Sprintf("handlers %d.%d", slot, life))}
 	listen := ""
-	if listens {
-		listen = n.relay.url(config)
+	if chance(n.dice, k.Listeners) {
+		listen = n.listening()
 	}
-	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
-	book.add(n.name, n.id())
-	ctx, n.cancel = context.WithCancel(ctx)
-	go func() {
-		defer close(n.done)
-		n.err = n.worker.Start(ctx)
-	}()
+	n.worker = jobs.NewWorker(n.db, n.handlers(), append(k.options(listen), jobs.WithObserver(n.observer()))...)
+	s.book.add(n.name, n.id())
+	if ends(s.on.life()) {
+		s.book.fault(n.name)
+	}
+	if s.scenario.Faults[asyncWorkersOn] > 0 {
+		s.tally.add(asyncWorkers, 1)
+	}
+	n.launch(ctx, n.worker.Start)
 	return n, nil
 }
 
@@ -122,22 +98,14 @@ func (n *jobNode) reach() {
 	}
 }
 
-// ready waits until the worker runs. It returns false if the worker, or ctx,
-// ended before.
 func (n *jobNode) ready(ctx context.Context) bool {
-	for n.worker.Status().State != jobs.WorkerRunning {
-		select {
-		case <-n.done:
-			return false
-		default:
-		}
-		if !backoff.Sleep(ctx, 5*time.Millisecond) {
-			return false
-		}
-	}
-	n.ran = true
-	return true
+	return n.awaitRunning(ctx, func() bool { return n.worker.Status().State == jobs.WorkerRunning })
 }
+
+// broke is false: a handler that breaks the rules ends its job, not the worker.
+func (n *jobNode) broke() bool { return false }
+
+func (n *jobNode) stop() { n.worker.Stop() }
 
 // crash ends the process: no goodbye.
 func (n *jobNode) crash(how func(*network)) {
@@ -154,28 +122,13 @@ const leaving = 30 * time.Second
 // await waits for the end of the worker that was asked to end. Nobody waits for a
 // process that has crashed.
 func (n *jobNode) await(asked string) history.Exit {
-	x := history.Exit{Worker: n.name, Asked: asked, Bound: n.knobs.ShutdownTimeout + leaving}
+	bound := n.knobs.ShutdownTimeout + leaving
 	if asked == history.ExitCrashed {
-		x.InTime = true
-		return x
+		return history.Exit{Worker: n.name, Asked: asked, Bound: bound, InTime: true}
 	}
-	late := time.NewTimer(x.Bound)
-	defer late.Stop()
-	select {
-	case <-n.done:
-		x.InTime, x.Error = true, textOf(n.err)
-		if n.silent.Load() && errors.Is(n.err, jobs.ErrUnsettled) {
-			x.Asked = history.ExitOutage
-		}
-	case <-late.C:
+	x := n.awaitEnd(asked, bound)
+	if x.InTime && n.silent.Load() && errors.Is(n.err, jobs.ErrUnsettled) {
+		x.Asked = history.ExitOutage
 	}
 	return x
-}
-
-// cleanUp frees what a worker that has ended, or was given up, leaves behind.
-func (n *jobNode) cleanUp() {
-	n.cancel()
-	n.net.cleanUp()
-	n.relay.close()
-	_ = n.db.Close() // its connections are broken as a rule
 }
