@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
@@ -73,6 +75,7 @@ func emitterFaults(of Intensities) Intensities {
 func emitting(s Scenario) Scenario {
 	k := drawKnobs(fault.Dice(s.Seed, "scenario of emitters"))
 	k.Calm, k.Outage = s.Jobs.Calm/2, s.Jobs.Outage
+	k.GapPolicy, k.StaleGapThreshold, k.HarborLag = worker.GapSkipStale, 100*time.Millisecond, 0 // so that events come late
 	return Scenario{Seed: s.Seed, Knobs: k, Faults: emitterFaults(s.Faults), Scope: []history.Scope{{Name: emitterName}, {Name: emitterCopy}}}
 }
 

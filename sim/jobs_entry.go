@@ -100,7 +100,7 @@ func (e *enqueuer) draw(alone bool) (x jobEntry, entry jobs.Entry) {
 		due = between(e.dice, 0, 2*time.Second)
 		opts = append(opts, jobs.At(time.Now().Add(due)))
 	}
-	if !x.Far && chance(e.dice, 0.1) {
+	if !x.Far && chance(e.dice, 0.15) {
 		opts = append(opts, jobs.GoodUntil(time.Now().Add(due+between(e.dice, 10*time.Millisecond, time.Second))))
 	}
 	t := task{token, x.Acts}

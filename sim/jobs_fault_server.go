@@ -21,21 +21,21 @@ var jobServerFaults = []jobFaultRow{
 			Name: "kill-work", Does: "ends a backend that works for a worker of jobs",
 			Counts: []history.Fault{workBackendsEnded},
 		},
-		worker: atJob(terminatingJob(workBackendsEnded, `state <> 'idle'`), inRun, inRun),
+		worker: atJob(terminatingJob(workBackendsEnded, `state <> 'idle'`), inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
 			Name: "kill-lock", Does: "ends the backend that holds a worker's or the leader's lock",
 			Counts: []history.Fault{lockBackendsEnded},
 		},
-		worker: atJob(terminatingJob(lockBackendsEnded, ofTheLocks), inRun, inRun),
+		worker: atJob(terminatingJob(lockBackendsEnded, ofTheLocks), inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
 			Name: "kill-listener", Does: "ends the backend of a worker's listener",
 			Counts: []history.Fault{listenerBackendsEnded},
 		},
-		worker: atJob(terminatingJob(listenerBackendsEnded, ofTheListener), inRun, inRun),
+		worker: atJob(terminatingJob(listenerBackendsEnded, ofTheListener), inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -53,7 +53,7 @@ var jobServerFaults = []jobFaultRow{
 			Reaches: []oracle.Condition{oracle.ServerCrashes},
 		},
 		seldom: true, outage: true, needs: []*requirement{ownServer},
-		worker: atJob(crashingJob(backendCrashes, (*database).killBackend, false), inRun, afterClaim),
+		worker: atJob(crashingJob(backendCrashes, (*database).killBackend, false), inRun, inRun, afterClaim, afterClaim),
 	},
 	{
 		Row: fault.Row{

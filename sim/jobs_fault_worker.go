@@ -27,7 +27,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{machinesVanished},
 			Reaches: []oracle.Condition{oracle.LostWorkers},
 		},
-		worker: atJob((*jobSlot).vanish, inRun, inRun),
+		worker: atJob((*jobSlot).vanish, inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -42,7 +42,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Name: "slow", Does: "takes the server far from a worker for a while, so that answers take up to 0.1s",
 			Counts: []history.Fault{workersSlowed},
 		},
-		worker: atJob((*jobSlot).slow, inRun),
+		worker: atJob((*jobSlot).slow, inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -58,7 +58,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts: []history.Fault{history.Swallowed},
 		},
 		seldom: true,
-		worker: atJob((*jobSlot).hole, inRun, inRun),
+		worker: atJob((*jobSlot).hole, inRun, inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -135,7 +135,7 @@ func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
 	}
 	s.happened(history.Stalls, at.found(there))
 	k := s.of.scenario.Jobs
-	s.pause(intake, k.HeartbeatTimeout/2, k.HeartbeatTimeout+3*k.RescueDelay+time.Second)
+	s.pause(intake, k.HeartbeatTimeout, k.HeartbeatTimeout+3*k.RescueDelay+time.Second)
 	s.node.net.release()
 	s.over(history.Stalls)
 	return nil

@@ -186,23 +186,29 @@ SELECT id, args->>'token', kind, queue FROM jobs_history WHERE state <> 'complet
 	return nil
 }
 
-// running finds a job that runs: the one that has done so for the longest time, or one
-// that is claimed and has not started.
-const running = `SELECT id FROM jobs WHERE state = 'running' AND cancel_at IS NULL`
-
-// cancel cancels a job that was committed not long ago, or one that runs.
+// cancel cancels three jobs: one that was committed not long ago, the one that has run
+// for the longest time, and one that is claimed and has not started, if there are such.
 func (o *jobOperator) cancel(ctx, _ context.Context) error {
-	id := o.of.book.recent(int(o.dice.ExpFloat64() * 10))
-	if chance(o.dice, 0.5) {
-		order := oneOf(o.dice, `started_at`, `started_at NULLS FIRST`)
-		err := o.of.on.db.QueryRowContext(ctx, running+` ORDER BY `+order+` LIMIT 1`).Scan(&id)
+	if id := o.of.book.recent(int(o.dice.ExpFloat64() * 10)); id > 0 {
+		if err := o.cancelOne(ctx, id); err != nil {
+			return err
+		}
+	}
+	for _, order := range []string{`started_at`, `started_at NULLS FIRST`} {
+		var id int64
+		err := o.of.on.db.QueryRowContext(ctx, `SELECT id FROM jobs WHERE state = 'running' AND cancel_at IS NULL ORDER BY `+order+` LIMIT 1`).Scan(&id)
+		if err == nil {
+			err = o.cancelOne(ctx, id)
+		}
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
 	}
-	if id == 0 {
-		return nil
-	}
+	return nil
+}
+
+// cancelOne cancels a job, as an operator or a client.
+func (o *jobOperator) cancelOne(ctx context.Context, id int64) error {
 	answered := o.of.book.cancel(id)
 	if chance(o.dice, 0.3) {
 		now, err := o.ops.Cancel(ctx, id, by)

@@ -54,6 +54,9 @@ func drawJobs(c Config) Scenario {
 	if s.Faults["kill-listener"] > 0 {
 		k.Listeners = max(k.Listeners, 0.5)
 	}
+	if s.Faults["kill-lock"] > 0 {
+		k.Leader = jobs.LeaderStrategyAdvisory
+	}
 	return s
 }
 

@@ -76,8 +76,7 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 	}
 	for _, q := range j.Enqueued {
 		b.wanted[q.Token] += int(one(!q.Existing && q.Outcome != history.EnqueueRolledBack))
-		// Those of a key of Once have the same token: the one that was enqueued counts.
-		if before, known := b.byToken[q.Token]; !known || before.Existing || before.Outcome != history.EnqueueCommitted {
+		if before, known := b.byToken[q.Token]; !known || weight(q) >= weight(before) {
 			b.byToken[q.Token] = q
 		}
 	}
@@ -99,6 +98,20 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 		b.cancels[c.ID] = append(b.cancels[c.ID], c)
 	}
 	return b
+}
+
+// weight tells which of those counts that have a token, as those of a key of Once do:
+// the one that is known to be enqueued, or else one that may be.
+func weight(q history.Enqueued) int {
+	switch {
+	case q.Existing:
+		return 0
+	case q.Outcome == history.EnqueueRolledBack:
+		return 1
+	case q.Outcome == history.EnqueueUnsure:
+		return 2
+	}
+	return 3
 }
 
 // name names a job for people.
