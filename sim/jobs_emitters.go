@@ -97,8 +97,8 @@ func (o order) args() jobs.Args {
 	return plainTask{o.Task}
 }
 
-// events is where events are appended.
-var events = postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel)))
+// eventLog is where events are appended.
+var eventLog = postgres.NewStore(postgres.NewStoreConfig(postgres.WithNotifyChannel(channel)))
 
 // asking is an event that asks for jobs.
 func asking(orders []order) (store.Event, error) {
@@ -116,7 +116,7 @@ type emitter struct {
 func (m *emitter) count(f history.Fault)   { m.tally.add(f, 1) }
 func (m *emitter) breached(history.Breach) {}
 
-// inject enqueues. A few handlers fail after that, and have enqueued nothing.
+// inject enqueues what the event asks for. A few handlers fail after that, and have enqueued nothing.
 func (m *emitter) inject(ctx context.Context, b *bookkeeper, d delivered) (done bool, err error) {
 	var orders []order
 	if err := json.Unmarshal(d.Payload, &orders); err != nil {
@@ -192,7 +192,7 @@ func (m *emitter) appendLast(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	if _, err := events.Append(ctx, tx, store.NoStream(), []store.Event{last}); err != nil {
+	if _, err := eventLog.Append(ctx, tx, store.NoStream(), []store.Event{last}); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {

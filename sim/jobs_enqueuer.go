@@ -144,8 +144,8 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 	a.number = e.begun
 	e.record(history.Begin, a, "", nil)
 	err = a.tx.QueryRowContext(bounded, `SELECT pg_current_xact_id()::text`).Scan(&a.xid)
-	const asking = 0.3 // of the transactions
-	if err == nil && chance(e.dice, asking) {
+	const often = 0.3 // of the transactions
+	if err == nil && chance(e.dice, often) {
 		err = e.ask(bounded, a)
 	} else if err == nil {
 		err = e.enqueue(bounded, a)

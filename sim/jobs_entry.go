@@ -58,7 +58,7 @@ func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
 		return err
 	}
 	a.event = event.EventID.String()
-	_, err = events.Append(ctx, a.tx, store.NoStream(), []store.Event{event})
+	_, err = eventLog.Append(ctx, a.tx, store.NoStream(), []store.Event{event})
 	return err
 }
 

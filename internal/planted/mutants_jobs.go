@@ -80,6 +80,12 @@ var jobMutants = []Mutant{
 		Faults:  jobCalm + ",cut=6",
 	},
 	{
+		Name: "verdict-as-asked", Jobs: true,
+		Mistake: "what was settled before, its answer lost, was settled as it was asked for",
+		Edits:   []Edit{{"jobs/settler.go", `s.w.settledBefore(e, before[id])`, `s.w.settled(e, e.end.To)`}},
+		Test:    Test{"./jobs", "TestCompleteTx"},
+	},
+	{
 		Name: "no-adoption", Jobs: true,
 		Mistake: "rows of this worker that it does not know are left alone: the worker that claimed them will know",
 		Edits:   []Edit{{"jobs/look.go", `			l.adopt(j)`, `			l.width += len(j.Args)`}},

@@ -59,6 +59,17 @@ func TestJobsFlawless(t *testing.T) {
 	}
 }
 
+// A crash may leave unsure whether a key of Once was used, and who meets the key is sure.
+func TestJobsUnsureKeyOfOnce(t *testing.T) {
+	e := jobsEvidence()
+	e.Jobs.Enqueued[0].Outcome, e.Jobs.Forgetful = history.EnqueueUnsure, true
+	for _, f := range Judge(e) {
+		if !f.Holds() {
+			t.Errorf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+		}
+	}
+}
+
 // Each flaw breaks the invariant that is there for it, whatever else it breaks.
 func TestJobsFlaws(t *testing.T) {
 	for name, c := range map[string]struct {
