@@ -251,7 +251,7 @@ func (s *jobSimulation) stop(ctx context.Context) {
 
 // report says what the run was, and judges it.
 func (s *jobSimulation) report(interrupted bool) *oracle.Report {
-	s.emitter.sum()
+	s.tally.add(emittersDisturbed, int(s.emitter.disturbed()))
 	r := &oracle.Report{
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),

@@ -44,10 +44,11 @@ var jobEmitterFaults = []jobFaultRow{
 	},
 	{
 		Row: fault.Row{
-			Name: replayOn, Does: "sets event consumers back that enqueue jobs, so that they handle events again",
+			Name: "replay", Does: "sets event consumers back that enqueue jobs, so that they handle events again",
 			Counts:  []history.Fault{consumersSetBack},
 			Reaches: []oracle.Condition{oracle.ConsumersSetBack},
 		},
+		operator: (*jobOperator).replay,
 	},
 	{
 		Row: fault.Row{
@@ -59,16 +60,13 @@ var jobEmitterFaults = []jobFaultRow{
 	},
 }
 
-// The settings of those faults, which the emitters' scenario reads.
-const (
-	emittersOn = "emitter"
-	replayOn   = "replay"
-)
+// emittersOn is the fault that the emitters' scenario reads.
+const emittersOn = "emitter"
 
-// emitterFaults are the faults of consumers into which those are turned.
+// emitterFaults are the faults of consumers into which that is turned.
 func emitterFaults(of Intensities) Intensities {
 	x := of[emittersOn]
-	return Intensities{"crash": x, "cut": x, "stall": x, "restart": x, "reset": 3 * of[replayOn]}
+	return Intensities{"crash": x, "cut": x, "stall": x, "restart": x}
 }
 
 // emitting is what the consumers that enqueue have for a scenario.
@@ -110,7 +108,7 @@ func asking(orders []order) (store.Event, error) {
 // what an event asks for.
 type emitter struct {
 	of    *jobSimulation
-	tally tally // of what happens to the consumers and their workers
+	tally tally // of what happens to their workers
 }
 
 func (m *emitter) count(f history.Fault)   { m.tally.add(f, 1) }
@@ -147,10 +145,21 @@ func (m *emitter) disturbed() (n int64) {
 	return n + m.tally.crashes()
 }
 
-// sum adds to the run's tally what happened to those consumers.
-func (m *emitter) sum() {
-	m.of.tally.add(emittersDisturbed, int(m.disturbed()))
-	m.of.tally.add(consumersSetBack, int(m.tally.count(consumersSetBack)))
+// replay sets a consumer back to an event that it has handled.
+func (o *jobOperator) replay(ctx, _ context.Context) error {
+	consumer, at := oneOf(o.dice, emitterName, emitterCopy), int64(0)
+	err := o.of.on.db.QueryRowContext(ctx, `SELECT coalesce((SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text), 0)`, consumer).Scan(&at)
+	if at == 0 || err != nil {
+		return err
+	}
+	to := o.dice.Int64N(at)
+	switch err = o.consumers.Reset(ctx, consumer, to, by); {
+	case err == nil:
+		o.did(consumersSetBack, "", fmt.Sprintf("%s, from %d to %d", consumer, at, to))
+	case errors.Is(err, ops.ErrAtPosition):
+		err = nil
+	}
+	return err
 }
 
 // tidy removes the notes of settled events, whatever a worker that leads does at the
@@ -229,8 +238,8 @@ func (d *database) collectEmitted(ctx context.Context) (e history.Emitted, err e
 	err = d.steadily(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `
 SELECT count(*), count(*) FILTER (WHERE epoch > 0), count(*) FILTER (WHERE late), count(*) FILTER (WHERE consumer = $1::text),
-	coalesce((SELECT max(position) FROM jobs_emitted_through), 0), coalesce((SELECT min(position) FROM jobs_emitted), 0) FROM sim_ledger`, emitterCopy).
-			Scan(&e.Handled, &e.Again, &e.Late, &e.ByCopy, &e.Through, &e.Kept)
+	count(DISTINCT position) FILTER (WHERE position NOT IN (SELECT position FROM jobs_emitted)) FROM sim_ledger`, emitterCopy).
+			Scan(&e.Handled, &e.Again, &e.Late, &e.ByCopy, &e.Settled)
 	})
 	if err != nil {
 		err = fmt.Errorf("sim: read what consumers enqueued: %w", err)

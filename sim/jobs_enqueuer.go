@@ -151,14 +151,18 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 		err = e.enqueue(bounded, a)
 	}
 	if err == nil {
-		err = e.chooseEnd().run(e, bounded, intake, a)
+		err = e.chooseEnd(a).run(e, bounded, intake, a)
 	}
 	return e.excuse(ctx, a, err)
 }
 
-// chooseEnd draws how the transaction ends.
-func (e *enqueuer) chooseEnd() jobEnd {
+// chooseEnd draws how the transaction ends. One with an event is seldom left to end
+// plainly: it may come late.
+func (e *enqueuer) chooseEnd(a *enqueueAttempt) jobEnd {
 	at := e.dice.Float64()
+	if a.event != "" {
+		at /= 2
+	}
 	for _, x := range e.ends {
 		if at -= x.weight; at < 0 {
 			return x.what

@@ -119,7 +119,7 @@ func (s *jobSlot) slow(_, intake context.Context, _ jobPoint) error { return s.t
 // stall makes the worker a zombie: others take it for dead, run its jobs, and it
 // goes on where it was. Some stalls are over before that. Not all workers stall at
 // once: somebody must take the jobs.
-func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
+func (s *jobSlot) stall(ctx, intake context.Context, at jobPoint) error {
 	select {
 	case s.of.stalls <- struct{}{}:
 		defer func() { <-s.of.stalls }()
@@ -135,7 +135,7 @@ func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
 	}
 	s.happened(history.Stalls, at.found(there))
 	k := s.of.scenario.Jobs
-	s.pause(intake, k.HeartbeatTimeout, k.HeartbeatTimeout+3*k.RescueDelay+time.Second)
+	s.pause(ctx, k.HeartbeatTimeout, k.HeartbeatTimeout+2*k.RescueDelay+time.Second) // also beyond the end of intake
 	s.node.net.release()
 	s.over(history.Stalls)
 	return nil

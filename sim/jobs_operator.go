@@ -63,6 +63,7 @@ type jobOperator struct {
 	dice      *rand.Rand
 	client    *jobs.Client
 	ops       *ops.Jobs
+	consumers *ops.Operator
 	intensity float64
 	act       func(o *jobOperator, ctx, intake context.Context) error
 }
@@ -75,7 +76,11 @@ func newJobOperators(s *jobSimulation) (all []*jobOperator, err error) {
 			if err != nil {
 				return nil, fmt.Errorf("sim: %w", err)
 			}
-			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), s.client, o, x, f.operator})
+			consumers, err := ops.New(s.on.db, nil)
+			if err != nil {
+				return nil, fmt.Errorf("sim: %w", err)
+			}
+			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), s.client, o, consumers, x, f.operator})
 		}
 	}
 	return all, nil
@@ -135,11 +140,10 @@ func (o *jobOperator) pause(ctx, intake context.Context) error {
 
 // cap caps a queue or all of them, or takes a cap away.
 func (o *jobOperator) cap(ctx, _ context.Context) error {
-	queue := o.queue()
+	queue, most := o.queue(), oneOf(o.dice, 0, 1, 2, 3, 5)
 	if chance(o.dice, 0.4) {
-		queue = ops.AllQueues
+		queue, most = ops.AllQueues, oneOf(o.dice, 0, 1, 2, 3)
 	}
-	most := oneOf(o.dice, 0, 1, 2, 3, 5)
 	err := o.change(ctx, queue, func() error {
 		if most == 0 {
 			return o.ops.RemoveCap(ctx, queue, by)

@@ -210,8 +210,7 @@ type Emitted struct {
 	Again   int64 `json:"again"`   // of these, after the consumer was set back
 	Late    int64 `json:"late"`    // of these, that appeared after they had been passed
 	ByCopy  int64 `json:"by_copy"` // of these, by the copy that enqueues in another's name
-	Through int64 `json:"through"` // events up to this position count as settled
-	Kept    int64 `json:"kept"`    // the first position of which notes are left, 0: there are none
+	Settled int64 `json:"settled"` // events of which the notes were removed
 }
 
 // JobDone is a run of a job, for the picture.

@@ -52,7 +52,7 @@ const (
 	eventsLate       = "events that a consumer enqueued for late"
 	eventsAgain      = "events that a consumer handled again, after it was set back"
 	eventsByCopy     = "events that a consumer's copy handled in its name"
-	notesRemoved     = "runs in which notes of settled events were removed"
+	notesRemoved     = "settled events whose notes were removed"
 	jobsLeaders      = "leaders of job workers"
 	jobsTakenBack    = "asynchronous enqueues that a crash took back"
 )
@@ -243,8 +243,7 @@ func (b *jobBooks) countEnqueued(counts map[string]int64) {
 	}
 	counts[resultsAwaited] = int64(b.Waited)
 	e := b.Emitted
-	counts[eventsLate], counts[eventsAgain], counts[eventsByCopy] = e.Late, e.Again, e.ByCopy
-	counts[notesRemoved] = one(e.Through > 0 && (e.Kept == 0 || e.Kept > 1))
+	counts[eventsLate], counts[eventsAgain], counts[eventsByCopy], counts[notesRemoved] = e.Late, e.Again, e.ByCopy, e.Settled
 }
 
 // adopted counts the runs of the claim whose answer a worker lost at a time: its last
