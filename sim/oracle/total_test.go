@@ -48,7 +48,7 @@ func TestCampaignOfJobs(t *testing.T) {
 	for _, s := range jobStates {
 		soon += int(one(s.slow == 0))
 	}
-	for seconds, missing := range map[float64]int{2.4: 0, 2.6: soon, 100: len(jobStates)} {
+	for seconds, missing := range map[float64]int{1.4: 0, 1.6: soon, 100: len(jobStates)} {
 		r := reportOf(1, Finding{Name: "asked once", Checks: 1})
 		r.Seconds, r.Jobs, r.Reached, r.Faults = seconds, &JobsDone{}, nil, nil
 		for _, s := range jobStates {
