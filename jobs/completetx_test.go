@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker/jobs"
 )
@@ -40,6 +41,10 @@ func TestCompleteTx(t *testing.T) {
 		"rollback, an error":   {complete((*sql.Tx).Rollback, errRefused), jobs.StateFailed, "refused", 0},
 		"commit and a panic":   {complete(func(tx *sql.Tx) error { _ = tx.Commit(); panic("boom") }, nil), jobs.StateCompleted, "", 1},
 		"rollback and a panic": {complete(func(tx *sql.Tx) error { _ = tx.Rollback(); panic("boom") }, nil), jobs.StateFailed, "boom", 0},
+		"committed a moment later": {complete(func(tx *sql.Tx) error {
+			time.AfterFunc(500*time.Millisecond, func() { _ = tx.Commit() })
+			return nil
+		}, nil), jobs.StateCompleted, "", 1},
 		"left open for a while": {complete(func(tx *sql.Tx) error {
 			t.Cleanup(func() { _ = tx.Rollback() })
 			return nil
@@ -102,8 +107,8 @@ func TestCompleteTx(t *testing.T) {
 			if i.State != test.want || !strings.Contains(i.Error, test.says) || len(s.notes()) != 1 {
 				t.Errorf("the job is %s after %d runs: %s", i.State, len(s.notes()), i.Error)
 			}
-			if d := <-done; d.State != test.want {
-				t.Errorf("told is %s, %v", d.State, d.Err)
+			if d := <-done; d.State != test.want || (d.Err == nil) != (test.want == jobs.StateCompleted) || d.Failed == (d.Err == nil) {
+				t.Errorf("told is %s, failed %t, %v", d.State, d.Failed, d.Err)
 			}
 			var effects int
 			if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&effects); err != nil || effects != test.effects {

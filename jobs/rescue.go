@@ -118,6 +118,7 @@ func (r *rescuer) run(ctx context.Context) {
 		}
 		if !r.w.coord.Status().Leader {
 			r.forget()
+			r.choresAt = time.Time{} // who leads again does them at once: they find the jobs of those forgotten
 			continue
 		}
 		if ids := r.due(now); len(ids) > 0 {

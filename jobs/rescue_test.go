@@ -88,3 +88,33 @@ func TestKillerFails(t *testing.T) {
 	}
 	line.mend()
 }
+
+// Who leads again does not know any more who had died before, and looks for their jobs
+// at once.
+func TestWhoLeadsAgainLooksForJobs(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithLeaderStrategy(jobs.LeaderStrategyLease))...)
+	jobs.SetChores(w, time.Hour)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(context.WithoutCancel(t.Context())) }()
+	t.Cleanup(func() {
+		w.Stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the worker ended with: %v", err)
+		}
+	})
+	s.d.Exec(t, `INSERT INTO jobs_once (key, job_id, hash, expires_at) VALUES ('old', 1, 'h', now() - interval '1 hour')`)
+	s.until("the leader to do its chores", func() bool {
+		var left int
+		err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_once`).Scan(&left)
+		return err == nil && left == 0
+	})
+	s.d.Exec(t, `UPDATE jobs_leader SET worker_id = gen_random_uuid(), term = term + 1, expires_at = clock_timestamp() + interval '2 seconds'`)
+	s.until("the worker to lead no more", func() bool { return !w.Status().Leader })
+	id := s.add(task{}, jobs.In(time.Hour))
+	s.d.Exec(t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 1, claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() WHERE id = $1`, id)
+	if i := s.ended(id); i.Resets != 1 {
+		t.Errorf("the job has %d resets, want one", i.Resets)
+	}
+}

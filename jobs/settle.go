@@ -95,6 +95,15 @@ func (w *Worker) settled(e *ending, state queue.State) {
 	}
 }
 
+// settledBefore takes note of what an earlier statement has made of a job. If that was
+// the COMMIT of the handler's transaction, what was decided since is not so.
+func (w *Worker) settledBefore(e *ending, state queue.State) {
+	if state == queue.Completed {
+		e.err, e.end.Counts = nil, false
+	}
+	w.settled(e, state)
+}
+
 // lost takes note that a run's job is another's.
 func (w *Worker) lost(r *run) {
 	w.hand.drop(r)
@@ -141,8 +150,7 @@ func (w *Worker) storeApart(ctx context.Context, e *ending) {
 				if before, err := w.queue.Judge(bounded, conn, []queue.Run{e.run.row.Run}); err != nil {
 					return err
 				} else if len(before) > 0 {
-					e.err = nil
-					w.settled(e, queue.Completed)
+					w.settledBefore(e, before[0].State)
 					return nil
 				}
 			}

@@ -267,14 +267,14 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 			missing = append(missing, e)
 		}
 	}
-	before := map[int64]bool{}
+	before := map[int64]queue.State{}
 	if len(missing) > 0 {
-		ids, err := s.w.queue.Judge(ctx, on, runsOf(missing))
+		settled, err := s.w.queue.Judge(ctx, on, runsOf(missing))
 		if err != nil {
 			return err
 		}
-		for _, id := range ids {
-			before[id] = true
+		for _, one := range settled {
+			before[one.ID] = one.State
 		}
 	}
 	for _, e := range batch {
@@ -283,8 +283,8 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 		switch state, ok := states[id]; {
 		case ok:
 			s.w.settled(e, state)
-		case before[id]:
-			s.w.settled(e, e.end.To)
+		case before[id] != "":
+			s.w.settledBefore(e, before[id])
 		default:
 			s.w.lost(e.run)
 		}

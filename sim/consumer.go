@@ -17,10 +17,11 @@ const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, position, 
 VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::bigint, $8::uuid,
 	(SELECT count(*) FROM consumer_operations WHERE consumer_name = $1::text AND operation = 'reset'))`
 
-// injector decides which faults are injected into handlers.
+// injector is what handlers do beside their books.
 type injector interface {
 	// inject injects a fault at an event that was written into the ledger, or
-	// none. If one did, the handler returns err. It may panic.
+	// none; in a run of jobs it enqueues some, too. If done, the handler returns err.
+	// It may panic.
 	inject(ctx context.Context, b *bookkeeper, d delivered) (done bool, err error)
 	count(history.Fault)
 	breached(history.Breach)

@@ -166,7 +166,7 @@ SELECT pg_backend_pid()`, s.node.id()).Scan(&holder)
 	err = tx.Rollback()
 	s.pause(intake, 0, 500*time.Millisecond)
 	s.node.net.release()
-	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: leadersDeposed})
+	s.over(leadersDeposed)
 	return err
 }
 

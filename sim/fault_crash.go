@@ -219,7 +219,7 @@ func crashing(f history.Fault, kill func(*database, context.Context, string) (bo
 			s.pause(intake, 0, 300*time.Millisecond)
 		}
 		err = errors.Join(err, s.on.awaitRecovery(start))
-		s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: f})
+		s.over(f)
 		return err
 	}
 }

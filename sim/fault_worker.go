@@ -142,15 +142,18 @@ func (s *slot) cut(_, intake context.Context, at point) error {
 	return nil
 }
 
-// slow takes the server far away for a while.
-func (s *slot) slow(_, intake context.Context, _ point) error {
+func (s *slot) slow(_, intake context.Context, _ point) error { return s.takeFar(intake) }
+
+// takeFar takes the server far away for a while.
+func (s *place[P]) takeFar(intake context.Context) error {
 	const nearest, furthest = 4 * time.Millisecond, 80 * time.Millisecond
 	far := nearest + time.Duration(s.dice.Int64N(int64(furthest-nearest)))
-	s.node.net.remove(far)
+	net := s.node.itself().net
+	net.remove(far)
 	s.happened(workersSlowed, fmt.Sprintf("answers take %v", far.Round(time.Millisecond)))
 	s.pause(intake, 500*time.Millisecond, 1500*time.Millisecond)
-	s.node.net.remove(0)
-	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: workersSlowed})
+	net.remove(0)
+	s.over(workersSlowed)
 	return nil
 }
 
@@ -164,7 +167,7 @@ func (s *slot) stall(_, intake context.Context, at point) error {
 	s.happened(history.Stalls, whereabouts(at, inBatch))
 	s.pause(intake, 200*time.Millisecond, s.scenario.Knobs.HeartbeatTimeout*8/5)
 	s.node.net.release()
-	s.history.Add(s.node.name, "", history.FaultOver, history.Injection{Fault: history.Stalls})
+	s.over(history.Stalls)
 	return nil
 }
 
@@ -209,7 +212,7 @@ func (s *simulation) assignToAnother(ctx context.Context, b *bookkeeper) bool {
 	}
 	var others []*node
 	for _, slot := range s.slots {
-		if n := slot.current.Load(); n != nil && n != b.node {
+		if n := slot.current(); n != nil && n != b.node {
 			others = append(others, n)
 		}
 	}

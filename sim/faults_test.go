@@ -95,12 +95,20 @@ func TestFaultsThatAreOnAreCounted(t *testing.T) {
 // TestEveryStateCanBeReached sees to it that what a state needs are faults that
 // there are: else it would never be missed.
 func TestEveryStateCanBeReached(t *testing.T) {
-	const rare = 4 // are never missed
-	r := &oracle.Report{
-		Seconds: 1000, Faults: faultTable.On(AllFaults(), func(history.Fault) int64 { return 0 }),
-		Reached: oracle.Reached(&history.Evidence{History: history.New(time.Now())}),
-	}
-	if total := oracle.Sum([]*oracle.Report{r}); len(total.Unreached) != len(r.Reached)-rare || len(total.Missing) != len(faultRows) {
-		t.Errorf("of %d states %d are missed: %q; of %d faults %d", len(r.Reached), len(total.Unreached), total.Unreached, len(faultRows), len(total.Missing))
+	none := func(history.Fault) int64 { return 0 }
+	for name, c := range map[string]struct {
+		evidence *history.Evidence
+		faults   []oracle.Injected
+		rare     int // states that are never missed
+	}{
+		"events": {&history.Evidence{}, faultTable.On(AllFaults(), none), 4},
+		"jobs":   {&history.Evidence{Jobs: &history.Jobs{}}, jobFaultTable.On(AllJobFaults(), none), 0},
+	} {
+		c.evidence.History = history.New(time.Now())
+		r := &oracle.Report{Seconds: 1000, Faults: c.faults}
+		r.Judge(c.evidence)
+		if total := oracle.Sum([]*oracle.Report{r}); len(total.Unreached) != len(r.Reached)-c.rare || len(total.Missing) != len(c.faults) {
+			t.Errorf("%s: of %d states %d are missed: %q; of %d faults %d", name, len(r.Reached), len(total.Unreached), total.Unreached, len(c.faults), len(total.Missing))
+		}
 	}
 }

@@ -32,6 +32,8 @@ type jobSimulation struct {
 	enqueuers []*enqueuer
 	slots     []*jobSlot
 	operators []*jobOperator
+	emitter   *emitter
+	emitting  []*slot       // of workers of consumers that enqueue
 	stalls    chan struct{} // one for each worker that may be stalled at a time
 	evidence  history.Evidence
 }
@@ -82,13 +84,17 @@ func newJobSimulation(c Config, scenario Scenario, on *database, driver Driver) 
 	for i := 0; i < c.Workers && driver == nil; i++ {
 		s.slots = append(s.slots, newJobSlot(i+1, s))
 	}
+	s.emitter = &emitter{of: s}
+	for i := 0; i < emitters && driver == nil; i++ {
+		s.emitting = append(s.emitting, newSlot(c.Workers+i+1, emitting(scenario), on, &s.emitter.tally, s.history, s.emitter))
+	}
 	return s
 }
 
 // faultAll takes down that something happens to all workers.
 func (s *jobSimulation) faultAll() {
 	for _, slot := range s.slots {
-		if n := slot.current.Load(); n != nil {
+		if n := slot.current(); n != nil {
 			s.book.fault(n.name)
 		}
 	}
@@ -113,49 +119,40 @@ func (s *jobSimulation) execute(ctx context.Context) error {
 func (s *jobSimulation) act(ctx context.Context) error {
 	intake, over := context.WithTimeout(ctx, s.config.Duration)
 	defer over()
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	run := func(actor func(ctx, intake context.Context) error) {
-		wg.Go(func() {
-			if err := actor(ctx, intake); err != nil && ctx.Err() == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-				over() // one that fails ends the others
-			}
-		})
-	}
+	a := &actors{ctx: ctx, intake: intake, over: over}
 	for _, slot := range s.slots {
-		run(slot.run)
+		a.run(slot.run)
+	}
+	for _, slot := range s.emitting {
+		a.run(slot.run)
 	}
 	if s.driver != nil {
-		run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
+		a.run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
 	}
 	for _, e := range s.enqueuers {
-		run(e.run)
+		a.run(e.run)
 	}
 	for _, o := range s.operators {
-		run(o.run)
+		a.run(o.run)
 	}
-	wg.Wait()
-	for _, slot := range s.slots {
-		if errors.Join(errs...) == nil {
-			errs = append(errs, slot.ensureRunning(ctx))
-		}
+	err := a.wait()
+	if err == nil {
+		err = ensureAll(ctx, s.slots)
+	}
+	if err == nil {
+		err = ensureAll(ctx, s.emitting)
 	}
 	s.history.Add("", "", history.FaultsOver, nil)
-	if errors.Join(errs...) == nil {
-		errs = append(errs, s.actLast(ctx))
+	if err == nil {
+		err = s.actLast(ctx)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // actLast takes back what operators have set. Then it does a little of what only
 // some faults do, so that every invariant is checked in every run: it caps a queue,
-// enqueues jobs there, and cancels one.
+// enqueues jobs there, and cancels one; and it lets
+// consumers handle all events again.
 func (s *jobSimulation) actLast(ctx context.Context) error {
 	if err := s.on.undoSettings(ctx); err != nil {
 		return err
@@ -199,6 +196,9 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 		return fmt.Errorf("sim: cancel the last job: %w", err)
 	}
 	answered(string(was))
+	if err := s.emitter.appendLast(ctx); err != nil {
+		return fmt.Errorf("sim: the last event: %w", err)
+	}
 	return nil
 }
 
@@ -206,7 +206,8 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 // died without a sign.
 const silence = 35 * time.Second
 
-// comeToRest waits until no job is due any more, and none runs.
+// comeToRest waits until no event is left to be handled, no job is due any more, and
+// none runs.
 func (s *jobSimulation) comeToRest(ctx context.Context) error {
 	rest := &s.evidence.Jobs.Rest
 	for began := time.Now(); ; {
@@ -215,15 +216,15 @@ func (s *jobSimulation) comeToRest(ctx context.Context) error {
 			return fmt.Errorf("sim: look at the jobs: %w", err)
 		}
 		if rest.Bound == 0 {
-			bound := restBound(now.Due + now.Running)
+			bound := restBound(now.Due + now.Running + now.Behind)
 			if s.scenario.Faults["hole"] > 0 {
 				bound += silence
 			}
 			rest.Bound = bound.Round(time.Second).Seconds()
 		}
-		rest.Due, rest.Running, rest.Took = now.Due, now.Running, time.Since(began).Round(time.Millisecond).Seconds()
+		rest.Due, rest.Running, rest.Behind, rest.Took = now.Due, now.Running, now.Behind, time.Since(began).Round(time.Millisecond).Seconds()
 		s.evidence.Rest.Took, s.evidence.Rest.Bound = time.Since(began).Round(time.Millisecond), time.Duration(rest.Bound)*time.Second
-		if rest.Due+rest.Running == 0 || rest.Took > rest.Bound {
+		if rest.Due+rest.Running+rest.Behind == 0 || rest.Took > rest.Bound {
 			return nil
 		}
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {
@@ -250,22 +251,15 @@ func (s *jobSimulation) observe(ctx context.Context) {
 
 // stop ends all workers and takes down how they end.
 func (s *jobSimulation) stop(ctx context.Context) {
-	var wg sync.WaitGroup
-	exits := make([][]history.Exit, len(s.slots))
-	for i, slot := range s.slots {
-		wg.Go(func() { exits[i] = slot.stop(ctx) })
-	}
+	s.evidence.Exits = append(stopAll(ctx, s.slots), stopAll(ctx, s.emitting)...)
 	if s.driver != nil {
-		exits = append(exits, s.driver.Stop(ctx))
-	}
-	wg.Wait()
-	for _, x := range exits {
-		s.evidence.Exits = append(s.evidence.Exits, x...)
+		s.evidence.Exits = append(s.evidence.Exits, s.driver.Stop(ctx)...)
 	}
 }
 
 // report says what the run was, and judges it.
 func (s *jobSimulation) report(interrupted bool) *oracle.Report {
+	s.tally.add(emittersDisturbed, int(s.emitter.disturbed()))
 	r := &oracle.Report{
 		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
 		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),

@@ -54,7 +54,7 @@ func (b *jobBook) enqueue(all []jobEntry) {
 	for _, x := range all {
 		x.At = b.now()
 		b.enqueued = append(b.enqueued, x)
-		if x.Outcome == history.EnqueueCommitted && !x.Existing {
+		if x.Outcome == history.EnqueueCommitted && !x.Existing && !x.Asked {
 			b.ids = append(b.ids, x.ID)
 		}
 	}

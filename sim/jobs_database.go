@@ -94,9 +94,9 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 	}
 	var failed error
 	j.Finished, failed = rows(ctx, d, func(r *sql.Rows, v *history.Finished) error {
-		return r.Scan(&v.ID, &v.Token, &v.Kind, &v.Queue, &v.State, &v.Attempt, &v.Failures, &v.Resets, &v.MaxResets, &v.Worker, &v.Claim, &v.CancelAsked,
+		return r.Scan(&v.ID, &v.Token, &v.Kind, &v.Queue, &v.State, &v.Attempt, &v.Failures, &v.Resets, &v.MaxResets, &v.MaxAttempts, &v.Worker, &v.Claim, &v.CancelAsked,
 			&v.StartedAt, &v.GoodUntil, &v.FinishedAt, &v.Code, &v.Result)
-	}, `SELECT id, args->>'token', kind, queue, state, attempt, failures, resets, max_resets, coalesce(claimed_by::text, ''), coalesce(claim, 0), cancel_at IS NOT NULL,
+	}, `SELECT id, args->>'token', kind, queue, state, attempt, failures, resets, max_resets, coalesce(max_attempts, 0), coalesce(claimed_by::text, ''), coalesce(claim, 0), cancel_at IS NOT NULL,
 		`+since("started_at")+`, `+since("good_until")+`, `+since("finished_at")+`, coalesce(code, ''), coalesce(result::text, '') FROM jobs_history ORDER BY id`, zero)
 	read("the finished jobs", failed)
 	j.Left, failed = rows(ctx, d, func(r *sql.Rows, v *history.Unfinished) error {
@@ -125,11 +125,17 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 		return r.Scan(&v.At, &v.ID, &v.Attempt, &v.Worker, &v.Started, &v.Alive)
 	}, `SELECT `+since("at")+`, job, attempt, worker::text, started, alive FROM sim_resets ORDER BY at`, zero)
 	read("the resets", failed)
+	j.Emitted, failed = d.collectEmitted(ctx)
+	read("the books of consumers", failed)
 	return err
 }
 
-// jobsAtRest counts the jobs that are due, and those that run.
+// jobsAtRest counts the jobs that are due, those that run and, before that, the
+// events that may become jobs.
 func (d *database) jobsAtRest(ctx context.Context) (r history.JobsRest, err error) {
+	if r.Behind, err = d.behind(ctx); err != nil {
+		return r, err
+	}
 	err = d.steadily(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `
 SELECT count(*) FILTER (WHERE state <> 'running' AND run_at < clock_timestamp() + interval '1 minute' AND (good_until IS NULL OR good_until > clock_timestamp())),

@@ -85,7 +85,8 @@ type enqueueAttempt struct {
 	tx      *sql.Tx
 	xid     string
 	entries []jobEntry
-	sent    bool // its COMMIT
+	event   string // that asks for the entries; empty: they are jobs of this transaction
+	sent    bool   // its COMMIT
 }
 
 func newEnqueuer(n int, s *jobSimulation) *enqueuer {
@@ -143,18 +144,25 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 	a.number = e.begun
 	e.record(history.Begin, a, "", nil)
 	err = a.tx.QueryRowContext(bounded, `SELECT pg_current_xact_id()::text`).Scan(&a.xid)
-	if err == nil {
+	const often = 0.3 // of the transactions
+	if err == nil && chance(e.dice, often) {
+		err = e.ask(bounded, a)
+	} else if err == nil {
 		err = e.enqueue(bounded, a)
 	}
 	if err == nil {
-		err = e.chooseEnd().run(e, bounded, intake, a)
+		err = e.chooseEnd(a).run(e, bounded, intake, a)
 	}
 	return e.excuse(ctx, a, err)
 }
 
-// chooseEnd draws how the transaction ends.
-func (e *enqueuer) chooseEnd() jobEnd {
+// chooseEnd draws how the transaction ends. One with an event is seldom left to end
+// plainly: it may come late.
+func (e *enqueuer) chooseEnd(a *enqueueAttempt) jobEnd {
 	at := e.dice.Float64()
+	if a.event != "" {
+		at /= 2
+	}
 	for _, x := range e.ends {
 		if at -= x.weight; at < 0 {
 			return x.what
@@ -204,7 +212,7 @@ func (e *enqueuer) keep(a *enqueueAttempt, outcome string, why error) {
 func (e *enqueuer) record(kind history.Kind, a *enqueueAttempt, outcome string, why error) {
 	var ids []int64
 	for _, x := range a.entries {
-		if !x.Existing {
+		if !x.Existing && !x.Asked {
 			ids = append(ids, x.ID)
 		}
 	}
@@ -223,7 +231,7 @@ func (e *enqueuer) commit(ctx, _ context.Context, a *enqueueAttempt) error {
 		return err
 	}
 	e.keep(a, history.EnqueueCommitted, nil)
-	if x := a.entries[0]; x.Kind == "plain" && !x.Far && !x.Existing && chance(e.dice, 0.05) {
+	if x := a.entries[0]; x.Kind == "plain" && !x.Far && !x.Existing && !x.Asked && chance(e.dice, 0.4) {
 		e.of.book.awaitResult(ctx, x.Token, func(ctx context.Context) (string, error) {
 			return jobs.Wait[string](ctx, e.of.client, x.ID)
 		})
@@ -274,14 +282,15 @@ func (e *enqueuer) learn(ctx context.Context, a *enqueueAttempt) error {
 	err := on.insist(ctx, func(ctx context.Context) (known bool, err error) {
 		known, err = on.over(ctx, a.xid)
 		if err == nil && known {
-			err = on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM sim_steps WHERE job = ANY (SELECT jsonb_array_elements_text($1::jsonb)::bigint))`, a.ids()).Scan(&there)
+			err = on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM sim_steps WHERE job = ANY (SELECT jsonb_array_elements_text($1::jsonb)::bigint))
+				OR EXISTS (SELECT FROM events WHERE event_id::text = $2::text)`, a.ids(), a.event).Scan(&there)
 		}
 		return known, err
 	})
 	switch {
 	case err != nil:
 		return err
-	case a.ids() == "[]":
+	case a.ids() == "[]" && a.event == "":
 		return nil // nothing of it shows
 	case there:
 		e.keep(a, history.EnqueueCommitted, nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/store"
 )
 
 // keysOfJobs is how many keys there are of each sort: few, so that they meet.
@@ -41,11 +42,37 @@ func (e *enqueuer) enqueue(ctx context.Context, a *enqueueAttempt) error {
 	return nil
 }
 
+// ask appends an event that asks for some jobs: a consumer will enqueue them.
+func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
+	var orders []order
+	for range 1 + e.dice.IntN(3) {
+		o := order{Queue: oneOf(e.dice, e.knobs.Queues...).Name, Priority: oneOf(e.dice, 1, 5, 9), Task: task{e.token(), e.drawActs()}}
+		o.Kind = oneOf(e.dice, jobKinds...)(o.Task).Kind()
+		orders = append(orders, o)
+		a.entries = append(a.entries, jobEntry{begun: a.life, async: e.async, Enqueued: history.Enqueued{
+			Token: o.Task.Token, Who: e.name, Kind: o.Kind, Queue: o.Queue, Acts: o.Task.Acts, Asked: true,
+		}})
+	}
+	event, err := asking(orders)
+	if err != nil {
+		return err
+	}
+	a.event = event.EventID.String()
+	_, err = eventLog.Append(ctx, a.tx, store.NoStream(), []store.Event{event})
+	return err
+}
+
+// token is one that no two jobs share.
+func (e *enqueuer) token() string {
+	e.tokens++
+	return fmt.Sprintf("%s-%d", e.name[len("writer "):], e.tokens)
+}
+
 // ids are the new jobs of the transaction, as JSON.
 func (a *enqueueAttempt) ids() string {
 	ids := []int64{}
 	for _, x := range a.entries {
-		if !x.Existing {
+		if !x.Existing && !x.Asked {
 			ids = append(ids, x.ID)
 		}
 	}
@@ -56,8 +83,7 @@ func (a *enqueueAttempt) ids() string {
 // draw draws a job. Only one that is alone in its transaction has a key: two of the
 // same would meet themselves.
 func (e *enqueuer) draw(alone bool) (x jobEntry, entry jobs.Entry) {
-	e.tokens++
-	token := fmt.Sprintf("%s-%d", e.name[len("writer "):], e.tokens)
+	token := e.token()
 	queue := oneOf(e.dice, e.knobs.Queues...).Name
 	priority := oneOf(e.dice, 1, 5, 5, 5, 9)
 	opts := []jobs.EnqueueOption{jobs.Queue(queue), jobs.Priority(priority), jobs.Meta(map[string]string{"by": e.name})}
@@ -74,7 +100,7 @@ func (e *enqueuer) draw(alone bool) (x jobEntry, entry jobs.Entry) {
 		due = between(e.dice, 0, 2*time.Second)
 		opts = append(opts, jobs.At(time.Now().Add(due)))
 	}
-	if !x.Far && chance(e.dice, 0.05) {
+	if !x.Far && chance(e.dice, 0.15) {
 		opts = append(opts, jobs.GoodUntil(time.Now().Add(due+between(e.dice, 10*time.Millisecond, time.Second))))
 	}
 	t := task{token, x.Acts}
@@ -86,9 +112,9 @@ func (e *enqueuer) draw(alone bool) (x jobEntry, entry jobs.Entry) {
 		case at < 0.2:
 			x.Key = key
 			opts = append(opts, jobs.UniqueUntilStart(key))
-		case at < 0.25:
+		case at < 0.35:
 			// The arguments must be the same for all who use the key, and so is the token.
-			x.Once = fmt.Sprintf("once %d", e.dice.IntN(5*keysOfJobs))
+			x.Once = fmt.Sprintf("once %d", e.dice.IntN(2*keysOfJobs))
 			x.Token = x.Once
 			t = task{Token: x.Token}
 			x.Acts = nil
@@ -98,9 +124,22 @@ func (e *enqueuer) draw(alone bool) (x jobEntry, entry jobs.Entry) {
 	args := jobKinds[0](t)
 	if x.Once == "" {
 		args = oneOf(e.dice, jobKinds...)(t)
+		opts = append(opts, e.drawBounds()...)
 	}
 	x.Kind = args.Kind()
 	return x, jobs.Entry{Args: args, Options: opts}
+}
+
+// drawBounds draws how often a job may fail, and how many workers may be lost with
+// it, for the most part as often as usual.
+func (e *enqueuer) drawBounds() (opts []jobs.EnqueueOption) {
+	if chance(e.dice, 0.1) {
+		opts = append(opts, jobs.MaxAttempts(1+e.dice.IntN(3)))
+	}
+	if chance(e.dice, 0.2) {
+		opts = append(opts, jobs.MaxResets(e.dice.IntN(2)))
+	}
+	return opts
 }
 
 // drawActs draws what the handler is to do, for the most part its work.

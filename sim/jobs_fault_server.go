@@ -21,21 +21,21 @@ var jobServerFaults = []jobFaultRow{
 			Name: "kill-work", Does: "ends a backend that works for a worker of jobs",
 			Counts: []history.Fault{workBackendsEnded},
 		},
-		worker: atJob(terminatingJob(workBackendsEnded, `state <> 'idle'`), inRun),
+		worker: atJob(terminatingJob(workBackendsEnded, `state <> 'idle'`), inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
 			Name: "kill-lock", Does: "ends the backend that holds a worker's or the leader's lock",
 			Counts: []history.Fault{lockBackendsEnded},
 		},
-		worker: atJob(terminatingJob(lockBackendsEnded, ofTheLocks), inRun),
+		worker: atJob(terminatingJob(lockBackendsEnded, ofTheLocks), inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
 			Name: "kill-listener", Does: "ends the backend of a worker's listener",
 			Counts: []history.Fault{listenerBackendsEnded},
 		},
-		worker: atJob(terminatingJob(listenerBackendsEnded, ofTheListener), inRun),
+		worker: atJob(terminatingJob(listenerBackendsEnded, ofTheListener), inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -53,7 +53,7 @@ var jobServerFaults = []jobFaultRow{
 			Reaches: []oracle.Condition{oracle.ServerCrashes},
 		},
 		seldom: true, outage: true, needs: []*requirement{ownServer},
-		worker: atJob(crashingJob(backendCrashes, (*database).killBackend, false), inRun, afterClaim),
+		worker: atJob(crashingJob(backendCrashes, (*database).killBackend, false), inRun, inRun, afterClaim, afterClaim),
 	},
 	{
 		Row: fault.Row{
@@ -79,7 +79,7 @@ func terminatingJob(f history.Fault, whose string) func(s *jobSlot, ctx, intake 
 		var err error
 		_, there := s.inject(intake, at, func() {
 			s.of.book.fault(s.node.name)
-			ended, err = s.of.on.terminate(ctx, s.node.name, whose)
+			ended, err = s.on.terminate(ctx, s.node.name, whose)
 		})
 		if ended {
 			s.happened(f, at.found(there))
@@ -107,7 +107,7 @@ func crashingJob(f history.Fault, kill func(*database, context.Context, string) 
 		if start && err == nil {
 			s.pause(intake, 0, 300*time.Millisecond)
 		}
-		err = errors.Join(err, s.of.on.awaitRecovery(start))
+		err = errors.Join(err, s.on.awaitRecovery(start))
 		s.of.faultAll()
 		s.of.book.outage(from)
 		s.over(f)

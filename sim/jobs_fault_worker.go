@@ -27,7 +27,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{machinesVanished},
 			Reaches: []oracle.Condition{oracle.LostWorkers},
 		},
-		worker: atJob((*jobSlot).vanish, inRun),
+		worker: atJob((*jobSlot).vanish, inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -35,14 +35,14 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{history.Cuts},
 			Reaches: []oracle.Condition{oracle.CutClaims, oracle.CutEnds, oracle.WorkersLostAtCommit},
 		},
-		worker: atJob((*jobSlot).cut, beforeClaim, afterClaim, afterClaim, beforeEnd, afterEnd, beforeJobsTx, afterJobsTx),
+		worker: atJob((*jobSlot).cut, beforeClaim, beforeClaim, afterClaim, afterClaim, beforeEnd, afterEnd, beforeJobsTx, afterJobsTx),
 	},
 	{
 		Row: fault.Row{
 			Name: "slow", Does: "takes the server far from a worker for a while, so that answers take up to 0.1s",
 			Counts: []history.Fault{workersSlowed},
 		},
-		worker: atJob((*jobSlot).slow, inRun),
+		worker: atJob((*jobSlot).slow, inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -58,7 +58,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts: []history.Fault{history.Swallowed},
 		},
 		seldom: true,
-		worker: atJob((*jobSlot).hole, inRun),
+		worker: atJob((*jobSlot).hole, inRun, inRun, inRun, inRun),
 	},
 	{
 		Row: fault.Row{
@@ -66,7 +66,7 @@ var jobWorkerFaults = []jobFaultRow{
 			Counts:  []history.Fault{workersRestarted},
 			Reaches: []oracle.Condition{oracle.StoppedWorkers},
 		},
-		worker: atJob((*jobSlot).restart, inRun),
+		worker: atJob((*jobSlot).restart, inRun, inRun, inRun),
 	},
 }
 
@@ -120,22 +120,12 @@ func (s *jobSlot) cut(_, intake context.Context, at jobPoint) error {
 	return nil
 }
 
-// slow takes the server far away for a while.
-func (s *jobSlot) slow(_, intake context.Context, _ jobPoint) error {
-	const nearest, furthest = 4 * time.Millisecond, 80 * time.Millisecond
-	far := nearest + time.Duration(s.dice.Int64N(int64(furthest-nearest)))
-	s.node.net.remove(far)
-	s.happened(workersSlowed, fmt.Sprintf("answers take %v", far.Round(time.Millisecond)))
-	s.pause(intake, 500*time.Millisecond, 1500*time.Millisecond)
-	s.node.net.remove(0)
-	s.over(workersSlowed)
-	return nil
-}
+func (s *jobSlot) slow(_, intake context.Context, _ jobPoint) error { return s.takeFar(intake) }
 
 // stall makes the worker a zombie: others take it for dead, run its jobs, and it
 // goes on where it was. Some stalls are over before that. Not all workers stall at
 // once: somebody must take the jobs.
-func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
+func (s *jobSlot) stall(ctx, intake context.Context, at jobPoint) error {
 	select {
 	case s.of.stalls <- struct{}{}:
 		defer func() { <-s.of.stalls }()
@@ -151,7 +141,7 @@ func (s *jobSlot) stall(_, intake context.Context, at jobPoint) error {
 	}
 	s.happened(history.Stalls, at.found(there))
 	k := s.of.scenario.Jobs
-	s.pause(intake, k.HeartbeatTimeout/2, k.HeartbeatTimeout+3*k.RescueDelay+time.Second)
+	s.pause(ctx, k.HeartbeatTimeout, k.HeartbeatTimeout+2*k.RescueDelay+time.Second) // also beyond the end of intake
 	s.node.net.release()
 	s.over(history.Stalls)
 	return nil
@@ -166,8 +156,8 @@ func (s *jobSlot) hole(_, intake context.Context, at jobPoint) error {
 		s.node.silent.Store(true)
 		swallowed = s.node.net.swallow()
 	}); swallowed > 0 {
-		s.of.tally.add(history.Swallowed, swallowed)
-		s.of.history.Add(s.node.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them, %s", swallowed, at.found(there))})
+		s.tally.add(history.Swallowed, swallowed)
+		s.history.Add(s.node.name, "", history.FaultInjected, history.Injection{Fault: history.Swallowed, Where: fmt.Sprintf("%d of them, %s", swallowed, at.found(there))})
 	}
 	s.pause(intake, 500*time.Millisecond, 2*time.Second)
 	s.node.net.drain()

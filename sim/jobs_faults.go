@@ -83,7 +83,7 @@ func atJob(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) err
 
 // jobFaultRows are all faults of a run of jobs. The order is that of -h, and of what
 // a seed draws.
-var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEnqueueFaults)
+var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults)
 
 // jobFaultTable is what they are.
 var jobFaultTable = func() (t fault.Table) {
@@ -137,12 +137,15 @@ func drawJobFaults(seed uint64) Intensities {
 	for _, f := range jobFaultRows {
 		likely := 0.55
 		if f.seldom {
-			likely = 0.15
+			likely = 0.25
 		}
 		on, factor := chance(r, likely), oneOf(r, 0.5, 1, 1, 2)
 		if on {
 			drawn[f.Name] = factor
 		}
+	}
+	if drawn.anyJob(func(f jobFaultRow) bool { return f.async }) {
+		drawn["server-crash"] = max(drawn["server-crash"], 1) // or nothing is taken back
 	}
 	return drawn
 }

@@ -53,7 +53,7 @@ const (
 	actDiscard = "discard"
 	actPanic   = "panic"
 	actGoexit  = "goexit"
-	actSlow    = "slow"
+	actLinger  = "linger"
 	actHang    = "hang"
 	actUndo    = "undo" // of CompleteTx; elsewhere it is none
 )
@@ -132,7 +132,7 @@ func (n *jobNode) act(ctx context.Context, what string) (outcome string, err err
 	case actError:
 		return history.RunFailed, errActed
 	case actRetry:
-		return history.RunFailed, jobs.RetryAfter(n.between(0, 300*time.Millisecond), errActed)
+		return history.RunDelayed, jobs.RetryAfter(n.between(0, 300*time.Millisecond), errActed)
 	case actSnooze:
 		return history.RunSnoozed, jobs.Snooze(n.between(0, 300*time.Millisecond))
 	case actFail:
@@ -145,7 +145,7 @@ func (n *jobNode) act(ctx context.Context, what string) (outcome string, err err
 		runtime.Goexit()
 	case actHang:
 		<-ctx.Done()
-	case actSlow:
+	case actLinger:
 		pause = n.between(300*time.Millisecond, 900*time.Millisecond)
 	}
 	if !backoff.Sleep(ctx, pause) {

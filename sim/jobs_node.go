@@ -2,45 +2,29 @@ package sim
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
-
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// jobNode is a process as far as the database can tell: one worker of jobs, its
-// connections, and the network between.
+// jobNode is a process as far as the database can tell: one worker of jobs, and its
+// machine.
 type jobNode struct {
-	name    string // "worker 2.1": the first life of slot 2
-	knobs   JobKnobs
-	net     *network
-	relay   *relay
-	db      *sql.DB
-	worker  *jobs.Worker
-	notes   jobNotes
-	history *history.History
-	armed   atomic.Pointer[failpoint]
-	gone    atomic.Bool // it was crashed: what its handlers still do, nobody hears
-	silent  atomic.Bool // some of its connections have died in silence
-	ran     bool        // as its slot saw
+	*machine
+	knobs  JobKnobs
+	worker *jobs.Worker
+	notes  jobNotes
+	gone   atomic.Bool // it was crashed: what its handlers still do, nobody hears
+	silent atomic.Bool // some of its connections have died in silence
 
 	dice   *rand.Rand // of all handlers
 	dicing sync.Mutex
-
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the worker has ended
-	err    error         // what it said; read after done
 }
 
 // jobNotes is where a worker's handlers and its observer take down what they did.
@@ -53,48 +37,32 @@ type jobNotes interface {
 // jobLost is the state that the history has of a job that is another worker's.
 const jobLost = "lost"
 
-// newJobNode returns a node that has neither worker nor connections yet.
-func newJobNode(s Scenario, name string, h *history.History, notes jobNotes) *jobNode {
-	return &jobNode{name: name, knobs: *s.Jobs, history: h, notes: notes, dice: fault.Dice(s.Seed, "handlers "+name)}
-}
-
-// open gives the node its connections and its worker, which listens if there is a
-// connection string for that.
-func (n *jobNode) open(config *pgx.ConnConfig, listen string) {
-	n.db = stdlib.OpenDB(*config)
-	n.db.SetMaxOpenConns(n.knobs.Pool)
-	n.db.SetMaxIdleConns(n.knobs.Pool)
-	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
-}
-
-// startJobNode starts the life-th worker of a slot.
-func startJobNode(ctx context.Context, s Scenario, on *database, h *history.History, book *jobBook, slot, life int) (*jobNode, error) {
-	n := newJobNode(s, fmt.Sprintf("worker %d.%d", slot, life), h, book)
-	r := fault.Dice(s.Seed, "node "+n.name)
-	mode := oneOf(r, execModes...)
-	n.net, n.done = newNetwork(r), make(chan struct{})
-	config := on.config(n.name)
-	config.DefaultQueryExecMode = mode
-	if s.Faults[asyncWorkersOn] > 0 {
-		config.RuntimeParams["synchronous_commit"] = "off"
+// newJobNode returns a node on a machine, whose worker may listen by a connection
+// string.
+func newJobNode(s Scenario, m *machine, notes jobNotes, listen string) *jobNode {
+	n := &jobNode{machine: m, knobs: *s.Jobs, notes: notes, dice: fault.Dice(s.Seed, "handlers "+m.name)}
+	if !chance(n.dice, n.knobs.Listeners) {
+		listen = ""
 	}
-	listens := chance(r, n.knobs.Listeners)
-	n.net.carry(config)
-	var err error
-	if n.relay, err = newRelay(config); err != nil {
+	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
+	return n
+}
+
+// startNode starts the life-th worker of a slot.
+func (s *jobSimulation) startNode(ctx context.Context, slot, life int) (*jobNode, error) {
+	m, err := newMachine(s.scenario, s.on, s.history, slot, life, s.scenario.Jobs.Pool)
+	if err != nil {
 		return nil, err
 	}
-	listen := ""
-	if listens {
-		listen = n.relay.url(config)
+	n := newJobNode(s.scenario, m, s.book, m.listening())
+	s.book.add(n.name, n.id())
+	if ends(s.on.life()) {
+		s.book.fault(n.name)
 	}
-	n.open(config, listen)
-	book.add(n.name, n.id())
-	ctx, n.cancel = context.WithCancel(ctx)
-	go func() {
-		defer close(n.done)
-		n.err = n.worker.Start(ctx)
-	}()
+	if s.scenario.Faults[asyncWorkersOn] > 0 {
+		s.tally.add(asyncWorkers, 1)
+	}
+	n.launch(ctx, n.worker.Start)
 	return n, nil
 }
 
@@ -144,22 +112,14 @@ func (n *jobNode) reach() {
 	}
 }
 
-// ready waits until the worker runs. It returns false if the worker, or ctx,
-// ended before.
 func (n *jobNode) ready(ctx context.Context) bool {
-	for n.worker.Status().State != jobs.WorkerRunning {
-		select {
-		case <-n.done:
-			return false
-		default:
-		}
-		if !backoff.Sleep(ctx, 5*time.Millisecond) {
-			return false
-		}
-	}
-	n.ran = true
-	return true
+	return n.awaitRunning(ctx, func() bool { return n.worker.Status().State == jobs.WorkerRunning })
 }
+
+// broke is false: a handler that breaks the rules ends its job, not the worker.
+func (n *jobNode) broke() bool { return false }
+
+func (n *jobNode) stop() { n.worker.Stop() }
 
 // crash ends the process: no goodbye.
 func (n *jobNode) crash(how func(*network)) {
@@ -175,28 +135,13 @@ const leaving = 30 * time.Second
 // await waits for the end of the worker that was asked to end. Nobody waits for a
 // process that has crashed.
 func (n *jobNode) await(asked string) history.Exit {
-	x := history.Exit{Worker: n.name, Asked: asked, Bound: n.knobs.ShutdownTimeout + leaving}
+	bound := n.knobs.ShutdownTimeout + leaving
 	if asked == history.ExitCrashed {
-		x.InTime = true
-		return x
+		return history.Exit{Worker: n.name, Asked: asked, Bound: bound, InTime: true}
 	}
-	late := time.NewTimer(x.Bound)
-	defer late.Stop()
-	select {
-	case <-n.done:
-		x.InTime, x.Error = true, textOf(n.err)
-		if n.silent.Load() && errors.Is(n.err, jobs.ErrUnsettled) {
-			x.Asked = history.ExitOutage
-		}
-	case <-late.C:
+	x := n.awaitEnd(asked, bound)
+	if x.InTime && n.silent.Load() && errors.Is(n.err, jobs.ErrUnsettled) {
+		x.Asked = history.ExitOutage
 	}
 	return x
-}
-
-// cleanUp frees what a worker that has ended, or was given up, leaves behind.
-func (n *jobNode) cleanUp() {
-	n.cancel()
-	n.net.cleanUp()
-	n.relay.close()
-	_ = n.db.Close() // its connections are broken as a rule
 }

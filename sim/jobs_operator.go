@@ -63,6 +63,7 @@ type jobOperator struct {
 	dice      *rand.Rand
 	client    *jobs.Client
 	ops       *ops.Jobs
+	consumers *ops.Operator
 	intensity float64
 	act       func(o *jobOperator, ctx, intake context.Context) error
 }
@@ -75,7 +76,11 @@ func newJobOperators(s *jobSimulation) (all []*jobOperator, err error) {
 			if err != nil {
 				return nil, fmt.Errorf("sim: %w", err)
 			}
-			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), s.client, o, x, f.operator})
+			consumers, err := ops.New(s.on.db, nil)
+			if err != nil {
+				return nil, fmt.Errorf("sim: %w", err)
+			}
+			all = append(all, &jobOperator{s, fault.Dice(s.scenario.Seed, "operator "+f.Name), s.client, o, consumers, x, f.operator})
 		}
 	}
 	return all, nil
@@ -135,8 +140,10 @@ func (o *jobOperator) pause(ctx, intake context.Context) error {
 
 // cap caps a queue or all of them, or takes a cap away.
 func (o *jobOperator) cap(ctx, _ context.Context) error {
-	queue := oneOf(o.dice, append([]string{ops.AllQueues}, names(o.of.scenario.Jobs.Queues)...)...)
-	most := oneOf(o.dice, o.of.scenario.Jobs.Caps...)
+	queue, most := o.queue(), oneOf(o.dice, o.of.scenario.Jobs.Caps...)
+	if chance(o.dice, 0.4) {
+		queue = ops.AllQueues
+	}
 	err := o.change(ctx, queue, func() error {
 		if most == 0 {
 			return o.ops.RemoveCap(ctx, queue, by)
@@ -170,21 +177,42 @@ SELECT id, args->>'token', kind, queue FROM jobs_history WHERE state <> 'complet
 	if errors.Is(err, ops.ErrRetried) || errors.As(err, &state) {
 		return nil
 	}
+	q.Who, q.Outcome = "operator", history.EnqueueCommitted
 	if err != nil {
+		q.Outcome = history.EnqueueUnsure
+		if o.of.on.forgive(err) == nil {
+			o.of.book.enqueue([]jobEntry{{Enqueued: q, begun: life}})
+		}
 		return err
 	}
-	q.Who, q.Outcome = "operator", history.EnqueueCommitted
 	o.of.book.enqueue([]jobEntry{{Enqueued: q, begun: life}})
 	o.did(jobsRetried, q.Queue, fmt.Sprintf("job %d, as job %d", id, q.ID))
 	return nil
 }
 
-// cancel cancels a job that was committed not long ago.
+// cancel cancels three jobs: one that was committed not long ago, the one that has run
+// for the longest time, and one that is claimed and has not started, if there are such.
 func (o *jobOperator) cancel(ctx, _ context.Context) error {
-	id := o.of.book.recent(int(o.dice.ExpFloat64() * 10))
-	if id == 0 {
-		return nil
+	if id := o.of.book.recent(int(o.dice.ExpFloat64() * 10)); id > 0 {
+		if err := o.cancelOne(ctx, id); err != nil {
+			return err
+		}
 	}
+	for _, order := range []string{`started_at`, `started_at NULLS FIRST`} {
+		var id int64
+		err := o.of.on.db.QueryRowContext(ctx, `SELECT id FROM jobs WHERE state = 'running' AND cancel_at IS NULL ORDER BY `+order+` LIMIT 1`).Scan(&id)
+		if err == nil {
+			err = o.cancelOne(ctx, id)
+		}
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	return nil
+}
+
+// cancelOne cancels a job, as an operator or a client.
+func (o *jobOperator) cancelOne(ctx context.Context, id int64) error {
 	answered := o.of.book.cancel(id)
 	if chance(o.dice, 0.3) {
 		now, err := o.ops.Cancel(ctx, id, by)

@@ -7,20 +7,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
 // runJobs runs a worker of jobs in a process of its own.
 func (r Role) runJobs(ctx context.Context, config *pgx.ConnConfig, tell func(history.Record)) error {
 	notes := &distantNotes{who: r.Name, began: r.Began, history: history.Tell(r.Began, tell)}
-	n := newJobNode(r.Scenario, r.Name, notes.history, notes)
-	listen := ""
-	if chance(fault.Dice(r.Scenario.Seed, "listener "+r.Name), n.knobs.Listeners) {
-		listen = r.URL
-	}
-	n.open(config, listen)
-	defer n.db.Close()
+	m := &machine{name: r.Name, history: notes.history, db: openPool(config, r.Scenario.Jobs.Pool)}
+	defer m.db.Close()
+	n := newJobNode(r.Scenario, m, notes, r.URL)
 	notes.history.Add(r.Name, "", history.WorkerAdded, history.Runner{Name: r.Name, ID: n.id()})
 	return n.worker.Start(ctx)
 }

@@ -52,6 +52,12 @@ func drawJobs(c Config) Scenario {
 	if s.Faults == nil {
 		s.Faults = drawJobFaults(c.Seed)
 	}
+	if s.Faults["kill-listener"] > 0 {
+		k.Listeners = max(k.Listeners, 0.5)
+	}
+	if s.Faults["kill-lock"] > 0 {
+		k.Leader = jobs.LeaderStrategyAdvisory
+	}
 	return s
 }
 
@@ -59,7 +65,7 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 	return JobKnobs{
 		Queues:            []JobQueue{{"default", oneOf(r, 5, 10, 20)}, {"mail", oneOf(r, 2, 5)}, {"narrow", oneOf(r, 1, 2)}},
 		Concurrency:       oneOf(r, 0, 0, 8),
-		Prefetch:          oneOf(r, 0, 0, 3, 20),
+		Prefetch:          oneOf(r, 0, 3, 20),
 		PollInterval:      between(r, 50*time.Millisecond, 400*time.Millisecond),
 		Listeners:         oneOf(r, 0, 0.5, 1),
 		Leader:            oneOf(r, jobs.LeaderStrategyAdvisory, jobs.LeaderStrategyAdvisory, jobs.LeaderStrategyLease),
@@ -70,7 +76,7 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 		HandlerTimeout:    between(r, time.Second, 2*time.Second),
 		Pool:              oneOf(r, 8, 12),
 		BatchSize:         oneOf(r, 3, 10),
-		Caps:              []int{0, 1, 2, 3, 5, 10},
+		Caps:              []int{0, 1, 2, 3, 5},
 		Pause:             250 * time.Millisecond,
 		LongestTx:         2 * time.Second,
 		Outage:            time.Second,

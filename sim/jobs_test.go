@@ -19,11 +19,12 @@ func TestRunOfJobsHolds(t *testing.T) {
 		faults Intensities
 		counts []history.Fault // of which one must happen
 	}{
-		"workers end":        {Intensities{"crash": 3, "vanish": 1, "restart": 1}, []history.Fault{history.Crashes, history.CommitCrashes}},
-		"connections break":  {Intensities{"cut": 3, "stall": 2, "kill-work": 1, "kill-lock": 1}, []history.Fault{history.Cuts}},
-		"handlers fail":      {Intensities{"error": 1, "retry": 1, "snooze": 1, "fail": 1, "discard": 1, "panic": 1, "goexit": 1, "hang": 1, "undo": 1}, nil},
-		"operators operate":  {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, []history.Fault{queuesCapped, jobsCancelled}},
-		"enqueuers break up": {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
+		"workers end":         {Intensities{"crash": 3, "vanish": 1, "restart": 1}, []history.Fault{history.Crashes, history.CommitCrashes}},
+		"connections break":   {Intensities{"cut": 3, "stall": 2, "kill-work": 1, "kill-lock": 1}, []history.Fault{history.Cuts}},
+		"handlers fail":       {Intensities{"error": 1, "retry": 1, "snooze": 1, "fail": 1, "discard": 1, "panic": 1, "goexit": 1, "hang": 1, "undo": 1}, nil},
+		"operators operate":   {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, []history.Fault{queuesCapped, jobsCancelled}},
+		"events ask for jobs": {Intensities{"emitter": 2, "replay": 2, "tidy": 2, "delay": 2, "quit": 1}, []history.Fault{emittersDisturbed, consumersSetBack}},
+		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := Run(t.Context(), smallJobs(t, c.faults))
@@ -36,8 +37,8 @@ func TestRunOfJobsHolds(t *testing.T) {
 			if len(c.counts) > 0 && !slices.ContainsFunc(c.counts, func(f history.Fault) bool { return r.Count(f) > 0 }) {
 				t.Errorf("none of these happened: %q", c.counts)
 			}
-			if r.Jobs.Completed == 0 {
-				t.Error("no job completed")
+			if r.Jobs.Completed == 0 || r.Evidence.Jobs.Emitted.Again == 0 {
+				t.Errorf("%d jobs completed, consumers handled %d events again", r.Jobs.Completed, r.Evidence.Jobs.Emitted.Again)
 			}
 		})
 	}
@@ -54,5 +55,19 @@ func TestJobFaultsAreParsed(t *testing.T) {
 	}
 	if all := AllJobFaults().String(); all != "all" {
 		t.Errorf("all faults are %q", all)
+	}
+}
+
+// A name tells one fault of a run of jobs.
+func TestJobFaultsHaveNames(t *testing.T) {
+	names := jobFaultTable.Names()
+	slices.Sort(names)
+	if n := len(names); len(slices.Compact(names)) != n {
+		t.Errorf("two faults have the same name: %q", jobFaultTable.Names())
+	}
+	for name := range emitterFaults(AllJobFaults()) {
+		if !slices.Contains(faultTable.Names(), name) {
+			t.Errorf("there is no fault %q of consumers", name)
+		}
 	}
 }

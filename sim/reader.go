@@ -85,7 +85,7 @@ func (r *reader) choose(e history.Event) (n *node, consumer string) {
 	if len(wanting) == 0 || len(r.slots) == 0 {
 		return nil, ""
 	}
-	return oneOf(r.dice, r.slots...).current.Load(), oneOf(r.dice, wanting...)
+	return oneOf(r.dice, r.slots...).current(), oneOf(r.dice, wanting...)
 }
 
 // read waits until the worker says that the consumer has handled the event, and
@@ -135,7 +135,7 @@ func (r *reader) readLast(ctx context.Context, last history.Event) {
 	for _, slot := range r.slots {
 		for _, c := range r.scenario.Scope {
 			if c.Wants(last.Type) {
-				r.read(ctx, slot.current.Load(), c.Name, last, waitBound)
+				r.read(ctx, slot.current(), c.Name, last, waitBound)
 			}
 		}
 	}

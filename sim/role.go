@@ -37,7 +37,7 @@ func (r Role) Run(ctx context.Context, orders <-chan struct{}, tell func(history
 		return r.runJobs(ctx, config, tell)
 	}
 	h, o := history.Tell(time.Now(), tell), &byOrder{}
-	n := &node{name: r.Name, knobs: r.Scenario.Knobs, history: h, db: stdlib.OpenDB(*config)}
+	n := &node{machine: &machine{name: r.Name, history: h, db: stdlib.OpenDB(*config)}, knobs: r.Scenario.Knobs}
 	defer n.db.Close()
 	n.db.SetMaxOpenConns(poolSize(len(r.Scenario.Scope)))
 	n.db.SetMaxIdleConns(poolSize(len(r.Scenario.Scope)))

@@ -70,7 +70,7 @@ func run(ctx context.Context, c Config, scenario Scenario, on *database, driver 
 // and the writers' and the harness's.
 func (c Config) Connections() int {
 	if c.Jobs {
-		return 2*jobConnections*c.Workers + c.Writers + 20
+		return 2*jobConnections*c.Workers + 2*poolSize(2)*emitters + c.Writers + 20
 	}
 	return 8*c.Workers + 2*c.Consumers + c.Writers + 12
 }
@@ -189,43 +189,27 @@ func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
 func (s *simulation) faults(ctx context.Context) error {
 	intake, over := context.WithCancel(ctx)
 	defer over()
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-	)
-	run := func(actor func(ctx, intake context.Context) error) {
-		wg.Go(func() {
-			if err := actor(ctx, intake); err != nil && ctx.Err() == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-				over() // one that fails ends the others
-			}
-		})
-	}
-	wg.Go(func() { s.clock(intake, over) })
+	a := &actors{ctx: ctx, intake: intake, over: over}
+	a.all.Go(func() { s.clock(intake, over) })
 	for _, slot := range s.slots {
-		run(slot.run)
+		a.run(slot.run)
 	}
 	for _, r := range s.readers {
-		run(r.run)
+		a.run(r.run)
 	}
 	if s.driver != nil {
-		run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
+		a.run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
 	}
 	for _, w := range s.writers {
-		run(w.run)
+		a.run(w.run)
 	}
-	wg.Wait()
-	for _, slot := range s.slots {
-		if errors.Join(errs...) == nil {
-			errs = append(errs, slot.ensureRunning(ctx))
-		}
+	err := a.wait()
+	if err == nil {
+		err = ensureAll(ctx, s.slots)
 	}
 	s.history.Add("", "", history.FaultsOver, nil)
 	s.collectBooks()
-	return errors.Join(errs...)
+	return err
 }
 
 // collectBooks takes the writers' books. What was committed asynchronously before a
@@ -293,7 +277,7 @@ func (s *simulation) keepSilent() (end func()) {
 	var filters []*filter
 	if s.scenario.Faults[notifyLost] > 0 {
 		for _, slot := range s.slots {
-			if n := slot.current.Load(); n != nil {
+			if n := slot.current(); n != nil {
 				filters = append(filters, &n.relay.filter)
 			}
 		}
@@ -347,17 +331,9 @@ func (s *simulation) appendLast(ctx context.Context) error {
 
 // stop ends all workers and takes down how they end.
 func (s *simulation) stop(ctx context.Context) {
-	var wg sync.WaitGroup
-	exits := make([][]history.Exit, len(s.slots))
-	for i, slot := range s.slots {
-		wg.Go(func() { exits[i] = slot.stop(ctx) })
-	}
+	s.evidence.Exits = stopAll(ctx, s.slots)
 	if s.driver != nil {
-		exits = append(exits, s.driver.Stop(ctx))
-	}
-	wg.Wait()
-	for _, x := range exits {
-		s.evidence.Exits = append(s.evidence.Exits, x...)
+		s.evidence.Exits = append(s.evidence.Exits, s.driver.Stop(ctx)...)
 	}
 	s.evidence.Breaches = s.broken.judge(s.evidence.Exits)
 }

@@ -160,6 +160,6 @@ With -jobs, enqueuers commit jobs, roll them back, commit them late, and lose th
 answer; workers run them with handlers of all sorts, which fail, panic and hang.
 Workers crash, stop, and are cut off from the server at a claim, as they store what
 became of a job, and at their COMMIT. Operators pause and cap queues and cancel
-jobs. In the end the oracle compares the books of enqueuers and handlers with the
+jobs. Event consumers enqueue jobs, and are set back. In the end the oracle compares the books of enqueuers and handlers with the
 tables of jobs, and with every step of each job that a trigger has written down.
 `

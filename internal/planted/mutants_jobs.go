@@ -76,8 +76,14 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-verdict", Jobs: true,
 		Mistake: "what a statement did not find to settle is another's; nobody looks whether the one before has settled it",
-		Edits:   []Edit{{"jobs/settler.go", `ids, err := s.w.queue.Judge(ctx, on, runsOf(missing))`, `ids, err := []int64(nil), ctx.Err()`}},
+		Edits:   []Edit{{"jobs/settler.go", `settled, err := s.w.queue.Judge(ctx, on, runsOf(missing))`, `settled, err := []queue.Settled(nil), ctx.Err()`}},
 		Faults:  jobCalm + ",cut=6",
+	},
+	{
+		Name: "verdict-as-asked", Jobs: true,
+		Mistake: "what was settled before, its answer lost, was settled as it was asked for",
+		Edits:   []Edit{{"jobs/settler.go", `s.w.settledBefore(e, before[id])`, `s.w.settled(e, e.end.To)`}},
+		Test:    Test{"./jobs", "TestCompleteTx"},
 	},
 	{
 		Name: "no-adoption", Jobs: true,

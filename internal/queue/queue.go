@@ -53,6 +53,12 @@ func list[T any](all []T) (string, error) {
 }
 
 func (q *Queue) ids(ctx context.Context, on store.Querier, statement string, runs []Run) ([]int64, error) {
+	ids, claims := arrays(runs)
+	return pgdriver.QueryAll(ctx, on, scanID, statement, ids, claims)
+}
+
+// arrays are the ids of runs and their claims, as text.
+func arrays(runs []Run) (string, string) {
 	ids, claims := []byte{'{'}, []byte{'{'}
 	for i, r := range runs {
 		if i > 0 {
@@ -60,7 +66,7 @@ func (q *Queue) ids(ctx context.Context, on store.Querier, statement string, run
 		}
 		ids, claims = strconv.AppendInt(ids, r.ID, 10), strconv.AppendInt(claims, r.Claim, 10)
 	}
-	return pgdriver.QueryAll(ctx, on, scanID, statement, string(append(ids, '}')), string(append(claims, '}')))
+	return string(append(ids, '}')), string(append(claims, '}'))
 }
 
 func scanID(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }

@@ -182,7 +182,7 @@ func TestNobodyEndsTheRunOfAnother(t *testing.T) {
 		t.Errorf("the second time: %v, %v", done, err)
 	}
 	before, err := s.Judge(t.Context(), s.d.DB, []Run{job.Run, zombie})
-	if err != nil || !slices.Equal(before, []int64{id}) {
+	if err != nil || !slices.Equal(before, []Settled{{id, Completed}}) {
 		t.Errorf("settled before: %v, %v", before, err)
 	}
 }
@@ -289,8 +289,36 @@ func TestReset(t *testing.T) {
 	if states := s.settle(End{Run: jobs[0].Run, To: Completed}); len(states) != 0 {
 		t.Errorf("a zombie settles %v", states)
 	}
-	if before, err := s.Judge(t.Context(), s.d.DB, []Run{jobs[0].Run}); len(before) != 0 || err != nil {
+	if before, err := s.Judge(t.Context(), s.d.DB, []Run{jobs[0].Run, jobs[1].Run, jobs[3].Run}); len(before) != 0 || err != nil {
 		t.Errorf("what was taken away counts as settled: %v, %v", before, err)
+	}
+}
+
+// Who asks again is told what became of each run, not what it asked for.
+func TestJudge(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a", MaxAttempts: 1}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
+	jobs := s.take(s.demand(10, "a"))
+	if _, err := s.Cancel(t.Context(), s.d.DB, ids[2]); err != nil {
+		t.Fatal(err)
+	}
+	var runs []Run
+	for i, j := range jobs {
+		runs = append(runs, j.Run)
+		if i < 4 {
+			s.settle(End{Run: j.Run, To: Available, Counts: true, Outcome: Erred})
+		}
+	}
+	if done, err := s.Complete(t.Context(), s.d.DB, runs[4:]); len(done) != 1 || err != nil {
+		t.Fatalf("completed %v, %v", done, err)
+	}
+	s.d.Exec(t, `UPDATE jobs SET run_at = now()`)
+	s.take(s.demand(10, "a")) // others run the jobs that were given back
+	got, err := s.Judge(t.Context(), s.d.DB, runs)
+	want := []Settled{{ids[0], Failed}, {ids[1], Available}, {ids[2], Cancelled}, {ids[3], Available}, {ids[4], Completed}}
+	slices.SortFunc(got, func(a, b Settled) int { return int(a.ID - b.ID) })
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("told %v, %v, want %v", got, err, want)
 	}
 }
 

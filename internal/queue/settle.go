@@ -74,20 +74,24 @@ func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Set
 	if err != nil {
 		return nil, fmt.Errorf("jobs: settle: %w", err)
 	}
-	settled, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &s.State) }, q.sql.settle, given)
+	settled, err := pgdriver.QueryAll(ctx, on, scanSettled, q.sql.settle, given)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: settle: %w", err)
 	}
 	return settled, nil
 }
 
+func scanSettled(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &s.State) }
+
 // printable is a text as PostgreSQL takes it: it knows no NUL.
 func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
-// Judge returns those of the runs that were settled before: the answer was lost.
-// The others were taken away, and what they did is not what the job came to.
-func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []int64, err error) {
-	before, err = q.ids(ctx, on, q.sql.verdict, runs)
+// Judge returns what became of those runs that were settled before: the answer was
+// lost, or the handler has committed the end of its job itself. The others were taken
+// away, and what they did is not what the job came to.
+func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
+	ids, claims := arrays(runs)
+	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: look what became of jobs: %w", err)
 	}

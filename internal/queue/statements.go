@@ -174,10 +174,16 @@ WITH d AS MATERIALIZED (
 )
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back`
 
+// verdictSQL tells what an earlier statement has made of runs. Who takes a job from a
+// worker makes nothing of its run, also if that ends the job.
 const verdictSQL = `
-SELECT d.id FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
-WHERE {primary} AND (EXISTS (SELECT FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim)
-	OR EXISTS (SELECT FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost'))`
+WITH d AS MATERIALIZED (
+	SELECT d.id, coalesce(
+		(SELECT h.state FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim AND h.code IS DISTINCT FROM 'WORKER_LOST'),
+		(SELECT 'available' FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost' LIMIT 1)) AS state
+	FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
+)
+SELECT id, state FROM d WHERE {primary} AND state IS NOT NULL`
 
 const cancelSQL = `
 WITH target AS MATERIALIZED (

@@ -18,7 +18,7 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		},
 		{
 			table:   t.History,
-			reads:   "id state queue claim finished_at",
+			reads:   "id state queue claim code finished_at",
 			inserts: ended + " claimed_by claim claimed_at started_at code error result",
 			deletes: true,
 		},

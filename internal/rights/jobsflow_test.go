@@ -140,7 +140,7 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 		{Run: runs[1], To: queue.Completed, Result: json.RawMessage(`1`)}, {Run: runs[2], To: queue.Failed, Code: "E", Error: "boom"},
 		{Run: runs[3], To: queue.Available, Counts: true, Outcome: queue.Erred},
 	}))
-	value[[]int64](d)(q.Judge(ctx, db, runs))
+	value[[]queue.Settled](d)(q.Judge(ctx, db, runs))
 	d.check(q.Want(ctx, db, "default"))
 	value[[]string](d)(q.Unknown(ctx, db, "default", []string{"b"}))
 	d.Exec(d.t, `DELETE FROM infra.work_workers WHERE worker_id = $1::uuid`, me.String())

@@ -13,6 +13,7 @@ type Jobs struct {
 	Misled      []string `json:"misled,omitempty"`  // what the client did although it must not
 	Waited      int      `json:"waited,omitempty"`  // times that Wait returned the result that was set
 	Outages     []Outage `json:"outages,omitempty"` // of the server
+	Emitted     Emitted  `json:"emitted"`           // what consumers of events did
 
 	Enqueued []Enqueued   `json:"-"` // by the enqueuers
 	Cancels  []Cancel     `json:"-"` // by clients
@@ -54,6 +55,7 @@ type Enqueued struct {
 	Existing bool     `json:"existing,omitempty"` // another job had the key
 	Key      string   `json:"key,omitempty"`      // of Unique
 	Once     string   `json:"once,omitempty"`     // key of Once
+	Asked    bool     `json:"asked,omitempty"`    // by an event, for which a consumer enqueues it: its ID is 0
 	Far      bool     `json:"far,omitempty"`      // due long after the run
 	Acts     []string `json:"acts,omitempty"`     // what its handler is to do, run by run
 }
@@ -95,6 +97,7 @@ type HandlerRun struct {
 const (
 	RunOK        = "ok"        // it returned nil
 	RunFailed    = "error"     // it returned an error to be tried again
+	RunDelayed   = "retry"     // likewise, and said when
 	RunSnoozed   = "snooze"    //
 	RunTerminal  = "fail"      // it returned an error for good
 	RunDiscarded = "discard"   //
@@ -133,7 +136,8 @@ type Finished struct {
 	Failures    int      `json:"failures"`
 	Resets      int      `json:"resets"`
 	MaxResets   int      `json:"max_resets"`
-	Worker      string   `json:"worker,omitempty"` // of the run that ended it
+	MaxAttempts int      `json:"max_attempts,omitempty"` // 0: as its handler has it
+	Worker      string   `json:"worker,omitempty"`       // of the run that ended it
 	Claim       int64    `json:"claim,omitempty"`
 	CancelAsked bool     `json:"cancel_asked,omitempty"`
 	StartedAt   *float64 `json:"started_at,omitempty"`
@@ -210,6 +214,17 @@ type JobsRest struct {
 	Bound   float64 `json:"bound"`
 	Due     int64   `json:"due"`     // jobs that were due then
 	Running int64   `json:"running"` //
+	Behind  int64   `json:"behind"`  // positions of events that consumers had not settled
+}
+
+// Emitted is what the consumers of events did that enqueue jobs, as far as it was
+// committed.
+type Emitted struct {
+	Handled int64 `json:"handled"` // events, by all of them, again and again
+	Again   int64 `json:"again"`   // of these, after the consumer was set back
+	Late    int64 `json:"late"`    // of these, that appeared after they had been passed
+	ByCopy  int64 `json:"by_copy"` // of these, by the copy that enqueues in another's name
+	Settled int64 `json:"settled"` // events of which the notes were removed
 }
 
 // JobDone is a run of a job, for the picture.

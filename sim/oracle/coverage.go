@@ -74,7 +74,8 @@ const (
 type state struct {
 	name  string
 	needs []Condition
-	rare  bool // it is not missed
+	rare  bool    // it is not missed
+	slow  float64 // how many times as long as others it takes to come; 0: as long
 }
 
 var states = []state{

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +16,7 @@ func judgeJobs(e *history.Evidence) []Finding {
 		b.noneLost(),
 		b.noneElse(),
 		b.endedOnce(),
+		b.askedOnce(),
 		b.effectsOnce(),
 		b.doneIsDone(),
 		b.lastClaim(),
@@ -53,6 +55,7 @@ type jobBooks struct {
 	attempts map[int64][]history.JobAttempt
 	steps    map[int64][]history.JobStep
 	cancels  map[int64][]history.Cancel
+	claimers map[int64]string // names of the workers, by their claims
 }
 
 func newJobBooks(j *history.Jobs) *jobBooks {
@@ -60,10 +63,12 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 		Jobs: j, finished: map[int64]history.Finished{}, left: map[int64]history.Unfinished{}, byToken: map[string]history.Enqueued{},
 		tokens: map[string]int{}, wanted: map[string]int{}, runs: map[runKey][]history.JobRun{}, effects: map[int64][]history.Effect{},
 		attempts: map[int64][]history.JobAttempt{}, steps: map[int64][]history.JobStep{}, cancels: map[int64][]history.Cancel{},
+		claimers: map[int64]string{},
 	}
 	for _, f := range j.Finished {
 		b.finished[f.ID] = f
 		b.tokens[f.Token]++
+		b.claimers[f.Claim] = b.who(f.Worker)
 	}
 	for _, u := range j.Left {
 		b.left[u.ID] = u
@@ -71,8 +76,7 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 	}
 	for _, q := range j.Enqueued {
 		b.wanted[q.Token] += int(one(!q.Existing && q.Outcome != history.EnqueueRolledBack))
-		// Those of a key of Once have the same token: the one that was enqueued counts.
-		if before, known := b.byToken[q.Token]; !known || before.Existing || before.Outcome != history.EnqueueCommitted {
+		if before, known := b.byToken[q.Token]; !known || weight(q) >= weight(before) {
 			b.byToken[q.Token] = q
 		}
 	}
@@ -85,6 +89,7 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 	}
 	for _, a := range j.Attempts {
 		b.attempts[a.ID] = append(b.attempts[a.ID], a)
+		b.claimers[a.Claim] = b.who(a.Worker)
 	}
 	for _, s := range j.Steps {
 		b.steps[s.ID] = append(b.steps[s.ID], s)
@@ -93,6 +98,20 @@ func newJobBooks(j *history.Jobs) *jobBooks {
 		b.cancels[c.ID] = append(b.cancels[c.ID], c)
 	}
 	return b
+}
+
+// weight tells which of those counts that have a token, as those of a key of Once do:
+// the one that is known to be enqueued, or else one that may be.
+func weight(q history.Enqueued) int {
+	switch {
+	case q.Existing:
+		return 0
+	case q.Outcome == history.EnqueueRolledBack:
+		return 1
+	case q.Outcome == history.EnqueueUnsure:
+		return 2
+	}
+	return 3
 }
 
 // name names a job for people.
@@ -118,11 +137,11 @@ func (b *jobBooks) noneLost() Finding {
 		f.check(n > 0, func() string {
 			return fmt.Sprintf("%s committed %s %s as job %d, and there is no such job", q.Who, q.Kind, q.Token, q.ID)
 		})
-		if u, ok := b.left[q.ID]; ok {
-			f.check(u.DueIn > 0 || u.Expired, func() string {
-				return fmt.Sprintf("%s was due for %.1fs and has not ended, after %d attempts", b.name(q.ID), -u.DueIn, u.Attempt)
-			})
-		}
+	}
+	for _, u := range b.Left {
+		f.check(u.DueIn > 0 || u.Expired, func() string {
+			return fmt.Sprintf("%s was due for %.1fs and has not ended, after %d attempts", b.name(u.ID), -u.DueIn, u.Attempt)
+		})
 	}
 	return f
 }
@@ -147,6 +166,22 @@ func (b *jobBooks) noneElse() Finding {
 	}
 	for _, what := range b.Misled {
 		f.check(false, func() string { return what })
+	}
+	return f
+}
+
+// askedOnce finds jobs that consumers enqueued twice, or not.
+func (b *jobBooks) askedOnce() Finding {
+	f := Finding{Name: "asked once", Rule: "consumers have enqueued each job once that a committed event asks for, however often they handled it"}
+	for _, q := range b.Enqueued {
+		if !q.Asked {
+			continue
+		}
+		n, most := b.tokens[q.Token], b.wanted[q.Token]
+		least := int(one(q.Outcome == history.EnqueueCommitted))
+		f.check(least <= n && n <= most, func() string {
+			return fmt.Sprintf("an event of %s, %s, asks for %s %s, of which there are %d, at most %d wanted", q.Who, q.Outcome, q.Kind, q.Token, n, most)
+		})
 	}
 	return f
 }
@@ -242,7 +277,7 @@ func (b *jobBooks) doneIsDone() Finding {
 			}
 			f.check(x.Result == want, func() string { return fmt.Sprintf("%s has the result %q, %q was set", b.name(x.ID), x.Result, want) })
 		case "failed":
-			f.check(x.Failures >= b.MaxAttempts || had(history.RunTerminal) || x.Resets >= x.MaxResets, func() string {
+			f.check(x.Failures >= cmp.Or(x.MaxAttempts, b.MaxAttempts) || had(history.RunTerminal) || x.Resets >= x.MaxResets, func() string {
 				return fmt.Sprintf("%s failed after %d failures and %d resets (%s), and its last run said: %s", b.name(x.ID), x.Failures, x.Resets, x.Code, said(runs))
 			})
 		case "cancelled":

@@ -1,127 +1,277 @@
 package oracle
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/pgfrontier/worker/sim/history"
 )
 
 // The states of a run of jobs, in the order in which they are printed.
 const (
-	jobsCompleted   = "jobs completed"
-	jobsFailed      = "jobs that failed for good"
-	jobsCancelled   = "jobs cancelled before they ran"
-	jobsCancelledIn = "jobs cancelled while they ran"
-	jobsExpired     = "jobs expired"
-	runsRetried     = "runs that failed and were tried again"
-	runsSnoozed     = "runs that snoozed"
-	runsReleased    = "runs given back, uncounted"
-	prefetchedBack  = "of these, claimed and not started"
-	runsLost        = "started runs reset after the loss of their worker"
-	prefetchedLost  = "claimed runs reset that had not started"
-	zombiesRefused  = "runs whose end was refused: their job was another's"
-	claimsUnsent    = "claims cut off before they were sent"
-	claimsAdopted   = "claims that happened, their answer lost"
-	endsUnsent      = "ends of runs cut off before they were sent"
-	endsRepeated    = "ends of runs that happened, their answer lost"
-	commitsUnsent   = "COMMITs of workers cut off before they were sent"
-	commitsDoubted  = "COMMITs of workers that happened, their answer lost"
-	committedLate   = "jobs committed after later ones had been claimed"
-	keysTaken       = "jobs left out because another had their key"
-	capReached      = "claims that filled a cap"
-	resultsAwaited  = "results that Wait returned"
-	jobsLeaders     = "leaders of job workers"
-	jobsTakenBack   = "asynchronous enqueues that a crash took back"
+	jobsCompleted    = "jobs completed"
+	jobsFailedOften  = "jobs that failed at their last attempt"
+	jobsFailedAtOnce = "jobs that their handler failed for good"
+	jobsLostForGood  = "jobs that failed, as too many workers were lost with them"
+	jobsDiscarded    = "jobs that their handler discarded"
+	jobsCancelled    = "jobs cancelled before they ran"
+	cancelledAtStart = "jobs cancelled when they were claimed and not started"
+	jobsCancelledIn  = "jobs cancelled while they ran"
+	expiredUnclaimed = "jobs expired before they were claimed"
+	expiredAtStart   = "jobs expired when they were claimed and not started"
+	expiredBetween   = "jobs expired between two runs"
+	runsRetried      = "runs that failed and were tried again"
+	runsDelayed      = "of these, when their handler said"
+	runsPanicked     = "of these, after a panic"
+	runsTimedOut     = "of these, after their time was over"
+	runsUndone       = "of these, whose handler had not committed its completion"
+	runsCutOff       = "runs whose transaction was lost with its connection"
+	runsSnoozed      = "runs that snoozed"
+	batchesHalved    = "runs in a part of their batch, after an error of another"
+	runsReleased     = "runs given back, uncounted"
+	prefetchedBack   = "of these, claimed and not started"
+	runsLost         = "started runs reset after the loss of their worker"
+	prefetchedLost   = "claimed runs reset that had not started"
+	zombiesRefused   = "runs whose end was refused: their job was another's"
+	zombieCommits    = "of these, at the COMMIT of their transaction"
+	claimsUnsent     = "claims cut off before they were sent"
+	claimsUnheard    = "claims that happened, their answer lost"
+	runsAdopted      = "runs adopted by their worker after such a claim"
+	endsUnsent       = "ends of runs cut off before they were sent"
+	endsRepeated     = "ends of runs that happened, their answer lost"
+	commitsUnsent    = "COMMITs of workers cut off before they were sent"
+	commitsDoubted   = "COMMITs of workers that happened, their answer lost"
+	committedLate    = "jobs committed after later ones had been claimed"
+	keysTaken        = "jobs left out because another had their key"
+	onceTaken        = "jobs left out because their key of Once was used"
+	keysFreed        = "keys free again when their job started"
+	capReached       = "claims that filled the cap of a queue"
+	capOfAllReached  = "claims that filled the cap of all queues"
+	resultsAwaited   = "results that Wait returned"
+	jobsAsked        = "jobs that consumers enqueued for events"
+	eventsLate       = "events that a consumer enqueued for late"
+	eventsAgain      = "events that a consumer handled again, after it was set back"
+	eventsByCopy     = "events that a consumer's copy handled in its name"
+	notesRemoved     = "settled events whose notes were removed"
+	jobsLeaders      = "leaders of job workers"
+	jobsTakenBack    = "asynchronous enqueues that a crash took back"
 )
 
 // Conditions of runs of jobs.
 const (
-	LateEnqueues     Condition = "late enqueues"
-	Cancellations    Condition = "cancellations"
-	TerminalHandlers Condition = "terminal handlers"
-	SnoozingHandlers Condition = "snoozing handlers"
-	StoppedWorkers   Condition = "stopped workers"
-	LostWorkers      Condition = "lost workers"
-	CappedQueues     Condition = "capped queues"
-	CutClaims        Condition = "cut claims"
-	CutEnds          Condition = "cut ends"
-	UnsafeEnqueues   Condition = "unsafe enqueues"
+	LateEnqueues       Condition = "late enqueues"
+	Cancellations      Condition = "cancellations"
+	TerminalHandlers   Condition = "terminal handlers"
+	DiscardingHandlers Condition = "discarding handlers"
+	DelayingHandlers   Condition = "delaying handlers"
+	PanickingHandlers  Condition = "panicking handlers"
+	HangingHandlers    Condition = "hanging handlers"
+	UndoingHandlers    Condition = "undoing handlers"
+	SnoozingHandlers   Condition = "snoozing handlers"
+	StoppedWorkers     Condition = "stopped workers"
+	LostWorkers        Condition = "lost workers"
+	CappedQueues       Condition = "capped queues"
+	CutClaims          Condition = "cut claims"
+	CutEnds            Condition = "cut ends"
+	RemovedNotes       Condition = "removed notes"
+	UnsafeEnqueues     Condition = "unsafe enqueues"
 )
 
 // jobStates are those of a run of jobs.
 var jobStates = []state{
 	{name: jobsCompleted},
-	{name: jobsFailed, needs: []Condition{TerminalHandlers}},
+	{name: jobsFailedOften, needs: []Condition{FailingHandlers}, slow: 1.5},
+	{name: jobsFailedAtOnce, needs: []Condition{TerminalHandlers}},
+	{name: jobsLostForGood, needs: []Condition{LostWorkers}, slow: 1.5},
+	{name: jobsDiscarded, needs: []Condition{DiscardingHandlers}},
 	{name: jobsCancelled, needs: []Condition{Cancellations}},
+	{name: cancelledAtStart, needs: []Condition{Cancellations}, slow: 2},
 	{name: jobsCancelledIn, needs: []Condition{Cancellations}},
-	{name: jobsExpired},
+	{name: expiredUnclaimed},
+	{name: expiredAtStart, slow: 3},
+	{name: expiredBetween, slow: 2.5},
 	{name: runsRetried, needs: []Condition{FailingHandlers}},
+	{name: runsDelayed, needs: []Condition{DelayingHandlers}},
+	{name: runsPanicked, needs: []Condition{PanickingHandlers}},
+	{name: runsTimedOut, needs: []Condition{HangingHandlers}},
+	{name: runsUndone, needs: []Condition{UndoingHandlers}},
+	{name: runsCutOff, needs: []Condition{WorkersLostAtCommit}},
 	{name: runsSnoozed, needs: []Condition{SnoozingHandlers}},
+	{name: batchesHalved, needs: []Condition{PanickingHandlers}, slow: 2},
 	{name: runsReleased, needs: []Condition{StoppedWorkers}},
-	{name: prefetchedBack, needs: []Condition{StoppedWorkers}},
+	{name: prefetchedBack, needs: []Condition{StoppedWorkers}, slow: 2},
 	{name: runsLost, needs: []Condition{LostWorkers}},
-	{name: prefetchedLost, needs: []Condition{LostWorkers}},
-	{name: zombiesRefused, needs: []Condition{Zombies}},
+	{name: prefetchedLost, needs: []Condition{LostWorkers}, slow: 2.5},
+	{name: zombiesRefused, needs: []Condition{Zombies}, slow: 2.5},
+	{name: zombieCommits, needs: []Condition{Zombies}, slow: 6},
 	{name: claimsUnsent, needs: []Condition{CutClaims}},
-	{name: claimsAdopted, needs: []Condition{CutClaims}},
-	{name: endsUnsent, needs: []Condition{CutEnds}},
-	{name: endsRepeated, needs: []Condition{CutEnds}},
+	{name: claimsUnheard, needs: []Condition{CutClaims}},
+	{name: runsAdopted, needs: []Condition{CutClaims}},
+	{name: endsUnsent, needs: []Condition{CutEnds}, slow: 1.5},
+	{name: endsRepeated, needs: []Condition{CutEnds}, slow: 1.5},
 	{name: commitsUnsent, needs: []Condition{WorkersLostAtCommit}},
 	{name: commitsDoubted, needs: []Condition{WorkersLostAtCommit}},
 	{name: committedLate, needs: []Condition{LateEnqueues}},
-	{name: keysTaken},
+	{name: keysTaken, slow: 2},
+	{name: onceTaken, slow: 2},
+	{name: keysFreed},
 	{name: capReached, needs: []Condition{CappedQueues}},
-	{name: resultsAwaited, rare: true},
+	{name: capOfAllReached, needs: []Condition{CappedQueues}, slow: 2},
+	{name: resultsAwaited, slow: 2},
+	{name: jobsAsked},
+	{name: eventsLate, needs: []Condition{LateEnqueues}, slow: 2.5},
+	{name: eventsAgain, needs: []Condition{ConsumersSetBack}},
+	{name: eventsByCopy},
+	{name: notesRemoved, needs: []Condition{RemovedNotes}, slow: 2},
 	{name: jobsLeaders},
-	{name: jobsTakenBack, needs: []Condition{UnsafeEnqueues, ServerCrashes}, rare: true},
+	{name: jobsTakenBack, needs: []Condition{UnsafeEnqueues, ServerCrashes}},
 }
 
 // jobPoints tell the states by where a worker of jobs was cut off.
 var jobPoints = map[string]string{
-	history.BeforeClaim: claimsUnsent, history.AfterClaim: claimsAdopted,
+	history.BeforeClaim: claimsUnsent, history.AfterClaim: claimsUnheard,
 	history.BeforeEnd: endsUnsent, history.AfterEnd: endsRepeated,
 	history.BeforeCommit: commitsUnsent, history.AfterCommit: commitsDoubted,
 }
 
 // jobsReached counts the states that a run of jobs went through.
 func jobsReached(e *history.Evidence) (all []State) {
-	j, counts := e.Jobs, map[string]int64{}
-	b := newJobBooks(j)
-	for _, x := range j.Finished {
-		counts[jobsCompleted] += one(x.State == "completed")
-		counts[jobsFailed] += one(x.State == "failed")
-		counts[jobsCancelled] += one(x.State == "cancelled" && x.Worker == "")
-		counts[jobsCancelledIn] += one(x.State == "cancelled" && x.CancelAsked && x.Worker != "")
-		counts[jobsExpired] += one(x.State == "expired")
-	}
-	for _, a := range j.Attempts {
-		counts[runsRetried] += one(a.Outcome == "error")
-		counts[runsSnoozed] += one(a.Outcome == "snoozed")
-		counts[runsReleased] += one(a.Outcome == "released")
-		counts[prefetchedBack] += one(a.Outcome == "released" && a.StartedAt == nil)
-		counts[runsLost] += one(a.Outcome == "lost" && a.StartedAt != nil)
-		counts[prefetchedLost] += one(a.Outcome == "lost" && a.StartedAt == nil)
-	}
-	for _, t := range j.Told {
-		counts[zombiesRefused] += one(t.Lost)
-	}
-	for _, c := range j.Claims {
-		counts[capReached] += one(c.Cap != nil && c.Running == *c.Cap || c.All != nil && c.Total == *c.All)
-	}
-	counts[committedLate] = b.late()
-	for _, q := range j.Enqueued {
-		counts[keysTaken] += one(q.Existing && q.Outcome == history.EnqueueCommitted)
-		counts[jobsTakenBack] += one(q.Outcome == history.EnqueueUnsure && b.tokens[q.Token] == 0)
-	}
-	counts[resultsAwaited] = int64(j.Waited)
+	b, counts := newJobBooks(e.Jobs), map[string]int64{}
+	b.countEnds(counts)
+	b.countRuns(counts)
+	b.countClaims(counts)
+	b.countEnqueued(counts)
 	for _, r := range e.History.Records() {
+		if !slices.ContainsFunc(e.Jobs.Workers, func(w history.Runner) bool { return w.Name == r.Who }) {
+			continue // of consumers
+		}
 		counts[jobsLeaders] += one(r.Kind == history.Leads)
 		if about, ok := r.About.(history.Injection); ok && r.Kind == history.FaultInjected {
 			counts[jobPoints[about.Where]]++
+			counts[runsAdopted] += one(about.Where == history.AfterClaim) * b.adopted(r.Who, r.At)
 		}
 	}
 	for _, s := range jobStates {
 		all = append(all, State{s.name, counts[s.name]})
 	}
 	return all
+}
+
+// countEnds counts how jobs ended.
+func (b *jobBooks) countEnds(counts map[string]int64) {
+	for _, x := range b.Finished {
+		claimed, started := false, false // by the last claim, which may not have ended the job
+		for _, a := range b.attempts[x.ID] {
+			if a.Attempt == x.Attempt {
+				claimed, started = true, a.StartedAt != nil
+			}
+		}
+		switch x.State {
+		case "completed":
+			counts[jobsCompleted]++
+		case "failed":
+			counts[jobsLostForGood] += one(x.Code == "WORKER_LOST")
+			counts[jobsFailedOften] += one(x.Failures >= cmp.Or(x.MaxAttempts, b.MaxAttempts))
+			counts[jobsFailedAtOnce] += one(b.ranTo(x, history.RunTerminal))
+		case "cancelled":
+			counts[jobsDiscarded] += one(b.ranTo(x, history.RunDiscarded))
+			counts[jobsCancelled] += one(x.Worker == "" && x.Attempt == 0)
+			counts[cancelledAtStart] += one(x.Worker != "" && x.StartedAt == nil)
+			counts[jobsCancelledIn] += one(x.CancelAsked && x.StartedAt != nil)
+		case "expired":
+			counts[expiredUnclaimed] += one(x.Attempt == 0)
+			counts[expiredAtStart] += one(claimed && !started)
+			counts[expiredBetween] += one(claimed && started)
+		}
+	}
+}
+
+// ranTo reports whether the handler of the run that ended a job did that.
+func (b *jobBooks) ranTo(x history.Finished, outcome string) bool {
+	return slices.ContainsFunc(b.runs[runKey{x.ID, x.Attempt, x.Worker}], func(r history.JobRun) bool { return r.Outcome == outcome })
+}
+
+// countRuns counts what runs came to that did not end their job.
+func (b *jobBooks) countRuns(counts map[string]int64) {
+	for _, a := range b.Attempts {
+		counts[runsRetried] += one(a.Outcome == "error")
+		counts[runsTimedOut] += one(a.Code == "TIMEOUT")
+		counts[runsPanicked] += one(a.Code == "PANIC")
+		counts[runsCutOff] += one(a.Code == "CONNECTION")
+		counts[runsSnoozed] += one(a.Outcome == "snoozed")
+		counts[runsReleased] += one(a.Outcome == "released")
+		counts[prefetchedBack] += one(a.Outcome == "released" && a.StartedAt == nil)
+		counts[runsLost] += one(a.Outcome == "lost" && a.StartedAt != nil)
+		counts[prefetchedLost] += one(a.Outcome == "lost" && a.StartedAt == nil)
+	}
+	for _, r := range b.Runs {
+		counts[runsDelayed] += one(r.Outcome == history.RunDelayed)
+		counts[runsUndone] += one(r.Outcome == history.RunUndone)
+	}
+	for _, times := range b.runs {
+		counts[batchesHalved] += one(len(times) > 1 && times[0].Outcome == history.RunWithBatch)
+	}
+	for _, t := range b.Told {
+		runs := b.runs[runKey{t.ID, t.Attempt, t.Worker}]
+		counts[zombiesRefused] += one(t.Lost)
+		counts[zombieCommits] += one(t.Lost && len(runs) > 0 && runs[len(runs)-1].Outcome == history.RunOK && slices.Contains(withEffect, b.byToken[runs[0].Token].Kind))
+	}
+}
+
+// countClaims counts what claims found.
+func (b *jobBooks) countClaims(counts map[string]int64) {
+	for _, c := range b.Claims {
+		counts[capReached] += one(c.Cap != nil && c.Running == *c.Cap)
+		counts[capOfAllReached] += one(c.All != nil && c.Total == *c.All)
+	}
+	counts[committedLate] = b.late()
+	held := map[int64]bool{}
+	for _, s := range b.Steps {
+		counts[keysFreed] += one(held[s.ID] && s.State == "running" && s.Key == "")
+		held[s.ID] = s.Key != ""
+	}
+}
+
+// countEnqueued counts what became of those who enqueue.
+func (b *jobBooks) countEnqueued(counts map[string]int64) {
+	for _, q := range b.Enqueued {
+		counts[jobsAsked] += one(q.Asked && b.tokens[q.Token] > 0)
+		left := q.Existing && q.Outcome == history.EnqueueCommitted
+		counts[keysTaken] += one(left && q.Key != "")
+		counts[onceTaken] += one(left && q.Once != "")
+		counts[jobsTakenBack] += one(q.Outcome == history.EnqueueUnsure && b.tokens[q.Token] == 0)
+	}
+	counts[resultsAwaited] = int64(b.Waited)
+	e := b.Emitted
+	counts[eventsLate], counts[eventsAgain], counts[eventsByCopy], counts[notesRemoved] = e.Late, e.Again, e.ByCopy, e.Settled
+}
+
+// adopted counts the runs of the claim whose answer a worker lost at a time: its last
+// one before that. They began afterwards.
+func (b *jobBooks) adopted(worker string, lost float64) (n int64) {
+	const recently = 0.5
+	var last history.JobStep
+	for _, s := range b.Steps {
+		if s.State == "running" && s.At <= lost && s.At > lost-recently && s.At >= last.At && b.claimers[s.Claim] == worker {
+			last = s
+		}
+	}
+	for _, r := range b.Runs {
+		if r.Name == worker && r.Began > lost && last.Claim != 0 && b.claimOf(r) == last.Claim {
+			n++
+		}
+	}
+	return n
+}
+
+// claimOf is the claim of a run.
+func (b *jobBooks) claimOf(r history.JobRun) int64 {
+	for _, s := range b.steps[r.ID] {
+		if s.State == "running" && s.Attempt == r.Attempt {
+			return s.Claim
+		}
+	}
+	return 0
 }
 
 // late counts the jobs whose commit came after a later one of their lane had been

@@ -12,7 +12,7 @@ func at(seconds float64) *float64 { return &seconds }
 
 // jobsEvidence is a run in which all is well: job 1 is a transaction that failed
 // once, job 2 was lost with its worker and completed by another, job 3 was cancelled
-// before it ran, job 4 was rolled back.
+// before it ran, and had been enqueued for an event, job 4 was rolled back.
 func jobsEvidence() *history.Evidence {
 	cap, h := int64(3), history.New(time.Now())
 	j := &history.Jobs{
@@ -21,8 +21,9 @@ func jobsEvidence() *history.Evidence {
 		Enqueued: []history.Enqueued{
 			{Token: "t1", ID: 1, Kind: "tx", Outcome: history.EnqueueCommitted, At: 1, Once: "k"}, {Token: "t1", ID: 1, Existing: true, Outcome: history.EnqueueCommitted, At: 1, Once: "k"},
 			{Token: "t2", ID: 2, Kind: "plain", Outcome: history.EnqueueCommitted, At: 1, Key: "u"},
-			{Token: "t3", ID: 3, Kind: "batch", Outcome: history.EnqueueCommitted, At: 1},
+			{Token: "t3", Kind: "batch", Outcome: history.EnqueueCommitted, At: 1, Asked: true},
 			{Token: "t4", ID: 4, Kind: "plain", Outcome: history.EnqueueRolledBack, At: 1},
+			{Token: "t5", Kind: "tx", Outcome: history.EnqueueRolledBack, At: 1, Asked: true},
 		},
 		Cancels: []history.Cancel{{ID: 3, Was: "available", At: 2}},
 		Runs: []history.JobRun{
@@ -58,6 +59,17 @@ func TestJobsFlawless(t *testing.T) {
 	}
 }
 
+// A crash may leave unsure whether a key of Once was used, and who meets the key is sure.
+func TestJobsUnsureKeyOfOnce(t *testing.T) {
+	e := jobsEvidence()
+	e.Jobs.Enqueued[0].Outcome, e.Jobs.Forgetful = history.EnqueueUnsure, true
+	for _, f := range Judge(e) {
+		if !f.Holds() {
+			t.Errorf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+		}
+	}
+}
+
 // Each flaw breaks the invariant that is there for it, whatever else it breaks.
 func TestJobsFlaws(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -68,39 +80,48 @@ func TestJobsFlaws(t *testing.T) {
 		"a job is due": {func(j *history.Jobs) {
 			j.Left = []history.Unfinished{{ID: 3, Token: "t3", State: "available", DueIn: -9}}
 		}, "no job lost"},
-		"rolled back, and there":          {func(j *history.Jobs) { j.Finished[2].Token = "t4" }, "nothing else"},
-		"rolled back, and ran":            {func(j *history.Jobs) { j.Runs[0].Token = "t4" }, "nothing else"},
-		"finished and unfinished":         {func(j *history.Jobs) { j.Left = []history.Unfinished{{ID: 1, Token: "t1", DueIn: 9}} }, "ended once"},
-		"two effects":                     {func(j *history.Jobs) { j.Effects = append(j.Effects, j.Effects[0]) }, "effects once"},
-		"no effect":                       {func(j *history.Jobs) { j.Effects = nil }, "effects once"},
-		"the effect of another run":       {func(j *history.Jobs) { j.Effects[0].Worker = "a" }, "effects once"},
-		"completed, and never ended":      {func(j *history.Jobs) { j.Runs[3].Outcome = "" }, "done is done"},
-		"completed, and had failed":       {func(j *history.Jobs) { j.Runs[3].Outcome = history.RunFailed }, "done is done"},
-		"completed before it ended":       {func(j *history.Jobs) { j.Runs[3].Ended = 7 }, "done is done"},
-		"another result":                  {func(j *history.Jobs) { j.Finished[1].Result = "1" }, "done is done"},
-		"failed without a reason":         {func(j *history.Jobs) { j.Finished[1].State = "failed" }, "done is done"},
-		"cancelled without a wish":        {func(j *history.Jobs) { j.Cancels = nil }, "done is done"},
-		"ended by the claim before":       {func(j *history.Jobs) { j.Finished[0].Claim = 11 }, "last claim"},
-		"ended while it did not run":      {func(j *history.Jobs) { j.Steps[8].Was = "available" }, "last claim"},
-		"a failure too many":              {func(j *history.Jobs) { j.Finished[0].Failures++ }, "adds up"},
-		"blamed without a start":          {func(j *history.Jobs) { j.Attempts[1].StartedAt = nil }, "adds up"},
-		"an attempt without a trace":      {func(j *history.Jobs) { j.Attempts = j.Attempts[1:] }, "adds up"},
-		"started too late":                {func(j *history.Jobs) { j.Finished[1].StartedAt = at(10) }, "in time"},
-		"over the cap":                    {func(j *history.Jobs) { j.Claims[0].Running = 4 }, "caps"},
-		"claimed while paused":            {func(j *history.Jobs) { j.Claims[0].Paused = true }, "caps"},
-		"a key held twice":                {func(j *history.Jobs) { j.Steps[2].Key = "u" }, "keys"},
-		"two jobs of a key of Once":       {func(j *history.Jobs) { j.Enqueued[1].ID = 2 }, "keys"},
-		"cancelled, and completed":        {func(j *history.Jobs) { j.Finished[2].State = "completed" }, "cancelled"},
-		"cancelled in a run, ran again":   {func(j *history.Jobs) { j.Cancels = append(j.Cancels, history.Cancel{ID: 1, Was: "running", At: 2}) }, "cancelled"},
-		"taken from a live worker":        {func(j *history.Jobs) { j.Resets[0].Alive = true }, "none taken"},
-		"taken from one never disturbed":  {func(j *history.Jobs) { j.Resets[0].Worker = "b" }, "none taken"},
-		"rescued too late":                {func(j *history.Jobs) { j.Resets[0].At = 30 }, "rescued"},
-		"told twice":                      {func(j *history.Jobs) { j.Told = append(j.Told, j.Told[0]) }, "as told"},
-		"told lost, and was not":          {func(j *history.Jobs) { j.Told[2].Lost = true }, "as told"},
-		"told completed, and was not":     {func(j *history.Jobs) { j.Told[1].Attempt = 9 }, "as told"},
-		"still running":                   {func(j *history.Jobs) { j.Rest.Running = 1 }, "comes to rest"},
-		"overtaken again and again":       {overtake, "in turn"},
-		"a client that returned nonsense": {func(j *history.Jobs) { j.Misled = []string{"nonsense"} }, "nothing else"},
+		"rolled back, and there":  {func(j *history.Jobs) { j.Finished[2].Token = "t4" }, "nothing else"},
+		"rolled back, and ran":    {func(j *history.Jobs) { j.Runs[0].Token = "t4" }, "nothing else"},
+		"finished and unfinished": {func(j *history.Jobs) { j.Left = []history.Unfinished{{ID: 1, Token: "t1", DueIn: 9}} }, "ended once"},
+		"asked for, and there twice": {func(j *history.Jobs) {
+			j.Finished = append(j.Finished, history.Finished{ID: 9, Token: "t3", State: "cancelled"})
+		}, "asked once"},
+		"asked for, and not there":         {func(j *history.Jobs) { j.Finished = j.Finished[:2] }, "asked once"},
+		"asked for by no event, and there": {func(j *history.Jobs) { j.Finished[2].Token = "t5" }, "asked once"},
+		"events that were not handled":     {func(j *history.Jobs) { j.Rest.Behind = 1 }, "comes to rest"},
+		"two effects":                      {func(j *history.Jobs) { j.Effects = append(j.Effects, j.Effects[0]) }, "effects once"},
+		"no effect":                        {func(j *history.Jobs) { j.Effects = nil }, "effects once"},
+		"the effect of another run":        {func(j *history.Jobs) { j.Effects[0].Worker = "a" }, "effects once"},
+		"completed, and never ended":       {func(j *history.Jobs) { j.Runs[3].Outcome = "" }, "done is done"},
+		"completed, and had failed":        {func(j *history.Jobs) { j.Runs[3].Outcome = history.RunFailed }, "done is done"},
+		"completed before it ended":        {func(j *history.Jobs) { j.Runs[3].Ended = 7 }, "done is done"},
+		"another result":                   {func(j *history.Jobs) { j.Finished[1].Result = "1" }, "done is done"},
+		"failed without a reason":          {func(j *history.Jobs) { j.Finished[1].State = "failed" }, "done is done"},
+		"cancelled without a wish":         {func(j *history.Jobs) { j.Cancels = nil }, "done is done"},
+		"ended by the claim before":        {func(j *history.Jobs) { j.Finished[0].Claim = 11 }, "last claim"},
+		"ended while it did not run":       {func(j *history.Jobs) { j.Steps[8].Was = "available" }, "last claim"},
+		"a failure too many":               {func(j *history.Jobs) { j.Finished[0].Failures++ }, "adds up"},
+		"blamed without a start":           {func(j *history.Jobs) { j.Attempts[1].StartedAt = nil }, "adds up"},
+		"an attempt without a trace":       {func(j *history.Jobs) { j.Attempts = j.Attempts[1:] }, "adds up"},
+		"started too late":                 {func(j *history.Jobs) { j.Finished[1].StartedAt = at(10) }, "in time"},
+		"over the cap":                     {func(j *history.Jobs) { j.Claims[0].Running = 4 }, "caps"},
+		"claimed while paused":             {func(j *history.Jobs) { j.Claims[0].Paused = true }, "caps"},
+		"a key held twice":                 {func(j *history.Jobs) { j.Steps[2].Key = "u" }, "keys"},
+		"two jobs of a key of Once":        {func(j *history.Jobs) { j.Enqueued[1].ID = 2 }, "keys"},
+		"cancelled, and completed":         {func(j *history.Jobs) { j.Finished[2].State = "completed" }, "cancelled"},
+		"cancelled in a run, ran again":    {func(j *history.Jobs) { j.Cancels = append(j.Cancels, history.Cancel{ID: 1, Was: "running", At: 2}) }, "cancelled"},
+		"taken from a live worker":         {func(j *history.Jobs) { j.Resets[0].Alive = true }, "none taken"},
+		"taken from one never disturbed":   {func(j *history.Jobs) { j.Resets[0].Worker = "b" }, "none taken"},
+		"rescued too late":                 {func(j *history.Jobs) { j.Resets[0].At = 30 }, "rescued"},
+		"told twice":                       {func(j *history.Jobs) { j.Told = append(j.Told, j.Told[0]) }, "as told"},
+		"told lost, and was not":           {func(j *history.Jobs) { j.Told[2].Lost = true }, "as told"},
+		"told completed, and was not":      {func(j *history.Jobs) { j.Told[1].Attempt = 9 }, "as told"},
+		"told to run again, and had ended": {func(j *history.Jobs) { j.Told[1].State = "available" }, "as told"},
+		"told failed, and had completed":   {func(j *history.Jobs) { j.Told[1].State = "failed" }, "as told"},
+		"failed below its own bound":       {func(j *history.Jobs) { j.Finished[0].State, j.Finished[0].MaxAttempts = "failed", 2 }, "done is done"},
+		"still running":                    {func(j *history.Jobs) { j.Rest.Running = 1 }, "comes to rest"},
+		"overtaken again and again":        {overtake, "in turn"},
+		"a client that returned nonsense":  {func(j *history.Jobs) { j.Misled = []string{"nonsense"} }, "nothing else"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := jobsEvidence()
@@ -164,7 +185,7 @@ func TestJobsReachStates(t *testing.T) {
 	for _, s := range Reached(e) {
 		counts[s.Name] = s.Count
 	}
-	for name, want := range map[string]int64{jobsCompleted: 2, jobsCancelled: 1, runsRetried: 1, runsLost: 1, keysTaken: 1, capReached: 1, resultsAwaited: 1, prefetchedLost: 0} {
+	for name, want := range map[string]int64{jobsCompleted: 2, jobsCancelled: 1, runsRetried: 1, runsLost: 1, onceTaken: 1, capReached: 1, resultsAwaited: 1, jobsAsked: 1, prefetchedLost: 0} {
 		if counts[name] != want {
 			t.Errorf("%s: reached %d times, want %d", name, counts[name], want)
 		}

@@ -238,12 +238,16 @@ func (b *jobBooks) asTold() Finding {
 		})
 		switch {
 		case t.Lost:
-			f.check(!mine || x.Code == "WORKER_LOST" || x.State != "completed", func() string {
-				return fmt.Sprintf("%s told that it had lost %s, which its attempt %d has completed", b.who(t.Worker), b.name(t.ID), t.Attempt)
+			f.check(!mine || x.Code == "WORKER_LOST", func() string {
+				return fmt.Sprintf("%s told that it had lost %s, which its attempt %d has ended", b.who(t.Worker), b.name(t.ID), t.Attempt)
 			})
-		case t.State == "completed":
-			f.check(mine && (x.State == "completed" || x.Code == "WORKER_LOST" || x.State == "cancelled"), func() string {
-				return fmt.Sprintf("%s told that its attempt %d completed %s, which was ended by attempt %d on %s", b.who(t.Worker), t.Attempt, b.name(t.ID), x.Attempt, b.who(x.Worker))
+		case t.State == "available":
+			f.check(!mine, func() string {
+				return fmt.Sprintf("%s told that %s is to run again, which its attempt %d has ended", b.who(t.Worker), b.name(t.ID), t.Attempt)
+			})
+		default:
+			f.check(mine && x.State == t.State, func() string {
+				return fmt.Sprintf("%s told that its attempt %d ended %s as %s, which was ended by attempt %d on %s", b.who(t.Worker), t.Attempt, b.name(t.ID), t.State, x.Attempt, b.who(x.Worker))
 			})
 		}
 	}
@@ -253,9 +257,10 @@ func (b *jobBooks) asTold() Finding {
 // rest finds what still went on at the end.
 func (b *jobBooks) rest() Finding {
 	r := b.Rest
-	f := Finding{Name: "comes to rest", Rule: "soon after the last fault nothing was running, and no job was due"}
+	f := Finding{Name: "comes to rest", Rule: "soon after the last fault nothing was running, no job was due, and consumers had handled all events"}
 	f.check(r.Running == 0, func() string { return fmt.Sprintf("%d jobs were still running after %.1fs", r.Running, r.Took) })
 	f.check(r.Due == 0, func() string { return fmt.Sprintf("%d jobs were still due after %.1fs", r.Due, r.Took) })
+	f.check(r.Behind == 0, func() string { return fmt.Sprintf("consumers were %d positions behind after %.1fs", r.Behind, r.Took) })
 	for _, u := range b.Left {
 		f.check(u.State != "running", func() string {
 			return fmt.Sprintf("%s runs on %s, attempt %d, after all workers were stopped", b.name(u.ID), b.who(u.Worker), u.Attempt)

@@ -28,6 +28,7 @@ type Total struct {
 const (
 	campaign = 20  // runs
 	enough   = 200 // seconds of runs in which it could have come, which makes four times or more likely
+	ofJobs   = 30  // the same of a state in a run of jobs, up to the last fault: more is done in a second; twice that of a fault
 )
 
 // Sum adds up the runs that were judged.
@@ -53,15 +54,15 @@ func Sum(reports []*Report) Total {
 				on = append(on, f.Name)
 			}
 			happened[f.Name] += f.Count
-			chance[f.Name] += r.Seconds
+			chance[f.Name] += r.chance(2)
 		}
 		for _, s := range r.states() {
 			if s.possible(r) && !s.rare {
-				chance[s.name] += r.Seconds
+				chance[s.name] += r.chance(max(s.slow, 1))
 			}
 		}
 	}
-	never := func(name string, count int64) bool { return count == 0 && chance[name] >= enough }
+	never := func(name string, count int64) bool { return count == 0 && chance[name] >= 1 }
 	for _, name := range on {
 		if never(name, happened[name]) {
 			t.Missing = append(t.Missing, name)
@@ -73,6 +74,15 @@ func Sum(reports []*Report) Total {
 		}
 	}
 	return t
+}
+
+// chance is what the run adds to the chance of something to come, of which 1 is
+// enough. What is slow takes so many times as long in a run of jobs.
+func (r *Report) chance(slow float64) float64 {
+	if r.Jobs == nil {
+		return r.Seconds / enough
+	}
+	return (r.Seconds - r.RestSeconds) / (ofJobs * slow)
 }
 
 // add adds up what is in tables. All runs have the same rows.

@@ -42,6 +42,29 @@ func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 	}
 }
 
+// A run of jobs reaches more in a second.
+func TestCampaignOfJobs(t *testing.T) {
+	soon := 0
+	for _, s := range jobStates {
+		soon += int(one(s.slow == 0))
+	}
+	for seconds, missing := range map[float64]int{1.4: 0, 1.6: soon, 100: len(jobStates)} {
+		r := reportOf(1, Finding{Name: "asked once", Checks: 1})
+		r.Seconds, r.Jobs, r.Reached, r.Faults = seconds, &JobsDone{}, nil, nil
+		for _, s := range jobStates {
+			r.Reached = append(r.Reached, State{Name: s.name})
+			r.Faults = append(r.Faults, Injected{Reaches: s.needs, Count: 1})
+			for _, c := range s.needs {
+				r.Faults = append(r.Faults, Injected{Reaches: []Condition{c}, Count: 1})
+			}
+		}
+		total := Sum(slices.Repeat([]*Report{r}, campaign))
+		if len(total.Unreached) != missing || total.AllHeld() != (missing == 0) {
+			t.Errorf("%d runs of %.1fs miss %d states, want %d", campaign, seconds, len(total.Unreached), missing)
+		}
+	}
+}
+
 func TestSum(t *testing.T) {
 	good := Finding{Name: "order", Checks: 10}
 	bad := Finding{Name: "order", Checks: 10, Broken: 1}
