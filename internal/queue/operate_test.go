@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,8 +75,20 @@ func TestWhoseRetention(t *testing.T) {
 	s.d.Exec(t, `UPDATE jobs_history SET finished_at = clock_timestamp() - interval '1 hour'`)
 	retain := func(what string, keep time.Duration, want int) {
 		t.Helper()
-		if n, err := s.Retain(t.Context(), s.d.DB, keep); err != nil || n != want {
-			t.Errorf("%s: %d are removed, %v; want %d", what, n, err, want)
+		queues, err := s.Retained(t.Context(), s.d.DB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for _, name := range queues {
+			n, _, err := s.Retain(t.Context(), s.d.DB, name, keep, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += n
+		}
+		if sum != want {
+			t.Errorf("%s: %d are removed of %q, want %d", what, sum, queues, want)
 		}
 	}
 	s.d.Exec(t, `INSERT INTO jobs_queues (name, retention) VALUES ('*', interval '1 day')`)
@@ -84,4 +97,37 @@ func TestWhoseRetention(t *testing.T) {
 	retain("a minute for one", 0, 1)
 	s.d.Exec(t, `DELETE FROM jobs_queues`)
 	retain("as the worker has it", time.Minute, 1)
+}
+
+// Each call goes on where the last one has ended, over more jobs than one call removes,
+// of which many have finished at the same time.
+func TestRetainGoesOn(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `
+INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, finished_at)
+SELECT i, 'a', 'q' || i % 2, 5, at, '{}', at, 1, 0, 0, 5, 'completed', at
+FROM (SELECT i, now() - interval '1 hour' + i / 700 * interval '1 minute' AS at FROM generate_series(1, 5000) AS i) AS one`)
+	s.d.Exec(t, `UPDATE jobs_history SET finished_at = now() WHERE id > 4990`)
+	s.d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) SELECT id, 1, 'error' FROM jobs_history`)
+	queues, err := s.Retained(t.Context(), s.d.DB)
+	if err != nil || !slices.Equal(queues, []string{"q0", "q1"}) {
+		t.Fatalf("the queues are %q, %v", queues, err)
+	}
+	for _, name := range queues {
+		sum, after := 0, time.Time{}
+		for {
+			n, last, err := s.Retain(t.Context(), s.d.DB, name, time.Minute, after)
+			if err != nil || last.Before(after) {
+				t.Fatalf("%d were removed up to %v after %v, %v", n, last, after, err)
+			}
+			if n == 0 {
+				break
+			}
+			sum, after = sum+n, last
+		}
+		if sum != 2495 {
+			t.Errorf("%d jobs of %s are removed, want 2495", sum, name)
+		}
+	}
+	s.want("what is left", "10 10", `SELECT (SELECT count(*) FROM jobs_history WHERE id > 4990) || ' ' || (SELECT count(*) FROM jobs_attempts)`)
 }

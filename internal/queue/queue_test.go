@@ -315,6 +315,12 @@ func TestPlans(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `ANALYZE jobs`)
 	s.d.Exec(t, `INSERT INTO jobs (kind, queue, priority) SELECT 'k' || i % 3, 'q' || i % 5, 1 + i % 9 FROM generate_series(1, 20000) AS i`)
+	s.d.Exec(t, `UPDATE jobs SET good_until = clock_timestamp() WHERE id % 4 = 0`)
+	s.d.Exec(t, `
+INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
+SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'completed' FROM jobs`)
+	s.d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) SELECT id, 1, 'error' FROM jobs`)
+	s.d.Exec(t, `INSERT INTO jobs_once (key, job_id, hash, expires_at) SELECT id, id, '', created_at FROM jobs`)
 	conn, err := s.d.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)

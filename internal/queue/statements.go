@@ -12,7 +12,7 @@ type statements struct {
 	find, attempts, counts, logs                                     string
 	claim, claimCapped, condition, look, start, lock, room, peek     string
 	complete, settle, verdict, cancel                                string
-	want, unknown, claimers, expire, retain, forget                  string
+	want, unknown, claimers, expire, retained, retain, forget        string
 
 	reset string // what follows the CTE dead
 }
@@ -55,7 +55,7 @@ func newStatements(t tables.Jobs) statements {
 		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
-		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retain: r(retainSQL), forget: r(forgetSQL),
+		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL), retain: r(retainSQL), forget: r(forgetSQL),
 		reset: r(resetSQL),
 	}
 }
@@ -194,11 +194,12 @@ WITH target AS MATERIALIZED (
 )
 SELECT coalesce((SELECT state FROM target), '') WHERE (SELECT count(*) FROM told) >= 0`
 
-// expireSQL and resetSQL take what lies first in an index and nobody else holds.
+// expireSQL and resetSQL take what lies first in an index and nobody else holds. The ids
+// come as an array: a join with them may become a sequential scan of the backlog.
 const expireSQL = `
 WITH gone AS (
-	DELETE FROM {jobs} WHERE id IN (
-		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED)
+	DELETE FROM {jobs} WHERE id = ANY (ARRAY(
+		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
 	RETURNING *
 ), told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited

@@ -114,8 +114,12 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 		d.t.Errorf("%d jobs are reset, %v", back, err)
 	}
 	value[[]int64](d)(q.Expire(ctx, db))
-	value[int](d)(q.Retain(ctx, db, time.Nanosecond*1000))
-	d.check(q.Forget(ctx, db), q.Raise(ctx, db, events), migrations.CheckJobs(ctx, db, &config))
+	for _, name := range value[[]string](d)(q.Retained(ctx, db)) {
+		_, _, err := q.Retain(ctx, db, name, time.Microsecond, time.Time{})
+		d.check(err)
+	}
+	value[int](d)(q.Forget(ctx, db))
+	d.check(q.Raise(ctx, db, events), migrations.CheckJobs(ctx, db, &config))
 	d.announce(db)
 }
 
