@@ -131,3 +131,41 @@ FROM (SELECT i, now() - interval '1 hour' + i / 700 * interval '1 minute' AS at 
 	}
 	s.want("what is left", "10 10", `SELECT (SELECT count(*) FROM jobs_history WHERE id > 4990) || ' ' || (SELECT count(*) FROM jobs_attempts)`)
 }
+
+// A look goes no farther than it is asked to, and begins where it is told: behind a job,
+// or behind a moment if that is later.
+func TestPeekInLanes(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a", Priority: 9, Delay: time.Hour.Microseconds()})
+	s.d.Exec(t, `UPDATE jobs SET run_at = run_at - interval '10 seconds' WHERE id = $1`, ids[0])
+	at, hour, moment := time.Now().Add(-time.Hour), time.Hour.Microseconds(), time.Second.Microseconds()
+	for name, test := range map[string]struct {
+		first Lane
+		ahead time.Duration
+		due   bool
+		none  bool
+	}{
+		"from the bottom":               {Lane{Priority: 5}, time.Second, true, false},
+		"behind a job before it":        {Lane{Priority: 5, At: &at, ID: 1}, time.Second, true, false},
+		"behind a moment before it":     {Lane{Priority: 5, Ago: &hour}, time.Second, true, false},
+		"behind a moment after it":      {Lane{Priority: 5, Ago: &moment}, time.Second, false, true},
+		"the later one counts":          {Lane{Priority: 5, At: &at, ID: 1, Ago: &moment}, time.Second, false, true},
+		"what is due later":             {Lane{Priority: 5, Ago: &moment}, 2 * time.Hour, false, false},
+		"only the lanes that are named": {Lane{Priority: 4}, time.Second, false, true},
+	} {
+		p, err := s.Peek(t.Context(), s.d.DB, "default", []Lane{test.first, {Priority: 9}}, []string{"a"}, test.ahead)
+		if err != nil || p.None != test.none || (!p.None && p.Due <= 0) != test.due {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	d := s.demand(1, "a")
+	d.Lanes = []Lane{{Priority: 5, At: &at, ID: 1, Ago: &moment}}
+	if jobs := s.take(d); len(jobs) != 0 {
+		t.Errorf("a claim behind a moment after it takes %v", idsOf(jobs))
+	}
+	d = s.demand(1, "a")
+	d.Lanes = []Lane{{Priority: 5, At: &at, ID: 1, Ago: &hour}}
+	if jobs := s.take(d); !slices.Equal(idsOf(jobs), ids[:1]) {
+		t.Errorf("a claim behind a moment before it takes %v", idsOf(jobs))
+	}
+}

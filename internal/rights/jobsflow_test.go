@@ -92,7 +92,7 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	demand.Claim, demand.Limit = 2, 1
 	value[[]queue.Job](d)(q.Claim(ctx, tx, demand))
 	d.check(tx.Commit())
-	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Kinds))
+	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Lanes, demand.Kinds, time.Second))
 	value[[]queue.Job](d)(q.Look(ctx, db, me, "default"))
 	runs := make([]queue.Run, len(jobs))
 	for i, j := range jobs {
