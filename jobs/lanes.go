@@ -88,6 +88,9 @@ func (l *lanes) claimed(jobs []queue.Job, limit int, low, picky bool, began, now
 		}
 	}
 	if !low {
+		if now.Sub(began) >= lateness {
+			l.lowDue = now // it waited, and the moments that it was told had moved on meanwhile
+		}
 		return
 	}
 	l.walked(began, now)

@@ -161,6 +161,11 @@ func TestLongLowClaim(t *testing.T) {
 	if got := l.lowDue.Sub(end); got != 30*time.Second || l.walkIsLow(end) {
 		t.Errorf("the next one from the bottom is in %v", got)
 	}
+	// One above the floors that has waited may have begun too late in its lanes.
+	l.claimed(nil, 1, false, false, begin, end)
+	if !l.walkIsLow(end) {
+		t.Error("the next one does not begin at the bottom")
+	}
 }
 
 // A low claim that is full lowers the floor of the lane in which it ended, so that
