@@ -33,9 +33,6 @@ const jobSlots = 100
 // reason for more, only the first has jobs.
 var jobQueues = []string{jobs.DefaultQueue, "mail", "reports"}
 
-// jobKinds are the kinds that a measured worker has handlers for.
-var jobKinds = []string{"k0", "k1", "k2", "k3"}
-
 // jobBacklog is a database with jobs that wait.
 type jobBacklog struct {
 	*site
@@ -169,22 +166,25 @@ func jobsTask(ctx context.Context, r role) (any, error) {
 		options = append(options, jobs.WithQueue(q, jobSlots))
 	}
 	w := jobs.NewWorker(db, handlers, options...)
-	failed := make(chan error, 1)
-	go func() { failed <- w.Start(ctx) }()
-	select {
-	case <-warm:
-	case err := <-failed:
-		return nil, errors.Join(err, errors.New("the worker has ended too soon"))
+	var failed error
+	over := make(chan struct{})
+	go func() {
+		failed = w.Start(ctx)
+		close(over)
+	}()
+	for i, reached := range []chan struct{}{warm, done} {
+		select {
+		case <-reached:
+		case <-over:
+		}
+		found.RSS[i], found.Heap[i] = memoryNow()
 	}
-	found.RSS[0], found.Heap[0] = memoryNow()
-	select {
-	case <-done:
-	case err := <-failed:
-		return nil, errors.Join(err, errors.New("the worker has ended too soon"))
+	<-over
+	if failed != nil {
+		return nil, failed
 	}
-	found.RSS[1], found.Heap[1] = memoryNow()
-	if err := <-failed; err != nil {
-		return nil, err
+	if n := ran.Load(); n < last {
+		return nil, fmt.Errorf("the worker has ended after %d jobs of %d", n, last)
 	}
 	found.Ran = int(ran.Load())
 	found.Duration = ended.Sub(began)
