@@ -27,10 +27,13 @@ func (l *loop) claim(ctx context.Context, want int) {
 	want = l.w.slots.allot(queue.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
 	if want == 0 { // another queue was faster; a slot that is given back nudges
 		l.w.slots.give(slots)
+		if l.w.slots.reserved() {
+			l.hungry, l.pollAt = false, time.Now().Add(gather)
+		}
 		return
 	}
 	jobs, err := l.claimOnce(ctx, want, min(slots, want), condition)
-	l.w.slots.restore(want - len(jobs))
+	l.w.slots.restore(want, len(jobs))
 	started := 0
 	for _, j := range jobs {
 		if j.Started {
@@ -54,17 +57,18 @@ func (l *loop) claim(ctx context.Context, want int) {
 // has a condition.
 func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) (jobs []queue.Job, err error) {
 	low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)
+	l.low = low
+	begin := time.Now()
 	d := queue.Demand{
-		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Lanes: l.lanes.next(low), Kinds: l.w.kinds,
+		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Lanes: l.lanes.next(low, begin), Kinds: l.w.kinds,
 		Limit: want, Start: slots, Condition: condition.Condition, Args: condition.Args,
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
-	begin := time.Now()
-	looked := true
+	limit := want
 	if l.capped() {
 		err = l.w.on(ctx, func(conn *sql.Conn) (err error) {
-			jobs, looked, err = l.claimCapped(ctx, conn, d)
+			jobs, limit, err = l.claimCapped(ctx, conn, d)
 			return err
 		})
 	} else {
@@ -75,8 +79,8 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 	if err != nil {
 		return nil, err
 	}
-	if looked {
-		l.lanes.claimed(jobs, want, low, l.took, now)
+	if limit > 0 {
+		l.lanes.claimed(jobs, limit, low, condition.Condition != "", begin, now)
 	}
 	if len(jobs) > 0 {
 		tell(l.w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{l.name, len(jobs), l.took})
@@ -92,25 +96,25 @@ func (l *loop) capped() bool {
 }
 
 // claimCapped claims under the caps, whose lock it holds until the claim is
-// committed. It does not look for jobs if there is no room.
-func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, looked bool, err error) {
+// committed. It returns also for how many jobs there was room, and does not look for any
+// if there was none.
+func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, room int, err error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
-		return nil, false, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
+		return nil, 0, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	room, err := l.w.queue.Room(ctx, tx, l.name, d.Limit)
-	if err != nil || room == 0 {
-		return nil, false, err
+	if room, err = l.w.queue.Room(ctx, tx, l.name, d.Limit); err != nil || room == 0 {
+		return nil, 0, err
 	}
 	d.Limit, d.Start, d.Capped = room, min(room, d.Start), true
 	if jobs, err = l.w.queue.Claim(ctx, tx, d); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, false, fmt.Errorf("jobs: claim from queue %q: commit: %w", l.name, err)
+		return nil, 0, fmt.Errorf("jobs: claim from queue %q: commit: %w", l.name, err)
 	}
-	return jobs, true, nil
+	return jobs, room, nil
 }
 
 // failed takes note of whether a statement of the loop has failed.

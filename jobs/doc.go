@@ -141,7 +141,9 @@
 //
 // Jobs of a queue start in order of priority (1 first), then of the time they are due,
 // then of ID. There is one exception. A job that becomes visible late, because its
-// transaction committed late or it was given back, may be overtaken for about a second.
+// transaction committed late or it was given back, may be overtaken for about a second,
+// or longer behind hundreds of thousands of jobs without a handler, or while a long
+// transaction keeps vacuum from removing dead rows.
 // Priorities are strict: while jobs of priority 1 are due, none of 2 starts. Jobs run
 // side by side, so they end in any order.
 //

@@ -28,20 +28,25 @@ func (l *loop) idle(ctx context.Context, found int) {
 	}
 }
 
-// peek looks when the next job is due: at once, if it may be claimed now, or after
-// the pause of a poll at most.
+// peek looks when the next job is due: at once, if it may be claimed now or lies below
+// where the last claim began, or after the pause of a poll at most.
 func (l *loop) peek(ctx context.Context, now bool) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
-	p, err := onPool(ctx, l.w, func(conn *sql.Conn) (queue.Peek, error) { return l.w.queue.Peek(ctx, conn, l.name, l.w.kinds) })
+	low, poll := l.lanes.walkIsLow(begin), l.w.cfg.pollInterval
+	p, err := onPool(ctx, l.w, func(conn *sql.Conn) (queue.Peek, error) {
+		return l.w.queue.Peek(ctx, conn, l.name, l.lanes.next(low, begin), l.w.kinds, poll)
+	})
 	l.peekedAt = time.Now()
 	l.peekTook = l.peekedAt.Sub(begin)
 	l.failed(err)
-	poll := l.w.cfg.pollInterval
 	l.pollAt = l.peekedAt.Add(poll - time.Duration(rand.Float64()*float64(poll)/4))
 	if err != nil {
 		return
+	}
+	if low && (p.None || p.Due > 0) {
+		l.lanes.nothingDue(begin, l.peekedAt)
 	}
 	wasCapped := l.capped()
 	l.change(func(s *QueueStatus) { s.Capped, s.Paused = p.Capped, p.Paused })
@@ -49,8 +54,10 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	case p.None || p.Paused:
 	case p.Due > 0:
 		l.pollAt = earlier(l.pollAt, l.peekedAt.Add(p.Due))
-	case now || p.Capped && !wasCapped:
-		l.hungry, l.lanes.lowDue = true, time.Time{}
+	case now || low && !l.low || p.Capped && !wasCapped:
+		if l.hungry = true; low {
+			l.lanes.lowDue = time.Time{} // above the floors there may be nothing
+		}
 	}
 	if p.None && l.peekedAt.After(l.unknownAt) {
 		l.unknownAt = l.peekedAt.Add(unknownEvery)

@@ -11,30 +11,53 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// backlog is a queue as claims see it.
+// backlog is a queue as claims see it. Jobs of kind "foreign" are passed over.
 type backlog []queue.Job
 
-// claim takes up to limit jobs as the statement does: lane by lane, each in order.
-func (b *backlog) claim(all []queue.Lane, limit int) (got []queue.Job) {
+// walk returns the jobs of lanes that may be run, in the order to run them, and over how
+// many others it went.
+func (b *backlog) walk(all []queue.Lane, now time.Time) (own []queue.Job, foreign int) {
 	slices.SortFunc(*b, func(x, y queue.Job) int { return cmp.Or(x.RunAt.Compare(y.RunAt), cmp.Compare(x.ID, y.ID)) })
 	for _, lane := range all {
 		for _, j := range *b {
 			above := lane.At == nil || j.RunAt.After(*lane.At) || j.RunAt.Equal(*lane.At) && j.ID > lane.ID
-			if j.Priority == lane.Priority && above && len(got) < limit {
-				got = append(got, j)
+			above = above && (lane.Ago == nil || j.RunAt.After(now.Add(-time.Duration(*lane.Ago)*time.Microsecond)))
+			switch {
+			case j.Priority != lane.Priority || !above:
+			case j.Kind == "foreign":
+				foreign++
+			default:
+				own = append(own, j)
 			}
 		}
 	}
+	return own, foreign
+}
+
+// claim takes up to limit jobs as the statement does: lane by lane, each in order.
+func (b *backlog) claim(all []queue.Lane, limit int, now time.Time) (got []queue.Job) {
+	got, _ = b.walk(all, now)
+	got = got[:min(len(got), limit)]
 	*b = slices.DeleteFunc(*b, func(j queue.Job) bool {
 		return slices.ContainsFunc(got, func(g queue.Job) bool { return g.ID == j.ID })
 	})
 	return got
 }
 
-// Whatever is enqueued, committed late or released, in whatever order: a low claim
-// that is not full leaves nothing, low claims come each second, and everything is
-// found in the end. So a job is overtaken only by what became visible within a second
-// of it, or while there was more to do than a claim takes.
+// own is how many jobs are left that may be run.
+func (b *backlog) own() (n int) {
+	for _, j := range *b {
+		if j.Kind != "foreign" {
+			n++
+		}
+	}
+	return n
+}
+
+// Whatever is enqueued, committed late or released, in whatever order, between jobs of
+// whatever kind: a low claim that is not full leaves nothing, low claims come each
+// second, and everything is found in the end. So a job is overtaken only by what became
+// visible within a second of it, or while there was more to do than a claim takes.
 func TestLanes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l lanes
@@ -42,12 +65,18 @@ func TestLanes(t *testing.T) {
 		start := time.Now()
 		now, lowAt, id := start, start, int64(0)
 		limit := rapid.IntRange(1, 5).Draw(t, "limit")
+		claim := func(low bool) []queue.Job {
+			got := b.claim(l.next(low, now), limit, now)
+			l.claimed(got, limit, low, false, now, now)
+			return got
+		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "pause")) * time.Millisecond)
 			for range rapid.IntRange(0, 4).Draw(t, "new") {
 				id++
 				late := time.Duration(rapid.IntRange(0, 2000).Draw(t, "late")) * time.Millisecond
-				b = append(b, queue.Job{Run: queue.Run{ID: id}, Priority: rapid.IntRange(1, 3).Draw(t, "priority"), RunAt: now.Add(-late)})
+				kind := rapid.SampledFrom([]string{"own", "own", "foreign"}).Draw(t, "kind")
+				b = append(b, queue.Job{Run: queue.Run{ID: id}, Kind: kind, Priority: rapid.IntRange(1, 3).Draw(t, "priority"), RunAt: now.Add(-late)})
 			}
 			low := !now.Before(l.lowDue)
 			if low {
@@ -56,21 +85,87 @@ func TestLanes(t *testing.T) {
 			if now.Sub(lowAt) > lowInterval {
 				t.Fatalf("no low claim for %v", now.Sub(lowAt))
 			}
-			got := b.claim(l.next(low), limit)
-			l.claimed(got, limit, low, time.Millisecond, now)
-			if low && len(got) < limit && len(b) > 0 {
-				t.Fatalf("a low claim of %d left %d jobs", limit, len(b))
+			if got := claim(low); low && len(got) < limit && b.own() > 0 {
+				t.Fatalf("a low claim of %d left %d jobs", limit, b.own())
+			}
+			if own, _ := b.walk(l.next(true, now), now); rapid.Bool().Draw(t, "look") && len(own) == 0 {
+				l.nothingDue(now, now)
+				lowAt = now
 			}
 		}
 		for range 300 {
 			now = now.Add(lowInterval)
-			low := !now.Before(l.lowDue)
-			l.claimed(b.claim(l.next(low), limit), limit, low, time.Millisecond, now)
+			claim(!now.Before(l.lowDue))
 		}
-		if len(b) > 0 {
-			t.Fatalf("%d jobs were never found", len(b))
+		if n := b.own(); n > 0 {
+			t.Fatalf("%d jobs were never found", n)
 		}
 	})
+}
+
+// A low claim that ends in a lane, and a look that finds nothing, have left nothing in
+// the lanes before. The next claims do not walk over the foreign jobs there again, and
+// still find what becomes visible a second after its time.
+func TestForeignLanes(t *testing.T) {
+	begin := time.Now()
+	var b backlog
+	for i := range 50 {
+		b = append(b, queue.Job{Run: queue.Run{ID: int64(i + 1)}, Kind: "foreign", Priority: 1 + 4*(i%2), RunAt: begin.Add(-time.Hour)})
+	}
+	own := func(id int64, late time.Duration, now time.Time) {
+		b = append(b, queue.Job{Run: queue.Run{ID: id}, Kind: "own", Priority: 5, RunAt: now.Add(-late)})
+	}
+	for name, learn := range map[string]func(l *lanes){
+		"claim": func(l *lanes) {
+			own(100, 0, begin)
+			l.claimed(b.claim(l.next(true, begin), 10, begin), 10, true, false, begin, begin)
+		},
+		"full claim": func(l *lanes) {
+			own(100, 0, begin)
+			l.claimed(b.claim(l.next(true, begin), 1, begin), 1, true, false, begin, begin)
+		},
+		"look": func(l *lanes) { l.nothingDue(begin, begin) },
+	} {
+		var l lanes
+		learn(&l)
+		now := begin.Add(500 * time.Millisecond)
+		own(101, lateness, now)
+		got, foreign := b.walk(l.next(false, now), now)
+		if want := name == "look"; foreign > 0 || (len(got) == 1) != want {
+			t.Errorf("after a %s the next walks over %d foreign jobs, and finds %d", name, foreign, len(got))
+		}
+		if own, foreign := b.walk(l.next(true, now), now); foreign != 50 || len(own) != 1 {
+			t.Errorf("from the bottom it walks over %d, and finds %d", foreign, len(own))
+		}
+		b.claim(l.next(true, now), 10, now)
+	}
+	var l lanes
+	own(102, 0, begin)
+	l.claimed(b.claim(l.next(true, begin), 10, begin), 10, true, true, begin, begin)
+	if lane := l.next(false, begin)[0]; lane.Ago != nil {
+		t.Error("a claim with a condition says that nothing is left")
+	}
+	l.claimed(nil, 10, true, false, begin, begin)
+	if lane := l.next(false, begin)[0]; lane.Ago != nil {
+		t.Error("a claim that may not have looked says that nothing is left")
+	}
+}
+
+// A walk from the bottom that takes long is not repeated soon, also if it was full: most
+// of the way it went over what is dead.
+func TestLongLowClaim(t *testing.T) {
+	var l lanes
+	end := time.Now()
+	begin := end.Add(-3 * time.Second)
+	l.claimed([]queue.Job{{Run: queue.Run{ID: 1}, Priority: 5, RunAt: begin}}, 1, true, false, begin, end)
+	if got := l.lowDue.Sub(end); got != 30*time.Second || l.walkIsLow(end) {
+		t.Errorf("the next one from the bottom is in %v", got)
+	}
+	// One above the floors that has waited may have begun too late in its lanes.
+	l.claimed(nil, 1, false, false, begin, end)
+	if !l.walkIsLow(end) {
+		t.Error("the next one does not begin at the bottom")
+	}
 }
 
 // A low claim that is full lowers the floor of the lane in which it ended, so that
@@ -79,12 +174,12 @@ func TestFullLowClaim(t *testing.T) {
 	begin := time.Now()
 	at := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Second) }
 	var l lanes
-	l.claimed([]queue.Job{{Run: queue.Run{ID: 9}, Priority: 5, RunAt: at(9)}, {Run: queue.Run{ID: 8}, Priority: 7, RunAt: at(8)}}, 10, false, 0, begin)
-	l.claimed([]queue.Job{{Run: queue.Run{ID: 1}, Priority: 5, RunAt: at(1)}, {Run: queue.Run{ID: 2}, Priority: 5, RunAt: at(2)}}, 2, true, 0, begin)
+	l.claimed([]queue.Job{{Run: queue.Run{ID: 9}, Priority: 5, RunAt: at(9)}, {Run: queue.Run{ID: 8}, Priority: 7, RunAt: at(8)}}, 10, false, false, begin, begin)
+	l.claimed([]queue.Job{{Run: queue.Run{ID: 1}, Priority: 5, RunAt: at(1)}, {Run: queue.Run{ID: 2}, Priority: 5, RunAt: at(2)}}, 2, true, false, begin, begin)
 	if l.floors[5].id != 2 || l.floors[7].id != 8 {
 		t.Errorf("the floors are %+v", l.floors)
 	}
-	l.claimed([]queue.Job{{Run: queue.Run{ID: 1}, Priority: 7, RunAt: at(1)}}, 2, true, 0, begin)
+	l.claimed([]queue.Job{{Run: queue.Run{ID: 1}, Priority: 7, RunAt: at(1)}}, 2, true, false, begin, begin)
 	if l.floors[7].id != 8 {
 		t.Errorf("a low claim that was not full lowered a floor: %+v", l.floors)
 	}

@@ -14,6 +14,10 @@ import (
 // of another server.
 const emptyLook = 6
 
+// lookShare bounds the share of its time that a worker looks, to one of so many: while
+// vacuum is held back, the index of what runs is full of what has run.
+const lookShare = 20
+
 // lookDue reports whether to compare the jobs in hand with the database.
 func (l *loop) lookDue(now time.Time) bool {
 	return l.look.Load() || !now.Before(l.lookAt)
@@ -36,12 +40,14 @@ func (l *loop) lookNow(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
+	begin := time.Now()
 	rows, err := onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Look(ctx, conn, l.w.id, l.name) })
 	l.failed(err)
 	if err != nil {
 		return
 	}
 	l.doubt, l.lookedAt = false, time.Now()
+	l.lookAt = l.lookedAt.Add(max(l.w.cfg.heartbeat, lookShare*l.lookedAt.Sub(begin)))
 	found := make(map[queue.Run]queue.Job, len(rows))
 	for _, j := range rows {
 		found[j.Run] = j

@@ -33,6 +33,7 @@ type loop struct {
 	look     atomic.Bool // look at the jobs in hand now
 
 	lanes  lanes
+	low    bool   // the last claim began at the bottom of the lanes
 	ready  []*run // prefetched, in the order to run
 	hungry bool   // there may be more to claim
 	doubt  bool   // the answer of a claim was lost

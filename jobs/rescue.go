@@ -18,6 +18,9 @@ const (
 	rescueTick = 250 * time.Millisecond
 	// choresEvery is how often it does what is not urgent.
 	choresEvery = 10 * time.Second
+	// choreSlice bounds for how long it removes what is old before it looks again for the
+	// dead: their jobs wait, and what is old does not.
+	choreSlice = 500 * time.Millisecond
 )
 
 // rescuer does what one of all workers must do, while this one leads: it gives the
@@ -31,6 +34,7 @@ type rescuer struct {
 	clean map[uuid.UUID]time.Time // when their jobs were last looked for
 
 	choresAt time.Time
+	cleanup  cleanup
 	token    atomic.Bool // look for it now: the server may have crashed
 }
 
@@ -107,6 +111,7 @@ func (r *rescuer) forget() {
 	defer r.mu.Unlock()
 	clear(r.dead)
 	clear(r.clean)
+	r.cleanup = cleanup{}
 }
 
 // run does all that until ctx ends.
@@ -128,6 +133,7 @@ func (r *rescuer) run(ctx context.Context) {
 			r.choresAt = now.Add(r.w.chores)
 			r.chores(ctx)
 		}
+		r.cleanUp(ctx)
 	}
 }
 
@@ -173,23 +179,13 @@ func (r *rescuer) chores(ctx context.Context) {
 		r.suspect(ids)
 		return err
 	})
-	r.task(ctx, "expire jobs", func(ctx context.Context, conn *sql.Conn) error {
-		for {
-			ids, err := r.w.queue.Expire(ctx, conn)
-			if len(ids) == 0 || err != nil {
-				return err
-			}
-			tell(r.w.voice, "JobsExpired", func(o *Observer) func(int) { return o.JobsExpired }, len(ids))
-		}
-	})
-	r.task(ctx, "remove finished jobs", func(ctx context.Context, conn *sql.Conn) error {
-		for {
-			if n, err := r.w.queue.Retain(ctx, conn, r.w.cfg.retention); n == 0 || err != nil {
-				return err
-			}
-		}
-	})
-	r.task(ctx, "remove old keys", func(ctx context.Context, conn *sql.Conn) error { return r.w.queue.Forget(ctx, conn) })
+	if !r.cleanup.underWay() {
+		r.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
+			r.cleanup.queues, err = r.w.queue.Retained(ctx, conn)
+			return err
+		})
+		r.cleanup.expire, r.cleanup.forget = true, true
+	}
 	r.task(ctx, "remove notes of events", func(ctx context.Context, conn *sql.Conn) error {
 		there, err := r.w.queue.HasEvents(ctx, conn, r.w.events)
 		if !there || err != nil {

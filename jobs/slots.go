@@ -8,6 +8,7 @@ type slots struct {
 	mu    sync.Mutex
 	free  int
 	left  int // that may still be claimed; below 0: any number
+	asked int // by claims that are under way, of what was left
 	freed func()
 }
 
@@ -53,7 +54,8 @@ func (s *slots) give(n int) {
 	}
 }
 
-// allot lowers how many jobs may be claimed to what is left.
+// allot lowers how many jobs may be claimed to what is left. The claim is under way until
+// restore is called.
 func (s *slots) allot(want int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,21 +64,31 @@ func (s *slots) allot(want int) int {
 	}
 	got := min(want, s.left)
 	s.left -= got
+	s.asked += got
 	return got
 }
 
-// restore gives back what was allotted and not claimed.
-func (s *slots) restore(n int) {
+// restore ends a claim: it gives back what was allotted and not claimed.
+func (s *slots) restore(allotted, claimed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left >= 0 {
-		s.left += n
+		s.asked -= allotted
+		s.left += allotted - claimed
 	}
+}
+
+// reserved reports whether claims under way have asked for all that is left. They may
+// give some of it back.
+func (s *slots) reserved() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left == 0 && s.asked > 0
 }
 
 // spent reports whether no more jobs may be claimed.
 func (s *slots) spent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.left == 0
+	return s.left == 0 && s.asked == 0
 }

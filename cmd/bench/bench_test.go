@@ -34,7 +34,8 @@ var small = size{
 	idle: 100 * time.Millisecond,
 	logs: [2]int{1_000, 3_000}, bulk: 2_000, upserts: 300, followers: []int{1, 3}, many: 100 * time.Millisecond,
 	handovers: 1, groups: []int{2, 4}, units: 20, rest: 100 * time.Millisecond, rebalances: 1,
-	outage: 200 * time.Millisecond,
+	outage:   200 * time.Millisecond,
+	backlogs: [2]int{300, 1_000}, jobs: 100, manyJobs: 300, jobRounds: 1, foreign: 500, foreignEach: 3, finished: 1_500,
 }
 
 // Every scenario runs, has something to say, and counts right. How fast it

@@ -34,6 +34,7 @@ type role struct {
 	Consumers  int           // many
 	Period     time.Duration // many
 	Postmaster int           // its process id, 0 if it is not ours
+	Jobs       int           // jobs: how many to run
 
 	program string // that is started; empty: this one
 }
@@ -50,6 +51,7 @@ var tasks = map[string]func(context.Context, role) (found any, err error){
 	"many":  manyTask,
 	"walk":  walkTask,
 	"read":  readTask,
+	"jobs":  jobsTask,
 }
 
 // work is the main function of such a process.

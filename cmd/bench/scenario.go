@@ -30,6 +30,10 @@ var scenarios = []scenario{
 	{"kill", "six consumers on two processes, default options; the leader is killed (SIGKILL): until the other has handled an event of each", kill},
 	{"scale", "many workers that coordinate and do nothing else (bare coord.Coordinators, each with code for all consumers), on a server of their own", scale},
 	{"outage", "the server goes away while 20 writers write all they can and two workers with four consumers follow, and comes back: until each consumer has handled an event that was appended since", outage},
+	{"jobs-backlog", "package jobs: a worker with 100 slots and handlers that do nothing, before a small backlog and a large one, in turns; fsync is on", jobsOfBacklog},
+	{"jobs-held", "the same while a transaction of another session holds a snapshot, so that vacuum removes nothing, and without", jobsHeld},
+	{"jobs-foreign", "the same behind jobs of a kind that the worker has no code for, and without; and when a job starts that is enqueued then", jobsForeign},
+	{"jobs-history", "the same while finished jobs are removed whose time is over, and without", jobsHistory},
 }
 
 // size says how long a run takes.
@@ -58,6 +62,14 @@ type size struct {
 	rest       time.Duration // scale: the count of statements
 	rebalances int           // scale: of each kind
 	outage     time.Duration // outage
+
+	backlogs    [2]int // jobs-backlog: jobs that wait
+	jobs        int    // jobs-backlog, jobs-foreign: jobs of a run
+	manyJobs    int    // jobs-backlog, jobs-held: jobs of a long run
+	jobRounds   int    // of runs
+	foreign     int    // jobs-foreign: jobs without code
+	foreignEach int    // jobs-foreign: jobs that are enqueued one by one
+	finished    int    // jobs-history: jobs to remove
 }
 
 var usual = size{
@@ -68,7 +80,8 @@ var usual = size{
 	settle: 20 * time.Second, idle: 10 * time.Second,
 	logs: [2]int{100_000, 1_000_000}, bulk: 150_000, upserts: 20_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
 	handovers: 5, groups: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 2,
-	outage: 10 * time.Second,
+	outage:   10 * time.Second,
+	backlogs: [2]int{100_000, 1_000_000}, jobs: 30_000, manyJobs: 200_000, jobRounds: 3, foreign: 200_000, foreignEach: 100, finished: 500_000,
 }
 
 var long = size{
@@ -79,7 +92,8 @@ var long = size{
 	settle: time.Minute, idle: 30 * time.Second,
 	logs: [2]int{100_000, 10_000_000}, bulk: 300_000, upserts: 40_000, followers: []int{1, 8, 50}, many: 5 * time.Second,
 	handovers: 20, groups: []int{10, 50, 200}, units: 2_000, rest: 5 * time.Second, rebalances: 5,
-	outage: time.Minute,
+	outage:   time.Minute,
+	backlogs: [2]int{100_000, 10_000_000}, jobs: 30_000, manyJobs: 500_000, jobRounds: 3, foreign: 200_000, foreignEach: 200, finished: 2_000_000,
 }
 
 // dispatcher is a strategy with what it needs and what it costs.

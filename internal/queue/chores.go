@@ -57,22 +57,41 @@ func (q *Queue) Unknown(ctx context.Context, on store.Querier, queue string, kin
 	return unknown, nil
 }
 
-// Retain removes what finished longer ago than its queue keeps it, or else than
-// keep, a thousand jobs at most, and returns how many. keep 0 is for ever.
-func (q *Queue) Retain(ctx context.Context, on store.Querier, keep time.Duration) (removed int, err error) {
-	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
-	if err := on.QueryRowContext(ctx, q.sql.retain, given).Scan(&removed); err != nil {
-		return 0, fmt.Errorf("jobs: remove old finished jobs: %w", err)
+// Retained returns the queues that have finished jobs.
+func (q *Queue) Retained(ctx context.Context, on store.Querier) (queues []string, err error) {
+	queues, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, q.sql.retained)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for queues with finished jobs: %w", err)
 	}
-	return removed, nil
+	return queues, nil
 }
 
-// Forget removes keys of Once whose time is over.
-func (q *Queue) Forget(ctx context.Context, on store.Querier) error {
-	if _, err := on.ExecContext(ctx, q.sql.forget); err != nil {
-		return fmt.Errorf("jobs: remove old keys: %w", err)
+// Retain removes what finished in a queue longer ago than the queue keeps it, or else
+// than keep, a thousand jobs at most, and returns how many. keep 0 is for ever. last is
+// where the next call for this queue begins; the zero time is the first job. What is
+// committed late may lie below.
+func (q *Queue) Retain(ctx context.Context, on store.Querier, queue string, keep time.Duration, after time.Time) (removed int, last time.Time, err error) {
+	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
+	from := sql.NullString{String: after.Format(time.RFC3339Nano), Valid: !after.IsZero()}
+	var until sql.NullTime
+	if err := on.QueryRowContext(ctx, q.sql.retain, given, queue, from).Scan(&removed, &until); err != nil {
+		return 0, after, fmt.Errorf("jobs: remove old finished jobs of queue %q: %w", queue, err)
 	}
-	return nil
+	if until.Valid {
+		after = until.Time
+	}
+	return removed, after, nil
+}
+
+// Forget removes keys of Once whose time is over, a thousand at most, and returns how
+// many.
+func (q *Queue) Forget(ctx context.Context, on store.Querier) (removed int, err error) {
+	result, err := on.ExecContext(ctx, q.sql.forget)
+	if err != nil {
+		return 0, fmt.Errorf("jobs: remove old keys: %w", err)
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
 }
 
 // HasEvents reports whether the tables that Raise reads are there.

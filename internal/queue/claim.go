@@ -16,11 +16,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Lane is a priority of a queue, and behind which job a claim begins to look.
+// Lane is a priority of a queue, and where a claim begins to look: behind a job, and
+// behind a moment if that is later.
 type Lane struct {
 	Priority int        `json:"p"`
-	At       *time.Time `json:"at,omitempty"` // of a job; nil: from the first
-	ID       int64      `json:"id"`
+	At       *time.Time `json:"at,omitempty"`  // of a job; nil: from the first
+	ID       int64      `json:"id"`            // of it
+	Ago      *int64     `json:"ago,omitempty"` // microseconds since the moment; nil: there is none
 }
 
 // Demand is what a claim asks for.
@@ -122,19 +124,24 @@ func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (starte
 // Peek is what an idle worker finds.
 type Peek struct {
 	Due    time.Duration // until the first job is due, negative if it is already
-	None   bool          // there is none
+	None   bool          // there is none up to the time that was asked for
 	Capped bool          // the queue, or all together, has a cap
 	Paused bool
 }
 
-// Peek looks what there is to do in a queue for a worker with these kinds.
-func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, kinds []string) (p Peek, err error) {
+// Peek looks what there is to do in lanes of a queue for a worker with these kinds, up to
+// the given time from now.
+func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []Lane, kinds []string, ahead time.Duration) (p Peek, err error) {
+	lanes, err := list(all)
+	if err != nil {
+		return p, fmt.Errorf("jobs: peek: %w", err)
+	}
 	given, err := list(kinds)
 	if err != nil {
 		return p, fmt.Errorf("jobs: peek: %w", err)
 	}
 	var due sql.NullInt64
-	if err = on.QueryRowContext(ctx, q.sql.peek, queue, given).Scan(&due, &p.Capped, &p.Paused); err != nil {
+	if err = on.QueryRowContext(ctx, q.sql.peek, queue, lanes, given, ahead.Microseconds()).Scan(&due, &p.Capped, &p.Paused); err != nil {
 		return p, fmt.Errorf("jobs: look what is due in queue %q: %w", queue, err)
 	}
 	p.Due, p.None = time.Duration(due.Int64)*time.Microsecond, !due.Valid

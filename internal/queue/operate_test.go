@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,8 +75,20 @@ func TestWhoseRetention(t *testing.T) {
 	s.d.Exec(t, `UPDATE jobs_history SET finished_at = clock_timestamp() - interval '1 hour'`)
 	retain := func(what string, keep time.Duration, want int) {
 		t.Helper()
-		if n, err := s.Retain(t.Context(), s.d.DB, keep); err != nil || n != want {
-			t.Errorf("%s: %d are removed, %v; want %d", what, n, err, want)
+		queues, err := s.Retained(t.Context(), s.d.DB)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for _, name := range queues {
+			n, _, err := s.Retain(t.Context(), s.d.DB, name, keep, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += n
+		}
+		if sum != want {
+			t.Errorf("%s: %d are removed of %q, want %d", what, sum, queues, want)
 		}
 	}
 	s.d.Exec(t, `INSERT INTO jobs_queues (name, retention) VALUES ('*', interval '1 day')`)
@@ -84,4 +97,75 @@ func TestWhoseRetention(t *testing.T) {
 	retain("a minute for one", 0, 1)
 	s.d.Exec(t, `DELETE FROM jobs_queues`)
 	retain("as the worker has it", time.Minute, 1)
+}
+
+// Each call goes on where the last one has ended, over more jobs than one call removes,
+// of which many have finished at the same time.
+func TestRetainGoesOn(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `
+INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, finished_at)
+SELECT i, 'a', 'q' || i % 2, 5, at, '{}', at, 1, 0, 0, 5, 'completed', at
+FROM (SELECT i, now() - interval '1 hour' + i / 700 * interval '1 minute' AS at FROM generate_series(1, 5000) AS i) AS one`)
+	s.d.Exec(t, `UPDATE jobs_history SET finished_at = now() WHERE id > 4990`)
+	s.d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) SELECT id, 1, 'error' FROM jobs_history`)
+	queues, err := s.Retained(t.Context(), s.d.DB)
+	if err != nil || !slices.Equal(queues, []string{"q0", "q1"}) {
+		t.Fatalf("the queues are %q, %v", queues, err)
+	}
+	for _, name := range queues {
+		sum, after := 0, time.Time{}
+		for {
+			n, last, err := s.Retain(t.Context(), s.d.DB, name, time.Minute, after)
+			if err != nil || last.Before(after) {
+				t.Fatalf("%d were removed up to %v after %v, %v", n, last, after, err)
+			}
+			if n == 0 {
+				break
+			}
+			sum, after = sum+n, last
+		}
+		if sum != 2495 {
+			t.Errorf("%d jobs of %s are removed, want 2495", sum, name)
+		}
+	}
+	s.want("what is left", "10 10", `SELECT (SELECT count(*) FROM jobs_history WHERE id > 4990) || ' ' || (SELECT count(*) FROM jobs_attempts)`)
+}
+
+// A look goes no farther than it is asked to, and begins where it is told: behind a job,
+// or behind a moment if that is later.
+func TestPeekInLanes(t *testing.T) {
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a", Priority: 9, Delay: time.Hour.Microseconds()})
+	s.d.Exec(t, `UPDATE jobs SET run_at = run_at - interval '10 seconds' WHERE id = $1`, ids[0])
+	at, hour, moment := time.Now().Add(-time.Hour), time.Hour.Microseconds(), time.Second.Microseconds()
+	for name, test := range map[string]struct {
+		first Lane
+		ahead time.Duration
+		due   bool
+		none  bool
+	}{
+		"from the bottom":               {Lane{Priority: 5}, time.Second, true, false},
+		"behind a job before it":        {Lane{Priority: 5, At: &at, ID: 1}, time.Second, true, false},
+		"behind a moment before it":     {Lane{Priority: 5, Ago: &hour}, time.Second, true, false},
+		"behind a moment after it":      {Lane{Priority: 5, Ago: &moment}, time.Second, false, true},
+		"the later one counts":          {Lane{Priority: 5, At: &at, ID: 1, Ago: &moment}, time.Second, false, true},
+		"what is due later":             {Lane{Priority: 5, Ago: &moment}, 2 * time.Hour, false, false},
+		"only the lanes that are named": {Lane{Priority: 4}, time.Second, false, true},
+	} {
+		p, err := s.Peek(t.Context(), s.d.DB, "default", []Lane{test.first, {Priority: 9}}, []string{"a"}, test.ahead)
+		if err != nil || p.None != test.none || (!p.None && p.Due <= 0) != test.due {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	d := s.demand(1, "a")
+	d.Lanes = []Lane{{Priority: 5, At: &at, ID: 1, Ago: &moment}}
+	if jobs := s.take(d); len(jobs) != 0 {
+		t.Errorf("a claim behind a moment after it takes %v", idsOf(jobs))
+	}
+	d = s.demand(1, "a")
+	d.Lanes = []Lane{{Priority: 5, At: &at, ID: 1, Ago: &hour}}
+	if jobs := s.take(d); !slices.Equal(idsOf(jobs), ids[:1]) {
+		t.Errorf("a claim behind a moment before it takes %v", idsOf(jobs))
+	}
 }

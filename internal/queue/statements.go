@@ -12,7 +12,7 @@ type statements struct {
 	find, attempts, counts, logs                                     string
 	claim, claimCapped, condition, look, start, lock, room, peek     string
 	complete, settle, verdict, cancel                                string
-	want, unknown, claimers, expire, retain, forget                  string
+	want, unknown, claimers, expire, retained, retain, forget        string
 
 	reset string // what follows the CTE dead
 }
@@ -46,7 +46,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{lane rows}", laneRows, "{lane shape}", laneShape, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -55,7 +55,7 @@ func newStatements(t tables.Jobs) statements {
 		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
-		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retain: r(retainSQL), forget: r(forgetSQL),
+		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL), retain: r(retainSQL), forget: r(forgetSQL),
 		reset: r(resetSQL),
 	}
 }
@@ -72,13 +72,13 @@ func newStatements(t tables.Jobs) statements {
 func claimSQL(open, condition string) string {
 	return `
 WITH lane AS (
-	SELECT * FROM jsonb_to_recordset($4::jsonb) AS l(p smallint, at timestamptz, id bigint)
+	{lane rows}($4::jsonb) {lane shape}
 ), picked AS MATERIALIZED (
 	SELECT j.at, row_number() OVER () AS n
 	FROM lane CROSS JOIN LATERAL (
 		SELECT ctid AS at FROM {jobs}
 		WHERE state = 'available' AND queue = $3::text AND priority = lane.p AND run_at <= statement_timestamp()
-			AND (run_at, id) > (coalesce(lane.at, '-infinity'), lane.id)
+			AND (run_at, id) > (lane.at, lane.id)
 			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())` + condition + `
 		ORDER BY run_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED) AS j
 	WHERE EXISTS (SELECT FROM {workers} WHERE worker_id = $1::uuid)
@@ -92,6 +92,13 @@ UPDATE {jobs} AS j SET state = 'running', attempt = j.attempt + 1, claimed_by = 
 WHERE j.ctid = ANY (ARRAY(SELECT at FROM picked))
 RETURNING {columns}`
 }
+
+// laneRows and laneShape read the lanes of a claim, and where it begins in each. The
+// argument stands between them.
+const (
+	laneRows  = `SELECT p, coalesce(greatest(at, statement_timestamp() - ago * interval '1 microsecond'), '-infinity') AS at, id FROM jsonb_to_recordset`
+	laneShape = `AS l(p smallint, at timestamptz, id bigint, ago bigint)`
+)
 
 // bounded makes the server end a transaction of which it hears nothing more, after
 // the statement that settles its jobs: the client's connection may have died in
@@ -200,11 +207,12 @@ WITH target AS MATERIALIZED (
 )
 SELECT coalesce((SELECT state FROM target), '') WHERE (SELECT count(*) FROM told) >= 0`
 
-// expireSQL and resetSQL take what lies first in an index and nobody else holds.
+// expireSQL and resetSQL take what lies first in an index and nobody else holds. The ids
+// come as an array: a join with them may become a sequential scan of the backlog.
 const expireSQL = `
 WITH gone AS (
-	DELETE FROM {jobs} WHERE id IN (
-		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED)
+	DELETE FROM {jobs} WHERE id = ANY (ARRAY(
+		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
 	RETURNING *
 ), told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
@@ -250,12 +258,16 @@ SELECT greatest(0, least(
 	$3::bigint - CASE WHEN $3::bigint IS NOT NULL THEN (SELECT count(*) FROM {jobs} WHERE state = 'running') END))`
 
 // peekSQL tells in how many microseconds the first job is due, negative if it is
-// already, NULL if there is none; and whether the queue has a cap, or is paused.
+// already, NULL if there is none up to $4 microseconds from now; and whether the queue
+// has a cap, or is paused. It walks like a claim, and not over all that is due later.
 const peekSQL = `
 SELECT (
-	SELECT (extract(epoch FROM min(j.run_at) - statement_timestamp()) * 1000000)::bigint FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
-		SELECT run_at FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = p::smallint AND run_at < 'infinity'
-			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())
+	SELECT (extract(epoch FROM min(j.run_at) - statement_timestamp()) * 1000000)::bigint FROM (
+		{lane rows}($2::jsonb) {lane shape}
+	) AS lane CROSS JOIN LATERAL (
+		SELECT run_at FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = lane.p
+			AND run_at <= statement_timestamp() + $4::bigint * interval '1 microsecond' AND (run_at, id) > (lane.at, lane.id)
+			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($3::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())
 		ORDER BY run_at, id LIMIT 1) AS j
 ), EXISTS (SELECT FROM {queues} WHERE name IN ($1::text, '*') AND max_running IS NOT NULL),
 	EXISTS (SELECT FROM {queues} WHERE name IN ($1::text, '*') AND paused_at IS NOT NULL)`

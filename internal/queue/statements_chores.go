@@ -7,11 +7,13 @@ import (
 )
 
 // unknownSQL finds kinds of jobs that are due and that a worker has no code for,
-// among the first thousand.
+// among the first thousand. It goes from lane to lane, not over what is due later.
 const unknownSQL = `
 SELECT kind FROM (
-	SELECT kind FROM {jobs} WHERE state = 'available' AND queue = $1::text AND run_at <= statement_timestamp()
-	ORDER BY priority, run_at, id LIMIT 1000) AS first
+	SELECT j.kind FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
+		SELECT kind FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = p::smallint AND run_at <= statement_timestamp()
+		ORDER BY run_at, id LIMIT 1000) AS j
+	LIMIT 1000) AS first
 WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
 GROUP BY kind ORDER BY kind LIMIT 10`
 
@@ -27,20 +29,26 @@ WITH RECURSIVE claimer AS (
 )
 SELECT DISTINCT claimed_by::text FROM claimer WHERE claimed_by NOT IN (SELECT worker_id FROM {workers})`
 
-// retainSQL removes what finished longer ago than its queue keeps it, or else all
-// queues, or else $1 microseconds; NULL: for ever. It removes a thousand jobs at most, and says how
-// many.
-const retainSQL = `
+// retainedSQL finds the queues with finished jobs. It steps from queue to queue in the
+// index.
+const retainedSQL = `
 WITH RECURSIVE q AS (
 	(SELECT queue FROM {history} ORDER BY queue LIMIT 1)
 	UNION ALL
 	SELECT next.queue FROM q CROSS JOIN LATERAL (SELECT queue FROM {history} WHERE queue > q.queue ORDER BY queue LIMIT 1) AS next
-), old AS MATERIALIZED (
-	SELECT h.id FROM q LEFT JOIN {queues} AS s ON s.name = q.queue CROSS JOIN LATERAL (
-		SELECT id FROM {history} WHERE queue = q.queue
-			AND finished_at < statement_timestamp() - coalesce(s.retention, (SELECT retention FROM {queues} WHERE name = '*'), $1::bigint * interval '1 microsecond')
-		ORDER BY finished_at LIMIT 1000) AS h
-	LIMIT 1000
+)
+SELECT queue FROM q`
+
+// retainSQL removes what finished in queue $2 longer ago than that keeps it, or else all
+// queues, or else $1 microseconds; NULL: for ever. It removes a thousand jobs at most, and
+// says how many, and when the last of them has finished. The next call begins there, at
+// $3: the index is full of what was removed before that.
+const retainSQL = `
+WITH old AS MATERIALIZED (
+	SELECT id, finished_at FROM {history} WHERE queue = $2::text AND finished_at >= coalesce($3::timestamptz, '-infinity')
+		AND finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = $2::text), (SELECT retention FROM {queues} WHERE name = '*'),
+			$1::bigint * interval '1 microsecond')
+	ORDER BY finished_at LIMIT 1000
 ), gone AS (
 	DELETE FROM {history} WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 ), attempts AS (
@@ -48,11 +56,11 @@ WITH RECURSIVE q AS (
 ), logs AS (
 	DELETE FROM {logs} WHERE job_id = ANY (ARRAY(SELECT id FROM old))
 )
-SELECT count(*) FROM gone`
+SELECT (SELECT count(*) FROM gone), (SELECT max(finished_at) FROM old)`
 
 const forgetSQL = `
-DELETE FROM {once} WHERE key IN (
-	SELECT key FROM {once} WHERE expires_at < statement_timestamp() ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)`
+DELETE FROM {once} WHERE key = ANY (ARRAY(
+	SELECT key FROM {once} WHERE expires_at < statement_timestamp() ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED))`
 
 // raiseSQL raises for each emitter the position up to which its events are
 // settled: its checkpoint, less what may still be delivered below that, late or

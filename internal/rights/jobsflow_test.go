@@ -127,7 +127,7 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	demand.Claim, demand.Limit = 2, 1
 	value[[]queue.Job](d)(q.Claim(ctx, tx, demand))
 	d.check(tx.Commit())
-	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Kinds))
+	value[queue.Peek](d)(q.Peek(ctx, db, "default", demand.Lanes, demand.Kinds, time.Second))
 	value[[]queue.Job](d)(q.Look(ctx, db, me, "default"))
 	runs := make([]queue.Run, len(claimed))
 	for i, j := range claimed {
@@ -149,8 +149,12 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 		d.t.Errorf("%d jobs are reset, %v", back, err)
 	}
 	value[[]int64](d)(q.Expire(ctx, db))
-	value[int](d)(q.Retain(ctx, db, time.Nanosecond*1000))
-	d.check(q.Forget(ctx, db), q.Raise(ctx, db, events), migrations.CheckJobs(ctx, db, &config))
+	for _, name := range value[[]string](d)(q.Retained(ctx, db)) {
+		_, _, err := q.Retain(ctx, db, name, time.Microsecond, time.Time{})
+		d.check(err)
+	}
+	value[int](d)(q.Forget(ctx, db))
+	d.check(q.Raise(ctx, db, events), migrations.CheckJobs(ctx, db, &config))
 	d.announce(db)
 }
 
