@@ -196,6 +196,9 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 		return fmt.Errorf("sim: cancel the last job: %w", err)
 	}
 	answered(string(was))
+	if len(s.emitting) == 0 {
+		return nil
+	}
 	if err := s.emitter.appendLast(ctx); err != nil {
 		return fmt.Errorf("sim: the last event: %w", err)
 	}

@@ -22,6 +22,7 @@ func Example() {
 	defer done()
 	db := pgtest.Empty(t).DB // sql.Open("pgx", ...) in a program
 	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	if err := migrations.ApplyJobs(ctx, db, nil); err != nil {
 		fmt.Println(err)
 		return
