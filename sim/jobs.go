@@ -68,6 +68,7 @@ func runJobs(ctx context.Context, c Config, scenario Scenario, on *database, dri
 	if err := on.collectJobs(ctx, s.evidence.Jobs, s.zero); err != nil {
 		return nil, err
 	}
+	s.evidence.Jobs.Emitted.Workers = len(s.emitting)
 	return s.report(false), nil
 }
 

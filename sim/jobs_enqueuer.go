@@ -145,7 +145,7 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 	e.record(history.Begin, a, "", nil)
 	err = a.tx.QueryRowContext(bounded, `SELECT pg_current_xact_id()::text`).Scan(&a.xid)
 	const often = 0.3 // of the transactions
-	if err == nil && chance(e.dice, often) {
+	if err == nil && len(e.of.emitting) > 0 && chance(e.dice, often) {
 		err = e.ask(bounded, a)
 	} else if err == nil {
 		err = e.enqueue(bounded, a)

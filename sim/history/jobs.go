@@ -220,6 +220,7 @@ type JobsRest struct {
 // Emitted is what the consumers of events did that enqueue jobs, as far as it was
 // committed.
 type Emitted struct {
+	Workers int   `json:"workers"` // that ran them; 0: no event asked for a job
 	Handled int64 `json:"handled"` // events, by all of them, again and again
 	Again   int64 `json:"again"`   // of these, after the consumer was set back
 	Late    int64 `json:"late"`    // of these, that appeared after they had been passed

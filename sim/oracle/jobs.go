@@ -12,7 +12,7 @@ import (
 // judgeJobs checks every invariant of a run of jobs.
 func judgeJobs(e *history.Evidence) []Finding {
 	b := newJobBooks(e.Jobs)
-	return []Finding{
+	all := []Finding{
 		b.noneLost(),
 		b.noneElse(),
 		b.endedOnce(),
@@ -32,7 +32,13 @@ func judgeJobs(e *history.Evidence) []Finding {
 		b.rest(),
 		lives(e),
 	}
+	if b.Emitted.Workers == 0 {
+		all = slices.DeleteFunc(all, func(f Finding) bool { return f.Name == askedOnce })
+	}
+	return all
 }
+
+const askedOnce = "asked once"
 
 // runKey names a run: those of one job differ in the attempt, or in the worker if a
 // crash took an attempt back.
@@ -172,7 +178,7 @@ func (b *jobBooks) noneElse() Finding {
 
 // askedOnce finds jobs that consumers enqueued twice, or not.
 func (b *jobBooks) askedOnce() Finding {
-	f := Finding{Name: "asked once", Rule: "consumers have enqueued each job once that a committed event asks for, however often they handled it"}
+	f := Finding{Name: askedOnce, Rule: "consumers have enqueued each job once that a committed event asks for, however often they handled it"}
 	for _, q := range b.Enqueued {
 		if !q.Asked {
 			continue

@@ -16,6 +16,7 @@ func at(seconds float64) *float64 { return &seconds }
 func jobsEvidence() *history.Evidence {
 	cap, h := int64(3), history.New(time.Now())
 	j := &history.Jobs{
+		Emitted:     history.Emitted{Workers: 1},
 		MaxAttempts: 6, RescueBound: 8, Waited: 1,
 		Workers: []history.Runner{{Name: "worker 1.1", ID: "a", Faulted: true, GoneAt: 3}, {Name: "worker 2.1", ID: "b"}},
 		Enqueued: []history.Enqueued{
