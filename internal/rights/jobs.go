@@ -88,7 +88,7 @@ func JobsClient(t tables.Jobs) []Need {
 		{table: t.Once, reads: "key job_id hash expires_at", inserts: "key job_id hash expires_at", writes: "job_id hash expires_at"},
 		{table: t.Emitted, reads: "emitter position n", inserts: "emitter position n"},
 		{table: t.Schedules, reads: "name hash next_at last_at paused_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
-		{table: t.Version, reads: "*"}, // of a Scheduler
+		{table: t.Version, reads: "*"},                                           // of a Scheduler
 		{table: t.EmittedThrough, reads: "emitter position", writes: "position"}, // it only locks the row
 		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
 	})
