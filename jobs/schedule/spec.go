@@ -116,7 +116,7 @@ func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time
 	// A long outage has missed many: look from ever further back until there are enough.
 	for back := time.Minute; ; back *= 2 {
 		from := now.Add(-back)
-		ticks, after = nil, time.Time{}
+		ticks = nil
 		at := first
 		if from.After(first) {
 			at = next(s, from)
@@ -124,9 +124,8 @@ func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time
 		for ; !at.IsZero() && !at.After(now); at = next(s, at) {
 			ticks = append(ticks, at)
 		}
-		after = at
 		if len(ticks) >= limit || !from.After(first) {
-			return ticks[max(0, len(ticks)-limit):], after
+			return ticks[max(0, len(ticks)-limit):], at
 		}
 	}
 }
