@@ -62,7 +62,7 @@ func (c Config) sim() sim.Config {
 	if c.Jobs {
 		program += " -jobs"
 		same.Faults = sim.AllJobFaults()
-		same.Faults["slow"] = 8 // so that a process that is killed has jobs in hand
+		same.Faults["linger"] = 8 // so that a process that is killed has jobs in hand
 		same.Faults["pause"] = 0.3
 	}
 	same.Repeat = same.CommandLine(program, DefaultConfig().sameAs(), faults)

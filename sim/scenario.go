@@ -146,10 +146,11 @@ func drawKnobs(r *rand.Rand) Knobs {
 }
 
 // Suspension bounds for how long a worker stands still that is to become a zombie. One
-// of jobs wakes up about when others are given its jobs, and run them.
+// of jobs wakes up soon after others were given its jobs, while they run them.
 func (s Scenario) Suspension() (low, high time.Duration) {
 	if k := s.Jobs; k != nil {
-		return k.HeartbeatTimeout, k.HeartbeatTimeout + k.RescueDelay + 2*time.Second
+		given := k.HeartbeatTimeout + k.RescueDelay
+		return given, given + 2*time.Second
 	}
 	return 200 * time.Millisecond, 2 * s.Knobs.HeartbeatTimeout
 }

@@ -10,16 +10,32 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
+// raw is conn.Raw of a connection that database/sql may be closing meanwhile, as the end
+// of a transaction's context does if the driver finds the connection lost. Raw may then
+// dereference nil, before it calls f: raw returns sql.ErrConnDone.
+func raw(conn *sql.Conn, f func(driverConn any) error) (err error) {
+	called := false
+	defer func() {
+		if !called && recover() != nil {
+			err = sql.ErrConnDone
+		}
+	}()
+	return conn.Raw(func(driverConn any) error {
+		called = true
+		return f(driverConn)
+	})
+}
+
 // Discard closes a connection instead of giving it back to its pool.
 func Discard(conn *sql.Conn) {
-	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = raw(conn, func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
 }
 
 // IsGone reports whether the connection is lost, as far as the driver knows.
 func IsGone(conn *sql.Conn) bool {
 	gone := false
-	err := conn.Raw(func(driverConn any) error {
+	err := raw(conn, func(driverConn any) error {
 		switch c := driverConn.(type) {
 		case *stdlib.Conn:
 			gone = c.Conn().IsClosed()
@@ -37,7 +53,7 @@ func IsGone(conn *sql.Conn) bool {
 func IsClosed(conn *sql.Conn) bool {
 	const moment = 100 * time.Millisecond
 	closed := make(chan bool, 1)
-	go func() { closed <- errors.Is(conn.Raw(func(any) error { return nil }), sql.ErrConnDone) }()
+	go func() { closed <- errors.Is(raw(conn, func(any) error { return nil }), sql.ErrConnDone) }()
 	select {
 	case yes := <-closed:
 		return yes
@@ -71,7 +87,7 @@ const marker = "default_transaction_read_only"
 // Status returns the state of conn's transaction without asking the server, and
 // reports whether it has the mark of MarkTransaction. lib/pq shows neither.
 func Status(conn *sql.Conn) (status TxStatus, marked bool) {
-	_ = conn.Raw(func(driverConn any) error { // a lost connection has none
+	_ = raw(conn, func(driverConn any) error { // a lost connection has none
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			status, marked = TxStatus(pg.TxStatus()), pg.ParameterStatus(marker) == "on"
@@ -95,7 +111,7 @@ func IsDone(tx *sql.Tx) bool {
 // PID returns the process id of the server's session behind conn as the driver
 // was told it. A proxy may have made it up. lib/pq does not show it: 0.
 func PID(conn *sql.Conn) (pid int64) {
-	_ = conn.Raw(func(driverConn any) error { // a lost connection has none
+	_ = raw(conn, func(driverConn any) error { // a lost connection has none
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pid = int64(c.Conn().PgConn().PID())
 		}
