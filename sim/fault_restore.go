@@ -63,14 +63,9 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 	s.pause(intake, 100*time.Millisecond, 100*time.Millisecond+s.scenario.Knobs.Calm/2)
 	restored := false
 	putBack := func() {
-		// A consumer that has got its first checkpoint since would lose it.
-		var now int
 		var forgets bool
-		if now, err = s.on.placed(ctx); err == nil {
-			forgets, err = s.on.forgetsRepair(ctx)
-		}
-		if err == nil && now == placed && !forgets {
-			restored, err = true, s.on.putBack(s.on.own.PutBack)
+		if forgets, err = s.on.forgetsRepair(ctx); err == nil && !forgets {
+			restored, err = s.on.putBackIf(ctx, placed, s.on.own.PutBack)
 		}
 	}
 	if injected, _ := s.inject(intake, at, putBack); !injected && ctx.Err() == nil {
@@ -126,12 +121,27 @@ SELECT EXISTS (SELECT FROM consumer_operations
 	return forgets, err
 }
 
-// putBack puts the copy back by a change of the server, waits for another outage to be over before, and
-// ends what nobody will: the copy may have transactions that were prepared, and
-// consumers that were paused, when it was made.
+// putBackIf puts the copy back unless a consumer has got its first checkpoint since it
+// was made, which it would lose.
+func (d *database) putBackIf(ctx context.Context, placed int, change func(context.Context) error) (restored bool, err error) {
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	if now, err := d.placed(ctx); err != nil || now != placed {
+		return false, err
+	}
+	return true, d.replaceData(change)
+}
+
+// putBack puts the copy back by a change of the server, when another outage is over.
 func (d *database) putBack(change func(context.Context) error) error {
 	d.turn.Lock()
 	defer d.turn.Unlock()
+	return d.replaceData(change)
+}
+
+// replaceData puts the copy back, and ends what nobody will: the copy may have
+// transactions that were prepared, and consumers that were paused, when it was made.
+func (d *database) replaceData(change func(context.Context) error) error {
 	d.count.Add(1)
 	r := history.Restore{Copied: d.copied, Restored: d.life()}
 	d.restores = append(d.restores, r)
