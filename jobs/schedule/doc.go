@@ -26,6 +26,6 @@
 //
 // A schedule is known by its name. A Start with other times than the tables know sets
 // the next tick by the new ones, and programs that still have the old ones enqueue
-// nothing for it. So the program that started last decides. A schedule that is removed
+// nothing for it, and log that. So the program that started last decides. A schedule that is removed
 // from the program stops with the last process that has it.
 package schedule

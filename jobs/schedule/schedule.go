@@ -3,6 +3,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -77,6 +78,16 @@ func (s *Schedule) check() error {
 	return errtext.Join(all...)
 }
 
+// guarded makes an error of a panic: what f calls is the user's.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the spec, or the function that makes the job, panicked%s: %s", errtext.Where(debug.Stack()), errtext.Panic(v))
+		}
+	}()
+	return f()
+}
+
 // tickMeta is the Meta of a tick's job.
 type tickMeta struct {
 	Schedule string    `json:"schedule"`
@@ -85,11 +96,6 @@ type tickMeta struct {
 
 // entry is the job of a tick.
 func (s *Schedule) entry(tick time.Time) (e jobs.Entry, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("the function that makes the job panicked: %s", errtext.Panic(v))
-		}
-	}()
 	args := s.job(tick)
 	if args == nil {
 		return e, errors.New("the function that makes the job returned nil")

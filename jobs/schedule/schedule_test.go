@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +48,12 @@ func database(t *testing.T) *pgtest.Database {
 // run runs a scheduler until the test ends, or until stop is called.
 func run(t *testing.T, db *sql.DB, schedules ...schedule.Schedule) (s *schedule.Scheduler, stop func()) {
 	t.Helper()
-	s = schedule.New(db, jobs.NewClient(db), schedules...)
+	s = schedule.New(db, jobs.NewClient(db), schedules...).WithLogger(slog.New(slog.DiscardHandler))
+	return s, start(t, s)
+}
+
+func start(t *testing.T, s *schedule.Scheduler) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Start(ctx) }()
@@ -57,7 +64,7 @@ func run(t *testing.T, db *sql.DB, schedules ...schedule.Schedule) (s *schedule.
 		}
 	})
 	t.Cleanup(stop)
-	return s, stop
+	return stop
 }
 
 func until(t *testing.T, what string, f func() bool) {
@@ -94,7 +101,7 @@ func TestEachTickOnce(t *testing.T) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				life, end := context.WithTimeout(ctx, time.Duration(100+rand.IntN(700))*time.Millisecond)
-				s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(period), jobOf, schedule.CatchUp(1_000)))
+				s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(period), jobOf, schedule.CatchUp(1_000))).WithLogger(slog.New(slog.DiscardHandler))
 				if err := s.Start(life); err != nil && ctx.Err() == nil && !cut.MatchString(err.Error()) {
 					t.Errorf("Start: %v", err)
 				}
@@ -176,11 +183,14 @@ func (p phase) Next(t time.Time) time.Time {
 	return p.one.Add(whole + time.Hour)
 }
 
-// A process with other times takes the schedule over, and the other one stands back.
+// A process with other times takes the schedule over. The other one stands back, and
+// says so once.
 func TestOtherTimes(t *testing.T) {
 	t.Parallel()
 	d := database(t)
-	old, _ := run(t, d.DB, schedule.Job("s", each(20*time.Millisecond), jobOf))
+	var said lines
+	old := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(20*time.Millisecond), jobOf)).WithLogger(slog.New(slog.NewTextHandler(&said, nil)))
+	start(t, old)
 	until(t, "the first jobs", func() bool { return old.Status()[0].Jobs > 2 })
 	current, _ := run(t, d.DB, schedule.Job("s", each(30*time.Millisecond), jobOf))
 	until(t, "the old one to stand back", func() bool { return old.Status()[0].Foreign })
@@ -189,6 +199,27 @@ func TestOtherTimes(t *testing.T) {
 	if n := old.Status()[0].Jobs; n > had {
 		t.Errorf("the old one has enqueued %d jobs since", n-had)
 	}
+	if n := strings.Count(said.String(), "has given a schedule other times"); n != 1 {
+		t.Errorf("the old one said so %d times:\n%s", n, &said)
+	}
+}
+
+// lines are what a logger has written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // A schedule that is paused enqueues nothing, then or later.
@@ -218,27 +249,61 @@ func TestPaused(t *testing.T) {
 	until(t, "more jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > had })
 }
 
-// One whose job cannot be made holds up no other, and says so. A row that somebody
-// deletes comes back.
+// One whose job or time cannot be made holds up no other, and says so. A row that
+// somebody deletes comes back.
 func TestTroubleOfOne(t *testing.T) {
 	t.Parallel()
 	d := database(t)
 	broken := func(time.Time) jobs.Args { panic("no job today") }
-	s, _ := run(t, d.DB, schedule.Job("broken", each(20*time.Millisecond), broken), schedule.Job("fine", each(20*time.Millisecond), jobOf))
-	fine := func() int64 { return s.Status()[1].Jobs }
+	stopped := &stops{}
+	s, _ := run(t, d.DB,
+		schedule.Job("broken", each(20*time.Millisecond), broken),
+		schedule.Job("stopped", stopped, jobOf),
+		schedule.Job("fine", each(20*time.Millisecond), jobOf))
+	fine := func() int64 { return s.Status()[2].Jobs }
 	until(t, "the jobs of the other", func() bool { return fine() > 2 })
-	if err := s.Status()[0].Err; err == nil || !strings.Contains(err.Error(), "no job today") {
-		t.Errorf("the broken one says %v", err)
+	stopped.now.Store(true)
+	until(t, "both to say what is wrong", func() bool { return s.Status()[0].Err != nil && s.Status()[1].Err != nil })
+	for i, want := range []string{"no job today", "no time today"} {
+		if err := s.Status()[i].Err; !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "schedule_test.go:") {
+			t.Errorf("%s says %v", s.Status()[i].Name, err)
+		}
 	}
-	d.Exec(t, `DELETE FROM jobs_schedules`)
-	had := fine()
+	d.Exec(t, `DELETE FROM jobs_schedules WHERE name = 'fine'`)
+	had := fine() + 1 // which was perhaps under way
 	until(t, "the jobs of the other again", func() bool { return fine() > had+2 })
+}
+
+// stops is a Spec that panics from some moment on.
+type stops struct{ now atomic.Bool }
+
+func (s *stops) Next(t time.Time) time.Time {
+	if s.now.Load() {
+		panic("no time today")
+	}
+	return each(20 * time.Millisecond).Next(t)
+}
+
+// With Unique a tick enqueues nothing while the job of an earlier one has not finished,
+// and the schedule goes on.
+func TestUniqueTicks(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	s, _ := run(t, d.DB, schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.Enqueue(jobs.Unique("s"))))
+	until(t, "ten ticks to pass", func() bool {
+		return count(t, d, `SELECT count(*) FROM jobs_schedules, jobs WHERE next_at > (args->>'Tick')::timestamptz + interval '200 ms'`) == 1
+	})
+	if n := s.Status()[0].Jobs; n != 1 {
+		t.Errorf("%d jobs are told", n)
+	}
 }
 
 // What New is given wrong, Start returns at once.
 func TestBadConfiguration(t *testing.T) {
 	d := pgtest.Empty(t)
 	client := jobs.NewClient(d.DB)
+	panics := &stops{}
+	panics.now.Store(true)
 	for name, c := range map[string]struct {
 		s    *schedule.Scheduler
 		want string
@@ -251,6 +316,7 @@ func TestBadConfiguration(t *testing.T) {
 		"no job":       {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), nil)), "job is nil"},
 		"twice":        {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf), schedule.Job("s", schedule.Every(time.Hour), jobOf)), "two schedules are called"},
 		"too often":    {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Millisecond), jobOf)), "Every: 1ms is out of range"},
+		"panics":       {schedule.New(d.DB, client, schedule.Job("s", panics, jobOf)), "no time today"},
 		"no time":      {schedule.New(d.DB, client, schedule.Job("s", schedule.Daily(24, 0, nil), jobOf)), "Daily: 24:00 is no time"},
 		"catch up":     {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf, schedule.CatchUp(-1))), "CatchUp: -1 is out of range"},
 	} {

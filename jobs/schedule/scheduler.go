@@ -45,8 +45,8 @@ type plan struct {
 type Status struct {
 	Name    string
 	Next    time.Time // the next tick; zero: none is to come, or it is not known yet
-	Last    time.Time // the latest tick that this process has enqueued
-	Jobs    int64     // that this process has enqueued
+	Last    time.Time // the latest tick for which this process has enqueued a job
+	Jobs    int64     // that this process has enqueued; not those that Unique left out
 	Paused  bool
 	Foreign bool  // another program has given it other times; this one enqueues nothing
 	Err     error // of the latest try, nil if it succeeded
@@ -88,11 +88,13 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 		if slices.ContainsFunc(s.all, func(p *plan) bool { return p.name == one.name }) {
 			all = append(all, fmt.Errorf("two schedules are called %s: a name is one schedule's", errtext.Value(one.name)))
 		}
-		if err := one.check(); err != nil {
-			all = append(all, err)
-		} else {
+		all = append(all, guarded(func() error {
+			if err := one.check(); err != nil {
+				return err
+			}
 			p.hash = fingerprint(one.spec)
-		}
+			return nil
+		}))
 		s.all = append(s.all, p)
 	}
 	if err := errtext.Join(all...); err != nil {
@@ -180,7 +182,8 @@ func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
 		return err
 	}
 	for _, p := range plans {
-		if err := place(ctx, s.db, s.t.Schedules, p.name, p.hash, next(p.spec, now)); err != nil {
+		err := guarded(func() error { return place(ctx, s.db, s.t.Schedules, p.name, p.hash, next(p.spec, now)) })
+		if err != nil {
 			return fmt.Errorf("schedule %s: %w", errtext.Value(p.name), err)
 		}
 	}
@@ -206,6 +209,9 @@ func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) 
 		}
 		r := rows[i]
 		foreign := r.hash != p.hash
+		if foreign && !p.status.Foreign {
+			s.logger.WarnContext(ctx, "another program has given a schedule other times, and enqueues its jobs; this one does not until it starts again", "schedule", p.name)
+		}
 		s.change(p, func(st *Status) { st.Next, st.Paused, st.Foreign = r.next, r.paused, foreign })
 		switch {
 		case foreign, r.next.IsZero():
@@ -234,7 +240,7 @@ func (s *Scheduler) names() []string {
 
 // tryToFire takes note of what becomes of fire. One that fails holds up no other.
 func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time) {
-	err := errtext.Of(s.fire(ctx, p, r, now))
+	err := errtext.Of(guarded(func() error { return s.fire(ctx, p, r, now) }))
 	if ctx.Err() != nil {
 		return
 	}
@@ -250,17 +256,19 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 
 // fire enqueues the ticks of a schedule that are due and moves it on, unless another
 // process has.
-func (s *Scheduler) fire(ctx context.Context, one *plan, r row, now time.Time) error {
-	ticks, after := due(one.spec, r.next, now, max(1, one.catchUp))
-	if one.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
+func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) error {
+	ticks, after := due(p.spec, r.next, now, max(1, p.catchUp))
+	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
 		ticks = nil
 	}
+	var last time.Time
 	entries := make([]jobs.Entry, len(ticks))
 	for i, tick := range ticks {
 		var err error
-		if entries[i], err = one.entry(tick); err != nil {
+		if entries[i], err = p.entry(tick); err != nil {
 			return err
 		}
+		last = tick
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementLimit)
 	defer cancel()
@@ -269,27 +277,26 @@ func (s *Scheduler) fire(ctx context.Context, one *plan, r row, now time.Time) e
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	var last time.Time
-	if len(ticks) > 0 {
-		last = ticks[len(ticks)-1]
-	}
 	paused, moved, err := advance(ctx, tx, s.t.Schedules, r, last, after)
 	if err != nil || !moved {
 		return err
 	}
-	if paused {
-		entries = nil
-	}
-	if len(entries) > 0 {
-		if _, err := s.client.EnqueueMany(ctx, tx, entries); err != nil {
+	var enqueued []jobs.Enqueued
+	if !paused && len(entries) > 0 {
+		if enqueued, err = s.client.EnqueueMany(ctx, tx, entries); err != nil {
 			return err
 		}
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	if len(entries) > 0 {
-		s.change(one, func(st *Status) { st.Last, st.Jobs = last, st.Jobs+int64(len(entries)) })
-	}
+	s.change(p, func(st *Status) {
+		for _, e := range enqueued {
+			st.Last = last
+			if !e.Existing {
+				st.Jobs++
+			}
+		}
+	})
 	return nil
 }
