@@ -8,8 +8,7 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// strayed makes the database say that a worker runs a job, of which the worker knows
-// nothing.
+// strayed makes the database say that a worker runs a job that it knows nothing of.
 func (s *stage) strayed(w *jobs.Worker) (id int64) {
 	s.t.Helper()
 	id = s.add(task{}, jobs.In(time.Hour))

@@ -96,8 +96,7 @@ func (l *loop) capped() bool {
 }
 
 // claimCapped claims under the caps, whose lock it holds until the claim is
-// committed. It returns also for how many jobs there was room, and does not look for any
-// if there was none.
+// committed. room is for how many jobs there was room; without any it claims nothing.
 func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, room int, err error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {

@@ -28,8 +28,9 @@ func (l *loop) idle(ctx context.Context, found int) {
 	}
 }
 
-// peek looks when the next job is due: at once, if it may be claimed now or lies below
-// where the last claim began, or after the pause of a poll at most.
+// peek looks when the next job is due, and sets the time of the next claim. That is at
+// once if now is true and a job is due, or if the last claim began above that job; else
+// it is when the job is due, a poll from now at most.
 func (l *loop) peek(ctx context.Context, now bool) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()

@@ -123,7 +123,7 @@ func (r *rescuer) run(ctx context.Context) {
 		}
 		if !r.w.coord.Status().Leader {
 			r.forget()
-			r.choresAt = time.Time{} // who leads again does them at once: they find the jobs of those forgotten
+			r.choresAt = time.Time{} // a worker that leads again does them at once, and finds those forgotten
 			continue
 		}
 		if ids := r.due(now); len(ids) > 0 {

@@ -89,9 +89,9 @@ func TestKillerFails(t *testing.T) {
 	line.mend()
 }
 
-// Who leads again does not know any more who had died before, and looks for their jobs
-// at once.
-func TestWhoLeadsAgainLooksForJobs(t *testing.T) {
+// A worker that leads again has forgotten who had died before, and looks for their
+// jobs at once.
+func TestLeadingAgainLooksForJobs(t *testing.T) {
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithLeaderStrategy(jobs.LeaderStrategyLease))...)
@@ -111,7 +111,7 @@ func TestWhoLeadsAgainLooksForJobs(t *testing.T) {
 		return err == nil && left == 0
 	})
 	s.d.Exec(t, `UPDATE jobs_leader SET worker_id = gen_random_uuid(), term = term + 1, expires_at = clock_timestamp() + interval '2 seconds'`)
-	s.until("the worker to lead no more", func() bool { return !w.Status().Leader })
+	s.until("the worker to lose leadership", func() bool { return !w.Status().Leader })
 	id := s.add(task{}, jobs.In(time.Hour))
 	s.d.Exec(t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 1, claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() WHERE id = $1`, id)
 	if i := s.ended(id); i.Resets != 1 {

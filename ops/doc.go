@@ -1,8 +1,8 @@
 // Package ops has what operators do. An [Operator] works on consumers: it pauses
 // and resumes one, sets it to another position, skips the event at which it is
 // stuck, retries or discards its dead letters, retires it, and lists how all
-// consumers stand. A [Jobs] works on jobs: it pauses, caps and lists queues, and
-// cancels, retries, discards and lists jobs. Both need the database only. Workers
+// consumers stand. A [Jobs] works on jobs: it pauses, caps and lists queues, pauses
+// and lists schedules, and cancels, retries, discards and lists jobs. Both need the database only. Workers
 // may be running, anywhere, and so may other operators.
 //
 // A change is one short transaction. It first locks the row of what it changes.

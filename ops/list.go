@@ -63,8 +63,8 @@ const (
 	KindRepair  Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
 )
 
-// These are on jobs and queues; so are KindPause and KindResume of a queue,
-// KindRetry and KindDiscard of a job.
+// These are on jobs and queues; so are KindPause and KindResume of a queue or a
+// schedule, KindRetire of a schedule, KindRetry and KindDiscard of a job.
 const (
 	KindCap       Kind = "cap"
 	KindRetention Kind = "retention"

@@ -152,8 +152,7 @@ func (s *jobSimulation) act(ctx context.Context) error {
 
 // actLast takes back what operators have set. Then it does a little of what only
 // some faults do, so that every invariant is checked in every run: it caps a queue,
-// enqueues jobs there, and cancels one; and it lets
-// consumers handle all events again.
+// enqueues jobs there, and cancels one; and it lets consumers handle all events again.
 func (s *jobSimulation) actLast(ctx context.Context) error {
 	if err := s.on.undoSettings(ctx); err != nil {
 		return err

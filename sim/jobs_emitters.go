@@ -114,7 +114,8 @@ type emitter struct {
 func (m *emitter) count(f history.Fault)   { m.tally.add(f, 1) }
 func (m *emitter) breached(history.Breach) {}
 
-// inject enqueues what the event asks for. A few handlers fail after that, and have enqueued nothing.
+// inject enqueues what the event asks for. A few handlers fail after that, and have
+// enqueued nothing.
 func (m *emitter) inject(ctx context.Context, b *bookkeeper, d delivered) (done bool, err error) {
 	var orders []order
 	if err := json.Unmarshal(d.Payload, &orders); err != nil {

@@ -50,7 +50,7 @@ func newMachine(s Scenario, on *database, h *history.History, slot, life, pool i
 	return m, nil
 }
 
-// openPool opens a pool of so many connections, all of which stay open.
+// openPool opens a pool that keeps so many connections open.
 func openPool(config *pgx.ConnConfig, connections int) *sql.DB {
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(connections)

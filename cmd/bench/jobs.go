@@ -63,7 +63,7 @@ func (l *lab) onJobs(ctx context.Context, part func(l *lab, open func() (*jobBac
 // mix is what the jobs of a backlog are like, as SQL of their number i.
 type mix struct{ kind, queue, priority, at string }
 
-// plain are jobs of one kind, one queue and one priority, all of which are due.
+// plain are jobs that are due, of one kind, one queue and one priority.
 var plain = mix{"'k0'", "'default'", "5", "clock_timestamp()"}
 
 // mixed are jobs of four kinds, three queues and four priorities, and later the same
@@ -129,7 +129,7 @@ func (b *jobBacklog) check(ctx context.Context) error {
 SELECT count(*) FILTER (WHERE state = 'completed' AND attempt = 1 AND code IS NULL), count(*) FILTER (WHERE state <> 'completed' OR attempt <> 1)
 FROM jobs_history WHERE kind <> 'old'`).Scan(&completed, &others)
 	if err == nil && (completed != b.ran || others > 0) {
-		err = fmt.Errorf("handlers ran %d jobs, of which %d are completed at the first attempt, and there are %d others", b.ran, completed, others)
+		err = fmt.Errorf("handlers ran %d jobs; %d are completed at the first attempt, and %d others have ended", b.ran, completed, others)
 	}
 	return err
 }

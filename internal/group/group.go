@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Group is some goroutines, of which the first that fails ends all.
+// Group is goroutines that end together: the first that fails ends the others.
 type Group struct {
 	Of     string // the package, with which an error begins
 	Fail   func() // ends the others

@@ -99,8 +99,8 @@ func TestWhoseRetention(t *testing.T) {
 	retain("as the worker has it", time.Minute, 1)
 }
 
-// Each call goes on where the last one has ended, over more jobs than one call removes,
-// of which many have finished at the same time.
+// Each call goes on where the last one has ended, over more jobs than one call removes
+// and many that have finished at the same time.
 func TestRetainGoesOn(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `

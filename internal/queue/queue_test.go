@@ -2,7 +2,6 @@ package queue
 
 import (
 	"encoding/json"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -161,61 +160,6 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// Nobody but the run that has a job can end it.
-func TestNobodyEndsTheRunOfAnother(t *testing.T) {
-	s := newStage(t)
-	id := s.add(NewJob{Kind: "a"})[0]
-	job := s.take(s.demand(1, "a"))[0]
-	zombie := Run{id, job.Claim + 1}
-	if done, err := s.Complete(t.Context(), s.d.DB, []Run{zombie}); len(done) != 0 || err != nil {
-		t.Errorf("another claim completes %v, %v", done, err)
-	}
-	if started, err := s.Start(t.Context(), s.d.DB, []Run{zombie}); len(started) != 0 || err != nil {
-		t.Errorf("another claim starts %v, %v", started, err)
-	}
-	if states := s.settle(End{Run: zombie, To: Failed}); len(states) != 0 {
-		t.Errorf("another claim settles %v", states)
-	}
-	if done, err := s.Complete(t.Context(), s.d.DB, []Run{job.Run}); err != nil || !slices.Equal(done, []int64{id}) {
-		t.Errorf("its own completes %v, %v", done, err)
-	}
-	if done, err := s.Complete(t.Context(), s.d.DB, []Run{job.Run}); err != nil || len(done) != 0 {
-		t.Errorf("the second time: %v, %v", done, err)
-	}
-	before, err := s.Judge(t.Context(), s.d.DB, []Run{job.Run, zombie})
-	if err != nil || !slices.Equal(before, []Settled{{id, Completed}}) {
-		t.Errorf("settled before: %v, %v", before, err)
-	}
-}
-
-// A run that does not finish its job gives it back, until it has failed too often.
-func TestSettle(t *testing.T) {
-	s := newStage(t)
-	ids := s.add(NewJob{Kind: "a", MaxAttempts: 2}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
-	jobs := s.take(s.demand(10, "a"))
-	delay, none := time.Hour.Microseconds(), int64(0)
-	states := s.settle(
-		End{Run: jobs[0].Run, To: Available, Delay: &none, Counts: true, Outcome: Erred, Code: "E", Error: "boom\x00boom"},
-		End{Run: jobs[1].Run, To: Completed, Result: json.RawMessage(`{"x":1}`)},
-		End{Run: jobs[2].Run, To: Available, Outcome: Released},
-		End{Run: jobs[3].Run, To: Available, Delay: &delay, Outcome: Snoozed})
-	want := map[int64]State{ids[0]: Available, ids[1]: Completed, ids[2]: Available, ids[3]: Available}
-	if fmt.Sprint(states) != fmt.Sprint(want) {
-		t.Errorf("settled: %v, want %v", states, want)
-	}
-	s.want("the result", `{"x": 1}`, `SELECT result::text FROM jobs_history WHERE id = $1`, ids[1])
-	s.want("failures", "1 0 0", `SELECT string_agg(failures::text, ' ' ORDER BY id) FROM jobs`)
-	s.want("attempts", "error E snoozed released", `SELECT string_agg(concat_ws(' ', outcome, nullif(code, '')), ' ' ORDER BY outcome = 'released', outcome) FROM jobs_attempts`)
-	again := s.take(s.demand(10, "a"))
-	if !slices.Equal(idsOf(again), []int64{ids[0], ids[2]}) || again[0].Attempt != 2 || again[0].Failures != 1 {
-		t.Fatalf("due again: %+v", again)
-	}
-	if states := s.settle(End{Run: again[0].Run, To: Available, Counts: true, Outcome: Erred, Error: "boom"}); states[ids[0]] != Failed {
-		t.Errorf("the second failure of two: %v", states)
-	}
-	s.want("it failed", "2 boom", `SELECT failures || ' ' || error FROM jobs_history WHERE id = $1`, ids[0])
-}
-
 // A job that waits is cancelled at once; one that runs is asked to end, and is
 // cancelled whatever its run comes to but success.
 func TestCancel(t *testing.T) {
@@ -292,34 +236,6 @@ func TestReset(t *testing.T) {
 	}
 	if before, err := s.Judge(t.Context(), s.d.DB, []Run{jobs[0].Run, jobs[1].Run, jobs[3].Run}); len(before) != 0 || err != nil {
 		t.Errorf("what was taken away counts as settled: %v, %v", before, err)
-	}
-}
-
-// Who asks again is told what became of each run, not what it asked for.
-func TestJudge(t *testing.T) {
-	s := newStage(t)
-	ids := s.add(NewJob{Kind: "a", MaxAttempts: 1}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a"})
-	jobs := s.take(s.demand(10, "a"))
-	if _, err := s.Cancel(t.Context(), s.d.DB, ids[2]); err != nil {
-		t.Fatal(err)
-	}
-	var runs []Run
-	for i, j := range jobs {
-		runs = append(runs, j.Run)
-		if i < 4 {
-			s.settle(End{Run: j.Run, To: Available, Counts: true, Outcome: Erred})
-		}
-	}
-	if done, err := s.Complete(t.Context(), s.d.DB, runs[4:]); len(done) != 1 || err != nil {
-		t.Fatalf("completed %v, %v", done, err)
-	}
-	s.d.Exec(t, `UPDATE jobs SET run_at = now()`)
-	s.take(s.demand(10, "a")) // others run the jobs that were given back
-	got, err := s.Judge(t.Context(), s.d.DB, runs)
-	want := []Settled{{ids[0], Failed}, {ids[1], Available}, {ids[2], Cancelled}, {ids[3], Available}, {ids[4], Completed}}
-	slices.SortFunc(got, func(a, b Settled) int { return int(a.ID - b.ID) })
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("told %v, %v, want %v", got, err, want)
 	}
 }
 

@@ -100,10 +100,9 @@ const (
 	laneShape = `AS l(p smallint, at timestamptz, id bigint, ago bigint)`
 )
 
-// bounded makes the server end a transaction of which it hears nothing more, after
-// the statement that settles its jobs: the client's connection may have died in
-// silence, and the next statement that settles the jobs waits for the transaction. Elsewhere it
-// changes nothing.
+// bounded makes the server end a transaction that falls silent after the statement
+// that settles its jobs: the client's connection may have died, and the next statement
+// that settles the jobs waits for the transaction. Elsewhere it changes nothing.
 const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', '15000', true)) IS NOT NULL`
 
 // starts is true of the rows that start now. The array is searched from its
@@ -181,8 +180,8 @@ WITH d AS MATERIALIZED (
 )
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back`
 
-// verdictSQL tells what an earlier statement has made of runs. Who takes a job from a
-// worker makes nothing of its run, also if that ends the job.
+// verdictSQL tells what an earlier statement has made of runs. A reset makes
+// nothing of the run that it takes from a worker, also if it ends the job.
 const verdictSQL = `
 WITH d AS MATERIALIZED (
 	SELECT d.id, coalesce(

@@ -225,7 +225,7 @@ type Emitted struct {
 	Again   int64 `json:"again"`   // of these, after the consumer was set back
 	Late    int64 `json:"late"`    // of these, that appeared after they had been passed
 	ByCopy  int64 `json:"by_copy"` // of these, by the copy that enqueues in another's name
-	Settled int64 `json:"settled"` // events of which the notes were removed
+	Settled int64 `json:"settled"` // events whose notes were removed
 }
 
 // JobDone is a run of a job, for the picture.

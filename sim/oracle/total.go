@@ -76,8 +76,8 @@ func Sum(reports []*Report) Total {
 	return t
 }
 
-// chance is what the run adds to the chance of something to come, of which 1 is
-// enough. What is slow takes so many times as long in a run of jobs.
+// chance is what the run adds to the chance that something comes: a campaign with 1
+// demands it. What is slow takes so many times as long in a run of jobs.
 func (r *Report) chance(slow float64) float64 {
 	if r.Jobs == nil {
 		return r.Seconds / enough
