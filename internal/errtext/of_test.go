@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -99,4 +101,31 @@ func TestSound(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where names the line that has panicked, also if the runtime did, and nothing else.
+func TestWhere(t *testing.T) {
+	stack := func(f func()) (stack []byte) {
+		defer func() {
+			_ = recover()
+			stack = debug.Stack()
+		}()
+		f()
+		return nil
+	}
+	var none map[string]int
+	for name, f := range map[string]func(){
+		"a panic":          func() { panic("boom") },
+		"the runtime's":    func() { none["x"] = 1 },
+		"a panic with nil": func() { panic(nil) },
+	} {
+		if at := Where(stack(f)); !regexp.MustCompile(`^ at \S*of_test\.go:\d+$`).MatchString(at) {
+			t.Errorf("%s: %q", name, at)
+		}
+	}
+	for _, stack := range []string{"", "goroutine 1 [running]:\n", "\npanic(\n\tgarbage"} {
+		if at := Where([]byte(stack)); at != "" {
+			t.Errorf("of %q: %q", stack, at)
+		}
+	}
 }
