@@ -57,6 +57,7 @@ func TestBatchConsumer(t *testing.T) {
 
 // The event that fails is found in a batch, named or not, and goes alone.
 func TestBatchConsumerThatFails(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(events []store.PersistedEvent, at int) error{
 		"names it":         func(_ []store.PersistedEvent, at int) error { return &consumer.EventError{Index: at, Err: errRefused} },
 		"does not name it": func([]store.PersistedEvent, int) error { return errRefused },

@@ -132,6 +132,7 @@ func TestStaleGapHarborLag(t *testing.T) {
 // A proof whose ground is altered while the worker runs is none: nothing new is
 // handled until it is put right, and Status and the observer say what and how.
 func TestFrontierThatFailsSaysWhy(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	told := make(chan error, 100)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithObserver(worker.Observer{FrontierFailed: func(err error) { told <- err }}))
@@ -206,6 +207,7 @@ func TestRoleThatSeesIdlenessHasFewDoubts(t *testing.T) {
 // nothing meanwhile, does not count as its own, however it stays open. Otherwise
 // each rollback would open a position, until the consumer may have no more.
 func TestOpenTransactionOwnsNothingThatIsDrawnWhileItRests(t *testing.T) {
+	t.Parallel()
 	for name, rest := range map[string]func(t *testing.T, d *pgtest.Database, tx *sql.Tx){
 		"idle": func(*testing.T, *pgtest.Database, *sql.Tx) {},
 		"prepared": func(t *testing.T, d *pgtest.Database, tx *sql.Tx) {

@@ -106,6 +106,7 @@ func TestVigil(t *testing.T) {
 // A session whose state the server hides from this role counts as busy: nobody
 // knows that it is dead.
 func TestSessionWhoseStateIsHidden(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	d.Exec(t, `CREATE ROLE `+role)
@@ -133,6 +134,7 @@ func TestSessionWhoseStateIsHidden(t *testing.T) {
 // A sweep closes the dead idle connections, all at the same time, and keeps the
 // others.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	db, h := pgtest.Empty(t).OpenHole(t)
 	const n = 20
 	db.SetMaxIdleConns(n)
@@ -232,6 +234,7 @@ func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
 
 // Waiting for a connection while all are in use is no trouble, however long.
 func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
 	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}

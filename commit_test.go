@@ -132,6 +132,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 // The batch that delivers a late event leaves the position where it was, also
 // when it commits: here too it is not the position that tells whether it did.
 func TestCommitOfUnknownOutcomeOfALateDelivery(t *testing.T) {
+	t.Parallel()
 	underWay := make(chan *cutConn, 1)
 	arrivesLater := func(c *cutConn, commit []byte) (int, error) {
 		c.held = bytes.Clone(commit)

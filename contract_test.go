@@ -195,6 +195,7 @@ func expectRest(t *testing.T, d *pgtest.Database, through int64, opts ...worker.
 // The batch fails behind a commit that is not seen. The worker ends for that
 // failure, and yet does not leave the checkpoint where it is.
 func TestHandlerThatEndsItsTransactionAndFailsLater(t *testing.T) {
+	t.Parallel()
 	for then, fail := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"a later event fails":    func(context.Context, *sql.Tx) error { return errRefused },
 		"its own COMMIT refused": statements(`INSERT INTO child VALUES (1)`),

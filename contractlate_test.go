@@ -17,6 +17,7 @@ import (
 
 // Late events that were not handled, or not known to be, are late again.
 func TestLateEventsOfAHandlerThatCommits(t *testing.T) {
+	t.Parallel()
 	for at, want := range map[int64]expectation{
 		3: {checkpoint: 6, position: 3, says: "6: nothing is lost"},
 		4: {checkpoint: 6, position: 4, says: "6: nothing is lost"},
@@ -126,6 +127,7 @@ func TestDeadLettersOfAHandlerThatCommits(t *testing.T) {
 
 // A batch consumer's call is at fault as a whole.
 func TestBatchConsumerThatCommits(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			d := newLog(t)

@@ -28,6 +28,7 @@ func TestHandlerThatCommitsAndCallsGoexit(t *testing.T) {
 
 // A connection that is lost in a handler is no end of the transaction by it.
 func TestHandlerThatLosesItsConnection(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			d := newLog(t)
@@ -91,6 +92,7 @@ func TestMiddlewareThatCallsGoexitAfterTheCommit(t *testing.T) {
 // handler returns. The event that it lost is the one to come again, not the
 // next.
 func TestHandlerThatCommitsAndWhoseSessionEnds(t *testing.T) {
+	t.Parallel()
 	for how, e := range endings {
 		if !e.commits || !e.chains {
 			continue

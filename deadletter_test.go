@@ -60,6 +60,7 @@ func buryAll(t testing.TB, d *pgtest.Database, consumer string, n int) {
 // While thousands of dead letters are tried again, what is new waits for one
 // or two of them, and each costs a few statements.
 func TestDeadLettersAndNewsTakeTurns(t *testing.T) {
+	t.Parallel()
 	const letters, newsAfter, news = 2000, 50, 5
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "many", letters)

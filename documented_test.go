@@ -113,6 +113,7 @@ func awaitLines(t *testing.T, lines <-chan string, want ...string) {
 // The quick start in README.md is a complete program, and prints what the
 // README says it prints.
 func TestReadmeQuickStart(t *testing.T) {
+	t.Parallel()
 	binary, output := quickStart(t)
 	run(t, binary, []string{"DATABASE_URL=" + pgtest.Empty(t).URL}, output...)
 }
@@ -120,6 +121,7 @@ func TestReadmeQuickStart(t *testing.T) {
 // It can be started by two processes at the same time, and again: every order
 // is handled once.
 func TestReadmeQuickStartTwiceAtOnce(t *testing.T) {
+	t.Parallel()
 	binary, _ := quickStart(t)
 	for range 3 { // races, on an empty database each
 		d := pgtest.Empty(t)

@@ -146,6 +146,7 @@ func TestFailingHandler(t *testing.T) {
 }
 
 func TestHandlerThatEndsTheTransaction(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"commits":        func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
 		"rolls back":     func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },

@@ -114,6 +114,7 @@ func TestFailPause(t *testing.T) {
 // A pause whose answer was lost is a pause: it is told of, and the consumer
 // starts afresh when somebody resumes it.
 func TestFailPauseOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)
 	c := newRefusing("failing", 2)
@@ -140,6 +141,7 @@ func TestFailPauseOfUnknownOutcome(t *testing.T) {
 // Conflicts are told of, each with its pause. Those that the same batch meets
 // again and again come from its handler.
 func TestConflictsOfAHandler(t *testing.T) {
+	t.Parallel()
 	for _, state := range []string{"40001", "40P01"} {
 		t.Run(state, func(t *testing.T) {
 			d := newLog(t)
@@ -175,6 +177,7 @@ func TestConflictsOfAHandler(t *testing.T) {
 // An operator's pause holds at once, also for another worker, and leaves the
 // batch in hand whole.
 func TestPauseByAnOperator(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 5)
 	o := operator(t, d)
@@ -201,6 +204,7 @@ func TestPauseByAnOperator(t *testing.T) {
 }
 
 func TestFailDeadLetter(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	// Positions 1 to 15, in turn of the aggregates a, b and c.
 	for range 5 {

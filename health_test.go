@@ -17,6 +17,7 @@ import (
 // while the head of the log moves and Safe does not, and while the log cannot
 // be looked at.
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	unready(t, &health{worker: worker.New(d.DB, newStore(), nil), patience: time.Minute}, "the worker is new")
 

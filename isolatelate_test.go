@@ -17,6 +17,7 @@ import (
 // A late event that cannot be handled is found and tried alone like any other,
 // and those that came late beside it are handled.
 func TestLateEventThatCannotBeHandledIsFound(t *testing.T) {
+	t.Parallel()
 	const bad = 3
 	for name, c := range map[string]consumer.Consumer{
 		"named": newRefusing("c", bad),

@@ -14,6 +14,7 @@ func lags(lag *int64, want int64) bool { return lag != nil && *lag == want }
 // Each consumer has a lag in the worker that runs it, and in no other: what
 // another worker has handled is not known there, and would grow for ever.
 func TestLagIsKnownWhereAConsumerRuns(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 5)
 	names := []string{"a", "b"}
@@ -62,6 +63,7 @@ func TestLagIsKnownWhereAConsumerRuns(t *testing.T) {
 // The lag to the head shows what an open transaction holds back, also when
 // that is more than the frontier reads at once; operators see the same.
 func TestLagToTheHead(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithGapPolicy(worker.GapWait), worker.WithStaleGapThreshold(stale))

@@ -31,6 +31,7 @@ func (l plainLog) GetLatestGlobalPosition(ctx context.Context, q store.Querier) 
 // late, once, to those who want it, and marked as late; a stale transaction
 // that rolls back leaves void positions. The audit tells the story.
 func TestLateEventsAreDelivered(t *testing.T) {
+	t.Parallel()
 	for name, log := range map[string]store.Log{"store/postgres": newStore(), "a plain store": plainLog{newStore()}} {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)
@@ -170,6 +171,7 @@ func TestOpenPositionsSurviveAChangeOfOwner(t *testing.T) {
 // While a late commit and the next version's append race, the aggregate's
 // order is kept.
 func TestOrderWithinAnAggregateSurvivesALateCommit(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithStaleGapThreshold(10*time.Millisecond), worker.WithDispatcherInterval(time.Millisecond))
 	const rounds = 30

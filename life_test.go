@@ -20,6 +20,7 @@ import (
 // knows the revision of today's row and where it lies, but not its position: it
 // must not go on from its own under the new life's token.
 func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
+	t.Parallel()
 	server := newSteppedServer(t)
 	events, err := sql.Open("pgx", server.URL(""))
 	if err != nil {
@@ -78,6 +79,7 @@ func TestProgressOfAnEarlierLifeIsLoadedAgain(t *testing.T) {
 // Nobody would put a first checkpoint back: it lasts also where commits are
 // asynchronous.
 func TestFirstCheckpointOutlastsACrash(t *testing.T) {
+	t.Parallel()
 	server := newSteppedServer(t)
 	db, err := sql.Open("pgx", server.URL("")+"&synchronous_commit=off")
 	if err != nil {

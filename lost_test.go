@@ -101,6 +101,7 @@ func TestEventThatLosesItsConnection(t *testing.T) {
 // A COMMIT into a network that has died is ended by the batch's deadline. That
 // is not the handler's failure.
 func TestCommitIntoSilence(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	db, hole := d.OpenHole(t)

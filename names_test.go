@@ -27,6 +27,7 @@ type foreignLog struct {
 // A handler that changes its session leaves the change behind in the pool. No
 // name of the worker may mean another table there.
 func TestASessionThatAHandlerChangedLeadsToTheSameTables(t *testing.T) {
+	t.Parallel()
 	logs := map[string]store.Log{"bound": newStore(), "asked after each read": foreignLog{newStore(), newStore()}}
 	for change, statements := range map[string]string{
 		"search path": `SET search_path = tenant, public`,
@@ -106,6 +107,7 @@ func handlerChangesItsSession(t *testing.T, statements string, log store.Log) {
 // A session in which the worker's own statements fail leaves the pool: who meets
 // it there has done nothing.
 func TestARoleLeftBehindStopsNobodyElse(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	d.Exec(t, `CREATE ROLE `+role)
@@ -132,6 +134,7 @@ func TestARoleLeftBehindStopsNobodyElse(t *testing.T) {
 // What a handler begins on the worker's connection and leaves open keeps that
 // connection from everybody, and the worker says so instead of waiting for it.
 func TestAHandlerThatLeavesATransactionOpenOnTheConnection(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	left := make(chan *sql.Tx, 1)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
@@ -154,6 +157,7 @@ func TestAHandlerThatLeavesATransactionOpenOnTheConnection(t *testing.T) {
 
 // A name that leads to the wrong table is an error at the start.
 func TestStartRefusesTheWrongTables(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ before, says string }{
 		"another table": {`CREATE SCHEMA tenant; CREATE TABLE tenant.events (global_position BIGSERIAL PRIMARY KEY)`, `leads to table tenant.events, which lacks the columns aggregate_version, aggregate_type,`},
 	} {

@@ -26,6 +26,7 @@ func dispatchers() map[string][]worker.Option {
 // Who is told of a change does not wait for its own next look, which is an
 // hour away.
 func TestIdleConsumerIsToldThatItWasMoved(t *testing.T) {
+	t.Parallel()
 	for name, options := range dispatchers() {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)

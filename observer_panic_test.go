@@ -34,6 +34,7 @@ func (x *text) lines() []string {
 
 // Workers whose hooks all panic, at every call, do their work and stop in peace.
 func TestHooksThatPanic(t *testing.T) {
+	t.Parallel()
 	var s sightings
 	var log text
 	callEveryHook(t, &s, worker.WithLogger(store.NewSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))),
@@ -82,6 +83,7 @@ func (l *panickyLogger) Error(ctx context.Context, msg string, kv ...any) {
 }
 
 func TestLoggerThatPanics(t *testing.T) {
+	t.Parallel()
 	for name, log := range map[string]*panickyLogger{"sometimes": {}, "always": {alsoErrors: true}} {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)

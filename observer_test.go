@@ -71,6 +71,7 @@ func (c *callCount) Error(context.Context, string, ...any) { c.calls.Add(1) }
 // An Observer is told everything, and a log that is there several times says
 // each once.
 func TestObserverIsToldEverything(t *testing.T) {
+	t.Parallel()
 	var s sightings
 	var log text
 	var own callCount

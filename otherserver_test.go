@@ -171,6 +171,7 @@ func setAll(t *testing.T, to func(context.Context, string, ops.By) error, consum
 // the one, those that survived to the other. Nothing that the old one lacks is
 // taken for void.
 func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
+	t.Parallel()
 	p := newServerPair(t)
 	p.pool.SetMaxIdleConns(16)
 	consumers := ledgers(4, "Order")

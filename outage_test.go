@@ -17,6 +17,7 @@ import (
 // A consumer whose batches fail through no fault of its handler ends its worker
 // after RetryLimit, though the heartbeats arrive.
 func TestOutageOfOneConsumer(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	c := &ledger{name: "no room", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
@@ -32,6 +33,7 @@ func TestOutageOfOneConsumer(t *testing.T) {
 // Two hiccups are two hiccups, however long it was quiet between them and though
 // nothing was committed meanwhile.
 func TestRetryLimitForgetsWhatIsOver(t *testing.T) {
+	t.Parallel()
 	const limit = 300 * time.Millisecond
 	d := newLog(t)
 	var c cutter
@@ -58,6 +60,7 @@ func TestRetryLimitForgetsWhatIsOver(t *testing.T) {
 
 // Without a limit a worker outlasts its server's absence; with one it ends.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	s, db := ownLog(t)
 	appendN(t, db, "Order", "1", 5)
 	patient := start(t, db, []consumer.Consumer{&ledger{name: "patient"}})
@@ -86,6 +89,7 @@ func TestOutage(t *testing.T) {
 // A server whose disk is full for a while fails every handler that writes: that
 // is not for the handlers to answer for.
 func TestFullDiskIsNobodysFailure(t *testing.T) {
+	t.Parallel()
 	for name, statement := range map[string]string{
 		"in a handler": `SELECT full_disk(true)`,
 		"at COMMIT":    `INSERT INTO written_at_commit VALUES (1)`,

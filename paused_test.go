@@ -191,6 +191,7 @@ func TestPausedInTheMiddleOfABatch(t *testing.T) {
 // A worker that cannot send heartbeats stops its consumers, since another may
 // have them now, and goes on by itself when the database is back.
 func TestWorkerWithoutDatabaseStopsItsConsumersAndComesBack(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)
 	w, db := newWire(t, d.URL)

@@ -108,6 +108,7 @@ func appendAt(t testing.TB, db *sql.DB, id string, n int) []int64 {
 // Two workers share the consumers, one stops and the other takes over, writers
 // roll back, and all of them go through the proxy.
 func TestBehindPgBouncer(t *testing.T) {
+	t.Parallel()
 	for name, open := range throughBouncer {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)
@@ -140,6 +141,7 @@ func TestBehindPgBouncer(t *testing.T) {
 // What a proxy breaks is refused at the start, with the remedy, however few or
 // many sessions it has.
 func TestPgBouncerWithStatementsItBreaks(t *testing.T) {
+	t.Parallel()
 	for name, open := range brokenByBouncer {
 		for _, size := range []string{"1", "2", "20"} {
 			t.Run(name+" on "+size, func(t *testing.T) {
@@ -156,6 +158,7 @@ func TestPgBouncerWithStatementsItBreaks(t *testing.T) {
 
 // Session locks protect nothing there.
 func TestPgBouncerWithAdvisoryLocks(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]opener{"exec": throughBouncer["pgx exec"], "cache_statement": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
 		for _, settings := range []map[string]string{{"default_pool_size": "1"}, few, {"server_round_robin": "1"}} {
 			t.Run(fmt.Sprint(name, settings), func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 // Consumers that go on past a transaction in doubt do not make it so: the new
 // one has no record of that doubt, and would never be given its events.
 func TestConsumerAtTheHeadIsNotPlacedPastAnOpenTransaction(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
 	defer func() { _ = open.Rollback() }()

@@ -15,6 +15,7 @@ import (
 // A pool that closes connections all the time is told of, once; one that keeps
 // them is not.
 func TestPoolThatKeepsFewConnectionsIsTold(t *testing.T) {
+	t.Parallel()
 	for kept, want := range map[int]int{1: 1, 20: 0} {
 		d := newLog(t)
 		d.DB.SetMaxIdleConns(kept)
@@ -60,6 +61,7 @@ func useAtOnce(t *testing.T, db *sql.DB, n int) {
 // While handlers keep all connections that the consumers may have, heartbeats
 // go on, also after the coordination has lost its own.
 func TestHeartbeatsDoNotWaitForHandlers(t *testing.T) {
+	t.Parallel()
 	for _, strategy := range []worker.LeaderStrategy{worker.LeaderStrategyAdvisory, worker.LeaderStrategyLease} {
 		t.Run(string(strategy), func(t *testing.T) {
 			d := newLog(t)

@@ -200,6 +200,7 @@ func (p *pair) awaitAll(t *testing.T) {
 // The other process notices by the lock, long before the leader's heartbeat is
 // too old.
 func TestProcessKilled(t *testing.T) {
+	t.Parallel()
 	p := catch(t, role{Heartbeat: 500 * time.Millisecond, HeartbeatTimeout: time.Hour})
 	p.led.signal(t, syscall.SIGKILL)
 	p.led.ended(t)
@@ -214,6 +215,7 @@ func TestProcessKilled(t *testing.T) {
 // Its batches, open for up to an hour, are ended for it; when it goes on, it
 // takes part again.
 func TestProcessStoppedAndWoken(t *testing.T) {
+	t.Parallel()
 	p := catch(t, role{Heartbeat: 100 * time.Millisecond, HeartbeatTimeout: 3 * time.Second, BatchTimeout: time.Hour})
 	p.led.signal(t, syscall.SIGSTOP)
 	p.awaitOwners(t, consumersOfPair)
@@ -234,6 +236,7 @@ func TestProcessStoppedAndWoken(t *testing.T) {
 // A process that is asked to end finishes the batches in hand, and hands its
 // consumers over.
 func TestProcessTerminated(t *testing.T) {
+	t.Parallel()
 	p := catch(t, role{Heartbeat: 500 * time.Millisecond, HeartbeatTimeout: time.Hour})
 	p.led.signal(t, syscall.SIGTERM)
 	await(t, "the process to hear the signal", func() bool { return strings.Contains(p.led.out.String(), terminating) })

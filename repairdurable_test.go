@@ -13,6 +13,7 @@ import (
 // asynchronous, a crash of the server must not take that back: the handler's own
 // commit may have been safe, and nobody would set the checkpoint back again.
 func TestRepairIsSafeWhereCommitsAreAsynchronous(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	d.Exec(t, `CREATE TABLE repairs (synchronous TEXT)`)
 	d.Exec(t, `CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

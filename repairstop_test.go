@@ -56,6 +56,7 @@ func (o *outage) begin(spared int) error {
 // A worker that is told to end while the database is away still sets the
 // checkpoint back, if it can within a moment.
 func TestRepairOutlastsAStop(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	if !reportsMarks(t, "pgx", d) {
 		t.Skip("the server does not show the end of the transaction to the driver")

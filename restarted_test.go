@@ -13,6 +13,7 @@ import (
 // Where the sequence was set back, positions come again that a consumer counts
 // as handled. It says so instead, and goes on from where an operator puts it.
 func TestAConsumerAboveTheSequenceIsPaused(t *testing.T) {
+	t.Parallel()
 	for name, setBack := range map[string]string{
 		"TRUNCATE ... RESTART IDENTITY": `TRUNCATE events, aggregate_heads RESTART IDENTITY`,
 		"setval":                        `WITH gone AS (DELETE FROM events), heads AS (DELETE FROM aggregate_heads) SELECT setval('events_global_position_seq', 1, false)`,
@@ -48,6 +49,7 @@ func TestAConsumerAboveTheSequenceIsPaused(t *testing.T) {
 // somebody else meanwhile. Who resumes it where it is has seen why it was paused:
 // it goes on from there.
 func TestALogThatWasLoadedAgainIsNotTakenForHandled(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ pausedBefore, reset bool }{{false, true}, {true, true}, {false, false}} {
 		t.Run(fmt.Sprintf("paused before: %v, reset: %v", test.pausedBefore, test.reset), func(t *testing.T) {
 			d := newLog(t)

@@ -11,6 +11,7 @@ import (
 // own: its sessions must come back as they were, or a transaction of the
 // program that sits idle for longer than a batch may would be ended.
 func TestBatchLeavesNoSettingBehind(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	d.DB.SetMaxIdleConns(50)
 	before := settings(t, d.DB)

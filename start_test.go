@@ -26,6 +26,7 @@ import (
 // Whatever Start is given that cannot work, it says so, names the remedy,
 // returns, and leaves nothing behind.
 func TestStartRefuses(t *testing.T) {
+	t.Parallel()
 	good := []consumer.Consumer{&ledger{name: "c"}}
 	var nilConsumer *ledger
 	for name, test := range map[string]struct {
@@ -157,6 +158,7 @@ func TestStartRefuses(t *testing.T) {
 // On a standby the locks on the log's sequence do not show, so that every gap
 // would look void.
 func TestStartRefusesAStandby(t *testing.T) {
+	t.Parallel()
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica"})
 	open := func() *sql.DB {
 		db, err := sql.Open("pgx", server.URL(""))

@@ -18,6 +18,7 @@ import (
 // ShutdownTimeout bounds the batches in hand also when a worker stops because
 // one of its consumers has failed for good.
 func TestShutdownTimeoutAfterAFatalError(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	inHand := make(chan struct{})
@@ -67,6 +68,7 @@ func rowIsFree(d *pgtest.Database, consumer string) bool {
 // A handler that ignores the end of its context is told of for as long as it
 // lasts. Its transaction is rolled back meanwhile.
 func TestHandlerThatIgnoresItsContext(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	c := newDeaf("deaf")

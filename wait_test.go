@@ -17,6 +17,7 @@ import (
 )
 
 func TestWaitFor(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	ended, end := context.WithCancel(t.Context())
 	end()
@@ -94,6 +95,7 @@ func TestWaitForSaysWhatIsKnown(t *testing.T) {
 // Where both workers listen, the one that runs the consumer says when it is
 // there. None of them would look within this test.
 func TestWaitForIsToldByAnotherWorker(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	opts := []worker.Option{
 		worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(d.URL), worker.WithDispatcherInterval(time.Hour),

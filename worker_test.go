@@ -16,6 +16,7 @@ import (
 )
 
 func TestHandlesEverythingInOrderAndGoesOnWhereItStopped(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 250)
 	first := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}})
@@ -47,6 +48,7 @@ func TestScopedConsumerGetsItsTypesAndCrossesTheRest(t *testing.T) {
 }
 
 func TestRolledBackPositionsAreCrossedAndAudited(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	if err := beginAppend(t, d.DB, "Order", "2", 3).Rollback(); err != nil { // 2 to 4
@@ -81,6 +83,7 @@ func TestWaitsForAnOpenTransactionAndLosesNothing(t *testing.T) {
 }
 
 func TestTwoWorkersShareAndTakeOver(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	var consumers []consumer.Consumer
 	for i := range 6 {
@@ -172,6 +175,7 @@ func TestContextEndsTheWorkerCleanly(t *testing.T) {
 }
 
 func TestStartAt(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
 	open := beginAppend(t, d.DB, "Order", "open", 1) // 11
@@ -228,6 +232,7 @@ func TestConnAndInfoInsideHandle(t *testing.T) {
 }
 
 func TestEveryDriverAndMode(t *testing.T) {
+	t.Parallel()
 	open := map[string]func(t testing.TB, d *pgtest.Database) *sql.DB{
 		"lib/pq": func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenPQ(t) },
 	}
@@ -264,6 +269,7 @@ func TestIdleConsumerNoticesThatItWasMoved(t *testing.T) {
 // Many more consumers than connections: whoever waits for a connection holds
 // none.
 func TestSmallPoolServesManyConsumers(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 300)
 	d.DB.SetMaxOpenConns(4)

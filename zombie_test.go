@@ -212,6 +212,7 @@ func TestOneLookIsNotEnough(t *testing.T) {
 
 // Nobody else's transaction is ended.
 func TestOthersAreNotEnded(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		waiter
 		hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)
