@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -18,42 +17,6 @@ import (
 
 // few makes PgBouncer share few sessions among many connections.
 var few = map[string]string{"default_pool_size": "6"}
-
-// opener opens a pool on a database through PgBouncer.
-type opener func(t testing.TB, d *pgtest.Database) *sql.DB
-
-func inMode(mode pgx.QueryExecMode) opener {
-	return func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
-}
-
-// withPQ opens lib/pq, with something added to the connection string.
-func withPQ(key, value string) opener {
-	return func(t testing.TB, d *pgtest.Database) *sql.DB {
-		u, err := url.Parse(d.URL)
-		if err != nil {
-			t.Fatal("the connection string is no URL")
-		}
-		query := u.Query()
-		query.Set(key, value)
-		u.RawQuery = query.Encode()
-		return (&pgtest.Database{URL: u.String()}).OpenPQ(t)
-	}
-}
-
-// What docs/operations.md says works behind a transaction-pooling proxy.
-var throughBouncer = map[string]opener{
-	"pgx exec":                     inMode(pgx.QueryExecModeExec),
-	"pgx cache_describe":           inMode(pgx.QueryExecModeCacheDescribe),
-	"pgx simple_protocol":          inMode(pgx.QueryExecModeSimpleProtocol),
-	"lib/pq binary_parameters=yes": withPQ("binary_parameters", "yes"),
-}
-
-// And what it says is refused.
-var brokenByBouncer = map[string]opener{
-	"pgx cache_statement": inMode(pgx.QueryExecModeCacheStatement),
-	"pgx describe_exec":   inMode(pgx.QueryExecModeDescribeExec),
-	"lib/pq":              withPQ("application_name", "plain"),
-}
 
 func leased(opts ...worker.Option) []worker.Option {
 	return append([]worker.Option{worker.WithLeaderStrategy(worker.LeaderStrategyLease)}, opts...)
@@ -109,7 +72,7 @@ func appendAt(t testing.TB, db *sql.DB, id string, n int) []int64 {
 // roll back, and all of them go through the proxy.
 func TestBehindPgBouncer(t *testing.T) {
 	t.Parallel()
-	for name, open := range throughBouncer {
+	for name, open := range pgtest.ThroughBouncer {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)
 			bounced := d.Bounced(t, few)
@@ -142,7 +105,7 @@ func TestBehindPgBouncer(t *testing.T) {
 // many sessions it has.
 func TestPgBouncerWithStatementsItBreaks(t *testing.T) {
 	t.Parallel()
-	for name, open := range brokenByBouncer {
+	for name, open := range pgtest.BrokenByBouncer {
 		for _, size := range []string{"1", "2", "20"} {
 			t.Run(name+" on "+size, func(t *testing.T) {
 				d := newLog(t)
@@ -159,7 +122,7 @@ func TestPgBouncerWithStatementsItBreaks(t *testing.T) {
 // Session locks protect nothing there.
 func TestPgBouncerWithAdvisoryLocks(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]opener{"exec": throughBouncer["pgx exec"], "cache_statement": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+	for name, open := range map[string]pgtest.Opener{"exec": pgtest.ThroughBouncer["pgx exec"], "cache_statement": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		for _, settings := range []map[string]string{{"default_pool_size": "1"}, few, {"server_round_robin": "1"}} {
 			t.Run(fmt.Sprint(name, settings), func(t *testing.T) {
 				d := newLog(t)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -69,7 +70,7 @@ func (s *stage) effects(t *testing.T) (n int) {
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
 	for how, b := range breaches {
 		for then, sequel := range sequels {
-			for driver, open := range map[string]opener{"pgx": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+			for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 				if b.chains && then != "returns nil" && b.commits {
 					continue // known: nothing shows it, see RegisterTx
 				}
@@ -129,7 +130,7 @@ func TestBatchThatEndsItsTransaction(t *testing.T) {
 		if b.chains || how == "PREPARE TRANSACTION" {
 			continue
 		}
-		for driver, open := range map[string]opener{"pgx": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+		for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 			t.Run(driver+" "+how, func(t *testing.T) {
 				t.Parallel()
 				s := newEffects(t)
@@ -170,7 +171,7 @@ func TestBatchThatEndsItsTransaction(t *testing.T) {
 
 // A handler that ignores an error of PostgreSQL is told: nothing can be committed.
 func TestHandlerThatIgnoresAnError(t *testing.T) {
-	for driver, open := range map[string]opener{"pgx": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		t.Run(driver, func(t *testing.T) {
 			s := newEffects(t)
 			jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[task]) error {
@@ -206,7 +207,7 @@ func TestSpoiledSessions(t *testing.T) {
 		"temporary table": `CREATE TEMP TABLE jobs (n int)`, "prepared": `PREPARE nothing AS SELECT 1`, "dates": `SET DateStyle = 'German'`,
 		"isolation": `SET default_transaction_isolation = 'serializable'`, "discard": `DEALLOCATE ALL`, "listen": `LISTEN nothing`, "off": `SET standard_conforming_strings = off`,
 	} {
-		for driver, open := range map[string]opener{"pgx": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+		for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 			t.Run(name+" "+driver, func(t *testing.T) {
 				t.Parallel()
 				s := newEffects(t)
@@ -235,7 +236,7 @@ func TestSpoiledSessions(t *testing.T) {
 // A handler that kills its own session, or hangs in a statement, costs nobody else
 // anything.
 func TestHandlerThatLosesItsConnection(t *testing.T) {
-	for driver, open := range map[string]opener{"pgx": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		for then, sequel := range sequels {
 			t.Run(driver+" "+then, func(t *testing.T) {
 				t.Parallel()
@@ -271,7 +272,7 @@ func TestHandlerThatLosesItsConnection(t *testing.T) {
 // A handler that hangs in a statement, with or without the context, loses its job,
 // and commits nothing when it comes back.
 func TestHandlerThatHangsInAStatement(t *testing.T) {
-	for driver, open := range map[string]opener{"pgx": brokenByBouncer["pgx cache_statement"], "lib/pq": brokenByBouncer["lib/pq"]} {
+	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		for how, heeds := range map[string]bool{"heeds": true, "ignores": false} {
 			t.Run(driver+" "+how, func(t *testing.T) {
 				t.Parallel()

@@ -6,53 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
-)
-
-// opener opens a pool on a database.
-type opener func(t testing.TB, d *pgtest.Database) *sql.DB
-
-func inMode(mode pgx.QueryExecMode) opener {
-	return func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
-}
-
-// withPQ opens lib/pq, with something added to the connection string.
-func withPQ(key, value string) opener {
-	return func(t testing.TB, d *pgtest.Database) *sql.DB {
-		u, err := url.Parse(d.URL)
-		if err != nil {
-			t.Fatal("the connection string is no URL")
-		}
-		query := u.Query()
-		query.Set(key, value)
-		u.RawQuery = query.Encode()
-		return (&pgtest.Database{URL: u.String()}).OpenPQ(t)
-	}
-}
-
-// throughBouncer are the drivers that work behind a transaction-pooling proxy,
-// brokenByBouncer those that it breaks.
-var (
-	throughBouncer = map[string]opener{
-		"pgx exec":                     inMode(pgx.QueryExecModeExec),
-		"pgx cache_describe":           inMode(pgx.QueryExecModeCacheDescribe),
-		"pgx simple_protocol":          inMode(pgx.QueryExecModeSimpleProtocol),
-		"lib/pq binary_parameters=yes": withPQ("binary_parameters", "yes"),
-	}
-	brokenByBouncer = map[string]opener{
-		"pgx cache_statement": inMode(pgx.QueryExecModeCacheStatement),
-		"pgx describe_exec":   inMode(pgx.QueryExecModeDescribeExec),
-		"lib/pq":              withPQ("application_name", "plain"),
-	}
 )
 
 // The handlers of this test, a kind each.
@@ -113,16 +73,16 @@ func registerAll(s *stage) {
 // Everything works with each driver, in each way that it executes statements, and
 // where it can, behind a proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
-	for name, open := range throughBouncer {
+	for name, open := range pgtest.ThroughBouncer {
 		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
 		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, open, true) })
 	}
-	for name, open := range brokenByBouncer {
+	for name, open := range pgtest.BrokenByBouncer {
 		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
 	}
 }
 
-func testDriver(t *testing.T, open opener, bounced bool) {
+func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
@@ -289,13 +249,13 @@ func TestPgBouncerRefused(t *testing.T) {
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	bounced := s.d.Bounced(t, map[string]string{"default_pool_size": "6"})
-	for name, open := range brokenByBouncer {
+	for name, open := range pgtest.BrokenByBouncer {
 		err := jobs.NewWorker(open(t, bounced), s.Handlers, jobs.WithLeaderStrategy(jobs.LeaderStrategyLease)).Start(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "default_query_exec_mode=exec") || !strings.Contains(err.Error(), "binary_parameters=yes") {
 			t.Errorf("%s: Start returned %v", name, err)
 		}
 	}
-	for name, open := range map[string]opener{"pgx exec": throughBouncer["pgx exec"], "lib/pq": brokenByBouncer["lib/pq"]} {
+	for name, open := range map[string]pgtest.Opener{"pgx exec": pgtest.ThroughBouncer["pgx exec"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		err := jobs.NewWorker(open(t, bounced), s.Handlers).Start(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "LeaderStrategyLease") {
 			t.Errorf("%s, with session locks: Start returned %v", name, err)
@@ -306,7 +266,7 @@ func TestPgBouncerRefused(t *testing.T) {
 // The jobs of a worker that dies behind a proxy run on elsewhere, once its
 // heartbeats are missed.
 func TestDeadWorkerBehindPgBouncer(t *testing.T) {
-	for name, open := range throughBouncer {
+	for name, open := range pgtest.ThroughBouncer {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)

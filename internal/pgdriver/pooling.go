@@ -1,14 +1,17 @@
 package pgdriver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Pooling is what stands between a pool's connections and the server.
@@ -37,7 +40,7 @@ func FindPooling(ctx context.Context, db *sql.DB) (Pooling, error) {
 	told := true
 	for _, i := range []int{0, 0, 1, 1, 0, 1, 0, 0, 1} {
 		var session int64
-		err := conns[i].QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&session)
+		err := ask(ctx, conns[i], `SELECT pg_backend_pid()`, nil, &session)
 		switch {
 		case IsMixedUp(err):
 			return Pooling{Pooled: true}, nil
@@ -52,14 +55,57 @@ func FindPooling(ctx context.Context, db *sql.DB) (Pooling, error) {
 	return Pooling{Told: told}, nil
 }
 
-// errOtherStatement: PostgreSQL reports nothing when the session has another
-// statement of the same name.
-var errOtherStatement = errors.New("another prepared statement was executed")
+var (
+	// errOtherStatement: PostgreSQL reports nothing when the session has another
+	// statement of the same name.
+	errOtherStatement = errors.New("another prepared statement was executed")
+	// errUnnamed: between its two transactions another client may put its own statement.
+	errUnnamed = errors.New("the driver prepares a statement without a name in one transaction, and executes it in the next")
+)
 
-// TryStatements finds out whether the driver's prepared statements survive the
-// proxy: several connections execute the same few statements at the same time.
-// [IsMixedUp] reports whether it was the proxy that failed.
+// TryStatements finds out whether the driver's statements survive the proxy. They do if
+// they are parsed in the transaction that executes them. If not, the next session may
+// have another statement, or none. Without a name that cannot be helped; a trial would
+// miss it now and then. With a name it can: some proxies know the names. [IsMixedUp]
+// reports whether it was the proxy that failed.
 func TryStatements(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if together, err := parsesWhereItExecutes(ctx, conn); err != nil || together {
+		return err
+	}
+	if named, err := namesStatements(ctx, conn); err != nil || !named {
+		return cmp.Or(err, errUnnamed)
+	}
+	return tryTogether(ctx, db)
+}
+
+// parsesWhereItExecutes reports whether the driver sends a statement and its parameters in
+// one transaction. The literal 'now' becomes the time of the transaction that parses it.
+func parsesWhereItExecutes(ctx context.Context, conn *sql.Conn) (together bool, err error) {
+	var n int
+	err = ask(ctx, conn, `SELECT $1::int, 'now'::timestamptz = transaction_timestamp()`, []any{1}, &n, &together)
+	return together, err
+}
+
+// namesStatements reports whether the driver gives names to the statements that it
+// prepares. A transaction stays on one session, and nobody else sends this text.
+func namesStatements(ctx context.Context, conn *sql.Conn) (named bool, err error) {
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = tx.Rollback() }() // nothing was changed
+	err = ask(ctx, tx, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_catalog.pg_prepared_statements
+		WHERE NOT from_sql AND pg_catalog.strpos(statement, 'asks for its own name, %d') > $1::int)`, rand.Int64()), []any{0}, &named)
+	return named, err
+}
+
+// tryTogether executes the same few statements on several connections at the same time.
+func tryTogether(ctx context.Context, db *sql.DB) error {
 	const clients, rounds, statements = 4, 50, 3
 	var wg sync.WaitGroup
 	failures := make([]error, clients)
@@ -79,18 +125,28 @@ func TryStatements(ctx context.Context, db *sql.DB) error {
 
 func tryStatement(ctx context.Context, db *sql.DB, statement, value int) error {
 	var sum int
-	err := db.QueryRowContext(ctx, fmt.Sprintf(`SELECT $1::int + %d`, statement), value).Scan(&sum)
+	err := ask(ctx, db, fmt.Sprintf(`SELECT $1::int + %d`, statement), []any{value}, &sum)
 	if err == nil && sum != value+statement {
 		return errOtherStatement
 	}
 	return err
 }
 
+// ask reads one row. A driver that is given the row of another statement may panic.
+func ask(ctx context.Context, on store.Querier, query string, args []any, dest ...any) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errOtherStatement
+		}
+	}()
+	return on.QueryRowContext(ctx, query, args...).Scan(dest...)
+}
+
 // IsMixedUp reports whether a prepared statement was missing, there already, or
-// another one. A protocol violation means that only while [FindPooling] and
+// another one, or may be at any time. A protocol violation means that only while [FindPooling] and
 // [TryStatements] ask: PgBouncer also calls a server that has died so.
 func IsMixedUp(err error) bool {
-	return IsLostStatement(err) || SQLState(err) == ProtocolViolation || errors.Is(err, errOtherStatement)
+	return IsLostStatement(err) || SQLState(err) == ProtocolViolation || errors.Is(err, errOtherStatement) || errors.Is(err, errUnnamed)
 }
 
 // IsLostStatement reports whether a prepared statement was missing or there
