@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/schedule"
@@ -204,6 +206,87 @@ func TestOtherTimes(t *testing.T) {
 	}
 }
 
+// A program with other times reads the clock when it holds the row: what the one before
+// has enqueued until then is not enqueued again.
+func TestOtherTimesBeginAfterThoseBefore(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	_, stop := run(t, d.DB, schedule.Job("s", schedule.Every(time.Hour), jobOf))
+	until(t, "the row", func() bool { return count(t, d, `SELECT count(*) FROM jobs_schedules`) == 1 })
+	stop()
+	held, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback() }() // a no-op after the commit
+	if _, err := held.Exec(`SELECT FROM jobs_schedules FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.CatchUp(1_000)))
+	start(t, s)
+	pgtest.AwaitBlocked(t, d.DB)
+	var since, freed time.Time
+	now := func(at *time.Time) {
+		if err := d.DB.QueryRow(`SELECT clock_timestamp()`).Scan(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now(&since)
+	until(t, "five ticks to pass", func() bool { now(&freed); return freed.Sub(since) > 100*time.Millisecond })
+	if err := held.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the first jobs", func() bool { return s.Status()[0].Jobs > 2 })
+	if n := count(t, d, fmt.Sprintf(`SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz <= '%s'`, freed.Format(time.RFC3339Nano))); n > 0 {
+		t.Errorf("%d ticks are of the time before it had the row", n)
+	}
+}
+
+// A process that holds the row of a schedule, and hangs, holds up no other schedule.
+func TestOneThatHangs(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	s, _ := run(t, d.DB, schedule.Job("held", each(20*time.Millisecond), jobOf), schedule.Job("fine", each(20*time.Millisecond), jobOf))
+	until(t, "the first jobs of both", func() bool { return s.Status()[0].Jobs > 1 && s.Status()[1].Jobs > 1 })
+	held, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback() }() // or the server has ended it
+	if _, err := held.Exec(`SELECT FROM jobs_schedules WHERE name = 'held' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	had := s.Status()
+	until(t, "the jobs of the other", func() bool { return s.Status()[1].Jobs > had[1].Jobs+10 })
+	if n := s.Status()[0].Jobs; n > had[0].Jobs+1 { // which was perhaps under way
+		t.Errorf("%d jobs of the one that is held", n-had[0].Jobs)
+	}
+	if err := s.Status()[0].Err; err != nil {
+		t.Errorf("another process is at it, which is no error: %v", err)
+	}
+}
+
+// All times are those of the database's clock, however far the process's is off.
+func TestClockOfTheProcessIsOff(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]string{"an hour behind": "1 hour", "an hour ahead": "-1 hour"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := database(t)
+			// The database's clock is moved: it is all the same.
+			d.Exec(t, `CREATE SCHEMA off`)
+			d.Exec(t, `CREATE FUNCTION off.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '`+off+`' $$`)
+			d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = off, pg_catalog, public', current_database()); END $$`)
+			s, stop := run(t, d.OpenMode(t, pgx.QueryExecModeCacheStatement), schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.CatchUp(1_000)))
+			until(t, "ten jobs", func() bool { return s.Status()[0].Jobs >= 10 })
+			stop()
+			if n := count(t, d, `SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz - interval '`+off+`' NOT BETWEEN created_at - interval '1 minute' AND created_at + interval '1 minute'`); n > 0 {
+				t.Errorf("%d ticks are not of the database's clock", n)
+			}
+		})
+	}
+}
+
 // lines are what a logger has written.
 type lines struct {
 	mu   sync.Mutex
@@ -247,6 +330,40 @@ func TestPaused(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "more jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > had })
+}
+
+// What was due in a pause is not enqueued after it, though no process ran in it.
+func TestPausedWhileNoProcessRuns(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	one := schedule.Job("s", each(20*time.Millisecond), jobOf, schedule.CatchUp(1_000))
+	_, stop := run(t, d.DB, one)
+	until(t, "the first jobs", func() bool { return count(t, d, `SELECT count(*) FROM jobs`) > 2 })
+	stop()
+	o, err := ops.NewJobs(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := ops.By{Operator: "ann", Reason: "a test"}
+	if err := o.PauseSchedule(t.Context(), "s", by); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "ten ticks to pass", func() bool {
+		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE clock_timestamp() > paused_at + interval '200 ms'`) == 1
+	})
+	d.Exec(t, `CREATE TABLE resumed AS SELECT clock_timestamp() AS before`)
+	if err := o.ResumeSchedule(t.Context(), "s", by); err != nil {
+		t.Fatal(err)
+	}
+	had := count(t, d, `SELECT count(*) FROM jobs`)
+	s, _ := run(t, d.DB, one)
+	until(t, "the jobs after the pause", func() bool { return s.Status()[0].Jobs > 2 })
+	if n := count(t, d, `SELECT count(*) FROM (SELECT args FROM jobs ORDER BY id OFFSET `+fmt.Sprint(had)+`) AS j, resumed WHERE (args->>'Tick')::timestamptz < before`); n > 0 {
+		t.Errorf("%d ticks are of the pause, or of the time before it", n)
+	}
+	if n := count(t, d, `SELECT count(*) FROM jobs WHERE extract(microseconds FROM (args->>'Tick')::timestamptz)::bigint % 20000 <> 0`); n > 0 {
+		t.Errorf("%d jobs have the time of no tick", n)
+	}
 }
 
 // One whose job or time cannot be made holds up no other, and says so. A row that

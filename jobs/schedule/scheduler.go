@@ -56,6 +56,7 @@ const (
 	statementLimit = 10 * time.Second
 	longestPause   = 10 * time.Second // between two looks at the table
 	startLimit     = 10 * time.Second
+	whileHeld      = 50 * time.Millisecond // another process moves the schedule on
 )
 
 var (
@@ -175,19 +176,30 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	return s.place(ctx, s.all)
 }
 
-// place gives schedules their rows.
+// place gives schedules their rows, unless these have their times.
 func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
-	now, err := clock(ctx, s.db)
-	if err != nil {
-		return err
-	}
 	for _, p := range plans {
-		err := guarded(func() error { return place(ctx, s.db, s.t.Schedules, p.name, p.hash, next(p.spec, now)) })
-		if err != nil {
+		if err := guarded(func() error { return s.placeOne(ctx, p) }); err != nil {
 			return fmt.Errorf("schedule %s: %w", errtext.Value(p.name), err)
 		}
 	}
 	return nil
+}
+
+func (s *Scheduler) placeOne(ctx context.Context, p *plan) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	now, seized, err := seize(ctx, tx, s.t.Schedules, p.name, p.hash)
+	if err != nil || !seized {
+		return err
+	}
+	if err := place(ctx, tx, s.t.Schedules, p.name, next(p.spec, now)); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // round enqueues what is due, and returns for how long nothing will be.
@@ -220,8 +232,7 @@ func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) 
 		case read.Before(p.retryAt):
 			pause = min(pause, p.retryAt.Sub(read))
 		default:
-			s.tryToFire(ctx, p, r, now)
-			pause = 0 // the row has moved on: look again
+			pause = min(pause, s.tryToFire(ctx, p, r, now))
 		}
 	}
 	if len(gone) > 0 {
@@ -238,25 +249,35 @@ func (s *Scheduler) names() []string {
 	return names
 }
 
-// tryToFire takes note of what becomes of fire. One that fails holds up no other.
-func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time) {
-	err := errtext.Of(guarded(func() error { return s.fire(ctx, p, r, now) }))
+// tryToFire takes note of what becomes of fire, and returns when to look again. One
+// that fails holds up no other.
+func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time) time.Duration {
+	var moved bool
+	err := errtext.Of(guarded(func() (err error) {
+		moved, err = s.fire(ctx, p, r, now)
+		return err
+	}))
 	if ctx.Err() != nil {
-		return
+		return 0
 	}
 	s.change(p, func(st *Status) { st.Err = err })
-	if err == nil {
-		p.failures = 0
-		return
+	if err != nil {
+		p.failures++
+		pause := backoff.Session(p.failures)
+		p.retryAt = time.Now().Add(pause)
+		s.logger.ErrorContext(ctx, "the job of a schedule could not be enqueued; tried again", "schedule", p.name, "tick", r.next, "err", err)
+		return pause
 	}
-	p.failures++
-	p.retryAt = time.Now().Add(backoff.Session(p.failures))
-	s.logger.ErrorContext(ctx, "the job of a schedule could not be enqueued; tried again", "schedule", p.name, "tick", r.next, "err", err)
+	p.failures = 0
+	if !moved {
+		return whileHeld
+	}
+	return 0 // the next may be due
 }
 
 // fire enqueues the ticks of a schedule that are due and moves it on, unless another
-// process has.
-func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) error {
+// process has, or is at it.
+func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (moved bool, err error) {
 	ticks, after := due(p.spec, r.next, now, max(1, p.catchUp))
 	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
 		ticks = nil
@@ -264,9 +285,8 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) err
 	var last time.Time
 	entries := make([]jobs.Entry, len(ticks))
 	for i, tick := range ticks {
-		var err error
 		if entries[i], err = p.entry(tick); err != nil {
-			return err
+			return false, err
 		}
 		last = tick
 	}
@@ -274,21 +294,21 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) err
 	defer cancel()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 	paused, moved, err := advance(ctx, tx, s.t.Schedules, r, last, after)
 	if err != nil || !moved {
-		return err
+		return false, err
 	}
 	var enqueued []jobs.Enqueued
 	if !paused && len(entries) > 0 {
 		if enqueued, err = s.client.EnqueueMany(ctx, tx, entries); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
+		return false, fmt.Errorf("commit: %w", err)
 	}
 	s.change(p, func(st *Status) {
 		for _, e := range enqueued {
@@ -298,5 +318,5 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) err
 			}
 		}
 	})
-	return nil
+	return true, nil
 }

@@ -40,15 +40,6 @@ func toMicro(t time.Time) any {
 	return t.UnixMicro()
 }
 
-// clock reads the database's clock.
-func clock(ctx context.Context, q store.Querier) (now time.Time, err error) {
-	var micros sql.NullInt64
-	if err := q.QueryRowContext(ctx, `SELECT `+fmt.Sprintf(toMicros, `clock_timestamp()`)).Scan(&micros); err != nil {
-		return now, fmt.Errorf("read the database's clock: %w", err)
-	}
-	return fromMicro(micros), nil
-}
-
 // look reads the rows of some schedules, and the database's clock.
 func look(ctx context.Context, q store.Querier, table ident.Table, names []string) (rows []row, now time.Time, err error) {
 	list, err := json.Marshal(names)
@@ -69,11 +60,32 @@ FROM `+table.SQL()+` WHERE name IN (SELECT jsonb_array_elements_text($1::jsonb))
 	return rows, now, nil
 }
 
-// place makes the row of a schedule, or gives it its new times.
-func place(ctx context.Context, q store.Querier, table ident.Table, name, hash string, next time.Time) error {
-	_, err := q.ExecContext(ctx, `
-INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) VALUES ($1::text, $2::text, `+fmt.Sprintf(fromMicros, `$3`)+`)
-ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, next_at = excluded.next_at WHERE s.hash <> excluded.hash`, name, hash, toMicro(next))
+// bounded makes the server end a transaction that falls silent while it holds the row
+// of a schedule: the client's machine may be gone.
+const bounded = `set_config('idle_in_transaction_session_timeout', '5000', true)`
+
+// seize makes the row of a schedule, or takes it from other times, and holds it. It
+// reports whether it did, and the database's clock since then: no tick of the times
+// before is later.
+func seize(ctx context.Context, tx store.Querier, table ident.Table, name, hash string) (now time.Time, seized bool, err error) {
+	var micros sql.NullInt64
+	var limit string
+	err = tx.QueryRowContext(ctx, `
+INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) VALUES ($1::text, $2::text, NULL)
+ON CONFLICT (name) DO UPDATE SET hash = excluded.hash WHERE s.hash <> excluded.hash
+RETURNING `+fmt.Sprintf(toMicros, `clock_timestamp()`)+`, `+bounded, name, hash).Scan(&micros, &limit)
+	if errors.Is(err, sql.ErrNoRows) {
+		return now, false, nil
+	}
+	if err != nil {
+		return now, false, fmt.Errorf("place the schedule: %w", err)
+	}
+	return fromMicro(micros), true, nil
+}
+
+// place gives a schedule that was seized its next tick.
+func place(ctx context.Context, tx store.Querier, table ident.Table, name string, next time.Time) error {
+	_, err := tx.ExecContext(ctx, `UPDATE `+table.SQL()+` SET next_at = `+fmt.Sprintf(fromMicros, `$2`)+` WHERE name = $1::text`, name, toMicro(next))
 	if err != nil {
 		return fmt.Errorf("place the schedule: %w", err)
 	}
@@ -81,13 +93,15 @@ ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, next_at = excluded.next_a
 }
 
 // advance moves a schedule on from the tick that was read to the next, and reports
-// whether it was this statement that did. Another process may have been faster, or
-// another program may have given the schedule other times.
+// whether it was this statement that did. Another process may have been faster, or be
+// at it, or another program may have given the schedule other times.
 func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, last, next time.Time) (paused, moved bool, err error) {
+	var limit string
 	err = tx.QueryRowContext(ctx, `
 UPDATE `+table.SQL()+` SET last_at = coalesce(`+fmt.Sprintf(fromMicros, `$3`)+`, last_at), next_at = `+fmt.Sprintf(fromMicros, `$4`)+`
-WHERE name = $1::text AND hash = $5::text AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+`
-RETURNING paused_at IS NOT NULL`, r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&paused)
+WHERE name = (SELECT name FROM `+table.SQL()+`
+	WHERE name = $1::text AND hash = $5::text AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+` FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING paused_at IS NOT NULL, `+bounded, r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&paused, &limit)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, false, nil
 	}

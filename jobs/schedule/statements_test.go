@@ -1,12 +1,15 @@
 package schedule
 
 import (
+	"database/sql"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
 )
 
 // A schedule moves on from the tick, and with the times, that a process has read: else
@@ -22,8 +25,14 @@ func TestAdvance(t *testing.T) {
 	}
 	tick := time.Date(2026, 1, 1, 0, 0, 0, 1_000, time.UTC)
 	after := tick.Add(time.Hour)
-	if err := place(t.Context(), d.DB, names.Schedules, "s", "h", tick); err != nil {
+	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
+		t.Fatal(seized, err)
+	}
+	if err := place(t.Context(), d.DB, names.Schedules, "s", tick); err != nil {
 		t.Fatal(err)
+	}
+	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || seized {
+		t.Errorf("seized although it has these times: %t, %v", seized, err)
 	}
 	for _, c := range []struct {
 		about string
@@ -43,5 +52,57 @@ func TestAdvance(t *testing.T) {
 	rows, _, err := look(t.Context(), d.DB, names.Schedules, []string{"s"})
 	if err != nil || len(rows) != 1 || !rows[0].next.Equal(after) {
 		t.Errorf("it is at %+v, %v, want %v", rows, err, after)
+	}
+}
+
+// Who holds the row of a schedule and falls silent is ended by the server.
+func TestHolderIsBounded(t *testing.T) {
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	names, err := tables.ParseJobs("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	conn, err := d.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }() // back to the pool
+	limit := func(q store.Querier) (limit string) {
+		if err := q.QueryRowContext(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil {
+			t.Fatal(err)
+		}
+		return limit
+	}
+	for name, holds := range map[string]func(tx *sql.Tx) error{
+		"seize": func(tx *sql.Tx) error {
+			_, _, err := seize(t.Context(), tx, names.Schedules, "s", "h")
+			return errors.Join(err, place(t.Context(), tx, names.Schedules, "s", tick))
+		},
+		"advance": func(tx *sql.Tx) error {
+			_, err := tx.Exec(`INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('s', 'h', $1)`, tick)
+			_, _, moved := advance(t.Context(), tx, names.Schedules, row{name: "s", hash: "h", next: tick}, tick, tick.Add(time.Hour))
+			return errors.Join(err, moved)
+		},
+	} {
+		tx, err := conn.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holds(tx); err != nil {
+			t.Fatal(err)
+		}
+		if got := limit(tx); got != "5s" {
+			t.Errorf("%s: it is ended after %s", name, got)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if got := limit(conn); got != "0" {
+			t.Errorf("%s: the limit stays: %s", name, got)
+		}
 	}
 }
