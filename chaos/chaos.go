@@ -34,6 +34,9 @@ type Config struct {
 
 	// Program is the command of a worker process, which is to call Worker.
 	Program []string
+	// Ahead, if set, is that of the first one in place of Program: the same, with a clock
+	// that is an hour ahead.
+	Ahead []string
 	// Judged, if set, is told the report while the servers and what they have
 	// written to their logs are still there.
 	Judged func(*oracle.Report, []bundle.Log) error
@@ -58,6 +61,9 @@ func (c Config) sim() sim.Config {
 	}
 	// Writers, enqueuers, handlers and operators do everything that they can.
 	program := "go run ./cmd/chaos"
+	if c.Ahead != nil {
+		program += " -ahead"
+	}
 	same.Faults = sim.AllFaults()
 	if c.Jobs {
 		program += " -jobs"

@@ -29,7 +29,7 @@ type faultRows []faultRow
 
 var (
 	eventFaults faultRows = slices.Concat(processRows, contractRows, serverRows, restoreRows)
-	jobFaults   faultRows = slices.Concat(processRows, deployRows, serverRows, terminateRows)
+	jobFaults   faultRows = slices.Concat(processRows, leaderRows, deployRows, serverRows, terminateRows)
 )
 
 // rows are the faults that a run may have.

@@ -30,6 +30,8 @@ type process struct {
 	began   atomic.Bool   // its worker runs, or did
 	broke   atomic.Bool   // a handler of it broke the rules, or tried to
 	faulted atomic.Bool   // something happened to it, or to its server
+	leads   atomic.Bool   // the others, as it has told
+	killed  atomic.Bool   // by somebody else than its slot
 	answers chan bool     // to an order: whether a transaction ended
 	saidEnd bool          // it has told that its worker ended; read after Process.Done
 	done    chan struct{} // closed when it has ended and all that it told is written down
@@ -84,6 +86,8 @@ func (p *process) listen(out io.Reader, env sim.Env) {
 			p.began.Store(true)
 		case history.WorkerEnded:
 			p.saidEnd = true
+		case history.Leads, history.LeadsNoMore:
+			p.leads.Store(r.Kind == history.Leads)
 		}
 		env.Take(r)
 		p.answer(r, env)
@@ -171,6 +175,8 @@ func (p *process) await(ctx context.Context, asked string, bound time.Duration) 
 	unknown := strings.Contains(x.Error, worker.ErrOutcomeUnknown.Error()) ||
 		p.faulted.Load() && strings.Contains(x.Error, jobs.ErrUnsettled.Error())
 	switch named := unknown || strings.Contains(x.Error, worker.ErrTransactionEnded.Error()); {
+	case p.killed.Load():
+		x.Asked = history.ExitCrashed
 	case named && p.broke.Load():
 		x.Asked = history.ExitBroke
 	case unknown:

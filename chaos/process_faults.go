@@ -56,13 +56,40 @@ var deployRows = []faultRow{
 	{
 		Row: fault.Row{
 			Name: "deploy", Does: "SIGTERM for every worker process, one after the other, while its handlers run; others take their places",
-			Counts: []history.Fault{deployed},
+			Counts:  []history.Fault{deployed},
+			Reaches: []oracle.Condition{oracle.Deployments},
 		},
 		process: (*slot).deploy,
 	},
 }
 
 const deployed history.Fault = "worker processes told to end, and replaced"
+
+// leaderRows end the process that leads.
+var leaderRows = []faultRow{
+	{
+		Row: fault.Row{
+			Name: killLeader, Does: "SIGKILL for the worker process that leads, every six seconds; another takes its place",
+			Counts: []history.Fault{history.LeadersKilled},
+		},
+	},
+}
+
+const killLeader = "kill-leader"
+
+// killLeaders kills the process that leads until intake ends. Its slot finds it dead.
+func (p *processes) killLeaders(intake context.Context) {
+	for backoff.Sleep(intake, time.Duration(float64(6*time.Second)/p.faults[killLeader])) {
+		for _, s := range p.slots {
+			if x := s.current.Load(); x != nil && x.leads.Load() && !x.ended() {
+				x.killed.Store(true)
+				x.signal(syscall.SIGKILL)
+				p.env.Lose(x.name)
+				p.happened(x.name, history.LeadersKilled, "")
+			}
+		}
+	}
+}
 
 // kill ends the process at once.
 func (s *slot) kill(ctx, intake context.Context) error {

@@ -57,6 +57,9 @@ func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
 			}
 		})
 	}
+	if p.faults[killLeader] > 0 {
+		wg.Go(func() { p.killLeaders(intake) })
+	}
 	wg.Go(func() {
 		if errs[len(p.slots)] = p.injectServer(ctx, intake); errs[len(p.slots)] != nil {
 			fail()

@@ -94,8 +94,12 @@ func (s *slot) start() (err error) {
 	if err != nil {
 		return err
 	}
-	s.process, err = startProcess(s.config.Program, sim.Role{
-		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario, Began: s.env.Began,
+	program, began := s.config.Program, s.env.Began
+	if s.number == 1 && s.config.Ahead != nil {
+		program, began = s.config.Ahead, began.Add(time.Hour) // by its clock
+	}
+	s.process, err = startProcess(program, sim.Role{
+		Name: name, URL: s.cluster.urlThrough(s.env.Database, link.Ports()) + attributes, Scenario: s.env.Scenario, Version: s.version, Began: began,
 	}, s.env)
 	if err != nil {
 		link.Close()

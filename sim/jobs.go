@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -31,6 +32,7 @@ type jobSimulation struct {
 	client    *jobs.Client // the harness's own
 	enqueuers []*enqueuer
 	slots     []*jobSlot
+	version   atomic.Int64 // of the program: a deployment raises it
 	operators []*jobOperator
 	emitter   *emitter
 	emitting  []*slot       // of workers of consumers that enqueue
@@ -152,7 +154,8 @@ func (s *jobSimulation) act(ctx context.Context) error {
 
 // actLast takes back what operators have set. Then it does a little of what only
 // some faults do, so that every invariant is checked in every run: it caps a queue,
-// enqueues jobs there, and cancels one; and it lets consumers handle all events again.
+// enqueues jobs there, and cancels one; it pauses all schedules; and it lets consumers
+// handle all events again.
 func (s *jobSimulation) actLast(ctx context.Context) error {
 	if err := s.on.undoSettings(ctx); err != nil {
 		return err
@@ -167,6 +170,9 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 		return fmt.Errorf("sim: the last cap: %w", err)
 	}
 	backoff.Sleep(ctx, 1200*time.Millisecond) // then it binds
+	if err := s.haltAll(ctx); err != nil {
+		return fmt.Errorf("sim: pause the schedules: %w", err)
+	}
 	const many = 20
 	var entries []jobs.Entry
 	var all []jobEntry
@@ -209,8 +215,8 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 // died without a sign.
 const silence = 35 * time.Second
 
-// comeToRest waits until no event is left to be handled, no job is due any more, and
-// none runs.
+// comeToRest waits until no event is left to be handled, no job is due any more, none
+// runs, and all ticks have passed.
 func (s *jobSimulation) comeToRest(ctx context.Context) error {
 	rest := &s.evidence.Jobs.Rest
 	for began := time.Now(); ; {
@@ -225,9 +231,9 @@ func (s *jobSimulation) comeToRest(ctx context.Context) error {
 			}
 			rest.Bound = bound.Round(time.Second).Seconds()
 		}
-		rest.Due, rest.Running, rest.Behind, rest.Took = now.Due, now.Running, now.Behind, time.Since(began).Round(time.Millisecond).Seconds()
+		rest.Due, rest.Running, rest.Behind, rest.Overdue, rest.Took = now.Due, now.Running, now.Behind, now.Overdue, time.Since(began).Round(time.Millisecond).Seconds()
 		s.evidence.Rest.Took, s.evidence.Rest.Bound = time.Since(began).Round(time.Millisecond), time.Duration(rest.Bound)*time.Second
-		if rest.Due+rest.Running+rest.Behind == 0 || rest.Took > rest.Bound {
+		if rest.Due+rest.Running+rest.Behind+rest.Overdue == 0 || rest.Took > rest.Bound {
 			return nil
 		}
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {

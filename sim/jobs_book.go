@@ -110,7 +110,7 @@ func (b *jobBook) tell(t history.Told) {
 func (b *jobBook) take(r history.Record) (all bool) {
 	switch about := r.About.(type) {
 	case history.Runner:
-		b.add(about.Name, about.ID)
+		b.add(about)
 		return true
 	case history.HandlerRun:
 		b.called(call{r.Who, about.N}, about.JobRun)
@@ -151,10 +151,11 @@ func (b *jobBook) waitedFor() {
 }
 
 // add takes down a new worker.
-func (b *jobBook) add(name, id string) {
+func (b *jobBook) add(r history.Runner) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.known(name).ID = id
+	known := b.known(r.Name)
+	known.ID, known.Version = r.ID, r.Version
 }
 
 // runner is what is known of a worker.

@@ -64,7 +64,7 @@ func (d *database) setUpJobs(ctx context.Context, k JobKnobs) error {
 	if err := migrations.ApplyJobs(ctx, d.db, nil); err != nil {
 		return fmt.Errorf("sim: the tables of jobs: %w", err)
 	}
-	for _, statement := range []string{jobTables, fmt.Sprintf(`INSERT INTO sim_bounds VALUES (interval '%d milliseconds')`, (k.RescueDelay - 50*time.Millisecond).Milliseconds())} {
+	for _, statement := range []string{jobTables, scheduleTables, fmt.Sprintf(`INSERT INTO sim_bounds VALUES (interval '%d milliseconds')`, (k.RescueDelay - 50*time.Millisecond).Milliseconds())} {
 		if _, err := d.db.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("sim: the tables of jobs: %w", err)
 		}
@@ -127,13 +127,17 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 	read("the resets", failed)
 	j.Emitted, failed = d.collectEmitted(ctx)
 	read("the books of consumers", failed)
+	read("the schedules", d.collectSchedules(ctx, j, zero))
 	return err
 }
 
 // jobsAtRest counts the jobs that are due, those that run and, before that, the
-// events that may become jobs.
+// events and the ticks that may become jobs.
 func (d *database) jobsAtRest(ctx context.Context) (r history.JobsRest, err error) {
 	if r.Behind, err = d.behind(ctx); err != nil {
+		return r, err
+	}
+	if r.Overdue, err = d.overdue(ctx); err != nil {
 		return r, err
 	}
 	err = d.steadily(ctx, func() error {

@@ -64,7 +64,7 @@ var jobWorkerFaults = []jobFaultRow{
 		Row: fault.Row{
 			Name: "restart", Does: "stops a worker cleanly and starts another",
 			Counts:  []history.Fault{workersRestarted},
-			Reaches: []oracle.Condition{oracle.StoppedWorkers},
+			Reaches: []oracle.Condition{oracle.StoppedWorkers, oracle.Deployments},
 		},
 		worker: atJob((*jobSlot).restart, inRun, inRun, inRun),
 	},
@@ -164,11 +164,12 @@ func (s *jobSlot) hole(_, intake context.Context, at jobPoint) error {
 	return nil
 }
 
-// restart is a deployment: a clean stop, and another worker.
+// restart is a deployment: a clean stop, and another worker of the next version.
 func (s *jobSlot) restart(ctx, intake context.Context, at jobPoint) error {
 	if injected, _ := s.inject(intake, at, s.node.worker.Stop); !injected {
 		return nil
 	}
 	s.happened(workersRestarted, "")
+	s.of.version.Add(1)
 	return s.replace(ctx, intake, history.ExitStopped, 0)
 }

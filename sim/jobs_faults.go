@@ -52,6 +52,8 @@ var (
 	afterClaim   = jobPoint{history.AfterClaim, sendsClaim, true}
 	beforeEnd    = jobPoint{history.BeforeEnd, sendsEnd, false}
 	afterEnd     = jobPoint{history.AfterEnd, sendsEnd, true}
+	beforeTick   = jobPoint{history.BeforeTick, sendsTick, false}
+	afterTick    = jobPoint{history.AfterTick, sendsTick, true}
 	beforeJobsTx = jobPoint{history.BeforeCommit, commits, false}
 	afterJobsTx  = jobPoint{history.AfterCommit, commits, true}
 )
@@ -71,6 +73,11 @@ func sendsClaim(b []byte) bool { return bytes.Contains(b, []byte(`[{"p":`)) }
 
 func sendsEnd(b []byte) bool { return bytes.Contains(b, []byte(`[{"id":`)) || runArrays.Match(b) }
 
+// What places a schedule, or moves it on, has the fingerprint of its times.
+func sendsTick(b []byte) bool { return fingerprint.Match(b) }
+
+var fingerprint = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
+
 var runArrays = regexp.MustCompile(`\{[0-9]+(,[0-9]+)*\}[^{}]{1,60}\{[0-9]{12,}`)
 
 // atJob is the same injection at several points.
@@ -83,7 +90,7 @@ func atJob(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) err
 
 // jobFaultRows are all faults of a run of jobs. The order is that of -h, and of what
 // a seed draws.
-var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults)
+var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults, jobScheduleFaults)
 
 // jobFaultTable is what they are.
 var jobFaultTable = func() (t fault.Table) {

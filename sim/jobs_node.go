@@ -17,11 +17,12 @@ import (
 // machine.
 type jobNode struct {
 	*machine
-	knobs  JobKnobs
-	worker *jobs.Worker
-	notes  jobNotes
-	gone   atomic.Bool // it was crashed: what its handlers still do, nobody hears
-	silent atomic.Bool // some of its connections have died in silence
+	knobs   JobKnobs
+	version int64 // of the program, which says what schedules it has
+	worker  *jobs.Worker
+	notes   jobNotes
+	gone    atomic.Bool // it was crashed: what its handlers still do, nobody hears
+	silent  atomic.Bool // some of its connections have died in silence
 
 	dice   *rand.Rand // of all handlers
 	dicing sync.Mutex
@@ -37,10 +38,10 @@ type jobNotes interface {
 // jobLost is the state that the history has of a job that is another worker's.
 const jobLost = "lost"
 
-// newJobNode returns a node on a machine, whose worker may listen by a connection
-// string.
-func newJobNode(s Scenario, m *machine, notes jobNotes, listen string) *jobNode {
-	n := &jobNode{machine: m, knobs: *s.Jobs, notes: notes, dice: fault.Dice(s.Seed, "handlers "+m.name)}
+// newJobNode returns a node of a version on a machine, whose worker may listen by a
+// connection string.
+func newJobNode(s Scenario, m *machine, version int64, notes jobNotes, listen string) *jobNode {
+	n := &jobNode{machine: m, knobs: *s.Jobs, version: version, notes: notes, dice: fault.Dice(s.Seed, "handlers "+m.name)}
 	if !chance(n.dice, n.knobs.Listeners) {
 		listen = ""
 	}
@@ -54,15 +55,15 @@ func (s *jobSimulation) startNode(ctx context.Context, slot, life int) (*jobNode
 	if err != nil {
 		return nil, err
 	}
-	n := newJobNode(s.scenario, m, s.book, m.listening())
-	s.book.add(n.name, n.id())
+	n := newJobNode(s.scenario, m, s.version.Load(), s.book, m.listening())
+	s.book.add(history.Runner{Name: n.name, ID: n.id(), Version: n.version})
 	if ends(s.on.life()) {
 		s.book.fault(n.name)
 	}
 	if s.scenario.Faults[asyncWorkersOn] > 0 {
 		s.tally.add(asyncWorkers, 1)
 	}
-	n.launch(ctx, n.worker.Start)
+	n.launch(ctx, n.start)
 	return n, nil
 }
 

@@ -15,9 +15,9 @@ func (r Role) runJobs(ctx context.Context, config *pgx.ConnConfig, tell func(his
 	notes := &distantNotes{who: r.Name, began: r.Began, history: history.Tell(r.Began, tell)}
 	m := &machine{name: r.Name, history: notes.history, db: openPool(config, r.Scenario.Jobs.Pool)}
 	defer m.db.Close()
-	n := newJobNode(r.Scenario, m, notes, r.URL)
-	notes.history.Add(r.Name, "", history.WorkerAdded, history.Runner{Name: r.Name, ID: n.id()})
-	return n.worker.Start(ctx)
+	n := newJobNode(r.Scenario, m, r.Version, notes, r.URL)
+	notes.history.Add(r.Name, "", history.WorkerAdded, history.Runner{Name: r.Name, ID: n.id(), Version: r.Version})
+	return n.start(ctx)
 }
 
 // distantNotes are the notes of a worker that is in a process of its own. Each is told

@@ -117,6 +117,10 @@ func (k JobKnobs) lines(faults Intensities) []oracle.Line {
 	for _, q := range k.Queues {
 		queues = append(queues, fmt.Sprintf("%s (%d at once)", q.Name, q.Concurrency))
 	}
+	var schedules []string
+	for _, s := range jobSchedules {
+		schedules = append(schedules, s.String())
+	}
 	total := "no bound"
 	if k.Concurrency > 0 {
 		total = fmt.Sprintf("%d at once", k.Concurrency)
@@ -132,6 +136,7 @@ func (k JobKnobs) lines(faults Intensities) []oracle.Line {
 		{Name: "rescue", Value: fmt.Sprintf("after %v", k.RescueDelay)},
 		{Name: "stop", Value: fmt.Sprintf("waits for %v", k.ShutdownTimeout)},
 		{Name: "handlers", Value: fmt.Sprintf("take at most %v, %d jobs a batch", k.HandlerTimeout, k.BatchSize)},
+		{Name: "schedules", Value: strings.Join(schedules, ", ")},
 		{Name: "transactions", Value: fmt.Sprintf("of enqueuers, open for up to %v", k.LongestTx)},
 	}
 }

@@ -20,6 +20,7 @@ type Role struct {
 	Name     string // in the history: "worker 2.1"
 	URL      string // of the run's database; secret
 	Scenario Scenario
+	Version  int64     // of the program
 	Began    time.Time // the run, by the clock of the machine
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgfrontier/worker/chaos"
 	"github.com/pgfrontier/worker/internal/command"
+	"github.com/pgfrontier/worker/internal/planted"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -79,6 +80,7 @@ func main() {
 // options are what the command line says.
 type options struct {
 	config          chaos.Config
+	ahead           bool // the clock of one process
 	json            bool
 	history, report string // files
 }
@@ -95,6 +97,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	files, err := bundle.Create(o.history, o.report)
 	if err != nil {
 		return command.Fail(ctx, "chaos", err, stderr)
+	}
+	if o.ahead {
+		dir, err := os.MkdirTemp("", "chaos-ahead-")
+		if err != nil {
+			return command.Fail(ctx, "chaos", err, stderr)
+		}
+		defer func() { _ = os.RemoveAll(dir) }() // at worst it stays
+		if o.config.Ahead, err = aheadIn(ctx, dir); err != nil {
+			return command.Fail(ctx, "chaos", err, stderr)
+		}
 	}
 	show := command.NewProgress(stderr)
 	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, func(p sim.Progress) { show.Show(o.progress(p)) }
@@ -118,6 +130,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return command.Failed
 	}
 	return command.OK
+}
+
+// aheadIn builds the program of the process whose clock is ahead.
+func aheadIn(ctx context.Context, dir string) ([]string, error) {
+	root, err := planted.Root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	program, err := planted.BuildAhead(ctx, root, dir, "./cmd/chaos")
+	return []string{program, chaos.WorkerArgument}, err
 }
 
 // keepFailure keeps a run that broke.
@@ -154,6 +176,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
 	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: all, the intensities drawn and printed)")
 	f.BoolVar(&o.config.Jobs, "jobs", false, "workers of jobs, and enqueuers in place of writers: see below")
+	f.BoolVar(&o.ahead, "ahead", false, "put the clock of the first worker process an hour ahead: builds its program, which takes a minute the first time")
 	f.StringVar(&o.history, "history", "", "`file` for all that happened, one JSON object to a line")
 	f.StringVar(&o.report, "report", "", "`file` for a picture of the run: an HTML page that needs no network")
 	f.BoolVar(&o.json, "json", false, "print one JSON object; progress goes to stderr as always")

@@ -110,4 +110,43 @@ var jobMutants = []Mutant{
 		(SELECT min(g.gap_position) - 1 FROM {gaps} AS g WHERE g.consumer_name = c.consumer_name AND g.state = 'open'),`, ``}},
 		Test: Test{"./internal/queue", "TestNotesOfEventsInDoubtStay"},
 	},
+	{
+		Name: "tick-uncompared", Jobs: true,
+		Mistake: "the row of a schedule is locked, so nobody else can have moved it on",
+		Edits:   []Edit{{"jobs/schedule/statements.go", " AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+` FOR", " AND $2::bigint IS NOT NULL FOR"}},
+		Faults:  jobCalm,
+	},
+	{
+		Name: "all-caught-up", Jobs: true,
+		Mistake: "all ticks that were missed are caught up, however many CatchUp allows",
+		Edits:   []Edit{{"jobs/schedule/scheduler.go", `due(p.spec, r.next, now, max(1, p.catchUp))`, `due(p.spec, r.next, now, maxCatchUp)`}},
+		Faults:  jobCalm,
+	},
+	{
+		Name: "pause-unread", Jobs: true,
+		Mistake: "who has moved a schedule on may enqueue its job; the row was looked at before",
+		Edits:   []Edit{{"jobs/schedule/scheduler.go", `if !paused && len(entries) > 0 {`, `if _ = paused; len(entries) > 0 {`}},
+		Faults:  jobCalm,
+	},
+	{
+		Name: "late-resume", Jobs: true,
+		Mistake: "a resume takes the pause away; the processes have let the ticks pass meanwhile",
+		Edits:   []Edit{{"ops/jobsschedules.go", `next_at = CASE WHEN next_at < clock_timestamp() THEN clock_timestamp() ELSE next_at END`, `next_at = next_at`}},
+		Test:    Test{"./jobs/schedule", "TestPausedWhileNoProcessRuns"},
+	},
+	{
+		Name: "clock-before", Jobs: true,
+		Mistake: "a program that gives a schedule other times reads the clock when its transaction begins",
+		Edits:   []Edit{{"jobs/schedule/statements.go", "RETURNING `+fmt.Sprintf(toMicros, `clock_timestamp()`)+`, `+bounded, name", "RETURNING `+fmt.Sprintf(toMicros, `transaction_timestamp()`)+`, `+bounded, name"}},
+		Test:    Test{"./jobs/schedule", "TestOtherTimesBeginAfterThoseBefore"},
+	},
+	{
+		Name: "own-clock", Jobs: true,
+		Mistake: "what is due is told by the clock of the process: that spares a statement",
+		Edits: []Edit{{"jobs/schedule/scheduler.go", `	read := time.Now()
+`, `	read := time.Now()
+	now = read
+`}},
+		Test: Test{"./jobs/schedule", "TestClockOfTheProcessIsOff"},
+	},
 }

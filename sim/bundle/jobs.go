@@ -20,6 +20,8 @@ var jobParts = []part{
 	linesOf("steps.jsonl", "every change of a job's state, in order", func(e *history.Evidence) *[]history.JobStep { return &e.Jobs.Steps }),
 	linesOf("claims.jsonl", "claims of queues with a cap or a pause, counted again", func(e *history.Evidence) *[]history.CappedRun { return &e.Jobs.Claims }),
 	linesOf("resets.jsonl", "runs that were taken from workers that counted as dead", func(e *history.Evidence) *[]history.JobReset { return &e.Jobs.Resets }),
+	linesOf("schedules.jsonl", "every change of a schedule's row, in order", func(e *history.Evidence) *[]history.ScheduleChange { return &e.Jobs.Changes }),
+	linesOf("ticks.jsonl", "the jobs that schedules enqueued", func(e *history.Evidence) *[]history.Tick { return &e.Jobs.Ticks }),
 }
 
 // partsOf are the parts of a run: those of events, or those of jobs.

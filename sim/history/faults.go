@@ -8,6 +8,7 @@ type Fault string
 // count. All others stand in the tables of these.
 const (
 	Killed        Fault = "worker processes killed"
+	LeadersKilled Fault = "worker processes killed that led"
 	Stopped       Fault = "worker processes stopped past their time-outs, and continued"
 	Crashes       Fault = "worker crashes, in a batch"
 	CommitCrashes Fault = "worker crashes, at its commit"
@@ -44,4 +45,6 @@ const (
 	AfterClaim  = "after a claim, its answer lost"
 	BeforeEnd   = "before the end of a run was sent"
 	AfterEnd    = "after the end of a run, the answer lost"
+	BeforeTick  = "before a schedule was moved on"
+	AfterTick   = "after a schedule was moved on, before the COMMIT"
 )

@@ -4,34 +4,39 @@ package history
 // workers did stems from the harness's own books, the rest was read from the
 // database. Times are seconds since the run began.
 type Jobs struct {
-	MaxAttempts int      `json:"max_attempts"`      // of the handlers
-	RescueBound float64  `json:"rescue_bound"`      // how long the jobs of a worker that has crashed may wait for another
-	Forgetful   bool     `json:"forgetful"`         // the server crashed, and somebody had not waited for commits to be safe
-	Workers     []Runner `json:"workers"`           // all that ever ran
-	Queues      []string `json:"queues"`            //
-	Rest        JobsRest `json:"rest"`              //
-	Misled      []string `json:"misled,omitempty"`  // what the client did although it must not
-	Waited      int      `json:"waited,omitempty"`  // times that Wait returned the result that was set
-	Outages     []Outage `json:"outages,omitempty"` // of the server
-	Emitted     Emitted  `json:"emitted"`           // what consumers of events did
+	MaxAttempts int        `json:"max_attempts"`      // of the handlers
+	RescueBound float64    `json:"rescue_bound"`      // how long the jobs of a worker that has crashed may wait for another
+	Forgetful   bool       `json:"forgetful"`         // the server crashed, and somebody had not waited for commits to be safe
+	Workers     []Runner   `json:"workers"`           // all that ever ran
+	Queues      []string   `json:"queues"`            //
+	Rest        JobsRest   `json:"rest"`              //
+	Misled      []string   `json:"misled,omitempty"`  // what the client did although it must not
+	Waited      int        `json:"waited,omitempty"`  // times that Wait returned the result that was set
+	Outages     []Outage   `json:"outages,omitempty"` // of the server
+	Emitted     Emitted    `json:"emitted"`           // what consumers of events did
+	Schedules   []Schedule `json:"schedules"`         // that all workers have
+	Fought      int64      `json:"fought"`            // times that a worker came second to a tick
 
-	Enqueued []Enqueued   `json:"-"` // by the enqueuers
-	Cancels  []Cancel     `json:"-"` // by clients
-	Runs     []JobRun     `json:"-"` // as the handlers saw them
-	Told     []Told       `json:"-"` // by the workers' observers
-	Effects  []Effect     `json:"-"` // rows of handlers that are given a transaction
-	Finished []Finished   `json:"-"` // the table of finished jobs
-	Left     []Unfinished `json:"-"` // the table of unfinished jobs
-	Attempts []JobAttempt `json:"-"` // the table of attempts
-	Steps    []JobStep    `json:"-"` // every change of a job's state, in order
-	Claims   []CappedRun  `json:"-"` // claims of queues that an operator has capped or paused
-	Resets   []JobReset   `json:"-"` // of workers that were taken for dead
+	Enqueued []Enqueued       `json:"-"` // by the enqueuers
+	Cancels  []Cancel         `json:"-"` // by clients
+	Runs     []JobRun         `json:"-"` // as the handlers saw them
+	Told     []Told           `json:"-"` // by the workers' observers
+	Effects  []Effect         `json:"-"` // rows of handlers that are given a transaction
+	Finished []Finished       `json:"-"` // the table of finished jobs
+	Left     []Unfinished     `json:"-"` // the table of unfinished jobs
+	Attempts []JobAttempt     `json:"-"` // the table of attempts
+	Steps    []JobStep        `json:"-"` // every change of a job's state, in order
+	Claims   []CappedRun      `json:"-"` // claims of queues that an operator has capped or paused
+	Resets   []JobReset       `json:"-"` // of workers that were taken for dead
+	Changes  []ScheduleChange `json:"-"` // of the rows of schedules, in order
+	Ticks    []Tick           `json:"-"` // that became jobs
 }
 
 // Runner is a worker of a run of jobs.
 type Runner struct {
 	Name    string `json:"name"`              // "worker 2.1": the first life of slot 2
 	ID      string `json:"id"`                //
+	Version int64  `json:"version,omitempty"` // of the program, which says what times schedules have
 	Faulted bool   `json:"faulted,omitempty"` // it was crashed, cut off or stalled, or its server was away
 	// GoneAt is when it crashed, 0 if it did not.
 	GoneAt float64 `json:"gone_at,omitempty"`
@@ -215,6 +220,7 @@ type JobsRest struct {
 	Due     int64   `json:"due"`     // jobs that were due then
 	Running int64   `json:"running"` //
 	Behind  int64   `json:"behind"`  // positions of events that consumers had not settled
+	Overdue int64   `json:"overdue"` // schedules whose next tick nobody came to
 }
 
 // Emitted is what the consumers of events did that enqueue jobs, as far as it was
@@ -226,6 +232,42 @@ type Emitted struct {
 	Late    int64 `json:"late"`    // of these, that appeared after they had been passed
 	ByCopy  int64 `json:"by_copy"` // of these, by the copy that enqueues in another's name
 	Settled int64 `json:"settled"` // events whose notes were removed
+}
+
+// Schedule is a schedule of all workers. The times of a version are the multiples of its
+// period, in microseconds since the epoch; the versions take turns.
+type Schedule struct {
+	Name    string  `json:"name"`
+	CatchUp int     `json:"catch_up"`
+	Periods []int64 `json:"periods"`
+}
+
+// ScheduleChange is a change of the row of a schedule, as the database made it. Times are
+// microseconds since the epoch, 0 for none.
+type ScheduleChange struct {
+	At        int64  `json:"at"`
+	Tx        string `json:"tx"`
+	Who       string `json:"who"` // "sim worker 2.1"
+	Schedule  string `json:"schedule"`
+	WasHash   string `json:"was_hash,omitempty"` // of its times; empty: there was no row
+	Hash      string `json:"hash,omitempty"`     // empty: it was removed
+	Was       int64  `json:"was,omitempty"`      // its next tick
+	Next      int64  `json:"next,omitempty"`
+	WasPaused bool   `json:"was_paused,omitempty"`
+	Paused    bool   `json:"paused,omitempty"`
+}
+
+// Tick is a job that a schedule enqueued, as the database took it down. Times are
+// microseconds since the epoch.
+type Tick struct {
+	At       int64  `json:"at"`
+	Tx       string `json:"tx"`
+	Schedule string `json:"schedule"`
+	Tick     int64  `json:"tick"`
+	ID       int64  `json:"id"`
+	Kind     string `json:"kind"`
+	Queue    string `json:"queue"`
+	Token    string `json:"token"` // "tick quick 1767225600250000": what the schedule made of the tick
 }
 
 // JobDone is a run of a job, for the picture.

@@ -29,6 +29,9 @@ func judgeJobs(e *history.Evidence) []Finding {
 		b.noneTaken(),
 		b.rescued(),
 		b.asTold(),
+		b.ticksOnce(),
+		b.pauses(),
+		b.times(),
 		b.rest(),
 		lives(e),
 	}

@@ -54,6 +54,16 @@ const (
 	eventsByCopy     = "events that a consumer's copy handled in its name"
 	notesRemoved     = "settled events whose notes were removed"
 	jobsLeaders      = "leaders of job workers"
+	ticksEnqueued    = "ticks of schedules that became jobs"
+	ticksByAnother   = "of these, of another worker than the one before"
+	ticksCaughtUp    = "ticks that became jobs late, before a later one"
+	ticksMissed      = "ticks that were missed, beyond those caught up"
+	ticksPaused      = "ticks that passed while their schedule was paused"
+	ticksFought      = "times that a worker came second to a tick"
+	ticksUnsent      = "moves of schedules cut off before they were sent"
+	ticksUncommitted = "moves of schedules cut off before their COMMIT"
+	timesReplaced    = "schedules given other times by a worker that started"
+	schedulesRemade  = "schedules made again after they were removed"
 	jobsTakenBack    = "asynchronous enqueues that a crash took back"
 )
 
@@ -75,6 +85,10 @@ const (
 	CutEnds            Condition = "cut ends"
 	RemovedNotes       Condition = "removed notes"
 	UnsafeEnqueues     Condition = "unsafe enqueues"
+	CutTicks           Condition = "cut ticks"
+	PausedSchedules    Condition = "paused schedules"
+	RemovedSchedules   Condition = "removed schedules"
+	Deployments        Condition = "deployments"
 )
 
 // jobStates are those of a run of jobs.
@@ -124,6 +138,16 @@ var jobStates = []state{
 	{name: eventsByCopy},
 	{name: notesRemoved, needs: []Condition{RemovedNotes}, slow: 2},
 	{name: jobsLeaders},
+	{name: ticksEnqueued},
+	{name: ticksByAnother},
+	{name: ticksCaughtUp},
+	{name: ticksMissed},
+	{name: ticksPaused, needs: []Condition{PausedSchedules}},
+	{name: ticksFought},
+	{name: ticksUnsent, needs: []Condition{CutTicks}},
+	{name: ticksUncommitted, needs: []Condition{CutTicks}},
+	{name: timesReplaced, needs: []Condition{Deployments}},
+	{name: schedulesRemade, needs: []Condition{RemovedSchedules}},
 	{name: jobsTakenBack, needs: []Condition{UnsafeEnqueues, ServerCrashes}},
 }
 
@@ -131,6 +155,7 @@ var jobStates = []state{
 var jobPoints = map[string]string{
 	history.BeforeClaim: claimsUnsent, history.AfterClaim: claimsUnheard,
 	history.BeforeEnd: endsUnsent, history.AfterEnd: endsRepeated,
+	history.BeforeTick: ticksUnsent, history.AfterTick: ticksUncommitted,
 	history.BeforeCommit: commitsUnsent, history.AfterCommit: commitsDoubted,
 }
 
@@ -141,6 +166,7 @@ func jobsReached(e *history.Evidence) (all []State) {
 	b.countRuns(counts)
 	b.countClaims(counts)
 	b.countEnqueued(counts)
+	b.countSchedules(counts)
 	for _, r := range e.History.Records() {
 		if !slices.ContainsFunc(e.Jobs.Workers, func(w history.Runner) bool { return w.Name == r.Who }) {
 			continue // of consumers

@@ -1,6 +1,8 @@
 package oracle
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -49,6 +51,7 @@ func jobsEvidence() *history.Evidence {
 		Resets: []history.JobReset{{At: 5, ID: 2, Attempt: 1, Worker: "a", Started: true}},
 		Rest:   history.JobsRest{Took: 1, Bound: 20},
 	}
+	withSchedules(j)
 	return &history.Evidence{History: h, Jobs: j, Exits: []history.Exit{{Worker: "worker 2.1", Asked: history.ExitStopped, InTime: true}}}
 }
 
@@ -190,5 +193,80 @@ func TestJobsReachStates(t *testing.T) {
 		if counts[name] != want {
 			t.Errorf("%s: reached %d times, want %d", name, counts[name], want)
 		}
+	}
+}
+
+// withSchedules adds a schedule each ten microseconds, two of which are caught up. A
+// worker places it, enqueues a tick, and then two of three that it has missed; a pause
+// takes another, and a worker of the next version has it each four.
+func withSchedules(j *history.Jobs) {
+	j.Workers[1].Version = 1
+	a, b := "sim worker 1.1", "sim worker 2.1"
+	j.Schedules = []history.Schedule{{Name: "s", CatchUp: 2, Periods: []int64{10, 4}}}
+	j.Changes = []history.ScheduleChange{
+		{At: 101, Tx: "1", Who: a, Schedule: "s", Hash: "h"}, {At: 102, Tx: "1", Who: a, Schedule: "s", WasHash: "h", Hash: "h", Next: 110},
+		{At: 111, Tx: "2", Who: a, Schedule: "s", WasHash: "h", Hash: "h", Was: 110, Next: 120},
+		{At: 145, Tx: "3", Who: a, Schedule: "s", WasHash: "h", Hash: "h", Was: 120, Next: 150},
+		{At: 146, Tx: "4", Who: "sim harness", Schedule: "s", WasHash: "h", Hash: "h", Was: 150, Next: 150, Paused: true},
+		{At: 151, Tx: "5", Who: a, Schedule: "s", WasHash: "h", Hash: "h", Was: 150, Next: 160, WasPaused: true, Paused: true},
+		{At: 162, Tx: "6", Who: "sim harness", Schedule: "s", WasHash: "h", Hash: "h", Was: 160, Next: 161, WasPaused: true},
+		{At: 171, Tx: "7", Who: a, Schedule: "s", WasHash: "h", Hash: "h", Was: 161, Next: 180},
+		{At: 173, Tx: "8", Who: b, Schedule: "s", WasHash: "h", Hash: "i", Was: 180, Next: 180}, {At: 174, Tx: "8", Who: b, Schedule: "s", WasHash: "i", Hash: "i", Was: 180, Next: 176},
+		{At: 177, Tx: "9", Who: b, Schedule: "s", WasHash: "i", Hash: "i", Was: 176, Next: 180},
+	}
+	for i, t := range []history.Tick{{Tx: "2", At: 112, Tick: 110}, {Tx: "3", At: 145, Tick: 130}, {Tx: "3", At: 145, Tick: 140}, {Tx: "7", At: 172, Tick: 170}, {Tx: "9", At: 178, Tick: 176}} {
+		t.Schedule, t.ID, t.Token = "s", int64(10+i), fmt.Sprintf("tick s %d", t.Tick)
+		j.Ticks = append(j.Ticks, t)
+	}
+}
+
+// All is well but for what one flaw breaks.
+func TestScheduleFlaws(t *testing.T) {
+	const once, paused, times = "each tick once", "pauses", "last times"
+	for name, c := range map[string]struct {
+		flaw   func(j *history.Jobs)
+		breaks string
+	}{
+		"all is well":          {func(*history.Jobs) {}, ""},
+		"a tick without a job": {func(j *history.Jobs) { j.Ticks = j.Ticks[1:] }, once},
+		"a tick twice":         {func(j *history.Jobs) { j.Ticks = append(j.Ticks, j.Ticks[0]) }, once},
+		"a tick twice, apart": {func(j *history.Jobs) {
+			j.Changes = append(j.Changes, history.ScheduleChange{At: 178, Tx: "10", Who: "sim worker 2.1", Schedule: "s", WasHash: "i", Hash: "i", Was: 176, Next: 180})
+			j.Ticks = append(j.Ticks, j.Ticks[4])
+			j.Ticks[5].Tx = "10"
+		}, once},
+		"a job without a tick":    {func(j *history.Jobs) { j.Ticks[0].Tx = "elsewhere" }, once},
+		"another tick":            {func(j *history.Jobs) { j.Ticks[0].Tick++ }, once},
+		"before its time":         {func(j *history.Jobs) { j.Ticks[0].At = 109 }, once},
+		"made of another tick":    {func(j *history.Jobs) { j.Ticks[0].Token = "tick s 120" }, once},
+		"too much caught up":      {func(j *history.Jobs) { j.Schedules[0].CatchUp = 1 }, once},
+		"too little caught up":    {func(j *history.Jobs) { j.Schedules[0].CatchUp = 3 }, once},
+		"a tick in a pause":       {func(j *history.Jobs) { j.Ticks[3].At = 155 }, paused},
+		"a tick of a pause after": {func(j *history.Jobs) { j.Ticks[3].Tick = 160 }, paused},
+		"moved by the old":        {func(j *history.Jobs) { j.Changes[10].Who = "sim worker 1.1" }, times},
+		"begins too early":        {func(j *history.Jobs) { j.Changes[9].Next = 168 }, times},
+		"moved ahead":             {func(j *history.Jobs) { j.Changes[10].Next = 184 }, times},
+		"moved to no tick":        {func(j *history.Jobs) { j.Changes[2].Next = 121 }, times},
+		"overdue":                 {func(j *history.Jobs) { j.Rest.Overdue = 1 }, "comes to rest"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := jobsEvidence().Jobs
+			c.flaw(j)
+			b := newJobBooks(j)
+			for _, f := range []Finding{b.ticksOnce(), b.pauses(), b.times(), b.rest()} {
+				if f.Checks == 0 || f.Name == c.breaks && f.Holds() || c.breaks == "" && !f.Holds() {
+					t.Errorf("%s: %d checks, broken %d times: %v", f.Name, f.Checks, f.Broken, f.Examples)
+				}
+			}
+		})
+	}
+}
+
+func TestSchedulesReachStates(t *testing.T) {
+	counts := map[string]int64{}
+	newJobBooks(jobsEvidence().Jobs).countSchedules(counts)
+	want := map[string]int64{ticksEnqueued: 5, ticksByAnother: 1, ticksCaughtUp: 1, ticksMissed: 1, ticksPaused: 1, timesReplaced: 1, schedulesRemade: 0, ticksFought: 0}
+	if !maps.Equal(counts, want) {
+		t.Errorf("%v, want %v", counts, want)
 	}
 }

@@ -125,7 +125,7 @@ func (r *Report) judge() {
 }
 
 func (r *Report) Crashes() int64 {
-	return r.Count(history.Killed) + r.Count(history.Crashes) + r.Count(history.CommitCrashes) + r.Count(history.IdleCrashes)
+	return r.Count(history.Killed) + r.Count(history.LeadersKilled) + r.Count(history.Crashes) + r.Count(history.CommitCrashes) + r.Count(history.IdleCrashes)
 }
 
 // Count is how often a fault happened.

@@ -1,0 +1,282 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/schedule"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// jobSchedule is a schedule that every worker has, of the version that it is of.
+type jobSchedule struct {
+	name    string
+	catchUp int
+	job     func(task) jobs.Args
+	periods []time.Duration // of the versions, which take turns
+}
+
+var jobSchedules = []jobSchedule{
+	{"second", 1000, jobKinds[1], []time.Duration{time.Second}},
+	{"quick", 1, jobKinds[0], []time.Duration{250 * time.Millisecond}},
+	{"few", 3, jobKinds[3], []time.Duration{400 * time.Millisecond}},
+	{"deployed", 1, jobKinds[0], []time.Duration{700 * time.Millisecond, 300 * time.Millisecond}},
+}
+
+// operated are those that operators pause and remove.
+var operated = jobSchedules[1:]
+
+// multiples is a Spec, of each multiple of a period.
+type multiples time.Duration
+
+func (m multiples) Next(t time.Time) time.Time {
+	period := time.Duration(m).Microseconds()
+	return time.UnixMicro((t.UnixMicro()/period + 1) * period)
+}
+
+// of is the schedule of a version.
+func (s jobSchedule) of(version int64) schedule.Schedule {
+	period := s.periods[version%int64(len(s.periods))]
+	var spec schedule.Spec = multiples(period)
+	if period >= time.Second {
+		spec = schedule.Every(period)
+	}
+	return schedule.Job(s.name, spec, func(tick time.Time) jobs.Args {
+		return s.job(task{Token: fmt.Sprintf("%s%s %d", tickToken, s.name, tick.UnixMicro())})
+	}, schedule.CatchUp(s.catchUp))
+}
+
+// tickToken is what the token of a tick begins with.
+const tickToken = "tick "
+
+func (s jobSchedule) String() string {
+	var periods []string
+	for _, p := range s.periods {
+		periods = append(periods, p.String())
+	}
+	return fmt.Sprintf("%s (each %s, %d late)", s.name, strings.Join(periods, " or "), s.catchUp)
+}
+
+// start runs the worker and, beside it, its schedules.
+func (n *jobNode) start(ctx context.Context) error {
+	ctx, over := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.runSchedules(ctx)
+	}()
+	defer func() { over(); <-ended }()
+	return n.worker.Start(ctx)
+}
+
+// runSchedules runs the schedules until ctx ends. Who could not start, as the server was
+// away, starts again.
+func (n *jobNode) runSchedules(ctx context.Context) {
+	var all []schedule.Schedule
+	for _, s := range jobSchedules {
+		all = append(all, s.of(n.version))
+	}
+	const soon = 300 * time.Millisecond
+	for {
+		s := schedule.New(n.db, jobs.NewClient(n.db), all...).WithLogger(slog.New(slog.DiscardHandler))
+		if s.Start(ctx) == nil || !backoff.Sleep(ctx, soon) {
+			return
+		}
+	}
+}
+
+const (
+	ticksDisturbed   history.Fault = "workers disturbed as they moved a schedule on"
+	schedulesPaused  history.Fault = "schedules paused for a moment by an operator"
+	schedulesRemoved history.Fault = "schedules removed by an operator, though workers had them"
+)
+
+// jobScheduleFaults are about schedules. A restart lets a worker have other times.
+var jobScheduleFaults = []jobFaultRow{
+	{
+		Row: fault.Row{
+			Name: "tick", Does: "cuts a worker off before or after the statement that moves a schedule on, or lets it hang after that",
+			Counts:  []history.Fault{ticksDisturbed},
+			Reaches: []oracle.Condition{oracle.CutTicks},
+		},
+		worker: append(atJob(atTick((*jobSlot).cut), beforeTick, afterTick), atJob(atTick((*jobSlot).stall), afterTick)...),
+	},
+	{
+		Row: fault.Row{
+			Name: "halt", Does: "pauses a schedule for a moment",
+			Counts:  []history.Fault{schedulesPaused},
+			Reaches: []oracle.Condition{oracle.PausedSchedules},
+		},
+		operator: (*jobOperator).halt,
+	},
+	{
+		Row: fault.Row{
+			Name: "forget", Does: "removes a schedule that workers have: they make it again",
+			Counts:  []history.Fault{schedulesRemoved},
+			Reaches: []oracle.Condition{oracle.RemovedSchedules},
+		},
+		operator: (*jobOperator).forget,
+	},
+}
+
+// atTick counts an injection at a tick.
+func atTick(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) error) func(s *jobSlot, ctx, intake context.Context, at jobPoint) error {
+	return func(s *jobSlot, ctx, intake context.Context, at jobPoint) error {
+		err := inject(s, ctx, intake, at)
+		if err == nil && intake.Err() == nil {
+			s.tally.add(ticksDisturbed, 1)
+		}
+		return err
+	}
+}
+
+// halt pauses a schedule for a moment.
+func (o *jobOperator) halt(ctx, intake context.Context) error {
+	name := oneOf(o.dice, operated...).name
+	if err := o.ops.PauseSchedule(ctx, name, by); err != nil {
+		return unlessGone(err)
+	}
+	o.did(schedulesPaused, "", name)
+	backoff.Sleep(intake, between(o.dice, 100*time.Millisecond, 1500*time.Millisecond))
+	return o.of.on.steadily(ctx, func() error {
+		return unlessGone(o.ops.ResumeSchedule(ctx, name, by))
+	})
+}
+
+// forget removes a schedule.
+func (o *jobOperator) forget(ctx, _ context.Context) error {
+	name := oneOf(o.dice, operated...).name
+	err := o.ops.RemoveSchedule(ctx, name, by)
+	if err == nil {
+		o.did(schedulesRemoved, "", name)
+	}
+	return unlessGone(err)
+}
+
+// unlessGone is the error of an operator whom another one, or a crash, may have
+// forestalled.
+func unlessGone(err error) error {
+	if errors.Is(err, ops.ErrNoSchedule) || errors.Is(err, ops.ErrPaused) || errors.Is(err, ops.ErrNotPaused) {
+		return nil
+	}
+	return err
+}
+
+// haltAll pauses all schedules for good, so that everything can come to rest.
+func (s *jobSimulation) haltAll(ctx context.Context) error {
+	o, err := ops.NewJobs(s.on.db, nil)
+	if err != nil {
+		return err
+	}
+	for _, one := range jobSchedules {
+		for until := time.Now().Add(waitBound); ; {
+			err := s.on.steadily(ctx, func() error { return o.PauseSchedule(ctx, one.name, by) })
+			if err == nil || errors.Is(err, ops.ErrPaused) {
+				break
+			}
+			if !errors.Is(err, ops.ErrNoSchedule) || time.Now().After(until) || !backoff.Sleep(ctx, 20*time.Millisecond) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scheduleTables are where the database writes down what becomes of schedules: every
+// change of a row, each job of a tick, and how often two fought for one.
+const scheduleTables = `
+CREATE TABLE sim_schedules (seq BIGSERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), tx TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
+	who TEXT NOT NULL DEFAULT current_setting('application_name'), schedule TEXT NOT NULL,
+	was_hash TEXT NOT NULL, hash TEXT NOT NULL, was TIMESTAMPTZ, next TIMESTAMPTZ, was_paused BOOLEAN NOT NULL, paused BOOLEAN NOT NULL);
+CREATE TABLE sim_ticks (job BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), tx TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
+	schedule TEXT NOT NULL, tick TIMESTAMPTZ NOT NULL, kind TEXT NOT NULL, queue TEXT NOT NULL, token TEXT NOT NULL);
+CREATE SEQUENCE sim_fought;
+
+CREATE FUNCTION sim_schedule() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO sim_schedules (schedule, was_hash, hash, was, next, was_paused, paused) VALUES (
+		CASE TG_OP WHEN 'DELETE' THEN OLD.name ELSE NEW.name END,
+		CASE TG_OP WHEN 'INSERT' THEN '' ELSE OLD.hash END, CASE TG_OP WHEN 'DELETE' THEN '' ELSE NEW.hash END,
+		CASE TG_OP WHEN 'INSERT' THEN NULL ELSE OLD.next_at END, CASE TG_OP WHEN 'DELETE' THEN NULL ELSE NEW.next_at END,
+		TG_OP <> 'INSERT' AND OLD.paused_at IS NOT NULL, TG_OP <> 'DELETE' AND NEW.paused_at IS NOT NULL);
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_schedule AFTER INSERT OR UPDATE OR DELETE ON jobs_schedules FOR EACH ROW EXECUTE FUNCTION sim_schedule();
+
+-- What a job that is enqueued again has of the first one, makes it no tick.
+CREATE FUNCTION sim_tick() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO sim_ticks (job, schedule, tick, kind, queue, token)
+	VALUES (NEW.id, NEW.meta->>'schedule', (NEW.meta->>'tick')::timestamptz, NEW.kind, NEW.queue, NEW.args->>'token');
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_tick AFTER INSERT ON jobs FOR EACH ROW WHEN (NEW.meta ? 'schedule' AND current_setting('application_name') <> 'sim harness') EXECUTE FUNCTION sim_tick();
+
+-- Who comes second moves nothing on. His transaction is rolled back; what he drew of a
+-- sequence is not.
+CREATE FUNCTION sim_fight() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF NOT EXISTS (SELECT FROM after) AND ltrim(current_query(), E'\n ') LIKE 'UPDATE%' THEN
+		PERFORM nextval('sim_fought');
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_fight AFTER UPDATE ON jobs_schedules REFERENCING NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION sim_fight()`
+
+// collectSchedules reads what became of schedules, and takes each job of a tick down as
+// one that is to run.
+func (d *database) collectSchedules(ctx context.Context, j *history.Jobs, zero time.Time) (err error) {
+	for _, s := range jobSchedules {
+		one := history.Schedule{Name: s.name, CatchUp: s.catchUp}
+		for _, p := range s.periods {
+			one.Periods = append(one.Periods, p.Microseconds())
+		}
+		j.Schedules = append(j.Schedules, one)
+	}
+	micros := func(expression string) string { return `(extract(epoch FROM ` + expression + `) * 1000000)::bigint` }
+	j.Changes, err = rows(ctx, d, func(r *sql.Rows, v *history.ScheduleChange) error {
+		return r.Scan(&v.At, &v.Tx, &v.Who, &v.Schedule, &v.WasHash, &v.Hash, &v.Was, &v.Next, &v.WasPaused, &v.Paused)
+	}, `SELECT `+micros("at")+`, tx, who, schedule, was_hash, hash, coalesce(`+micros("was")+`, 0), coalesce(`+micros("next")+`, 0), was_paused, paused FROM sim_schedules ORDER BY seq`)
+	if err != nil {
+		return err
+	}
+	j.Ticks, err = rows(ctx, d, func(r *sql.Rows, v *history.Tick) error {
+		return r.Scan(&v.At, &v.Tx, &v.Schedule, &v.Tick, &v.ID, &v.Kind, &v.Queue, &v.Token)
+	}, `SELECT `+micros("at")+`, tx, schedule, `+micros("tick")+`, job, kind, queue, token FROM sim_ticks ORDER BY at`)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, t := range j.Ticks {
+		known[t.Token] = true
+		// When it became visible nobody knows: it has no ID, as those that events ask for.
+		j.Enqueued = append(j.Enqueued, history.Enqueued{
+			Token: t.Token, Who: "schedule " + t.Schedule, Kind: t.Kind, Queue: t.Queue, Outcome: history.EnqueueCommitted, At: time.UnixMicro(t.At).Sub(zero).Seconds(),
+		})
+	}
+	for _, r := range j.Runs {
+		// A crash may have taken a tick back, and the next one may not be caught up.
+		if j.Forgetful && strings.HasPrefix(r.Token, tickToken) && !known[r.Token] {
+			known[r.Token] = true
+			j.Enqueued = append(j.Enqueued, history.Enqueued{Token: r.Token, Who: "a schedule", Outcome: history.EnqueueUnsure})
+		}
+	}
+	return d.steadily(ctx, func() error {
+		return d.db.QueryRowContext(ctx, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM sim_fought`).Scan(&j.Fought)
+	})
+}
+
+// overdue counts the schedules whose next tick nobody comes to, or that are not there.
+func (d *database) overdue(ctx context.Context) (n int64, err error) {
+	err = d.steadily(ctx, func() error {
+		return d.db.QueryRowContext(ctx, `SELECT $1::bigint - count(*) FROM jobs_schedules WHERE next_at > clock_timestamp() - interval '2 seconds'`, len(jobSchedules)).Scan(&n)
+	})
+	return n, err
+}
