@@ -182,7 +182,7 @@ func jobsTables(n tables.Jobs) []table {
 			Table: n.Schedules, comment: "the next tick of each schedule",
 			columns: []string{
 				"name TEXT NOT NULL", "hash TEXT NOT NULL", "next_at TIMESTAMPTZ", "last_at TIMESTAMPTZ",
-				"paused_at TIMESTAMPTZ", "paused_by TEXT", "paused_reason TEXT",
+				"paused_at TIMESTAMPTZ", "paused_by TEXT", "paused_reason TEXT", "resumed_at TIMESTAMPTZ",
 			},
 			key: "name",
 		},

@@ -17,7 +17,7 @@ var ErrNoSchedule = errors.New("there is no such schedule: Schedules lists those
 // ScheduleInfo is a schedule of package jobs/schedule.
 type ScheduleInfo struct {
 	Name   string
-	Next   time.Time // the next tick, or when it was resumed, before a process has come to it; zero: none is to come
+	Next   time.Time // the next tick; zero: none is to come
 	Last   time.Time // the latest tick that a process has come to; zero: none yet
 	Paused *Pause    // nil: it is not paused
 	// Overdue is how long ago the next tick was. More than some seconds: no process
@@ -72,8 +72,7 @@ func (o *Jobs) ResumeSchedule(ctx context.Context, name string, by By) error {
 			return nil, ErrNotPaused
 		}
 		_, err := exec(ctx, tx, "resume", `UPDATE `+o.t.Schedules.SQL()+`
-SET paused_at = NULL, paused_by = NULL, paused_reason = NULL,
-	next_at = CASE WHEN next_at < clock_timestamp() THEN clock_timestamp() ELSE next_at END WHERE name = $1::text`, name)
+SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, resumed_at = clock_timestamp() WHERE name = $1::text`, name)
 		return scheduleDetail{name, &paused.Since}, err
 	})
 }

@@ -197,17 +197,18 @@ func (s *jobSimulation) haltAll(ctx context.Context) error {
 const scheduleTables = `
 CREATE TABLE sim_schedules (seq BIGSERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), tx TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
 	who TEXT NOT NULL DEFAULT current_setting('application_name'), schedule TEXT NOT NULL,
-	was_hash TEXT NOT NULL, hash TEXT NOT NULL, was TIMESTAMPTZ, next TIMESTAMPTZ, was_paused BOOLEAN NOT NULL, paused BOOLEAN NOT NULL);
+	was_hash TEXT NOT NULL, hash TEXT NOT NULL, was TIMESTAMPTZ, next TIMESTAMPTZ, was_paused BOOLEAN NOT NULL, paused BOOLEAN NOT NULL, resumed TIMESTAMPTZ);
 CREATE TABLE sim_ticks (job BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), tx TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
 	schedule TEXT NOT NULL, tick TIMESTAMPTZ NOT NULL, kind TEXT NOT NULL, queue TEXT NOT NULL, token TEXT NOT NULL);
 CREATE SEQUENCE sim_fought;
 
 CREATE FUNCTION sim_schedule() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-	INSERT INTO sim_schedules (schedule, was_hash, hash, was, next, was_paused, paused) VALUES (
+	INSERT INTO sim_schedules (schedule, was_hash, hash, was, next, was_paused, paused, resumed) VALUES (
 		CASE TG_OP WHEN 'DELETE' THEN OLD.name ELSE NEW.name END,
 		CASE TG_OP WHEN 'INSERT' THEN '' ELSE OLD.hash END, CASE TG_OP WHEN 'DELETE' THEN '' ELSE NEW.hash END,
 		CASE TG_OP WHEN 'INSERT' THEN NULL ELSE OLD.next_at END, CASE TG_OP WHEN 'DELETE' THEN NULL ELSE NEW.next_at END,
-		TG_OP <> 'INSERT' AND OLD.paused_at IS NOT NULL, TG_OP <> 'DELETE' AND NEW.paused_at IS NOT NULL);
+		TG_OP <> 'INSERT' AND OLD.paused_at IS NOT NULL, TG_OP <> 'DELETE' AND NEW.paused_at IS NOT NULL,
+		CASE TG_OP WHEN 'DELETE' THEN NULL ELSE NEW.resumed_at END);
 	RETURN NULL;
 END $$;
 CREATE TRIGGER sim_schedule AFTER INSERT OR UPDATE OR DELETE ON jobs_schedules FOR EACH ROW EXECUTE FUNCTION sim_schedule();
@@ -242,8 +243,8 @@ func (d *database) collectSchedules(ctx context.Context, j *history.Jobs, zero t
 	}
 	micros := func(expression string) string { return `(extract(epoch FROM ` + expression + `) * 1000000)::bigint` }
 	j.Changes, err = rows(ctx, d, func(r *sql.Rows, v *history.ScheduleChange) error {
-		return r.Scan(&v.At, &v.Tx, &v.Who, &v.Schedule, &v.WasHash, &v.Hash, &v.Was, &v.Next, &v.WasPaused, &v.Paused)
-	}, `SELECT `+micros("at")+`, tx, who, schedule, was_hash, hash, coalesce(`+micros("was")+`, 0), coalesce(`+micros("next")+`, 0), was_paused, paused FROM sim_schedules ORDER BY seq`)
+		return r.Scan(&v.At, &v.Tx, &v.Who, &v.Schedule, &v.WasHash, &v.Hash, &v.Was, &v.Next, &v.WasPaused, &v.Paused, &v.Resumed)
+	}, `SELECT `+micros("at")+`, tx, who, schedule, was_hash, hash, coalesce(`+micros("was")+`, 0), coalesce(`+micros("next")+`, 0), was_paused, paused, coalesce(`+micros("resumed")+`, 0) FROM sim_schedules ORDER BY seq`)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,8 @@ With -jobs, worker processes run jobs with handlers of all sorts, and enqueuers
 take the place of the writers: as in cmd/sim -jobs, with its operators, who pause
 and cap queues and cancel jobs. Instead of handlers that end their transaction and
 of the cold copy there are deployments: every process is told to end while it runs
-jobs, and replaced. In the end the oracle compares the books of enqueuers and
+jobs, and replaced. The process that leads is killed again and again. Each process
+has schedules, too. In the end the oracle compares the books of enqueuers and
 handlers with the tables of jobs, and with every step of each job that a trigger
 has written down: all that was committed ended once, by its last claim, the jobs of
 killed processes went on in time, no cap was exceeded, and nothing is left running.

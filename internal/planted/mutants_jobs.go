@@ -125,13 +125,13 @@ var jobMutants = []Mutant{
 	{
 		Name: "pause-unread", Jobs: true,
 		Mistake: "who has moved a schedule on may enqueue its job; the row was looked at before",
-		Edits:   []Edit{{"jobs/schedule/scheduler.go", `if !paused && len(entries) > 0 {`, `if _ = paused; len(entries) > 0 {`}},
+		Edits:   []Edit{{"jobs/schedule/statements.go", `CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`, `resumed_at`}},
 		Faults:  jobCalm,
 	},
 	{
 		Name: "late-resume", Jobs: true,
 		Mistake: "a resume takes the pause away; the processes have let the ticks pass meanwhile",
-		Edits:   []Edit{{"ops/jobsschedules.go", `next_at = CASE WHEN next_at < clock_timestamp() THEN clock_timestamp() ELSE next_at END`, `next_at = next_at`}},
+		Edits:   []Edit{{"ops/jobsschedules.go", `resumed_at = clock_timestamp()`, `resumed_at = resumed_at`}},
 		Test:    Test{"./jobs/schedule", "TestPausedWhileNoProcessRuns"},
 	},
 	{

@@ -297,12 +297,15 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (mo
 		return false, err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	paused, moved, err := advance(ctx, tx, s.t.Schedules, r, last, after)
+	pass, moved, err := advance(ctx, tx, s.t.Schedules, r, last, after)
 	if err != nil || !moved {
 		return false, err
 	}
+	for len(ticks) > 0 && !ticks[0].After(pass) {
+		ticks, entries = ticks[1:], entries[1:]
+	}
 	var enqueued []jobs.Enqueued
-	if !paused && len(entries) > 0 {
+	if len(entries) > 0 {
 		if enqueued, err = s.client.EnqueueMany(ctx, tx, entries); err != nil {
 			return false, err
 		}

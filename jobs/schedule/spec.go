@@ -110,25 +110,21 @@ func fingerprint(s Spec) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// due returns the latest ticks that are not before from and not after now, limit at
-// most, and the first tick after now, the zero time if there is none.
-func due(s Spec, from, now time.Time, limit int) (ticks []time.Time, after time.Time) {
-	first := next(s, from.Add(-time.Microsecond))
-	if first.IsZero() {
-		return nil, first
-	}
+// due returns the latest ticks from first on that are not after now, limit at most,
+// and the first tick after now, the zero time if there is none.
+func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time) {
 	// A long outage has missed many: look from ever further back until there are enough.
 	for back := time.Minute; ; back *= 2 {
-		late := now.Add(-back)
+		from := now.Add(-back)
 		ticks = nil
 		at := first
-		if late.After(first) {
-			at = next(s, late)
+		if from.After(first) {
+			at = next(s, from)
 		}
 		for ; !at.IsZero() && !at.After(now); at = next(s, at) {
 			ticks = append(ticks, at)
 		}
-		if len(ticks) >= limit || !late.After(first) {
+		if len(ticks) >= limit || !from.After(first) {
 			return ticks[max(0, len(ticks)-limit):], at
 		}
 	}

@@ -94,19 +94,22 @@ func place(ctx context.Context, tx store.Querier, table ident.Table, name string
 
 // advance moves a schedule on from the tick that was read to the next, and reports
 // whether it was this statement that did. Another process may have been faster, or be
-// at it, or another program may have given the schedule other times.
-func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, last, next time.Time) (paused, moved bool, err error) {
+// at it, or another program may have given the schedule other times. An operator has
+// the ticks up to a time pass.
+func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, last, next time.Time) (pass time.Time, moved bool, err error) {
+	var micros sql.NullInt64
 	var limit string
 	err = tx.QueryRowContext(ctx, `
 UPDATE `+table.SQL()+` SET last_at = coalesce(`+fmt.Sprintf(fromMicros, `$3`)+`, last_at), next_at = `+fmt.Sprintf(fromMicros, `$4`)+`
 WHERE name = (SELECT name FROM `+table.SQL()+`
 	WHERE name = $1::text AND hash = $5::text AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+` FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING paused_at IS NOT NULL, `+bounded, r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&paused, &limit)
+RETURNING `+fmt.Sprintf(toMicros, `CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`)+`, `+bounded,
+		r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&micros, &limit)
 	if errors.Is(err, sql.ErrNoRows) {
-		return false, false, nil
+		return pass, false, nil
 	}
 	if err != nil {
-		return false, false, fmt.Errorf("move the schedule on: %w", err)
+		return pass, false, fmt.Errorf("move the schedule on: %w", err)
 	}
-	return paused, true, nil
+	return fromMicro(micros), true, nil
 }

@@ -255,6 +255,7 @@ type ScheduleChange struct {
 	Next      int64  `json:"next,omitempty"`
 	WasPaused bool   `json:"was_paused,omitempty"`
 	Paused    bool   `json:"paused,omitempty"`
+	Resumed   int64  `json:"resumed,omitempty"` // the last time that it was
 }
 
 // Tick is a job that a schedule enqueued, as the database took it down. Times are

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,7 +50,7 @@ func (s *scheduleBook) add(c history.ScheduleChange) {
 	s.moved[c.Tx] = true
 	if n := len(s.changes); n > 0 && s.changes[n-1].Tx == c.Tx {
 		last := &s.changes[n-1]
-		last.Hash, last.Next, last.Paused = c.Hash, c.Next, c.Paused
+		last.Hash, last.Next, last.Paused, last.Resumed = c.Hash, c.Next, c.Paused, c.Resumed
 		return
 	}
 	s.changes = append(s.changes, c)
@@ -93,16 +94,19 @@ func timesOf(ticks []history.Tick) (all []int64) {
 	return all
 }
 
-// due are the ticks that a change passed, and those of them that are to be jobs.
-func (s *scheduleBook) due(c history.ScheduleChange) (passed, wanted []int64) {
+// due are the ticks that a change passed: those that were paused, those that nobody came
+// to, and those that are to be jobs.
+func (s *scheduleBook) due(c history.ScheduleChange) (paused, missed, wanted []int64) {
 	if !moves(c) {
-		return nil, nil
+		return nil, nil, nil
 	}
-	passed = between(c.Was, c.Next, s.period(c.Who))
-	if !c.Paused {
-		wanted = passed[max(0, len(passed)-s.CatchUp):]
+	all := between(c.Was, c.Next, s.period(c.Who))
+	n := 0
+	for n < len(all) && (c.Paused || all[n] <= c.Resumed) {
+		n++
 	}
-	return passed, wanted
+	late := max(n, len(all)-s.CatchUp)
+	return all[:n], all[n:late], all[late:]
 }
 
 // ticksOnce finds ticks that are no job, or more than one, or that are none.
@@ -111,7 +115,7 @@ func (b *jobBooks) ticksOnce() Finding {
 	for _, s := range b.scheduleBooks() {
 		seen := map[int64]bool{}
 		for _, c := range s.changes {
-			_, wanted := s.due(c)
+			_, _, wanted := s.due(c)
 			got := timesOf(s.ticks[c.Tx])
 			f.check(slices.Equal(got, wanted), func() string {
 				return fmt.Sprintf("%s moved %s on from %s to %s at %s, with jobs for %s, wanted for %s", c.Who, s.Name, clock(c.Was), clock(c.Next), clock(c.At), clocks(got), clocks(wanted))
@@ -146,7 +150,7 @@ func (b *jobBooks) pauses() Finding {
 		pause := func(until int64) {
 			for _, ticks := range s.ticks {
 				for _, t := range ticks {
-					f.check(t.At < since || t.At > until && (t.Tick < since || t.Tick >= until), func() string {
+					f.check(t.At < since || t.At > until && (t.Tick < since || t.Tick > until), func() string {
 						return fmt.Sprintf("%s was paused from %s to %s, and its tick %s was enqueued at %s", s.Name, clock(since), clock(until), clock(t.Tick), clock(t.At))
 					})
 				}
@@ -157,10 +161,8 @@ func (b *jobBooks) pauses() Finding {
 			switch {
 			case c.Paused && since == 0:
 				since = c.At
-			case !c.Paused && since > 0 && c.Next > 0:
-				pause(min(c.At, c.Next)) // the ticks from Next on are after it
 			case !c.Paused && since > 0:
-				pause(c.At)
+				pause(cmp.Or(c.Resumed, c.At)) // or somebody has removed it
 			}
 		}
 		if since > 0 {
@@ -206,7 +208,11 @@ func (b *jobBooks) countSchedules(counts map[string]int64) {
 	for _, s := range b.scheduleBooks() {
 		removed, before := false, ""
 		for _, c := range s.changes {
-			passed, wanted := s.due(c)
+			paused, missed, wanted := s.due(c)
+			counts[ticksPaused] += int64(len(paused))
+			counts[ticksMissed] += int64(len(missed))
+			counts[ticksEnqueued] += int64(len(wanted))
+			counts[ticksCaughtUp] += int64(max(0, len(wanted)-1))
 			switch {
 			case c.Hash == "":
 				removed = true
@@ -214,12 +220,7 @@ func (b *jobBooks) countSchedules(counts map[string]int64) {
 				counts[timesReplaced] += one(c.WasHash != "")
 				counts[schedulesRemade] += one(removed)
 				removed = false
-			case c.Paused:
-				counts[ticksPaused] += int64(len(passed))
 			case len(wanted) > 0:
-				counts[ticksEnqueued] += int64(len(wanted))
-				counts[ticksMissed] += int64(len(passed) - len(wanted))
-				counts[ticksCaughtUp] += int64(len(wanted) - 1)
 				counts[ticksByAnother] += one(before != "" && before != c.Who)
 				before = c.Who
 			}

@@ -54,6 +54,12 @@ func TestCronAndDaily(t *testing.T) {
 
 // Processes that parse the same text have the same schedule, and each tick is one job.
 func TestCronOnTwoProcesses(t *testing.T) {
+	for _, text := range []string{"CRON_TZ=Europe/Berlin * * * * * *", "@every 1s"} {
+		t.Run(text, func(t *testing.T) { onTwoProcesses(t, text) })
+	}
+}
+
+func onTwoProcesses(t *testing.T, text string) {
 	d := pgtest.Empty(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
@@ -62,7 +68,7 @@ func TestCronOnTwoProcesses(t *testing.T) {
 	done := make(chan error, 2)
 	var all []*schedule.Scheduler
 	for range 2 {
-		s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("each second", parse(t, "CRON_TZ=Europe/Berlin * * * * * *"), tick, schedule.CatchUp(100)))
+		s := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("each second", parse(t, text), tick, schedule.CatchUp(100)))
 		all = append(all, s)
 		go func() { done <- s.Start(ctx) }()
 	}
