@@ -250,7 +250,7 @@ func (d *database) collectSchedules(ctx context.Context, j *history.Jobs, zero t
 	}
 	j.Ticks, err = rows(ctx, d, func(r *sql.Rows, v *history.Tick) error {
 		return r.Scan(&v.At, &v.Tx, &v.Schedule, &v.Tick, &v.ID, &v.Kind, &v.Queue, &v.Token)
-	}, `SELECT `+micros("at")+`, tx, schedule, `+micros("tick")+`, job, kind, queue, token FROM sim_ticks ORDER BY at`)
+	}, `SELECT `+micros("at")+`, tx, schedule, `+micros("tick")+`, job, kind, queue, token FROM sim_ticks ORDER BY at, tick`)
 	if err != nil {
 		return err
 	}

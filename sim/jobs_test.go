@@ -24,6 +24,7 @@ func TestRunOfJobsHolds(t *testing.T) {
 		"handlers fail":       {Intensities{"error": 1, "retry": 1, "snooze": 1, "fail": 1, "discard": 1, "panic": 1, "goexit": 1, "hang": 1, "undo": 1}, nil},
 		"operators operate":   {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, []history.Fault{queuesCapped, jobsCancelled}},
 		"events ask for jobs": {Intensities{"emitter": 2, "replay": 2, "tidy": 2, "delay": 2, "quit": 1}, []history.Fault{emittersDisturbed, consumersSetBack}},
+		"schedules move on":   {Intensities{"tick": 3, "halt": 2, "forget": 2, "restart": 2, "crash": 1}, []history.Fault{ticksDisturbed, schedulesPaused, schedulesRemoved}},
 		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
 	} {
 		t.Run(name, func(t *testing.T) {
