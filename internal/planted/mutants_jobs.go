@@ -147,6 +147,6 @@ var jobMutants = []Mutant{
 `, `	read := time.Now()
 	now = read
 `}},
-		Test: Test{"./jobs/schedule", "TestClockOfTheProcessIsOff"},
+		Test: Test{"./jobs/schedule", "TestClockOfTheProcessIsOff/an_hour_ahead"},
 	},
 }
