@@ -131,6 +131,27 @@ WHERE pause <> interval '%d microseconds'`, period.Microseconds()))
 	}
 }
 
+// It is the same with every driver, and every way to send statements.
+func TestDrivers(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	all := map[string]*sql.DB{"pq": d.OpenPQ(t)}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		all[mode.String()] = d.OpenMode(t, mode)
+	}
+	some := func(t *testing.T, db *sql.DB) {
+		s, _ := run(t, db, schedule.Job(t.Name(), each(20*time.Millisecond), jobOf))
+		until(t, "some jobs", func() bool { return s.Status()[0].Jobs > 2 })
+		if err := s.Status()[0].Err; err != nil {
+			t.Error(err)
+		}
+	}
+	for name, db := range all {
+		t.Run(name, func(t *testing.T) { some(t, db) })
+	}
+	t.Run("PgBouncer", func(t *testing.T) { some(t, d.Bounced(t, nil).DB) })
+}
+
 // Of the ticks that were missed, the latest ones are enqueued.
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
