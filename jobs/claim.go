@@ -6,13 +6,12 @@ import (
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -24,7 +23,7 @@ func (l *loop) claim(ctx context.Context, want int) {
 		return
 	}
 	slots := l.w.slots.take(min(want, l.free()))
-	want = l.w.slots.allot(queue.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
+	want = l.w.slots.allot(pgdriver.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
 	if want == 0 { // another queue was faster; a slot that is given back nudges
 		l.w.slots.give(slots)
 		if l.w.slots.reserved() {
@@ -132,9 +131,6 @@ func (l *loop) failed(err error) {
 	})
 }
 
-// conditionParameter is a parameter of a user's condition.
-var conditionParameter = regexp.MustCompile(`\$([0-9]+)`)
-
 // conditionOffset is how many parameters a claim has before those of a condition.
 const conditionOffset = 7
 
@@ -144,16 +140,10 @@ func (l *loop) beforeClaim(ctx context.Context) (c Claim, skip bool) {
 	if hook == nil {
 		return c, false
 	}
-	if !l.w.voice.aside("BeforeClaim", func() { c = hook(ctx, l.name) }) {
+	if !l.w.voice.Aside("BeforeClaim", func() { c = hook(ctx, l.name) }) {
 		return Claim{}, true
 	}
-	c.Condition = conditionParameter.ReplaceAllStringFunc(c.Condition, func(p string) string {
-		n, err := strconv.Atoi(p[1:])
-		if err != nil {
-			return p
-		}
-		return "$" + strconv.Itoa(n+conditionOffset)
-	})
+	c.Condition = pgdriver.ShiftParameters(c.Condition, conditionOffset)
 	return c, c.Skip
 }
 

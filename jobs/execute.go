@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 )
@@ -225,7 +226,7 @@ func (c *call) split(keep func(own error) bool) {
 	for half := len(rest) / 2; len(rest) > 0; half = len(rest) {
 		if half > 0 {
 			part := rest[:half]
-			aside(func() { c.w.attemptAll(part) })
+			hooks.Aside(func() { c.w.attemptAll(part) })
 		}
 		rest = rest[half:]
 	}

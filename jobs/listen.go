@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/listen"
@@ -65,34 +64,17 @@ func (w *Worker) listen(ctx context.Context) error {
 	return nil
 }
 
-// troubles are those that were told and are not over.
-type troubles struct {
-	mu    sync.Mutex
-	since map[trouble]time.Time
-}
-
 type trouble struct{ what, queue string }
 
 // troubled tells of a trouble, each time.
 func (w *Worker) troubled(what, queue string, say func()) {
-	w.troubles.mu.Lock()
-	if w.troubles.since == nil {
-		w.troubles.since = map[trouble]time.Time{}
-	}
-	if _, is := w.troubles.since[trouble{what, queue}]; !is {
-		w.troubles.since[trouble{what, queue}] = time.Now()
-	}
-	w.troubles.mu.Unlock()
+	w.troubles.Begin(trouble{what, queue})
 	say()
 }
 
 // recovered tells once that a trouble is over.
 func (w *Worker) recovered(what, queue string) {
-	w.troubles.mu.Lock()
-	since, was := w.troubles.since[trouble{what, queue}]
-	delete(w.troubles.since, trouble{what, queue})
-	w.troubles.mu.Unlock()
-	if was {
-		tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, queue, time.Since(since)})
+	if lasted, was := w.troubles.End(trouble{what, queue}); was {
+		tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, queue, lasted})
 	}
 }

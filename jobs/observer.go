@@ -2,12 +2,11 @@ package jobs
 
 import (
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
 )
 
 // Observer is told what happens, for logs, metrics and alarms: it is the only voice
@@ -137,58 +136,17 @@ type HookPanic struct {
 }
 
 // voice tells all observers.
-type voice struct {
-	all      []Observer
-	panicked map[string]*atomic.Bool // by hook; made before anything runs
-}
+type voice = hooks.Voice[Observer]
 
 func newVoice(all []Observer) *voice {
-	v := &voice{all: all, panicked: map[string]*atomic.Bool{}}
-	for _, hook := range []string{"WorkerStarted", "WorkerStopped", "LeadershipChanged", "CoordinationFailed", "JobsClaimed", "JobDone", "JobLost",
-		"JobOverdue", "JobsReset", "JobsExpired", "QueueFailed", "SettleFailed", "NotifyFailed", "Recovered", "UnknownKinds", "PoolSwept", "TaskFailed",
-		"HookPanicked", "BeforeClaim", "BeforeHandle", "AfterHandle"} {
-		v.panicked[hook] = new(atomic.Bool)
-	}
-	return v
+	return hooks.New(all, func(v *voice, hook, value string) {
+		tell(v, "HookPanicked", func(o *Observer) func(HookPanic) { return o.HookPanicked }, HookPanic{hook, value})
+	})
 }
 
 // tell calls a hook of each observer that has it.
 func tell[T any](v *voice, hook string, of func(*Observer) func(T), about T) {
-	for i := range v.all {
-		if f := of(&v.all[i]); f != nil {
-			v.survive(hook, func() { f(about) })
-		}
-	}
-}
-
-// survive calls the user's code. It reports whether that has not panicked.
-func (v *voice) survive(hook string, f func()) (ok bool) {
-	defer func() {
-		if p := recover(); p != nil && v.panicked[hook].CompareAndSwap(false, true) {
-			tell(v, "HookPanicked", func(o *Observer) func(HookPanic) { return o.HookPanicked }, HookPanic{hook, errtext.Panic(p)})
-		}
-	}()
-	f()
-	return true
-}
-
-// aside is survive for the hooks of Hooks, one of which may end its goroutine.
-func (v *voice) aside(hook string, f func()) (ok bool) {
-	returned := aside(func() { ok = v.survive(hook, f) })
-	if !returned && v.panicked[hook].CompareAndSwap(false, true) {
-		tell(v, "HookPanicked", func(o *Observer) func(HookPanic) { return o.HookPanicked }, HookPanic{hook, "it called runtime.Goexit"})
-	}
-	return ok
-}
-
-// hears reports whether somebody wants to be told of each job.
-func (v *voice) hears(of func(*Observer) bool) bool {
-	for i := range v.all {
-		if of(&v.all[i]) {
-			return true
-		}
-	}
-	return false
+	hooks.Tell(v, hook, of, about)
 }
 
 // NewSlogObserver returns an Observer that logs: what is wrong as Error or Warn,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -67,7 +68,7 @@ func Discard(err error) error { return &verdict{what: discards, err: err} }
 func codeOf(err error) (code string) {
 	var coded interface{ Code() string }
 	if errors.As(err, &coded) {
-		aside(func() { code = errtext.Word(coded.Code()) })
+		hooks.Aside(func() { code = errtext.Word(coded.Code()) })
 	}
 	return code
 }
@@ -111,7 +112,7 @@ func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.E
 
 // wait asks the policy for a delay.
 func (h *handler) wait(failures int, err error) (delay time.Duration) {
-	if !aside(func() { delay = h.retry(failures, err) }) {
+	if !hooks.Aside(func() { delay = h.retry(failures, err) }) {
 		return defaultRetry(failures, err)
 	}
 	return delay

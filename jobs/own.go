@@ -3,33 +3,13 @@ package jobs
 import (
 	"context"
 	"database/sql"
-	"time"
 
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sweep"
 )
 
-// on runs statements of the worker's own on a connection of the pool. It closes the
-// connection if one fails: it may lead to another server, or a handler may have left
-// a role or a time-out behind in its session, and it would be taken again and again.
-//
-// If the answer takes long, it makes the worker sweep its pool: others may wait for
-// a dead connection, too.
+// on runs statements of the worker's own on a connection of the pool.
 func (w *Worker) on(ctx context.Context, f func(conn *sql.Conn) error) error {
-	defer time.AfterFunc(w.limit/2, w.sweepNow.Send).Stop()
-	conn, err := w.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	if err := f(conn); err != nil {
-		if pgdriver.IsGone(conn) {
-			w.sweepNow.Send()
-		}
-		pgdriver.Discard(conn)
-		return err
-	}
-	_ = conn.Close()
-	return nil
+	return sweep.On(ctx, w.db, w.limit, w.sweepNow, f)
 }
 
 // onPool is [Worker.on] for statements with an answer.

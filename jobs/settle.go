@@ -64,7 +64,7 @@ func (w *Worker) settle(all []outcome) {
 			o.cause = r.whyEnded()
 		}
 		if after := w.cfg.hooks.AfterHandle; after != nil && o.kind != unstarted {
-			w.voice.aside("AfterHandle", func() { after(w.handling, r.header, o.err) })
+			w.voice.Aside("AfterHandle", func() { after(w.handling, r.header, o.err) })
 		}
 		e := &ending{outcome: o, took: time.Since(r.started)}
 		result, _, _, _ := r.left()

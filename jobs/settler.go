@@ -32,7 +32,7 @@ type settler struct {
 
 func newSettler(w *Worker) *settler {
 	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		tellsDone: w.voice.hears(func(o *Observer) bool { return o.JobDone != nil })}
+		tellsDone: w.voice.Hears(func(o *Observer) bool { return o.JobDone != nil })}
 }
 
 const (

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/group"
+	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -71,7 +72,7 @@ type Worker struct {
 	runners  runners
 	voice    *voice
 	home     home
-	troubles troubles
+	troubles hooks.Troubles[trouble]
 }
 
 // NewWorker makes a worker. It does nothing yet: Start checks what it was given.

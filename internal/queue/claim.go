@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"math/bits"
 	"strconv"
 	"strings"
 	"time"
@@ -54,16 +53,6 @@ type Job struct {
 	Most     int             // failures after which it has failed; 0: as its handler says
 	Started  bool
 	Cancel   bool // somebody wants it to end
-}
-
-// RoundLimit lowers a limit a little, to one of a few: each is a statement of its
-// own, which drivers and servers keep prepared.
-func RoundLimit(n int) int {
-	if n < 32 {
-		return n
-	}
-	step := bits.Len(uint(n)) - 3 // a quarter of the power of two below
-	return n >> step << step
 }
 
 // Claim takes jobs that are due. A worker without a row in the table of workers

@@ -39,6 +39,29 @@ func Run(ctx context.Context, db *sql.DB, now *wakeup.Signal, tell func(idle, al
 	}
 }
 
+// On runs statements on a connection of the pool. It closes the connection if one
+// fails: it may lead to another server, or a handler may have left a role or a
+// time-out behind in its session, and it would be taken again and again.
+//
+// If the answer takes half of a limit, On sends the signal: others may wait for a dead
+// connection, too.
+func On(ctx context.Context, db *sql.DB, limit time.Duration, now *wakeup.Signal, f func(conn *sql.Conn) error) error {
+	defer time.AfterFunc(limit/2, now.Send).Stop()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f(conn); err != nil {
+		if pgdriver.IsGone(conn) {
+			now.Send()
+		}
+		pgdriver.Discard(conn)
+		return err
+	}
+	_ = conn.Close()
+	return nil
+}
+
 // Idle tries all idle connections at the same time, closes the dead, and returns
 // how many there were and how many of these live. It holds those until it has tried
 // all: the pool would give them out again first.

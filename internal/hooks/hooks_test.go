@@ -1,0 +1,54 @@
+package hooks_test
+
+import (
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/hooks"
+)
+
+type observer struct{ happened func(int) }
+
+// Each observer is told, also after another has panicked. The first panic of each
+// hook is reported.
+func TestVoice(t *testing.T) {
+	var told []int
+	var reported []string
+	v := hooks.New([]observer{
+		{func(int) { panic("boom") }},
+		{},
+		{func(n int) { told = append(told, n) }},
+	}, func(_ *hooks.Voice[observer], hook, value string) { reported = append(reported, hook+": "+value) })
+	for n := range 2 {
+		hooks.Tell(v, "happened", func(o *observer) func(int) { return o.happened }, n)
+	}
+	if !v.Aside("fine", func() {}) || v.Aside("exits", runtime.Goexit) || v.Aside("exits", runtime.Goexit) || v.Aside("panics", func() { panic(7) }) {
+		t.Error("Aside does not report what has returned")
+	}
+	if !slices.Equal(told, []int{0, 1}) || !slices.Equal(reported, []string{"happened: boom", "exits: it called runtime.Goexit", "panics: 7"}) {
+		t.Errorf("told %v, reported %q", told, reported)
+	}
+	if !v.Hears(func(o *observer) bool { return o.happened != nil }) || v.Hears(func(*observer) bool { return false }) {
+		t.Error("Hears is wrong")
+	}
+}
+
+// A trouble that has begun ends once.
+func TestTroubles(t *testing.T) {
+	var all hooks.Troubles[string]
+	if _, was := all.End("a"); was {
+		t.Error("nothing had begun")
+	}
+	all.Begin("a")
+	all.Begin("a")
+	if _, was := all.End("b"); was {
+		t.Error("another one ends")
+	}
+	if lasted, was := all.End("a"); !was || lasted < 0 {
+		t.Errorf("it lasted %v, was there: %t", lasted, was)
+	}
+	if _, was := all.End("a"); was {
+		t.Error("it ends twice")
+	}
+}
