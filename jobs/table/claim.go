@@ -1,0 +1,178 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// claimOn claims up to limit jobs, and takes a slot for each. found counts also those
+// that were cancelled before they began, and have ended by it.
+func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, limit int) (runs []*run, found int, err error) {
+	statement := w.sql.claim.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit)
+	type row struct {
+		run   *run
+		state State
+	}
+	all, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (row, error) {
+		r := row{run: &run{w: w}}
+		err := rows.Scan(&r.run.claim.ID, &r.run.claim.Claim, &r.state, &r.run.header.NumFailures, &r.run.header.NumResets)
+		r.run.header.ID = r.run.claim.ID
+		return r, err
+	}, statement, append([]any{w.host}, c.Args...)...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("jobs/table: claim rows of %s: %w", w.store.settings.table, err)
+	}
+	for _, r := range all {
+		if r.state != StateProcessing {
+			hooks.Tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone }, Done{Header: r.run.header, State: r.state, Err: ErrCanceled})
+			continue
+		}
+		if older := w.hand.add(r.run); older != nil {
+			older.end(ErrClaimLost)
+		}
+		runs = append(runs, r.run)
+	}
+	w.take(len(runs))
+	return runs, len(all), nil
+}
+
+func (w *Worker) tellClaimed(n int, took time.Duration) {
+	if n > 0 {
+		hooks.Tell(w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{n, took})
+	}
+}
+
+// open reads the rows of runs from the view, after the claim is committed: so nothing
+// that is read is stale. It starts the runs. If they cannot be read for a reason that
+// is none of theirs, it queues them again, and returns the error.
+func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) error {
+	if len(runs) == 0 {
+		return nil
+	}
+	shown, err := w.read(ctx, on, runs)
+	switch {
+	case isRows(err) && len(runs) > 1:
+		half := len(runs) / 2
+		return errtext.Join(w.open(ctx, on, runs[:half]), w.open(ctx, on, runs[half:]))
+	case isRows(err):
+		w.fail(runs[0], fmt.Errorf("the row cannot be read: %w", errtext.Of(err)))
+		return nil
+	case err != nil:
+		for _, r := range runs {
+			w.settleUnstarted(r, end{To: StateQueued})
+		}
+		return fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err)
+	}
+	var hide []int64
+	for _, r := range runs {
+		switch of := shown[r.claim.ID]; {
+		case of.times == 0:
+			hide = append(hide, r.claim.ID)
+			w.settleUnstarted(r, end{To: hidden, Message: text(fmt.Errorf("%s does not show the row", w.store.settings.view))})
+		case of.times > 1:
+			w.fail(r, errTwice)
+		case of.err != nil:
+			w.fail(r, of.err)
+		default:
+			r.job = of.job
+			w.start(r)
+		}
+	}
+	if len(hide) > 0 {
+		hooks.Tell(w.voice, "JobsHidden", func(o *Observer) func([]int64) { return o.JobsHidden }, hide)
+	}
+	return nil
+}
+
+// fail settles a run whose row cannot be handled as if its handler had returned err.
+func (w *Worker) fail(r *run, err error) {
+	to, message, _, _ := decide(err, nil, false)
+	w.settleUnstarted(r, end{To: to, Message: message}, err)
+}
+
+// sight is what the view shows of a row.
+type sight struct {
+	times int
+	job   any
+	err   error // of Scan
+}
+
+// read reads what the view shows of the rows of runs.
+func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown map[int64]sight, err error) {
+	byID := make(map[int64]*run, len(runs))
+	claims := make([]claim, len(runs))
+	for i, r := range runs {
+		byID[r.claim.ID], claims[i] = r, r.claim
+	}
+	ids, _ := arrays(claims)
+	rows, err := on.QueryContext(ctx, w.sql.read, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err has told everything
+	names, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	shown = make(map[int64]sight, len(runs))
+	for rows.Next() {
+		v := view{rows: rows, dest: make([]any, len(names))}
+		id, err := v.id()
+		if err != nil {
+			return nil, err
+		}
+		s := sight{times: shown[id].times + 1}
+		if r := byID[id]; r != nil && s.times == 1 {
+			s.err = errGoexit
+			hooks.Aside(func() {
+				s.err = recovered("Scan", func() (err error) {
+					s.job, err = w.handler.read(v, r)
+					return err
+				})
+			})
+		}
+		shown[id] = s
+	}
+	return shown, rows.Err()
+}
+
+// view is a row as Scan has it: without the id, which stands before it.
+type view struct {
+	rows *sql.Rows
+	dest []any
+}
+
+// errColumns is a Scan with too few or too many values.
+var errColumns = errors.New("Scan must take a value for each of the ColumnExpressions")
+
+func (v view) Scan(dest ...any) error {
+	if len(dest) != len(v.dest)-1 {
+		return fmt.Errorf("%w: it takes %d, there are %d", errColumns, len(dest), len(v.dest)-1)
+	}
+	v.dest[0] = ignored{}
+	copy(v.dest[1:], dest)
+	return v.rows.Scan(v.dest...)
+}
+
+// id reads the id alone: whatever becomes of the rest, it is known whose row it is.
+func (v view) id() (id int64, err error) {
+	for i := range v.dest {
+		v.dest[i] = ignored{}
+	}
+	v.dest[0] = &id
+	return id, v.rows.Scan(v.dest...)
+}
+
+// ignored takes a value that nobody wants.
+type ignored struct{}
+
+// Scan takes the value.
+func (ignored) Scan(any) error { return nil }

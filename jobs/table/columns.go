@@ -1,0 +1,327 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/rights"
+	"github.com/pgfrontier/worker/store"
+)
+
+// column is one that a table of jobs has.
+type column struct {
+	name    string
+	kind    string // what types it may have
+	ddl     string // that adds it
+	cleared bool   // is set to NULL at times
+	read    bool   // is never written
+}
+
+const (
+	integers   = "smallint, integer or bigint"
+	texts      = "text or varchar"
+	times      = "timestamp with time zone"
+	labels     = "text, varchar or an enum"
+	logs       = "json[] or jsonb[]"
+	booleans   = "boolean"
+	stateBytes = 10 // of the longest state
+)
+
+var columns = []column{
+	{name: "id", kind: integers, ddl: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", read: true},
+	{name: "state", kind: labels, ddl: "text NOT NULL DEFAULT 'queued'"},
+	{name: "failure_message", kind: texts, ddl: "text", cleared: true},
+	{name: "queued_at", kind: times, ddl: "timestamptz DEFAULT now()"},
+	{name: "started_at", kind: times, ddl: "timestamptz", cleared: true},
+	{name: "last_heartbeat_at", kind: times, ddl: "timestamptz"},
+	{name: "finished_at", kind: times, ddl: "timestamptz", cleared: true},
+	{name: "process_after", kind: times, ddl: "timestamptz"},
+	{name: "num_resets", kind: integers, ddl: "integer NOT NULL DEFAULT 0"},
+	{name: "num_failures", kind: integers, ddl: "integer NOT NULL DEFAULT 0"},
+	{name: "execution_logs", kind: logs, ddl: "json[]", cleared: true},
+	{name: "worker_hostname", kind: texts, ddl: "text NOT NULL DEFAULT ''"},
+	{name: "cancel", kind: booleans, ddl: "boolean NOT NULL DEFAULT false"},
+}
+
+// types are those of columns that statements cast to, as in SQL.
+type types struct{ state, message, log string }
+
+// attribute is a column as the catalog has it.
+type attribute struct {
+	name, full, base string // full: as in SQL; base: of the type, or what its domain is of
+	length           int    // of a varchar or a timestamp, -1 for none
+	notNull, made    bool   // made: GENERATED ALWAYS AS, or as an identity
+	enum             []string
+	number           int
+}
+
+// attributesSQL reads the columns of a table. A domain counts as what it is of.
+const attributesSQL = `
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(b.oid, NULL), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+	a.attnotnull OR t.typnotnull, a.attgenerated <> '' OR a.attidentity = 'a', a.attnum,
+	coalesce((SELECT string_agg(e.enumlabel, ',') FROM pg_enum AS e WHERE e.enumtypid = b.oid), '')
+FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN pg_type AS b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped`
+
+func scanAttribute(rows *sql.Rows) (a attribute, err error) {
+	var labels string
+	err = rows.Scan(&a.name, &a.full, &a.base, &a.length, &a.notNull, &a.made, &a.number, &labels)
+	if labels != "" {
+		a.enum = strings.Split(labels, ",")
+	}
+	return a, err
+}
+
+// holds reports whether a column can hold what is written into it.
+func (a attribute) holds(kind string, hostname int) (finding string) {
+	switch kind {
+	case integers:
+		if !slices.Contains([]string{"smallint", "integer", "bigint"}, a.base) {
+			return "must be " + integers
+		}
+	case times:
+		if a.base != "timestamp with time zone" {
+			return "must be " + times
+		}
+		if a.length >= 0 && a.length < 6 {
+			return "must have microseconds, which tell claims apart: use timestamptz without a precision"
+		}
+	case booleans:
+		if a.base != "boolean" {
+			return "must be " + booleans
+		}
+	case logs:
+		if a.base != "json[]" && a.base != "jsonb[]" {
+			return "must be " + logs
+		}
+	case labels:
+		if a.enum != nil {
+			for _, s := range states {
+				if !slices.Contains(a.enum, string(s)) {
+					return fmt.Sprintf("has no value %s: ALTER TYPE %s ADD VALUE '%s'", s, a.full, s)
+				}
+			}
+			return ""
+		}
+		return a.holdsText(labels, stateBytes)
+	case texts:
+		return a.holdsText(texts, hostname)
+	}
+	return ""
+}
+
+func (a attribute) holdsText(kind string, length int) (finding string) {
+	if a.base != "text" && a.base != "character varying" {
+		return "must be " + kind
+	}
+	if most := a.length - 4; a.length >= 0 && most < length { // as the catalog counts
+		return fmt.Sprintf("takes %d characters, and needs %d", most, length)
+	}
+	return ""
+}
+
+// inspect looks the table and the view up, and makes the statements. findings are what
+// does not fit, a line each.
+func inspect(ctx context.Context, on store.Querier, s settings, hostname string) (found settings, sql statements, findings []string, err error) {
+	for _, r := range []*relation{&s.table, &s.view} {
+		finding, err := r.resolve(ctx, on, r == &s.table)
+		if err != nil {
+			return s, sql, nil, err
+		}
+		if finding != "" {
+			findings = append(findings, finding)
+		}
+	}
+	if len(findings) > 0 {
+		return s, sql, slices.Compact(findings), nil
+	}
+	attributes, err := s.attributes(ctx, on, s.table)
+	if err != nil {
+		return s, sql, nil, err
+	}
+	for _, c := range columns {
+		findings = append(findings, s.fits(c, attributes, hostname)...)
+	}
+	if len(findings) > 0 {
+		return s, sql, findings, nil
+	}
+	t := types{attributes[s.columns["state"]].full, attributes[s.columns["failure_message"]].full, strings.TrimSuffix(attributes[s.columns["execution_logs"]].base, "[]")}
+	for _, look := range []func() ([]string, error){
+		func() ([]string, error) { return s.uniqueID(ctx, on, attributes[s.columns["id"]].number) },
+		func() ([]string, error) { return s.allowsStates(ctx, on, attributes[s.columns["state"]]) },
+		func() ([]string, error) { return s.viewHasID(ctx, on) },
+	} {
+		more, err := look()
+		if err != nil {
+			return s, sql, nil, err
+		}
+		findings = append(findings, more...)
+	}
+	return s, newStatements(s, t), findings, nil
+}
+
+// resolve finds a table or a view, with its schema.
+func (r *relation) resolve(ctx context.Context, on store.Querier, table bool) (finding string, err error) {
+	var kind, persistence string
+	var found ident.Table
+	err = on.QueryRowContext(ctx, `
+SELECT coalesce(max(n.nspname::text), ''), coalesce(max(c.relname::text), ''), coalesce(max(c.relkind::text), ''), coalesce(max(c.relpersistence::text), '')
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1::text)`, r.SQL()).Scan(&found.Schema, &found.Name, &kind, &persistence)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("jobs/table: look for %s: %w", r, err)
+	case kind == "":
+		return fmt.Sprintf("there is no %s that this role sees: create it, give its schema, or GRANT USAGE ON its SCHEMA", r), nil
+	case persistence == "t":
+		return fmt.Sprintf("%s is temporary: other sessions do not see it", r), nil
+	case table && kind != "r" && kind != "p":
+		return fmt.Sprintf("%s is no table: give the table as TableName, and what is to be read as ViewName", r), nil
+	}
+	r.Table = found
+	return "", nil
+}
+
+func (s settings) attributes(ctx context.Context, on store.Querier, of relation) (map[string]attribute, error) {
+	all, err := pgdriver.QueryAll(ctx, on, scanAttribute, attributesSQL, of.SQL())
+	if err != nil {
+		return nil, fmt.Errorf("jobs/table: look up the columns of %s: %w", of, err)
+	}
+	by := map[string]attribute{}
+	for _, a := range all {
+		by[a.name] = a
+	}
+	return by, nil
+}
+
+// fits reports what is wrong with one column.
+func (s settings) fits(c column, attributes map[string]attribute, hostname string) (findings []string) {
+	name := s.columns[c.name]
+	at, is := attributes[name]
+	if !is {
+		return []string{fmt.Sprintf("%s has no column %s: ALTER TABLE %s ADD COLUMN %s %s", s.table, name, s.table.SQL(), ident.Quote(name), c.ddl)}
+	}
+	about := fmt.Sprintf("column %s of %s (%s) ", name, s.table, at.full)
+	needs := 0
+	if c.name == "worker_hostname" {
+		needs = len(hostname)
+	}
+	if f := at.holds(c.kind, needs); f != "" {
+		findings = append(findings, about+f)
+	}
+	if c.cleared && at.notNull {
+		findings = append(findings, about+fmt.Sprintf("is NOT NULL, and is cleared at times: ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", s.table.SQL(), ident.Quote(name)))
+	}
+	if at.made && !c.read {
+		findings = append(findings, about+"is GENERATED ALWAYS, and must be written")
+	}
+	return findings
+}
+
+// uniqueID reports if two rows may have the same id.
+func (s settings) uniqueID(ctx context.Context, on store.Querier, number int) (findings []string, err error) {
+	var unique bool
+	err = on.QueryRowContext(ctx, `
+SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass($1::text) AND indisunique AND indisvalid AND indpred IS NULL
+	AND indnkeyatts = 1 AND indkey[0] = $2::int)`, s.table.SQL(), number).Scan(&unique)
+	if err != nil {
+		return nil, fmt.Errorf("jobs/table: look for the key of %s: %w", s.table, err)
+	}
+	if !unique {
+		findings = append(findings, fmt.Sprintf("column %s of %s has no unique index of its own: ALTER TABLE %s ADD PRIMARY KEY (%s)", s.columns["id"], s.table, s.table.SQL(), ident.Quote(s.columns["id"])))
+	}
+	return findings, nil
+}
+
+// allowsStates asks the CHECK constraints that are about the state alone whether they
+// let all states in. Those that are about more columns show when a row is written.
+func (s settings) allowsStates(ctx context.Context, on store.Querier, state attribute) (findings []string, err error) {
+	type check struct{ name, expression string }
+	checks, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (c check, err error) {
+		err = rows.Scan(&c.name, &c.expression)
+		return c, err
+	}, `
+SELECT conname::text, pg_get_expr(conbin, conrelid) FROM pg_constraint
+WHERE conrelid = to_regclass($1::text) AND contype = 'c' AND conkey = ARRAY[$2::int::smallint]`, s.table.SQL(), state.number)
+	if err != nil {
+		return nil, fmt.Errorf("jobs/table: look up the constraints of %s: %w", s.table, err)
+	}
+	var all []string
+	for _, one := range states {
+		all = append(all, literal(string(one)))
+	}
+	for _, c := range checks {
+		refused, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }, `
+SELECT s."`+state.name+`"::text FROM (SELECT v::`+state.full+` AS "`+state.name+`" FROM unnest(ARRAY[`+strings.Join(all, ", ")+`]) AS v) AS s
+WHERE NOT (`+c.expression+`)`)
+		if err != nil {
+			return nil, fmt.Errorf("jobs/table: try constraint %s of %s: %w", c.name, s.table, err)
+		}
+		if len(refused) > 0 {
+			slices.Sort(refused)
+			findings = append(findings, fmt.Sprintf("constraint %s of %s refuses the states %s: ALTER TABLE %s DROP CONSTRAINT %s, and add one that allows them",
+				c.name, s.table, strings.Join(refused, ", "), s.table.SQL(), ident.Quote(c.name)))
+		}
+	}
+	return findings, nil
+}
+
+// viewHasID reports if rows of the view cannot be told by their id.
+func (s settings) viewHasID(ctx context.Context, on store.Querier) (findings []string, err error) {
+	attributes, err := s.attributes(ctx, on, s.view)
+	if err != nil {
+		return nil, err
+	}
+	id, is := attributes[s.columns["id"]]
+	switch {
+	case !is:
+		findings = append(findings, fmt.Sprintf("%s has no column %s, by which its rows are found: add the one of %s", s.view, s.columns["id"], s.table))
+	case id.holds(integers, 0) != "":
+		findings = append(findings, fmt.Sprintf("column %s of %s (%s) %s, as in %s", s.columns["id"], s.view, id.full, id.holds(integers, 0), s.table))
+	}
+	return findings, nil
+}
+
+// lacks returns the GRANTs that a worker's role lacks.
+func (s settings) lacks(ctx context.Context, on store.Querier) ([]string, error) {
+	var reads, writes []string
+	for _, c := range columns {
+		name := ident.Quote(s.columns[c.name])
+		reads = append(reads, name)
+		if !c.read && c.name != "cancel" {
+			writes = append(writes, name)
+		}
+	}
+	needs := []rights.Need{
+		{Table: s.table.SQL(), Privilege: "SELECT", Columns: reads},
+		{Table: s.table.SQL(), Privilege: "UPDATE", Columns: writes},
+		{Table: s.view.SQL(), Privilege: "SELECT", Columns: []string{ident.Quote(s.columns["id"])}},
+	}
+	missing, err := rights.Missing(ctx, on, needs)
+	if err != nil {
+		return nil, fmt.Errorf("jobs/table: %w", err)
+	}
+	return missing, nil
+}
+
+// tries plans the user's expressions.
+func (s statements) tries(ctx context.Context, on store.Querier) (findings []string) {
+	for _, try := range []struct{ option, statement string }{
+		{"Condition", s.tryCondition}, {"OrderByExpression", s.tryOrder}, {"ColumnExpressions", s.tryExpression},
+	} {
+		rows, err := on.QueryContext(ctx, try.statement)
+		if err == nil {
+			err = rows.Close()
+		}
+		if err != nil {
+			findings = append(findings, fmt.Sprintf("%s: PostgreSQL says: %v", try.option, errtext.Of(err)))
+		}
+	}
+	return findings
+}

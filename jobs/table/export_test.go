@@ -1,0 +1,9 @@
+package table
+
+import "time"
+
+// SetGrace sets how long a handler has to return after its context has ended.
+func SetGrace(w *Worker, d time.Duration) { w.grace = d }
+
+// SetLimit bounds the statements of a worker's own.
+func SetLimit(w *Worker, d time.Duration) { w.limit = d }

@@ -1,0 +1,136 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
+)
+
+// start runs the handler in a goroutine of its own.
+func (w *Worker) start(r *run) {
+	if before := w.handler.preHandle; before != nil {
+		w.voice.Aside("PreHandle", func() { before(w.handling, r.job) })
+	}
+	r.begun = time.Now()
+	go w.execute(r)
+}
+
+// execute runs the handler of a job, and settles it. It holds the slot until what has
+// become of the job is stored, and PostHandle has returned.
+func (w *Worker) execute(r *run) {
+	defer w.give()
+	ctx, cancel := context.WithCancelCause(w.handling)
+	defer cancel(nil)
+	if w.opts.MaximumRuntimePerJob > 0 {
+		bounded, stop := context.WithTimeoutCause(ctx, w.opts.MaximumRuntimePerJob, ErrTimeout)
+		defer stop()
+		ctx = bounded
+	}
+	r.begin(cancel)
+	returned := make(chan struct{})
+	defer context.AfterFunc(ctx, func() { w.watch(ctx, r, returned) })()
+	err := errGoexit
+	defer func() { // also when runtime.Goexit ends the goroutine
+		close(returned)
+		if !r.over.CompareAndSwap(false, true) {
+			w.hand.returned(r)
+			return
+		}
+		w.finish(r, err, causeOf(ctx))
+	}()
+	err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
+}
+
+// watch waits for a handler whose context has ended, and gives it up if it ignores
+// that: its job goes on without it.
+func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}) {
+	timer := time.NewTimer(w.grace)
+	defer timer.Stop()
+	select {
+	case <-returned:
+		return
+	case <-timer.C:
+	}
+	if !r.over.CompareAndSwap(false, true) {
+		return
+	}
+	w.hand.gaveUp(r)
+	hooks.Tell(w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
+	cause := context.Cause(ctx)
+	w.settle(r, fmt.Errorf("%w: %w", ErrHandlerOverdue, cause), cause, func() {})
+	signal(w.wake)
+}
+
+// finish settles a job after its handler has returned err, and waits until that is
+// stored.
+func (w *Worker) finish(r *run, err, cause error) {
+	stored := make(chan struct{})
+	w.settle(r, err, cause, func() { close(stored) })
+	select {
+	case <-stored:
+	case <-w.life.Done():
+		return
+	}
+	if after := w.handler.postHandle; after != nil {
+		w.voice.Aside("PostHandle", func() { after(w.handling, r.job) })
+	}
+}
+
+// settle hands a run to the settler. stored is called when that has ended.
+func (w *Worker) settle(r *run, err, cause error, stored func()) {
+	ended, byTx := r.settle()
+	if cause == nil {
+		cause = ended
+	}
+	if err != nil && errors.Is(cause, ErrTimeout) {
+		err = &timedOut{w.opts.MaximumRuntimePerJob, err}
+	}
+	to, message, delay, requeued := decide(err, cause, byTx)
+	if byTx && err == nil && to == StateErrored {
+		err = errUncommitted
+	}
+	w.settler.add(&ending{run: r, err: err, took: time.Since(r.begun), stored: stored,
+		end: end{claim: r.claim, To: to, Message: message, Delay: delay, Requeued: requeued}})
+}
+
+// settleUnstarted settles a run whose handler was not called.
+func (w *Worker) settleUnstarted(r *run, e end, errs ...error) {
+	r.settle()
+	e.claim = r.claim
+	w.settler.add(&ending{run: r, err: errtext.Join(errs...), stored: w.give, end: e})
+}
+
+// timedOut is the failure of a handler that took too long.
+type timedOut struct {
+	limit time.Duration
+	err   error
+}
+
+func (e *timedOut) Error() string {
+	return errtext.Line(fmt.Sprintf("the handler took longer than %v (MaximumRuntimePerJob): %v", e.limit, errtext.Of(e.err)))
+}
+
+// Unwrap gives what the handler has returned.
+func (e *timedOut) Unwrap() []error { return []error{ErrTimeout, e.err} }
+
+// causeOf is why a run's context has ended, nil if it has not.
+func causeOf(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// running reports whether handlers run that were not given up.
+func (w *Worker) running() bool {
+	for _, r := range w.hand.all() {
+		if runs, _ := r.runs(); runs {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,178 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// gather bounds the pause in which slots gather for the next claim, while there is more
+// to do than slots.
+const gather = 5 * time.Millisecond
+
+// loop claims jobs and starts them. One goroutine runs it, so no two claims of a
+// worker are under way.
+type loop struct {
+	w *Worker
+	pace
+	failures int
+	doubtTo  time.Time // until when a claim whose answer was lost may be committed
+	disownAt time.Time
+}
+
+// pace is when to claim next.
+type pace struct {
+	handlers int
+	hungry   bool // there may be more to claim
+	took     time.Duration
+	claimed  time.Time // the end of the last claim
+	pollAt   time.Time
+	pausedTo time.Time // after a failure
+}
+
+// next returns when to claim, with so many free slots: no later than now is at once.
+// never is true if that depends on something else, a slot for one.
+func (p pace) next(free int) (at time.Time, never bool) {
+	if free <= 0 {
+		return at, true
+	}
+	if !p.hungry {
+		at = p.pollAt
+	} else if free < (p.handlers+1)/2 {
+		at = p.claimed.Add(min(p.took, gather))
+	}
+	if at.Before(p.pausedTo) {
+		at = p.pausedTo
+	}
+	return at, false
+}
+
+func newLoop(w *Worker) *loop {
+	return &loop{w: w, pace: pace{handlers: w.opts.NumHandlers, hungry: true}}
+}
+
+// run claims until intake has ended, or NumTotalJobs are claimed. Then it waits until
+// no handler runs, except those that were given up.
+func (l *loop) run(ctx, intake context.Context) {
+	for intake.Err() == nil && l.left(1) > 0 {
+		free, _ := l.w.free()
+		at, never := l.next(free)
+		if now := time.Now(); !never && !at.After(now) {
+			l.claim(ctx, free)
+		} else {
+			l.sleep(intake, at.Sub(now), never)
+		}
+		l.disown(ctx)
+	}
+	l.w.Stop() // after NumTotalJobs
+	for l.w.running() && ctx.Err() == nil {
+		l.sleep(ctx, 0, true)
+	}
+}
+
+// left lowers a number of jobs to what may still be claimed.
+func (l *loop) left(n int) int {
+	if l.w.opts.NumTotalJobs == 0 {
+		return n
+	}
+	_, claimed := l.w.free()
+	return min(n, l.w.opts.NumTotalJobs-int(claimed))
+}
+
+// sleep waits for a time, or for a slot. A slot makes the loop claim if a hook may have
+// held it back because of what ran.
+func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
+	if never || time.Now().Before(l.doubtTo) && d > l.w.opts.HeartbeatInterval {
+		d = l.w.opts.HeartbeatInterval
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.w.wake:
+		l.hungry = l.hungry || l.w.handler.preDequeue != nil
+	case <-ctx.Done():
+	}
+}
+
+// claim claims jobs for free slots, and starts them.
+func (l *loop) claim(ctx context.Context, free int) {
+	condition, ok := l.preDequeue(ctx)
+	if !ok {
+		l.rest()
+		return
+	}
+	limit := pgdriver.RoundLimit(l.left(free))
+	begin := time.Now()
+	found := 0
+	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
+		var runs []*run
+		runs, found, err = l.w.claimOn(ctx, conn, condition, limit)
+		l.claimed = time.Now()
+		l.took = l.claimed.Sub(begin)
+		if err != nil {
+			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
+			return err
+		}
+		l.w.tellClaimed(len(runs), l.took)
+		return l.w.open(ctx, conn, runs)
+	})
+	l.w.outcome(Claiming, err)
+	if err != nil {
+		l.failures++
+		l.pausedTo = time.Now().Add(backoff.Session(l.failures))
+		return
+	}
+	if l.failures = 0; found < limit {
+		l.rest()
+	}
+}
+
+// rest makes the loop wait for the next poll.
+func (l *loop) rest() {
+	poll := l.w.opts.Interval
+	l.hungry, l.pollAt = false, time.Now().Add(poll-time.Duration(rand.Float64()*float64(poll)/4))
+}
+
+// preDequeue asks the user's hook.
+func (l *loop) preDequeue(ctx context.Context) (c Condition, ok bool) {
+	hook := l.w.handler.preDequeue
+	if hook == nil {
+		return c, true
+	}
+	var err error
+	if !l.w.voice.Aside("PreDequeue", func() { ok, c, err = hook(ctx) }) {
+		return c, false
+	}
+	if err != nil {
+		l.w.outcome(Claiming, err)
+		return c, false
+	}
+	return c, ok
+}
+
+// disown queues again what a claim has taken whose answer was lost. That claim may
+// still be under way in the server, so disown looks for a while.
+func (l *loop) disown(ctx context.Context) {
+	now := time.Now()
+	if !now.Before(l.doubtTo) || now.Before(l.disownAt) {
+		return
+	}
+	l.disownAt = now.Add(l.w.opts.HeartbeatInterval)
+	var mine []claim
+	for _, r := range l.w.hand.all() {
+		mine = append(mine, r.claim)
+	}
+	ids, _ := arrays(mine)
+	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		_, err := conn.ExecContext(ctx, l.w.sql.disown, ids, l.w.host)
+		return err
+	})
+	if err != nil { // the next claim will tell, if it fails, too
+		l.hungry = true
+	}
+}

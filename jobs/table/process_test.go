@@ -1,0 +1,5 @@
+package table_test
+
+const processVariable = "TABLE_PROCESS"
+
+func beProcess() {}

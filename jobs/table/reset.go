@@ -1,0 +1,111 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// silence is a row in processing whose heartbeat has not come for a while.
+type silence struct {
+	id        int64
+	heartbeat sql.NullInt64 // the last one, in microseconds
+}
+
+// watch has the silences that this worker knows, and since when.
+//
+// An old heartbeat alone does not show that a worker is lost: after the database was
+// away, all heartbeats are old, and all workers live. So a worker resets only what has
+// been silent before its eyes, for as long as a heartbeat takes to come.
+type watch map[silence]time.Time
+
+// see takes note of what is silent now. It returns what has been for long enough.
+func (w watch) see(all []silence, now time.Time, long time.Duration) (due []silence) {
+	still := make(map[silence]bool, len(all))
+	for _, s := range all {
+		still[s] = true
+		if since, known := w[s]; !known {
+			w[s] = now
+		} else if now.Sub(since) >= long {
+			due = append(due, s)
+		}
+	}
+	for s := range w {
+		if !still[s] {
+			delete(w, s)
+		}
+	}
+	return due
+}
+
+// resetStalled resets the jobs of lost workers until ctx ends. Every worker does it:
+// rows that another one is about to reset are passed over.
+func (w *Worker) resetStalled(ctx context.Context) {
+	known := watch{}
+	for tick := w.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
+		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return w.resetOn(ctx, conn, known) })
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			clear(known) // heartbeats may not have come through either
+		}
+		w.outcome(Resetting, err)
+	}
+}
+
+// resetOn looks once. How old heartbeats are, the database judges, and again in the
+// statement that resets.
+func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error {
+	silent, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (s silence, err error) {
+		err = rows.Scan(&s.id, &s.heartbeat)
+		return s, err
+	}, w.sql.stalled)
+	if err != nil {
+		return fmt.Errorf("jobs/table: look for stalled rows of %s: %w", w.store.settings.table, err)
+	}
+	due := known.see(silent, time.Now(), w.store.settings.stalled/2)
+	if len(due) == 0 {
+		return nil
+	}
+	ids, heartbeats := silences(due)
+	type row struct {
+		Reset
+		age int64
+	}
+	rows, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.ID, &r.State, &r.age)
+		return r, err
+	}, w.sql.reset, ids, heartbeats)
+	if err != nil {
+		return fmt.Errorf("jobs/table: reset stalled rows of %s: %w", w.store.settings.table, err)
+	}
+	for _, r := range rows {
+		r.Age = time.Duration(r.age) * time.Microsecond
+		hooks.Tell(w.voice, "JobReset", func(o *Observer) func(Reset) { return o.JobReset }, r.Reset)
+	}
+	w.change(func(s *Status) { s.Reset += int64(len(rows)) })
+	return nil
+}
+
+// silences are the parts of silences, as text.
+func silences(all []silence) (ids, heartbeats string) {
+	a, b := "{", "{"
+	for i, s := range all {
+		if i > 0 {
+			a, b = a+",", b+","
+		}
+		a += fmt.Sprint(s.id)
+		if s.heartbeat.Valid {
+			b += fmt.Sprint(s.heartbeat.Int64)
+		} else {
+			b += "NULL"
+		}
+	}
+	return a + "}", b + "}"
+}

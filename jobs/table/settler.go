@@ -1,0 +1,256 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
+)
+
+// settler stores what became of jobs: whatever has gathered while the last statement
+// ran, in the next. If the database does not answer, it keeps it and tries again.
+type settler struct {
+	w       *Worker
+	wake    chan struct{}
+	changed chan struct{} // something was stored
+
+	mu      sync.Mutex
+	waiting []*ending
+	flying  int // in the statement that runs
+	err     error
+}
+
+// ending is how a run has ended, as long as the database does not know it.
+type ending struct {
+	run    *run
+	err    error
+	took   time.Duration
+	end    end
+	stored func() // called when the settler is done with it
+	gone   bool   // it is
+}
+
+const (
+	// mostStored bounds how many jobs a statement settles.
+	mostStored = 2000
+	// heldPause is the pause before jobs are settled again whose rows somebody holds.
+	heldPause = 200 * time.Millisecond
+	// finishLimit is how long a stop waits for ends to be stored.
+	finishLimit = 15 * time.Second
+)
+
+func newSettler(w *Worker) *settler {
+	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+}
+
+func (s *settler) add(e *ending) {
+	s.mu.Lock()
+	s.waiting = append(s.waiting, e)
+	s.mu.Unlock()
+	signal(s.wake)
+	signal(s.w.wake) // no handler of it runs any more
+}
+
+// waits is how many ends the database does not know.
+func (s *settler) waits() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) + s.flying
+}
+
+// run stores until ctx ends.
+func (s *settler) run(ctx context.Context) {
+	for failures := 0; ; {
+		batch := s.takeAll()
+		if len(batch) == 0 {
+			select {
+			case <-s.wake:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return s.store(ctx, conn, batch) })
+		held := s.putBack(batch, err)
+		if ctx.Err() != nil {
+			return
+		}
+		s.w.outcome(Settling, err)
+		pause := time.Duration(0)
+		switch {
+		case err != nil:
+			failures++
+			pause = backoff.Session(failures)
+		case held == len(batch):
+			failures, pause = 0, heldPause
+		default:
+			failures = 0
+		}
+		if pause > 0 && !backoff.Sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// takeAll returns what has gathered.
+func (s *settler) takeAll() []*ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.waiting), mostStored)
+	batch := s.waiting[:n:n]
+	s.waiting = s.waiting[n:]
+	s.flying = n
+	return batch
+}
+
+// putBack keeps what could not be stored, behind what has gathered since. It returns
+// how much that is.
+func (s *settler) putBack(batch []*ending, err error) (kept int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rest := slices.DeleteFunc(batch, func(e *ending) bool { return e.gone })
+	s.flying, s.err = 0, err
+	s.waiting = append(s.waiting, rest...)
+	signal(s.changed)
+	return len(rest)
+}
+
+// settleOn stores ends. It returns the state that each job has now, "" for a row that
+// somebody holds. Those that are missing are lost.
+func (w *Worker) settleOn(ctx context.Context, on store.Querier, ends []end) (map[claim]State, error) {
+	list, err := json.Marshal(ends)
+	if err != nil {
+		return nil, fmt.Errorf("jobs/table: store what became of jobs: %w", err)
+	}
+	type row struct {
+		claim
+		state State
+	}
+	rows, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.ID, &r.Claim, &r.state)
+		return r, err
+	}, w.sql.settle, string(list), w.host)
+	if err != nil {
+		return nil, fmt.Errorf("jobs/table: store what became of jobs: %w", err)
+	}
+	settled := make(map[claim]State, len(rows))
+	for _, r := range rows {
+		settled[r.claim] = r.state
+	}
+	return settled, nil
+}
+
+// store settles jobs. It may be repeated with the same ones. A batch with a row for
+// which the server refuses what is written is halved until it is found.
+func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) error {
+	ends := make([]end, len(batch))
+	for i, e := range batch {
+		ends[i] = e.end
+	}
+	settled, err := s.w.settleOn(ctx, on, ends)
+	switch {
+	case isRows(err) && len(batch) > 1:
+		half := len(batch) / 2
+		if err := s.store(ctx, on, batch[:half]); err != nil {
+			return err
+		}
+		return s.store(ctx, on, batch[half:])
+	case isRows(err):
+		return s.refused(ctx, on, batch[0], err)
+	case err != nil:
+		return err
+	}
+	for _, e := range batch {
+		state, is := settled[e.run.claim]
+		switch {
+		case !is:
+			s.lost(e)
+		case state != "": // else somebody holds the row
+			s.settled(e, state)
+		}
+	}
+	return nil
+}
+
+// refused settles a job as failed whose row the table does not take as it should be. If
+// the table refuses that, too, the row is left to stall.
+func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err error) error {
+	e.err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
+	e.end = end{claim: e.run.claim, To: StateFailed, Message: text(e.err)}
+	settled, err := s.w.settleOn(ctx, on, []end{e.end})
+	switch state, is := settled[e.run.claim]; {
+	case isRows(err):
+		s.w.outcome(Settling, fmt.Errorf("job %d: %w; and as failed: %w", e.run.header.ID, e.err, err))
+		s.lost(e)
+	case err != nil:
+		return err
+	case !is:
+		s.lost(e)
+	case state != "":
+		s.settled(e, state)
+	}
+	return nil
+}
+
+// settled takes note of what has become of a job.
+func (s *settler) settled(e *ending, state State) {
+	s.leave(e)
+	if state == StateCompleted {
+		e.err = nil // CompleteTx was committed, whatever the handler returned
+	}
+	s.w.change(func(st *Status) {
+		switch state {
+		case StateCompleted:
+			st.Completed++
+		case StateErrored, StateFailed:
+			st.Failed++
+		}
+	})
+	hooks.Tell(s.w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone }, Done{e.run.header, state, e.err, e.took})
+	e.stored()
+}
+
+// lost takes note that a run's job is another's.
+func (s *settler) lost(e *ending) {
+	s.leave(e)
+	s.w.change(func(st *Status) { st.Lost++ })
+	hooks.Tell(s.w.voice, "JobLost", func(o *Observer) func(Header) { return o.JobLost }, e.run.header)
+	e.stored()
+}
+
+func (s *settler) leave(e *ending) {
+	e.gone = true
+	s.w.hand.drop(e.run)
+}
+
+// finish waits until everything is stored. It gives up when the database has not
+// answered for a while.
+func (s *settler) finish(ctx context.Context) error {
+	late := time.NewTimer(finishLimit)
+	defer late.Stop()
+	for s.waits() > 0 {
+		select {
+		case <-s.changed:
+			continue
+		case <-late.C:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		n, err := len(s.waiting)+s.flying, s.err
+		s.mu.Unlock()
+		if err == nil {
+			err = errHeld
+		}
+		return fmt.Errorf("%w: %d jobs: %w", ErrUnsettled, n, errtext.Of(err))
+	}
+	return nil
+}

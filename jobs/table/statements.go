@@ -1,0 +1,285 @@
+package table
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/ident"
+)
+
+// statements is the SQL about a table of jobs. Lists come as text, of JSON or of
+// arrays: every driver can do that in every mode.
+//
+// No statement waits for a lock of a row: it passes over rows that others hold, and
+// tells. So a transaction that holds one row, as a handler's may, keeps no heartbeat
+// of others back, and no two statements wait for each other.
+//
+// The locks are FOR NO KEY UPDATE: a row that refers to a job by a foreign key, written
+// by its handler, takes a lock that FOR UPDATE would pass over.
+type statements struct {
+	claim                                 claimText
+	read                                  string
+	beat, settle, disown                  string
+	stalled, reset                        string
+	log, relog                            string
+	requeue                               string
+	count, exists, longest                string
+	tryCondition, tryOrder, tryExpression string // for EXPLAIN
+}
+
+// claimText is a claim around its condition and its limit.
+type claimText struct{ head, middle, tail string }
+
+func (c claimText) with(condition string, limit int) string {
+	if condition != "" {
+		condition = " AND (\n" + condition + "\n)"
+	}
+	return c.head + condition + c.middle + fmt.Sprint(limit) + c.tail
+}
+
+// claimParameters is how many parameters a claim has before those of a condition.
+const claimParameters = 1
+
+// microseconds is a time as a number that no setting of a session changes.
+func microseconds(of string) string { return `(extract(epoch FROM ` + of + `) * 1000000)::bigint` }
+
+// listed is the list of runs, from arrays. A claim is the microsecond of started_at.
+const listed = `d AS MATERIALIZED (
+	SELECT id, claim, 'epoch'::timestamptz + claim * interval '1 microsecond' AS started
+	FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
+)`
+
+// fence is the condition that a row is as one of the list d has claimed it. The ids
+// come as an array, too: a join with the list alone may become a sequential scan.
+const fence = `t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{started_at} = d.started AND t.{worker_hostname} = $3::text`
+
+// fenceOne is the same for one run. The handler of the run waits for it, so it may
+// wait for the row.
+const fenceOne = `t.{id} = $1::bigint AND t.{started_at} = 'epoch'::timestamptz + $2::bigint * interval '1 microsecond'
+	AND t.{worker_hostname} = $3::text AND t.{state} = 'processing'`
+
+// due is the condition that a row may be claimed.
+func (s settings) due() string {
+	queued := `{alias}.{state} = 'queued' AND ({alias}.{process_after} IS NULL OR {alias}.{process_after} <= statement_timestamp() OR {alias}.{cancel})`
+	if s.retryAfter == 0 {
+		return queued
+	}
+	return fmt.Sprintf(`{alias}.{state} IN ('queued', 'errored') AND (%s
+		OR {alias}.{state} = 'errored' AND ({alias}.{finished_at} <= statement_timestamp() - %s OR {alias}.{cancel}))`, queued, interval(s.retryAfter.Microseconds()))
+}
+
+func interval(microseconds int64) string {
+	return fmt.Sprintf("interval '%d microseconds'", microseconds)
+}
+
+// claimSQL claims the first rows. The rows are locked when they are updated. The limit
+// is part of the text: with a parameter for it a generic plan is made for a tenth of
+// the table.
+//
+// A row that was cancelled before it began ends here.
+const claimSQL = `
+WITH picked AS MATERIALIZED (
+	SELECT {alias}.{id} AS id FROM {table} AS {alias}
+	WHERE {due}{condition}`
+
+const claimOrderSQL = `
+	ORDER BY {order}
+	LIMIT `
+
+const claimedSQL = `
+	FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {table} AS t SET
+	{state} = CASE WHEN t.{cancel} THEN 'canceled'::{state type} ELSE 'processing'::{state type} END,
+	{started_at} = CASE WHEN t.{cancel} THEN t.{started_at} ELSE clock_timestamp() END,
+	{finished_at} = CASE WHEN t.{cancel} THEN clock_timestamp() END,
+	{failure_message} = CASE WHEN t.{cancel} THEN t.{failure_message} END,
+	{execution_logs} = CASE WHEN t.{cancel} THEN t.{execution_logs} END,
+	{worker_hostname} = CASE WHEN t.{cancel} THEN t.{worker_hostname} ELSE $1::text END,
+	{last_heartbeat_at} = clock_timestamp()
+WHERE t.{id} = ANY (ARRAY(SELECT id FROM picked))
+RETURNING t.{id}, coalesce({started}, 0), t.{state}::text, coalesce(t.{num_failures}, 0), coalesce(t.{num_resets}, 0)`
+
+const readSQL = `
+SELECT {view alias}.{id}, {expressions}
+FROM {view} AS {view alias} WHERE {view alias}.{id} = ANY ($1::text::bigint[])`
+
+// beatSQL returns the rows that are still as they were claimed, also those that
+// somebody holds, and whether they were cancelled.
+const beatSQL = `
+WITH ` + listed + `, seen AS MATERIALIZED (
+	SELECT t.{id} AS id, d.claim, coalesce(t.{cancel}, false) AS cancel FROM {table} AS t, d WHERE ` + fence + ` AND t.{state} = 'processing'
+), mine AS MATERIALIZED (
+	SELECT t.{id} AS id FROM {table} AS t, d WHERE ` + fence + ` AND t.{state} = 'processing' FOR NO KEY UPDATE OF t SKIP LOCKED
+), beat AS (
+	UPDATE {table} AS t SET {last_heartbeat_at} = clock_timestamp() WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine))
+)
+SELECT id, claim, cancel FROM seen`
+
+// settleSQL stores how runs have ended. A row that has left processing since, with the
+// claim still in it, was settled before: by this statement, whose answer was lost, or
+// by CompleteTx. It is returned with the state that it has, and one that somebody
+// holds without any. What is not returned was lost.
+//
+// A hidden row waits for as long again as it has since it was queued.
+const settleSQL = `
+WITH d AS MATERIALIZED (
+	SELECT d.*, 'epoch'::timestamptz + d.claim * interval '1 microsecond' AS started
+	FROM jsonb_to_recordset($1::jsonb) AS d(id bigint, claim bigint, "to" text, message text, delay bigint, requeued boolean)
+), seen AS MATERIALIZED (
+	SELECT t.{id} AS id, d.claim FROM {table} AS t, d WHERE ` + settleFence + `
+), mine AS MATERIALIZED (
+	SELECT t.{id} AS id, d.claim, t.{state}::text AS was, d.message, d.delay, d.requeued, d."to" = 'hidden' AS hidden,
+		CASE WHEN d."to" = 'completed' THEN d."to"
+			WHEN t.{cancel} OR d."to" = 'canceled' THEN 'canceled'
+			WHEN d."to" = 'errored' AND coalesce(t.{num_failures}, 0) + 1 >= {most} THEN 'failed'
+			WHEN d."to" = 'hidden' THEN 'queued'
+			ELSE d."to" END AS final
+	FROM {table} AS t, d WHERE ` + settleFence + ` FOR NO KEY UPDATE OF t SKIP LOCKED
+), settled AS (
+	UPDATE {table} AS t SET
+		{state} = m.final::{state type},
+		{failure_message} = m.message::{message type},
+		{num_failures} = coalesce(t.{num_failures}, 0) + (m.final IN ('errored', 'failed'))::int,
+		{started_at} = CASE WHEN m.final <> 'queued' THEN t.{started_at} END,
+		{finished_at} = CASE WHEN m.final <> 'queued' THEN clock_timestamp() END,
+		{queued_at} = CASE WHEN m.final = 'queued' AND m.requeued THEN clock_timestamp() ELSE t.{queued_at} END,
+		{process_after} = CASE WHEN m.final <> 'queued' THEN t.{process_after}
+			WHEN m.hidden THEN clock_timestamp() + least(greatest(clock_timestamp() - t.{queued_at}, interval '10 seconds'), interval '1 hour')
+			WHEN m.delay IS NOT NULL THEN clock_timestamp() + m.delay * interval '1 microsecond'
+			ELSE t.{process_after} END
+	FROM mine AS m WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine)) AND t.{id} = m.id AND m.was = 'processing'
+	RETURNING t.{id} AS id, m.claim, t.{state}::text AS state
+)
+SELECT id, claim, state FROM settled
+UNION ALL SELECT id, claim, was FROM mine WHERE was <> 'processing'
+UNION ALL SELECT id, claim, '' FROM seen WHERE id NOT IN (SELECT id FROM mine)`
+
+const settleFence = `t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{started_at} = d.started AND t.{worker_hostname} = $2::text`
+
+// disownSQL queues rows again that this worker has claimed without hearing of it.
+const disownSQL = `
+WITH mine AS MATERIALIZED (
+	SELECT t.{id} AS id FROM {table} AS t
+	WHERE t.{state} = 'processing' AND t.{worker_hostname} = $2::text AND NOT t.{id} = ANY ($1::text::bigint[])
+	FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {table} AS t SET {state} = 'queued', {started_at} = NULL
+WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine))
+RETURNING t.{id}`
+
+// heartbeat is when a row last showed that its worker lives, NULL if it never has, or
+// somebody wrote a time that none can be.
+const heartbeat = `CASE WHEN isfinite(coalesce(t.{last_heartbeat_at}, t.{started_at})) THEN coalesce(t.{last_heartbeat_at}, t.{started_at}) END`
+
+// silent is the condition that a heartbeat is older than an interval.
+func silent(than string) string {
+	return `coalesce(` + heartbeat + `, '-infinity') <= clock_timestamp() - ` + than
+}
+
+// stalledSQL finds rows whose heartbeat may stop: half of StalledMaxAge is over.
+func stalledSQL(half string) string {
+	return `
+SELECT t.{id}, ` + microseconds(heartbeat) + ` FROM {table} AS t
+WHERE t.{state} = 'processing' AND ` + silent(half) + `
+ORDER BY t.{id} LIMIT 1000`
+}
+
+// resetSQL resets those of the list whose heartbeat has not come since. Killers of
+// workers and their neighbours come back apart from each other: else the neighbours
+// count as many resets as the killer.
+func resetSQL(age string) string {
+	return `
+WITH d AS MATERIALIZED (
+	SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, heartbeat)
+), stalled AS MATERIALIZED (
+	SELECT t.{id} AS id, ` + microseconds(`clock_timestamp()`) + ` - d.heartbeat AS age,
+		CASE WHEN t.{cancel} THEN 'canceled' WHEN coalesce(t.{num_resets}, 0) >= {resets} THEN 'failed' ELSE 'queued' END AS final
+	FROM {table} AS t, d
+	WHERE t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{state} = 'processing'
+		AND ` + microseconds(heartbeat) + ` IS NOT DISTINCT FROM d.heartbeat AND ` + silent(age) + `
+	FOR NO KEY UPDATE OF t SKIP LOCKED
+)
+UPDATE {table} AS t SET
+	{state} = s.final::{state type},
+	{failure_message} = CASE WHEN s.final = 'failed' THEN {reset message}::{message type} END,
+	{num_resets} = coalesce(t.{num_resets}, 0) + (s.final = 'queued')::int,
+	{started_at} = CASE WHEN s.final <> 'queued' THEN t.{started_at} END,
+	{finished_at} = CASE WHEN s.final <> 'queued' THEN clock_timestamp() END,
+	{queued_at} = CASE WHEN s.final = 'queued' THEN clock_timestamp() ELSE t.{queued_at} END,
+	{process_after} = CASE WHEN s.final = 'queued' THEN clock_timestamp() + random() * 2 ^ least(coalesce(t.{num_resets}, 0), 8) * interval '1 second' ELSE t.{process_after} END
+FROM stalled AS s WHERE t.{id} = ANY (ARRAY(SELECT id FROM stalled)) AND t.{id} = s.id
+RETURNING t.{id}, t.{state}::text, coalesce(s.age, 0)`
+}
+
+const logSQL = `
+UPDATE {table} AS t SET {execution_logs} = coalesce(t.{execution_logs}, '{}') || ARRAY[$4::text::{log type}]
+WHERE ` + fenceOne + `
+RETURNING cardinality(t.{execution_logs})`
+
+// relogSQL tells a run that is lost from an entry that is not there.
+const relogSQL = `
+WITH mine AS MATERIALIZED (
+	SELECT t.{id} AS id, coalesce(cardinality(t.{execution_logs}), 0) AS entries FROM {table} AS t WHERE ` + fenceOne + ` FOR NO KEY UPDATE
+), changed AS (
+	UPDATE {table} AS t SET {execution_logs}[$5::int] = $4::text::{log type}
+	FROM mine AS m WHERE t.{id} = m.id AND $5::int BETWEEN 1 AND m.entries
+)
+SELECT entries FROM mine`
+
+const requeueSQL = `
+UPDATE {table} AS t SET {state} = 'queued', {queued_at} = clock_timestamp(), {started_at} = NULL, {finished_at} = NULL,
+	{process_after} = $2::timestamptz, {cancel} = false
+WHERE t.{id} = $1::bigint
+RETURNING t.{id}`
+
+const countSQL = `SELECT count(*) FROM {table} AS {alias} WHERE {alias}.{state} = ANY ($1::text::{state type}[]){condition}`
+
+const existsSQL = `SELECT EXISTS (SELECT FROM {table} AS {alias} WHERE {alias}.{state} = ANY ($1::text::{state type}[]){condition})`
+
+// longestSQL tells how long the row has been due that has been due for longest.
+const longestSQL = `
+SELECT coalesce(max(` + `(extract(epoch FROM statement_timestamp() - d.due) * 1000000)::bigint` + `), 0) FROM (
+	SELECT greatest({alias}.{queued_at}, {alias}.{process_after}) AS due FROM {table} AS {alias} WHERE {alias}.{state} = 'queued'{condition}
+	UNION ALL
+	SELECT {alias}.{finished_at} + {retry after} FROM {table} AS {alias} WHERE {alias}.{state} = 'errored' AND {retries}{condition}
+) AS d WHERE isfinite(d.due) AND d.due <= statement_timestamp()`
+
+// newStatements makes the SQL of a table with these types of columns.
+func newStatements(s settings, t types) statements {
+	condition := ""
+	if s.condition != "" {
+		condition = " AND (\n" + s.condition + "\n)"
+	}
+	alias := ident.Quote(s.table.alias)
+	order := alias + "." + ident.Quote(s.columns["id"])
+	if s.order != "" {
+		order = s.order + "\n"
+	}
+	pairs := []string{
+		"{table}", s.table.SQL(), "{alias}", alias, "{view}", s.view.SQL(), "{view alias}", ident.Quote(s.view.alias),
+		"{condition}", condition, "{order}", order, "{expressions}", strings.Join(s.expressions, ",\n") + "\n",
+		"{state type}", t.state, "{message type}", t.message, "{log type}", t.log,
+		"{most}", fmt.Sprint(s.most), "{resets}", fmt.Sprint(s.resets), "{reset message}", literal(s.resetMessage),
+		"{retry after}", interval(s.retryAfter.Microseconds()), "{retries}", fmt.Sprint(s.retryAfter > 0),
+	}
+	for name, actual := range s.columns {
+		pairs = append(pairs, "{"+name+"}", ident.Quote(actual))
+	}
+	names := strings.NewReplacer(pairs...) // in one pass: what users wrote stays as it is
+	r := func(sql string) string { return names.Replace(sql) }
+	due := func(sql string) string { return strings.Replace(sql, "{due}", s.due(), 1) }
+	return statements{
+		claim: claimText{r(due(claimSQL)), r(claimOrderSQL), r(strings.Replace(claimedSQL, "{started}", microseconds("t.{started_at}"), 1))},
+		read:  r(readSQL), beat: r(beatSQL), settle: r(settleSQL), disown: r(disownSQL),
+		stalled: r(stalledSQL(interval(s.stalled.Microseconds() / 2))), reset: r(resetSQL(interval(s.stalled.Microseconds()))),
+		log: r(logSQL), relog: r(relogSQL), requeue: r(requeueSQL),
+		count: r(countSQL), exists: r(existsSQL), longest: r(longestSQL),
+		tryCondition:  r(`EXPLAIN SELECT FROM {table} AS {alias} WHERE true{condition}`),
+		tryOrder:      r(`EXPLAIN SELECT FROM {table} AS {alias} ORDER BY {order}`),
+		tryExpression: r(`EXPLAIN SELECT {expressions} FROM {view} AS {view alias}`),
+	}
+}
+
+// literal makes a literal of a text.
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -1,0 +1,73 @@
+package table
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// WorkerState is where a worker is in its life.
+type WorkerState string
+
+const (
+	WorkerNew      WorkerState = "new"      // Start was not called yet
+	WorkerStarting WorkerState = "starting" // checks the table
+	WorkerRunning  WorkerState = "running"
+	WorkerDraining WorkerState = "draining" // waits for the jobs in hand
+	WorkerStopped  WorkerState = "stopped"  // Start has returned
+)
+
+// Status is a snapshot of a worker for health checks and debugging.
+type Status struct {
+	State       WorkerState
+	NumHandlers int
+	Running     int   // slots that are taken: by handlers, and by jobs whose end is being stored
+	Unsettled   int   // runs that have ended, of which the database does not know yet
+	Claimed     int64 // since the start
+	Completed   int64 // likewise
+	Failed      int64 // runs that have failed, likewise
+	Lost        int64 // runs whose job became another's, likewise
+	Reset       int64 // jobs of other workers that were reset, likewise
+	// LastHeartbeat is when the heartbeats of the jobs in hand were last written, by
+	// this process's clock; the zero time before the first.
+	LastHeartbeat time.Time
+	ClaimError    error // why no jobs can be claimed at the moment, nil if they can
+	// HeartbeatError is why the heartbeats are not written, nil if they are.
+	HeartbeatError error
+	SettleError    error // why the ends of jobs are not stored, nil if they are
+	ResetError     error // why jobs of lost workers are not looked for, nil if they are
+}
+
+// MarshalJSON writes the fields under their names, and errors as their texts.
+func (s Status) MarshalJSON() ([]byte, error) {
+	type fields Status
+	return json.Marshal(struct {
+		fields
+		ClaimError     string `json:",omitempty"`
+		HeartbeatError string `json:",omitempty"`
+		SettleError    string `json:",omitempty"`
+		ResetError     string `json:",omitempty"`
+	}{fields(s), errtext.Storable(s.ClaimError), errtext.Storable(s.HeartbeatError), errtext.Storable(s.SettleError), errtext.Storable(s.ResetError)})
+}
+
+// Status returns a snapshot. It may be called at any time.
+func (w *Worker) Status() Status {
+	w.mu.Lock()
+	s := w.status
+	s.ClaimError, s.HeartbeatError = w.errs[Claiming], w.errs[Heartbeating]
+	s.SettleError, s.ResetError = w.errs[Settling], w.errs[Resetting]
+	s.Running = w.taken
+	w.mu.Unlock()
+	s.State = w.state.Load().(WorkerState)
+	s.NumHandlers = w.opts.NumHandlers
+	s.Unsettled = w.settler.waits()
+	return s
+}
+
+// change changes the status.
+func (w *Worker) change(f func(s *Status)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(&w.status)
+}

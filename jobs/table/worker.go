@@ -1,0 +1,358 @@
+package table
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/group"
+	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/internal/wakeup"
+)
+
+const (
+	// startTimeout bounds the checks of the database at the start.
+	startTimeout = 10 * time.Second
+	// leaveTimeout bounds what is waited for when a worker stops.
+	leaveTimeout = 5 * time.Second
+	// grace is how long a handler has to return after its context has ended.
+	grace = 10 * time.Second
+	// statementLimit bounds each statement of the worker's own.
+	statementLimit = 10 * time.Second
+	// ownConnections is how many a worker needs at once: for heartbeats, to claim or
+	// reset, and to settle.
+	ownConnections = 3
+)
+
+// Worker runs the jobs of a Store. It starts once.
+type Worker struct {
+	id      uuid.UUID
+	store   *rows
+	handler handler
+	opts    WorkerOptions
+	bad     error  // of the options
+	host    string // what worker_hostname has: the name of the machine, and the id
+	grace   time.Duration
+	limit   time.Duration // of a statement of the worker's own
+
+	started  atomic.Bool
+	stopOnce sync.Once
+	stopped  chan struct{} // closed by Stop
+	state    atomic.Value  // WorkerState
+	wake     chan struct{} // for the loop
+	sweepNow *wakeup.Signal
+
+	sql      statements
+	pulse    *sql.Conn       // of the heartbeats
+	handling context.Context // of all handlers; a stop that has waited long enough ends it
+	life     context.Context // of all else; ends before Start returns
+	hand     *hand
+	settler  *settler
+	voice    *voice
+	troubles hooks.Troubles[string]
+
+	mu     sync.Mutex // guards what follows
+	taken  int        // slots
+	status Status
+	errs   map[string]error
+}
+
+// handler is a Handler without the type of its records. Jobs are pointers to Job.
+type handler struct {
+	read       func(row Row, r *run) (job any, err error)
+	handle     func(ctx context.Context, job any) error
+	preDequeue func(ctx context.Context) (bool, Condition, error)
+	preHandle  func(ctx context.Context, job any)
+	postHandle func(ctx context.Context, job any)
+}
+
+// NewWorker makes a worker. It does nothing yet: Start checks what it was given.
+func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
+	made := handler{preDequeue: h.PreDequeue}
+	made.read = func(row Row, r *run) (any, error) {
+		record, err := s.scan(row)
+		return &Job[R]{Header: r.header, Record: record, run: r}, err
+	}
+	made.handle = func(ctx context.Context, job any) error { return h.Handle(ctx, job.(*Job[R])) }
+	if h.PreHandle != nil {
+		made.preHandle = func(ctx context.Context, job any) { h.PreHandle(ctx, job.(*Job[R])) }
+	}
+	if h.PostHandle != nil {
+		made.postHandle = func(ctx context.Context, job any) { h.PostHandle(ctx, job.(*Job[R])) }
+	}
+	var bad error
+	rows := &rows{bad: fmt.Errorf("%w: the store is nil: make one with NewStore", ErrInvalidConfig)}
+	if s != nil {
+		rows = s.rows
+	}
+	if h.Handle == nil {
+		bad = errNoHandle
+	}
+	o = o.withDefaults(rows.settings.stalled)
+	w := &Worker{
+		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit,
+		stopped: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
+		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
+	}
+	w.host = o.WorkerHostname + "/" + w.id.String()
+	w.settler = newSettler(w)
+	w.state.Store(WorkerNew)
+	return w
+}
+
+// ID identifies this worker: worker_hostname ends with it.
+func (w *Worker) ID() uuid.UUID { return w.id }
+
+// Stop asks the worker to claim no more jobs, to wait for those in hand and to end.
+// It returns at once; Start waits. It may be called at any time, any number of
+// times, also from a handler.
+func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
+
+// Start runs the worker until ctx ends, Stop is called, or an error that no retry
+// can mend; the first two are a clean stop and return nil. It begins by checking the
+// configuration and the table, see [Store.Check], and starts nothing if it finds
+// fault. When it returns, nothing of the worker is running any more.
+//
+// At a stop no more jobs are claimed, and those that run are waited for, for
+// ShutdownTimeout at most. Then their contexts end, and they are queued again
+// uncounted.
+//
+// A handler that ignores the end of its context cannot be ended. Some seconds after
+// that bound Start returns without it, with [ErrHandlerOverdue]. Its goroutine is
+// all that still runs. What it returns then is of no effect.
+func (w *Worker) Start(ctx context.Context) error {
+	if !w.started.CompareAndSwap(false, true) {
+		return ErrAlreadyStarted
+	}
+	w.state.Store(WorkerStarting)
+	defer w.state.Store(WorkerStopped)
+
+	life := context.WithoutCancel(ctx)
+	intake, drain := context.WithCancel(life)
+	defer drain()
+	defer context.AfterFunc(ctx, drain)()
+	handling, abandon := context.WithCancelCause(life)
+	defer abandon(errStopping)
+	running, halt := context.WithCancel(life)
+	defer halt()
+	w.handling, w.life = handling, running
+
+	background := &group.Group{Of: "jobs/table", Fail: drain, Goexit: errGoroutine}
+	background.Run(func() error { w.awaitStop(running, drain); return nil })
+	err := errtext.Of(w.prepare(intake))
+	prepared := err == nil
+	if prepared {
+		err = w.work(background, running, intake, abandon)
+	} else if intake.Err() != nil {
+		err = nil // asked to stop before it began
+	}
+	drain()
+	halt()
+	err = errtext.Join(err, background.Wait(leaveTimeout))
+	if prepared {
+		w.tellWorker("WorkerStopped", func(o *Observer) func(WorkerInfo) { return o.WorkerStopped }, err)
+	}
+	return err
+}
+
+func (w *Worker) tellWorker(hook string, of func(*Observer) func(WorkerInfo), err error) {
+	hooks.Tell(w.voice, hook, of, WorkerInfo{w.id, err})
+}
+
+// work runs everything, and returns when the jobs in hand have ended and what became
+// of them is stored.
+func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
+	w.state.Store(WorkerRunning)
+	w.tellWorker("WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, nil)
+	background.Run(func() error { w.heartbeat(running); return nil })
+	background.Run(func() error { w.settler.run(running); return nil })
+	background.Run(func() error { w.resetStalled(running); return nil })
+	background.Run(func() error { w.sweep(running); return nil })
+	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
+	ended := make(chan struct{})
+	background.Run(func() error {
+		defer close(ended)
+		newLoop(w).run(running, intake)
+		return nil
+	})
+	<-ended
+	err := w.settler.finish(running)
+	w.awaitCalls(running, leaveTimeout)
+	if late := w.hand.late(); len(late) > 0 {
+		err = errtext.Join(err, fmt.Errorf("%w: of jobs %v", ErrHandlerOverdue, late))
+	}
+	return err
+}
+
+// prepare checks everything that can be checked before anything runs.
+func (w *Worker) prepare(ctx context.Context) error {
+	if err := w.validate(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	db := w.store.db
+	if err := pgdriver.Answers(ctx, db); err != nil {
+		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
+	}
+	switch p, err := pgdriver.FindPooling(ctx, db); {
+	case err != nil:
+		return fmt.Errorf("jobs/table: look for a proxy: %w", err)
+	case p.Pooled:
+		if err := pgdriver.TryStatements(ctx, db); pgdriver.IsMixedUp(err) {
+			return fmt.Errorf("%w: %w", ErrPreparedStatements, err)
+		} else if err != nil {
+			return fmt.Errorf("jobs/table: try statements through the proxy: %w", err)
+		}
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("jobs/table: take a connection: %w", err)
+	}
+	if err := w.store.check(ctx, conn, w.host); err != nil {
+		_ = conn.Close()
+		return err
+	}
+	w.pulse = conn
+	w.sql, err = w.store.statements(ctx)
+	return err
+}
+
+// validate checks what NewWorker was given, without the database.
+func (w *Worker) validate() error {
+	if w.store.bad != nil {
+		return w.store.bad
+	}
+	all := []error{w.bad, w.opts.check(w.store.settings.stalled)}
+	if n := w.store.db.Stats().MaxOpenConnections; n > 0 && n < ownConnections {
+		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d, and more for handlers that use it: raise db.SetMaxOpenConns", n, ownConnections))
+	}
+	if err := errtext.Join(all...); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	return nil
+}
+
+// awaitStop turns Stop, and MaxActiveTime, into the end of the intake.
+func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
+	var late <-chan time.Time
+	if w.opts.MaxActiveTime > 0 {
+		late = time.After(w.opts.MaxActiveTime)
+	}
+	select {
+	case <-w.stopped:
+		drain()
+	case <-late:
+		drain()
+	case <-running.Done():
+	}
+}
+
+// boundDraining ends the contexts of the handlers when a stop takes too long.
+func (w *Worker) boundDraining(running, intake context.Context, abandon context.CancelCauseFunc) {
+	select {
+	case <-intake.Done():
+		w.state.Store(WorkerDraining)
+	case <-running.Done():
+		return
+	}
+	if w.opts.ShutdownTimeout > 0 && backoff.Sleep(running, w.opts.ShutdownTimeout) {
+		abandon(errStopping)
+	}
+}
+
+// on runs statements of the worker's own on a connection of the pool.
+func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, w.limit)
+	defer cancel()
+	return sweep.On(ctx, w.store.db, w.limit, w.sweepNow, func(conn *sql.Conn) error { return f(ctx, conn) })
+}
+
+// sweep closes the dead among the pool's idle connections each time that somebody
+// asks for it.
+func (w *Worker) sweep(ctx context.Context) {
+	sweep.Run(ctx, w.store.db, w.sweepNow, func(idle, alive int) {
+		hooks.Tell(w.voice, "PoolSwept", func(o *Observer) func(PoolSweep) { return o.PoolSwept }, PoolSweep{idle, alive})
+	})
+}
+
+// outcome takes note of whether something works.
+func (w *Worker) outcome(what string, err error) {
+	err = errtext.Of(err)
+	w.mu.Lock()
+	w.errs[what] = err
+	w.mu.Unlock()
+	if err != nil {
+		w.troubles.Begin(what)
+		hooks.Tell(w.voice, "Failed", func(o *Observer) func(Trouble) { return o.Failed }, Trouble{what, err})
+	} else if lasted, was := w.troubles.End(what); was {
+		hooks.Tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, lasted})
+	}
+}
+
+// take takes slots for jobs that were claimed.
+func (w *Worker) take(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.taken += n
+	w.status.Claimed += int64(n)
+}
+
+// give gives a slot back.
+func (w *Worker) give() {
+	w.mu.Lock()
+	w.taken--
+	w.mu.Unlock()
+	signal(w.wake)
+}
+
+// free is how many slots are free, and claimed how many jobs were claimed so far.
+func (w *Worker) free() (free int, claimed int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.opts.NumHandlers - w.taken, w.status.Claimed
+}
+
+// awaitCalls waits until no goroutine has a slot but those of handlers that were given
+// up.
+func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) {
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		if free, _ := w.free(); free+len(w.hand.late()) >= w.opts.NumHandlers {
+			return
+		}
+		select {
+		case <-w.wake:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// signal wakes who waits at c, now or the next time.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// isRows reports whether the server has refused something in one row: a value, what a
+// constraint or a trigger of the user's does not allow.
+func isRows(err error) bool {
+	s := pgdriver.SQLState(err)
+	return len(s) == 5 && slices.Contains([]string{"21", "22", "23", "44", "P0"}, s[:2])
+}
