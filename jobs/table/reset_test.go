@@ -1,0 +1,91 @@
+package table_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs/table"
+)
+
+// abandoned are the columns of a row that a worker has claimed and left.
+const abandoned = `(state, worker_hostname, started_at, last_heartbeat_at, num_resets, cancel)
+	SELECT 'processing', 'gone/1', now() - interval '1 hour', now() - interval '1 hour', `
+
+// A row without heartbeats is run again, until that has happened too often; one that
+// was cancelled is not.
+func TestReset(t *testing.T) {
+	for name, c := range map[string]struct {
+		row, want, message string
+		most               int
+	}{
+		"the first time":    {abandoned + `0, false`, "completed 1", "-", 2},
+		"the last time":     {abandoned + `1, false`, "completed 2", "-", 2},
+		"too often":         {abandoned + `2, false`, "failed 2", "each worker that ran this job was lost, too often", 2},
+		"by default":        {abandoned + `4, false`, "queued 5", "-", 0},
+		"default too many":  {abandoned + `5, false`, "failed 5", "each worker that ran this job was lost, too often", 0},
+		"never":             {abandoned + `0, false`, "failed 0", "each worker that ran this job was lost, too often", -1},
+		"canceled":          {abandoned + `0, true`, "canceled 0", "-", 2},
+		"canceled too late": {abandoned + `2, true`, "canceled 2", "-", 2},
+		"never a heartbeat": {`(state, worker_hostname) SELECT 'processing', 'gone/1'`, "completed 1", "-", 2},
+		"an odd heartbeat":  {`(state, last_heartbeat_at) SELECT 'processing', '-infinity'`, "completed 1", "-", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.o.MaxNumResets = c.most
+			s.o.StalledMaxAge = 200 * time.Millisecond
+			resets := make(chan table.Reset, 5)
+			w := s.run(func(o *table.WorkerOptions) {
+				o.Observers = []table.Observer{{JobReset: func(r table.Reset) { resets <- r }}}
+			})
+			id := s.add(c.row)
+			first, _, _ := strings.Cut(c.want, " ")
+			s.becomes(id, table.State(first))
+			s.want("the row", c.want+" "+c.message, `SELECT state || ' ' || num_resets || ' ' || coalesce(failure_message, '-') FROM example_jobs WHERE id = $1`, id)
+			s.until("the reset to be told", func() bool { return w.Status().Reset == 1 })
+			if r := <-resets; r.ID != id || r.Age < 0 {
+				t.Errorf("told: %+v", r)
+			}
+		})
+	}
+}
+
+// The message of jobs that were lost too often is the user's, if there is one.
+func TestResetFailureMessage(t *testing.T) {
+	s := newStage(t)
+	s.o.MaxNumResets, s.o.ResetFailureMessage, s.o.StalledMaxAge = -1, `it's gone \ again`, 200*time.Millisecond
+	s.run(nil)
+	id := s.add(abandoned + `0, false`)
+	s.becomes(id, table.StateFailed)
+	s.want("the message", `it's gone \ again`, `SELECT failure_message FROM example_jobs WHERE id = $1`, id)
+}
+
+// After an outage all heartbeats are old. No worker takes that for a sign: the rows of
+// workers that live are left to them.
+func TestOldHeartbeatsOfTheLiving(t *testing.T) {
+	s := newStage(t)
+	release := make(chan struct{})
+	s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error {
+		s.note("runs")
+		<-release
+		return ctx.Err()
+	}
+	s.o.StalledMaxAge = 3 * time.Second
+	living := s.run(func(o *table.WorkerOptions) { o.HeartbeatInterval = 400 * time.Millisecond })
+	id := s.add("")
+	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+	s.run(nil)
+	for range 5 { // as at the end of an outage
+		s.d.Exec(t, `UPDATE example_jobs SET last_heartbeat_at = now() - interval '1 hour'`)
+		old := time.Now()
+		s.until("a heartbeat", func() bool { return living.Status().LastHeartbeat.After(old) })
+	}
+	close(release)
+	s.becomes(id, table.StateCompleted)
+	s.want("resets", "0", `SELECT num_resets::text FROM example_jobs WHERE id = $1`, id)
+	if n := living.Status().Lost; n > 0 {
+		t.Errorf("%d runs were lost", n)
+	}
+}
