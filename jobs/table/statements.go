@@ -58,14 +58,18 @@ const fence = `t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{s
 const fenceOne = `t.{id} = $1::bigint AND t.{started_at} = 'epoch'::timestamptz + $2::bigint * interval '1 microsecond'
 	AND t.{worker_hostname} = $3::text AND t.{state} = 'processing'`
 
-// due is the condition that a row may be claimed.
+// due is the condition that a row may be claimed. The first part is that of the index.
+// The rest is a CASE: without statistics the planner takes it for true of every other
+// row, and so walks the index in its order instead of sorting what it expects to be few.
 func (s settings) due() string {
-	queued := `{alias}.{state} = 'queued' AND ({alias}.{process_after} IS NULL OR {alias}.{process_after} <= statement_timestamp() OR {alias}.{cancel})`
 	if s.retryAfter == 0 {
-		return queued
+		return `{alias}.{state} = 'queued'
+		AND CASE WHEN {alias}.{cancel} THEN true ELSE {alias}.{process_after} IS NULL OR {alias}.{process_after} <= statement_timestamp() END`
 	}
-	return fmt.Sprintf(`{alias}.{state} IN ('queued', 'errored') AND (%s
-		OR {alias}.{state} = 'errored' AND ({alias}.{finished_at} <= statement_timestamp() - %s OR {alias}.{cancel}))`, queued, interval(s.retryAfter.Microseconds()))
+	return `{alias}.{state} IN ('queued', 'errored')
+		AND CASE WHEN {alias}.{cancel} THEN true
+			WHEN {alias}.{state} = 'queued' THEN {alias}.{process_after} IS NULL OR {alias}.{process_after} <= statement_timestamp()
+			ELSE {alias}.{finished_at} <= statement_timestamp() - ` + interval(s.retryAfter.Microseconds()) + ` END`
 }
 
 func interval(microseconds int64) string {

@@ -1,0 +1,260 @@
+package table_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/jobs/table"
+)
+
+// Start names all that keeps it from running the table, each in its words.
+func TestTableThatDoesNotFit(t *testing.T) {
+	const alter = `ALTER TABLE example_jobs `
+	for name, c := range map[string]struct {
+		ddl  string
+		want []string
+	}{
+		"no table":       {`DROP TABLE example_jobs CASCADE`, []string{"there is no example_jobs", "there is no example_jobs_with_repository_name"}},
+		"no view":        {`DROP VIEW example_jobs_with_repository_name`, []string{"there is no example_jobs_with_repository_name that this role sees"}},
+		"no columns":     {`DROP VIEW example_jobs_with_repository_name; ` + alter + `DROP cancel, DROP last_heartbeat_at; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{`no column cancel: ALTER TABLE "public"."example_jobs" ADD COLUMN "cancel" boolean NOT NULL DEFAULT false`, `ADD COLUMN "last_heartbeat_at" timestamptz`}},
+		"types":          {`DROP VIEW example_jobs_with_repository_name; ` + alter + `ALTER started_at TYPE timestamptz(3), ALTER finished_at TYPE timestamp, ALTER execution_logs TYPE json USING NULL, ALTER cancel DROP DEFAULT, ALTER cancel TYPE text, ALTER num_resets TYPE numeric, ALTER worker_hostname TYPE varchar(30), ALTER failure_message TYPE name; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{"column started_at of public.example_jobs (timestamp(3) with time zone) must have microseconds", "column finished_at of public.example_jobs (timestamp without time zone) must be timestamp with time zone", "must be json[] or jsonb[]", "must be boolean", "(numeric) must be smallint, integer or bigint", "takes 30 characters, and needs 41", "(name) must be text or varchar"}},
+		"not null":       {alter + `ALTER failure_message SET NOT NULL`, []string{`is NOT NULL, and is cleared at times: ALTER TABLE "public"."example_jobs" ALTER COLUMN "failure_message" DROP NOT NULL`}},
+		"generated":      {`DROP VIEW example_jobs_with_repository_name; ` + alter + `DROP num_failures; ` + alter + `ADD num_failures int GENERATED ALWAYS AS (repository_id) STORED; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{"is GENERATED ALWAYS, and must be written"}},
+		"no key":         {alter + `DROP CONSTRAINT example_jobs_pkey`, []string{`has no unique index of its own: ALTER TABLE "public"."example_jobs" ADD PRIMARY KEY ("id")`}},
+		"states":         {alter + `ADD CONSTRAINT known CHECK (state IN ('queued', 'processing', 'errored', 'failed', 'completed'))`, []string{`constraint known of public.example_jobs refuses the states canceled`}},
+		"an enum":        {`DROP VIEW example_jobs_with_repository_name; DROP INDEX example_jobs_due, example_jobs_processing; CREATE TYPE job_state AS ENUM ('queued', 'processing', 'completed', 'failed', 'errored'); ` + alter + `ALTER state DROP DEFAULT, ALTER state TYPE job_state USING state::job_state; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{"column state of public.example_jobs (job_state) has no value canceled: ALTER TYPE job_state ADD VALUE 'canceled'"}},
+		"a view instead": {`ALTER TABLE example_jobs RENAME TO hidden; CREATE VIEW example_jobs AS SELECT * FROM hidden`, []string{"example_jobs is no table: give the table as TableName"}},
+		"no id":          {`DROP VIEW example_jobs_with_repository_name; CREATE VIEW example_jobs_with_repository_name AS SELECT state FROM example_jobs`, []string{"example_jobs_with_repository_name has no column id, by which its rows are found"}},
+		"another id":     {`DROP VIEW example_jobs_with_repository_name; CREATE VIEW example_jobs_with_repository_name AS SELECT id::text, state FROM example_jobs`, []string{"column id of public.example_jobs_with_repository_name (text) must be smallint, integer or bigint"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			db := s.d.OpenPQ(t)
+			if _, err := db.ExecContext(t.Context(), c.ddl); err != nil {
+				t.Fatal(err)
+			}
+			err := s.worker(s.d.DB, nil).Start(t.Context())
+			if !errors.Is(err, table.ErrUnfit) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("Start: %v", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Start: %v; want %q", err, want)
+				}
+			}
+			if n := strings.Count(err.Error(), "; "); n != len(c.want)-1 && !strings.Contains(c.want[0], "refuses") {
+				t.Errorf("%d findings, want %d: %v", n+1, len(c.want), err)
+			}
+		})
+	}
+}
+
+// A table of one session is no table of a worker's.
+func TestTemporaryTable(t *testing.T) {
+	s := newStage(t)
+	db := s.d.OpenPQ(t)
+	db.SetMaxOpenConns(3)
+	db.SetMaxIdleConns(3)
+	var conns [3]*sql.Conn
+	for i := range conns {
+		var err error
+		if conns[i], err = db.Conn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conns[i].ExecContext(t.Context(), `CREATE TEMPORARY TABLE example_jobs (LIKE public.example_jobs INCLUDING ALL)`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	if err := s.worker(db, nil).Start(t.Context()); !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), "example_jobs is temporary") {
+		t.Errorf("Start: %v", err)
+	}
+	s.o.TableName = "public.example_jobs j"
+	if err := table.NewStore(db, s.o).Check(t.Context()); err != nil {
+		t.Errorf("with its schema: %v", err)
+	}
+}
+
+// Expressions that PostgreSQL does not take are found, each under its option.
+func TestExpressionsThatDoNotFit(t *testing.T) {
+	s := newStage(t)
+	s.o.Condition, s.o.OrderByExpression, s.o.ColumnExpressions = "j.nothing = 1", "j.repository_name", []string{"j.id", "x.id"}
+	err := table.NewStore(s.d.DB, s.o).Check(t.Context())
+	for _, want := range []string{"Condition: PostgreSQL says: ", "j.nothing", "OrderByExpression: PostgreSQL says: ", "j.repository_name", "ColumnExpressions: PostgreSQL says: ", `"x"`} {
+		if !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// What is given wrong is said at once, all of it.
+func TestBadInput(t *testing.T) {
+	s := newStage(t)
+	scans := s.o.Scan
+	handle := s.h.Handle
+	for name, c := range map[string]struct {
+		change func(o *table.Options[example], h *table.Handler[example], w *table.WorkerOptions)
+		want   string
+	}{
+		"no table name": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) { o.TableName = "" }, `TableName: "" is no name`},
+		"a long name": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.TableName = "a b c d"
+		}, `TableName: "a b c d" is no name`},
+		"an odd alias": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.ViewName = "v AS x;y"
+		}, "ViewName: "},
+		"SQL as a name": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.TableName = "jobs;drop"
+		}, "TableName: "},
+		"a column": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.AlternateColumnNames = map[string]string{"status": "state"}
+		}, `AlternateColumnNames: there is no column "status"`},
+		"no column": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.AlternateColumnNames = map[string]string{"state": "a b"}
+		}, `AlternateColumnNames: state: "a b"`},
+		"a column twice": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.AlternateColumnNames = map[string]string{"state": "id"}
+		}, `id and state are both column "id"`},
+		"no expressions": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.ColumnExpressions = nil
+		}, "ColumnExpressions: there are none"},
+		"an empty one": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.ColumnExpressions = []string{"id", " "}
+		}, "ColumnExpressions: number 2 is empty"},
+		"no scan":      {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) { o.Scan = nil }, "Scan is nil"},
+		"retries only": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) { o.RetryAfter = 0 }, "MaxNumRetries is 3 and RetryAfter is 0s"},
+		"a pause only": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.MaxNumRetries = 1
+		}, "MaxNumRetries is 1 and RetryAfter is 1ms"},
+		"retries below 0": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.MaxNumRetries = -1
+		}, "MaxNumRetries: -1 is out of range"},
+		"stalled at once": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
+			o.StalledMaxAge = time.Millisecond
+		}, "StalledMaxAge: 1ms is out of range"},
+		"no handler":  {func(_ *table.Options[example], h *table.Handler[example], _ *table.WorkerOptions) { h.Handle = nil }, "Handle is nil"},
+		"no handlers": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) { w.NumHandlers = -1 }, "NumHandlers: -1 is out of range"},
+		"a rare heartbeat": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
+			w.HeartbeatInterval = 300 * time.Millisecond
+		}, "HeartbeatInterval: 300ms is out of range, StalledMaxAge (600ms) must be three of it"},
+		"an interval": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) { w.Interval = -1 }, "Interval: -1ns is out of range"},
+		"a bound": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
+			w.MaximumRuntimePerJob = -1
+		}, "MaximumRuntimePerJob: -1ns is out of range"},
+		"a number": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
+			w.NumTotalJobs = -1
+		}, "NumTotalJobs: -1 is out of range"},
+		"a time": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
+			w.MaxActiveTime = -1
+		}, "MaxActiveTime: -1ns is out of range"},
+		"a stop": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
+			w.ShutdownTimeout = -1
+		}, "ShutdownTimeout: -1ns is out of range"},
+		"a hostname": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
+			w.WorkerHostname = "a\x00"
+		}, "WorkerHostname: "},
+	} {
+		s.o, s.h = options(), table.Handler[example]{Handle: handle}
+		s.o.Scan = scans
+		o := quick()
+		c.change(&s.o, &s.h, &o)
+		err := table.NewWorker(table.NewStore(s.d.DB, s.o), s.h, o).Start(t.Context())
+		if !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: Start: %v; want %q", name, err, c.want)
+		}
+	}
+	s.o = options()
+	for name, w := range map[string]*table.Worker{
+		"no store": table.NewWorker(nil, s.h, quick()),
+		"no db":    table.NewWorker(table.NewStore(nil, s.o), s.h, quick()),
+	} {
+		if err := w.Start(t.Context()); !errors.Is(err, table.ErrInvalidConfig) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	small := s.d.OpenPQ(t)
+	small.SetMaxOpenConns(2)
+	if err := s.worker(small, nil).Start(t.Context()); !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), "db allows 2 open connections") {
+		t.Errorf("a small pool: %v", err)
+	}
+}
+
+// A role needs what Start says that it lacks, and no more.
+func TestRole(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
+	name := s.text(`SELECT right(current_database(), 20)::text`) + " worker"
+	role := ident.Quote(name)
+	s.d.Exec(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'of-the-logins'`)
+	t.Cleanup(func() {
+		s.d.Exec(t, `DROP OWNED BY `+role)
+		s.d.Exec(t, `DROP ROLE `+role)
+	})
+	u, err := url.Parse(s.d.URL)
+	if err != nil {
+		t.Fatal("the connection string is no URL")
+	}
+	u.User = url.UserPassword(name, "of-the-logins")
+	config, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		t.Fatal("pgx does not take the connection string")
+	}
+	db := stdlib.OpenDB(*config)
+	t.Cleanup(func() { _ = db.Close() })
+
+	err = s.worker(db, nil).Start(t.Context())
+	if !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), "GRANT USAGE ON its SCHEMA") {
+		t.Fatalf("without anything: %v", err)
+	}
+	s.d.Exec(t, `GRANT USAGE ON SCHEMA public TO `+role)
+	err = s.worker(db, nil).Start(t.Context())
+	if !errors.Is(err, table.ErrPrivileges) || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("with the schema: %v", err)
+	}
+	_, list, _ := strings.Cut(err.Error(), fmt.Sprint(table.ErrPrivileges, ": "))
+	if strings.Contains(list, "INSERT") || strings.Contains(list, "DELETE") {
+		t.Errorf("it asks for %s", list)
+	}
+	for statement := range strings.SplitSeq(list, "; ") {
+		s.d.Exec(t, statement)
+	}
+	s.d.Exec(t, `REVOKE UPDATE ON example_jobs FROM `+role)
+	const all = `state, failure_message, queued_at, started_at, last_heartbeat_at, finished_at, process_after, num_resets, num_failures, execution_logs, worker_hostname`
+	s.d.Exec(t, `GRANT UPDATE (`+all+`) ON example_jobs TO `+role) // what is on columns will do
+	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
+		if j.NumFailures == 0 {
+			return errRefused
+		}
+		if _, err := j.Log(ctx, "logged"); err != nil {
+			return err
+		}
+		return j.UpdateLog(ctx, 1, "logged again")
+	}
+	stop := s.start(s.worker(db, nil))
+	id, lost := s.add(""), s.add(abandoned+`0, false`)
+	s.becomes(id, table.StateCompleted)
+	s.becomes(lost, table.StateCompleted)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for column := range strings.SplitSeq(all, ", ") {
+		s.d.Exec(t, `REVOKE UPDATE (`+column+`) ON example_jobs FROM `+role)
+		if err := table.NewStore(db, s.o).Check(t.Context()); !errors.Is(err, table.ErrPrivileges) || !strings.Contains(err.Error(), column) {
+			t.Errorf("without %s: %v", column, err)
+		}
+		s.d.Exec(t, `GRANT UPDATE (`+column+`) ON example_jobs TO `+role)
+	}
+}

@@ -1,0 +1,158 @@
+package table_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs/table"
+)
+
+// opener opens a pool on a database.
+type opener func(t testing.TB, d *pgtest.Database) *sql.DB
+
+func inMode(mode pgx.QueryExecMode) opener {
+	return func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
+}
+
+// withPQ opens lib/pq, with something added to the connection string.
+func withPQ(key, value string) opener {
+	return func(t testing.TB, d *pgtest.Database) *sql.DB {
+		u, err := url.Parse(d.URL)
+		if err != nil {
+			t.Fatal("the connection string is no URL")
+		}
+		query := u.Query()
+		query.Set(key, value)
+		u.RawQuery = query.Encode()
+		return (&pgtest.Database{URL: u.String()}).OpenPQ(t)
+	}
+}
+
+// throughBouncer are the drivers that work behind a transaction-pooling proxy,
+// brokenByBouncer those that it breaks.
+var (
+	throughBouncer = map[string]opener{
+		"pgx exec":                     inMode(pgx.QueryExecModeExec),
+		"pgx cache_describe":           inMode(pgx.QueryExecModeCacheDescribe),
+		"pgx simple_protocol":          inMode(pgx.QueryExecModeSimpleProtocol),
+		"lib/pq binary_parameters=yes": withPQ("binary_parameters", "yes"),
+	}
+	brokenByBouncer = map[string]opener{
+		"pgx cache_statement": inMode(pgx.QueryExecModeCacheStatement),
+		"pgx describe_exec":   inMode(pgx.QueryExecModeDescribeExec),
+		"lib/pq":              withPQ("application_name", "plain"),
+	}
+)
+
+// Everything works with each driver, in each way that it executes statements, and
+// where it can, behind a proxy that gives each transaction another session.
+func TestDrivers(t *testing.T) {
+	for name, open := range throughBouncer {
+		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
+		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, open, true) })
+	}
+	for name, open := range brokenByBouncer {
+		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
+	}
+}
+
+func testDriver(t *testing.T, open opener, bounced bool) {
+	t.Parallel()
+	s := newStage(t)
+	at := s.d
+	if bounced {
+		at = s.d.Bounced(t, map[string]string{"default_pool_size": "8"})
+	}
+	db := open(t, at)
+	db.SetMaxIdleConns(10)
+	store := table.NewStore(db, s.o)
+	s.h.PreDequeue = func(context.Context) (bool, table.Condition, error) {
+		return true, table.Condition{SQL: "j.repository_id < $2 OR j.repository_id > $1 + 100", Args: []any{5, 20}}, nil
+	}
+	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
+		switch j.Record.Repository {
+		case "repo 2":
+			if j.NumFailures == 0 {
+				return errors.New(`it's "odd" \ ü`)
+			}
+		case "repo 3":
+			n, err := j.Log(ctx, map[string]string{"it's": `"odd" \ ü`})
+			return errors.Join(err, j.UpdateLog(ctx, n, []int{n}))
+		case "repo 4":
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			if err := j.CompleteTx(ctx, tx); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+			return tx.Commit()
+		case "repo 5":
+			<-ctx.Done()
+			return ctx.Err()
+		case "repo 6":
+			s.note("requeued")
+			return table.RequeueAfter(time.Hour)
+		}
+		return nil
+	}
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i % 6 FROM generate_series(0, 59) AS i`)
+	lost := s.add(abandoned + `0, false`)
+	hid := s.add(`(repository_id) VALUES (500)`)
+	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 40 })
+	stop := s.start(w)
+	s.until("what runs until it is cancelled", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE repository_id = 5 AND state = 'processing'`) == "10"
+	})
+	s.d.Exec(t, `UPDATE example_jobs SET cancel = true WHERE repository_id = 5`)
+	s.becomes(lost, table.StateCompleted)
+	s.until("all to end", func() bool {
+		ok, err := store.Exists(t.Context(), table.StateProcessing, table.StateErrored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := store.CountByState(t.Context(), table.StateCompleted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !ok && n == 41
+	})
+	s.want("what was cancelled", "10", `SELECT count(*)::text FROM example_jobs WHERE repository_id = 5 AND state = 'canceled' AND num_failures = 0`)
+	s.want("what failed once", "10", `SELECT count(*)::text FROM example_jobs WHERE repository_id = 2 AND num_failures = 1`)
+	s.want("what was logged", "10", `SELECT count(*)::text FROM example_jobs WHERE repository_id = 3 AND execution_logs::text = '{[1]}'`)
+	s.want("what was requeued", "10", `SELECT count(*)::text FROM example_jobs WHERE repository_id = 6 AND process_after > now()`)
+	s.want("what is hidden", "queued", `SELECT state FROM example_jobs WHERE id = $1 AND process_after > now()`, hid)
+	if d, err := store.MaxDurationInQueue(t.Context()); err != nil || d != 0 {
+		t.Errorf("in queue for %v, %v", d, err)
+	}
+	if err := store.Requeue(t.Context(), lost, time.Now().Add(-time.Minute)); err != nil {
+		t.Error(err)
+	}
+	s.until("it to run again", func() bool { return w.Status().Completed == 42 })
+	if st := w.Status(); st.ClaimError != nil || st.HeartbeatError != nil || st.SettleError != nil || st.ResetError != nil {
+		t.Errorf("the status is %+v", st)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a proxy breaks is refused by Start, with the remedy.
+func TestPgBouncerRefused(t *testing.T) {
+	s := newStage(t)
+	bounced := s.d.Bounced(t, map[string]string{"default_pool_size": "6"})
+	for name, open := range brokenByBouncer {
+		err := s.worker(open(t, bounced), nil).Start(t.Context())
+		if !errors.Is(err, table.ErrPreparedStatements) || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+			t.Errorf("%s: Start returned %v", name, err)
+		}
+	}
+}
