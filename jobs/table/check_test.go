@@ -32,7 +32,7 @@ func TestTableThatDoesNotFit(t *testing.T) {
 		"generated":      {`DROP VIEW example_jobs_with_repository_name; ` + alter + `DROP num_failures; ` + alter + `ADD num_failures int GENERATED ALWAYS AS (repository_id) STORED; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{"is GENERATED ALWAYS, and must be written"}},
 		"no key":         {alter + `DROP CONSTRAINT example_jobs_pkey`, []string{`has no unique index of its own: ALTER TABLE "public"."example_jobs" ADD PRIMARY KEY ("id")`}},
 		"states":         {alter + `ADD CONSTRAINT known CHECK (state IN ('queued', 'processing', 'errored', 'failed', 'completed'))`, []string{`constraint known of public.example_jobs refuses the states canceled`}},
-		"an enum":        {`DROP VIEW example_jobs_with_repository_name; DROP INDEX example_jobs_due, example_jobs_processing; CREATE TYPE job_state AS ENUM ('queued', 'processing', 'completed', 'failed', 'errored'); ` + alter + `ALTER state DROP DEFAULT, ALTER state TYPE job_state USING state::job_state; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{"column state of public.example_jobs (job_state) has no value canceled: ALTER TYPE job_state ADD VALUE 'canceled'"}},
+		"an enum":        {`DROP VIEW example_jobs_with_repository_name; DROP INDEX example_jobs_due, example_jobs_processing; CREATE TYPE job_state AS ENUM ('queued', 'processing', 'completed', 'failed', 'errored'); ` + alter + `ALTER state DROP DEFAULT, ALTER state TYPE job_state USING state::job_state; CREATE VIEW example_jobs_with_repository_name AS SELECT id FROM example_jobs`, []string{"column state of public.example_jobs (public.job_state) has no value canceled: ALTER TYPE public.job_state ADD VALUE 'canceled'"}},
 		"a view instead": {`ALTER TABLE example_jobs RENAME TO hidden; CREATE VIEW example_jobs AS SELECT * FROM hidden`, []string{"example_jobs is no table: give the table as TableName"}},
 		"no id":          {`DROP VIEW example_jobs_with_repository_name; CREATE VIEW example_jobs_with_repository_name AS SELECT state FROM example_jobs`, []string{"example_jobs_with_repository_name has no column id, by which its rows are found"}},
 		"another id":     {`DROP VIEW example_jobs_with_repository_name; CREATE VIEW example_jobs_with_repository_name AS SELECT id::text, state FROM example_jobs`, []string{"column id of public.example_jobs_with_repository_name (text) must be smallint, integer or bigint"}},
@@ -218,6 +218,11 @@ func TestRole(t *testing.T) {
 	err = s.worker(db, nil).Start(t.Context())
 	if !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), "GRANT USAGE ON its SCHEMA") {
 		t.Fatalf("without anything: %v", err)
+	}
+	qualified := s.o
+	qualified.TableName = "public.example_jobs j"
+	if err := table.NewStore(db, qualified).Check(t.Context()); !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), `GRANT USAGE ON SCHEMA "public"`) {
+		t.Errorf("without anything, with the schema's name: %v", err)
 	}
 	s.d.Exec(t, `GRANT USAGE ON SCHEMA public TO `+role)
 	err = s.worker(db, nil).Start(t.Context())

@@ -51,25 +51,28 @@ func (w *Worker) tellClaimed(n int, took time.Duration) {
 }
 
 // open reads the rows of runs from the view, after the claim is committed: so nothing
-// that is read is stale. It starts the runs. If they cannot be read for a reason that
-// is none of theirs, it queues them again, and returns the error.
-func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) error {
+// that is read is stale. It returns those that can start, and settles the others. If they
+// cannot be read for a reason that is none of theirs, it queues them again, and returns
+// the error.
+func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready []*run, err error) {
 	if len(runs) == 0 {
-		return nil
+		return nil, nil
 	}
 	shown, err := w.read(ctx, on, runs)
 	switch {
 	case isRows(err) && len(runs) > 1:
 		half := len(runs) / 2
-		return errtext.Join(w.open(ctx, on, runs[:half]), w.open(ctx, on, runs[half:]))
+		first, err := w.open(ctx, on, runs[:half])
+		second, err2 := w.open(ctx, on, runs[half:])
+		return append(first, second...), errtext.Join(err, err2)
 	case isRows(err):
 		w.fail(runs[0], fmt.Errorf("the row cannot be read: %w", errtext.Of(err)))
-		return nil
+		return nil, nil
 	case err != nil:
 		for _, r := range runs {
 			w.settleUnstarted(r, end{To: StateQueued})
 		}
-		return fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err)
+		return nil, fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err)
 	}
 	var hide []int64
 	for _, r := range runs {
@@ -83,13 +86,13 @@ func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) error 
 			w.fail(r, of.err)
 		default:
 			r.job = of.job
-			w.start(r)
+			ready = append(ready, r)
 		}
 	}
 	if len(hide) > 0 {
 		hooks.Tell(w.voice, "JobsHidden", func(o *Observer) func([]int64) { return o.JobsHidden }, hide)
 	}
-	return nil
+	return ready, nil
 }
 
 // fail settles a run whose row cannot be handled as if its handler had returned err.

@@ -61,12 +61,14 @@ type attribute struct {
 	number           int
 }
 
-// attributesSQL reads the columns of a table. A domain counts as what it is of.
+// attributesSQL reads the columns of a table. A domain counts as what it is of. Types of
+// users have their schema: sessions may have other search paths.
 const attributesSQL = `
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(b.oid, NULL), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+SELECT a.attname::text, CASE WHEN n.nspname = 'pg_catalog' THEN format_type(a.atttypid, a.atttypmod) ELSE quote_ident(n.nspname) || '.' || quote_ident(t.typname) END,
+	format_type(b.oid, NULL), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
 	a.attnotnull OR t.typnotnull, a.attgenerated <> '' OR a.attidentity = 'a', a.attnum,
 	coalesce((SELECT string_agg(e.enumlabel, ',') FROM pg_enum AS e WHERE e.enumtypid = b.oid), '')
-FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN pg_type AS b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN pg_namespace AS n ON n.oid = t.typnamespace JOIN pg_type AS b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
 WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped`
 
 func scanAttribute(rows *sql.Rows) (a attribute, err error) {
@@ -175,6 +177,8 @@ SELECT coalesce(max(n.nspname::text), ''), coalesce(max(c.relname::text), ''), c
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1::text)`, r.SQL()).Scan(&found.Schema, &found.Name, &kind, &persistence)
 	switch {
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+		return fmt.Sprintf("this role may not look into the schema of %s: GRANT USAGE ON SCHEMA %s", r, ident.Quote(r.Schema)), nil
 	case err != nil:
 		return "", fmt.Errorf("jobs/table: look for %s: %w", r, err)
 	case kind == "":

@@ -38,6 +38,7 @@ func (w *Worker) execute(r *run) {
 		close(returned)
 		if !r.over.CompareAndSwap(false, true) {
 			w.hand.returned(r)
+			w.after(r)
 			return
 		}
 		w.finish(r, err, causeOf(ctx))
@@ -75,8 +76,13 @@ func (w *Worker) finish(r *run, err, cause error) {
 	case <-w.life.Done():
 		return
 	}
-	if after := w.handler.postHandle; after != nil {
-		w.voice.Aside("PostHandle", func() { after(w.handling, r.job) })
+	w.after(r)
+}
+
+// after calls the user's hook, once for each call of PreHandle.
+func (w *Worker) after(r *run) {
+	if hook := w.handler.postHandle; hook != nil {
+		w.voice.Aside("PostHandle", func() { hook(w.handling, r.job) })
 	}
 }
 

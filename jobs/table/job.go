@@ -33,8 +33,8 @@ type Handler[R any] struct {
 	// PreHandle is called before a job's Handle, by the goroutine that claims: for one
 	// job after the other. Return soon.
 	PreHandle func(ctx context.Context, j *Job[R])
-	// PostHandle is called after what became of the job is stored, by the goroutine
-	// of its Handle. The job may be another worker's by then.
+	// PostHandle is called after Handle has returned and what became of the job is
+	// stored, by the goroutine of its Handle. The job may be another worker's by then.
 	PostHandle func(ctx context.Context, j *Job[R])
 }
 

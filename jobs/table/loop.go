@@ -108,7 +108,7 @@ func (l *loop) claim(ctx context.Context, free int) {
 	}
 	limit := pgdriver.RoundLimit(l.left(free))
 	begin := time.Now()
-	found := 0
+	found, ready := 0, []*run(nil)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
 		var runs []*run
 		runs, found, err = l.w.claimOn(ctx, conn, condition, limit)
@@ -119,8 +119,12 @@ func (l *loop) claim(ctx context.Context, free int) {
 			return err
 		}
 		l.w.tellClaimed(len(runs), l.took)
-		return l.w.open(ctx, conn, runs)
+		ready, err = l.w.open(ctx, conn, runs)
+		return err
 	})
+	for _, r := range ready {
+		l.w.start(r)
+	}
 	l.w.outcome(Claiming, err)
 	if err != nil {
 		l.failures++
