@@ -145,7 +145,7 @@ func TestBadInput(t *testing.T) {
 		"stalled at once": {func(o *table.Options[example], _ *table.Handler[example], _ *table.WorkerOptions) {
 			o.StalledMaxAge = time.Millisecond
 		}, "StalledMaxAge: 1ms is out of range"},
-		"no handler":  {func(_ *table.Options[example], h *table.Handler[example], _ *table.WorkerOptions) { h.Handle = nil }, "Handle is nil"},
+		"no handler":  {func(_ *table.Options[example], h *table.Handler[example], _ *table.WorkerOptions) { h.Handle = nil }, "the Handle of the Handler is nil"},
 		"no handlers": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) { w.NumHandlers = -1 }, "NumHandlers: -1 is out of range"},
 		"a rare heartbeat": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
 			w.HeartbeatInterval = 300 * time.Millisecond

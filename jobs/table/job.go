@@ -28,7 +28,8 @@ type Handler[R any] struct {
 	// PreDequeue is called before rows are claimed. dequeueable false leaves the claim
 	// out until the next Interval, and so do an error, which is told by
 	// [Observer.Failed], and a panic. The condition, if it has any SQL, must be met by
-	// what is claimed.
+	// what is claimed. That is one row then, so that PreHandle can lower what the next
+	// condition allows.
 	PreDequeue func(ctx context.Context) (dequeueable bool, c Condition, err error)
 	// PreHandle is called before a job's Handle, by the goroutine that claims: for one
 	// job after the other. Return soon.

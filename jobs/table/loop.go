@@ -107,6 +107,9 @@ func (l *loop) claim(ctx context.Context, free int) {
 		return
 	}
 	limit := pgdriver.RoundLimit(l.left(free))
+	if condition.SQL != "" {
+		limit = 1 // the next condition knows what this row has taken
+	}
 	begin := time.Now()
 	found, ready := 0, []*run(nil)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {

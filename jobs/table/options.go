@@ -300,4 +300,4 @@ func (o WorkerOptions) check(stalled time.Duration) error {
 	return errtext.Join(all...)
 }
 
-var errNoHandle = errors.New("Handle is nil: give the function that runs a job")
+var errNoHandle = errors.New("the Handle of the Handler is nil: give the function that runs a job")

@@ -148,7 +148,7 @@ func TestHooks(t *testing.T) {
 	}
 	s.o.MaxNumRetries, s.o.RetryAfter = 0, 0
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i % 10 FROM generate_series(1, 40) AS i`)
-	w := s.run(func(o *table.WorkerOptions) { o.NumHandlers = 1 }) // else what is claimed together may be too much
+	w := s.run(func(o *table.WorkerOptions) { o.NumHandlers = 8 })
 	for range 3 {
 		<-declined
 	}

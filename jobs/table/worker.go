@@ -120,7 +120,7 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking the
-// configuration and the table, see [Store.Check], and starts nothing if it finds
+// configuration and the table, see Store.Check, and starts nothing if it finds
 // fault. When it returns, nothing of the worker is running any more.
 //
 // At a stop no more jobs are claimed, and those that run are waited for, for
