@@ -55,7 +55,7 @@ type packages struct {
 
 func list(t *testing.T) packages {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", `{{.ImportPath}}|{{.Export}}|{{join .GoFiles " "}}`, "./cmd/sim")
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", `{{.ImportPath}}|{{.Export}}|{{join .GoFiles " "}}`, "./cmd/sim", "./jobs/table")
 	cmd.Dir = root
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
@@ -82,7 +82,7 @@ func (p packages) check(t *testing.T, dir string, variants map[string]string) er
 	files := token.NewFileSet()
 	var parsed []*ast.File
 	if len(p.files[dir]) == 0 {
-		return fmt.Errorf("the sim does not use package %s", dir)
+		return fmt.Errorf("neither the sim nor a test of a mutant uses package %s", dir)
 	}
 	for _, name := range p.files[dir] {
 		name = path.Join(dir, name)

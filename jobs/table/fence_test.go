@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,8 +57,9 @@ func TestZombie(t *testing.T) {
 				row := `SELECT coalesce((SELECT (to_jsonb(j) - 'last_heartbeat_at')::text FROM example_jobs AS j WHERE id = $1), '')`
 				before := s.text(row, id)
 				close(release)
-				s.until("the run to be lost", func() bool { return w.Status().Lost == 1 })
+				s.until("the run to be lost, or what it does to be told", func() bool { return w.Status().Lost == 1 || len(s.notes()) > 5 })
 				s.want("the row", before, row, id)
+				s.until("its loss to be told", func() bool { return len(s.notes()) > 5 })
 				want := fmt.Sprintf("%q", []string{"runs", table.ErrClaimLost.Error(), "log true", "log true", "complete true", fmt.Sprint("lost ", id)})
 				if got := fmt.Sprintf("%q", s.notes()); got != want {
 					t.Errorf("noted %s, want %s", got, want)
@@ -79,7 +81,7 @@ func TestLostAnswerOfASettle(t *testing.T) {
 	s.o.StalledMaxAge = time.Minute
 	s.o.RetryAfter = time.Hour
 	w := s.worker(db, nil)
-	table.SetLimit(w, 300*time.Millisecond)
+	table.SetLimit(w, time.Second)
 	s.start(w)
 	id := s.add("")
 	s.becomes(id, table.StateErrored)
@@ -94,7 +96,7 @@ func TestLostAnswerOfAClaim(t *testing.T) {
 	id := s.add("")
 	s.o.StalledMaxAge = time.Minute
 	w := s.worker(db, nil)
-	table.SetLimit(w, 300*time.Millisecond)
+	table.SetLimit(w, time.Second)
 	hole.SwallowAnswer("picked AS MATERIALIZED")
 	s.start(w)
 	s.becomes(id, table.StateCompleted)
@@ -120,6 +122,7 @@ func TestCompleteTx(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			s.d.Exec(t, `CREATE TABLE effects (job bigint)`)
+			var worker atomic.Pointer[table.Worker]
 			s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 				tx, err := s.d.DB.BeginTx(ctx, nil)
 				if err != nil {
@@ -131,13 +134,16 @@ func TestCompleteTx(t *testing.T) {
 				if err := j.CompleteTx(ctx, tx); err != nil {
 					return err
 				}
-				time.Sleep(3 * quick().HeartbeatInterval) // heartbeats find no lock, and no end, that they mind
+				for range 2 { // heartbeats find no lock, and no end, that they mind
+					last := worker.Load().Status().LastHeartbeat
+					s.until("a heartbeat", func() bool { return worker.Load().Status().LastHeartbeat.After(last) })
+				}
 				if ctx.Err() != nil {
 					s.note("%v", context.Cause(ctx))
 				}
 				return c.end(tx)
 			}
-			s.run(nil)
+			worker.Store(s.run(nil))
 			id := s.add("")
 			s.becomes(id, table.State(c.want))
 			s.want("effects", c.effect, `SELECT count(*)::text FROM effects`)

@@ -40,8 +40,11 @@ func (c claimText) with(condition string, limit int) string {
 // claimParameters is how many parameters a claim has before those of a condition.
 const claimParameters = 1
 
-// microseconds is a time as a number that no setting of a session changes.
-func microseconds(of string) string { return `(extract(epoch FROM ` + of + `) * 1000000)::bigint` }
+// microseconds is a time as a number that no setting of a session changes. The epoch is
+// taken of the second: until PostgreSQL 13 it is a double, too short for both in one.
+func microseconds(of string) string {
+	return `(extract(epoch FROM date_trunc('second', ` + of + `))::bigint * 1000000 + extract(microseconds FROM ` + of + `)::bigint % 1000000)`
+}
 
 // listed is the list of runs, from arrays. A claim is the microsecond of started_at.
 const listed = `d AS MATERIALIZED (
@@ -197,7 +200,7 @@ func resetSQL(age string) string {
 WITH d AS MATERIALIZED (
 	SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, heartbeat)
 ), stalled AS MATERIALIZED (
-	SELECT t.{id} AS id, ` + microseconds(`clock_timestamp()`) + ` - d.heartbeat AS age,
+	SELECT t.{id} AS id, ` + microseconds(`statement_timestamp()`) + ` - d.heartbeat AS age,
 		CASE WHEN t.{cancel} THEN 'canceled' WHEN coalesce(t.{num_resets}, 0) >= {resets} THEN 'failed' ELSE 'queued' END AS final
 	FROM {table} AS t, d
 	WHERE t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{state} = 'processing'

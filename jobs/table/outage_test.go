@@ -1,0 +1,50 @@
+package table_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs/table"
+)
+
+// A server that goes away takes nothing with it: what ended meanwhile is stored when it
+// is back, and nothing is counted.
+func TestConnectionsThatAreCut(t *testing.T) {
+	s := newStage(t)
+	s.o.StalledMaxAge = 20 * time.Second
+	s.h.Handle = func(_ context.Context, j *table.Job[example]) error { time.Sleep(time.Millisecond); return nil }
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i % 20 FROM generate_series(1, 2000) AS i`)
+	db := s.d.OpenPQ(t)
+	db.SetMaxIdleConns(10)
+	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 20 })
+	s.start(w)
+	for range 6 {
+		s.d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		claimed := w.Status().Claimed
+		s.until("more to be claimed", func() bool { n := w.Status().Claimed; return n > claimed || n >= 2000 })
+	}
+	s.until("all to complete", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed' AND num_failures + num_resets = 0`) == "2000"
+	})
+}
+
+// Connections that die in silence hold nothing up for long.
+func TestConnectionsThatFallSilent(t *testing.T) {
+	s := newStage(t)
+	s.o.StalledMaxAge = time.Minute
+	release := make(chan struct{})
+	s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error { s.note("runs"); <-release; return ctx.Err() }
+	db, hole := s.d.OpenHole(t)
+	w := s.worker(db, nil)
+	table.SetLimit(w, 500*time.Millisecond)
+	s.start(w)
+	id := s.add("")
+	s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+	s.until("a heartbeat", func() bool { return !w.Status().LastHeartbeat.IsZero() })
+	hole.SwallowAll()
+	close(release)
+	s.becomes(id, table.StateCompleted)
+	s.becomes(s.add(""), table.StateCompleted)
+	s.want("what is counted", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
+}

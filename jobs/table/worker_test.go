@@ -1,0 +1,162 @@
+package table_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs/table"
+)
+
+// A worker ends by itself after so many jobs, or so long.
+func TestBoundsOfAWorker(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 FROM generate_series(1, 50)`)
+	w := s.worker(s.d.DB, func(o *table.WorkerOptions) { o.NumTotalJobs = 17 })
+	if err := w.Start(t.Context()); err != nil || w.Status().Claimed != 17 || w.Status().Completed != 17 || w.Status().State != table.WorkerStopped {
+		t.Errorf("%+v, %v", w.Status(), err)
+	}
+	s.want("what is left", "33", `SELECT count(*)::text FROM example_jobs WHERE state = 'queued'`)
+	w = s.worker(s.d.DB, func(o *table.WorkerOptions) { o.MaxActiveTime = time.Millisecond })
+	if err := w.Start(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := w.Start(t.Context()); !errors.Is(err, table.ErrAlreadyStarted) {
+		t.Errorf("a second start: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.worker(s.d.DB, nil).Start(ended); err != nil {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+}
+
+// A stop waits for what runs; after ShutdownTimeout it ends the contexts, and the jobs
+// are queued again, uncounted. A handler that ignores that is left behind.
+func TestStop(t *testing.T) {
+	for name, c := range map[string]struct {
+		handle  func(ctx context.Context, release chan struct{}) error
+		timeout time.Duration
+		want    string
+		err     error
+	}{
+		"waits":          {func(ctx context.Context, release chan struct{}) error { <-release; return ctx.Err() }, 0, "completed 0 0", nil},
+		"gives back":     {func(ctx context.Context, _ chan struct{}) error { <-ctx.Done(); return context.Cause(ctx) }, 50 * time.Millisecond, "queued 0 0", nil},
+		"leaves behind":  {func(ctx context.Context, release chan struct{}) error { <-ctx.Done(); <-release; return nil }, 50 * time.Millisecond, "queued 0 0", table.ErrHandlerOverdue},
+		"completes late": {func(ctx context.Context, _ chan struct{}) error { <-ctx.Done(); return nil }, 50 * time.Millisecond, "completed 0 0", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			release := make(chan struct{})
+			free := sync.OnceFunc(func() { close(release) })
+			defer free()
+			s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error {
+				s.note("runs")
+				defer s.note("returned")
+				return c.handle(ctx, release)
+			}
+			w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
+				o.ShutdownTimeout = c.timeout
+				o.Observers = []table.Observer{{JobOverdue: func(table.Header) { s.note("overdue") }}}
+			})
+			table.SetGrace(w, 100*time.Millisecond)
+			id := s.add("")
+			result := make(chan error, 1)
+			go func() { result <- w.Start(t.Context()) }()
+			s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+			w.Stop()
+			s.until("the worker to drain", func() bool { return w.Status().State != table.WorkerRunning })
+			if name == "waits" {
+				free()
+			}
+			if err := <-result; !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
+				t.Errorf("Start: %v", err)
+			}
+			s.want("the row", c.want, `SELECT state || ' ' || num_failures || ' ' || num_resets FROM example_jobs WHERE id = $1`, id)
+			free()
+			s.until("the handler to return", func() bool { return slices.Contains(s.notes(), "returned") })
+			s.want("the row then", c.want, `SELECT state || ' ' || num_failures || ' ' || num_resets FROM example_jobs WHERE id = $1`, id)
+		})
+	}
+}
+
+// A handler that ignores the end of its time is given up: its job is tried again, and
+// its slot stays taken until it returns.
+func TestOverdue(t *testing.T) {
+	s := newStage(t)
+	release := make(chan struct{})
+	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
+		s.note("runs")
+		if j.NumFailures == 0 {
+			<-release
+			return table.NonRetryable(errRefused)
+		}
+		return nil
+	}
+	w := s.worker(s.d.DB, func(o *table.WorkerOptions) { o.NumHandlers, o.MaximumRuntimePerJob = 2, 50*time.Millisecond })
+	table.SetGrace(w, 50*time.Millisecond)
+	s.start(w)
+	id := s.add("")
+	s.becomes(id, table.StateCompleted)
+	s.until("the end to be told", func() bool { return w.Status().Completed == 1 })
+	if n := w.Status().Running; n != 1 {
+		t.Errorf("%d slots are taken", n)
+	}
+	close(release)
+	s.until("the slot", func() bool { return w.Status().Running == 0 })
+	s.want("the row", "completed 1", `SELECT state || ' ' || num_failures FROM example_jobs WHERE id = $1`, id)
+}
+
+// The status is JSON, and what is logged has a line for each hook.
+func TestStatusAndLogger(t *testing.T) {
+	s := newStage(t)
+	var lines strings.Builder
+	var mu sync.Mutex
+	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
+		if j.NumFailures < 3 {
+			return errRefused
+		}
+		return nil
+	}
+	w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
+		o.Logger = slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return lines.Write(p)
+		}), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	if st := w.Status(); st.State != table.WorkerNew || st.NumHandlers != 10 {
+		t.Errorf("before the start: %+v", st)
+	}
+	stop := s.start(w)
+	s.becomes(s.add(""), table.StateFailed)
+	s.d.Exec(t, `ALTER TABLE example_jobs RENAME TO away`)
+	s.until("the trouble to show", func() bool { st := w.Status(); return st.ClaimError != nil && st.ResetError != nil })
+	text, err := json.Marshal(w.Status())
+	if err != nil || !strings.Contains(string(text), `"ClaimError":"jobs/table: claim rows of`) || !strings.Contains(string(text), `"Failed":3`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	s.d.Exec(t, `ALTER TABLE away RENAME TO example_jobs`)
+	s.until("the trouble to be over", func() bool { st := w.Status(); return st.ClaimError == nil && st.ResetError == nil })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{"table worker started", "jobs claimed", "job will be tried again", "job failed", "statement failed, retrying", "recovered", "table worker stopped"} {
+		if !strings.Contains(lines.String(), want) {
+			t.Errorf("%q is not logged:\n%s", want, &lines)
+		}
+	}
+}
+
+type writer func(p []byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
