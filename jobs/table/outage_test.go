@@ -19,6 +19,7 @@ func TestConnectionsThatAreCut(t *testing.T) {
 	db.SetMaxIdleConns(10)
 	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 20 })
 	s.start(w)
+	s.until("the worker to run", func() bool { return w.Status().Claimed > 0 })
 	for range 6 {
 		s.d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 		claimed := w.Status().Claimed
