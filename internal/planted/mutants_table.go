@@ -35,7 +35,7 @@ var tableMutants = []Mutant{
 	{
 		Name:    "table-claim-forgotten",
 		Mistake: "a claim that was not answered has not happened",
-		Edits:   []Edit{{"jobs/table/loop.go", `			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
+		Edits: []Edit{{"jobs/table/loop.go", `			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
 `, ``}},
 		Test: Test{"./jobs/table", "TestLostAnswerOfAClaim"},
 	},
@@ -50,5 +50,11 @@ var tableMutants = []Mutant{
 		Mistake: "only a run that has heard of its cancel is canceled",
 		Edits:   []Edit{{"jobs/table/statements.go", `WHEN t.{cancel} OR d."to" = 'canceled' THEN 'canceled'`, `WHEN d."to" = 'canceled' THEN 'canceled'`}},
 		Test:    Test{"./jobs/table", "TestCancelThatNobodyHasSeen"},
+	},
+	{
+		Name:    "table-settled-twice",
+		Mistake: "a row that the fence finds has not been settled yet",
+		Edits:   []Edit{{"jobs/table/statements.go", `AND t.{id} = m.id AND m.was = 'processing'`, `AND t.{id} = m.id`}},
+		Test:    Test{"./jobs/table", "TestLostAnswerOfASettle"},
 	},
 }

@@ -95,6 +95,7 @@ func TestNulls(t *testing.T) {
 		}
 		return nil
 	}
+	s.o.StalledMaxAge = 600 * time.Millisecond
 	s.run(nil)
 	id := s.add(`(num_resets, num_failures, cancel, worker_hostname, queued_at) VALUES (NULL, NULL, NULL, NULL, NULL)`)
 	s.becomes(id, table.StateCompleted)

@@ -148,8 +148,8 @@ func TestBadInput(t *testing.T) {
 		"no handler":  {func(_ *table.Options[example], h *table.Handler[example], _ *table.WorkerOptions) { h.Handle = nil }, "the Handle of the Handler is nil"},
 		"no handlers": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) { w.NumHandlers = -1 }, "NumHandlers: -1 is out of range"},
 		"a rare heartbeat": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
-			w.HeartbeatInterval = 300 * time.Millisecond
-		}, "HeartbeatInterval: 300ms is out of range, StalledMaxAge (600ms) must be three of it"},
+			w.HeartbeatInterval = 4 * time.Second
+		}, "HeartbeatInterval: 4s is out of range, StalledMaxAge (10s) must be three of it"},
 		"an interval": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) { w.Interval = -1 }, "Interval: -1ns is out of range"},
 		"a bound": {func(_ *table.Options[example], _ *table.Handler[example], w *table.WorkerOptions) {
 			w.MaximumRuntimePerJob = -1
@@ -239,6 +239,7 @@ func TestRole(t *testing.T) {
 	s.d.Exec(t, `REVOKE UPDATE ON example_jobs FROM `+role)
 	const all = `state, failure_message, queued_at, started_at, last_heartbeat_at, finished_at, process_after, num_resets, num_failures, execution_logs, worker_hostname`
 	s.d.Exec(t, `GRANT UPDATE (`+all+`) ON example_jobs TO `+role) // what is on columns will do
+	s.o.StalledMaxAge = 600 * time.Millisecond
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 		if j.NumFailures == 0 {
 			return errRefused

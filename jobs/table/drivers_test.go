@@ -73,6 +73,7 @@ func testDriver(t *testing.T, open opener, bounced bool) {
 	}
 	db := open(t, at)
 	db.SetMaxIdleConns(10)
+	s.o.StalledMaxAge = time.Second
 	store := table.NewStore(db, s.o)
 	s.h.PreDequeue = func(context.Context) (bool, table.Condition, error) {
 		return true, table.Condition{SQL: "j.repository_id < $2 OR j.repository_id > $1 + 100", Args: []any{5, 20}}, nil

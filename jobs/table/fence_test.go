@@ -73,7 +73,7 @@ func TestZombie(t *testing.T) {
 // somebody has made of a row meanwhile stands.
 func TestLostAnswerOfASettle(t *testing.T) {
 	s := newStage(t)
-	db, hole := s.d.OpenHole(t)
+	db, hole := s.openHole()
 	s.h.Handle = func(context.Context, *table.Job[example]) error {
 		hole.SwallowAnswer("jsonb_to_recordset") // of the settle
 		return errRefused
@@ -92,7 +92,7 @@ func TestLostAnswerOfASettle(t *testing.T) {
 // A claim whose answer is lost is given back, uncounted, and runs.
 func TestLostAnswerOfAClaim(t *testing.T) {
 	s := newStage(t)
-	db, hole := s.d.OpenHole(t)
+	db, hole := s.openHole()
 	id := s.add("")
 	s.o.StalledMaxAge = time.Minute
 	w := s.worker(db, nil)

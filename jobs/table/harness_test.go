@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -72,7 +73,7 @@ func options() table.Options[example] {
 		OrderByExpression: "j.repository_id, j.id",
 		MaxNumRetries:     3,
 		RetryAfter:        time.Millisecond,
-		StalledMaxAge:     600 * time.Millisecond,
+		StalledMaxAge:     10 * time.Second, // on a busy machine, too
 	}
 }
 
@@ -100,6 +101,20 @@ func newStage(t *testing.T) *stage {
 	s.d.DB.SetMaxIdleConns(20)
 	s.h.Handle = func(context.Context, *table.Job[example]) error { return nil }
 	return s
+}
+
+// openHole opens a pool whose connections can be swallowed. It sends a statement and its
+// values in one go: a statement whose answer is lost was executed.
+func (s *stage) openHole() (*sql.DB, *pgtest.Hole) {
+	s.t.Helper()
+	u, err := url.Parse(s.d.URL)
+	if err != nil {
+		s.t.Fatal("the connection string is no URL")
+	}
+	query := u.Query()
+	query.Set("default_query_exec_mode", "exec")
+	u.RawQuery = query.Encode()
+	return (&pgtest.Database{URL: u.String()}).OpenHole(s.t)
 }
 
 // note takes note of something that happens.

@@ -75,8 +75,10 @@ func (s settings) due() string {
 			ELSE {alias}.{finished_at} <= statement_timestamp() - ` + interval(s.retryAfter.Microseconds()) + ` END`
 }
 
+// interval is a product: the number in an interval's text is a short one until
+// PostgreSQL 14.
 func interval(microseconds int64) string {
-	return fmt.Sprintf("interval '%d microseconds'", microseconds)
+	return fmt.Sprintf("%d * interval '1 microsecond'", microseconds)
 }
 
 // claimSQL claims the first rows. The rows are locked when they are updated. The limit

@@ -125,7 +125,7 @@ func TestRowThatTheTableRefuses(t *testing.T) {
 	s := newStage(t)
 	s.d.Exec(t, `ALTER TABLE example_jobs ADD CHECK (repository_id <> 3 OR state <> 'completed')`)
 	s.d.Exec(t, `ALTER TABLE example_jobs ADD CHECK (repository_id <> 4 OR state NOT IN ('completed', 'failed', 'errored'))`)
-	s.o.MaxNumResets = 1
+	s.o.MaxNumResets, s.o.StalledMaxAge = 1, 600*time.Millisecond
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 10) AS i`)
 	w := s.run(func(o *table.WorkerOptions) { o.NumHandlers = 20 })
 	s.until("the others to end", func() bool {
