@@ -2,69 +2,28 @@ package table_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
-// opener opens a pool on a database.
-type opener func(t testing.TB, d *pgtest.Database) *sql.DB
-
-func inMode(mode pgx.QueryExecMode) opener {
-	return func(t testing.TB, d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
-}
-
-// withPQ opens lib/pq, with something added to the connection string.
-func withPQ(key, value string) opener {
-	return func(t testing.TB, d *pgtest.Database) *sql.DB {
-		u, err := url.Parse(d.URL)
-		if err != nil {
-			t.Fatal("the connection string is no URL")
-		}
-		query := u.Query()
-		query.Set(key, value)
-		u.RawQuery = query.Encode()
-		return (&pgtest.Database{URL: u.String()}).OpenPQ(t)
-	}
-}
-
-// throughBouncer are the drivers that work behind a transaction-pooling proxy,
-// brokenByBouncer those that it breaks.
-var (
-	throughBouncer = map[string]opener{
-		"pgx exec":                     inMode(pgx.QueryExecModeExec),
-		"pgx cache_describe":           inMode(pgx.QueryExecModeCacheDescribe),
-		"pgx simple_protocol":          inMode(pgx.QueryExecModeSimpleProtocol),
-		"lib/pq binary_parameters=yes": withPQ("binary_parameters", "yes"),
-	}
-	brokenByBouncer = map[string]opener{
-		"pgx cache_statement": inMode(pgx.QueryExecModeCacheStatement),
-		"pgx describe_exec":   inMode(pgx.QueryExecModeDescribeExec),
-		"lib/pq":              withPQ("application_name", "plain"),
-	}
-)
-
 // Everything works with each driver, in each way that it executes statements, and
 // where it can, behind a proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
-	for name, open := range throughBouncer {
+	for name, open := range pgtest.ThroughBouncer {
 		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
 		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, open, true) })
 	}
-	for name, open := range brokenByBouncer {
+	for name, open := range pgtest.BrokenByBouncer {
 		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
 	}
 }
 
-func testDriver(t *testing.T, open opener, bounced bool) {
+func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 	t.Parallel()
 	s := newStage(t)
 	at := s.d
@@ -150,7 +109,7 @@ func testDriver(t *testing.T, open opener, bounced bool) {
 func TestPgBouncerRefused(t *testing.T) {
 	s := newStage(t)
 	bounced := s.d.Bounced(t, map[string]string{"default_pool_size": "6"})
-	for name, open := range brokenByBouncer {
+	for name, open := range pgtest.BrokenByBouncer {
 		err := s.worker(open(t, bounced), nil).Start(t.Context())
 		if !errors.Is(err, table.ErrPreparedStatements) || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
 			t.Errorf("%s: Start returned %v", name, err)
