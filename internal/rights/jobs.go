@@ -87,7 +87,7 @@ func JobsClient(t tables.Jobs) []Need {
 		{table: t.Wanted, reads: "queue until"},
 		{table: t.Once, reads: "key job_id hash expires_at", inserts: "key job_id hash expires_at", writes: "job_id hash expires_at"},
 		{table: t.Emitted, reads: "emitter position n", inserts: "emitter position n"},
-		{table: t.Schedules, reads: "name hash next_at last_at paused_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
+		{table: t.Schedules, reads: "name hash next_at last_at paused_at resumed_at", inserts: "name hash next_at", writes: "hash next_at last_at"},
 		{table: t.Version, reads: "*"},                                           // of a Scheduler
 		{table: t.EmittedThrough, reads: "emitter position", writes: "position"}, // it only locks the row
 		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
@@ -120,7 +120,7 @@ func JobsOperator(t tables.Jobs) []Need {
 			writes:  "max_running paused_at paused_by paused_reason retention",
 		},
 		{table: t.Wanted, reads: "queue until"},
-		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason", deletes: true},
+		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason resumed_at", deletes: true},
 		{
 			table:   t.Operations,
 			reads:   "id job_id queue operation detail operator reason created_at",
