@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/pgfrontier/worker/internal/awaited"
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -19,12 +19,12 @@ import (
 // Client enqueues jobs and looks what becomes of them. Any number of goroutines may
 // use it. It owns nothing: there is no need to close it.
 type Client struct {
-	db      *sql.DB
-	table   string
-	queue   *queue.Queue
-	changes ident.Table
-	err     error // of its options, told by every call
-	waits   *waits
+	db     *sql.DB
+	table  string
+	queue  *queue.Queue
+	tables tables.Jobs
+	err    error // of its options, told by every call
+	ends   awaited.Ends
 }
 
 // ClientOption is an option of [NewClient].
@@ -78,7 +78,11 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 			c.err = fmt.Errorf("jobs: WithNotifyConnectionString: %w", err)
 		}
 	}
-	c.queue, c.changes, c.waits = queue.New(t), t.Changes, newWaits(cfg.notify)
+	c.queue, c.tables = queue.New(t), t
+	c.ends.Notify, c.ends.Channel = cfg.notify, func(ctx context.Context) (string, error) {
+		_, ends, err := c.queue.Channels(ctx, c.db)
+		return ends, err
+	}
 	return c
 }
 
@@ -106,7 +110,7 @@ func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, e
 			was = info.State
 			return err
 		case State(state) == StateRunning:
-			err = changes.Notify(ctx, on, c.changes)
+			err = changes.Notify(ctx, on, c.tables.Changes)
 		}
 		was = State(state)
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/listen"
 	"github.com/pgfrontier/worker/internal/tables"
 )
@@ -34,6 +35,7 @@ type config struct {
 	hooks            Hooks
 	middleware       []Middleware
 	events           tables.Names
+	companions       []jobflow.Companion
 }
 
 type queueConfig struct {

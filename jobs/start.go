@@ -134,7 +134,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if err := w.plantToken(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: put a token into %s: %w", w.tables.Token, err)
 	}
-	return nil
+	return w.prepareCompanions(ctx, conn)
 }
 
 // coordination is what package coord needs. Nothing is assigned: the

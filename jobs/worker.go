@@ -170,6 +170,9 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	background.Run(func() error { w.sweep(running); return nil })
 	background.Run(func() error { w.watchServer(running); return nil })
 	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
+	for _, c := range w.cfg.companions {
+		background.Run(func() error { c.Run(running); return nil })
+	}
 	if w.cfg.notify != "" {
 		background.Run(func() error { return w.listen(running) })
 	}

@@ -187,6 +187,51 @@ func jobsTables(n tables.Jobs) []table {
 			key: "name",
 		},
 		{
+			Table: n.Flows, comment: "the shapes of flows, each change of one a version",
+			columns: []string{"name TEXT NOT NULL", "version TEXT NOT NULL", "shape JSONB NOT NULL", "created_at " + now},
+			key:     "name, version",
+		},
+		{
+			Table: n.FlowRuns, comment: "runs of flows; who changes a run or its steps locks its row first",
+			columns: []string{
+				"id BIGSERIAL NOT NULL CHECK (id < 8589934592)", "flow TEXT NOT NULL", "version TEXT NOT NULL",
+				"state TEXT NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'completed', 'failed', 'cancelled'))",
+				"key TEXT", "unfinished INT NOT NULL", "bad INT NOT NULL DEFAULT 0", "awaited BOOLEAN NOT NULL DEFAULT false",
+				"cancel_at TIMESTAMPTZ", "created_at " + now, "finished_at TIMESTAMPTZ",
+			},
+			checks: []string{"(state = 'running') = (finished_at IS NULL)", "unfinished >= 0"},
+			with:   "fillfactor = 70",
+			key:    "id", serial: "id",
+			indexes: []index{
+				{on: "flow, key", where: "key IS NOT NULL AND state = 'running'", unique: true},
+				{on: "finished_at, id", where: "finished_at IS NOT NULL"},
+				{on: "flow, id"},
+			},
+		},
+		{
+			Table: n.FlowSteps, comment: "steps of runs; id is the run, the step's place in the flow and its place in a list, 33, 10 and 20 bits",
+			columns: []string{
+				"id BIGINT NOT NULL", "name TEXT NOT NULL",
+				"state TEXT NOT NULL CHECK (state IN ('waiting', 'ready', 'spread', 'enqueued', 'completed', 'failed', 'cancelled', 'expired', 'skipped'))",
+				"need INT NOT NULL DEFAULT 0", "may_fail INT NOT NULL DEFAULT 0", "blamed BOOLEAN NOT NULL DEFAULT false",
+				"leaf BOOLEAN NOT NULL DEFAULT false", "optional BOOLEAN NOT NULL DEFAULT false", "quorum INT NOT NULL DEFAULT 0",
+				"dependents JSONB NOT NULL DEFAULT '[]'", "list_id BIGINT", "spec JSONB NOT NULL",
+				"job_id BIGINT", "finished_at TIMESTAMPTZ", "code TEXT", "error TEXT", "result JSONB",
+			},
+			checks: []string{"state <> 'enqueued' OR job_id IS NOT NULL AND finished_at IS NULL"},
+			with:   "fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05",
+			key:    "id",
+			indexes: []index{
+				{on: "job_id", where: "state = 'enqueued'", as: "enqueued"},
+				{on: "id", where: "finished_at IS NULL AND state NOT IN ('waiting', 'spread', 'enqueued')", as: "untold"},
+			},
+		},
+		{
+			Table: n.FlowSweep, comment: "when somebody looks next for steps that have ended and were not told",
+			columns: []string{onlyRow, "next_at TIMESTAMPTZ NOT NULL"},
+			key:     `"only"`,
+		},
+		{
 			Table: n.Workers, comment: "one row for each live process that runs jobs",
 			columns: []string{
 				"worker_id UUID NOT NULL", "heartbeat_at " + now, "created_at " + now, "updated_at " + now, "kinds TEXT[]",

@@ -44,7 +44,7 @@ func newStatements(t tables.Jobs) statements {
 	names := strings.NewReplacer(
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{logs}", t.Logs.SQL(), "{workers}", t.Workers.SQL(),
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
-		"{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
+		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
 		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{lane rows}", laneRows, "{lane shape}", laneShape, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too

@@ -42,12 +42,14 @@ SELECT queue FROM q`
 // retainSQL removes what finished in queue $2 longer ago than that keeps it, or else all
 // queues, or else $1 microseconds; NULL: for ever. It removes a thousand jobs at most, and
 // says how many, and when the last of them has finished. The next call begins there, at
-// $3: the index is full of what was removed before that.
+// $3: the index is full of what was removed before that. A job whose end its flow has
+// not taken note of stays.
 const retainSQL = `
 WITH old AS MATERIALIZED (
 	SELECT id, finished_at FROM {history} WHERE queue = $2::text AND finished_at >= coalesce($3::timestamptz, '-infinity')
 		AND finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = $2::text), (SELECT retention FROM {queues} WHERE name = '*'),
 			$1::bigint * interval '1 microsecond')
+		AND (SELECT true FROM {flow steps} AS s WHERE s.job_id = {history}.id AND s.state = 'enqueued' LIMIT 1) IS NULL
 	ORDER BY finished_at LIMIT 1000
 ), gone AS (
 	DELETE FROM {history} WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id

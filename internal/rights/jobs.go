@@ -33,6 +33,7 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		{table: t.Wanted, reads: "queue until", inserts: "queue until", writes: "until"},
 		{table: t.Once, reads: "key expires_at", writes: "expires_at", deletes: true}, // it only locks the row
 		{table: t.Emitted, reads: "emitter position", deletes: true},
+		{table: t.FlowSteps, reads: "job_id state"},
 		{table: t.EmittedThrough, reads: "emitter position", inserts: "emitter position", writes: "position"},
 		{
 			table:   t.Workers,
@@ -54,6 +55,23 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		})
 	}
 	return append(needsOf(all), catalog()...)
+}
+
+// JobsFlows returns what a worker needs besides to advance runs of flows.
+func JobsFlows(t tables.Jobs) []Need {
+	return needsOf([]uses{
+		{table: t.Jobs, inserts: "id kind queue priority run_at args meta max_attempts max_resets", serial: "id"},
+		{table: t.History, reads: "id state code error result"},
+		{table: t.FlowRuns, reads: "id unfinished bad state cancel_at finished_at awaited", writes: "unfinished bad state finished_at", deletes: true},
+		{
+			table:   t.FlowSteps,
+			reads:   "*",
+			inserts: "id name state dependents spec job_id",
+			writes:  "state need may_fail blamed job_id finished_at code error result",
+			deletes: true,
+		},
+		{table: t.FlowSweep, reads: "only next_at", inserts: "only next_at", writes: "next_at"},
+	})
 }
 
 // JobsEmitters returns what a worker of jobs needs of the consumers' tables, to know
@@ -91,6 +109,21 @@ func JobsClient(t tables.Jobs) []Need {
 		{table: t.Version, reads: "*"},                                           // of a Scheduler
 		{table: t.EmittedThrough, reads: "emitter position", writes: "position"}, // it only locks the row
 		{table: t.Changes, reads: "only count", inserts: "only count", writes: "count"},
+		{table: t.Flows, reads: "name version", inserts: "name version shape"},
+		{
+			table:   t.FlowRuns,
+			reads:   "id flow version state key unfinished bad awaited cancel_at created_at finished_at",
+			inserts: "flow version key unfinished",
+			writes:  "awaited cancel_at unfinished bad state finished_at",
+			serial:  "id",
+		},
+		{
+			table:   t.FlowSteps,
+			reads:   "*",
+			inserts: "id name state need may_fail quorum leaf optional list_id dependents spec job_id",
+			writes:  "state need may_fail blamed job_id finished_at code error result",
+			deletes: true,
+		},
 	})
 }
 

@@ -16,6 +16,8 @@ type Jobs struct {
 	Once, Emitted, EmittedThrough   ident.Table
 	Workers, Leader, Token, Changes ident.Table
 	Schedules                       ident.Table
+	Flows, FlowRuns, FlowSteps      ident.Table
+	FlowSweep                       ident.Table
 	Version                         ident.Table
 }
 
@@ -34,6 +36,7 @@ func ParseJobs(name, setting string) (t Jobs, err error) {
 		"_queues": &t.Queues, "_wanted": &t.Wanted, "_operations": &t.Operations,
 		"_once": &t.Once, "_emitted": &t.Emitted, "_emitted_through": &t.EmittedThrough,
 		"_schedules": &t.Schedules, "_workers": &t.Workers, "_leader": &t.Leader, "_token": &t.Token, "_changes": &t.Changes,
+		"_flows": &t.Flows, "_flow_runs": &t.FlowRuns, "_flow_steps": &t.FlowSteps, "_flow_sweep": &t.FlowSweep,
 		"_schema": &t.Version,
 	} {
 		var err error

@@ -23,7 +23,7 @@ func (t Tables) Resolve(ctx context.Context, q store.Querier) (Tables, error) {
 // schema, as q's session finds them now.
 func (t Jobs) Resolve(ctx context.Context, q store.Querier) (Jobs, error) {
 	err := resolve(ctx, q, &t.Jobs, &t.History, &t.Attempts, &t.Logs, &t.Queues, &t.Wanted, &t.Operations,
-		&t.Once, &t.Emitted, &t.EmittedThrough, &t.Workers, &t.Leader, &t.Token, &t.Changes, &t.Version)
+		&t.Once, &t.Emitted, &t.EmittedThrough, &t.Flows, &t.FlowRuns, &t.FlowSteps, &t.FlowSweep, &t.Workers, &t.Leader, &t.Token, &t.Changes, &t.Version)
 	return t, err
 }
 

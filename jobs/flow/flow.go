@@ -1,0 +1,302 @@
+package flow
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobflow"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// Flow is steps that depend on each other. Its runs begin with a value of type In. Make
+// one with [New] when the program starts, and do not change it once a run was started.
+type Flow[In any] struct {
+	def  definition
+	jobs []func(in In) (queue.NewJob, error) // of the steps; nil for one of Map
+}
+
+// New makes a flow without steps. The tables know it by its name.
+func New[In any](name string) *Flow[In] {
+	f := &Flow[In]{def: definition{name: name}}
+	f.def.check("flow", name)
+	return f
+}
+
+// Step is a step that one job does. A are the job's arguments, and R is its result.
+type Step[A jobs.Args, R any] struct{ place }
+
+// Mapped is a step that does one job for each element of a list, see [Map].
+type Mapped[A jobs.Args, R any] struct{ place }
+
+// place is where a step is.
+type place struct {
+	def *definition
+	n   int // in def.nodes; -1: it was refused
+}
+
+func (p place) at() place { return p }
+
+// Before is a step that another one depends on: a [Step] or a [Mapped].
+type Before interface{ at() place }
+
+// None is the result of a step that has none.
+type None = struct{}
+
+// Add adds a step. Its job has the arguments that args makes of the value that a run
+// begins with; they are made when the run is started, by a function that must return
+// the same for the same value. Name the result first: Add[Receipt](order, ...).
+//
+// What is wrong with a step, [Flow.Check] and [Flow.Start] return.
+func Add[R, In any, A jobs.Args](f *Flow[In], name string, args func(in In) A, opts ...StepOption) *Step[A, R] {
+	n, options := f.def.add(name, kindOf[A](&f.def, name), -1, opts)
+	if args == nil {
+		f.def.fail("step %s: the function that makes the arguments is nil", errtext.Value(name))
+	}
+	if n >= 0 {
+		f.jobs = append(f.jobs, func(in In) (job queue.NewJob, err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = fmt.Errorf("the function that makes the arguments panicked: %s", errtext.Panic(v))
+				}
+			}()
+			return jobflow.Job(args(in), options)
+		})
+	}
+	return &Step[A, R]{place{&f.def, n}}
+}
+
+// Map adds a step that does a job for each element of the list that another step, which
+// it depends on, has as its result. The elements are the arguments. The jobs begin once
+// the list is complete; an empty list, or none, makes no job and completes the step.
+//
+// It completes when all of its jobs have, or as [Any] and [Quorum] say, and fails when
+// too many have failed.
+func Map[R, In any, L, A jobs.Args](f *Flow[In], name string, list *Step[L, []A], opts ...StepOption) *Mapped[A, R] {
+	if list == nil {
+		f.def.fail("step %s: the step that makes the list is nil", errtext.Value(name))
+		return &Mapped[A, R]{place{&f.def, -1}}
+	}
+	n, options := f.def.add(name, kindOf[A](&f.def, name), list.n, append([]StepOption{After(list)}, opts...))
+	if n >= 0 {
+		f.jobs = append(f.jobs, func(In) (queue.NewJob, error) {
+			var zero A
+			return jobflow.Job(zero, options) // the list has the arguments
+		})
+	}
+	return &Mapped[A, R]{place{&f.def, n}}
+}
+
+func kindOf[A jobs.Args](d *definition, name string) (kind string) {
+	defer func() {
+		if v := recover(); v != nil {
+			d.fail("step %s: method Kind of its arguments panicked: %s: it is asked of a zero value too", errtext.Value(name), errtext.Panic(v))
+		}
+	}()
+	var zero A
+	return zero.Kind()
+}
+
+// StepOption is an option of a step.
+type StepOption func(d *definition, s *node)
+
+// After makes a step wait until others have completed. If one of them does not, it is
+// skipped, unless [Any] or [Quorum] says otherwise.
+func After(steps ...Before) StepOption { return dependsOn(onSuccess, nil, steps) }
+
+// OnFailure makes a step wait until others have failed, were cancelled, or were skipped
+// because of such a step. Else it is not needed, and skipped.
+func OnFailure(steps ...Before) StepOption { return dependsOn(onFailure, nil, steps) }
+
+// OnEnd makes a step wait until others have ended, however.
+func OnEnd(steps ...Before) StepOption { return dependsOn(onEnd, nil, steps) }
+
+// If makes a step wait until another has completed. Unless that one's result contains
+// the pattern, as the operator @> of PostgreSQL understands it, the step is not needed,
+// and skipped: If(check, map[string]any{"risk": "high"}).
+func If[A jobs.Args, R any](step *Step[A, R], pattern any) StepOption {
+	return func(d *definition, s *node) {
+		text, err := json.Marshal(pattern)
+		if err != nil {
+			d.fail("step %s: If: the pattern is no JSON: %w", errtext.Value(s.name), errtext.Of(err))
+			return
+		}
+		if step == nil {
+			d.fail("step %s: If: the step is nil", errtext.Value(s.name))
+			return
+		}
+		dependsOn(onSuccess, text, []Before{step})(d, s)
+	}
+}
+
+func dependsOn(on condition, when json.RawMessage, steps []Before) StepOption {
+	return func(d *definition, s *node) {
+		for _, b := range steps {
+			p, ok := placeOf(b)
+			switch {
+			case !ok:
+				d.fail("step %s depends on a step that is nil", errtext.Value(s.name))
+			case p.def != d:
+				d.fail("step %s depends on a step of another flow", errtext.Value(s.name))
+			case p.n >= 0:
+				s.after = append(s.after, dependency{p.n, on, when})
+			}
+		}
+	}
+}
+
+// placeOf is the place of a step that may be nil.
+func placeOf(b Before) (p place, ok bool) {
+	defer func() { _ = recover() }() // a nil pointer in an interface
+	if b == nil {
+		return p, false
+	}
+	p = b.at()
+	return p, true
+}
+
+// Any makes one good end of those that a step depends on enough. Of a step of [Map], it
+// is the jobs that are meant.
+func Any() StepOption { return Quorum(1) }
+
+// Quorum makes so many good ends of those that a step depends on enough. Of a step of
+// [Map], it is the jobs that are meant.
+func Quorum(n int) StepOption {
+	return func(d *definition, s *node) {
+		if s.quorum = n; n < 1 {
+			d.fail("step %s: Quorum: %d is out of range, it takes 1 or more", errtext.Value(s.name), n)
+		}
+	}
+}
+
+// Optional lets the run go on after the step's failure as if it had completed.
+func Optional() StepOption { return func(_ *definition, s *node) { s.optional = true } }
+
+// Enqueue gives the step's job options: [jobs.Queue], [jobs.Priority], [jobs.In] from
+// when it is enqueued, [jobs.MaxAttempts], [jobs.MaxResets].
+func Enqueue(opts ...jobs.EnqueueOption) StepOption {
+	return func(_ *definition, s *node) { s.enqueue = append(s.enqueue, opts...) }
+}
+
+// Check returns what is wrong with the flow, all of it. Call it in a test.
+func (f *Flow[In]) Check() error {
+	err := f.def.validate()
+	if err == nil {
+		var zero In
+		_, err = f.shape(zero)
+	}
+	if err != nil {
+		return fmt.Errorf("%w %s: %w", ErrInvalid, errtext.Value(f.def.name), err)
+	}
+	return nil
+}
+
+// shape is the flow with the jobs of a run.
+func (f *Flow[In]) shape(in In) (s shape, err error) {
+	if err := f.def.validate(); err != nil {
+		return s, err
+	}
+	s = f.def.compile()
+	var all []error
+	for i := range s.Steps {
+		job, err := f.jobs[i](in)
+		if err != nil {
+			all = append(all, fmt.Errorf("step %s: %w", errtext.Value(s.Steps[i].Name), err))
+		}
+		s.Steps[i].Job = job
+	}
+	return s, errtext.Join(all...)
+}
+
+// Handle registers the handler of a step's kind, as [jobs.Register] does. What it returns
+// is the result of the job, which [Step.Output] gives to those that depend on it.
+//
+// A kind has one handler, also if several steps are of that kind.
+func Handle[A jobs.Args, R any](h *jobs.Handlers, step interface{ handles(A, R) }, handle func(ctx context.Context, j *jobs.Job[A]) (R, error), opts ...jobs.HandlerOption) {
+	if handle == nil {
+		jobs.Register[A](h, nil, opts...)
+		return
+	}
+	jobs.Register(h, func(ctx context.Context, j *jobs.Job[A]) error {
+		result, err := handle(ctx, j)
+		return setResult(j, result, err)
+	}, opts...)
+}
+
+// HandleTx is [Handle] with a transaction, as [jobs.RegisterTx] has one.
+func HandleTx[A jobs.Args, R any](h *jobs.Handlers, step interface{ handles(A, R) }, handle func(ctx context.Context, tx *sql.Tx, j *jobs.Job[A]) (R, error), opts ...jobs.HandlerOption) {
+	if handle == nil {
+		jobs.RegisterTx[A](h, nil, opts...)
+		return
+	}
+	jobs.RegisterTx(h, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[A]) error {
+		result, err := handle(ctx, tx, j)
+		return setResult(j, result, err)
+	}, opts...)
+}
+
+func (*Step[A, R]) handles(A, R)   {}
+func (*Mapped[A, R]) handles(A, R) {}
+
+func setResult[A jobs.Args](j *jobs.Job[A], result any, err error) error {
+	if _, none := result.(None); err != nil || none {
+		return err
+	}
+	if err := j.SetResult(result); err != nil {
+		return jobs.Fail(err) // it would be the same the next time
+	}
+	return nil
+}
+
+// codeSkipped is the code of a job whose handler has skipped it.
+const codeSkipped = "SKIPPED"
+
+type skipped struct{ why string }
+
+func (s skipped) Error() string {
+	if s.why == "" {
+		return "the step is not needed"
+	}
+	return s.why
+}
+
+func (s skipped) Code() string { return codeSkipped }
+
+// Skip is returned by a handler of a step that is not needed. The run goes on as if it
+// had completed, without a result. The job is [jobs.StateCancelled].
+func Skip(why string) error { return jobs.Discard(skipped{why}) }
+
+// Marker is what the Meta of a step's job has.
+type marker struct {
+	Step int64 `json:"flow_step"`
+}
+
+// RunOf returns the run that a job is a step of, 0 if it is none.
+func RunOf(j jobs.Header) int64 {
+	id, _ := stepOf(j.Meta)
+	return id.run()
+}
+
+// check refuses what is no name.
+func (d *definition) check(what, name string) {
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) || containsZero(name) {
+		d.fail("the name of %s, %s, takes 1 to %d bytes of text", what, errtext.Value(name), maxName)
+	}
+}
+
+func containsZero(s string) bool {
+	for i := range len(s) {
+		if s[i] == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ErrInvalid is in every error about a flow that cannot be run.
+var ErrInvalid = errors.New("flow: invalid flow")

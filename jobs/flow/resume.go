@@ -1,0 +1,235 @@
+package flow
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// endedStep is a step of a run that has ended.
+type endedStep struct {
+	id     stepID
+	name   string
+	state  string
+	mapped bool
+	quorum int
+	leaf   bool
+	failed bool // or was skipped because of such a step
+	good   bool // for those that depend on it
+	edges  []toldEdge
+}
+
+// toldEdge is what the end of a step means to a dependent.
+type toldEdge struct {
+	N  int  `json:"n"`
+	OK bool `json:"ok"`
+}
+
+// restart is how a step begins again.
+type restart struct {
+	ID      stepID `json:"id"`
+	State   string `json:"state"`
+	Need    int    `json:"need"`
+	MayFail int    `json:"may_fail"`
+	Blamed  bool   `json:"blamed"`
+}
+
+// resumption is what a retry does to a run.
+type resumption struct {
+	again  []restart
+	forget []stepID // steps of Map whose lists are read again
+	bad    int      // ends that stay and make the run fail
+}
+
+// errNothingFailed refuses a retry that was given no step.
+var errNothingFailed = errors.New("no step has failed: name those to begin with")
+
+// resume decides how a run that has ended goes on from some steps, by default from those
+// that have failed. They begin again, and all that depend on them; the ends of the
+// others stand. all are in the order of their ids.
+func resume(all []endedStep, from []string) (p resumption, err error) {
+	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, anew: map[int]bool{}}
+	for i := range all {
+		s := &all[i]
+		if s.id.item() == 0 {
+			r.nodes[s.id.n()] = s
+		} else {
+			r.jobs[s.id.n()] = append(r.jobs[s.id.n()], s)
+		}
+	}
+	if err := r.begin(all, from); err != nil {
+		return p, err
+	}
+	for i := range all {
+		s := &all[i]
+		switch {
+		case s.id.item() > 0 && r.anew[s.id.n()]:
+			continue // it is forgotten
+		case !r.again[s.id]:
+			if s.leaf && s.failed && !s.good {
+				p.bad++
+			}
+			continue
+		case r.anew[s.id.n()]:
+			p.forget = append(p.forget, s.id)
+		}
+		p.again = append(p.again, r.restart(s))
+	}
+	return p, r.check(p.again, from)
+}
+
+// resumer finds what begins again.
+type resumer struct {
+	nodes map[int]*endedStep   // by their places
+	jobs  map[int][]*endedStep // of steps of Map, by the steps' places
+	again map[stepID]bool
+	anew  map[int]bool // steps of Map whose lists are read again
+}
+
+// begin marks the steps to begin with, and all that depend on them.
+func (r *resumer) begin(all []endedStep, from []string) error {
+	for _, name := range from {
+		found := false
+		for _, s := range r.nodes {
+			if s.name == name {
+				r.mark(s, true)
+				found = true
+			}
+		}
+		if !found {
+			return fmt.Errorf("the run has no step %s", errtext.Value(name))
+		}
+	}
+	if len(from) > 0 {
+		return nil
+	}
+	for i := range all {
+		s := &all[i]
+		if s.failed && !s.good && s.state != "skipped" && !r.nodes[s.id.n()].good && !r.byItsJobs(s) {
+			r.mark(s, true)
+		}
+	}
+	if len(r.again) == 0 {
+		return errNothingFailed
+	}
+	return nil
+}
+
+// byItsJobs reports that a step of Map has failed because jobs have: those are what
+// begins again.
+func (r *resumer) byItsJobs(s *endedStep) bool {
+	if !s.mapped || s.id.item() > 0 {
+		return false
+	}
+	for _, j := range r.jobs[s.id.n()] {
+		if j.failed {
+			return true
+		}
+	}
+	return false
+}
+
+// mark marks a step and those that depend on it. Of a step of Map that is reached from
+// one of its jobs, the others stay.
+func (r *resumer) mark(s *endedStep, anew bool) {
+	n := s.id.n()
+	isNew := !r.again[s.id]
+	r.again[s.id] = true
+	if s.mapped && s.id.item() == 0 && anew {
+		r.anew[n] = true
+	}
+	if !isNew {
+		return
+	}
+	for _, e := range s.edges {
+		if d := r.nodes[e.N]; d != nil {
+			r.mark(d, s.id.item() == 0)
+		}
+	}
+}
+
+// restart counts what has ended and stays. all ends of a step have come: what is not
+// good is bad.
+func (r *resumer) restart(s *endedStep) (a restart) {
+	a.ID = s.id
+	if s.id.item() > 0 {
+		a.State = "enqueued"
+		return a
+	}
+	n := s.id.n()
+	befores := r.before(n)
+	partly := s.mapped && !r.anew[n]
+	if partly {
+		befores = r.jobs[n]
+	}
+	a.Need = s.quorum
+	if s.mapped && (!partly || s.quorum == 0) {
+		a.Need = len(befores)
+	}
+	a.MayFail = len(befores) - a.Need
+	for _, b := range befores {
+		switch {
+		case r.again[b.id]:
+		case b.means(n):
+			a.Need--
+		default:
+			a.MayFail--
+			a.Blamed = a.Blamed || b.failed
+		}
+	}
+	switch {
+	case partly && a.Need <= 0:
+		a.State = "completed"
+	case partly:
+		a.State = "spread"
+	case a.Need <= 0 && s.mapped:
+		a.State = "ready"
+	case a.Need <= 0:
+		a.State = "enqueued"
+	case a.MayFail < 0:
+		a.State = "skipped"
+	default:
+		a.State = "waiting"
+	}
+	return a
+}
+
+// before are the steps that the step at n depends on.
+func (r *resumer) before(n int) (all []*endedStep) {
+	for _, s := range r.nodes {
+		for _, e := range s.edges {
+			if e.N == n {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// means reports whether the end of a step is a good one for the step at n.
+func (s *endedStep) means(n int) bool {
+	for _, e := range s.edges {
+		if e.N == n {
+			return e.OK
+		}
+	}
+	return false
+}
+
+// check refuses to begin with steps that would be skipped again.
+func (r *resumer) check(again []restart, from []string) error {
+	for _, a := range again {
+		for _, name := range from {
+			if s := r.nodes[a.ID.n()]; a.State == "skipped" && a.ID.item() == 0 && s.name == name {
+				return fmt.Errorf("step %s would be skipped again, for what it depends on has not ended well: begin with that", errtext.Value(name))
+			}
+		}
+	}
+	return nil
+}
+
+func parseEdges(text string) (edges []toldEdge, err error) {
+	return edges, json.Unmarshal([]byte(text), &edges)
+}

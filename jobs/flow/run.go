@@ -1,0 +1,268 @@
+package flow
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// State is where a run is in its life.
+type State string
+
+const (
+	StateRunning   State = "running"
+	StateCompleted State = "completed" // each of its last steps has completed, or was not needed
+	StateFailed    State = "failed"
+	StateCancelled State = "cancelled"
+)
+
+// Run is a run of a flow.
+type Run struct {
+	ID         int64
+	Flow       string
+	Version    string // of the flow's shape
+	State      State
+	Key        string // empty: none
+	Unfinished int    // steps, and jobs of Map steps, that have not ended
+	CreatedAt  time.Time
+	CancelAt   *time.Time // when somebody cancelled it; nil: nobody did
+	FinishedAt *time.Time
+
+	// Steps are in the order of the flow. Only [Client.Get] and [Client.Wait] fill it.
+	Steps []StepInfo
+}
+
+// StepInfo is a step of a run, or one of the jobs of a [Map] step.
+type StepInfo struct {
+	Name       string
+	Item       int // of a Map step's jobs: the place in the list, from 1
+	Kind       string
+	State      jobs.State
+	Job        int64 // 0: it has none yet, or it is a Map step itself
+	Attempt    int
+	Failures   int
+	StartedAt  *time.Time
+	FinishedAt *time.Time
+	Code       string
+	Error      string
+	Result     json.RawMessage // nil: none
+	Optional   bool
+
+	// Items are the jobs of a Map step, those first that have not completed; a thousand
+	// of a run at most. Jobs counts all of them by their states.
+	Items []StepInfo
+	Jobs  map[jobs.State]int
+
+	id         stepID
+	mapped     bool
+	quorum     int
+	dependents []edge
+}
+
+// shown is the state of a step to the world: the table's, or while it has a job that
+// one's.
+func shown(state, job string) jobs.State {
+	switch {
+	case state == "enqueued" && job != "":
+		return jobs.State(job)
+	case state == "enqueued":
+		return jobs.StateAvailable
+	case state == "spread":
+		return jobs.StateRunning
+	case state == "ready":
+		return jobs.StateWaiting
+	}
+	return jobs.State(state)
+}
+
+func scanRun(r *sql.Rows) (run Run, err error) {
+	var cancelled, finished sql.NullTime
+	err = r.Scan(&run.ID, &run.Flow, &run.Version, &run.State, &run.Key, &run.Unfinished, &cancelled, &run.CreatedAt, &finished)
+	run.CancelAt, run.FinishedAt = timeOf(cancelled), timeOf(finished)
+	return run, err
+}
+
+func timeOf(t sql.NullTime) *time.Time {
+	if !t.Valid {
+		return nil
+	}
+	return &t.Time
+}
+
+func scanStep(r *sql.Rows) (s StepInfo, err error) {
+	var state, job, dependents string
+	var started, finished sql.NullTime
+	var list sql.NullInt64
+	var result []byte
+	err = r.Scan(&s.id, &s.Name, &s.Kind, &state, &s.Job, &job, &s.Attempt, &s.Failures, &started, &finished, &s.Code, &s.Error, &result, &s.Optional, &list, &s.quorum, &dependents)
+	if err != nil {
+		return s, err
+	}
+	s.State, s.Item, s.mapped, s.Result = shown(state, job), s.id.item(), list.Valid, result
+	s.StartedAt, s.FinishedAt = timeOf(started), timeOf(finished)
+	return s, json.Unmarshal([]byte(dependents), &s.dependents)
+}
+
+// mostItems bounds the jobs of Map steps that Get returns.
+const mostItems = 1000
+
+// Get returns a run with its steps. It returns [ErrNotFound] for one that was never
+// started, or has ended longer ago than runs are kept.
+func (c *Client) Get(ctx context.Context, run int64) (Run, error) {
+	r, err := with(c, nil, func(on jobs.Querier) (Run, error) {
+		found, err := pgdriver.QueryAll(ctx, on, scanRun, c.sql.find, run)
+		if err == nil && len(found) == 0 {
+			err = ErrNotFound
+		}
+		if err != nil {
+			return Run{}, err
+		}
+		r := found[0]
+		err = c.readSteps(ctx, on, &r)
+		return r, err
+	})
+	if err != nil {
+		return r, errtext.Of(fmt.Errorf("flow: look up run %d: %w", run, err))
+	}
+	return r, nil
+}
+
+func (c *Client) readSteps(ctx context.Context, on jobs.Querier, r *Run) (err error) {
+	if r.Steps, err = pgdriver.QueryAll(ctx, on, scanStep, c.sql.steps, r.ID); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(r.Steps, func(s StepInfo) bool { return s.mapped }) {
+		return nil
+	}
+	items, err := pgdriver.QueryAll(ctx, on, scanStep, c.sql.items, r.ID, mostItems)
+	if err != nil {
+		return err
+	}
+	type count struct {
+		step       stepID
+		state, job string
+		n          int
+	}
+	counts, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (n count, err error) {
+		return n, r.Scan(&n.step, &n.state, &n.job, &n.n)
+	}, c.sql.counts, r.ID)
+	if err != nil {
+		return err
+	}
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		if !s.mapped {
+			continue
+		}
+		s.Jobs = map[jobs.State]int{}
+		for _, n := range counts {
+			if n.step == s.id {
+				s.Jobs[shown(n.state, n.job)] += n.n
+			}
+		}
+		for _, item := range items {
+			if item.id.n() == s.id.n() {
+				s.Items = append(s.Items, item)
+			}
+		}
+	}
+	return nil
+}
+
+// failure is why a run has not completed: the first step that has failed.
+func (r Run) failure() error {
+	e := &FailedError{Run: r.ID, State: r.State}
+	for _, s := range r.Steps {
+		for _, one := range append([]StepInfo{s}, s.Items...) {
+			if (one.State == jobs.StateFailed || one.State == jobs.StateExpired || one.State == jobs.StateCancelled && one.Code != codeSkipped) && e.Text == "" {
+				e.Step, e.Code, e.Text = one.Name, one.Code, one.Error
+			}
+		}
+	}
+	return e
+}
+
+// Filter says which runs. The zero Filter is all of them.
+type Filter struct {
+	Flow   string // empty: all
+	State  State  // empty: all
+	Before int64  // only runs with a lower id: for the next page, the last one of this; 0: all
+}
+
+// Runs lists runs, the newest first, without their steps. limit is 1 to 10,000.
+func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
+	all, err := with(c, nil, func(on jobs.Querier) ([]Run, error) {
+		switch {
+		case limit < 1 || limit > 10_000:
+			return nil, fmt.Errorf("limit is %d, allowed is 1 to 10000", limit)
+		case f.Before < 0:
+			return nil, fmt.Errorf("Before is %d, ids begin at 1", f.Before)
+		case f.State != "" && !slices.Contains([]State{StateRunning, StateCompleted, StateFailed, StateCancelled}, f.State):
+			return nil, fmt.Errorf("State %s is unknown", errtext.Value(f.State))
+		case strings.ContainsRune(f.Flow, 0):
+			return nil, errors.New("Flow is no text that PostgreSQL can hold")
+		case f.Before == 0:
+			f.Before = math.MaxInt64
+		}
+		return pgdriver.QueryAll(ctx, on, scanRun, c.sql.list, f.Before, f.Flow, string(f.State), limit)
+	})
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("flow: list runs: %w", err))
+	}
+	return all, nil
+}
+
+// colors are those of DOT, by state.
+var colors = map[jobs.State]string{
+	jobs.StateWaiting: "white", jobs.StateAvailable: "lightyellow", jobs.StateRunning: "lightblue", jobs.StateCompleted: "palegreen",
+	jobs.StateFailed: "salmon", jobs.StateCancelled: "lightgrey", jobs.StateExpired: "salmon", jobs.StateSkipped: "lightgrey",
+}
+
+// DOT draws the steps of a run and their states, for Graphviz (dot -Tsvg). The run must
+// have its steps.
+func (r Run) DOT() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "digraph {\n\tlabel=%s; labelloc=t; rankdir=LR; node [shape=box, style=filled];\n", dotText(fmt.Sprintf("%s, run %d: %s", r.Flow, r.ID, r.State)))
+	for _, s := range r.Steps {
+		text, shape := s.Name+"\n"+string(s.State), "box"
+		if s.mapped {
+			shape = "box3d"
+			for _, state := range slices.Sorted(maps.Keys(s.Jobs)) {
+				text += fmt.Sprintf("\n%d %s", s.Jobs[state], state)
+			}
+		}
+		if s.Code != "" {
+			text += "\n" + s.Code
+		}
+		fmt.Fprintf(&b, "\t%d [label=%s, fillcolor=%s, shape=%s];\n", s.id.n(), dotText(text), colors[s.State], shape)
+	}
+	for _, s := range r.Steps {
+		for _, d := range s.dependents {
+			label := ""
+			switch {
+			case d.When != nil:
+				label = "if " + string(d.When)
+			case d.On != onSuccess:
+				label = "on " + string(d.On)
+			}
+			fmt.Fprintf(&b, "\t%d -> %d [label=%s];\n", s.id.n(), d.N, dotText(label))
+		}
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+func dotText(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
+}

@@ -1,0 +1,329 @@
+package flow
+
+import (
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/tables"
+)
+
+// statements is the SQL of flows. Lists come as text, of JSON or of arrays.
+//
+// Whatever changes a run or its steps locks the run's row first, and those of several
+// runs in the order of their ids. So nobody waits for another crosswise, and what
+// happens to a run happens one after the other. A statement may have waited for the lock
+// and know the steps as they were before: it changes counters by what is added to them,
+// and states only where they still are what it expects.
+type statements struct {
+	start, owner, advance, spread, sweep, turn, untold       string
+	lock, cancel, stop, enqueued, hold, revive, forget       string
+	find, steps, items, counts, list, await, output, outputs string
+	edges, old, forgetSteps, forgetRuns                      string
+}
+
+func newStatements(t tables.Jobs) statements {
+	oid := `to_regclass(` + quote(t.Jobs.SQL()) + `)::oid::text`
+	names := strings.NewReplacer("{flows}", t.Flows.SQL(), "{runs}", t.FlowRuns.SQL(), "{steps}", t.FlowSteps.SQL(), "{turn}", t.FlowSweep.SQL(),
+		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(), "{queues}", t.Queues.SQL(),
+		"{news}", `'worker_jobs_' || `+oid, "{ends}", `'worker_jobs_ends_' || `+oid,
+		"{next job}", `nextval((SELECT pg_get_serial_sequence(`+quote(t.Jobs.SQL())+`, 'id')::regclass))`,
+		"{given}", given, "{effects}", effects, "{of run}", ofRun)
+	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
+	return statements{
+		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), sweep: r(sweepSQL), turn: r(turnSQL), untold: r(untoldSQL),
+		lock: r(lockSQL), cancel: r(cancelSQL), stop: r(stopSQL), enqueued: r(enqueuedSQL), hold: r(holdSQL), revive: r(reviveSQL), forget: r(forgetSQL),
+		find: r(findSQL), steps: r(stepsSQL), items: r(itemsSQL), counts: r(countsSQL), list: r(listSQL), await: r(awaitSQL), output: r(outputSQL), outputs: r(outputsSQL),
+		edges: r(edgesSQL), old: r(oldSQL), forgetSteps: r(forgetStepsSQL), forgetRuns: r(forgetRunsSQL),
+	}
+}
+
+// quote makes a literal of a text.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
+
+// enqueueSQL enqueues the jobs of the steps in from that are enqueued, and tells of them
+// as package queue does. Their Meta says which step they are.
+func enqueueSQL(from string) string {
+	return `, new AS (
+	INSERT INTO {jobs} (id, kind, queue, priority, run_at, args, meta, max_attempts, max_resets)
+	SELECT s.job_id, x.kind, coalesce(x.queue, 'default'), coalesce(x.priority, 5), clock_timestamp() + coalesce(x.delay, 0) * interval '1 microsecond',
+		coalesce(x.args, '{}'), jsonb_build_object('flow_run', s.id >> 30, 'flow_step', s.id, 'step', s.name), x.max_attempts, coalesce(x.max_resets, 5)
+	FROM ` + from + ` AS s CROSS JOIN LATERAL jsonb_to_record(s.spec)
+		AS x(kind text, queue text, priority smallint, delay bigint, args jsonb, max_attempts int, max_resets int)
+	WHERE s.state = 'enqueued'
+	RETURNING queue
+), news AS MATERIALIZED (
+	SELECT pg_notify({news}, q.queue) FROM (SELECT DISTINCT queue FROM new) AS q
+	WHERE EXISTS (SELECT FROM {wanted} AS w WHERE w.queue = q.queue AND w.until > statement_timestamp())
+)`
+}
+
+// startSQL starts a run of the flow $2 in version $3, whose record is $4, with the steps
+// $1 and the key $5. It returns nothing if the key is taken.
+var startSQL = `
+WITH given AS MATERIALIZED (
+	SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n bigint, name text, need int, may_fail int, quorum int, leaf boolean, optional boolean, list bigint,
+		dependents jsonb, spec jsonb)
+), known AS (
+	INSERT INTO {flows} (name, version, shape)
+	SELECT $2::text, $3::text, $4::jsonb WHERE NOT EXISTS (SELECT FROM {flows} WHERE name = $2::text AND version = $3::text)
+	ON CONFLICT (name, version) DO NOTHING
+), run AS (
+	INSERT INTO {runs} (flow, version, key, unfinished) SELECT $2::text, $3::text, $5::text, count(*) FROM given
+	ON CONFLICT (flow, key) WHERE key IS NOT NULL AND state = 'running' DO NOTHING
+	RETURNING id
+), placed AS (
+	INSERT INTO {steps} (id, name, state, need, may_fail, quorum, leaf, optional, list_id, dependents, spec, job_id)
+	SELECT (r.id << 30) | (g.n << 20), g.name, CASE WHEN g.need = 0 THEN 'enqueued' ELSE 'waiting' END, g.need, g.may_fail, g.quorum, g.leaf, g.optional,
+		(r.id << 30) | (g.list << 20), g.dependents, g.spec, CASE WHEN g.need = 0 THEN {next job} END
+	FROM given AS g CROSS JOIN run AS r
+	RETURNING id, name, state, spec, job_id
+)` + enqueueSQL("placed") + `
+SELECT id FROM run WHERE (SELECT count(*) FROM news) >= 0`
+
+const ownerSQL = `
+SELECT id FROM {runs} WHERE flow = $1::text AND key = $2::text AND state = 'running'`
+
+// concluded counts the steps in effect, which have ended, and ends their runs with the
+// last of them.
+const concluded = `, counted AS (
+	UPDATE {runs} AS r SET unfinished = r.unfinished - c.n, bad = r.bad + c.bad,
+		state = CASE WHEN r.unfinished - c.n > 0 THEN 'running' WHEN r.bad + c.bad = 0 THEN 'completed' WHEN r.cancel_at IS NOT NULL THEN 'cancelled' ELSE 'failed' END,
+		finished_at = CASE WHEN r.unfinished - c.n <= 0 THEN clock_timestamp() END
+	FROM (SELECT id >> 30 AS id, count(*)::int AS n, count(*) FILTER (WHERE leaf AND failed AND NOT good)::int AS bad FROM effect GROUP BY 1) AS c
+	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM effect))
+	RETURNING r.id, r.awaited AND r.finished_at IS NOT NULL AS over
+), ends AS MATERIALIZED (
+	SELECT pg_notify({ends}, 'run ' || id) FROM counted WHERE over
+)`
+
+// given are the ids of steps, $1, and turn locks their runs.
+const given = `given AS MATERIALIZED (
+	SELECT DISTINCT id FROM unnest($1::text::bigint[]) AS id
+), turn AS MATERIALIZED (
+	SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT DISTINCT id >> 30 FROM given)) ORDER BY id FOR NO KEY UPDATE
+)`
+
+// effects is what the ends of the steps s mean to those that depend on them: good, and
+// failed, which a step that was skipped because of such a step has too.
+const effects = `s.state = 'completed' OR coalesce(s.code, '') = 'SKIPPED' OR s.optional AND s.state IN ('failed', 'cancelled', 'expired') AS good,
+		coalesce(s.code, '') <> 'SKIPPED' AND (s.state IN ('failed', 'cancelled', 'expired') OR s.state = 'skipped' AND s.blamed) AS failed`
+
+// meaning is what the end of a step e means along its edge d.
+const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed ELSE e.good AND (d."when" IS NULL OR coalesce(e.result @> d."when", false)) END`
+
+// advanceSQL takes note of the ends of steps, and tells their dependents, once: it
+// changes the state of a step from what it has seen. A step has ended if its job has
+// left the table of jobs, or if a statement has ended it without a job: then it is left
+// to be told, and has no finished_at.
+//
+// It returns the steps that it has moved on, with their state: those that are enqueued
+// now, and those that have to be told or spread in turn.
+var advanceSQL = `
+WITH {given}, seen AS MATERIALIZED (
+	SELECT id, state, job_id FROM {steps}
+	WHERE id = ANY (ARRAY(SELECT id FROM given)) AND finished_at IS NULL AND state NOT IN ('waiting', 'ready', 'spread')
+), gone AS MATERIALIZED (
+	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
+		CASE WHEN h.state IS NULL THEN 'FORGOTTEN' ELSE h.code END AS code, CASE WHEN h.state IS NULL THEN 'its job is neither unfinished nor in the history' ELSE h.error END AS error, h.result
+	FROM seen AS s LEFT JOIN LATERAL (SELECT state, code, error, result FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true
+	WHERE s.state <> 'enqueued' OR (SELECT true FROM {jobs} WHERE id = s.job_id LIMIT 1) IS NULL
+), ended AS (
+	UPDATE {steps} AS s SET finished_at = clock_timestamp(),
+		state = CASE s.state WHEN 'enqueued' THEN g.state ELSE s.state END, code = CASE s.state WHEN 'enqueued' THEN g.code ELSE s.code END,
+		error = CASE s.state WHEN 'enqueued' THEN g.error ELSE s.error END, result = CASE s.state WHEN 'enqueued' THEN g.result ELSE s.result END
+	FROM gone AS g
+	WHERE s.id = g.id AND s.id = ANY (ARRAY(SELECT id FROM gone)) AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id
+		AND (SELECT count(*) FROM turn) > 0
+	RETURNING s.*
+), effect AS MATERIALIZED (
+	SELECT s.id, s.leaf, s.dependents, s.result, {effects} FROM ended AS s
+), told AS MATERIALIZED (
+	SELECT id, count(*) FILTER (WHERE ok)::int AS good, count(*) FILTER (WHERE NOT ok)::int AS bad, bool_or(blamed AND NOT ok) AS blamed
+	FROM (
+		SELECT ((e.id >> 30) << 30) | (d.n << 20) AS id, e.failed AS blamed, ` + meaning + ` AS ok
+		FROM effect AS e CROSS JOIN LATERAL jsonb_to_recordset(e.dependents) AS d(n bigint, "on" text, "when" jsonb)) AS d
+	GROUP BY id
+), moved AS (
+	UPDATE {steps} AS s SET need = s.need - t.good, may_fail = s.may_fail - t.bad, blamed = s.blamed OR t.blamed,
+		state = CASE
+			WHEN s.need - t.good <= 0 THEN CASE WHEN s.state = 'spread' THEN 'completed' WHEN s.list_id IS NOT NULL THEN 'ready' ELSE 'enqueued' END
+			WHEN s.may_fail - t.bad < 0 THEN CASE WHEN s.state = 'spread' THEN 'failed' ELSE 'skipped' END
+			ELSE s.state END,
+		job_id = CASE WHEN s.need - t.good <= 0 AND s.list_id IS NULL THEN {next job} ELSE s.job_id END
+	FROM told AS t
+	WHERE s.id = t.id AND s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')
+	RETURNING s.id, s.name, s.state, s.spec, s.job_id
+)` + enqueueSQL("moved") + `` + concluded + `
+SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0`
+
+// spreadSQL adds the jobs of steps of Map, whose lists are complete. They were told so
+// by an earlier statement, so this one sees the lists.
+var spreadSQL = `
+WITH {given}, list AS MATERIALIZED (
+	SELECT m.id, CASE WHEN l.result IS NULL OR jsonb_typeof(l.result) = 'null' THEN '[]' WHEN jsonb_typeof(l.result) = 'array' THEN l.result END AS list
+	FROM {steps} AS m CROSS JOIN LATERAL (SELECT result FROM {steps} WHERE id = m.list_id LIMIT 1) AS l
+	WHERE m.id = ANY (ARRAY(SELECT id FROM given)) AND m.state = 'ready'
+), sized AS MATERIALIZED (
+	SELECT id, list, jsonb_array_length(list) AS n FROM list
+), spread AS (
+	UPDATE {steps} AS s SET need = CASE s.quorum WHEN 0 THEN z.n ELSE s.quorum END, may_fail = CASE s.quorum WHEN 0 THEN 0 ELSE z.n - s.quorum END,
+		state = CASE WHEN z.n IS NULL OR z.n < s.quorum THEN 'failed' WHEN z.n = 0 THEN 'completed' ELSE 'spread' END,
+		code = CASE WHEN z.n IS NULL THEN 'NO_LIST' WHEN z.n < s.quorum THEN 'TOO_FEW' END,
+		error = CASE WHEN z.n IS NULL THEN 'the result of the step that makes its list is no list' WHEN z.n < s.quorum THEN 'the list has ' || z.n || ' elements, and ' || s.quorum || ' are needed' END
+	FROM (SELECT id, list, coalesce(n, 0) AS size, n FROM sized) AS z
+	WHERE s.id = z.id AND s.id = ANY (ARRAY(SELECT id FROM sized)) AND s.state = 'ready' AND (SELECT count(*) FROM turn) > 0
+	RETURNING s.id, s.name, s.state, s.spec, z.list, z.n
+), children AS (
+	INSERT INTO {steps} (id, name, state, dependents, spec, job_id)
+	SELECT m.id + c.i, m.name, 'enqueued', jsonb_build_array(jsonb_build_object('n', (m.id >> 20) & 1023, 'on', 'success')),
+		m.spec || jsonb_build_object('args', c.value), {next job}
+	FROM spread AS m CROSS JOIN LATERAL jsonb_array_elements(m.list) WITH ORDINALITY AS c(value, i) WHERE m.state = 'spread'
+	RETURNING id, name, state, spec, job_id
+)` + enqueueSQL("children") + `, counted AS (
+	UPDATE {runs} AS r SET unfinished = r.unfinished + c.n
+	FROM (SELECT id >> 30 AS id, sum(n)::int AS n FROM spread WHERE state = 'spread' GROUP BY 1) AS c
+	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM spread))
+)
+SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0`
+
+// turnSQL takes the turn to sweep, for $1 microseconds.
+const turnSQL = `
+INSERT INTO {turn} AS t ("only", next_at) VALUES (true, statement_timestamp() + $1::bigint * interval '1 microsecond')
+ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp()
+RETURNING true`
+
+// sweepSQL looks at the next thousand steps that are enqueued, above the job $1, and
+// returns those whose job has left: as text, with the last job that it has looked at.
+const sweepSQL = `
+WITH page AS MATERIALIZED (
+	SELECT id, job_id FROM {steps} WHERE state = 'enqueued' AND job_id > $1::bigint ORDER BY job_id LIMIT 1000
+)
+SELECT coalesce(max(job_id), 0), coalesce(array_agg(id) FILTER (WHERE (SELECT true FROM {jobs} WHERE id = page.job_id LIMIT 1) IS NULL), '{}')::text FROM page`
+
+// untoldSQL finds steps that have ended without a job and were not told, or are to be
+// spread.
+const untoldSQL = `
+SELECT id, state FROM {steps} WHERE finished_at IS NULL AND state NOT IN ('waiting', 'spread', 'enqueued') ORDER BY id LIMIT 1000`
+
+const lockSQL = `
+SELECT state, cancel_at IS NOT NULL FROM {runs} WHERE id = $1::bigint FOR NO KEY UPDATE`
+
+// ofRun are the steps s of the run $1.
+const ofRun = `s.id >= $1::bigint << 30 AND s.id < ($1::bigint + 1) << 30`
+
+const cancelSQL = `
+UPDATE {runs} SET cancel_at = clock_timestamp() WHERE id = $1::bigint`
+
+// stopSQL ends the steps of a run that have no job. Of what was left to be told there is
+// nobody to tell.
+const stopSQL = `
+WITH stopped AS (
+	UPDATE {steps} AS s SET finished_at = clock_timestamp(), state = CASE WHEN s.state IN ('waiting', 'ready', 'spread') THEN 'cancelled' ELSE s.state END
+	WHERE {of run} AND finished_at IS NULL AND state <> 'enqueued'
+	RETURNING s.*
+), effect AS MATERIALIZED (
+	SELECT s.id, s.leaf, {effects} FROM stopped AS s
+)` + concluded + `
+SELECT count(*) FROM ends`
+
+// enqueuedSQL are the steps of a run that have a job.
+const enqueuedSQL = `
+SELECT id, job_id FROM {steps} AS s WHERE {of run} AND s.state = 'enqueued'`
+
+// holdSQL locks the jobs $1 that have not ended. Jobs come after runs and steps in the
+// order of locks.
+const holdSQL = `
+SELECT id, state = 'running' FROM {jobs} WHERE id = ANY ($1::text::bigint[]) ORDER BY id FOR UPDATE`
+
+// edgesSQL reads the steps of a run that has ended, with what their ends mean to their
+// dependents.
+const edgesSQL = `
+SELECT e.id, e.name, e.state, e.list_id IS NOT NULL, e.quorum, e.leaf, e.failed, e.good, coalesce((
+	SELECT jsonb_agg(jsonb_build_object('n', d.n, 'ok', ` + meaning + `) ORDER BY d.n)
+	FROM jsonb_to_recordset(e.dependents) AS d(n bigint, "on" text, "when" jsonb)), '[]')::text
+FROM (SELECT s.*, {effects} FROM {steps} AS s WHERE {of run}) AS e ORDER BY e.id`
+
+// reviveSQL makes steps of a run, $2, begin again, and lets the run go on.
+var reviveSQL = `
+WITH given AS MATERIALIZED (
+	SELECT * FROM jsonb_to_recordset($2::jsonb) AS g(id bigint, state text, need int, may_fail int, blamed boolean)
+), again AS (
+	UPDATE {steps} AS s SET state = g.state, need = g.need, may_fail = g.may_fail, blamed = g.blamed, finished_at = NULL, code = NULL, error = NULL, result = NULL,
+		job_id = CASE g.state WHEN 'enqueued' THEN {next job} END
+	FROM given AS g WHERE s.id = g.id AND s.id = ANY (ARRAY(SELECT id FROM given))
+	RETURNING s.id, s.name, s.state, s.spec, s.job_id
+)` + enqueueSQL("again") + `
+UPDATE {runs} SET state = 'running', finished_at = NULL, cancel_at = NULL, unfinished = (SELECT count(*) FROM again), bad = $3::int
+WHERE id = $1::bigint AND (SELECT count(*) FROM news) >= 0`
+
+// forgetSQL removes the jobs' steps of Map steps, $1, of which each is followed by its
+// own.
+const forgetSQL = `
+DELETE FROM {steps} WHERE id = ANY (ARRAY(
+	SELECT s.id FROM unnest($1::text::bigint[]) AS m(id) CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS s))`
+
+const runColumns = `r.id, r.flow, r.version, r.state, coalesce(r.key, ''), r.unfinished, r.cancel_at, r.created_at, r.finished_at`
+
+const findSQL = `
+SELECT ` + runColumns + ` FROM {runs} AS r WHERE r.id = $1::bigint`
+
+// stepColumns is what scanStep reads of the step s, and its job.
+const stepColumns = `s.id, s.name, s.spec->>'kind', s.state, coalesce(s.job_id, 0), coalesce(j.state, h.state, ''), coalesce(j.attempt, h.attempt, 0), coalesce(j.failures, h.failures, 0),
+	coalesce(j.started_at, h.started_at), s.finished_at, coalesce(s.code, h.code, ''), coalesce(s.error, h.error, ''), s.result, s.optional, s.list_id, s.quorum, s.dependents::text`
+
+const ofStep = `LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at FROM {jobs} WHERE id = s.job_id LIMIT 1) AS j ON true
+LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at, code, error FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true`
+
+// stepsSQL reads the steps of a run, those of its shape.
+const stepsSQL = `
+SELECT ` + stepColumns + ` FROM {steps} AS s ` + ofStep + ` WHERE {of run} AND s.id & 1048575 = 0 ORDER BY s.id`
+
+// itemsSQL reads the jobs of Map steps, the first $2 of those that have not completed,
+// and then of the others.
+const itemsSQL = `
+SELECT ` + stepColumns + ` FROM {steps} AS s ` + ofStep + ` WHERE {of run} AND s.id & 1048575 <> 0 ORDER BY s.state = 'completed', s.id LIMIT $2::bigint`
+
+// countsSQL counts the jobs of Map steps by their states.
+const countsSQL = `
+SELECT s.id >> 20 << 20, s.state, coalesce(j.state, ''), count(*) FROM {steps} AS s
+LEFT JOIN LATERAL (SELECT state FROM {jobs} WHERE id = s.job_id AND s.state = 'enqueued' LIMIT 1) AS j ON true
+WHERE {of run} AND s.id & 1048575 <> 0 GROUP BY 1, 2, 3`
+
+// listSQL lists runs below $1, of the flow $2 and in the state $3 if these are given.
+const listSQL = `
+SELECT ` + runColumns + ` FROM {runs} AS r
+WHERE r.id < $1::bigint AND ($2::text = '' OR r.flow = $2::text) AND ($3::text = '' OR r.state = $3::text) ORDER BY r.id DESC LIMIT $4::bigint`
+
+// awaitSQL makes the end of a run be told, and says whether it is still to come.
+const awaitSQL = `
+WITH told AS (UPDATE {runs} SET awaited = true WHERE id = $1::bigint AND NOT awaited AND state = 'running')
+SELECT coalesce((SELECT state FROM {runs} WHERE id = $1::bigint), '')`
+
+// outputSQL finds the step $2 of the run $1 by its name, first where this program's
+// flow has it, at $3.
+const outputSQL = `
+SELECT state, finished_at IS NOT NULL, coalesce(code, ''), coalesce(error, ''), result FROM (
+	SELECT * FROM {steps} WHERE id = $3::bigint AND name = $2::text
+	UNION ALL
+	SELECT * FROM {steps} AS s WHERE {of run} AND id & 1048575 = 0 AND name = $2::text) AS s LIMIT 1`
+
+// outputsSQL reads the results of a Map step's jobs that have completed.
+const outputsSQL = `
+SELECT coalesce(jsonb_agg(result ORDER BY id), '[]')::text FROM {steps}
+WHERE id > $1::bigint AND id < $1::bigint + 1048576 AND state = 'completed'`
+
+// oldSQL finds runs that have ended longer than $1 microseconds ago, or as an operator
+// has said for all queues.
+const oldSQL = `
+SELECT id FROM {runs} WHERE finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = '*'), $1::bigint * interval '1 microsecond')
+ORDER BY finished_at, id LIMIT 100`
+
+// forgetStepsSQL removes steps of runs, $1: five thousand of each at most.
+const forgetStepsSQL = `
+DELETE FROM {steps} WHERE id = ANY (ARRAY(
+	SELECT s.id FROM unnest($1::text::bigint[]) AS r(id) CROSS JOIN LATERAL (
+		SELECT id FROM {steps} WHERE id >= r.id << 30 AND id < (r.id + 1) << 30 ORDER BY id LIMIT 5000) AS s))`
+
+// forgetRunsSQL removes runs, $1, that have ended and have no steps left.
+const forgetRunsSQL = `
+DELETE FROM {runs} WHERE id = ANY ($1::text::bigint[]) AND finished_at IS NOT NULL
+	AND (SELECT true FROM {steps} AS s WHERE s.id >= {runs}.id << 30 AND s.id < ({runs}.id + 1) << 30 LIMIT 1) IS NULL`
