@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -111,11 +112,16 @@ func (r jobsRun) text() string {
 
 // run lets a worker run n jobs.
 func (b *jobBacklog) run(ctx context.Context, n int) (r jobsRun, err error) {
+	return b.runWith(ctx, role{Jobs: n})
+}
+
+func (b *jobBacklog) runWith(ctx context.Context, how role) (r jobsRun, err error) {
+	how.Task, how.Name = "jobs", "jobs"
 	before, errBefore := b.spent(ctx)
-	r, err = ask[jobsRun](ctx, b.site, role{Task: "jobs", Name: "jobs", Jobs: n})
+	r, err = ask[jobsRun](ctx, b.site, how)
 	after, errAfter := b.spent(ctx)
 	if errBefore == nil && errAfter == nil {
-		r.Server = float64((after.all - before.all).Microseconds()) / float64(n)
+		r.Server = float64((after.all - before.all).Microseconds()) / float64(how.Jobs)
 	}
 	b.ran += r.Ran
 	return r, err
@@ -164,6 +170,9 @@ func jobsTask(ctx context.Context, r role) (any, error) {
 	options := []jobs.Option{jobs.WithStopAfterJobs(r.Jobs), jobs.WithConcurrency(jobSlots)}
 	for _, q := range jobQueues {
 		options = append(options, jobs.WithQueue(q, jobSlots))
+	}
+	if r.Flows {
+		options = append(options, flow.Advance())
 	}
 	w := jobs.NewWorker(db, handlers, options...)
 	var failed error

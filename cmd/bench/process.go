@@ -35,6 +35,7 @@ type role struct {
 	Period     time.Duration // many
 	Postmaster int           // its process id, 0 if it is not ours
 	Jobs       int           // jobs: how many to run
+	Flows      bool          // jobs: the worker advances flows
 
 	program string // that is started; empty: this one
 }

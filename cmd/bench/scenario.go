@@ -34,6 +34,7 @@ var scenarios = []scenario{
 	{"jobs-held", "the same while a transaction of another session holds a snapshot, so that vacuum removes nothing, and without", jobsHeld},
 	{"jobs-foreign", "the same behind jobs of a kind that the worker has no code for, and without; and when a job starts that is enqueued then", jobsForeign},
 	{"jobs-history", "the same while finished jobs are removed whose time is over, and without", jobsHistory},
+	{"jobs-flow", "the same with steps of flows, eight side by side and one that joins them, and with plain jobs; and plain jobs with a worker that advances flows, and one that does not", jobsFlow},
 }
 
 // size says how long a run takes.

@@ -30,7 +30,7 @@ func Advance() jobs.Option {
 
 const (
 	// mostAtOnce bounds the steps of a statement.
-	mostAtOnce = 1000
+	mostAtOnce = 500
 	// enough steps are told at once, without waiting for more.
 	enough = 200
 	// gather bounds the pause in which ended steps gather for the next statement.
@@ -105,6 +105,12 @@ func (a *advancer) take() (ids []int64) {
 	return ids
 }
 
+func (a *advancer) putBack(ids []int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = append(ids, a.ended...)
+}
+
 func (a *advancer) waiting() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,8 +147,13 @@ func (a *advancer) Run(ctx context.Context) {
 // sweep will find them.
 func (a *advancer) tell(ctx context.Context) {
 	begin := time.Now()
-	a.task(ctx, "advance flows", func(ctx context.Context, conn *sql.Conn) error {
-		return a.sql.advanceAll(ctx, conn, a.take(), a.w.Wake)
+	ids := a.take()
+	a.task(ctx, "advance flows", func(bounded context.Context, conn *sql.Conn) error {
+		err := a.sql.advanceAll(bounded, conn, ids, a.w.Wake)
+		if err != nil && ctx.Err() != nil {
+			a.putBack(ids) // the worker stops, and has a moment left for these
+		}
+		return err
 	})
 	if took := time.Since(begin); a.waiting() < enough {
 		backoff.Sleep(ctx, min(took, gather))
@@ -209,7 +220,7 @@ func scanMoved(r *sql.Rows) (m movedStep, err error) { return m, r.Scan(&m.id, &
 func (s statements) advanceAll(ctx context.Context, on jobs.Querier, ids []int64, wake func()) error {
 	for len(ids) > 0 {
 		n := min(len(ids), mostAtOnce)
-		moved, err := pgdriver.QueryAll(ctx, on, scanMoved, s.advance, array(ids[:n]))
+		moved, err := pgdriver.QueryAll(ctx, on, scanMoved, s.advance, list(ids[:n]))
 		if err != nil {
 			return fmt.Errorf("tell of the ends of steps: %w", err)
 		}
@@ -238,7 +249,7 @@ func (s statements) proceed(ctx context.Context, on jobs.Querier, moved []movedS
 		}
 	}
 	if len(ready) > 0 {
-		spread, err := pgdriver.QueryAll(ctx, on, scanMoved, s.spread, array(ready))
+		spread, err := pgdriver.QueryAll(ctx, on, scanMoved, s.spread, list(ready))
 		if err != nil {
 			return fmt.Errorf("add the jobs of a list: %w", err)
 		}
@@ -283,7 +294,7 @@ func (s statements) retain(ctx context.Context, on jobs.Querier, keep time.Durat
 		return err
 	}
 	for _, statement := range []string{s.forgetSteps, s.forgetRuns} {
-		if _, err := on.ExecContext(ctx, statement, array(old)); err != nil {
+		if _, err := on.ExecContext(ctx, statement, list(old)); err != nil {
 			return err
 		}
 	}

@@ -240,7 +240,7 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 			waiting = append(waiting, job)
 		}
 		return none, err
-	}, c.sql.hold, array(all))
+	}, c.sql.hold, list(all))
 	if err != nil {
 		return err
 	}
@@ -299,7 +299,7 @@ func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, from []s
 		return err
 	}
 	if len(plan.forget) > 0 {
-		if _, err := on.ExecContext(ctx, c.sql.forget, array(plan.forget)); err != nil {
+		if _, err := on.ExecContext(ctx, c.sql.forget, list(plan.forget)); err != nil {
 			return err
 		}
 	}
@@ -404,14 +404,14 @@ func (p place) output(ctx context.Context, c *Client, run int64) ([]byte, error)
 	})
 }
 
-// array is a list of ids, as text.
-func array[T ~int64](ids []T) string {
-	b := []byte{'{'}
+// list is how ids travel: as text, of JSON.
+func list[T ~int64](ids []T) string {
+	b := []byte{'['}
 	for i, id := range ids {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = strconv.AppendInt(b, int64(id), 10)
 	}
-	return string(append(b, '}'))
+	return string(append(b, ']'))
 }

@@ -6,7 +6,9 @@ import (
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
-// statements is the SQL of flows. Lists come as text, of JSON or of arrays.
+// statements is the SQL of flows. Lists come as text, of JSON. The planner takes each for
+// a hundred rows, so that it joins a table by its key with a hash of the list, and does
+// not go through the list for each row.
 //
 // Whatever changes a run or its steps locks the run's row first, and those of several
 // runs in the order of their ids. So nobody waits for another crosswise, and what
@@ -88,7 +90,8 @@ const concluded = `, counted AS (
 	UPDATE {runs} AS r SET unfinished = r.unfinished - c.n, bad = r.bad + c.bad,
 		state = CASE WHEN r.unfinished - c.n > 0 THEN 'running' WHEN r.bad + c.bad = 0 THEN 'completed' WHEN r.cancel_at IS NOT NULL THEN 'cancelled' ELSE 'failed' END,
 		finished_at = CASE WHEN r.unfinished - c.n <= 0 THEN clock_timestamp() END
-	FROM (SELECT id >> 30 AS id, count(*)::int AS n, count(*) FILTER (WHERE leaf AND failed AND NOT good)::int AS bad FROM effect GROUP BY 1) AS c
+	FROM jsonb_to_recordset((SELECT jsonb_agg(e) FROM (
+		SELECT id >> 30 AS id, count(*) AS n, count(*) FILTER (WHERE leaf AND failed AND NOT good) AS bad FROM effect GROUP BY 1) AS e)) AS c(id bigint, n int, bad int)
 	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM effect))
 	RETURNING r.id, r.awaited AND r.finished_at IS NOT NULL AS over
 ), ends AS MATERIALIZED (
@@ -97,7 +100,7 @@ const concluded = `, counted AS (
 
 // given are the ids of steps, $1, and turn locks their runs.
 const given = `given AS MATERIALIZED (
-	SELECT DISTINCT id FROM unnest($1::text::bigint[]) AS id
+	SELECT DISTINCT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)
 ), turn AS MATERIALIZED (
 	SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT DISTINCT id >> 30 FROM given)) ORDER BY id FOR NO KEY UPDATE
 )`
@@ -119,8 +122,8 @@ const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed E
 // now, and those that have to be told or spread in turn.
 var advanceSQL = `
 WITH {given}, seen AS MATERIALIZED (
-	SELECT id, state, job_id FROM {steps}
-	WHERE id = ANY (ARRAY(SELECT id FROM given)) AND finished_at IS NULL AND state NOT IN ('waiting', 'ready', 'spread')
+	SELECT s.* FROM given AS g CROSS JOIN LATERAL (SELECT id, state, job_id, finished_at FROM {steps} WHERE id = g.id LIMIT 1) AS s
+	WHERE s.finished_at IS NULL AND s.state NOT IN ('waiting', 'ready', 'spread')
 ), gone AS MATERIALIZED (
 	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
 		CASE WHEN h.state IS NULL THEN 'FORGOTTEN' ELSE h.code END AS code, CASE WHEN h.state IS NULL THEN 'its job is neither unfinished nor in the history' ELSE h.error END AS error, h.result
@@ -160,8 +163,9 @@ SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT
 var spreadSQL = `
 WITH {given}, list AS MATERIALIZED (
 	SELECT m.id, CASE WHEN l.result IS NULL OR jsonb_typeof(l.result) = 'null' THEN '[]' WHEN jsonb_typeof(l.result) = 'array' THEN l.result END AS list
-	FROM {steps} AS m CROSS JOIN LATERAL (SELECT result FROM {steps} WHERE id = m.list_id LIMIT 1) AS l
-	WHERE m.id = ANY (ARRAY(SELECT id FROM given)) AND m.state = 'ready'
+	FROM given AS g CROSS JOIN LATERAL (SELECT id, state, list_id FROM {steps} WHERE id = g.id LIMIT 1) AS m
+	CROSS JOIN LATERAL (SELECT result FROM {steps} WHERE id = m.list_id LIMIT 1) AS l
+	WHERE m.state = 'ready'
 ), sized AS MATERIALIZED (
 	SELECT id, list, jsonb_array_length(list) AS n FROM list
 ), spread AS (
@@ -180,7 +184,8 @@ WITH {given}, list AS MATERIALIZED (
 	RETURNING id, name, state, spec, job_id
 )` + enqueueSQL("children") + `, counted AS (
 	UPDATE {runs} AS r SET unfinished = r.unfinished + c.n
-	FROM (SELECT id >> 30 AS id, sum(n)::int AS n FROM spread WHERE state = 'spread' GROUP BY 1) AS c
+	FROM jsonb_to_recordset((SELECT jsonb_agg(e) FROM (
+		SELECT id >> 30 AS id, sum(n) AS n FROM spread WHERE state = 'spread' GROUP BY 1) AS e)) AS c(id bigint, n int)
 	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM spread))
 )
 SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0`
@@ -232,7 +237,7 @@ SELECT id, job_id FROM {steps} AS s WHERE {of run} AND s.state = 'enqueued'`
 // holdSQL locks the jobs $1 that have not ended. Jobs come after runs and steps in the
 // order of locks.
 const holdSQL = `
-SELECT id, state = 'running' FROM {jobs} WHERE id = ANY ($1::text::bigint[]) ORDER BY id FOR UPDATE`
+SELECT id, state = 'running' FROM {jobs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) ORDER BY id FOR UPDATE`
 
 // edgesSQL reads the steps of a run that has ended, with what their ends mean to their
 // dependents.
@@ -259,7 +264,7 @@ WHERE id = $1::bigint AND (SELECT count(*) FROM news) >= 0`
 // own.
 const forgetSQL = `
 DELETE FROM {steps} WHERE id = ANY (ARRAY(
-	SELECT s.id FROM unnest($1::text::bigint[]) AS m(id) CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS s))`
+	SELECT s.id FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)) AS m CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS s))`
 
 const runColumns = `r.id, r.flow, r.version, r.state, coalesce(r.key, ''), r.unfinished, r.cancel_at, r.created_at, r.finished_at`
 
@@ -320,10 +325,10 @@ ORDER BY finished_at, id LIMIT 100`
 // forgetStepsSQL removes steps of runs, $1: five thousand of each at most.
 const forgetStepsSQL = `
 DELETE FROM {steps} WHERE id = ANY (ARRAY(
-	SELECT s.id FROM unnest($1::text::bigint[]) AS r(id) CROSS JOIN LATERAL (
+	SELECT s.id FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)) AS r CROSS JOIN LATERAL (
 		SELECT id FROM {steps} WHERE id >= r.id << 30 AND id < (r.id + 1) << 30 ORDER BY id LIMIT 5000) AS s))`
 
 // forgetRunsSQL removes runs, $1, that have ended and have no steps left.
 const forgetRunsSQL = `
-DELETE FROM {runs} WHERE id = ANY ($1::text::bigint[]) AND finished_at IS NOT NULL
+DELETE FROM {runs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) AND finished_at IS NOT NULL
 	AND (SELECT true FROM {steps} AS s WHERE s.id >= {runs}.id << 30 AND s.id < ({runs}.id + 1) << 30 LIMIT 1) IS NULL`
