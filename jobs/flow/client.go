@@ -126,12 +126,8 @@ func (f *Flow[In]) Start(ctx context.Context, c *Client, tx jobs.Querier, in In,
 	if err = errtext.Join(append(spec.errs, err)...); err != nil {
 		return Started{}, errtext.Of(fmt.Errorf("%w %s: %w", ErrInvalid, errtext.Value(f.def.name), err))
 	}
-	steps, err := json.Marshal(s.Steps)
-	if err != nil {
-		return Started{}, err
-	}
 	started, err := with(c, tx, func(on jobs.Querier) (Started, error) {
-		return c.start(ctx, on, f.def.name, s, string(steps), spec.key)
+		return c.start(ctx, on, f.def.name, s, spec.key)
 	})
 	if err != nil {
 		return Started{}, errtext.Of(fmt.Errorf("flow: start %s: %w", errtext.Value(f.def.name), err))
@@ -139,9 +135,13 @@ func (f *Flow[In]) Start(ctx context.Context, c *Client, tx jobs.Querier, in In,
 	return started, nil
 }
 
-func (c *Client) start(ctx context.Context, on jobs.Querier, name string, s shape, steps string, key sql.NullString) (started Started, err error) {
+func (c *Client) start(ctx context.Context, on jobs.Querier, name string, s shape, key sql.NullString) (started Started, err error) {
+	steps, err := json.Marshal(s.Steps)
+	if err != nil {
+		return started, err
+	}
 	for range keyTries {
-		err = on.QueryRowContext(ctx, c.sql.start, steps, name, s.version, s.record, key).Scan(&started.Run)
+		err = on.QueryRowContext(ctx, c.sql.start, string(steps), name, s.version, s.record, key).Scan(&started.Run)
 		if err == nil || !errors.Is(err, sql.ErrNoRows) {
 			return started, err
 		}

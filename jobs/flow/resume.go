@@ -188,7 +188,7 @@ func (r *resumer) restart(s *endedStep) (a restart) {
 		a.State = "ready"
 	case a.Need <= 0:
 		a.State = "enqueued"
-	case a.MayFail < 0:
+	case a.MayFail < 0 && (a.Blamed || a.Need+a.MayFail == 0):
 		a.State = "skipped"
 	default:
 		a.State = "waiting"
@@ -222,7 +222,7 @@ func (s *endedStep) means(n int) bool {
 func (r *resumer) check(again []restart, from []string) error {
 	for _, a := range again {
 		for _, name := range from {
-			if s := r.nodes[a.ID.n()]; a.State == "skipped" && a.ID.item() == 0 && s.name == name {
+			if a.MayFail < 0 && a.ID.item() == 0 && r.nodes[a.ID.n()].name == name {
 				return fmt.Errorf("step %s would be skipped again, for what it depends on has not ended well: begin with that", errtext.Value(name))
 			}
 		}

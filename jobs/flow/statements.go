@@ -118,6 +118,11 @@ const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed E
 // left the table of jobs, or if a statement has ended it without a job: then it is left
 // to be told, and has no finished_at.
 //
+// A step is skipped when too many of those that it depends on have ended badly, and one
+// of them has failed. If none has, and the step is just not needed, it is not skipped
+// before all have ended: one may yet fail. need and may_fail together count those that
+// have not ended.
+//
 // It returns the steps that it has moved on, with their state: those that are enqueued
 // now, and those that have to be told or spread in turn.
 var advanceSQL = `
@@ -149,7 +154,8 @@ WITH {given}, seen AS MATERIALIZED (
 	UPDATE {steps} AS s SET need = s.need - t.good, may_fail = s.may_fail - t.bad, blamed = s.blamed OR t.blamed,
 		state = CASE
 			WHEN s.need - t.good <= 0 THEN CASE WHEN s.state = 'spread' THEN 'completed' WHEN s.list_id IS NOT NULL THEN 'ready' ELSE 'enqueued' END
-			WHEN s.may_fail - t.bad < 0 THEN CASE WHEN s.state = 'spread' THEN 'failed' ELSE 'skipped' END
+			WHEN s.may_fail - t.bad < 0 AND s.state = 'spread' THEN 'failed'
+			WHEN s.may_fail - t.bad < 0 AND (s.blamed OR t.blamed OR s.need - t.good + s.may_fail - t.bad = 0) THEN 'skipped'
 			ELSE s.state END,
 		job_id = CASE WHEN s.need - t.good <= 0 AND s.list_id IS NULL THEN {next job} ELSE s.job_id END
 	FROM told AS t

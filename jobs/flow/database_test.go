@@ -1,0 +1,230 @@
+package flow
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// bench is a database on which the statements run without a worker.
+type bench struct {
+	*Client
+	t testing.TB
+	d *pgtest.Database
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.DB.SetMaxIdleConns(20)
+	return &bench{NewClient(jobs.NewClient(d.DB)), t, d}
+}
+
+// fatal is a test, or a case of rapid.
+type fatal interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func must[T any](v T, err error) func(t fatal) T {
+	return func(t fatal) T {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		return v
+	}
+}
+
+// begin starts a run of a definition.
+func (b *bench) begin(t fatal, d *definition) int64 {
+	t.Helper()
+	return must(b.start(context.Background(), b.d.DB, d.name, d.compile(), sql.NullString{}))(t).Run
+}
+
+// end moves the jobs of steps to the history, as those who end them do.
+func (b *bench) end(t fatal, run int64, outcomes map[stepID]outcome, steps ...stepID) {
+	t.Helper()
+	for _, id := range steps {
+		o := outcomes[id-idOf(run, 0, 0)]
+		state, code := o.state, sql.NullString{}
+		if state == "skipped" {
+			state, code = "cancelled", sql.NullString{String: codeSkipped, Valid: true}
+		}
+		n := must(b.d.DB.Exec(`
+WITH gone AS (DELETE FROM jobs WHERE id = (SELECT job_id FROM jobs_flow_steps WHERE id = $1 AND state = 'enqueued') RETURNING *)
+INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, meta, created_at, attempt, failures, resets, max_resets, state, code, result)
+SELECT id, kind, queue, priority, run_at, args, meta, created_at, attempt, failures, resets, max_resets, $2::text, $3::text, $4::text::jsonb FROM gone`,
+			int64(id), state, code, sql.NullString{String: o.result, Valid: o.result != ""}))(t)
+		if rows, err := n.RowsAffected(); err != nil || rows != 1 {
+			t.Fatalf("step %d, job %d has no job to end: %v", id.n(), id.item(), err)
+		}
+	}
+}
+
+// enqueuedOf are the steps of a run that have a job.
+func (b *bench) enqueuedOf(t fatal, run int64) []stepID {
+	t.Helper()
+	return must(pgdriver.QueryAll(context.Background(), b.d.DB, func(r *sql.Rows) (id stepID, err error) { return id, r.Scan(&id) },
+		`SELECT s.id FROM jobs_flow_steps AS s JOIN jobs AS j ON j.id = s.job_id WHERE s.id >> 30 = $1 AND s.state = 'enqueued' AND (j.meta->>'flow_step')::bigint = s.id ORDER BY s.id`, run))(t)
+}
+
+// tell tells of ended steps, twice at once.
+func (b *bench) tell(t fatal, steps []stepID) {
+	t.Helper()
+	ids := make([]int64, len(steps))
+	for i, id := range steps {
+		ids[i] = int64(id)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 2)
+	for i := range errs {
+		wg.Go(func() { errs[i] = b.sql.advanceAll(context.Background(), b.d.DB, shuffled(ids), nil) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
+// sweepAll does what a worker does whose turn it is.
+func (b *bench) sweepAll(t fatal) {
+	t.Helper()
+	for after, more := int64(0), true; more; {
+		last, ids, err := b.sql.sweepPage(context.Background(), b.d.DB, after)
+		if err == nil {
+			err = b.sql.advanceAll(context.Background(), b.d.DB, ids, nil)
+		}
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		after, more = last, last > 0
+	}
+	moved := must(pgdriver.QueryAll(context.Background(), b.d.DB, scanMoved, b.sql.untold))(t)
+	if err := b.sql.proceed(context.Background(), b.d.DB, moved, nil); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// endsOf are the steps of a run as the tables have them.
+func (b *bench) endsOf(t fatal, run int64) map[stepID]end {
+	t.Helper()
+	all := map[stepID]end{}
+	for _, s := range must(pgdriver.QueryAll(context.Background(), b.d.DB, func(r *sql.Rows) (s endedStep, err error) {
+		var edges string
+		return s, r.Scan(&s.id, &s.name, &s.state, &s.mapped, &s.quorum, &s.leaf, &s.failed, &s.good, &edges)
+	}, b.sql.edges, run))(t) {
+		all[s.id-idOf(run, 0, 0)] = end{state: s.state, failed: s.failed, good: s.good}
+	}
+	return all
+}
+
+// play ends the jobs of a run in a drawn order, and tells of each end, or leaves it to
+// the sweep.
+func (b *bench) play(t *rapid.T, run int64, d drawn) {
+	for {
+		enqueued := b.enqueuedOf(t, run)
+		if len(enqueued) == 0 {
+			b.sweepAll(t)
+			if len(b.enqueuedOf(t, run)) == 0 {
+				return
+			}
+			continue
+		}
+		var next []stepID
+		for _, id := range enqueued {
+			if rapid.Bool().Draw(t, "ends") {
+				next = append(next, id)
+			}
+		}
+		b.end(t, run, d.jobs, next...)
+		if rapid.IntRange(0, 3).Draw(t, "is told") > 0 {
+			b.tell(t, next)
+		}
+	}
+}
+
+func (b *bench) check(t *rapid.T, run int64, want map[stepID]end, state string) {
+	t.Helper()
+	sameEnds(t, b.endsOf(t, run), want)
+	var got string
+	var unfinished, left, deadlocks int
+	err := b.d.DB.QueryRow(`
+SELECT state, unfinished, (SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NULL) + (SELECT count(*) FROM jobs),
+	(SELECT deadlocks FROM pg_stat_database WHERE datname = current_database())
+FROM jobs_flow_runs WHERE id = $1`, run).Scan(&got, &unfinished, &left, &deadlocks)
+	if err != nil || got != state || unfinished != 0 || left != 0 || deadlocks != 0 {
+		t.Errorf("the run has %s, want %s; %d unfinished, %d steps and jobs are left, %d deadlocks, %v", got, state, unfinished, left, deadlocks, err)
+	}
+}
+
+// The tables come to what the model says, whatever the order in which jobs end and
+// who tells of that, also after a retry.
+//
+//	go test -run TestDatabaseAgreesWithModel ./jobs/flow -rapid.checks=5000 -timeout 1h
+func TestDatabaseAgreesWithModel(t *testing.T) {
+	b := newBench(t)
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawFlow(t, 7)
+		run := b.begin(t, &d.def)
+		b.play(t, run, d)
+		want, state := d.evaluate(nil)
+		b.check(t, run, want, state)
+		kept := b.endsOf(t, run)
+		for id := range kept { // with the results, which edges ask for
+			e := kept[id]
+			e.result = want[id].result
+			kept[id] = e
+		}
+		var from []string
+		for _, s := range d.def.nodes {
+			if rapid.IntRange(0, 4).Draw(t, "from") == 0 {
+				from = append(from, s.name)
+			}
+		}
+		if err := b.Retry(context.Background(), nil, run, from...); err != nil {
+			return // what it refuses, TestRetry has
+		}
+		rows := must(pgdriver.QueryAll(context.Background(), b.d.DB, func(r *sql.Rows) (id stepID, err error) { return id, r.Scan(&id) },
+			`SELECT id FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NOT NULL`, run))(t)
+		// What begins again at once and ends without a job is told by now, so the model of
+		// the retry says what stays.
+		m := newMachine(d)
+		m.all = want
+		plan := must(resume(m.endedSteps(), from))(t)
+		for _, id := range plan.forget {
+			maps.DeleteFunc(kept, func(k stepID, _ end) bool { return k.n() == id.n() })
+		}
+		for _, a := range plan.again {
+			delete(kept, a.ID)
+		}
+		for id := range kept {
+			if !slices.Contains(rows, id+idOf(run, 0, 0)) {
+				t.Errorf("step %d, job %d should have stayed", id.n(), id.item())
+			}
+		}
+		for _, id := range slices.Sorted(maps.Keys(d.jobs)) {
+			if rapid.Bool().Draw(t, "otherwise") && d.lists[id.n()] == 0 {
+				d.jobs[id] = drawOutcome(t, nil, -1)
+			}
+		}
+		b.play(t, run, d)
+		want, state = d.evaluate(kept)
+		b.check(t, run, want, state)
+	})
+}

@@ -1,0 +1,424 @@
+package flow
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The model knows no counters: it asks of each step, in the order of the flow, how those
+// have ended that it depends on. What it says does not depend on the order of ends.
+
+// outcome is how the job of a step ends, if it has one.
+type outcome struct {
+	state  string // completed, failed, cancelled, skipped by its handler
+	result string // JSON
+}
+
+// end is how a step has ended.
+type end struct {
+	state  string
+	failed bool
+	good   bool
+	result string
+}
+
+// drawn is a flow with the outcomes of its jobs.
+type drawn struct {
+	def   definition
+	jobs  map[stepID]outcome // of run 0; a Map step's jobs follow their step
+	lists map[int]int        // the lengths of lists, by the steps that make them
+}
+
+// drawFlow draws a flow of up to so many steps, each after some of those before.
+func drawFlow(t *rapid.T, most int) drawn {
+	d := drawn{def: definition{name: "drawn"}, jobs: map[stepID]outcome{}, lists: map[int]int{}}
+	n := rapid.IntRange(1, most).Draw(t, "steps")
+	for i := range n {
+		s := node{name: fmt.Sprint("s", i), kind: "k", list: -1, optional: rapid.IntRange(0, 6).Draw(t, "optional") == 0}
+		for b := range i {
+			if rapid.IntRange(0, 9).Draw(t, "after") >= 4 {
+				continue
+			}
+			dep := dependency{n: b, on: rapid.SampledFrom([]condition{onSuccess, onSuccess, onSuccess, onFailure, onEnd}).Draw(t, "on")}
+			mapped := d.def.nodes[b].list >= 0
+			if dep.on == onSuccess && !mapped && rapid.IntRange(0, 4).Draw(t, "if") == 0 {
+				dep.when = json.RawMessage(`{"risk": 1}`)
+			}
+			if dep.on == onSuccess && dep.when == nil && !mapped && s.list < 0 && rapid.IntRange(0, 3).Draw(t, "map") == 0 {
+				s.list = b
+				if _, made := d.lists[b]; !made {
+					d.lists[b] = rapid.IntRange(0, 4).Draw(t, "list")
+				}
+			}
+			s.after = append(s.after, dep)
+		}
+		switch {
+		case s.list >= 0:
+			s.quorum = rapid.IntRange(0, 3).Draw(t, "quorum of jobs")
+		case len(s.after) > 0 && rapid.Bool().Draw(t, "has a quorum"):
+			s.quorum = rapid.IntRange(1, len(s.after)).Draw(t, "quorum")
+		}
+		d.def.nodes = append(d.def.nodes, s)
+	}
+	for i, s := range d.def.nodes {
+		if s.list < 0 {
+			d.jobs[idOf(0, i, 0)] = drawOutcome(t, d.lists, i)
+			continue
+		}
+		for k := range d.lists[s.list] {
+			d.jobs[idOf(0, i, k+1)] = drawOutcome(t, nil, i)
+		}
+	}
+	return d
+}
+
+func drawOutcome(t *rapid.T, lists map[int]int, n int) outcome {
+	o := outcome{state: rapid.SampledFrom([]string{"completed", "completed", "completed", "failed", "cancelled", "skipped"}).Draw(t, "outcome")}
+	if o.state != "completed" {
+		return o
+	}
+	o.result = rapid.SampledFrom([]string{`{"risk": 1, "more": 2}`, `{"risk": 2}`, `null`}).Draw(t, "result")
+	if length, ok := lists[n]; ok {
+		list := make([]map[string]int, length)
+		text, _ := json.Marshal(list)
+		o.result = string(text)
+	}
+	return o
+}
+
+// endOf is the end of a step whose job ends so.
+func endOf(o outcome, optional bool) end {
+	failed := o.state == "failed" || o.state == "cancelled"
+	return end{o.state, failed, o.state == "completed" || o.state == "skipped" || failed && optional, o.result}
+}
+
+// evaluate says how all steps end. Those in kept have ended so already.
+func (d drawn) evaluate(kept map[stepID]end) (all map[stepID]end, state string) {
+	all = map[stepID]end{}
+	run := StateCompleted
+	for n := range d.def.nodes {
+		id := idOf(0, n, 0)
+		e, is := kept[id]
+		if !is {
+			e = d.end(n, all, kept)
+		} else {
+			for k, e := range kept {
+				if k.n() == n && k.item() > 0 {
+					all[k] = e
+				}
+			}
+		}
+		all[id] = e
+		leaf := !slices.ContainsFunc(d.def.nodes, func(o node) bool {
+			return slices.ContainsFunc(o.after, func(a dependency) bool { return a.n == n && a.on != onEnd })
+		})
+		if leaf && e.failed && !e.good {
+			run = StateFailed
+		}
+	}
+	return all, string(run)
+}
+
+func (d drawn) end(n int, all, kept map[stepID]end) end {
+	s := d.def.nodes[n]
+	good, blamed := 0, false
+	for _, a := range s.after {
+		b := all[idOf(0, a.n, 0)]
+		ok := false
+		switch a.on {
+		case onEnd:
+			ok = true
+		case onFailure:
+			ok = b.failed
+		default:
+			ok = b.good && (a.when == nil || b.result == `{"risk": 1, "more": 2}`)
+		}
+		if ok {
+			good++
+		} else {
+			blamed = blamed || b.failed
+		}
+	}
+	need := len(s.after)
+	if s.quorum > 0 && s.list < 0 {
+		need = s.quorum
+	}
+	if good < need {
+		return end{state: "skipped", failed: blamed}
+	}
+	if s.list < 0 {
+		return endOf(d.jobs[idOf(0, n, 0)], s.optional)
+	}
+	list := all[idOf(0, s.list, 0)]
+	length := 0
+	if list.state == "completed" {
+		length = d.lists[s.list]
+	}
+	if length < s.quorum {
+		return end{"failed", true, s.optional, ""} // no job begins
+	}
+	good = 0
+	for k := range length {
+		id := idOf(0, n, k+1)
+		e, is := kept[id]
+		if !is {
+			e = endOf(d.jobs[id], false)
+		}
+		if all[id] = e; e.good {
+			good++
+		}
+	}
+	need = length
+	if s.quorum > 0 {
+		need = s.quorum
+	}
+	if good < need {
+		return end{"failed", true, s.optional, ""}
+	}
+	return end{state: "completed", good: true}
+}
+
+// machine plays a run with the counters of the shape, in memory: what the statements
+// do, one end after the other.
+type machine struct {
+	d     drawn
+	steps map[int]*step
+	state map[stepID]string
+	need  map[stepID]int
+	may   map[stepID]int
+	blame map[stepID]bool
+	all   map[stepID]end
+	jobs  []stepID // that are enqueued
+}
+
+func newMachine(d drawn) *machine {
+	m := &machine{d: d, steps: map[int]*step{}, state: map[stepID]string{}, need: map[stepID]int{}, may: map[stepID]int{}, blame: map[stepID]bool{}, all: map[stepID]end{}}
+	shape := d.def.compile()
+	for i := range shape.Steps {
+		s := &shape.Steps[i]
+		id := idOf(0, s.N, 0)
+		m.steps[s.N], m.state[id], m.need[id], m.may[id] = s, "waiting", s.Need, s.MayFail
+		if s.Need == 0 {
+			m.enqueue(id)
+		}
+	}
+	return m
+}
+
+func (m *machine) enqueue(id stepID) {
+	m.state[id] = "enqueued"
+	m.jobs = append(m.jobs, id)
+}
+
+func (m *machine) ended(id stepID, e end) {
+	m.state[id], m.all[id] = e.state, e
+	if id.item() > 0 {
+		m.tell(idOf(0, id.n(), 0), e.good, e.failed)
+		return
+	}
+	for _, d := range m.steps[id.n()].Dependents {
+		ok := true
+		switch d.On {
+		case onFailure:
+			ok = e.failed
+		case onSuccess:
+			ok = e.good && (d.When == nil || e.result == `{"risk": 1, "more": 2}`)
+		}
+		m.tell(idOf(0, d.N, 0), ok, e.failed)
+	}
+}
+
+func (m *machine) tell(id stepID, ok, blamed bool) {
+	if m.state[id] != "waiting" && m.state[id] != "spread" {
+		return
+	}
+	if ok {
+		m.need[id]--
+	} else {
+		m.may[id]--
+		m.blame[id] = m.blame[id] || blamed
+	}
+	m.settle(id)
+}
+
+func (m *machine) settle(id stepID) {
+	s := m.steps[id.n()]
+	spread := m.state[id] == "spread"
+	switch {
+	case m.need[id] <= 0 && spread:
+		m.ended(id, end{state: "completed", good: true})
+	case m.need[id] <= 0 && s.List != nil:
+		m.spread(id, s)
+	case m.need[id] <= 0:
+		m.enqueue(id)
+	case m.may[id] < 0 && spread:
+		m.ended(id, end{"failed", true, s.Optional, ""})
+	case m.may[id] < 0 && (m.blame[id] || m.need[id]+m.may[id] == 0):
+		m.ended(id, end{state: "skipped", failed: m.blame[id]})
+	}
+}
+
+func (m *machine) spread(id stepID, s *step) {
+	length := 0
+	if m.all[idOf(0, *s.List, 0)].state == "completed" {
+		length = m.d.lists[*s.List]
+	}
+	switch {
+	case length < s.Quorum:
+		m.ended(id, end{"failed", true, s.Optional, ""})
+		return
+	case length == 0:
+		m.ended(id, end{state: "completed", good: true})
+		return
+	}
+	m.state[id], m.need[id], m.may[id] = "spread", length, 0
+	if s.Quorum > 0 {
+		m.need[id], m.may[id] = s.Quorum, length-s.Quorum
+	}
+	for k := range length {
+		m.enqueue(idOf(0, id.n(), k+1))
+	}
+}
+
+// play ends the jobs in a drawn order.
+func (m *machine) play(t *rapid.T) {
+	for len(m.jobs) > 0 {
+		i := rapid.IntRange(0, len(m.jobs)-1).Draw(t, "next")
+		id := m.jobs[i]
+		m.jobs = slices.Delete(m.jobs, i, i+1)
+		m.ended(id, endOf(m.d.jobs[id], id.item() == 0 && m.steps[id.n()].Optional))
+	}
+}
+
+func sameEnds(t interface{ Errorf(string, ...any) }, got, want map[stepID]end) {
+	for _, id := range slices.Sorted(maps.Keys(want)) {
+		g, w := got[id], want[id]
+		g.result, w.result = "", ""
+		if g != w {
+			t.Errorf("step %d, job %d: %+v, want %+v", id.n(), id.item(), g, w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d steps have ended, want %d", len(got), len(want))
+	}
+}
+
+// Whatever the order of ends, the counters come to what the ends mean.
+//
+//	go test -run TestCountersAgreeWithModel ./jobs/flow -rapid.checks=100000
+func TestCountersAgreeWithModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawFlow(t, 8)
+		if err := d.def.validate(); err != nil {
+			t.Fatal(err)
+		}
+		m := newMachine(d)
+		m.play(t)
+		want, _ := d.evaluate(nil)
+		sameEnds(t, m.all, want)
+	})
+}
+
+// endedSteps are the steps as a retry reads them.
+func (m *machine) endedSteps() (all []endedStep) {
+	for _, id := range slices.Sorted(maps.Keys(m.all)) {
+		e, s := m.all[id], m.steps[id.n()]
+		one := endedStep{id: id, name: s.Name, state: e.state, failed: e.failed, good: e.good}
+		if id.item() > 0 {
+			one.edges = []toldEdge{{id.n(), e.good}}
+		} else {
+			one.mapped, one.quorum, one.leaf = s.List != nil, s.Quorum, s.Leaf
+			for _, d := range s.Dependents {
+				ok := d.On == onEnd || d.On == onFailure && e.failed || d.On == onSuccess && e.good && (d.When == nil || e.result == `{"risk": 1, "more": 2}`)
+				one.edges = append(one.edges, toldEdge{d.N, ok})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// A retry begins with what it was asked for, lets nothing that depends on it stay, and
+// ends as a run would have in which the other ends were so from the beginning.
+//
+//	go test -run TestResumeAgreesWithModel ./jobs/flow -rapid.checks=100000
+func TestResumeAgreesWithModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMachine(drawFlow(t, 8))
+		m.play(t)
+		var from []string
+		for _, s := range m.d.def.nodes {
+			if rapid.IntRange(0, 4).Draw(t, "from") == 0 {
+				from = append(from, s.name)
+			}
+		}
+		plan, err := resume(m.endedSteps(), from)
+		if err != nil {
+			return // what it refuses, TestResume has
+		}
+		kept := maps.Clone(m.all)
+		for _, id := range plan.forget {
+			maps.DeleteFunc(kept, func(k stepID, _ end) bool { return k.n() == id.n() })
+		}
+		for _, a := range plan.again {
+			delete(kept, a.ID)
+		}
+		// The second time, jobs may end otherwise.
+		for _, id := range slices.Sorted(maps.Keys(m.d.jobs)) {
+			if rapid.Bool().Draw(t, "otherwise") && m.d.lists[id.n()] == 0 {
+				m.d.jobs[id] = drawOutcome(t, nil, -1)
+			}
+		}
+		m.apply(plan, kept)
+		m.play(t)
+		want, run := m.d.evaluate(kept)
+		sameEnds(t, m.all, want)
+		bad := plan.bad
+		for _, a := range plan.again {
+			if e := m.all[a.ID]; a.ID.item() == 0 && m.steps[a.ID.n()].Leaf && e.failed && !e.good {
+				bad++
+			}
+		}
+		if (bad == 0) != (run == string(StateCompleted)) {
+			t.Errorf("%d bad ends are counted, and the run has %s", bad, run)
+		}
+		for _, name := range from {
+			if !slices.ContainsFunc(plan.again, func(a restart) bool { return m.steps[a.ID.n()].Name == name && a.ID.item() == 0 }) {
+				t.Errorf("step %s does not begin again", name)
+			}
+		}
+	})
+}
+
+// apply does to the machine what a retry does to the tables.
+func (m *machine) apply(plan resumption, kept map[stepID]end) {
+	m.all = maps.Clone(kept)
+	for _, a := range plan.again {
+		m.state[a.ID], m.need[a.ID], m.may[a.ID], m.blame[a.ID] = a.State, a.Need, a.MayFail, a.Blamed
+	}
+	for _, a := range plan.again {
+		switch a.State {
+		case "enqueued":
+			m.jobs = append(m.jobs, a.ID)
+		case "ready":
+			m.spread(a.ID, m.steps[a.ID.n()])
+		case "skipped":
+			m.ended(a.ID, end{state: "skipped", failed: a.Blamed})
+		case "completed":
+			m.ended(a.ID, end{state: "completed", good: true})
+		}
+	}
+}
+
+// shuffled is a list in a random order.
+func shuffled[T any](all []T) []T {
+	all = slices.Clone(all)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
