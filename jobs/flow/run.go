@@ -22,7 +22,7 @@ type State string
 
 const (
 	StateRunning   State = "running"
-	StateCompleted State = "completed" // each of its last steps has completed, or was not needed
+	StateCompleted State = "completed" // each step that no other comes After has completed, or was not needed
 	StateFailed    State = "failed"
 	StateCancelled State = "cancelled"
 )

@@ -152,8 +152,8 @@ func (d *definition) compile() (s shape) {
 		for _, a := range node.after {
 			before := &s.Steps[a.n]
 			before.Dependents = append(before.Dependents, edge{n, a.on, a.when})
-			// What only cleans up after a step does not speak for it.
-			before.Leaf = before.Leaf && a.on == onEnd
+			// What makes up for a step, or cleans up after it, does not speak for it.
+			before.Leaf = before.Leaf && a.on != onSuccess
 		}
 	}
 	text, _ := json.Marshal(s.Steps)

@@ -175,7 +175,7 @@ WITH {given}, list AS MATERIALIZED (
 ), sized AS MATERIALIZED (
 	SELECT id, list, jsonb_array_length(list) AS n FROM list
 ), spread AS (
-	UPDATE {steps} AS s SET need = CASE s.quorum WHEN 0 THEN z.n ELSE s.quorum END, may_fail = CASE s.quorum WHEN 0 THEN 0 ELSE z.n - s.quorum END,
+	UPDATE {steps} AS s SET need = CASE s.quorum WHEN 0 THEN z.size ELSE s.quorum END, may_fail = CASE s.quorum WHEN 0 THEN 0 ELSE z.size - s.quorum END,
 		state = CASE WHEN z.n IS NULL OR z.n < s.quorum THEN 'failed' WHEN z.n = 0 THEN 'completed' ELSE 'spread' END,
 		code = CASE WHEN z.n IS NULL THEN 'NO_LIST' WHEN z.n < s.quorum THEN 'TOO_FEW' END,
 		error = CASE WHEN z.n IS NULL THEN 'the result of the step that makes its list is no list' WHEN z.n < s.quorum THEN 'the list has ' || z.n || ' elements, and ' || s.quorum || ' are needed' END

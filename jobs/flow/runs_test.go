@@ -1,0 +1,607 @@
+package flow_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
+)
+
+// Jobs of an order.
+type (
+	chargeJob struct{ Order int }
+	shipJob   struct{ Order int }
+	refundJob struct{ Order int }
+	noteJob   struct{ Order int }
+)
+
+func (chargeJob) Kind() string { return "charge" }
+func (shipJob) Kind() string   { return "ship" }
+func (refundJob) Kind() string { return "refund" }
+func (noteJob) Kind() string   { return "note" }
+
+type receipt struct {
+	Number int
+	Risk   string
+}
+
+// order is a flow of each kind of step.
+type order struct {
+	*flow.Flow[int]
+	charge *flow.Step[chargeJob, receipt]
+	ship   *flow.Step[shipJob, flow.None]
+
+	// What the handlers do; nil: complete.
+	onCharge, onShip, onRefund func() error
+	number                     atomic.Int64
+}
+
+// newOrder makes charge, then ship; refund if ship fails; and note, however it ends.
+func newOrder(s *stage, opts ...flow.StepOption) *order {
+	o := &order{Flow: flow.New[int]("order")}
+	quickly := flow.Enqueue(jobs.MaxAttempts(1))
+	o.charge = flow.Add[receipt](o.Flow, "charge", func(n int) chargeJob { return chargeJob{n} }, quickly)
+	o.ship = flow.Add[flow.None](o.Flow, "ship", func(n int) shipJob { return shipJob{n} }, append(opts, flow.After(o.charge), quickly)...)
+	flow.Add[flow.None](o.Flow, "refund", func(n int) refundJob { return refundJob{n} }, flow.OnFailure(o.ship), quickly)
+	flow.Add[flow.None](o.Flow, "note", func(n int) noteJob { return noteJob{n} }, flow.OnEnd(o.ship), quickly)
+	call := func(f func() error) error {
+		if f == nil {
+			return nil
+		}
+		return f()
+	}
+	flow.HandleTx(s.Handlers, o.charge, func(_ context.Context, _ *sql.Tx, j *jobs.Job[chargeJob]) (receipt, error) {
+		return receipt{j.Args.Order + int(o.number.Add(1)), "low"}, call(o.onCharge)
+	})
+	flow.Handle(s.Handlers, o.ship, func(ctx context.Context, j *jobs.Job[shipJob]) (flow.None, error) {
+		r, err := o.charge.Output(ctx, s.Client, flow.RunOf(j.Header))
+		if err == nil && r.Number <= j.Args.Order {
+			err = fmt.Errorf("the receipt is %+v", r)
+		}
+		if err == nil {
+			err = call(o.onShip)
+		}
+		return flow.None{}, err
+	})
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[refundJob]) error { return call(o.onRefund) })
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[noteJob]) error { return nil })
+	return o
+}
+
+var errBoom = errors.New("boom")
+
+// What becomes of a run depends on the ends of its last steps.
+func TestEnds(t *testing.T) {
+	boom := func() error { return errBoom }
+	for name, c := range map[string]struct {
+		opts  []flow.StepOption
+		setUp func(o *order)
+		want  string
+	}{
+		"all is well":        {nil, func(*order) {}, "completed: charge completed ship completed refund skipped note completed"},
+		"the first fails":    {nil, func(o *order) { o.onCharge = boom }, "failed: charge failed ship skipped refund completed note completed"},
+		"the second fails":   {nil, func(o *order) { o.onShip = boom }, "failed: charge completed ship failed refund completed note completed"},
+		"the refund fails":   {nil, func(o *order) { o.onShip, o.onRefund = boom, boom }, "failed: charge completed ship failed refund failed note completed"},
+		"it may fail":        {[]flow.StepOption{flow.Optional()}, func(o *order) { o.onShip = boom }, "completed: charge completed ship failed refund completed note completed"},
+		"it skips itself":    {nil, func(o *order) { o.onShip = func() error { return flow.Skip("a gift") } }, "completed: charge completed ship skipped refund skipped note completed"},
+		"it discards itself": {nil, func(o *order) { o.onShip = func() error { return jobs.Discard(errBoom) } }, "failed: charge completed ship cancelled refund completed note completed"},
+		"it panics":          {nil, func(o *order) { o.onShip = func() error { panic("boom") } }, "failed: charge completed ship failed refund completed note completed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			o := newOrder(s, c.opts...)
+			c.setUp(o)
+			s.work()
+			run := start(s, o.Flow, 7)
+			r := s.ended(run)
+			s.want("the run", c.want, r)
+			_, err := s.Wait(t.Context(), run)
+			var failed *flow.FailedError
+			if is := errors.As(err, &failed); is != (r.State == flow.StateFailed) || is && (failed.Run != run || failed.Step == "" || failed.Text == "") {
+				t.Errorf("Wait returns %v", err)
+			}
+			if n := s.count(`SELECT count(*) FROM jobs_flow_steps WHERE finished_at IS NULL`) + s.count(`SELECT count(*) FROM jobs`); n > 0 {
+				t.Errorf("%d are left", n)
+			}
+		})
+	}
+}
+
+// A step runs if the result of another contains the pattern. What is not needed harms
+// nothing.
+func TestIf(t *testing.T) {
+	for risk, want := range map[string]string{
+		"high": "completed: charge completed review completed ship completed",
+		"low":  "completed: charge completed review skipped ship completed",
+	} {
+		t.Run(risk, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			f := flow.New[int]("risky")
+			charge := flow.Add[receipt](f, "charge", func(n int) chargeJob { return chargeJob{n} })
+			review := flow.Add[flow.None](f, "review", func(n int) noteJob { return noteJob{n} }, flow.If(charge, map[string]any{"Risk": "high"}))
+			ship := flow.Add[flow.None](f, "ship", func(n int) shipJob { return shipJob{n} }, flow.OnEnd(review), flow.After(charge))
+			flow.Handle(s.Handlers, charge, func(context.Context, *jobs.Job[chargeJob]) (receipt, error) { return receipt{1, risk}, nil })
+			flow.Handle(s.Handlers, review, func(context.Context, *jobs.Job[noteJob]) (flow.None, error) { return flow.None{}, nil })
+			flow.Handle(s.Handlers, ship, func(context.Context, *jobs.Job[shipJob]) (flow.None, error) { return flow.None{}, nil })
+			s.work()
+			s.want("the run", want, s.ended(start(s, f, 1)))
+		})
+	}
+}
+
+// A worker that settles a step and dies before it tells anybody loses nothing: another
+// finds it. Here the first never tells.
+func TestCrashBetweenSettleAndPropagate(t *testing.T) {
+	s := newStage(t)
+	o := newOrder(s)
+	stop := s.workOn(s.d.DB)
+	run := start(s, o.Flow, 1)
+	s.until("the first step to have ended", func() bool { return s.count(`SELECT count(*) FROM jobs_history`) == 1 })
+	if r, err := s.Get(t.Context(), run); err != nil || states(r) != "running: charge completed ship waiting refund waiting note waiting" {
+		t.Errorf("the run is %s, %v", states(r), err)
+	}
+	stop()
+	s.work()
+	s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+}
+
+// The statement that tells of an end is lost on the way, or its answer is. The sweep of
+// another worker goes on.
+func TestLostStatements(t *testing.T) {
+	for name, swallow := range map[string]func(h *pgtest.Hole){
+		"the statement": func(h *pgtest.Hole) { h.Swallow("told AS MATERIALIZED") },
+		"its answer":    func(h *pgtest.Hole) { h.SwallowAnswer("told AS MATERIALIZED") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			o := newOrder(s)
+			db, hole := s.d.OpenHole(t)
+			swallow(hole)
+			s.workOn(db, flow.Advance())
+			run := start(s, o.Flow, 1)
+			s.until("the connection to fall silent", func() bool { return hole.Fallen() > 0 })
+			s.work()
+			s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+			if n := s.count(`SELECT count(*) FROM jobs_history WHERE kind = 'ship'`); n != 1 {
+				t.Errorf("%d jobs ship", n)
+			}
+		})
+	}
+}
+
+// A run of a step that was taken from its worker ends nothing, and the one that has it
+// joins once.
+func TestZombieOfAStep(t *testing.T) {
+	s := newStage(t)
+	o := newOrder(s)
+	hold, began := make(chan struct{}), make(chan struct{}, 2)
+	var calls atomic.Int64
+	o.onShip = func() error {
+		began <- struct{}{}
+		if calls.Add(1) == 1 {
+			<-hold
+		}
+		return nil
+	}
+	lost := make(chan jobs.Header, 1)
+	s.work(jobs.WithObserver(jobs.Observer{JobLost: func(h jobs.Header) { lost <- h }}))
+	run := start(s, o.Flow, 1)
+	<-began
+	// As the leader does with the jobs of a worker that seems dead.
+	s.d.Exec(t, `UPDATE jobs SET state = 'available', claim = NULL, claimed_by = NULL, started_at = NULL, resets = resets + 1 WHERE kind = 'ship'`)
+	<-began
+	s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+	close(hold)
+	<-lost
+	s.want("the run later", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+	if n := s.count(`SELECT count(*) FROM jobs_history WHERE kind = 'note'`); n != 1 {
+		t.Errorf("%d jobs note", n)
+	}
+}
+
+// Cancel ends what has not begun, and the contexts of what runs.
+func TestCancel(t *testing.T) {
+	for name, c := range map[string]struct {
+		heeds bool
+		want  string
+	}{
+		"heeded":  {true, "cancelled: charge completed ship cancelled refund cancelled note cancelled"},
+		"ignored": {false, "cancelled: charge completed ship completed refund cancelled note cancelled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			o := newOrder(s)
+			began := make(chan struct{})
+			goOn := make(chan struct{})
+			o.onShip = func() error {
+				close(began)
+				<-goOn
+				if c.heeds {
+					return context.Canceled
+				}
+				return nil
+			}
+			s.work()
+			run := start(s, o.Flow, 1)
+			<-began
+			for _, want := range []flow.State{flow.StateRunning, flow.StateRunning} {
+				if was, err := s.Cancel(t.Context(), nil, run); err != nil || was != want {
+					t.Errorf("it was %s, %v", was, err)
+				}
+			}
+			s.until("the job to be asked", func() bool { return s.count(`SELECT count(*) FROM jobs WHERE cancel_at IS NOT NULL`) == 1 })
+			close(goOn)
+			s.want("the run", c.want, s.ended(run))
+			if was, err := s.Cancel(t.Context(), nil, run); err != nil || was != flow.StateCancelled {
+				t.Errorf("later it was %s, %v", was, err)
+			}
+		})
+	}
+	t.Run("nothing runs", func(t *testing.T) {
+		t.Parallel()
+		s := newStage(t)
+		o := newOrder(s)
+		run, other := start(s, o.Flow, 1), start(s, o.Flow, 2)
+		tx, err := s.d.DB.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if was, err := s.Cancel(t.Context(), tx, run); err != nil || was != flow.StateRunning {
+			t.Errorf("it was %s, %v", was, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.count(`SELECT count(*) FROM jobs`); n != 2 {
+			t.Errorf("after a rollback there are %d jobs", n)
+		}
+		if _, err := s.Cancel(t.Context(), nil, run); err != nil {
+			t.Error(err)
+		}
+		r, err := s.Get(t.Context(), run)
+		if err != nil {
+			t.Error(err)
+		}
+		s.want("the run", "cancelled: charge cancelled ship cancelled refund cancelled note cancelled", r)
+		// Somebody cancels a step's job: the run goes on without it.
+		if _, err := s.jobs.Cancel(t.Context(), nil, int64(s.count(`SELECT id FROM jobs`))); err != nil {
+			t.Error(err)
+		}
+		s.work()
+		s.want("the other", "failed: charge cancelled ship skipped refund completed note completed", s.ended(other))
+	})
+}
+
+// A retry goes on where a run has failed, or from the steps that it is given.
+func TestRetry(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	o := newOrder(s)
+	var broken atomic.Bool
+	broken.Store(true)
+	o.onShip = func() error {
+		if broken.Load() {
+			return errBoom
+		}
+		return nil
+	}
+	s.work()
+	run := start(s, o.Flow, 1, flow.Key("k"))
+	s.want("the run", "failed: charge completed ship failed refund completed note completed", s.ended(run))
+	first, _ := o.charge.Output(ctx, s.Client, run)
+	broken.Store(false)
+	if err := s.Retry(ctx, nil, run); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Retry(ctx, nil, run); err != nil && !errors.Is(err, flow.ErrUnfinished) {
+		t.Errorf("of a run that goes on: %v", err)
+	}
+	s.want("retried", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+	if again, err := o.charge.Output(ctx, s.Client, run); err != nil || again != first {
+		t.Errorf("the first step has given %+v, then %+v, %v", first, again, err)
+	}
+	if err := s.Retry(ctx, nil, run); err == nil || !strings.Contains(err.Error(), "no step has failed") {
+		t.Errorf("of a run that has completed: %v", err)
+	}
+	if err := s.Retry(ctx, nil, run, "charge"); err != nil {
+		t.Fatal(err)
+	}
+	s.want("begun again", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+	if again, err := o.charge.Output(ctx, s.Client, run); err != nil || again == first {
+		t.Errorf("the first step has given %+v again, %v", again, err)
+	}
+	for step, says := range map[string]string{"nosuch": "the run has no step", "refund": "would be skipped again"} {
+		if err := s.Retry(ctx, nil, run, step); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("from %s: %v", step, err)
+		}
+	}
+	if err := s.Retry(ctx, nil, 4711); !errors.Is(err, flow.ErrNotFound) {
+		t.Errorf("of no run: %v", err)
+	}
+	// Another run has the key by now.
+	hold := make(chan struct{})
+	o.onShip = func() error { <-hold; return nil }
+	other := start(s, o.Flow, 1, flow.Key("k"))
+	if err := s.Retry(ctx, nil, run, "charge"); !errors.Is(err, flow.ErrKeyBusy) {
+		t.Errorf("while another run has the key: %v", err)
+	}
+	close(hold)
+	s.ended(other)
+}
+
+// Of a list, only the jobs that have failed are done again; or the list is read again.
+func TestRetryOfAList(t *testing.T) {
+	s := newStage(t)
+	f := newAlbum(flow.Enqueue(jobs.MaxAttempts(1)))
+	var broken atomic.Bool
+	broken.Store(true)
+	var length, calls atomic.Int64
+	length.Store(5)
+	flow.Handle(s.Handlers, f.list, func(context.Context, *jobs.Job[listJob]) (all []resizeJob, err error) {
+		for i := range length.Load() {
+			all = append(all, resizeJob{fmt.Sprint(i)})
+		}
+		return all, nil
+	})
+	flow.Handle(s.Handlers, f.resize, func(_ context.Context, j *jobs.Job[resizeJob]) (int, error) {
+		calls.Add(1)
+		if j.Args.Picture == "3" && broken.Load() {
+			return 0, errBoom
+		}
+		return 1, nil
+	})
+	flow.Handle(s.Handlers, f.zip, func(context.Context, *jobs.Job[zipJob]) (string, error) { return "zip", nil })
+	s.work()
+	run := start(s, f.Flow, "a")
+	r := s.ended(run)
+	s.want("the run", "failed: list completed resize failed zip skipped", r)
+	if r.Steps[1].Jobs[jobs.StateFailed] != 1 || r.Steps[1].Items[0].Item != 4 || r.Steps[1].Items[0].Error != "boom" {
+		t.Errorf("the jobs are %v, the first %+v", r.Steps[1].Jobs, r.Steps[1].Items[0])
+	}
+	broken.Store(false)
+	if err := s.Retry(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	s.want("retried", "completed: list completed resize completed zip completed", s.ended(run))
+	if n := calls.Load(); n != 6 {
+		t.Errorf("%d pictures were resized, and one was again", n)
+	}
+	length.Store(2)
+	if err := s.Retry(t.Context(), nil, run, "list"); err != nil {
+		t.Fatal(err)
+	}
+	r = s.ended(run)
+	s.want("from the list", "completed: list completed resize completed zip completed", r)
+	if n := calls.Load(); n != 8 || r.Steps[1].Jobs[jobs.StateCompleted] != 2 {
+		t.Errorf("%d pictures were resized, the jobs are %v", n, r.Steps[1].Jobs)
+	}
+}
+
+// A list may be none, or too short for what is asked of its jobs.
+func TestListsThatAreNone(t *testing.T) {
+	s := newStage(t)
+	f := newAlbum(flow.Quorum(2))
+	var result any
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[listJob]) error {
+		if result == nil {
+			return nil
+		}
+		return j.SetResult(result)
+	})
+	flow.Handle(s.Handlers, f.resize, func(context.Context, *jobs.Job[resizeJob]) (int, error) { return 1, nil })
+	flow.Handle(s.Handlers, f.zip, func(context.Context, *jobs.Job[zipJob]) (string, error) { return "", nil })
+	s.work()
+	for _, c := range []struct {
+		result any
+		want   string
+	}{{nil, "TOO_FEW"}, {[]resizeJob{{"1"}}, "TOO_FEW"}, {"no list", "NO_LIST"}, {map[string]int{"a": 1}, "NO_LIST"}, {[]resizeJob{{"1"}, {"2"}}, ""}} {
+		result = c.result
+		r := s.ended(start(s, f.Flow, "a"))
+		if got := r.Steps[1].Code; got != c.want || (c.want == "") != (r.State == flow.StateCompleted) {
+			t.Errorf("%v: %s, %s", c.result, states(r), got)
+		}
+	}
+}
+
+// A changed flow has another version. Runs of the old one end as they began.
+func TestChangedShape(t *testing.T) {
+	s := newStage(t)
+	o := newOrder(s)
+	hold := make(chan struct{})
+	o.onShip = func() error { <-hold; return nil }
+	s.work(jobs.WithQueue("default", 20))
+	before := start(s, o.Flow, 1)
+	s.until("the old run to be in the middle", func() bool {
+		return s.count(`SELECT count(*) FROM jobs WHERE kind = 'ship' AND state = 'running'`) == 1
+	})
+
+	changed := flow.New[int]("order")
+	charge := flow.Add[receipt](changed, "charge", func(n int) chargeJob { return chargeJob{n} })
+	pack := flow.Add[flow.None](changed, "pack", func(n int) noteJob { return noteJob{n} }, flow.After(charge))
+	flow.Add[flow.None](changed, "ship", func(n int) shipJob { return shipJob{n} }, flow.After(pack))
+	after := start(s, changed, 1)
+	close(hold)
+	old, fresh := s.ended(before), s.ended(after)
+	s.want("the old one", "completed: charge completed ship completed refund skipped note completed", old)
+	s.want("the new one", "completed: charge completed pack completed ship completed", fresh)
+	if old.Version == fresh.Version || s.count(`SELECT count(*) FROM jobs_flows WHERE name = 'order'`) != 2 {
+		t.Errorf("the versions are %s and %s", old.Version, fresh.Version)
+	}
+	// A step at another place is found by its name; one that was not there is told.
+	if _, err := charge.Output(t.Context(), s.Client, before); err != nil {
+		t.Error(err)
+	}
+	if _, err := pack.Output(t.Context(), s.Client, before); !errors.Is(err, flow.ErrNotFound) || !strings.Contains(err.Error(), "version") {
+		t.Errorf("the output of a step that the old run has not: %v", err)
+	}
+	// A flow that is the same has the same version, and a retry keeps it.
+	if err := s.Retry(t.Context(), nil, before, "charge"); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.ended(before); r.Version != old.Version || len(r.Steps) != 4 {
+		t.Errorf("retried it is %s in version %s", states(r), r.Version)
+	}
+}
+
+// A run is part of the caller's transaction. A key is one unfinished run's.
+func TestStart(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	o := newOrder(s)
+	tx, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, err := o.Start(ctx, s.Client, tx, 1, flow.Key("k"))
+	if err = errors.Join(err, tx.Rollback()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(ctx, lost.Run); !errors.Is(err, flow.ErrNotFound) {
+		t.Errorf("a run that was rolled back: %v", err)
+	}
+	if n := s.count(`SELECT count(*) FROM jobs`); n != 0 {
+		t.Errorf("%d jobs of a run that was rolled back", n)
+	}
+	first := start(s, o.Flow, 1, flow.Key("k"))
+	again, err := o.Start(ctx, s.Client, nil, 2, flow.Key("k"))
+	if err != nil || again != (flow.Started{Run: first, Existing: true}) {
+		t.Errorf("the key is taken: %+v, %v", again, err)
+	}
+	s.work()
+	s.ended(first)
+	if again, err = o.Start(ctx, s.Client, nil, 2, flow.Key("k")); err != nil || again.Existing || again.Run == first {
+		t.Errorf("the key is free: %+v, %v", again, err)
+	}
+	s.ended(again.Run)
+	all, err := s.Runs(ctx, flow.Filter{Flow: "order", State: flow.StateCompleted}, 10)
+	if err != nil || len(all) != 2 || all[0].ID != again.Run || all[0].Key != "k" || all[1].FinishedAt == nil {
+		t.Errorf("the runs are %+v, %v", all, err)
+	}
+	if all, err = s.Runs(ctx, flow.Filter{Before: again.Run}, 10); err != nil || len(all) != 1 || all[0].ID != first {
+		t.Errorf("the runs before are %+v, %v", all, err)
+	}
+	r, err := s.Get(ctx, first)
+	dot := r.DOT()
+	for _, want := range []string{`label="order, run `, `0 [label="charge\ncompleted", fillcolor=palegreen`, `0 -> 1 [label=""]`, `1 -> 2 [label="on failure"]`} {
+		if err != nil || !strings.Contains(dot, want) {
+			t.Errorf("the picture has no %s: %v\n%s", want, err, dot)
+		}
+	}
+}
+
+// Runs that ended long ago are removed; unfinished ones, and jobs whose ends are not yet
+// told, stay.
+func TestRetention(t *testing.T) {
+	s := newStage(t)
+	o := newOrder(s)
+	stop := s.work()
+	old := start(s, o.Flow, 1)
+	s.ended(old)
+	stop()
+	// One that stands between the end of a job and what follows.
+	stop = s.workOn(s.d.DB)
+	between := start(s, o.Flow, 1)
+	s.until("the step to have ended", func() bool {
+		return s.count(`SELECT count(*) FROM jobs_history WHERE (meta->>'flow_run')::bigint = $1`, between) == 1
+	})
+	stop()
+	s.d.Exec(t, `UPDATE jobs_flow_runs SET finished_at = finished_at - interval '1 month' WHERE finished_at IS NOT NULL`)
+	s.d.Exec(t, `UPDATE jobs_history SET finished_at = finished_at - interval '1 month'`)
+	stop = s.workOn(s.d.DB, jobs.WithRetention(time.Hour))
+	s.until("the history to be emptied but for what is to be told", func() bool { return s.count(`SELECT count(*) FROM jobs_history`) == 1 })
+	stop()
+	s.work(jobs.WithRetention(time.Hour))
+	s.want("the run that stood between", "completed: charge completed ship completed refund skipped note completed", s.ended(between))
+	s.until("the old run to be removed", func() bool { return s.count(`SELECT count(*) FROM jobs_flow_runs`) == 1 })
+	if n := s.count(`SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 <> $1`, between); n > 0 {
+		t.Errorf("%d steps are left of the old run", n)
+	}
+	if _, err := s.Get(t.Context(), old); !errors.Is(err, flow.ErrNotFound) {
+		t.Errorf("the old run: %v", err)
+	}
+}
+
+// Flows work with each driver, in each way that it executes statements, and behind a
+// proxy that gives each transaction another session.
+func TestDrivers(t *testing.T) {
+	opens := map[string]func(d *pgtest.Database) *sql.DB{"lib/pq": func(d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }}
+	for name, mode := range map[string]pgx.QueryExecMode{"exec": pgx.QueryExecModeExec, "cache_describe": pgx.QueryExecModeCacheDescribe,
+		"simple_protocol": pgx.QueryExecModeSimpleProtocol, "cache_statement": pgx.QueryExecModeCacheStatement, "describe_exec": pgx.QueryExecModeDescribeExec} {
+		opens["pgx "+name] = func(d *pgtest.Database) *sql.DB { return d.OpenMode(t, mode) }
+	}
+	for name, open := range opens {
+		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
+	}
+	for _, name := range []string{"pgx exec", "pgx simple_protocol", "pgx cache_describe"} {
+		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, opens[name], true) })
+	}
+}
+
+func testDriver(t *testing.T, open func(d *pgtest.Database) *sql.DB, bounced bool) {
+	t.Parallel()
+	s := newStage(t)
+	at, leader := s.d, jobs.LeaderStrategyAdvisory
+	if bounced {
+		at, leader = s.d.Bounced(t, map[string]string{"default_pool_size": "20"}), jobs.LeaderStrategyLease
+	}
+	db := open(at)
+	db.SetMaxIdleConns(10)
+	s.jobs = jobs.NewClient(db, jobs.WithNotifyConnectionString(s.d.URL))
+	s.Client = flow.NewClient(s.jobs)
+	f := newAlbum(flow.Enqueue(jobs.MaxAttempts(1), jobs.Priority(2), jobs.In(time.Millisecond), jobs.MaxResets(3)))
+	var broken atomic.Bool
+	broken.Store(true)
+	flow.Handle(s.Handlers, f.list, func(context.Context, *jobs.Job[listJob]) ([]resizeJob, error) {
+		return []resizeJob{{`"quoted" \ 'n ü`}, {"b"}}, nil
+	})
+	flow.HandleTx(s.Handlers, f.resize, func(_ context.Context, _ *sql.Tx, j *jobs.Job[resizeJob]) (int, error) {
+		if j.Args.Picture == "b" && broken.Load() {
+			return 0, errBoom
+		}
+		return len(j.Args.Picture), nil
+	})
+	flow.Handle(s.Handlers, f.zip, func(ctx context.Context, j *jobs.Job[zipJob]) (string, error) {
+		all, err := f.resize.Outputs(ctx, s.Client, flow.RunOf(j.Header))
+		return fmt.Sprint(j.Args.Album, all), err
+	})
+	s.workOn(db, flow.Advance(), jobs.WithLeaderStrategy(leader), jobs.WithRetention(time.Hour))
+	run := start(s, f.Flow, `it's \ "ü"`, flow.Key(`it's "k" \`))
+	s.want("the run", "failed: list completed resize failed zip skipped", s.ended(run))
+	broken.Store(false)
+	if err := s.Retry(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	s.want("retried", "completed: list completed resize completed zip completed", s.ended(run))
+	if out, err := f.zip.Output(t.Context(), s.Client, run); err != nil || out != `it's \ "ü"[16 1]` {
+		t.Errorf("the output is %q, %v", out, err)
+	}
+	broken.Store(true)
+	cancelled := start(s, f.Flow, "c")
+	if _, err := s.Cancel(t.Context(), nil, cancelled); err != nil {
+		t.Error(err)
+	}
+	if r := s.ended(cancelled); r.State != flow.StateCancelled && r.State != flow.StateFailed {
+		t.Errorf("cancelled it is %s", states(r))
+	}
+	if err := s.Retry(t.Context(), nil, run, "list"); err != nil {
+		t.Error(err)
+	}
+	s.want("from the list", "failed: list completed resize failed zip skipped", s.ended(run))
+	if all, err := s.Runs(t.Context(), flow.Filter{Flow: "album"}, 5); err != nil || len(all) != 2 {
+		t.Errorf("the runs are %+v, %v", all, err)
+	}
+}
