@@ -13,7 +13,7 @@ type JobsRoles struct {
 	// Client enqueues jobs, looks what becomes of them, and cancels them. A handler,
 	// or a consumer, that enqueues jobs is a Client too, and so is a Scheduler.
 	Client string
-	// Worker runs jobs. What their handlers do comes on top.
+	// Worker runs jobs, and advances flows. What their handlers do comes on top.
 	Worker string
 	// Operator does all that ops.Jobs does.
 	Operator string
@@ -47,7 +47,7 @@ func JobsGrants(c *Config, r JobsRoles) (string, error) {
 	}
 	return s.grantText(grantsHeader, "JobsRoles", []grantee{
 		{"Client", r.Client, "enqueues jobs, looks what becomes of them, and cancels them", whole(rights.JobsClient(jobs)), ""},
-		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(rights.JobsWorker(jobs, true)), emitters(whole(rights.JobsEmitters(events)), r.Worker)},
+		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(append(rights.JobsWorker(jobs, true), rights.JobsFlows(jobs)...)), emitters(whole(rights.JobsEmitters(events)), r.Worker)},
 		{"Operator", r.Operator, "does what ops.Jobs does", whole(rights.JobsOperator(jobs)), ""},
 		{"Reader", r.Reader, "reads all about jobs, arguments and results included", s.readAll(), ""},
 	})

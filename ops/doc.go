@@ -2,8 +2,9 @@
 // and resumes one, sets it to another position, skips the event at which it is
 // stuck, retries or discards its dead letters, retires it, and lists how all
 // consumers stand. A [Jobs] works on jobs: it pauses, caps and lists queues, pauses
-// and lists schedules, and cancels, retries, discards and lists jobs. Both need the database only. Workers
-// may be running, anywhere, and so may other operators.
+// and lists schedules, cancels, retries, discards and lists jobs, and cancels, retries
+// and lists runs of flows. Both need the database only. Workers may be running, anywhere,
+// and so may other operators.
 //
 // A change is one short transaction. It first locks the row of what it changes.
 // That of a consumer's checkpoint it gets when the batch has ended that a worker

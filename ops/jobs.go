@@ -11,6 +11,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -20,6 +22,7 @@ type Jobs struct {
 	db    *sql.DB
 	t     tables.Jobs
 	queue *queue.Queue
+	flows *flow.Client
 }
 
 // NewJobs makes a Jobs. names has the JobsTable of the workers; nil is the
@@ -36,7 +39,8 @@ func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	return &Jobs{db: db, t: t, queue: queue.New(t)}, nil
+	flows := flow.NewClient(jobs.NewClient(db, jobs.WithTable(name)))
+	return &Jobs{db: db, t: t, queue: queue.New(t), flows: flows}, nil
 }
 
 // JobState is the state of a job. Those from JobCompleted on are final.
@@ -88,12 +92,15 @@ type about struct {
 	job      int64  // 0: none
 	queue    string // empty: none
 	schedule string // empty: none
+	run      int64  // of a flow; 0: none
 }
 
 func (a about) String() string {
 	switch {
 	case a.job != 0:
 		return fmt.Sprintf("job %d", a.job)
+	case a.run != 0:
+		return fmt.Sprintf("run %d", a.run)
 	case a.schedule != "":
 		return "schedule " + errtext.Value(a.schedule)
 	case a.queue == AllQueues:

@@ -64,7 +64,8 @@ const (
 )
 
 // These are on jobs and queues; so are KindPause and KindResume of a queue or a
-// schedule, KindRetire of a schedule, KindRetry and KindDiscard of a job.
+// schedule, KindRetire of a schedule, KindRetry and KindDiscard of a job. KindCancel and
+// KindRetry are on runs of flows too: their detail has the run.
 const (
 	KindCap       Kind = "cap"
 	KindRetention Kind = "retention"

@@ -62,7 +62,7 @@ func JobsFlows(t tables.Jobs) []Need {
 	return needsOf([]uses{
 		{table: t.Jobs, inserts: "id kind queue priority run_at args meta max_attempts max_resets", serial: "id"},
 		{table: t.History, reads: "id state code error result"},
-		{table: t.FlowRuns, reads: "id unfinished bad state cancel_at finished_at awaited", writes: "unfinished bad state finished_at", deletes: true},
+		{table: t.FlowRuns, reads: "id unfinished bad cancel_at finished_at awaited", writes: "unfinished bad state finished_at", deletes: true},
 		{
 			table:   t.FlowSteps,
 			reads:   "*",
@@ -133,7 +133,7 @@ func JobsOperator(t tables.Jobs) []Need {
 		{
 			table:   t.Jobs,
 			reads:   "*",
-			inserts: "kind queue priority good_until args meta max_attempts max_resets",
+			inserts: "id kind queue priority run_at good_until args meta max_attempts max_resets",
 			writes:  "run_at cancel_at",
 			deletes: true,
 			serial:  "id",
@@ -154,6 +154,18 @@ func JobsOperator(t tables.Jobs) []Need {
 		},
 		{table: t.Wanted, reads: "queue until"},
 		{table: t.Schedules, reads: "name next_at last_at paused_at paused_by paused_reason", writes: "paused_at paused_by paused_reason resumed_at", deletes: true},
+		{
+			table:  t.FlowRuns,
+			reads:  "id flow version state key unfinished bad awaited cancel_at created_at finished_at",
+			writes: "cancel_at unfinished bad state finished_at",
+		},
+		{
+			table:   t.FlowSteps,
+			reads:   "*",
+			inserts: "id name state dependents spec job_id",
+			writes:  "state need may_fail blamed job_id finished_at code error result",
+			deletes: true,
+		},
 		{
 			table:   t.Operations,
 			reads:   "id job_id queue operation detail operator reason created_at",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
@@ -71,6 +74,71 @@ func (d *deployment) enqueue(db *sql.DB) {
 	value[queue.State](d)(q.Cancel(ctx, db, ids[1]))
 	d.announce(db)
 	d.schedule(db)
+	d.startRuns(db)
+}
+
+type (
+	listJob struct{}
+	itemJob struct{}
+)
+
+func (listJob) Kind() string { return "list" }
+func (itemJob) Kind() string { return "item" }
+
+// flowOf is a step that makes a list, and one that does its elements.
+func flowOf() (f *flow.Flow[int], list *flow.Step[listJob, []itemJob], items *flow.Mapped[itemJob, int]) {
+	f = flow.New[int]("f")
+	list = flow.Add[[]itemJob](f, "list", func(int) listJob { return listJob{} })
+	return f, list, flow.Map[int](f, "items", list)
+}
+
+func (d *deployment) flows(db *sql.DB) *flow.Client {
+	return flow.NewClient(jobs.NewClient(db, jobs.WithTable("infra.work")))
+}
+
+// startRuns is everything that clients do with flows.
+func (d *deployment) startRuns(db *sql.DB) {
+	d.t.Helper()
+	ctx, c := d.t.Context(), d.flows(db)
+	f, list, items := flowOf()
+	run := value[flow.Started](d)(f.Start(ctx, c, nil, 1, flow.Key("k"))).Run
+	value[flow.Started](d)(f.Start(ctx, c, nil, 1, flow.Key("k")))
+	value[flow.State](d)(c.Cancel(ctx, nil, run))
+	d.check(c.Retry(ctx, nil, run, "list"))
+	value[flow.State](d)(c.Cancel(ctx, nil, run))
+	d.Exec(d.t, `UPDATE infra.work_flow_steps SET state = 'completed' WHERE id >> 30 = $1`, run)
+	d.check(c.Retry(ctx, nil, run, "items")) // its list is complete, and empty
+	value[flow.Run](d)(c.Wait(ctx, run))
+	value[[]itemJob](d)(list.Output(ctx, c, run))
+	value[[]int](d)(items.Outputs(ctx, c, run))
+	value[[]flow.Run](d)(c.Runs(ctx, flow.Filter{Flow: "f", State: flow.StateRunning}, 10))
+}
+
+// advance runs a worker that advances a flow, and removes it.
+func (d *deployment) advance(db *sql.DB, strategy coord.LeaderStrategy) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+	defer cancel()
+	f, list, items := flowOf()
+	h := jobs.NewHandlers()
+	flow.Handle(h, list, func(context.Context, *jobs.Job[listJob]) ([]itemJob, error) { return make([]itemJob, 2), nil })
+	flow.Handle(h, items, func(context.Context, *jobs.Job[itemJob]) (int, error) { return 1, nil })
+	leader := jobs.LeaderStrategyAdvisory
+	if strategy == coord.Lease {
+		leader = jobs.LeaderStrategyLease
+	}
+	c := d.flows(d.DB)
+	run := value[flow.Started](d)(f.Start(ctx, c, nil, 1)).Run
+	w := jobs.NewWorker(db, h, jobs.WithTable("infra.work"), jobs.WithLeaderStrategy(leader), flow.Advance(), jobs.WithRetention(time.Second))
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	value[flow.Run](d)(c.Wait(ctx, run))
+	for removed := false; !removed && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		_, err := c.Get(ctx, run)
+		removed = errors.Is(err, flow.ErrNotFound)
+	}
+	cancel()
+	d.check(<-done)
 }
 
 type tickJob struct{}
@@ -225,7 +293,20 @@ func (d *deployment) operate(db *sql.DB) {
 	value[ops.CancelledJobs](d)(o.CancelAll(ctx, ops.Filter{Kind: "op"}, 10, by))
 	d.Exec(d.t, `INSERT INTO infra.work_schedules (name, hash) VALUES ('o', '')`)
 	d.check(o.PauseSchedule(ctx, "o", by), o.ResumeSchedule(ctx, "o", by), o.RemoveSchedule(ctx, "o", by))
+	run := d.startedRun()
+	d.check(o.CancelFlowRun(ctx, run, by), o.RetryFlowRun(ctx, run, by, "list"))
+	d.check(o.CancelFlowRun(ctx, run, by), o.RetryFlowRun(ctx, run, by, "list"))
+	d.Exec(d.t, `UPDATE infra.work_flow_steps SET state = 'completed', finished_at = now() WHERE id >> 30 = $1`, run)
+	d.Exec(d.t, `UPDATE infra.work_flow_runs SET state = 'completed', unfinished = 0, finished_at = now() WHERE id = $1`, run)
+	d.check(o.RetryFlowRun(ctx, run, by, "items"))
 	d.read(o)
+}
+
+// startedRun is a run that nobody advances.
+func (d *deployment) startedRun() int64 {
+	d.t.Helper()
+	f, _, _ := flowOf()
+	return value[flow.Started](d)(f.Start(d.t.Context(), d.flows(d.DB), nil, 1)).Run
 }
 
 // read is everything that ops.Jobs lists.
@@ -236,6 +317,9 @@ func (d *deployment) read(o *ops.Jobs) {
 	value[[]ops.Attempt](d)(o.Attempts(ctx, 1))
 	value[[]ops.Queue](d)(o.Queues(ctx))
 	value[[]ops.ScheduleInfo](d)(o.Schedules(ctx))
+	run := d.startedRun()
+	value[flow.Run](d)(o.FlowRun(ctx, run))
+	value[[]flow.Run](d)(o.FlowRuns(ctx, flow.Filter{Flow: "f", State: flow.StateRunning, Before: 1 << 30}, 10))
 	value[[]ops.JobsOperation](d)(o.Operations(ctx, ops.OperationsFilter{Job: 1, Queue: "q"}, 10))
 }
 
@@ -250,9 +334,10 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 			d := deploy(t)
 			d.checkParts(d.role("client"), rights.JobsClient(d.names), d.enqueue)
 			d.checkParts(d.role("operator"), rights.JobsOperator(d.names), d.operate)
-			needs := append(rights.JobsWorker(d.names, strategy == coord.Lease), rights.JobsEmitters(events)...)
+			needs := slices.Concat(rights.JobsWorker(d.names, strategy == coord.Lease), rights.JobsEmitters(events), rights.JobsFlows(d.names))
 			d.checkParts(d.role("worker"), needs, func(db *sql.DB) {
 				d.coordinate(db, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(db, dead) })
+				d.advance(db, strategy)
 			})
 		})
 	}
@@ -280,6 +365,7 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 			d.enqueue(client)
 			d.operate(operator)
 			d.coordinate(worker, strategy, func(dead func([]uuid.UUID) (string, []any)) { d.work(worker, dead) })
+			d.advance(worker, strategy)
 			o := value[*ops.Jobs](d)(ops.NewJobs(reader, &config))
 			d.read(o)
 			d.check(migrations.CheckJobs(t.Context(), reader, &config))
@@ -288,7 +374,7 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 				t.Error("a reader pauses a queue")
 			}
 			d.mayNot(client, `DELETE FROM infra.work_history`, `UPDATE infra.work_history SET state = 'failed'`, `UPDATE infra.work_queues SET max_running = 1`, `SELECT * FROM infra.work_operations`, `CREATE TABLE infra.mine ()`)
-			d.mayNot(worker, `INSERT INTO infra.work (kind) VALUES ('a')`, `UPDATE infra.work_history SET state = 'failed'`, `SELECT * FROM infra.work_operations`, `UPDATE infra.work_schema SET version = 9`,
+			d.mayNot(worker, `INSERT INTO infra.work_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`, `UPDATE infra.work_history SET state = 'failed'`, `SELECT * FROM infra.work_operations`, `UPDATE infra.work_schema SET version = 9`,
 				`UPDATE consumer_checkpoints SET last_position = 0`, `CREATE TABLE infra.mine ()`)
 			d.mayNot(operator, `UPDATE infra.work_history SET state = 'failed'`, `DELETE FROM infra.work_operations`, `UPDATE infra.work_operations SET operator = ''`, `DELETE FROM infra.work_queues`,
 				`UPDATE infra.work_workers SET heartbeat_at = now()`, `INSERT INTO infra.work_attempts VALUES (1, 1)`)

@@ -200,7 +200,8 @@ type Filter struct {
 	Before int64  // only runs with a lower id: for the next page, the last one of this; 0: all
 }
 
-// Runs lists runs, the newest first, without their steps. limit is 1 to 10,000.
+// Runs lists runs, the newest first, without their steps. limit is 1 to 10,000. It looks
+// through all runs for a state of which there are few.
 func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 	all, err := with(c, nil, func(on jobs.Querier) ([]Run, error) {
 		switch {
@@ -215,7 +216,15 @@ func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 		case f.Before == 0:
 			f.Before = math.MaxInt64
 		}
-		return pgdriver.QueryAll(ctx, on, scanRun, c.sql.list, f.Before, f.Flow, string(f.State), limit)
+		query, args := c.sql.list, []any{f.Before}
+		for condition, value := range map[string]string{"r.flow": f.Flow, "r.state": string(f.State)} {
+			if value != "" {
+				args = append(args, value)
+				query += fmt.Sprintf(" AND %s = $%d::text", condition, len(args))
+			}
+		}
+		args = append(args, limit)
+		return pgdriver.QueryAll(ctx, on, scanRun, query+fmt.Sprintf(" ORDER BY r.id DESC LIMIT $%d::bigint", len(args)), args...)
 	})
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("flow: list runs: %w", err))

@@ -1,0 +1,119 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/jobs/flow"
+)
+
+var (
+	// ErrNoFlowRun reports that there is no run of an ID.
+	ErrNoFlowRun = errors.New("there is no such run: FlowRuns lists those there are; a run that has ended is deleted when its retention is over")
+
+	// ErrFlowRunUnfinished refuses the retry of a run that goes on.
+	ErrFlowRunUnfinished = errors.New("it has not ended: wait for its end, or cancel it first")
+)
+
+// FlowRunEndedError refuses to cancel a run that has ended, or was cancelled before.
+type FlowRunEndedError struct{ State flow.State }
+
+func (e *FlowRunEndedError) Error() string {
+	if e.State == flow.StateRunning {
+		return "it was cancelled before, and ends with the last of its jobs that run"
+	}
+	return fmt.Sprintf("it is %s: only a run that has not ended can be cancelled", e.State)
+}
+
+// FlowRuns lists runs of flows, the newest first, without their steps. limit is 1 to
+// 10,000.
+func (o *Jobs) FlowRuns(ctx context.Context, f flow.Filter, limit int) ([]flow.Run, error) {
+	all, err := o.flows.Runs(ctx, f, limit)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: %w", o.explain(err)))
+	}
+	return all, nil
+}
+
+// FlowRun returns a run of a flow with its steps; [flow.Run.DOT] draws it.
+func (o *Jobs) FlowRun(ctx context.Context, run int64) (flow.Run, error) {
+	r, err := o.flows.Get(ctx, run)
+	if err != nil {
+		return r, errtext.Of(fmt.Errorf("ops: %w", o.explain(noFlowRun(err))))
+	}
+	return r, nil
+}
+
+// CancelFlowRun ends a run, as [flow.Client.Cancel] does. It refuses one that has ended,
+// or was cancelled before, with a [FlowRunEndedError].
+func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
+	return o.change(ctx, KindCancel, &about{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
+		r, err := o.lockFlowRun(ctx, tx, run)
+		if err != nil {
+			return nil, err
+		}
+		if r.State != flow.StateRunning || r.Cancelled {
+			return nil, &FlowRunEndedError{r.State}
+		}
+		_, err = o.flows.Cancel(ctx, tx, run)
+		return r, err
+	})
+}
+
+// RetryFlowRun makes a run that has ended go on from steps, or without names from those
+// that have failed, as [flow.Client.Retry] does.
+func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
+	return o.change(ctx, KindRetry, &about{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
+		r, err := o.lockFlowRun(ctx, tx, run)
+		if err != nil {
+			return nil, err
+		}
+		r.From = from
+		err = o.flows.Retry(ctx, tx, run, from...)
+		if errors.Is(err, flow.ErrUnfinished) {
+			err = ErrFlowRunUnfinished
+		}
+		return r, err
+	})
+}
+
+// lockedFlowRun is a run while its row is locked by a transaction.
+type lockedFlowRun struct {
+	Run       int64      `json:"run"`
+	Flow      string     `json:"flow"`
+	Version   string     `json:"version"`
+	State     flow.State `json:"state"` // before the operation
+	From      []string   `json:"from,omitempty"`
+	Cancelled bool       `json:"-"`
+}
+
+func (o *Jobs) lockFlowRun(ctx context.Context, tx *sql.Tx, run int64) (r lockedFlowRun, err error) {
+	r.Run = run
+	err = tx.QueryRowContext(ctx, `
+SELECT flow, version, state, cancel_at IS NOT NULL FROM `+o.t.FlowRuns.SQL()+` WHERE id = $1::bigint FOR NO KEY UPDATE`, run).
+		Scan(&r.Flow, &r.Version, &r.State, &r.Cancelled)
+	switch {
+	case noRows(err):
+		return r, ErrNoFlowRun
+	case err != nil:
+		return r, gaveUp(ctx, "its row in "+o.t.FlowRuns.String(), "a statement that tells of its steps keeps for a moment", err)
+	}
+	return r, nil
+}
+
+func noFlowRun(err error) error {
+	if errors.Is(err, flow.ErrNotFound) {
+		return ErrNoFlowRun
+	}
+	return err
+}
+
+func checkRun(run int64) error {
+	if run < 1 {
+		return fmt.Errorf("%w: the run's ID is %d, they begin at 1", ErrInvalid, run)
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package ops_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/ops"
+)
+
+type firstJob struct{}
+
+func (firstJob) Kind() string { return "first" }
+
+type secondJob struct{}
+
+func (secondJob) Kind() string { return "second" }
+
+// An operator lists runs of flows, cancels one, and lets it go on from a step; that is
+// recorded.
+func TestFlowRuns(t *testing.T) {
+	s := newJobsSite(t)
+	ctx := t.Context()
+	if _, err := s.FlowRun(ctx, 7); !errors.Is(err, ops.ErrNoFlowRun) {
+		t.Errorf("a run that is not there: %v", err)
+	}
+	for _, err := range []error{s.CancelFlowRun(ctx, 7, by), s.RetryFlowRun(ctx, 7, by)} {
+		if !errors.Is(err, ops.ErrNoFlowRun) {
+			t.Errorf("of a run that is not there: %v", err)
+		}
+		says(t, err, "of run 7")
+	}
+	for _, err := range []error{s.CancelFlowRun(ctx, 0, by), s.RetryFlowRun(ctx, -1, by), s.CancelFlowRun(ctx, 7, ops.By{Operator: "ann"})} {
+		if !errors.Is(err, ops.ErrInvalid) {
+			t.Errorf("bad input: %v", err)
+		}
+	}
+	f := flow.New[int]("two")
+	first := flow.Add[flow.None](f, "first", func(int) firstJob { return firstJob{} })
+	flow.Add[flow.None](f, "second", func(int) secondJob { return secondJob{} }, flow.After(first))
+	client := flow.NewClient(jobs.NewClient(s.DB))
+	started, err := f.Start(ctx, client, nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := started.Run
+	if err := s.RetryFlowRun(ctx, run, by); !errors.Is(err, ops.ErrFlowRunUnfinished) {
+		t.Errorf("the retry of a run that goes on: %v", err)
+	}
+	if err := s.CancelFlowRun(ctx, run, by); err != nil {
+		t.Fatal(err)
+	}
+	var detail struct {
+		Run     int64
+		Flow    string
+		Version string
+		State   flow.State
+		From    []string
+	}
+	if op := s.last(t, &detail); op.Kind != ops.KindCancel || op.By != by || detail.Run != run || detail.Flow != "two" || detail.Version == "" || detail.State != flow.StateRunning {
+		t.Errorf("recorded %+v, %+v", op, detail)
+	}
+	var ended *ops.FlowRunEndedError
+	if err := s.CancelFlowRun(ctx, run, by); !errors.As(err, &ended) || ended.State != flow.StateCancelled {
+		t.Errorf("cancelled twice: %v", err)
+	}
+	all, err := s.FlowRuns(ctx, flow.Filter{Flow: "two"}, 10)
+	if err != nil || len(all) != 1 || all[0].State != flow.StateCancelled {
+		t.Errorf("the runs are %+v, %v", all, err)
+	}
+	if _, err := s.FlowRuns(ctx, flow.Filter{State: "odd"}, 10); err == nil {
+		t.Error("an odd state is listed")
+	}
+	if err := s.RetryFlowRun(ctx, run, by, "nosuch"); err == nil {
+		t.Error("it goes on from a step that it does not have")
+	}
+	if err := s.RetryFlowRun(ctx, run, by, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if op := s.last(t, &detail); op.Kind != ops.KindRetry || detail.State != flow.StateCancelled || len(detail.From) != 1 || detail.From[0] != "first" {
+		t.Errorf("recorded %+v, %+v", op, detail)
+	}
+	h := jobs.NewHandlers()
+	flow.Handle(h, first, func(context.Context, *jobs.Job[firstJob]) (flow.None, error) { return flow.None{}, nil })
+	jobs.Register(h, func(context.Context, *jobs.Job[secondJob]) error { return nil })
+	w := jobs.NewWorker(s.DB, h, flow.Advance())
+	done := make(chan error, 1)
+	go func() { done <- w.Start(ctx) }()
+	if r, err := client.Wait(ctx, run); err != nil || r.State != flow.StateCompleted {
+		t.Errorf("the run is %s, %v", r.State, err)
+	}
+	w.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if r, err := s.FlowRun(ctx, run); err != nil || len(r.Steps) != 2 || r.Steps[1].State != jobs.StateCompleted {
+		t.Errorf("the run is %+v, %v", r, err)
+	}
+}
