@@ -228,6 +228,10 @@
 // Package [github.com/pgfrontier/worker/jobs/schedule] enqueues a job for each tick of a
 // schedule, on any number of processes.
 //
+// # Flows
+//
+// Package [github.com/pgfrontier/worker/jobs/flow] runs jobs that depend on each other.
+//
 // # Operations
 //
 // [github.com/pgfrontier/worker/ops.Jobs] pauses, caps and lists queues, and cancels,
@@ -248,6 +252,9 @@
 //	jobs_queues           caps, pauses and retention of queues
 //	jobs_workers          one row for each live worker, with its Status
 //	jobs_schedules        the next tick of each schedule
+//	jobs_flows,           flows: their shapes, runs, steps,
+//	jobs_flow_runs,       and whose turn it is to look after them
+//	jobs_flow_steps, jobs_flow_sweep
 //	jobs_once             keys of Once
 //	jobs_emitted,         keys of EnqueueFor
 //	jobs_emitted_through
