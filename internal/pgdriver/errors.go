@@ -76,6 +76,11 @@ func IsOutOfResources(err error) bool {
 // byte in a text.
 func IsInvalidValue(err error) bool { return strings.HasPrefix(SQLState(err), invalidValues) }
 
+// IsIntegrityViolation reports whether a constraint refused what was to be written.
+func IsIntegrityViolation(err error) bool {
+	return strings.HasPrefix(SQLState(err), integrityViolations)
+}
+
 // IsUndefined reports whether a table or a column is not there.
 func IsUndefined(err error) bool {
 	s := SQLState(err)
@@ -141,5 +146,5 @@ func IsNotSent(err error) bool {
 // for certain that it committed nothing.
 func IsRefused(err error) bool {
 	s := SQLState(err)
-	return IsRolledBack(err) || IsConflict(err) || s == IdleInTransaction || strings.HasPrefix(s, integrityViolations)
+	return IsRolledBack(err) || IsConflict(err) || s == IdleInTransaction || IsIntegrityViolation(err)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -381,6 +382,31 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 			d.mayNot(reader, `UPDATE infra.work SET priority = 1`, `DELETE FROM infra.work_history`, `INSERT INTO infra.work (kind) VALUES ('a')`)
 		})
 	}
+}
+
+// A worker that is to advance flows names what its role lacks for that, and that is
+// enough.
+func TestAdvanceNamesMissingPrivileges(t *testing.T) {
+	d := deploy(t)
+	login := d.role("worker")
+	db := d.open(login)
+	for _, needs := range [][]rights.Need{rights.JobsWorker(d.names, false), rights.JobsEmitters(events)} {
+		for _, statement := range value[[]string](d)(rights.Missing(t.Context(), db, needs)) {
+			d.Exec(t, statement)
+		}
+	}
+	h := jobs.NewHandlers()
+	jobs.Register(h, func(context.Context, *jobs.Job[listJob]) error { return nil })
+	err := jobs.NewWorker(db, h, jobs.WithTable("infra.work"), flow.Advance()).Start(t.Context())
+	if !errors.Is(err, jobs.ErrPrivileges) {
+		t.Fatalf("Start: %v", err)
+	}
+	_, grants, _ := strings.Cut(err.Error(), jobs.ErrPrivileges.Error()+": ")
+	for statement := range strings.SplitSeq(grants, "; ") {
+		d.Exec(t, statement)
+	}
+	d.advance(db, coord.Advisory)
+	d.noneDenied()
 }
 
 // The tables are found behind a schema that is closed.

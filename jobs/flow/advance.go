@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
@@ -218,18 +219,30 @@ func scanMoved(r *sql.Rows) (m movedStep, err error) { return m, r.Scan(&m.id, &
 // advanceAll tells of the ends of steps, and of what follows from them without a job.
 // wake is called if there are new jobs; it may be nil.
 func (s statements) advanceAll(ctx context.Context, on jobs.Querier, ids []int64, wake func()) error {
+	var all []error
 	for len(ids) > 0 {
 		n := min(len(ids), mostAtOnce)
-		moved, err := pgdriver.QueryAll(ctx, on, scanMoved, s.advance, list(ids[:n]))
-		if err != nil {
-			return fmt.Errorf("tell of the ends of steps: %w", err)
-		}
-		if err := s.proceed(ctx, on, moved, wake); err != nil {
-			return err
-		}
+		all = append(all, halving(ids[:n], func(ids []int64) error {
+			moved, err := pgdriver.QueryAll(ctx, on, scanMoved, s.advance, list(ids))
+			if err != nil {
+				return fmt.Errorf("tell of the end of %d steps, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
+			}
+			return s.proceed(ctx, on, moved, wake)
+		}))
 		ids = ids[n:]
 	}
-	return nil
+	return errtext.Join(all...)
+}
+
+// halving calls f with ids. If PostgreSQL refuses a value, it calls f with each half, and
+// so on, until it is one run's: somebody has changed its rows, and the others go on.
+func halving(ids []int64, f func(ids []int64) error) error {
+	err := f(ids)
+	if len(ids) > 1 && (pgdriver.IsInvalidValue(err) || pgdriver.IsIntegrityViolation(err)) {
+		half := len(ids) / 2
+		return errtext.Join(halving(ids[:half], f), halving(ids[half:], f))
+	}
+	return err
 }
 
 // proceed goes on with steps that were moved: those that have ended are told in turn,
@@ -248,23 +261,27 @@ func (s statements) proceed(ctx context.Context, on jobs.Querier, moved []movedS
 			ended = append(ended, m.id)
 		}
 	}
+	var refused error
 	if len(ready) > 0 {
-		spread, err := pgdriver.QueryAll(ctx, on, scanMoved, s.spread, list(ready))
-		if err != nil {
-			return fmt.Errorf("add the jobs of a list: %w", err)
-		}
-		for _, m := range spread {
-			if m.state == "spread" {
-				enqueued = true
-			} else {
-				ended = append(ended, m.id)
+		refused = halving(ready, func(ids []int64) error {
+			spread, err := pgdriver.QueryAll(ctx, on, scanMoved, s.spread, list(ids))
+			if err != nil {
+				return fmt.Errorf("add the jobs of %d lists, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
 			}
-		}
+			for _, m := range spread {
+				if m.state == "spread" {
+					enqueued = true
+				} else {
+					ended = append(ended, m.id)
+				}
+			}
+			return nil
+		})
 	}
 	if enqueued && wake != nil {
 		wake()
 	}
-	return s.advanceAll(ctx, on, ended, wake)
+	return errtext.Join(refused, s.advanceAll(ctx, on, ended, wake))
 }
 
 // takeTurn reports whether nobody else sweeps for this pause.

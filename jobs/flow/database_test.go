@@ -165,7 +165,7 @@ func (b *bench) check(t *rapid.T, run int64, want map[stepID]end, state string) 
 	var got string
 	var unfinished, left, deadlocks int
 	err := b.d.DB.QueryRow(`
-SELECT state, unfinished, (SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NULL) + (SELECT count(*) FROM jobs),
+SELECT state, unfinished, (SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND finished_at IS NULL) + (SELECT count(*) FROM jobs WHERE (meta->>'flow_run')::bigint = $1),
 	(SELECT deadlocks FROM pg_stat_database WHERE datname = current_database())
 FROM jobs_flow_runs WHERE id = $1`, run).Scan(&got, &unfinished, &left, &deadlocks)
 	if err != nil || got != state || unfinished != 0 || left != 0 || deadlocks != 0 {

@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // side are eight steps side by side, and one that joins them.
@@ -94,5 +98,96 @@ func (b *bench) noDeadlocks(t testing.TB) {
 	var n int
 	if err := b.d.DB.QueryRow(`SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).Scan(&n); err != nil || n > 0 {
 		t.Errorf("%d deadlocks, %v", n, err)
+	}
+}
+
+// Who tells of ends locks the runs, in the order of their ids, before anything else: so
+// nobody can wait crosswise. While one run is locked, what belongs to later ones is free,
+// and so are its own steps.
+func TestRunsAreLockedFirstAndInOrder(t *testing.T) {
+	b := newBench(t)
+	d := side()
+	runs := []int64{b.begin(t, d), b.begin(t, d), b.begin(t, d)}
+	var ids []int64
+	for _, run := range runs {
+		b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
+		ids = append([]int64{int64(idOf(run, 0, 0))}, ids...) // the last first
+	}
+	held := must(b.d.DB.Begin())(t)
+	defer func() { _ = held.Rollback() }()
+	must(held.Exec(`SELECT FROM jobs_flow_runs WHERE id = $1 FOR UPDATE`, runs[1]))(t)
+	done := make(chan error, 1)
+	go func() { done <- b.sql.advanceAll(context.Background(), b.d.DB, ids, nil) }()
+	pgtest.AwaitBlocked(t, b.d.DB)
+	var locked, free int
+	err := b.d.DB.QueryRow(`
+WITH runs AS MATERIALIZED (SELECT id FROM jobs_flow_runs WHERE id <> $1 FOR UPDATE SKIP LOCKED), steps AS MATERIALIZED (SELECT id FROM jobs_flow_steps FOR UPDATE SKIP LOCKED)
+SELECT (SELECT count(*) FROM runs WHERE id = $2), (SELECT count(*) FROM runs WHERE id = $3) + (SELECT count(*) FROM steps)`, runs[1], runs[0], runs[2]).Scan(&locked, &free)
+	if err != nil || locked != 0 || free != 1+30 {
+		t.Errorf("the first run is free: %t, and %d of what should be is, %v", locked > 0, free, err)
+	}
+	if err := held.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	var told int
+	if err := b.d.DB.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE need = 7`).Scan(&told); err != nil || told != 3 {
+		t.Errorf("%d joins were told, %v", told, err)
+	}
+}
+
+// Eight who find a list complete add its jobs once.
+func TestListsAreReadOnce(t *testing.T) {
+	b := newBench(t)
+	d := &definition{name: "lists"}
+	d.add("list", "k", -1, nil)
+	d.add("each", "k", 0, []StepOption{func(_ *definition, s *node) { s.after = []dependency{{n: 0, on: onSuccess}} }})
+	for range 20 {
+		run := b.begin(t, d)
+		b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {"completed", `[{}, {}, {}]`}}, idOf(run, 0, 0))
+		moved := must(pgdriver.QueryAll(t.Context(), b.d.DB, scanMoved, b.sql.advance, list([]stepID{idOf(run, 0, 0)})))(t)
+		if len(moved) != 1 || moved[0].state != "ready" {
+			t.Fatalf("moved is %v", moved)
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, 8)
+		for i := range errs {
+			wg.Go(func() { errs[i] = b.sql.proceed(context.Background(), b.d.DB, moved, nil) })
+		}
+		wg.Wait()
+		for _, err := range errs {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		var unfinished int
+		if err := b.d.DB.QueryRow(`SELECT unfinished FROM jobs_flow_runs WHERE id = $1`, run).Scan(&unfinished); err != nil || unfinished != 4 || len(b.enqueuedOf(t, run)) != 3 {
+			t.Errorf("%d are unfinished, %d enqueued, %v", unfinished, len(b.enqueuedOf(t, run)), err)
+		}
+	}
+}
+
+// A run whose rows somebody has spoiled holds up no other.
+func TestSpoiledRun(t *testing.T) {
+	b := newBench(t)
+	d := side()
+	var ids []int64
+	for i := range 9 {
+		run := b.begin(t, d)
+		b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
+		ids = append(ids, int64(idOf(run, 0, 0)))
+		if i == 4 {
+			b.d.Exec(t, `UPDATE jobs_flow_runs SET unfinished = 0 WHERE id = $1`, run)
+		}
+	}
+	err := b.sql.advanceAll(t.Context(), b.d.DB, ids, nil)
+	if err == nil || !strings.Contains(err.Error(), "1 steps, the first is of run 5") {
+		t.Errorf("it is told as %v", err)
+	}
+	var told int
+	if err := b.d.DB.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE need = 7`).Scan(&told); err != nil || told != 8 {
+		t.Errorf("%d joins were told, %v", told, err)
 	}
 }
