@@ -154,8 +154,8 @@ func (s *jobSimulation) act(ctx context.Context) error {
 
 // actLast takes back what operators have set. Then it does a little of what only
 // some faults do, so that every invariant is checked in every run: it caps a queue,
-// enqueues jobs there, and cancels one; it pauses all schedules; and it lets consumers
-// handle all events again.
+// enqueues jobs there, and cancels one; it pauses all schedules; it starts a run of each
+// flow; and it lets consumers handle all events again.
 func (s *jobSimulation) actLast(ctx context.Context) error {
 	if err := s.on.undoSettings(ctx); err != nil {
 		return err
@@ -172,6 +172,9 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 	backoff.Sleep(ctx, 1200*time.Millisecond) // then it binds
 	if err := s.haltAll(ctx); err != nil {
 		return fmt.Errorf("sim: pause the schedules: %w", err)
+	}
+	if err := s.startLast(ctx); err != nil {
+		return fmt.Errorf("sim: the last runs of flows: %w", err)
 	}
 	const many = 20
 	var entries []jobs.Entry
@@ -216,7 +219,7 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 const silence = 35 * time.Second
 
 // comeToRest waits until no event is left to be handled, no job is due any more, none
-// runs, and all ticks have passed.
+// runs, all ticks have passed, and all runs of flows have ended.
 func (s *jobSimulation) comeToRest(ctx context.Context) error {
 	rest := &s.evidence.Jobs.Rest
 	for began := time.Now(); ; {
@@ -225,15 +228,15 @@ func (s *jobSimulation) comeToRest(ctx context.Context) error {
 			return fmt.Errorf("sim: look at the jobs: %w", err)
 		}
 		if rest.Bound == 0 {
-			bound := restBound(now.Due + now.Running + now.Behind)
+			bound := restBound(now.Due + now.Running + now.Behind + now.Flows)
 			if s.scenario.Faults["hole"] > 0 {
 				bound += silence
 			}
 			rest.Bound = bound.Round(time.Second).Seconds()
 		}
-		rest.Due, rest.Running, rest.Behind, rest.Overdue, rest.Took = now.Due, now.Running, now.Behind, now.Overdue, time.Since(began).Round(time.Millisecond).Seconds()
+		rest.Due, rest.Running, rest.Behind, rest.Overdue, rest.Flows, rest.Took = now.Due, now.Running, now.Behind, now.Overdue, now.Flows, time.Since(began).Round(time.Millisecond).Seconds()
 		s.evidence.Rest.Took, s.evidence.Rest.Bound = time.Since(began).Round(time.Millisecond), time.Duration(rest.Bound)*time.Second
-		if rest.Due+rest.Running+rest.Behind+rest.Overdue == 0 || rest.Took > rest.Bound {
+		if rest.Due+rest.Running+rest.Behind+rest.Overdue+rest.Flows == 0 || rest.Took > rest.Bound {
 			return nil
 		}
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {

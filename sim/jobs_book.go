@@ -207,6 +207,10 @@ func (b *jobBook) collect(j *history.Jobs, life int64) {
 		if x.async && x.begun < life && x.Outcome == history.EnqueueCommitted {
 			x.Outcome = history.EnqueueUnsure
 		}
+		if x.Flow != "" {
+			j.Started = append(j.Started, x.Enqueued)
+			continue
+		}
 		j.Enqueued = append(j.Enqueued, x.Enqueued)
 	}
 	for _, name := range b.order {

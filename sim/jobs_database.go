@@ -64,7 +64,7 @@ func (d *database) setUpJobs(ctx context.Context, k JobKnobs) error {
 	if err := migrations.ApplyJobs(ctx, d.db, nil); err != nil {
 		return fmt.Errorf("sim: the tables of jobs: %w", err)
 	}
-	for _, statement := range []string{jobTables, scheduleTables, fmt.Sprintf(`INSERT INTO sim_bounds VALUES (interval '%d milliseconds')`, (k.RescueDelay - 50*time.Millisecond).Milliseconds())} {
+	for _, statement := range []string{jobTables, scheduleTables, flowTables, fmt.Sprintf(`INSERT INTO sim_bounds VALUES (interval '%d milliseconds')`, (k.RescueDelay - 50*time.Millisecond).Milliseconds())} {
 		if _, err := d.db.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("sim: the tables of jobs: %w", err)
 		}
@@ -128,11 +128,12 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 	j.Emitted, failed = d.collectEmitted(ctx)
 	read("the books of consumers", failed)
 	read("the schedules", d.collectSchedules(ctx, j, zero))
+	read("the runs of flows", d.collectFlows(ctx, j, zero))
 	return err
 }
 
-// jobsAtRest counts the jobs that are due, those that run and, before that, the
-// events and the ticks that may become jobs.
+// jobsAtRest counts the jobs that are due, those that run, the runs of flows and, before
+// that, the events and the ticks that may become jobs.
 func (d *database) jobsAtRest(ctx context.Context) (r history.JobsRest, err error) {
 	if r.Behind, err = d.behind(ctx); err != nil {
 		return r, err
@@ -143,7 +144,7 @@ func (d *database) jobsAtRest(ctx context.Context) (r history.JobsRest, err erro
 	err = d.steadily(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `
 SELECT count(*) FILTER (WHERE state <> 'running' AND run_at < clock_timestamp() + interval '1 minute' AND (good_until IS NULL OR good_until > clock_timestamp())),
-	count(*) FILTER (WHERE state = 'running') FROM jobs`).Scan(&r.Due, &r.Running)
+	count(*) FILTER (WHERE state = 'running'), (SELECT count(*) FROM jobs_flow_runs WHERE state = 'running') FROM jobs`).Scan(&r.Due, &r.Running, &r.Flows)
 	})
 	return r, err
 }

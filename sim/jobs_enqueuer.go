@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -65,6 +66,7 @@ type enqueuer struct {
 	net    *network
 	db     *sql.DB
 	client *jobs.Client
+	flows  *flow.Client
 	async  bool
 	ends   []weighted[jobEnd]
 	acts   []weighted[jobFaultRow]
@@ -85,7 +87,7 @@ type enqueueAttempt struct {
 	tx      *sql.Tx
 	xid     string
 	entries []jobEntry
-	event   string // that asks for the entries; empty: they are jobs of this transaction
+	event   string // that asks for the entries, or the key of the run that they are; empty: they are jobs of this transaction
 	sent    bool   // its COMMIT
 }
 
@@ -111,6 +113,7 @@ func newEnqueuer(n int, s *jobSimulation) *enqueuer {
 	e.db = stdlib.OpenDB(*config)
 	e.db.SetMaxOpenConns(1) // what breaks is then the one in use
 	e.client = jobs.NewClient(e.db)
+	e.flows = flow.NewClient(e.client)
 	return e
 }
 
@@ -144,10 +147,14 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 	a.number = e.begun
 	e.record(history.Begin, a, "", nil)
 	err = a.tx.QueryRowContext(bounded, `SELECT pg_current_xact_id()::text`).Scan(&a.xid)
-	const often = 0.3 // of the transactions
-	if err == nil && len(e.of.emitting) > 0 && chance(e.dice, often) {
+	const often, seldom = 0.3, 0.07 // of the transactions
+	switch {
+	case err != nil:
+	case chance(e.dice, seldom):
+		err = e.startFlow(bounded, a)
+	case len(e.of.emitting) > 0 && chance(e.dice, often):
 		err = e.ask(bounded, a)
-	} else if err == nil {
+	default:
 		err = e.enqueue(bounded, a)
 	}
 	if err == nil {
@@ -156,8 +163,8 @@ func (e *enqueuer) act(ctx, intake context.Context) error {
 	return e.excuse(ctx, a, err)
 }
 
-// chooseEnd draws how the transaction ends. One with an event is seldom left to end
-// plainly: it may come late.
+// chooseEnd draws how the transaction ends. One with an event or a run of a flow is
+// seldom left to end plainly: it may come late.
 func (e *enqueuer) chooseEnd(a *enqueueAttempt) jobEnd {
 	at := e.dice.Float64()
 	if a.event != "" {
@@ -283,7 +290,7 @@ func (e *enqueuer) learn(ctx context.Context, a *enqueueAttempt) error {
 		known, err = on.over(ctx, a.xid)
 		if err == nil && known {
 			err = on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM sim_steps WHERE job = ANY (SELECT jsonb_array_elements_text($1::jsonb)::bigint))
-				OR EXISTS (SELECT FROM events WHERE event_id::text = $2::text)`, a.ids(), a.event).Scan(&there)
+				OR EXISTS (SELECT FROM events WHERE event_id::text = $2::text) OR EXISTS (SELECT FROM jobs_flow_runs WHERE key = $2::text)`, a.ids(), a.event).Scan(&there)
 		}
 		return known, err
 	})

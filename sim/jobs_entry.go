@@ -46,7 +46,7 @@ func (e *enqueuer) enqueue(ctx context.Context, a *enqueueAttempt) error {
 func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
 	var orders []order
 	for range 1 + e.dice.IntN(3) {
-		o := order{Queue: oneOf(e.dice, e.knobs.Queues...).Name, Priority: oneOf(e.dice, 1, 5, 9), Task: task{e.token(), e.drawActs()}}
+		o := order{Queue: oneOf(e.dice, e.knobs.Queues...).Name, Priority: oneOf(e.dice, 1, 5, 9), Task: task{Token: e.token(), Acts: e.drawActs()}}
 		o.Kind = oneOf(e.dice, jobKinds...)(o.Task).Kind()
 		orders = append(orders, o)
 		a.entries = append(a.entries, jobEntry{begun: a.life, async: e.async, Enqueued: history.Enqueued{
@@ -103,7 +103,7 @@ func (e *enqueuer) draw(alone bool) (x jobEntry, entry jobs.Entry) {
 	if !x.Far && chance(e.dice, 0.15) {
 		opts = append(opts, jobs.GoodUntil(time.Now().Add(due+between(e.dice, 10*time.Millisecond, time.Second))))
 	}
-	t := task{token, x.Acts}
+	t := task{Token: token, Acts: x.Acts}
 	if at := e.dice.Float64(); alone && !x.Far {
 		switch key := fmt.Sprintf("key %d", e.dice.IntN(keysOfJobs)); {
 		case at < 0.1:

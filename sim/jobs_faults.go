@@ -54,6 +54,8 @@ var (
 	afterEnd     = jobPoint{history.AfterEnd, sendsEnd, true}
 	beforeTick   = jobPoint{history.BeforeTick, sendsTick, false}
 	afterTick    = jobPoint{history.AfterTick, sendsTick, true}
+	beforeTell   = jobPoint{history.BeforeTell, sendsTell, false}
+	afterTell    = jobPoint{history.AfterTell, sendsTell, true}
 	beforeJobsTx = jobPoint{history.BeforeCommit, commits, false}
 	afterJobsTx  = jobPoint{history.AfterCommit, commits, true}
 )
@@ -78,6 +80,12 @@ func sendsTick(b []byte) bool { return fingerprint.Match(b) }
 
 var fingerprint = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
+// What tells of the ends of flows' steps, or spreads a list, has their ids: a run's
+// number is above the thirtieth bit.
+func sendsTell(b []byte) bool { return stepIDs.Match(b) }
+
+var stepIDs = regexp.MustCompile(`\[[0-9]{10,}[],]`)
+
 var runArrays = regexp.MustCompile(`\{[0-9]+(,[0-9]+)*\}[^{}]{1,60}\{[0-9]{12,}`)
 
 // atJob is the same injection at several points.
@@ -90,7 +98,7 @@ func atJob(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) err
 
 // jobFaultRows are all faults of a run of jobs. The order is that of -h, and of what
 // a seed draws.
-var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults, jobScheduleFaults)
+var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults, jobScheduleFaults, jobFlowFaults)
 
 // jobFaultTable is what they are.
 var jobFaultTable = func() (t fault.Table) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -18,6 +19,7 @@ import (
 type task struct {
 	Token string   `json:"token"`
 	Acts  []string `json:"acts,omitempty"`
+	N     int      `json:"n,omitempty"` // its place in a list, from 1
 }
 
 // The kinds, one for each way to register a handler, and one for CompleteTx.
@@ -55,7 +57,9 @@ const (
 	actGoexit  = "goexit"
 	actLinger  = "linger"
 	actHang    = "hang"
-	actUndo    = "undo" // of CompleteTx; elsewhere it is none
+	actUndo    = "undo"   // of CompleteTx; elsewhere it is none
+	actSkip    = "skip"   // the step of a flow
+	actGamble  = "gamble" // to fail for good, or not: a retry of a run may go better
 )
 
 var errActed = errors.New("it was told to")
@@ -79,6 +83,7 @@ func (n *jobNode) handlers() *jobs.Handlers {
 		return runBatch(ctx, n, all, func(a batchTxTask) task { return a.task },
 			func(j *jobs.Job[batchTxTask]) error { return n.effect(ctx, tx, j.Header, j.Args.task) })
 	}, many...)
+	n.handleLists(h, opts)
 	return h
 }
 
@@ -139,6 +144,12 @@ func (n *jobNode) act(ctx context.Context, what string) (outcome string, err err
 		return history.RunTerminal, jobs.Fail(errActed)
 	case actDiscard:
 		return history.RunDiscarded, jobs.Discard(errActed)
+	case actSkip:
+		return history.RunDiscarded, flow.Skip("it was told to")
+	case actGamble:
+		if n.between(0, time.Second) < time.Second/2 {
+			return history.RunTerminal, jobs.Fail(errActed)
+		}
 	case actPanic:
 		panic("sim: a handler that panics")
 	case actGoexit:

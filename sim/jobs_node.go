@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -45,7 +46,7 @@ func newJobNode(s Scenario, m *machine, version int64, notes jobNotes, listen st
 	if !chance(n.dice, n.knobs.Listeners) {
 		listen = ""
 	}
-	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), jobs.WithObserver(n.observer()))...)
+	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), flow.Advance(), jobs.WithObserver(n.observer()))...)
 	return n
 }
 

@@ -137,6 +137,7 @@ func (k JobKnobs) lines(faults Intensities) []oracle.Line {
 		{Name: "stop", Value: fmt.Sprintf("waits for %v", k.ShutdownTimeout)},
 		{Name: "handlers", Value: fmt.Sprintf("take at most %v, %d jobs a batch", k.HandlerTimeout, k.BatchSize)},
 		{Name: "schedules", Value: strings.Join(schedules, ", ")},
+		{Name: "flows", Value: strings.Join(flowNames(), ", ")},
 		{Name: "transactions", Value: fmt.Sprintf("of enqueuers, open for up to %v", k.LongestTx)},
 	}
 }

@@ -109,7 +109,7 @@ var jobScheduleFaults = []jobFaultRow{
 			Counts:  []history.Fault{ticksDisturbed},
 			Reaches: []oracle.Condition{oracle.CutTicks},
 		},
-		worker: append(atJob(atTick((*jobSlot).cut), beforeTick, afterTick), atJob(atTick((*jobSlot).stall), afterTick)...),
+		worker: append(atJob(counted(ticksDisturbed, (*jobSlot).cut), beforeTick, afterTick), atJob(counted(ticksDisturbed, (*jobSlot).stall), afterTick)...),
 	},
 	{
 		Row: fault.Row{
@@ -129,12 +129,12 @@ var jobScheduleFaults = []jobFaultRow{
 	},
 }
 
-// atTick counts an injection at a tick.
-func atTick(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) error) func(s *jobSlot, ctx, intake context.Context, at jobPoint) error {
+// counted counts an injection as this, too.
+func counted(as history.Fault, inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) error) func(s *jobSlot, ctx, intake context.Context, at jobPoint) error {
 	return func(s *jobSlot, ctx, intake context.Context, at jobPoint) error {
 		err := inject(s, ctx, intake, at)
 		if err == nil && intake.Err() == nil {
-			s.tally.add(ticksDisturbed, 1)
+			s.tally.add(as, 1)
 		}
 		return err
 	}

@@ -22,6 +22,9 @@ var jobParts = []part{
 	linesOf("resets.jsonl", "runs that were taken from workers that counted as dead", func(e *history.Evidence) *[]history.JobReset { return &e.Jobs.Resets }),
 	linesOf("schedules.jsonl", "every change of a schedule's row, in order", func(e *history.Evidence) *[]history.ScheduleChange { return &e.Jobs.Changes }),
 	linesOf("ticks.jsonl", "the jobs that schedules enqueued", func(e *history.Evidence) *[]history.Tick { return &e.Jobs.Ticks }),
+	linesOf("flows.jsonl", "which runs of flows enqueuers started, by their own books", func(e *history.Evidence) *[]history.Enqueued { return &e.Jobs.Started }),
+	linesOf("flowsteps.jsonl", "every change of a run of a flow and of its steps, in order", func(e *history.Evidence) *[]history.FlowChange { return &e.Jobs.Advances }),
+	linesOf("flowjobs.jsonl", "the jobs that runs of flows enqueued", func(e *history.Evidence) *[]history.StepJob { return &e.Jobs.StepJobs }),
 }
 
 // partsOf are the parts of a run: those of events, or those of jobs.

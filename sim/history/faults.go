@@ -47,4 +47,6 @@ const (
 	AfterEnd    = "after the end of a run, the answer lost"
 	BeforeTick  = "before a schedule was moved on"
 	AfterTick   = "after a schedule was moved on, before the COMMIT"
+	BeforeTell  = "before the end of a flow's step was told"
+	AfterTell   = "after the end of a flow's step was told, the answer lost"
 )

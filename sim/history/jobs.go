@@ -16,6 +16,7 @@ type Jobs struct {
 	Emitted     Emitted    `json:"emitted"`           // what consumers of events did
 	Schedules   []Schedule `json:"schedules"`         // that all workers have
 	Fought      int64      `json:"fought"`            // times that a worker came second to a tick
+	Flows       []Flow     `json:"flows"`             // of which runs are started
 
 	Enqueued []Enqueued       `json:"-"` // by the enqueuers
 	Cancels  []Cancel         `json:"-"` // by clients
@@ -30,6 +31,9 @@ type Jobs struct {
 	Resets   []JobReset       `json:"-"` // of workers that were taken for dead
 	Changes  []ScheduleChange `json:"-"` // of the rows of schedules, in order
 	Ticks    []Tick           `json:"-"` // that became jobs
+	Started  []Enqueued       `json:"-"` // runs of flows, by the enqueuers
+	Advances []FlowChange     `json:"-"` // of the rows of runs and their steps, in order
+	StepJobs []StepJob        `json:"-"` // that runs of flows enqueued
 }
 
 // Runner is a worker of a run of jobs.
@@ -61,6 +65,7 @@ type Enqueued struct {
 	Key      string   `json:"key,omitempty"`      // of Unique
 	Once     string   `json:"once,omitempty"`     // key of Once
 	Asked    bool     `json:"asked,omitempty"`    // by an event, for which a consumer enqueues it: its ID is 0
+	Flow     string   `json:"flow,omitempty"`     // it is a run of that flow, and no job
 	Far      bool     `json:"far,omitempty"`      // due long after the run
 	Acts     []string `json:"acts,omitempty"`     // what its handler is to do, run by run
 }
@@ -221,6 +226,7 @@ type JobsRest struct {
 	Running int64   `json:"running"` //
 	Behind  int64   `json:"behind"`  // positions of events that consumers had not settled
 	Overdue int64   `json:"overdue"` // schedules whose next tick nobody came to
+	Flows   int64   `json:"flows"`   // runs of flows that had not ended
 }
 
 // Emitted is what the consumers of events did that enqueue jobs, as far as it was
@@ -269,6 +275,66 @@ type Tick struct {
 	Kind     string `json:"kind"`
 	Queue    string `json:"queue"`
 	Token    string `json:"token"` // "tick quick 1767225600250000": what the schedule made of the tick
+}
+
+// Flow is steps that depend on each other. The order is that of the steps' places.
+type Flow struct {
+	Name  string     `json:"name"`
+	Steps []FlowStep `json:"steps"`
+}
+
+// FlowStep is a step of a flow. It depends on some of those before it.
+type FlowStep struct {
+	Name     string     `json:"name"`
+	Kind     string     `json:"kind"` // of its job, or jobs
+	Queue    string     `json:"queue"`
+	After    []FlowEdge `json:"after,omitempty"`
+	Quorum   int        `json:"quorum,omitempty"`   // good ends that are enough, of Map: of jobs; 0: all
+	Optional bool       `json:"optional,omitempty"` // its failure is as good as its completion
+	Map      bool       `json:"map,omitempty"`      // a job for each element of the list that After[0] makes
+}
+
+// FlowEdge is how a step depends on one before.
+type FlowEdge struct {
+	Step  int    `json:"step"`            // its place
+	On    string `json:"on"`              //
+	Least int    `json:"least,omitempty"` // elements that its list must have; 0: any number
+}
+
+// The ends on which a step depends.
+const (
+	OnSuccess = "success"
+	OnFailure = "failure"
+	OnEnd     = "end"
+)
+
+// FlowChange is a change of the row of a run, or of a step of a run, as the database made
+// it.
+type FlowChange struct {
+	At        float64 `json:"at"`
+	Tx        string  `json:"tx"`
+	Who       string  `json:"who"` // "sim worker 2.1"
+	Run       int64   `json:"run"`
+	Flow      string  `json:"flow,omitempty"`  // of a run's row, with its key
+	Key       string  `json:"key,omitempty"`   //
+	Step      int     `json:"step"`            // the step's place; of a run's row: 0
+	Item      int     `json:"item,omitempty"`  // of a list, from 1; 0: it is the step itself
+	Was       string  `json:"was,omitempty"`   // empty: there was no row
+	State     string  `json:"state,omitempty"` // empty: it was removed
+	Job       int64   `json:"job,omitempty"`
+	Cancelled bool    `json:"cancelled,omitempty"` // the run was
+}
+
+// StepJob is a job that a run of a flow enqueued, as the database took it down.
+type StepJob struct {
+	At    float64 `json:"at"`
+	Run   int64   `json:"run"`
+	Step  int     `json:"step"`
+	Item  int     `json:"item,omitempty"`
+	ID    int64   `json:"id"`
+	Kind  string  `json:"kind"`
+	Queue string  `json:"queue"`
+	Token string  `json:"token"` // "flow 3-17/join": what the run's key and the step's name make
 }
 
 // JobDone is a run of a job, for the picture.

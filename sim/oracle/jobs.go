@@ -32,6 +32,10 @@ func judgeJobs(e *history.Evidence) []Finding {
 		b.ticksOnce(),
 		b.pauses(),
 		b.times(),
+		b.stepsOnce(),
+		b.notBefore(),
+		b.joins(),
+		b.runsEnd(),
 		b.rest(),
 		lives(e),
 	}
@@ -284,7 +288,7 @@ func (b *jobBooks) doneIsDone() Finding {
 			if x.Kind == "plain" || x.Kind == "tx" {
 				want = resultOf(x)
 			}
-			f.check(x.Result == want, func() string { return fmt.Sprintf("%s has the result %q, %q was set", b.name(x.ID), x.Result, want) })
+			f.check(x.Result == want || x.Kind == "list", func() string { return fmt.Sprintf("%s has the result %q, %q was set", b.name(x.ID), x.Result, want) })
 		case "failed":
 			f.check(x.Failures >= cmp.Or(x.MaxAttempts, b.MaxAttempts) || had(history.RunTerminal) || x.Resets >= x.MaxResets, func() string {
 				return fmt.Sprintf("%s failed after %d failures and %d resets (%s), and its last run said: %s", b.name(x.ID), x.Failures, x.Resets, x.Code, said(runs))

@@ -64,6 +64,19 @@ const (
 	ticksUncommitted = "moves of schedules cut off before their COMMIT"
 	timesReplaced    = "schedules given other times by a worker that started"
 	schedulesRemade  = "schedules made again after they were removed"
+	flowsCompleted   = "runs of flows that completed"
+	flowsFailed      = "runs of flows that failed"
+	flowsCancelled   = "runs of flows that were cancelled"
+	flowsRetried     = "runs of flows that were retried"
+	flowJoins        = "steps that several others had to end for"
+	joinsAtOnce      = "of these, by the end of several at once"
+	stepsSkipped     = "steps skipped for what they depend on"
+	stepsUnneeded    = "steps that their handler skipped"
+	listsSpread      = "lists of which each element became a job"
+	listsOfNone      = "lists of none"
+	endsSwept        = "ends of steps that another worker told"
+	tellsUnsent      = "ends of steps whose worker was cut off before it told them"
+	tellsRepeated    = "ends of steps that were told, the answer lost"
 	jobsTakenBack    = "asynchronous enqueues that a crash took back"
 )
 
@@ -89,6 +102,10 @@ const (
 	PausedSchedules    Condition = "paused schedules"
 	RemovedSchedules   Condition = "removed schedules"
 	Deployments        Condition = "deployments"
+	CutTells           Condition = "cut tells"
+	AbortedFlows       Condition = "aborted flows"
+	RevivedFlows       Condition = "revived flows"
+	SkippingHandlers   Condition = "skipping handlers"
 )
 
 // jobStates are those of a run of jobs.
@@ -148,6 +165,19 @@ var jobStates = []state{
 	{name: ticksUncommitted, needs: []Condition{CutTicks}},
 	{name: timesReplaced, needs: []Condition{Deployments}},
 	{name: schedulesRemade, needs: []Condition{RemovedSchedules}},
+	{name: flowsCompleted},
+	{name: flowsFailed},
+	{name: flowsCancelled},
+	{name: flowsRetried, needs: []Condition{RevivedFlows}},
+	{name: flowJoins},
+	{name: joinsAtOnce},
+	{name: stepsSkipped},
+	{name: stepsUnneeded, needs: []Condition{SkippingHandlers}},
+	{name: listsSpread},
+	{name: listsOfNone},
+	{name: endsSwept},
+	{name: tellsUnsent, needs: []Condition{CutTells}},
+	{name: tellsRepeated, needs: []Condition{CutTells}},
 	{name: jobsTakenBack, needs: []Condition{UnsafeEnqueues, ServerCrashes}},
 }
 
@@ -156,6 +186,7 @@ var jobPoints = map[string]string{
 	history.BeforeClaim: claimsUnsent, history.AfterClaim: claimsUnheard,
 	history.BeforeEnd: endsUnsent, history.AfterEnd: endsRepeated,
 	history.BeforeTick: ticksUnsent, history.AfterTick: ticksUncommitted,
+	history.BeforeTell: tellsUnsent, history.AfterTell: tellsRepeated,
 	history.BeforeCommit: commitsUnsent, history.AfterCommit: commitsDoubted,
 }
 
@@ -167,6 +198,7 @@ func jobsReached(e *history.Evidence) (all []State) {
 	b.countClaims(counts)
 	b.countEnqueued(counts)
 	b.countSchedules(counts)
+	b.countFlows(counts)
 	for _, r := range e.History.Records() {
 		if !slices.ContainsFunc(e.Jobs.Workers, func(w history.Runner) bool { return w.Name == r.Who }) {
 			continue // of consumers

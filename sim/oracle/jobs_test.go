@@ -52,6 +52,7 @@ func jobsEvidence() *history.Evidence {
 		Rest:   history.JobsRest{Took: 1, Bound: 20},
 	}
 	withSchedules(j)
+	withFlows(j)
 	return &history.Evidence{History: h, Jobs: j, Exits: []history.Exit{{Worker: "worker 2.1", Asked: history.ExitStopped, InTime: true}}}
 }
 
@@ -189,7 +190,7 @@ func TestJobsReachStates(t *testing.T) {
 	for _, s := range Reached(e) {
 		counts[s.Name] = s.Count
 	}
-	for name, want := range map[string]int64{jobsCompleted: 2, jobsCancelled: 1, runsRetried: 1, runsLost: 1, onceTaken: 1, capReached: 1, resultsAwaited: 1, jobsAsked: 1, prefetchedLost: 0} {
+	for name, want := range map[string]int64{jobsCompleted: 9, jobsCancelled: 1, runsRetried: 1, runsLost: 1, onceTaken: 1, capReached: 1, resultsAwaited: 1, jobsAsked: 1, prefetchedLost: 0} {
 		if counts[name] != want {
 			t.Errorf("%s: reached %d times, want %d", name, counts[name], want)
 		}

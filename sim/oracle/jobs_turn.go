@@ -257,13 +257,14 @@ func (b *jobBooks) asTold() Finding {
 // rest finds what still went on at the end.
 func (b *jobBooks) rest() Finding {
 	r := b.Rest
-	f := Finding{Name: "comes to rest", Rule: "soon after the last fault nothing was running, no job was due, consumers had handled all events, and no tick was overdue"}
+	f := Finding{Name: "comes to rest", Rule: "soon after the last fault nothing was running, no job was due, consumers had handled all events, no tick was overdue, and all runs of flows had ended"}
 	f.check(r.Running == 0, func() string { return fmt.Sprintf("%d jobs were still running after %.1fs", r.Running, r.Took) })
 	f.check(r.Due == 0, func() string { return fmt.Sprintf("%d jobs were still due after %.1fs", r.Due, r.Took) })
 	f.check(r.Behind == 0, func() string { return fmt.Sprintf("consumers were %d positions behind after %.1fs", r.Behind, r.Took) })
 	f.check(r.Overdue == 0, func() string {
 		return fmt.Sprintf("the next tick of %d schedules was overdue after %.1fs", r.Overdue, r.Took)
 	})
+	f.check(r.Flows == 0, func() string { return fmt.Sprintf("%d runs of flows had not ended after %.1fs", r.Flows, r.Took) })
 	for _, u := range b.Left {
 		f.check(u.State != "running", func() string {
 			return fmt.Sprintf("%s runs on %s, attempt %d, after all workers were stopped", b.name(u.ID), b.who(u.Worker), u.Attempt)
