@@ -25,6 +25,7 @@ func TestRunOfJobsHolds(t *testing.T) {
 		"operators operate":   {Intensities{"pause": 1, "cap": 2, "cancel": 2, "again": 1}, []history.Fault{queuesCapped, jobsCancelled}},
 		"events ask for jobs": {Intensities{"emitter": 2, "replay": 2, "tidy": 2, "delay": 2, "quit": 1}, []history.Fault{emittersDisturbed, consumersSetBack}},
 		"schedules move on":   {Intensities{"tick": 3, "halt": 2, "forget": 2, "restart": 2, "crash": 1}, []history.Fault{ticksDisturbed, schedulesPaused, schedulesRemoved}},
+		"flows run on":        {Intensities{"tell": 3, "abort": 2, "revive": 3, "skip": 1, "cancel": 1, "again": 1, "crash": 1}, []history.Fault{tellsDisturbed, flowRunsAborted, flowRunsRestored}},
 		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
 	} {
 		t.Run(name, func(t *testing.T) {

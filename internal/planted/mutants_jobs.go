@@ -149,4 +149,43 @@ var jobMutants = []Mutant{
 `}},
 		Test: Test{"./jobs/schedule", "TestClockOfTheProcessIsOff/an_hour_ahead"},
 	},
+	{
+		Name: "told-again", Jobs: true,
+		Mistake: "a step whose job has left has ended; the statement has seen that nobody took note of it before",
+		Edits:   []Edit{{"jobs/flow/statements.go", ` AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id`, ``}},
+		Test:    Test{"./jobs/flow", "TestJoinsUnderConcurrentFinishers"},
+	},
+	{
+		Name: "begun-again", Jobs: true,
+		Mistake: "a step that is told of enough good ends is enqueued; those that have begun need no more",
+		Edits: []Edit{{"jobs/flow/statements.go", `s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')`,
+			`s.id = ANY (ARRAY(SELECT id FROM told)) AND s.finished_at IS NULL`}},
+		Faults: jobCalm,
+	},
+	{
+		Name: "no-flow-sweep", Jobs: true,
+		Mistake: "a worker tells of the ends of its jobs, the one that is cancelled by its operator: nobody has to look",
+		Edits: []Edit{{"jobs/flow/advance.go", `	if !mine {
+		return`, `	if mine || !mine {
+		return`}},
+		Faults: jobCalm,
+	},
+	{
+		Name: "one-may-fail", Jobs: true,
+		Mistake: "a step is skipped when as many have failed as may",
+		Edits:   []Edit{{"jobs/flow/statements.go", `WHEN s.may_fail - t.bad < 0 AND (s.blamed`, `WHEN s.may_fail - t.bad <= 0 AND (s.blamed`}},
+		Faults:  jobCalm,
+	},
+	{
+		Name: "unneeded-at-once", Jobs: true,
+		Mistake: "a step that cannot begin any more is skipped at once, also if none of those before has failed yet",
+		Edits:   []Edit{{"jobs/flow/statements.go", `WHEN s.may_fail - t.bad < 0 AND (s.blamed OR t.blamed OR s.need - t.good + s.may_fail - t.bad = 0) THEN`, `WHEN s.may_fail - t.bad < 0 THEN`}},
+		Test:    Test{"./jobs/flow", "TestDatabaseAgreesWithModel"},
+	},
+	{
+		Name: "cancelled-once-told", Jobs: true,
+		Mistake: "a cancellation ends the jobs of a run; its other steps are told of that",
+		Edits:   []Edit{{"jobs/flow/client.go", `[]string{c.sql.cancel, c.sql.stop}`, `[]string{c.sql.cancel}`}},
+		Faults:  jobCalm + ",abort=2",
+	},
 }
