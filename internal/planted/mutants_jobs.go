@@ -156,6 +156,13 @@ var jobMutants = []Mutant{
 		Test:    Test{"./jobs/flow", "TestJoinsUnderConcurrentFinishers"},
 	},
 	{
+		Name: "run-unlocked", Jobs: true,
+		Mistake: "who takes note of ends locks their rows; the run is locked when its steps are counted",
+		Edits: []Edit{{"jobs/flow/statements.go", `s.job_id IS NOT DISTINCT FROM g.job_id
+		AND (SELECT count(*) FROM turn) > 0`, `s.job_id IS NOT DISTINCT FROM g.job_id`}},
+		Test: Test{"./jobs/flow", "TestRunsAreLockedFirst"},
+	},
+	{
 		Name: "begun-again", Jobs: true,
 		Mistake: "a step that is told of enough good ends is enqueued; those that have begun need no more",
 		Edits: []Edit{{"jobs/flow/statements.go", `s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')`,
