@@ -185,22 +185,12 @@ func (a *advancer) sweep(ctx context.Context) {
 	begin := time.Now()
 	for after, more := int64(0), true; more && ctx.Err() == nil; {
 		more = false
-		a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) error {
-			last, ids, err := a.sql.sweepPage(ctx, conn, after)
-			if err != nil {
-				return err
-			}
-			after, more = last, last > 0
-			return a.sql.advanceAll(ctx, conn, ids, a.w.Wake)
+		a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
+			after, err = a.sql.sweepPage(ctx, conn, after, a.w.Wake)
+			more = after > 0
+			return err
 		})
 	}
-	a.task(ctx, "look for untold steps of flows", func(ctx context.Context, conn *sql.Conn) error {
-		moved, err := pgdriver.QueryAll(ctx, conn, scanMoved, a.sql.untold)
-		if err != nil {
-			return err
-		}
-		return a.sql.proceed(ctx, conn, moved, a.w.Wake)
-	})
 	a.took = time.Since(begin)
 	if now := time.Now(); a.w.Retention > 0 && now.After(a.retainAt) {
 		a.retainAt = now.Add(retainEvery)
@@ -256,7 +246,7 @@ func (s statements) proceed(ctx context.Context, on jobs.Querier, moved []movedS
 			enqueued = true
 		case "ready":
 			ready = append(ready, m.id)
-		case "waiting", "spread":
+		case "", "waiting", "spread":
 		default:
 			ended = append(ended, m.id)
 		}
@@ -293,15 +283,23 @@ func (s statements) takeTurn(ctx context.Context, on jobs.Querier, pause time.Du
 	return mine, err
 }
 
-// sweepPage finds steps whose jobs have left among the next thousand above a job. last
-// is the last of these jobs, 0 if there are no more.
-func (s statements) sweepPage(ctx context.Context, on jobs.Querier, after int64) (last int64, ids []int64, err error) {
-	var text string
-	if err := on.QueryRowContext(ctx, s.sweep, after).Scan(&last, &text); err != nil {
-		return 0, nil, err
+// sweepPage goes on with steps that somebody has left among the next thousand above a
+// step. It returns the last of these, 0 if there are no more.
+func (s statements) sweepPage(ctx context.Context, on jobs.Querier, after int64, wake func()) (last int64, err error) {
+	left, err := pgdriver.QueryAll(ctx, on, scanMoved, s.sweep, after)
+	if err != nil {
+		return 0, err
 	}
-	text = "[" + strings.Trim(text, "{}") + "]"
-	return last, ids, json.Unmarshal([]byte(text), &ids)
+	var ended []int64
+	for i, m := range left {
+		switch m.state {
+		case "":
+			last = m.id
+		case "enqueued":
+			ended, left[i].state = append(ended, m.id), ""
+		}
+	}
+	return last, errtext.Join(s.advanceAll(ctx, on, ended, wake), s.proceed(ctx, on, left, wake))
 }
 
 // retain removes runs that ended longer ago than they are kept.

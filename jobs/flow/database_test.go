@@ -105,19 +105,8 @@ func (b *bench) tell(t fatal, steps []stepID) {
 // sweepAll does what a worker does whose turn it is.
 func (b *bench) sweepAll(t fatal) {
 	t.Helper()
-	for after, more := int64(0), true; more; {
-		last, ids, err := b.sql.sweepPage(context.Background(), b.d.DB, after)
-		if err == nil {
-			err = b.sql.advanceAll(context.Background(), b.d.DB, ids, nil)
-		}
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		after, more = last, last > 0
-	}
-	moved := must(pgdriver.QueryAll(context.Background(), b.d.DB, scanMoved, b.sql.untold))(t)
-	if err := b.sql.proceed(context.Background(), b.d.DB, moved, nil); err != nil {
-		t.Fatalf("%v", err)
+	for after, more := int64(0), true; more; more = after > 0 {
+		after = must(b.sql.sweepPage(context.Background(), b.d.DB, after, nil))(t)
 	}
 }
 

@@ -49,7 +49,6 @@ SELECT id + 1000000, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5
 		"advance":     {"text", b.sql.advance, `'[1073741824]'`},
 		"spread":      {"text", b.sql.spread, `'[1073741824]'`},
 		"sweep":       {"bigint", b.sql.sweep, `7`},
-		"untold":      {"", b.sql.untold, ``},
 		"lock":        {"bigint", b.sql.lock, `1`},
 		"cancel":      {"bigint", b.sql.cancel, `1`},
 		"stop":        {"bigint", b.sql.stop, `1`},

@@ -31,7 +31,7 @@ func newStatements(t tables.Jobs) statements {
 		"{given}", given, "{effects}", effects, "{of run}", ofRun)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
-		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), sweep: r(sweepSQL), turn: r(turnSQL), untold: r(untoldSQL),
+		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), sweep: r(sweepSQL), turn: r(turnSQL),
 		lock: r(lockSQL), cancel: r(cancelSQL), stop: r(stopSQL), enqueued: r(enqueuedSQL), hold: r(holdSQL), revive: r(reviveSQL), forget: r(forgetSQL),
 		find: r(findSQL), steps: r(stepsSQL), items: r(itemsSQL), counts: r(countsSQL), list: r(listSQL), await: r(awaitSQL), output: r(outputSQL), outputs: r(outputsSQL),
 		edges: r(edgesSQL), old: r(oldSQL), forgetSteps: r(forgetStepsSQL), forgetRuns: r(forgetRunsSQL),
@@ -114,9 +114,9 @@ const effects = `s.state = 'completed' OR coalesce(s.code, '') = 'SKIPPED' OR s.
 const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed ELSE e.good AND (d."when" IS NULL OR coalesce(e.result @> d."when", false)) END`
 
 // advanceSQL takes note of the ends of steps, and tells their dependents, once: it
-// changes the state of a step from what it has seen. A step has ended if its job has
-// left the table of jobs, or if a statement has ended it without a job: then it is left
-// to be told, and has no finished_at.
+// changes the state of a step from what it has seen. A step has ended if its job is
+// in the history, or in neither table, or if a statement has ended it without a job:
+// then it is left to be told, and has no finished_at.
 //
 // A step is skipped when too many of those that it depends on have ended badly, and one
 // of them has failed. If none has, and the step is just not needed, it is not skipped
@@ -133,7 +133,7 @@ WITH {given}, seen AS MATERIALIZED (
 	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
 		CASE WHEN h.state IS NULL THEN 'FORGOTTEN' ELSE h.code END AS code, CASE WHEN h.state IS NULL THEN 'its job is neither unfinished nor in the history' ELSE h.error END AS error, h.result
 	FROM seen AS s LEFT JOIN LATERAL (SELECT state, code, error, result FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true
-	WHERE s.state <> 'enqueued' OR (SELECT true FROM {jobs} WHERE id = s.job_id LIMIT 1) IS NULL
+	WHERE s.state <> 'enqueued' OR h.state IS NOT NULL OR (SELECT true FROM {jobs} WHERE id = s.job_id LIMIT 1) IS NULL
 ), ended AS (
 	UPDATE {steps} AS s SET finished_at = clock_timestamp(),
 		state = CASE s.state WHEN 'enqueued' THEN g.state ELSE s.state END, code = CASE s.state WHEN 'enqueued' THEN g.code ELSE s.code END,
@@ -141,9 +141,9 @@ WITH {given}, seen AS MATERIALIZED (
 	FROM gone AS g
 	WHERE s.id = g.id AND s.id = ANY (ARRAY(SELECT id FROM gone)) AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id
 		AND (SELECT count(*) FROM turn) > 0
-	RETURNING s.*
+	RETURNING s.id, s.leaf, s.dependents, s.result, {effects}
 ), effect AS MATERIALIZED (
-	SELECT s.id, s.leaf, s.dependents, s.result, {effects} FROM ended AS s
+	SELECT * FROM ended
 ), told AS MATERIALIZED (
 	SELECT id, count(*) FILTER (WHERE ok)::int AS good, count(*) FILTER (WHERE NOT ok)::int AS bad, bool_or(blamed AND NOT ok) AS blamed
 	FROM (
@@ -202,18 +202,21 @@ INSERT INTO {turn} AS t ("only", next_at) VALUES (true, statement_timestamp() + 
 ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp()
 RETURNING true`
 
-// sweepSQL looks at the next thousand steps that are enqueued, above the job $1, and
-// returns those whose job has left: as text, with the last job that it has looked at.
+// sweepSQL looks at the next thousand steps above $1, of runs that have not ended, that
+// are enqueued, or were moved on and nobody went on with. It returns those of which
+// somebody must be told, and first, without a state, the last that it has looked at.
 const sweepSQL = `
 WITH page AS MATERIALIZED (
-	SELECT id, job_id FROM {steps} WHERE state = 'enqueued' AND job_id > $1::bigint ORDER BY job_id LIMIT 1000
+	SELECT s.id, s.state, s.job_id
+	FROM (SELECT id FROM {runs} WHERE finished_at IS NULL AND id >= $1::bigint >> 30 ORDER BY id) AS r CROSS JOIN LATERAL (
+		SELECT id, state, job_id FROM {steps} WHERE id > $1::bigint AND id >= r.id << 30 AND id < (r.id + 1) << 30
+			AND finished_at IS NULL AND state NOT IN ('waiting', 'spread')
+		ORDER BY id) AS s
+	LIMIT 1000
 )
-SELECT coalesce(max(job_id), 0), coalesce(array_agg(id) FILTER (WHERE (SELECT true FROM {jobs} WHERE id = page.job_id LIMIT 1) IS NULL), '{}')::text FROM page`
-
-// untoldSQL finds steps that have ended without a job and were not told, or are to be
-// spread.
-const untoldSQL = `
-SELECT id, state FROM {steps} WHERE finished_at IS NULL AND state NOT IN ('waiting', 'spread', 'enqueued') ORDER BY id LIMIT 1000`
+SELECT coalesce(max(id), 0), '' FROM page
+UNION ALL
+SELECT id, state FROM page WHERE state <> 'enqueued' OR (SELECT true FROM {jobs} WHERE id = page.job_id LIMIT 1) IS NULL`
 
 const lockSQL = `
 SELECT state, cancel_at IS NOT NULL FROM {runs} WHERE id = $1::bigint FOR NO KEY UPDATE`
