@@ -161,8 +161,8 @@ func TestCrashBetweenSettleAndPropagate(t *testing.T) {
 // another worker goes on.
 func TestLostStatements(t *testing.T) {
 	for name, swallow := range map[string]func(h *pgtest.Hole){
-		"the statement": func(h *pgtest.Hole) { h.Swallow("told AS MATERIALIZED") },
-		"its answer":    func(h *pgtest.Hole) { h.SwallowAnswer("told AS MATERIALIZED") },
+		"the statement": func(h *pgtest.Hole) { h.Swallow("seen AS MATERIALIZED") },
+		"its answer":    func(h *pgtest.Hole) { h.SwallowAnswer("seen AS MATERIALIZED") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
