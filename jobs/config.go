@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -158,7 +159,8 @@ func WithCheckpointsTable(checkpoints, gapSkips string) Option {
 }
 
 // Hooks are called around jobs, by the worker's own goroutines. Every field may be
-// nil. A panic of one is told by [Observer.HookPanicked] and counts as no answer.
+// nil. A panic of one is told by [Observer.HookPanicked]. After one of BeforeClaim
+// nothing is claimed, as with Skip.
 type Hooks struct {
 	// BeforeClaim is called before jobs of a queue are claimed. It may leave the
 	// claim out this time, or say which jobs it wants.
@@ -228,6 +230,9 @@ func (c config) validate() error {
 	}
 	if c.prefetch < 0 || c.prefetch > maxConcurrency {
 		fail("WithPrefetch: %d is out of range, allowed is 0 to %d", c.prefetch, maxConcurrency)
+	}
+	if slices.ContainsFunc(c.middleware, func(m Middleware) bool { return m == nil }) {
+		fail("WithMiddleware: a middleware is nil")
 	}
 	if c.stopAfterJobs < 0 {
 		fail("WithStopAfterJobs: %d is out of range, it takes 0 for no bound, or more", c.stopAfterJobs)

@@ -74,11 +74,13 @@
 //	                          MaxResets
 //	loses its connection      again in a second; a reset, if the     CONNECTION
 //	(RegisterTx)              database answers others
-//	was cancelled             completed if it returns nil,           -
-//	                          cancelled if it returns an error
+//	was cancelled             completed if it returns nil, which     -
+//	                          a RegisterTx no longer can; else
+//	                          cancelled
 //	outlives a stop           again at once, not a failure           -
 //	cannot decode arguments   failed                                 ARGS
-//	sets a refused result     failed                                 RESULT
+//	sets a result that        failed                                 RESULT
+//	  PostgreSQL refuses
 //
 // An error has a code if it, or one that it wraps, has a method Code() string. The code
 // is stored with the text of the error. [Info.Attempts] has every run that did not
@@ -90,8 +92,9 @@
 //
 // In a handler, [Job.SetResult] stores a result, and [Job.Log] keeps entries for
 // [Client.Logs]. The context ends when the run must: [context.Cause] tells
-// [ErrTimeout], [ErrCancelled] and [ErrClaimLost] apart. A handler that returns nil has
-// completed its job, even then, unless the claim is lost.
+// [ErrTimeout], [ErrCancelled] and [ErrClaimLost] apart. A handler of [Register] that
+// returns nil has completed its job, even then, unless the claim is lost. The transaction of
+// [RegisterTx] is gone with its context, so there the job has not completed.
 //
 // # Transactions
 //

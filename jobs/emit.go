@@ -25,8 +25,8 @@ func EmitAs(emitter string) EnqueueOption {
 // EnqueueFor enqueues a job for an event, in the Handle of a consumer: with its
 // context, its transaction and the event. It does so once for each event and call,
 // also if the consumer is reset and handles the event again, and if the event comes
-// late. The calls of a handler for an event count in their order: keep it when the
-// code changes. [Enqueued.Existing] reports that the job was enqueued before; its
+// late. The calls of a handler for an event count in their order, those that return an
+// error as well: keep the order when the code changes. [Enqueued.Existing] reports that the job was enqueued before; its
 // ID is then not known.
 //
 // What an operator makes a consumer skip counts as enqueued. The job is part of the
@@ -35,21 +35,18 @@ func (c *Client) EnqueueFor(ctx context.Context, tx Querier, event store.Persist
 	if c.err != nil {
 		return Enqueued{}, c.err
 	}
-	s, err := Entry{args, opts}.spec()
-	if err != nil {
-		return Enqueued{}, err
-	}
-	if isNil(tx) {
-		return Enqueued{}, fmt.Errorf("%w: EnqueueFor: tx is nil: give the transaction that Handle was given", ErrInvalid)
-	}
-	if s.unique > 0 || s.once != nil {
-		return Enqueued{}, fmt.Errorf("%w: EnqueueFor takes no Unique, UniqueUntilStart or Once: the event is the key", ErrInvalid)
-	}
-	if event.GlobalPosition < 1 {
-		return Enqueued{}, fmt.Errorf("%w: EnqueueFor: the event has no position", ErrInvalid)
-	}
 	n, ok := consumer.NextCall(ctx, event.GlobalPosition)
-	if !ok {
+	s, err := Entry{args, opts}.spec()
+	switch {
+	case err != nil:
+		return Enqueued{}, err
+	case isNil(tx):
+		return Enqueued{}, fmt.Errorf("%w: EnqueueFor: tx is nil: give the transaction that Handle was given", ErrInvalid)
+	case s.unique > 0 || s.once != nil:
+		return Enqueued{}, fmt.Errorf("%w: EnqueueFor takes no Unique, UniqueUntilStart or Once: the event is the key", ErrInvalid)
+	case event.GlobalPosition < 1:
+		return Enqueued{}, fmt.Errorf("%w: EnqueueFor: the event has no position", ErrInvalid)
+	case !ok:
 		return Enqueued{}, errOutsideHandle
 	}
 	if s.emitAs == "" {

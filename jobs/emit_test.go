@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -19,13 +20,22 @@ import (
 	"github.com/pgfrontier/worker/workertest"
 )
 
-// mailer enqueues two jobs for each event.
-type mailer struct{ client *jobs.Client }
+// mailer enqueues two jobs for each event. The first may be one that is refused.
+type mailer struct {
+	client  *jobs.Client
+	refused bool
+}
 
 func (mailer) Name() string { return "mailer" }
 
 func (m mailer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 	for n := range 2 {
+		if n == 0 && m.refused {
+			if _, err := m.client.EnqueueFor(ctx, tx, e, ofJSON(`"\u0000"`)); !errors.Is(err, jobs.ErrInvalid) {
+				return fmt.Errorf("enqueued with a NUL: %w", err)
+			}
+			continue
+		}
 		if _, err := m.client.EnqueueFor(ctx, tx, e, task{n}); err != nil {
 			return err
 		}
@@ -36,60 +46,95 @@ func (m mailer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 // For an event a consumer enqueues each job once, also when it is reset and
 // handles the event again, and after the notes of settled events were removed.
 func TestEnqueueFor(t *testing.T) {
-	d := pgtest.New(t)
-	ctx := t.Context()
-	if err := migrations.ApplyJobs(ctx, d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
-	events := postgres.NewStore(postgres.DefaultStoreConfig())
-	appendOne := func(n int) {
-		t.Helper()
-		tx, err := d.DB.BeginTx(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := events.Append(ctx, tx, store.Any(), []store.Event{{AggregateType: "A", AggregateID: fmt.Sprint(n), EventID: uuid.New(), EventType: "E", Payload: []byte(`{}`)}}); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	count := func(query string) (n int) {
-		t.Helper()
-		if err := d.DB.QueryRowContext(ctx, query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	catchUp := func() {
-		t.Helper()
-		if err := workertest.CatchUp(ctx, d.DB, events, []consumer.Consumer{mailer{jobs.NewClient(d.DB)}}, worker.WithBatchSize(3)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for n := range 10 {
-		appendOne(n)
-	}
-	catchUp()
-	if n := count(`SELECT count(*) FROM jobs`); n != 20 {
+	e := newEmitting(t)
+	e.append(10)
+	e.catchUp(false)
+	if n := e.count(`SELECT count(*) FROM jobs`); n != 20 {
 		t.Fatalf("%d jobs for ten events", n)
 	}
-	s := &stage{Client: jobs.NewClient(d.DB), Handlers: jobs.NewHandlers(), t: t, d: d}
+	s := &stage{Client: jobs.NewClient(e.d.DB), Handlers: jobs.NewHandlers(), t: t, d: e.d}
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	s.run()
-	s.until("the notes of settled events to be removed", func() bool { return count(`SELECT count(*) FROM jobs_emitted`) == 0 })
-	o, err := ops.New(d.DB, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Reset(ctx, "mailer", 0, ops.By{Operator: "somebody", Reason: "a test"}); err != nil {
-		t.Fatal(err)
-	}
-	appendOne(10)
-	catchUp()
-	s.until("all jobs to end", func() bool { return count(`SELECT count(*) FROM jobs`) == 0 })
-	if n := count(`SELECT count(*) FROM jobs_history`); n != 22 {
+	s.until("the notes of settled events to be removed", func() bool { return e.count(`SELECT count(*) FROM jobs_emitted`) == 0 })
+	e.reset()
+	e.append(1)
+	e.catchUp(false)
+	s.until("all jobs to end", func() bool { return e.count(`SELECT count(*) FROM jobs`) == 0 })
+	if n := e.count(`SELECT count(*) FROM jobs_history`); n != 22 {
 		t.Errorf("%d jobs for eleven events, after a reset", n)
 	}
+}
+
+// A call that is refused counts: when it is mended, and the consumer reset, its job is
+// enqueued, and that of the next call not again.
+func TestEnqueueForOfARefusedCall(t *testing.T) {
+	e := newEmitting(t)
+	e.append(3)
+	e.catchUp(true)
+	e.reset()
+	e.catchUp(false)
+	for n := range 2 {
+		if got := e.count(`SELECT count(*) FROM jobs WHERE args->>'N' = $1::text`, fmt.Sprint(n)); got != 3 {
+			t.Errorf("%d jobs of call %d, for three events", got, n)
+		}
+	}
+}
+
+// emitting is a log, and a consumer that enqueues.
+type emitting struct {
+	t      *testing.T
+	d      *pgtest.Database
+	events *postgres.Store
+}
+
+func newEmitting(t *testing.T) emitting {
+	t.Helper()
+	e := emitting{t, pgtest.New(t), postgres.NewStore(postgres.DefaultStoreConfig())}
+	if err := migrations.ApplyJobs(t.Context(), e.d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (e emitting) append(n int) {
+	e.t.Helper()
+	for range n {
+		tx, err := e.d.DB.BeginTx(e.t.Context(), nil)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if _, err := e.events.Append(e.t.Context(), tx, store.Any(), []store.Event{{AggregateType: "A", AggregateID: uuid.NewString(), EventID: uuid.New(), EventType: "E", Payload: []byte(`{}`)}}); err != nil {
+			e.t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+func (e emitting) catchUp(refused bool) {
+	e.t.Helper()
+	m := mailer{jobs.NewClient(e.d.DB), refused}
+	if err := workertest.CatchUp(e.t.Context(), e.d.DB, e.events, []consumer.Consumer{m}, worker.WithBatchSize(3)); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e emitting) reset() {
+	e.t.Helper()
+	o, err := ops.New(e.d.DB, nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := o.Reset(e.t.Context(), "mailer", 0, ops.By{Operator: "somebody", Reason: "a test"}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e emitting) count(query string, args ...any) (n int) {
+	e.t.Helper()
+	if err := e.d.DB.QueryRowContext(e.t.Context(), query, args...).Scan(&n); err != nil {
+		e.t.Fatal(err)
+	}
+	return n
 }

@@ -61,6 +61,7 @@ func TestEnqueueRefuses(t *testing.T) {
 		"no JSON":                      {Args: ofJSON(`{`)},
 		"10 MB":                        {Args: ofJSON(`"` + strings.Repeat("x", 10<<20) + `"`)},
 		"NUL":                          {Args: ofJSON(`"\u0000"`)},
+		"no UTF-8":                     {Args: ofJSON("\"\xff\"")},
 		"half of a surrogate pair":     {Args: ofJSON(`"\ud800"`)},
 		"the other half":               {Args: ofJSON(`"\\\udc00"`)},
 		"halves apart":                 {Args: ofJSON(`"\ud800x\udc00"`)},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 )
@@ -35,6 +36,7 @@ func encode(v any) (text json.RawMessage, err error) {
 const maxDepth = 1000
 
 var (
+	errUTF8      = errors.New("it has bytes that are no UTF-8, which JSON is")
 	errNUL       = errors.New(`it has a NUL character, which PostgreSQL's jsonb cannot hold: leave it out, or encode the text`)
 	errSurrogate = errors.New(`it has half of a surrogate pair (\ud800 to \udfff), which PostgreSQL's jsonb cannot hold`)
 	errNumber    = errors.New("it has a number with more digits than PostgreSQL's numeric holds: 131072 before the point, 16383 behind it")
@@ -43,6 +45,9 @@ var (
 
 // checkJSON reports what jsonb cannot hold in JSON that encoding/json has made.
 func checkJSON(text []byte) error {
+	if !utf8.Valid(text) { // of a json.RawMessage
+		return errUTF8
+	}
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {

@@ -172,6 +172,7 @@ func TestStartRefuses(t *testing.T) {
 		"negative prefetch":   {jobs.NewWorker(s.d.DB, good(), jobs.WithPrefetch(-1)), "WithPrefetch"},
 		"no poll":             {jobs.NewWorker(s.d.DB, good(), jobs.WithPollInterval(0)), "WithPollInterval"},
 		"short time-out":      {jobs.NewWorker(s.d.DB, good(), jobs.WithHeartbeatTimeout(time.Second)), "WithHeartbeatTimeout"},
+		"nil middleware":      {jobs.NewWorker(s.d.DB, good(), jobs.WithMiddleware(nil)), "WithMiddleware"},
 		"unknown strategy":    {jobs.NewWorker(s.d.DB, good(), jobs.WithLeaderStrategy("x")), "WithLeaderStrategy"},
 		"no connection":       {jobs.NewWorker(s.d.DB, good(), jobs.WithNotifyConnectionString("postgres://u:secret@h:port/")), "WithNotifyConnectionString"},
 		"table of four names": {jobs.NewWorker(s.d.DB, good(), jobs.WithTable("a.b.c.d")), "WithTable"},

@@ -69,6 +69,9 @@ func TestWaitOfPolicies(t *testing.T) {
 				t.Fatalf("the delay after %d failures is %v", n, e.Delay)
 			}
 		}
+		if d >= 0 && (Fixed(d)(n, nil) < d || Steps(d)(n, nil) < d) {
+			t.Fatalf("fixed at %v, it is %v", d, Fixed(d)(n, nil))
+		}
 		if s := Steps(time.Second, time.Minute)(n, nil); n == 1 && (s < time.Second || s > 5*time.Second/4) || n > 1 && (s < time.Minute || s > 5*time.Minute/4) {
 			t.Fatalf("step %d is %v", n, s)
 		}

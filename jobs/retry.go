@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -38,5 +39,5 @@ func Steps(delays ...time.Duration) RetryPolicy {
 func Fixed(delay time.Duration) RetryPolicy { return Steps(delay) }
 
 func spread(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Float64()*float64(d)/4)
+	return d + min(time.Duration(rand.Float64()*float64(d)/4), math.MaxInt64-max(d, 0))
 }

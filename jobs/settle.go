@@ -175,5 +175,8 @@ func (w *Worker) storeApart(ctx context.Context, e *ending) {
 var ErrUnsettled = errors.New("jobs: what became of some jobs could not be stored, they run again")
 
 func unsettled(n int, last error) error {
+	if last == nil {
+		return fmt.Errorf("%w: %d jobs", ErrUnsettled, n)
+	}
 	return fmt.Errorf("%w: %d jobs: %w", ErrUnsettled, n, errtext.Of(last))
 }

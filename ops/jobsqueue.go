@@ -115,7 +115,7 @@ type queuePauseDetail struct {
 // that are claimed ahead included. For [AllQueues] it is the cap of all together,
 // beside those of single queues. What runs already runs on, even above a lower cap.
 // With 0 nothing starts, as if the queue were paused. RemoveCap removes the cap. If
-// it is max already, SetCap returns [ErrUnchanged].
+// it is limit already, SetCap returns [ErrUnchanged].
 func (o *Jobs) SetCap(ctx context.Context, queue string, limit int, by By) error {
 	var invalid error
 	if limit < 0 || limit > math.MaxInt32 {
