@@ -16,7 +16,7 @@ import (
 // and know the steps as they were before: it changes counters by what is added to them,
 // and states only where they still are what it expects.
 type statements struct {
-	start, owner, advance, spread, sweep, turn, untold       string
+	start, owner, advance, spread, sweep, turn               string
 	lock, cancel, stop, enqueued, hold, revive, forget       string
 	find, steps, items, counts, list, await, output, outputs string
 	edges, old, forgetSteps, forgetRuns                      string
