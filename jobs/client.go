@@ -96,6 +96,9 @@ func (c *Client) Table() string { return c.table }
 //
 // It returns the state in which it found the job: of an unfinished one, what it was
 // before; a finished one stays as it is. tx may be nil.
+//
+// Commit tx soon: it holds the row of the job. When that ends, its worker waits for the
+// row, and what became of other jobs of this worker may wait with it.
 func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, err error) {
 	if c.err != nil {
 		return "", c.err

@@ -111,7 +111,8 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking
 // the configuration and the database, and starts nothing if it finds fault. When it
-// returns, nothing of the worker is running any more.
+// returns, nothing of the worker is running any more. Close db after that, not before:
+// a worker whose pool is closed keeps its heartbeat's connection, and its jobs.
 //
 // At a stop no more jobs are claimed, those that were prefetched are given back,
 // and those that run are waited for, for WithShutdownTimeout at most. Then their
