@@ -94,7 +94,8 @@ type startSpec struct {
 
 // Key starts a run only while no other of the flow that has not ended has the key.
 // Otherwise that one is returned, [Started.Existing]. Two transactions that start runs
-// under the same key wait for each other.
+// under the same key wait for each other. The run that is returned may have begun with
+// something else, and may be about to be cancelled: see [Client.Get].
 func Key(key string) StartOption {
 	return func(s *startSpec) {
 		if s.key = (sql.NullString{String: key, Valid: true}); key == "" || len(key) > maxKey || strings.ContainsRune(key, 0) {
@@ -200,6 +201,10 @@ func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s State,
 //
 // It returns the state in which it found the run; a run that has ended stays as it is.
 // tx may be nil; the run is locked until its end.
+//
+// Steps of [OnFailure] and [OnEnd] do not begin either: what a cancelled run leaves behind
+// is for whoever cancels it. Commit tx soon: it holds the rows of jobs that run, and what
+// became of other jobs of their workers may wait for it.
 func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
 	was, err = inTx(ctx, c, tx, func(on jobs.Querier) (State, error) {
 		was, cancelled, err := c.lock(ctx, on, run)
@@ -262,6 +267,10 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 // that depend on them; without names it is the steps that have failed, and of a [Map]
 // step the jobs that have. The others keep their ends and results. The run goes on in
 // the shape in which it was started. tx may be nil; the run is locked until its end.
+//
+// Steps that depend on a failed one through [Any] may have completed: without names they
+// run again. An [OnFailure] step that ran before and is not needed now is skipped, and what
+// it did stays done: undo it first.
 func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...string) error {
 	_, err := inTx(ctx, c, tx, func(on jobs.Querier) (none struct{}, err error) {
 		s, _, err := c.lock(ctx, on, run)

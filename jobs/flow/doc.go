@@ -38,6 +38,8 @@
 // A step that is skipped has not completed, so those After it are skipped too. A step
 // that is Any's begins once, with the first; the others run on.
 //
+// [Client.Cancel] keeps all of these from beginning that have not, also OnFailure and OnEnd.
+//
 // [Optional] lets a step fail as if it had completed. A handler that returns [Skip] ends
 // its step as skipped and lets those After it begin. [Enqueue] gives the job options.
 //
@@ -70,7 +72,7 @@
 // for ends of which nobody was told: of jobs that a dead worker had, that were cancelled,
 // or that have failed with their worker. Nobody leads. Any worker with Advance will do
 // for all flows of its tables, also for those that it has no handlers for; without one,
-// no run gets on.
+// no run gets on. Like every worker it needs a handler, of any kind.
 //
 // # Changes
 //

@@ -113,7 +113,8 @@ func After(steps ...Before) StepOption { return dependsOn(onSuccess, nil, steps)
 // because of such a step. Else it is not needed, and skipped.
 func OnFailure(steps ...Before) StepOption { return dependsOn(onFailure, nil, steps) }
 
-// OnEnd makes a step wait until others have ended, however.
+// OnEnd makes a step wait until others have ended, however. It does not begin in a run
+// that was cancelled.
 func OnEnd(steps ...Before) StepOption { return dependsOn(onEnd, nil, steps) }
 
 // If makes a step wait until another has completed. Unless that one's result contains
@@ -174,7 +175,9 @@ func Quorum(n int) StepOption {
 	}
 }
 
-// Optional lets the run go on after the step's failure as if it had completed.
+// Optional lets the run go on after the step's failure as if it had completed. A step of
+// [If] on it is skipped, since there is no result. Nor does Optional help a step that is
+// skipped because of others.
 func Optional() StepOption { return func(_ *definition, s *node) { s.optional = true } }
 
 // Enqueue gives the step's job options: [jobs.Queue], [jobs.Priority], [jobs.In] from

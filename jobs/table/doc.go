@@ -45,10 +45,11 @@
 //		repository_id     integer NOT NULL -- and what else a job is about
 //	);
 //
-// The id is any integer and unique; state is text or an enum; failure_message and
-// worker_hostname are text or a varchar, which for the latter has room for the name of
-// the machine and 37 characters; execution_logs is json[] or jsonb[]. Store.Check and
-// Start say what does not fit, and how to mend it. Nothing is ever migrated.
+// Names are in lower case, with letters, digits and underscores. The id is any integer
+// and unique; state is text or an enum; failure_message and worker_hostname are text or a
+// varchar, which for the latter has room for the name of the machine and 37 characters;
+// execution_logs is json[] or jsonb[]. Store.Check and Start say what does not fit, and how
+// to mend it. Nothing is ever migrated.
 //
 // There are no tables beside it, no leader and no session locks.
 //
@@ -112,6 +113,11 @@
 // OrderByExpression, Condition and the conditions of PreDequeue are about columns of the
 // table, with its alias. What the view joins, a subquery can have: "(SELECT r.rank FROM
 // repo AS r WHERE r.id = j.repository_id)", which no index helps to sort by.
+//
+// A row that cannot be claimed, because the table refuses it in processing or a condition
+// fails on it, holds up all claims; one that cannot be reset or have a heartbeat holds up
+// those of others. [Observer].Failed tells. A CHECK or a trigger of yours must let rows pass
+// through the states.
 //
 // [Handler].PreDequeue holds claims back or adds a condition, under which one row is
 // claimed at a time. With PreHandle and PostHandle it makes a budget: see the example of

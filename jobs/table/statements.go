@@ -267,7 +267,7 @@ func newStatements(s settings, t types) statements {
 	}
 	pairs := []string{
 		"{table}", s.table.SQL(), "{alias}", alias, "{view}", s.view.SQL(), "{view alias}", ident.Quote(s.view.alias),
-		"{condition}", condition, "{order}", order, "{expressions}", strings.Join(s.expressions, ",\n") + "\n",
+		"{condition}", condition, "{order}", order, "{expressions}", strings.Join(s.expressions, "\n, ") + "\n",
 		"{state type}", t.state, "{message type}", t.message, "{log type}", t.log,
 		"{most}", fmt.Sprint(s.most), "{resets}", fmt.Sprint(s.resets), "{reset message}", literal(s.resetMessage),
 		"{retry after}", interval(s.retryAfter.Microseconds()), "{retries}", fmt.Sprint(s.retryAfter > 0),
