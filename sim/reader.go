@@ -90,8 +90,9 @@ func (r *reader) choose(e history.Event) (n *node, consumer string) {
 
 // read waits until the worker says that the consumer has handled the event, and
 // looks whether it has. An answer proves nothing that a crash of the server may
-// have taken back, or an operator, by then; nor does one of a consumer whose
-// handler has committed the checkpoint itself, until that is repaired.
+// have taken back, or an operator, by then; nor one about an event that a restored
+// copy lacks; nor does one of a consumer whose handler has committed the checkpoint
+// itself, until that is repaired.
 func (r *reader) read(ctx context.Context, n *node, consumer string, e history.Event, bound time.Duration) {
 	if n == nil {
 		return
