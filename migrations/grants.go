@@ -136,7 +136,7 @@ func grantSchema(name, role string) string {
 	if name != "" {
 		return fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", ident.Quote(name), ident.Quote(role))
 	}
-	return do(fmt.Sprintf("EXECUTE format('GRANT USAGE ON SCHEMA %%I TO %%I', current_schema(), %s);", literal(role)))
+	return do(fmt.Sprintf("EXECUTE format('GRANT USAGE ON SCHEMA %%I TO %%I', current_schema(), %s);", ident.Literal(role)))
 }
 
 func need(t ident.Table, privileges ...string) (all []rights.Need) {

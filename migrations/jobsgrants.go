@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
 )
 
@@ -60,7 +61,7 @@ func emitters(needs []rights.Need, role string) string {
 	for _, n := range needs {
 		b.WriteString(do(fmt.Sprintf(`IF to_regclass(%[1]s) IS NOT NULL THEN
     EXECUTE (SELECT format('GRANT USAGE ON SCHEMA %%s TO %%I', relnamespace::regnamespace, %[2]s) FROM pg_class WHERE oid = to_regclass(%[1]s)); EXECUTE format('GRANT %[3]s ON %%s TO %%I', to_regclass(%[1]s), %[2]s); END IF;`,
-			literal(n.Table), literal(role), n.Privilege)) + ";\n")
+			ident.Literal(n.Table), ident.Literal(role), n.Privilege)) + ";\n")
 	}
 	return b.String()
 }

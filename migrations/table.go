@@ -47,7 +47,7 @@ func (t table) statements() []string {
 	for _, f := range t.fixes {
 		statements = append(statements, do(fmt.Sprintf(`IF EXISTS (
     SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
-) THEN ALTER TABLE %s ALTER COLUMN %s %s; END IF;`, literal(t.SQL()), literal(f.column), t.SQL(), ident.Quote(f.column), f.action)))
+) THEN ALTER TABLE %s ALTER COLUMN %s %s; END IF;`, ident.Literal(t.SQL()), ident.Literal(f.column), t.SQL(), ident.Quote(f.column), f.action)))
 	}
 	for _, i := range t.indexes {
 		statements = append(statements, t.createIndex(i))
@@ -69,7 +69,7 @@ func (t table) createIndex(i index) string {
 	if i.where != "" {
 		return create
 	}
-	return do(fmt.Sprintf("IF NOT EXISTS (%s\n) THEN %s; END IF;", equivalent(literal(t.SQL()), literal(i.on), strconv.FormatBool(i.unique)), create))
+	return do(fmt.Sprintf("IF NOT EXISTS (%s\n) THEN %s; END IF;", equivalent(ident.Literal(t.SQL()), ident.Literal(i.on), strconv.FormatBool(i.unique)), create))
 }
 
 // equivalent selects the indexes of a table that are as good as one on these
@@ -89,8 +89,6 @@ func do(body string) string {
 	}
 	return "DO " + quote + " BEGIN " + body + " END " + quote
 }
-
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 func (t table) create() string {
 	lines := append([]string(nil), t.columns...)

@@ -155,7 +155,7 @@ func (d *database) drop() error {
 	unfollowed := d.follower.stop()
 	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
 	for _, gid := range gids {
-		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(gid))
+		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+ident.Literal(gid))
 		err = errors.Join(err, undone)
 	}
 	err = errors.Join(err, unfollowed, d.db.Close(), d.onServer(ctx, "DROP DATABASE "+ident.Quote(d.name)+" WITH (FORCE)"))
@@ -164,8 +164,6 @@ func (d *database) drop() error {
 	}
 	return nil
 }
-
-func quoteText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 func column[T any](ctx context.Context, d *database, query string, args ...any) ([]T, error) {
 	return rows(ctx, d, func(r *sql.Rows, v *T) error { return r.Scan(v) }, query, args...)

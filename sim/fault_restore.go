@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
@@ -179,7 +180,7 @@ func (d *database) changeData(change func(context.Context) error) error {
 func (d *database) endPrepared(ctx context.Context) error {
 	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND prepared < pg_postmaster_start_time()`)
 	for _, gid := range gids {
-		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+quoteText(gid))
+		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+ident.Literal(gid))
 		err = errors.Join(err, undone)
 	}
 	return err

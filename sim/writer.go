@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/store"
@@ -312,7 +313,7 @@ func (w *writer) sight(drawn []history.Event, standings []history.Standing) {
 // nothing any more, then.
 func (w *writer) prepare(ctx context.Context, a *attempt) error {
 	gid := fmt.Sprintf("%s %s %s", w.on.name, w.name, w.uuid())
-	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+quoteText(gid)); err != nil {
+	if _, err := a.tx.ExecContext(ctx, "PREPARE TRANSACTION "+ident.Literal(gid)); err != nil {
 		if err = w.on.forgive(err); err != nil {
 			return err
 		}
@@ -341,7 +342,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		}
 		w.prepared = slices.Delete(w.prepared, i, i+1)
 		if !p.keep {
-			if err := w.decide(ctx, "ROLLBACK PREPARED "+quoteText(p.gid), p.life); err != nil {
+			if err := w.decide(ctx, "ROLLBACK PREPARED "+ident.Literal(p.gid), p.life); err != nil {
 				return err
 			}
 			w.abandon(&attempt{number: p.number, counts: transactionsPrepared, drawn: p.drawn}, nil)
@@ -354,7 +355,7 @@ func (w *writer) settle(ctx context.Context, now time.Time) error {
 		} else if err = w.on.forgive(err); err != nil {
 			return err
 		}
-		if err := w.decide(ctx, "COMMIT PREPARED "+quoteText(p.gid), p.life); err != nil {
+		if err := w.decide(ctx, "COMMIT PREPARED "+ident.Literal(p.gid), p.life); err != nil {
 			return err
 		}
 		w.keep(&attempt{number: p.number, life: p.life, counts: transactionsPrepared, drawn: p.drawn})

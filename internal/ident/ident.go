@@ -97,5 +97,8 @@ func (t Table) String() string {
 	return t.Schema + "." + t.Name
 }
 
+// Literal quotes a text as a value of SQL. Prefer a parameter: some statements take none.
+func Literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
+
 // Quote quotes one identifier.
 func Quote(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -34,7 +35,7 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid 
 	if err != nil {
 		return nil, fmt.Errorf("look for table %s: %w", name, err)
 	}
-	of = `CASE WHEN to_regclass(` + literal(name) + `)::oid::bigint = ` + strconv.FormatInt(oid, 10) + ` THEN ` + of + ` END`
+	of = `CASE WHEN to_regclass(` + ident.Literal(name) + `)::oid::bigint = ` + strconv.FormatInt(oid, 10) + ` THEN ` + of + ` END`
 	return askingNamed{asking{log, of}, table, column}, nil
 }
 

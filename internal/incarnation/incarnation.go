@@ -16,7 +16,7 @@ func Of(token ident.Table, log, sequence, database string) string {
 	file := ``
 	if sequence != "" {
 		// A partitioned table has no file.
-		file = ` || ' ' || pg_relation_filenode(` + literal(sequence) + `::regclass)::text || ' ' || coalesce(pg_relation_filenode(` + literal(log) + `::regclass), 0)::text`
+		file = ` || ' ' || pg_relation_filenode(` + ident.Literal(sequence) + `::regclass)::text || ' ' || coalesce(pg_relation_filenode(` + ident.Literal(log) + `::regclass), 0)::text`
 	}
 	return `(SELECT token::text || ' ' || (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint::text` + file + `
 	FROM ` + token.SQL() + ` WHERE database = ` + database + `)`
@@ -71,5 +71,3 @@ func LogRestarted(before, after string) bool {
 
 // fields of the name: token, start time, and the files of sequence and table.
 const fields = 4
-
-func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }

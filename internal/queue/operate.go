@@ -50,7 +50,7 @@ SELECT id FROM new WHERE (SELECT count(*) FROM told) >= 0`
 
 // operating fills in the names of a statement of operators.
 func operating(t tables.Jobs, sql string) string {
-	news, ends := channels(t)
+	news, ends := ChannelsSQL(t)
 	return strings.NewReplacer("{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(),
 		"{kept}", kept, "{news}", news, "{ends}", ends).Replace(sql)
 }

@@ -25,7 +25,7 @@ func New(t tables.Jobs) *Queue { return &Queue{t, newStatements(t)} }
 // Channels returns the names of the channels on which new jobs are told, with
 // their queue, and the ends of jobs that somebody awaits, with their id.
 func (q *Queue) Channels(ctx context.Context, on store.Querier) (news, ends string, err error) {
-	n, e := channels(q.tables)
+	n, e := ChannelsSQL(q.tables)
 	err = on.QueryRowContext(ctx, `SELECT coalesce(`+n+`, ''), coalesce(`+e+`, '')`).Scan(&news, &ends)
 	if err == nil && news == "" {
 		err = fmt.Errorf("there is no table %s", q.tables.Jobs)

@@ -3,6 +3,7 @@ package queue
 import (
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
@@ -29,23 +30,20 @@ const freed = `state = 'available', claim = NULL, claimed_by = NULL, claimed_at 
 // columns is what scanJob reads.
 const columns = `j.id, j.claim, j.kind, j.priority, j.run_at, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
 
-// channels are SQL expressions for the names of the channels on which new jobs
+// ChannelsSQL are SQL expressions for the names of the channels on which new jobs
 // and awaited ends are told. A table's oid is its own within the database.
-func channels(t tables.Jobs) (news, ends string) {
-	oid := `to_regclass(` + quote(t.Jobs.SQL()) + `)::oid::text`
+func ChannelsSQL(t tables.Jobs) (news, ends string) {
+	oid := `to_regclass(` + ident.Literal(t.Jobs.SQL()) + `)::oid::text`
 	return `'worker_jobs_' || ` + oid, `'worker_jobs_ends_' || ` + oid
 }
 
-// quote makes a literal of a text.
-func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
-
 func newStatements(t tables.Jobs) statements {
-	news, ends := channels(t)
+	news, ends := ChannelsSQL(t)
 	names := strings.NewReplacer(
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{logs}", t.Logs.SQL(), "{workers}", t.Workers.SQL(),
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{through}", t.EmittedThrough.SQL(),
-		"{sequence}", quote(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
+		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
 		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{lane rows}", laneRows, "{lane shape}", laneShape, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{

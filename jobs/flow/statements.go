@@ -3,6 +3,8 @@ package flow
 import (
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
@@ -23,11 +25,11 @@ type statements struct {
 }
 
 func newStatements(t tables.Jobs) statements {
-	oid := `to_regclass(` + quote(t.Jobs.SQL()) + `)::oid::text`
+	news, ends := queue.ChannelsSQL(t)
 	names := strings.NewReplacer("{flows}", t.Flows.SQL(), "{runs}", t.FlowRuns.SQL(), "{steps}", t.FlowSteps.SQL(), "{turn}", t.FlowSweep.SQL(),
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(), "{queues}", t.Queues.SQL(),
-		"{news}", `'worker_jobs_' || `+oid, "{ends}", `'worker_jobs_ends_' || `+oid,
-		"{next job}", `nextval((SELECT pg_get_serial_sequence(`+quote(t.Jobs.SQL())+`, 'id')::regclass))`,
+		"{news}", news, "{ends}", ends,
+		"{next job}", `nextval((SELECT pg_get_serial_sequence(`+ident.Literal(t.Jobs.SQL())+`, 'id')::regclass))`,
 		"{given}", given, "{effects}", effects, "{of run}", ofRun)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
@@ -37,9 +39,6 @@ func newStatements(t tables.Jobs) statements {
 		edges: r(edgesSQL), old: r(oldSQL), forgetSteps: r(forgetStepsSQL), forgetRuns: r(forgetRunsSQL),
 	}
 }
-
-// quote makes a literal of a text.
-func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // enqueueSQL enqueues the jobs of the steps in from that are enqueued, and tells of them
 // as package queue does. Their Meta says which step they are.
@@ -134,7 +133,7 @@ WITH {given}, seen AS MATERIALIZED (
 		CASE WHEN h.state IS NULL THEN 'FORGOTTEN' ELSE h.code END AS code, CASE WHEN h.state IS NULL THEN 'its job is neither unfinished nor in the history' ELSE h.error END AS error, h.result
 	FROM seen AS s LEFT JOIN LATERAL (SELECT state, code, error, result FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true
 	WHERE s.state <> 'enqueued' OR h.state IS NOT NULL OR (SELECT true FROM {jobs} WHERE id = s.job_id LIMIT 1) IS NULL
-), ended AS (
+), effect AS (
 	UPDATE {steps} AS s SET finished_at = clock_timestamp(),
 		state = CASE s.state WHEN 'enqueued' THEN g.state ELSE s.state END, code = CASE s.state WHEN 'enqueued' THEN g.code ELSE s.code END,
 		error = CASE s.state WHEN 'enqueued' THEN g.error ELSE s.error END, result = CASE s.state WHEN 'enqueued' THEN g.result ELSE s.result END
@@ -142,8 +141,6 @@ WITH {given}, seen AS MATERIALIZED (
 	WHERE s.id = g.id AND s.id = ANY (ARRAY(SELECT id FROM gone)) AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id
 		AND (SELECT count(*) FROM turn) > 0
 	RETURNING s.id, s.leaf, s.dependents, s.result, {effects}
-), effect AS MATERIALIZED (
-	SELECT * FROM ended
 ), told AS MATERIALIZED (
 	SELECT id, count(*) FILTER (WHERE ok)::int AS good, count(*) FILTER (WHERE NOT ok)::int AS bad, bool_or(blamed AND NOT ok) AS blamed
 	FROM (
@@ -203,8 +200,8 @@ ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <=
 RETURNING true`
 
 // sweepSQL looks at the next thousand steps above $1, of runs that have not ended, that
-// are enqueued, or were moved on and nobody went on with. It returns those of which
-// somebody must be told, and first, without a state, the last that it has looked at.
+// are enqueued, or were moved on and nobody went on with. It returns those that
+// must be told, and first, without a state, the last that it has looked at.
 const sweepSQL = `
 WITH page AS MATERIALIZED (
 	SELECT s.id, s.state, s.job_id
@@ -269,8 +266,7 @@ WITH given AS MATERIALIZED (
 UPDATE {runs} SET state = 'running', finished_at = NULL, cancel_at = NULL, unfinished = (SELECT count(*) FROM again), bad = $3::int
 WHERE id = $1::bigint AND (SELECT count(*) FROM news) >= 0`
 
-// forgetSQL removes the jobs' steps of Map steps, $1, of which each is followed by its
-// own.
+// forgetSQL removes the jobs' steps of the Map steps $1: they follow each of these.
 const forgetSQL = `
 DELETE FROM {steps} WHERE id = ANY (ARRAY(
 	SELECT s.id FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)) AS m CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS s))`

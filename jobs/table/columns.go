@@ -258,7 +258,7 @@ WHERE conrelid = to_regclass($1::text) AND contype = 'c' AND conkey = ARRAY[$2::
 	}
 	var all []string
 	for _, one := range states {
-		all = append(all, literal(string(one)))
+		all = append(all, ident.Literal(string(one)))
 	}
 	for _, c := range checks {
 		refused, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }, `

@@ -269,7 +269,7 @@ func newStatements(s settings, t types) statements {
 		"{table}", s.table.SQL(), "{alias}", alias, "{view}", s.view.SQL(), "{view alias}", ident.Quote(s.view.alias),
 		"{condition}", condition, "{order}", order, "{expressions}", strings.Join(s.expressions, "\n, ") + "\n",
 		"{state type}", t.state, "{message type}", t.message, "{log type}", t.log,
-		"{most}", fmt.Sprint(s.most), "{resets}", fmt.Sprint(s.resets), "{reset message}", literal(s.resetMessage),
+		"{most}", fmt.Sprint(s.most), "{resets}", fmt.Sprint(s.resets), "{reset message}", ident.Literal(s.resetMessage),
 		"{retry after}", interval(s.retryAfter.Microseconds()), "{retries}", fmt.Sprint(s.retryAfter > 0),
 	}
 	for name, actual := range s.columns {
@@ -289,6 +289,3 @@ func newStatements(s settings, t types) statements {
 		tryExpression: r(`EXPLAIN SELECT {expressions} FROM {view} AS {view alias}`),
 	}
 }
-
-// literal makes a literal of a text.
-func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
