@@ -57,3 +57,37 @@ func Explain(t testing.TB, conn *sql.Conn, planCacheMode, statement, args string
 	}
 	return plans[0].Plan, text
 }
+
+// ExplainGeneric returns the plan that a statement gets for all values of its parameters,
+// as text. It does not execute the statement.
+func ExplainGeneric(t testing.TB, conn *sql.Conn, types, statement, args string) (text string) {
+	t.Helper()
+	if types != "" {
+		types, args = "("+types+")", "("+args+")"
+	}
+	for _, s := range []string{`SET plan_cache_mode = force_generic_plan`, `PREPARE p ` + types + ` AS ` + statement} {
+		if _, err := conn.ExecContext(t.Context(), s); err != nil {
+			t.Fatalf("%v\nin: %s", err, s)
+		}
+	}
+	rows, err := conn.QueryContext(t.Context(), `EXPLAIN EXECUTE p `+args)
+	if err != nil {
+		t.Fatalf("%v\nin: %s", err, statement)
+	}
+	defer rows.Close()
+	var lines []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, line)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), `DEALLOCATE p`); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}

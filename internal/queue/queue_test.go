@@ -274,9 +274,6 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := conn.ExecContext(t.Context(), `SET plan_cache_mode = force_generic_plan`); err != nil {
-		t.Fatal(err)
-	}
 	for name, p := range map[string]struct{ types, statement, args string }{
 		"claim":    {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
 		"start":    {"text, text", s.sql.start, `'{1}', '{1}'`},
@@ -293,27 +290,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"retained": {"", s.sql.retained, ""},
 		"retain":   {"bigint, text, timestamptz", s.sql.retain, `1000000, 'q1', '2020-01-01'`},
 	} {
-		types, args := "", ""
-		if p.types != "" {
-			types, args = "("+p.types+")", "("+p.args+")"
-		}
-		if _, err := conn.ExecContext(t.Context(), `PREPARE s_`+name+` `+types+` AS `+p.statement); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		rows, err := conn.QueryContext(t.Context(), `EXPLAIN EXECUTE s_`+name+` `+args)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		var plan []string
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			plan = append(plan, line)
-		}
-		rows.Close()
-		all := strings.Join(plan, "\n")
+		all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 		// As the index has it, so that the first ones are enough.
 		inOrder := slices.Contains([]string{"claim", "above", "due", "retained"}, name)
 		if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap") || strings.Contains(all, "Sort")) {

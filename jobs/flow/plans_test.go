@@ -1,10 +1,11 @@
 package flow
 
 import (
-	"context"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // wholeTable is a plan that reads all of a table that grows.
@@ -26,23 +27,6 @@ INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, a
 SELECT id + 1000000, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'completed' FROM jobs`)
 	conn := must(b.d.DB.Conn(t.Context()))(t)
 	defer conn.Close()
-	run := func(query string) (lines []string) {
-		t.Helper()
-		rows, err := conn.QueryContext(context.Background(), query)
-		if err != nil {
-			t.Fatalf("%v in %s", err, query)
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			lines = append(lines, line)
-		}
-		return lines
-	}
-	run(`SET plan_cache_mode = force_generic_plan`)
 	for name, p := range map[string]struct{ types, statement, args string }{
 		"start":       {"text, text, text, text, text", b.sql.start, `'[]', 'f', 'v', '{}', 'k'`},
 		"owner":       {"text, text", b.sql.owner, `'f', 'k'`},
@@ -70,14 +54,7 @@ SELECT id + 1000000, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5
 		"forgetSteps": {"text", b.sql.forgetSteps, `'[1]'`},
 		"forgetRuns":  {"text", b.sql.forgetRuns, `'[1]'`},
 	} {
-		types, args := "", ""
-		if p.types != "" {
-			types, args = "("+p.types+")", "("+p.args+")"
-		}
-		if _, err := conn.ExecContext(t.Context(), `PREPARE f_`+name+` `+types+` AS `+p.statement); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		plan := strings.Join(run(`EXPLAIN EXECUTE f_`+name+` `+args), "\n")
+		plan := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 		if wholeTable.MatchString(plan) || (name == "advance" || name == "spread") && strings.Contains(plan, "Index Cond: ((id = g.id) AND (id = ANY") {
 			t.Errorf("%s:\n%s", name, plan)
 		}

@@ -66,9 +66,6 @@ func TestPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			if _, err := conn.ExecContext(t.Context(), `SET plan_cache_mode = force_generic_plan`); err != nil {
-				t.Fatal(err)
-			}
 			for name, p := range map[string]struct{ types, statement, args string }{
 				"claim":     {"text", q.claim.with("", 10), "'here/1'"},
 				"condition": {"text, int", q.claim.with("j.repository_id <> $2", 10), "'here/1', 7"},
@@ -82,27 +79,7 @@ func TestPlans(t *testing.T) {
 				"relog":     {"bigint, bigint, text, text, int", q.relog, "1, 1, 'here/1', '{}', 1"},
 				"requeue":   {"bigint, timestamptz", q.requeue, "1, NULL"},
 			} {
-				types, args := "", ""
-				if p.types != "" {
-					types, args = "("+p.types+")", "("+p.args+")"
-				}
-				if _, err := conn.ExecContext(t.Context(), `PREPARE s_`+name+` `+types+` AS `+p.statement); err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				rows, err := conn.QueryContext(t.Context(), `EXPLAIN EXECUTE s_`+name+` `+args)
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				var plan []string
-				for rows.Next() {
-					var line string
-					if err := rows.Scan(&line); err != nil {
-						t.Fatal(err)
-					}
-					plan = append(plan, line)
-				}
-				rows.Close()
-				all := strings.Join(plan, "\n")
+				all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 				// As the index has it, so that the first ones are enough.
 				inOrder := slices.Contains([]string{"claim", "condition"}, name)
 				if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap Heap Scan on example_jobs j") || strings.Contains(all, "Sort")) {
