@@ -103,7 +103,7 @@ func (w *Worker) queues() []queueConfig {
 // ID identifies this worker in the tables.
 func (w *Worker) ID() uuid.UUID { return w.id }
 
-// Stop asks the worker to claim no more jobs, to wait for those in hand and to end.
+// Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
 // It returns at once; Start waits. It may be called at any time, any number of
 // times, also from a handler.
 func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }

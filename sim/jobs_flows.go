@@ -17,7 +17,7 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// jobFlows are the flows of which enqueuers start runs: one with many steps side by side,
+// jobFlows are the flows that enqueuers start runs of: one with many steps side by side,
 // one with ways around what fails, and one with lists.
 var jobFlows = []history.Flow{
 	{Name: "fan", Steps: []history.FlowStep{

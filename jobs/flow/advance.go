@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -19,10 +20,10 @@ import (
 	"github.com/pgfrontier/worker/jobs"
 )
 
-// Advance makes a worker advance the runs of flows: after each step whose job it has
-// run, and about once a second, whichever worker's turn it is, after those of which a
-// dead worker, or an operator, has told nobody. It also removes runs that have ended, as
-// [jobs.WithRetention] says.
+// Advance makes a worker advance the runs of flows, after each step whose job it has
+// run. About once a second one of all workers looks for steps that have ended and were not
+// told: those of a dead worker, and what an operator has ended. It also removes runs that
+// have ended, as [jobs.WithRetention] says.
 //
 // Give it to all workers that run steps. Without a worker that has it, no run gets on.
 func Advance() jobs.Option {
@@ -277,14 +278,14 @@ func (s statements) proceed(ctx context.Context, on jobs.Querier, moved []movedS
 // takeTurn reports whether nobody else sweeps for this pause.
 func (s statements) takeTurn(ctx context.Context, on jobs.Querier, pause time.Duration) (mine bool, err error) {
 	err = on.QueryRowContext(ctx, s.turn, pause.Microseconds()).Scan(&mine)
-	if err == sql.ErrNoRows {
+	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
 	return mine, err
 }
 
 // sweepPage goes on with steps that somebody has left among the next thousand above a
-// step. It returns the last of these, 0 if there are no more.
+// step. It returns the last of these, 0 after the last page.
 func (s statements) sweepPage(ctx context.Context, on jobs.Querier, after int64, wake func()) (last int64, err error) {
 	left, err := pgdriver.QueryAll(ctx, on, scanMoved, s.sweep, after)
 	if err != nil {

@@ -107,6 +107,7 @@ func TestBadCalls(t *testing.T) {
 			_, err := f.Start(ctx, s.Client, nil, 1, flow.Key(strings.Repeat("x", 1001)))
 			return err
 		}, flow.ErrInvalid, "Key"},
+		"a key of no text":     {func() error { _, err := f.Start(ctx, s.Client, nil, 1, flow.Key("\xff")); return err }, flow.ErrInvalid, "Key"},
 		"a key with a zero":    {func() error { _, err := f.Start(ctx, s.Client, nil, 1, flow.Key("a\x00")); return err }, flow.ErrInvalid, "Key"},
 		"no such run":          {func() error { _, err := s.Wait(ctx, 7); return err }, flow.ErrNotFound, "run 7"},
 		"cancel no run":        {func() error { _, err := s.Cancel(ctx, nil, 7); return err }, flow.ErrNotFound, "run 7"},

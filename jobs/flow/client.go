@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -98,7 +99,7 @@ type startSpec struct {
 // something else, and may be about to be cancelled: see [Client.Get].
 func Key(key string) StartOption {
 	return func(s *startSpec) {
-		if s.key = (sql.NullString{String: key, Valid: true}); key == "" || len(key) > maxKey || strings.ContainsRune(key, 0) {
+		if s.key = (sql.NullString{String: key, Valid: true}); key == "" || len(key) > maxKey || strings.ContainsRune(key, 0) || !utf8.ValidString(key) {
 			s.errs = append(s.errs, fmt.Errorf("Key %s takes 1 to %d bytes of text", errtext.Value(key), maxKey))
 		}
 	}
@@ -202,9 +203,9 @@ func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s State,
 // It returns the state in which it found the run; a run that has ended stays as it is.
 // tx may be nil; the run is locked until its end.
 //
-// Steps of [OnFailure] and [OnEnd] do not begin either: what a cancelled run leaves behind
-// is for whoever cancels it. Commit tx soon: it holds the rows of jobs that run, and what
-// became of other jobs of their workers may wait for it.
+// Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel. Commit tx
+// soon: it holds the rows of jobs that run, and what became of other jobs of their workers
+// may wait for it.
 func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
 	was, err = inTx(ctx, c, tx, func(on jobs.Querier) (State, error) {
 		was, cancelled, err := c.lock(ctx, on, run)

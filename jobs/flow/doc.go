@@ -69,7 +69,7 @@
 //
 // [Advance] is an option of workers. Such a worker tells the steps that depend on it of
 // each end, right after that is stored, and about once a second one of all workers looks
-// for ends of which nobody was told: of jobs that a dead worker had, that were cancelled,
+// for ends that were not told: of jobs that a dead worker had, that were cancelled,
 // or that have failed with their worker. Nobody leads. Any worker with Advance will do
 // for all flows of its tables, also for those that it has no handlers for; without one,
 // no run gets on. Like every worker it needs a handler, of any kind.

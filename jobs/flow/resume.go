@@ -50,7 +50,7 @@ var errNothingFailed = errors.New("no step has failed: name those to begin with"
 // that have failed. They begin again, and all that depend on them; the ends of the
 // others stand. all are in the order of their ids.
 func resume(all []endedStep, from []string) (p resumption, err error) {
-	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, anew: map[int]bool{}}
+	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, reread: map[int]bool{}}
 	for i := range all {
 		s := &all[i]
 		if s.id.item() == 0 {
@@ -65,14 +65,14 @@ func resume(all []endedStep, from []string) (p resumption, err error) {
 	for i := range all {
 		s := &all[i]
 		switch {
-		case s.id.item() > 0 && r.anew[s.id.n()]:
+		case s.id.item() > 0 && r.reread[s.id.n()]:
 			continue // it is forgotten
 		case !r.again[s.id]:
 			if s.leaf && s.failed && !s.good {
 				p.bad++
 			}
 			continue
-		case r.anew[s.id.n()]:
+		case r.reread[s.id.n()]:
 			p.forget = append(p.forget, s.id)
 		}
 		p.again = append(p.again, r.restart(s))
@@ -82,10 +82,10 @@ func resume(all []endedStep, from []string) (p resumption, err error) {
 
 // resumer finds what begins again.
 type resumer struct {
-	nodes map[int]*endedStep   // by their places
-	jobs  map[int][]*endedStep // of steps of Map, by the steps' places
-	again map[stepID]bool
-	anew  map[int]bool // steps of Map whose lists are read again
+	nodes  map[int]*endedStep   // by their places
+	jobs   map[int][]*endedStep // of steps of Map, by the steps' places
+	again  map[stepID]bool
+	reread map[int]bool // steps of Map whose lists are read again
 }
 
 // begin marks the steps to begin with, and all that depend on them.
@@ -133,12 +133,12 @@ func (r *resumer) byItsJobs(s *endedStep) bool {
 
 // mark marks a step and those that depend on it. Of a step of Map that is reached from
 // one of its jobs, the others stay.
-func (r *resumer) mark(s *endedStep, anew bool) {
+func (r *resumer) mark(s *endedStep, reread bool) {
 	n := s.id.n()
 	isNew := !r.again[s.id]
 	r.again[s.id] = true
-	if s.mapped && s.id.item() == 0 && anew {
-		r.anew[n] = true
+	if s.mapped && s.id.item() == 0 && reread {
+		r.reread[n] = true
 	}
 	if !isNew {
 		return
@@ -160,7 +160,7 @@ func (r *resumer) restart(s *endedStep) (a restart) {
 	}
 	n := s.id.n()
 	befores := r.before(n)
-	partly := s.mapped && !r.anew[n]
+	partly := s.mapped && !r.reread[n]
 	if partly {
 		befores = r.jobs[n]
 	}

@@ -201,7 +201,7 @@ type Filter struct {
 }
 
 // Runs lists runs, the newest first, without their steps. limit is 1 to 10,000. It looks
-// through all runs for a state of which there are few.
+// through all runs for a state that few have.
 func (c *Client) Runs(ctx context.Context, f Filter, limit int) ([]Run, error) {
 	all, err := with(c, nil, func(on jobs.Querier) ([]Run, error) {
 		switch {

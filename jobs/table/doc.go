@@ -161,7 +161,7 @@
 // # Stop
 //
 // [Worker.Start] runs until its context ends, [Worker.Stop] is called, after
-// NumTotalJobs or MaxActiveTime. Then it claims no more, and waits for the jobs that
+// NumTotalJobs or MaxActiveTime. Then it stops claiming, and waits for the jobs that
 // run, for ShutdownTimeout at most. Then their contexts end, and they are queued again
 // uncounted. Give it less than the platform does before SIGKILL.
 //

@@ -23,7 +23,7 @@ type Status struct {
 	State       WorkerState
 	NumHandlers int
 	Running     int   // slots that are taken: by handlers, and by jobs whose end is being stored
-	Unsettled   int   // runs that have ended, of which the database does not know yet
+	Unsettled   int   // runs that have ended, and that the database does not know yet
 	Claimed     int64 // since the start
 	Completed   int64 // likewise
 	Failed      int64 // runs that have failed, likewise

@@ -113,7 +113,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 // ID identifies this worker: worker_hostname ends with it.
 func (w *Worker) ID() uuid.UUID { return w.id }
 
-// Stop asks the worker to claim no more jobs, to wait for those in hand and to end.
+// Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
 // It returns at once; Start waits. It may be called at any time, any number of
 // times, also from a handler.
 func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
@@ -123,7 +123,7 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // configuration and the table, see Store.Check, and starts nothing if it finds
 // fault. When it returns, nothing of the worker is running any more.
 //
-// At a stop no more jobs are claimed, and those that run are waited for, for
+// At a stop the worker claims nothing, and waits for the jobs that run, for
 // ShutdownTimeout at most. Then their contexts end, and they are queued again
 // uncounted.
 //

@@ -16,7 +16,7 @@ type Jobs struct {
 	Emitted     Emitted    `json:"emitted"`           // what consumers of events did
 	Schedules   []Schedule `json:"schedules"`         // that all workers have
 	Fought      int64      `json:"fought"`            // times that a worker came second to a tick
-	Flows       []Flow     `json:"flows"`             // of which runs are started
+	Flows       []Flow     `json:"flows"`             // that runs are started of
 
 	Enqueued []Enqueued       `json:"-"` // by the enqueuers
 	Cancels  []Cancel         `json:"-"` // by clients

@@ -72,7 +72,7 @@ const (
 	joinsAtOnce      = "of these, by the end of several at once"
 	stepsSkipped     = "steps skipped for what they depend on"
 	stepsUnneeded    = "steps that their handler skipped"
-	listsSpread      = "lists of which each element became a job"
+	listsSpread      = "lists whose elements became jobs"
 	listsOfNone      = "lists of none"
 	endsSwept        = "ends of steps that another worker told"
 	tellsUnsent      = "ends of steps whose worker was cut off before it told them"
