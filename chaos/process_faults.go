@@ -105,8 +105,9 @@ func (s *slot) kill(ctx, intake context.Context) error {
 }
 
 // suspend makes the process a zombie: others take it for dead, and it goes on
-// where it was.
-func (s *slot) suspend(_, intake context.Context) error {
+// where it was. It stays stopped for its time, also when the run's load has ended: woken
+// sooner, it is none.
+func (s *slot) suspend(ctx, _ context.Context) error {
 	select {
 	case s.suspended <- struct{}{}:
 		defer func() { <-s.suspended }()
@@ -117,7 +118,7 @@ func (s *slot) suspend(_, intake context.Context) error {
 	s.process.signal(syscall.SIGSTOP)
 	s.happened(s.process.name, history.Stopped, "")
 	low, high := s.env.Scenario.Suspension()
-	s.pause(intake, low, high)
+	s.pause(ctx, low, high)
 	s.process.signal(syscall.SIGCONT)
 	s.env.History.Add(s.process.name, "", history.FaultOver, history.Injection{Fault: history.Stopped})
 	return nil

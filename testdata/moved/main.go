@@ -61,5 +61,6 @@ func main() {
 	}
 	if ctx.Err() == nil {
 		fmt.Println("stopped by itself")
+		<-ctx.Done()
 	}
 }
