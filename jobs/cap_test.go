@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -140,4 +141,45 @@ func TestConcurrencyAndOrder(t *testing.T) {
 	if n := most.Load(); n > 2 {
 		t.Errorf("%d jobs ran at once, allowed were 2", n)
 	}
+}
+
+// A worker that was stopped may hold the lock of a cap for a while. Who waited for it
+// looks below its floors soon again: what becomes visible late is not overtaken for long.
+func TestWaitForACapPutsOffNoLowWalk(t *testing.T) {
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetCap(t.Context(), "default", 5, somebody); err != nil {
+		t.Fatal(err)
+	}
+	s.run()
+	s.ended(s.add(task{}))
+	tx, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`SELECT FROM jobs_queues WHERE name = 'default' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	waited := s.add(task{})
+	pgtest.AwaitBlocked(t, s.d.DB)
+	if _, err := tx.Exec(`SELECT pg_sleep(1.5)`); err != nil { // the owner of the lock is slow
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.ended(waited)
+	late := s.add(task{}, jobs.At(time.Now().Add(-time.Minute)))
+	for range 80 {
+		s.ended(s.add(task{}, jobs.In(100*time.Millisecond)))
+		if i, err := s.Get(t.Context(), late); err != nil || i.State.Finished() {
+			return
+		}
+	}
+	t.Error("80 jobs in turn overtook one that was visible late")
 }

@@ -55,11 +55,10 @@ func (l *loop) claim(ctx context.Context, want int) {
 // claimOnce claims above the floors, or from the bottom if that is due, or the user
 // has a condition.
 func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) (jobs []queue.Job, err error) {
-	low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)
-	l.low = low
 	begin := time.Now()
+	l.low = condition.Condition != "" || !begin.Before(l.lanes.lowDue)
 	d := queue.Demand{
-		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Lanes: l.lanes.next(low, begin), Kinds: l.w.kinds,
+		Worker: l.w.id, Claim: rand.Int64N(1<<63-1) + 1, Queue: l.name, Kinds: l.w.kinds,
 		Limit: want, Start: slots, Condition: condition.Condition, Args: condition.Args,
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
@@ -71,7 +70,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 			return err
 		})
 	} else {
-		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Claim(ctx, conn, d) })
+		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.walk(ctx, conn, d) })
 	}
 	now := time.Now()
 	l.took, l.claimedAt = now.Sub(begin), now
@@ -79,7 +78,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 		return nil, err
 	}
 	if limit > 0 {
-		l.lanes.claimed(jobs, limit, low, condition.Condition != "", begin, now)
+		l.lanes.claimed(jobs, limit, l.low, condition.Condition != "", l.walkAt, l.walkedAt)
 	}
 	if len(jobs) > 0 {
 		tell(l.w.voice, "JobsClaimed", func(o *Observer) func(Claimed) { return o.JobsClaimed }, Claimed{l.name, len(jobs), l.took})
@@ -106,13 +105,23 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 		return nil, 0, err
 	}
 	d.Limit, d.Start, d.Capped = room, min(room, d.Start), true
-	if jobs, err = l.w.queue.Claim(ctx, tx, d); err != nil {
+	if jobs, err = l.walk(ctx, tx, d); err != nil {
 		return nil, 0, err
 	}
 	if err := tx.Commit(); err != nil {
 		return nil, 0, fmt.Errorf("jobs: claim from queue %q: commit: %w", l.name, err)
 	}
 	return jobs, room, nil
+}
+
+// walk sends a claim. The time that it takes is its own: it includes no wait for a
+// connection, nor for the lock of a cap, which a worker that was stopped may hold.
+func (l *loop) walk(ctx context.Context, on Querier, d queue.Demand) ([]queue.Job, error) {
+	l.walkAt = time.Now()
+	d.Lanes = l.lanes.next(l.low, l.walkAt)
+	jobs, err := l.w.queue.Claim(ctx, on, d)
+	l.walkedAt = time.Now()
+	return jobs, err
 }
 
 // failed takes note of whether a statement of the loop has failed.

@@ -39,7 +39,9 @@ type loop struct {
 	doubt  bool   // the answer of a claim was lost
 	width  int    // bytes of a job's arguments in the last claim
 
-	took      time.Duration // by the last claim
+	walkAt    time.Time     // when the last claim was sent
+	walkedAt  time.Time     // when it was answered
+	took      time.Duration // by the last claim, with what it waited for
 	claimedAt time.Time
 	peekTook  time.Duration // by the last peek
 	peekedAt  time.Time
