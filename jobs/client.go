@@ -95,10 +95,8 @@ func (c *Client) Table() string { return c.table }
 // one that returns nil has completed its job.
 //
 // It returns the state in which it found the job: of an unfinished one, what it was
-// before; a finished one stays as it is. tx may be nil.
-//
-// Commit tx soon: it holds the row of the job. When that ends, its worker waits for the
-// row, and what became of other jobs of this worker may wait with it.
+// before; a finished one stays as it is. tx may be nil; the row of the job is locked until
+// its end. If the job ends meanwhile, what became of it is stored after that.
 func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, err error) {
 	if c.err != nil {
 		return "", c.err
@@ -113,7 +111,7 @@ func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, e
 			was = info.State
 			return err
 		case State(state) == StateRunning:
-			err = changes.Notify(ctx, on, c.tables.Changes)
+			err = changes.Tell(ctx, on, c.tables.Changes)
 		}
 		was = State(state)
 		return err

@@ -155,7 +155,7 @@ func (c *call) watch() {
 	if errors.Is(cause, ErrTimeout) {
 		err = c.timeout(err)
 	}
-	c.w.settle(each(c.runs, outcome{err: err, cause: cause, kind: apart}))
+	c.w.settle(each(c.runs, outcome{err: err, cause: cause}))
 	c.runs[0].loop.nudge()
 }
 
@@ -268,9 +268,11 @@ func (c *call) finishTx(err error) {
 		c.tx.close()
 		c.w.attempt(c.runs, c.try+1)
 	case end == txLost && causeOf(c.ctx) == nil, errors.Is(causeOf(c.ctx), errSilent):
-		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected}))
+		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected, blame: c.w.answersNow()}))
 	case errors.Is(err, ErrTxEnded): // what the batch has written may stay
 		c.settleAll(err)
+	case errors.Is(err, errRowLocked): // the handler has done its part
+		c.w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 	case c.splits(err):
 		c.tx.close()
 		c.split(func(own error) bool { return own != nil })

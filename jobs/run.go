@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -123,34 +125,81 @@ type completion struct {
 	result json.RawMessage
 }
 
-// completeIn completes runs in a transaction. It returns ErrClaimLost if one of
-// them is not this worker's any more.
+// errRowLocked: another transaction has locked the row of a job for so long that it could
+// not be completed.
+var errRowLocked = errors.New("another transaction has locked the job's row, such as one that cancels it and is open: commit it or roll it back")
+
+// completeIn completes runs in a transaction. It waits for those whose row is locked. It
+// returns ErrClaimLost if one of them is not this worker's any more.
 func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) error {
+	left, late := slices.Clone(all), time.Now().Add(w.limit/2)
+	for tries := 1; ; tries++ {
+		if err := w.completeOnce(ctx, tx, &left); err != nil || len(left) == 0 {
+			return err
+		}
+		if time.Now().After(late) {
+			return errRowLocked
+		}
+		if !backoff.Sleep(ctx, lockedPause(tries)) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// completeOnce completes what nobody has locked, and leaves the rest.
+func (w *Worker) completeOnce(ctx context.Context, tx Querier, left *[]completion) error {
 	var bare []queue.Run
 	var ends []queue.End
-	for _, c := range all {
+	for _, c := range *left {
 		if c.result == nil {
 			bare = append(bare, c.run.row.Run)
 		} else {
 			ends = append(ends, queue.End{Run: c.run.row.Run, To: queue.Completed, Result: c.result})
 		}
 	}
-	done := 0
+	done := make(map[int64]bool, len(*left))
 	if len(bare) > 0 {
 		ids, err := w.queue.Complete(ctx, tx, bare)
 		if err != nil {
 			return err
 		}
-		done += len(ids)
+		for _, id := range ids {
+			done[id] = true
+		}
 	}
 	if len(ends) > 0 {
-		ids, err := w.queue.Settle(ctx, tx, ends)
+		settled, err := w.queue.Settle(ctx, tx, ends)
 		if err != nil {
 			return err
 		}
-		done += len(ids)
+		for _, one := range settled {
+			done[one.ID] = true
+		}
 	}
-	if done < len(all) {
+	*left = slices.DeleteFunc(*left, func(c completion) bool { return done[c.run.row.ID] })
+	return w.stillRun(ctx, tx, *left)
+}
+
+// stillRun returns ErrClaimLost if a job is not this worker's any more.
+func (w *Worker) stillRun(ctx context.Context, tx Querier, all []completion) error {
+	if len(all) == 0 {
+		return nil
+	}
+	runs := make([]queue.Run, len(all))
+	for i, c := range all {
+		runs[i] = c.run.row.Run
+	}
+	judged, err := w.queue.Judge(ctx, tx, runs)
+	if err != nil {
+		return err
+	}
+	running := 0
+	for _, one := range judged {
+		if one.State == queue.Running {
+			running++
+		}
+	}
+	if running < len(all) {
 		return ErrClaimLost
 	}
 	return nil

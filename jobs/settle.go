@@ -2,12 +2,10 @@ package jobs
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
@@ -21,8 +19,7 @@ const (
 	completed          // in the handler's transaction, which is committed
 	doubtful           // likewise, but nobody knows whether it is committed
 	completedByTx      // the handler says so by CompleteTx
-	apart              // the handler still runs, and may hold the job's row
-	unstarted          // the handler was not called
+	unstarted          // the handler was not called, or could not complete
 	disconnected       // the handler's transaction was lost with its connection
 )
 
@@ -32,6 +29,7 @@ type outcome struct {
 	err   error
 	cause error // why the context of the run has ended, nil if it has not
 	kind  kind
+	blame bool // of disconnected: others get an answer, so it may have been the handler that lost it
 }
 
 // each is the same outcome for each run.
@@ -50,6 +48,9 @@ type ending struct {
 	end  queue.End
 	took time.Duration
 	told bool // it is stored, and everybody knows
+
+	locked int       // how often its row was, when it was to be stored
+	until  time.Time // then it is tried again
 }
 
 // unstartedDelay is the delay of a job whose handler could not be called, and
@@ -67,21 +68,39 @@ func (w *Worker) settle(all []outcome) {
 			w.voice.Aside("AfterHandle", func() { after(w.handling, r.header, o.err) })
 		}
 		e := &ending{outcome: o, took: time.Since(r.started)}
-		result, _, _, _ := r.left()
 		w.hand.enter(settling, r)
-		switch o.kind {
-		case completed:
+		if o.kind == completed {
 			w.settled(e, queue.Completed)
-		case plain:
-			e.end = r.handler.decide(r.row, result, o.err, o.cause)
-			w.settler.add(e)
-		case unstarted:
-			e.end = queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Error: errtext.Storable(o.err), Delay: microseconds(unstartedDelay)}
-			w.settler.add(e)
-		default:
-			w.settler.addApart(e)
+			continue
+		}
+		e.decide()
+		w.settler.add(e)
+	}
+}
+
+// decide says what becomes of the job, if the run's claim is still what the table has:
+// if the handler has completed it in a transaction of its own, that stands.
+func (e *ending) decide() {
+	r := e.run
+	released := queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Delay: microseconds(unstartedDelay)}
+	switch e.kind {
+	case unstarted:
+		e.end, e.end.Error = released, errtext.Storable(e.err)
+		return
+	case doubtful:
+		e.end, e.end.Error = released, "nobody answered whether the transaction was committed; it was not"
+		return
+	case disconnected:
+		e.end = released
+		e.end.Outcome, e.end.Code, e.end.Error, e.end.Resets = queue.Erred, CodeConnection, errtext.Storable(e.err), e.blame
+		return
+	case completedByTx:
+		if e.err == nil {
+			e.err = errUncommitted
 		}
 	}
+	result, _, _, _ := r.left()
+	e.end = r.handler.decide(r.row, result, e.err, e.cause)
 }
 
 // settled takes note of what has become of a job.
@@ -112,62 +131,11 @@ func (w *Worker) lost(r *run) {
 	tell(w.voice, "JobLost", func(o *Observer) func(Header) { return o.JobLost }, r.header)
 }
 
-// decideApart says what becomes of a job of which more must be asked first.
-func (w *Worker) decideApart(ctx context.Context, e *ending) queue.End {
-	r := e.run
-	result, _, _, _ := r.left()
-	end := queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Delay: microseconds(unstartedDelay)}
-	switch e.kind {
-	case completedByTx:
-		if e.err == nil {
-			e.err = errUncommitted
-		}
-	case doubtful:
-		end.Error = "nobody answered whether the transaction was committed; it was not"
-		return end
-	case disconnected:
-		end.Outcome, end.Code, end.Error = queue.Erred, CodeConnection, errtext.Storable(e.err)
-		// If others get an answer, it may have been the handler that lost it.
-		end.Resets = w.answersNow(ctx)
-		return end
-	}
-	return r.handler.decide(r.row, result, e.err, e.cause)
-}
-
-func (w *Worker) answersNow(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+// answersNow reports whether the database answers others.
+func (w *Worker) answersNow() bool {
+	ctx, cancel := context.WithTimeout(w.life, leaveTimeout)
 	defer cancel()
 	return pgdriver.Answers(ctx, w.db) == nil
-}
-
-// storeApart settles one job on its own: somebody may hold its row for long, or it
-// may have been completed already.
-func (w *Worker) storeApart(ctx context.Context, e *ending) {
-	decided := false
-	for failures := 0; ; {
-		bounded, cancel := context.WithTimeout(ctx, w.limit)
-		err := w.on(bounded, func(conn *sql.Conn) error {
-			if !decided && (e.kind == doubtful || e.kind == completedByTx) {
-				if before, err := w.queue.Judge(bounded, conn, []queue.Run{e.run.row.Run}); err != nil {
-					return err
-				} else if len(before) > 0 {
-					w.settledBefore(e, before[0].State)
-					return nil
-				}
-			}
-			if !decided {
-				e.end, decided = w.decideApart(ctx, e), true
-			}
-			return w.settler.store(bounded, conn, []*ending{e})
-		})
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		failures++
-		w.settler.fails(err)
-		backoff.Sleep(ctx, backoff.Session(failures))
-	}
 }
 
 // ErrUnsettled: a stop has not waited for the database to answer, and it does not

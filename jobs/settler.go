@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,8 @@ import (
 )
 
 // settler stores what became of jobs: whatever has gathered while the last statement
-// ran, in the next. If the database does not answer, it keeps it and tries again.
+// ran, in the next. If the database does not answer, it keeps it and tries again; so it
+// does with a job whose row another transaction has locked, and stores the others.
 type settler struct {
 	w         *Worker
 	tellsDone bool
@@ -26,7 +28,8 @@ type settler struct {
 
 	mu      sync.Mutex
 	waiting []*ending
-	flying  int // in the statement that runs, or apart
+	locked  []*ending // their rows are, they are tried again
+	flying  int       // in the statement that runs
 	err     error
 }
 
@@ -42,6 +45,9 @@ const (
 	enough = 200
 	// mostUnsettled is how many outcomes may wait: then nothing more is claimed.
 	mostUnsettled = 10_000
+	// lockedOften is how often the row of a job was locked when somebody is told, about
+	// two seconds after the first time.
+	lockedOften = 10
 	// finishLimit is how long a stop waits for outcomes to be stored.
 	finishLimit = 15 * time.Second
 )
@@ -53,21 +59,19 @@ func (s *settler) add(e *ending) {
 	signal(s.wake)
 }
 
-// addApart settles a job in a goroutine of its own.
-func (s *settler) addApart(e *ending) {
+// landed takes note that a statement has stored a batch, but for jobs whose rows are
+// locked.
+func (s *settler) landed(batch []*ending) {
 	s.mu.Lock()
-	s.flying++
-	s.mu.Unlock()
-	go func() {
-		s.w.storeApart(s.w.life, e)
-		s.landed(1)
-	}()
-}
-
-func (s *settler) landed(n int) {
-	s.mu.Lock()
-	waited := len(s.waiting)+s.flying >= mostUnsettled
-	s.flying -= n
+	waited := s.unsettled() >= mostUnsettled
+	s.flying -= len(batch)
+	for _, e := range batch {
+		if !e.told {
+			e.locked++
+			e.until = time.Now().Add(lockedPause(e.locked))
+			s.locked = append(s.locked, e)
+		}
+	}
 	s.mu.Unlock()
 	signal(s.changed)
 	if waited {
@@ -75,11 +79,19 @@ func (s *settler) landed(n int) {
 	}
 }
 
+// unsettled is how much is not stored.
+func (s *settler) unsettled() int { return len(s.waiting) + len(s.locked) + s.flying }
+
+// lockedPause is the pause before a job is settled again whose row was locked so often.
+func lockedPause(often int) time.Duration {
+	return min(time.Second, time.Millisecond<<min(often, lockedOften))
+}
+
 // status returns how much waits, and why nothing can be stored.
 func (s *settler) status() (waits int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiting) + s.flying, s.err
+	return s.unsettled(), s.err
 }
 
 // full reports whether too much waits.
@@ -94,10 +106,12 @@ func (s *settler) run(ctx context.Context) {
 		if !s.gather(ctx) {
 			return
 		}
-		batch := s.take()
+		batch, next := s.take(time.Now())
 		if len(batch) == 0 {
 			select {
 			case <-s.wake:
+				continue
+			case <-next:
 				continue
 			case <-ctx.Done():
 				return
@@ -109,8 +123,8 @@ func (s *settler) run(ctx context.Context) {
 		s.took = s.storedAt.Sub(begin)
 		if err == nil {
 			failures = 0
-			s.works()
-			s.landed(len(batch))
+			s.landed(batch)
+			s.stored(batch)
 			continue
 		}
 		s.putBack(batch)
@@ -140,15 +154,29 @@ func (s *settler) gather(ctx context.Context) bool {
 	}
 }
 
-// take returns what has gathered.
-func (s *settler) take() []*ending {
+// take returns what has gathered, and what was locked and is due again. next tells when
+// there will be more of the latter, if there is nothing now.
+func (s *settler) take(now time.Time) (batch []*ending, next <-chan time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(len(s.waiting), mostStored)
-	batch := s.waiting[:n:n]
+	batch = s.waiting[:n:n]
 	s.waiting = s.waiting[n:]
-	s.flying += n
-	return batch
+	var first time.Time
+	s.locked = slices.DeleteFunc(s.locked, func(e *ending) bool {
+		due := !now.Before(e.until) && len(batch) < mostStored
+		if due {
+			batch = append(batch, e)
+		} else if first.IsZero() || e.until.Before(first) {
+			first = e.until
+		}
+		return due
+	})
+	s.flying += len(batch)
+	if len(batch) == 0 && !first.IsZero() {
+		next = time.After(first.Sub(now))
+	}
+	return batch, next
 }
 
 // putBack keeps what could not be stored. Some of it may have been, without an
@@ -160,11 +188,23 @@ func (s *settler) putBack(batch []*ending) {
 	s.waiting = append(slices.DeleteFunc(batch, func(e *ending) bool { return e.told }), s.waiting...)
 }
 
-func (s *settler) works() {
+// stored takes note that a statement has succeeded. A row that stays locked is a trouble.
+func (s *settler) stored(batch []*ending) {
+	for _, e := range batch {
+		if !e.told && e.locked >= lockedOften {
+			s.fails(fmt.Errorf("jobs: what became of job %d cannot be stored: %w", e.run.row.ID, errRowLocked))
+			return
+		}
+	}
 	s.mu.Lock()
-	s.err = nil
+	stuck := slices.ContainsFunc(s.locked, func(e *ending) bool { return e.locked >= lockedOften })
+	if !stuck {
+		s.err = nil
+	}
 	s.mu.Unlock()
-	s.w.recovered("settle", "")
+	if !stuck {
+		s.w.recovered("settle", "")
+	}
 }
 
 func (s *settler) fails(err error) {
@@ -183,8 +223,9 @@ func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
 	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, conn, batch) })
 }
 
-// store settles jobs. It may be repeated with the same ones. Statements answer with
-// ids: of two runs of a job, the later one waits for the next statement.
+// store settles jobs. It may be repeated with the same ones: those that were not told are
+// not settled, since their rows are locked. Statements answer with ids: of two runs of a
+// job, the later one waits for the next statement.
 func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error {
 	var bare, others, later []*ending
 	seen := make(map[int64]bool, len(batch))
@@ -259,7 +300,7 @@ func (s *settler) storeOthers(ctx context.Context, on Querier, batch []*ending) 
 }
 
 // conclude takes note of what was stored. Jobs that a statement did not find were
-// stored before, by one whose answer was lost, or are another's.
+// stored before, by one whose answer was lost, or are another's, or their rows are locked.
 func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, states map[int64]queue.State) error {
 	var missing []*ending
 	for _, e := range batch {
@@ -279,10 +320,11 @@ func (s *settler) conclude(ctx context.Context, on Querier, batch []*ending, sta
 	}
 	for _, e := range batch {
 		id := e.run.row.ID
-		e.told = true
+		e.told = before[id] != queue.Running
 		switch state, ok := states[id]; {
 		case ok:
 			s.w.settled(e, state)
+		case !e.told:
 		case before[id] != "":
 			s.w.settledBefore(e, before[id])
 		default:

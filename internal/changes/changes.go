@@ -52,6 +52,16 @@ SELECT pg_notify(`+channel(table)+`, '') FROM counted`, true)
 	return nil
 }
 
+// Tell wakes those who listen, and counts nothing: so it locks nothing either, and may be
+// part of a transaction that stays open. Those who do not listen must find the news by
+// themselves.
+func Tell(ctx context.Context, q store.Querier, table ident.Table) error {
+	if _, err := q.ExecContext(ctx, `SELECT pg_notify(`+channel(table)+`, '')`); err != nil {
+		return fmt.Errorf("tell of a change in %s: %w", table, err)
+	}
+	return nil
+}
+
 // Channel returns the name of the channel that Notify uses.
 func Channel(ctx context.Context, q store.Querier, table ident.Table) (string, error) {
 	return lookUp(ctx, q, table, channel(table))

@@ -54,7 +54,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-low-claims", Jobs: true,
 		Mistake: "claims go on above the last job that was claimed: jobs come in the order of their time",
-		Edits:   []Edit{{"jobs/claim.go", `low := condition.Condition != "" || !time.Now().Before(l.lanes.lowDue)`, `low := condition.Condition != ""`}},
+		Edits:   []Edit{{"jobs/claim.go", `l.low = condition.Condition != "" || !begin.Before(l.lanes.lowDue)`, `l.low = condition.Condition != ""`}},
 		Faults:  jobCalm + ",crash=0,vanish=0,restart=0,delay=4",
 	},
 	{
@@ -67,10 +67,8 @@ var jobMutants = []Mutant{
 	{
 		Name: "unchecked-completion", Jobs: true,
 		Mistake: "CompleteTx looks for errors of its statement, and not for how many jobs that has completed",
-		Edits: []Edit{{"jobs/run.go", `	if done < len(all) {
-		return ErrClaimLost
-	}
-	return nil`, `	return nil`}},
+		Edits: []Edit{{"jobs/run.go", `	return w.stillRun(ctx, tx, *left)`, `	*left = nil
+	return nil`}},
 		Faults: jobCalm + ",stall=6",
 	},
 	{
@@ -84,6 +82,13 @@ var jobMutants = []Mutant{
 		Mistake: "what was settled before, its answer lost, was settled as it was asked for",
 		Edits:   []Edit{{"jobs/settler.go", `s.w.settledBefore(e, before[id])`, `s.w.settled(e, e.end.To)`}},
 		Test:    Test{"./jobs", "TestCompleteTx"},
+	},
+	{
+		Name: "locked-is-lost", Jobs: true,
+		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody looks whether its row was only locked",
+		Edits: []Edit{{"internal/queue/statements.go", `,
+		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state`, `) AS state`}},
+		Test: Test{"./jobs", "TestLockedRow"},
 	},
 	{
 		Name: "no-adoption", Jobs: true,

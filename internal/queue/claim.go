@@ -101,7 +101,8 @@ func scanJob(r *sql.Rows) (j Job, err error) {
 }
 
 // Start starts jobs that were claimed ahead, and returns those that may run. One
-// that was cancelled, or whose time is over, may not, nor one that was lost.
+// that was cancelled, or whose time is over, may not, nor one that was lost or whose row
+// is locked.
 func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (started []int64, err error) {
 	started, err = q.ids(ctx, on, q.sql.start, runs)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 type State string
 
 const (
+	Running   State = "running"   // nothing: somebody has locked its row
 	Available State = "available" // it is to run again
 	Completed State = "completed"
 	Failed    State = "failed"
@@ -53,7 +54,8 @@ type Settled struct {
 }
 
 // Complete completes jobs without a result, and returns those that it has
-// completed. It may be part of a transaction: then the jobs are complete if that
+// completed. The others were locked, or not this run's any more: see [Queue.Judge]. It
+// may be part of a transaction: then the jobs are complete if that
 // commits.
 func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
 	completed, err = q.ids(ctx, on, q.sql.complete, runs)
@@ -64,7 +66,7 @@ func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (com
 }
 
 // Settle ends runs, and returns what has become of the jobs. Those that it does
-// not return were not this run's any more: see [Queue.Judge].
+// not return were locked, or not this run's any more: see [Queue.Judge].
 func (q *Queue) Settle(ctx context.Context, on store.Querier, ends []End) ([]Settled, error) {
 	ends = slices.Clone(ends)
 	for i := range ends {
@@ -87,8 +89,9 @@ func scanSettled(r *sql.Rows) (s Settled, err error) { return s, r.Scan(&s.ID, &
 func printable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 // Judge returns what became of those runs that were settled before: the answer was
-// lost, or the handler has committed the end of its job itself. The others were taken
-// away, and what they did is not what the job came to.
+// lost, or the handler has committed the end of its job itself. Running are those that
+// nobody has settled. The others were taken away, and what they did is not what the job
+// came to.
 func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before []Settled, err error) {
 	ids, claims := arrays(runs)
 	before, err = pgdriver.QueryAll(ctx, on, scanSettled, q.sql.verdict, ids, claims)

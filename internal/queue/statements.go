@@ -44,7 +44,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{lane rows}", laneRows, "{lane shape}", laneShape, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -126,16 +126,21 @@ SELECT {columns} FROM {jobs} AS j WHERE j.state = 'running' AND j.queue = $2::te
 // plan stays when there are many.
 const fence = `j.id = ANY (ARRAY(SELECT id FROM d)) AND (j.id, j.claim) IN (SELECT id, claim FROM d)`
 
+// unlocked is the condition that a job runs under a claim of the list d, and that nobody
+// has locked its row. It is locked when it is changed, so it stays where it is. One that
+// another transaction has changed since the statement began counts as locked.
+const unlocked = `j.ctid = ANY (ARRAY(SELECT j.ctid FROM {jobs} AS j WHERE {fence} FOR UPDATE SKIP LOCKED))`
+
 const startSQL = `
 WITH d AS MATERIALIZED (SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim))
 UPDATE {jobs} AS j SET started_at = clock_timestamp(), unique_key = CASE WHEN NOT j.until_start THEN j.unique_key END
-WHERE {fence}
+WHERE {unlocked}
 	AND j.started_at IS NULL AND j.cancel_at IS NULL AND (j.good_until IS NULL OR j.good_until > clock_timestamp())
 RETURNING j.id`
 
 const completeSQL = `
 WITH d AS MATERIALIZED (SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)), gone AS (
-	DELETE FROM {jobs} AS j WHERE {fence} RETURNING j.*
+	DELETE FROM {jobs} AS j WHERE {unlocked} RETURNING j.*
 ), told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
 )
@@ -155,7 +160,7 @@ WITH d AS MATERIALIZED (
 			WHEN d.resets AND j.resets >= j.max_resets THEN 'failed' END AS final
 	FROM {jobs} AS j JOIN d ON d.id = j.id AND d.claim = j.claim
 	WHERE j.id = ANY (ARRAY(SELECT id FROM d))
-	ORDER BY j.id FOR UPDATE OF j
+	ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
 	DELETE FROM {jobs} AS j USING mine AS m WHERE j.id = m.id AND m.final IS NOT NULL
 	RETURNING j.*, m.final, m.counts, m.code, m.error, m.result
@@ -178,13 +183,14 @@ WITH d AS MATERIALIZED (
 )
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back`
 
-// verdictSQL tells what an earlier statement has made of runs. A reset makes
-// nothing of the run that it takes from a worker, also if it ends the job.
+// verdictSQL tells what an earlier statement has made of runs, or that they run still. A
+// reset makes nothing of the run that it takes from a worker, also if it ends the job.
 const verdictSQL = `
 WITH d AS MATERIALIZED (
 	SELECT d.id, coalesce(
 		(SELECT h.state FROM {history} AS h WHERE h.id = d.id AND h.claim = d.claim AND h.code IS DISTINCT FROM 'WORKER_LOST'),
-		(SELECT 'available' FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost' LIMIT 1)) AS state
+		(SELECT 'available' FROM {attempts} AS a WHERE a.job_id = d.id AND a.claim = d.claim AND a.outcome <> 'lost' LIMIT 1),
+		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state
 	FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)
 )
 SELECT id, state FROM d WHERE {primary} AND state IS NOT NULL`

@@ -203,9 +203,7 @@ func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s State,
 // It returns the state in which it found the run; a run that has ended stays as it is.
 // tx may be nil; the run is locked until its end.
 //
-// Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel. Commit tx
-// soon: it holds the rows of jobs that run, and what became of other jobs of their workers
-// may wait for it.
+// Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel.
 func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
 	was, err = inTx(ctx, c, tx, func(on jobs.Querier) (State, error) {
 		was, cancelled, err := c.lock(ctx, on, run)
@@ -257,7 +255,7 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 		return err
 	}
 	if len(running) > 0 {
-		if err := changes.Notify(ctx, on, c.core.Tables.Changes); err != nil {
+		if err := changes.Tell(ctx, on, c.core.Tables.Changes); err != nil {
 			return err
 		}
 	}
