@@ -81,6 +81,21 @@ func IsIntegrityViolation(err error) bool {
 	return strings.HasPrefix(SQLState(err), integrityViolations)
 }
 
+// IsRowSecurity reports whether a policy refused a row that was to be written. A privilege
+// that lacks has the same SQLSTATE, and the messages are translated.
+func IsRowSecurity(err error) bool {
+	const routine = "ExecWithCheckOptions"
+	var pgx *pgconn.PgError
+	var pq interface{ Get(field byte) string }
+	switch {
+	case SQLState(err) != InsufficientPrivilege:
+		return false
+	case errors.As(err, &pgx):
+		return pgx.Routine == routine
+	}
+	return errors.As(err, &pq) && pq.Get('R') == routine
+}
+
 // IsUndefined reports whether a table or a column is not there.
 func IsUndefined(err error) bool {
 	s := SQLState(err)

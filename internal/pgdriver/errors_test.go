@@ -54,6 +54,31 @@ func TestPredicates(t *testing.T) {
 	}
 }
 
+// What a policy refuses is told from a privilege that lacks.
+func TestRowSecurity(t *testing.T) {
+	d := pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE odd (n INT)`)
+	d.Exec(t, `ALTER TABLE odd ENABLE ROW LEVEL SECURITY`)
+	d.Exec(t, `CREATE POLICY none ON odd WITH CHECK (false)`)
+	for driver, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {
+		for grants, want := range map[string]bool{"GRANT INSERT ON odd TO pg_monitor": true, "REVOKE INSERT ON odd FROM pg_monitor": false} {
+			d.Exec(t, grants)
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.ExecContext(t.Context(), `SET LOCAL ROLE pg_monitor`); err != nil {
+				t.Fatal(err)
+			}
+			_, err = tx.ExecContext(t.Context(), `INSERT INTO odd VALUES (1)`)
+			if got := pgdriver.IsRowSecurity(err); got != want || pgdriver.SQLState(err) != pgdriver.InsufficientPrivilege {
+				t.Errorf("%s: after %s: %t, %v", driver, grants, got, err)
+			}
+			_ = tx.Rollback()
+		}
+	}
+}
+
 // A violation is named with either driver.
 func TestViolation(t *testing.T) {
 	d := pgtest.Empty(t)

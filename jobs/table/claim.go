@@ -13,10 +13,31 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// claimOn claims up to limit jobs, and takes a slot for each. found counts also those
-// that were cancelled before they began, and have ended by it.
+// claimOn claims up to limit jobs. found counts also those that were cancelled before they
+// began, and have ended by it, and those that the table refuses. Rows that make the claim
+// fail are looked for, and left out of the next ones; the others are claimed, and
+// returned with an error, too.
 func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, limit int) (runs []*run, found int, err error) {
-	statement := w.sql.claim.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit)
+	out := array(w.begin(Claiming))
+	runs, found, err = w.pick(ctx, on, w.sql.claim, out, c, limit)
+	if !isRows(err) {
+		return runs, found, err
+	}
+	ids, err2 := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
+		w.sql.peek.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit), append([]any{out, w.host}, c.Args...)...)
+	if err2 != nil { // a condition or the order has failed
+		return nil, 0, err
+	}
+	err = halved(ids, func(ids []int64) error {
+		more, _, err := w.pick(ctx, on, w.sql.claimOf, array(ids), c, limit)
+		runs = append(runs, more...)
+		return err
+	}, func(id int64, err error) error { return w.refuse(Claiming, id, err) })
+	return runs, len(ids), err
+}
+
+// pick claims up to limit of the rows that a claim is about, and takes a slot for each.
+func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, list string, c Condition, limit int) (runs []*run, found int, err error) {
 	type row struct {
 		run   *run
 		state State
@@ -26,11 +47,15 @@ func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, lim
 		err := rows.Scan(&r.run.claim.ID, &r.run.claim.Claim, &r.state, &r.run.header.NumFailures, &r.run.header.NumResets)
 		r.run.header.ID = r.run.claim.ID
 		return r, err
-	}, statement, append([]any{w.host}, c.Args...)...)
+	}, text.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit), append([]any{list, w.host}, c.Args...)...)
 	if err != nil {
 		return nil, 0, fmt.Errorf("jobs/table: claim rows of %s: %w", w.store.settings.table, err)
 	}
 	for _, r := range all {
+		if r.state == "" {
+			err = errtext.Join(err, w.refuse(Claiming, r.run.claim.ID, errUnchanged))
+			continue
+		}
 		if r.state != StateProcessing {
 			hooks.Tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone }, Done{Header: r.run.header, State: r.state, Err: ErrCanceled})
 			continue
@@ -41,7 +66,7 @@ func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, lim
 		runs = append(runs, r.run)
 	}
 	w.take(len(runs))
-	return runs, len(all), nil
+	return runs, len(all), err
 }
 
 func (w *Worker) tellClaimed(n int, took time.Duration) {
@@ -58,16 +83,28 @@ func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready
 	if len(runs) == 0 {
 		return nil, nil
 	}
+	var all []error
+	_ = halved(runs, func(runs []*run) error {
+		more, err := w.openAll(ctx, on, runs)
+		if isRows(err) {
+			return err
+		}
+		ready, all = append(ready, more...), append(all, err)
+		return nil
+	}, func(r *run, err error) error {
+		w.fail(r, fmt.Errorf("the row cannot be read: %w", errtext.Of(err)))
+		return nil
+	})
+	return ready, errtext.Join(all...)
+}
+
+// openAll is open of runs none of which makes the view fail. If one does, it changes
+// nothing, and returns the error.
+func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (ready []*run, err error) {
 	shown, err := w.read(ctx, on, runs)
 	switch {
-	case isRows(err) && len(runs) > 1:
-		half := len(runs) / 2
-		first, err := w.open(ctx, on, runs[:half])
-		second, err2 := w.open(ctx, on, runs[half:])
-		return append(first, second...), errtext.Join(err, err2)
 	case isRows(err):
-		w.fail(runs[0], fmt.Errorf("the row cannot be read: %w", errtext.Of(err)))
-		return nil, nil
+		return nil, err
 	case err != nil:
 		for _, r := range runs {
 			w.settleUnstarted(r, end{To: StateQueued})

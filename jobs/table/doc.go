@@ -114,10 +114,12 @@
 // table, with its alias. What the view joins, a subquery can have: "(SELECT r.rank FROM
 // repo AS r WHERE r.id = j.repository_id)", which no index helps to sort by.
 //
-// A row that cannot be claimed, because the table refuses it in processing or a condition
-// fails on it, holds up all claims; one that cannot be reset or have a heartbeat holds up
-// those of others. [Observer].Failed tells. A CHECK or a trigger of yours must let rows pass
-// through the states.
+// A row that the table refuses to have in processing, because of a CHECK, a trigger or a
+// policy of yours, is left out of claims, for a second first and a minute at most. Likewise
+// one that cannot be reset or have a heartbeat: without heartbeats it seems lost. A BEFORE
+// UPDATE trigger that returns NULL refuses a row, too. [Observer.Failed] tells which row,
+// [Status] why, and the others go on. More than 1000 such rows hold claims up, as does a
+// row on which the order or a condition fails.
 //
 // [Handler].PreDequeue holds claims back or adds a condition, under which one row is
 // claimed at a time. With PreHandle and PostHandle it makes a budget: see the example of

@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -21,7 +22,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 	pause := w.opts.HeartbeatInterval
 	for failures := 0; backoff.Sleep(ctx, pause); {
 		before := w.hand.all()
-		if len(before) == 0 {
+		if len(before) == 0 && w.Status().HeartbeatError == nil {
 			continue
 		}
 		err := w.beat(ctx, before)
@@ -53,7 +54,14 @@ func (w *Worker) beat(ctx context.Context, before []*run) error {
 		}
 		w.pulse = conn
 	}
-	seen, err := w.beatOn(ctx, w.pulse, before)
+	seen := map[claim]bool{}
+	out := array(w.begin(Heartbeating))
+	err := halved(before, func(runs []*run) error { return w.beatOn(ctx, w.pulse, runs, out, seen) }, func(r *run, err error) error {
+		if err := w.refuse(Heartbeating, r.claim.ID, err); err != nil {
+			return err
+		}
+		return w.beatOn(ctx, w.pulse, []*run{r}, array([]int64{r.claim.ID}), seen)
+	})
 	if err != nil {
 		if pgdriver.IsGone(w.pulse) {
 			w.sweepNow.Send()
@@ -76,9 +84,9 @@ func (w *Worker) beat(ctx context.Context, before []*run) error {
 	return nil
 }
 
-// beatOn returns the runs whose rows are still theirs, and whether they were
-// cancelled.
-func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run) (seen map[claim]bool, err error) {
+// beatOn notes in seen the runs whose rows are still theirs, and whether they were
+// cancelled. It writes nothing into the rows that are left out.
+func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run, out string, seen map[claim]bool) error {
 	claims := make([]claim, len(runs))
 	for i, r := range runs {
 		claims[i] = r.claim
@@ -86,15 +94,22 @@ func (w *Worker) beatOn(ctx context.Context, on store.Querier, runs []*run) (see
 	ids, numbers := arrays(claims)
 	type row struct {
 		claim
-		canceled bool
+		canceled, unchanged bool
 	}
 	rows, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.ID, &r.Claim, &r.canceled)
+		err = rows.Scan(&r.ID, &r.Claim, &r.canceled, &r.unchanged)
 		return r, err
-	}, w.sql.beat, ids, numbers, w.host)
-	seen = make(map[claim]bool, len(rows))
+	}, w.sql.beat, ids, numbers, w.host, out)
+	if err != nil {
+		return fmt.Errorf("jobs/table: write the heartbeats of rows of %s: %w", w.store.settings.table, err)
+	}
 	for _, r := range rows {
 		seen[r.claim] = r.canceled
+		if r.unchanged {
+			if err := w.refuse(Heartbeating, r.ID, errUnchanged); err != nil {
+				return err
+			}
+		}
 	}
-	return seen, err
+	return nil
 }

@@ -133,6 +133,8 @@ func (r *run) completeIn(ctx context.Context, tx *sql.Tx) error {
 		return ErrClaimLost
 	case state == "":
 		return errHeld
+	case state == unchanged:
+		return errUnchanged
 	case state != StateCompleted:
 		return ErrClaimLost
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -119,11 +120,11 @@ func (l *loop) claim(ctx context.Context, free int) {
 		l.took = l.claimed.Sub(begin)
 		if err != nil {
 			l.doubtTo = l.claimed.Add(l.w.store.settings.stalled)
-			return err
 		}
 		l.w.tellClaimed(len(runs), l.took)
-		ready, err = l.w.open(ctx, conn, runs)
-		return err
+		var unread error
+		ready, unread = l.w.open(ctx, conn, runs)
+		return errtext.Join(err, unread)
 	})
 	for _, r := range ready {
 		l.w.start(r)

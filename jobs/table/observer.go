@@ -34,9 +34,10 @@ type Observer struct {
 	// JobReset: a job was lost with the worker that ran it. This worker has queued it
 	// again, or ended it.
 	JobReset func(Reset)
-	// Failed: something does not work at the moment. It is tried again.
+	// Failed: something does not work at the moment, or the table refuses to change a
+	// row. It is tried again. A row is told once, and the others go on.
 	Failed func(Trouble)
-	// Recovered: what Failed has told is over.
+	// Recovered: all that Failed has told of this is over.
 	Recovered func(Recovery)
 	// PoolSwept: idle connections of the pool did not answer, and were closed.
 	PoolSwept func(PoolSweep)
@@ -89,6 +90,7 @@ const (
 // Trouble is what does not work, and is tried again.
 type Trouble struct {
 	What string // Claiming, Heartbeating, Settling or Resetting
+	ID   int64  // of the row that the table refuses to change, 0 if it is about no single row
 	Err  error
 }
 
@@ -153,7 +155,13 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		JobReset: func(r Reset) {
 			l.Warn("job of a lost worker reset", "job", r.ID, "state", r.State, "heartbeat_age", r.Age)
 		},
-		Failed:    func(t Trouble) { l.Error("statement failed, retrying", "what", t.What, "error", t.Err) },
+		Failed: func(t Trouble) {
+			if t.ID != 0 {
+				l.Error("the table refuses to change a row", "what", t.What, "job", t.ID, "error", t.Err)
+			} else {
+				l.Error("statement failed, retrying", "what", t.What, "error", t.Err)
+			}
+		},
 		Recovered: func(r Recovery) { l.Info("recovered", "from", r.What, "lasted", r.Lasted) },
 		PoolSwept: func(s PoolSweep) { l.Error("closed dead connections of the pool", "idle", s.Idle, "alive", s.Alive) },
 		HookPanicked: func(p HookPanic) {

@@ -20,6 +20,9 @@ type end struct {
 // later and later. No row has this state.
 const hidden State = "hidden"
 
+// unchanged is what the answer says of a row that a trigger leaves as it is.
+const unchanged State = "unchanged"
+
 // decide says what becomes of a job whose handler has returned err. cause is why its
 // context was ended, nil if it was not; byTx is whether it has called CompleteTx.
 //

@@ -67,10 +67,12 @@ func TestPlans(t *testing.T) {
 			}
 			defer conn.Close()
 			for name, p := range map[string]struct{ types, statement, args string }{
-				"claim":     {"text", q.claim.with("", 10), "'here/1'"},
-				"condition": {"text, int", q.claim.with("j.repository_id <> $2", 10), "'here/1', 7"},
+				"claim":     {"text, text", q.claim.with("", 10), "'{}', 'here/1'"},
+				"condition": {"text, text, int", q.claim.with("j.repository_id <> $3", 10), "'{3,4}', 'here/1', 7"},
+				"claim of":  {"text, text, int", q.claimOf.with("j.repository_id <> $3", 10), "'{3,4}', 'here/1', 7"},
+				"peek":      {"text, text, int", q.peek.with("j.repository_id <> $3", 10), "'{3,4}', 'here/1', 7"},
 				"read":      {"text", q.read, "'{1,2}'"},
-				"beat":      {"text, text, text", q.beat, "'{1,2}', '{1,2}', 'here/1'"},
+				"beat":      {"text, text, text, text", q.beat, "'{1,2}', '{1,2}', 'here/1', '{3}'"},
 				"settle":    {"text, text", q.settle, `'[{"id":1,"claim":1,"to":"completed"}]', 'here/1'`},
 				"disown":    {"text, text", q.disown, "'{1,2}', 'here/1'"},
 				"stalled":   {"", q.stalled, ""},
@@ -81,7 +83,7 @@ func TestPlans(t *testing.T) {
 			} {
 				all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 				// As the index has it, so that the first ones are enough.
-				inOrder := slices.Contains([]string{"claim", "condition"}, name)
+				inOrder := slices.Contains([]string{"claim", "condition", "peek"}, name)
 				if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap Heap Scan on example_jobs j") || strings.Contains(all, "Sort")) {
 					t.Errorf("%s:\n%s", name, all)
 				}
@@ -153,6 +155,66 @@ func TestWatch(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A row that was refused is left out of the next rounds, and longer each time. What is
+// tried and not refused is well again, and nothing else is.
+func TestRefusals(t *testing.T) {
+	pgtest.CheckByDefault(t, "2000")
+	rapid.Check(t, func(t *rapid.T) {
+		var r refusals
+		type known struct {
+			times int
+			last  time.Time
+		}
+		all := map[int64]known{} // the model
+		now := time.Now()
+		for range rapid.IntRange(1, 30).Draw(t, "rounds") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 90_000).Draw(t, "milliseconds")) * time.Millisecond)
+			out := r.begin(now)
+			for _, id := range out {
+				if k := all[id]; k.times == 0 || now.Sub(k.last) > time.Minute {
+					t.Fatalf("%d is left out: %+v", id, k)
+				}
+			}
+			tried := map[int64]bool{}
+			for id, k := range all {
+				if tried[id] = !slices.Contains(out, id); tried[id] && now.Sub(k.last) < min(time.Second<<(k.times-1), time.Minute)/2 {
+					t.Fatalf("%d is tried after %v: %+v", id, now.Sub(k.last), k)
+				}
+			}
+			for id := range int64(4) {
+				if !slices.Contains(out, id) && rapid.Bool().Draw(t, "refused") {
+					was, ok := r.add(id, errTwice, now)
+					if _, is := all[id]; was != is || !ok {
+						t.Fatalf("%d was known: %t, there was room: %t", id, was, ok)
+					}
+					all[id], tried[id] = known{min(all[id].times+1, 20), now}, false
+				}
+			}
+			if rapid.Bool().Draw(t, "an error") {
+				continue
+			}
+			r.end()
+			for id, is := range tried {
+				if is {
+					delete(all, id)
+				}
+			}
+			if len(r.of) != len(all) || (r.err() == nil) != (len(all) == 0) {
+				t.Fatalf("%v are left, want %v", r.of, all)
+			}
+		}
+	})
+	var r refusals
+	for id := range int64(mostRefused) {
+		if _, ok := r.add(id, errTwice, time.Now()); !ok {
+			t.Fatal("there is no room")
+		}
+	}
+	if _, ok := r.add(mostRefused, errTwice, time.Now()); ok {
+		t.Error("there is room for one more")
+	}
 }
 
 // With free slots a worker that may find more claims soon, and one that has found

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -70,9 +71,17 @@ func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error
 		return fmt.Errorf("jobs/table: look for stalled rows of %s: %w", w.store.settings.table, err)
 	}
 	due := known.see(silent, time.Now(), w.store.settings.stalled/2)
+	out := w.begin(Resetting)
+	due = slices.DeleteFunc(due, func(s silence) bool { return slices.Contains(out, s.id) })
 	if len(due) == 0 {
 		return nil
 	}
+	return halved(due, func(due []silence) error { return w.resetRows(ctx, conn, due) },
+		func(one silence, err error) error { return w.refuse(Resetting, one.id, err) })
+}
+
+// resetRows resets those that are silent still.
+func (w *Worker) resetRows(ctx context.Context, conn *sql.Conn, due []silence) error {
 	ids, heartbeats := silences(due)
 	type row struct {
 		Reset
@@ -86,10 +95,16 @@ func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error
 		return fmt.Errorf("jobs/table: reset stalled rows of %s: %w", w.store.settings.table, err)
 	}
 	for _, r := range rows {
+		if r.State == "" {
+			if err := w.refuse(Resetting, r.ID, errUnchanged); err != nil {
+				return err
+			}
+			continue
+		}
 		r.Age = time.Duration(r.age) * time.Microsecond
+		w.change(func(s *Status) { s.Reset++ })
 		hooks.Tell(w.voice, "JobReset", func(o *Observer) func(Reset) { return o.JobReset }, r.Reset)
 	}
-	w.change(func(s *Status) { s.Reset += int64(len(rows)) })
 	return nil
 }
 

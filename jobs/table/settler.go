@@ -79,7 +79,11 @@ func (s *settler) run(ctx context.Context) {
 				return
 			}
 		}
-		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return s.store(ctx, conn, batch) })
+		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			s.w.begin(Settling) // leaves nothing out
+			return halved(batch, func(batch []*ending) error { return s.store(ctx, conn, batch) },
+				func(e *ending, err error) error { return s.refused(ctx, conn, e, err) })
+		})
 		held := s.putBack(batch, err)
 		if ctx.Err() != nil {
 			return
@@ -149,24 +153,14 @@ func (w *Worker) settleOn(ctx context.Context, on store.Querier, ends []end) (ma
 	return settled, nil
 }
 
-// store settles jobs. It may be repeated with the same ones. A batch with a row for
-// which the server refuses what is written is halved until it is found.
+// store settles jobs. It may be repeated with the same ones.
 func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) error {
 	ends := make([]end, len(batch))
 	for i, e := range batch {
 		ends[i] = e.end
 	}
 	settled, err := s.w.settleOn(ctx, on, ends)
-	switch {
-	case isRows(err) && len(batch) > 1:
-		half := len(batch) / 2
-		if err := s.store(ctx, on, batch[:half]); err != nil {
-			return err
-		}
-		return s.store(ctx, on, batch[half:])
-	case isRows(err):
-		return s.refused(ctx, on, batch[0], err)
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	for _, e := range batch {
@@ -174,6 +168,10 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 		switch {
 		case !is:
 			s.lost(e)
+		case state == unchanged:
+			if err := s.refused(ctx, on, e, errUnchanged); err != nil {
+				return err
+			}
 		case state != "": // else somebody holds the row
 			s.settled(e, state)
 		}
@@ -187,9 +185,13 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 	e.err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
 	e.end = end{claim: e.run.claim, To: StateFailed, Message: text(e.err)}
 	settled, err := s.w.settleOn(ctx, on, []end{e.end})
-	switch state, is := settled[e.run.claim]; {
-	case isRows(err):
-		s.w.outcome(Settling, fmt.Errorf("job %d: %w; and as failed: %w", e.run.header.ID, e.err, err))
+	state, is := settled[e.run.claim]
+	if state == unchanged {
+		err = errUnchanged
+	}
+	switch {
+	case isRows(err) || state == unchanged:
+		_ = s.w.refuse(Settling, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // one too many holds nothing up
 		s.lost(e)
 	case err != nil:
 		return err

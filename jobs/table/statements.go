@@ -17,7 +17,7 @@ import (
 // The locks are FOR NO KEY UPDATE: a row that refers to a job by a foreign key, written
 // by its handler, takes a lock that FOR UPDATE would pass over.
 type statements struct {
-	claim                                 claimText
+	claim, claimOf, peek                  claimText
 	read                                  string
 	beat, settle, disown                  string
 	stalled, reset                        string
@@ -38,7 +38,7 @@ func (c claimText) with(condition string, limit int) string {
 }
 
 // claimParameters is how many parameters a claim has before those of a condition.
-const claimParameters = 1
+const claimParameters = 2
 
 // microseconds is a time as a number that no setting of a session changes. The epoch is
 // taken of the second: until PostgreSQL 13 it is a double, too short for both in one.
@@ -85,11 +85,18 @@ func interval(microseconds int64) string {
 // is part of the text: with a parameter for it a generic plan is made for a tenth of
 // the table.
 //
-// A row that was cancelled before it began ends here.
+// A row that was cancelled before it began ends here. One that a trigger leaves as it is
+// has no state in the answer.
 const claimSQL = `
 WITH picked AS MATERIALIZED (
 	SELECT {alias}.{id} AS id FROM {table} AS {alias}
-	WHERE {due}{condition}`
+	WHERE {due} AND {which}{condition}`
+
+// Whether a claim leaves out the rows of its list, or is about these alone.
+const (
+	notListed  = `NOT {alias}.{id} = ANY ($1::text::bigint[])`
+	onlyListed = `{alias}.{id} = ANY ($1::text::bigint[])`
+)
 
 const claimOrderSQL = `
 	ORDER BY {order}
@@ -97,38 +104,50 @@ const claimOrderSQL = `
 
 const claimedSQL = `
 	FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE {table} AS t SET
+), claimed AS (
+	UPDATE {table} AS t SET
 	{state} = CASE WHEN t.{cancel} THEN 'canceled'::{state type} ELSE 'processing'::{state type} END,
 	{started_at} = CASE WHEN t.{cancel} THEN t.{started_at} ELSE clock_timestamp() END,
 	{finished_at} = CASE WHEN t.{cancel} THEN clock_timestamp() END,
 	{failure_message} = CASE WHEN t.{cancel} THEN t.{failure_message} END,
 	{execution_logs} = CASE WHEN t.{cancel} THEN t.{execution_logs} END,
-	{worker_hostname} = CASE WHEN t.{cancel} THEN t.{worker_hostname} ELSE $1::text END,
+	{worker_hostname} = CASE WHEN t.{cancel} THEN t.{worker_hostname} ELSE $2::text END,
 	{last_heartbeat_at} = clock_timestamp()
-WHERE t.{id} = ANY (ARRAY(SELECT id FROM picked))
-RETURNING t.{id}, coalesce({started}, 0), t.{state}::text, coalesce(t.{num_failures}, 0), coalesce(t.{num_resets}, 0)`
+	WHERE t.{id} = ANY (ARRAY(SELECT id FROM picked))
+	RETURNING t.{id} AS id, coalesce({started}, 0) AS claim, t.{state}::text AS state, coalesce(t.{num_failures}, 0) AS failures, coalesce(t.{num_resets}, 0) AS resets
+)
+SELECT id, claim, state, failures, resets FROM claimed
+UNION ALL SELECT id, 0, '', 0, 0 FROM picked WHERE id NOT IN (SELECT id FROM claimed)`
+
+// peekedSQL claims nothing: it returns the rows that a claim has found. It has the
+// parameters of a claim.
+const peekedSQL = `
+	FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT id FROM picked WHERE $2::text IS NOT NULL`
 
 const readSQL = `
 SELECT {view alias}.{id}, {expressions}
 FROM {view} AS {view alias} WHERE {view alias}.{id} = ANY ($1::text::bigint[])`
 
 // beatSQL returns the rows that are still as they were claimed, also those that
-// somebody holds, and whether they were cancelled.
+// somebody holds, whether they were cancelled, and whether a trigger has left them as they
+// are. It writes nothing into those of the last list.
 const beatSQL = `
 WITH ` + listed + `, seen AS MATERIALIZED (
 	SELECT t.{id} AS id, d.claim, coalesce(t.{cancel}, false) AS cancel FROM {table} AS t, d WHERE ` + fence + ` AND t.{state} = 'processing'
 ), mine AS MATERIALIZED (
-	SELECT t.{id} AS id FROM {table} AS t, d WHERE ` + fence + ` AND t.{state} = 'processing' FOR NO KEY UPDATE OF t SKIP LOCKED
+	SELECT t.{id} AS id FROM {table} AS t, d WHERE NOT t.{id} = ANY ($4::text::bigint[]) AND ` + fence + ` AND t.{state} = 'processing' FOR NO KEY UPDATE OF t SKIP LOCKED
 ), beat AS (
-	UPDATE {table} AS t SET {last_heartbeat_at} = clock_timestamp() WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine))
+	UPDATE {table} AS t SET {last_heartbeat_at} = clock_timestamp() WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine)) RETURNING t.{id} AS id
 )
-SELECT id, claim, cancel FROM seen`
+SELECT id, claim, cancel, id IN (SELECT id FROM mine) AND id NOT IN (SELECT id FROM beat) FROM seen`
 
 // settleSQL stores how runs have ended. A row that has left processing since, with the
 // claim still in it, was settled before: by this statement, whose answer was lost, or
 // by CompleteTx. It is returned with the state that it has, and one that somebody
-// holds without any. What is not returned was lost.
+// holds without any. One that a trigger leaves as it is, is unchanged. What is not
+// returned was lost.
 //
 // A hidden row waits for as long again as it has since it was queued.
 const settleSQL = `
@@ -161,7 +180,7 @@ WITH d AS MATERIALIZED (
 	RETURNING t.{id} AS id, m.claim, t.{state}::text AS state
 )
 SELECT id, claim, state FROM settled
-UNION ALL SELECT id, claim, was FROM mine WHERE was <> 'processing'
+UNION ALL SELECT id, claim, CASE WHEN was = 'processing' THEN 'unchanged' ELSE was END FROM mine WHERE id NOT IN (SELECT id FROM settled)
 UNION ALL SELECT id, claim, '' FROM seen WHERE id NOT IN (SELECT id FROM mine)`
 
 const settleFence = `t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{started_at} = d.started AND t.{worker_hostname} = $2::text`
@@ -186,17 +205,19 @@ func silent(than string) string {
 	return `coalesce(` + heartbeat + `, '-infinity') <= clock_timestamp() - ` + than
 }
 
-// stalledSQL finds rows whose heartbeat may stop: half of StalledMaxAge is over.
+// stalledSQL finds rows whose heartbeat may stop: half of StalledMaxAge is over. Some may
+// be such as the table refuses to reset.
 func stalledSQL(half string) string {
 	return `
 SELECT t.{id}, ` + microseconds(heartbeat) + ` FROM {table} AS t
 WHERE t.{state} = 'processing' AND ` + silent(half) + `
-ORDER BY t.{id} LIMIT 1000`
+ORDER BY t.{id} LIMIT ` + fmt.Sprint(1000+mostRefused)
 }
 
 // resetSQL resets those of the list whose heartbeat has not come since. Killers of
 // workers and their neighbours come back apart from each other: else the neighbours
-// count as many resets as the killer.
+// count as many resets as the killer. One that a trigger leaves as it is has no state in
+// the answer.
 func resetSQL(age string) string {
 	return `
 WITH d AS MATERIALIZED (
@@ -208,8 +229,8 @@ WITH d AS MATERIALIZED (
 	WHERE t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{state} = 'processing'
 		AND ` + microseconds(heartbeat) + ` IS NOT DISTINCT FROM d.heartbeat AND ` + silent(age) + `
 	FOR NO KEY UPDATE OF t SKIP LOCKED
-)
-UPDATE {table} AS t SET
+), reset AS (
+	UPDATE {table} AS t SET
 	{state} = s.final::{state type},
 	{failure_message} = CASE WHEN s.final = 'failed' THEN {reset message}::{message type} END,
 	{num_resets} = coalesce(t.{num_resets}, 0) + (s.final = 'queued')::int,
@@ -217,8 +238,11 @@ UPDATE {table} AS t SET
 	{finished_at} = CASE WHEN s.final <> 'queued' THEN clock_timestamp() END,
 	{queued_at} = CASE WHEN s.final = 'queued' THEN clock_timestamp() ELSE t.{queued_at} END,
 	{process_after} = CASE WHEN s.final = 'queued' THEN clock_timestamp() + random() * 2 ^ least(coalesce(t.{num_resets}, 0), 8) * interval '1 second' ELSE t.{process_after} END
-FROM stalled AS s WHERE t.{id} = ANY (ARRAY(SELECT id FROM stalled)) AND t.{id} = s.id
-RETURNING t.{id}, t.{state}::text, coalesce(s.age, 0)`
+	FROM stalled AS s WHERE t.{id} = ANY (ARRAY(SELECT id FROM stalled)) AND t.{id} = s.id
+	RETURNING t.{id} AS id, t.{state}::text AS state, coalesce(s.age, 0) AS age
+)
+SELECT id, state, age FROM reset
+UNION ALL SELECT id, '', 0 FROM stalled WHERE id NOT IN (SELECT id FROM reset)`
 }
 
 const logSQL = `
@@ -277,10 +301,13 @@ func newStatements(s settings, t types) statements {
 	}
 	names := strings.NewReplacer(pairs...) // in one pass: what users wrote stays as it is
 	r := func(sql string) string { return names.Replace(sql) }
-	due := func(sql string) string { return strings.Replace(sql, "{due}", s.due(), 1) }
+	claim := func(which, then string) claimText {
+		parts := strings.NewReplacer("{due}", s.due(), "{which}", which, "{started}", microseconds("t.{started_at}"))
+		return claimText{r(parts.Replace(claimSQL)), r(claimOrderSQL), r(parts.Replace(then))}
+	}
 	return statements{
-		claim: claimText{r(due(claimSQL)), r(claimOrderSQL), r(strings.Replace(claimedSQL, "{started}", microseconds("t.{started_at}"), 1))},
-		read:  r(readSQL), beat: r(beatSQL), settle: r(settleSQL), disown: r(disownSQL),
+		claim: claim(notListed, claimedSQL), claimOf: claim(onlyListed, claimedSQL), peek: claim(notListed, peekedSQL),
+		read: r(readSQL), beat: r(beatSQL), settle: r(settleSQL), disown: r(disownSQL),
 		stalled: r(stalledSQL(interval(s.stalled.Microseconds() / 2))), reset: r(resetSQL(interval(s.stalled.Microseconds()))),
 		log: r(logSQL), relog: r(relogSQL), requeue: r(requeueSQL),
 		count: r(countSQL), exists: r(existsSQL), longest: r(longestSQL),

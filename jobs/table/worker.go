@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,10 +60,11 @@ type Worker struct {
 	voice    *voice
 	troubles hooks.Troubles[string]
 
-	mu     sync.Mutex // guards what follows
-	taken  int        // slots
-	status Status
-	errs   map[string]error
+	mu      sync.Mutex // guards what follows
+	taken   int        // slots
+	status  Status
+	errs    map[string]error
+	refused map[string]*refusals
 }
 
 // handler is a Handler without the type of its records. Jobs are pointers to Job.
@@ -103,6 +103,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit,
 		stopped: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
+		refused: map[string]*refusals{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
 	}
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
@@ -286,20 +287,6 @@ func (w *Worker) sweep(ctx context.Context) {
 	})
 }
 
-// outcome takes note of whether something works.
-func (w *Worker) outcome(what string, err error) {
-	err = errtext.Of(err)
-	w.mu.Lock()
-	w.errs[what] = err
-	w.mu.Unlock()
-	if err != nil {
-		w.troubles.Begin(what)
-		hooks.Tell(w.voice, "Failed", func(o *Observer) func(Trouble) { return o.Failed }, Trouble{what, err})
-	} else if lasted, was := w.troubles.End(what); was {
-		hooks.Tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, lasted})
-	}
-}
-
 // take takes slots for jobs that were claimed.
 func (w *Worker) take(n int) {
 	w.mu.Lock()
@@ -348,11 +335,4 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// isRows reports whether the server has refused something in one row: a value, what a
-// constraint or a trigger of the user's does not allow.
-func isRows(err error) bool {
-	s := pgdriver.SQLState(err)
-	return len(s) == 5 && slices.Contains([]string{"21", "22", "23", "44", "P0"}, s[:2])
 }

@@ -1,0 +1,257 @@
+package table_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs/table"
+)
+
+// refusing are ways in which a table refuses that a row gets another state, %s, if odd is
+// true. The trigger is the last one to go: mend takes all away.
+var refusing = map[string]string{
+	"a constraint":        `ALTER TABLE example_jobs ADD CONSTRAINT odd CHECK (NOT ({odd}))`,
+	"a trigger":           trigger(`RAISE EXCEPTION 'odd'`),
+	"a code of a user":    trigger(`RAISE EXCEPTION 'odd' USING ERRCODE = 'ZZ001'`),
+	"a trigger of theirs": trigger(`RAISE EXCEPTION 'odd' USING ERRCODE = 'triggered_action_exception'`),
+	"silence":             trigger(`RETURN NULL`),
+	"a policy": `ALTER TABLE example_jobs ENABLE ROW LEVEL SECURITY;
+		CREATE POLICY odd ON example_jobs USING (true) WITH CHECK (NOT ({odd}))`,
+}
+
+func trigger(does string) string {
+	return `CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF (SELECT {odd} FROM (SELECT NEW.*) AS x) THEN ` + does + `; END IF; RETURN NEW; END $$;
+		CREATE TRIGGER odd BEFORE UPDATE ON example_jobs FOR EACH ROW EXECUTE FUNCTION odd()`
+}
+
+const mend = `ALTER TABLE example_jobs DROP CONSTRAINT IF EXISTS odd;
+	DROP TRIGGER IF EXISTS odd ON example_jobs;
+	DROP POLICY IF EXISTS odd ON example_jobs;
+	ALTER TABLE example_jobs DISABLE ROW LEVEL SECURITY`
+
+// refuse makes the table refuse rows for which odd is true, and returns the pool of a
+// role that minds policies.
+func (s *stage) refuse(how, odd string) *sql.DB {
+	s.t.Helper()
+	s.script(strings.ReplaceAll(how, "{odd}", odd))
+	role := s.text(`SELECT right(current_database(), 20)::text`) + "_minds"
+	s.script(`CREATE ROLE ` + ident.Quote(role) + `; GRANT ALL ON ALL TABLES IN SCHEMA public TO ` + ident.Quote(role))
+	s.t.Cleanup(func() { s.script(`DROP OWNED BY ` + ident.Quote(role) + `; DROP ROLE ` + ident.Quote(role)) })
+	u, err := url.Parse(s.d.URL)
+	if err != nil {
+		s.t.Fatal("the connection string is no URL")
+	}
+	query := u.Query()
+	query.Set("options", "-c role="+role)
+	u.RawQuery = query.Encode()
+	db := (&pgtest.Database{URL: u.String()}).OpenPQ(s.t)
+	db.SetMaxIdleConns(10)
+	return db
+}
+
+// script runs statements.
+func (s *stage) script(sql string) {
+	s.t.Helper()
+	db := s.d.OpenPQ(s.t)
+	defer db.Close()
+	if _, err := db.ExecContext(context.WithoutCancel(s.t.Context()), sql); err != nil {
+		s.t.Fatalf("%v, in\n%s", err, sql)
+	}
+}
+
+// hears notes what an Observer is told of what does not work.
+func (s *stage) hears(o *table.WorkerOptions) {
+	o.Observers = []table.Observer{{
+		Failed:    func(f table.Trouble) { s.note("failed %s %d", f.What, f.ID) },
+		Recovered: func(r table.Recovery) { s.note("recovered %s", r.What) },
+	}}
+}
+
+// Rows that the table refuses to have in processing hold up no others, however many of
+// them are at the front of the order. They are told, and run once the table allows it.
+func TestRowsThatCannotBeClaimed(t *testing.T) {
+	for name, how := range refusing {
+		for _, handlers := range []int{1, 7} {
+			t.Run(fmt.Sprint(name, " ", handlers), func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t)
+				db := s.refuse(how, "repository_id IN (1, 2, 3, 12) AND state = 'processing'")
+				s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 20) AS i`)
+				w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = handlers; s.hears(o) })
+				s.start(w)
+				s.until("the others to complete", func() bool {
+					return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "16"
+				})
+				s.until("the refusals to show", func() bool {
+					err := w.Status().ClaimError
+					return err != nil && strings.Contains(err.Error(), "claim of job ") && strings.Contains(err.Error(), "mend the row") && strings.Contains(err.Error(), "(and 3 more rows)")
+				})
+				s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
+				got := s.notes()
+				slices.Sort(got)
+				want := []string{"failed claim 1", "failed claim 12", "failed claim 2", "failed claim 3"}
+				if !slices.Equal(got, want) {
+					t.Errorf("told %q, want %q", got, want)
+				}
+				s.script(mend)
+				s.until("all to complete", func() bool {
+					return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "20"
+				})
+				s.until("the trouble to be over", func() bool { return w.Status().ClaimError == nil && slices.Contains(s.notes(), "recovered claim") })
+			})
+		}
+	}
+}
+
+// A row whose heartbeat is refused ends no other run, and its own only when it is reset.
+func TestRowsWithoutHeartbeats(t *testing.T) {
+	for name, how := range refusing {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			db := s.refuse(how, "repository_id IN (2, 5) AND state = 'processing' AND last_heartbeat_at > started_at + interval '20 milliseconds'")
+			s.o.StalledMaxAge = 4 * time.Second
+			release := make(chan struct{})
+			s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
+				s.note("runs %s", j.Record.Repository)
+				select {
+				case <-ctx.Done():
+					s.note("%s: %v", j.Record.Repository, context.Cause(ctx))
+				case <-release:
+				}
+				return ctx.Err()
+			}
+			s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 6) AS i`)
+			w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 10; s.hears(o) })
+			s.start(w)
+			other := `SELECT last_heartbeat_at::text FROM example_jobs WHERE repository_id = 6`
+			for range 3 {
+				before := ""
+				s.until("all to run", func() bool { before = s.text(`SELECT coalesce((` + other + `), '')`); return before != "" })
+				s.until("heartbeats of the others", func() bool { return s.text(other) != before })
+			}
+			s.until("the refusals to show", func() bool {
+				err := w.Status().HeartbeatError
+				return err != nil && strings.Contains(err.Error(), "heartbeat of job ") && strings.Contains(err.Error(), "(and 1 more rows)")
+			})
+			s.until("both to be reset", func() bool {
+				return s.text(`SELECT count(*)::text FROM example_jobs WHERE repository_id IN (2, 5) AND num_resets = 1`) == "2"
+			})
+			s.want("resets of the others", "0", `SELECT sum(num_resets)::text FROM example_jobs WHERE repository_id NOT IN (2, 5)`)
+			if n := s.notes(); slices.Contains(n, "recovered heartbeat") || slices.Contains(n, "failed heartbeat 0") {
+				t.Errorf("told %q", n)
+			}
+			s.script(mend)
+			close(release)
+			s.until("all to complete", func() bool {
+				return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "6"
+			})
+			s.until("the trouble to be over", func() bool { return w.Status().HeartbeatError == nil })
+		})
+	}
+}
+
+// A row that cannot be reset keeps no other from that.
+func TestRowsThatCannotBeReset(t *testing.T) {
+	for name, how := range refusing {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			db := s.refuse(how, "repository_id IN (2, 5) AND num_resets > 0")
+			s.o.StalledMaxAge = 400 * time.Millisecond
+			for i := range 6 {
+				s.add(`(repository_id, state, worker_hostname, last_heartbeat_at) VALUES (` + fmt.Sprint(i+1) + `, 'processing', 'gone/1', now() - interval '1 hour')`)
+			}
+			w := s.worker(db, s.hears)
+			s.start(w)
+			s.until("the others to complete", func() bool {
+				return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed' AND num_resets = 1`) == "4"
+			})
+			s.until("the refusals to show", func() bool {
+				err := w.Status().ResetError
+				return err != nil && strings.Contains(err.Error(), "reset of job 2: example_jobs refuses it") && strings.Contains(err.Error(), "(and 1 more rows)")
+			})
+			if n := s.notes(); !slices.Contains(n, "failed reset 2") || !slices.Contains(n, "failed reset 5") || len(n) != 2 {
+				t.Errorf("told %q", n)
+			}
+			s.script(mend)
+			s.until("all to complete", func() bool {
+				return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "6"
+			})
+			s.until("the trouble to be over", func() bool { return w.Status().ResetError == nil })
+		})
+	}
+}
+
+// A row that cannot be stored as completed has failed, also if nothing is said about it.
+func TestRowsThatStayAsTheyAre(t *testing.T) {
+	s := newStage(t)
+	db := s.refuse(refusing["silence"], "repository_id = 3 AND state = 'completed' OR repository_id = 4 AND state NOT IN ('queued', 'processing')")
+	s.o.StalledMaxAge = 600 * time.Millisecond
+	s.o.MaxNumResets = 100
+	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
+		if j.Record.Repository != "repo 5" {
+			return nil
+		}
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE example_jobs SET repository_id = 4 WHERE id = $1`, j.ID); err != nil {
+			return err
+		}
+		err = j.CompleteTx(ctx, tx)
+		s.note("%v", err)
+		return table.NonRetryable(tx.Rollback())
+	}
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 10) AS i`)
+	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 20 })
+	s.start(w)
+	s.until("the others to end", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "7"
+	})
+	s.until("those that are refused to fail", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'failed' AND (repository_id = 5 OR failure_message LIKE '%must return NEW%')`) == "2"
+	})
+	s.until("the refusal to show", func() bool {
+		err := w.Status().SettleError
+		return err != nil && strings.Contains(err.Error(), "settle of job 4: ") && strings.Contains(err.Error(), "must return NEW")
+	})
+	if n := s.notes(); len(n) != 1 || !strings.Contains(n[0], "complete job 5: a trigger or a rule leaves the row unchanged") {
+		t.Errorf("CompleteTx: %q", n)
+	}
+	s.script(mend)
+	s.until("all to end", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "8"
+	})
+}
+
+// A privilege that goes is no refusal of rows.
+func TestPrivilegeThatGoes(t *testing.T) {
+	s := newStage(t)
+	db := s.refuse(refusing["a policy"], "false")
+	w := s.worker(db, s.hears)
+	s.start(w)
+	s.becomes(s.add(""), table.StateCompleted)
+	role := s.text(`SELECT right(current_database(), 20)::text`) + "_minds"
+	s.d.Exec(t, `REVOKE UPDATE ON example_jobs FROM `+ident.Quote(role))
+	s.d.Exec(t, `GRANT UPDATE (last_heartbeat_at) ON example_jobs TO `+ident.Quote(role))
+	id := s.add("")
+	s.until("the trouble to show", func() bool {
+		err := w.Status().ClaimError
+		return err != nil && strings.Contains(err.Error(), "claim rows of example_jobs")
+	})
+	s.d.Exec(t, `GRANT UPDATE ON example_jobs TO `+ident.Quote(role))
+	s.becomes(id, table.StateCompleted)
+	if n := s.notes(); n[0] != "failed claim 0" {
+		t.Errorf("told %q", n)
+	}
+}
