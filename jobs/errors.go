@@ -52,7 +52,7 @@ var (
 	// errGoexit is what runtime.Goexit in a handler becomes.
 	errGoexit = errors.New("the handler called runtime.Goexit, which ends its goroutine: FailNow of testing does that")
 	// errGoroutine ends a worker in which a goroutine was ended by what it called.
-	errGoroutine = errors.New("jobs: a hook of the Observer called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
+	errGoroutine = errors.New("jobs: what the worker called has ended one of its goroutines with runtime.Goexit: the driver, or a method of an error")
 )
 
 // FailedError is returned by [Wait] when the job has ended otherwise than

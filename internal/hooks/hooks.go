@@ -21,11 +21,12 @@ func New[O any](all []O, report func(v *Voice[O], hook, value string)) *Voice[O]
 	return &Voice[O]{all: all, report: report}
 }
 
-// Tell calls a hook of each observer that has it.
+// Tell calls a hook of each observer that has it, and waits for it. The hook may end its
+// goroutine.
 func Tell[O, T any](v *Voice[O], hook string, of func(*O) func(T), about T) {
 	for i := range v.all {
 		if f := of(&v.all[i]); f != nil {
-			v.survive(hook, func() { f(about) })
+			v.Aside(hook, func() { f(about) })
 		}
 	}
 }

@@ -16,7 +16,12 @@ func TestVoice(t *testing.T) {
 	var told []int
 	var reported []string
 	v := hooks.New([]observer{
-		{func(int) { panic("boom") }},
+		{func(n int) {
+			if n == 0 {
+				panic("boom")
+			}
+			runtime.Goexit()
+		}},
 		{},
 		{func(n int) { told = append(told, n) }},
 	}, func(_ *hooks.Voice[observer], hook, value string) { reported = append(reported, hook+": "+value) })

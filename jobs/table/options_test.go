@@ -160,6 +160,46 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// An Observer that ends its goroutine in each hook ends none of the worker's.
+func TestObserverThatExits(t *testing.T) {
+	s := newStage(t)
+	s.o.StalledMaxAge, s.o.MaxNumResets = 400*time.Millisecond, -1
+	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
+		if j.Record.Repository == "repo 2" {
+			return errRefused
+		}
+		return nil
+	}
+	w := s.run(func(o *table.WorkerOptions) {
+		o.Observers = []table.Observer{{
+			WorkerStarted: func(table.WorkerInfo) { runtime.Goexit() },
+			WorkerStopped: func(table.WorkerInfo) { runtime.Goexit() },
+			JobsClaimed:   func(table.Claimed) { runtime.Goexit() },
+			JobDone:       func(table.Done) { runtime.Goexit() },
+			JobsHidden:    func([]int64) { runtime.Goexit() },
+			JobReset:      func(table.Reset) { runtime.Goexit() },
+			Failed:        func(table.Trouble) { runtime.Goexit() },
+			Recovered:     func(table.Recovery) { runtime.Goexit() },
+			HookPanicked:  func(table.HookPanic) { runtime.Goexit() },
+		}, {
+			JobDone:      func(table.Done) { s.note("done") },
+			HookPanicked: func(p table.HookPanic) { s.note("%s: %s", p.Hook, p.Value) },
+		}}
+	})
+	failed, lost := s.add(`(repository_id) VALUES (2)`), s.add(abandoned+`0, false`)
+	s.add(`(repository_id) VALUES (99)`)
+	s.becomes(failed, table.StateFailed)
+	s.becomes(lost, table.StateFailed)
+	s.d.Exec(t, `ALTER TABLE example_jobs RENAME TO away`)
+	s.until("the trouble to show", func() bool { return w.Status().ClaimError != nil })
+	s.d.Exec(t, `ALTER TABLE away RENAME TO example_jobs`)
+	s.becomes(s.add(""), table.StateCompleted)
+	s.until("all to be told", func() bool {
+		n := s.notes()
+		return slices.Contains(n, "done") && slices.Contains(n, "JobDone: it called runtime.Goexit") && slices.Contains(n, "JobReset: it called runtime.Goexit")
+	})
+}
+
 // A hook that fails, panics or exits holds claims up, or changes nothing; it is told,
 // and the worker goes on.
 func TestHooksThatFail(t *testing.T) {
