@@ -96,7 +96,14 @@ func TestNulls(t *testing.T) {
 		return nil
 	}
 	s.o.StalledMaxAge = 600 * time.Millisecond
+	store := table.NewStore(s.d.DB, s.o)
+	errored := s.add(`(state, queued_at, finished_at, num_failures) VALUES ('errored', now() - interval '1 hour', NULL, 2)`)
+	if d, err := store.MaxDurationInQueue(t.Context()); d.Round(time.Minute) != time.Hour || err != nil {
+		t.Errorf("in queue for %v, %v", d, err)
+	}
 	s.run(nil)
+	s.becomes(errored, table.StateCompleted)
+	s.d.Exec(t, `DELETE FROM example_jobs`)
 	id := s.add(`(num_resets, num_failures, cancel, worker_hostname, queued_at) VALUES (NULL, NULL, NULL, NULL, NULL)`)
 	s.becomes(id, table.StateCompleted)
 	s.want("failures", "2", `SELECT num_failures::text FROM example_jobs WHERE id = $1`, id)

@@ -106,17 +106,19 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 	case isRows(err):
 		return nil, err
 	case err != nil:
+		err = errtext.Of(fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err))
 		for _, r := range runs {
-			w.settleUnstarted(r, end{To: StateQueued})
+			w.settleUnstarted(r, end{To: StateQueued}, err)
 		}
-		return nil, fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err)
+		return nil, err
 	}
 	var hide []int64
 	for _, r := range runs {
 		switch of := shown[r.claim.ID]; {
 		case of.times == 0:
 			hide = append(hide, r.claim.ID)
-			w.settleUnstarted(r, end{To: hidden, Message: text(fmt.Errorf("%s does not show the row", w.store.settings.view))})
+			err := fmt.Errorf("%s does not show the row", w.store.settings.view)
+			w.settleUnstarted(r, end{To: hidden, Message: text(err)}, err)
 		case of.times > 1:
 			w.fail(r, errTwice)
 		case of.err != nil:
@@ -134,8 +136,8 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 
 // fail settles a run whose row cannot be handled as if its handler had returned err.
 func (w *Worker) fail(r *run, err error) {
-	to, message, _, _ := decide(err, nil, false)
-	w.settleUnstarted(r, end{To: to, Message: message}, err)
+	to, message, delay, requeued := decide(err, nil, false)
+	w.settleUnstarted(r, end{To: to, Message: message, Delay: delay, Requeued: requeued}, err)
 }
 
 // sight is what the view shows of a row.

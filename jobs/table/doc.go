@@ -74,7 +74,7 @@
 //	   └── reset, requeue ──┘
 //
 // A row in queued is due at process_after, at once if that is NULL; one in errored
-// RetryAfter after its finished_at. All times are the database's.
+// RetryAfter after its finished_at, at once if that is NULL. All times are the database's.
 //
 // What becomes of a job:
 //

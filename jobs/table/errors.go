@@ -46,9 +46,11 @@ var (
 	// errGoexit is what runtime.Goexit in a handler becomes.
 	errGoexit = errors.New("the handler called runtime.Goexit, which ends its goroutine: FailNow of testing does that")
 	// errGoroutine ends a worker in which a goroutine was ended by what it called.
-	errGoroutine = errors.New("jobs/table: a hook of an Observer called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
+	errGoroutine = errors.New("jobs/table: what the worker called has ended one of its goroutines with runtime.Goexit: the driver, or a method of an error")
 	// errUncommitted is a run that returned nil without having committed its CompleteTx.
 	errUncommitted = errors.New("the handler returned nil, but the transaction of CompleteTx is not committed")
+	// errEndedElsewhere is a job that has completed here, and has another state by then.
+	errEndedElsewhere = errors.New("the handler returned nil, but somebody else has changed the state of the row")
 	// errTwice is a row that the view shows more than once.
 	errTwice = errors.New("the view shows the row more than once: it must join at most one row")
 )
@@ -71,8 +73,8 @@ func (e *nonRetryable) Unwrap() error { return e.err }
 
 func (e *nonRetryable) NonRetryable() bool { return true }
 
-// RequeueAfter, as the error of a handler, queues the job again, due in this time. It
-// is no failure and does not count.
+// RequeueAfter, as the error of a handler or of Scan, queues the job again, due in this
+// time. It is no failure and does not count.
 func RequeueAfter(delay time.Duration) error { return &requeue{max(delay, 0)} }
 
 type requeue struct{ delay time.Duration }

@@ -104,10 +104,10 @@ func (w *Worker) settle(r *run, err, cause error, stored func()) {
 }
 
 // settleUnstarted settles a run whose handler was not called.
-func (w *Worker) settleUnstarted(r *run, e end, errs ...error) {
+func (w *Worker) settleUnstarted(r *run, e end, why error) {
 	r.settle()
 	e.claim = r.claim
-	w.settler.add(&ending{run: r, err: errtext.Join(errs...), stored: w.give, end: e})
+	w.settler.add(&ending{run: r, err: why, stored: w.give, end: e})
 }
 
 // timedOut is the failure of a handler that took too long.

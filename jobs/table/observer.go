@@ -68,7 +68,7 @@ type Claimed struct {
 type Done struct {
 	Header
 	State State         // that the job has now
-	Err   error         // that the handler returned, nil if it completed
+	Err   error         // that the handler returned, or why it is not completed; nil if it is
 	Took  time.Duration // by the handler
 }
 

@@ -208,6 +208,8 @@ func (s *settler) settled(e *ending, state State) {
 	s.leave(e)
 	if state == StateCompleted {
 		e.err = nil // CompleteTx was committed, whatever the handler returned
+	} else if e.err == nil {
+		e.err = errEndedElsewhere
 	}
 	s.w.change(func(st *Status) {
 		switch state {

@@ -72,7 +72,7 @@ func (s settings) due() string {
 	return `{alias}.{state} IN ('queued', 'errored')
 		AND CASE WHEN {alias}.{cancel} THEN true
 			WHEN {alias}.{state} = 'queued' THEN {alias}.{process_after} IS NULL OR {alias}.{process_after} <= statement_timestamp()
-			ELSE {alias}.{finished_at} <= statement_timestamp() - ` + interval(s.retryAfter.Microseconds()) + ` END`
+			ELSE {alias}.{finished_at} IS NULL OR {alias}.{finished_at} <= statement_timestamp() - ` + interval(s.retryAfter.Microseconds()) + ` END`
 }
 
 // interval is a product: the number in an interval's text is a short one until
@@ -275,7 +275,7 @@ const longestSQL = `
 SELECT coalesce(max(` + `(extract(epoch FROM statement_timestamp() - d.due) * 1000000)::bigint` + `), 0) FROM (
 	SELECT greatest({alias}.{queued_at}, {alias}.{process_after}) AS due FROM {table} AS {alias} WHERE {alias}.{state} = 'queued'{condition}
 	UNION ALL
-	SELECT {alias}.{finished_at} + {retry after} FROM {table} AS {alias} WHERE {alias}.{state} = 'errored' AND {retries}{condition}
+	SELECT coalesce({alias}.{finished_at} + {retry after}, {alias}.{queued_at}) FROM {table} AS {alias} WHERE {alias}.{state} = 'errored' AND {retries}{condition}
 ) AS d WHERE isfinite(d.due) AND d.due <= statement_timestamp()`
 
 // newStatements makes the SQL of a table with these types of columns.

@@ -90,6 +90,22 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	s.until("its slot", func() bool { return w.Status().Running == 0 })
 }
 
+// Scan may put a job off, as a handler may.
+func TestScanThatQueuesAgain(t *testing.T) {
+	s := newStage(t)
+	s.o.Scan = func(row table.Row) (e example, err error) {
+		e, err = scan(row)
+		return e, errors.Join(err, table.RequeueAfter(time.Hour))
+	}
+	w := s.run(nil)
+	id := s.add("")
+	s.until("it to be put off", func() bool {
+		return s.text(`SELECT (process_after IS NOT NULL)::text FROM example_jobs WHERE id = $1`, id) == "true"
+	})
+	s.want("the row", "queued 0 60", `SELECT state || ' ' || num_failures || ' ' || round(extract(epoch FROM process_after - now()) / 60) FROM example_jobs WHERE id = $1`, id)
+	s.until("its slot", func() bool { return w.Status().Running == 0 })
+}
+
 // What is hidden waits for as long again as it has waited, and an hour at most.
 func TestHiddenForLong(t *testing.T) {
 	s := newStage(t)

@@ -120,10 +120,11 @@ func TestStatusAndLogger(t *testing.T) {
 	var lines strings.Builder
 	var mu sync.Mutex
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
-		if j.NumFailures < 3 {
-			return errRefused
+		if j.Record.Repository == "repo 2" {
+			s.d.Exec(t, `UPDATE example_jobs SET state = 'failed' WHERE id = $1`, j.ID)
+			return nil
 		}
-		return nil
+		return errRefused
 	}
 	w := s.worker(s.d.DB, func(o *table.WorkerOptions) {
 		o.Logger = slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
@@ -137,10 +138,16 @@ func TestStatusAndLogger(t *testing.T) {
 	}
 	stop := s.start(w)
 	s.becomes(s.add(""), table.StateFailed)
+	hid := s.add(`(repository_id) VALUES (99)`)
+	s.until("it to be hidden", func() bool {
+		return s.text(`SELECT (process_after IS NOT NULL)::text FROM example_jobs WHERE id = $1`, hid) == "true"
+	})
+	s.add(`(repository_id) VALUES (2)`)
+	s.until("one to be ended by its handler", func() bool { return w.Status().Failed == 4 })
 	s.d.Exec(t, `ALTER TABLE example_jobs RENAME TO away`)
 	s.until("the trouble to show", func() bool { st := w.Status(); return st.ClaimError != nil && st.ResetError != nil })
 	text, err := json.Marshal(w.Status())
-	if err != nil || !strings.Contains(string(text), `"ClaimError":"jobs/table: claim rows of`) || !strings.Contains(string(text), `"Failed":3`) {
+	if err != nil || !strings.Contains(string(text), `"ClaimError":"jobs/table: claim rows of`) || !strings.Contains(string(text), `"Failed":4`) {
 		t.Errorf("%s, %v", text, err)
 	}
 	s.d.Exec(t, `ALTER TABLE away RENAME TO example_jobs`)
@@ -150,7 +157,10 @@ func TestStatusAndLogger(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	for _, want := range []string{"table worker started", "jobs claimed", "job will be tried again", "job failed", "statement failed, retrying", "recovered", "table worker stopped"} {
+	if strings.Contains(lines.String(), "<nil>") {
+		t.Errorf("nil is logged:\n%s", &lines)
+	}
+	for _, want := range []string{"table worker started", "jobs claimed", "job will be tried again", "job failed", "does not show the row", "somebody else has changed the state", "statement failed, retrying", "recovered", "table worker stopped"} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("%q is not logged:\n%s", want, &lines)
 		}
