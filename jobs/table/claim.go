@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -108,7 +109,9 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 	case err != nil:
 		err = errtext.Of(fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err))
 		for _, r := range runs {
-			w.settleUnstarted(r, end{To: StateQueued}, err)
+			if !r.over.Load() { // else Scan was given up
+				w.settleUnstarted(r, end{To: StateQueued}, err)
+			}
 		}
 		return nil, err
 	}
@@ -173,18 +176,61 @@ func (w *Worker) read(ctx context.Context, on store.Querier, runs []*run) (shown
 		}
 		s := sight{times: shown[id].times + 1}
 		if r := byID[id]; r != nil && s.times == 1 {
-			s.err = errGoexit
-			hooks.Aside(func() {
-				s.err = recovered("Scan", func() (err error) {
-					s.job, err = w.handler.read(v, r)
-					return err
-				})
-			})
+			if s.job, s.err = w.scan(v, r); errors.Is(s.err, errScanOverdue) {
+				return nil, s.err // it may still read the row
+			} else if s.err != nil && ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 		}
 		shown[id] = s
 	}
 	return shown, rows.Err()
 }
+
+// scan calls the user's Scan. If that does not return, scan gives the run up, as a handler,
+// and returns errScanOverdue.
+func (w *Worker) scan(v view, r *run) (any, error) {
+	type answer struct {
+		job any
+		err error
+	}
+	answers := make(chan answer, 1)
+	var over atomic.Bool // Scan has returned, or was given up: the first of the two sets it
+	go func() {
+		a := answer{err: errGoexit}
+		defer func() {
+			if over.CompareAndSwap(false, true) {
+				answers <- a
+				return
+			}
+			w.hand.returned(r)
+			w.give()
+		}()
+		a.err = recovered("Scan", func() (err error) {
+			a.job, err = w.handler.read(v, r)
+			return err
+		})
+	}()
+	late := time.NewTimer(w.grace)
+	defer late.Stop()
+	select {
+	case a := <-answers:
+		return a.job, a.err
+	case <-late.C:
+	}
+	if !over.CompareAndSwap(false, true) {
+		a := <-answers
+		return a.job, a.err
+	}
+	r.over.Store(true)
+	w.giveUp(r)
+	err := fmt.Errorf("job %d: %w for %v", r.claim.ID, errScanOverdue, w.grace)
+	w.fail(r, err)
+	return nil, err
+}
+
+// errScanOverdue is a Scan that does not return.
+var errScanOverdue = errors.New("Scan has not returned")
 
 // view is a row as Scan has it: without the id, which stands before it.
 type view struct {

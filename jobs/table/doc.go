@@ -168,7 +168,8 @@
 // uncounted. Give it less than the platform does before SIGKILL.
 //
 // A handler has ten seconds to return after its context has ended. Then it is given up:
-// its job goes on elsewhere, and its slot stays taken until it returns.
+// its job goes on elsewhere, and its slot stays taken until it returns. The same goes for
+// the hooks of [Handler] that have a context, and for Scan, which has ten seconds at all.
 //
 // # Connections, drivers, PgBouncer
 //

@@ -34,8 +34,8 @@ var (
 	// ErrTimeout ends the context of a run that takes longer than
 	// MaximumRuntimePerJob.
 	ErrTimeout = errors.New("jobs/table: the time of the run is over (MaximumRuntimePerJob)")
-	// ErrHandlerOverdue: handlers ignore the end of their context, and Start has
-	// returned without them.
+	// ErrHandlerOverdue: handlers or hooks ignore the end of their context, or a Scan does
+	// not return, and Start has returned without them.
 	ErrHandlerOverdue = errors.New("jobs/table: handlers ignore the end of their context")
 	// ErrUnsettled: a stop has not waited for the database to answer, and it does not
 	// know what became of some jobs. They stall, and run again.

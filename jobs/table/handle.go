@@ -4,24 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/hooks"
 )
 
-// start runs the handler in a goroutine of its own.
+// start runs the handler in a goroutine of its own. It waits until PreHandle has returned,
+// or was given up.
 func (w *Worker) start(r *run) {
-	if before := w.handler.preHandle; before != nil {
-		w.voice.Aside("PreHandle", func() { before(w.handling, r.job) })
-	}
 	r.begun = time.Now()
-	go w.execute(r)
+	prepared := make(chan struct{})
+	go w.execute(r, sync.OnceFunc(func() { close(prepared) }))
+	if w.handler.preHandle != nil {
+		w.await(context.Background(), fmt.Sprintf("PreHandle of job %d", r.claim.ID), prepared)
+	}
 }
 
 // execute runs the handler of a job, and settles it. It holds the slot until what has
-// become of the job is stored, and PostHandle has returned.
-func (w *Worker) execute(r *run) {
+// become of the job is stored, and PostHandle has returned. It calls prepared when
+// PreHandle has returned, or was given up.
+func (w *Worker) execute(r *run, prepared func()) {
 	defer w.give()
 	ctx, cancel := context.WithCancelCause(w.handling)
 	defer cancel(nil)
@@ -32,7 +36,7 @@ func (w *Worker) execute(r *run) {
 	}
 	r.begin(cancel)
 	returned := make(chan struct{})
-	defer context.AfterFunc(ctx, func() { w.watch(ctx, r, returned) })()
+	defer context.AfterFunc(ctx, func() { w.watch(ctx, r, returned, prepared) })()
 	err := errGoexit
 	defer func() { // also when runtime.Goexit ends the goroutine
 		close(returned)
@@ -43,12 +47,18 @@ func (w *Worker) execute(r *run) {
 		}
 		w.finish(r, err, causeOf(ctx))
 	}()
-	err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
+	if before := w.handler.preHandle; before != nil {
+		w.voice.Aside("PreHandle", func() { before(ctx, r.job) })
+		prepared()
+	}
+	if !r.over.Load() { // else PreHandle was given up
+		err = recovered("the handler", func() error { return w.handler.handle(ctx, r.job) })
+	}
 }
 
 // watch waits for a handler whose context has ended, and gives it up if it ignores
 // that: its job goes on without it.
-func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}) {
+func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}, prepared func()) {
 	timer := time.NewTimer(w.grace)
 	defer timer.Stop()
 	select {
@@ -59,11 +69,17 @@ func (w *Worker) watch(ctx context.Context, r *run, returned <-chan struct{}) {
 	if !r.over.CompareAndSwap(false, true) {
 		return
 	}
-	w.hand.gaveUp(r)
-	hooks.Tell(w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
+	prepared()
+	w.giveUp(r)
 	cause := context.Cause(ctx)
 	w.settle(r, fmt.Errorf("%w: %w", ErrHandlerOverdue, cause), cause, func() {})
 	signal(w.wake)
+}
+
+// giveUp takes note of a run that does not return.
+func (w *Worker) giveUp(r *run) {
+	w.hand.gaveUp(r)
+	hooks.Tell(w.voice, "JobOverdue", func(o *Observer) func(Header) { return o.JobOverdue }, r.header)
 }
 
 // finish settles a job after its handler has returned err, and waits until that is
@@ -103,11 +119,16 @@ func (w *Worker) settle(r *run, err, cause error, stored func()) {
 		end: end{claim: r.claim, To: to, Message: message, Delay: delay, Requeued: requeued}})
 }
 
-// settleUnstarted settles a run whose handler was not called.
+// settleUnstarted settles a run whose handler was not called. A Scan that was given up
+// keeps its slot.
 func (w *Worker) settleUnstarted(r *run, e end, why error) {
 	r.settle()
 	e.claim = r.claim
-	w.settler.add(&ending{run: r, err: why, stored: w.give, end: e})
+	stored := w.give
+	if r.over.Load() {
+		stored = func() {}
+	}
+	w.settler.add(&ending{run: r, err: why, stored: stored, end: e})
 }
 
 // timedOut is the failure of a handler that took too long.

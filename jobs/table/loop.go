@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -21,7 +22,8 @@ type loop struct {
 	w *Worker
 	pace
 	failures int
-	doubtTo  time.Time // until when a claim whose answer was lost may be committed
+	doubtTo  time.Time       // until when a claim whose answer was lost may be committed
+	asked    <-chan struct{} // closed when a PreDequeue that was given up has returned
 	disownAt time.Time
 }
 
@@ -57,13 +59,14 @@ func newLoop(w *Worker) *loop {
 }
 
 // run claims until intake has ended, or NumTotalJobs are claimed. Then it waits until
-// no handler runs, except those that were given up.
-func (l *loop) run(ctx, intake context.Context) {
+// no handler runs, except those that were given up. It returns an error if PreDequeue was
+// given up, and still runs.
+func (l *loop) run(ctx, intake context.Context) error {
 	for intake.Err() == nil && l.left(1) > 0 {
 		free, _ := l.w.free()
 		at, never := l.next(free)
 		if now := time.Now(); !never && !at.After(now) {
-			l.claim(ctx, free)
+			l.claim(ctx, intake, free)
 		} else {
 			l.sleep(intake, at.Sub(now), never)
 		}
@@ -72,6 +75,15 @@ func (l *loop) run(ctx, intake context.Context) {
 	l.w.Stop() // after NumTotalJobs
 	for l.w.running() && ctx.Err() == nil {
 		l.sleep(ctx, 0, true)
+	}
+	if l.asked == nil {
+		return nil
+	}
+	select {
+	case <-l.asked:
+		return nil
+	default:
+		return fmt.Errorf("%w: the hook PreDequeue", ErrHandlerOverdue)
 	}
 }
 
@@ -100,10 +112,10 @@ func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 	}
 }
 
-// claim claims jobs for free slots, and starts them.
-func (l *loop) claim(ctx context.Context, free int) {
-	condition, ok := l.preDequeue(ctx)
-	if !ok {
+// claim claims jobs for free slots, and starts them, unless intake ends before.
+func (l *loop) claim(ctx, intake context.Context, free int) {
+	condition, ok := l.preDequeue(intake)
+	if !ok || intake.Err() != nil {
 		l.rest()
 		return
 	}
@@ -146,21 +158,52 @@ func (l *loop) rest() {
 	l.hungry, l.pollAt = false, time.Now().Add(poll-time.Duration(rand.Float64()*float64(poll)/4))
 }
 
-// preDequeue asks the user's hook.
-func (l *loop) preDequeue(ctx context.Context) (c Condition, ok bool) {
+// preDequeue asks the user's hook. If that ignores the end of its context, it is given up.
+func (l *loop) preDequeue(intake context.Context) (c Condition, ok bool) {
 	hook := l.w.handler.preDequeue
 	if hook == nil {
 		return c, true
 	}
-	var err error
-	if !l.w.voice.Aside("PreDequeue", func() { ok, c, err = hook(ctx) }) {
+	var answered bool
+	var answer struct {
+		ok  bool
+		c   Condition
+		err error
+	}
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		answered = l.w.voice.Aside("PreDequeue", func() { answer.ok, answer.c, answer.err = hook(intake) })
+	}()
+	if !l.w.await(intake, "PreDequeue", returned) {
+		l.asked = returned
 		return c, false
 	}
-	if err != nil {
-		l.w.outcome(Claiming, err)
-		return c, false
+	if answer.err != nil && intake.Err() == nil {
+		l.w.outcome(Claiming, answer.err)
 	}
-	return c, ok
+	return answer.c, answered && answer.ok && answer.err == nil
+}
+
+// await waits for a hook, without which nothing is claimed, and tells if that takes long.
+// It returns false if the hook runs on for long after the end of its context.
+func (w *Worker) await(ctx context.Context, hook string, returned <-chan struct{}) bool {
+	late := time.NewTimer(w.grace)
+	defer late.Stop()
+	for over, end := false, ctx.Done(); ; {
+		select {
+		case <-returned:
+			return true
+		case <-end:
+			over, end = true, nil
+			late.Reset(w.grace)
+		case <-late.C:
+			if over {
+				return false
+			}
+			w.outcome(Claiming, fmt.Errorf("jobs/table: no jobs are claimed: %s has not returned for %v", hook, w.grace))
+		}
+	}
 }
 
 // disown queues again what a claim has taken whose answer was lost. That claim may

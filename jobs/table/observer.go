@@ -25,8 +25,8 @@ type Observer struct {
 	// JobLost: a run's job is not this worker's any more. What the run did may happen
 	// again.
 	JobLost func(Header)
-	// JobOverdue: a handler ignores the end of its context. Its job goes on elsewhere;
-	// the handler's slot stays taken until it returns.
+	// JobOverdue: a handler or its PreHandle ignores the end of its context, or Scan does
+	// not return. The job goes on elsewhere; its slot stays taken until they return.
 	JobOverdue func(Header)
 	// JobsHidden: the view does not show rows that were claimed. They are queued
 	// again, due later and later.
@@ -69,7 +69,7 @@ type Done struct {
 	Header
 	State State         // that the job has now
 	Err   error         // that the handler returned, or why it is not completed; nil if it is
-	Took  time.Duration // by the handler
+	Took  time.Duration // by PreHandle and the handler
 }
 
 // Reset tells of a job whose worker was lost.

@@ -30,7 +30,7 @@ type Options[R any] struct {
 	// ColumnExpressions are selected from the view for Scan.
 	ColumnExpressions []string
 	// Scan reads one row of them. A job whose row it refuses has failed as if its
-	// handler had returned the error.
+	// handler had returned the error. It has ten seconds.
 	Scan func(Row) (R, error)
 	// OrderByExpression says which rows of the table are claimed first:
 	// "j.priority DESC, j.id". Without it, the lowest ids are. Give it an index: see
@@ -217,7 +217,7 @@ type WorkerOptions struct {
 	// all in one statement, and whether they were cancelled is read. By default it is
 	// a fifth of StalledMaxAge, and 5 s at most.
 	HeartbeatInterval time.Duration
-	// MaximumRuntimePerJob bounds a run: its context ends with [ErrTimeout], and the
+	// MaximumRuntimePerJob bounds a run with its PreHandle: its context ends with [ErrTimeout], and the
 	// job has a failure. 0, the default, is no bound.
 	MaximumRuntimePerJob time.Duration
 	// NumTotalJobs ends the worker, as Stop does, once it has claimed so many jobs. 0,

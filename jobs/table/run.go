@@ -34,7 +34,7 @@ type run struct {
 	header Header
 	job    any // a *Job of the handler's; nil before it is read
 	begun  time.Time
-	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it
+	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it; or Scan was
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of its context; nil before it runs

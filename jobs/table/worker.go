@@ -130,7 +130,8 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 //
 // A handler that ignores the end of its context cannot be ended. Some seconds after
 // that bound Start returns without it, with [ErrHandlerOverdue]. Its goroutine is
-// all that still runs. What it returns then is of no effect.
+// all that still runs. What it returns then is of no effect. The same goes for the hooks
+// of Handler, and Scan.
 func (w *Worker) Start(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return ErrAlreadyStarted
@@ -183,12 +184,16 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	ended := make(chan struct{})
 	background.Run(func() error {
 		defer close(ended)
-		newLoop(w).run(running, intake)
-		return nil
+		return newLoop(w).run(running, intake)
 	})
 	<-ended
 	err := w.settler.finish(running)
-	w.awaitCalls(running, leaveTimeout)
+	if n := w.awaitCalls(running, leaveTimeout); n > 0 && err == nil {
+		abandon(errStopping)
+		if n = w.awaitCalls(running, w.grace); n > 0 {
+			err = fmt.Errorf("%w: the hook PostHandle of %d jobs", ErrHandlerOverdue, n)
+		}
+	}
 	if late := w.hand.late(); len(late) > 0 {
 		err = errtext.Join(err, fmt.Errorf("%w: of jobs %v", ErrHandlerOverdue, late))
 	}
@@ -311,20 +316,21 @@ func (w *Worker) free() (free int, claimed int64) {
 }
 
 // awaitCalls waits until no goroutine has a slot but those of handlers that were given
-// up.
-func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) {
+// up. It returns how many have one after a limit.
+func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
-		if free, _ := w.free(); free+len(w.hand.late()) >= w.opts.NumHandlers {
-			return
+		free, _ := w.free()
+		if left = w.opts.NumHandlers - free - len(w.hand.late()); left <= 0 {
+			return 0
 		}
 		select {
 		case <-w.wake:
 		case <-late.C:
-			return
+			return left
 		case <-ctx.Done():
-			return
+			return left
 		}
 	}
 }
