@@ -60,6 +60,52 @@ func TestTableThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// Names with capitals are those of the table, or else as in SQL without quotes. What is
+// almost one is named.
+func TestNamesWithCapitals(t *testing.T) {
+	s := newStage(t)
+	s.script(`DROP VIEW example_jobs_with_repository_name;
+		ALTER TABLE example_jobs RENAME TO "ExampleJobs";
+		ALTER TABLE "ExampleJobs" RENAME state TO "jobState";
+		ALTER TABLE "ExampleJobs" RENAME id TO "ID";
+		CREATE VIEW "ShownJobs" AS SELECT j.*, 'x' AS more FROM "ExampleJobs" AS j`)
+	o := table.Options[string]{
+		TableName: "Public.ExampleJobs", ViewName: "ShownJobs S", ColumnExpressions: []string{"S.more"},
+		AlternateColumnNames: map[string]string{"id": "ID", "state": "jobState", "cancel": "Cancel"},
+		OrderByExpression:    `"ExampleJobs"."ID"`,
+		Scan:                 func(row table.Row) (more string, err error) { return more, row.Scan(&more) },
+	}
+	check := func(want string) {
+		t.Helper()
+		if err := table.NewStore(s.d.DB, o).Check(t.Context()); err == nil && want != "" || err != nil && (want == "" || !strings.Contains(err.Error(), want)) {
+			t.Errorf("Check: %v, want %q", err, want)
+		}
+	}
+	check(`there is no public.examplejobs that this role sees, but "ExampleJobs"`) // the schema is public
+	o.TableName = "public.ExampleJobs"
+	check("")
+	store := table.NewStore(s.d.DB, o)
+	w := table.NewWorker(store, table.Handler[string]{Handle: func(_ context.Context, j *table.Job[string]) error { s.note("%s", j.Record); return nil }}, quick())
+	s.start(w)
+	s.d.Exec(t, `INSERT INTO "ExampleJobs" DEFAULT VALUES`)
+	s.until("it to complete", func() bool { return w.Status().Completed == 1 })
+	if n, err := store.CountByState(t.Context(), table.StateCompleted); n != 1 || err != nil {
+		t.Errorf("%d rows, %v", n, err)
+	}
+	o.TableName = "examplejobs"
+	check(`there is no examplejobs that this role sees, but "ExampleJobs": write its capitals`)
+	o.TableName = "ExampleJobs"
+	o.AlternateColumnNames["state"] = "jobstate"
+	check(`has no column jobstate, but "jobState": AlternateColumnNames: {"state": "jobState"}`)
+	o.AlternateColumnNames["state"] = "jobState"
+	delete(o.AlternateColumnNames, "id")
+	check(`has no column id, but "ID": AlternateColumnNames: {"id": "ID"}`)
+	o.AlternateColumnNames["id"], o.AlternateColumnNames["queued_at"] = "ID", "Started_At"
+	check(`queued_at and started_at are both column "started_at"`)
+	o.AlternateColumnNames["queued_at"] = "enqueued"
+	check(`or if it has another name, give that in AlternateColumnNames`)
+}
+
 // A table of one session is no table of a worker's.
 func TestTemporaryTable(t *testing.T) {
 	s := newStage(t)

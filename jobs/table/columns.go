@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -147,6 +148,15 @@ func inspect(ctx context.Context, on store.Querier, s settings, hostname string)
 	if err != nil {
 		return s, sql, nil, err
 	}
+	s.columns = maps.Clone(s.columns)
+	for _, c := range columns {
+		if name := s.columns[c.name]; attributes[name].name == "" {
+			s.columns[c.name] = strings.ToLower(name)
+		}
+	}
+	if err := distinct(s.columns); err != nil {
+		return s, sql, []string{err.Error()}, nil
+	}
 	for _, c := range columns {
 		findings = append(findings, s.fits(c, attributes, hostname)...)
 	}
@@ -168,25 +178,32 @@ func inspect(ctx context.Context, on store.Querier, s settings, hostname string)
 	return s, newStatements(s, t), findings, nil
 }
 
-// resolve finds a table or a view, with its schema.
+// resolve finds a table or a view, with its schema: as it is written, or else in lower
+// case.
 func (r *relation) resolve(ctx context.Context, on store.Querier, table bool) (finding string, err error) {
-	var kind, persistence string
+	var kind, persistence, similar string
 	var found ident.Table
 	err = on.QueryRowContext(ctx, `
-SELECT coalesce(max(n.nspname::text), ''), coalesce(max(c.relname::text), ''), coalesce(max(c.relkind::text), ''), coalesce(max(c.relpersistence::text), '')
+SELECT coalesce(max(n.nspname::text), ''), coalesce(max(c.relname::text), ''), coalesce(max(c.relkind::text), ''), coalesce(max(c.relpersistence::text), ''),
+	coalesce((SELECT min(other.relname::text) FROM pg_class AS other WHERE lower(other.relname::text) = $3::text AND other.relkind IN ('r', 'p', 'v', 'm', 'f')), '')
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.oid = to_regclass($1::text)`, r.SQL()).Scan(&found.Schema, &found.Name, &kind, &persistence)
+WHERE c.oid = coalesce(to_regclass($1::text), to_regclass($2::text))`, r.written.SQL(), r.SQL(), r.Name).Scan(&found.Schema, &found.Name, &kind, &persistence, &similar)
 	switch {
 	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
 		return fmt.Sprintf("this role may not look into the schema of %s: GRANT USAGE ON SCHEMA %s", r, ident.Quote(r.Schema)), nil
 	case err != nil:
 		return "", fmt.Errorf("jobs/table: look for %s: %w", r, err)
+	case kind == "" && similar != "" && similar != r.Name:
+		return fmt.Sprintf("there is no %s that this role sees, but %s: write its capitals, or give its schema", r, ident.Quote(similar)), nil
 	case kind == "":
 		return fmt.Sprintf("there is no %s that this role sees: create it, give its schema, or GRANT USAGE ON its SCHEMA", r), nil
 	case persistence == "t":
 		return fmt.Sprintf("%s is temporary: other sessions do not see it", r), nil
 	case table && kind != "r" && kind != "p":
 		return fmt.Sprintf("%s is no table: give the table as TableName, and what is to be read as ViewName", r), nil
+	}
+	if !r.aliased {
+		r.alias = found.Name
 	}
 	r.Table = found
 	return "", nil
@@ -209,7 +226,12 @@ func (s settings) fits(c column, attributes map[string]attribute, hostname strin
 	name := s.columns[c.name]
 	at, is := attributes[name]
 	if !is {
-		return []string{fmt.Sprintf("%s has no column %s: ALTER TABLE %s ADD COLUMN %s %s", s.table, name, s.table.SQL(), ident.Quote(name), c.ddl)}
+		for other := range attributes {
+			if strings.EqualFold(other, name) {
+				return []string{fmt.Sprintf("%s has no column %s, but %s: AlternateColumnNames: {%q: %q}", s.table, name, ident.Quote(other), c.name, other)}
+			}
+		}
+		return []string{fmt.Sprintf("%s has no column %s: ALTER TABLE %s ADD COLUMN %s %s, or if it has another name, give that in AlternateColumnNames", s.table, name, s.table.SQL(), ident.Quote(name), c.ddl)}
 	}
 	about := fmt.Sprintf("column %s of %s (%s) ", name, s.table, at.full)
 	needs := 0

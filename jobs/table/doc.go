@@ -45,7 +45,7 @@
 //		repository_id     integer NOT NULL -- and what else a job is about
 //	);
 //
-// Names are in lower case, with letters, digits and underscores. The id is any integer
+// Names have letters, digits and underscores. The id is any integer
 // and unique; state is text or an enum; failure_message and worker_hostname are text or a
 // varchar, which for the latter has room for the name of the machine and 37 characters;
 // execution_logs is json[] or jsonb[]. Store.Check and Start say what does not fit, and how

@@ -18,14 +18,17 @@ import (
 // as they are.
 type Options[R any] struct {
 	// TableName names the table, with a schema or without, and with an alias for the
-	// expressions or without: "example_jobs", "infra.example_jobs AS j".
+	// expressions or without: "example_jobs", "infra.example_jobs AS j". A name with
+	// capitals is written without quotes: it stands for itself or, as in SQL, for the one
+	// in lower case.
 	TableName string
 	// ViewName names what rows are read from once they are claimed, in the same way:
 	// a view that joins what the handler needs, for one. It has the column id of the
 	// table, and shows a row of the table once. It is the table by default.
 	ViewName string
 	// AlternateColumnNames has the columns that are called otherwise in the table:
-	// {"state": "status"}. That of id holds for the view, too.
+	// {"state": "status"}. That of id holds for the view, too. Capitals are as in
+	// TableName.
 	AlternateColumnNames map[string]string
 	// ColumnExpressions are selected from the view for Scan.
 	ColumnExpressions []string
@@ -77,8 +80,10 @@ type settings struct {
 
 // relation is a table or a view, and its name in expressions.
 type relation struct {
-	ident.Table
-	alias string
+	ident.Table // as found, or before that in lower case
+	written     ident.Table
+	alias       string
+	aliased     bool // else the alias is the name
 }
 
 // settings checks the options. The error names all that is wrong.
@@ -118,7 +123,7 @@ func (o Options[R]) settings() (settings, error) {
 		} else if err := ident.Check("AlternateColumnNames: "+name, other); err != nil {
 			all = append(all, err)
 		}
-		s.columns[name] = strings.ToLower(other)
+		s.columns[name] = other
 	}
 	if err := distinct(s.columns); err != nil {
 		all = append(all, err)
@@ -187,12 +192,16 @@ func parseRelation(option, text string) (r relation, err error) {
 	if r.Table, err = ident.ParseTable(option, words[0]); err != nil {
 		return r, err
 	}
+	r.written.Name = words[0]
+	if schema, name, qualified := strings.Cut(words[0], "."); qualified {
+		r.written = ident.Table{Schema: schema, Name: name}
+	}
 	r.alias = r.Name
 	if len(words) == 2 {
 		if err := ident.Check(option, words[1]); err != nil {
 			return r, err
 		}
-		r.alias = strings.ToLower(words[1])
+		r.alias, r.aliased = strings.ToLower(words[1]), true
 	}
 	return r, nil
 }
