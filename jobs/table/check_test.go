@@ -146,6 +146,31 @@ func TestExpressionsThatDoNotFit(t *testing.T) {
 	}
 }
 
+// What PostgreSQL does not take in the statements alone is found, too.
+func TestExpressionsThatDoNotFitTogether(t *testing.T) {
+	s := newStage(t)
+	for name, c := range map[string]struct {
+		change func(o *table.Options[example])
+		want   []string
+	}{
+		"an aggregate in the order": {func(o *table.Options[example]) { o.OrderByExpression = "count(*)" }, []string{"OrderByExpression and Condition in a claim, where they must be about one row: PostgreSQL says: "}},
+		"a window in the order":     {func(o *table.Options[example]) { o.OrderByExpression = "rank() OVER (ORDER BY j.id)" }, []string{"in a claim", "FOR NO KEY UPDATE is not allowed with window functions"}},
+		"a set in the order":        {func(o *table.Options[example]) { o.OrderByExpression = "generate_series(1, j.repository_id)" }, []string{"in a claim", "set-returning"}},
+		"an aggregate of the view":  {func(o *table.Options[example]) { o.ColumnExpressions = []string{"count(*)"} }, []string{"ColumnExpressions, which must be about one row: PostgreSQL says: "}},
+		"a group in the condition":  {func(o *table.Options[example]) { o.Condition = "true GROUP BY j.id" }, []string{"Condition"}},
+		"a limit behind the order":  {func(o *table.Options[example]) { o.OrderByExpression = "j.id LIMIT 5" }, []string{"in a claim"}},
+	} {
+		s.o = options()
+		c.change(&s.o)
+		err := table.NewStore(s.d.DB, s.o).Check(t.Context())
+		for _, want := range c.want {
+			if !errors.Is(err, table.ErrUnfit) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %q", name, err, want)
+			}
+		}
+	}
+}
+
 // What is given wrong is said at once, all of it.
 func TestBadInput(t *testing.T) {
 	s := newStage(t)

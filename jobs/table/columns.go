@@ -336,18 +336,40 @@ func (s settings) lacks(ctx context.Context, on store.Querier) ([]string, error)
 	return missing, nil
 }
 
-// tries plans the user's expressions.
+// tries plans the user's expressions, each for itself, and then the statements that they
+// are part of.
 func (s statements) tries(ctx context.Context, on store.Querier) (findings []string) {
-	for _, try := range []struct{ option, statement string }{
-		{"Condition", s.tryCondition}, {"OrderByExpression", s.tryOrder}, {"ColumnExpressions", s.tryExpression},
-	} {
-		rows, err := on.QueryContext(ctx, try.statement)
-		if err == nil {
-			err = rows.Close()
-		}
-		if err != nil {
-			findings = append(findings, fmt.Sprintf("%s: PostgreSQL says: %v", try.option, errtext.Of(err)))
+	type try struct {
+		about, statement string
+		args             []any
+	}
+	explain := func(tries ...try) {
+		for _, t := range tries {
+			rows, err := on.QueryContext(ctx, "EXPLAIN "+t.statement, t.args...)
+			if err == nil {
+				_ = rows.Close()
+				err = rows.Err()
+			}
+			if err != nil {
+				findings = append(findings, fmt.Sprintf("%s: PostgreSQL says: %v", t.about, errtext.Of(err)))
+			}
 		}
 	}
+	explain(try{"Condition", s.tryCondition, nil}, try{"OrderByExpression", s.tryOrder, nil}, try{"ColumnExpressions", s.tryExpression, nil})
+	if len(findings) > 0 {
+		return findings
+	}
+	const none = "{}"
+	explain(
+		try{"OrderByExpression and Condition in a claim, where they must be about one row", s.claim.with("", 1), []any{none, ""}},
+		try{"ColumnExpressions, which must be about one row", s.read, []any{none}},
+		try{"Condition in a count", s.count, []any{none}},
+		try{"Condition in a search for the longest wait", s.longest, nil},
+		try{"a heartbeat", s.beat, []any{none, none, "", none}},
+		try{"the end of a run", s.settle, []any{"[]", ""}},
+		try{"a claim that is given back", s.disown, []any{none, ""}},
+		try{"a search for stalled rows", s.stalled, nil},
+		try{"a reset", s.reset, []any{none, none}},
+	)
 	return findings
 }

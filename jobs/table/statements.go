@@ -311,8 +311,8 @@ func newStatements(s settings, t types) statements {
 		stalled: r(stalledSQL(interval(s.stalled.Microseconds() / 2))), reset: r(resetSQL(interval(s.stalled.Microseconds()))),
 		log: r(logSQL), relog: r(relogSQL), requeue: r(requeueSQL),
 		count: r(countSQL), exists: r(existsSQL), longest: r(longestSQL),
-		tryCondition:  r(`EXPLAIN SELECT FROM {table} AS {alias} WHERE true{condition}`),
-		tryOrder:      r(`EXPLAIN SELECT FROM {table} AS {alias} ORDER BY {order}`),
-		tryExpression: r(`EXPLAIN SELECT {expressions} FROM {view} AS {view alias}`),
+		tryCondition:  r(`SELECT FROM {table} AS {alias} WHERE true{condition}`),
+		tryOrder:      r(`SELECT FROM {table} AS {alias} ORDER BY {order}`),
+		tryExpression: r(`SELECT {expressions} FROM {view} AS {view alias}`),
 	}
 }
