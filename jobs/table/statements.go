@@ -260,11 +260,18 @@ WITH mine AS MATERIALIZED (
 )
 SELECT entries FROM mine`
 
+// requeueSQL tells a row that is not there from one that somebody holds, and from one that
+// a trigger leaves as it is.
 const requeueSQL = `
-UPDATE {table} AS t SET {state} = 'queued', {queued_at} = clock_timestamp(), {started_at} = NULL, {finished_at} = NULL,
-	{process_after} = $2::timestamptz, {cancel} = false
-WHERE t.{id} = $1::bigint
-RETURNING t.{id}`
+WITH mine AS MATERIALIZED (
+	SELECT t.{id} AS id FROM {table} AS t WHERE t.{id} = $1::bigint FOR NO KEY UPDATE SKIP LOCKED
+), requeued AS (
+	UPDATE {table} AS t SET {state} = 'queued', {queued_at} = clock_timestamp(), {started_at} = NULL, {finished_at} = NULL,
+		{process_after} = $2::timestamptz, {cancel} = false
+	WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine))
+	RETURNING t.{id} AS id
+)
+SELECT EXISTS (SELECT FROM mine), EXISTS (SELECT FROM requeued) FROM {table} AS t WHERE t.{id} = $1::bigint`
 
 const countSQL = `SELECT count(*) FROM {table} AS {alias} WHERE {alias}.{state} = ANY ($1::text::{state type}[]){condition}`
 

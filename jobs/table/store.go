@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/store"
 )
@@ -77,20 +78,39 @@ func unfit(findings []string) error {
 // Requeue queues a job again, whatever its state, due at a time; the zero time is at
 // once. It clears cancel, and leaves num_failures and num_resets. A run of the job that
 // is under way loses it, see [ErrClaimLost]: a handler that wants to run its own job
-// again returns [RequeueAfter]. The error is [ErrNotFound] if there is no such row.
+// again returns [RequeueAfter]. The error is [ErrNotFound] if there is no such row. If
+// another transaction holds the row, Requeue tries again for ten seconds, then that is
+// the error.
 func (s *rows) Requeue(ctx context.Context, id int64, after time.Time) error {
 	q, err := s.statements(ctx)
 	if err != nil {
 		return err
 	}
 	due := sql.NullTime{Time: after, Valid: !after.IsZero()}
-	switch err := s.db.QueryRowContext(ctx, q.requeue, id, due).Scan(&id); {
-	case errors.Is(err, sql.ErrNoRows):
-		return fmt.Errorf("%w: %d in %s", ErrNotFound, id, s.settings.table)
-	case err != nil:
-		return fmt.Errorf("jobs/table: requeue job %d: %w", id, errtext.Of(err))
+	ctx, cancel := context.WithTimeout(ctx, statementLimit)
+	defer cancel()
+	held := false
+	for {
+		var mine, requeued bool
+		err := s.db.QueryRowContext(ctx, q.requeue, id, due).Scan(&mine, &requeued)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("%w: %d in %s", ErrNotFound, id, s.settings.table)
+		case err != nil && held && ctx.Err() != nil:
+			err = errHeld
+		case err == nil && mine && !requeued:
+			err = errUnchanged
+		case err == nil && !mine:
+			if held = true; backoff.Sleep(ctx, heldPause) {
+				continue
+			}
+			err = errHeld
+		}
+		if err != nil {
+			return fmt.Errorf("jobs/table: requeue job %d: %w", id, errtext.Of(err))
+		}
+		return nil
 	}
-	return nil
 }
 
 // CountByState counts the rows of the table that meet the Condition and are in one of

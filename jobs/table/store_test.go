@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,40 @@ func TestRequeue(t *testing.T) {
 	s.becomes(id, table.StateCompleted)
 	if err := store.Requeue(t.Context(), 99, time.Time{}); !errors.Is(err, table.ErrNotFound) {
 		t.Errorf("a job that is not there: %v", err)
+	}
+}
+
+// Requeue does not wait for ever for a row that somebody holds, nor is it silent about one
+// that does not change.
+func TestRequeueThatCannot(t *testing.T) {
+	s := newStage(t)
+	store := table.NewStore(s.d.DB, s.o)
+	id := s.add("")
+	hold, err := s.d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hold.Rollback() }()
+	if _, err := hold.ExecContext(t.Context(), `UPDATE example_jobs SET state = 'failed' WHERE id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := store.Requeue(short, id, time.Time{}); err == nil || !strings.Contains(err.Error(), "requeue job 1: another transaction holds the row") {
+		t.Errorf("while it is held: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- store.Requeue(t.Context(), id, time.Now().Add(time.Hour)) }()
+	if err := hold.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("held for a moment: %v", err)
+	}
+	s.want("the row", "queued true", `SELECT state || ' ' || (process_after > now()) FROM example_jobs WHERE id = $1`, id)
+	s.script(strings.ReplaceAll(refusing["silence"], "{odd}", "true"))
+	if err := store.Requeue(t.Context(), id, time.Time{}); err == nil || !strings.Contains(err.Error(), "must return NEW") {
+		t.Errorf("unchanged: %v", err)
 	}
 }
 
