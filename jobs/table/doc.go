@@ -191,7 +191,7 @@
 // [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong. [ErrUnfit],
 // [ErrPrivileges]: the table or the role is. [ErrPreparedStatements]: the driver, behind
 // a proxy. [ErrHandlerOverdue]: a handler ignores the end of its context.
-// [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
+// [ErrPoolClosed]: the program has closed db before. [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
 //
 // # What is not guaranteed
 //

@@ -37,6 +37,9 @@ var (
 	// ErrHandlerOverdue: handlers or hooks ignore the end of their context, or a Scan does
 	// not return, and Start has returned without them.
 	ErrHandlerOverdue = errors.New("jobs/table: handlers ignore the end of their context")
+	// ErrPoolClosed: somebody has called Close on the db of the store. Jobs that ran then
+	// run again. Call it after Start has returned.
+	ErrPoolClosed = errors.New("jobs/table: db was closed while the worker ran: call Close after Start has returned")
 	// ErrUnsettled: a stop has not waited for the database to answer, and it does not
 	// know what became of some jobs. They stall, and run again.
 	ErrUnsettled = errors.New("jobs/table: what became of some jobs could not be stored, they run again")

@@ -36,7 +36,8 @@ type Handler[R any] struct {
 	PreHandle func(ctx context.Context, j *Job[R])
 	// PostHandle is called after Handle has returned and what became of the job is
 	// stored, by the goroutine of its Handle. The job may be another worker's by then. Its
-	// context ends if a stop has waited for it for five seconds.
+	// context ends at ShutdownTimeout, or after a stop has waited for hooks alone for five
+	// seconds.
 	PostHandle func(ctx context.Context, j *Job[R])
 }
 

@@ -136,6 +136,9 @@ func (w *Worker) refuse(what string, id int64, err error) error {
 // outcome takes note of whether something works. What is refused is not over by that.
 func (w *Worker) outcome(what string, err error) {
 	err = errtext.Of(err)
+	if pgdriver.IsPoolClosed(err) {
+		w.closedOnce.Do(func() { close(w.closed) })
+	}
 	w.mu.Lock()
 	left := err
 	if err == nil {

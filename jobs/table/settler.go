@@ -246,6 +246,7 @@ func (s *settler) finish(ctx context.Context) error {
 		case <-s.changed:
 			continue
 		case <-late.C:
+		case <-s.w.closed:
 		case <-ctx.Done():
 		}
 		s.mu.Lock()

@@ -44,12 +44,14 @@ type Worker struct {
 	grace   time.Duration
 	limit   time.Duration // of a statement of the worker's own
 
-	started  atomic.Bool
-	stopOnce sync.Once
-	stopped  chan struct{} // closed by Stop
-	state    atomic.Value  // WorkerState
-	wake     chan struct{} // for the loop
-	sweepNow *wakeup.Signal
+	started    atomic.Bool
+	stopOnce   sync.Once
+	closedOnce sync.Once
+	stopped    chan struct{} // closed by Stop
+	closed     chan struct{} // closed when the pool is
+	state      atomic.Value  // WorkerState
+	wake       chan struct{} // for the loop
+	sweepNow   *wakeup.Signal
 
 	sql      statements
 	pulse    *sql.Conn       // of the heartbeats
@@ -101,7 +103,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	o = o.withDefaults(rows.settings.stalled)
 	w := &Worker{
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit,
-		stopped: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
+		stopped: make(chan struct{}), closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
 		refused: map[string]*refusals{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
 	}
@@ -181,6 +183,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	background.Run(func() error { w.resetStalled(running); return nil })
 	background.Run(func() error { w.sweep(running); return nil })
 	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
+	background.Run(func() error { return w.awaitClose(running, abandon) })
 	ended := make(chan struct{})
 	background.Run(func() error {
 		defer close(ended)
@@ -188,10 +191,10 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	})
 	<-ended
 	err := w.settler.finish(running)
-	if n := w.awaitCalls(running, leaveTimeout); n > 0 && err == nil {
+	if w.awaitCalls(running, leaveTimeout) > 0 {
 		abandon(errStopping)
-		if n = w.awaitCalls(running, w.grace); n > 0 {
-			err = fmt.Errorf("%w: the hook PostHandle of %d jobs", ErrHandlerOverdue, n)
+		if n := w.awaitCalls(running, w.grace); n > 0 {
+			err = errtext.Join(err, fmt.Errorf("%w: the hook PostHandle of %d jobs", ErrHandlerOverdue, n))
 		}
 	}
 	if late := w.hand.late(); len(late) > 0 {
@@ -264,6 +267,18 @@ func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
 	}
 }
 
+// awaitClose ends the worker, and the contexts of the handlers, when somebody closes the
+// pool: nothing can be claimed or stored from then on.
+func (w *Worker) awaitClose(running context.Context, abandon context.CancelCauseFunc) error {
+	select {
+	case <-w.closed:
+		abandon(fmt.Errorf("%w: %w", errStopping, ErrPoolClosed))
+		return ErrPoolClosed
+	case <-running.Done():
+		return nil
+	}
+}
+
 // boundDraining ends the contexts of the handlers when a stop takes too long.
 func (w *Worker) boundDraining(running, intake context.Context, abandon context.CancelCauseFunc) {
 	select {
@@ -316,13 +331,14 @@ func (w *Worker) free() (free int, claimed int64) {
 }
 
 // awaitCalls waits until no goroutine has a slot but those of handlers that were given
-// up. It returns how many have one after a limit.
+// up, and those that wait for what cannot be stored. It returns how many have one after a
+// limit.
 func (w *Worker) awaitCalls(ctx context.Context, limit time.Duration) (left int) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
 		free, _ := w.free()
-		if left = w.opts.NumHandlers - free - len(w.hand.late()); left <= 0 {
+		if left = w.opts.NumHandlers - free - len(w.hand.late()) - w.settler.waits(); left <= 0 {
 			return 0
 		}
 		select {

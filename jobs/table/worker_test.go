@@ -87,6 +87,45 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// Close of the pool under a worker ends it soon, with an error that says so.
+func TestPoolThatIsClosed(t *testing.T) {
+	for name, busy := range map[string]bool{"idle": false, "busy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error {
+				s.note("runs")
+				<-ctx.Done()
+				s.note("%v", context.Cause(ctx))
+				return ctx.Err()
+			}
+			db := s.d.OpenPQ(t)
+			w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 1 })
+			result := make(chan error, 1)
+			go func() { result <- w.Start(t.Context()) }()
+			s.until("the worker to run", func() bool { return w.Status().State == table.WorkerRunning })
+			if busy {
+				s.add("")
+				s.until("the job to run", func() bool { return len(s.notes()) == 1 })
+			}
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+			select {
+			case err := <-result:
+				if !errors.Is(err, table.ErrPoolClosed) || busy != errors.Is(err, table.ErrUnsettled) {
+					t.Errorf("Start: %v", err)
+				}
+			case <-time.After(patience):
+				t.Fatalf("the worker does not end: %+v", w.Status())
+			}
+			if n := s.notes(); busy && !strings.Contains(n[1], table.ErrPoolClosed.Error()) {
+				t.Errorf("noted %q", n)
+			}
+		})
+	}
+}
+
 // A handler that ignores the end of its time is given up: its job is tried again, and
 // its slot stays taken until it returns.
 func TestOverdue(t *testing.T) {
