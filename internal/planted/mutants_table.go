@@ -57,4 +57,16 @@ var tableMutants = []Mutant{
 		Edits:   []Edit{{"jobs/table/statements.go", `AND t.{id} = m.id AND m.was = 'processing'`, `AND t.{id} = m.id`}},
 		Test:    Test{"./jobs/table", "TestLostAnswerOfASettle"},
 	},
+	{
+		Name:    "table-refused-at-front",
+		Mistake: "a row that the table refuses is told, and need not be left out",
+		Edits:   []Edit{{"jobs/table/refused.go", `if now.Before(one.until) {`, `if now.IsZero() && now.Before(one.until) {`}},
+		Test:    Test{"./jobs/table", "TestRowsThatCannotBeClaimed"},
+	},
+	{
+		Name:    "table-unchanged-unseen",
+		Mistake: "a row that an UPDATE was to change and has not returned was another's by then",
+		Edits:   []Edit{{"jobs/table/statements.go", `CASE WHEN was = 'processing' THEN 'unchanged' ELSE was END FROM mine WHERE id NOT IN (SELECT id FROM settled)`, `was FROM mine WHERE was <> 'processing'`}},
+		Test:    Test{"./jobs/table", "TestRowsThatStayAsTheyAre"},
+	},
 }

@@ -53,6 +53,10 @@
 //
 // There are no tables beside it, no leader and no session locks.
 //
+// A partitioned table works if it is partitioned by the id: only then can the id be
+// unique. A table with children by inheritance has their rows, too. No index keeps their
+// ids apart: take them from one sequence.
+//
 // # Indexes
 //
 // Two are enough. The first has the columns of OrderByExpression, for claims. The second
@@ -151,7 +155,8 @@
 //
 // A worker that lives may still seem lost: it stands still, or its database is too slow
 // for heartbeats. Then its jobs run twice, and finish once: the run that has the row at
-// the end. If that happens, raise StalledMaxAge.
+// the end. If that happens, raise StalledMaxAge. Give all stores of a table the same: the
+// worker with the shortest one takes the rows of others for lost.
 //
 // No statement waits for a row's lock. A transaction of yours that holds a row keeps
 // neither heartbeats nor ends of others back; its own row has no heartbeat meanwhile, and

@@ -48,7 +48,7 @@ type Options[R any] struct {
 	// RetryAfter is how long after a failure a job is tried again. Give both or none.
 	RetryAfter time.Duration
 	// StalledMaxAge is after what time without a heartbeat a job counts as lost with
-	// its worker: 30 s by default.
+	// its worker: 30 s by default. All stores of a table must have the same.
 	StalledMaxAge time.Duration
 	// MaxNumResets is how often a job that was lost with its worker is run again,
 	// before it has failed: 5 times by default, below 0: not once.

@@ -52,6 +52,34 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// The rows of partitions, and of tables that inherit, are rows of the table.
+func TestPartsOfATable(t *testing.T) {
+	for name, ddl := range map[string]string{
+		"partitions": `ALTER TABLE example_jobs RENAME TO whole;
+			CREATE TABLE example_jobs (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (id)) PARTITION BY HASH (id);
+			CREATE TABLE a PARTITION OF example_jobs FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+			CREATE TABLE b PARTITION OF example_jobs FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+			CREATE VIEW shown AS SELECT ej.*, r.name AS repository_name FROM example_jobs AS ej JOIN repo AS r ON r.id = ej.repository_id`,
+		"inheritance": `CREATE TABLE a () INHERITS (example_jobs);
+			CREATE VIEW shown AS SELECT * FROM example_jobs_with_repository_name;
+			CREATE FUNCTION spread() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id % 2 = 0 THEN INSERT INTO a SELECT NEW.*; RETURN NULL; END IF; RETURN NEW; END $$;
+			CREATE TRIGGER spread BEFORE INSERT ON example_jobs FOR EACH ROW EXECUTE FUNCTION spread()`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.script(ddl)
+			s.o.ViewName, s.o.StalledMaxAge = "shown j", time.Second
+			s.d.Exec(t, `INSERT INTO example_jobs (repository_id, state) SELECT i, CASE WHEN i > 10 THEN 'processing' ELSE 'queued' END FROM generate_series(1, 20) AS i`)
+			s.run(nil)
+			s.until("all to complete", func() bool {
+				return s.text(`SELECT count(*) || ' ' || coalesce(sum(num_resets), 0) FROM example_jobs WHERE state = 'completed'`) == "20 10"
+			})
+			s.want("those of a part", "true", `SELECT (count(*) BETWEEN 1 AND 19)::text FROM a WHERE state = 'completed'`)
+		})
+	}
+}
+
 // The message of jobs that were lost too often is the user's, if there is one.
 func TestResetFailureMessage(t *testing.T) {
 	s := newStage(t)
