@@ -338,29 +338,33 @@ func (s settings) lacks(ctx context.Context, on store.Querier) ([]string, error)
 
 // tries plans the user's expressions, each for itself, and then the statements that they
 // are part of.
-func (s statements) tries(ctx context.Context, on store.Querier) (findings []string) {
+func (s statements) tries(ctx context.Context, on store.Querier) (findings []string, err error) {
 	type try struct {
 		about, statement string
 		args             []any
 	}
-	explain := func(tries ...try) {
+	explain := func(tries ...try) error {
 		for _, t := range tries {
 			rows, err := on.QueryContext(ctx, "EXPLAIN "+t.statement, t.args...)
 			if err == nil {
 				_ = rows.Close()
 				err = rows.Err()
 			}
-			if err != nil {
+			switch {
+			case err != nil && (pgdriver.SQLState(err) == "" || pgdriver.IsConnectionLoss(err)):
+				return fmt.Errorf("jobs/table: plan the statements: %w", err)
+			case err != nil:
 				findings = append(findings, fmt.Sprintf("%s: PostgreSQL says: %v", t.about, errtext.Of(err)))
 			}
 		}
+		return nil
 	}
-	explain(try{"Condition", s.tryCondition, nil}, try{"OrderByExpression", s.tryOrder, nil}, try{"ColumnExpressions", s.tryExpression, nil})
-	if len(findings) > 0 {
-		return findings
+	err = explain(try{"Condition", s.tryCondition, nil}, try{"OrderByExpression", s.tryOrder, nil}, try{"ColumnExpressions", s.tryExpression, nil})
+	if err != nil || len(findings) > 0 {
+		return findings, err
 	}
 	const none = "{}"
-	explain(
+	err = explain(
 		try{"OrderByExpression and Condition in a claim, where they must be about one row", s.claim.with("", 1), []any{none, ""}},
 		try{"ColumnExpressions, which must be about one row", s.read, []any{none}},
 		try{"Condition in a count", s.count, []any{none}},
@@ -371,5 +375,5 @@ func (s statements) tries(ctx context.Context, on store.Querier) (findings []str
 		try{"a search for stalled rows", s.stalled, nil},
 		try{"a reset", s.reset, []any{none, none}},
 	)
-	return findings
+	return findings, err
 }

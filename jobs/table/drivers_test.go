@@ -83,7 +83,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return !ok && n == 41
+		return !ok && n == 41 && s.text(`SELECT count(*)::text FROM example_jobs WHERE process_after > now()`) == "11"
 	})
 	s.want("what was cancelled", "10", `SELECT count(*)::text FROM example_jobs WHERE repository_id = 5 AND state = 'canceled' AND num_failures = 0`)
 	s.want("what failed once", "10", `SELECT count(*)::text FROM example_jobs WHERE repository_id = 2 AND num_failures = 1`)

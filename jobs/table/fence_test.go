@@ -95,14 +95,31 @@ func TestLostAnswerOfAClaim(t *testing.T) {
 	db, hole := s.openHole()
 	id := s.add("")
 	s.o.StalledMaxAge = time.Minute
+	s.h.PreDequeue = func(context.Context) (bool, table.Condition, error) {
+		if hole.Fallen() == 0 {
+			hole.SwallowAnswer("picked AS MATERIALIZED") // of the claim
+		}
+		return true, table.Condition{}, nil
+	}
 	w := s.worker(db, nil)
 	table.SetLimit(w, time.Second)
-	hole.SwallowAnswer("picked AS MATERIALIZED")
 	s.start(w)
 	s.becomes(id, table.StateCompleted)
 	s.want("resets and failures", "0 0", `SELECT num_resets || ' ' || num_failures FROM example_jobs WHERE id = $1`, id)
 	if hole.Fallen() == 0 {
 		t.Error("no connection has fallen in")
+	}
+}
+
+// A connection that is lost at the start is no fault of the table.
+func TestLostAnswerAtTheStart(t *testing.T) {
+	s := newStage(t)
+	db, hole := s.openHole()
+	hole.SwallowAnswer("EXPLAIN")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if err := table.NewStore(db, s.o).Check(ctx); err == nil || errors.Is(err, table.ErrUnfit) || hole.Fallen() == 0 {
+		t.Errorf("Check: %v", err)
 	}
 }
 

@@ -201,7 +201,10 @@ func (s *rows) check(ctx context.Context, on store.Querier, hostname string) err
 	if len(grants) > 0 {
 		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(grants, "; "))
 	}
-	if findings := made.tries(ctx, on); len(findings) > 0 {
+	if findings, err = made.tries(ctx, on); err != nil {
+		return err
+	}
+	if len(findings) > 0 {
 		return unfit(findings)
 	}
 	s.mu.Lock()
