@@ -11,8 +11,8 @@ import (
 
 // Observer is told what happens, for logs, metrics and alarms. Every field may be nil.
 // Calls come from the worker's own goroutines, several at a time: return soon, and do
-// not call Stop and wait. A panic ends the call and not the worker; the first of each
-// hook is told by HookPanicked.
+// not call Stop and wait. A panic, or runtime.Goexit, ends the call and not the worker; the
+// first of each hook is told by HookPanicked.
 type Observer struct {
 	// WorkerStarted: the checks are done, and the worker runs.
 	WorkerStarted func(WorkerInfo)

@@ -37,9 +37,9 @@ const mend = `ALTER TABLE example_jobs DROP CONSTRAINT IF EXISTS odd;
 	DROP POLICY IF EXISTS odd ON example_jobs;
 	ALTER TABLE example_jobs DISABLE ROW LEVEL SECURITY`
 
-// refuse makes the table refuse rows for which odd is true, and returns the pool of a
+// refuse makes the table refuse rows for which odd is true, and returns the database of a
 // role that minds policies.
-func (s *stage) refuse(how, odd string) *sql.DB {
+func (s *stage) refuse(how, odd string) *pgtest.Database {
 	s.t.Helper()
 	s.script(strings.ReplaceAll(how, "{odd}", odd))
 	role := s.text(`SELECT right(current_database(), 20)::text`) + "_minds"
@@ -50,10 +50,19 @@ func (s *stage) refuse(how, odd string) *sql.DB {
 		s.t.Fatal("the connection string is no URL")
 	}
 	query := u.Query()
-	query.Set("options", "-c role="+role)
+	query.Set("options", "-crole="+role) // a space is not the same to each driver
 	u.RawQuery = query.Encode()
-	db := (&pgtest.Database{URL: u.String()}).OpenPQ(s.t)
-	db.SetMaxIdleConns(10)
+	return &pgtest.Database{URL: u.String()}
+}
+
+// openPGX opens a pool with the other driver.
+func (s *stage) openPGX(d *pgtest.Database) *sql.DB {
+	s.t.Helper()
+	db, err := sql.Open("pgx", d.URL)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = db.Close() })
 	return db
 }
 
@@ -79,11 +88,21 @@ func (s *stage) hears(o *table.WorkerOptions) {
 // them are at the front of the order. They are told, and run once the table allows it.
 func TestRowsThatCannotBeClaimed(t *testing.T) {
 	for name, how := range refusing {
-		for _, handlers := range []int{1, 7} {
+		for _, handlers := range []int{1, 7, 8} {
 			t.Run(fmt.Sprint(name, " ", handlers), func(t *testing.T) {
 				t.Parallel()
 				s := newStage(t)
-				db := s.refuse(how, "repository_id IN (1, 2, 3, 12) AND state = 'processing'")
+				d := s.refuse(how, "repository_id IN (1, 2, 3, 12) AND state = 'processing'")
+				db := s.openPGX(d)
+				switch handlers {
+				case 1:
+					db = d.OpenPQ(t)
+				case 8:
+					s.h.PreDequeue = func(context.Context) (bool, table.Condition, error) {
+						return true, table.Condition{SQL: "j.repository_id < $1", Args: []any{100}}, nil
+					}
+				}
+				db.SetMaxIdleConns(10)
 				s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 20) AS i`)
 				w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = handlers; s.hears(o) })
 				s.start(w)
@@ -111,13 +130,31 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 	}
 }
 
+// So many rows are left out, and no more: then claims fail, until the table allows it.
+func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
+	s := newStage(t)
+	db := s.openPGX(s.refuse(refusing["silence"], "repository_id = 1 AND state = 'processing'"))
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i / 1010 FROM generate_series(1, 1020) AS i`)
+	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 100 })
+	s.start(w)
+	s.until("that to be told", func() bool {
+		err := w.Status().ClaimError
+		return err != nil && strings.Contains(err.Error(), "more than 1000 rows are refused, the last one: ")
+	})
+	s.script(mend)
+	s.until("all to complete", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "1020"
+	})
+	s.until("the trouble to be over", func() bool { return w.Status().ClaimError == nil })
+}
+
 // A row whose heartbeat is refused ends no other run, and its own only when it is reset.
 func TestRowsWithoutHeartbeats(t *testing.T) {
 	for name, how := range refusing {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			db := s.refuse(how, "repository_id IN (2, 5) AND state = 'processing' AND last_heartbeat_at > started_at + interval '20 milliseconds'")
+			db := s.openPGX(s.refuse(how, "repository_id IN (2, 5) AND state = 'processing' AND last_heartbeat_at > started_at + interval '20 milliseconds'"))
 			s.o.StalledMaxAge = 4 * time.Second
 			release := make(chan struct{})
 			s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
@@ -165,7 +202,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			db := s.refuse(how, "repository_id IN (2, 5) AND num_resets > 0")
+			db := s.openPGX(s.refuse(how, "repository_id IN (2, 5) AND num_resets > 0"))
 			s.o.StalledMaxAge = 400 * time.Millisecond
 			for i := range 6 {
 				s.add(`(repository_id, state, worker_hostname, last_heartbeat_at) VALUES (` + fmt.Sprint(i+1) + `, 'processing', 'gone/1', now() - interval '1 hour')`)
@@ -194,7 +231,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 // A row that cannot be stored as completed has failed, also if nothing is said about it.
 func TestRowsThatStayAsTheyAre(t *testing.T) {
 	s := newStage(t)
-	db := s.refuse(refusing["silence"], "repository_id = 3 AND state = 'completed' OR repository_id = 4 AND state NOT IN ('queued', 'processing')")
+	db := s.openPGX(s.refuse(refusing["silence"], "repository_id = 3 AND state = 'completed' OR repository_id = 4 AND state NOT IN ('queued', 'processing')"))
 	s.o.StalledMaxAge = 600 * time.Millisecond
 	s.o.MaxNumResets = 100
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
@@ -237,7 +274,7 @@ func TestRowsThatStayAsTheyAre(t *testing.T) {
 // A privilege that goes is no refusal of rows.
 func TestPrivilegeThatGoes(t *testing.T) {
 	s := newStage(t)
-	db := s.refuse(refusing["a policy"], "false")
+	db := s.openPGX(s.refuse(refusing["a policy"], "false"))
 	w := s.worker(db, s.hears)
 	s.start(w)
 	s.becomes(s.add(""), table.StateCompleted)
