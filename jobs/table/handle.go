@@ -104,6 +104,7 @@ func (w *Worker) after(r *run) {
 
 // settle hands a run to the settler. stored is called when that has ended.
 func (w *Worker) settle(r *run, err, cause error, stored func()) {
+	w.settler.expect()
 	ended, byTx := r.settle()
 	if cause == nil {
 		cause = ended
@@ -122,6 +123,7 @@ func (w *Worker) settle(r *run, err, cause error, stored func()) {
 // settleUnstarted settles a run whose handler was not called. A Scan that was given up
 // keeps its slot.
 func (w *Worker) settleUnstarted(r *run, e end, why error) {
+	w.settler.expect()
 	r.settle()
 	e.claim = r.claim
 	stored := w.give

@@ -24,6 +24,7 @@ type settler struct {
 	changed chan struct{} // something was stored
 
 	mu      sync.Mutex
+	coming  int // no handler of them runs any more, and add gets them next
 	waiting []*ending
 	flying  int // in the statement that runs
 	err     error
@@ -52,8 +53,16 @@ func newSettler(w *Worker) *settler {
 	return &settler{w: w, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
+// expect takes note of an end that add gets next: a stop waits for it from now on.
+func (s *settler) expect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming++
+}
+
 func (s *settler) add(e *ending) {
 	s.mu.Lock()
+	s.coming--
 	s.waiting = append(s.waiting, e)
 	s.mu.Unlock()
 	signal(s.wake)
@@ -64,7 +73,7 @@ func (s *settler) add(e *ending) {
 func (s *settler) waits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiting) + s.flying
+	return s.coming + len(s.waiting) + s.flying
 }
 
 // run stores until ctx ends.
@@ -250,7 +259,7 @@ func (s *settler) finish(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		s.mu.Lock()
-		n, err := len(s.waiting)+s.flying, s.err
+		n, err := s.coming+len(s.waiting)+s.flying, s.err
 		s.mu.Unlock()
 		if err == nil {
 			err = errHeld
