@@ -107,12 +107,14 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 	for epoch := range c.last() + 1 {
 		missing := missingIn(c.start(epoch), c.reach(epoch, at), log)
 		life := func(p int64) passage { return passage{p, c.life(p, epoch)} }
-		rest := slices.DeleteFunc(slices.Clone(missing), func(p int64) bool { return taken[life(p)] })
+		// What the consumer watches, or had to forget that it did, is in no row of
+		// void positions: it must not take the place of what is.
+		rest := slices.DeleteFunc(slices.Clone(missing), func(p int64) bool { return taken[life(p)] || c.explained(life(p), open) })
 		rows := ofEpoch(partial, epoch)
 		unplaced, spare := shareOut(rest, rows)
 		left := map[int64]bool{}
 		for _, p := range unplaced {
-			left[p] = !c.explained(life(p), open)
+			left[p] = true
 		}
 		for _, p := range missing {
 			f.check(!left[p], func() string {

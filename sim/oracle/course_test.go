@@ -96,12 +96,17 @@ func (w *walk) apply(p int64, late bool) {
 func (w *walk) advance(to int64) {
 	w.batch++
 	for _, p := range w.waiting {
+		if _, there := w.log[p]; !there {
+			w.audit("void", p, p, 1)
+			continue
+		}
 		w.apply(p, true)
 		w.audit("late", p, p, 1)
 	}
 	w.waiting = nil
-	w.void(to, func(p int64) {
-		if p%8 == 0 && to < w.n {
+	doubts := to < w.n
+	w.void(to, doubts, func(p int64) {
+		if p%8 == 0 && doubts {
 			w.waiting = append(w.waiting, p)
 		} else {
 			w.apply(p, false)
@@ -109,12 +114,16 @@ func (w *walk) advance(to int64) {
 	})
 }
 
-// void goes to a position and audits what is void on the way.
-func (w *walk) void(to int64, event func(int64)) {
+// void goes to a position and audits what is void on the way, but for what is in doubt.
+func (w *walk) void(to int64, doubts bool, event func(int64)) {
 	var first, last, missing int64
 	for p := w.at + 1; p <= to; p++ {
 		if _, there := w.log[p]; there {
 			event(p)
+			continue
+		}
+		if p%8 == 4 && doubts {
+			w.waiting = append(w.waiting, p)
 			continue
 		}
 		if missing++; missing == 1 {
@@ -146,15 +155,15 @@ func (w *walk) setBack(to int64) {
 
 func (w *walk) setForward(to int64) {
 	w.operate(history.OperationReset, w.at, to)
-	w.void(to, func(int64) {})
+	w.void(to, false, func(int64) {})
 	w.epoch++
 }
 
 // skip leaves out the event that comes next.
 func (w *walk) skip() {
-	if len(w.waiting) > 0 {
-		p := w.waiting[0]
-		w.waiting = w.waiting[1:]
+	if at := slices.IndexFunc(w.waiting, func(p int64) bool { return w.log[p].Position > 0 }); at >= 0 {
+		p := w.waiting[at]
+		w.waiting = slices.Delete(w.waiting, at, at+1)
 		w.audit("late", p, p, 1)
 		w.operate(history.OperationSkip, w.at, p)
 		return
@@ -162,7 +171,7 @@ func (w *walk) skip() {
 	for p := w.at + 1; p <= w.n; p++ {
 		if _, there := w.log[p]; there {
 			w.operate(history.OperationSkip, w.at, p)
-			w.void(p, func(int64) {})
+			w.void(p, false, func(int64) {})
 			return
 		}
 	}
