@@ -109,7 +109,9 @@
 // stay. Use SET LOCAL, not SET. Pass the context on.
 //
 // A transaction that PostgreSQL sacrifices (deadlock, serialization failure) runs again
-// at once, up to three times, and is no failure.
+// at once, up to three times, and is no failure. If somebody has locked the job's row, the
+// worker waits for five seconds. Then it rolls back, and the job runs again; that is no
+// failure either.
 //
 // [Job.CompleteTx] completes a job in a transaction of the handler's own, for a handler
 // that works first and writes last.

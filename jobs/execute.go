@@ -268,7 +268,7 @@ func (c *call) finishTx(err error) {
 		c.tx.close()
 		c.w.attempt(c.runs, c.try+1)
 	case end == txLost && causeOf(c.ctx) == nil, errors.Is(causeOf(c.ctx), errSilent):
-		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected, blame: c.w.answersNow()}))
+		c.w.settle(each(c.runs, outcome{err: err, kind: disconnected, answered: c.w.answersNow()}))
 	case errors.Is(err, ErrTxEnded): // what the batch has written may stay
 		c.settleAll(err)
 	case errors.Is(err, errRowLocked): // the handler has done its part

@@ -144,6 +144,34 @@ func TestLockedRowOfATransaction(t *testing.T) {
 	}
 }
 
+// A batch in one transaction is rolled back, too. Its other jobs run again without the one
+// whose row is locked.
+func TestLockedRowOfABatch(t *testing.T) {
+	t.Parallel() // it waits for as long as a completion does
+	s := newStage(t)
+	release, let := gate(t)
+	jobs.RegisterBatchTx(s.Handlers, func(context.Context, *sql.Tx, []*jobs.Job[task]) error {
+		<-release
+		return nil
+	})
+	ids := []int64{s.add(task{0}), s.add(task{1}), s.add(task{2})}
+	w := s.run()
+	s.until("all to run", func() bool { return w.Status().Queues[0].Running == 3 })
+	tx := s.locker(ids[1])
+	let()
+	for _, id := range []int64{ids[0], ids[2]} {
+		if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt != 2 || i.Failures != 0 || i.Resets != 0 {
+			t.Errorf("job %d is %s in attempt %d, %d failures, %d resets", id, i.State, i.Attempt, i.Failures, i.Resets)
+		}
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if i := s.ended(ids[1]); i.State != jobs.StateCompleted || i.Failures != 0 || i.Resets != 0 {
+		t.Errorf("the job that was locked is %s, %d failures, %d resets", i.State, i.Failures, i.Resets)
+	}
+}
+
 // A job that was claimed ahead and whose row is locked does not start; the others do.
 func TestLockedRowOfAPrefetchedJob(t *testing.T) {
 	s := newStage(t)

@@ -43,8 +43,8 @@ type Observer struct {
 	// QueueFailed: the jobs of a queue can not be claimed, or looked at. It is
 	// tried again.
 	QueueFailed func(Trouble)
-	// SettleFailed: what becomes of jobs can not be stored. It is kept and tried
-	// again.
+	// SettleFailed: what becomes of jobs can not be stored, of all or of one whose row
+	// somebody has locked. It is kept and tried again.
 	SettleFailed func(Trouble)
 	// NotifyFailed: the listening connection was lost. The worker polls meanwhile.
 	NotifyFailed func(error)

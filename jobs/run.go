@@ -129,8 +129,9 @@ type completion struct {
 // not be completed.
 var errRowLocked = errors.New("another transaction has locked the job's row, such as one that cancels it and is open: commit it or roll it back")
 
-// completeIn completes runs in a transaction. It waits for those whose row is locked. It
-// returns ErrClaimLost if one of them is not this worker's any more.
+// completeIn completes runs in a transaction. It waits for those whose row is locked, half
+// as long as a statement may take; then it returns errRowLocked. It returns ErrClaimLost if
+// one of them is not this worker's any more.
 func (w *Worker) completeIn(ctx context.Context, tx Querier, all []completion) error {
 	left, late := slices.Clone(all), time.Now().Add(w.limit/2)
 	for tries := 1; ; tries++ {

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ type outcome struct {
 	err   error
 	cause error // why the context of the run has ended, nil if it has not
 	kind  kind
-	blame bool // of disconnected: others get an answer, so it may have been the handler that lost it
+
+	answered bool // of disconnected: the database answered others, so the handler may have lost the connection
 }
 
 // each is the same outcome for each run.
@@ -81,26 +83,26 @@ func (w *Worker) settle(all []outcome) {
 // decide says what becomes of the job, if the run's claim is still what the table has:
 // if the handler has completed it in a transaction of its own, that stands.
 func (e *ending) decide() {
-	r := e.run
-	released := queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Delay: microseconds(unstartedDelay)}
 	switch e.kind {
 	case unstarted:
-		e.end, e.end.Error = released, errtext.Storable(e.err)
-		return
+		e.end = released(e.run, errtext.Storable(e.err))
 	case doubtful:
-		e.end, e.end.Error = released, "nobody answered whether the transaction was committed; it was not"
-		return
+		e.end = released(e.run, "nobody answered whether the transaction was committed; it was not")
 	case disconnected:
-		e.end = released
-		e.end.Outcome, e.end.Code, e.end.Error, e.end.Resets = queue.Erred, CodeConnection, errtext.Storable(e.err), e.blame
-		return
+		e.end = released(e.run, errtext.Storable(e.err))
+		e.end.Outcome, e.end.Code, e.end.Resets = queue.Erred, CodeConnection, e.answered
 	case completedByTx:
-		if e.err == nil {
-			e.err = errUncommitted
-		}
+		e.err = cmp.Or(e.err, errUncommitted)
+		fallthrough
+	default:
+		result, _, _, _ := e.run.left()
+		e.end = e.run.handler.decide(e.run.row, result, e.err, e.cause)
 	}
-	result, _, _, _ := r.left()
-	e.end = r.handler.decide(r.row, result, e.err, e.cause)
+}
+
+// released is the end of a run that runs again soon, and is no failure.
+func released(r *run, why string) queue.End {
+	return queue.End{Run: r.row.Run, To: queue.Available, Outcome: queue.Released, Error: why, Delay: microseconds(unstartedDelay)}
 }
 
 // settled takes note of what has become of a job.

@@ -55,8 +55,7 @@ type Settled struct {
 
 // Complete completes jobs without a result, and returns those that it has
 // completed. The others were locked, or not this run's any more: see [Queue.Judge]. It
-// may be part of a transaction: then the jobs are complete if that
-// commits.
+// may be part of a transaction: then the jobs are complete if that commits.
 func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
 	completed, err = q.ids(ctx, on, q.sql.complete, runs)
 	if err != nil {

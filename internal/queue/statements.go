@@ -99,8 +99,8 @@ const (
 )
 
 // bounded makes the server end a transaction that falls silent after the statement
-// that settles its jobs: the client's connection may have died, and the next statement
-// that settles the jobs waits for the transaction. Elsewhere it changes nothing.
+// that settles its jobs: the client's connection may have died, and until then nobody else
+// can settle the jobs. Elsewhere it changes nothing.
 const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', '15000', true)) IS NOT NULL`
 
 // starts is true of the rows that start now. The array is searched from its

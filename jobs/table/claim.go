@@ -99,8 +99,8 @@ func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready
 	return ready, errtext.Join(all...)
 }
 
-// openAll is open of runs none of which makes the view fail. If one does, it changes
-// nothing, and returns the error.
+// openAll is open without the halves: if a row makes the view fail, it changes nothing, and
+// returns the error.
 func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (ready []*run, err error) {
 	shown, err := w.read(ctx, on, runs)
 	switch {

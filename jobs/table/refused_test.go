@@ -130,7 +130,8 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 	}
 }
 
-// So many rows are left out, and no more: then claims fail, until the table allows it.
+// A thousand rows are left out at most. With more of them claims fail, until the table
+// allows what it refused.
 func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
 	s := newStage(t)
 	db := s.openPGX(s.refuse(refusing["silence"], "repository_id = 1 AND state = 'processing'"))
