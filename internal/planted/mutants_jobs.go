@@ -88,7 +88,7 @@ var jobMutants = []Mutant{
 		Mistake: "a run that a statement did not settle, and none before it, is another's: nobody looks whether its row was only locked",
 		Edits: []Edit{{"internal/queue/statements.go", `,
 		(SELECT 'running' FROM {jobs} AS j WHERE j.id = d.id AND j.claim = d.claim)) AS state`, `) AS state`}},
-		Test: Test{"./jobs", "TestLockedRow"},
+		Test: Test{"./jobs", "TestLockedRowHoldsUpNoOther"},
 	},
 	{
 		Name: "no-adoption", Jobs: true,
