@@ -34,7 +34,9 @@ func (s *stage) locker(id int64) *sql.Tx {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = tx.Rollback() })
-	if was, err := s.Cancel(s.t.Context(), tx, id); err != nil || was != jobs.StateRunning {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	if was, err := s.Cancel(ctx, tx, id); err != nil || was != jobs.StateRunning {
 		s.t.Fatalf("cancelling job %d: it was %q, %v", id, was, err)
 	}
 	return tx

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,6 +31,9 @@ func TestEveryMutantCanBePlanted(t *testing.T) {
 				t.Fatalf("the name must be its own, and the mutant must say what it is and does: %+v", m)
 			}
 			names[m.Name] = true
+			if m.Test.Name != "" && !there(t, m.Test) {
+				t.Errorf("there is no test %s in %s", m.Test.Name, m.Test.Package)
+			}
 			variants, err := m.Variants(root)
 			if err != nil {
 				t.Fatal(err)
@@ -45,6 +49,23 @@ func TestEveryMutantCanBePlanted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// there reports whether a test is: go test finds nothing wrong with a name that is none's.
+func there(t *testing.T, test Test) bool {
+	t.Helper()
+	name, _, _ := strings.Cut(test.Name, "/")
+	files, err := filepath.Glob(filepath.Join(root, test.Package, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(text), "\nfunc "+name+"(")
+	})
 }
 
 // packages are the module's, with all that they need.
