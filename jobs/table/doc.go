@@ -45,11 +45,11 @@
 //		repository_id     integer NOT NULL -- and what else a job is about
 //	);
 //
-// Names have letters, digits and underscores. The id is any integer
-// and unique; state is text or an enum; failure_message and worker_hostname are text or a
-// varchar, which for the latter has room for the name of the machine and 37 characters;
-// execution_logs is json[] or jsonb[]. Store.Check and Start say what does not fit, and how
-// to mend it. Nothing is ever migrated.
+// Names have letters, digits and underscores. The id is any integer and unique; state is
+// text or an enum; failure_message and worker_hostname are text or a varchar, which for the
+// latter has room for the name of the machine and 37 characters; execution_logs is json[]
+// or jsonb[]. Store.Check and Start say what does not fit, and how to mend it. Nothing is
+// ever migrated.
 //
 // There are no tables beside it, no leader and no session locks.
 //
@@ -174,7 +174,7 @@
 //
 // A handler has ten seconds to return after its context has ended. Then it is given up:
 // its job goes on elsewhere, and its slot stays taken until it returns. The same goes for
-// the hooks of [Handler] that have a context, and for Scan, which has ten seconds at all.
+// the hooks of [Handler]; Scan has ten seconds in all.
 //
 // # Connections, drivers, PgBouncer
 //
@@ -196,7 +196,8 @@
 // [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong. [ErrUnfit],
 // [ErrPrivileges]: the table or the role is. [ErrPreparedStatements]: the driver, behind
 // a proxy. [ErrHandlerOverdue]: a handler ignores the end of its context.
-// [ErrPoolClosed]: the program has closed db before. [ErrUnsettled]: the database did not answer at the end, and some jobs run again.
+// [ErrPoolClosed]: the program has closed db before. [ErrUnsettled]: the database did not
+// answer at the end, and some jobs run again.
 //
 // # What is not guaranteed
 //

@@ -27,9 +27,9 @@ type Handler[R any] struct {
 	Handle func(ctx context.Context, j *Job[R]) error
 	// PreDequeue is called before rows are claimed. dequeueable false leaves the claim
 	// out until the next Interval, and so do an error, which is told by
-	// [Observer.Failed], and a panic. Its context ends when the worker is to stop. The condition, if it has any SQL, must be met by
-	// what is claimed. That is one row then, so that PreHandle can lower what the next
-	// condition allows.
+	// [Observer.Failed], and a panic. Its context ends when the worker is to stop. The
+	// condition, if it has any SQL, must be met by what is claimed. That is one row then,
+	// so that PreHandle can lower what the next condition allows.
 	PreDequeue func(ctx context.Context) (dequeueable bool, c Condition, err error)
 	// PreHandle is called before a job's Handle, for one job after the other, and has the
 	// context of that. The next claim waits for it: return soon.

@@ -226,8 +226,8 @@ type WorkerOptions struct {
 	// all in one statement, and whether they were cancelled is read. By default it is
 	// a fifth of StalledMaxAge, and 5 s at most.
 	HeartbeatInterval time.Duration
-	// MaximumRuntimePerJob bounds a run with its PreHandle: its context ends with [ErrTimeout], and the
-	// job has a failure. 0, the default, is no bound.
+	// MaximumRuntimePerJob bounds a run with its PreHandle: its context ends with
+	// [ErrTimeout], and the job has a failure. 0, the default, is no bound.
 	MaximumRuntimePerJob time.Duration
 	// NumTotalJobs ends the worker, as Stop does, once it has claimed so many jobs. 0,
 	// the default, is no bound.
