@@ -34,6 +34,9 @@ var (
 	// ErrHandlerOverdue: handlers ignore the end of their context, and Start has
 	// returned without them.
 	ErrHandlerOverdue = errors.New("jobs: handlers ignore the end of their context")
+	// ErrPoolClosed: db was closed while the worker ran. Its jobs run again, and the context
+	// of their handlers has ended with this error.
+	ErrPoolClosed = errors.New("jobs: sql: database is closed: close db after Start has returned, not before")
 	// ErrPrivileges: the role lacks privileges; the error has the GRANTs.
 	ErrPrivileges = errors.New("jobs: the role lacks privileges")
 	// ErrTransactionPooling: something between this worker and the server gives each

@@ -4,12 +4,30 @@ import (
 	"context"
 	"database/sql"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sweep"
 )
 
 // on runs statements of the worker's own on a connection of the pool.
 func (w *Worker) on(ctx context.Context, f func(conn *sql.Conn) error) error {
-	return sweep.On(ctx, w.db, w.limit, w.sweepNow, f)
+	err := sweep.On(ctx, w.db, w.limit, w.sweepNow, f)
+	if pgdriver.IsPoolClosed(err) {
+		w.poolOnce.Do(func() { close(w.poolClosed) })
+	}
+	return err
+}
+
+// watchPool fails once a statement has found the pool closed. The heartbeats have a
+// connection of their own, which a closed pool leaves alone: without unpool the worker
+// would keep its jobs, and perhaps lead.
+func (w *Worker) watchPool(running context.Context, unpool func(why error)) error {
+	select {
+	case <-w.poolClosed:
+		unpool(ErrPoolClosed)
+		return ErrPoolClosed
+	case <-running.Done():
+		return nil
+	}
 }
 
 // onPool is [Worker.on] for statements with an answer.

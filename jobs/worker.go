@@ -46,6 +46,9 @@ type Worker struct {
 	stopped  chan struct{} // closed by Stop
 	state    atomic.Value  // WorkerState
 
+	poolOnce   sync.Once
+	poolClosed chan struct{} // closed when a statement finds db closed
+
 	// What prepare makes; others than Start may look once ready is closed.
 	ready    chan struct{}
 	queue    *queue.Queue
@@ -80,7 +83,7 @@ type Worker struct {
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
 		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery,
-		stopped: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
+		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -111,8 +114,11 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking
 // the configuration and the database, and starts nothing if it finds fault. When it
-// returns, nothing of the worker is running any more. Close db after that, not before:
-// a worker whose pool is closed keeps its heartbeat's connection, and its jobs.
+// returns, nothing of the worker is running any more.
+//
+// Close db after that, not before. A worker that finds it closed cannot store what becomes
+// of its jobs: it ends the contexts of their handlers, leaves the jobs to the other
+// workers, and returns [ErrPoolClosed].
 //
 // At a stop no more jobs are claimed, those that were prefetched are given back,
 // and those that run are waited for, for WithShutdownTimeout at most. Then their
@@ -165,7 +171,12 @@ func (w *Worker) Start(ctx context.Context) error {
 func (w *Worker) work(background *group.Group, running, intake context.Context, abandon context.CancelCauseFunc) error {
 	w.state.Store(WorkerRunning)
 	tell(w.voice, "WorkerStarted", func(o *Observer) func(WorkerInfo) { return o.WorkerStarted }, WorkerInfo{ID: w.id})
-	background.Run(func() error { return pooled(w.coord.Run(running)) })
+	member, leave := context.WithCancel(running) // of those that share the jobs
+	defer leave()
+	background.Run(func() error {
+		return w.watchPool(running, func(why error) { abandon(why); leave() })
+	})
+	background.Run(func() error { return pooled(w.coord.Run(member)) })
 	background.Run(func() error { w.settler.run(running); return nil })
 	background.Run(func() error { w.rescuer.run(running); return nil })
 	background.Run(func() error { w.sweep(running); return nil })
@@ -188,7 +199,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	for range w.loops {
 		<-ended
 	}
-	return errtext.Join(w.settler.finish(running), w.overdue())
+	return errtext.Join(w.settler.finish(member), w.overdue())
 }
 
 // overdue names handlers that were left behind.

@@ -137,6 +137,20 @@ func IsConnectionLoss(err error) bool {
 		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
 }
 
+// errPoolClosed is what database/sql answers once a pool is closed. It does not export
+// the error, so a pool without a database says it.
+var errPoolClosed = func() error {
+	db := sql.OpenDB(nowhere{})
+	_ = db.Close()
+	return db.Ping()
+}()
+
+// nowhere connects to no database.
+type nowhere struct{ driver.Connector }
+
+// IsPoolClosed reports whether somebody has closed the pool that was asked.
+func IsPoolClosed(err error) bool { return err != nil && errors.Is(err, errPoolClosed) }
+
 // IsStandby reports whether a server answered that cannot do what only a
 // primary can: write, or read an UNLOGGED table.
 func IsStandby(err error) bool {
