@@ -3,8 +3,10 @@ package jobs_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -144,6 +146,26 @@ func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
 	}
 	if p.misled.Load() == 0 {
 		t.Error("no connection led to the standby")
+	}
+}
+
+// A worker does not start on a standby, nor in sessions that are read-only, and says what
+// to do.
+func TestStartWithoutWrites(t *testing.T) {
+	t.Parallel()
+	p := newServerPair(t)
+	jobs.Register(p.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	p.awaitReplay(t)
+	readOnly, err := sql.Open("pgx", p.d.URL+"&default_transaction_read_only=on")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { readOnly.Close() })
+	for name, db := range map[string]*sql.DB{"standby": p.onStandby, "read-only": readOnly} {
+		err := jobs.NewWorker(db, p.Handlers).Start(t.Context())
+		if !errors.Is(err, jobs.ErrStandby) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -108,6 +108,13 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 		return fmt.Errorf("jobs: take a connection: %w", err)
 	}
 	defer conn.Close()
+	var readOnly bool
+	if err := conn.QueryRowContext(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
+		return fmt.Errorf("jobs: look whether the server takes writes: %w", err)
+	}
+	if readOnly {
+		return ErrStandby
+	}
 	t, err := tables.ParseJobs(w.cfg.table, "WithTable")
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
