@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -142,6 +143,46 @@ func TestObserver(t *testing.T) {
 	logs, err := s.Logs(t.Context(), good)
 	if err != nil || len(logs) != 1 || string(logs[0].Entry) != `{"n": 0}` || logs[0].Attempt != 1 {
 		t.Errorf("the log is %+v, %v", logs, err)
+	}
+}
+
+// An observer that ends its goroutine ends nothing of the worker: not what stores the ends
+// of jobs, and not what has given a handler up.
+func TestObserverThatCallsGoexit(t *testing.T) {
+	s := newStage(t)
+	release := make(chan struct{})
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		if j.Args.N == 0 && j.Attempt == 1 {
+			<-release
+		}
+		return nil
+	}, jobs.Timeout(20*time.Millisecond), jobs.Retry(jobs.Fixed(0)))
+	ends := func(name string) { s.note("%s", name); runtime.Goexit() }
+	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("default", 2), jobs.WithObserver(jobs.Observer{
+		WorkerStarted: func(jobs.WorkerInfo) { ends("WorkerStarted") },
+		JobsClaimed:   func(jobs.Claimed) { ends("JobsClaimed") },
+		JobOverdue:    func(jobs.Header) { ends("JobOverdue") },
+		JobDone:       func(jobs.Done) { ends("JobDone") },
+		WorkerStopped: func(jobs.WorkerInfo) { ends("WorkerStopped") },
+		HookPanicked:  func(p jobs.HookPanic) { s.note("panicked %s: %s", p.Hook, p.Value) },
+	}))...)
+	jobs.SetGrace(w, 20*time.Millisecond)
+	result := make(chan error, 1)
+	go func() { result <- w.Start(context.WithoutCancel(t.Context())) }()
+	for n := range 3 {
+		if i := s.ended(s.add(task{n})); i.State != jobs.StateCompleted {
+			t.Errorf("job %d is %s", n, i.State)
+		}
+	}
+	close(release)
+	w.Stop()
+	if err := <-result; err != nil {
+		t.Errorf("the worker ended with %v", err)
+	}
+	for _, hook := range []string{"WorkerStarted", "JobsClaimed", "JobOverdue", "JobDone", "WorkerStopped"} {
+		if !slices.Contains(s.notes(), "panicked "+hook+": it called runtime.Goexit") {
+			t.Errorf("nobody was told of %s: %q", hook, s.notes())
+		}
 	}
 }
 

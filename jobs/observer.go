@@ -11,8 +11,9 @@ import (
 
 // Observer is told what happens, for logs, metrics and alarms: it is the only voice
 // of a worker. Every field may be nil. Calls come from the worker's own goroutines,
-// several at a time: return soon, and do not call Stop and wait. A panic ends the
-// call and not the worker; the first of each hook is told by HookPanicked.
+// several at a time: return soon, and do not call Stop and wait. A panic, or
+// runtime.Goexit, ends the call and not the worker; the first of each hook is told by
+// HookPanicked.
 type Observer struct {
 	// WorkerStarted: the checks are done, the worker is registered and runs.
 	WorkerStarted func(WorkerInfo)
@@ -58,7 +59,8 @@ type Observer struct {
 	PoolSwept func(PoolSweep)
 	// TaskFailed: a task in the background failed. It will be tried again.
 	TaskFailed func(Task)
-	// HookPanicked: a hook of an Observer, or of Hooks, panicked. Told once for each.
+	// HookPanicked: a hook of an Observer, or of Hooks, panicked or called runtime.Goexit.
+	// Told once for each.
 	HookPanicked func(HookPanic)
 }
 

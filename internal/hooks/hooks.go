@@ -21,8 +21,8 @@ func New[O any](all []O, report func(v *Voice[O], hook, value string)) *Voice[O]
 	return &Voice[O]{all: all, report: report}
 }
 
-// Tell calls a hook of each observer that has it, and waits for it. The hook may end its
-// goroutine.
+// Tell calls a hook of each observer that has it, in a goroutine of its own: the hook may
+// end it, as FailNow of testing does.
 func Tell[O, T any](v *Voice[O], hook string, of func(*O) func(T), about T) {
 	for i := range v.all {
 		if f := of(&v.all[i]); f != nil {

@@ -10,7 +10,7 @@ import (
 
 type observer struct{ happened func(int) }
 
-// Each observer is told, also after another has panicked. The first panic of each
+// Each observer is told, also after another has panicked, or has ended its goroutine. The first panic of each
 // hook is reported.
 func TestVoice(t *testing.T) {
 	var told []int
@@ -23,9 +23,14 @@ func TestVoice(t *testing.T) {
 			runtime.Goexit()
 		}},
 		{},
-		{func(n int) { told = append(told, n) }},
+		{func(n int) {
+			if n == 2 {
+				runtime.Goexit()
+			}
+			told = append(told, n)
+		}},
 	}, func(_ *hooks.Voice[observer], hook, value string) { reported = append(reported, hook+": "+value) })
-	for n := range 2 {
+	for n := range 3 {
 		hooks.Tell(v, "happened", func(o *observer) func(int) { return o.happened }, n)
 	}
 	if !v.Aside("fine", func() {}) || v.Aside("exits", runtime.Goexit) || v.Aside("exits", runtime.Goexit) || v.Aside("panics", func() { panic(7) }) {
