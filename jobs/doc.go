@@ -309,7 +309,7 @@
 //
 // Start returns nil after a clean stop. Otherwise its error can be told apart:
 // [ErrInvalidConfig], [ErrAlreadyStarted]: the program is wrong. [ErrPrivileges],
-// [github.com/pgfrontier/worker/migrations.ErrNotApplied]: the database is.
+// [ErrStandby], [github.com/pgfrontier/worker/migrations.ErrNotApplied]: the database is.
 // [ErrHandlerOverdue]: a handler ignores the end of its context. [ErrPoolClosed]: db was
 // closed too early. [ErrUnsettled]: the database did not answer at the end, and some jobs
 // run again.

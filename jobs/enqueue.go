@@ -68,7 +68,8 @@ func Priority(n int) EnqueueOption {
 	})
 }
 
-// GoodUntil ends the job as expired if it has not started by then.
+// GoodUntil ends the job as expired if it has not started by then. The zero time is
+// refused: leave the option out for a job that does not expire.
 func GoodUntil(t time.Time) EnqueueOption {
 	t = t.UTC()
 	return enqueueOption(func(e *enqueueSpec) { e.job.GoodUntil = &t })
@@ -183,6 +184,9 @@ func (s *enqueueSpec) checkTimes(fail func(error)) {
 		}
 		s.job.Delay = s.delay.Microseconds()
 	}
+	if t := s.job.GoodUntil; t != nil && t.IsZero() {
+		fail(fmt.Errorf("GoodUntil: the time is zero: leave the option out for a job that does not expire"))
+	}
 	for option, t := range map[string]*time.Time{"At": s.job.At, "GoodUntil": s.job.GoodUntil} {
 		if t != nil && (t.Year() < 1 || t.Year() > 9999) {
 			fail(fmt.Errorf("%s: %v is out of range, allowed are the years 1 to 9999", option, t))
@@ -207,7 +211,8 @@ type Querier interface {
 // Enqueue enqueues a job, in the transaction tx, or at once if tx is nil. Workers
 // see it at the commit; what is rolled back was never enqueued.
 //
-// Bad arguments and options return [ErrInvalid], before anything is sent.
+// Bad arguments and options return [ErrInvalid], before anything is sent. [ErrKeyReused]
+// names the job that has the key.
 func (c *Client) Enqueue(ctx context.Context, tx Querier, args Args, opts ...EnqueueOption) (Enqueued, error) {
 	all, err := c.EnqueueMany(ctx, tx, []Entry{{args, opts}})
 	if err != nil {
@@ -229,11 +234,31 @@ func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []Entry) (
 			return nil, err
 		}
 	}
+	if err := checkKeys(specs); err != nil {
+		return nil, err
+	}
 	err = c.on(ctx, tx, len(entries) > 1, func(on Querier) error {
 		all, err = c.insert(ctx, on, specs)
 		return err
 	})
 	return all, errtext.Of(err)
+}
+
+// checkKeys refuses a key of Once under which jobs of one call differ. The first of them
+// would be rolled back with the call, so the database could name no job that there is.
+func checkKeys(specs []enqueueSpec) error {
+	first := map[string]int{}
+	for i, s := range specs {
+		if s.once == nil {
+			continue
+		}
+		if at, is := first[s.once.Key]; !is {
+			first[s.once.Key] = i
+		} else if specs[at].once.Hash != s.once.Hash {
+			return fmt.Errorf("%w: entries %d and %d of this call differ in kind or arguments, and are both under %s", ErrKeyReused, at, i, errtext.Value(s.once.Key))
+		}
+	}
+	return nil
 }
 
 // on calls f with tx, or without one with the pool or a transaction of its own.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +59,14 @@ func TestUnique(t *testing.T) {
 	}
 }
 
+// many are entries under one key of Once, which the first arguments name.
+func many(all ...task) (entries []jobs.Entry) {
+	for _, a := range all {
+		entries = append(entries, jobs.Entry{Args: a, Options: []jobs.EnqueueOption{jobs.Once(fmt.Sprint("many ", all[0].N), 0)}})
+	}
+	return entries
+}
+
 // Once is once, whatever has become of the job; other arguments are an error.
 func TestOnce(t *testing.T) {
 	s := newStage(t)
@@ -67,8 +77,15 @@ func TestOnce(t *testing.T) {
 	if e, err := s.Enqueue(t.Context(), nil, task{1}, jobs.Once("k", 0)); err != nil || !e.Existing || e.ID != first {
 		t.Errorf("again: %+v, %v", e, err)
 	}
-	if _, err := s.Enqueue(t.Context(), nil, task{2}, jobs.Once("k", 0)); !errors.Is(err, jobs.ErrKeyReused) {
+	if _, err := s.Enqueue(t.Context(), nil, task{2}, jobs.Once("k", 0)); !errors.Is(err, jobs.ErrKeyReused) || !strings.Contains(err.Error(), fmt.Sprintf("job %d", first)) {
 		t.Errorf("with other arguments: %v", err)
+	}
+	if all, err := s.EnqueueMany(t.Context(), nil, many(task{1}, task{1})); err != nil || all[0].Existing || !all[1].Existing || all[1].ID != all[0].ID {
+		t.Errorf("twice in one call: %+v, %v", all, err)
+	}
+	// The job of the first entry would be rolled back, so the error must not name it.
+	if _, err := s.EnqueueMany(t.Context(), nil, many(task{3}, task{4})); !errors.Is(err, jobs.ErrKeyReused) || !strings.Contains(err.Error(), ": entries 0 and 1 of this call differ") {
+		t.Errorf("with other arguments in one call: %v", err)
 	}
 	brief := s.add(task{1}, jobs.Once("brief", time.Microsecond))
 	s.ended(brief)

@@ -83,6 +83,7 @@ func TestEnqueueRefuses(t *testing.T) {
 		"At is in year 0 of UTC":       option(jobs.At(year(1, 14*3600))),
 		"At is in year 10000":          option(jobs.At(year(10_000, 0))),
 		"GoodUntil is in year -1":      option(jobs.GoodUntil(year(-1, 0))),
+		"GoodUntil is zero":            option(jobs.GoodUntil(time.Time{})),
 		"MaxAttempts 0":                option(jobs.MaxAttempts(0)),
 		"MaxAttempts without end":      option(jobs.MaxAttempts(math.MaxInt)),
 		"MaxResets -1":                 option(jobs.MaxResets(-1)),

@@ -39,6 +39,8 @@ var (
 	ErrPoolClosed = errors.New("jobs: sql: database is closed: close db after Start has returned, not before")
 	// ErrPrivileges: the role lacks privileges; the error has the GRANTs.
 	ErrPrivileges = errors.New("jobs: the role lacks privileges")
+	// ErrStandby: the server takes no writes.
+	ErrStandby = errors.New("jobs: the server is a standby, or the session is read-only, and a worker must write: add target_session_attrs=read-write to the connection string, or name the primary only")
 	// ErrTransactionPooling: something between this worker and the server gives each
 	// transaction another session, so that a session's locks protect nothing.
 	ErrTransactionPooling = errors.New("jobs: the connection goes through a transaction-pooling proxy, where session locks do not hold: use WithLeaderStrategy(LeaderStrategyLease), or connect directly or with session pooling")
