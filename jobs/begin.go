@@ -82,6 +82,7 @@ func (l *loop) startReady(ctx context.Context) {
 		}
 	}
 	l.w.slots.give(n - len(start))
+	l.w.slots.begin(len(start), n-len(start))
 	l.showPrefetched()
 	l.start(start)
 }

@@ -24,21 +24,18 @@ func (l *loop) claim(ctx context.Context, want int) {
 	}
 	slots := l.w.slots.take(min(want, l.free()))
 	want = l.w.slots.allot(pgdriver.RoundLimit(min(want, slots+l.w.cfg.prefetch-min(l.w.cfg.prefetch, len(l.ready)))))
-	if want == 0 { // another queue was faster; a slot that is given back nudges
+	if want == 0 { // another queue was faster; what is given back nudges
 		l.w.slots.give(slots)
-		if l.w.slots.reserved() {
-			l.hungry, l.pollAt = false, time.Now().Add(gather)
-		}
 		return
 	}
 	jobs, err := l.claimOnce(ctx, want, min(slots, want), condition)
-	l.w.slots.restore(want, len(jobs))
 	started := 0
 	for _, j := range jobs {
 		if j.Started {
 			started++
 		}
 	}
+	l.w.slots.restore(want, len(jobs), started)
 	l.w.slots.give(slots - started)
 	l.failed(err)
 	if err != nil {

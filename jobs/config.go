@@ -136,7 +136,8 @@ func WithRetention(d time.Duration) Option { return option(func(c *config) { c.r
 // $HOSTNAME, or else what the system says.
 func WithHostname(name string) Option { return option(func(c *config) { c.hostname = name }) }
 
-// WithStopAfterJobs ends the worker, as Stop does, once it has claimed so many jobs.
+// WithStopAfterJobs ends the worker, as Stop does, once it has started so many jobs. Each
+// attempt counts, and nothing that was only prefetched.
 func WithStopAfterJobs(n int) Option { return option(func(c *config) { c.stopAfterJobs = n }) }
 
 // WithStopAfter ends the worker, as Stop does, when it has run for so long.

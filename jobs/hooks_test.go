@@ -104,6 +104,37 @@ func TestStopAfter(t *testing.T) {
 	}
 }
 
+// A worker that prefetches runs as many jobs as it may, of all its queues, and gives none
+// back. Jobs that it has prefetched and that are cancelled meanwhile do not count.
+func TestStopAfterJobsWithPrefetch(t *testing.T) {
+	s := newStage(t)
+	var ran atomic.Int64
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		if ran.Add(1) == 1 {
+			for id := j.ID + 2; id < j.ID+5; id++ {
+				if _, err := s.Cancel(ctx, nil, id); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	for _, queue := range []string{"a", "b"} {
+		for n := range 40 {
+			s.add(task{n}, jobs.Queue(queue))
+		}
+	}
+	const most = 21
+	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithQueue("a", 1), jobs.WithQueue("b", 2), jobs.WithPrefetch(10), jobs.WithStopAfterJobs(most))...)
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var released int
+	if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_attempts WHERE outcome = 'released'`).Scan(&released); err != nil || ran.Load() != most || released > 0 {
+		t.Errorf("%d jobs ran, want %d; %d were given back, %v", ran.Load(), most, released, err)
+	}
+}
+
 // Observers are told of what happens, and one that panics keeps nobody from it.
 func TestObserver(t *testing.T) {
 	s := newStage(t)

@@ -78,6 +78,7 @@ func (l *loop) adopt(j queue.Job) {
 		older.end(ErrClaimLost)
 	}
 	l.ready = append(l.ready, r)
+	l.w.slots.adopt()
 	l.showPrefetched()
 }
 
@@ -86,6 +87,7 @@ func (l *loop) lose(r *run, p phase) {
 	if p == prefetched {
 		l.ready = slices.DeleteFunc(l.ready, func(o *run) bool { return o == r })
 		l.showPrefetched()
+		l.w.slots.begin(0, 1)
 		l.w.lost(r)
 		return
 	}

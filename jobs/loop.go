@@ -171,7 +171,7 @@ func (l *loop) mayClaim(now time.Time) (want int) {
 
 // room is how many jobs could be claimed now.
 func (l *loop) room() int {
-	return min(l.free(), l.w.slots.available()) + l.w.cfg.prefetch - len(l.ready)
+	return l.w.slots.room(min(l.free(), l.w.slots.available()) + l.w.cfg.prefetch - len(l.ready))
 }
 
 // gathers reports whether slots should gather before the next claim: the last one
@@ -182,6 +182,9 @@ func (l *loop) gathers(now time.Time, want int) bool {
 
 // rest sleeps until there is something to do.
 func (l *loop) rest(ctx context.Context) {
+	if l.w.slots.spent() {
+		return
+	}
 	now := time.Now()
 	until := l.lookAt
 	if len(l.ready) > 0 && now.Before(l.pausedTo) {

@@ -5,11 +5,12 @@ import "sync"
 // slots are how many jobs may run at once in a worker, and how many it may claim
 // before it ends.
 type slots struct {
-	mu    sync.Mutex
-	free  int
-	left  int // that may still be claimed; below 0: any number
-	asked int // by claims that are under way, of what was left
-	freed func()
+	mu      sync.Mutex
+	free    int
+	left    int // that may still be claimed; below 0: any number
+	asked   int // by claims that are under way, of what was left
+	pending int // claimed, and not started
+	freed   func()
 }
 
 // newSlots takes 0 for no bound.
@@ -54,6 +55,16 @@ func (s *slots) give(n int) {
 	}
 }
 
+// room lowers how many jobs could be claimed to what is left.
+func (s *slots) room(want int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left < 0 {
+		return want
+	}
+	return min(want, s.left)
+}
+
 // allot lowers how many jobs may be claimed to what is left. The claim is under way until
 // restore is called.
 func (s *slots) allot(want int) int {
@@ -68,27 +79,49 @@ func (s *slots) allot(want int) int {
 	return got
 }
 
-// restore ends a claim: it gives back what was allotted and not claimed.
-func (s *slots) restore(allotted, claimed int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.left >= 0 {
+// restore ends a claim: it gives back what was allotted and not claimed. Of what was
+// claimed, some jobs have started.
+func (s *slots) restore(allotted, claimed, started int) {
+	s.change(func() bool {
 		s.asked -= allotted
 		s.left += allotted - claimed
+		s.pending += claimed - started
+		return claimed < allotted
+	})
+}
+
+// adopt takes note of a job whose claim was not answered, and was restored as if it had
+// brought nothing.
+func (s *slots) adopt() {
+	s.change(func() bool {
+		s.left = max(0, s.left-1)
+		s.pending++
+		return false
+	})
+}
+
+// begin takes note of claimed jobs: some start, the others do not and count for nothing.
+func (s *slots) begin(start, not int) {
+	s.change(func() bool {
+		s.pending -= start + not
+		s.left += not
+		return not > 0
+	})
+}
+
+// change changes what is left, if that is bounded. It wakes those that wait for more.
+func (s *slots) change(f func() (more bool)) {
+	s.mu.Lock()
+	more := s.left >= 0 && f()
+	s.mu.Unlock()
+	if more {
+		s.freed()
 	}
 }
 
-// reserved reports whether claims under way have asked for all that is left. They may
-// give some of it back.
-func (s *slots) reserved() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.left == 0 && s.asked > 0
-}
-
-// spent reports whether no more jobs may be claimed.
+// spent reports whether no more jobs may be claimed, and all that were have started.
 func (s *slots) spent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.left == 0 && s.asked == 0
+	return s.left == 0 && s.asked == 0 && s.pending == 0
 }
