@@ -29,3 +29,10 @@ func ShiftParameters(sql string, n int) string {
 		return "$" + strconv.Itoa(i+n)
 	})
 }
+
+// Microseconds is an SQL expression for a time as a number that no setting of a session
+// changes. of stands in it twice, so it must not be volatile. The epoch is taken of the
+// second: until PostgreSQL 13 it is a double, too short for both in one.
+func Microseconds(of string) string {
+	return `(extract(epoch FROM date_trunc('second', ` + of + `))::bigint * 1000000 + extract(microseconds FROM ` + of + `)::bigint % 1000000)`
+}

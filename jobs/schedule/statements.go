@@ -21,8 +21,11 @@ type row struct {
 	paused bool
 }
 
-// Times travel as microseconds, which every driver and server takes for the same.
-const toMicros = `(extract(epoch FROM %s) * 1000000)::bigint`
+// toMicros is SQL for a time as microseconds, which every driver and server takes for the
+// same. It asks a clock once.
+func toMicros(of string) string {
+	return `(SELECT ` + pgdriver.Microseconds(`c.at`) + ` FROM (SELECT ` + of + ` AS at) AS c)`
+}
 
 const fromMicros = `timestamptz 'epoch' + %s::bigint * interval '1 microsecond'`
 
@@ -52,7 +55,7 @@ func look(ctx context.Context, q store.Querier, table ident.Table, names []strin
 		found.next, now = fromMicro(next), fromMicro(at)
 		return found, err
 	}, `
-SELECT name, hash, `+fmt.Sprintf(toMicros, `next_at`)+`, paused_at IS NOT NULL, `+fmt.Sprintf(toMicros, `clock_timestamp()`)+`
+SELECT name, hash, `+toMicros(`next_at`)+`, paused_at IS NOT NULL, `+toMicros(`clock_timestamp()`)+`
 FROM `+table.SQL()+` WHERE name IN (SELECT jsonb_array_elements_text($1::jsonb))`, string(list))
 	if err != nil {
 		return nil, now, fmt.Errorf("read the schedules: %w", err)
@@ -73,7 +76,7 @@ func seize(ctx context.Context, tx store.Querier, table ident.Table, name, hash 
 	err = tx.QueryRowContext(ctx, `
 INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) VALUES ($1::text, $2::text, NULL)
 ON CONFLICT (name) DO UPDATE SET hash = excluded.hash WHERE s.hash <> excluded.hash
-RETURNING `+fmt.Sprintf(toMicros, `clock_timestamp()`)+`, `+bounded, name, hash).Scan(&micros, &limit)
+RETURNING `+toMicros(`clock_timestamp()`)+`, `+bounded, name, hash).Scan(&micros, &limit)
 	if errors.Is(err, sql.ErrNoRows) {
 		return now, false, nil
 	}
@@ -103,7 +106,7 @@ func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, la
 UPDATE `+table.SQL()+` SET last_at = coalesce(`+fmt.Sprintf(fromMicros, `$3`)+`, last_at), next_at = `+fmt.Sprintf(fromMicros, `$4`)+`
 WHERE name = (SELECT name FROM `+table.SQL()+`
 	WHERE name = $1::text AND hash = $5::text AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+` FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING `+fmt.Sprintf(toMicros, `CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`)+`, `+bounded,
+RETURNING `+toMicros(`CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`)+`, `+bounded,
 		r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&micros, &limit)
 	if errors.Is(err, sql.ErrNoRows) {
 		return pass, false, nil

@@ -55,6 +55,34 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
+// The table knows each tick to the microsecond, in any year.
+func TestTicksAreExact(t *testing.T) {
+	d := pgtest.Empty(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	names, err := tables.ParseJobs("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
+		t.Fatal(seized, err)
+	}
+	for year := 1970; year < 2200; year++ {
+		tick := time.Date(year, 3, 5, 7, 11, 13, (year*7919)%1_000_000*1_000, time.UTC)
+		if err := place(t.Context(), d.DB, names.Schedules, "s", tick); err != nil {
+			t.Fatal(err)
+		}
+		rows, now, err := look(t.Context(), d.DB, names.Schedules, []string{"s"})
+		if err != nil || !rows[0].next.Equal(tick) {
+			t.Errorf("placed at %v, found at %v, %v", tick, rows[0].next, err)
+		}
+		if age := time.Since(now); age < -time.Minute || age > time.Minute {
+			t.Fatalf("the server's clock is %v behind", age)
+		}
+	}
+}
+
 // Who holds the row of a schedule and falls silent is ended by the server.
 func TestHolderIsBounded(t *testing.T) {
 	d := pgtest.Empty(t)

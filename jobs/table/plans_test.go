@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -110,7 +111,7 @@ func TestMicroseconds(t *testing.T) {
 SELECT count(*) FROM (
 	SELECT 'epoch'::timestamptz + n * interval '1 microsecond' AS at, n
 	FROM (SELECT 1600000000000000 + (random() * 3000000000000000)::bigint AS n FROM generate_series(1, 100000) OFFSET 0) AS x
-) AS t WHERE `+microseconds("at")+` <> n`).Scan(&wrong); err != nil || wrong > 0 {
+) AS t WHERE `+pgdriver.Microseconds("at")+` <> n`).Scan(&wrong); err != nil || wrong > 0 {
 			t.Errorf("%s: %d of 100000 are another time, %v", set, wrong, err)
 		}
 	}

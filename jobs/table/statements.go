@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // statements is the SQL about a table of jobs. Lists come as text, of JSON or of
@@ -39,12 +40,6 @@ func (c claimText) with(condition string, limit int) string {
 
 // claimParameters is how many parameters a claim has before those of a condition.
 const claimParameters = 2
-
-// microseconds is a time as a number that no setting of a session changes. The epoch is
-// taken of the second: until PostgreSQL 13 it is a double, too short for both in one.
-func microseconds(of string) string {
-	return `(extract(epoch FROM date_trunc('second', ` + of + `))::bigint * 1000000 + extract(microseconds FROM ` + of + `)::bigint % 1000000)`
-}
 
 // listed is the list of runs, from arrays. A claim is the microsecond of started_at.
 const listed = `d AS MATERIALIZED (
@@ -209,7 +204,7 @@ func silent(than string) string {
 // be such as the table refuses to reset.
 func stalledSQL(half string) string {
 	return `
-SELECT t.{id}, ` + microseconds(heartbeat) + ` FROM {table} AS t
+SELECT t.{id}, ` + pgdriver.Microseconds(heartbeat) + ` FROM {table} AS t
 WHERE t.{state} = 'processing' AND ` + silent(half) + `
 ORDER BY t.{id} LIMIT ` + fmt.Sprint(1000+mostRefused)
 }
@@ -223,11 +218,11 @@ func resetSQL(age string) string {
 WITH d AS MATERIALIZED (
 	SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, heartbeat)
 ), stalled AS MATERIALIZED (
-	SELECT t.{id} AS id, ` + microseconds(`statement_timestamp()`) + ` - d.heartbeat AS age,
+	SELECT t.{id} AS id, ` + pgdriver.Microseconds(`statement_timestamp()`) + ` - d.heartbeat AS age,
 		CASE WHEN t.{cancel} THEN 'canceled' WHEN coalesce(t.{num_resets}, 0) >= {resets} THEN 'failed' ELSE 'queued' END AS final
 	FROM {table} AS t, d
 	WHERE t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{state} = 'processing'
-		AND ` + microseconds(heartbeat) + ` IS NOT DISTINCT FROM d.heartbeat AND ` + silent(age) + `
+		AND ` + pgdriver.Microseconds(heartbeat) + ` IS NOT DISTINCT FROM d.heartbeat AND ` + silent(age) + `
 	FOR NO KEY UPDATE OF t SKIP LOCKED
 ), reset AS (
 	UPDATE {table} AS t SET
@@ -309,7 +304,7 @@ func newStatements(s settings, t types) statements {
 	names := strings.NewReplacer(pairs...) // in one pass: what users wrote stays as it is
 	r := func(sql string) string { return names.Replace(sql) }
 	claim := func(which, then string) claimText {
-		parts := strings.NewReplacer("{due}", s.due(), "{which}", which, "{started}", microseconds("t.{started_at}"))
+		parts := strings.NewReplacer("{due}", s.due(), "{which}", which, "{started}", pgdriver.Microseconds("t.{started_at}"))
 		return claimText{r(parts.Replace(claimSQL)), r(claimOrderSQL), r(parts.Replace(then))}
 	}
 	return statements{
