@@ -29,18 +29,19 @@ func statements(all ...string) func(ctx context.Context, tx *sql.Tx) error {
 type breach struct {
 	do      func(ctx context.Context, tx *sql.Tx) error
 	commits bool // what the handler wrote before
-	chains  bool // another transaction follows, which nothing tells from the first
+	aborts  bool // the transaction that follows: only the driver can show the end
 }
 
 var breaches = map[string]breach{
-	"tx.Commit":           {do: func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, commits: true},
-	"tx.Rollback":         {do: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }},
-	"COMMIT":              {do: statements(`COMMIT`), commits: true},
-	"ROLLBACK":            {do: statements(`ROLLBACK`)},
-	"PREPARE TRANSACTION": {do: statements(`PREPARE TRANSACTION 'mine'`)},
-	"COMMIT AND CHAIN":    {do: statements(`COMMIT AND CHAIN`), commits: true, chains: true},
-	"ROLLBACK AND CHAIN":  {do: statements(`ROLLBACK AND CHAIN`), chains: true},
-	"COMMIT, BEGIN":       {do: statements(`COMMIT`, `BEGIN`), commits: true, chains: true},
+	"tx.Commit":               {do: func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, commits: true},
+	"tx.Rollback":             {do: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }},
+	"COMMIT":                  {do: statements(`COMMIT`), commits: true},
+	"ROLLBACK":                {do: statements(`ROLLBACK`)},
+	"PREPARE TRANSACTION":     {do: statements(`PREPARE TRANSACTION 'mine'`)},
+	"COMMIT AND CHAIN":        {do: statements(`COMMIT AND CHAIN`), commits: true},
+	"ROLLBACK AND CHAIN":      {do: statements(`ROLLBACK AND CHAIN`)},
+	"COMMIT AND CHAIN, error": {do: statements(`COMMIT AND CHAIN`, `SELECT 1/0`), commits: true, aborts: true},
+	"COMMIT, BEGIN":           {do: statements(`COMMIT`, `BEGIN`), commits: true},
 }
 
 var sequels = map[string]func() error{
@@ -65,18 +66,29 @@ func (s *stage) effects(t *testing.T) (n int) {
 	return n
 }
 
+// showsMarks reports whether a driver shows the mark of a transaction: from version 14 on
+// the server tells.
+func (s *stage) showsMarks(t *testing.T, driver string) bool {
+	t.Helper()
+	var version int
+	if err := s.d.DB.QueryRow(`SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	return driver == "pgx" && version >= 140000
+}
+
 // A handler that ends its transaction is not called again: what it wrote may stay.
 // The error says so. Other jobs of its batch did the same, and others are unharmed.
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
 	for how, b := range breaches {
 		for then, sequel := range sequels {
 			for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
-				if b.chains && then != "returns nil" && b.commits {
-					continue // known: nothing shows it, see RegisterTx
-				}
 				t.Run(driver+" "+how+", "+then, func(t *testing.T) {
 					t.Parallel()
 					s := newEffects(t)
+					if b.aborts && !s.showsMarks(t, driver) {
+						t.Skip("known: see RegisterTx")
+					}
 					jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
 						s.note("ran")
 						if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES (1)`); err != nil {
@@ -95,14 +107,6 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 					case how == "PREPARE TRANSACTION" && strings.Contains(i.Error, "max_prepared_transactions"):
 						if i.State != jobs.StateFailed || effects != 0 {
 							t.Errorf("the job is %s with %d effects", i.State, effects)
-						}
-					case b.chains && then == "returns nil":
-						if want := map[bool]int{true: 1}[b.commits]; i.State != jobs.StateCompleted || ran != 1 || effects != want {
-							t.Errorf("the job is %s after %d runs with %d effects: %s", i.State, ran, effects, i.Error)
-						}
-					case b.chains:
-						if i.State != jobs.StateFailed || ran != 3 || effects != 0 {
-							t.Errorf("the job is %s after %d runs with %d effects: %s", i.State, ran, effects, i.Error)
 						}
 					default:
 						if i.State != jobs.StateFailed || i.Code != jobs.CodeTxEnded || ran != 1 || !strings.Contains(i.Error, "ended its transaction") {
@@ -127,13 +131,16 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 // A batch whose transaction its handler has ended is not run again in parts.
 func TestBatchThatEndsItsTransaction(t *testing.T) {
 	for how, b := range breaches {
-		if b.chains || how == "PREPARE TRANSACTION" {
+		if how == "PREPARE TRANSACTION" {
 			continue
 		}
 		for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 			t.Run(driver+" "+how, func(t *testing.T) {
 				t.Parallel()
 				s := newEffects(t)
+				if b.aborts && !s.showsMarks(t, driver) {
+					t.Skip("known: see RegisterTx")
+				}
 				jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[task]) error {
 					s.note("ran")
 					for _, j := range all {
@@ -221,7 +228,7 @@ func TestSpoiledSessions(t *testing.T) {
 				db.SetMaxIdleConns(3)
 				_, stop := s.runOn(db, jobs.WithPrefetch(2))
 				for n := range 6 {
-					if i := s.ended(s.add(task{n})); i.State != jobs.StateCompleted && n >= 3 {
+					if i := s.ended(s.add(task{n})); i.State != jobs.StateCompleted && (n >= 3 || name == "reset") {
 						t.Errorf("job %d is %s: %s", n, i.State, i.Error)
 					}
 				}

@@ -16,6 +16,9 @@ type transaction struct {
 	conn *sql.Conn
 	tx   *sql.Tx
 	free func() // gives its place in the pool back
+
+	shown bool  // the driver shows whether it still has its mark
+	began int64 // by the server's clock, in microseconds
 }
 
 // takeTx takes a connection, once it is this call's turn: the transactions of
@@ -47,6 +50,11 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
+	var mark string
+	if err = t.tx.QueryRowContext(ctx, `SELECT `+pgdriver.MarkTransaction+`, `+beganAt).Scan(&mark, &t.began); err != nil {
+		return fmt.Errorf("begin a transaction: mark it: %w", err)
+	}
+	_, t.shown = pgdriver.Status(t.conn)
 	return nil
 }
 
@@ -123,16 +131,24 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 	return txRolledBack, fmt.Errorf("commit: %w", err)
 }
 
-// wasEnded reports that the handler has ended the transaction itself. What it wrote
-// may stay, so that the job must not run again. Where the driver shows nothing,
-// the server tells: the statement of a session without a transaction begins one.
+// beganAt is an SQL expression for the begin of the transaction it is part of. Another one,
+// also one that follows at once (AND CHAIN), has another.
+var beganAt = pgdriver.Microseconds(`transaction_timestamp()`)
+
+// wasEnded reports that the handler has ended the transaction itself. What it wrote may
+// stay, so that the job must not run again. A mark that the driver shows proves that it has
+// not. Otherwise the server tells, unless the transaction is aborted.
 func (t *transaction) wasEnded(ctx context.Context) error {
-	status, _ := pgdriver.Status(t.conn)
+	status, marked := pgdriver.Status(t.conn)
 	ended := pgdriver.IsDone(t.tx) && ctx.Err() == nil || status == pgdriver.TxNone
-	if status == pgdriver.TxUnknown && !ended {
-		var alone bool
-		err := t.tx.QueryRowContext(ctx, `SELECT transaction_timestamp() = statement_timestamp()`).Scan(&alone)
-		ended = err == nil && alone || errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil
+	switch {
+	case ended, t.shown && marked, status == pgdriver.TxLost:
+	case status == pgdriver.TxAborted:
+		ended = t.shown
+	default:
+		var began int64
+		err := t.tx.QueryRowContext(ctx, `SELECT `+beganAt).Scan(&began)
+		ended = err == nil && began != t.began || errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil
 	}
 	if !ended || ctx.Err() != nil {
 		return nil
