@@ -24,9 +24,10 @@ var (
 	// ErrNotFound: no job has this id. It may have ended longer ago than finished
 	// jobs are kept.
 	ErrNotFound = errors.New("jobs: no such job")
-	// ErrClaimLost ends the context of a run whose job another worker runs, or will:
-	// this one was taken for dead. What it returns is of no effect.
-	ErrClaimLost = errors.New("jobs: this run has lost its job to another worker")
+	// ErrClaimLost ends the context of a run whose job another worker runs, or will, since
+	// this one was taken for dead; or whose job was deleted from the table. What the run
+	// returns is of no effect.
+	ErrClaimLost = errors.New("jobs: this run has lost its job: another worker has taken it, or somebody has deleted it")
 	// ErrCancelled ends the context of a run whose job somebody has cancelled.
 	ErrCancelled = errors.New("jobs: the job was cancelled")
 	// ErrTimeout ends the context of a run that takes longer than its Timeout.
@@ -52,6 +53,8 @@ var (
 
 	// errStopping ends the context of a run that a stop does not wait for any more.
 	errStopping = errors.New("jobs: the worker stops (WithShutdownTimeout)")
+	// errGone is the failure of a handler that has removed its own job in its transaction.
+	errGone = errors.New("in the transaction of the handler the job was not there any more: the handler must leave its row alone (to end the job, return Discard or Fail)")
 	// errSilent ends a transaction whose last statements nobody answers.
 	errSilent = errors.New("the database does not answer")
 	// errGoexit is what runtime.Goexit in a handler becomes.

@@ -185,7 +185,8 @@ func (c *call) finish(err error) {
 	c.settleAll(err)
 }
 
-// settleAll settles each job with what Settle was given for it, or err.
+// settleAll settles each job with what Settle was given for it, or err. A transaction was
+// not committed here, so none of its jobs has completed.
 func (c *call) settleAll(err error) {
 	cause := causeOf(c.ctx)
 	if err != nil && errors.Is(cause, ErrTimeout) && !isVerdict(err) {
@@ -194,7 +195,7 @@ func (c *call) settleAll(err error) {
 	all := each(c.runs, outcome{err: err, cause: cause})
 	for i, r := range c.runs {
 		_, byTx, own, settled := r.left()
-		if settled {
+		if settled && (own != nil || c.tx == nil) {
 			all[i].err = own
 		}
 		if byTx {
@@ -276,8 +277,8 @@ func (c *call) finishTx(err error) {
 	case c.splits(err):
 		c.tx.close()
 		c.split(func(own error) bool { return own != nil })
-	case errors.Is(err, ErrClaimLost):
-		c.w.settle(each(c.runs, outcome{err: err, cause: ErrClaimLost}))
+	case errors.Is(err, ErrClaimLost): // or so it seemed in the handler's transaction, which may have removed the job
+		c.settleAll(fmt.Errorf("%w: %w", errGone, err))
 	default:
 		c.settleAll(err)
 	}

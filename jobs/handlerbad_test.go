@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -94,6 +95,60 @@ func TestHandlerThatFailsOddly(t *testing.T) {
 				t.Errorf("the next job is %s", i.State)
 			}
 		})
+	}
+}
+
+// A handler that deletes the row of its own job harms nobody. In its transaction, which is
+// rolled back, that is a failure like any other; elsewhere the job is gone.
+func TestHandlerThatDeletesItsJob(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `CREATE TABLE effects (n int)`)
+	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[txJob]) error {
+		s.note("ran %d", j.Attempt)
+		return statements(`INSERT INTO effects VALUES (1)`, fmt.Sprintf(`DELETE FROM jobs WHERE id = %d`, j.ID))(ctx, tx)
+	}, jobs.MaxAttempts(2), jobs.Retry(jobs.Fixed(0)))
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
+		_, err := s.d.DB.ExecContext(ctx, `DELETE FROM jobs WHERE id = $1`, j.ID)
+		return err
+	})
+	inTx, elsewhere := s.add(txJob{}), s.add(task{})
+	s.run(jobs.WithObserver(jobs.Observer{JobLost: func(h jobs.Header) { s.note("lost %d", h.ID) }}))
+	if i := s.ended(inTx); i.State != jobs.StateFailed || i.Failures != 2 || !strings.Contains(i.Error, "must leave its row alone") {
+		t.Errorf("the job is %s after %d failures: %s", i.State, i.Failures, i.Error)
+	}
+	s.until("the deleted job to be told", func() bool { return slices.Contains(s.notes(), fmt.Sprintf("lost %d", elsewhere)) })
+	if _, err := s.Get(t.Context(), elsewhere); !errors.Is(err, jobs.ErrNotFound) {
+		t.Errorf("the deleted job: %v", err)
+	}
+	if !slices.Contains(s.notes(), "ran 2") || slices.Contains(s.notes(), "ran 3") || slices.Contains(s.notes(), fmt.Sprintf("lost %d", inTx)) {
+		t.Errorf("noted: %q", s.notes())
+	}
+	var n int
+	if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d effects, %v", n, err)
+	}
+}
+
+// A job that its handler has given a good outcome has not completed if the transaction with
+// its effects was rolled back.
+func TestSettledInATransactionThatFails(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `CREATE TABLE effects (n int)`)
+	jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[task]) error {
+		for _, j := range all {
+			j.Settle(nil)
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES (1)`); err != nil || all[0].Attempt > 1 {
+			return err
+		}
+		return errors.New("no")
+	}, jobs.BatchSize(1), jobs.Retry(jobs.Fixed(0)))
+	id := s.add(task{})
+	s.run()
+	i := s.ended(id)
+	var n int
+	if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&n); err != nil || n != 1 || i.State != jobs.StateCompleted || i.Failures != 1 {
+		t.Errorf("the job is %s after %d failures, with %d effects, %v", i.State, i.Failures, n, err)
 	}
 }
 

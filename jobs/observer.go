@@ -28,9 +28,9 @@ type Observer struct {
 	JobsClaimed func(Claimed)
 	// JobDone: a run has ended, and what becomes of its job is stored.
 	JobDone func(Done)
-	// JobLost: a run's job is another's, who will run it or does: this worker was
-	// taken for dead. What the run did outside of the job's transaction may happen
-	// again.
+	// JobLost: a run does not have its job any more. Another worker runs the job, or will,
+	// since this one was taken for dead: what the run did outside of the job's transaction
+	// may happen again. Or somebody has deleted the job from the table.
 	JobLost func(Header)
 	// JobOverdue: a handler ignores the end of its context. Its job goes on
 	// elsewhere; the slot stays taken until it returns.
@@ -189,7 +189,7 @@ func NewSlogObserver(l *slog.Logger) Observer {
 				l.Debug("job done", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "waited", d.Waited)
 			}
 		},
-		JobLost: func(h Header) { l.Warn("job lost to another worker", "job", h.ID, "kind", h.Kind, "queue", h.Queue) },
+		JobLost: func(h Header) { l.Warn("job lost, to another worker or deleted", "job", h.ID, "kind", h.Kind, "queue", h.Queue) },
 		JobOverdue: func(h Header) {
 			l.Error("handler ignores the end of its context", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
 		},
