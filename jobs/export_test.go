@@ -8,5 +8,8 @@ func SetGrace(w *Worker, d time.Duration) { w.grace = d }
 // SetLimit bounds the statements of a worker's own.
 func SetLimit(w *Worker, d time.Duration) { w.limit = d }
 
+// SetEchoes sets how often a worker looks for its echo.
+func SetEchoes(w *Worker, d time.Duration) { w.echoes = d }
+
 // SetChores sets how often a worker that leads does what is not urgent.
 func SetChores(w *Worker, d time.Duration) { w.chores = d }

@@ -2,30 +2,55 @@ package jobs
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/listen"
 )
 
+// errNotifyElsewhere reports that what is sent on a connection of the pool does not arrive
+// on the listening one.
+var errNotifyElsewhere = errors.New("jobs: notifications do not arrive: WithNotifyConnectionString leads to another server or database than the worker's pool, or through a proxy that pools transactions: give it a direct connection to the database of the jobs")
+
+const (
+	// echoEvery is how often the worker looks whether its echo has come back.
+	echoEvery = 5 * time.Second
+	// echoAgain is after how many looks it sends another one on a connection that has
+	// proven itself: the pool may have moved to another server.
+	echoAgain = 12
+)
+
 // listener is the state of the listening connection.
 type listener struct {
-	mu   sync.Mutex
-	lost error
+	mu    sync.Mutex
+	heard listen.Heard
+	lost  error // since it was lost
+	found error // that nothing arrives on it
+	doubt bool  // an echo is missed
 }
 
-func (w *Worker) notifyError() error {
-	w.listens.mu.Lock()
-	defer w.listens.mu.Unlock()
-	return w.listens.lost
+func (l *listener) change(f func(*listener)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l)
 }
 
-func (w *Worker) setNotifyError(err error) {
-	w.listens.mu.Lock()
-	defer w.listens.mu.Unlock()
-	w.listens.lost = err
+func (w *Worker) notifyError() (err error) {
+	w.listens.change(func(l *listener) {
+		if err = l.lost; err == nil {
+			err = l.found
+		}
+	})
+	return err
 }
+
+// echo is the channel on which this worker sends to itself.
+func (w *Worker) echo() string { return "jobs_echo_" + w.id.String() }
 
 // listen passes on what is told of new jobs, and of what operators do.
 func (w *Worker) listen(ctx context.Context) error {
@@ -45,23 +70,75 @@ func (w *Worker) listen(ctx context.Context) error {
 				l.nudge()
 			}
 		},
+		w.echo(): func(string) { w.listens.change(func(l *listener) { l.heard.Echoes++ }) },
 	}, listen.Health{
 		Connected: func() {
-			w.setNotifyError(nil)
-			w.recovered("notify", "")
+			w.listens.change(func(l *listener) { l.lost, l.heard.Connected = nil, true; l.heard.Session++ })
+			w.notifyWorks()
 		},
 		Lost: func(err error) {
 			err = errtext.Of(err)
-			w.setNotifyError(err)
-			w.troubled("notify", "", func() {
-				tell(w.voice, "NotifyFailed", func(o *Observer) func(error) { return o.NotifyFailed }, err)
-			})
+			w.listens.change(func(l *listener) { l.lost, l.heard.Connected = err, false })
+			w.notifyFails(err)
 		},
+		Doubted: func() (doubt bool) {
+			w.listens.change(func(l *listener) { doubt = l.doubt })
+			return doubt
+		},
+		Answered: func() { w.listens.change(func(l *listener) { l.heard.Answers++ }) },
 	})
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	return nil
+}
+
+// watchNotify tells if notifications do not arrive though the connection that listens
+// lives, and when they do again.
+func (w *Worker) watchNotify(ctx context.Context) {
+	var arrivals listen.Arrivals
+	told := false
+	for looks := 0; backoff.Sleep(ctx, w.echoes); looks++ {
+		var heard listen.Heard
+		w.listens.change(func(l *listener) { heard = l.heard })
+		heard.Session += looks / echoAgain // as if the connection were new
+		arrivals.Check(heard, 0, func() bool { return w.sendEcho(ctx) })
+		var err error
+		if arrivals.Verdict() == listen.Elsewhere {
+			err = errNotifyElsewhere
+		}
+		w.listens.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })
+		if err == nil {
+			w.notifyWorks()
+		} else if looks--; !told { // until one comes back, this connection has not proven itself
+			w.notifyFails(err)
+		}
+		told = err != nil
+	}
+}
+
+// sendEcho reports whether it could send this worker a notification. If not, the
+// database does not answer, which is another trouble.
+func (w *Worker) sendEcho(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, w.limit)
+	defer cancel()
+	return w.on(ctx, func(conn *sql.Conn) error {
+		_, err := conn.ExecContext(ctx, `SELECT pg_notify($1::text, '')`, w.echo())
+		return err
+	}) == nil
+}
+
+func (w *Worker) notifyFails(err error) {
+	w.troubled("notify", "", func() {
+		tell(w.voice, "NotifyFailed", func(o *Observer) func(error) { return o.NotifyFailed }, err)
+	})
+}
+
+// notifyWorks tells that notifications arrive again, if nothing else is wrong.
+func (w *Worker) notifyWorks() {
+	if w.notifyError() == nil {
+		w.recovered("notify", "")
+	}
 }
 
 type trouble struct{ what, queue string }

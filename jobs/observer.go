@@ -47,7 +47,8 @@ type Observer struct {
 	// SettleFailed: what becomes of jobs can not be stored, of all or of one whose row
 	// somebody has locked. It is kept and tried again.
 	SettleFailed func(Trouble)
-	// NotifyFailed: the listening connection was lost. The worker polls meanwhile.
+	// NotifyFailed: the listening connection was lost, or notifications do not arrive on it:
+	// it leads elsewhere. The worker polls meanwhile.
 	NotifyFailed func(error)
 	// Recovered: what QueueFailed, SettleFailed, NotifyFailed or CoordinationFailed
 	// has told is over.

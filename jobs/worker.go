@@ -40,6 +40,7 @@ type Worker struct {
 	grace    time.Duration
 	chores   time.Duration // between two rounds of what is not urgent
 	limit    time.Duration // of a statement of the worker's own
+	echoes   time.Duration // between two looks for an echo
 
 	started  atomic.Bool
 	stopOnce sync.Once
@@ -82,7 +83,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery,
+		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery, echoes: echoEvery,
 		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	for _, o := range opts {
@@ -187,6 +188,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	}
 	if w.cfg.notify != "" {
 		background.Run(func() error { return w.listen(running) })
+		background.Run(func() error { w.watchNotify(running); return nil })
 	}
 	ended := make(chan struct{}, len(w.loops))
 	for _, l := range w.loops {
