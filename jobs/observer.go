@@ -190,7 +190,9 @@ func NewSlogObserver(l *slog.Logger) Observer {
 				l.Debug("job done", "job", d.ID, "kind", d.Kind, "queue", d.Queue, "attempt", d.Attempt, "state", d.State, "took", d.Took, "waited", d.Waited)
 			}
 		},
-		JobLost: func(h Header) { l.Warn("job lost, to another worker or deleted", "job", h.ID, "kind", h.Kind, "queue", h.Queue) },
+		JobLost: func(h Header) {
+			l.Warn("job lost, to another worker or deleted", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
+		},
 		JobOverdue: func(h Header) {
 			l.Error("handler ignores the end of its context", "job", h.ID, "kind", h.Kind, "queue", h.Queue)
 		},

@@ -422,6 +422,42 @@ func (s *stops) Next(t time.Time) time.Time {
 	return each(20 * time.Millisecond).Next(t)
 }
 
+// does is a Spec.
+type does func(time.Time) time.Time
+
+func (f does) Next(t time.Time) time.Time { return f(t) }
+
+// A Spec that goes wrong later is told, and enqueues nothing meanwhile.
+func TestSpecThatGoesWrong(t *testing.T) {
+	t.Parallel()
+	for want, wrong := range map[string]does{
+		"it must return a later time": func(at time.Time) time.Time { return at },
+		"they must be 1ms apart":      func(at time.Time) time.Time { return at.Add(1) },
+		"in the year 10":              func(at time.Time) time.Time { return at.AddDate(8_000, 0, 0) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			d := database(t)
+			var now atomic.Bool
+			s, _ := run(t, d.DB, schedule.Job("s", does(func(at time.Time) time.Time {
+				if now.Load() {
+					return wrong(at)
+				}
+				return each(20 * time.Millisecond).Next(at)
+			}), jobOf))
+			until(t, "a job", func() bool { return s.Status()[0].Jobs > 0 })
+			now.Store(true)
+			until(t, "the schedule to say what is wrong", func() bool { return s.Status()[0].Err != nil })
+			if err := s.Status()[0].Err; !strings.Contains(err.Error(), want) {
+				t.Errorf("it says %v", err)
+			}
+			now.Store(false)
+			had := s.Status()[0].Jobs
+			until(t, "jobs again", func() bool { return s.Status()[0].Jobs > had && s.Status()[0].Err == nil })
+		})
+	}
+}
+
 // With Unique a tick enqueues nothing while the job of an earlier one has not finished,
 // and the schedule goes on.
 func TestUniqueTicks(t *testing.T) {
@@ -456,6 +492,10 @@ func TestBadConfiguration(t *testing.T) {
 		"too often":    {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Millisecond), jobOf)), "Every: 1ms is out of range"},
 		"panics":       {schedule.New(d.DB, client, schedule.Job("s", panics, jobOf)), "no time today"},
 		"no time":      {schedule.New(d.DB, client, schedule.Job("s", schedule.Daily(24, 0, nil), jobOf)), "Daily: 24:00 is no time"},
+		"stands still": {schedule.New(d.DB, client, schedule.Job("s", does(func(at time.Time) time.Time { return at }), jobOf)), "it must return a later time"},
+		"goes back":    {schedule.New(d.DB, client, schedule.Job("s", does(func(at time.Time) time.Time { return at.Add(-1) }), jobOf)), "it must return a later time"},
+		"creeps":       {schedule.New(d.DB, client, schedule.Job("s", does(func(at time.Time) time.Time { return at.Add(1) }), jobOf)), "they must be 1ms apart"},
+		"far future":   {schedule.New(d.DB, client, schedule.Job("s", does(func(at time.Time) time.Time { return at.AddDate(1_000_000, 0, 0) }), jobOf)), "in the year 1002024"},
 		"catch up":     {schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf, schedule.CatchUp(-1))), "CatchUp: -1 is out of range"},
 	} {
 		if err := c.s.Start(t.Context()); !errors.Is(err, schedule.ErrInvalid) || !strings.Contains(err.Error(), c.want) {

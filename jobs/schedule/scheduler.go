@@ -93,7 +93,10 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 			if err := one.check(); err != nil {
 				return err
 			}
-			p.hash = fingerprint(one.spec)
+			hash, err := fingerprint(one.spec)
+			if p.hash = hash; err != nil {
+				return fmt.Errorf("schedule %s: %w", errtext.Value(one.name), err)
+			}
 			return nil
 		}))
 		s.all = append(s.all, p)
@@ -196,7 +199,11 @@ func (s *Scheduler) placeOne(ctx context.Context, p *plan) error {
 	if err != nil || !seized {
 		return err
 	}
-	if err := place(ctx, tx, s.t.Schedules, p.name, next(p.spec, now)); err != nil {
+	first, err := next(p.spec, now)
+	if err != nil {
+		return err
+	}
+	if err := place(ctx, tx, s.t.Schedules, p.name, first); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -278,7 +285,10 @@ func (s *Scheduler) tryToFire(ctx context.Context, p *plan, r row, now time.Time
 // fire enqueues the ticks of a schedule that are due and moves it on, unless another
 // process has, or is at it.
 func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (moved bool, err error) {
-	ticks, after := due(p.spec, r.next, now, max(1, p.catchUp))
+	ticks, after, err := due(p.spec, r.next, now, max(1, p.catchUp))
+	if err != nil {
+		return false, err
+	}
 	if p.catchUp == 0 && len(ticks) > 0 && now.Sub(ticks[0]) > Late {
 		ticks = nil
 	}

@@ -10,7 +10,8 @@ import (
 // Spec tells the times of a schedule. The schedules of github.com/robfig/cron are
 // Specs.
 //
-// It must be a function of its argument alone: every process computes the same times.
+// It must be a function of its argument alone: every process computes the same times. They
+// are a millisecond apart, or more, and not after the year 9999.
 type Spec interface {
 	// Next returns the first time after t, or the zero time if there is none.
 	Next(t time.Time) time.Time
@@ -83,49 +84,65 @@ func (d daily) check() error {
 	return nil
 }
 
+// apart is how long after a tick the next one may come.
+const apart = time.Millisecond
+
 // next is the Next of a Spec in microseconds, as the database keeps times.
-func next(s Spec, t time.Time) time.Time {
+func next(s Spec, t time.Time) (time.Time, error) {
 	at := s.Next(t)
-	if at.IsZero() || !at.After(t) {
-		return time.Time{}
+	switch {
+	case at.IsZero():
+		return time.Time{}, nil
+	case !at.After(t):
+		return at, fmt.Errorf("the Next of the spec, asked for a time after %v, returned %v: it must return a later time, or the zero time if there is none", t, at)
+	case at.UTC().Year() > 9999:
+		return at, fmt.Errorf("the Next of the spec, asked for a time after %v, returned one in the year %d: allowed are those to 9999; return the zero time if there is none", t, at.UTC().Year())
 	}
 	if whole := at.Truncate(time.Microsecond); whole.Before(at) {
-		return whole.Add(time.Microsecond)
+		return whole.Add(time.Microsecond), nil
 	}
-	return at
+	return at, nil
+}
+
+// following is the tick after another.
+func following(s Spec, tick time.Time) (time.Time, error) {
+	at, err := next(s, tick)
+	if err == nil && !at.IsZero() && at.Sub(tick) < apart {
+		err = fmt.Errorf("the spec has ticks at %v and at %v: they must be %v apart, or more", tick, at, apart)
+	}
+	return at, err
 }
 
 // fingerprint tells Specs apart by what they do: the same times have the same one in
 // every process and build.
-func fingerprint(s Spec) string {
+func fingerprint(s Spec) (string, error) {
 	const ticks = 50
 	h := sha256.New()
-	at := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
-	for range ticks {
-		if at = next(s, at); at.IsZero() {
-			break
-		}
+	at, err := next(s, time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC))
+	for n := 0; n < ticks && err == nil && !at.IsZero(); n++ {
 		fmt.Fprintln(h, at.UnixMicro())
+		at, err = following(s, at)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	return hex.EncodeToString(h.Sum(nil)[:16]), err
 }
 
 // due returns the latest ticks from first on that are not after now, limit at most,
 // and the first tick after now, the zero time if there is none.
-func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time) {
+func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time, err error) {
 	// A long outage has missed many: look from ever further back until there are enough.
 	for back := time.Minute; ; back *= 2 {
 		from := now.Add(-back)
 		ticks = nil
 		at := first
 		if from.After(first) {
-			at = next(s, from)
+			at, err = next(s, from)
 		}
-		for ; !at.IsZero() && !at.After(now); at = next(s, at) {
+		for err == nil && !at.IsZero() && !at.After(now) {
 			ticks = append(ticks, at)
+			at, err = following(s, at)
 		}
-		if len(ticks) >= limit || !from.After(first) {
-			return ticks[max(0, len(ticks)-limit):], at
+		if err != nil || len(ticks) >= limit || !from.After(first) {
+			return ticks[max(0, len(ticks)-limit):], at, err
 		}
 	}
 }
