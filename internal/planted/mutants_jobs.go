@@ -142,7 +142,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "clock-before", Jobs: true,
 		Mistake: "a program that gives a schedule other times reads the clock when its transaction begins",
-		Edits:   []Edit{{"jobs/schedule/statements.go", "RETURNING `+fmt.Sprintf(toMicros, `clock_timestamp()`)+`, `+bounded, name", "RETURNING `+fmt.Sprintf(toMicros, `transaction_timestamp()`)+`, `+bounded, name"}},
+		Edits:   []Edit{{"jobs/schedule/statements.go", "RETURNING `+toMicros(`clock_timestamp()`)+`, `+bounded, name", "RETURNING `+toMicros(`transaction_timestamp()`)+`, `+bounded, name"}},
 		Test:    Test{"./jobs/schedule", "TestOtherTimesBeginAfterThoseBefore"},
 	},
 	{
