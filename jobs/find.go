@@ -14,18 +14,18 @@ import (
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
-// State is where a job is in its life.
+// State is where a job is in its life, or a step of a flow.
 type State string
 
 const (
-	StateWaiting   State = "waiting"   // for other jobs
+	StateWaiting   State = "waiting"   // of steps only: for other steps
 	StateAvailable State = "available" // to be run, now or when it is due
 	StateRunning   State = "running"
 	StateCompleted State = "completed"
 	StateFailed    State = "failed"
 	StateCancelled State = "cancelled"
 	StateExpired   State = "expired" // it did not start by its GoodUntil
-	StateSkipped   State = "skipped"
+	StateSkipped   State = "skipped" // of steps only
 )
 
 // Finished reports whether a job in this state has ended.

@@ -96,7 +96,7 @@ func jobsTables(n tables.Jobs) []table {
 				"queue TEXT NOT NULL DEFAULT 'default' CHECK (queue NOT IN ('', '*'))",
 				"priority SMALLINT NOT NULL DEFAULT 5 CHECK (priority BETWEEN 1 AND 9)",
 				"run_at " + now, "good_until TIMESTAMPTZ",
-				"state TEXT NOT NULL DEFAULT 'available' CHECK (state IN ('waiting', 'available', 'running'))",
+				"state TEXT NOT NULL DEFAULT 'available' CHECK (state IN ('available', 'running'))",
 				"args JSONB NOT NULL DEFAULT '{}'", "meta JSONB", "created_at " + now,
 				"attempt INT NOT NULL DEFAULT 0", "failures INT NOT NULL DEFAULT 0", "resets INT NOT NULL DEFAULT 0",
 				"max_attempts INT CHECK (max_attempts > 0)", "max_resets INT NOT NULL DEFAULT 5 CHECK (max_resets >= 0)",
@@ -112,8 +112,7 @@ func jobsTables(n tables.Jobs) []table {
 				{on: "queue, priority, run_at, id", where: "state = 'available'", as: "claim"},
 				{on: "queue, claimed_by", where: "state = 'running'", as: "running"},
 				{on: "unique_key", where: "unique_key IS NOT NULL", unique: true},
-				{on: "good_until", where: "good_until IS NOT NULL AND state <> 'running'"},
-				{on: "queue, id", where: "state = 'waiting'", as: "waiting"},
+				{on: "good_until", where: "good_until IS NOT NULL AND state = 'available'"},
 			},
 		},
 		{

@@ -55,8 +55,7 @@ jobs: UNIQUE jobs_pkey (id)
 jobs: jobs_claim_idx (queue, priority, run_at, id) WHERE (state = 'available'::text)
 jobs: jobs_running_idx (queue, claimed_by) WHERE (state = 'running'::text)
 jobs: UNIQUE jobs_unique_key_idx (unique_key) WHERE (unique_key IS NOT NULL)
-jobs: jobs_good_until_idx (good_until) WHERE ((good_until IS NOT NULL) AND (state <> 'running'::text))
-jobs: jobs_waiting_idx (queue, id) WHERE (state = 'waiting'::text)
+jobs: jobs_good_until_idx (good_until) WHERE ((good_until IS NOT NULL) AND (state = 'available'::text))
 `), "\n"))
 	if options := list(t, d.DB, `SELECT unnest(reloptions) FROM pg_class WHERE oid = 'jobs'::regclass`); !slices.Contains(options, "fillfactor=70") || !slices.Contains(options, "autovacuum_vacuum_scale_factor=0.02") {
 		t.Errorf("its storage parameters are %q", options)
@@ -73,7 +72,7 @@ func TestClaimAndStateAgree(t *testing.T) {
 	const me = `'00000000-0000-0000-0000-000000000001'`
 	for _, wrong := range []string{
 		`(state, claim) VALUES ('running', 1)`, `(state, claimed_by) VALUES ('running', ` + me + `)`, `(state) VALUES ('running')`,
-		`(state, claim, claimed_by) VALUES ('available', 1, ` + me + `)`, `(state, claim, claimed_by) VALUES ('waiting', 1, ` + me + `)`,
+		`(state, claim, claimed_by) VALUES ('available', 1, ` + me + `)`, `(state) VALUES ('waiting')`,
 		`(claim) VALUES (1)`, `(claimed_by) VALUES (` + me + `)`,
 		`(queue) VALUES ('*')`, `(queue) VALUES ('')`, `(priority) VALUES (0)`, `(priority) VALUES (10)`, `(max_attempts) VALUES (0)`, `(state) VALUES ('done')`,
 	} {

@@ -47,7 +47,6 @@ func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
 type JobState string
 
 const (
-	JobWaiting   JobState = "waiting"   // for other jobs
 	JobAvailable JobState = "available" // runs as soon as it is due
 	JobRunning   JobState = "running"   // claimed by a worker
 
@@ -59,7 +58,7 @@ const (
 )
 
 var (
-	unfinishedStates = []JobState{JobWaiting, JobAvailable, JobRunning}
+	unfinishedStates = []JobState{JobAvailable, JobRunning}
 	finishedStates   = []JobState{JobCompleted, JobFailed, JobCancelled, JobExpired, JobSkipped}
 )
 

@@ -126,7 +126,7 @@ func (o *Jobs) CancelAll(ctx context.Context, f Filter, limit int, by By) (all C
 	}
 	err = o.change(ctx, KindCancel, &about{queue: f.Queue}, by, invalid, func(tx *sql.Tx) (any, error) {
 		all = CancelledJobs{[]int64{}, []int64{}} // in JSON, no null
-		for _, state := range []JobState{JobRunning, JobAvailable, JobWaiting} {
+		for _, state := range []JobState{JobRunning, JobAvailable} {
 			left := limit - len(all.Asked) - len(all.Cancelled)
 			if left == 0 || !f.has(state) {
 				continue

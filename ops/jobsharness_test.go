@@ -61,8 +61,6 @@ func (s jobsSite) put(t testing.TB, id int64, state ops.JobState) {
 	t.Helper()
 	switch state {
 	case ops.JobAvailable:
-	case ops.JobWaiting:
-		s.Exec(t, `UPDATE jobs SET state = 'waiting' WHERE id = $1`, id)
 	case ops.JobRunning:
 		s.Exec(t, `UPDATE jobs SET state = 'running', claim = 7, claimed_by = '12345678-0000-0000-0000-000000000000', claimed_at = clock_timestamp(), started_at = clock_timestamp() WHERE id = $1`, id)
 	default:

@@ -138,7 +138,7 @@ const (
 // has a kind or a queue of which there are few: then it looks through all that the
 // states and IDs leave.
 func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
-	err := errtext.Join(f.check(append(unfinishedStates[:3:3], finishedStates...)...), checkLimit(limit))
+	err := errtext.Join(f.check(slices.Concat(unfinishedStates, finishedStates)...), checkLimit(limit))
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", err))
 	}

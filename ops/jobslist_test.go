@@ -58,7 +58,7 @@ func TestListFilters(t *testing.T) {
 	if len(jobs) != 40 || !slices.IsSortedFunc(jobs, func(a, b ops.Job) int { return int(b.ID - a.ID) }) {
 		t.Fatalf("%d jobs", len(jobs))
 	}
-	for _, states := range [][]ops.JobState{nil, {ops.JobFailed}, {ops.JobRunning, ops.JobRunning}, {ops.JobCompleted, ops.JobAvailable, ops.JobWaiting}, all} {
+	for _, states := range [][]ops.JobState{nil, {ops.JobFailed}, {ops.JobRunning, ops.JobRunning}, {ops.JobCompleted, ops.JobAvailable}, all} {
 		for _, f := range []ops.Filter{{}, {Kind: "k1"}, {Queue: "q1"}, {Kind: "k2", Queue: "q0"}, {After: 10, Before: 31}, {After: 39}, {Kind: "none"}} {
 			f.States = states
 			var want, got []int64
@@ -83,10 +83,10 @@ func TestListFilters(t *testing.T) {
 		}
 	}
 	for name, f := range map[string]ops.Filter{
-		`the state "done" is not one of ["waiting"`: {States: []ops.JobState{"done"}},
-		`no job is in queue "*"`:                    {Queue: "*"},
-		"the kind":                                  {Kind: "\x00"},
-		"After is -1 and Before 0":                  {After: -1},
+		`the state "done" is not one of ["available"`: {States: []ops.JobState{"done"}},
+		`no job is in queue "*"`:                      {Queue: "*"},
+		"the kind":                                    {Kind: "\x00"},
+		"After is -1 and Before 0":                    {After: -1},
 	} {
 		_, err := s.List(t.Context(), f, 10)
 		if !errors.Is(err, ops.ErrInvalid) {
@@ -145,7 +145,7 @@ func TestPlansOfLists(t *testing.T) {
 		s.Exec(t, `ANALYZE `+table)
 	}
 	s.Exec(t, `INSERT INTO jobs (kind, queue, priority, state, claim, claimed_by)
-		SELECT 'k' || i % 7, 'q' || i % 5, 1 + i % 9, CASE WHEN i <= 200 THEN 'running' WHEN i <= 300 THEN 'waiting' ELSE 'available' END,
+		SELECT 'k' || i % 7, 'q' || i % 5, 1 + i % 9, CASE WHEN i <= 200 THEN 'running' ELSE 'available' END,
 			CASE WHEN i <= 200 THEN i END, CASE WHEN i <= 200 THEN gen_random_uuid() END FROM generate_series(1, 100000) AS i`)
 	s.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_attempts, max_resets, state)
 		SELECT -i, 'k' || i % 7, 'q' || i % 5, 5, now(), '{}', now(), 1, 0, 0, 15, 5,
@@ -164,7 +164,6 @@ func TestPlansOfLists(t *testing.T) {
 			"ids":               {ops.Filter{After: 500, Before: 700}, 450, true},
 			"available":         {ops.Filter{States: []ops.JobState{ops.JobAvailable}}, 250, false},
 			"running":           {ops.Filter{States: []ops.JobState{ops.JobRunning}}, 500, true},
-			"waiting":           {ops.Filter{States: []ops.JobState{ops.JobWaiting}}, 350, true},
 			"failed":            {ops.Filter{States: []ops.JobState{ops.JobFailed}}, 1000, true},
 			"expired":           {ops.Filter{States: []ops.JobState{ops.JobExpired}}, 1000, true},
 			"completed":         {ops.Filter{States: []ops.JobState{ops.JobCompleted}}, 500, false},

@@ -177,7 +177,7 @@ func TestQueues(t *testing.T) {
 	if all, err := s.Queues(t.Context()); err != nil || len(all) != 1 || all[0] != (ops.Queue{Name: ops.AllQueues}) {
 		t.Fatalf("without jobs: %+v, %v", all, err)
 	}
-	for _, state := range []ops.JobState{ops.JobAvailable, ops.JobAvailable, ops.JobRunning, ops.JobWaiting, ops.JobFailed, ops.JobFailed, ops.JobCancelled, ops.JobCompleted} {
+	for _, state := range []ops.JobState{ops.JobAvailable, ops.JobAvailable, ops.JobRunning, ops.JobFailed, ops.JobFailed, ops.JobCancelled, ops.JobCompleted} {
 		s.add(t, state)
 	}
 	s.later(t, s.add(t, ops.JobAvailable))
@@ -195,14 +195,14 @@ func TestQueues(t *testing.T) {
 	}
 	var got strings.Builder
 	for _, q := range all {
-		fmt.Fprintf(&got, "%s: %v waiting, %v scheduled, %v due, %v running, %v failed, %v\n", q.Name, q.Waiting, q.Scheduled, q.Due, q.Running, q.Failed, q.Cap != nil)
+		fmt.Fprintf(&got, "%s: %v scheduled, %v due, %v running, %v failed, %v\n", q.Name, q.Scheduled, q.Due, q.Running, q.Failed, q.Cap != nil)
 	}
-	want := `*: 1 waiting, 501 scheduled, more than 10000 due, 1 running, 3 failed, false
-Z: 0 waiting, 500 scheduled, 0 due, 0 running, 0 failed, false
-empty: 0 waiting, 0 scheduled, 0 due, 0 running, 0 failed, true
-long: 0 waiting, 0 scheduled, more than 10000 due, 0 running, 0 failed, false
-over: 0 waiting, 0 scheduled, 0 due, 0 running, 1 failed, false
-slow: 1 waiting, 1 scheduled, 2 due, 1 running, 2 failed, false
+	want := `*: 501 scheduled, more than 10000 due, 1 running, 3 failed, false
+Z: 500 scheduled, 0 due, 0 running, 0 failed, false
+empty: 0 scheduled, 0 due, 0 running, 0 failed, true
+long: 0 scheduled, more than 10000 due, 0 running, 0 failed, false
+over: 0 scheduled, 0 due, 0 running, 1 failed, false
+slow: 1 scheduled, 2 due, 1 running, 2 failed, false
 `
 	if got.String() != want {
 		t.Errorf("the queues are\n%swant\n%s", &got, want)

@@ -34,7 +34,6 @@ type Queue struct {
 	Cap       *int           // nil: none
 	Retention *time.Duration // of finished jobs; nil: as AllQueues has it, or else the workers
 
-	Waiting   Count // for other jobs
 	Scheduled Count // to be due later
 	Due       Count
 	Running   Count // those that are claimed ahead included
@@ -49,7 +48,7 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		var limit, retention sql.NullInt64
-		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Waiting, &q.Scheduled, &q.Due, &q.Running, &q.Failed)
+		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Scheduled, &q.Due, &q.Running, &q.Failed)
 		q.Paused, q.Cap, q.Retention = pauseOf(since, by, reason), capOf(limit), retentionOf(retention)
 		return q, err
 	}, o.queuesSQL())
@@ -58,7 +57,6 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 	}
 	all := &queues[0]
 	for _, q := range queues[1:] {
-		all.Waiting.add(q.Waiting)
 		all.Scheduled.add(q.Scheduled)
 		all.Due.add(q.Due)
 		all.Running.add(q.Running)
@@ -73,7 +71,7 @@ func (o *Jobs) queuesSQL() string {
 	b.WriteString("\nWITH RECURSIVE ")
 	names := []string{}
 	for i, s := range []struct{ table, where string }{
-		{o.t.Jobs.SQL(), `state = 'available'`}, {o.t.Jobs.SQL(), `state = 'running'`}, {o.t.Jobs.SQL(), `state = 'waiting'`}, {o.t.History.SQL(), `state <> 'completed'`},
+		{o.t.Jobs.SQL(), `state = 'available'`}, {o.t.Jobs.SQL(), `state = 'running'`}, {o.t.History.SQL(), `state <> 'completed'`},
 	} {
 		name := fmt.Sprint("of", i)
 		first := `SELECT queue FROM ` + s.table + ` AS j WHERE ` + s.where
@@ -100,7 +98,7 @@ func (o *Jobs) queuesSQL() string {
 	WHERE paused_at IS NOT NULL OR max_running IS NOT NULL OR retention IS NOT NULL UNION ` + strings.Join(names, ` UNION `) + `
 )
 SELECT n.name, s.paused_at, s.paused_by, s.paused_reason, s.max_running, ` + microsSQL + `,` +
-		count(of(o.t.Jobs.SQL(), `state = 'waiting'`)) + `,` + count(lanes(`>`)) + `,` + count(lanes(`<=`)) + `,` +
+		count(lanes(`>`)) + `,` + count(lanes(`<=`)) + `,` +
 		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `
 FROM names AS n LEFT JOIN ` + o.t.Queues.SQL() + ` AS s ON s.name = n.name
 ORDER BY n.name <> '` + AllQueues + `', n.name COLLATE "C"`)

@@ -71,8 +71,6 @@ func (o *Jobs) hasten(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) er
 	switch {
 	case j.State == JobRunning:
 		return &JobStateError{j.State, "let its run end, or Cancel it, and retry it then"}
-	case j.State != JobAvailable:
-		return &JobStateError{j.State, "it runs when the jobs that it waits for have ended"}
 	case j.due:
 		return &JobStateError{j.State, "it is due already, and runs once a worker that has a handler for its kind is free; its queue may be paused or capped (Queues shows that)"}
 	}

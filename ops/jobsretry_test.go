@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	unfinished = []ops.JobState{ops.JobWaiting, ops.JobAvailable, ops.JobRunning}
+	unfinished = []ops.JobState{ops.JobAvailable, ops.JobRunning}
 	finished   = []ops.JobState{ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
 )
 
@@ -82,7 +82,7 @@ func TestCancelJob(t *testing.T) {
 func TestCancelAll(t *testing.T) {
 	s := newJobsSite(t)
 	var ids []int64
-	for range 3 {
+	for range 4 {
 		for _, state := range unfinished {
 			ids = append(ids, s.add(t, state))
 		}
@@ -99,16 +99,16 @@ func TestCancelAll(t *testing.T) {
 		_, err := s.CancelAll(ctx, ops.Filter{Queue: "slow"}, limit, by)
 		says(t, err, fmt.Sprintf("limit is %d, allowed is 1 to 10000", limit))
 	}
-	// Of each three, the first waits, the second is available, the third runs.
+	// Of each two, the first is available, the second runs.
 	for _, step := range []struct {
 		f                ops.Filter
 		limit            int
 		cancelled, asked []int64
 	}{
-		{ops.Filter{Queue: "slow", States: []ops.JobState{ops.JobWaiting, ops.JobRunning}, Before: ids[3]}, 10, ids[:1], ids[2:3]},
-		{ops.Filter{Kind: "mail", After: ids[5]}, 2, ids[7:8], ids[8:9]},
-		{ops.Filter{Queue: "slow"}, 2, ids[4:5], ids[5:6]},
-		{ops.Filter{Queue: "slow"}, 10, []int64{ids[1], ids[6], ids[3]}, nil},
+		{ops.Filter{Queue: "slow", States: []ops.JobState{ops.JobAvailable, ops.JobRunning}, Before: ids[2]}, 10, ids[:1], ids[1:2]},
+		{ops.Filter{Kind: "mail", After: ids[5]}, 2, ids[6:7], ids[7:8]},
+		{ops.Filter{Queue: "slow"}, 2, nil, []int64{ids[5], ids[3]}},
+		{ops.Filter{Queue: "slow"}, 10, []int64{ids[4], ids[2]}, nil},
 		{ops.Filter{Queue: "slow"}, 10, nil, nil},
 	} {
 		all, err := s.CancelAll(ctx, step.f, step.limit, by)
@@ -203,7 +203,7 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 		if s.last(t, &detail); detail.State != string(ops.JobAvailable) || time.Until(detail.Due) < 30*time.Minute {
 			t.Errorf("recorded %+v", detail)
 		}
-		for state, why := range map[ops.JobState]string{ops.JobAvailable: "it is due already", ops.JobRunning: "let its run end", ops.JobWaiting: "when the jobs that it waits for have ended"} {
+		for state, why := range map[ops.JobState]string{ops.JobAvailable: "it is due already", ops.JobRunning: "let its run end"} {
 			as, err := retry(t.Context(), s.add(t, state), by)
 			var refused *ops.JobStateError
 			if !errors.As(err, &refused) || refused.State != state || as != 0 {

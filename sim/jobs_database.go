@@ -102,7 +102,7 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 	j.Left, failed = rows(ctx, d, func(r *sql.Rows, v *history.Unfinished) error {
 		return r.Scan(&v.ID, &v.Token, &v.Kind, &v.Queue, &v.State, &v.Attempt, &v.Worker, &v.DueIn, &v.Expired)
 	}, `SELECT id, args->>'token', kind, queue, state, attempt, coalesce(claimed_by::text, ''), extract(epoch FROM run_at - clock_timestamp())::float8,
-		coalesce(state <> 'running' AND good_until < clock_timestamp(), false) FROM jobs ORDER BY id`)
+		coalesce(state = 'available' AND good_until < clock_timestamp(), false) FROM jobs ORDER BY id`)
 	read("the unfinished jobs", failed)
 	j.Attempts, failed = rows(ctx, d, func(r *sql.Rows, v *history.JobAttempt) error {
 		return r.Scan(&v.ID, &v.Attempt, &v.Worker, &v.Claim, &v.StartedAt, &v.GoodUntil, &v.Outcome, &v.Code)
@@ -143,7 +143,7 @@ func (d *database) jobsAtRest(ctx context.Context) (r history.JobsRest, err erro
 	}
 	err = d.steadily(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `
-SELECT count(*) FILTER (WHERE state <> 'running' AND run_at < clock_timestamp() + interval '1 minute' AND (good_until IS NULL OR good_until > clock_timestamp())),
+SELECT count(*) FILTER (WHERE state = 'available' AND run_at < clock_timestamp() + interval '1 minute' AND (good_until IS NULL OR good_until > clock_timestamp())),
 	count(*) FILTER (WHERE state = 'running'), (SELECT count(*) FROM jobs_flow_runs WHERE state = 'running') FROM jobs`).Scan(&r.Due, &r.Running, &r.Flows)
 	})
 	return r, err

@@ -215,7 +215,7 @@ SELECT coalesce((SELECT state FROM target), '') WHERE (SELECT count(*) FROM told
 const expireSQL = `
 WITH gone AS (
 	DELETE FROM {jobs} WHERE id = ANY (ARRAY(
-		SELECT id FROM {jobs} WHERE state <> 'running' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
+		SELECT id FROM {jobs} WHERE state = 'available' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
 	RETURNING *
 ), told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited

@@ -183,7 +183,7 @@ func (b *jobBooks) cancelled() Finding {
 			continue
 		}
 		f.check(over, func() string { return fmt.Sprintf("%s was cancelled at %.3fs, and has not ended", b.name(c.ID), c.At) })
-		if over && (c.Was == "available" || c.Was == "waiting") {
+		if over && c.Was == "available" {
 			f.check(x.State == "cancelled", func() string {
 				return fmt.Sprintf("%s was cancelled at %.3fs before it ran, and is %s", b.name(c.ID), c.At, x.State)
 			})
