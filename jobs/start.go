@@ -51,7 +51,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 	w.rescuer = newRescuer(w)
 	w.coord = coord.New(w.coordination())
 	for _, q := range w.queues() {
-		w.loops = append(w.loops, newLoop(w, q))
+		if len(w.kinds) > 0 { // else there is nothing to claim
+			w.loops = append(w.loops, newLoop(w, q))
+		}
 	}
 	close(w.ready)
 	return nil
@@ -65,11 +67,9 @@ func (w *Worker) validate() error {
 	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < reserve+1 {
 		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every job of RegisterTx that is to run at the same time): raise db.SetMaxOpenConns", n, reserve+1))
 	}
-	switch {
-	case w.handlers == nil || len(w.handlers.of)+len(w.handlers.errs) == 0:
+	all = append(all, w.handlers.errs...)
+	if len(w.handlers.of)+len(w.handlers.errs)+len(w.cfg.companions) == 0 {
 		all = append(all, errNoHandlers)
-	default:
-		all = append(all, w.handlers.errs...)
 	}
 	return errtext.Join(append(all, w.cfg.validate())...)
 }

@@ -86,6 +86,9 @@ func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery, echoes: echoEvery,
 		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
+	if handlers == nil {
+		w.handlers = NewHandlers()
+	}
 	for _, o := range opts {
 		if o != nil {
 			o.apply(&w.cfg)
@@ -200,6 +203,9 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	}
 	for range w.loops {
 		<-ended
+	}
+	if len(w.loops) == 0 {
+		<-intake.Done()
 	}
 	return errtext.Join(w.settler.finish(member), w.overdue())
 }
