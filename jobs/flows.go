@@ -19,6 +19,7 @@ func init() {
 	jobflow.Job = func(args, options any) (queue.NewJob, error) {
 		return Entry{Args: args.(Args), Options: options.([]EnqueueOption)}.alone()
 	}
+	jobflow.Encode = encode
 	jobflow.Beside = func(make func() jobflow.Companion) any {
 		return option(func(c *config) { c.companions = append(c.companions, make()) })
 	}

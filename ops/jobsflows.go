@@ -64,7 +64,7 @@ func (o *Jobs) CancelFlowRun(ctx context.Context, run int64, by By) error {
 }
 
 // RetryFlowRun makes a run that has ended go on from steps, or without names from those
-// that have failed, as [flow.Client.Retry] does.
+// whose failure made it fail, as [flow.Client.Retry] does.
 func (o *Jobs) RetryFlowRun(ctx context.Context, run int64, by By, from ...string) error {
 	return o.change(ctx, KindRetry, &about{run: run}, by, checkRun(run), func(tx *sql.Tx) (any, error) {
 		r, err := o.lockFlowRun(ctx, tx, run)

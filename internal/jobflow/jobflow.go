@@ -29,6 +29,9 @@ var Of func(client any) Client
 // Job makes a job of arguments, a jobs.Args, and options, a []jobs.EnqueueOption.
 var Job func(args, options any) (queue.NewJob, error)
 
+// Encode returns JSON that PostgreSQL takes.
+var Encode func(v any) (json.RawMessage, error)
+
 // Companion runs beside a worker. The worker calls Prepare before it registers, then Run
 // in a goroutine, and waits for its end before Start returns.
 type Companion interface {

@@ -50,6 +50,17 @@ func TestBadFlows(t *testing.T) {
 		}, `step "b" depends on step "a" twice`},
 		"a quorum of nothing": {func(f *flow.Flow[int]) { flow.Add[int](f, "a", note, flow.Any()) }, "a quorum of 1 of the 0 steps"},
 		"a quorum of 0":       {func(f *flow.Flow[int]) { flow.Add[int](f, "a", note, flow.Quorum(0)) }, "Quorum: 0 is out of range"},
+		"Any and a quorum": {func(f *flow.Flow[int]) {
+			a, b := flow.Add[int](f, "a", note), flow.Add[int](f, "b", note)
+			flow.Add[int](f, "c", note, flow.After(a, b), flow.Any(), flow.Quorum(2))
+		}, `step "c": Any or Quorum is given twice`},
+		"after nothing":          {func(f *flow.Flow[int]) { flow.Add[int](f, "a", note, flow.After()) }, `step "a": After takes a step or more`},
+		"on the failure of none": {func(f *flow.Flow[int]) { flow.Add[int](f, "a", note, flow.OnFailure()) }, "OnFailure takes a step or more"},
+		"at the end of nothing":  {func(f *flow.Flow[int]) { flow.Add[int](f, "a", note, flow.OnEnd()) }, "OnEnd takes a step or more"},
+		"a pattern with a zero": {func(f *flow.Flow[int]) {
+			a := flow.Add[int](f, "a", note)
+			flow.Add[int](f, "b", note, flow.If(a, map[string]string{"risk": "\x00"}))
+		}, "NUL character"},
 		"a pattern": {func(f *flow.Flow[int]) {
 			a := flow.Add[int](f, "a", note)
 			flow.Add[int](f, "b", note, flow.If(a, func() {}))

@@ -20,9 +20,9 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no run of this id. It may have ended longer ago than runs
-	// are kept.
-	ErrNotFound = errors.New("flow: no such run")
+	// ErrNotFound: there is no run of this id, or it has no such step. It may have ended
+	// longer ago than runs are kept.
+	ErrNotFound = errors.New("flow: no such run or step")
 	// ErrKeyBusy: another run of the flow has the key. Or the one that had it has ended
 	// each time that it was looked for: then try again.
 	ErrKeyBusy = errors.New("flow: the key is another run's")
@@ -262,14 +262,17 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 	return c.sql.advanceAll(ctx, on, steps, nil)
 }
 
-// Retry makes a run that has ended go on: the steps of these names begin again, and all
-// that depend on them; without names it is the steps that have failed, and of a [Map]
-// step the jobs that have. The others keep their ends and results. The run goes on in
-// the shape in which it was started. tx may be nil; the run is locked until its end.
+// Retry makes a run that has ended go on: the steps of these names begin again, and what
+// depends on them; without names it is the steps whose failure made the run fail, and of a
+// [Map] step the jobs that have failed. The others keep their ends and results. The run goes
+// on in the shape in which it was started. tx may be nil; the run is locked until its end.
 //
-// Steps that depend on a failed one through [Any] may have completed: without names they
-// run again. An [OnFailure] step that ran before and is not needed now is skipped, and what
-// it did stays done: undo it first.
+// What has completed without a failed step, by [Any], [Quorum] or another way, does not run
+// again with that; nor does the failed step, unless it is named. So a run that has completed
+// takes names.
+//
+// An [OnEnd] step runs again with what it comes after. An [OnFailure] step that ran before
+// and is not needed now is skipped, and what it did stays done: undo it first.
 func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...string) error {
 	_, err := inTx(ctx, c, tx, func(on jobs.Querier) (none struct{}, err error) {
 		s, _, err := c.lock(ctx, on, run)
@@ -402,7 +405,7 @@ func (p place) output(ctx context.Context, c *Client, run int64) ([]byte, error)
 		err = on.QueryRowContext(ctx, c.sql.output, run, p.def.nodes[p.n].name, int64(idOf(run, p.n, 0))).Scan(&state, &ended, &code, &text, &result)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return nil, fmt.Errorf("%w: the run, or the version of the flow with which it was started, has no such step", ErrNotFound)
+			return nil, c.noStep(ctx, on, run)
 		case err != nil:
 			return nil, err
 		case state != "completed" || !ended:
@@ -410,6 +413,34 @@ func (p place) output(ctx context.Context, c *Client, run int64) ([]byte, error)
 		}
 		return result, nil
 	})
+}
+
+// noStep says which steps a run has that lacks one.
+func (c *Client) noStep(ctx context.Context, on jobs.Querier, run int64) error {
+	names, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, c.sql.names, run)
+	switch {
+	case err != nil:
+		return err
+	case len(names) == 0:
+		return ErrNotFound
+	}
+	return fmt.Errorf("%w: the run is of another flow, or of another version of it, and has %s", ErrNotFound, listed(names))
+}
+
+// listed is some names as a text.
+func listed(names []string) string {
+	const most = 20
+	var b strings.Builder
+	for i, name := range names[:min(most, len(names))] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(errtext.Value(name))
+	}
+	if len(names) > most {
+		fmt.Fprintf(&b, " and %d more", len(names)-most)
+	}
+	return b.String()
 }
 
 // list is how ids travel: as text, of JSON.

@@ -40,8 +40,11 @@
 //
 // [Client.Cancel] keeps all of these from beginning that have not, also OnFailure and OnEnd.
 //
-// [Optional] lets a step fail as if it had completed. A handler that returns [Skip] ends
-// its step as skipped and lets those After it begin. [Enqueue] gives the job options.
+// [Optional] lets a step fail as if it had completed: those After it begin. It is about the
+// step's own failure. A step of [If] on it is skipped, since there is no result; and where
+// the step itself is skipped, by its If or because of others, those After it are, too. A
+// handler that returns [Skip] ends its step as skipped and lets those After it begin.
+// [Enqueue] gives the job options.
 //
 // # Lists
 //
@@ -59,7 +62,9 @@
 // ([OnEnd]), leaves the run failed. To go on by another way, join both with [Any].
 //
 // [Client.Cancel] ends a run. [Client.Retry] makes one that has ended go on, from the
-// steps that have failed, or those that it is given. [Client.Get] returns a run with its
+// steps whose failure made it fail, or those that it is given. There is no pause of a run:
+// pause the queue of its steps ([github.com/pgfrontier/worker/ops.Jobs.PauseQueue]), or cancel
+// it and retry it later. [Client.Get] returns a run with its
 // steps, as data for a table, and [Run.DOT] as a picture.
 //
 // A retry of a step's job by its own id ([github.com/pgfrontier/worker/ops.Jobs.Retry])
@@ -72,7 +77,8 @@
 // for ends that were not told: of jobs that a dead worker had, that were cancelled,
 // or that have failed with their worker. Nobody leads. Any worker with Advance will do
 // for all flows of its tables, also for those that it has no handlers for; without one,
-// no run gets on. Like every worker it needs a handler, of any kind.
+// no run gets on. It needs no handlers: jobs.NewWorker(db, nil, flow.Advance()) runs no
+// jobs, and finds the ends of those that others run within about a second.
 //
 // # Changes
 //

@@ -107,36 +107,39 @@ type StepOption func(d *definition, s *node)
 
 // After makes a step wait until others have completed. If one of them does not, it is
 // skipped, unless [Any] or [Quorum] says otherwise.
-func After(steps ...Before) StepOption { return dependsOn(onSuccess, nil, steps) }
+func After(steps ...Before) StepOption { return dependsOn("After", onSuccess, nil, steps) }
 
 // OnFailure makes a step wait until others have failed, were cancelled, or were skipped
 // because of such a step. Else it is not needed, and skipped.
-func OnFailure(steps ...Before) StepOption { return dependsOn(onFailure, nil, steps) }
+func OnFailure(steps ...Before) StepOption { return dependsOn("OnFailure", onFailure, nil, steps) }
 
 // OnEnd makes a step wait until others have ended, however. It does not begin in a run
 // that was cancelled.
-func OnEnd(steps ...Before) StepOption { return dependsOn(onEnd, nil, steps) }
+func OnEnd(steps ...Before) StepOption { return dependsOn("OnEnd", onEnd, nil, steps) }
 
 // If makes a step wait until another has completed. Unless that one's result contains
 // the pattern, as the operator @> of PostgreSQL understands it, the step is not needed,
 // and skipped: If(check, map[string]any{"risk": "high"}).
 func If[A jobs.Args, R any](step *Step[A, R], pattern any) StepOption {
 	return func(d *definition, s *node) {
-		text, err := json.Marshal(pattern)
+		text, err := jobflow.Encode(pattern)
 		if err != nil {
-			d.fail("step %s: If: the pattern is no JSON: %w", errtext.Value(s.name), errtext.Of(err))
+			d.fail("step %s: If: the pattern: %w", errtext.Value(s.name), err)
 			return
 		}
 		if step == nil {
 			d.fail("step %s: If: the step is nil", errtext.Value(s.name))
 			return
 		}
-		dependsOn(onSuccess, text, []Before{step})(d, s)
+		dependsOn("If", onSuccess, text, []Before{step})(d, s)
 	}
 }
 
-func dependsOn(on condition, when json.RawMessage, steps []Before) StepOption {
+func dependsOn(option string, on condition, when json.RawMessage, steps []Before) StepOption {
 	return func(d *definition, s *node) {
+		if len(steps) == 0 {
+			d.fail("step %s: %s takes a step or more: leave it out for a step that waits for none", errtext.Value(s.name), option)
+		}
 		for _, b := range steps {
 			p, ok := placeOf(b)
 			switch {
@@ -169,6 +172,9 @@ func Any() StepOption { return Quorum(1) }
 // [Map], it is the jobs that are meant.
 func Quorum(n int) StepOption {
 	return func(d *definition, s *node) {
+		if s.quorum != 0 {
+			d.fail("step %s: Any or Quorum is given twice: Any is a quorum of 1", errtext.Value(s.name))
+		}
 		if s.quorum = n; n < 1 {
 			d.fail("step %s: Quorum: %d is out of range, it takes 1 or more", errtext.Value(s.name), n)
 		}

@@ -347,8 +347,8 @@ func (m *machine) endedSteps() (all []endedStep) {
 	return all
 }
 
-// A retry begins with what it was asked for, lets nothing that depends on it stay, and
-// ends as a run would have in which the other ends were so from the beginning.
+// A retry begins with what it was asked for, lets nothing stay that has its end through it,
+// and ends as a run would have in which the other ends were so from the beginning.
 //
 //	go test -run TestResumeAgreesWithModel ./jobs/flow -rapid.checks=100000
 func TestResumeAgreesWithModel(t *testing.T) {
@@ -362,9 +362,21 @@ func TestResumeAgreesWithModel(t *testing.T) {
 				from = append(from, s.name)
 			}
 		}
-		plan, err := resume(m.endedSteps(), from)
+		ended := m.endedSteps()
+		plan, err := resume(ended, from)
 		if err != nil {
-			return // what it refuses, TestResume has
+			return // what it refuses, TestRetry has
+		}
+		again := map[stepID]bool{}
+		for _, a := range plan.again {
+			again[a.ID] = true
+		}
+		for _, s := range ended {
+			for _, e := range s.edges {
+				if d := idOf(0, e.N, 0); again[s.id] && !again[d] && (e.OK || !m.all[d].good) {
+					t.Errorf("step %d begins again, and the end of step %d stays", s.id.n(), e.N)
+				}
+			}
 		}
 		kept := maps.Clone(m.all)
 		for _, id := range plan.forget {

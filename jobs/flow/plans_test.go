@@ -50,6 +50,7 @@ SELECT id + 1000000, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5
 		"await":       {"bigint", b.sql.await, `1`},
 		"output":      {"bigint, text, bigint", b.sql.output, `1, 'join', 1`},
 		"outputs":     {"bigint", b.sql.outputs, `1`},
+		"names":       {"bigint", b.sql.names, `1`},
 		"old":         {"bigint", b.sql.old, `1`},
 		"forgetSteps": {"text", b.sql.forgetSteps, `'[1]'`},
 		"forgetRuns":  {"text", b.sql.forgetRuns, `'[1]'`},

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 )
@@ -44,13 +46,13 @@ type resumption struct {
 }
 
 // errNothingFailed refuses a retry that was given no step.
-var errNothingFailed = errors.New("no step has failed: name those to begin with")
+var errNothingFailed = errors.New("no step has failed that the run could not do without: name those to begin with")
 
 // resume decides how a run that has ended goes on from some steps, by default from those
-// that have failed. They begin again, and all that depend on them; the ends of the
-// others stand. all are in the order of their ids.
+// whose failure the run could not do without. They begin again, and what depends on them;
+// the ends of the others stand. all are in the order of their ids.
 func resume(all []endedStep, from []string) (p resumption, err error) {
-	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, reread: map[int]bool{}}
+	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, reread: map[int]bool{}, matter: map[int]bool{}}
 	for i := range all {
 		s := &all[i]
 		if s.id.item() == 0 {
@@ -86,9 +88,10 @@ type resumer struct {
 	jobs   map[int][]*endedStep // of steps of Map, by the steps' places
 	again  map[stepID]bool
 	reread map[int]bool // steps of Map whose lists are read again
+	matter map[int]bool // what matters has found
 }
 
-// begin marks the steps to begin with, and all that depend on them.
+// begin marks the steps to begin with, and what depends on them.
 func (r *resumer) begin(all []endedStep, from []string) error {
 	for _, name := range from {
 		found := false
@@ -99,7 +102,7 @@ func (r *resumer) begin(all []endedStep, from []string) error {
 			}
 		}
 		if !found {
-			return fmt.Errorf("the run has no step %s", errtext.Value(name))
+			return fmt.Errorf("the run has no step %s, it has %s", errtext.Value(name), r.names())
 		}
 	}
 	if len(from) > 0 {
@@ -107,7 +110,7 @@ func (r *resumer) begin(all []endedStep, from []string) error {
 	}
 	for i := range all {
 		s := &all[i]
-		if s.failed && !s.good && s.state != "skipped" && !r.nodes[s.id.n()].good && !r.byItsJobs(s) {
+		if node := r.nodes[s.id.n()]; s.failed && s.state != "skipped" && !node.good && !r.byItsJobs(s) && r.matters(node) {
 			r.mark(s, true)
 		}
 	}
@@ -115,6 +118,36 @@ func (r *resumer) begin(all []endedStep, from []string) error {
 		return errNothingFailed
 	}
 	return nil
+}
+
+// names are the steps of the run.
+func (r *resumer) names() string {
+	var names []string
+	for _, n := range slices.Sorted(maps.Keys(r.nodes)) {
+		names = append(names, r.nodes[n].name)
+	}
+	return listed(names)
+}
+
+// matters reports whether a step that has no good end leaves the run, or a step that did
+// not begin, without the end that it needs. What [Any], [Quorum] or another way has made up
+// for does not.
+func (r *resumer) matters(s *endedStep) (yes bool) {
+	n := s.id.n()
+	if known, is := r.matter[n]; is {
+		return known
+	}
+	yes = s.leaf
+	for _, e := range s.edges {
+		d := r.nodes[e.N]
+		switch {
+		case d == nil || e.OK:
+		case d.state == "cancelled", d.state == "skipped" && d.failed && r.matters(d):
+			yes = true
+		}
+	}
+	r.matter[n] = yes
+	return yes
 }
 
 // byItsJobs reports that a step of Map has failed because jobs have: those are what
@@ -131,8 +164,8 @@ func (r *resumer) byItsJobs(s *endedStep) bool {
 	return false
 }
 
-// mark marks a step and those that depend on it. Of a step of Map that is reached from
-// one of its jobs, the others stay.
+// mark marks a step and those that depend on it, but those that have a good end without
+// it. Of a step of Map that is reached from one of its jobs, the others stay.
 func (r *resumer) mark(s *endedStep, reread bool) {
 	n := s.id.n()
 	isNew := !r.again[s.id]
@@ -144,7 +177,7 @@ func (r *resumer) mark(s *endedStep, reread bool) {
 		return
 	}
 	for _, e := range s.edges {
-		if d := r.nodes[e.N]; d != nil {
+		if d := r.nodes[e.N]; d != nil && (e.OK || !d.good) {
 			r.mark(d, s.id.item() == 0)
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -324,7 +326,7 @@ func TestRetry(t *testing.T) {
 	if again, err := o.charge.Output(ctx, s.Client, run); err != nil || again == first {
 		t.Errorf("the first step has given %+v again, %v", again, err)
 	}
-	for step, says := range map[string]string{"nosuch": "the run has no step", "refund": "would be skipped again"} {
+	for step, says := range map[string]string{"nosuch": `the run has no step "nosuch", it has "charge", "ship", "refund", "note"`, "refund": "would be skipped again"} {
 		if err := s.Retry(ctx, nil, run, step); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("from %s: %v", step, err)
 		}
@@ -342,6 +344,158 @@ func TestRetry(t *testing.T) {
 	close(hold)
 	s.ended(other)
 }
+
+// A retry leaves alone what has completed without a failed step, and a failure that another
+// way has made up for.
+func TestRetryLeavesOtherWaysAlone(t *testing.T) {
+	s := newStage(t)
+	f := flow.New[int]("parcel")
+	add := func(name string, opts ...flow.StepOption) *flow.Step[stepJob, flow.None] {
+		return flow.Add[flow.None](f, name, func(int) stepJob { return stepJob{name} }, append(opts, flow.Enqueue(jobs.MaxAttempts(1)))...)
+	}
+	courier := add("courier")
+	post := add("post", flow.OnFailure(courier))
+	sent := add("sent", flow.After(courier, post), flow.Any())
+	add("mail", flow.After(sent))
+	var mu sync.Mutex
+	var did []string
+	broken := map[string]bool{"courier": true, "mail": true}
+	flow.Handle(s.Handlers, courier, func(_ context.Context, j *jobs.Job[stepJob]) (flow.None, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if did = append(did, j.Args.Name); broken[j.Args.Name] {
+			return flow.None{}, errBoom
+		}
+		return flow.None{}, nil
+	})
+	does := func(want ...string) {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(did, want) {
+			t.Errorf("it did %q, want %q", did, want)
+		}
+		did = nil
+	}
+	mend := func(step string) {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(broken, step)
+	}
+	s.work()
+	run := start(s, f, 1)
+	s.want("the run", "failed: courier failed post completed sent completed mail failed", s.ended(run))
+	does("courier", "post", "sent", "mail")
+	mend("mail")
+	if err := s.Retry(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	s.want("retried", "completed: courier failed post completed sent completed mail completed", s.ended(run))
+	does("mail")
+	if err := s.Retry(t.Context(), nil, run); err == nil || !strings.Contains(err.Error(), "no step has failed that") {
+		t.Errorf("of a run that has completed: %v", err)
+	}
+	mend("courier")
+	if err := s.Retry(t.Context(), nil, run, "courier"); err != nil {
+		t.Fatal(err)
+	}
+	s.want("by name", "completed: courier completed post skipped sent completed mail completed", s.ended(run))
+	does("courier", "sent", "mail")
+}
+
+// A run that was cancelled goes on where it was, and repeats nothing: so one run is paused.
+func TestRetryOfACancelledRun(t *testing.T) {
+	s := newStage(t)
+	o := newOrder(s)
+	begun, cancelled := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int64
+	o.onShip = func() error {
+		if calls.Add(1) > 1 {
+			return nil
+		}
+		close(begun)
+		<-cancelled
+		return errBoom
+	}
+	s.work()
+	run := start(s, o.Flow, 1)
+	<-begun
+	if _, err := s.Cancel(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	close(cancelled)
+	s.want("cancelled", "cancelled: charge completed ship cancelled refund cancelled note cancelled", s.ended(run))
+	first, err := o.charge.Output(t.Context(), s.Client, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Retry(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	s.want("retried", "completed: charge completed ship completed refund skipped note completed", s.ended(run))
+	if again, err := o.charge.Output(t.Context(), s.Client, run); err != nil || again != first {
+		t.Errorf("the first step has given %+v, then %+v, %v", first, again, err)
+	}
+}
+
+// A failed step that a skipped one comes after begins again; what has completed without it
+// does not.
+func TestRetryRepeatsNoQuorum(t *testing.T) {
+	s := newStage(t)
+	f := flow.New[int]("quotes")
+	add := func(name string, opts ...flow.StepOption) *flow.Step[stepJob, flow.None] {
+		return flow.Add[flow.None](f, name, func(int) stepJob { return stepJob{name} }, append(opts, flow.Enqueue(jobs.MaxAttempts(1)))...)
+	}
+	a, b := add("a"), add("b")
+	add("first", flow.After(a, b), flow.Any())
+	add("report", flow.After(a))
+	var broken atomic.Bool
+	broken.Store(true)
+	var firsts atomic.Int64
+	flow.Handle(s.Handlers, a, func(_ context.Context, j *jobs.Job[stepJob]) (flow.None, error) {
+		if j.Args.Name == "first" {
+			firsts.Add(1)
+		}
+		if j.Args.Name == "a" && broken.Load() {
+			return flow.None{}, errBoom
+		}
+		return flow.None{}, nil
+	})
+	s.work()
+	run := start(s, f, 1)
+	s.want("the run", "failed: a failed b completed first completed report skipped", s.ended(run))
+	broken.Store(false)
+	if err := s.Retry(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	s.want("retried", "completed: a completed b completed first completed report completed", s.ended(run))
+	if n := firsts.Load(); n != 1 {
+		t.Errorf("first was done %d times", n)
+	}
+}
+
+// A worker with Advance needs no handlers: it runs no job, and flows of others get on.
+func TestAdvanceAlone(t *testing.T) {
+	s := newStage(t)
+	o := newOrder(s)
+	s.workOn(s.d.DB) // without Advance
+	alone := jobs.NewWorker(s.d.DB, nil, append(quick(), flow.Advance())...)
+	result := make(chan error, 1)
+	go func() { result <- alone.Start(context.WithoutCancel(t.Context())) }()
+	s.want("the run", "completed: charge completed ship completed refund skipped note completed", s.ended(start(s, o.Flow, 1)))
+	if st := alone.Status(); st.State != jobs.WorkerRunning || st.Queues[0].Claimed > 0 {
+		t.Errorf("the worker without handlers: %+v", st)
+	}
+	alone.Stop()
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// stepJob is a job of any step.
+type stepJob struct{ Name string }
+
+func (stepJob) Kind() string { return "step" }
 
 // Of a list, only the jobs that have failed are done again; or the list is read again.
 func TestRetryOfAList(t *testing.T) {
@@ -445,7 +599,7 @@ func TestChangedShape(t *testing.T) {
 	if _, err := charge.Output(t.Context(), s.Client, before); err != nil {
 		t.Error(err)
 	}
-	if _, err := pack.Output(t.Context(), s.Client, before); !errors.Is(err, flow.ErrNotFound) || !strings.Contains(err.Error(), "version") {
+	if _, err := pack.Output(t.Context(), s.Client, before); !errors.Is(err, flow.ErrNotFound) || !strings.Contains(err.Error(), `of step "pack"`) || !strings.Contains(err.Error(), `version of it, and has "charge", "ship", "refund", "note"`) {
 		t.Errorf("the output of a step that the old run has not: %v", err)
 	}
 	// A flow that is the same has the same version, and a retry keeps it.

@@ -18,10 +18,10 @@ import (
 // and know the steps as they were before: it changes counters by what is added to them,
 // and states only where they still are what it expects.
 type statements struct {
-	start, owner, advance, spread, sweep, turn               string
-	lock, cancel, stop, enqueued, hold, revive, forget       string
-	find, steps, items, counts, list, await, output, outputs string
-	edges, old, forgetSteps, forgetRuns                      string
+	start, owner, advance, spread, sweep, turn                      string
+	lock, cancel, stop, enqueued, hold, revive, forget              string
+	find, steps, items, counts, list, await, output, outputs, names string
+	edges, old, forgetSteps, forgetRuns                             string
 }
 
 func newStatements(t tables.Jobs) statements {
@@ -35,7 +35,7 @@ func newStatements(t tables.Jobs) statements {
 	return statements{
 		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), sweep: r(sweepSQL), turn: r(turnSQL),
 		lock: r(lockSQL), cancel: r(cancelSQL), stop: r(stopSQL), enqueued: r(enqueuedSQL), hold: r(holdSQL), revive: r(reviveSQL), forget: r(forgetSQL),
-		find: r(findSQL), steps: r(stepsSQL), items: r(itemsSQL), counts: r(countsSQL), list: r(listSQL), await: r(awaitSQL), output: r(outputSQL), outputs: r(outputsSQL),
+		find: r(findSQL), steps: r(stepsSQL), items: r(itemsSQL), counts: r(countsSQL), list: r(listSQL), await: r(awaitSQL), output: r(outputSQL), outputs: r(outputsSQL), names: r(namesSQL),
 		edges: r(edgesSQL), old: r(oldSQL), forgetSteps: r(forgetStepsSQL), forgetRuns: r(forgetRunsSQL),
 	}
 }
@@ -315,6 +315,10 @@ SELECT state, finished_at IS NOT NULL, coalesce(code, ''), coalesce(error, ''), 
 	SELECT * FROM {steps} WHERE id = $3::bigint AND name = $2::text
 	UNION ALL
 	SELECT * FROM {steps} AS s WHERE {of run} AND id & 1048575 = 0 AND name = $2::text) AS s LIMIT 1`
+
+// namesSQL reads the names of a run's steps.
+const namesSQL = `
+SELECT name FROM {steps} AS s WHERE {of run} AND id & 1048575 = 0 ORDER BY id`
 
 // outputsSQL reads the results of a Map step's jobs that have completed.
 const outputsSQL = `
