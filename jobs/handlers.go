@@ -100,9 +100,9 @@ func Register[T Args](h *Handlers, handle func(ctx context.Context, j *Job[T]) e
 // after the handler has returned nil.
 //
 // The handler must not end tx, not even for another one (AND CHAIN). If it does, its job
-// has failed, with [CodeTxEnded], and does not run again: what it wrote may stay. With
-// lib/pq, and before PostgreSQL 14, an end does not show if another transaction follows at
-// once, and a statement fails in that: the job then runs again.
+// has failed, with [CodeTxEnded], and does not run again: what it wrote may stay. One
+// end does not show: if another transaction follows at once, and a statement fails in that,
+// the job runs again.
 func RegisterTx[T Args](h *Handlers, handle func(ctx context.Context, tx *sql.Tx, j *Job[T]) error, opts ...HandlerOption) {
 	add[T](h, handle == nil, handler{batch: 1, tx: true}, func(ctx context.Context, tx *sql.Tx, jobs []any) error {
 		return handle(ctx, tx, jobs[0].(*Job[T]))

@@ -137,14 +137,13 @@ var beganAt = pgdriver.Microseconds(`transaction_timestamp()`)
 
 // wasEnded reports that the handler has ended the transaction itself. What it wrote may
 // stay, so that the job must not run again. A mark that the driver shows proves that it has
-// not. Otherwise the server tells, unless the transaction is aborted.
+// not. Otherwise the server tells, unless the transaction is aborted, which takes the mark
+// back: then nobody can tell.
 func (t *transaction) wasEnded(ctx context.Context) error {
 	status, marked := pgdriver.Status(t.conn)
 	ended := pgdriver.IsDone(t.tx) && ctx.Err() == nil || status == pgdriver.TxNone
 	switch {
-	case ended, t.shown && marked, status == pgdriver.TxLost:
-	case status == pgdriver.TxAborted:
-		ended = t.shown
+	case ended, t.shown && marked, status == pgdriver.TxLost, status == pgdriver.TxAborted:
 	default:
 		var began int64
 		err := t.tx.QueryRowContext(ctx, `SELECT `+beganAt).Scan(&began)
