@@ -254,18 +254,19 @@ func (o *jobOperator) abort(ctx, _ context.Context) error {
 	return unlessOver(err)
 }
 
-// revive retries a run of a flow: from what has failed, or from a step that had a job, so
+// revive retries a run of a flow: from what made it fail, or from a step that had a job, so
 // that it is not refused.
 func (o *jobOperator) revive(ctx, _ context.Context) error {
 	var run int64
 	var step string
+	var failed bool
 	err := o.of.on.db.QueryRowContext(ctx, `
-SELECT r.id, s.name FROM jobs_flow_runs AS r JOIN jobs_flow_steps AS s ON s.id >> 30 = r.id
+SELECT r.id, s.name, r.state = 'failed' FROM jobs_flow_runs AS r JOIN jobs_flow_steps AS s ON s.id >> 30 = r.id
 WHERE r.state <> 'running' AND s.id & 1048575 = 0 AND s.job_id IS NOT NULL AND (s.state IN ('failed', 'cancelled') OR random() < 0.1)
-ORDER BY r.state = 'completed', random() LIMIT 1`).Scan(&run, &step)
+ORDER BY r.state = 'completed', random() LIMIT 1`).Scan(&run, &step, &failed)
 	if err == nil {
 		var from []string
-		if chance(o.dice, 0.5) {
+		if chance(o.dice, 0.5) || !failed {
 			from = append(from, step)
 		}
 		err = o.ops.RetryFlowRun(ctx, run, by, from...)

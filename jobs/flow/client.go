@@ -263,8 +263,8 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 }
 
 // Retry makes a run that has ended go on: the steps of these names begin again, and what
-// depends on them; without names it is the steps whose failure made the run fail, and of a
-// [Map] step the jobs that have failed. The others keep their ends and results. The run goes
+// depends on them; without names it is the steps whose failure made the run fail, or that were
+// cancelled with it, and of a [Map] step the jobs that have failed. The others keep their ends and results. The run goes
 // on in the shape in which it was started. tx may be nil; the run is locked until its end.
 //
 // What has completed without a failed step, by [Any], [Quorum] or another way, does not run
@@ -282,7 +282,7 @@ func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...
 		case s == StateRunning:
 			return none, ErrUnfinished
 		}
-		return none, c.retry(ctx, on, run, from)
+		return none, c.retry(ctx, on, run, s == StateCancelled, from)
 	})
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
 		err = ErrKeyBusy
@@ -294,7 +294,7 @@ func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...
 }
 
 // retry revives a run that the transaction has locked.
-func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, from []string) error {
+func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, cancelled bool, from []string) error {
 	ended, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (s endedStep, err error) {
 		var edges string
 		if err = r.Scan(&s.id, &s.name, &s.state, &s.mapped, &s.quorum, &s.leaf, &s.failed, &s.good, &edges); err == nil {
@@ -305,7 +305,7 @@ func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, from []s
 	if err != nil {
 		return err
 	}
-	plan, err := resume(ended, from)
+	plan, err := resume(ended, cancelled, from)
 	if err != nil {
 		return err
 	}

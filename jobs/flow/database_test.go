@@ -199,7 +199,7 @@ func TestDatabaseAgreesWithModel(t *testing.T) {
 		// the retry says what stays.
 		m := newMachine(d)
 		m.all = want
-		plan := must(resume(m.endedSteps(), from))(t)
+		plan := must(resume(m.endedSteps(), false, from))(t)
 		for _, id := range plan.forget {
 			maps.DeleteFunc(kept, func(k stepID, _ end) bool { return k.n() == id.n() })
 		}

@@ -363,7 +363,7 @@ func TestResumeAgreesWithModel(t *testing.T) {
 			}
 		}
 		ended := m.endedSteps()
-		plan, err := resume(ended, from)
+		plan, err := resume(ended, false, from)
 		if err != nil {
 			return // what it refuses, TestRetry has
 		}
@@ -408,6 +408,19 @@ func TestResumeAgreesWithModel(t *testing.T) {
 			if !slices.ContainsFunc(plan.again, func(a restart) bool { return m.steps[a.ID.n()].Name == name && a.ID.item() == 0 }) {
 				t.Errorf("step %s does not begin again", name)
 			}
+		}
+	})
+}
+
+// A run that has failed can be retried without names, and one that has completed can not.
+func TestResumeNeedsNamesIfTheRunHasCompleted(t *testing.T) {
+	pgtest.CheckByDefault(t, "5000")
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMachine(drawFlow(t, 8))
+		m.play(t)
+		_, state := m.d.evaluate(nil)
+		if _, err := resume(m.endedSteps(), false, nil); (err == nil) != (state == string(StateFailed)) {
+			t.Errorf("the run has %s, and a retry of it says %v", state, err)
 		}
 	})
 }

@@ -49,9 +49,10 @@ type resumption struct {
 var errNothingFailed = errors.New("no step has failed that the run could not do without: name those to begin with")
 
 // resume decides how a run that has ended goes on from some steps, by default from those
-// whose failure the run could not do without. They begin again, and what depends on them;
-// the ends of the others stand. all are in the order of their ids.
-func resume(all []endedStep, from []string) (p resumption, err error) {
+// whose failure the run could not do without, and of a run that was cancelled from those
+// that were. They begin again, and what depends on them; the ends of the others stand. all
+// are in the order of their ids.
+func resume(all []endedStep, cancelled bool, from []string) (p resumption, err error) {
 	r := resumer{nodes: map[int]*endedStep{}, jobs: map[int][]*endedStep{}, again: map[stepID]bool{}, reread: map[int]bool{}, matter: map[int]bool{}}
 	for i := range all {
 		s := &all[i]
@@ -61,7 +62,7 @@ func resume(all []endedStep, from []string) (p resumption, err error) {
 			r.jobs[s.id.n()] = append(r.jobs[s.id.n()], s)
 		}
 	}
-	if err := r.begin(all, from); err != nil {
+	if err := r.begin(all, cancelled, from); err != nil {
 		return p, err
 	}
 	for i := range all {
@@ -92,7 +93,7 @@ type resumer struct {
 }
 
 // begin marks the steps to begin with, and what depends on them.
-func (r *resumer) begin(all []endedStep, from []string) error {
+func (r *resumer) begin(all []endedStep, cancelled bool, from []string) error {
 	for _, name := range from {
 		found := false
 		for _, s := range r.nodes {
@@ -110,7 +111,11 @@ func (r *resumer) begin(all []endedStep, from []string) error {
 	}
 	for i := range all {
 		s := &all[i]
-		if node := r.nodes[s.id.n()]; s.failed && s.state != "skipped" && !node.good && !r.byItsJobs(s) && r.matters(node) {
+		node := r.nodes[s.id.n()]
+		if !s.failed || !node.failed || s.state == "skipped" || r.byItsJobs(s) {
+			continue
+		}
+		if cancelled && s.state == "cancelled" || r.matters(node) {
 			r.mark(s, true)
 		}
 	}
@@ -129,20 +134,21 @@ func (r *resumer) names() string {
 	return listed(names)
 }
 
-// matters reports whether a step that has no good end leaves the run, or a step that did
-// not begin, without the end that it needs. What [Any], [Quorum] or another way has made up
-// for does not.
+// matters reports whether a step that has failed leaves the run, or a step that did not
+// begin, without the end that it needs. What [Any], [Quorum], [Optional] or another way has
+// made up for does not.
 func (r *resumer) matters(s *endedStep) (yes bool) {
 	n := s.id.n()
 	if known, is := r.matter[n]; is {
 		return known
 	}
-	yes = s.leaf
+	yes = s.leaf && !s.good
 	for _, e := range s.edges {
 		d := r.nodes[e.N]
-		switch {
-		case d == nil || e.OK:
-		case d.state == "cancelled", d.state == "skipped" && d.failed && r.matters(d):
+		if d == nil || e.OK || !d.failed {
+			continue
+		}
+		if (d.state == "skipped" || d.state == "cancelled") && r.matters(d) {
 			yes = true
 		}
 	}

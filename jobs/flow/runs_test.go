@@ -405,8 +405,14 @@ func TestRetryLeavesOtherWaysAlone(t *testing.T) {
 
 // A run that was cancelled goes on where it was, and repeats nothing: so one run is paused.
 func TestRetryOfACancelledRun(t *testing.T) {
+	for name, opts := range map[string][]flow.StepOption{"plain": nil, "optional": {flow.Optional()}} {
+		t.Run(name, func(t *testing.T) { retryCancelled(t, opts...) })
+	}
+}
+
+func retryCancelled(t *testing.T, opts ...flow.StepOption) {
 	s := newStage(t)
-	o := newOrder(s)
+	o := newOrder(s, opts...)
 	begun, cancelled := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int64
 	o.onShip = func() error {
