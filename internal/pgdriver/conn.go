@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
@@ -119,12 +118,6 @@ func PID(conn *sql.Conn) (pid int64) {
 		return nil
 	})
 	return pid
-}
-
-// IsPoolClosed reports whether an error says that somebody has called Close on the pool.
-// database/sql has no value for it.
-func IsPoolClosed(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "sql: database is closed")
 }
 
 // Answers pings the database. Each idle connection of the pool may have died without
