@@ -11,11 +11,13 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
-// jobTables are where the database itself writes down what becomes of jobs: every
-// step of each, what a claim of a queue with a cap or a pause finds when it counts
-// again, and the runs that were taken from workers that counted as dead. A setting of
-// an operator binds claims that begin a second later.
+// jobTables are where the database itself writes down what becomes of jobs: the
+// transactions of enqueuers that were committed, every step of each job, what a claim of
+// a queue with a cap or a pause finds when it counts again, and the runs that were taken
+// from workers that counted as dead. A setting of an operator binds claims that begin a
+// second later.
 const jobTables = `
+CREATE TABLE sim_enqueuers (name TEXT NOT NULL, number BIGINT NOT NULL, PRIMARY KEY (name, number));
 CREATE TABLE sim_effects (job BIGINT NOT NULL, attempt INT NOT NULL, worker UUID NOT NULL, token TEXT NOT NULL);
 CREATE TABLE sim_settings (queue TEXT PRIMARY KEY, at TIMESTAMPTZ NOT NULL);
 CREATE TABLE sim_bounds (fresh INTERVAL NOT NULL);

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -66,18 +65,6 @@ func (e *enqueuer) ask(ctx context.Context, a *enqueueAttempt) error {
 func (e *enqueuer) token() string {
 	e.tokens++
 	return fmt.Sprintf("%s-%d", e.name[len("writer "):], e.tokens)
-}
-
-// ids are the new jobs of the transaction, as JSON.
-func (a *enqueueAttempt) ids() string {
-	ids := []int64{}
-	for _, x := range a.entries {
-		if !x.Existing && !x.Asked {
-			ids = append(ids, x.ID)
-		}
-	}
-	text, _ := json.Marshal(ids) // numbers: never fails
-	return string(text)
 }
 
 // draw draws a job. Only one that is alone in its transaction has a key: two of the
