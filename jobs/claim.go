@@ -39,7 +39,8 @@ func (l *loop) claim(ctx context.Context, want int) {
 	l.w.slots.give(slots - started)
 	l.failed(err)
 	if err != nil {
-		l.doubt = true
+		l.doubt = time.Now().Add(l.w.limit)
+		l.lookAt = earlier(l.lookAt, time.Now().Add(l.w.cfg.heartbeat))
 		return
 	}
 	l.admit(jobs)

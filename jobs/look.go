@@ -18,6 +18,17 @@ const emptyLook = 6
 // vacuum is held back, the index of what runs is full of what has run.
 const lookShare = 20
 
+// lookPause is how long after a look the next one is due. One that took long may have
+// waited for its connection, or a lock, and puts the next off no farther than if there
+// were nothing in hand; and nothing puts it off while the answer of a claim is missing.
+func (l *loop) lookPause(took time.Duration) time.Duration {
+	beat := l.w.cfg.heartbeat
+	if !l.doubt.IsZero() {
+		return beat
+	}
+	return min(max(beat, lookShare*took), emptyLook*beat)
+}
+
 // lookDue reports whether to compare the jobs in hand with the database.
 func (l *loop) lookDue(now time.Time) bool {
 	return l.look.Load() || !now.Before(l.lookAt)
@@ -35,7 +46,7 @@ func (l *loop) lookNow(ctx context.Context) {
 	l.look.Store(false)
 	l.lookAt = time.Now().Add(l.w.cfg.heartbeat)
 	before := l.w.hand.of(l)
-	if len(before) == 0 && !l.doubt && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {
+	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
@@ -46,8 +57,11 @@ func (l *loop) lookNow(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	l.doubt, l.lookedAt = false, time.Now()
-	l.lookAt = l.lookedAt.Add(max(l.w.cfg.heartbeat, lookShare*l.lookedAt.Sub(begin)))
+	if begin.After(l.doubt) {
+		l.doubt = time.Time{}
+	}
+	l.lookedAt = time.Now()
+	l.lookAt = l.lookedAt.Add(l.lookPause(l.lookedAt.Sub(begin)))
 	found := make(map[queue.Run]queue.Job, len(rows))
 	for _, j := range rows {
 		found[j.Run] = j

@@ -33,11 +33,11 @@ type loop struct {
 	look     atomic.Bool // look at the jobs in hand now
 
 	lanes  lanes
-	low    bool   // the last claim began at the bottom of the lanes
-	ready  []*run // prefetched, in the order to run
-	hungry bool   // there may be more to claim
-	doubt  bool   // the answer of a claim was lost
-	width  int    // bytes of a job's arguments in the last claim
+	low    bool      // the last claim began at the bottom of the lanes
+	ready  []*run    // prefetched, in the order to run
+	hungry bool      // there may be more to claim
+	doubt  time.Time // until then a claim may be under way whose answer was lost; zero: none
+	width  int       // bytes of a job's arguments in the last claim
 
 	walkAt    time.Time     // when the last claim was sent
 	walkedAt  time.Time     // when it was answered

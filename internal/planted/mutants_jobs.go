@@ -43,9 +43,9 @@ var jobMutants = []Mutant{
 		Mistake: "the look takes the set of jobs in hand after the rows, because it is fresher then",
 		Edits: []Edit{
 			{"jobs/look.go", `	before := l.w.hand.of(l)
-	if len(before) == 0 && !l.doubt && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {`, `	if len(l.w.hand.of(l)) == 0 && !l.doubt {`},
-			{"jobs/look.go", `	l.doubt, l.lookedAt = false, time.Now()
-`, `	l.doubt, l.lookedAt = false, time.Now()
+	if len(before) == 0 && l.doubt.IsZero() && time.Since(l.lookedAt) < emptyLook*l.w.cfg.heartbeat {`, `	if len(l.w.hand.of(l)) == 0 && l.doubt.IsZero() {`},
+			{"jobs/look.go", `	l.lookedAt = time.Now()
+`, `	l.lookedAt = time.Now()
 	before := l.w.hand.of(l)
 `},
 		},
