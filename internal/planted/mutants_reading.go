@@ -68,7 +68,7 @@ var serverMutants = []Mutant{
 		Mistake: "a read does not prove the incarnation that answers it: the connection led to the primary when it was made",
 		Edits: []Edit{{"store/postgres/sql.go", "return `(SELECT 1 / count(*) FROM (SELECT 1) AS server WHERE ` + incarnation + ` = $` + strconv.Itoa(n) + `::text) = 1`",
 			"return `$` + strconv.Itoa(n) + `::text IS NOT NULL`"}},
-		Test: Test{".", "TestAPoolThatLeadsToALaggingStandby"},
+		Test: Test{"./store/postgres", "TestEveryBoundReadProvesItsIncarnation"},
 	},
 	{
 		Name:    "misled-kept",
