@@ -145,6 +145,52 @@ UNION ALL SELECT 'event ' || global_position FROM events`),
 	}
 }
 
+// version3 makes today's tables those of version 3, with rows.
+const version3 = `
+ALTER TABLE worker_nodes DROP COLUMN partitions;
+ALTER TABLE consumer_assignments DROP COLUMN partitions;
+ALTER TABLE consumer_checkpoints DROP COLUMN split_at, DROP COLUMN partitions, DROP COLUMN partition_key;
+UPDATE consumer_checkpoints_schema SET applied = 3;
+INSERT INTO worker_nodes (worker_id, consumers, protocol) VALUES ('11111111-1111-1111-1111-111111111111', '{c}', 2);
+INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', '11111111-1111-1111-1111-111111111111');
+INSERT INTO consumer_checkpoints (consumer_name, last_position, revision) VALUES ('c', 42, 7);
+INSERT INTO consumer_checkpoints (consumer_name, revision, paused_at, paused_by, paused_reason) VALUES ('d', 1, now(), 'ops', 'why');
+`
+
+// The rows of consumers that are not split look as before, and programs of
+// version 3 go on to write them.
+func TestPartitionsLeaveRowsAsTheyWere(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, version3)
+	before := map[string]string{}
+	tables := []string{"worker_nodes", "consumer_assignments", "consumer_checkpoints"}
+	rows := func(table string) string {
+		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key')::text FROM `+table+` AS r ORDER BY 1`), "\n")
+	}
+	for _, table := range tables {
+		before[table] = rows(table)
+	}
+	apply(t, d.DB, nil)
+	complete(t, d.DB)
+	for _, table := range tables {
+		if after := rows(table); after != before[table] {
+			t.Errorf("%s had\n%s\nand has\n%s", table, before[table], after)
+		}
+	}
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 43, revision = 8 WHERE consumer_name = 'c'`)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('e', 0)`)
+	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('e', '11111111-1111-1111-1111-111111111111')`)
+	d.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers) VALUES ('22222222-2222-2222-2222-222222222222', '{e}')`)
+	equal(t, "what is in the new columns", list(t, d.DB, `
+SELECT DISTINCT 'checkpoints ' || coalesce(split_at::text, '-') || coalesce(partitions::text, '-') || partition_key FROM consumer_checkpoints
+UNION SELECT DISTINCT 'assignments ' || coalesce(partitions::text, '-') FROM consumer_assignments
+UNION SELECT DISTINCT 'nodes ' || coalesce(partitions::text, '-') FROM worker_nodes`), []string{"checkpoints --", "assignments -", "nodes -"})
+	d.Exec(t, `UPDATE consumer_checkpoints SET split_at = now() WHERE consumer_name = 'd'`)
+	if _, err := d.DB.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET paused_at = NULL WHERE consumer_name = 'd'`); err == nil {
+		t.Error("an older program may resume the row of a consumer that is split")
+	}
+}
+
 // runFiles runs the generated texts as migration tools do: each as one string.
 func runFiles(t *testing.T, db *sql.DB, c *migrations.Config) {
 	t.Helper()

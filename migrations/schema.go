@@ -59,6 +59,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS protocol INT NOT NULL DEFAULT 1",
 				"ADD COLUMN IF NOT EXISTS build TEXT",
 				"ADD COLUMN IF NOT EXISTS status JSONB",
+				"ADD COLUMN IF NOT EXISTS partitions JSONB", // null: a program from before there were any
 				"ALTER COLUMN heartbeat_at SET DEFAULT clock_timestamp()",
 			}, stamps...),
 			indexes: []index{{on: "heartbeat_at"}},
@@ -68,7 +69,10 @@ func workerTables(n tables.Tables) []table {
 			columns: []string{"consumer_name TEXT NOT NULL", "worker_id UUID NOT NULL", "created_at " + now, "updated_at " + now},
 			key:     "consumer_name",
 			// A worker's row may go before its assignments, or during a batch.
-			changes: append([]string{"DROP CONSTRAINT IF EXISTS " + ident.Quote(givenName(n.Assignments.Name, "_worker_id_fkey"))}, stamps...),
+			changes: append([]string{
+				"DROP CONSTRAINT IF EXISTS " + ident.Quote(givenName(n.Assignments.Name, "_worker_id_fkey")),
+				"ADD COLUMN IF NOT EXISTS partitions INT", // of the consumer, as the leader wants it; null: as they are
+			}, stamps...),
 			indexes: []index{{on: "worker_id"}},
 		},
 		{
@@ -80,6 +84,11 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS paused_at TIMESTAMPTZ",
 				"ADD COLUMN IF NOT EXISTS paused_by TEXT",
 				"ADD COLUMN IF NOT EXISTS paused_reason TEXT",
+				// While a consumer is split, its own row is no unit. It stays paused,
+				// so that no program from before there were partitions runs it.
+				"ADD COLUMN IF NOT EXISTS split_at TIMESTAMPTZ CHECK (split_at IS NULL OR paused_at IS NOT NULL)",
+				"ADD COLUMN IF NOT EXISTS partitions INT", // fixed by an operator
+				"ADD COLUMN IF NOT EXISTS partition_key TEXT NOT NULL DEFAULT ''",
 			}, stamps...),
 		},
 		{

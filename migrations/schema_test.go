@@ -79,10 +79,12 @@ worker_nodes: pid int4
 worker_nodes: protocol int4 not null default 1
 worker_nodes: build text
 worker_nodes: status jsonb
+worker_nodes: partitions jsonb
 consumer_assignments: consumer_name text not null
 consumer_assignments: worker_id uuid not null
 consumer_assignments: created_at timestamptz not null default clock_timestamp()
 consumer_assignments: updated_at timestamptz not null default clock_timestamp()
+consumer_assignments: partitions int4
 consumer_checkpoints: consumer_name text not null
 consumer_checkpoints: last_position int8 not null default 0
 consumer_checkpoints: created_at timestamptz not null default clock_timestamp()
@@ -91,6 +93,9 @@ consumer_checkpoints: revision int8 not null default 0
 consumer_checkpoints: paused_at timestamptz
 consumer_checkpoints: paused_by text
 consumer_checkpoints: paused_reason text
+consumer_checkpoints: split_at timestamptz
+consumer_checkpoints: partitions int4
+consumer_checkpoints: partition_key text not null default ''::text
 consumer_gap_skips: id int8 not null default nextval('consumer_gap_skips_id_seq'::regclass)
 consumer_gap_skips: consumer_name text not null
 consumer_gap_skips: worker_id uuid not null
@@ -172,6 +177,7 @@ const checksQuery = `SELECT conrelid::regclass || ': ' || pg_get_constraintdef(o
 
 var checks = []string{
 	`consumer_gap_skips: CHECK ((state = ANY (ARRAY['void'::text, 'open'::text, 'late'::text])))`,
+	`consumer_checkpoints: CHECK (((split_at IS NULL) OR (paused_at IS NOT NULL)))`,
 	`consumer_checkpoints_token: CHECK ("only")`,
 	`consumer_checkpoints_changes: CHECK ("only")`,
 	`consumer_checkpoints_schema: CHECK ("only")`,
