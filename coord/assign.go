@@ -13,6 +13,9 @@ import (
 type Member struct {
 	ID    uuid.UUID
 	Units []string
+	// Wishes are those that differ from [Single]. Nil: a program from before there
+	// were partitions, which runs no part of a unit.
+	Wishes map[string]Wish
 }
 
 // Assign gives every unit that some member has code for to exactly one of

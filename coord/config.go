@@ -29,6 +29,9 @@ type Config struct {
 	DB    *sql.DB
 	ID    uuid.UUID // of this worker
 	Units []string  // what this worker has code for; another ID for other units
+	// Wishes are those for units that are to be handled in partitions. Another ID
+	// for other wishes.
+	Wishes map[string]Wish
 
 	Nodes, Leader ident.Table // see package migrations
 	Changes       ident.Table // likewise, see package changes
@@ -36,7 +39,8 @@ type Config struct {
 	Column        string      // of Nodes, for Units
 
 	// Assignments and Checkpoints are both named, or neither is: then there is a
-	// leader, who knows who lives, and nothing is assigned.
+	// leader, who knows who lives, and nothing is assigned. Nodes has a column for
+	// Wishes then.
 	Assignments, Checkpoints ident.Table
 
 	Hostname string // of this machine, for people; empty: as the system says
@@ -117,9 +121,13 @@ func (c Config) assigns() bool { return c.Assignments.Name != "" }
 
 // liveness is what package liveness needs to know.
 func (c Config) liveness() liveness.Config {
-	return liveness.Config{
+	l := liveness.Config{
 		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
 		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}
+	if c.assigns() {
+		l.DetailsColumn, l.Details = "partitions", wishesText(c.Wishes)
+	}
+	return l
 }

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"database/sql"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
@@ -29,7 +31,8 @@ type Coordinator struct {
 
 	mu       sync.Mutex
 	assigned []string
-	changed  chan struct{} // closed at the next change of assigned
+	wanted   map[string]int // partitions, of the assigned
+	changed  chan struct{}  // closed at the next change of assigned or wanted
 	status   Status
 	lease    lease     // behind status.Leader
 	expires  time.Time // until then the others count this worker as alive
@@ -139,8 +142,16 @@ func (c *Coordinator) Assigned() []string {
 	return slices.Clone(c.assigned)
 }
 
-// Changed returns a channel that is closed at the next change of Assigned.
-// Take it, then look at Assigned, then wait for it: so no change is missed.
+// Wanted returns into how many partitions the leader wants the consumer of an
+// assigned unit to be cut; 0: its units are to stay.
+func (c *Coordinator) Wanted(unit string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wanted[unit]
+}
+
+// Changed returns a channel that is closed at the next change of Assigned or
+// Wanted. Take it, then look at these, then wait for it: so no change is missed.
 func (c *Coordinator) Changed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,27 +219,31 @@ func (c *Coordinator) renew(start time.Time) {
 }
 
 // expire takes the units away once there has been no heartbeat for too long.
-func (c *Coordinator) expire() { c.deliver(c.Assigned()) }
+func (c *Coordinator) expire() {
+	c.mu.Lock()
+	mine := c.wanted
+	c.mu.Unlock()
+	c.deliver(mine)
+}
 
 // deliver publishes what of mine this worker has code for: nothing, once the
 // others count it as dead.
-func (c *Coordinator) deliver(mine []string) {
-	var able []string
-	for _, u := range mine {
-		if slices.Contains(c.cfg.Units, u) {
-			able = append(able, u)
+func (c *Coordinator) deliver(mine map[string]int) {
+	able := map[string]int{}
+	for u, partitions := range mine {
+		if slices.Contains(c.cfg.Units, partition.Consumer(u)) {
+			able[u] = partitions
 		}
 	}
-	slices.Sort(able)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !time.Now().Before(c.expires) {
-		able = nil
+		clear(able)
 	}
-	if slices.Equal(able, c.assigned) {
+	if maps.Equal(able, c.wanted) {
 		return
 	}
-	c.assigned = able
+	c.assigned, c.wanted = slices.Sorted(maps.Keys(able)), able
 	close(c.changed)
 	c.changed = make(chan struct{})
 }

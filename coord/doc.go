@@ -21,6 +21,14 @@
 // advisory locks also by a worker's session lock that is free at two looks in a
 // row. The leader gives the units of the dead to others.
 //
+// # Partitions
+//
+// A unit may be cut into partitions: package partition. Each worker's row says
+// how many its code wishes for. The leader deals the partitions that are wanted:
+// what an operator has fixed, or what all wish who have the code. It tells the
+// owner of each unit their number; the owner replaces units. So the leader deals
+// what the checkpoints show, and a worker never runs a unit that is not there.
+//
 // # Connections
 //
 // Each worker keeps one connection of the pool for all statements of its

@@ -6,18 +6,24 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/partition"
 )
 
 // cause is why nobody runs a unit.
 type cause int
 
 const (
-	noCode  cause = iota // no live worker has code for it
-	notKept              // its assignment is not what the leader has written
+	noCode   cause = iota // no live worker has code for it
+	notKept               // its assignment is not what the leader has written
+	otherKey              // it is a part, and the live workers' code has another key, or knows no parts
 )
 
 func (c cause) explain(cfg Config) string {
-	if c == noCode {
+	switch c {
+	case otherKey:
+		return "the consumer is split by a key that no live worker's code has: start one whose Partitions has that key, with Count 1 before another key is used"
+	case noCode:
 		return "no live worker has code for it: start one that has, or remove the consumer with Retire of package ops"
 	}
 	return fmt.Sprintf("its row in %s does not stay as the leader writes it: look for a transaction that holds the row, a trigger or a rule on the table, and processes of another library that still run", cfg.Assignments)
@@ -26,13 +32,18 @@ func (c cause) explain(cfg Config) string {
 // idle returns the units that nobody runs, as a look shows them before changes
 // are written: those that none of the living has code for, and those whose
 // owner is none of the living that have.
-func idle(alive []Member, owners map[string]uuid.UUID, changes []change, unowned []string) map[string]cause {
+func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause {
 	units := map[string]cause{}
-	for _, u := range unowned {
+	for _, u := range n.unowned {
 		units[u] = noCode
+		if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, partition.Consumer(u)) }) {
+			units[u] = otherKey
+		}
 	}
-	for _, c := range changes {
-		runs := func(m Member) bool { return m.ID == owners[c.Unit] && slices.Contains(m.Units, c.Unit) }
+	for _, c := range n.changes {
+		runs := func(m Member) bool {
+			return m.ID == owners[c.Unit] && slices.Contains(m.Units, partition.Consumer(c.Unit))
+		}
 		if !slices.ContainsFunc(alive, runs) {
 			units[c.Unit] = notKept
 		}

@@ -21,7 +21,7 @@ func TestDeposedByLock(t *testing.T) {
 	if mustLook(t, b).leads {
 		t.Fatal("both lead")
 	}
-	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); leads || err != nil {
 		t.Fatalf("a follower writes: %v, %v", leads, err)
 	}
 	mustExec(t, d.DB, `SELECT pg_terminate_backend($1::int)`, a.Backend)
@@ -29,10 +29,10 @@ func TestDeposedByLock(t *testing.T) {
 	if !a.leads {
 		t.Fatal("the test wants two that believe to lead")
 	}
-	if leads, _, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
-	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err == nil {
+	if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err == nil {
 		t.Errorf("the former leader writes: %v, %v", leads, err)
 	}
 	if got := ownerOf(t, d.DB, "x"); got != b.cfg.ID.String() {
@@ -86,11 +86,11 @@ func TestDeposedByLease(t *testing.T) {
 	if mustLook(t, b).leads {
 		t.Fatal("both lead")
 	}
-	if leads, _, err := b.assign(t.Context(), give("x", b)); leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); leads || err != nil {
 		t.Fatalf("a follower writes: %v, %v", leads, err)
 	}
 	expire(t, d.DB)
-	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+	if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err != nil {
 		t.Fatalf("writes with an expired lease: %v, %v", leads, err)
 	}
 	lead(t, b)
@@ -100,10 +100,10 @@ func TestDeposedByLease(t *testing.T) {
 	if !a.leads {
 		t.Fatal("the test wants two that believe to lead")
 	}
-	if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+	if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err != nil {
 		t.Fatalf("the former leader writes: %v, %v", leads, err)
 	}
-	if leads, _, err := b.assign(t.Context(), give("x", b)); !leads || err != nil {
+	if leads, _, err := b.assign(t.Context(), next{changes: give("x", b)}); !leads || err != nil {
 		t.Fatalf("the leader cannot write: %v, %v", leads, err)
 	}
 	if mustLook(t, a).leads {
@@ -172,7 +172,7 @@ func TestLeaseOutOfTheFuture(t *testing.T) {
 	for _, expires := range []string{"clock_timestamp() + interval '31 seconds'", "'infinity'", "'-infinity'", "NULL"} {
 		lead(t, a)
 		mustExec(t, d.DB, `UPDATE worker_leader_election SET expires_at = `+expires)
-		if leads, _, err := a.assign(t.Context(), give("x", a)); leads || err != nil {
+		if leads, _, err := a.assign(t.Context(), next{changes: give("x", a)}); leads || err != nil {
 			t.Errorf("writes with a lease until %s: %v, %v", expires, leads, err)
 		}
 		lead(t, b)
@@ -207,7 +207,7 @@ func TestAssignWritesChangesOnly(t *testing.T) {
 		lead(t, a)
 		history(t, d.DB)
 		for range 3 {
-			if leads, _, err := a.assign(t.Context(), append(give("x", a), give("y", a)...)); !leads || err != nil {
+			if leads, _, err := a.assign(t.Context(), next{changes: append(give("x", a), give("y", a)...)}); !leads || err != nil {
 				t.Fatalf("assign: %v, %v", leads, err)
 			}
 		}
@@ -244,9 +244,9 @@ func TestNoDeadlock(t *testing.T) {
 		for range rounds {
 			var changes []change
 			for _, i := range rand.Perm(len(units)) {
-				changes = append(changes, change{units[i], leaver[rand.IntN(2)].cfg.ID})
+				changes = append(changes, change{Unit: units[i], Worker: leaver[rand.IntN(2)].cfg.ID})
 			}
-			if leads, _, err := leader.assign(t.Context(), changes); !leads || err != nil {
+			if leads, _, err := leader.assign(t.Context(), next{changes: changes}); !leads || err != nil {
 				t.Errorf("assign: %v, %v", leads, err)
 				break
 			}

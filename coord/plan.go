@@ -7,42 +7,82 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/partition"
 )
 
 // change gives a unit to a worker.
 type change struct {
-	Unit   string    `json:"unit"`
-	Worker uuid.UUID `json:"worker"`
+	Unit       string    `json:"unit"`
+	Worker     uuid.UUID `json:"worker"`
+	Partitions int       `json:"partitions,omitempty"` // of its consumer, as they are wanted; 0: they stay
 }
 
-// plan compares the assignments with what they should be: the changes, and the
-// units that none of the living has code for, which are left to whom they
-// belong; both in order of name.
-func plan(alive []Member, owners map[string]uuid.UUID, sticky bool) (changes []change, unowned []string) {
-	var keepers map[string]uuid.UUID
+// assignments are what a look finds.
+type assignments struct {
+	owners map[string]uuid.UUID // nil: it has not asked. The nil worker: there is none
+	wanted map[string]int       // partitions, as the units were told
+	parts  []part
+}
+
+// next is what a plan makes of assignments.
+type next struct {
+	changes []change // in order of name
+	gone    []string // units that are no more, in order of name
+	unowned []string // that none of the living has code for, likewise; they are left to whom they belong
+}
+
+// plan compares the assignments with what they should be. What is dealt are the
+// partitions that are wanted. Each unit goes to who was dealt the partition of
+// its first slot: so the parts of one come together, and what is split spreads.
+func plan(alive []Member, is assignments, sticky bool) (n next) {
+	layouts := layoutsOf(alive, is.parts)
+	var before map[string]uuid.UUID
 	if sticky {
-		keepers = owners
+		before = keepers(is.owners, layouts)
 	}
-	wanted := Assign(alive, keepers)
-	for unit, worker := range wanted {
-		if is, ok := owners[unit]; !ok || is != worker {
-			changes = append(changes, change{unit, worker})
+	dealt := Assign(dealing(alive, layouts), before)
+	give := func(unit, target string, partitions int) {
+		worker, ok := dealt[target]
+		was, owned := is.owners[unit]
+		switch {
+		case ok && (!owned || was != worker || is.wanted[unit] != partitions):
+			n.changes = append(n.changes, change{unit, worker, partitions})
+		case !ok && owned:
+			n.unowned = append(n.unowned, unit)
 		}
 	}
-	for unit := range owners {
-		if _, ok := wanted[unit]; !ok {
-			unowned = append(unowned, unit)
+	present := map[string]bool{}
+	for _, l := range layouts {
+		for _, u := range l.units {
+			present[u.name] = true
+			give(u.name, l.target(u), l.wanted())
 		}
 	}
-	slices.SortFunc(changes, func(a, b change) int { return strings.Compare(a.Unit, b.Unit) })
-	slices.Sort(unowned)
-	return changes, unowned
+	for name := range dealt {
+		if _, apart := layouts[partition.Consumer(name)]; !apart {
+			present[name] = true
+			give(name, name, 0)
+		}
+	}
+	for name := range is.owners {
+		if _, apart := layouts[partition.Consumer(name)]; !apart && partition.Consumer(name) == name {
+			if !present[name] {
+				n.unowned = append(n.unowned, name)
+			}
+		} else if !present[name] {
+			n.gone = append(n.gone, name)
+		}
+	}
+	slices.SortFunc(n.changes, func(a, b change) int { return strings.Compare(a.Unit, b.Unit) })
+	slices.Sort(n.unowned)
+	slices.Sort(n.gone)
+	return n
 }
 
 // members are the workers that are alive.
 func members(alive []liveness.Node) (all []Member) {
 	for _, n := range alive {
-		all = append(all, Member{ID: n.ID, Units: n.Names})
+		all = append(all, Member{ID: n.ID, Units: n.Names, Wishes: wishesOf(n)})
 	}
 	return all
 }

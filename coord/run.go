@@ -159,19 +159,19 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 	if !c.cfg.assigns() {
 		return wait, nil
 	}
-	if v.owners == nil {
+	if v.is.owners == nil {
 		if !sameMembers(alive, s.balanced) {
 			s.checked, wait = time.Time{}, 0 // the next look shows the assignments
 		}
 		return wait, nil
 	}
-	changes, unowned := plan(alive, v.owners, c.cfg.Sticky)
-	c.watchIdle(s, idle(alive, v.owners, changes, unowned))
+	n := plan(alive, v.is, c.cfg.Sticky)
+	c.watchIdle(s, idle(alive, v.is.owners, n))
 	s.balanced, s.checked = alive, time.Now()
-	if len(changes) == 0 {
+	if len(n.changes)+len(n.gone) == 0 {
 		return wait, nil
 	}
-	leads, written, err := s.assign(ctx, changes)
+	leads, written, err := s.assign(ctx, n)
 	switch {
 	case err != nil:
 		return 0, err
@@ -185,7 +185,7 @@ func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.D
 		}
 		wait = 0 // perhaps this worker got some
 	}
-	if written < len(changes) {
+	if written < len(n.changes) {
 		s.checked = time.Time{} // somebody holds the others' rows
 	}
 	return wait, nil

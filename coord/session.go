@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/liveness"
 )
 
@@ -59,12 +60,12 @@ func (s *session) args(more ...any) []any {
 // view is what one look shows.
 type view struct {
 	liveness.Self
-	mine  []string // assigned to this worker
+	mine  map[string]int // assigned to this worker, with the partitions that are wanted; 0: as they are
 	leads bool
 
 	// For the leader.
-	owners map[string]uuid.UUID // nil if it has not asked
-	nodes  []liveness.Node
+	is    assignments
+	nodes []liveness.Node
 }
 
 // look sees what there is to do. Who does not lead tries to. A heartbeat that
@@ -90,12 +91,12 @@ func (s *session) see(ctx context.Context, v *view, beat bool, status string, le
 	query, args := s.sql.follow, s.args(status, beat)
 	into := append(v.Into(), asJSON(&v.mine), leader)
 	if s.leads {
-		known, err := s.KnownNames()
+		known, err := s.Known()
 		if err != nil {
 			return err
 		}
 		query, args = s.sql.lead, append(args, time.Since(s.checked) >= s.cfg.RebalanceInterval, known)
-		into = append(into, asJSON(&v.owners), asJSON(&v.nodes), asJSON(&held))
+		into = append(into, asJSON(&v.is), asJSON(&v.nodes), asJSON(&held))
 	}
 	if err := s.Conn.QueryRowContext(ctx, query, args...).Scan(into...); err != nil {
 		return fmt.Errorf("look at the assignments: %w", err)
@@ -132,17 +133,18 @@ func (s *session) claim(ctx context.Context) error {
 	return nil
 }
 
-// assign writes changes if this worker leads at that moment. It returns whether
+// assign writes what is next if this worker leads at that moment. It returns whether
 // it does, and how many it has written.
-func (s *session) assign(ctx context.Context, changes []change) (leads bool, written int, err error) {
+func (s *session) assign(ctx context.Context, n next) (leads bool, written int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.TimeLimit())
 	defer cancel()
-	text, err := json.Marshal(changes)
-	if err != nil {
+	changes, err1 := json.Marshal(append([]change{}, n.changes...))
+	gone, err2 := json.Marshal(append([]string{}, n.gone...))
+	if err := errtext.Join(err1, err2); err != nil {
 		return false, 0, err
 	}
-	if err := s.Conn.QueryRowContext(ctx, s.sql.assign, s.args(string(text))...).Scan(&leads, &written); err != nil {
-		return false, 0, fmt.Errorf("write %d assignments: %w", len(changes), err)
+	if err := s.Conn.QueryRowContext(ctx, s.sql.assign, s.args(string(changes), string(gone))...).Scan(&leads, &written); err != nil {
+		return false, 0, fmt.Errorf("write %d assignments: %w", len(n.changes)+len(n.gone), err)
 	}
 	return leads, written, nil
 }
@@ -177,6 +179,18 @@ func (j jsonColumn) Scan(value any) error {
 		return json.Unmarshal(v, j.into)
 	}
 	return fmt.Errorf("%T is no text", value)
+}
+
+// UnmarshalJSON reads what the statement of a look returns of assignments.
+func (a *assignments) UnmarshalJSON(text []byte) error {
+	var found struct {
+		Owners map[string]uuid.UUID
+		Wanted map[string]int
+		Parts  []part
+	}
+	err := json.Unmarshal(text, &found)
+	*a = assignments{found.Owners, found.Wanted, found.Parts}
+	return err
 }
 
 // UnmarshalJSON reads what the statements return of a lease.

@@ -69,7 +69,7 @@ func lead(t *testing.T, s *session) {
 	await(t, "leads", func() bool { return mustLook(t, s).leads })
 }
 
-func give(unit string, s *session) []change { return []change{{unit, s.cfg.ID}} }
+func give(unit string, s *session) []change { return []change{{Unit: unit, Worker: s.cfg.ID}} }
 
 func ownerOf(t *testing.T, db *sql.DB, unit string) string {
 	t.Helper()
@@ -114,7 +114,7 @@ type written struct {
 func assignLater(s *session, changes []change) <-chan written {
 	done := make(chan written, 1)
 	go func() {
-		leads, _, err := s.assign(context.Background(), changes)
+		leads, _, err := s.assign(context.Background(), next{changes: changes})
 		done <- written{leads, err}
 	}()
 	return done

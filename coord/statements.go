@@ -69,12 +69,13 @@ func (c Config) handBack() string {
 )`
 }
 
-// mine is an SQL expression for the units that this worker was given, as JSON.
+// mine is an SQL expression for the units that this worker was given, as JSON, each
+// with the number of partitions that is wanted.
 func (c Config) mine() string {
 	if !c.assigns() {
-		return `'[]'`
+		return `'{}'`
 	}
-	return `coalesce((SELECT json_agg(consumer_name) FROM ` + c.Assignments.SQL() + ` WHERE worker_id = (SELECT id FROM given)), '[]')::text`
+	return `coalesce((SELECT json_object_agg(consumer_name, coalesce(partitions, 0)) FROM ` + c.Assignments.SQL() + ` WHERE worker_id = (SELECT id FROM given)), '{}')::text`
 }
 
 func (s *statements) advisory(c Config, seen string) {
@@ -82,7 +83,7 @@ func (s *statements) advisory(c Config, seen string) {
 	s.lead = seen + ` ` + holdsLock + `,` + c.everything() + `, ` + liveness.HeldSQL
 	s.assign = given + `, leader AS MATERIALIZED (
 	SELECT 1 WHERE ` + holdsLock + `
-)` + assignAs(c.Assignments.SQL())
+)` + c.assignAs()
 	s.endSilent = given + `
 SELECT pg_terminate_backend(a.pid)
 FROM ` + liveness.SessionLocks + ` JOIN pg_stat_activity AS a ON a.pid = held.pid, given
@@ -111,26 +112,31 @@ RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left 
 	FOR UPDATE
 ), leader AS MATERIALIZED (
 	SELECT 1 FROM locked WHERE ` + valid("locked") + `
-)` + assignAs(c.Assignments.SQL())
+)` + c.assignAs()
 }
 
 // everything gathers, for the leader, the assignments if $7 asks for them, and
-// the workers' rows as JSON, without the units of those in the list $8. A worker
-// that leaves deletes its assignments, so a checkpoint without one shows a
-// consumer that nobody runs.
+// the workers' rows as JSON, without what those in the list $8 say of themselves.
+// A worker that leaves deletes its assignments, so a checkpoint without one shows
+// a consumer that nobody runs.
 func (c Config) everything() string {
 	if !c.assigns() {
 		return `
 	CASE WHEN $7::boolean IS NULL THEN '' ELSE 'null' END, ` + c.liveness().NodesSQL("$8")
 	}
-	assignments := c.Assignments.SQL()
+	assignments, checkpoints := c.Assignments.SQL(), c.Checkpoints.SQL()
 	return `
-	CASE WHEN $7::boolean THEN (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}')::text FROM (
+	CASE WHEN $7::boolean THEN json_build_object('owners', (SELECT coalesce(json_object_agg(consumer_name, worker_id), '{}') FROM (
 		SELECT consumer_name, worker_id FROM ` + assignments + `
 		UNION ALL
-		SELECT consumer_name, NULL FROM ` + c.Checkpoints.SQL() + ` AS c
+		SELECT consumer_name, NULL FROM ` + checkpoints + ` AS c
 		WHERE paused_at IS NULL AND NOT EXISTS (SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name)
-	) AS units) ELSE 'null' END,
+	) AS units), 'wanted', (
+		SELECT json_object_agg(consumer_name, partitions) FROM ` + assignments + ` WHERE partitions IS NOT NULL
+	), 'parts', (
+		SELECT json_agg(json_build_object('unit', consumer_name, 'key', partition_key, 'split', split_at IS NOT NULL, 'fixed', coalesce(partitions, 0)))
+		FROM ` + checkpoints + ` WHERE split_at IS NOT NULL OR partitions IS NOT NULL OR strpos(consumer_name, '#') > 0
+	))::text ELSE 'null' END,
 	` + c.liveness().NodesSQL("$8")
 }
 
@@ -139,20 +145,30 @@ func (c Config) everything() string {
 // and the rows. A row that somebody holds is left out: a process of another
 // library keeps the row of a consumer for as long as a batch lasts, and the
 // other consumers must not wait for it. A row may have no worker.
-func assignAs(assignments string) string {
+//
+// The rows of units that are gone are deleted, unless such a unit is there again.
+// If it comes at this moment, the next look finds it without a row.
+func (c Config) assignAs() string {
+	assignments := c.Assignments.SQL()
 	return `, wanted AS MATERIALIZED (
-	SELECT w.unit, w.worker FROM leader, jsonb_to_recordset($5::jsonb) AS w(unit text, worker uuid)
+	SELECT w.unit, w.worker, w.partitions FROM leader, jsonb_to_recordset($5::jsonb) AS w(unit text, worker uuid, partitions int)
 ), free AS MATERIALIZED (
-	SELECT a.consumer_name FROM ` + assignments + ` AS a JOIN wanted AS w ON w.unit = a.consumer_name
+	SELECT a.consumer_name, w.unit IS NULL AS gone FROM ` + assignments + ` AS a LEFT JOIN wanted AS w ON w.unit = a.consumer_name
+	WHERE w.unit IS NOT NULL OR a.consumer_name IN (SELECT g.unit FROM leader, jsonb_array_elements_text($6::jsonb) AS g(unit))
 	ORDER BY a.consumer_name COLLATE "C" FOR UPDATE OF a SKIP LOCKED
 ), written AS (
-	INSERT INTO ` + assignments + ` AS a (consumer_name, worker_id)
-	SELECT w.unit, w.worker FROM wanted AS w
+	INSERT INTO ` + assignments + ` AS a (consumer_name, worker_id, partitions)
+	SELECT w.unit, w.worker, w.partitions FROM wanted AS w
 	WHERE w.unit IN (SELECT consumer_name FROM free) OR NOT EXISTS (SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = w.unit)
 	ORDER BY w.unit COLLATE "C"
-	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, updated_at = clock_timestamp()
-	WHERE a.worker_id IS DISTINCT FROM excluded.worker_id
+	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, partitions = excluded.partitions, updated_at = clock_timestamp()
+	WHERE a.worker_id IS DISTINCT FROM excluded.worker_id OR a.partitions IS DISTINCT FROM excluded.partitions
+	RETURNING 1
+), deleted AS (
+	DELETE FROM ` + assignments + ` AS a USING free
+	WHERE free.gone AND a.consumer_name = free.consumer_name
+		AND NOT EXISTS (SELECT FROM ` + c.Checkpoints.SQL() + ` AS c WHERE c.consumer_name = a.consumer_name AND c.split_at IS NULL)
 	RETURNING 1
 )
-SELECT EXISTS (SELECT FROM leader), (SELECT count(*) FROM written)`
+SELECT EXISTS (SELECT FROM leader), (SELECT count(*) FROM written) + (SELECT count(*) FROM deleted)`
 }

@@ -19,6 +19,11 @@ type Config struct {
 	Column string      // of Nodes, for Names
 	Names  []string    // of what this worker has code for; another ID for other names
 
+	// Details is JSON of what else this worker says of itself, in a column of
+	// Nodes. Another ID for other details. An empty column: it says nothing.
+	DetailsColumn string
+	Details       string
+
 	Hostname string // of this machine, for people; empty: as the system says
 
 	HeartbeatInterval time.Duration // between two signs of life

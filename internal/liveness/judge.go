@@ -2,6 +2,7 @@ package liveness
 
 import (
 	"bytes"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -19,10 +20,16 @@ const (
 // a worker whose connection was cut needs less for the next.
 const Confirmation = 200 * time.Millisecond
 
+// Said is what a worker says of itself, which never changes.
+type Said struct {
+	Names   []string        `json:"names"`
+	Details json.RawMessage `json:"details"` // null: it has not said any
+}
+
 // Node is a worker's row, as one look shows it.
 type Node struct {
 	ID       uuid.UUID `json:"id"`
-	Names    []string  `json:"names"`
+	Said
 	Protocol int       `json:"protocol"`
 	Fresh    bool      `json:"fresh"`  // the last heartbeat is younger than HeartbeatTimeout
 	Proven   bool      `json:"proven"` // and of the present incarnation

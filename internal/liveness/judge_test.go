@@ -15,7 +15,7 @@ func drawDuration(t *rapid.T, label string, from, to time.Duration) time.Duratio
 
 // aNode is a worker with everything in order.
 func aNode() Node {
-	return Node{ID: uuid.New(), Names: []string{"u"}, Protocol: ProtocolLock, Fresh: true, Proven: true, Held: true}
+	return Node{ID: uuid.New(), Said: Said{Names: []string{"u"}}, Protocol: ProtocolLock, Fresh: true, Proven: true, Held: true}
 }
 
 func TestJudge(t *testing.T) {

@@ -35,7 +35,7 @@ func look(t *testing.T, s *Session) (v Self, nodes []Node) {
 	query := `WITH given AS (SELECT $1::uuid AS id, $2::bigint * interval '1 microsecond' AS timeout), ` + s.BeatSQL("$3", "$4") + `
 SELECT ` + s.SelfSQL("$3") + `, ` + s.NodesSQL("$5") + `, ` + HeldSQL
 	v, err := s.Look(t.Context(), func(ctx context.Context, beat bool, status string) (v Self, err error) {
-		known, err := s.KnownNames()
+		known, err := s.Known()
 		if err != nil {
 			return v, err
 		}

@@ -24,9 +24,13 @@ func (s *Session) Register(ctx context.Context) error {
 	if s.Lock {
 		protocol = ProtocolLock
 	}
+	said := []any{string(names), host, os.Getpid(), build(), protocol}
+	if s.DetailsColumn != "" {
+		said = append(said, s.Details)
+	}
 	start := time.Now()
 	err = s.report(func(status string) error {
-		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(status, string(names), host, os.Getpid(), build(), protocol)...)
+		_, err := s.Exec(ctx, "register", s.registry.sql.register, s.registry.args(append([]any{status}, said...)...)...)
 		return err
 	})
 	if err == nil {

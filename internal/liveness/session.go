@@ -35,7 +35,7 @@ type Session struct {
 	overdue bool
 	located time.Time              // start of the heartbeat whose server was compared last
 	strange bool                   // it was elsewhere then
-	names   map[uuid.UUID][]string // of all workers, which never change
+	said    map[uuid.UUID]Said // of all workers
 }
 
 // Close ends the connection rather than giving it back to the pool: so its
@@ -128,30 +128,30 @@ func (s *Session) locate(v Self) error {
 	return nil
 }
 
-// KnownNames lists, as JSON, the workers whose names [Session.Complete] knows.
-func (s *Session) KnownNames() (string, error) {
-	known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.names)))
+// Known lists, as JSON, the workers of which [Session.Complete] knows what they say.
+func (s *Session) Known() (string, error) {
+	known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.said)))
 	return string(known), err
 }
 
-// Complete adds to the workers' rows whose locks are held, and the names that
-// are known.
+// Complete adds to the workers' rows whose locks are held, and what they say that
+// is known.
 func (s *Session) Complete(nodes []Node, held []int64) {
 	locks := make(map[int64]bool, len(held))
 	for _, key := range held {
 		locks[key] = true
 	}
-	names := make(map[uuid.UUID][]string, len(nodes))
+	said := make(map[uuid.UUID]Said, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
 		n.Held = locks[s.Home.WorkerKey(n.ID)]
-		if known, ok := s.names[n.ID]; ok {
-			n.Names = known
+		if known, ok := s.said[n.ID]; ok {
+			n.Said = known
 		}
-		names[n.ID] = n.Names
+		said[n.ID] = n.Said
 	}
-	s.names = names
+	s.said = said
 }
 
-// Forget forgets the names.
-func (s *Session) Forget() { s.names = nil }
+// Forget forgets what workers say.
+func (s *Session) Forget() { s.said = nil }

@@ -53,17 +53,22 @@ func (c Config) SelfSQL(due string) string {
 	coalesce((SELECT ` + proven + ` FROM ` + nodes + ` AS n WHERE n.worker_id = (SELECT id FROM given)), false)`
 }
 
-// NodesSQL is an SQL expression for the rows of all workers, as JSON. The names
-// of the workers in the list known, a parameter, are left out: they are many,
-// never change, and whoever asks knows them. The worker that asks is alive: its
+// NodesSQL is an SQL expression for the rows of all workers, as JSON. What the
+// workers in the list known, a parameter, say of themselves is left out: it is
+// much, never changes, and whoever asks knows it. The worker that asks is alive: its
 // heartbeat may be in this very statement.
 func (c Config) NodesSQL(known string) string {
-	proven := `false`
+	proven, details := `false`, ``
 	if c.Lock {
 		proven = c.proven()
 	}
+	unknown := `CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(` + known + `::jsonb)::uuid)) THEN n.`
+	if c.DetailsColumn != "" {
+		details = `
+		'details', ` + unknown + c.DetailsColumn + ` END,`
+	}
 	return `coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
-		'names', CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(` + known + `::jsonb)::uuid)) THEN n.` + c.Column + ` END,
+		'names', ` + unknown + c.Column + ` END,` + details + `
 		'fresh', n.worker_id = (SELECT id FROM given) OR ` + fresh + `,
 		'proven', ` + proven + `)) FROM ` + c.Nodes.SQL() + ` AS n), '[]')::text`
 }
@@ -76,16 +81,20 @@ func (c Config) proven() string { return incarnation.WroteRow(c.Token, "n", "hea
 
 func (c Config) statements() statements {
 	nodes := c.Nodes.SQL()
+	var column, value, set string
+	if c.DetailsColumn != "" {
+		column, value, set = `, `+c.DetailsColumn, `, $9::jsonb`, `, `+c.DetailsColumn+` = excluded.`+c.DetailsColumn
+	}
 	return statements{
 		resolve: `
 SELECT n.nspname::text, c.relname::text, pg_backend_pid() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1::text)`,
 		register: given + `
-INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, ` + c.Column + `, hostname, pid, build, protocol)
-SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($4::jsonb)), $5::text, $6::int, $7::text, $8::int FROM given
+INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, ` + c.Column + `, hostname, pid, build, protocol` + column + `)
+SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($4::jsonb)), $5::text, $6::int, $7::text, $8::int` + value + ` FROM given
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
 	status = excluded.status, ` + c.Column + ` = excluded.` + c.Column + `, hostname = excluded.hostname, pid = excluded.pid,
-	build = excluded.build, protocol = excluded.protocol`,
+	build = excluded.build, protocol = excluded.protocol` + set,
 		clean: given + `
 DELETE FROM ` + nodes + ` WHERE worker_id IN (
 	SELECT n.worker_id FROM ` + nodes + ` AS n, given

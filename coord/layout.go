@@ -1,0 +1,232 @@
+package coord
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/partition"
+)
+
+// Wish is what a worker's code says of the partitions of a consumer.
+type Wish struct {
+	Count int    `json:"count"`
+	Key   string `json:"key,omitempty"` // the name of the key; empty: the aggregate's id
+}
+
+// Single is the wish for a consumer that is not to be split.
+var Single = Wish{Count: 1}
+
+// wishesText is how a worker's row shows its wishes: an empty object for none.
+func wishesText(wishes map[string]Wish) string {
+	told := map[string]Wish{}
+	for consumer, w := range wishes {
+		if w != Single {
+			told[consumer] = w
+		}
+	}
+	text, _ := json.Marshal(told) // numbers and strings
+	return string(text)
+}
+
+// wishesOf reads what a worker's row shows: nil for a program from before there
+// were partitions, and for what is no wish.
+func wishesOf(n liveness.Node) (wishes map[string]Wish) {
+	_ = json.Unmarshal(n.Details, &wishes)
+	return wishes
+}
+
+// wish returns what a member wishes for a consumer that it has code for.
+func (m Member) wish(consumer string) Wish {
+	if w, ok := m.Wishes[consumer]; ok && w.Count > 0 {
+		return w
+	}
+	return Single
+}
+
+// isOld reports whether a member's program is from before there were partitions.
+func (m Member) isOld() bool { return m.Wishes == nil }
+
+// part is a checkpoint's row that has to do with partitions, as a look shows it.
+type part struct {
+	Unit  string `json:"unit"`
+	Key   string `json:"key"`   // that the unit's slots are of
+	Split bool   `json:"split"` // the consumer's own row, which is no unit now
+	Fixed int    `json:"fixed"` // by an operator, in the consumer's own row; 0: not
+}
+
+// unit is one of a layout.
+type unit struct {
+	name  string
+	slots partition.Range
+}
+
+// layout is a consumer that is in partitions, or may be.
+type layout struct {
+	consumer string
+	units    []unit // in order of their slots; together they have each slot once
+	split    bool
+	key      string // that it is split by
+	fixed    int
+	count    int    // partitions, as they are wanted; 0: the units stay
+	able     []bool // which of the members may run its units
+}
+
+// layoutsOf returns the consumers that are split, or have a number of partitions
+// that is fixed or wished for, with what is to become of them. All others are one
+// unit each.
+func layoutsOf(alive []Member, parts []part) map[string]*layout {
+	all := map[string]*layout{}
+	of := func(consumer string) *layout {
+		if all[consumer] == nil {
+			all[consumer] = &layout{consumer: consumer}
+		}
+		return all[consumer]
+	}
+	for _, m := range alive {
+		for consumer := range m.Wishes {
+			if slices.Contains(m.Units, consumer) {
+				of(consumer)
+			}
+		}
+	}
+	for _, p := range parts {
+		consumer, slots, ok := partition.Parse(p.Unit)
+		if !ok {
+			continue // nobody of ours has written it
+		}
+		l := of(consumer)
+		if slots == partition.All {
+			l.split, l.fixed = p.Split, p.Fixed
+		} else {
+			l.units, l.key = append(l.units, unit{p.Unit, slots}), p.Key
+		}
+	}
+	for _, l := range all {
+		if !l.split {
+			l.units, l.key = []unit{{l.consumer, partition.All}}, ""
+		}
+		slices.SortFunc(l.units, func(a, b unit) int { return cmp.Compare(a.slots.First, b.slots.First) })
+		l.decide(alive)
+	}
+	return all
+}
+
+// decide says how many partitions are wanted: what an operator has fixed, or what
+// all wish who have the consumer. Programs from before there were partitions wish
+// for one. While there is no agreement, as in the middle of a deployment, the
+// units stay.
+//
+// It also says who may run them. A part takes a program that knows its key.
+func (l *layout) decide(alive []Member) {
+	l.able = make([]bool, len(alive))
+	var wishes []Wish // of those that know what a part is
+	old := false
+	for i, m := range alive {
+		if !slices.Contains(m.Units, l.consumer) {
+			continue
+		}
+		l.able[i] = true
+		if m.isOld() {
+			old = true
+		} else if w := m.wish(l.consumer); !slices.Contains(wishes, w) {
+			wishes = append(wishes, w)
+		}
+	}
+	switch {
+	case l.fixed > 0:
+		l.count = l.fixed
+	case old:
+		l.count = 1
+	case len(wishes) > 0 && !slices.ContainsFunc(wishes, func(w Wish) bool { return w.Count != wishes[0].Count }):
+		l.count = wishes[0].Count
+	}
+	key := l.key
+	if !l.split {
+		if l.count <= 1 {
+			return
+		}
+		if len(wishes) == 0 || slices.ContainsFunc(wishes, func(w Wish) bool { return w.Key != wishes[0].Key }) {
+			l.count = 0 // nobody knows by which key to split
+			return
+		}
+		key = wishes[0].Key
+	}
+	for i, m := range alive {
+		l.able[i] = l.able[i] && !m.isOld() && m.wish(l.consumer).Key == key
+	}
+}
+
+// target returns the partition that a unit is to become, to come apart into, or
+// to be merged into: that of its first slot.
+func (l *layout) target(u unit) string {
+	if l.count == 0 {
+		return u.name
+	}
+	return partition.Name(l.consumer, partition.Target(l.count, u.slots.First))
+}
+
+// wanted is what the units are told: nothing where there is nothing to do about
+// a consumer that is not split.
+func (l *layout) wanted() int {
+	if l.count == 1 && !l.split {
+		return 0
+	}
+	return l.count
+}
+
+// targets returns what is to be dealt of the consumer.
+func (l *layout) targets() (names []string) {
+	if l.count > 0 {
+		for _, r := range partition.Cut(l.count) {
+			names = append(names, partition.Name(l.consumer, r))
+		}
+		return names
+	}
+	for _, u := range l.units {
+		names = append(names, u.name)
+	}
+	return names
+}
+
+// dealing are the members with the partitions that they may run, instead of the
+// consumers in layouts.
+func dealing(alive []Member, layouts map[string]*layout) []Member {
+	if len(layouts) == 0 {
+		return alive
+	}
+	members := make([]Member, len(alive))
+	for i, m := range alive {
+		members[i].ID = m.ID
+		for _, u := range m.Units {
+			if _, apart := layouts[u]; !apart {
+				members[i].Units = append(members[i].Units, u)
+			}
+		}
+		for _, l := range layouts {
+			if l.able[i] {
+				members[i].Units = append(members[i].Units, l.targets()...)
+			}
+		}
+		slices.Sort(members[i].Units) // members of the same build have the same list
+	}
+	return members
+}
+
+// keepers are the owners of what is dealt. A partition that is not there yet
+// belongs to who has its first slot.
+func keepers(owners map[string]uuid.UUID, layouts map[string]*layout) map[string]uuid.UUID {
+	kept := maps.Clone(owners)
+	for _, l := range layouts {
+		for _, u := range l.units {
+			if target := l.target(u); target != u.name && kept[target] == uuid.Nil {
+				kept[target] = owners[u.name]
+			}
+		}
+	}
+	return kept
+}

@@ -1,0 +1,274 @@
+package coord
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// able is a live worker with code for "c" and two more, and a wish for "c".
+func able(w Wish) Member {
+	return Member{ID: uuid.New(), Units: []string{"a", "b", "c"}, Wishes: map[string]Wish{"c": w}}
+}
+
+// splitAt are the rows of "c" in n partitions by a key.
+func splitAt(n int, key string) []part {
+	rows := []part{{Unit: "c", Split: true}}
+	for _, r := range partition.Cut(n) {
+		rows = append(rows, part{Unit: partition.Name("c", r), Key: key})
+	}
+	return rows
+}
+
+func TestHowManyPartitionsAreWanted(t *testing.T) {
+	old := Member{ID: uuid.New(), Units: []string{"c"}}
+	other := Member{ID: uuid.New(), Units: []string{"a"}}
+	fixed := func(n int, rows []part) []part {
+		rows = slices.Clone(rows)
+		rows[0].Fixed = n
+		return rows
+	}
+	whole := []part{{Unit: "c"}}
+	for what, c := range map[string]struct {
+		alive []Member
+		parts []part
+		count int
+		able  []bool
+	}{
+		"all wish the same":                       {[]Member{able(Wish{4, ""}), other, able(Wish{4, ""})}, nil, 4, []bool{true, false, true}},
+		"a deployment of another number":          {[]Member{able(Wish{4, ""}), able(Wish{8, ""})}, splitAt(4, ""), 0, []bool{true, true}},
+		"a deployment of the first number":        {[]Member{able(Wish{4, ""}), able(Single)}, nil, 0, []bool{true, true}},
+		"a program from before partitions":        {[]Member{able(Wish{4, ""}), old}, nil, 1, []bool{true, true}},
+		"one that comes back to a split consumer": {[]Member{able(Wish{4, ""}), old}, splitAt(4, ""), 1, []bool{true, false}},
+		"no more partitions":                      {[]Member{able(Single)}, splitAt(4, ""), 1, []bool{true}},
+		"fixed":                                   {[]Member{able(Wish{4, ""}), able(Wish{8, ""}), old}, fixed(3, whole), 3, []bool{true, true, false}},
+		"fixed to one":                            {[]Member{able(Wish{4, ""})}, fixed(1, splitAt(4, "")), 1, []bool{true}},
+		"fixed where nobody knows of partitions":  {[]Member{old}, fixed(3, whole), 0, []bool{true}},
+		"a key":                                   {[]Member{able(Wish{4, "customer"})}, nil, 4, []bool{true}},
+		"two keys":                                {[]Member{able(Wish{4, "customer"}), able(Wish{4, ""})}, nil, 0, []bool{true, true}},
+		"two keys, not split":                     {[]Member{able(Wish{1, "customer"}), able(Wish{1, ""})}, nil, 1, []bool{true, true}},
+		"another key than it is split by":         {[]Member{able(Wish{4, "customer"})}, splitAt(4, ""), 4, []bool{false}},
+		"another key beside that it is split by":  {[]Member{able(Wish{4, "customer"}), able(Wish{4, ""})}, splitAt(4, ""), 4, []bool{false, true}},
+		"a wish of a number that makes no sense":  {[]Member{able(Wish{-1, ""})}, nil, 1, []bool{true}},
+		"nobody has code for it":                  {[]Member{other}, splitAt(4, ""), 0, []bool{false}},
+	} {
+		l := layoutsOf(c.alive, c.parts)["c"]
+		if l.count != c.count || !slices.Equal(l.able, c.able) {
+			t.Errorf("%s: %d partitions, run by %v; want %d, %v", what, l.count, l.able, c.count, c.able)
+		}
+	}
+}
+
+// Whatever the wishes are and whoever lives, plans and the steps of the owners
+// come to rest in the layout that was wished for last, with each unit assigned
+// once, evenly, to somebody who may run it.
+func TestPartitionsComeToRest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		is := assignments{owners: map[string]uuid.UUID{}, wanted: map[string]int{}}
+		units := []partition.Range{partition.All}
+		sticky := rapid.Bool().Draw(t, "sticky")
+		rows := func() (all []part) {
+			if len(units) == 1 {
+				return nil
+			}
+			all = []part{{Unit: "c", Split: true}}
+			for _, u := range units {
+				all = append(all, part{Unit: partition.Name("c", u)})
+			}
+			return all
+		}
+		replace := func(i, n int, with ...partition.Range) {
+			before := partition.Name("c", units[i])
+			units = slices.Replace(units, i, i+n, with...)
+			for _, u := range with {
+				is.owners[partition.Name("c", u)], is.wanted[partition.Name("c", u)] = is.owners[before], is.wanted[before]
+			}
+			if !partition.Tile(partition.All, units) {
+				t.Fatalf("%v", units)
+			}
+		}
+		// step does what the owner of the unit i does.
+		step := func(i int) bool {
+			name := partition.Name("c", units[i])
+			n := is.wanted[name]
+			if n == 0 {
+				return false
+			}
+			if children := units[i].Children(n); len(children) > 1 {
+				replace(i, 1, children...)
+				return true
+			}
+			target := partition.Target(n, units[i].First)
+			if units[i] == target {
+				return false
+			}
+			from, to := i, i
+			for from > 0 && units[from-1].Within(target) {
+				from--
+			}
+			for to < len(units) && units[to].Within(target) {
+				part := partition.Name("c", units[to])
+				if is.owners[part] != is.owners[name] || is.wanted[part] != n {
+					return false
+				}
+				to++
+			}
+			if !partition.Tile(target, units[from:to]) {
+				return false
+			}
+			replace(from, to-from, target)
+			return true
+		}
+		// settle plans and steps, for so many rounds at most, until nothing changes.
+		settle := func(alive []Member, rounds int) (rests bool) {
+			for ; rounds > 0 && !rests; rounds-- {
+				is.parts = rows()
+				n := plan(alive, is, sticky)
+				for _, c := range n.changes {
+					is.owners[c.Unit], is.wanted[c.Unit] = c.Worker, c.Partitions
+				}
+				for _, u := range n.gone {
+					delete(is.owners, u)
+					delete(is.wanted, u)
+				}
+				if len(n.unowned) > 0 {
+					t.Fatalf("unowned: %v", n.unowned)
+				}
+				rests = len(n.changes)+len(n.gone) == 0
+				for i := 0; i < len(units); i++ {
+					rests = !step(i) && rests
+				}
+			}
+			return rests
+		}
+		var alive []Member
+		var wish Wish
+		for range rapid.IntRange(1, 4).Draw(t, "wishes") {
+			wish.Count = rapid.IntRange(1, 9).Draw(t, "wish")
+			alive = nil
+			for range rapid.IntRange(1, 4).Draw(t, "alive") {
+				alive = append(alive, able(wish))
+			}
+			settle(alive, rapid.IntRange(0, 5).Draw(t, "rounds"))
+		}
+		if !settle(alive, 100) || !slices.Equal(units, partition.Cut(wish.Count)) {
+			t.Fatalf("%v at rest for %d, %+v", units, wish.Count, is)
+		}
+		want := []string{"a", "b"}
+		for _, u := range units {
+			want = append(want, partition.Name("c", u))
+		}
+		slices.Sort(want)
+		if got := slices.Sorted(maps.Keys(is.owners)); !slices.Equal(got, want) {
+			t.Fatalf("assigned are %q, want %q", got, want)
+		}
+		loads := map[uuid.UUID]int{}
+		for u, owner := range is.owners {
+			if !slices.ContainsFunc(alive, func(m Member) bool { return m.ID == owner }) {
+				t.Fatalf("%q is nobody's", u)
+			}
+			loads[owner]++
+		}
+		least := len(want)
+		for _, m := range alive {
+			least = min(least, loads[m.ID])
+		}
+		if most := slices.Max(slices.Collect(maps.Values(loads))); most > least+1 {
+			t.Fatalf("loads from %d to %d", least, most)
+		}
+	})
+}
+
+// The parts of one partition come to one worker; those of a unit that is to come
+// apart need not move first.
+func TestPartsComeTogether(t *testing.T) {
+	alive := []Member{able(Wish{2, ""}), able(Wish{2, ""}), able(Wish{2, ""})}
+	for i := range alive {
+		alive[i].Units = []string{"c"}
+	}
+	is := assignments{owners: map[string]uuid.UUID{"c": alive[0].ID, "c#gone": alive[0].ID}, parts: splitAt(6, "")}
+	n := plan(alive, is, true)
+	worker := map[string]uuid.UUID{}
+	for _, c := range n.changes {
+		worker[c.Unit] = c.Worker
+		if c.Partitions != 2 {
+			t.Errorf("%+v", c)
+		}
+	}
+	all := partition.Cut(6)
+	for i, u := range all {
+		if first := all[i/3*3]; worker[partition.Name("c", u)] != worker[partition.Name("c", first)] {
+			t.Errorf("%v and %v go to two workers", u, first)
+		}
+	}
+	if worker[partition.Name("c", all[0])] == worker[partition.Name("c", all[3])] {
+		t.Error("one of three workers gets both partitions")
+	}
+	if !slices.Equal(n.gone, []string{"c", "c#gone"}) {
+		t.Errorf("gone are %q", n.gone)
+	}
+}
+
+func TestWishesAreReadAsWritten(t *testing.T) {
+	wishes := map[string]Wish{"c": {4, ""}, "d": {1, "customer"}, "e": Single}
+	got := wishesOf(liveness.Node{Said: liveness.Said{Details: []byte(wishesText(wishes))}})
+	delete(wishes, "e")
+	if !maps.Equal(got, wishes) {
+		t.Errorf("%v", got)
+	}
+	m := Member{Wishes: wishesOf(liveness.Node{Said: liveness.Said{Details: []byte(wishesText(nil))}})}
+	if m.isOld() || m.wish("c") != Single {
+		t.Error("a program that wishes nothing counts as old")
+	}
+	for _, details := range []string{"", "null", "[]"} {
+		if wishes := wishesOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); wishes != nil {
+			t.Errorf("%q: %v", details, wishes)
+		}
+	}
+}
+
+// A consumer goes from one to two partitions, and back, as its owners do it.
+func TestLeaderDealsPartitions(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, strategy LeaderStrategy) {
+		var workers []*worker
+		for range 2 {
+			cfg := withStrategy(brisk(config(d.DB, "c")), strategy)
+			cfg.Wishes = map[string]Wish{"c": {2, ""}}
+			workers = append(workers, start(t, cfg))
+		}
+		has := func(unit string, n int) func() bool {
+			return func() bool {
+				for _, w := range workers {
+					if slices.Contains(w.Assigned(), unit) && w.Wanted(unit) == n {
+						return true
+					}
+				}
+				return false
+			}
+		}
+		d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`)
+		await(t, "the owner knows that two partitions are wanted", has("c", 2))
+		d.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`)
+		d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c#000-7ff'), ('c#800-fff')`)
+		await(t, "each has one", func() bool {
+			return len(workers[0].Assigned()) == 1 && len(workers[1].Assigned()) == 1 && !has("c", 2)() && has("c#000-7ff", 2)() && has("c#800-fff", 2)()
+		})
+		d.Exec(t, `UPDATE consumer_checkpoints SET partitions = 1 WHERE consumer_name = 'c'`)
+		await(t, "both are one worker's", func() bool {
+			return len(workers[0].Assigned())+len(workers[1].Assigned()) == 2 && len(workers[0].Assigned()) != 1 && has("c#000-7ff", 1)() && has("c#800-fff", 1)()
+		})
+		d.Exec(t, `DELETE FROM consumer_checkpoints WHERE consumer_name <> 'c'`)
+		d.Exec(t, `UPDATE consumer_checkpoints SET split_at = NULL, paused_at = NULL`)
+		await(t, "the merged one is run", func() bool {
+			return len(workers[0].Assigned())+len(workers[1].Assigned()) == 1 && has("c", 0)()
+		})
+	})
+}
