@@ -31,6 +31,7 @@ type Checkpoints struct {
 	repair, repaired, compact     string
 	holderPrepared                string
 	deadLetters                   deadLettersSQL
+	rescale                       rescaleSQL
 }
 
 // Server is what a statement compares to know who answers it.
@@ -67,6 +68,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		guardAndAudit:  guardAndAudit,
 		clean:          cleaning(t),
 		compact:        compaction(t),
+		rescale:        newRescaleSQL(t),
 		deadLetters:    newDeadLettersSQL(letters, server.Incarnation),
 		pause:          pausing(t),
 		arrived:        arrived(t, server),
@@ -85,7 +87,7 @@ SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesc
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(t.DeadLetters.SQL()) + `,
-	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), coalesce(` + server.Incarnation + `, ''), ` + server.last() + `
+	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), ` + server.last() + `
 FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
 }
 
@@ -124,7 +126,7 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	var open string
 	var pausedAt sql.NullTime
 	var since Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Retry, &pausedAt, &since.By, &since.Reason, &p.Token, &p.Last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Retry, &pausedAt, &since.By, &since.Reason, &p.Split, &p.Token, &p.Last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, NoCheckpointError{unit}

@@ -11,3 +11,10 @@ func (c Checkpoints) Statements() Statements {
 
 // RetriesAtOnce is how many rows of each kind a search for retries reads.
 const RetriesAtOnce = retriesAtOnce
+
+// RescaleStatement returns one of those of a [Rescale].
+func (c Checkpoints) RescaleStatement(name string) string {
+	s := c.rescale
+	return map[string]string{"own": s.own, "unit": s.unit, "letters": s.letters, "split": s.split, "inert": s.inert,
+		"remove": s.remove, "parts": s.parts, "open": s.open, "merge": s.merge}[name]
+}

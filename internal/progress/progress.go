@@ -14,6 +14,7 @@ type State struct {
 	Last        int64  // the sequence's last value then; math.MaxInt64 if the log names none
 	Open        []OpenRange
 	Paused      *Pause  // nil: it may run
+	Split       bool    // the row is no unit: others have its consumer's slots
 	DeadLetters int     // aggregates that have dead letters, DeadLettersCounted at most
 	Retry       bool    // an operator wants some of them to be tried again
 	Retries     []Retry // the next of these; none: look them up

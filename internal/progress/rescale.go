@@ -1,0 +1,315 @@
+package progress
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pgfrontier/worker/internal/changes"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Rescale is the transaction of a split or a merge. It replaces units of one
+// consumer by others that have the same keys, all or nothing.
+//
+// The consumer's own row, which stays for good, is the mutex of the layout: who
+// changes more than one unit locks it first, and then the units in order of name.
+// A batch locks its own unit only, so there are no circles. All that decides is
+// read after these locks, each by a statement of its own: a snapshot that is
+// older than its lock does not show what the last owner has committed.
+//
+// A slot's revision grows with every change, whatever the name of its unit is. So
+// nobody who still knows a unit from before passes the guard, not even if the
+// name comes back.
+type Rescale struct {
+	tx       *sql.Tx
+	c        *Checkpoints
+	consumer string
+}
+
+type rescaleSQL struct {
+	own, unit, parts, open, letters string // read, and lock
+	split, inert, remove, merge     string
+	record                          string
+	changes                         ident.Table
+}
+
+// holdsRow is after what silence, in milliseconds, the server ends a rescale.
+const holdsRow = "15000"
+
+func newRescaleSQL(t tables.Tables) rescaleSQL {
+	checkpoints, assignments, skips, letters := t.Checkpoints.SQL(), t.Assignments.SQL(), t.GapSkips.SQL(), t.DeadLetters.SQL()
+	const (
+		it   = `consumer_name = $1::text`
+		them = `consumer_name = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))`
+		open = `worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, created_at`
+	)
+	return rescaleSQL{
+		changes: t.Changes,
+		own:     `SELECT set_config('idle_in_transaction_session_timeout', $2::text, true) FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE`,
+		unit: `
+SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
+	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,
+		letters: `SELECT global_position, aggregate_id FROM ` + letters + ` WHERE ` + it,
+		// The units in $2 take the place of $1. Each goes on from its position, and
+		// watches all that it watches. $3 says who gets which dead letter.
+		split: `
+WITH child AS (
+	SELECT jsonb_array_elements_text($2::jsonb) AS unit
+), born AS (
+	INSERT INTO ` + checkpoints + ` (consumer_name, last_position, revision, partition_key, paused_at, paused_by, paused_reason)
+	SELECT unit, last_position, revision + 1, $4::text, paused_at, paused_by, paused_reason FROM ` + checkpoints + `, child WHERE ` + it + `
+), gone AS (
+	DELETE FROM ` + skips + ` WHERE ` + it + ` AND state = 'open' RETURNING *
+), opened AS (
+	INSERT INTO ` + skips + ` (consumer_name, ` + open + `, closed_at) SELECT unit, ` + open + `, NULL FROM gone, child
+), moved AS (
+	UPDATE ` + letters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)
+	WHERE l.consumer_name = $1::text AND l.global_position = m.position
+)
+INSERT INTO ` + assignments + ` (consumer_name, worker_id, partitions)
+SELECT unit, worker_id, partitions FROM ` + assignments + `, child WHERE ` + it + ` ORDER BY unit COLLATE "C" ON CONFLICT (consumer_name) DO NOTHING`,
+		inert: `
+UPDATE ` + checkpoints + ` SET split_at = clock_timestamp(), revision = revision + 1, updated_at = clock_timestamp(),
+	paused_at = coalesce(paused_at, clock_timestamp()), paused_by = 'partitions', paused_reason = 'split'
+WHERE ` + it,
+		remove: `DELETE FROM ` + checkpoints + ` WHERE ` + it,
+		parts: `
+SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, EXISTS (
+	SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name AND a.worker_id = $2::uuid AND a.partitions = $3::int)
+FROM ` + checkpoints + ` AS c WHERE ` + them + ` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`,
+		open: `SELECT consumer_name, gap_position, gap_end, (extract(epoch FROM first_seen_at) * 1000000)::bigint FROM ` + skips + ` WHERE state = 'open' AND ` + them,
+		// The unit $2 takes the place of those in $1, at the position $3, with the open
+		// ranges in $6. The consumer's own row is there already.
+		merge: `
+WITH gone AS (
+	DELETE FROM ` + skips + ` WHERE state = 'open' AND ` + them + `
+), opened AS (
+	INSERT INTO ` + skips + ` (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, closed_at)
+	SELECT $2::text, $7::uuid, m.first, m.last, m.last - m.first + 1, 'open', $3::bigint, $3::bigint, to_timestamp(m.seen / 1000000.0), NULL
+	FROM jsonb_to_recordset($6::jsonb) AS m(first bigint, last bigint, seen numeric)
+), moved AS (
+	UPDATE ` + letters + ` SET consumer_name = $2::text WHERE ` + them + `
+), dead AS (
+	DELETE FROM ` + checkpoints + ` WHERE ` + them + `
+), given AS (
+	INSERT INTO ` + assignments + ` (consumer_name, worker_id, partitions) VALUES ($2::text, $7::uuid, $8::int)
+	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, partitions = excluded.partitions, updated_at = clock_timestamp()
+)
+INSERT INTO ` + checkpoints + ` AS c (consumer_name, last_position, revision, partition_key) VALUES ($2::text, $3::bigint, $4::bigint, $5::text)
+ON CONFLICT (consumer_name) DO UPDATE SET last_position = excluded.last_position, revision = greatest(c.revision + 1, excluded.revision),
+	split_at = NULL, paused_at = NULL, paused_by = NULL, paused_reason = NULL, updated_at = clock_timestamp()`,
+		record: `
+INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
+VALUES ($1::text, $2::text, $3::jsonb, $4::text, $5::text)`,
+	}
+}
+
+// Rescale locks the layout of a consumer. ok is false if that has no row, or if
+// another incarnation of the server than token answers.
+func (c *Checkpoints) Rescale(ctx context.Context, tx *sql.Tx, consumer, token string) (r *Rescale, ok bool, err error) {
+	var limit string
+	err = tx.QueryRowContext(ctx, c.rescale.own, consumer, holdsRow).Scan(&limit)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("lock the row of consumer %q: %w", consumer, err)
+	}
+	is, err := c.Incarnation(ctx, tx)
+	return &Rescale{tx, c, consumer}, is == token, err
+}
+
+// Letter is a dead letter that goes with the key of its event.
+type Letter struct {
+	Position  int64
+	Aggregate string // its id
+}
+
+// LockUnit locks the unit that is to be split. ok is false if it is no more, or is
+// not this worker's, or is not wanted in so many partitions.
+func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (position int64, letters []Letter, ok bool, err error) {
+	err = r.tx.QueryRowContext(ctx, r.c.rescale.unit, unit, r.c.worker.String(), partitions).Scan(&position)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, nil, false, nil
+	case err != nil:
+		return 0, nil, false, fmt.Errorf("lock unit %q: %w", unit, err)
+	}
+	letters, err = pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (l Letter, err error) {
+		err = rows.Scan(&l.Position, &l.Aggregate)
+		return l, err
+	}, r.c.rescale.letters, unit)
+	return position, letters, true, err
+}
+
+// Split puts children in the place of the locked unit. letters says which child
+// has the dead letter at a position.
+func (r *Rescale) Split(ctx context.Context, unit string, children []string, letters map[int64]string, key string) error {
+	type moved struct {
+		Position int64  `json:"position"`
+		Unit     string `json:"unit"`
+	}
+	all := []moved{}
+	for position, child := range letters {
+		all = append(all, moved{position, child})
+	}
+	names, err1 := json.Marshal(children)
+	moves, err2 := json.Marshal(all)
+	if err := errtext.Join(err1, err2); err != nil {
+		return err
+	}
+	if _, err := r.tx.ExecContext(ctx, r.c.rescale.split, unit, string(names), string(moves), key); err != nil {
+		return fmt.Errorf("make units of %q: %w", unit, err)
+	}
+	last := r.c.rescale.remove
+	if unit == r.consumer {
+		last = r.c.rescale.inert
+	}
+	if _, err := r.tx.ExecContext(ctx, last, unit); err != nil {
+		return fmt.Errorf("end unit %q: %w", unit, err)
+	}
+	return nil
+}
+
+// Part is a unit that is to be merged, locked.
+type Part struct {
+	Unit     string
+	Position int64
+	Revision int64
+	Paused   bool
+	Mine     bool // assigned to this worker, and wanted in so many partitions
+}
+
+// LockParts locks units, in order of name, and returns those that are there.
+func (r *Rescale) LockParts(ctx context.Context, units []string, partitions int) ([]Part, error) {
+	names, err := json.Marshal(units)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (p Part, err error) {
+		err = rows.Scan(&p.Unit, &p.Position, &p.Revision, &p.Paused, &p.Mine)
+		return p, err
+	}, r.c.rescale.parts, string(names), r.c.worker.String(), partitions)
+	if err != nil {
+		return nil, fmt.Errorf("lock %d units of consumer %q: %w", len(units), r.consumer, err)
+	}
+	return parts, nil
+}
+
+// Watched are positions that several units have passed while they were in doubt.
+type Watched struct {
+	store.Range
+	Seen int64 `json:"seen"` // first, in microseconds since 1970
+	by   int   // how many units
+}
+
+// Open returns the positions that locked units watch, in order, and those of them
+// that only some of the units do.
+func (r *Rescale) Open(ctx context.Context, units []string) (all []Watched, some []store.Range, err error) {
+	names, err := json.Marshal(units)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (w Watched, err error) {
+		var unit string
+		err = rows.Scan(&unit, &w.First, &w.Last, &w.Seen)
+		return w, err
+	}, r.c.rescale.open, string(names))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the open ranges of %d units of consumer %q: %w", len(units), r.consumer, err)
+	}
+	all = unite(found)
+	for _, w := range all {
+		if w.by < len(units) {
+			some = append(some, w.Range)
+		}
+	}
+	return all, some, nil
+}
+
+// unite returns ranges that do not overlap and have the same positions, in order.
+// Each is in the same ranges from end to end. Those of one unit do not overlap.
+func unite(ranges []Watched) (all []Watched) {
+	var borders []int64 // where something begins, or has ended
+	for _, w := range ranges {
+		borders = append(borders, w.First, w.Last+1)
+	}
+	slices.Sort(borders)
+	borders = slices.Compact(borders)
+	slices.SortFunc(ranges, func(a, b Watched) int { return int(min(max(a.First-b.First, -1), 1)) })
+	var under []Watched // those that go over the border
+	for i := 0; i+1 < len(borders); i++ {
+		first, last := borders[i], borders[i+1]-1
+		under = slices.DeleteFunc(under, func(w Watched) bool { return w.Last < first })
+		for len(ranges) > 0 && ranges[0].First == first {
+			under, ranges = append(under, ranges[0]), ranges[1:]
+		}
+		if len(under) == 0 {
+			continue
+		}
+		w := Watched{Range: store.Range{First: first, Last: last}, Seen: under[0].Seen, by: len(under)}
+		for _, u := range under {
+			w.Seen = min(w.Seen, u.Seen)
+		}
+		if n := len(all); n > 0 && all[n-1].Last+1 == first && all[n-1].by == w.by && all[n-1].Seen == w.Seen {
+			all[n-1].Last = last
+		} else {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// Merge puts a unit in the place of locked parts that all stand at one position.
+func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []Watched, key string, partitions int) error {
+	var units []string
+	var revision int64
+	for _, p := range parts {
+		units, revision = append(units, p.Unit), max(revision, p.Revision)
+	}
+	if into == r.consumer {
+		key = ""
+	}
+	names, err1 := json.Marshal(units)
+	watched, err2 := json.Marshal(append([]Watched{}, open...))
+	if err := errtext.Join(err1, err2); err != nil {
+		return err
+	}
+	_, err := r.tx.ExecContext(ctx, r.c.rescale.merge, string(names), into, parts[0].Position, revision+1, key, string(watched), r.c.worker.String(), partitions)
+	if err != nil {
+		return fmt.Errorf("make unit %q of %d: %w", into, len(parts), err)
+	}
+	return nil
+}
+
+// Rescaled is what a split or a merge has replaced.
+type Rescaled struct {
+	From       []string `json:"from"`
+	To         []string `json:"to"`
+	Position   int64    `json:"position"`
+	Partitions int      `json:"partitions"` // that are wanted
+}
+
+// Record tells operators and the other workers, and commits.
+func (r *Rescale) Record(ctx context.Context, operation string, d Rescaled) error {
+	detail, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	reason := fmt.Sprintf("%d partitions are wanted", d.Partitions)
+	if _, err := r.tx.ExecContext(ctx, r.c.rescale.record, r.consumer, operation, string(detail), r.c.operator(), reason); err != nil {
+		return fmt.Errorf("record the %s: %w", operation, err)
+	}
+	if err := changes.Notify(ctx, r.tx, r.c.rescale.changes); err != nil {
+		return err
+	}
+	return r.tx.Commit()
+}

@@ -1,0 +1,255 @@
+package progress_test
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/store"
+)
+
+// rows returns one text for each row of a query, sorted.
+func rows(t *testing.T, db *sql.DB, query string) []string {
+	t.Helper()
+	var text string
+	if err := db.QueryRowContext(t.Context(), `SELECT coalesce(string_agg(r::text, '|' ORDER BY r::text COLLATE "C"), '') FROM (`+query+`) AS r`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(text, "|")
+}
+
+func expectRows(t *testing.T, db *sql.DB, query string, want ...string) {
+	t.Helper()
+	if got := rows(t, db, query); !slices.Equal(got, want) {
+		t.Errorf("%s\nhas\n\t%s\nwant\n\t%s", query, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+const (
+	checkpointRows = `SELECT consumer_name, last_position, revision, paused_by, split_at IS NOT NULL AS split, partition_key FROM consumer_checkpoints`
+	openRows       = `SELECT consumer_name, gap_position, gap_end, state FROM consumer_gap_skips`
+	letterRows     = `SELECT consumer_name, global_position FROM consumer_dead_letters`
+	ownerRows      = `SELECT consumer_name, partitions FROM consumer_assignments`
+)
+
+// rescalable is a consumer with open ranges and dead letters, wanted in n parts.
+func rescalable(t *testing.T, n int) progresstest.Guarded {
+	t.Helper()
+	g := progresstest.New(t)
+	g.Exec(t, fmt.Sprintf(`UPDATE consumer_assignments SET partitions = %d`, n))
+	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
+		SELECT 'c', worker_id, a, b, b - a + 1, s, 10, 10 FROM consumer_assignments, (VALUES (2, 3, 'open'), (5, 5, 'open'), (7, 8, 'void')) AS r(a, b, s)`)
+	g.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+		SELECT 'c', p, 'T', 'a' || p, gen_random_uuid(), 'E', 1 FROM generate_series(1, 4, 3) AS p`)
+	return g
+}
+
+// rescale runs a split or a merge, which is refused if do returns false.
+func rescale(t *testing.T, g progresstest.Guarded, do func(r *progress.Rescale) bool) {
+	t.Helper()
+	tx := g.Begin(t)
+	r, ok, err := g.Rescale(t.Context(), tx, "c", g.Token)
+	if !ok || err != nil {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	if !do(r) {
+		_ = tx.Rollback()
+		return
+	}
+	if err := r.Record(t.Context(), "split", progress.Rescaled{From: []string{"c"}, Partitions: 2}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
+	t.Parallel()
+	g := rescalable(t, 2)
+	rescale(t, g, func(r *progress.Rescale) bool {
+		position, letters, ok, err := r.LockUnit(t.Context(), "c", 2)
+		if position != 10 || !ok || err != nil || len(letters) != 2 {
+			t.Fatalf("at %d with letters %v: %v, %v", position, letters, ok, err)
+		}
+		if err := r.Split(t.Context(), "c", []string{"c#000-7ff", "c#800-fff"}, map[int64]string{1: "c#000-7ff", 4: "c#800-fff"}, "k"); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	expectRows(t, g.DB, checkpointRows, `(c#000-7ff,10,1,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
+	expectRows(t, g.DB, openRows, "(c#000-7ff,2,3,open)", "(c#000-7ff,5,5,open)", "(c#800-fff,2,3,open)", "(c#800-fff,5,5,open)", "(c,7,8,void)")
+	expectRows(t, g.DB, letterRows, "(c#000-7ff,1)", "(c#800-fff,4)")
+	expectRows(t, g.DB, ownerRows, "(c#000-7ff,2)", "(c#800-fff,2)", "(c,2)")
+
+	// One is split again; its row goes.
+	g.Exec(t, `UPDATE consumer_assignments SET partitions = 4`)
+	rescale(t, g, func(r *progress.Rescale) bool {
+		if _, _, ok, err := r.LockUnit(t.Context(), "c#000-7ff", 4); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if err := r.Split(t.Context(), "c#000-7ff", []string{"c#000-3ff", "c#400-7ff"}, map[int64]string{1: "c#400-7ff"}, "k"); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	expectRows(t, g.DB, checkpointRows, `(c#000-3ff,10,2,,f,k)`, `(c#400-7ff,10,2,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
+	expectRows(t, g.DB, letterRows, "(c#400-7ff,1)", "(c#800-fff,4)")
+
+	// One has seen the end of a doubt, another has a doubt of its own.
+	g.Exec(t, `DELETE FROM consumer_gap_skips WHERE consumer_name = 'c#000-3ff' AND gap_position = 5`)
+	g.Exec(t, `UPDATE consumer_gap_skips SET gap_end = 4, missing = 3 WHERE consumer_name = 'c#800-fff' AND gap_position = 2`)
+	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 20, revision = 9 WHERE consumer_name LIKE 'c#%'`)
+	g.Exec(t, `UPDATE consumer_assignments SET partitions = 1`)
+	units := []string{"c#000-3ff", "c#400-7ff", "c#800-fff"}
+	rescale(t, g, func(r *progress.Rescale) bool {
+		parts, err := r.LockParts(t.Context(), units, 1)
+		if err != nil || len(parts) != 3 {
+			t.Fatalf("%v, %v", parts, err)
+		}
+		for i, p := range parts {
+			if p != (progress.Part{Unit: units[i], Position: 20, Revision: 9, Mine: true}) {
+				t.Errorf("%+v", p)
+			}
+		}
+		open, some, err := r.Open(t.Context(), units)
+		if want := []store.Range{{First: 4, Last: 4}, {First: 5, Last: 5}}; err != nil || !slices.Equal(some, want) {
+			t.Errorf("only some watch %v, want %v: %v", some, want, err)
+		}
+		if err := r.Merge(t.Context(), parts, "c", open, "k", 1); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	expectRows(t, g.DB, checkpointRows, `(c,20,10,,f,"")`)
+	expectRows(t, g.DB, openRows+` WHERE state = 'open'`, "(c,2,3,open)", "(c,4,4,open)", "(c,5,5,open)")
+	expectRows(t, g.DB, letterRows, "(c,1)", "(c,4)")
+	expectRows(t, g.DB, ownerRows+` WHERE consumer_name = 'c'`, "(c,1)")
+	expectRows(t, g.DB, `SELECT consumer_name, operation, operator = 'worker `+g.Worker.String()+`' FROM consumer_operations`, "(c,split,t)", "(c,split,t)", "(c,split,t)")
+}
+
+// Who does not own a unit, or was told otherwise, or answers from another server,
+// changes nothing.
+func TestRescaleIsRefused(t *testing.T) {
+	t.Parallel()
+	g := rescalable(t, 2)
+	refused := func(what string, g progresstest.Guarded, unit string, n int) {
+		t.Helper()
+		rescale(t, g, func(r *progress.Rescale) bool {
+			if _, _, ok, err := r.LockUnit(t.Context(), unit, n); ok || err != nil {
+				t.Errorf("%s: %v, %v", what, ok, err)
+			}
+			return false
+		})
+	}
+	refused("another number", g, "c", 3)
+	refused("no such unit", g, "c#000-7ff", 2)
+	other := g
+	other.Checkpoints = g.As(t, uuid.New(), 0)
+	refused("another worker", other, "c", 2)
+	tx := g.Begin(t)
+	if _, ok, err := g.Rescale(t.Context(), tx, "c", "another"); ok || err != nil {
+		t.Errorf("another incarnation: %v, %v", ok, err)
+	}
+	if _, ok, err := g.Rescale(t.Context(), tx, "d", g.Token); ok || err != nil {
+		t.Errorf("no such consumer: %v, %v", ok, err)
+	}
+	_ = tx.Rollback()
+	g.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`)
+	refused("the row of a split consumer", g, "c", 2)
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, paused_at) VALUES ('c#000-7ff', now()), ('c#800-fff', NULL)`)
+	g.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions) SELECT 'c#000-7ff', worker_id, 1 FROM consumer_assignments`)
+	rescale(t, g, func(r *progress.Rescale) bool {
+		parts, err := r.LockParts(t.Context(), []string{"c", "c#000-7ff", "c#800-fff"}, 1)
+		want := []progress.Part{{Unit: "c#000-7ff", Paused: true, Mine: true}, {Unit: "c#800-fff"}}
+		if err != nil || !slices.Equal(parts, want) {
+			t.Errorf("%+v, %v", parts, err)
+		}
+		return false
+	})
+}
+
+// A zombie's batch, whose guard knows the unit from before, never fits again.
+func TestNoGuardOfAUnitFromBefore(t *testing.T) {
+	t.Parallel()
+	g := rescalable(t, 2)
+	before := g.Loaded(t)
+	rescale(t, g, func(r *progress.Rescale) bool {
+		_, _, ok, err := r.LockUnit(t.Context(), "c", 2)
+		if ok && err == nil {
+			err = r.Split(t.Context(), "c", []string{"c#000-7ff", "c#800-fff"}, map[int64]string{1: "c#000-7ff", 4: "c#000-7ff"}, "")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	guard := func(from *progress.State) bool {
+		tx := g.Begin(t)
+		defer func() { _ = tx.Rollback() }()
+		_, ok, err := g.Guard(t.Context(), tx, "c", from, progress.Advance{To: 12, Token: g.Token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if guard(before) {
+		t.Error("a batch of the consumer runs beside its units")
+	}
+	g.Exec(t, `UPDATE consumer_assignments SET partitions = 1`)
+	rescale(t, g, func(r *progress.Rescale) bool {
+		units := []string{"c#000-7ff", "c#800-fff"}
+		parts, err := r.LockParts(t.Context(), units, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open, _, err := r.Open(t.Context(), units)
+		if err == nil {
+			err = r.Merge(t.Context(), parts, "c", open, "", 1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	if guard(before) {
+		t.Error("a batch from before the split runs after the merge")
+	}
+	if after := g.Loaded(t); !guard(after) || len(after.Open) != 2 || after.DeadLetters != 2 || after.Paused != nil {
+		t.Errorf("the merged one is %+v", after)
+	}
+}
+
+// What a rescale reads of the audit and of the dead letters begins in an index,
+// whatever the planner believes. The other tables are as small as the number of
+// consumers.
+func TestRescaleReadsNoWholeTable(t *testing.T) {
+	t.Parallel()
+	g := progresstest.New(t)
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) SELECT 'x' || i FROM generate_series(1, 2000) AS i`)
+	g.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'x' || i, gen_random_uuid() FROM generate_series(1, 2000) AS i`)
+	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
+		SELECT 'x' || i % 100, gen_random_uuid(), i, i, 1, 'open', i, i FROM generate_series(1, 10000) AS i`)
+	g.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+		SELECT 'x' || i % 100, i, 'T', 'a', gen_random_uuid(), 'E', 1 FROM generate_series(1, 10000) AS i`)
+	conn, err := g.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	names, worker := `'["c#000-7ff", "c#800-fff"]'`, `'`+g.Worker.String()+`'`
+	for name, args := range map[string]string{
+		"own": `'c', '1'`, "unit": `'c', ` + worker + `, 2`, "letters": `'c'`, "split": `'c', ` + names + `, '[{"position": 1, "unit": "c#000-7ff"}]', ''`,
+		"inert": `'c'`, "remove": `'c#000-7ff'`, "parts": names + `, ` + worker + `, 2`, "open": names,
+		"merge": names + `, 'c', 10, 7, '', '[{"first": 1, "last": 2, "seen": 1}]', ` + worker + `, 1`,
+	} {
+		plan := pgtest.ExplainGeneric(t, conn, "", g.RescaleStatement(name), "("+args+")")
+		if strings.Contains(plan, "Seq Scan on consumer_gap_skips") || strings.Contains(plan, "Seq Scan on consumer_dead_letters") {
+			t.Errorf("%s:\n%s", name, plan)
+		}
+	}
+}
