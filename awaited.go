@@ -151,8 +151,8 @@ func (w *Worker) noticeWord(said string) {
 	case heard.Reached:
 		w.awaited.reached(heard.Consumer, heard.Position)
 	default:
-		if u, ok := w.status[heard.Consumer]; ok {
-			w.awaited.ask(heard.Consumer, heard.Position, u.at)
+		if u := w.unit(heard.Consumer); u != nil {
+			w.awaited.ask(heard.Consumer, heard.Position, func() int64 { return w.reached(u.declared) })
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (w *Worker) compact(ctx context.Context) {
 		if _, ok := w.compactNow.Sleep(ctx, time.Hour); !ok {
 			return
 		}
-		for _, u := range w.units {
+		for _, u := range w.allUnits() {
 			if u.voids.n.Load() < voidsKept {
 				continue
 			}

@@ -126,12 +126,14 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 		Strategy:          coord.Advisory,
 		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Status:            status,
+		Wishes:            map[string]coord.Wish{},
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
 		cc.Strategy = coord.Lease
 	}
 	for _, u := range units {
 		cc.Units = append(cc.Units, u.name)
+		cc.Wishes[u.name] = u.wish
 	}
 	return cc
 }

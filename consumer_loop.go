@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
@@ -21,6 +22,7 @@ type consumerLoop struct {
 	unit   *unit
 	status *unitStatus
 	reader *reader.Reader
+	keys   *keys
 
 	progress *progress.State // nil: load it
 	polled   *frontier.Value // all that it allows was read; nil: not yet
@@ -37,11 +39,18 @@ type consumerLoop struct {
 	stop      context.Context // the worker's intake; nil: that of run
 
 	triedLetter bool // in the turn before, so new events come next
+
+	rescaling rescaling
 }
 
 // newLoop makes the loop of a consumer.
 func (w *Worker) newLoop(u *unit) *consumerLoop {
-	return &consumerLoop{w: w, unit: u, status: w.status[u.name], reader: w.ahead.Reader(u.types)}
+	k := &keys{of: u.key, slots: u.slots}
+	var share *reader.Share
+	if u.isPart() {
+		share = &reader.Share{Has: k.has, OneIn: partition.Slots / u.slots.Size()}
+	}
+	return &consumerLoop{w: w, unit: u, keys: k, status: u.status, reader: w.ahead.Reader(u.types, share)}
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -57,13 +66,17 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 		c.stop = intake
 	}
 	defer func() {
+		c.leaveMeeting()
 		fatal = c.close(ctx, fatal)
 		c.forget()
 		c.reader.Close() // the loop ends with all that it has begun
 	}()
 	for intake.Err() == nil {
-		n := news{c.w.frontier.Changed(), c.w.frontier.Back()}
-		r, fatal := c.step(ctx, intake)
+		n := news{c.w.frontier.Changed(), c.w.frontier.Back(), c.w.coord.Changed(), nil}
+		if c.unit.isPart() {
+			n.met = c.w.meetings.changed()
+		}
+		r, fatal := c.inTurn(ctx, intake)
 		if fatal != nil {
 			return fatal
 		}
@@ -75,9 +88,25 @@ func (c *consumerLoop) run(ctx, intake context.Context) (fatal error) {
 			c.restAfterTrouble(intake, pause, n)
 			continue
 		}
-		c.rest(intake, r, n)
+		if !c.rescale(intake) {
+			c.rest(intake, r, n)
+		}
 	}
 	return nil
+}
+
+// inTurn is step. The parts of a consumer that does not say that they may run at the
+// same time make one step after the other.
+func (c *consumerLoop) inTurn(ctx, intake context.Context) (r result, fatal error) {
+	if c.unit.isPart() && c.unit.inTurn != nil {
+		select {
+		case c.unit.inTurn <- struct{}{}:
+			defer func() { <-c.unit.inTurn }()
+		case <-intake.Done():
+			return result{outcome: idle}, nil
+		}
+	}
+	return c.step(ctx, intake)
 }
 
 // step makes one turn and settles its result.
@@ -114,6 +143,9 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 		}
 		w.Took = time.Since(began)
 	}
+	if err := c.keys.failure(); err != nil {
+		return result{outcome: disturbed, err: err}
+	}
 	if w.haveDeadLetters, err = c.aggregatesWithDeadLetters(intake, conn, w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
@@ -138,7 +170,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if w.Full && !w.isEmpty() && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
+	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison)
@@ -218,7 +250,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.unit.reload.revision.Store(moved.Revision)
 	c.status.advanced(a.To, len(w.Events), c.tally.failures)
 	c.noteVoids(a.Marks)
-	c.w.awaited.advanced(c.unit.name, a.To)
+	c.announce()
 	c.w.observer.skipped(c.unit.name, a.Marks)
 	c.w.observer.deadLettered(c.unit.name, w.deadLetters)
 	c.settleDeadLetters(w)
@@ -228,6 +260,15 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	if w.Full {
 		c.polled = nil
 	}
+}
+
+// announce tells those who wait for the consumer how far it is.
+func (c *consumerLoop) announce() {
+	at := c.progress.Position
+	if c.unit.isPart() {
+		at = c.w.reached(c.unit.declared)
+	}
+	c.w.awaited.advanced(c.unit.title, at)
 }
 
 // worked takes note that a turn got through.
@@ -243,6 +284,8 @@ func (c *consumerLoop) worked() {
 type news struct {
 	changed <-chan struct{} // the frontier's value
 	back    <-chan struct{} // the frontier works again
+	dealt   <-chan struct{} // the assignments, or the partitions that are wanted
+	met     <-chan struct{} // how parts meet that are to be merged
 }
 
 // rest waits until the next turn is due.
@@ -254,7 +297,7 @@ func (c *consumerLoop) rest(intake context.Context, r result, n news) {
 			return
 		}
 	case r.outcome == idle:
-		c.await(intake, n.changed)
+		c.await(intake, n)
 	case r.outcome == committed && !r.work.Full:
 		sleepUntil(intake, c.gather(), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
@@ -277,10 +320,19 @@ func (c *consumerLoop) gather() time.Duration {
 	return gathering
 }
 
-// await waits for a new frontier, or for somebody else to move the progress.
-func (c *consumerLoop) await(intake context.Context, changed <-chan struct{}) {
+// await waits for news, or for somebody else to move the progress.
+func (c *consumerLoop) await(intake context.Context, n news) {
+	var again <-chan time.Time
+	if at, ok := c.rescalesAgain(); ok {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		again = timer.C
+	}
 	select {
-	case <-changed:
+	case <-again:
+	case <-n.changed:
+	case <-n.dealt:
+	case <-n.met:
 	case <-c.unit.reload.c:
 		c.forget()
 	case <-intake.Done():

@@ -164,7 +164,7 @@ func TestForgottenProgressIsNotWatched(t *testing.T) {
 		if !known {
 			h.loop.forget()
 		}
-		if news, err := h.signalMoved(t.Context(), []string{"all"}); err != nil || news != known {
+		if news, err := h.signalMoved(t.Context(), h.units, []string{"all"}); err != nil || news != known {
 			t.Errorf("the loop knows the progress: %v; that it was moved is news: %v, %v", known, news, err)
 		}
 	}

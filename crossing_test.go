@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -117,7 +118,7 @@ func drawLook(t *rapid.T) drawnLook {
 			d.open = append(d.open, progress.OpenRange{Range: store.Range{First: p, Last: p}, ID: int64(n), Seen: time.Unix(p, 0)})
 		}
 	}
-	u := &unit{name: "c"}
+	u := (&declared{title: "c"}).unit(partition.All)
 	if rapid.Bool().Draw(t, "only A") {
 		u.types = []string{"A"}
 	}

@@ -20,7 +20,7 @@ import (
 // returns the one that it failed at, nil if nobody knows.
 func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (*store.PersistedEvent, error) {
 	n := w.late()
-	d := consumer.Delivery{Consumer: c.unit.name, Attempt: c.tally.attempt(), Late: true}
+	d := consumer.Delivery{Consumer: c.unit.title, Partition: c.unit.slots.String(), Attempt: c.tally.attempt(), Late: true}
 	if w.retried != nil {
 		d.Attempt = w.retried.Attempts + 1
 	}

@@ -144,7 +144,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 // the frontier knows: perhaps another server answers.
 func (c *consumerLoop) examine(ctx context.Context, q store.Querier) (v verdict, now *progress.State, err error) {
 	b := c.last
-	if now, err = c.w.checkpoints.Load(ctx, q, c.unit.name); err != nil {
+	if now, _, err = c.loadRow(ctx, q); err != nil {
 		return handlerUnknown, nil, err
 	}
 	if now.Token != b.work.advance.Token && now.Token != c.w.frontier.Value().Token {

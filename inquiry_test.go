@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
@@ -162,7 +163,7 @@ func TestFateOfABatch(t *testing.T) {
 			if !b.movedOn(now) {
 				t.Fatalf("the row is %+v", now.Version)
 			}
-			loop := &consumerLoop{w: &Worker{checkpoints: g.Checkpoints}, unit: &unit{name: "c"}, last: b}
+			loop := &consumerLoop{w: &Worker{checkpoints: g.Checkpoints}, unit: (&declared{title: "c"}).unit(partition.All), last: b}
 			if got, err := loop.fate(t.Context(), g.DB, b.judge(now)); err != nil || got != c.want {
 				t.Errorf("verdict %d, %v; want %d", got, err, c.want)
 			}

@@ -77,6 +77,9 @@ type Observer struct {
 	DeadLettered func(DeadLetter)
 	// DeadLetterFailed: an operator had it tried again, and it has failed again.
 	DeadLetterFailed func(DeadLetter)
+	// Rescaled: units of a consumer were replaced by others, which have the same
+	// keys between them: a split, or a merge.
+	Rescaled func(Rescaled)
 	// DeadBatchEnded: the batch of a dead worker lived on in the server, held a
 	// consumer's row, and was ended.
 	DeadBatchEnded func(DeadBatch)
@@ -184,6 +187,14 @@ type DeadBatch struct {
 	Consumer string
 	Worker   uuid.UUID // the dead one
 	PID      int64     // of the server's process
+}
+
+// Rescaled tells which units of a consumer were replaced by which. A unit is named
+// as in [ConsumerStatus].
+type Rescaled struct {
+	Consumer string
+	From, To []string // one of them has one unit
+	Position int64    // where they stand
 }
 
 // TransactionEnd is a batch whose handler has ended its transaction.

@@ -18,6 +18,7 @@ import (
 var elsewhere = map[string]string{
 	"RolesHidden":    "TestStartNamesEveryMissingPrivilege",
 	"DeadBatchEnded": "TestProcessStoppedAndWoken",
+	"Rescaled":       "TestAConsumerIsSplitAndMerged",
 	"PoolSwept":      "TestSweep",
 }
 

@@ -148,6 +148,9 @@ func (log logFunc) batches(o *Observer) {
 		}
 		log.line(level, "batch failed, retrying", []any{"consumer", r.Consumer, "trouble", r.Trouble, "in_a_row", r.InARow, "pause", r.Pause, "by_handler", r.ByHandler, "error", r.Err})
 	}
+	o.Rescaled = func(r Rescaled) {
+		log.info("consumer rescaled", "consumer", r.Consumer, "from", r.From, "to", r.To, "position", r.Position)
+	}
 	o.DeadBatchEnded = func(b DeadBatch) {
 		log.info("ended the batch of a dead worker", "consumer", b.Consumer, "dead_worker", b.Worker, "pid", b.PID)
 	}

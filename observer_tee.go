@@ -31,6 +31,7 @@ func unite(all []Observer, report func(HookPanic)) Observer {
 		Retrying:            join(all, report, "Retrying", func(o Observer) func(Retry) { return o.Retrying }),
 		DeadLettered:        join(all, report, "DeadLettered", func(o Observer) func(DeadLetter) { return o.DeadLettered }),
 		DeadLetterFailed:    join(all, report, "DeadLetterFailed", func(o Observer) func(DeadLetter) { return o.DeadLetterFailed }),
+		Rescaled:            join(all, report, "Rescaled", func(o Observer) func(Rescaled) { return o.Rescaled }),
 		DeadBatchEnded:      join(all, report, "DeadBatchEnded", func(o Observer) func(DeadBatch) { return o.DeadBatchEnded }),
 		TransactionEnded:    join(all, report, "TransactionEnded", func(o Observer) func(TransactionEnd) { return o.TransactionEnded }),
 		FrontierBlocked:     join(all, report, "FrontierBlocked", func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),

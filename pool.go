@@ -13,11 +13,12 @@ import (
 
 // idleConns is how many connections a pool should keep for a worker: those that
 // it keeps for itself, those of its occasional statements, one to read ahead, and
-// for each consumer one for its batch. One whose events the log filters reads
+// for each partition of a consumer one for its batch. One whose events the log filters reads
 // ahead for itself, on two.
 func (w *Worker) idleConns() int {
-	n := 5 + len(w.units)
+	n := 5
 	for _, u := range w.units {
+		n += u.wish.Count
 		if len(u.types) > 0 {
 			n += 2
 		}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -52,7 +53,7 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	if c.deadLetterNext() {
 		return nil
 	}
-	if c.progress == nil || len(c.progress.Open) > 0 {
+	if c.progress == nil || len(c.progress.Open) > 0 || c.rescaling.bounded {
 		c.reader.Drop()
 		return nil
 	}
@@ -81,7 +82,10 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	if c.progress != nil {
 		return result{outcome: again}
 	}
-	if err := c.quickly(intake, func(ctx context.Context) error { return c.loadFrom(ctx, conn, v) }); err != nil {
+	switch err := c.quickly(intake, func(ctx context.Context) error { return c.loadFrom(ctx, conn, v) }); {
+	case errors.Is(err, errReplaced):
+		return result{outcome: overtaken}
+	case err != nil:
 		return result{outcome: disturbed, err: err}
 	}
 	if err := c.restarted(); err != nil {
@@ -90,9 +94,26 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	return result{outcome: again}
 }
 
+// errReplaced reports that a split or a merge has put other units in the place of
+// this one. The loop waits until that is taken away from this worker.
+var errReplaced = errors.New("worker: the unit is no more")
+
+// loadRow loads the row of the unit. If that was replaced, it returns a state of
+// which only the incarnation is known.
+func (c *consumerLoop) loadRow(ctx context.Context, q store.Querier) (p *progress.State, replaced bool, err error) {
+	p, err = c.w.checkpoints.Load(ctx, q, c.unit.name)
+	switch gone := (progress.NoCheckpointError{}); {
+	case err == nil && p.Split, c.unit.isPart() && errors.As(err, &gone):
+		p = &progress.State{}
+		p.Token, err = c.w.checkpoints.Incarnation(ctx, q)
+		return p, true, err
+	}
+	return p, false, err
+}
+
 // loadFrom loads the progress from the incarnation of v.
 func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontier.Value) error {
-	p, err := c.w.checkpoints.Load(ctx, q, c.unit.name)
+	p, replaced, err := c.loadRow(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -104,6 +125,9 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 	}
 	if v.Token != "" && c.last.isOpen() {
 		c.last = nil // of another incarnation: nothing shows any more what its handler did
+	}
+	if replaced {
+		return errReplaced
 	}
 	c.progress = p
 	c.unit.reload.revision.Store(c.progress.Revision)
@@ -118,7 +142,7 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 		c.poison = nil // somebody has moved the consumer since
 	}
 	c.status.loaded(c.progress)
-	c.w.awaited.advanced(c.unit.name, c.progress.Position)
+	c.announce()
 	return nil
 }
 
@@ -149,6 +173,9 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.bisect
 	at := reader.Place{Position: c.progress.Position, Limit: b.size(c.w.cfg.BatchSize), Bound: b.upTo(reader.Unbounded)}
+	if c.rescaling.bounded {
+		at.Bound = min(at.Bound, c.rescaling.upTo)
+	}
 	for _, o := range c.progress.Open {
 		at.Open = append(at.Open, o.Range)
 	}

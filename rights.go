@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -22,7 +23,8 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		return fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	needs := rights.Worker(t, w.cfg.LeaderStrategy == LeaderStrategyLease)
+	rescales := slices.ContainsFunc(w.units, func(u *unit) bool { return u.inTurn == nil })
+	needs := rights.Worker(t, w.cfg.LeaderStrategy == LeaderStrategyLease, rescales)
 	denied := w.deniesReads(ctx, conn)
 	log, named := w.log.(store.SequenceNamer)
 	if named {

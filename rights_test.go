@@ -24,7 +24,7 @@ func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (
 	t.Helper()
 	var out output
 	opts = append(opts, worker.WithSlog(newLogger(&out)))
-	w := worker.New(db, d.log, []consumer.Consumer{&effect{name: "c"}}, d.options(opts...)...)
+	w := worker.New(db, d.log, []consumer.Consumer{&partitionedEffect{effect{name: "c"}, 1}}, d.options(opts...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
@@ -128,7 +128,7 @@ func (d *deployment) needs(t *testing.T, lease bool) (all []rights.Need) {
 		t.Fatal(err)
 	}
 	table, column := d.log.PositionColumn()
-	return append(rights.Worker(names, lease), rights.Log(table, column, true)...)
+	return append(rights.Worker(names, lease, true), rights.Log(table, column, true)...)
 }
 
 // A part is one privilege on one column, table or sequence.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -64,6 +65,15 @@ func (c *effect) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 type scopedEffect struct{ effect }
 
 func (*scopedEffect) AggregateTypes() []string { return []string{"Order"} }
+
+type partitionedEffect struct {
+	effect
+	count int
+}
+
+func (e *partitionedEffect) Partitions() consumer.Partitions {
+	return consumer.Partitions{Count: e.count}
+}
 
 type headEffect struct{ effect }
 
@@ -161,7 +171,24 @@ func (f *flow) play(t *testing.T) {
 	second.Stop()
 	f.must(t, second.result(t))
 	f.fail(t)
+	f.rescale(t)
 	f.must(t, f.Retire(t.Context(), "other", reason))
+}
+
+// rescale splits a consumer that has dead letters, and merges it.
+func (f *flow) rescale(t *testing.T) {
+	t.Helper()
+	f.mended.Store(false)
+	f.append(t, "bad", 1)
+	for _, n := range []int{1, 2, 1} {
+		w := f.run(t, []consumer.Consumer{&partitionedEffect{effect{"parts", f.bad}, n}}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1))
+		last := f.append(t, "a", 3)
+		f.awaitRows(t, fmt.Sprintf("%d units", n), fmt.Sprintf(`SELECT CASE WHEN min(last_position) >= %d THEN count(*) ELSE 0 END FROM consumer_checkpoints WHERE left(consumer_name, 5) = 'parts' AND split_at IS NULL`, last), n)
+		f.awaitRows(t, "their letters", `SELECT least(count(*), 1) FROM consumer_dead_letters WHERE left(consumer_name, 5) = 'parts'`, 1)
+		w.Stop()
+		f.must(t, w.result(t))
+	}
+	f.must(t, f.Retire(t.Context(), "parts", reason))
 }
 
 // awaitLate has positions passed in doubt: one range is filled late, one is
@@ -330,7 +357,7 @@ func (f *flow) exceed(t *testing.T) {
 		`DELETE FROM aggregate_heads`, `SELECT setval('events_global_position_seq', 1)`, `SELECT last_value FROM events_global_position_seq`,
 		`SELECT * FROM consumer_checkpoints`, `CREATE TABLE mine ()`)
 	f.mayNot(t, f.worker, `DELETE FROM events`, `UPDATE events SET payload = ''`, `SELECT nextval('events_global_position_seq')`, `SELECT * FROM aggregate_heads`,
-		`DELETE FROM consumer_checkpoints`, `DELETE FROM consumer_operations`, `TRUNCATE consumer_gap_skips`, `UPDATE consumer_checkpoints_schema SET version = 9`, `CREATE TABLE mine ()`)
+		`DELETE FROM consumer_operations`, `TRUNCATE consumer_gap_skips`, `UPDATE consumer_checkpoints_schema SET version = 9`, `CREATE TABLE mine ()`)
 	operator := f.open(t, f.login(t, "exceeding", f.roles.Operator))
 	f.mayNot(t, operator, `DELETE FROM events`, `INSERT INTO aggregate_heads VALUES ('a', 'b', 1)`, `UPDATE worker_nodes SET heartbeat_at = now()`, `UPDATE consumer_operations SET operator = ''`,
 		`DELETE FROM consumer_operations`, `UPDATE consumer_assignments SET worker_id = NULL`, `DELETE FROM worker_nodes`)

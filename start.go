@@ -119,9 +119,5 @@ func (w *Worker) validate() error {
 	}
 	units, err := unitsOf(w.consumers)
 	w.units = units
-	w.status = make(map[string]*unitStatus, len(units))
-	for _, u := range units {
-		w.status[u.name] = &unitStatus{s: ConsumerStatus{Name: u.name}}
-	}
 	return errtext.Join(append(all, err, w.cfg.Validate())...)
 }

@@ -64,8 +64,12 @@ type SetupError = frontier.SetupError
 
 // ConsumerStatus is the part of a Status about one consumer.
 type ConsumerStatus struct {
-	Name     string
-	Assigned bool // to this worker
+	// Name is the consumer's. While it is split, each part that this worker runs
+	// has a ConsumerStatus: its name has the part, such as "totals_v1#400-7ff".
+	Name      string
+	Consumer  string // without the part
+	Partition string // as in [consumer.Delivery]; empty for the whole consumer
+	Assigned  bool   // to this worker
 	// Position is the last checkpoint that this worker knows of; other workers
 	// may have gone on from it.
 	Position int64
@@ -224,8 +228,14 @@ func (w *Worker) Status() Status {
 		head = &s.Head
 	}
 	s.Head = max(s.Head, s.Safe)
-	for _, u := range w.units {
-		s.Consumers = append(s.Consumers, w.status[u.name].snapshot(safe, head))
+	for _, whole := range w.units {
+		units := w.partsOf(whole.declared)
+		if len(units) == 0 {
+			units = []*unit{whole}
+		}
+		for _, u := range units {
+			s.Consumers = append(s.Consumers, u.status.snapshot(safe, head))
+		}
 	}
 	return s
 }

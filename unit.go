@@ -8,8 +8,10 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -17,18 +19,45 @@ import (
 // holds no more.
 const maxType = 2_704
 
-// unit is what is assigned, checkpointed and shown: today a consumer.
+// unit is what is assigned, checkpointed and shown: a consumer, or a part of one
+// that is split, see package partition.
 type unit struct {
-	name     string
+	name  string
+	slots partition.Range
+	*declared
+	status *unitStatus
+	reload *reloadSignal
+	voids  voidRows
+	log    string // the incarnation in which its checkpoint was last sound
+}
+
+// declared is what a consumer says of itself.
+type declared struct {
+	title    string // its name; that of its units has their slots
 	consumer consumer.Consumer
 	bulk     consumer.BatchConsumer // the same, if it takes whole batches
 	types    []string               // none: all
 	start    consumer.Start
-	reload   *reloadSignal
-	voids    voidRows
-	log      string        // the incarnation in which its checkpoint was last sound
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
+
+	wish coord.Wish
+	key  consumer.Key
+	// inTurn has room for the one part that runs, of a consumer that is split by
+	// other builds and does not say that its events may be handled at the same
+	// time. It is nil if it says so.
+	inTurn chan struct{}
 }
+
+// unit makes the unit of some of the consumer's slots.
+func (d *declared) unit(slots partition.Range) *unit {
+	u := &unit{name: partition.Name(d.title, slots), slots: slots, declared: d, reload: newReloadSignal()}
+	u.status = &unitStatus{s: ConsumerStatus{Name: u.name, Consumer: d.title, Partition: slots.String()}}
+	u.voids.n.Store(voidsKept) // due with the first row: earlier owners may have left some
+	return u
+}
+
+// isPart reports whether the unit is one of a consumer that is split.
+func (u *unit) isPart() bool { return u.slots != partition.All }
 
 // unitsOf checks the consumers and sorts them by name.
 func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
@@ -56,24 +85,27 @@ func unitsOf(consumers []consumer.Consumer) ([]*unit, error) {
 }
 
 // unitOf asks a consumer for what it says of itself.
-func unitOf(c consumer.Consumer) (u *unit, err error) {
+func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	if isNil(c) {
 		return nil, errors.New("is nil")
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("a %T panicked when asked for its name, types or start: %s", c, errtext.Panic(v))
+			err = fmt.Errorf("a %T panicked when asked for its name, types, start or partitions: %s", c, errtext.Panic(v))
 		}
 	}()
-	u = &unit{name: c.Name(), consumer: c, reload: newReloadSignal()}
-	u.voids.n.Store(voidsKept) // due with the first row: earlier owners may have left some
+	d := &declared{title: c.Name(), consumer: c, wish: coord.Single}
 	if s, ok := c.(consumer.ScopedConsumer); ok {
-		u.types = slices.Clone(s.AggregateTypes())
+		d.types = slices.Clone(s.AggregateTypes())
 	}
-	u.bulk, _ = c.(consumer.BatchConsumer)
+	d.bulk, _ = c.(consumer.BatchConsumer)
 	if s, ok := c.(consumer.Starter); ok {
-		u.start = s.StartAt()
+		d.start = s.StartAt()
 	}
+	if err := d.partitions(); err != nil {
+		return nil, err
+	}
+	u := d.unit(partition.All)
 	if err := ident.CheckConsumer(u.name); err != nil {
 		return nil, fmt.Errorf("%T: Name: %w", c, err)
 	}
@@ -91,6 +123,21 @@ func unitOf(c consumer.Consumer) (u *unit, err error) {
 		return nil, fmt.Errorf("%q: StartAt gives position %d, which is below 0", u.name, after)
 	}
 	return u, nil
+}
+
+// partitions asks a consumer for its partitions.
+func (d *declared) partitions() error {
+	c, ok := d.consumer.(consumer.Partitioned)
+	if !ok {
+		d.inTurn = make(chan struct{}, 1)
+		return nil
+	}
+	p := c.Partitions()
+	if err := p.Check(); err != nil {
+		return fmt.Errorf("%q: Partitions: %w", d.title, err)
+	}
+	d.wish, d.key = coord.Wish{Count: p.Count, Key: p.Key.Name()}, p.Key
+	return nil
 }
 
 // checkType refuses a type that no event can have.

@@ -101,7 +101,7 @@ func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}) (over bo
 
 // askFor asks the worker that runs a consumer to say when it is at a position.
 func (w *Worker) askFor(ctx context.Context, consumer string, position int64) {
-	if u, ok := w.status[consumer]; w.waitChannel != "" && !(ok && u.isAssigned()) {
+	if u := w.unit(consumer); w.waitChannel != "" && !(u != nil && u.status.isAssigned()) {
 		w.say(ctx, word{Consumer: consumer, Position: position})
 	}
 }
@@ -112,7 +112,7 @@ func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (
 	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
 	a, token, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
-	if _, here := w.status[consumer]; err == nil && a.Unknown && !here {
+	if err == nil && a.Unknown && w.unit(consumer) == nil {
 		return a, w.known(ctx, conn, consumer)
 	}
 	if known := w.frontier.Value().Token; token != "" && known != "" && token != known {

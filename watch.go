@@ -32,7 +32,8 @@ func (w *Worker) watchProgress(ctx context.Context) {
 			return
 		}
 		var busy []string
-		for _, u := range w.units {
+		units := w.allUnits()
+		for _, u := range units {
 			if u.reload.revision.Load() != noRevision {
 				busy = append(busy, u.name)
 			}
@@ -40,7 +41,7 @@ func (w *Worker) watchProgress(ctx context.Context) {
 		if len(busy) == 0 {
 			continue
 		}
-		found, err := w.signalMoved(ctx, busy)
+		found, err := w.signalMoved(ctx, units, busy)
 		w.taskFailed(ctx, taskWatch, "", err)
 		if found {
 			quiet = 0
@@ -48,9 +49,9 @@ func (w *Worker) watchProgress(ctx context.Context) {
 	}
 }
 
-func (w *Worker) signalMoved(ctx context.Context, names []string) (found bool, err error) {
-	before := make(map[string]int64, len(w.units))
-	for _, u := range w.units {
+func (w *Worker) signalMoved(ctx context.Context, units []*unit, names []string) (found bool, err error) {
+	before := make(map[string]int64, len(units))
+	for _, u := range units {
 		before[u.name] = u.reload.revision.Load()
 	}
 	var revisions map[string]int64
@@ -61,7 +62,7 @@ func (w *Worker) signalMoved(ctx context.Context, names []string) (found bool, e
 	if err != nil {
 		return false, err
 	}
-	for _, u := range w.units {
+	for _, u := range units {
 		known := u.reload.revision.Load()
 		if known != before[u.name] {
 			continue // the loop itself has moved it meanwhile

@@ -43,8 +43,9 @@ type Worker struct {
 
 	// What prepare makes; others than Start may look once ready is closed.
 	ready        chan struct{}
-	units        []*unit // in order of name
-	status       map[string]*unitStatus
+	units        []*unit // whole consumers, in order of name
+	parts        parts
+	meetings     meetings
 	loopConns    budget
 	inquiryConns budget // of the reserve
 	incarnation  string // of the server, as an SQL expression

@@ -166,7 +166,7 @@ func (s schema) writerNeeds() []rights.Need {
 
 // workerNeeds are those that Start checks, of whole tables.
 func (s schema) workerNeeds() []rights.Need {
-	return whole(append(rights.Worker(s.Tables, true), rights.Log(s.Events.SQL(), positionColumn, true)...))
+	return whole(append(rights.Worker(s.Tables, true, true), rights.Log(s.Events.SQL(), positionColumn, true)...))
 }
 
 // whole are needs of whole tables instead of columns.

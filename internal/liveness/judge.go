@@ -28,12 +28,12 @@ type Said struct {
 
 // Node is a worker's row, as one look shows it.
 type Node struct {
-	ID       uuid.UUID `json:"id"`
+	ID uuid.UUID `json:"id"`
 	Said
-	Protocol int       `json:"protocol"`
-	Fresh    bool      `json:"fresh"`  // the last heartbeat is younger than HeartbeatTimeout
-	Proven   bool      `json:"proven"` // and of the present incarnation
-	Held     bool      `json:"-"`      // its lock is held
+	Protocol int  `json:"protocol"`
+	Fresh    bool `json:"fresh"`  // the last heartbeat is younger than HeartbeatTimeout
+	Proven   bool `json:"proven"` // and of the present incarnation
+	Held     bool `json:"-"`      // its lock is held
 }
 
 // Watch says since when locks are seen free at each look. It is worth nothing

@@ -33,8 +33,8 @@ type Session struct {
 	// overdue: the last heartbeat is older than the token, so that this
 	// worker's death would not be noticed by its lock. The next look sends one.
 	overdue bool
-	located time.Time              // start of the heartbeat whose server was compared last
-	strange bool                   // it was elsewhere then
+	located time.Time          // start of the heartbeat whose server was compared last
+	strange bool               // it was elsewhere then
 	said    map[uuid.UUID]Said // of all workers
 }
 

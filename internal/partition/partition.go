@@ -41,6 +41,9 @@ func Slot(key string) int {
 	return int(sum[0])<<4 | int(sum[1])>>4
 }
 
+// Size is how many slots the range has.
+func (r Range) Size() int { return r.Last - r.First + 1 }
+
 // Has reports whether a slot is one of the range's.
 func (r Range) Has(slot int) bool { return r.First <= slot && slot <= r.Last }
 

@@ -2,6 +2,7 @@ package reader
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -58,9 +59,10 @@ func NewAhead(log store.BoundLog, batch int, value func() *frontier.Value, conns
 }
 
 // Reader returns the reader of a consumer that wants events of types, of all
-// types if there are none. Close it.
-func (a *Ahead) Reader(types []string) *Reader {
+// types if there are none, and of these its share; nil: all. Close it.
+func (a *Ahead) Reader(types []string, mine *Share) *Reader {
 	r := &Reader{view: newView(a.log, types), ahead: a, window: a.unscoped}
+	r.mine = mine
 	if r.scoped {
 		r.window = newWindow(newView(a.log, types))
 	}
@@ -137,20 +139,66 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 		a.detach(r)
 		return Page{}, nil, nil
 	}
-	through := p.Look.Through
-	if w.at[r] = through; !p.Full {
+	p, v = r.own(p), s.v
+	if r.mine != nil {
+		p, v = r.fill(p, v)
+	}
+	if w.at[r] = p.Look.Through; !p.Full {
 		a.detach(r)
 	} else {
 		a.trim(w)
 	}
-	if w.wanted(through) {
-		p.copy()
-	}
-	if len(r.types) > 0 && !r.scoped {
-		p.keep(r.wants)
-	}
 	a.readOn(ctx, w)
-	return p, s.v, nil
+	return p, v, nil
+}
+
+// own makes a page of the window the reader's: with the events that it wants, and
+// with nothing that a handler may write into and others may still be given.
+func (r *Reader) own(p Page) Page {
+	r.window.at[r] = p.Look.Through
+	shared, filters := r.window.wanted(p.Look.Through), r.mine != nil || len(r.types) > 0 && !r.scoped
+	switch {
+	case filters:
+		p.keep(r.wants)
+	case shared:
+		p.Events = slices.Clone(p.Events)
+	}
+	if shared {
+		p.own()
+	}
+	return p
+}
+
+// pagesJoined is how many pages of the window make one for a part at most.
+const pagesJoined = 64
+
+// fill joins a part's page with those behind it that are there, as long as the
+// part's events of them fit into a batch: so its batches are as large as those of
+// a whole consumer. All positions of the window are final, so the later Value
+// holds for the earlier pages.
+func (r *Reader) fill(p Page, v *frontier.Value) (Page, *frontier.Value) {
+	for n := 1; n < pagesJoined && p.Full && len(p.Events) < r.ahead.batch; n++ {
+		s := r.window.covering(p.Look.Through)
+		if s == nil || !s.isCounted || s.v.Token != v.Token {
+			break
+		}
+		next, ok := s.page(p.Look.Through)
+		if !ok || r.count(next.Events) > r.ahead.batch-len(p.Events) {
+			break
+		}
+		p, v = p.join(r.own(next)), s.v
+	}
+	return p, v
+}
+
+// count counts the events that the reader wants.
+func (r *Reader) count(events []store.PersistedEvent) (n int) {
+	for i := range events {
+		if r.wants(&events[i]) {
+			n++
+		}
+	}
+	return n
 }
 
 // Drop ends the following.

@@ -106,7 +106,7 @@ func TestFollowersShareWhatIsRead(t *testing.T) {
 	a := log.ahead(v, 16<<20)
 	var all []*follower
 	for range n {
-		f := &follower{Reader: a.Reader(nil), token: "t"}
+		f := &follower{Reader: a.Reader(nil, nil), token: "t"}
 		defer f.Close()
 		f.Begin(t.Context(), 0, nil)
 		all = append(all, f)
@@ -130,6 +130,78 @@ func TestFollowersShareWhatIsRead(t *testing.T) {
 	}
 }
 
+// The parts of a consumer get each event once between them, in full batches, and
+// the log is read once for all of them.
+func TestPartsShareWhatIsRead(t *testing.T) {
+	const n = 8
+	log := newLongLog(20_000, 8)
+	v := &frontier.Value{Token: "t", Safe: log.last}
+	a := log.ahead(v, 16<<20)
+	var all []*follower
+	var pages atomic.Int64
+	for i := range n {
+		mine := &Share{OneIn: n, Has: func(e *store.PersistedEvent) bool { return e.GlobalPosition/10%n == int64(i) }}
+		f := &follower{Reader: a.Reader(nil, mine), token: "t"}
+		defer f.Close()
+		f.Begin(t.Context(), 0, nil)
+		all = append(all, f)
+	}
+	var wg sync.WaitGroup
+	var seen atomic.Int64
+	for _, f := range all {
+		wg.Go(func() {
+			for f.step(t) {
+				pages.Add(1)
+			}
+			seen.Add(f.seen)
+			if f.at != log.last || f.void != log.last/10 {
+				t.Errorf("it came to %d with %d events and %d void positions, %d pages it read for itself", f.at, f.seen, f.void, f.own)
+			}
+		})
+	}
+	wg.Wait()
+	if seen.Load() != log.last*9/10 {
+		t.Errorf("%d events were handled of %d", seen.Load(), log.last*9/10)
+	}
+	if least := log.last * 9 / 10 / int64(a.batch); pages.Load() > least*3/2 {
+		t.Errorf("%d pages, %d would do", pages.Load(), least)
+	}
+	if a.used != 0 || a.attached != 0 || len(a.unscoped.stretches) > 0 {
+		t.Errorf("%d bytes are kept for %d followers", a.used, a.attached)
+	}
+}
+
+// A part that reads for itself gets a batch of its own events.
+func TestAPartReadsItsShare(t *testing.T) {
+	log := newLongLog(20_000, 0)
+	v := &frontier.Value{Token: "t", Safe: log.last}
+	r := log.ahead(v, 0).Reader(nil, &Share{OneIn: 8, Has: func(e *store.PersistedEvent) bool { return e.GlobalPosition%8 == 3 }})
+	defer r.Close()
+	events, void := 0, int64(0)
+	for at, pages := int64(0), 0; at < log.last; pages++ {
+		p, err := r.Read(t.Context(), nil, v, Place{Position: at, Limit: 10, Bound: Unbounded})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range p.Events {
+			if e.GlobalPosition%8 != 3 {
+				t.Fatalf("it is given %d", e.GlobalPosition)
+			}
+		}
+		c, _ := p.Cross(v, 100)
+		events, void, at = events+len(p.Events), void+c.Void.Count, c.To
+		if p.Full != (at < log.last) {
+			t.Fatalf("at %d of %d full is %v", at, log.last, p.Full)
+		}
+		if pages > 300 {
+			t.Fatalf("%d pages, for %d events", pages, events)
+		}
+	}
+	if want := 2500; events != want || void != log.last/10 {
+		t.Errorf("%d events and %d void positions", events, void)
+	}
+}
+
 // Who stands still holds up nobody, and the memory stays bounded. When it goes on
 // it gets what others had behind them long ago.
 func TestMemoryIsBounded(t *testing.T) {
@@ -137,7 +209,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	log := newLongLog(20_000, 1000)
 	v := &frontier.Value{Token: "t", Safe: log.last}
 	a := log.ahead(v, memory)
-	slow, quick := &follower{Reader: a.Reader(nil), token: "t"}, &follower{Reader: a.Reader(nil), token: "t"}
+	slow, quick := &follower{Reader: a.Reader(nil, nil), token: "t"}, &follower{Reader: a.Reader(nil, nil), token: "t"}
 	defer slow.Close()
 	defer quick.Close()
 	bounded := func() {
@@ -172,7 +244,7 @@ func TestFailedReadAhead(t *testing.T) {
 		return nil
 	}
 	a := log.ahead(&frontier.Value{Token: "t", Safe: log.last}, 16<<20)
-	f := &follower{Reader: a.Reader(nil), token: "t"}
+	f := &follower{Reader: a.Reader(nil, nil), token: "t"}
 	defer f.Close()
 	down.Store(true)
 	f.Begin(t.Context(), 0, nil)
@@ -203,7 +275,7 @@ func TestReadThatAllHaveLeft(t *testing.T) {
 		return nil
 	}
 	a := log.ahead(&frontier.Value{Token: "t", Safe: log.last}, 16<<20)
-	r := a.Reader(nil)
+	r := a.Reader(nil, nil)
 	defer r.Close()
 	r.Begin(t.Context(), 0, nil)
 	<-begun
@@ -222,7 +294,7 @@ func TestPagesOfAnotherIncarnation(t *testing.T) {
 	var v atomic.Pointer[frontier.Value]
 	v.Store(&frontier.Value{Token: "one", Safe: log.last})
 	a := NewAhead(unprovenLog{log}, 10, v.Load, plainConns{}, 16<<20)
-	old, young := &follower{Reader: a.Reader(nil), token: "one"}, &follower{Reader: a.Reader(nil), token: "two"}
+	old, young := &follower{Reader: a.Reader(nil, nil), token: "one"}, &follower{Reader: a.Reader(nil, nil), token: "two"}
 	defer old.Close()
 	defer young.Close()
 	old.step(t)
@@ -251,7 +323,7 @@ func TestReadAheadEndsAtDoubts(t *testing.T) {
 	log := newLongLog(2_000, 0)
 	v := &frontier.Value{Token: "t", Safe: 1_500, Doubts: []store.Range{{First: 1_000, Last: 1_000}}}
 	a := log.ahead(v, 16<<20)
-	r := a.Reader(nil)
+	r := a.Reader(nil, nil)
 	defer r.Close()
 	r.Begin(t.Context(), 0, nil)
 	if _, err := r.Await(); err != nil {
@@ -281,7 +353,7 @@ func TestTheLastEndsTheRead(t *testing.T) {
 		return ctx.Err()
 	}
 	a := log.ahead(&frontier.Value{Token: "t", Safe: log.last}, 16<<20)
-	first, last := a.Reader(nil), a.Reader(nil)
+	first, last := a.Reader(nil, nil), a.Reader(nil, nil)
 	intake, cancel := context.WithCancel(t.Context())
 	first.Begin(intake, 0, nil)
 	last.Begin(t.Context(), 0, nil)

@@ -7,6 +7,25 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
+// Appeared reports whether there is an event in one of the ranges, which are
+// ascending and disjoint. Each of its reads may see more than the one before.
+func Appeared(ctx context.Context, log store.Log, q store.Querier, ranges []store.Range) (bool, error) {
+	if len(ranges) == 0 {
+		return false, nil
+	}
+	if r, ok := log.(store.RangeReader); ok {
+		events, err := r.ReadRanges(ctx, q, ranges, 1)
+		return len(events) > 0, err
+	}
+	for _, r := range ranges {
+		events, err := log.ReadEvents(ctx, q, r.First-1, 1)
+		if err != nil || len(events) > 0 && events[0].GlobalPosition <= r.Last {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
 // readOpen returns at most limit visible events in the open ranges, in order
 // of position and from one snapshot: of two late events of one aggregate the
 // second never shows without the first.

@@ -59,7 +59,7 @@ func (p *Page) EndAt(through int64) {
 
 // cut makes a page of what a read returned: nothing above upTo, only the types
 // that are wanted, and the gaps between all of them. more: others may follow.
-func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(aggregateType string) bool) Page {
+func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
 	p := Page{Look: frontier.Page{Checkpoint: after, Through: upTo}}
 	if n := len(events); more && n > 0 && events[n-1].GlobalPosition < upTo {
 		p.Look.Through, p.Full = events[n-1].GlobalPosition, true
@@ -69,7 +69,7 @@ func cut(events []store.PersistedEvent, after, upTo int64, limit int, more bool,
 }
 
 // share makes a page of what the frontier has read for all consumers.
-func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(aggregateType string) bool) Page {
+func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit int, wants func(*store.PersistedEvent) bool) Page {
 	p := Page{Look: frontier.Page{Checkpoint: ahead.after, Through: ahead.upTo}}
 	p.fill(nil, events, limit, wants)
 	p.Full = p.Look.Through < v.Safe
@@ -80,7 +80,7 @@ func share(events []store.PersistedEvent, v *frontier.Value, ahead span, limit i
 // fill appends those events of the page to kept that are wanted, and finds the
 // gaps between all of them. The page ends with the last event for which there
 // is room.
-func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(aggregateType string) bool) {
+func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(*store.PersistedEvent) bool) {
 	last := p.Look.Checkpoint
 	for i := range events {
 		position := events[i].GlobalPosition
@@ -89,7 +89,7 @@ func (p *Page) fill(kept, events []store.PersistedEvent, limit int, wants func(a
 		}
 		p.gap(last+1, position-1)
 		last = position
-		if !wants(events[i].AggregateType) {
+		if !wants(&events[i]) {
 			continue
 		}
 		if kept = append(kept, events[i]); len(kept) == limit {
@@ -142,21 +142,37 @@ func (p Page) from(at int64) (rest Page, ok bool) {
 	return p, true
 }
 
+// join returns the page with the one behind it.
+func (p Page) join(next Page) Page {
+	p.Events = append(p.Events, next.Events...)
+	p.Look.Missing = append(slices.Clip(p.Look.Missing), next.Look.Missing...)
+	p.Look.Through, p.Full, p.Took = next.Look.Through, next.Full, p.Took+next.Took
+	switch {
+	case p.Void.Count == 0:
+		p.Void = next.Void
+	case next.Void.Count > 0:
+		p.Void.Last, p.Void.Count = next.Void.Last, p.Void.Count+next.Void.Count
+	}
+	return p
+}
+
 // firstAbove is the index of the first event above a position.
 func firstAbove(events []store.PersistedEvent, at int64) int {
 	i, _ := slices.BinarySearchFunc(events, at+1, func(e store.PersistedEvent, p int64) int { return cmp.Compare(e.GlobalPosition, p) })
 	return i
 }
 
-// copy makes the page share nothing that a handler may write into.
-func (p *Page) copy() {
-	p.Events = slices.Clone(p.Events)
-	p.own()
-}
-
 // keep drops the events that are not wanted.
-func (p *Page) keep(wants func(aggregateType string) bool) {
-	p.Events = slices.DeleteFunc(p.Events, func(e store.PersistedEvent) bool { return !wants(e.AggregateType) })
+func (p *Page) keep(wants func(*store.PersistedEvent) bool) { p.Events = wanted(p.Events, wants) }
+
+// wanted returns those events that are.
+func wanted(events []store.PersistedEvent, wants func(*store.PersistedEvent) bool) (kept []store.PersistedEvent) {
+	for i := range events {
+		if wants(&events[i]) {
+			kept = append(kept, events[i])
+		}
+	}
+	return kept
 }
 
 func (p *Page) gap(first, last int64) {
@@ -167,7 +183,7 @@ func (p *Page) gap(first, last int64) {
 
 // withLate puts late events in front of a page, and keeps it within limit. more:
 // there may be other late ones behind them.
-func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit int, more bool, wants func(aggregateType string) bool) Page {
+func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit int, more bool, wants func(*store.PersistedEvent) bool) Page {
 	p.Look.Open = open
 	for i := range late {
 		p.Look.Found = append(p.Look.Found, late[i].GlobalPosition)
@@ -180,7 +196,6 @@ func (p Page) withLate(late []store.PersistedEvent, open []store.Range, limit in
 		p.Events, p.Full = p.Events[:room], true
 		p.Look.Through = p.Events[room-1].GlobalPosition
 	}
-	late = slices.DeleteFunc(late, func(e store.PersistedEvent) bool { return !wants(e.AggregateType) })
-	p.Events = append(late, p.Events...)
+	p.Events = append(wanted(late, wants), p.Events...)
 	return p
 }

@@ -25,7 +25,7 @@ func TestCut(t *testing.T) {
 		safe := rapid.Int64Range(after+1, last).Draw(t, "safe")
 		limit := rapid.IntRange(1, 20).Draw(t, "limit")
 		onlyA := rapid.Bool().Draw(t, "only A")
-		wants := func(aggregateType string) bool { return !onlyA || aggregateType == "A" }
+		wants := func(e *store.PersistedEvent) bool { return !onlyA || e.AggregateType == "A" }
 
 		var read []store.PersistedEvent // as ReadEvents answers
 		for p := after + 1; p <= last && len(read) < limit; p++ {
@@ -51,7 +51,7 @@ func TestCut(t *testing.T) {
 			switch {
 			case visible[p] == "":
 				missing = append(missing, p)
-			case wants(visible[p]):
+			case wants(&store.PersistedEvent{AggregateType: visible[p]}):
 				want = append(want, p)
 			}
 		}
@@ -83,7 +83,7 @@ func TestShare(t *testing.T) {
 		{GlobalPosition: 9, AggregateType: "A", Payload: []byte("nine")},
 	}
 	v := &frontier.Value{Safe: 9}
-	onlyA := func(aggregateType string) bool { return aggregateType == "A" }
+	onlyA := func(e *store.PersistedEvent) bool { return e.AggregateType == "A" }
 
 	p := share(events, v, span{4, 9}, 2, onlyA)
 	if n := len(p.Events); n != 2 || p.Events[1].GlobalPosition != 8 || p.Look.Through != 8 || !p.Full {

@@ -80,5 +80,8 @@ func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahea
 	if err != nil {
 		return Page{}, err
 	}
+	if r.mine != nil && !counted {
+		pages[0].keep(r.wants)
+	}
 	return pages[0], nil
 }

@@ -83,7 +83,7 @@ func (l unprovenLog) At(string) store.Log { return l.Log }
 
 // readerOf makes the reader of a consumer.
 func readerOf(log store.Log, types ...string) *Reader {
-	return NewAhead(unprovenLog{log}, 10, nil, nil, 0).Reader(types)
+	return NewAhead(unprovenLog{log}, 10, nil, nil, 0).Reader(types, nil)
 }
 
 // A log that breaks its word is an error, not the end of the process.

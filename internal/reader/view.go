@@ -14,6 +14,7 @@ import (
 type view struct {
 	log    store.BoundLog
 	types  []string        // none: all
+	mine   *Share          // nil: all of these types
 	scoped bool            // the log can leave out all others
 	sized  *bounded.Reader // of all reads
 }
@@ -21,6 +22,12 @@ type view struct {
 func newView(log store.BoundLog, types []string) view {
 	_, scoped := log.At("").(store.ScopedReader)
 	return view{log: log, types: types, scoped: scoped && len(types) > 0, sized: &bounded.Reader{}}
+}
+
+// Share is the part of a consumer's events that a reader wants.
+type Share struct {
+	Has   func(*store.PersistedEvent) bool
+	OneIn int // about as many of the consumer's events, one is of the share
 }
 
 // at is the log as the incarnation of v has it.
@@ -41,11 +48,21 @@ func (r *view) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value
 	return pages, true, err
 }
 
-// lookAtAll reads all events of what lies ahead.
+// lookAtAll reads all events of what lies ahead: for a share in one page, of
+// about as many events that it has as a page of all would have.
 func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
-	events, more, err := r.sized.Events(ctx, r.at(v), q, ahead.after, limit*pagesAtMost, maxBytes)
+	read := limit * pagesAtMost
+	if r.mine != nil {
+		read *= min(r.mine.OneIn, max(1, farSight/read))
+	}
+	events, more, err := r.sized.Events(ctx, r.at(v), q, ahead.after, read, maxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("worker: read events: %w", err)
+	}
+	if r.mine != nil {
+		p := cut(events, ahead.after, ahead.upTo, limit, more, r.wants)
+		p.Full = p.Full || p.Look.Through < v.Safe
+		return []Page{p}, nil
 	}
 	var pages []Page
 	for after := ahead.after; ; {
@@ -60,7 +77,7 @@ func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value
 	}
 }
 
-// wants reports whether the consumer wants events of a type.
-func (r *view) wants(aggregateType string) bool {
-	return len(r.types) == 0 || slices.Contains(r.types, aggregateType)
+// wants reports whether the consumer wants an event.
+func (r *view) wants(e *store.PersistedEvent) bool {
+	return (len(r.types) == 0 || slices.Contains(r.types, e.AggregateType)) && (r.mine == nil || r.mine.Has(e))
 }

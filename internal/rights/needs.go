@@ -47,32 +47,38 @@ func (u uses) needs() (all []Need) {
 }
 
 // Worker returns what a worker needs of its own tables and of the catalog, if its
-// leader has a lease, or else an advisory lock.
-func Worker(t tables.Tables, lease bool) []Need {
+// leader has a lease, or else an advisory lock; and if it splits and merges
+// consumers.
+func Worker(t tables.Tables, lease, rescales bool) []Need {
 	incarnation := " xmin" // tells whether a heartbeat is of the server's incarnation
 	if lease {
 		incarnation = ""
 	}
+	var born, split, moved string
+	if rescales {
+		born, split, moved = " revision partition_key paused_at paused_by paused_reason", " split_at", "consumer_name "
+	}
 	tables := []uses{
 		{
 			table:   t.Nodes,
-			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol" + incarnation,
-			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol",
-			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol",
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions" + incarnation,
+			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions",
+			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions",
 			deletes: true,
 		},
 		{
 			table:   t.Assignments,
-			reads:   "consumer_name worker_id",
-			inserts: "consumer_name worker_id",
-			writes:  "worker_id updated_at",
+			reads:   "consumer_name worker_id partitions",
+			inserts: "consumer_name worker_id partitions",
+			writes:  "worker_id updated_at partitions",
 			deletes: true,
 		},
 		{
 			table:   t.Checkpoints,
-			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason ctid xmin xmax tableoid",
-			inserts: "consumer_name last_position",
-			writes:  "last_position revision updated_at paused_at paused_by paused_reason",
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key ctid xmin xmax tableoid",
+			inserts: "consumer_name last_position" + born,
+			writes:  "last_position revision updated_at paused_at paused_by paused_reason" + split,
+			deletes: rescales,
 		},
 		{
 			table:   t.GapSkips,
@@ -85,7 +91,7 @@ func Worker(t tables.Tables, lease bool) []Need {
 			table:   t.DeadLetters,
 			reads:   "* xmin",
 			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts retry_at",
-			writes:  "error attempts retry_at updated_at",
+			writes:  moved + "error attempts retry_at updated_at",
 			deletes: true,
 		},
 		{

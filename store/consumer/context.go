@@ -9,6 +9,10 @@ import (
 // Delivery describes the call of Handle that the context belongs to.
 type Delivery struct {
 	Consumer string
+	// Partition names the part of a [Partitioned] consumer's keys that the call
+	// handles, such as "400-7ff"; empty for all of them. No two calls of the same
+	// part run at the same time. The parts change with the number of partitions.
+	Partition string
 	// Attempt counts the tries of this batch from 1.
 	Attempt int
 	// Late reports that the consumer has passed the event's position before.

@@ -1,0 +1,203 @@
+package worker_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// partitioned is a ledger "c" in partitions.
+type partitioned struct {
+	ledger
+	wish consumer.Partitions
+}
+
+func (p *partitioned) Partitions() consumer.Partitions { return p.wish }
+
+func inPartitions(count int) *partitioned {
+	return &partitioned{ledger{name: "c"}, consumer.Partitions{Count: count}}
+}
+
+// layout returns the units of consumer "c", in order.
+func layout(t testing.TB, db *sql.DB) []string {
+	t.Helper()
+	return strings.Fields(one[string](t, db, `SELECT coalesce(string_agg(consumer_name, ' ' ORDER BY consumer_name COLLATE "C"), '') FROM consumer_checkpoints WHERE split_at IS NULL`))
+}
+
+// awaitLayout waits until consumer "c" has n partitions, each of them at work.
+func awaitLayout(t testing.TB, db *sql.DB, n int) {
+	t.Helper()
+	var want []string
+	for _, r := range partition.Cut(n) {
+		want = append(want, partition.Name("c", r))
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		got := layout(t, db)
+		owned := one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
+		stale := one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name NOT IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
+		if slices.Equal(got, want) && owned == n && stale == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the units are %q with %d owners and %d stale ones, want %q\nassigned: %s\nworkers: %s\ncheckpoints: %s", got, owned, stale, want,
+				one[string](t, db, `SELECT coalesce(json_agg(a)::text, '') FROM consumer_assignments AS a`),
+				one[string](t, db, `SELECT coalesce(json_agg(json_build_array(worker_id, partitions))::text, '') FROM worker_nodes`),
+				one[string](t, db, `SELECT coalesce(json_agg(c)::text, '') FROM consumer_checkpoints AS c`))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// awaitOnce waits until consumer "c" has handled all events, and demands that it
+// did so once, and in order within each key.
+func awaitOnce(t testing.TB, db *sql.DB, key string) {
+	t.Helper()
+	await(t, "every event to be handled", func() bool {
+		return one[int](t, db, `SELECT count(*) FROM events WHERE global_position NOT IN (SELECT position FROM ledger WHERE consumer = 'c')`) == 0
+	})
+	if n := one[int](t, db, `SELECT count(*) - count(DISTINCT position) FROM ledger WHERE consumer = 'c'`); n > 0 {
+		t.Errorf("%d events were handled twice", n)
+	}
+	if n := one[int](t, db, `
+SELECT count(*) FROM (
+	SELECT position < lag(position) OVER (PARTITION BY `+key+` ORDER BY id) AS back FROM ledger JOIN events ON global_position = position WHERE consumer = 'c'
+) AS steps WHERE back`); n > 0 {
+		t.Errorf("%d events were handled out of the order of their key", n)
+	}
+}
+
+// load appends until it is told to stop: some transactions stay open for a while,
+// and some roll back.
+func load(t testing.TB, db *sql.DB, aggregates int) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				tx, err := db.BeginTx(context.Background(), nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				id := fmt.Sprint("a", rand.IntN(aggregates))
+				if _, err := newStore().Append(context.Background(), tx, store.Any(), []store.Event{event("Order", id), event("Order", id)}); err != nil {
+					t.Error(err)
+				}
+				if rand.IntN(50) == 0 {
+					time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
+				}
+				if rand.IntN(10) == 0 {
+					err = tx.Rollback()
+				} else {
+					err = tx.Commit()
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Duration(rand.IntN(4)) * time.Millisecond)
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// A consumer goes from any number of partitions to any other, and in the end its
+// row looks as it did before.
+func TestAConsumerIsSplitAndMerged(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendSome := func(n int) {
+		for i := range n {
+			appendN(t, d.DB, "Order", fmt.Sprint("a", i%17), 2)
+		}
+	}
+	appendSome(100)
+	row := func() string {
+		return one[string](t, d.DB, `SELECT string_agg((to_jsonb(c) - 'created_at' - 'updated_at' - 'revision' - 'last_position')::text, '\n') FROM consumer_checkpoints AS c`)
+	}
+	var before string
+	var mu sync.Mutex
+	var told []worker.Rescaled
+	hear := func(r worker.Rescaled) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, r)
+	}
+	for i, n := range []int{1, 4, 1, 8, 3, 5, 2, 1} {
+		told = nil
+		w := start(t, d.DB, []consumer.Consumer{inPartitions(n)}, worker.WithObserver(worker.Observer{Rescaled: hear}))
+		awaitLayout(t, d.DB, n)
+		appendSome(40)
+		awaitOnce(t, d.DB, "aggregate_id")
+		w.Stop()
+		if err := w.result(t); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			before = row()
+		}
+		if (len(told) == 0) != (i == 0) {
+			t.Errorf("on the way to %d the observer was told %v", n, told)
+		}
+	}
+	if after := row(); after != before {
+		t.Errorf("the row was\n%s\nand is\n%s", before, after)
+	}
+	if last := told[len(told)-1]; last.Consumer != "c" || !slices.Equal(last.From, []string{"c#000-7ff", "c#800-fff"}) || !slices.Equal(last.To, []string{"c"}) || last.Position == 0 {
+		t.Errorf("the observer was told %+v", last)
+	}
+}
+
+// Two workers share the partitions, under load, with other numbers of them again
+// and again, and transactions that are passed in doubt.
+func TestRescalingUnderLoad(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	stop := load(t, d.DB, 50)
+	opts := []worker.Option{worker.WithStaleGapThreshold(30 * time.Millisecond), worker.WithBatchSize(20)}
+	var before []*running
+	for _, n := range []int{1, 4, 8, 3, 2} {
+		var now []*running
+		for range 2 {
+			now = append(now, start(t, d.DB, []consumer.Consumer{inPartitions(n)}, opts...))
+		}
+		for _, w := range before { // a rolling deployment
+			w.Stop()
+			if err := w.result(t); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before = now
+		awaitLayout(t, d.DB, n)
+		at := one[int64](t, d.DB, `SELECT coalesce(max(global_position), 0) FROM events`)
+		await(t, "the partitions to go on", func() bool {
+			return one[int](t, d.DB, `SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND last_position <= $1`, at) == 0
+		})
+	}
+	stop()
+	awaitOnce(t, d.DB, "aggregate_id")
+	await(t, "no open ranges", func() bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM consumer_gap_skips WHERE state = 'open'`) == 0
+	})
+	if n := one[int](t, d.DB, `SELECT count(*) FROM consumer_operations WHERE operation IN ('split', 'merge')`); n < 4 {
+		t.Errorf("%d splits and merges are recorded", n)
+	}
+}
