@@ -201,3 +201,27 @@ func TestRescalingUnderLoad(t *testing.T) {
 		t.Errorf("%d splits and merges are recorded", n)
 	}
 }
+
+// An event of a consumer in partitions is handled when its part has handled it,
+// wherever that runs.
+func TestWaitForParts(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	var workers []*running
+	for range 2 {
+		workers = append(workers, start(t, d.DB, []consumer.Consumer{inPartitions(4)}, worker.WithDispatcherInterval(time.Second)))
+	}
+	awaitLayout(t, d.DB, 4)
+	for i := range 30 {
+		appendN(t, d.DB, "Order", fmt.Sprint("a", i), 1)
+		at := one[int64](t, d.DB, `SELECT max(global_position) FROM events`)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if err := workers[i%2].WaitFor(ctx, "c", at); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if n := one[int](t, d.DB, `SELECT count(*) FROM ledger WHERE position = $1`, at); n != 1 {
+			t.Fatalf("the event at %d was handled %d times", at, n)
+		}
+	}
+}

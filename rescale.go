@@ -24,7 +24,7 @@ type rescaling struct {
 	bounded  bool
 	upTo     int64     // it reads no further, if it is bounded
 	attends  time.Time // again, at the latest
-	failures int   // of splits and merges, in a row
+	failures int       // of splits and merges, in a row
 	due      time.Time
 }
 

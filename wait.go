@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
@@ -24,6 +25,9 @@ var (
 	errNeverBegan = errors.New("this worker has ended before it could begin: the error of its Start says why")
 	errNotLooked  = errors.New("nobody has looked yet how far it is")
 )
+
+// pollAgain is the least pause between two looks for parts of one consumer.
+const pollAgain = 5 * time.Millisecond
 
 // WaitFor waits until a consumer has handled the event at a position, wherever
 // that consumer runs: so that what was just appended can be read from its
@@ -55,6 +59,9 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 			err = fmt.Errorf("worker: waited for consumer %s to handle position %d: %w: %w", errtext.Value(consumer), position, why, context.Cause(ctx))
 		}
 		if !handled && err == nil {
+			if !ask {
+				backoff.Sleep(ctx, pollAgain) // a part is there, and others are not
+			}
 			ask = w.pauseUntil(ctx, there)
 		}
 		forget()

@@ -14,10 +14,10 @@ import (
 // Arrival is how far a consumer is on its way to a position.
 type Arrival struct {
 	Handled    bool
-	Unknown    bool // it has no checkpoint
-	Position   int64
-	Paused     bool
-	Open       bool // it has passed the position, which was in doubt
+	Unknown    bool  // it has no checkpoint
+	Position   int64 // of the unit that is least far
+	Paused     bool  // a unit is
+	Open       bool  // it has passed the position, which was in doubt
 	DeadLetter bool // the event is among its dead letters
 }
 
@@ -60,11 +60,22 @@ func known(t tables.Tables) string {
 	return `SELECT EXISTS (SELECT FROM ` + t.Nodes.SQL() + ` WHERE $1::text = ANY (consumers))`
 }
 
+// arrived looks at all units of a consumer in one snapshot. Each must have passed
+// the position: whose the event is, only the consumer's key tells. The own row of
+// a consumer that is split says nothing.
 func arrived(t tables.Tables, server Server) string {
+	checkpoints := t.Checkpoints.SQL()
 	return `
-SELECT last_position, paused_at IS NOT NULL,
-	EXISTS (SELECT FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open' AND gap_position <= $2::bigint AND gap_end >= $2::bigint),
-	EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = $2::bigint),
+SELECT min(u.last_position), bool_or(u.paused_at IS NOT NULL),
+	bool_or(EXISTS (SELECT FROM ` + t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = u.consumer_name AND s.state = 'open' AND s.gap_position <= $2::bigint AND s.gap_end >= $2::bigint)),
+	bool_or(EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint)),
 	coalesce(` + server.Incarnation + `, '')
-FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
+FROM (
+	SELECT consumer_name, last_position, paused_at FROM ` + checkpoints + ` WHERE consumer_name = $1::text AND split_at IS NULL
+	UNION ALL
+	SELECT c.consumer_name, c.last_position, c.paused_at FROM ` + checkpoints + ` AS own
+	JOIN ` + checkpoints + ` AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
+	WHERE own.consumer_name = $1::text AND own.split_at IS NOT NULL
+) AS u
+HAVING count(*) > 0`
 }
