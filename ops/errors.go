@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -127,6 +128,14 @@ func (b By) check() error {
 }
 
 // checkConsumer refuses what is no consumer's name.
+// checkUnit checks the name of a consumer, or of a unit of one.
+func checkUnit(name string) error {
+	if consumer, slots, ok := partition.Parse(name); ok && slots != partition.All {
+		name = consumer
+	}
+	return checkConsumer(name)
+}
+
 func checkConsumer(name string) error {
 	if err := ident.CheckConsumer(name); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)

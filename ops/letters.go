@@ -10,12 +10,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
 )
 
 // DeadLetter is an event that a consumer could not handle, or a later event of
 // the same aggregate, which waits behind it.
 type DeadLetter struct {
 	Consumer      string
+	Partition     string // the part of a consumer that is split, as in [consumer.Delivery]; empty: it is not
 	Position      int64
 	AggregateType string
 	AggregateID   string
@@ -36,14 +38,17 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 		var retry sql.NullTime
 		err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.EventID, &l.EventType,
 			&text, &l.Attempts, &retry, &l.CreatedAt, &l.UpdatedAt)
+		if name, slots, ok := partition.Parse(l.Consumer); ok {
+			l.Consumer, l.Partition = name, slots.String()
+		}
 		l.Error, l.RetryAt = text.String, timeOf(retry)
 		l.CreatedAt, l.UpdatedAt = l.CreatedAt.UTC(), l.UpdatedAt.UTC()
 		return l, err
 	}, `
 SELECT consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type,
 	error, attempts, retry_at, created_at, updated_at
-FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', consumer_name)
-ORDER BY consumer_name COLLATE "C", global_position`)
+FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
+ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
 	}
@@ -56,14 +61,15 @@ ORDER BY consumer_name COLLATE "C", global_position`)
 // that fails, it withdraws the request and keeps the new error.
 // RetryDeadLetters returns [ErrNoDeadLetter] if there is none at the position.
 func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, position int64, by By) error {
-	return o.change(ctx, KindRetry, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
-		l, err := o.letter(ctx, tx, consumer, position)
+	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withLetter(ctx, tx, units, position) }
+	return o.change(ctx, KindRetry, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
+		l, err := o.letter(ctx, tx, at.consumer, position)
 		if err != nil {
 			return nil, err
 		}
 		n, err := exec(ctx, tx, "ask for a retry", `
 UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = $3::text`, consumer, l.AggregateType, l.AggregateID)
+WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = $3::text`, at.consumer, l.AggregateType, l.AggregateID)
 		return retryDetail{event: l.event, Letters: n}, err
 	})
 }
@@ -72,13 +78,14 @@ WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = 
 // not handle its event. The operation's detail keeps the letter. It returns
 // [ErrNoDeadLetter] if there is none at the position.
 func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, position int64, by By) error {
-	return o.change(ctx, KindDiscard, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
-		l, err := o.letter(ctx, tx, consumer, position)
+	with := func(tx *sql.Tx, units []locked) ([]locked, error) { return o.withLetter(ctx, tx, units, position) }
+	return o.change(ctx, KindDiscard, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
+		l, err := o.letter(ctx, tx, at.consumer, position)
 		if err != nil {
 			return nil, err
 		}
 		_, err = exec(ctx, tx, "discard the dead letter", `
-DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, consumer, position)
+DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint`, at.consumer, position)
 		return l, err
 	})
 }

@@ -10,43 +10,103 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Consumer is how a consumer stands.
+// Consumer is how a consumer stands. Of one that is split, the fields sum up its
+// units.
 type Consumer struct {
 	Name        string
-	Position    int64     // the checkpoint
+	Position    int64     // the checkpoint; of the unit that is least far
 	HeadLag     int64     // positions above it, up to the highest visible event
-	Revision    int64     // counts every change of its progress
+	Revision    int64     // counts every change of its progress; of the unit with the most
 	UpdatedAt   time.Time // of the last change
-	Paused      *Pause    // nil: it is not paused
-	Worker      uuid.UUID // that it is assigned to; the zero UUID: none
+	Paused      *Pause    // nil: it is not paused, or not all of its units are
+	Worker      uuid.UUID // that it is assigned to; the zero UUID: none, or several
 	OpenRanges  int64     // ranges of positions that it passed while they were in doubt
+	DeadLetters int64
+
+	Units  []Unit // of a consumer that is split, in order; none: it is not
+	Wanted int    // partitions that the workers are to make of it; 0: it stays as it is
+	Fixed  int    // partitions that an operator has fixed, see Partition; 0: none
+}
+
+// Unit is a part of a consumer that is split.
+type Unit struct {
+	Name        string // "totals_v1#400-7ff": Pause, Resume and SkipEvent take it
+	Partition   string // "400-7ff"
+	Key         string // that it is split by; empty: the aggregate's id
+	Position    int64
+	Paused      *Pause
+	Worker      uuid.UUID
+	OpenRanges  int64
 	DeadLetters int64
 }
 
 // Consumers lists the consumers that have ever run, in order of name, as one
 // snapshot shows them.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
-	all, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (c Consumer, err error) {
+	rows, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (r consumerRow, err error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
-		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters)
+		c := &r.Consumer
+		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key)
 		c.UpdatedAt = c.UpdatedAt.UTC()
 		c.Paused = pauseOf(since, by, reason)
-		return c, err
+		return r, err
 	}, `
 SELECT c.consumer_name, c.last_position,
 	greatest((SELECT coalesce(max(`+positionColumn+`), 0) FROM `+o.t.Events.SQL()+`) - c.last_position, 0), c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
 	(SELECT count(*) FROM `+o.t.GapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
-	(SELECT count(*) FROM `+o.t.DeadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name)
+	(SELECT count(*) FROM `+o.t.DeadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name),
+	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key
 FROM `+o.t.Checkpoints.SQL()+` AS c LEFT JOIN `+o.t.Assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
-ORDER BY c.consumer_name COLLATE "C"`)
+ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the consumers: %w", explain(err)))
 	}
-	return all, nil
+	return consumersOf(rows), nil
+}
+
+// consumerRow is the row of a consumer, or of a unit of one.
+type consumerRow struct {
+	Consumer
+	split bool // it is no unit
+	key   string
+}
+
+// consumersOf sums up the units of each consumer, which follow its own row.
+func consumersOf(rows []consumerRow) (all []Consumer) {
+	for _, r := range rows {
+		name, slots, ok := partition.Parse(r.Name)
+		n := len(all)
+		if !ok || slots == partition.All || n == 0 || all[n-1].Name != name {
+			if r.split {
+				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt}
+			}
+			all = append(all, r.Consumer)
+			continue
+		}
+		c := &all[n-1]
+		if len(c.Units) == 0 {
+			c.Position, c.HeadLag, c.Paused, c.Worker, c.Wanted = r.Position, r.HeadLag, r.Paused, r.Worker, r.Wanted
+		}
+		c.Position, c.HeadLag = min(c.Position, r.Position), max(c.HeadLag, r.HeadLag)
+		c.Revision, c.Wanted = max(c.Revision, r.Revision), max(c.Wanted, r.Wanted)
+		c.OpenRanges, c.DeadLetters = max(c.OpenRanges, r.OpenRanges), c.DeadLetters+r.DeadLetters
+		if r.UpdatedAt.After(c.UpdatedAt) {
+			c.UpdatedAt = r.UpdatedAt
+		}
+		if r.Paused == nil {
+			c.Paused = nil
+		}
+		if r.Worker != c.Worker {
+			c.Worker = uuid.Nil
+		}
+		c.Units = append(c.Units, Unit{Name: r.Name, Partition: slots.String(), Key: r.key, Position: r.Position, Paused: r.Paused, Worker: r.Worker, OpenRanges: r.OpenRanges, DeadLetters: r.DeadLetters})
+	}
+	return all
 }
 
 // Kind is what an operation does.
@@ -60,7 +120,12 @@ const (
 	KindRetry   Kind = "retry"   // dead letters
 	KindDiscard Kind = "discard" // a dead letter
 	KindRetire  Kind = "retire"
-	KindRepair  Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
+	// KindPartition fixes the number of partitions. KindSplit and KindMerge are a
+	// worker's: it has replaced units of a consumer.
+	KindPartition Kind = "partition"
+	KindSplit     Kind = "split"
+	KindMerge     Kind = "merge"
+	KindRepair    Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
 )
 
 // These are on jobs and queues; so are KindPause and KindResume of a queue or a
@@ -75,8 +140,8 @@ const (
 
 // Operation is an operation as it was recorded.
 type Operation struct {
-	ID       int64 // grows, also from one consumer to the other
-	Consumer string
+	ID       int64  // grows, also from one consumer to the other
+	Consumer string // or a unit of it
 	Kind     Kind
 	Detail   json.RawMessage // an object; what is in it depends on the kind
 	By       By
@@ -99,7 +164,7 @@ func (o *Operator) Operations(ctx context.Context, consumer string, limit int) (
 		return op, err
 	}, `
 SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, operator, reason, created_at
-FROM `+o.t.Operations.SQL()+` WHERE $1::text IN ('', consumer_name)
+FROM `+o.t.Operations.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
 ORDER BY id DESC LIMIT $2::bigint`, limit)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", explain(err)))

@@ -61,32 +61,31 @@ func tablesOf(c *migrations.Config) (tables.Tables, error) {
 // an operator whose connection has died must not hold a consumer.
 const idleLimit = "15000"
 
-// locked is a consumer's progress while its row is locked by a transaction.
-type locked struct {
-	consumer string
-	position int64
-	paused   *Pause
-}
-
-// change makes one operation: do checks and changes, and returns what the
-// table of operations is to know of it.
-func (o *Operator) change(ctx context.Context, kind Kind, consumer string, by By, do func(tx *sql.Tx, at locked) (detail any, err error)) error {
+// change makes one operation on the units of a consumer, or on one unit: choose
+// returns those that it is for, do checks and changes one of them, and returns what
+// the table of operations is to know of it.
+func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, choose func(tx *sql.Tx, units []locked) ([]locked, error), do func(tx *sql.Tx, at locked) (detail any, err error)) error {
 	fail := func(err error) error {
-		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), explain(err)))
+		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(name), explain(err)))
 	}
-	if err := errtext.Join(checkConsumer(consumer), by.check()); err != nil {
+	if err := errtext.Join(checkUnit(name), by.check()); err != nil {
 		return fail(err)
 	}
-	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
-		at, err := o.lock(ctx, tx, consumer)
-		if err != nil {
-			return 0, err
+	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (id int64, err error) {
+		units, err := o.lock(ctx, tx, name)
+		if err == nil {
+			units, err = choose(tx, units)
 		}
-		detail, err := do(tx, at)
-		if err != nil {
-			return 0, err
+		for _, at := range units {
+			var detail any
+			if err == nil {
+				detail, err = do(tx, at)
+			}
+			if err == nil {
+				id, err = o.record(ctx, tx, kind, at.consumer, by, detail)
+			}
 		}
-		return o.record(ctx, tx, kind, consumer, by, detail)
+		return id, err
 	})
 	if err != nil {
 		return fail(err)
@@ -113,29 +112,6 @@ func audited(ctx context.Context, db *sql.DB, news ident.Table, do func(tx *sql.
 		return commitError(id, err)
 	}
 	return nil
-}
-
-// lock waits for the consumer's row and reads it. What else depends on the
-// progress is read afterwards: this statement's snapshot may be older than
-// what the row's last owner has committed.
-func (o *Operator) lock(ctx context.Context, tx *sql.Tx, consumer string) (locked, error) {
-	at := locked{consumer: consumer}
-	var since sql.NullTime
-	var by, reason sql.NullString
-	var limit string
-	err := tx.QueryRowContext(ctx, `
-SELECT last_position, paused_at, paused_by, paused_reason, set_config('idle_in_transaction_session_timeout', $2::text, true)
-FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &limit)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return at, ErrNoCheckpoint
-	case err != nil && ctx.Err() != nil:
-		return at, fmt.Errorf("gave up waiting for its checkpoint row, which a running batch keeps until it ends (BatchTimeout at most): allow more time: %w", err)
-	case err != nil:
-		return at, fmt.Errorf("lock its checkpoint row: %w", err)
-	}
-	at.paused = pauseOf(since, by, reason)
-	return at, nil
 }
 
 // record raises the revision, which every change of a consumer's progress

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -11,29 +12,40 @@ import (
 
 // Pause keeps the workers from handling events of a consumer, until Resume. A
 // batch in hand is finished first. If the consumer is paused already, Pause
-// changes nothing and returns [ErrPaused].
+// changes nothing and returns [ErrPaused]. Of a consumer that is split, consumer
+// may name one unit. Units that are paused are not merged.
 func (o *Operator) Pause(ctx context.Context, consumer string, by By) error {
-	return o.change(ctx, KindPause, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
-		if p := at.paused; p != nil {
-			return nil, pausedError(p)
+	running := func(_ *sql.Tx, units []locked) ([]locked, error) {
+		first := units[0].paused
+		units = slices.DeleteFunc(units, func(at locked) bool { return at.paused != nil })
+		if len(units) == 0 {
+			return nil, pausedError(first)
 		}
+		return units, nil
+	}
+	return o.change(ctx, KindPause, consumer, by, running, func(tx *sql.Tx, at locked) (any, error) {
 		_, err := exec(ctx, tx, "pause", `
 UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = clock_timestamp(), paused_by = $2::text, paused_reason = $3::text
-WHERE consumer_name = $1::text`, consumer, by.Operator, by.Reason)
+WHERE consumer_name = $1::text`, at.consumer, by.Operator, by.Reason)
 		return pauseDetail{Position: at.position}, err
 	})
 }
 
 // Resume lets a paused consumer go on from where it is. It returns
-// ErrNotPaused if the consumer is not paused.
+// ErrNotPaused if the consumer is not paused. Of a consumer that is split, consumer
+// may name one unit.
 func (o *Operator) Resume(ctx context.Context, consumer string, by By) error {
-	return o.change(ctx, KindResume, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
-		if at.paused == nil {
+	paused := func(_ *sql.Tx, units []locked) ([]locked, error) {
+		units = slices.DeleteFunc(units, func(at locked) bool { return at.paused == nil })
+		if len(units) == 0 {
 			return nil, ErrNotPaused
 		}
+		return units, nil
+	}
+	return o.change(ctx, KindResume, consumer, by, paused, func(tx *sql.Tx, at locked) (any, error) {
 		_, err := exec(ctx, tx, "resume", `
 UPDATE `+o.t.Checkpoints.SQL()+` SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
-WHERE consumer_name = $1::text`, consumer)
+WHERE consumer_name = $1::text`, at.consumer)
 		return pauseDetail{Position: at.position, Since: &at.paused.Since}, err
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -23,20 +24,31 @@ import (
 // that the consumer has passed before stay, and so do its dead letters. The
 // operation's detail says how many events were crossed. The audit of skipped
 // positions has those without an event, under the nil worker.
+//
+// A consumer that is split goes back with all units that are beyond the position,
+// and forward only above the furthest.
 func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) error {
-	return o.change(ctx, KindReset, consumer, by, func(tx *sql.Tx, at locked) (detail any, err error) {
-		switch {
-		case to < 0:
+	moved := func(_ *sql.Tx, units []locked) ([]locked, error) {
+		if to < 0 {
 			return nil, fmt.Errorf("%w: position %d is below 0, which is the beginning", ErrInvalid, to)
-		case to == at.position:
+		}
+		if to <= furthest(units) { // backwards: who has not come so far stays
+			units = slices.DeleteFunc(units, func(at locked) bool { return at.position <= to })
+		}
+		if len(units) == 0 {
 			return nil, fmt.Errorf("%w: %d", ErrAtPosition, to)
+		}
+		return units, nil
+	}
+	return o.change(ctx, KindReset, consumer, by, moved, func(tx *sql.Tx, at locked) (detail any, err error) {
+		switch {
 		case to < at.position:
 			detail, err = o.back(ctx, tx, at, to)
 		default:
 			detail, err = o.forward(ctx, tx, at, to)
 		}
 		if err == nil {
-			err = o.move(ctx, tx, consumer, to)
+			err = o.move(ctx, tx, at.consumer, to)
 		}
 		return detail, err
 	})

@@ -35,12 +35,30 @@ func (e *RegisteredError) Error() string {
 // consumer. A worker whose last heartbeat is older than a day is dead: that is
 // the longest HeartbeatTimeout.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
-	return o.change(ctx, KindRetire, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
-		if err := o.unregistered(ctx, tx, consumer); err != nil {
-			return nil, err
+	fail := func(err error) error {
+		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindRetire, errtext.Value(consumer), explain(err)))
+	}
+	if err := errtext.Join(checkConsumer(consumer), by.check()); err != nil {
+		return fail(err)
+	}
+	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
+		units, err := o.lock(ctx, tx, consumer)
+		if err == nil {
+			err = o.unregistered(ctx, tx, consumer)
 		}
-		return o.remove(ctx, tx, at)
+		if err != nil {
+			return 0, err
+		}
+		detail, err := o.remove(ctx, tx, consumer, furthest(units))
+		if err != nil {
+			return 0, err
+		}
+		return o.record(ctx, tx, KindRetire, consumer, by, detail)
 	})
+	if err != nil {
+		return fail(err)
+	}
+	return nil
 }
 
 // unregistered returns a *RegisteredError for the worker with the latest
@@ -68,19 +86,21 @@ type retireDetail struct {
 	DeadLetters int64 `json:"dead_letters_deleted"`
 }
 
-func (o *Operator) remove(ctx context.Context, tx *sql.Tx, at locked) (d retireDetail, err error) {
-	d.Position = at.position
+// remove also removes what units have left behind that are no more.
+func (o *Operator) remove(ctx context.Context, tx *sql.Tx, consumer string, position int64) (d retireDetail, err error) {
+	d.Position = position
+	const its = ` WHERE consumer_name = $1::text OR ` + unitsOf
 	for _, s := range []struct {
 		what, query string
 		rows        *int64
 	}{
 		{"forget that dead workers had code for it", `UPDATE ` + o.t.Nodes.SQL() + ` SET consumers = array_remove(consumers, $1::text) WHERE $1::text = ANY (consumers)`, new(int64)},
-		{"delete its assignment", `DELETE FROM ` + o.t.Assignments.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
-		{"delete its rows of the audit", `DELETE FROM ` + o.t.GapSkips.SQL() + ` WHERE consumer_name = $1::text`, &d.Audit},
-		{"delete its dead letters", `DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text`, &d.DeadLetters},
-		{"delete its checkpoint", `DELETE FROM ` + o.t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`, new(int64)},
+		{"delete its assignment", `DELETE FROM ` + o.t.Assignments.SQL() + its, new(int64)},
+		{"delete its rows of the audit", `DELETE FROM ` + o.t.GapSkips.SQL() + its, &d.Audit},
+		{"delete its dead letters", `DELETE FROM ` + o.t.DeadLetters.SQL() + its, &d.DeadLetters},
+		{"delete its checkpoint", `DELETE FROM ` + o.t.Checkpoints.SQL() + its, new(int64)},
 	} {
-		if *s.rows, err = exec(ctx, tx, s.what, s.query, at.consumer); err != nil {
+		if *s.rows, err = exec(ctx, tx, s.what, s.query, consumer); err != nil {
 			return d, err
 		}
 	}

@@ -20,8 +20,20 @@ import (
 // Positions without an event in between are audited: as void where that is
 // proven, otherwise as open. An event that still appears at an open one is
 // delivered late.
+//
+// Of a consumer that is split by a key of its own, consumer names the unit.
 func (o *Operator) SkipEvent(ctx context.Context, consumer string, position int64, by By) error {
-	return o.change(ctx, KindSkip, consumer, by, func(tx *sql.Tx, at locked) (any, error) {
+	stuck := func(tx *sql.Tx, units []locked) ([]locked, error) {
+		if len(units) == 1 || position < 1 {
+			return units[:1], nil
+		}
+		e, err := o.eventAfter(ctx, tx, position-1)
+		if err != nil {
+			return nil, err
+		}
+		return unitOf(units, e)
+	}
+	return o.change(ctx, KindSkip, consumer, by, stuck, func(tx *sql.Tx, at locked) (any, error) {
 		if position > at.position {
 			return o.skipNext(ctx, tx, at, position)
 		}

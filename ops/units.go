@@ -1,0 +1,127 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// Operations take a consumer. While that is split, they change its units, each as
+// if it were a consumer. Those that are for one unit take the name of that, too.
+
+// locked is a unit's progress while its row is locked by a transaction.
+type locked struct {
+	consumer string // the unit's name: that of the consumer, if it is not split
+	position int64
+	paused   *Pause
+	key      string // that it is split by; empty: the aggregate's id
+}
+
+// unitsOf is an SQL condition for the units of the split consumer $1.
+const unitsOf = `left(consumer_name, length($1::text) + 1) = $1::text || '#'`
+
+// lock waits for the rows of a consumer's units, or of one unit, and reads them, in
+// order of name. What else depends on the progress is read afterwards: this
+// statement's snapshot may be older than what a row's last owner has committed.
+//
+// The consumer's own row comes first. Who splits or merges locks it, too, so the
+// units stay as they are.
+func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked, error) {
+	consumer := partition.Consumer(name)
+	own, split, err := o.lockOwn(ctx, tx, consumer)
+	switch {
+	case err != nil:
+		return nil, err
+	case !split && name == consumer:
+		return []locked{own}, nil
+	case !split:
+		return nil, ErrNoCheckpoint
+	}
+	which := unitsOf
+	if name != consumer {
+		which = `consumer_name = $1::text`
+	}
+	units, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (at locked, err error) {
+		var since sql.NullTime
+		var by, reason sql.NullString
+		err = rows.Scan(&at.consumer, &at.position, &since, &by, &reason, &at.key)
+		at.paused = pauseOf(since, by, reason)
+		return at, err
+	}, `
+SELECT consumer_name, last_position, paused_at, paused_by, paused_reason, partition_key
+FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE`, name)
+	switch {
+	case err != nil:
+		return nil, waitError(ctx, err)
+	case len(units) == 0:
+		return nil, ErrNoCheckpoint
+	}
+	return units, nil
+}
+
+// lockOwn waits for the consumer's own row. split reports that it is no unit.
+func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at locked, split bool, err error) {
+	at.consumer = consumer
+	var since sql.NullTime
+	var by, reason sql.NullString
+	var limit string
+	err = tx.QueryRowContext(ctx, `
+SELECT last_position, paused_at, paused_by, paused_reason, split_at IS NOT NULL, set_config('idle_in_transaction_session_timeout', $2::text, true)
+FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &split, &limit)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return at, false, ErrNoCheckpoint
+	case err != nil:
+		return at, false, waitError(ctx, err)
+	}
+	at.paused = pauseOf(since, by, reason)
+	return at, split, nil
+}
+
+func waitError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("gave up waiting for its checkpoint row, which a running batch keeps until it ends (BatchTimeout at most): allow more time: %w", err)
+	}
+	return fmt.Errorf("lock its checkpoint row: %w", err)
+}
+
+// furthest returns the highest position of units.
+func furthest(units []locked) int64 {
+	return slices.MaxFunc(units, func(a, b locked) int { return int(min(max(a.position-b.position, -1), 1)) }).position
+}
+
+// unitOf returns the unit that has the key of an event.
+func unitOf(units []locked, e event) ([]locked, error) {
+	if len(units) == 1 {
+		return units, nil
+	}
+	if key := units[0].key; key != "" {
+		return nil, fmt.Errorf("%w: the consumer is split by the key %s, which only its code knows: name the unit (Consumers lists them)", ErrInvalid, errtext.Value(key))
+	}
+	slot := partition.Slot(e.AggregateID)
+	for i, u := range units {
+		if _, slots, ok := partition.Parse(u.consumer); ok && slots.Has(slot) {
+			return units[i : i+1], nil
+		}
+	}
+	return nil, fmt.Errorf("no unit has slot %03x of aggregate %s", slot, errtext.Value(e.AggregateID))
+}
+
+// withLetter returns the unit that has a dead letter at a position.
+func (o *Operator) withLetter(ctx context.Context, tx *sql.Tx, units []locked, position int64) ([]locked, error) {
+	for i, u := range units {
+		_, err := o.letter(ctx, tx, u.consumer, position)
+		if err == nil {
+			return units[i : i+1], nil
+		} else if !errors.Is(err, ErrNoDeadLetter) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("position %d: %w", position, ErrNoDeadLetter)
+}

@@ -1,0 +1,153 @@
+package ops_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// splitSite is the consumer "c" in two units: at position 3 with a dead letter, and
+// at 5, of aggregates in both, each with its slot.
+func splitSite(t *testing.T, key string) (s site, low, high string) {
+	s = newSite(t)
+	for i := 0; low == "" || high == ""; i++ {
+		id := fmt.Sprint("a", i)
+		switch slot := partition.Slot(id); {
+		case slot < 0x800 && low == "":
+			low = id
+		case slot >= 0x800 && high == "":
+			high = id
+		}
+	}
+	s.append(t, low, 4)
+	s.append(t, high, 4)
+	s.settle(t, 8)
+	s.place(t, 2)
+	s.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now(), paused_by = 'partitions', paused_reason = 'split'`)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, partition_key) VALUES ('c#000-7ff', 3, $1), ('c#800-fff', 5, $1)`, key)
+	s.letter(t, 1, low, 1)
+	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#000-7ff'`)
+	return s, low, high
+}
+
+// stands shows the units: position, revision and whether they are paused.
+func (s site) stands(t *testing.T) string {
+	t.Helper()
+	var text string
+	if err := s.DB.QueryRowContext(t.Context(), `
+SELECT string_agg(substr(consumer_name, 3, 1) || ':' || last_position || '.' || revision || CASE WHEN paused_at IS NULL THEN '' ELSE 'p' END, ' ' ORDER BY consumer_name COLLATE "C")
+FROM consumer_checkpoints WHERE split_at IS NULL`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestOperationsOnUnits(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		do   func(o *ops.Operator, low, high string) error
+		want string // 0:3.0 8:5.0 before
+		err  error
+	}{
+		"pause":            {func(o *ops.Operator, _, _ string) error { return o.Pause(t.Context(), "c", by) }, "0:3.1p 8:5.1p", nil},
+		"pause one":        {func(o *ops.Operator, _, _ string) error { return o.Pause(t.Context(), "c#800-fff", by) }, "0:3.0 8:5.1p", nil},
+		"pause what isn't": {func(o *ops.Operator, _, _ string) error { return o.Pause(t.Context(), "c#000-fff", by) }, "0:3.0 8:5.0", ops.ErrNoCheckpoint},
+		"pause the rest": {func(o *ops.Operator, _, _ string) error {
+			return errors.Join(o.Pause(t.Context(), "c#800-fff", by), o.Pause(t.Context(), "c", by))
+		}, "0:3.1p 8:5.1p", nil},
+		"pause twice": {func(o *ops.Operator, _, _ string) error {
+			return errors.Join(o.Pause(t.Context(), "c", by), o.Pause(t.Context(), "c", by))
+		}, "0:3.1p 8:5.1p", ops.ErrPaused},
+		"resume": {func(o *ops.Operator, _, _ string) error {
+			return errors.Join(o.Pause(t.Context(), "c", by), o.Resume(t.Context(), "c", by))
+		}, "0:3.2 8:5.2", nil},
+		"resume what runs":     {func(o *ops.Operator, _, _ string) error { return o.Resume(t.Context(), "c", by) }, "0:3.0 8:5.0", ops.ErrNotPaused},
+		"reset back":           {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 1, by) }, "0:1.1 8:1.1", nil},
+		"reset back in part":   {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 4, by) }, "0:3.0 8:4.1", nil},
+		"reset to the first":   {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 3, by) }, "0:3.0 8:3.1", nil},
+		"reset to the last":    {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 5, by) }, "0:3.0 8:5.0", ops.ErrAtPosition},
+		"reset forward":        {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 8, by) }, "0:8.1 8:8.1", nil},
+		"reset below":          {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", -1, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"skip of the low unit": {func(o *ops.Operator, _, _ string) error { return o.SkipEvent(t.Context(), "c", 4, by) }, "0:4.1 8:5.0", nil},
+		"skip of the high":     {func(o *ops.Operator, _, _ string) error { return o.SkipEvent(t.Context(), "c", 6, by) }, "0:3.0 8:6.1", nil},
+		"skip of one unit":     {func(o *ops.Operator, _, _ string) error { return o.SkipEvent(t.Context(), "c#800-fff", 6, by) }, "0:3.0 8:6.1", nil},
+		"retry":                {func(o *ops.Operator, _, _ string) error { return o.RetryDeadLetters(t.Context(), "c", 1, by) }, "0:3.1 8:5.0", nil},
+		"discard":              {func(o *ops.Operator, _, _ string) error { return o.DiscardDeadLetter(t.Context(), "c", 1, by) }, "0:3.1 8:5.0", nil},
+		"discard what isn't":   {func(o *ops.Operator, _, _ string) error { return o.DiscardDeadLetter(t.Context(), "c", 2, by) }, "0:3.0 8:5.0", ops.ErrNoDeadLetter},
+		"fix":                  {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 4, by) }, "0:3.0 8:5.0", nil},
+		"fix too many":         {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 257, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"fix of nobody":        {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "d", 2, by) }, "0:3.0 8:5.0", ops.ErrNoCheckpoint},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, low, high := splitSite(t, "")
+			if err := c.do(s.Operator, low, high); !errors.Is(err, c.err) {
+				t.Errorf("%v, want %v", err, c.err)
+			}
+			if got := s.stands(t); got != c.want {
+				t.Errorf("the units are %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestSkipTakesTheUnitOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	s, _, _ := splitSite(t, "customer")
+	if err := s.SkipEvent(t.Context(), "c", 4, by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), "customer") {
+		t.Errorf("%v", err)
+	}
+	if err := s.SkipEvent(t.Context(), "c#000-7ff", 4, by); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConsumersSumUpTheirUnits(t *testing.T) {
+	t.Parallel()
+	s, low, _ := splitSite(t, "")
+	if err := errors.Join(s.Partition(t.Context(), "c", 4, by), s.Pause(t.Context(), "c#800-fff", by)); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c!'), ('cc'), ('b')`)
+	all, err := s.Consumers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range all {
+		names = append(names, c.Name)
+	}
+	if !slices.Equal(names, []string{"b", "c", "c!", "cc"}) {
+		t.Fatalf("%q", names)
+	}
+	c := all[1]
+	if c.Position != 3 || c.HeadLag != 5 || c.Paused != nil || c.DeadLetters != 1 || c.Fixed != 4 || len(c.Units) != 2 || c.Units[1].Name != "c#800-fff" || c.Units[1].Paused == nil || c.Units[0].Partition != "000-7ff" {
+		t.Errorf("%+v", c)
+	}
+	letters, err := s.DeadLetters(t.Context(), "c")
+	if err != nil || len(letters) != 1 || letters[0].Consumer != "c" || letters[0].Partition != "000-7ff" || letters[0].AggregateID != low {
+		t.Errorf("%+v, %v", letters, err)
+	}
+	done, err := s.Operations(t.Context(), "c", 10)
+	if err != nil || len(done) != 2 || done[0].Consumer != "c#800-fff" || done[1].Kind != ops.KindPartition {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if err := s.Partition(t.Context(), "c", 0, by); err != nil {
+		t.Error(err)
+	}
+	s.Exec(t, `DELETE FROM worker_nodes`)
+	if err := s.Retire(t.Context(), "c", by); err != nil {
+		t.Error(err)
+	}
+	for _, table := range []string{"consumer_checkpoints", "consumer_dead_letters", "consumer_assignments"} {
+		var n int
+		if err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table+` WHERE consumer_name = 'c' OR consumer_name LIKE 'c#%'`).Scan(&n); err != nil || n > 0 {
+			t.Errorf("%s has %d rows of it: %v", table, n, err)
+		}
+	}
+}
