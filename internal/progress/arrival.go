@@ -18,7 +18,7 @@ type Arrival struct {
 	Position   int64 // of the unit that is least far
 	Paused     bool  // a unit is
 	Open       bool  // it has passed the position, which was in doubt
-	DeadLetter bool // the event is among its dead letters
+	DeadLetter bool  // the event is among its dead letters
 }
 
 // Why says why the consumer has not handled the position.
