@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/pgfrontier/worker/sim/history"
@@ -27,11 +28,39 @@ type injector interface {
 	breached(history.Breach)
 }
 
+// partitioned is a consumer whose parts have a bookkeeper each. How many parts it
+// wishes for is drawn for each worker.
+type partitioned struct {
+	whole *bookkeeper
+	count int
+	part  func(name string) *bookkeeper
+
+	mu  sync.Mutex
+	all map[string]*bookkeeper
+}
+
+func (p *partitioned) Name() string                    { return p.whole.Name() }
+func (p *partitioned) Partitions() consumer.Partitions { return consumer.Partitions{Count: p.count} }
+
+// Handle is called by one goroutine at a time for each part.
+func (p *partitioned) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	delivery, _ := consumer.Info(ctx)
+	p.mu.Lock()
+	b := p.all[delivery.Partition]
+	if b == nil {
+		b = p.part(delivery.Partition)
+		p.all[delivery.Partition] = b
+	}
+	p.mu.Unlock()
+	return b.Handle(ctx, tx, e)
+}
+
 // bookkeeper is a consumer that writes each event into the ledger, with the
 // transaction that it is given, and lets faults be injected while it works.
 type bookkeeper struct {
 	injector
 	scope history.Scope
+	unit  string // that is assigned to the worker: the consumer, or the part of it
 	node  *node
 	dice  *rand.Rand
 

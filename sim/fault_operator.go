@@ -19,6 +19,7 @@ const (
 	consumersSetBack    history.Fault = "consumers set back by an operator"
 	consumersSetForward history.Fault = "consumers set forward by an operator"
 	eventsSkipped       history.Fault = "events skipped by an operator"
+	consumersRescaled   history.Fault = "numbers of partitions fixed by an operator"
 )
 
 // operatorFaults are what operators do to a consumer that works.
@@ -52,6 +53,14 @@ var operatorFaults = []faultRow{
 		},
 		worker: at((*slot).skipEvent, afterGuard, afterGuard),
 	},
+	{
+		Row: fault.Row{
+			Name: "rescale", Does: "fixes the number of partitions of a consumer, or leaves it to the workers' code",
+			Counts:  []history.Fault{consumersRescaled},
+			Reaches: []oracle.Condition{oracle.Rescaled},
+		},
+		worker: at((*slot).rescale, afterGuard, afterGuard),
+	},
 }
 
 // by is who operates on the consumers, and why.
@@ -68,7 +77,7 @@ type operator struct {
 // yet.
 func (s *slot) operator(ctx context.Context) (operator, error) {
 	o, err := ops.New(s.on.db, nil)
-	of, placed := oneOf(s.dice, s.scenario.Scope...), true
+	of, placed := oneOf(s.dice, s.scenario.wholes()...), true
 	if err == nil && of.AtHead {
 		err = s.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = $1::text)`, of.Name).Scan(&placed)
 	}
@@ -129,6 +138,21 @@ func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
 		s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 		return nil
 	})
+}
+
+// rescale changes how many parts a consumer is to have.
+func (s *slot) rescale(ctx, _ context.Context, _ point) error {
+	o, err := ops.New(s.on.db, nil)
+	for _, c := range s.scenario.Scope {
+		if !c.Partitioned || err != nil {
+			continue
+		}
+		n := oneOf(s.dice, append([]int{0}, partitionCounts...)...)
+		if err = o.Partition(ctx, c.Name, n, by); err == nil {
+			operator{o, s, c.Name}.did(consumersRescaled, fmt.Sprintf("%d partitions", n))
+		}
+	}
+	return s.on.forgive(err)
 }
 
 // setBack lets a consumer apply events again, whatever it is doing.

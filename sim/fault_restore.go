@@ -192,7 +192,7 @@ func (d *database) resumeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	paused, err := column[string](ctx, d, `SELECT consumer_name FROM consumer_checkpoints WHERE paused_at < pg_postmaster_start_time()`)
+	paused, err := column[string](ctx, d, `SELECT consumer_name FROM consumer_checkpoints WHERE paused_at < pg_postmaster_start_time() AND split_at IS NULL`)
 	for _, consumer := range paused {
 		if again := o.Resume(ctx, consumer, by); !errors.Is(again, ops.ErrNotPaused) {
 			err = errors.Join(err, again)

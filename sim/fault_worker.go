@@ -220,7 +220,7 @@ func (s *simulation) assignToAnother(ctx context.Context, b *bookkeeper) bool {
 		return false
 	}
 	to := others[b.dice.IntN(len(others))]
-	_, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, b.scope.Name, to.id())
+	_, err := s.on.db.ExecContext(ctx, `UPDATE consumer_assignments SET worker_id = $2::uuid, updated_at = clock_timestamp() WHERE consumer_name = $1::text`, b.unit, to.id())
 	if err != nil {
 		return false // the batch's time is over
 	}

@@ -34,6 +34,9 @@ func observer(h *history.History, who string) worker.Observer {
 		Skipped: func(s worker.Skip) {
 			h.Add(who, s.Consumer, history.GapSkipped, history.Gap{Span: history.Span(s.Range), Missing: s.Missing, State: string(s.State)})
 		},
+		Rescaled: func(r worker.Rescaled) {
+			h.Add(who, r.Consumer, history.UnitsReplaced, history.Rescaled{From: r.From, To: r.To, Position: r.Position})
+		},
 		FrontierBlocked: func(b worker.BlockingTransaction) {
 			h.Add(who, "", history.FrontierBlocked, history.Blocker{Holder: b.VirtualTransaction, Application: b.ApplicationName, State: b.State, Prepared: b.PID == 0})
 		},

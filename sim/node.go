@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,16 +42,27 @@ func startNode(ctx context.Context, s Scenario, on *database, h *history.History
 func (n *node) newWorker(s Scenario, h *history.History, i injector, listen string) {
 	var consumers []consumer.Consumer
 	for _, scope := range s.Scope {
-		consumers = append(consumers, &bookkeeper{
-			scope: scope, node: n, injector: i,
-			dice: fault.Dice(s.Seed, fmt.Sprintf("consumer %s on %s", scope.Name, n.name)),
+		book := func(unit string) *bookkeeper {
+			return &bookkeeper{
+				scope: scope, unit: unit, node: n, injector: i,
+				dice: fault.Dice(s.Seed, fmt.Sprintf("consumer %s on %s", unit, n.name)),
+			}
+		}
+		if !scope.Partitioned {
+			consumers = append(consumers, book(scope.Name))
+			continue
+		}
+		consumers = append(consumers, &partitioned{
+			whole: book(scope.Name), count: oneOf(fault.Dice(s.Seed, "partitions of "+n.name), partitionCounts...), all: map[string]*bookkeeper{},
+			part: func(part string) *bookkeeper { return book(strings.TrimSuffix(scope.Name+"#"+part, "#")) },
 		})
 	}
 	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithObserver(observer(h, n.name)))...)
 }
 
-// poolSize is one connection for each consumer, and the worker's own.
-func poolSize(consumers int) int { return consumers + 4 }
+// poolSize is one connection for each consumer, a few for the parts of one, and the
+// worker's own.
+func poolSize(consumers int) int { return consumers + 4 + 4 }
 
 func (k Knobs) options(listen string) []worker.Option {
 	return []worker.Option{

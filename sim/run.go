@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 	"github.com/pgfrontier/worker/store"
@@ -247,6 +249,9 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 		return err
 	}
 	r := &s.evidence.Rest
+	if r.Partitions, err = s.fixPartitions(ctx); err != nil {
+		return err
+	}
 	r.Head = head
 	for began := time.Now(); ; {
 		if r.Standings, err = s.on.standings(ctx); err != nil {
@@ -256,7 +261,7 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 			r.Bound = restBound(lag(r.Standings, head)).Round(time.Second)
 		}
 		r.Took = time.Since(began).Round(time.Millisecond)
-		if len(r.Standings) == len(s.scenario.Scope) && atRest(r.Standings, head) {
+		if s.allThere(r.Standings, r.Partitions) && atRest(r.Standings, head) {
 			for _, reader := range s.readers[:min(1, len(s.readers))] {
 				reader.readLast(ctx, s.evidence.Committed[len(s.evidence.Committed)-1])
 			}
@@ -269,6 +274,30 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// fixPartitions fixes how many parts consumers have in the end, and returns that.
+func (s *simulation) fixPartitions(ctx context.Context) (n int, err error) {
+	n = oneOf(fault.Dice(s.scenario.Seed, "partitions at rest"), partitionCounts...)
+	o, err := ops.New(s.on.db, nil)
+	for _, c := range s.scenario.Scope {
+		if c.Partitioned && err == nil {
+			err = s.on.steadily(ctx, func() error { return o.Partition(ctx, c.Name, n, by) })
+		}
+	}
+	return n, err
+}
+
+// allThere reports whether each consumer stands somewhere, and those that are split
+// in so many parts.
+func (s *simulation) allThere(standings []history.Standing, partitions int) bool {
+	want := 0
+	for _, c := range s.scenario.Scope {
+		if want++; c.Partitioned {
+			want += partitions - 1
+		}
+	}
+	return len(standings) == want
 }
 
 // keepSilent keeps the news of the last event from those that listen, if

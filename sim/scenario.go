@@ -119,7 +119,21 @@ func Draw(c Config) Scenario {
 		}
 		s.Scope = append(s.Scope, scope)
 	}
+	s.Scope = append(s.Scope, history.Scope{Name: "parts-1", Partitioned: true})
 	return s
+}
+
+// partitionCounts are what a build may wish for, or an operator.
+var partitionCounts = []int{1, 2, 3, 5, 8}
+
+// wholes are the consumers that are never split.
+func (s Scenario) wholes() (all []history.Scope) {
+	for _, c := range s.Scope {
+		if !c.Partitioned {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func drawKnobs(r *rand.Rand) Knobs {

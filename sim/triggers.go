@@ -21,7 +21,8 @@ const myself = "sim.worker"
 // own. The repair after a broken rule needs no assignment.
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
-// the lease is its own. Other sessions hold shared advisory locks only.
+// the lease is its own. Other sessions hold shared advisory locks only. Who splits or
+// merges gives itself the units that it makes.
 const triggers = `
 CREATE TABLE sim_unauthorized_batches (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, batch TEXT NOT NULL);
 CREATE FUNCTION sim_owns(consumer TEXT) RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
@@ -34,7 +35,7 @@ CREATE FUNCTION sim_unauthorized() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	RETURN NULL;
 END $$;
 CREATE TRIGGER sim_unauthorized AFTER UPDATE ON consumer_checkpoints FOR EACH ROW
-	WHEN (current_setting('` + myself + `', true) <> '' AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_unauthorized();
+	WHEN (current_setting('` + myself + `', true) <> '' AND OLD.split_at IS NULL AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_unauthorized();
 
 CREATE TABLE sim_assigned (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, led BOOLEAN NOT NULL);
 CREATE FUNCTION sim_assign() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -44,7 +45,7 @@ CREATE FUNCTION sim_assign() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	RETURN NULL;
 END $$;
 CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EACH ROW
-	WHEN (current_setting('` + myself + `', true) <> '') EXECUTE FUNCTION sim_assign()`
+	WHEN (current_setting('` + myself + `', true) <> '' AND NOT (NEW.partitions IS NOT NULL AND NEW.worker_id::text = current_setting('` + myself + `', true))) EXECUTE FUNCTION sim_assign()`
 
 // collectUnauthorized reads what they noted.
 func (d *database) collectUnauthorized(ctx context.Context, e *history.Evidence) (err error) {

@@ -4,7 +4,7 @@ import "slices"
 
 // All returns every mutant.
 func All() []Mutant {
-	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants)
+	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:

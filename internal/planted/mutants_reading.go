@@ -140,7 +140,7 @@ var readerMutants = []Mutant{
 	{
 		Name:    "shared-bytes",
 		Mistake: "consumers share the bytes of a payload: it is theirs to read",
-		Edits:   []Edit{{"internal/reader/ahead.go", `w.wanted(through)`, `false`}},
+		Edits:   []Edit{{"internal/reader/ahead.go", `r.window.wanted(p.Look.Through), `, `false, `}},
 		Test:    Test{"./internal/reader", "TestFollowersShareWhatIsRead"},
 	},
 	{

@@ -60,6 +60,9 @@ type Scope struct {
 	Name   string   `json:"name"`
 	Types  []string `json:"types,omitempty"`   // none: all
 	AtHead bool     `json:"at_head,omitempty"` // it begins with what commits after its placement
+	// Partitioned consumers are split and merged: those of their parts that have
+	// checkpoints have standings.
+	Partitioned bool `json:"partitioned,omitempty"`
 }
 
 // Wants reports whether the consumer is to be given events of that type.
@@ -245,4 +248,6 @@ type Rest struct {
 	Took      time.Duration `json:"took_ns"`
 	Bound     time.Duration `json:"bound_ns"`
 	Standings []Standing    `json:"standings"` // at the end
+	// Partitions is how many parts the partitioned consumers were to have then.
+	Partitions int `json:"partitions,omitempty"`
 }

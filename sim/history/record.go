@@ -34,6 +34,7 @@ const (
 	BatchEnded      Kind = "batch"              // Batch
 	RetryAnnounced  Kind = "retry"              // Retry
 	GapSkipped      Kind = "skip"               // Gap
+	UnitsReplaced   Kind = "rescaled"           // Rescaled
 	ConsumerPaused  Kind = "paused"             // Life: Error is the reason
 	FrontierBlocked Kind = "transaction blocks" // Blocker
 	FaultInjected   Kind = "fault"              // Injection
@@ -110,6 +111,13 @@ type Gap struct {
 	State   string `json:"state"` // void, open or late
 }
 
+// Rescaled tells which units of a consumer were replaced by which.
+type Rescaled struct {
+	From     []string `json:"from"`
+	To       []string `json:"to"`
+	Position int64    `json:"position"`
+}
+
 // Blocker is a transaction that the frontier waits for.
 type Blocker struct {
 	Holder      string `json:"holder"`
@@ -174,6 +182,7 @@ var abouts = map[Kind]func(json.RawMessage) (any, error){
 	BatchEnded:      as[Batch],
 	RetryAnnounced:  as[Retry],
 	GapSkipped:      as[Gap],
+	UnitsReplaced:   as[Rescaled],
 	ConsumerPaused:  as[Life],
 	FrontierBlocked: as[Blocker],
 	FaultInjected:   as[Injection],

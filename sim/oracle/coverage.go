@@ -42,6 +42,8 @@ const (
 	restores        = "copies of the server put back"
 	atHead          = "consumers placed at the head, past events"
 	waitedFor       = "events that a consumer had handled when WaitFor said so"
+	splits          = "units split"
+	merges          = "units merged"
 	forgotten       = "ranges in doubt forgotten when a consumer was set back"
 )
 
@@ -67,6 +69,7 @@ const (
 	BrokenContracts      Condition = "broken contracts"       // by handlers that end their transaction
 	ServerSetBack        Condition = "server set back"        // to a copy
 	ConsumersSetBack     Condition = "consumers set back"     // by an operator
+	Rescaled             Condition = "rescaled consumers"     // by an operator
 )
 
 // state is a row of the table, and the conditions without which it is not
@@ -107,6 +110,8 @@ var states = []state{
 	{name: atHead, rare: true},
 	{name: waitedFor, rare: true},
 	{name: forgotten, needs: []Condition{ConsumersSetBack, OpenTransactions}},
+	{name: splits, needs: []Condition{Rescaled}},
+	{name: merges, needs: []Condition{Rescaled}},
 }
 
 // possible reports whether a run could reach a state.
@@ -143,6 +148,9 @@ func Reached(e *history.Evidence) (all []State) {
 			counts[guardBlocks] += one(about.Outcome == history.BatchOvertaken)
 			counts[zombieBlocked] += one(about.Outcome == history.BatchOvertaken && zombies[r.Who])
 			counts[lateDelivery] += one(about.Outcome == history.BatchCommitted && about.Late > 0)
+		case history.Rescaled:
+			counts[splits] += one(len(about.From) == 1)
+			counts[merges] += one(len(about.To) == 1)
 		case history.Gap:
 			counts[staleSkip] += one(about.State == "open")
 			counts[doubtIsVoid] += one(about.State == "void") * about.Missing

@@ -44,7 +44,7 @@ func Judge(e *history.Evidence) []Finding {
 		return judgeJobs(e)
 	}
 	e = afterCrashes(e)
-	return []Finding{
+	all := []Finding{
 		exactlyOnce(e),
 		nothingElse(e),
 		order(e),
@@ -57,6 +57,10 @@ func Judge(e *history.Evidence) []Finding {
 		rest(e),
 		lives(e),
 	}
+	if len(partitioned(e)) > 0 {
+		all = append(all, partitions(e))
+	}
+	return all
 }
 
 // exactlyOnce finds lost and doubled events. An operator who sets a consumer
@@ -221,6 +225,7 @@ func order(e *history.Evidence) Finding {
 	versions := map[aggregate]int64{}
 	positions := map[epoch]int64{}
 	broken := brokenBatches(e)
+	split := partitioned(e)
 	for _, x := range e.Ledger {
 		if broken[batch{x.Consumer, x.Batch}] {
 			continue
@@ -232,6 +237,9 @@ func order(e *history.Evidence) Finding {
 			return fmt.Sprintf("%s applied %v after version %d of that aggregate%s", x.Consumer, x.Event, before, see(e, x.Consumer, x.Position))
 		})
 		versions[a] = x.Version
+		if split[x.Consumer] {
+			continue // its keys are in order, and nothing else
+		}
 		if x.Late {
 			f.check(!e.Strict || skippedOver(e, x), func() string {
 				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for%s", x.Consumer, x.Event, see(e, x.Consumer, x.Position))
@@ -264,9 +272,10 @@ func ownership(e *history.Evidence) Finding {
 	current := map[string]history.Entry{}
 	ended := map[[2]string]bool{}
 	broken := brokenBatches(e)
+	split := partitioned(e)
 	for _, x := range e.Ledger {
-		if broken[batch{x.Consumer, x.Batch}] {
-			continue // it has let go of its consumer
+		if broken[batch{x.Consumer, x.Batch}] || split[x.Consumer] {
+			continue // it has let go of its consumer, or the parts of that overlap
 		}
 		last, any := current[x.Consumer]
 		current[x.Consumer] = x
@@ -355,6 +364,10 @@ func rest(e *history.Evidence) Finding {
 	r := e.Rest
 	f := Finding{Name: "comes to rest", Rule: "soon after the last fault every checkpoint was at the head and nothing in doubt"}
 	for _, c := range e.Consumers {
+		if c.Partitioned {
+			f.restOfParts(r, c.Name)
+			continue
+		}
 		i := slices.IndexFunc(r.Standings, func(s history.Standing) bool { return s.Consumer == c.Name })
 		f.check(i >= 0, func() string { return fmt.Sprintf("%s has no checkpoint", c.Name) })
 		if i < 0 {

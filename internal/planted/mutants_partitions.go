@@ -1,0 +1,123 @@
+package planted
+
+// rescaling splits and merges all the time, beside workers that die and moments in
+// which positions are in doubt.
+const rescaling = calm + ",rescale=10"
+
+const rescaleFile = "internal/progress/rescale.go"
+
+// partitionMutants are about consumers in partitions: mistakes of those who split
+// and merge.
+var partitionMutants = []Mutant{
+	{
+		Name:    "split-revision-0",
+		Mistake: "a new unit is a new row: its revision starts at 0",
+		Edits:   []Edit{{rescaleFile, `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, last_position, 0, $4::text`}},
+		Faults:  rescaling,
+	},
+	{
+		Name:    "merge-own-revision",
+		Mistake: "merged to one again, the own row of the consumer goes on from its own revision",
+		Edits:   []Edit{{rescaleFile, `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`}},
+		Faults:  rescaling,
+	},
+	{
+		Name:    "split-keeps-own-revision",
+		Mistake: "a split marks the own row of the consumer and leaves its revision: the row does nothing any more",
+		Edits: []Edit{
+			{rescaleFile, `SET split_at = clock_timestamp(), revision = revision + 1,`, `SET split_at = clock_timestamp(),`},
+			{rescaleFile, `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`},
+		},
+		Test: Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
+	},
+	{
+		Name:    "merge-unequal",
+		Mistake: "a merge goes on from the position of its first part, wherever the others are",
+		Edits: []Edit{
+			{"rescale.go", `|| p.Position != parts[0].Position`, ``},
+			{"meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+		},
+		Faults: rescaling,
+	},
+	{
+		Name:    "merge-blind",
+		Mistake: "equal positions are equal states: the open ranges of all parts are united without a look at the log",
+		Edits:   []Edit{{"rescale.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
+		Test:    Test{".", "TestMergeLeavesWhatHasAppeared"},
+	},
+	{
+		Name:    "merge-forgets-doubts",
+		Mistake: "the merged unit needs no open ranges: its parts have watched them",
+		Edits:   []Edit{{rescaleFile, `watched, err2 := json.Marshal(append([]Watched{}, open...))`, `watched, err2 := json.Marshal(append([]Watched{}, open[:0]...))`}},
+		Test:    Test{".", "TestDoubtsAtASplit"},
+	},
+	{
+		Name:    "split-forgets-doubts",
+		Mistake: "open ranges belong to the past of the unit that is split",
+		Edits:   []Edit{{rescaleFile, `NULL FROM gone, child`, `NULL FROM gone, child WHERE false`}},
+		Test:    Test{".", "TestDoubtsAtASplit"},
+	},
+	{
+		Name:    "split-doubts-once",
+		Mistake: "open ranges go to one of the children: each position has one event",
+		Edits:   []Edit{{rescaleFile, `NULL FROM gone, child`, `NULL FROM gone, child WHERE unit = (SELECT max(unit) FROM child)`}},
+		Test:    Test{".", "TestDoubtsAtASplit"},
+	},
+	{
+		Name:    "split-leaves-letters",
+		Mistake: "dead letters stay under the name that wrote them",
+		Edits:   []Edit{{rescaleFile, `WHERE l.consumer_name = $1::text AND l.global_position = m.position`, `WHERE l.consumer_name = $1::text AND l.global_position = m.position AND false`}},
+		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
+	},
+	{
+		Name:    "merge-leaves-letters",
+		Mistake: "dead letters stay with the part that wrote them",
+		Edits:   []Edit{{rescaleFile, "SET consumer_name = $2::text WHERE ` + them + `", "SET consumer_name = $2::text WHERE false AND ` + them + `"}},
+		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
+	},
+	{
+		Name:    "split-unpauses",
+		Mistake: "children begin unpaused",
+		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason FROM`, `$4::text, NULL, NULL, NULL FROM`}},
+		Test:    Test{".", "TestPausesAndRescaling"},
+	},
+	{
+		Name:    "merge-paused",
+		Mistake: "a merge goes on if any of its parts may",
+		Edits: []Edit{
+			{"rescale.go", `|| p.Paused ||`, `||`},
+			{"rescale.go", `return c.progress.Paused != nil || t.failures`, `return t.failures`},
+		},
+		Test: Test{".", "TestPausesAndRescaling"},
+	},
+	{
+		Name:    "slot-of-a-position",
+		Mistake: "any spread of the events over the parts will do: by position it is even",
+		Edits: []Edit{
+			{"keys.go", `return partition.Slot(e.AggregateID), nil`, `return int(e.GlobalPosition % partition.Slots), nil`},
+		},
+		Faults: rescaling,
+	},
+	{
+		Name:    "split-deletes-own-row",
+		Mistake: "a split deletes the own row of the consumer as it does any other unit's",
+		Edits:   []Edit{{rescaleFile, `		last = r.c.rescale.inert
+`, `		last = r.c.rescale.remove
+`}},
+		Faults: rescaling,
+	},
+	{
+		Name:    "wait-for-any-part",
+		Mistake: "WaitFor is done when the first unit is there",
+		Edits:   []Edit{{"internal/progress/arrival.go", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
+		Test:    Test{".", "TestWaitForParts"},
+	},
+	{
+		Name:    "old-programs-split",
+		Mistake: "programs from before partitions say nothing of them, so they do not count",
+		Edits:   []Edit{{"coord/layout.go", `			old = true
+`, `			old = false
+`}},
+		Test: Test{"./coord", "TestHowManyPartitionsAreWanted"},
+	},
+}
