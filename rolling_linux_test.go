@@ -33,6 +33,9 @@ func buildPod(t *testing.T, commit string) (program string) {
 	dir, pod := t.TempDir(), filepath.Join("testdata", "pod")
 	err = unpack(dir, tar.NewReader(bytes.NewReader(sources)))
 	if err == nil {
+		err = os.RemoveAll(filepath.Join(dir, pod)) // a later commit has one of its own
+	}
+	if err == nil {
 		err = os.CopyFS(filepath.Join(dir, pod), os.DirFS(pod))
 	}
 	if err != nil {

@@ -152,6 +152,9 @@ func (s *slot) rescale(ctx, _ context.Context, _ point) error {
 			operator{o, s, c.Name}.did(consumersRescaled, fmt.Sprintf("%d partitions", n))
 		}
 	}
+	if errors.Is(err, ops.ErrNoCheckpoint) { // no worker has placed it yet
+		return nil
+	}
 	return s.on.forgive(err)
 }
 

@@ -283,6 +283,9 @@ func (s *simulation) fixPartitions(ctx context.Context) (n int, err error) {
 	for _, c := range s.scenario.Scope {
 		if c.Partitioned && err == nil {
 			err = s.on.steadily(ctx, func() error { return o.Partition(ctx, c.Name, n, by) })
+			if errors.Is(err, ops.ErrNoCheckpoint) {
+				err = nil // the oracle sees that it is gone
+			}
 		}
 	}
 	return n, err

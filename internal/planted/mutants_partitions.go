@@ -101,7 +101,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-deletes-own-row",
 		Mistake: "a split deletes the own row of the consumer as it does any other unit's",
-		Edits:   []Edit{{rescaleFile, `		last = r.c.rescale.inert
+		Edits: []Edit{{rescaleFile, `		last = r.c.rescale.inert
 `, `		last = r.c.rescale.remove
 `}},
 		Faults: rescaling,
@@ -115,7 +115,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "old-programs-split",
 		Mistake: "programs from before partitions say nothing of them, so they do not count",
-		Edits:   []Edit{{"coord/layout.go", `			old = true
+		Edits: []Edit{{"coord/layout.go", `			old = true
 `, `			old = false
 `}},
 		Test: Test{"./coord", "TestHowManyPartitionsAreWanted"},

@@ -1,0 +1,107 @@
+package worker_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// wholeCommit is the last one whose programs know no partitions.
+const wholeCommit = "f092c422f910c75203e03edd15fa144d1c31d6bb"
+
+// signingParts is the consumer "c0" of a pod, in partitions.
+type signingParts struct{ count int }
+
+func (s signingParts) Name() string                    { return "c0" }
+func (s signingParts) Partitions() consumer.Partitions { return consumer.Partitions{Count: s.count} }
+
+func (s signingParts) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO signed (consumer, position, aggregate, version, process) VALUES ('c0', $1, $2, $3, 'new')`,
+		e.GlobalPosition, e.AggregateID, e.AggregateVersion)
+	return err
+}
+
+// Under load, an upgrade splits a consumer when the last program is gone that knows
+// no partitions. When one comes back, it is merged, and goes on there.
+func TestPartitionsBesideOldPrograms(t *testing.T) {
+	t.Parallel()
+	program := buildPod(t, wholeCommit)
+	d := pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE signed (id BIGSERIAL, consumer TEXT, position BIGINT, aggregate TEXT, version BIGINT, process TEXT)`)
+	r := role{Consumers: 1, Heartbeat: 200 * time.Millisecond, HeartbeatTimeout: 5 * time.Second}
+	older := func(name string) *process { r.Name = name; return startProgram(t, program, d, r) }
+	newer := func() *running { return start(t, d.DB, []consumer.Consumer{signingParts{4}}) }
+	units := func(n int, done func(layout []string) bool) {
+		t.Helper()
+		await(t, fmt.Sprintf("%d units", n), func() bool {
+			var want []string
+			for _, r := range partition.Cut(n) {
+				want = append(want, partition.Name("c0", r))
+			}
+			return slices.Equal(layout(t, d.DB), want) && (done == nil || done(want))
+		})
+	}
+	handles := func(process string) {
+		t.Helper()
+		from := one[int64](t, d.DB, `SELECT coalesce(max(global_position), 0) FROM events`)
+		await(t, process+" to handle events", func() bool {
+			return one[int](t, d.DB, `SELECT count(*) FROM signed WHERE position > $1 AND process LIKE $2`, from, process) > 0
+		})
+	}
+	first := older("process-old-1")
+	await(t, "the old program to make its tables", func() bool {
+		return one[bool](t, d.DB, `SELECT to_regclass('consumer_checkpoints_schema') IS NOT NULL`)
+	})
+	stop := load(t, d.DB, 20)
+	handles("process-old-1")
+	if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	one1, one2 := newer(), newer()
+	await(t, "three workers", func() bool { return one[int](t, d.DB, `SELECT count(*) FROM worker_nodes`) == 3 })
+	handles("%") // whoever it was dealt to
+	if got := layout(t, d.DB); !slices.Equal(got, []string{"c0"}) {
+		t.Errorf("beside an old program the units are %q", got)
+	}
+	first.signal(t, syscall.SIGTERM)
+	first.ended(t)
+	units(4, nil)
+	handles("new")
+
+	second := older("process-old-2")
+	units(1, nil)
+	one1.Stop()
+	one2.Stop()
+	for _, w := range []*running{one1, one2} {
+		if err := w.result(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handles("process-old-2")
+	stop()
+	await(t, "every event to be handled", func() bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM events WHERE global_position NOT IN (SELECT position FROM signed)`) == 0
+	})
+	second.signal(t, syscall.SIGTERM)
+	second.ended(t)
+	if n := one[int](t, d.DB, `SELECT count(*) - count(DISTINCT position) FROM signed`); n > 0 {
+		t.Errorf("%d events were handled twice", n)
+	}
+	if n := one[int](t, d.DB, `SELECT count(*) FROM (SELECT version < lag(version) OVER (PARTITION BY aggregate ORDER BY id) AS back FROM signed) AS s WHERE back`); n > 0 {
+		t.Errorf("%d events were handled out of order", n)
+	}
+	if row := one[string](t, d.DB, `SELECT string_agg((to_jsonb(c) - 'created_at' - 'updated_at' - 'revision' - 'last_position')::text, ' ') FROM consumer_checkpoints AS c`); strings.Count(row, "null") != 5 || !strings.Contains(row, `"partition_key": ""`) {
+		t.Errorf("the row is %s", row)
+	}
+}
