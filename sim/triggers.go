@@ -22,7 +22,7 @@ const myself = "sim.worker"
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
 // the lease is its own. Other sessions hold shared advisory locks only. Who splits or
-// merges gives itself the units that it makes.
+// merges assigns the units that it makes, in the transaction that makes them.
 const triggers = `
 CREATE TABLE sim_unauthorized_batches (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, batch TEXT NOT NULL);
 CREATE FUNCTION sim_owns(consumer TEXT) RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
@@ -39,13 +39,16 @@ CREATE TRIGGER sim_unauthorized AFTER UPDATE ON consumer_checkpoints FOR EACH RO
 
 CREATE TABLE sim_assigned (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, led BOOLEAN NOT NULL);
 CREATE FUNCTION sim_assign() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = NEW.consumer_name AND xmin = pg_current_xact_id()::xid) THEN
+		RETURN NULL;
+	END IF;
 	INSERT INTO sim_assigned (consumer, worker, led) VALUES (NEW.consumer_name, current_setting('application_name'),
 		EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted)
 		OR EXISTS (SELECT FROM worker_leader_election WHERE worker_id = current_setting('` + myself + `')::uuid));
 	RETURN NULL;
 END $$;
 CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EACH ROW
-	WHEN (current_setting('` + myself + `', true) <> '' AND NOT (NEW.partitions IS NOT NULL AND NEW.worker_id::text = current_setting('` + myself + `', true))) EXECUTE FUNCTION sim_assign()`
+	WHEN (current_setting('` + myself + `', true) <> '') EXECUTE FUNCTION sim_assign()`
 
 // collectUnauthorized reads what they noted.
 func (d *database) collectUnauthorized(ctx context.Context, e *history.Evidence) (err error) {
