@@ -24,6 +24,7 @@ var scenarios = []scenario{
 	{"catch-up", "a handler that does nothing over an old log, a small one and a large one, against reading the same rows with database/sql alone, by processes of their own: does a long log cost speed or memory?", catchUp},
 	{"bulk", "a BatchConsumer that counts the events of each aggregate with one upsert a batch, against a plain loop without the library that calls the same consumer: read, then in one transaction apply and move a checkpoint", bulk},
 	{"upsert", "the same with one upsert an event, through Handle", upsert},
+	{"partitions", "one consumer over an old log, in 1, 2, 4 and 8 partitions on one worker, whose handler sleeps for 1 ms, writes one upsert, or does nothing", partitions},
 	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use) with the one read that all share, and if each reads for itself", many},
 	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
 	{"rolling", "six consumers on two processes, 100 appends a second; one process after the other joins, and the first, which leads, is asked to end (SIGTERM): until the new one has handled an event of each consumer of its share, and the one that is left an event of each", rolling},
