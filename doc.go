@@ -52,6 +52,8 @@
 //   - [consumer.BatchConsumer] takes all events of a batch at once, to write in bulk.
 //     It embeds [consumer.BatchOnly] if it needs no Handle.
 //   - [consumer.Starter] begins at the head of the log, or after a position.
+//   - [consumer.Partitioned] is handled in partitions, by goroutines and workers at
+//     the same time, each key in order: see docs/partitions.md.
 //
 // In a handler, [consumer.Info] tells the number of the attempt and whether the
 // event is late, and [consumer.Conn] returns the connection of the transaction, for
