@@ -225,3 +225,50 @@ func TestWaitForParts(t *testing.T) {
 		}
 	}
 }
+
+// scopedParts is a ledger "c" in partitions, of one type.
+type scopedParts struct{ partitioned }
+
+func (*scopedParts) AggregateTypes() []string { return []string{"Order"} }
+
+// The parts of a consumer of some types, whose events the log filters, go over an
+// old log with gaps and over what comes, each event once.
+func TestPartsOfSomeTypes(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	fill := func(rounds int) {
+		for i := range rounds {
+			appendN(t, d.DB, "Order", fmt.Sprint("a", i%37), 20)
+			appendN(t, d.DB, "Invoice", fmt.Sprint("i", i%7), 5)
+			if err := beginAppend(t, d.DB, "Order", "never", 3).Rollback(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := &scopedParts{*inPartitions(4)}
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchSize(20))
+	awaitLayout(t, d.DB, 4)
+	w.Stop()
+	if err := w.result(t); err != nil {
+		t.Fatal(err)
+	}
+	fill(150)
+	start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchSize(20))
+	fill(20)
+	d.Exec(t, `CREATE TABLE invoices AS SELECT global_position FROM events WHERE aggregate_type = 'Invoice'`)
+	await(t, "all orders to be handled", func() bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM ledger`) >= 170*20
+	})
+	if n := one[int](t, d.DB, `SELECT count(*) FROM ledger JOIN invoices ON position = global_position`); n > 0 {
+		t.Errorf("%d invoices were handled", n)
+	}
+	d.Exec(t, `DELETE FROM events WHERE aggregate_type = 'Invoice'`)
+	awaitOnce(t, d.DB, "aggregate_id")
+	for _, unit := range layout(t, d.DB) {
+		await(t, unit+" to have all gaps in the audit", func() bool {
+			missing := one[int64](t, d.DB, `SELECT last_position - (SELECT count(*) FROM events WHERE global_position <= last_position) - (SELECT count(*) FROM invoices WHERE global_position <= last_position)
+				FROM consumer_checkpoints WHERE consumer_name = $1`, unit)
+			return one[int64](t, d.DB, `SELECT coalesce(sum(missing), 0) FROM consumer_gap_skips WHERE consumer_name = $1`, unit) == missing
+		})
+	}
+}

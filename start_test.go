@@ -56,6 +56,7 @@ func TestStartRefuses(t *testing.T) {
 		"duplicates":         {consumers: []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}, &ledger{name: "a"}}, config: true, words: []string{"consumers[2]", `"a"`, "consumers[0]"}},
 		"a panicking name":   {consumers: []consumer.Consumer{panicking{}}, config: true, words: []string{"consumers[0]", "panicked", "no name"}},
 		"a negative start":   {consumers: []consumer.Consumer{&startingLedger{ledger{name: "a"}, consumer.After(-1)}}, config: true, words: []string{"StartAt", "-1"}},
+		"no partitions":      {consumers: []consumer.Consumer{inPartitions(0)}, config: true, words: []string{"consumers[0]", `"c"`, "Partitions", "Count of 0"}},
 		"a type with NUL":    {consumers: []consumer.Consumer{typed("Order", "a\x00b")}, config: true, words: []string{"consumers[0]", "AggregateTypes", `"a\x00b"`, "NUL"}},
 		"a type of a MB":     {consumers: []consumer.Consumer{typed("\xff" + strings.Repeat("t", 1<<20))}, config: true, words: []string{"AggregateTypes", "1048577 bytes"}},
 		"no HandleBatch":     {consumers: []consumer.Consumer{unable{}}, config: true, words: []string{"consumers[0]", `"unable"`, "BatchOnly", "HandleBatch"}},

@@ -102,12 +102,12 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	if s, ok := c.(consumer.Starter); ok {
 		d.start = s.StartAt()
 	}
-	if err := d.partitions(); err != nil {
-		return nil, err
-	}
 	u := d.unit(partition.All)
 	if err := ident.CheckConsumer(u.name); err != nil {
 		return nil, fmt.Errorf("%T: Name: %w", c, err)
+	}
+	if err := d.partitions(); err != nil {
+		return nil, err
 	}
 	for _, t := range u.types {
 		if err := checkType(t); err != nil {

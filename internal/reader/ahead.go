@@ -3,6 +3,7 @@ package reader
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/pgfrontier/worker/frontier"
@@ -17,8 +18,8 @@ import (
 // incarnation. So a page that one consumer caused is true for all others.
 //
 // Consumers of all events share one window, and one connection at a time. One
-// whose events the log filters has a window of its own: what it passes over is
-// not read at all, which is worth more than sharing.
+// whose events the log filters has a window of its own, or one for all its shares:
+// what it passes over is not read at all, which is worth more than sharing.
 type Ahead struct {
 	log    store.BoundLog
 	batch  int
@@ -30,6 +31,7 @@ type Ahead struct {
 	used      int // bytes, of these
 	attached  int // readers
 	unscoped  *window
+	shared    map[string]*window // by types, of shares
 	lastError error
 }
 
@@ -63,10 +65,27 @@ func NewAhead(log store.BoundLog, batch int, value func() *frontier.Value, conns
 func (a *Ahead) Reader(types []string, mine *Share) *Reader {
 	r := &Reader{view: newView(a.log, types), ahead: a, window: a.unscoped}
 	r.mine = mine
-	if r.scoped {
+	switch {
+	case r.scoped && mine != nil:
+		r.window = a.ofTypes(types)
+	case r.scoped:
 		r.window = newWindow(newView(a.log, types))
 	}
 	return r
+}
+
+// ofTypes returns the window that all shares of some types have.
+func (a *Ahead) ofTypes(types []string) *window {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := strings.Join(types, "\x00") // which no type has
+	if a.shared == nil {
+		a.shared = map[string]*window{}
+	}
+	if a.shared[key] == nil {
+		a.shared[key] = newWindow(newView(a.log, types))
+	}
+	return a.shared[key]
 }
 
 // Begin begins to read what follows position after, unless somebody has. before

@@ -77,7 +77,7 @@ const maxKeyName = 100
 func (p Partitions) Check() error {
 	switch name := p.Key.name; {
 	case p.Count < 1 || p.Count > MaxPartitions:
-		return fmt.Errorf("Count is %d, allowed is 1 to %d", p.Count, MaxPartitions)
+		return fmt.Errorf("a Count of %d, allowed is 1 to %d", p.Count, MaxPartitions)
 	case p.Key.of == nil && name == "":
 		return nil
 	case p.Key.of == nil:
