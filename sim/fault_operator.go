@@ -73,16 +73,21 @@ type operator struct {
 	consumer string
 }
 
-// operator draws a consumer. One that begins at the head may have no checkpoint
-// yet.
+// operator draws one of the consumers that are never split.
 func (s *slot) operator(ctx context.Context) (operator, error) {
+	return s.operatorOf(ctx, s.scenario.wholes())
+}
+
+// operatorOf draws one of some consumers. One that begins at the head may have no
+// checkpoint yet.
+func (s *slot) operatorOf(ctx context.Context, some []history.Scope) (operator, error) {
 	o, err := ops.New(s.on.db, nil)
-	of, placed := oneOf(s.dice, s.scenario.wholes()...), true
+	of, placed := oneOf(s.dice, some...), true
 	if err == nil && of.AtHead {
 		err = s.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = $1::text)`, of.Name).Scan(&placed)
 	}
 	if !placed {
-		of = s.scenario.Scope[0]
+		of = some[0]
 	}
 	return operator{o, s, of.Name}, err
 }
@@ -101,8 +106,8 @@ func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
 
 // whilePaused does something to a paused consumer, which goes on afterwards.
 // It does nothing if another operator has paused it.
-func (s *slot) whilePaused(ctx context.Context, do func(operator) error) error {
-	o, err := s.operator(ctx)
+func (s *slot) whilePaused(ctx context.Context, some []history.Scope, do func(operator) error) error {
+	o, err := s.operatorOf(ctx, some)
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
@@ -133,7 +138,7 @@ func (o operator) resume(ctx context.Context) error {
 
 // pauseConsumer pauses a consumer for a moment.
 func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
-	return s.whilePaused(ctx, func(o operator) error {
+	return s.whilePaused(ctx, s.scenario.Scope, func(o operator) error {
 		o.did(consumersPaused, "")
 		s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 		return nil
@@ -187,7 +192,7 @@ const awaited = 2 * time.Second
 
 // setForward lets a consumer leave out what is settled.
 func (s *slot) setForward(ctx, intake context.Context, _ point) error {
-	return s.whilePaused(ctx, func(o operator) error {
+	return s.whilePaused(ctx, s.scenario.wholes(), func(o operator) error {
 		for end := time.Now().Add(awaited); time.Now().Before(end); {
 			at, err := o.checkpoint(ctx)
 			if err != nil {
@@ -218,7 +223,7 @@ func (s *slot) setForward(ctx, intake context.Context, _ point) error {
 
 // skipEvent lets a consumer leave out the event that comes next.
 func (s *slot) skipEvent(ctx, intake context.Context, _ point) error {
-	return s.whilePaused(ctx, func(o operator) error {
+	return s.whilePaused(ctx, s.scenario.wholes(), func(o operator) error {
 		position, err := o.checkpoint(ctx)
 		if err != nil {
 			return err
