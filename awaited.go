@@ -103,6 +103,13 @@ func (a *awaited) ask(consumer string, position int64, at func() int64) {
 	}
 }
 
+// isWaitedFor reports whether somebody waits for a consumer of this worker.
+func (a *awaited) isWaitedFor(consumer string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.here[consumer])+len(a.asked[consumer]) > 0
+}
+
 func (a *awaited) answer(consumer string, at int64) {
 	a.due[consumer] = max(a.due[consumer], at)
 	select {

@@ -23,6 +23,8 @@ const (
 	// passedOver: the work that was read changes nothing.
 	passedOver
 	committed
+	// passedLazily: nothing in the work is the part's own, and it can wait.
+	passedLazily
 	// overtaken: somebody else has moved the progress, or the guard found that
 	// it, the assignment or the server's incarnation is not what it was. Load
 	// again. An error is store.ErrIncarnation: another server answers.

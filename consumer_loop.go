@@ -41,6 +41,7 @@ type consumerLoop struct {
 	triedLetter bool // in the turn before, so new events come next
 
 	rescaling rescaling
+	lazily    lazily
 }
 
 // newLoop makes the loop of a consumer.
@@ -153,6 +154,9 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 	if w.isEmpty() && w.retried == nil {
 		return result{outcome: passedOver, work: w}
 	}
+	if c.passesLazily(w) {
+		return result{outcome: passedLazily, work: w}
+	}
 	return c.runBatch(ctx, intake, conn, w)
 }
 
@@ -199,7 +203,7 @@ func (c *consumerLoop) settle(ctx context.Context, r *result) (fatal error) {
 		r.outcome = c.passOver(r.work)
 	case committed:
 		c.committed(r.work, r.moved)
-	case idle, again:
+	case idle, again, passedLazily:
 	default:
 		c.forget() // whether anything happened, the database knows
 	}
@@ -243,6 +247,9 @@ func (c *consumerLoop) passOver(w *work) outcome {
 func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	a := w.advance
 	c.progress.Position, c.progress.Version = a.To, moved.Version
+	if a.To >= c.lazily.upTo {
+		c.lazily = lazily{}
+	}
 	if c.passed(w.retried, w.Look.Through); !c.tally.bisect.active() {
 		c.poison = nil
 	}
@@ -298,7 +305,7 @@ func (c *consumerLoop) rest(intake context.Context, r result, n news) {
 		}
 	case r.outcome == idle:
 		c.await(intake, n)
-	case r.outcome == committed && !r.work.Full:
+	case (r.outcome == committed || r.outcome == passedLazily) && !r.work.Full:
 		sleepUntil(intake, c.gather(), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
@@ -323,7 +330,7 @@ func (c *consumerLoop) gather() time.Duration {
 // await waits for news, or for somebody else to move the progress.
 func (c *consumerLoop) await(intake context.Context, n news) {
 	var again <-chan time.Time
-	if at, ok := c.rescalesAgain(); ok {
+	if at, ok := c.nextLook(); ok {
 		timer := time.NewTimer(time.Until(at))
 		defer timer.Stop()
 		again = timer.C

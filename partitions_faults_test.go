@@ -291,11 +291,22 @@ type rescaleCutter struct {
 	texts []string
 	cuts  atomic.Int64
 	every int // on average
+	off   atomic.Bool
+	last  sync.Map // by connection: it has sent the record of a split or a merge
 }
 
-func (c *rescaleCutter) hit(sql string) bool {
+const rescaleRecord = "reason)\nVALUES"
+
+func (c *rescaleCutter) hit(conn *pgx.Conn, sql string) bool {
+	if _, recorded := c.last.Load(conn); sql == "commit" && !recorded {
+		return false // of a batch
+	}
+	c.last.Delete(conn)
+	if strings.Contains(sql, rescaleRecord) || strings.Contains(sql, "SET count") {
+		c.last.Store(conn, true)
+	}
 	for _, text := range c.texts {
-		if strings.Contains(sql, text) && rand.IntN(c.every) == 0 {
+		if !c.off.Load() && strings.Contains(sql, text) && rand.IntN(c.every) == 0 {
 			c.cuts.Add(1)
 			return true
 		}
@@ -304,7 +315,7 @@ func (c *rescaleCutter) hit(sql string) bool {
 }
 
 func (c *rescaleCutter) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if c.hit(q.SQL) {
+	if c.hit(conn, q.SQL) {
 		if rand.IntN(2) == 0 {
 			_ = conn.PgConn().Conn().Close() // the statement never arrives
 		} else {
@@ -333,7 +344,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		"WITH child AS", "split_at = clock_timestamp()", "DELETE FROM \"public\".\"consumer_checkpoints\"",
 		"first_seen_at) * 1000000)::bigint", // the open ranges
 		"jsonb_to_recordset($6::jsonb)",     // the merge
-		"reason)\nVALUES",                   // the record
+		rescaleRecord,
 		"ON CONFLICT (\"only\") DO UPDATE SET count",
 		"commit",
 	}}
@@ -342,13 +353,18 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.Tracer = cut
-	db := stdlib.OpenDB(*config)
-	t.Cleanup(func() { _ = db.Close() })
 	for _, n := range []int{4, 1, 3, 8, 2} {
+		cut.off.Store(true) // a start does not try again
 		var workers []*running
 		for range 2 {
+			db := stdlib.OpenDB(*config) // of its own: others' may have dead connections in it
+			t.Cleanup(func() { _ = db.Close() })
 			workers = append(workers, start(t, db, []consumer.Consumer{inPartitions(n)}, worker.WithStaleGapThreshold(30*time.Millisecond), worker.WithBatchSize(20)))
 		}
+		for _, w := range workers {
+			await(t, "the worker to run", func() bool { return w.Status().State == worker.StateRunning })
+		}
+		cut.off.Store(false)
 		awaitLayout(t, d.DB, n)
 		for _, w := range workers {
 			w.Stop()

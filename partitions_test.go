@@ -272,3 +272,37 @@ func TestPartsOfSomeTypes(t *testing.T) {
 		})
 	}
 }
+
+// A part that is given nothing does not commit for each event of the others, and is
+// at the head soon after the last.
+func TestAPartPassesOthersLazily(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	var mu sync.Mutex
+	empty, began := map[string]int{}, time.Now()
+	done := func(b worker.Batch) {
+		mu.Lock()
+		defer mu.Unlock()
+		if b.Err == nil && b.Events == 0 {
+			empty[b.Consumer]++
+		}
+	}
+	start(t, d.DB, []consumer.Consumer{inPartitions(4)}, worker.WithObserver(worker.Observer{BatchDone: done}), worker.WithDispatcherInterval(time.Millisecond))
+	awaitLayout(t, d.DB, 4)
+	only := aggregateIn(partition.Cut(4)[2], 0)
+	for range 300 {
+		appendN(t, d.DB, "Order", only, 1)
+	}
+	awaitOnce(t, d.DB, "aggregate_id")
+	await(t, "all parts to be at the head", func() bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND last_position < (SELECT max(global_position) FROM events)`) == 0
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	most := int(time.Since(began)/(100*time.Millisecond)) + 2
+	for unit, n := range empty {
+		if n > most {
+			t.Errorf("%s has made %d batches without an event, %d are enough", unit, n, most)
+		}
+	}
+}

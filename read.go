@@ -16,6 +16,7 @@ import (
 func (c *consumerLoop) forget() {
 	c.progress = nil
 	c.polled = nil
+	c.lazily = lazily{}
 	c.unit.reload.revision.Store(noRevision)
 }
 
@@ -39,12 +40,12 @@ func (c *consumerLoop) outdated(v *frontier.Value) bool {
 // hasWork reports whether the consumer has news, or an operator has asked for
 // something.
 func (c *consumerLoop) hasWork(v *frontier.Value) bool {
-	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v))
+	return c.progress.Paused == nil && (c.progress.Retry || c.hasNews(v) || c.lazyDue())
 }
 
 // hasNews reports whether there are new positions, or news about open ones.
 func (c *consumerLoop) hasNews(v *frontier.Value) bool {
-	return c.polled != v && (v.Safe > c.progress.Position || len(c.progress.Open) > 0)
+	return c.polled != v && (v.Safe > c.at() || len(c.progress.Open) > 0)
 }
 
 // takeReadAhead returns the next work if it was read ahead. Pages that do not
@@ -57,7 +58,7 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 		c.reader.Drop()
 		return nil
 	}
-	p, v := c.reader.Take(intake, c.progress.Position, c.progress.Token)
+	p, v := c.reader.Take(intake, c.at(), c.progress.Token)
 	if v == nil {
 		return nil
 	}
@@ -154,6 +155,8 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		return nil, result{outcome: idle}
 	case c.poison != nil && c.poison.policy == FailPause:
 		return nil, c.pause(intake, conn)
+	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
+		return c.lazyWork(v), result{}
 	case c.deadLetterNext() || !c.hasNews(v):
 		c.triedLetter = true
 		return c.readDeadLetter(intake, conn, v)
@@ -172,7 +175,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 // place is where the consumer stands, and how far it may read.
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.bisect
-	at := reader.Place{Position: c.progress.Position, Limit: b.size(c.w.cfg.BatchSize), Bound: b.upTo(reader.Unbounded)}
+	at := reader.Place{Position: c.at(), Limit: b.size(c.w.cfg.BatchSize), Bound: b.upTo(reader.Unbounded)}
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}

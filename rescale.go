@@ -68,6 +68,10 @@ func (c *consumerLoop) meet(intake context.Context, target partition.Range, want
 	if c.rescaling.target != name {
 		c.leaveMeeting()
 		c.rescaling.target = name
+		if c.lazily.upTo > 0 {
+			c.forget() // parts meet where their checkpoints are
+			return true
+		}
 	}
 	m := &c.w.meetings
 	news, dealt := m.changed(), c.w.coord.Changed()
@@ -108,13 +112,22 @@ func (c *consumerLoop) bound(bounded bool, upTo int64) (news bool) {
 	return news
 }
 
-// rescalesAgain returns when a loop that has nothing else to do must look again at
-// what is wanted; ok is false if it need not.
-func (c *consumerLoop) rescalesAgain() (at time.Time, ok bool) {
-	if c.rescaling.target != "" {
-		return c.rescaling.attends, true
+// nextLook returns when a loop that waits for news must go on without any: it must
+// look again at what is wanted, or write down what it has passed lazily. ok is false
+// if it need not.
+func (c *consumerLoop) nextLook() (at time.Time, ok bool) {
+	switch {
+	case c.rescaling.target != "":
+		at = c.rescaling.attends
+	case c.rescaling.failures > 0:
+		at = c.rescaling.due
 	}
-	return c.rescaling.due, c.rescaling.failures > 0
+	if c.lazily.upTo > 0 {
+		if due := c.lazily.since.Add(lazyFor); at.IsZero() || due.Before(at) {
+			at = due
+		}
+	}
+	return at, !at.IsZero()
 }
 
 // unready reports whether the unit has troubles of its own, so that nobody waits
