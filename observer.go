@@ -18,6 +18,9 @@ import (
 // panic ends the call and not the worker; the first of each hook is told by
 // HookPanicked. runtime.Goexit, which FailNow of testing calls, ends the worker
 // with an error: use t.Error in a hook.
+//
+// Where a hook tells of a consumer that is split, it names the unit, as
+// [ConsumerStatus] does.
 type Observer struct {
 	// WorkerStarted: the checks are done, the worker is registered and runs.
 	WorkerStarted func(WorkerInfo)
