@@ -22,7 +22,6 @@ type consumerLoop struct {
 	unit   *unit
 	status *unitStatus
 	reader *reader.Reader
-	keys   *keys
 
 	progress *progress.State // nil: load it
 	polled   *frontier.Value // all that it allows was read; nil: not yet
@@ -46,12 +45,11 @@ type consumerLoop struct {
 
 // newLoop makes the loop of a consumer.
 func (w *Worker) newLoop(u *unit) *consumerLoop {
-	k := &keys{of: u.key, slots: u.slots}
 	var share *reader.Share
 	if u.isPart() {
-		share = &reader.Share{Has: k.has, OneIn: partition.Slots / u.slots.Size()}
+		share = &reader.Share{Of: u.title, Slot: u.slotOf, First: u.slots.First, Last: u.slots.Last, OneIn: partition.Slots / u.slots.Size()}
 	}
-	return &consumerLoop{w: w, unit: u, keys: k, status: u.status, reader: w.ahead.Reader(u.types, share)}
+	return &consumerLoop{w: w, unit: u, status: u.status, reader: w.ahead.Reader(u.types, share)}
 }
 
 // run works until intake ends, then finishes the batch in hand within ctx. It
@@ -144,7 +142,7 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 		}
 		w.Took = time.Since(began)
 	}
-	if err := c.keys.failure(); err != nil {
+	if err := c.reader.Failure(); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	if w.haveDeadLetters, err = c.aggregatesWithDeadLetters(intake, conn, w); err != nil {

@@ -236,7 +236,7 @@ func (c *consumerLoop) slotOfLetter(ctx context.Context, q store.Querier, token 
 	if len(events) == 0 || events[0].GlobalPosition != l.Position {
 		return partition.Slot(l.Aggregate), nil
 	}
-	return slotOf(c.unit.key, &events[0])
+	return c.unit.slotOf(&events[0])
 }
 
 // merge puts one unit in the place of its parts. It returns nil if they do not

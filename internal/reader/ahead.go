@@ -175,8 +175,10 @@ func (r *Reader) take(ctx context.Context, at int64, token string) (p Page, v *f
 // with nothing that a handler may write into and others may still be given.
 func (r *Reader) own(p Page) Page {
 	r.window.at[r] = p.Look.Through
-	shared, filters := r.window.wanted(p.Look.Through), r.mine != nil || len(r.types) > 0 && !r.scoped
+	shared, filters := r.window.wanted(p.Look.Through), len(r.types) > 0 && !r.scoped
 	switch {
+	case r.mine != nil:
+		r.keepShare(&p)
 	case filters:
 		p.keep(r.wants)
 	case shared:
@@ -202,22 +204,12 @@ func (r *Reader) fill(p Page, v *frontier.Value) (Page, *frontier.Value) {
 			break
 		}
 		next, ok := s.page(p.Look.Through)
-		if !ok || r.count(next.Events) > r.ahead.batch-len(p.Events) {
+		if !ok || r.countShare(&next) > r.ahead.batch-len(p.Events) {
 			break
 		}
 		p, v = p.join(r.own(next)), s.v
 	}
 	return p, v
-}
-
-// count counts the events that the reader wants.
-func (r *Reader) count(events []store.PersistedEvent) (n int) {
-	for i := range events {
-		if r.wants(&events[i]) {
-			n++
-		}
-	}
-	return n
 }
 
 // Drop ends the following.

@@ -140,7 +140,7 @@ func TestPartsShareWhatIsRead(t *testing.T) {
 	var all []*follower
 	var pages atomic.Int64
 	for i := range n {
-		mine := &Share{OneIn: n, Has: func(e *store.PersistedEvent) bool { return e.GlobalPosition/10%n == int64(i) }}
+		mine := &Share{Of: "c", OneIn: n, First: i, Last: i, Slot: func(e *store.PersistedEvent) (int, error) { return int(e.GlobalPosition / 10 % n), nil }}
 		f := &follower{Reader: a.Reader(nil, mine), token: "t"}
 		defer f.Close()
 		f.Begin(t.Context(), 0, nil)
@@ -175,7 +175,7 @@ func TestPartsShareWhatIsRead(t *testing.T) {
 func TestAPartReadsItsShare(t *testing.T) {
 	log := newLongLog(20_000, 0)
 	v := &frontier.Value{Token: "t", Safe: log.last}
-	r := log.ahead(v, 0).Reader(nil, &Share{OneIn: 8, Has: func(e *store.PersistedEvent) bool { return e.GlobalPosition%8 == 3 }})
+	r := log.ahead(v, 0).Reader(nil, &Share{Of: "c", OneIn: 8, First: 3, Last: 3, Slot: func(e *store.PersistedEvent) (int, error) { return int(e.GlobalPosition % 8), nil }})
 	defer r.Close()
 	events, void := 0, int64(0)
 	for at, pages := int64(0), 0; at < log.last; pages++ {

@@ -16,8 +16,10 @@ type Page struct {
 	// Void sums up what is missing where that is known as a sum only. There
 	// are no doubts and no open ranges then.
 	Void store.Missing
-	Full bool          // there is probably more
-	Took time.Duration // to read it
+	Full bool // there is probably more
+
+	slots *slotsOf      // of a page that shares have in common; nil: of no such one
+	Took  time.Duration // to read it
 }
 
 // Cross decides what going over the page means, under the Value that it was read
@@ -164,6 +166,54 @@ func firstAbove(events []store.PersistedEvent, at int64) int {
 
 // keep drops the events that are not wanted.
 func (p *Page) keep(wants func(*store.PersistedEvent) bool) { p.Events = wanted(p.Events, wants) }
+
+// slotsOf are the slots of a page's events, found once for all shares of a consumer.
+type slotsOf struct {
+	events []store.PersistedEvent
+	of     map[string][]uint16 // by consumer
+}
+
+// slotsIn returns the slots of a page's events.
+func (r *view) slotsIn(p *Page) []uint16 {
+	events, all := p.Events, []uint16(nil)
+	if p.slots != nil {
+		events, all = p.slots.events, p.slots.of[r.mine.Of]
+	}
+	if all == nil {
+		all = make([]uint16, len(events))
+		for i := range events {
+			all[i] = r.slot(&events[i])
+		}
+		if p.slots != nil && p.slots.of == nil {
+			p.slots.of = map[string][]uint16{}
+		}
+		if p.slots != nil {
+			p.slots.of[r.mine.Of] = all
+		}
+	}
+	return all[len(all)-len(p.Events):] // the page may begin later than it did
+}
+
+// countShare counts the events of a page that are of the share.
+func (r *view) countShare(p *Page) (n int) {
+	for i, slot := range r.slotsIn(p) {
+		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
+			n++
+		}
+	}
+	return n
+}
+
+// keepShare drops the events of a page that are not of the share.
+func (r *view) keepShare(p *Page) {
+	kept := make([]store.PersistedEvent, 0, r.countShare(p))
+	for i, slot := range r.slotsIn(p) {
+		if e := &p.Events[i]; r.wantsType(e) && r.wantsSlot(e, slot) {
+			kept = append(kept, *e)
+		}
+	}
+	p.Events, p.slots = kept, nil
+}
 
 // wanted returns those events that are.
 func wanted(events []store.PersistedEvent, wants func(*store.PersistedEvent) bool) (kept []store.PersistedEvent) {

@@ -179,6 +179,7 @@ func (a *Ahead) landed(ctx context.Context, w *window, s *Stretch, pages []Page)
 	last := &pages[len(pages)-1]
 	bytes, events := 0, 0
 	for i := range pages {
+		pages[i].slots = &slotsOf{events: pages[i].Events}
 		bytes += sizeOf(pages[i].Events)
 		events += len(pages[i].Events)
 	}

@@ -15,6 +15,7 @@ type view struct {
 	log    store.BoundLog
 	types  []string        // none: all
 	mine   *Share          // nil: all of these types
+	failed error           // why the slot of an event is not known
 	scoped bool            // the log can leave out all others
 	sized  *bounded.Reader // of all reads
 }
@@ -24,9 +25,13 @@ func newView(log store.BoundLog, types []string) view {
 	return view{log: log, types: types, scoped: scoped && len(types) > 0, sized: &bounded.Reader{}}
 }
 
-// Share is the part of a consumer's events that a reader wants.
+// Share is the part of a consumer's events that a reader wants: those with some
+// slots.
 type Share struct {
-	Has   func(*store.PersistedEvent) bool
+	Of    string // the consumer; all shares of it have the same Slot
+	Slot  func(*store.PersistedEvent) (slot int, err error)
+	First int // slot
+	Last  int // slot
 	OneIn int // about as many of the consumer's events, one is of the share
 }
 
@@ -77,7 +82,38 @@ func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value
 	}
 }
 
-// wants reports whether the consumer wants an event.
+// wants reports whether the consumer wants an event. It also does if that is not
+// known: then Failure says why.
 func (r *view) wants(e *store.PersistedEvent) bool {
-	return (len(r.types) == 0 || slices.Contains(r.types, e.AggregateType)) && (r.mine == nil || r.mine.Has(e))
+	return r.wantsType(e) && (r.mine == nil || r.wantsSlot(e, r.slot(e)))
+}
+
+func (r *view) wantsType(e *store.PersistedEvent) bool {
+	return len(r.types) == 0 || slices.Contains(r.types, e.AggregateType)
+}
+
+// noSlot stands for a slot that is not known.
+const noSlot = 1<<16 - 1
+
+func (r *view) slot(e *store.PersistedEvent) uint16 {
+	slot, err := r.mine.Slot(e)
+	if err != nil {
+		return noSlot
+	}
+	return uint16(slot)
+}
+
+func (r *view) wantsSlot(e *store.PersistedEvent, slot uint16) bool {
+	if slot == noSlot {
+		_, r.failed = r.mine.Slot(e)
+		return true
+	}
+	return r.mine.First <= int(slot) && int(slot) <= r.mine.Last
+}
+
+// Failure returns why it is not known whose the events of the last read are.
+func (r *view) Failure() error {
+	err := r.failed
+	r.failed = nil
+	return err
 }
