@@ -107,6 +107,12 @@ var partitionMutants = []Mutant{
 		Faults: rescaling,
 	},
 	{
+		Name:    "lazy-over-doubts",
+		Mistake: "what has no event of the part's own needs no batch, whatever is missing in it",
+		Edits:   []Edit{{"lazy.go", `len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0`, `len(w.Events)+len(w.deadLetters)+len(a.Gone)+len(w.from.Open) > 0`}},
+		Test:    Test{".", "TestWhatAPartPassesLazily"},
+	},
+	{
 		Name:    "wait-for-any-part",
 		Mistake: "WaitFor is done when the first unit is there",
 		Edits:   []Edit{{"internal/progress/arrival.go", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
