@@ -16,7 +16,7 @@ import (
 // holds, and the batch for that of a reset.
 const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, position, aggregate_type, aggregate_id, version, event_id, epoch)
 VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::bigint, $8::uuid,
-	(SELECT count(*) FROM consumer_operations WHERE consumer_name = $1::text AND operation = 'reset'))`
+	sim_epoch($1::text))`
 
 // injector is what handlers do beside their books.
 type injector interface {

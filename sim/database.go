@@ -39,15 +39,20 @@ const ledgerTable = `CREATE TABLE sim_ledger (
 // rows were written in it, and which open ranges went when an operator ended
 // it. The library keeps neither. A row that takes the place of others, under the
 // id of one of them, is of the same epoch as that one was.
+//
+// Of a consumer in partitions, the resets of all units count. A merge leaves open
+// ranges that not all of the parts had: sim_watched has what was opened.
 const epochTables = `
 CREATE FUNCTION sim_epoch(consumer TEXT) RETURNS BIGINT LANGUAGE sql STABLE AS $$
-	SELECT count(*) FROM consumer_operations WHERE consumer_name = consumer AND operation = 'reset' $$;
+	SELECT count(*) FROM consumer_operations WHERE split_part(consumer_name, '#', 1) = split_part(consumer, '#', 1) AND operation = 'reset' $$;
 CREATE TABLE sim_audit (skip BIGINT NOT NULL, epoch BIGINT NOT NULL);
 CREATE INDEX ON sim_audit (skip);
 CREATE TABLE sim_forgotten (consumer TEXT NOT NULL, epoch BIGINT NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, by_transaction XID NOT NULL);
+CREATE TABLE sim_watched (first BIGINT NOT NULL, last BIGINT NOT NULL, by_transaction XID NOT NULL);
 CREATE FUNCTION sim_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	IF TG_OP = 'INSERT' THEN
 		INSERT INTO sim_audit SELECT NEW.id, sim_epoch(NEW.consumer_name) WHERE NOT EXISTS (SELECT FROM sim_audit WHERE skip = NEW.id);
+		INSERT INTO sim_watched SELECT NEW.gap_position, NEW.gap_end, pg_current_xact_id()::xid WHERE NEW.state = 'open';
 	ELSIF OLD.state = 'open' THEN
 		INSERT INTO sim_forgotten VALUES (OLD.consumer_name, sim_epoch(OLD.consumer_name),
 			CASE TG_OP WHEN 'UPDATE' THEN NEW.gap_end + 1 ELSE OLD.gap_position END, OLD.gap_end, pg_current_xact_id()::xid);
@@ -270,7 +275,7 @@ func (d *database) collectOperations(ctx context.Context, e *history.Evidence) (
 	if e.Operations, err = rows(ctx, d, func(r *sql.Rows, v *history.Operation) error {
 		return r.Scan(&v.Consumer, &v.Kind, &v.Epoch, &v.From, &v.To)
 	}, `
-SELECT consumer_name, operation, count(*) FILTER (WHERE operation = 'reset') OVER (PARTITION BY consumer_name ORDER BY id) - (operation = 'reset')::int,
+SELECT consumer_name, operation, count(*) FILTER (WHERE operation = 'reset') OVER (PARTITION BY split_part(consumer_name, '#', 1) ORDER BY id) - (operation = 'reset')::int,
 	(detail->>'from')::bigint, coalesce(detail->>'to', detail->>'position')::bigint
 FROM consumer_operations WHERE operation IN ('reset', 'skip') ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the operations: %w", err)
@@ -280,8 +285,21 @@ FROM consumer_operations WHERE operation IN ('reset', 'skip') ORDER BY id`); err
 		return r.Scan(&v.Consumer, &v.Epoch, &v.First, &v.Last)
 	}, `
 SELECT f.consumer, f.epoch, f.first, f.last FROM sim_forgotten AS f
-JOIN consumer_operations AS o ON o.xmin = f.by_transaction AND o.operation = 'reset' ORDER BY f.consumer, f.epoch, f.first`); err != nil {
+JOIN consumer_operations AS o ON o.xmin = f.by_transaction AND o.operation = 'reset' AND o.consumer_name = f.consumer ORDER BY f.consumer, f.epoch, f.first`); err != nil {
 		return fmt.Errorf("sim: read what resets made consumers forget: %w", err)
+	}
+	if e.Rewatched, err = rows(ctx, d, func(r *sql.Rows, v *history.Skip) error {
+		v.State, v.Missing = "open", 1
+		err := r.Scan(&v.Consumer, &v.First)
+		v.Last = v.First
+		return err
+	}, `
+SELECT part, position FROM consumer_operations AS o
+JOIN sim_watched AS w ON w.by_transaction = o.xmin, jsonb_array_elements_text(o.detail->'from') AS part, generate_series(w.first, w.last) AS position
+WHERE o.operation = 'merge' AND NOT EXISTS (
+	SELECT FROM sim_forgotten AS f WHERE f.by_transaction = o.xmin AND f.consumer = part AND position BETWEEN f.first AND f.last)
+ORDER BY o.id, part, position`); err != nil {
+		return fmt.Errorf("sim: read what merges made consumers watch again: %w", err)
 	}
 	return nil
 }

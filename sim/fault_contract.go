@@ -32,9 +32,6 @@ var contractFaults = []faultRow{{
 // breakContract lets a few of the handlers break the rule.
 func (s *simulation) breakContract(ctx context.Context, b *bookkeeper, d delivered, intensity float64) (bool, error) {
 	const often = 0.002 // of the events
-	if b.scope.Partitioned {
-		return false, nil
-	}
 	return b.breach(ctx, d, func() bool { return !s.over() && chance(b.dice, often*intensity) })
 }
 
@@ -102,11 +99,15 @@ func (b *breachBook) judge(exits []history.Exit) []history.Breach {
 	return b.all
 }
 
-// holds reports whether a handler of that consumer has broken the rule.
+// holds reports whether a handler of that consumer, or of a unit of it, has broken
+// the rule.
 func (b *breachBook) holds(consumer string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.all, func(x history.Breach) bool { return x.Consumer == consumer })
+	return slices.ContainsFunc(b.all, func(x history.Breach) bool {
+		name, _, _ := strings.Cut(x.Consumer, "#")
+		return name == consumer
+	})
 }
 
 // The ends of a node that exclude each other: nobody could mend what a handler
@@ -160,7 +161,7 @@ func (b *bookkeeper) cameToNothing() {
 // note writes down the transaction in hand as one of a batch in which the
 // rule was broken.
 func (b *bookkeeper) note(ctx context.Context, tx *sql.Tx) (history.Breach, error) {
-	x := history.Breach{Consumer: b.scope.Name, Worker: b.node.name}
+	x := history.Breach{Consumer: b.unit, Worker: b.node.name}
 	err := tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&x.Batch)
 	if err == nil {
 		b.tell(x)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -73,21 +74,15 @@ type operator struct {
 	consumer string
 }
 
-// operator draws one of the consumers that are never split.
+// operator draws a consumer. One that begins at the head may have no checkpoint yet.
 func (s *slot) operator(ctx context.Context) (operator, error) {
-	return s.operatorOf(ctx, s.scenario.wholes())
-}
-
-// operatorOf draws one of some consumers. One that begins at the head may have no
-// checkpoint yet.
-func (s *slot) operatorOf(ctx context.Context, some []history.Scope) (operator, error) {
 	o, err := ops.New(s.on.db, nil)
-	of, placed := oneOf(s.dice, some...), true
+	of, placed := oneOf(s.dice, s.scenario.Scope...), true
 	if err == nil && of.AtHead {
 		err = s.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = $1::text)`, of.Name).Scan(&placed)
 	}
 	if !placed {
-		of = some[0]
+		of = s.scenario.Scope[0]
 	}
 	return operator{o, s, of.Name}, err
 }
@@ -98,16 +93,33 @@ func (o operator) did(f history.Fault, what string) {
 	o.slot.history.Add("", o.consumer, history.FaultInjected, history.Injection{Fault: f, Where: what})
 }
 
-// checkpoint reads where the consumer stands.
+// checkpoint reads where the consumer stands; if it is split, its furthest unit.
 func (o operator) checkpoint(ctx context.Context) (at int64, err error) {
-	err = o.slot.on.db.QueryRowContext(ctx, `SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, o.consumer).Scan(&at)
+	units, err := o.units(ctx)
+	for _, u := range units {
+		at = max(at, u.Checkpoint)
+	}
 	return at, err
+}
+
+// units reads where the consumer's units stand; if it is not split, that is itself.
+func (o operator) units(ctx context.Context) (all []history.Standing, err error) {
+	standings, err := o.slot.on.standings(ctx)
+	for _, s := range standings {
+		if name, _, _ := strings.Cut(s.Consumer, "#"); name == o.consumer {
+			all = append(all, s)
+		}
+	}
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("sim: consumer %s has no checkpoint", o.consumer)
+	}
+	return all, err
 }
 
 // whilePaused does something to a paused consumer, which goes on afterwards.
 // It does nothing if another operator has paused it.
-func (s *slot) whilePaused(ctx context.Context, some []history.Scope, do func(operator) error) error {
-	o, err := s.operatorOf(ctx, some)
+func (s *slot) whilePaused(ctx context.Context, do func(operator) error) error {
+	o, err := s.operator(ctx)
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
@@ -138,7 +150,7 @@ func (o operator) resume(ctx context.Context) error {
 
 // pauseConsumer pauses a consumer for a moment.
 func (s *slot) pauseConsumer(ctx, intake context.Context, _ point) error {
-	return s.whilePaused(ctx, s.scenario.Scope, func(o operator) error {
+	return s.whilePaused(ctx, func(o operator) error {
 		o.did(consumersPaused, "")
 		s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 		return nil
@@ -192,7 +204,7 @@ const awaited = 2 * time.Second
 
 // setForward lets a consumer leave out what is settled.
 func (s *slot) setForward(ctx, intake context.Context, _ point) error {
-	return s.whilePaused(ctx, s.scenario.wholes(), func(o operator) error {
+	return s.whilePaused(ctx, func(o operator) error {
 		for end := time.Now().Add(awaited); time.Now().Before(end); {
 			at, err := o.checkpoint(ctx)
 			if err != nil {
@@ -221,19 +233,22 @@ func (s *slot) setForward(ctx, intake context.Context, _ point) error {
 	})
 }
 
-// skipEvent lets a consumer leave out the event that comes next.
+// skipEvent lets a consumer leave out the event that comes next, or a unit of it.
 func (s *slot) skipEvent(ctx, intake context.Context, _ point) error {
-	return s.whilePaused(ctx, s.scenario.wholes(), func(o operator) error {
-		position, err := o.checkpoint(ctx)
+	return s.whilePaused(ctx, func(o operator) error {
+		units, err := o.units(ctx)
 		if err != nil {
 			return err
 		}
-		for end := time.Now().Add(awaited); time.Now().Before(end); {
-			err := o.SkipEvent(ctx, o.consumer, position, by)
+		u := oneOf(s.dice, units...)
+		for end, position := time.Now().Add(awaited), u.Checkpoint; time.Now().Before(end); {
+			err := o.SkipEvent(ctx, u.Consumer, position, by)
 			var next *ops.NotNextError
 			switch {
 			case err == nil:
-				o.did(eventsSkipped, fmt.Sprintf("position %d", position))
+				o.did(eventsSkipped, fmt.Sprintf("position %d by %s", position, u.Consumer))
+				return nil
+			case errors.Is(err, ops.ErrNoCheckpoint) && u.Consumer != o.consumer: // it was split
 				return nil
 			case !errors.As(err, &next):
 				return err

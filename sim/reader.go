@@ -106,7 +106,7 @@ func (r *reader) read(ctx context.Context, n *node, consumer string, e history.E
 	var handled, excused bool
 	err := r.on.db.QueryRowContext(ctx, `
 SELECT EXISTS (SELECT FROM sim_ledger WHERE consumer = $1::text AND position = $2::bigint),
-	EXISTS (SELECT FROM consumer_operations WHERE consumer_name = $1::text AND operation NOT IN ('pause', 'resume', 'split', 'merge', 'partition'))
+	EXISTS (SELECT FROM consumer_operations WHERE split_part(consumer_name, '#', 1) = $1::text AND operation NOT IN ('pause', 'resume', 'split', 'merge', 'partition'))
 	OR EXISTS (SELECT FROM sim_placed WHERE consumer = $1::text AND position >= $2::bigint)
 	OR NOT EXISTS (SELECT FROM events WHERE event_id = $3::uuid)`,
 		consumer, e.Position, e.EventID.String()).Scan(&handled, &excused)

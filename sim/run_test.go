@@ -102,8 +102,9 @@ func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 	}
 	moves := anyOf(consumersSetBack, consumersSetForward, eventsSkipped)
 	holds(t, c, func(r *oracle.Report) string {
-		if moved := r.Count(consumersSetBack) + r.Count(consumersSetForward) + r.Count(eventsSkipped); int64(len(r.Evidence.Operations)) != moved {
-			t.Errorf("%d operations in the database, %d counted: they are to be the same", len(r.Evidence.Operations), moved)
+		// One of a consumer that is split is one of each unit.
+		if moved := r.Count(consumersSetBack) + r.Count(consumersSetForward) + r.Count(eventsSkipped); int64(len(r.Evidence.Operations)) < moved {
+			t.Errorf("%d operations in the database, %d counted: they are to be as many, or more", len(r.Evidence.Operations), moved)
 		}
 		return moves(r)
 	})

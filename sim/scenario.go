@@ -126,16 +126,6 @@ func Draw(c Config) Scenario {
 // partitionCounts are what a build may wish for, or an operator.
 var partitionCounts = []int{1, 2, 3, 5, 8}
 
-// wholes are the consumers that are never split.
-func (s Scenario) wholes() (all []history.Scope) {
-	for _, c := range s.Scope {
-		if !c.Partitioned {
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
 func drawKnobs(r *rand.Rand) Knobs {
 	k := Knobs{
 		BatchSize:         oneOf(r, 10, 20, 50, 100, 100),

@@ -42,6 +42,7 @@ var parts = []part{
 	linesOf("audit.jsonl", "the rows of skipped positions", func(e *history.Evidence) *[]history.Skip { return &e.Skips }),
 	linesOf("operations.jsonl", "what operators did to the consumers", func(e *history.Evidence) *[]history.Operation { return &e.Operations }),
 	linesOf("forgotten.jsonl", "ranges in doubt that went when a consumer was set back", func(e *history.Evidence) *[]history.Skip { return &e.Forgotten }),
+	linesOf("rewatched.jsonl", "positions that a part had passed as void, and that were watched again after a merge", func(e *history.Evidence) *[]history.Skip { return &e.Rewatched }),
 	linesOf("trespasses.jsonl", "batches begun by a worker to which the consumer was not assigned", func(e *history.Evidence) *[]history.UnauthorizedBatch { return &e.Unauthorized }),
 	linesOf("assignments.jsonl", "what workers assigned to each other", func(e *history.Evidence) *[]history.Assignment { return &e.Assignments }),
 	linesOf("sightings.jsonl", "where the consumers stood while positions were still to be committed", func(e *history.Evidence) *[]history.Sighting { return &e.Sightings }),

@@ -26,7 +26,7 @@ func anything(t *rapid.T) *history.Evidence {
 		Forgetful: rapid.Bool().Draw(t, "forgetful"), Unsure: list[[]history.Event](t),
 		Committed: list[history.Event](t), Abandoned: list[history.Event](t), Misled: list[string](t), Refused: rapid.IntRange(0, 9).Draw(t, "refused"),
 		Log: list[history.Event](t), Ledger: list[history.Entry](t), Skips: list[history.Skip](t),
-		Operations: list[history.Operation](t), Forgotten: list[history.Skip](t),
+		Operations: list[history.Operation](t), Forgotten: list[history.Skip](t), Rewatched: list[history.Skip](t),
 		Unauthorized: list[history.UnauthorizedBatch](t), Assignments: list[history.Assignment](t),
 		Sightings: list[history.Sighting](t), Samples: list[[]history.Standing](t), Exits: list[history.Exit](t),
 		Rest: rapid.Make[history.Rest]().Draw(t, "rest"),

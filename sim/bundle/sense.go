@@ -3,6 +3,7 @@ package bundle
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/pgfrontier/worker/sim/history"
 )
@@ -10,15 +11,16 @@ import (
 // senseless finds what no run can have left, and what the oracle counts on: an
 // epoch that never was. It names the file and line of the first.
 func senseless(dir string, e *history.Evidence) (err error) {
-	resets := map[string]int64{}
+	resets := map[string]int64{} // of a consumer and its units
+	title := func(name string) string { name, _, _ = strings.Cut(name, "#"); return name }
 	for _, o := range e.Operations {
 		if o.Kind == history.OperationReset {
-			resets[o.Consumer]++
+			resets[title(o.Consumer)]++
 		}
 	}
 	check := func(file string, i int, consumer string, epoch int64) {
-		if err == nil && (epoch < 0 || epoch > resets[consumer]) {
-			err = fmt.Errorf("sim: %s:%d: epoch %d of %s, which was reset %d times", filepath.Join(dir, file), i+1, epoch, consumer, resets[consumer])
+		if n := resets[title(consumer)]; err == nil && (epoch < 0 || epoch > n) {
+			err = fmt.Errorf("sim: %s:%d: epoch %d of %s, which was reset %d times", filepath.Join(dir, file), i+1, epoch, consumer, n)
 		}
 	}
 	for i, o := range e.Operations {

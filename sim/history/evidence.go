@@ -42,6 +42,9 @@ type Evidence struct {
 
 	Operations []Operation `json:"-"` // of operators, those of each consumer in their order
 	Forgotten  []Skip      `json:"-"` // open ranges that went when a consumer was set back
+	// Rewatched are positions that a unit had passed as void, and that another part
+	// watched: so what they were merged into watches them.
+	Rewatched []Skip `json:"-"`
 
 	Unauthorized []UnauthorizedBatch `json:"-"`
 	Assignments  []Assignment        `json:"-"` // by workers
@@ -60,8 +63,9 @@ type Scope struct {
 	Name   string   `json:"name"`
 	Types  []string `json:"types,omitempty"`   // none: all
 	AtHead bool     `json:"at_head,omitempty"` // it begins with what commits after its placement
-	// Partitioned consumers are split and merged: those of their parts that have
-	// checkpoints have standings.
+	// Partitioned consumers are split and merged. Their units have standings, audit
+	// rows, operations and breaches. An epoch is the consumer's: it counts the resets
+	// of all units that it ever had.
 	Partitioned bool `json:"partitioned,omitempty"`
 }
 

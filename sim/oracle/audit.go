@@ -16,9 +16,6 @@ func audit(e *history.Evidence) Finding {
 	f := Finding{Name: "audit", Rule: "every missing position below a checkpoint is in the audit, once, and no visible one; late events are recorded as late"}
 	log := byPosition(e.Log)
 	for _, c := range e.Consumers {
-		if c.Partitioned {
-			continue // each of its units has had an audit of its own, for as long as it was there
-		}
 		var void, open, late []history.Skip
 		for _, s := range e.Skips {
 			switch {
@@ -102,7 +99,7 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 		for p := row.First; p <= row.Last; p++ {
 			_, there := log[p]
 			it := passage{p, c.life(p, row.Epoch)}
-			wrong += one(there || p > c.reach(row.Epoch, at) || taken[it])
+			wrong += one(there || p > c.reach(row.Epoch, at) || taken[it] && !rewatched(e, consumer, p))
 			taken[it] = true
 		}
 		f.cannotBe(consumer, row, wrong)

@@ -81,12 +81,22 @@ func repairedBetween(e *history.Evidence, before, now history.Standing) bool {
 
 // auditedAgain counts the positions of a row that another may count as well: a
 // sum over a range in which a handler broke the rules stays as it is when the
-// consumer is set back into that range.
+// consumer is set back into that range. So does one over positions that it watches
+// again.
 func auditedAgain(e *history.Evidence, consumer string, row history.Skip) (n int64) {
 	for _, r := range e.Repairs {
 		if first, last := max(r.To+1, row.First), min(r.From, row.Last); r.Consumer == consumer && first <= last {
 			n += last - first + 1
 		}
 	}
+	for p := row.First; p <= row.Last && len(e.Rewatched) > 0; p++ {
+		n += one(rewatched(e, consumer, p))
+	}
 	return n
+}
+
+// rewatched reports whether a position was void for the consumer, which was merged
+// with others that still watched it.
+func rewatched(e *history.Evidence, consumer string, position int64) bool {
+	return slices.ContainsFunc(e.Rewatched, func(s history.Skip) bool { return s.Consumer == consumer && s.Holds(position) })
 }

@@ -44,6 +44,8 @@ func Judge(e *history.Evidence) []Finding {
 		return judgeJobs(e)
 	}
 	e = afterCrashes(e)
+	units := e
+	e = inRanges(e)
 	all := []Finding{
 		exactlyOnce(e),
 		nothingElse(e),
@@ -57,8 +59,8 @@ func Judge(e *history.Evidence) []Finding {
 		rest(e),
 		lives(e),
 	}
-	if len(partitioned(e)) > 0 {
-		all = append(all, partitions(e))
+	if e != units {
+		all = append(all, partitions(units))
 	}
 	return all
 }
@@ -98,7 +100,7 @@ func exactlyOnce(e *history.Evidence) Finding {
 	for _, c := range e.Consumers {
 		course := courseOf(e, c.Name)
 		for _, event := range e.Committed {
-			if c.Wants(event.Type) {
+			if wants(c, event) {
 				f.once(e, c.Name, course, event, applied[c.Name][event.Position], broken)
 			}
 		}
@@ -184,7 +186,7 @@ func nothingElse(e *history.Evidence) Finding {
 	}
 	for _, x := range e.Ledger {
 		c, known := scopes[x.Consumer]
-		f.check(known && c.Wants(x.Type), func() string { return fmt.Sprintf("%s applied %v, which is out of its scope", x.Consumer, x.Event) })
+		f.check(known && wants(c, x.Event), func() string { return fmt.Sprintf("%s applied %v, which is out of its scope", x.Consumer, x.Event) })
 		f.check(committed[x.Position] == x.Event, func() string {
 			return fmt.Sprintf("%s applied %v, which was not committed like that", x.Consumer, x.Event)
 		})
@@ -225,7 +227,6 @@ func order(e *history.Evidence) Finding {
 	versions := map[aggregate]int64{}
 	positions := map[epoch]int64{}
 	broken := brokenBatches(e)
-	split := partitioned(e)
 	for _, x := range e.Ledger {
 		if broken[batch{x.Consumer, x.Batch}] {
 			continue
@@ -237,9 +238,6 @@ func order(e *history.Evidence) Finding {
 			return fmt.Sprintf("%s applied %v after version %d of that aggregate%s", x.Consumer, x.Event, before, see(e, x.Consumer, x.Position))
 		})
 		versions[a] = x.Version
-		if split[x.Consumer] {
-			continue // its keys are in order, and nothing else
-		}
 		if x.Late {
 			f.check(!e.Strict || skippedOver(e, x), func() string {
 				return fmt.Sprintf("%s was given %v as a late event, though gaps are waited for%s", x.Consumer, x.Event, see(e, x.Consumer, x.Position))
@@ -272,10 +270,9 @@ func ownership(e *history.Evidence) Finding {
 	current := map[string]history.Entry{}
 	ended := map[[2]string]bool{}
 	broken := brokenBatches(e)
-	split := partitioned(e)
 	for _, x := range e.Ledger {
-		if broken[batch{x.Consumer, x.Batch}] || split[x.Consumer] {
-			continue // it has let go of its consumer, or the parts of that overlap
+		if broken[batch{x.Consumer, x.Batch}] {
+			continue // it has let go of its consumer
 		}
 		last, any := current[x.Consumer]
 		current[x.Consumer] = x
@@ -364,10 +361,6 @@ func rest(e *history.Evidence) Finding {
 	r := e.Rest
 	f := Finding{Name: "comes to rest", Rule: "soon after the last fault every checkpoint was at the head and nothing in doubt"}
 	for _, c := range e.Consumers {
-		if c.Partitioned {
-			f.restOfParts(r, c.Name)
-			continue
-		}
 		i := slices.IndexFunc(r.Standings, func(s history.Standing) bool { return s.Consumer == c.Name })
 		f.check(i >= 0, func() string { return fmt.Sprintf("%s has no checkpoint", c.Name) })
 		if i < 0 {

@@ -17,7 +17,7 @@ func see(e *history.Evidence, consumer string, position int64) string {
 	const enough = 8
 	var found []string
 	for _, r := range e.History.Records() {
-		if (r.Consumer == "" || r.Consumer == consumer) && concerns(r.About, position) && len(found) < enough {
+		if (r.Consumer == "" || within(consumer, r.Consumer)) && concerns(r.About, position) && len(found) < enough {
 			found = append(found, fmt.Sprint(r.N))
 		}
 	}

@@ -1,0 +1,176 @@
+package oracle
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+// slots is how many slots the keys of a consumer hash to.
+const slots = 4096
+
+// slotOf returns the slot of an event, whose key is its aggregate's id.
+func slotOf(e history.Event) int64 {
+	sum := sha256.Sum256([]byte(e.ID))
+	return int64(sum[0])<<4 | int64(sum[1])>>4
+}
+
+// slotsOf parses the name of a unit. ok is false for a name that no unit has.
+func slotsOf(name string) (consumer string, of history.Span, ok bool) {
+	consumer, part, split := strings.Cut(name, "#")
+	if !split {
+		return consumer, history.Span{Last: slots - 1}, true
+	}
+	n, err := fmt.Sscanf(part, "%3x-%3x", &of.First, &of.Last)
+	return consumer, of, n == 2 && err == nil && len(part) == 7 && of.First <= of.Last
+}
+
+// wants reports whether a consumer, or the range of one, is to be given an event.
+func wants(c history.Scope, e history.Event) bool {
+	_, of, ok := slotsOf(c.Name)
+	return c.Wants(e.Type) && ok && of.Holds(slotOf(e))
+}
+
+// within reports whether a unit, or a consumer, has all slots of a range of it.
+func within(name, unit string) bool {
+	of, some, ok1 := slotsOf(name)
+	consumer, all, ok2 := slotsOf(unit)
+	return ok1 && ok2 && of == consumer && all.First <= some.First && some.Last <= all.Last
+}
+
+// inRanges returns evidence in which each consumer in partitions is as many
+// consumers as it has ranges of slots that no unit ever divided, with names as if
+// they were units. What happened to a unit happened to each of its ranges, and an
+// event is one range's. So a range has a checkpoint, an audit and an order of its
+// own, and is judged as a consumer that is never split.
+func inRanges(e *history.Evidence) *history.Evidence {
+	of := map[string][]consumerRange{}
+	var consumers []history.Scope
+	for _, c := range e.Consumers {
+		if !c.Partitioned {
+			consumers = append(consumers, c)
+			continue
+		}
+		of[c.Name] = rangesOf(e, c.Name)
+		for _, r := range of[c.Name] {
+			consumers = append(consumers, history.Scope{Name: r.name, Types: c.Types, AtHead: c.AtHead})
+		}
+	}
+	if len(of) == 0 {
+		return e
+	}
+	d := *e
+	d.Consumers = consumers
+	d.Ledger = nil
+	for _, x := range e.Ledger {
+		for _, r := range of[x.Consumer] {
+			if r.Holds(slotOf(x.Event)) {
+				x.Consumer, x.Epoch = r.name, r.epoch(x.Epoch)
+				break
+			}
+		}
+		d.Ledger = append(d.Ledger, x)
+	}
+	skip := func(s *history.Skip) (*string, *int64) { return &s.Consumer, &s.Epoch }
+	standing := func(s *history.Standing) (*string, *int64) { return &s.Consumer, &s.Epoch }
+	d.Skips, d.Forgotten, d.Rewatched = divide(of, e.Skips, skip), divide(of, e.Forgotten, skip), divide(of, e.Rewatched, skip)
+	d.Operations = divide(of, e.Operations, func(o *history.Operation) (*string, *int64) { return &o.Consumer, &o.Epoch })
+	d.Placements = divide(of, e.Placements, func(p *history.Placement) (*string, *int64) { return &p.Consumer, nil })
+	d.Repairs = divide(of, e.Repairs, func(r *history.Repair) (*string, *int64) { return &r.Consumer, nil })
+	d.Breaches = divide(of, e.Breaches, func(b *history.Breach) (*string, *int64) { return &b.Consumer, nil })
+	d.Rest.Standings, d.Samples, d.Sightings = divide(of, e.Rest.Standings, standing), nil, nil
+	for _, s := range e.Samples {
+		d.Samples = append(d.Samples, divide(of, s, standing))
+	}
+	for _, s := range e.Sightings {
+		d.Sightings = append(d.Sightings, history.Sighting{Positions: s.Positions, Standings: divide(of, s.Standings, standing)})
+	}
+	return &d
+}
+
+// divide returns what is known of units as what is known of their ranges. about
+// returns the unit's name in it and, unless it has none, the epoch.
+func divide[T any](of map[string][]consumerRange, all []T, about func(*T) (unit *string, epoch *int64)) (divided []T) {
+	for _, x := range all {
+		unit, _ := about(&x)
+		consumer, _, _ := strings.Cut(*unit, "#")
+		if _, split := of[consumer]; !split {
+			divided = append(divided, x)
+		}
+		for _, r := range of[consumer] {
+			if !within(r.name, *unit) {
+				continue
+			}
+			y := x
+			name, epoch := about(&y)
+			*name = r.name
+			if epoch != nil {
+				*epoch = r.epoch(*epoch)
+			}
+			divided = append(divided, y)
+		}
+	}
+	return divided
+}
+
+// consumerRange is a range of a consumer's slots.
+type consumerRange struct {
+	history.Span
+	name   string
+	resets []string // the units that were reset, those of other ranges, too, in their order
+}
+
+// epoch returns how often the range had been reset when units of its consumer had
+// been so often.
+func (r consumerRange) epoch(ofConsumer int64) (n int64) {
+	for _, unit := range r.resets[:min(ofConsumer, int64(len(r.resets)))] {
+		n += one(within(r.name, unit))
+	}
+	return n
+}
+
+// rangesOf finds the ranges between the borders of all units that a consumer ever had.
+func rangesOf(e *history.Evidence, consumer string) (all []consumerRange) {
+	borders := []int64{0, slots}
+	var resets []string
+	add := func(unit string) {
+		if c, of, ok := slotsOf(unit); ok && c == consumer {
+			borders = append(borders, of.First, of.Last+1)
+		}
+	}
+	for _, sample := range append(slices.Clone(e.Samples), e.Rest.Standings) {
+		for _, s := range sample {
+			add(s.Consumer)
+		}
+	}
+	for _, s := range e.Sightings {
+		for _, s := range s.Standings {
+			add(s.Consumer)
+		}
+	}
+	for _, s := range slices.Concat(e.Skips, e.Forgotten, e.Rewatched) {
+		add(s.Consumer)
+	}
+	for _, b := range e.Breaches {
+		add(b.Consumer)
+	}
+	for _, r := range e.Repairs {
+		add(r.Consumer)
+	}
+	for _, o := range e.Operations {
+		add(o.Consumer)
+		if o.Kind == history.OperationReset && within(o.Consumer, consumer) {
+			resets = append(resets, o.Consumer)
+		}
+	}
+	slices.Sort(borders)
+	borders = slices.Compact(borders)
+	for i, first := range borders[:len(borders)-1] {
+		of := history.Span{First: first, Last: borders[i+1] - 1}
+		all = append(all, consumerRange{of, fmt.Sprintf("%s#%03x-%03x", consumer, of.First, of.Last), resets})
+	}
+	return all
+}
