@@ -28,7 +28,9 @@ import (
 // doubt may have any higher id, so the search for other rows has no upper bound.
 // It needs no lower one than the search for plain rows: a batch writes its plain
 // row before those of its doubts. Rows from before and after a reset stay apart:
-// each pass over the log has rows of its own.
+// each pass over the log has rows of its own. So do those from before and after
+// a split or a merge: the name of a unit may come back after others had its keys,
+// and were reset.
 //
 // The sums are of what was deleted, so whatever else deletes rows at the same
 // time, nothing is counted twice and nothing is lost. The row is a new one: a
@@ -53,7 +55,10 @@ WITH plain AS (
 	ORDER BY id LIMIT $4::bigint
 ), passes AS (
 	SELECT a.*, width_bucket(a.first_seen_at, ARRAY(
-		SELECT created_at FROM ` + t.Operations.SQL() + ` WHERE consumer_name = $1::text AND operation = 'reset' ORDER BY created_at)) AS pass
+		SELECT created_at FROM ` + t.Operations.SQL() + ` WHERE consumer_name = $1::text AND operation = 'reset'
+		UNION ALL
+		SELECT created_at FROM ` + t.Operations.SQL() + ` WHERE consumer_name = split_part($1::text, '#', 1) AND operation IN ('split', 'merge')
+		ORDER BY created_at)) AS pass
 	FROM (
 		SELECT false AS other, plain.* FROM plain
 		UNION ALL
