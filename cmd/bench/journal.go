@@ -222,7 +222,7 @@ func (j *journal) lags(r *recorder, from, to time.Time) (all durations) {
 
 // audit compares the books once the workers have stopped: each recorder was
 // given every event that was committed, once, and nothing else, and its
-// checkpoint covers them. It returns how many deliveries that are.
+// checkpoint covers them, that of each part. It returns how many deliveries that are.
 func (j *journal) audit(ctx context.Context, recorders ...*recorder) (deliveries int, err error) {
 	head, _ := j.head()
 	for _, r := range recorders {
@@ -230,7 +230,8 @@ func (j *journal) audit(ctx context.Context, recorders ...*recorder) (deliveries
 			return 0, err
 		}
 		var checkpoint int64
-		if err := j.site.db.QueryRowContext(ctx, `SELECT last_position FROM consumer_checkpoints WHERE consumer_name = $1::text`, r.name).Scan(&checkpoint); err != nil {
+		if err := j.site.db.QueryRowContext(ctx, `
+SELECT min(last_position) FROM consumer_checkpoints WHERE split_at IS NULL AND split_part(consumer_name, '#', 1) = $1::text`, r.name).Scan(&checkpoint); err != nil {
 			return 0, fmt.Errorf("checkpoint of %s: %w", r.name, err)
 		}
 		if checkpoint < head {

@@ -147,7 +147,7 @@ func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consu
 	ended := make(chan struct{})
 	for range workers {
 		db := stdlib.OpenDB(*config)
-		db.SetMaxIdleConns(idleConns(len(consumers)))
+		db.SetMaxIdleConns(idleConns(units(consumers)))
 		w := worker.New(db, storepostgres.NewStore(nil), consumers, opts...)
 		all = append(all, w)
 		go func() {
@@ -172,22 +172,33 @@ func (s *site) work(ctx context.Context, workers int, consumers []consumer.Consu
 	return err
 }
 
-// allWork reports that the consumers are all assigned, and that no worker of
-// several is without.
+// units counts consumers, one in partitions as often as it wishes to be split.
+func units(consumers []consumer.Consumer) (n int) {
+	for _, c := range consumers {
+		if p, ok := c.(consumer.Partitioned); ok {
+			n += p.Partitions().Count - 1
+		}
+		n++
+	}
+	return n
+}
+
+// allWork reports that the consumers are all assigned, or parts of them, and that no
+// worker of several is without.
 func allWork(workers []*worker.Worker, consumers int) bool {
+	assigned := map[string]bool{}
 	for _, w := range workers {
 		idle := true
 		for _, c := range w.Status().Consumers {
 			if c.Assigned {
-				idle = false
-				consumers--
+				idle, assigned[c.Consumer] = false, true
 			}
 		}
 		if idle {
 			return false
 		}
 	}
-	return consumers == 0
+	return len(assigned) == consumers
 }
 
 // until polls until done holds. What is measured is not measured by this

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/ops"
@@ -19,9 +19,10 @@ import (
 
 // spread is a consumer in partitions, which counts what it is given.
 type spread struct {
-	count  int
-	handle func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
-	n, sum atomic.Int64 // events, and their positions
+	count       int
+	handle      func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
+	n, sum      atomic.Int64 // events, and their positions
+	first, last atomic.Int64 // when it was given them, in nanoseconds since 1970
 }
 
 func (s *spread) Name() string                    { return "spread" }
@@ -31,9 +32,39 @@ func (s *spread) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 	if err := s.handle(ctx, tx, e); err != nil {
 		return err
 	}
+	now := time.Now().UnixNano()
+	s.first.CompareAndSwap(0, now)
+	s.last.Store(now)
 	s.sum.Add(e.GlobalPosition)
 	s.n.Add(1)
 	return nil
+}
+
+// given is what a process of such a consumer was given.
+type given struct{ N, Sum, First, Last int64 }
+
+func (s *spread) given() given {
+	return given{s.n.Load(), s.sum.Load(), s.first.Load(), s.last.Load()}
+}
+
+// and adds up what two processes were given.
+func (g given) and(o given) given {
+	switch {
+	case g.N == 0:
+		return o
+	case o.N == 0:
+		return g
+	}
+	return given{g.N + o.N, g.Sum + o.Sum, min(g.First, o.First), max(g.Last, o.Last)}
+}
+
+// rate returns how many events were handled in a second. It fails if they are not the
+// events 1 to n, each once.
+func (g given) rate(n int) (float64, error) {
+	if want := int64(n) * int64(n+1) / 2; g.N != int64(n) || g.Sum != want {
+		return 0, fmt.Errorf("%d events were handled instead of %d", g.N, n)
+	}
+	return float64(n) / (time.Duration(g.Last - g.First)).Seconds(), nil
 }
 
 // works are what a handler in partitions does, with the events of a run and the
@@ -58,34 +89,54 @@ ON CONFLICT (aggregate_id) DO UPDATE SET events = p.events + 1, last = excluded.
 		func(s size) int { return 10 * s.upserts }, map[int]float64{4: 0.85}},
 }
 
-// partitions measures one consumer over an old log, in 1 to 8 partitions, on one
-// worker.
+// partitions measures one consumer over an old log, in 1 to 8 partitions: on one
+// worker, and on as many processes with a worker each.
 func partitions(ctx context.Context, l *lab) (rows []row, err error) {
-	for _, w := range works {
-		var one float64
-		for _, n := range []int{1, 2, 4, 8} {
-			c := &spread{count: n, handle: w.handle}
-			events := w.events(l.size)
-			var rate float64
-			err := l.onSite(ctx, func(s *site) (err error) {
-				rate, err = s.spreadOver(ctx, c, events)
-				return err
-			})
-			if err != nil {
-				return rows, fmt.Errorf("%s, %d partitions: %w", w.name, n, err)
-			}
-			if n == 1 {
-				one = rate
-			}
-			r := row{
-				part:     fmt.Sprintf("%s, partitions: %d", w.name, n),
-				measured: fmt.Sprintf("%s events/s, %.2f times one", grouped(rate), rate/one), counted: events,
-			}
-			if least := w.least[n]; least > 0 {
-				r.goal, r.reached = fmt.Sprintf(">= %.2f times one", least), rate/one >= least
-			}
-			rows = append(rows, r)
+	for i, w := range works {
+		events := w.events(l.size)
+		more, err := l.partitionsOn(ctx, w.name+", one worker", w.least, events, func(s *site, n int) (given, error) {
+			return s.spreadInProcess(ctx, &spread{count: n, handle: w.handle}, events)
+		})
+		if rows = append(rows, more...); err != nil {
+			return rows, err
 		}
+		if i > 0 {
+			continue // all processes share the processors
+		}
+		more, err = l.partitionsOn(ctx, w.name+", a process each", w.least, events, func(s *site, n int) (given, error) {
+			return s.spreadOverProcesses(ctx, n, events)
+		})
+		if rows = append(rows, more...); err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// partitionsOn measures 1 to 8 partitions.
+func (l *lab) partitionsOn(ctx context.Context, part string, least map[int]float64, events int, measure func(s *site, n int) (given, error)) (rows []row, err error) {
+	var one float64
+	for _, n := range []int{1, 2, 4, 8} {
+		part := fmt.Sprintf("%s, partitions: %d", part, n)
+		var rate float64
+		err := l.onSite(ctx, func(s *site) error {
+			g, err := measure(s, n)
+			if err == nil {
+				rate, err = g.rate(events)
+			}
+			return err
+		})
+		if err != nil {
+			return rows, fmt.Errorf("%s: %w", part, err)
+		}
+		if n == 1 {
+			one = rate
+		}
+		r := row{part: part, measured: fmt.Sprintf("%s events/s, %.2f times one", grouped(rate), rate/one), counted: events}
+		if least := least[n]; least > 0 {
+			r.goal, r.reached = fmt.Sprintf(">= %.2f times one", least), rate/one >= least
+		}
+		rows = append(rows, r)
 	}
 	return rows, nil
 }
@@ -102,59 +153,90 @@ SELECT 'Order', 'aggregate-' || i, 1, gen_random_uuid(), 'OrderPlaced', convert_
 	return err
 }
 
-// spreadOver lets a worker run a consumer whose parts are all there before the first
-// event, and returns how many it handles in a second.
-func (s *site) spreadOver(ctx context.Context, c *spread, events int) (rate float64, err error) {
-	if _, err := s.db.ExecContext(ctx, `CREATE TABLE projection (aggregate_id TEXT PRIMARY KEY, events BIGINT NOT NULL, last BIGINT NOT NULL)`); err != nil {
-		return 0, err
+// spreadInProcess lets one worker handle the events of a log.
+func (s *site) spreadInProcess(ctx context.Context, c *spread, events int) (given, error) {
+	err := s.work(ctx, 1, []consumer.Consumer{c}, nil, func(ctx context.Context) error { return s.goThrough(ctx, c.count, events) })
+	return c.given(), err
+}
+
+// spreadOverProcesses lets as many processes as there are partitions do so, with a
+// worker each.
+func (s *site) spreadOverProcesses(ctx context.Context, n, events int) (all given, err error) {
+	var processes []*process
+	defer func() {
+		for _, p := range processes {
+			p.Kill()
+		}
+	}()
+	for i := range n {
+		p, err := s.start(role{Task: "spread", Name: fmt.Sprintf("process-%d", i+1), Partitions: n})
+		if err != nil {
+			return all, err
+		}
+		processes = append(processes, p)
 	}
-	config, err := s.config()
+	err = eventually(ctx, "each process to have a partition", func() (shared bool, err error) {
+		err = s.db.QueryRowContext(ctx, `
+SELECT count(DISTINCT worker_id) = $1::int FROM consumer_assignments JOIN consumer_checkpoints USING (consumer_name) WHERE split_at IS NULL`, n).Scan(&shared)
+		return shared, err
+	})
+	if err == nil {
+		err = s.goThrough(ctx, n, events)
+	}
+	for _, p := range processes {
+		var g given
+		if err == nil {
+			err = p.end(ctx, syscall.SIGTERM)
+		}
+		if err == nil {
+			err = json.Unmarshal(p.out.Bytes(), &g)
+		}
+		all = all.and(g)
+	}
+	return all, err
+}
+
+// spreadTask runs a worker of a consumer in partitions until the process is asked to
+// end.
+func spreadTask(ctx context.Context, r role) (any, error) {
+	db, err := sql.Open("pgx", r.URL)
 	if err != nil {
-		return 0, err
+		return nil, errors.New("the connection string cannot be parsed") // it may hold a password
 	}
-	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	db.SetMaxIdleConns(idleConns(c.count))
+	db.SetMaxIdleConns(idleConns(r.Partitions))
+	c := &spread{count: r.Partitions, handle: works[0].handle}
+	err = worker.New(db, storepostgres.NewStore(nil), []consumer.Consumer{c}, worker.WithSlog(logger())).Start(ctx)
+	return c.given(), err
+}
+
+// goThrough waits for the partitions of the consumer, makes a log while they are
+// paused, and waits until all of it is handled.
+func (s *site) goThrough(ctx context.Context, n, events int) error {
 	o, err := ops.New(s.db, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	w := worker.New(db, storepostgres.NewStore(nil), []consumer.Consumer{c})
-	ended := make(chan error, 1)
-	go func() { ended <- w.Start(context.WithoutCancel(ctx)) }()
-	defer func() {
-		w.Stop()
-		err = errors.Join(err, <-ended)
-	}()
-	at := func(position int64) func() (bool, error) {
-		return func() (bool, error) {
-			var there bool
-			err := s.db.QueryRowContext(ctx, `
-SELECT count(*) = $1::int AND coalesce(bool_and(EXISTS (SELECT FROM consumer_assignments AS a WHERE a.consumer_name = c.consumer_name)) AND min(last_position) >= $2::bigint, false)
-FROM consumer_checkpoints AS c WHERE split_at IS NULL`, c.count, position).Scan(&there)
-			return there, err
-		}
+	if _, err := s.db.ExecContext(ctx, `CREATE TABLE projection (aggregate_id TEXT PRIMARY KEY, events BIGINT NOT NULL, last BIGINT NOT NULL)`); err != nil {
+		return err
 	}
-	if err := eventually(ctx, "the partitions", at(0)); err != nil {
-		return 0, err
+	if err := s.partitions(ctx, n, 0); err != nil {
+		return err
 	}
 	by := ops.By{Operator: "bench", Reason: "to begin at once"}
-	if err := errors.Join(o.Pause(ctx, c.Name(), by), s.fillKeys(ctx, events), o.Resume(ctx, c.Name(), by)); err != nil {
-		return 0, err
+	if err := errors.Join(o.Pause(ctx, "spread", by), s.fillKeys(ctx, events), o.Resume(ctx, "spread", by)); err != nil {
+		return err
 	}
-	if err := until(ctx, "the first event", func() bool { return c.n.Load() > 0 }); err != nil {
-		return 0, err
-	}
-	first, began := c.n.Load(), time.Now()
-	if err := until(ctx, "all events", func() bool { return c.n.Load() >= int64(events) }); err != nil {
-		return 0, err
-	}
-	rate = float64(int64(events)-first) / time.Since(began).Seconds()
-	if err := eventually(ctx, "the last commit", at(int64(events))); err != nil {
-		return 0, err
-	}
-	if want := int64(events) * int64(events+1) / 2; c.n.Load() != int64(events) || c.sum.Load() != want {
-		return 0, fmt.Errorf("%d events were handled instead of %d", c.n.Load(), events)
-	}
-	return rate, nil
+	return s.partitions(ctx, n, int64(events))
+}
+
+// partitions waits until the site's consumer has n partitions that workers run, all
+// of them at a position or above it.
+func (s *site) partitions(ctx context.Context, n int, position int64) error {
+	return eventually(ctx, fmt.Sprintf("%d partitions to be at position %d", n, position), func() (there bool, err error) {
+		err = s.db.QueryRowContext(ctx, `
+SELECT count(*) = $1::int AND coalesce(bool_and(EXISTS (SELECT FROM consumer_assignments AS a WHERE a.consumer_name = c.consumer_name)) AND min(last_position) >= $2::bigint, false)
+FROM consumer_checkpoints AS c WHERE split_at IS NULL`, n, position).Scan(&there)
+		return there, err
+	})
 }

@@ -36,6 +36,7 @@ type role struct {
 	Postmaster int           // its process id, 0 if it is not ours
 	Jobs       int           // jobs: how many to run
 	Flows      bool          // jobs: the worker advances flows
+	Partitions int           // spread
 
 	program string // that is started; empty: this one
 }
@@ -48,11 +49,12 @@ func (r role) dispatcher() dispatcher {
 }
 
 var tasks = map[string]func(context.Context, role) (found any, err error){
-	"share": shareTask,
-	"many":  manyTask,
-	"walk":  walkTask,
-	"read":  readTask,
-	"jobs":  jobsTask,
+	"share":  shareTask,
+	"spread": spreadTask,
+	"many":   manyTask,
+	"walk":   walkTask,
+	"read":   readTask,
+	"jobs":   jobsTask,
 }
 
 // work is the main function of such a process.

@@ -24,7 +24,9 @@ var scenarios = []scenario{
 	{"catch-up", "a handler that does nothing over an old log, a small one and a large one, against reading the same rows with database/sql alone, by processes of their own: does a long log cost speed or memory?", catchUp},
 	{"bulk", "a BatchConsumer that counts the events of each aggregate with one upsert a batch, against a plain loop without the library that calls the same consumer: read, then in one transaction apply and move a checkpoint", bulk},
 	{"upsert", "the same with one upsert an event, through Handle", upsert},
-	{"partitions", "one consumer over an old log, in 1, 2, 4 and 8 partitions on one worker, whose handler sleeps for 1 ms, writes one upsert, or does nothing", partitions},
+	{"partitions", "one consumer over an old log, in 1, 2, 4 and 8 partitions on one worker, whose handler sleeps for 1 ms, writes one upsert, or does nothing; the first also with a process for each partition", partitions},
+	{"partitions-head", "one consumer at the head of the log, 1,000 appends a second, in 1 and in 8 partitions on one worker: statements that the worker sends for an event, and the lag behind the COMMIT", partitionsAtHead},
+	{"rescale", "one consumer in 4, then 8, then 3 partitions, on two workers, 1,000 appends a second, with a handler that sleeps for 1 ms: the lag behind the COMMIT, and how long each change takes", rescale},
 	{"many", "1, 8 and 50 consumers on one worker at the head of the log, 1,000 appends a second: what an event costs the database (without what the writers' sessions use) with the one read that all share, and if each reads for itself", many},
 	{"idle", "nothing happens: statements a second that one worker sends, and transactions that the server counts", idle},
 	{"rolling", "six consumers on two processes, 100 appends a second; one process after the other joins, and the first, which leads, is asked to end (SIGTERM): until the new one has handled an event of each consumer of its share, and the one that is left an event of each", rolling},
@@ -57,7 +59,7 @@ type size struct {
 	bulk       int           // bulk: events
 	upserts    int           // upsert: events
 	followers  []int         // many: consumers, one at first
-	many       time.Duration // many: for each number of them
+	many       time.Duration // many, partitions-head, rescale: for each number of them
 	handovers  int           // rolling, kill: runs
 	groups     []int         // scale: workers
 	units      int           // scale: consumers
