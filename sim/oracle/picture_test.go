@@ -37,7 +37,7 @@ func recorded() *history.History {
 	put := func(at float64, who, consumer string, kind history.Kind, about any) {
 		all = append(all, history.Record{N: len(all) + 1, At: at, Who: who, Consumer: consumer, Kind: kind, About: about})
 	}
-	put(0, "", "", history.RunBegan, history.Header{Seed: 1, Workers: 2, Writers: 2, Consumers: []string{"all-1", "some-1"}})
+	put(0, "", "", history.RunBegan, history.Header{Seed: 1, Workers: 2, Writers: 2, Consumers: []string{"all-1", "some-1", "parts-1"}})
 	put(0.1, "worker 1.1", "", history.WorkerBegan, history.Life{ID: "a"})
 	put(0.1, "worker 1.1", "", history.Leads, nil)
 	put(0.2, "worker 1.1", "all-1", history.Owns, nil)
@@ -64,6 +64,10 @@ func recorded() *history.History {
 	put(1.55, "worker 1.1", "", history.FaultOver, history.Injection{Fault: history.ServerCrashes})
 	put(1.6, "", "", history.FaultsOver, nil)
 	put(1.7, "", "", history.Sampled, history.Sample{Head: 9, Lag: 0, Checkpoints: map[string]int64{"all-1": 9}})
+	put(1.75, "worker 1.1", "parts-1", history.UnitsReplaced, history.Rescaled{From: []string{"parts-1"}, To: []string{"parts-1#000-7ff", "parts-1#800-fff"}, Position: 9})
+	put(1.76, "worker 1.1", "parts-1#000-7ff", history.Owns, nil)
+	put(1.8, "worker 1.1", "parts-1#000-7ff", history.BatchEnded, history.Batch{Outcome: history.BatchCommitted, Attempt: 1, Events: 1, HandleMS: 20})
+	put(1.9, "", "", history.Sampled, history.Sample{Head: 20, Lag: 8, Checkpoints: map[string]int64{"all-1": 9, "parts-1#000-7ff": 15, "parts-1#800-fff": 12}})
 	put(2, "worker 1.1", "", history.WorkerEnded, history.Life{ID: "a"})
 	return history.Of(all)
 }
@@ -115,11 +119,11 @@ func TestPictureInABrowser(t *testing.T) {
 		Batches, Transactions, Gaps, Faults, Lives, Ownerships int
 	}
 	attribute(t, dom, "drawn", &drawn)
-	lanes := []string{"lag", "server", "worker 1", "worker 2", "all-1", "some-1", "transactions", "writers", "waiting", "gaps"}
+	lanes := []string{"lag", "server", "worker 1", "worker 2", "all-1", "some-1", "parts-1", "transactions", "writers", "waiting", "gaps"}
 	if !slices.Equal(drawn.Lanes, lanes) {
 		t.Errorf("the lanes are %q, want %q", drawn.Lanes, lanes)
 	}
-	if drawn.Batches != 3 || drawn.Transactions != 2 || drawn.Gaps != 2 || drawn.Faults != 5 || drawn.Lives != 1 || drawn.Ownerships != 1 {
+	if drawn.Batches != 4 || drawn.Transactions != 2 || drawn.Gaps != 2 || drawn.Faults != 5 || drawn.Lives != 1 || drawn.Ownerships != 2 {
 		t.Errorf("drawn: %+v", drawn)
 	}
 	var seen struct {
@@ -130,13 +134,13 @@ func TestPictureInABrowser(t *testing.T) {
 		Referred    [2]float64
 	}
 	attribute(t, dom, "seen", &seen)
-	if want := []string{"lag", "server", "worker 1", "all-1", "some-1", "transactions", "writers", "waiting", "gaps"}; !slices.Equal(seen.Inked, want) {
+	if want := []string{"lag", "server", "worker 1", "all-1", "some-1", "parts-1", "transactions", "writers", "waiting", "gaps"}; !slices.Equal(seen.Inked, want) {
 		t.Errorf("something is drawn in the lanes %q, want %q", seen.Inked, want)
 	}
 	told := strings.Join(seen.Told, "\n")
 	for _, want := range []string{"worker 1.1 runs", "is the leader", "is stalled", "worker 1.1 owns all-1", "fault: consumers moved away", "to worker 2.1", "server: server crashes", "from 1.450 s to 1.550 s", "fault: backends ended",
 		"batch of all-1 on worker 1.1: failed", `</script><script>throw "escaped"`, "2 late", "writer 1, transaction 1: committed", "writer 2, transaction 1: rolled back",
-		"prepared at 0.400 s", "stays open for too long", "all-1 passed 2 missing positions in 1–2", "delivered late", "in doubt from 0.700 s to 0.900 s", "never to appear", "lag 9"} {
+		"prepared at 0.400 s", "stays open for too long", "all-1 passed 2 missing positions in 1–2", "delivered late", "in doubt from 0.700 s to 0.900 s", "never to appear", "lag 9", "worker 1.1 splits parts-1", "into parts-1#000-7ff, parts-1#800-fff", "worker 1.1 owns parts-1#000-7ff", "batch of parts-1#000-7ff", "parts-1 stands at 12"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("no tooltip says %q; they say:\n%s", want, told)
 		}

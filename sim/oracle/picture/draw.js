@@ -96,7 +96,7 @@ function progress(name, y, height) {
   const after = model.samples.findIndex(r => r.at > view.from), until = model.samples.findIndex(r => r.at > view.to);
   const seen = model.samples.slice(Math.max(0, after - 1), until < 0 ? undefined : until + 1);
   if (after < 0 || !seen.length) return;
-  const head = seen.map(r => [r.at, r.about.head]), at = seen.map(r => [r.at, r.about.checkpoints[name] || 0]);
+  const head = seen.map(r => [r.at, r.about.head]), at = seen.map(r => [r.at, r.stands[name] || 0]);
   const least = Math.min(...at.map(p => p[1])), most = Math.max(...head.map(p => p[1]));
   const level = v => y + height - (v - least) / ((most - least) || 1) * height;
   ctx.beginPath();
@@ -302,7 +302,7 @@ function zoom() {
 }
 
 const slots = Array.from({ length: model.header.workers }, (_, i) => i + 1);
-lanes = [lagLane(), ...serverLane(), ...slots.map(workerLane), ...model.header.consumers.map(consumerLane), densityLane(), writersLane(), waitsLane(), gapsLane()];
+lanes = [lagLane(), ...serverLane(), ...slots.map(workerLane), ...model.header.consumers.map(name => (isSplit(name) ? partsLane : consumerLane)(name)), densityLane(), writersLane(), waitsLane(), gapsLane()];
 draw();
 label();
 legend();

@@ -48,9 +48,31 @@ function consumerLane(name) {
     for (const b of mine) box(b, y + 19, 15, { least: b.colour === "committed" ? 1 : 2, alpha: b.colour === "committed" ? 0.7 : 1 });
     for (const b of mine) if (b.late) box(b, y + 31, 4, { least: 3, fill: colours.late });
     badgesAt(of(model.faults), y + 10);
-    progress(name, y + 38, 20);
-    for (const r of model.samples) if (r.at >= view.from && r.at <= view.to)
-      hits.push({ x0: x(r.at) - 2, x1: x(r.at) + 2, y0: y + 37, y1: y + 60, tip: [`${name} stands at ${r.about.checkpoints[name] || 0}`, `head ${r.about.head} at ${seconds(r.at)}`] });
+    standing(name, y + 38);
+  } };
+}
+
+// standing draws where a consumer stands.
+function standing(name, y) {
+  progress(name, y, 20);
+  for (const r of model.samples) if (r.at >= view.from && r.at <= view.to)
+    hits.push({ x0: x(r.at) - 2, x1: x(r.at) + 2, y0: y - 1, y1: y + 22, tip: [`${name} stands at ${r.stands[name] || 0}`, `head ${r.about.head} at ${seconds(r.at)}`] });
+}
+
+const isSplit = name => model.rescales.some(r => r.consumer === name);
+
+// partsLane shows a consumer in partitions: from top to bottom its keys, and over
+// time which worker has a unit of them.
+function partsLane(name) {
+  const of = shapes => shapes.filter(s => unitOf(s.consumer).consumer === name);
+  const all = 120, splits = of(model.rescales).filter(r => r.split).length, merges = of(model.rescales).length - splits;
+  const place = (y, u, rim) => [y + 3 + u.first * all + rim, Math.max(1, (u.end - u.first) * all - 1 - 2 * rim)];
+  return { title: name, sub: `its keys from top to bottom, in units of a worker each: ${plural(splits, "split")}, ${plural(merges, "merge")}; below, its last unit`, height: all + 34, draw(y) {
+    for (const s of of(model.ownerships)) box(s, ...place(y, unitOf(s.consumer), 0), { fill: workerColour(s.slot), alpha: 0.45 });
+    for (const b of of(model.batches)) box(b, ...place(y, unitOf(b.consumer), 3), { least: b.colour === "committed" ? 1 : 2, alpha: b.colour === "committed" ? 0.7 : 1 });
+    for (const r of of(model.rescales)) box(r, ...place(y, r, 0), { least: 2 });
+    badgesAt(of(model.faults), y + 10);
+    standing(name, y + all + 10);
   } };
 }
 

@@ -7,6 +7,13 @@ const slotOf = who => +who.replace(/^worker /, "").split(".")[0];
 const plural = (n, what) => n + " " + what + (n === 1 ? "" : "s");
 const spansText = spans => (spans || []).map(s => s.first === s.last ? "" + s.first : s.first + "–" + s.last).join(", ");
 
+// unitOf takes the name of a unit apart: the consumer, and which part of the keys it
+// has, from 0 to 1.
+function unitOf(name) {
+  const found = /^(.*)#([0-9a-f]{3})-([0-9a-f]{3})$/.exec(name || "");
+  return found ? { consumer: found[1], first: parseInt(found[2], 16) / 4096, end: (parseInt(found[3], 16) + 1) / 4096 } : { consumer: name, first: 0, end: 1 };
+}
+
 // badges are how faults are marked: a letter, a colour, and what it stands for.
 const badges = [
   [/far from/, "F", "late", "the server far from the worker for a while"],
@@ -115,6 +122,29 @@ function batches(records) {
         `guard ${b.guard_ms} ms, handlers ${b.handle_ms} ms, commit ${b.commit_ms} ms, ended at ${seconds(r.at)}`,
         b.attempt > 1 && "attempt " + b.attempt, b.error, "record " + r.n],
     };
+  });
+}
+
+// rescales are splits and merges of a consumer in partitions.
+function rescales(records) {
+  return records.filter(isKind("rescaled")).map(r => {
+    const { from, to, position } = r.about, split = from.length === 1, units = [...from, ...to].map(unitOf);
+    return {
+      from: r.at, to: r.at, consumer: r.consumer, colour: "badge", split, first: Math.min(...units.map(u => u.first)), end: Math.max(...units.map(u => u.end)),
+      tip: [`${r.who} ${split ? "splits" : "merges"} ${from.join(", ")}`, "into " + to.join(", "), `at position ${position}, ${seconds(r.at)}`, "record " + r.n],
+    };
+  });
+}
+
+// samples tell where each consumer stands: one that is split, where its last unit does.
+function samples(records) {
+  return records.filter(isKind("sample")).map(r => {
+    const stands = {};
+    for (const [name, at] of Object.entries(r.about.checkpoints)) {
+      const consumer = unitOf(name).consumer;
+      stands[consumer] = Math.min(stands[consumer] ?? at, at);
+    }
+    return { ...r, stands };
   });
 }
 
@@ -241,6 +271,6 @@ function understand(records) {
     lives: lives(records, last), leaderships: leaderships(records, last), stalls: stalls(records, last), outages: outages(records),
     ownerships: ownerships(records, last), faults: faults(records), batches: [...batches(records), ...jobRuns(records)],
     transactions: written, gaps: holes, inDoubt: inDoubt(holes), waits: waits(records, written),
-    samples: records.filter(isKind("sample")),
+    rescales: rescales(records), samples: samples(records),
   };
 }
