@@ -145,7 +145,7 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 	if err := c.reader.Failure(); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
-	if w.haveDeadLetters, err = c.aggregatesWithDeadLetters(intake, conn, w); err != nil {
+	if err = c.findDeadLetters(intake, conn, w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	c.plan(intake, w)

@@ -109,7 +109,8 @@
 //   - [FailDeadLetter]: the event goes to consumer_dead_letters, in the transaction
 //     that moves the checkpoint. Later events of its aggregate follow it there, in
 //     order, until an operator has them retried or discarded. All other aggregates
-//     go on.
+//     go on. Where a consumer has a key of its own, see [consumer.ByKey], it is the
+//     key in place of the aggregate.
 //
 // A lost connection, a server that restarts and a full disk are nobody's failure.
 // The batch is tried again with growing pauses, for ever or for [WithRetryLimit].

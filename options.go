@@ -78,8 +78,8 @@ const (
 	// resumes it (package ops). The others go on.
 	FailPause FailurePolicy = "pause"
 	// FailDeadLetter puts the event that fails among the dead letters and goes
-	// on. Later events of its aggregate follow it there, in order, until an
-	// operator has them retried or discarded (package ops).
+	// on. Later events of its aggregate, or of the consumer's own key, follow it
+	// there, in order, until an operator has them retried or discarded (package ops).
 	FailDeadLetter FailurePolicy = "dead-letter"
 )
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,6 +93,64 @@ func TestDeadLettersFollowTheirKey(t *testing.T) {
 			start(t, d.DB, []consumer.Consumer{wish(3)}, worker.WithFailurePolicy(worker.FailDeadLetter))
 			awaitLayout(t, d.DB, 3)
 			awaitOnce(t, d.DB, "aggregate_id")
+		})
+	}
+}
+
+// Where a key of the consumer's own keeps the order, dead letters hold up their key,
+// over all of its aggregates, and nothing else. They are tried again in order, also
+// after a split.
+func TestDeadLettersHoldUpTheirKey(t *testing.T) {
+	t.Parallel()
+	for name, customer := range map[string]string{"short": "ann", "not text": "\xff\x00", "long": strings.Repeat("é", 5_000)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			var mended atomic.Bool
+			wish := func(n int) consumer.Consumer {
+				c := &partitioned{ledger{name: "c"}, consumer.Partitions{Count: n, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string {
+					if e.AggregateID == "other" {
+						return "bob"
+					}
+					return customer
+				})}}
+				c.before = func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+					if e.AggregateID == "bad" && !mended.Load() {
+						return errRefused
+					}
+					return nil
+				}
+				return c
+			}
+			for _, id := range []string{"good", "bad", "other", "good", "bad", "also good"} {
+				appendN(t, d.DB, "Order", id, 1)
+			}
+			opts := []worker.Option{worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1), worker.WithBatchSize(2)}
+			for _, n := range []int{1, 2} {
+				w := start(t, d.DB, []consumer.Consumer{wish(n)}, opts...)
+				awaitLayout(t, d.DB, n)
+				await(t, "the units to be through", func() bool {
+					return one[int64](t, d.DB, `SELECT min(last_position) FROM consumer_checkpoints WHERE split_at IS NULL`) >= 6
+				})
+				awaitHandled(t, d.DB, "c", 1, 3)
+				w.Stop()
+				if err := w.result(t); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if waiting := positionsBy(t, d.DB, `SELECT global_position FROM consumer_dead_letters WHERE order_key IS NOT NULL AND (error IS NULL) = (global_position <> 2) ORDER BY 1`); !slices.Equal(waiting, []int64{2, 4, 5, 6}) {
+				t.Errorf("the dead letters are %v", waiting)
+			}
+			o, err := ops.New(d.DB, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := o.RetryDeadLetters(t.Context(), "c", 5, ops.By{Operator: "ann", Reason: "mended"}); err != nil {
+				t.Fatal(err)
+			}
+			mended.Store(true)
+			start(t, d.DB, []consumer.Consumer{wish(2)}, opts...)
+			awaitHandled(t, d.DB, "c", 1, 3, 2, 4, 5, 6)
 		})
 	}
 }

@@ -198,7 +198,7 @@ func (c *consumerLoop) deadLetterNext() bool {
 }
 
 // readDeadLetter reads a dead letter that is to be tried again, the first of its
-// aggregate. If it fails it stays, and all that follow it.
+// aggregate or key. If it fails it stays, and all that follow it.
 func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
 	if len(c.progress.Retries) == 0 {
 		err := c.quickly(intake, func(ctx context.Context) (err error) {
@@ -236,12 +236,27 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 	return w, result{}
 }
 
-// aggregatesWithDeadLetters finds those of new events, nil if none of these can
-// go there. It asks after the progress was loaded: if that changes before the
-// guard, the guard refuses.
-func (c *consumerLoop) aggregatesWithDeadLetters(ctx context.Context, q store.Querier, w *work) (map[progress.Aggregate]bool, error) {
-	if w.retried != nil || c.poison == nil && c.progress.DeadLetters == 0 {
-		return nil, nil
+// findDeadLetters finds what has some among the aggregates, or keys, of new events,
+// unless none of these can go there. It asks after the progress was loaded: if that
+// changes before the guard, the guard refuses.
+func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *work) (err error) {
+	if w.retried == nil && c.poison == nil && c.progress.DeadLetters == 0 {
+		return nil
 	}
-	return c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, w.Events)
+	w.orders = map[int64]progress.Order{}
+	var all []progress.Order
+	for i := range w.Events {
+		o, err := c.unit.orderOf(&w.Events[i])
+		switch {
+		case err != nil && w.retried != nil:
+			continue // the letter has its order already
+		case err != nil:
+			return err
+		}
+		w.orders[w.Events[i].GlobalPosition], all = o, append(all, o)
+	}
+	if w.retried == nil {
+		w.haveDeadLetters, err = c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, all)
+	}
+	return err
 }

@@ -35,7 +35,9 @@ func (b *lastBatch) repair() progress.Repair {
 	}
 	if r := w.retried; r != nil && r.Err == nil {
 		e := b.work.Events[0]
-		m.Letters = []progress.DeadLetter{{Aggregate: progress.AggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType, Error: ErrTransactionEnded.Error(), Attempts: r.Attempts + 1}}
+		l := deadLetterOf(e, w.orders)
+		l.Error, l.Attempts = ErrTransactionEnded.Error(), r.Attempts+1
+		m.Letters = []progress.DeadLetter{l}
 	}
 	return m
 }

@@ -89,7 +89,8 @@ type ConsumerStatus struct {
 	// Paused says who keeps the consumer from running, nil if nobody does, as
 	// far as this worker knows.
 	Paused *Pause
-	// DeadLetters counts the aggregates that have dead letters, up to 100.
+	// DeadLetters counts the aggregates that have dead letters, or the keys of a
+	// consumer with a key of its own, up to 100.
 	DeadLetters int
 	// LastError is the last failure or database trouble, nil since the last
 	// success. While a batch waits for another transaction's lock, it says for

@@ -20,11 +20,12 @@ type work struct {
 	head    int64           // highest visible position, as far as this worker has seen
 	retried *progress.Retry // the dead letter that Events consists of; nil: it does not
 
-	haveDeadLetters map[progress.Aggregate]bool // of those of Events; nil: none has, and none gets one
+	orders          map[int64]progress.Order // of Events, by position; nil: none can go to the dead letters
+	haveDeadLetters map[progress.Order]bool  // of those; nil: none has, and none gets one
 
 	advance     progress.Advance
 	deadLetters []progress.DeadLetter // events that go there
-	joined      int                   // aggregates that had none before
+	joined      int                   // aggregates, or keys, that had none before
 }
 
 // plan decides what going over the page means, in at most maxOpen open ranges.
@@ -52,7 +53,7 @@ func (w *work) plan(maxOpen int) (blocked bool) {
 }
 
 // setAside takes those events out that go to the dead letters: the poison event,
-// and all of an aggregate that has some there already.
+// and all of an aggregate, or of a key, that has some there already.
 func (w *work) setAside(p *poison) {
 	have := w.haveDeadLetters
 	if have == nil {
@@ -60,16 +61,16 @@ func (w *work) setAside(p *poison) {
 	}
 	kept := w.Events[:0]
 	for _, e := range w.Events {
-		l := progress.DeadLetter{Aggregate: progress.AggregateOf(e), Position: e.GlobalPosition, EventID: e.EventID, EventType: e.EventType}
+		l := deadLetterOf(e, w.orders)
 		switch {
 		case p != nil && e.GlobalPosition == p.position:
 			l.Error, l.Attempts = errtext.Storable(p.err), p.attempts
-		case !have[l.Aggregate]:
+		case !have[l.Order]:
 			kept = append(kept, e)
 			continue
 		}
-		if !have[l.Aggregate] {
-			have[l.Aggregate] = true
+		if !have[l.Order] {
+			have[l.Order] = true
 			w.joined++
 		}
 		w.deadLetters = append(w.deadLetters, l)
@@ -90,7 +91,7 @@ func (w *work) late() (n int) {
 
 // release drops what is needed no longer once the batch is committed.
 func (w *work) release() {
-	w.Page, w.deadLetters, w.from.Open = reader.Page{}, nil, nil
+	w.Page, w.orders, w.deadLetters, w.from.Open = reader.Page{}, nil, nil, nil
 }
 
 // index returns where an event of the batch is, below 0 if it is none.

@@ -111,14 +111,20 @@ func workerTables(n tables.Tables) []table {
 			indexes: []index{{on: "consumer_name, gap_position", where: "state = 'open'"}, {on: "closed_at", where: "state <> 'open'"}, {on: "consumer_name, id"}},
 		},
 		{
-			Table: n.DeadLetters, comment: "events that a consumer could not handle, and those of the same aggregates after them",
+			Table: n.DeadLetters, comment: "events that a consumer could not handle, and those of the same aggregates, or keys, after them",
 			columns: []string{
 				"consumer_name TEXT NOT NULL", "global_position BIGINT NOT NULL",
 				"aggregate_type TEXT NOT NULL", "aggregate_id TEXT NOT NULL", "event_id UUID NOT NULL", "event_type TEXT NOT NULL",
 				"error TEXT", "attempts INT NOT NULL", "retry_at TIMESTAMPTZ", "created_at " + now, "updated_at " + now,
 			},
-			key:     "consumer_name, global_position",
-			indexes: []index{{on: "consumer_name, aggregate_type, aggregate_id, global_position", as: "aggregate_position"}, {on: "consumer_name, retry_at, global_position", where: "retry_at IS NOT NULL", as: "retry_at"}},
+			key: "consumer_name, global_position",
+			changes: []string{
+				"ADD COLUMN IF NOT EXISTS order_key TEXT", // of the consumer's own; null: the aggregate
+				"ADD COLUMN IF NOT EXISTS order_type TEXT NOT NULL GENERATED ALWAYS AS (CASE WHEN order_key IS NULL THEN aggregate_type ELSE '' END) STORED",
+				"ADD COLUMN IF NOT EXISTS order_id TEXT NOT NULL GENERATED ALWAYS AS (coalesce(order_key, aggregate_id)) STORED",
+			},
+			// Programs from before there were keys search by the aggregate.
+			indexes: []index{{on: "consumer_name, aggregate_type, aggregate_id, global_position", as: "aggregate_position"}, {on: "consumer_name, order_type, order_id, global_position", as: "order_position"}, {on: "consumer_name, retry_at, global_position", where: "retry_at IS NOT NULL", as: "retry_at"}},
 		},
 		{
 			Table: n.Operations, comment: "what operators have done to consumers",

@@ -119,6 +119,9 @@ consumer_dead_letters: attempts int4 not null
 consumer_dead_letters: retry_at timestamptz
 consumer_dead_letters: created_at timestamptz not null default clock_timestamp()
 consumer_dead_letters: updated_at timestamptz not null default clock_timestamp()
+consumer_dead_letters: order_key text
+consumer_dead_letters: order_type text not null
+consumer_dead_letters: order_id text not null
 consumer_operations: id int8 not null default nextval('consumer_operations_id_seq'::regclass)
 consumer_operations: consumer_name text not null
 consumer_operations: operation text not null
@@ -164,6 +167,7 @@ consumer_gap_skips: consumer_gap_skips_closed_at_idx (closed_at) WHERE (state <>
 consumer_dead_letters: UNIQUE consumer_dead_letters_pkey (consumer_name, global_position)
 consumer_dead_letters: consumer_dead_letters_retry_at_idx (consumer_name, retry_at, global_position) WHERE (retry_at IS NOT NULL)
 consumer_dead_letters: consumer_dead_letters_aggregate_position_idx (consumer_name, aggregate_type, aggregate_id, global_position)
+consumer_dead_letters: consumer_dead_letters_order_position_idx (consumer_name, order_type, order_id, global_position)
 consumer_operations: UNIQUE consumer_operations_pkey (id)
 consumer_operations: consumer_operations_consumer_name_id_idx (consumer_name, id)
 worker_leader_election: UNIQUE worker_leader_election_pkey (name)

@@ -14,13 +14,15 @@ import (
 )
 
 // DeadLetter is an event that a consumer could not handle, or a later event of
-// the same aggregate, which waits behind it.
+// the same aggregate, which waits behind it. For a consumer with a key of its own, see
+// [consumer.ByKey], it is one of the same key.
 type DeadLetter struct {
 	Consumer      string
 	Partition     string // the part of a consumer that is split, as in [consumer.Delivery]; empty: it is not
 	Position      int64
 	AggregateType string
 	AggregateID   string
+	Key           string // of the consumer's own; empty: the aggregate
 	EventID       uuid.UUID
 	EventType     string
 	Error         string     // of the last attempt; empty if it was never tried
@@ -36,7 +38,7 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 	all, err := listOf(ctx, o.db, consumer, func(rows *sql.Rows) (l DeadLetter, err error) {
 		var text sql.NullString
 		var retry sql.NullTime
-		err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.EventID, &l.EventType,
+		err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType,
 			&text, &l.Attempts, &retry, &l.CreatedAt, &l.UpdatedAt)
 		if name, slots, ok := partition.Parse(l.Consumer); ok {
 			l.Consumer, l.Partition = name, slots.String()
@@ -45,7 +47,7 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 		l.CreatedAt, l.UpdatedAt = l.CreatedAt.UTC(), l.UpdatedAt.UTC()
 		return l, err
 	}, `
-SELECT consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type,
+SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
 	error, attempts, retry_at, created_at, updated_at
 FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
 ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`)
@@ -56,7 +58,7 @@ ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`)
 }
 
 // RetryDeadLetters asks for another attempt at the dead letter at a position
-// and at all others of the same aggregate, since they are handled in order.
+// and at all others of the same aggregate or key, since they are handled in order.
 // The worker that runs the consumer removes those that succeed. At the first
 // that fails, it withdraws the request and keeps the new error.
 // RetryDeadLetters returns [ErrNoDeadLetter] if there is none at the position.
@@ -69,7 +71,8 @@ func (o *Operator) RetryDeadLetters(ctx context.Context, consumer string, positi
 		}
 		n, err := exec(ctx, tx, "ask for a retry", `
 UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE consumer_name = $1::text AND aggregate_type = $2::text AND aggregate_id = $3::text`, at.consumer, l.AggregateType, l.AggregateID)
+WHERE consumer_name = $1::text AND (order_type, order_id) = (
+	SELECT order_type, order_id FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = $2::bigint)`, at.consumer, position)
 		return retryDetail{event: l.event, Letters: n}, err
 	})
 }
@@ -99,7 +102,7 @@ type letter struct {
 
 type retryDetail struct {
 	event
-	Letters int64 `json:"letters"` // of the aggregate
+	Letters int64 `json:"letters"` // of the aggregate, or the key
 }
 
 func (o *Operator) letter(ctx context.Context, tx *sql.Tx, consumer string, position int64) (l letter, err error) {

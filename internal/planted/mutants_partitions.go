@@ -76,6 +76,19 @@ var partitionMutants = []Mutant{
 		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
 	},
 	{
+		Name:    "letters-by-aggregate",
+		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
+		Edits: []Edit{{"keys.go", `	key, err := d.keyOf(e)
+	return progress.Order{ID: storable(key)}, err`, `	return progress.Order{Type: e.AggregateType, ID: e.AggregateID}, nil`}},
+		Test: Test{".", "TestDeadLettersHoldUpTheirKey"},
+	},
+	{
+		Name:    "compact-over-lives",
+		Mistake: "the audit rows of a name are of one unit: between them is nothing but resets of that name",
+		Edits:   []Edit{{"internal/progress/audit.go", `operation IN ('split', 'merge')`, `operation IN ('split', 'merge') AND false`}},
+		Test:    Test{"./internal/progress", "TestCompactionTellsTheSame"},
+	},
+	{
 		Name:    "split-unpauses",
 		Mistake: "children begin unpaused",
 		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason FROM`, `$4::text, NULL, NULL, NULL FROM`}},

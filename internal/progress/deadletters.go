@@ -15,18 +15,19 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Aggregate is whose events follow each other into the dead letters.
-type Aggregate struct {
-	Type string `json:"type"`
-	ID   string `json:"id"`
+// Order is what events have in common that follow each other into the dead letters:
+// the aggregate or, for a consumer with a key of its own, that key, without a type.
+type Order struct {
+	Type string `json:"order_type"`
+	ID   string `json:"order_id"`
 }
 
-func AggregateOf(e store.PersistedEvent) Aggregate { return Aggregate{e.AggregateType, e.AggregateID} }
-
 // DeadLetter is an event on its way to the dead letters. Its text is empty if it
-// only follows an earlier one of its aggregate.
+// only follows an earlier one of its order.
 type DeadLetter struct {
-	Aggregate
+	Order
+	Type      string    `json:"type"` // of the aggregate
+	ID        string    `json:"id"`   // of the aggregate
 	Position  int64     `json:"position"`
 	EventID   uuid.UUID `json:"event_id"`
 	EventType string    `json:"event_type"`
@@ -41,11 +42,11 @@ type Retry struct {
 	Err      error // why it could not be handled this time; nil: it was
 }
 
-// DeadLettersCounted bounds how many aggregates with dead letters are counted.
+// DeadLettersCounted bounds how many aggregates, or keys, with dead letters are counted.
 const DeadLettersCounted = 100
 
 // retriesAtOnce bounds how many requests one statement looks up, and how many
-// letters of each aggregate.
+// letters of each order.
 const retriesAtOnce = 30
 
 // deadLettersSQL are the statements on dead letters. The cost of each grows with
@@ -65,25 +66,25 @@ ORDER BY found.a`
 	}
 	return deadLettersSQL{
 		add: `
-INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
-SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, o.retry_at
-FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int)
-LEFT JOIN LATERAL (` + firstOf(letters, "l.type, l.id", 1) + `) AS o ON o.aggregate_type = l.type AND o.aggregate_id = l.id
+INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at)
+SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, o.retry_at
+FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text)
+LEFT JOIN LATERAL (` + firstOf(letters, "l.order_type, l.order_id", 1) + `) AS o ON o.order_type = l.order_type AND o.order_id = l.order_id
 ON CONFLICT (consumer_name, global_position) DO UPDATE
 SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
 		have: proven(`
-	SELECT a.n AS a, 0 AS b FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, type text, id text)
-	CROSS JOIN LATERAL (` + firstOf(letters, "a.type, a.id", 1) + `) AS o
-	WHERE o.aggregate_type = a.type AND o.aggregate_id = a.id`),
+	SELECT a.n AS a, 0 AS b FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, order_type text, order_id text)
+	CROSS JOIN LATERAL (` + firstOf(letters, "a.order_type, a.order_id", 1) + `) AS o
+	WHERE o.order_type = a.order_type AND o.order_id = a.order_id`),
 		next: `
 WITH asked AS MATERIALIZED (
-	SELECT aggregate_type AS type, aggregate_id AS id FROM ` + letters + `
+	SELECT order_type AS type, order_id AS id FROM ` + letters + `
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL
 	ORDER BY retry_at, global_position LIMIT (SELECT ` + strconv.Itoa(retriesAtOnce) + `)
 )` + proven(`
 	SELECT o.global_position AS a, o.attempts AS b FROM (SELECT DISTINCT type, id FROM asked) AS a
 	CROSS JOIN LATERAL (`+firstOf(letters, "a.type, a.id", retriesAtOnce)+`) AS o
-	WHERE o.aggregate_type = a.type AND o.aggregate_id = a.id`),
+	WHERE o.order_type = a.type AND o.order_id = a.id`),
 		remove: `DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
 		keep: `
 UPDATE ` + letters + `
@@ -92,44 +93,44 @@ SET retry_at = NULL, updated_at = clock_timestamp(),
 	attempts = attempts + CASE WHEN global_position = $2::bigint THEN 1 ELSE 0 END
 WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
 	SELECT o.global_position FROM (
-		SELECT aggregate_type AS type, aggregate_id AS id FROM ` + letters + `
+		SELECT order_type AS type, order_id AS id FROM ` + letters + `
 		WHERE consumer_name = $1::text AND global_position = $2::bigint) AS a
 	CROSS JOIN LATERAL (
 		SELECT global_position FROM ` + letters + `
-		WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (a.type, a.id) AND (aggregate_type, aggregate_id) <= (a.type, a.id)
-		ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o))`,
+		WHERE consumer_name = $1::text AND (order_type, order_id) >= (a.type, a.id) AND (order_type, order_id) <= (a.type, a.id)
+		ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o))`,
 	}
 }
 
-// firstOf finds the first letters at or behind an aggregate, of which those of
-// the aggregate come first.
-func firstOf(letters, aggregate string, n int) string {
+// firstOf finds the first letters at or behind an order, of which those of that
+// order come first.
+func firstOf(letters, order string, n int) string {
 	return `
 	SELECT * FROM ` + letters + `
-	WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (` + aggregate + `)
-	ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
+	WHERE consumer_name = $1::text AND (order_type, order_id) >= (` + order + `)
+	ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
 }
 
 // lettersOf sums up a consumer's dead letters, in two columns: how many
-// aggregates have some, and whether some are to be tried again. It counts the
-// aggregates by going from one to the next.
+// aggregates or keys have some, and whether some are to be tried again. It counts
+// by going from one to the next.
 func lettersOf(letters string) string {
 	return `(
 	WITH RECURSIVE a AS (
-		(SELECT 1 AS n, aggregate_type AS type, aggregate_id AS id FROM ` + letters + `
-		WHERE consumer_name = $1::text ORDER BY aggregate_type, aggregate_id LIMIT 1)
+		(SELECT 1 AS n, order_type AS type, order_id AS id FROM ` + letters + `
+		WHERE consumer_name = $1::text ORDER BY order_type, order_id LIMIT 1)
 		UNION ALL
-		SELECT a.n + 1, o.aggregate_type, o.aggregate_id FROM a CROSS JOIN LATERAL (
-			SELECT aggregate_type, aggregate_id FROM ` + letters + `
-			WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) > (a.type, a.id)
-			ORDER BY aggregate_type, aggregate_id LIMIT 1) AS o
+		SELECT a.n + 1, o.order_type, o.order_id FROM a CROSS JOIN LATERAL (
+			SELECT order_type, order_id FROM ` + letters + `
+			WHERE consumer_name = $1::text AND (order_type, order_id) > (a.type, a.id)
+			ORDER BY order_type, order_id LIMIT 1) AS o
 		WHERE a.n < ` + strconv.Itoa(DeadLettersCounted) + `
 	) SELECT count(*) FROM a),
 	(SELECT retry_at FROM ` + letters + `
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
 }
 
-// AddLetters adds dead letters. Where their aggregate is to be tried again, so
+// AddDeadLetters adds dead letters. Where their order is to be tried again, so
 // are they.
 func (c Checkpoints) AddDeadLetters(ctx context.Context, tx *sql.Tx, unit string, letters []DeadLetter) error {
 	rows, err := json.Marshal(letters)
@@ -142,17 +143,17 @@ func (c Checkpoints) AddDeadLetters(ctx context.Context, tx *sql.Tx, unit string
 	return nil
 }
 
-// HaveLetters returns the aggregates of events that have dead letters.
-func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, events []store.PersistedEvent) (map[Aggregate]bool, error) {
+// HaveDeadLetters returns those of orders that have dead letters.
+func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (map[Order]bool, error) {
 	type asked struct {
-		Aggregate
+		Order
 		N int `json:"n"`
 	}
 	var all []asked
-	have := map[Aggregate]bool{}
-	for _, e := range events {
-		if a := AggregateOf(e); !have[a] {
-			have[a], all = true, append(all, asked{a, len(all)})
+	have := map[Order]bool{}
+	for _, o := range orders {
+		if !have[o] {
+			have[o], all = true, append(all, asked{o, len(all)})
 		}
 	}
 	clear(have)
@@ -168,13 +169,13 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 		return nil, fmt.Errorf("worker: look for dead letters of consumer %q: %w", unit, err)
 	}
 	for _, f := range found {
-		have[all[f[0]].Aggregate] = true
+		have[all[f[0]].Order] = true
 	}
 	return have, nil
 }
 
 // NextRetries returns some of the dead letters that are to be tried again, in
-// order of position. Of an aggregate, none before them is left out.
+// order of position. Of an aggregate or a key, none before them is left out.
 func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, token string) (all []Retry, err error) {
 	found, err := proven(ctx, q, token, c.deadLetters.next, unit)
 	if err != nil {

@@ -36,9 +36,9 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 		rows             float64 // read at most
 	}{
 		{"load", c.Load, `('c')`, 1 + progress.DeadLettersCounted + 1},
-		{"add", c.Add, `('c', '[{"position": 1000001, "type": "T", "id": "hot", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0},
-			{"position": 1000002, "type": "T", "id": "none", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0}]')`, 2},
-		{"have", c.Have, `('c', '[{"n": 0, "type": "T", "id": "hot"}, {"n": 1, "type": "T", "id": "a77"}, {"n": 2, "type": "T", "id": "none"}]')`, 3},
+		{"add", c.Add, `('c', '[{"position": 1000001, "type": "T", "id": "hot", "order_type": "T", "order_id": "hot", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0},
+			{"position": 1000002, "type": "T", "id": "none", "order_type": "T", "order_id": "none", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0}]')`, 2},
+		{"have", c.Have, `('c', '[{"n": 0, "order_type": "T", "order_id": "hot"}, {"n": 1, "order_type": "T", "order_id": "a77"}, {"n": 2, "order_type": "T", "order_id": "none"}]')`, 3},
 		{"next", c.Next, `('c')`, progress.RetriesAtOnce + progress.RetriesAtOnce*progress.RetriesAtOnce},
 		{"remove", c.Remove, `('c', 777)`, 1},
 		{"keep", c.Keep, `('c', 777, 'refused')`, 2},
@@ -86,8 +86,8 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 // was loaded from, also if it says that there are none.
 func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
 	d := progresstest.New(t)
-	events := []store.PersistedEvent{{AggregateType: "T", AggregateID: "a"}}
-	if _, err := d.HaveDeadLetters(t.Context(), d.DB, "c", "another", events); !errors.Is(err, store.ErrIncarnation) {
+	orders := []progress.Order{{Type: "T", ID: "a"}}
+	if _, err := d.HaveDeadLetters(t.Context(), d.DB, "c", "another", orders); !errors.Is(err, store.ErrIncarnation) {
 		t.Errorf("HaveDeadLetters: %v", err)
 	}
 	if _, err := d.NextRetries(t.Context(), d.DB, "c", "another"); !errors.Is(err, store.ErrIncarnation) {

@@ -53,9 +53,9 @@ WITH durable AS MATERIALIZED (
 	DELETE FROM ` + letters + `
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND EXISTS (SELECT FROM repaired)
 ), put_back AS (
-	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at)
-	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, clock_timestamp()
-	FROM repaired, jsonb_to_recordset($11::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int)
+	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at)
+	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, clock_timestamp()
+	FROM repaired, jsonb_to_recordset($11::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text)
 	ON CONFLICT (consumer_name, global_position) DO NOTHING
 ), recorded AS (
 	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)

@@ -91,7 +91,7 @@ func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
 		t.Helper()
 		var letters []progress.DeadLetter
 		for _, p := range positions {
-			letters = append(letters, progress.DeadLetter{Aggregate: progress.Aggregate{Type: "Order", ID: strconv.FormatInt(p, 10)}, Position: p, EventID: uuid.New(), Error: "refused"})
+			letters = append(letters, progress.DeadLetter{Order: progress.Order{Type: "Order", ID: strconv.FormatInt(p, 10)}, Type: "Order", ID: strconv.FormatInt(p, 10), Position: p, EventID: uuid.New(), Error: "refused"})
 		}
 		if err := g.AddDeadLetters(t.Context(), tx, "c", letters); err != nil {
 			t.Fatal(err)

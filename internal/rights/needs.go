@@ -90,7 +90,7 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		{
 			table:   t.DeadLetters,
 			reads:   "* xmin",
-			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts retry_at",
+			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts order_key retry_at",
 			writes:  moved + "error attempts retry_at updated_at",
 			deletes: true,
 		},
