@@ -26,7 +26,7 @@ import (
 // positions has those without an event, under the nil worker.
 //
 // A consumer that is split goes back with all units that are beyond the position,
-// and forward only above the furthest.
+// and forward only above the furthest. consumer may also name one unit.
 func (o *Operator) Reset(ctx context.Context, consumer string, to int64, by By) error {
 	moved := func(_ *sql.Tx, units []locked) ([]locked, error) {
 		if to < 0 {

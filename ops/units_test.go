@@ -72,6 +72,8 @@ func TestOperationsOnUnits(t *testing.T) {
 		"reset to the first":   {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 3, by) }, "0:3.0 8:3.1", nil},
 		"reset to the last":    {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 5, by) }, "0:3.0 8:5.0", ops.ErrAtPosition},
 		"reset forward":        {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", 8, by) }, "0:8.1 8:8.1", nil},
+		"reset one back":       {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c#800-fff", 1, by) }, "0:3.0 8:1.1", nil},
+		"reset one forward":    {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c#000-7ff", 4, by) }, "0:4.1 8:5.0", nil},
 		"reset below":          {func(o *ops.Operator, _, _ string) error { return o.Reset(t.Context(), "c", -1, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
 		"skip of the low unit": {func(o *ops.Operator, _, _ string) error { return o.SkipEvent(t.Context(), "c", 4, by) }, "0:4.1 8:5.0", nil},
 		"skip of the high":     {func(o *ops.Operator, _, _ string) error { return o.SkipEvent(t.Context(), "c", 6, by) }, "0:3.0 8:6.1", nil},

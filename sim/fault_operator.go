@@ -175,27 +175,35 @@ func (s *slot) rescale(ctx, _ context.Context, _ point) error {
 	return s.on.forgive(err)
 }
 
-// setBack lets a consumer apply events again, whatever it is doing.
+// setBack lets a consumer apply events again, whatever it is doing, or one of its
+// units.
 func (s *slot) setBack(ctx, _ context.Context, _ point) error {
 	const furthest = 300 // positions
 	o, err := s.operator(ctx)
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
-	at, err := o.checkpoint(ctx)
+	units, err := o.units(ctx)
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
+	}
+	u := oneOf(s.dice, units...)
+	name, at := u.Consumer, u.Checkpoint
+	if chance(s.dice, 0.5) {
+		name = o.consumer
 	}
 	to := max(at-1-s.dice.Int64N(furthest), 0)
-	err = o.Reset(ctx, o.consumer, to, by)
+	err = o.Reset(ctx, name, to, by)
 	var notSettled *ops.NotSettledError
-	if errors.Is(err, ops.ErrAtPosition) || errors.As(err, &notSettled) { // another has set it back further
+	switch {
+	case errors.Is(err, ops.ErrAtPosition), errors.As(err, &notSettled): // another has set it back further
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, ops.ErrNoCheckpoint) && name != o.consumer: // it was split, or merged
+		return nil
+	case err != nil:
 		return fmt.Errorf("sim: %w", err)
 	}
-	o.did(consumersSetBack, fmt.Sprintf("from %d to %d", at, to))
+	o.did(consumersSetBack, fmt.Sprintf("%s from %d to %d", name, at, to))
 	return nil
 }
 
