@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,6 +200,44 @@ func TestRescalingUnderLoad(t *testing.T) {
 	})
 	if n := one[int](t, d.DB, `SELECT count(*) FROM consumer_operations WHERE operation IN ('split', 'merge')`); n < 4 {
 		t.Errorf("%d splits and merges are recorded", n)
+	}
+}
+
+// Two events of one append, of two keys, are in two goroutines' hands at the same time,
+// and in two transactions.
+func TestPartsHandleAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	met := make(chan struct{})
+	var inside atomic.Int32
+	c := inPartitions(2)
+	c.before = func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		if inside.Add(1) == 2 {
+			close(met)
+		}
+		select {
+		case <-met:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	start(t, d.DB, []consumer.Consumer{c})
+	awaitLayout(t, d.DB, 2)
+	d.Exec(t, `ALTER TABLE ledger ADD COLUMN transaction TEXT DEFAULT pg_current_xact_id()::text`)
+	tx, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []partition.Range{lower, upper} {
+		if _, err := newStore().Append(t.Context(), tx, store.Any(), []store.Event{event("Order", aggregateIn(r, 0))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(t, tx)
+	awaitOnce(t, d.DB, "aggregate_id")
+	if n := one[int](t, d.DB, `SELECT count(DISTINCT transaction) FROM ledger`); n != 2 {
+		t.Errorf("two keys were handled in %d transactions", n)
 	}
 }
 
