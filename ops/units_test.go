@@ -1,6 +1,7 @@
 package ops_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -95,6 +97,40 @@ func TestOperationsOnUnits(t *testing.T) {
 				t.Errorf("the units are %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// A reset that meets a split changes the units that come of it, not those that it saw
+// before.
+func TestResetWaitsForASplit(t *testing.T) {
+	t.Parallel()
+	s, _, _ := splitSite(t, "")
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, statement := range []string{
+		`SELECT FROM consumer_checkpoints WHERE consumer_name = 'c' FOR UPDATE`,
+		`SELECT FROM consumer_checkpoints WHERE consumer_name = 'c#800-fff' FOR UPDATE`,
+		`INSERT INTO consumer_checkpoints (consumer_name, last_position, revision) VALUES ('c#800-bff', 5, 1), ('c#c00-fff', 5, 1)`,
+		`DELETE FROM consumer_checkpoints WHERE consumer_name = 'c#800-fff'`,
+	} {
+		if _, err := tx.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Reset(context.WithoutCancel(t.Context()), "c", 1, by) }()
+	pgtest.AwaitBlocked(t, s.DB)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := s.stands(t); got != "0:1.1 8:1.2 c:1.2" {
+		t.Errorf("the units are %s", got)
 	}
 }
 

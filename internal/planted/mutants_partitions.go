@@ -76,6 +76,18 @@ var partitionMutants = []Mutant{
 		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
 	},
 	{
+		Name:    "reset-beside-a-split",
+		Mistake: "an operation locks the units that it changes: it need not lock the own row of the consumer",
+		Edits:   []Edit{{"ops/units.go", `consumer_name = $1::text FOR UPDATE` + "`, consumer, idleLimit", `consumer_name = $1::text` + "`, consumer, idleLimit"}},
+		Test:    Test{"./ops", "TestResetWaitsForASplit"},
+	},
+	{
+		Name:    "pages-lose-gaps",
+		Mistake: "pages that are joined for a part have the gaps of the last one",
+		Edits:   []Edit{{"internal/reader/page.go", `p.Look.Missing = append(slices.Clip(p.Look.Missing), next.Look.Missing...)`, `p.Look.Missing = slices.Clip(next.Look.Missing)`}},
+		Faults:  rescaling + ",reset=6",
+	},
+	{
 		Name:    "letters-by-aggregate",
 		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
 		Edits: []Edit{{"keys.go", `	key, err := d.keyOf(e)
