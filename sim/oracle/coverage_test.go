@@ -25,7 +25,6 @@ func TestStatesAreReached(t *testing.T) {
 	h.Add("worker 2.1", "", history.FrontierBlocked, history.Blocker{Prepared: true})
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{ByHandler: true})
 	h.Add("worker 2.1", "all-1", history.RetryAnnounced, history.Retry{})
-	h.Add("worker 2.1", "parts-1", history.UnitsReplaced, history.Rescaled{From: []string{"a"}, To: []string{"b", "c"}})
 	h.Add("worker 2.1", "parts-1", history.UnitsReplaced, history.Rescaled{From: []string{"b", "c"}, To: []string{"a"}})
 	want := map[string]int64{guardBlocks: 2, doubtIsVoid: 2}
 	e := &history.Evidence{
