@@ -150,11 +150,13 @@ const version3 = `
 ALTER TABLE worker_nodes DROP COLUMN partitions;
 ALTER TABLE consumer_assignments DROP COLUMN partitions;
 ALTER TABLE consumer_checkpoints DROP COLUMN split_at, DROP COLUMN partitions, DROP COLUMN partition_key;
+ALTER TABLE consumer_dead_letters DROP COLUMN order_type, DROP COLUMN order_id, DROP COLUMN order_key;
 UPDATE consumer_checkpoints_schema SET applied = 3;
 INSERT INTO worker_nodes (worker_id, consumers, protocol) VALUES ('11111111-1111-1111-1111-111111111111', '{c}', 2);
 INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', '11111111-1111-1111-1111-111111111111');
 INSERT INTO consumer_checkpoints (consumer_name, last_position, revision) VALUES ('c', 42, 7);
 INSERT INTO consumer_checkpoints (consumer_name, revision, paused_at, paused_by, paused_reason) VALUES ('d', 1, now(), 'ops', 'why');
+INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 7, 'Order', 'o7', gen_random_uuid(), 'E', 1);
 `
 
 // The rows of consumers that are not split look as before, and programs of
@@ -163,9 +165,9 @@ func TestPartitionsLeaveRowsAsTheyWere(t *testing.T) {
 	d := pgtest.New(t)
 	d.Exec(t, version3)
 	before := map[string]string{}
-	tables := []string{"worker_nodes", "consumer_assignments", "consumer_checkpoints"}
+	tables := []string{"worker_nodes", "consumer_assignments", "consumer_checkpoints", "consumer_dead_letters"}
 	rows := func(table string) string {
-		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key')::text FROM `+table+` AS r ORDER BY 1`), "\n")
+		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key' - 'order_key' - 'order_type' - 'order_id')::text FROM `+table+` AS r ORDER BY 1`), "\n")
 	}
 	for _, table := range tables {
 		before[table] = rows(table)
@@ -181,10 +183,12 @@ func TestPartitionsLeaveRowsAsTheyWere(t *testing.T) {
 	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('e', 0)`)
 	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('e', '11111111-1111-1111-1111-111111111111')`)
 	d.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers) VALUES ('22222222-2222-2222-2222-222222222222', '{e}')`)
+	d.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 8, 'Order', 'o8', gen_random_uuid(), 'E', 1)`)
 	equal(t, "what is in the new columns", list(t, d.DB, `
 SELECT DISTINCT 'checkpoints ' || coalesce(split_at::text, '-') || coalesce(partitions::text, '-') || partition_key FROM consumer_checkpoints
 UNION SELECT DISTINCT 'assignments ' || coalesce(partitions::text, '-') FROM consumer_assignments
-UNION SELECT DISTINCT 'nodes ' || coalesce(partitions::text, '-') FROM worker_nodes`), []string{"checkpoints --", "assignments -", "nodes -"})
+UNION SELECT DISTINCT 'nodes ' || coalesce(partitions::text, '-') FROM worker_nodes
+UNION SELECT 'letters ' || coalesce(order_key, '-') || order_type || order_id FROM consumer_dead_letters`), []string{"checkpoints --", "assignments -", "nodes -", "letters -Ordero7", "letters -Ordero8"})
 	d.Exec(t, `UPDATE consumer_checkpoints SET split_at = now() WHERE consumer_name = 'd'`)
 	if _, err := d.DB.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET paused_at = NULL WHERE consumer_name = 'd'`); err == nil {
 		t.Error("an older program may resume the row of a consumer that is split")
