@@ -122,7 +122,10 @@ func (f *Finding) auditVoid(e *history.Evidence, consumer string, log map[int64]
 			})
 		}
 		for i, row := range rows {
-			f.cannotBe(consumer, row, max(0, spare[i]-auditedAgain(e, consumer, row)))
+			if spare[i] > 0 {
+				spare[i] = max(0, spare[i]-auditedAgain(e, consumer, row))
+			}
+			f.cannotBe(consumer, row, spare[i])
 		}
 	}
 }

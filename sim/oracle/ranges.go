@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/sim/history"
@@ -24,8 +25,11 @@ func slotsOf(name string) (consumer string, of history.Span, ok bool) {
 	if !split {
 		return consumer, history.Span{Last: slots - 1}, true
 	}
-	n, err := fmt.Sscanf(part, "%3x-%3x", &of.First, &of.Last)
-	return consumer, of, n == 2 && err == nil && len(part) == 7 && of.First <= of.Last
+	first, last, _ := strings.Cut(part, "-")
+	var err1, err2 error
+	of.First, err1 = strconv.ParseInt(first, 16, 64)
+	of.Last, err2 = strconv.ParseInt(last, 16, 64)
+	return consumer, of, err1 == nil && err2 == nil && len(first) == 3 && len(last) == 3 && 0 <= of.First && of.First <= of.Last
 }
 
 // wants reports whether a consumer, or the range of one, is to be given an event.
@@ -120,16 +124,13 @@ func divide[T any](of map[string][]consumerRange, all []T, about func(*T) (unit 
 type consumerRange struct {
 	history.Span
 	name   string
-	resets []string // the units that were reset, those of other ranges, too, in their order
+	resets []int64 // of the range, before each reset of the consumer's units, and in the end
 }
 
 // epoch returns how often the range had been reset when units of its consumer had
 // been so often.
-func (r consumerRange) epoch(ofConsumer int64) (n int64) {
-	for _, unit := range r.resets[:min(ofConsumer, int64(len(r.resets)))] {
-		n += one(within(r.name, unit))
-	}
-	return n
+func (r consumerRange) epoch(ofConsumer int64) int64 {
+	return r.resets[max(0, min(ofConsumer, int64(len(r.resets)-1)))]
 }
 
 // rangesOf finds the ranges between the borders of all units that a consumer ever had.
@@ -170,7 +171,11 @@ func rangesOf(e *history.Evidence, consumer string) (all []consumerRange) {
 	borders = slices.Compact(borders)
 	for i, first := range borders[:len(borders)-1] {
 		of := history.Span{First: first, Last: borders[i+1] - 1}
-		all = append(all, consumerRange{of, fmt.Sprintf("%s#%03x-%03x", consumer, of.First, of.Last), resets})
+		r := consumerRange{of, fmt.Sprintf("%s#%03x-%03x", consumer, of.First, of.Last), []int64{0}}
+		for n, unit := range resets {
+			r.resets = append(r.resets, r.resets[n]+one(within(r.name, unit)))
+		}
+		all = append(all, r)
 	}
 	return all
 }
