@@ -113,7 +113,7 @@ var partitionMutants = []Mutant{
 			{"rescale.go", `|| p.Paused ||`, `||`},
 			{"rescale.go", `return c.progress.Paused != nil || t.failures`, `return t.failures`},
 		},
-		Test: Test{".", "TestPausesAndRescaling"},
+		Test: Test{".", "TestWhatMayBeMerged"},
 	},
 	{
 		Name:    "slot-of-a-position",
