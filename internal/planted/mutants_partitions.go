@@ -88,6 +88,12 @@ var partitionMutants = []Mutant{
 		Faults:  rescaling + ",reset=6",
 	},
 	{
+		Name:    "parts-in-turn",
+		Mistake: "parts of one consumer in one worker take turns, as those of a consumer do that is not safe for more",
+		Edits:   []Edit{{"unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.inTurn = make(chan struct{}, 1)`}},
+		Test:    Test{".", "TestPartsHandleAtTheSameTime"},
+	},
+	{
 		Name:    "letters-by-aggregate",
 		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
 		Edits: []Edit{{"keys.go", `	key, err := d.keyOf(e)
