@@ -127,20 +127,23 @@ func (b By) check() error {
 	return errtext.Join(checkText("By.Operator", b.Operator, maxOperator), checkText("By.Reason", b.Reason, maxReason))
 }
 
-// checkConsumer refuses what is no consumer's name.
 // checkUnit checks the name of a consumer, or of a unit of one.
 func checkUnit(name string) error {
 	if consumer, slots, ok := partition.Parse(name); ok && slots != partition.All {
 		name = consumer
 	}
-	return checkConsumer(name)
-}
-
-func checkConsumer(name string) error {
 	if err := ident.CheckConsumer(name); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return nil
+}
+
+// checkConsumer also refuses the name of a unit, where only a whole consumer will do.
+func checkConsumer(name string) error {
+	if consumer := partition.Consumer(name); consumer != name {
+		return fmt.Errorf("%w: it is a unit's name, and this takes a whole consumer: name %s", ErrInvalid, errtext.Value(consumer))
+	}
+	return checkUnit(name)
 }
 
 func checkText(what, s string, limit int) error {

@@ -85,7 +85,13 @@ func TestOperationsOnUnits(t *testing.T) {
 		"discard what isn't":   {func(o *ops.Operator, _, _ string) error { return o.DiscardDeadLetter(t.Context(), "c", 2, by) }, "0:3.0 8:5.0", ops.ErrNoDeadLetter},
 		"fix":                  {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 4, by) }, "0:3.0 8:5.0", nil},
 		"fix too many":         {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 257, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
-		"fix of nobody":        {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "d", 2, by) }, "0:3.0 8:5.0", ops.ErrNoCheckpoint},
+		"fix one unit":         {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c#000-7ff", 2, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"retire one unit":      {func(o *ops.Operator, _, _ string) error { return o.Retire(t.Context(), "c#000-7ff", by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"letters of one unit": {func(o *ops.Operator, _, _ string) error {
+			_, err := o.DeadLetters(t.Context(), "c#000-7ff")
+			return err
+		}, "0:3.0 8:5.0", ops.ErrInvalid},
+		"fix of nobody": {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "d", 2, by) }, "0:3.0 8:5.0", ops.ErrNoCheckpoint},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
