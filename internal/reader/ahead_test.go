@@ -3,6 +3,7 @@ package reader
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -199,6 +200,28 @@ func TestAPartReadsItsShare(t *testing.T) {
 	}
 	if want := 2500; events != want || void != log.last/10 {
 		t.Errorf("%d events and %d void positions", events, void)
+	}
+}
+
+// A slot that is not known at first, and is later, makes no event everybody's.
+func TestASlotThatFailsOnce(t *testing.T) {
+	log := newLongLog(100, 0)
+	v := &frontier.Value{Token: "t", Safe: log.last}
+	failed := map[int64]bool{}
+	r := log.ahead(v, 0).Reader(nil, &Share{Of: "c", OneIn: 8, First: 3, Last: 3, Slot: func(e *store.PersistedEvent) (int, error) {
+		if !failed[e.GlobalPosition] {
+			failed[e.GlobalPosition] = true
+			return 0, errors.New("the key panicked")
+		}
+		return int(e.GlobalPosition % 8), nil
+	}})
+	defer r.Close()
+	p, err := r.Read(t.Context(), nil, v, Place{Position: 0, Limit: 10, Bound: Unbounded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Failure() == nil && slices.ContainsFunc(p.Events, func(e store.PersistedEvent) bool { return e.GlobalPosition%8 != 3 }) {
+		t.Errorf("it is given %d events, also others' ones", len(p.Events))
 	}
 }
 

@@ -104,11 +104,16 @@ func (r *view) slot(e *store.PersistedEvent) uint16 {
 }
 
 func (r *view) wantsSlot(e *store.PersistedEvent, slot uint16) bool {
+	at := int(slot)
 	if slot == noSlot {
-		_, r.failed = r.mine.Slot(e)
-		return true
+		again, err := r.mine.Slot(e)
+		if err != nil {
+			r.failed = err
+			return true
+		}
+		at = again // a key that panicked once
 	}
-	return r.mine.First <= int(slot) && int(slot) <= r.mine.Last
+	return r.mine.First <= at && at <= r.mine.Last
 }
 
 // Failure returns why it is not known whose the events of the last read are.
