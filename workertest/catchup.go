@@ -27,6 +27,9 @@ import (
 // [worker.ErrTransactionEnded] if a handler ended its transaction, in whatever
 // way: the transaction is checked after each call.
 //
+// A [consumer.Partitioned] runs in its partitions, some of its first events perhaps
+// before they are made. Let -race watch its handler.
+//
 // opts are applied after these settings. Under FailDeadLetter, an event that
 // went to the dead letters counts as handled.
 //
@@ -99,26 +102,30 @@ func tablesOf(opts []worker.Option) *migrations.Config {
 // shows; it is empty if there is nothing.
 func missing(all []ops.Consumer, s worker.Status, head int64) string {
 	var what []string
-	for _, c := range s.Consumers {
-		i := slices.IndexFunc(all, func(o ops.Consumer) bool { return o.Name == c.Name })
+	for i, c := range s.Consumers {
+		name := c.Consumer
+		if i > 0 && s.Consumers[i-1].Consumer == name {
+			continue // another part of it: its position is that of the last one
+		}
+		i := slices.IndexFunc(all, func(o ops.Consumer) bool { return o.Name == name })
 		if i < 0 {
-			what = append(what, fmt.Sprintf("that consumer %q gets its first checkpoint", c.Name))
+			what = append(what, fmt.Sprintf("that consumer %q gets its first checkpoint", name))
 			continue
 		}
 		o := all[i]
 		switch {
 		case o.Position < head:
-			what = append(what, fmt.Sprintf("that consumer %q reaches position %d (it is at %d)", c.Name, head, o.Position))
+			what = append(what, fmt.Sprintf("that consumer %q reaches position %d (it is at %d)", name, head, o.Position))
 		case o.OpenRanges > 0:
-			what = append(what, fmt.Sprintf("that consumer %q has no position in doubt (it has %d ranges)", c.Name, o.OpenRanges))
+			what = append(what, fmt.Sprintf("that consumer %q has no position in doubt (it has %d ranges)", name, o.OpenRanges))
 		default:
 			continue
 		}
 		if o.Paused != nil {
 			what = append(what, fmt.Sprintf("it is paused by %q, because %s", o.Paused.By.Operator, errtext.Value(o.Paused.By.Reason)))
 		}
-		if c.LastError != nil {
-			what = append(what, fmt.Sprintf("its last error: %v", c.LastError))
+		if i := slices.IndexFunc(s.Consumers, func(part worker.ConsumerStatus) bool { return part.Consumer == name && part.LastError != nil }); i >= 0 {
+			what = append(what, fmt.Sprintf("its last error: %v", s.Consumers[i].LastError))
 		}
 	}
 	if len(what) > 0 {

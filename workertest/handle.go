@@ -35,7 +35,8 @@ import (
 // The events are numbered as the first of an empty log: positions from 1, and
 // versions from 1 for each aggregate. EventID and CreatedAt are filled in
 // where they are zero. A ScopedConsumer is given its types only, and a
-// BatchConsumer all events at once.
+// BatchConsumer all events at once. The key of a [consumer.Partitioned] is asked
+// twice for each event: two answers are an error.
 //
 // Handle returns look's error as it is. Any other error names the consumer and
 // the event at which it failed. If the handler ended its transaction, in
@@ -46,6 +47,10 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 		return errors.New("workertest: db is nil")
 	}
 	fail := func(err error) error { return fmt.Errorf("workertest: consumer %q: %w", c.Name(), err) }
+	given := wanted(c, persisted(events))
+	if err := checkPartitions(c, given); err != nil {
+		return fail(err)
+	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fail(err)
@@ -61,7 +66,7 @@ func Handle(ctx context.Context, db *sql.DB, c consumer.Consumer, events []store
 		return fail(err)
 	}
 	ctx = consumer.WithDelivery(ctx, consumer.Delivery{Consumer: c.Name(), Attempt: 1}, func() *sql.Conn { return conn })
-	if err := deliver(ctx, t, c, wanted(c, persisted(events))); err != nil {
+	if err := deliver(ctx, t, c, given); err != nil {
 		return fail(err)
 	}
 	if look == nil {
@@ -78,6 +83,26 @@ func deliver(ctx context.Context, t *transaction, c consumer.Consumer, events []
 	for _, e := range events {
 		if err := t.call(ctx, func() error { return c.Handle(ctx, t.tx, e) }); err != nil {
 			return fmt.Errorf("at position %d (event %s, type %s): %w", e.GlobalPosition, e.EventID, errtext.Value(e.EventType), err)
+		}
+	}
+	return nil
+}
+
+// checkPartitions returns what a worker would refuse in a consumer's partitions, and
+// a key that is not pure, which no worker sees: it would leave events out.
+func checkPartitions(c consumer.Consumer, events []store.PersistedEvent) error {
+	parts, ok := c.(consumer.Partitioned)
+	if !ok {
+		return nil
+	}
+	p := parts.Partitions()
+	if err := p.Check(); err != nil {
+		return fmt.Errorf("Partitions: %w", err)
+	}
+	for _, e := range events {
+		if a, b := p.Key.Of(e), p.Key.Of(e); a != b {
+			return fmt.Errorf("the key %s returned %s, then %s for the event at position %d (type %s): make it depend on nothing but the event",
+				errtext.Value(p.Key.Name()), errtext.Value(a), errtext.Value(b), e.GlobalPosition, errtext.Value(e.EventType))
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"sync"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -103,7 +104,8 @@ func (t *transaction) ending(ctx context.Context, next string) (how string, err 
 // watched checks every call of a consumer's handler.
 type watched struct {
 	consumer.Consumer
-	last *transaction
+	mu   sync.Mutex
+	last map[string]*transaction // of each part: no two calls of one run at the same time
 }
 
 // watchedBatch is watched for a consumer that takes whole batches.
@@ -112,18 +114,35 @@ type watchedBatch struct {
 	bulk consumer.BatchConsumer
 }
 
+// inParts adds the partitions of a consumer that has some.
+type inParts struct{ of consumer.Partitioned }
+
+func (p inParts) Partitions() consumer.Partitions { return p.of.Partitions() }
+
 // watch returns the consumers so that every call of their handlers is checked.
 func watch(consumers []consumer.Consumer) []consumer.Consumer {
 	all := make([]consumer.Consumer, len(consumers))
 	for i, c := range consumers {
 		bulk, isBulk := c.(consumer.BatchConsumer)
+		parts, isParts := c.(consumer.Partitioned)
+		w := &watched{Consumer: c, last: map[string]*transaction{}}
 		switch v := reflect.ValueOf(c); {
 		case !v.IsValid(), v.Kind() == reflect.Pointer && v.IsNil():
 			all[i] = c // the worker refuses it
+		case isBulk && isParts:
+			all[i] = struct {
+				*watchedBatch
+				inParts
+			}{&watchedBatch{w, bulk}, inParts{parts}}
 		case isBulk:
-			all[i] = &watchedBatch{&watched{Consumer: c}, bulk}
+			all[i] = &watchedBatch{w, bulk}
+		case isParts:
+			all[i] = struct {
+				*watched
+				inParts
+			}{w, inParts{parts}}
 		default:
-			all[i] = &watched{Consumer: c}
+			all[i] = w
 		}
 	}
 	return all
@@ -156,11 +175,18 @@ func (w *watchedBatch) HandleBatch(ctx context.Context, tx *sql.Tx, events []sto
 }
 
 func (w *watched) call(ctx context.Context, tx *sql.Tx, handle func() error) (err error) {
-	if w.last == nil || w.last.tx != tx {
+	d, _ := consumer.Info(ctx)
+	w.mu.Lock()
+	t := w.last[d.Partition]
+	w.mu.Unlock()
+	if t == nil || t.tx != tx {
 		conn, _ := consumer.Conn(ctx)
-		if w.last, err = number(ctx, tx, conn); err != nil {
+		if t, err = number(ctx, tx, conn); err != nil {
 			return err
 		}
+		w.mu.Lock()
+		w.last[d.Partition] = t
+		w.mu.Unlock()
 	}
-	return w.last.call(ctx, handle)
+	return t.call(ctx, handle)
 }
