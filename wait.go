@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
@@ -18,7 +19,7 @@ import (
 var ErrDeadLettered = errors.New("worker: the event is among the consumer's dead letters")
 
 // ErrNoConsumer is WaitFor's answer for a consumer that has never run, and that
-// no worker has code for.
+// no worker has code for, and for a part of one.
 var ErrNoConsumer = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
 
 var (
@@ -39,6 +40,9 @@ const pollAgain = 5 * time.Millisecond
 // consumer is if ctx ends first. A worker that
 // ended before it could begin waits for nothing.
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
+	if whole := partition.Consumer(consumer); whole != consumer {
+		return fmt.Errorf("%w: %s is a unit's name, which may be gone at any time: wait for %s", ErrNoConsumer, errtext.Value(consumer), errtext.Value(whole))
+	}
 	select {
 	case <-w.ready:
 	case <-w.ended:

@@ -57,6 +57,12 @@ func TestWaitForAConsumerThatIsNot(t *testing.T) {
 	if err := w.WaitFor(t.Context(), "C", 1); !errors.Is(err, worker.ErrNoConsumer) || !strings.Contains(err.Error(), `"C"`) {
 		t.Errorf("a mistyped name: %v", err)
 	}
+	if err := w.WaitFor(t.Context(), "c#000-3ff", 1); !errors.Is(err, worker.ErrNoConsumer) || !strings.Contains(err.Error(), `"c"`) {
+		t.Errorf("a part: %v", err)
+	}
+	if n := len(w.Status().Consumers); n != 1 {
+		t.Errorf("the status shows %d consumers: who waits makes none", n)
+	}
 	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES (gen_random_uuid(), clock_timestamp(), '{new}')`)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
