@@ -60,7 +60,7 @@ var (
 )
 
 // errGoexit ends a worker in which a goroutine was ended by what it called.
-var errGoexit = errors.New("worker: a handler, a hook of the Observer or the Logger called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
+var errGoexit = errors.New("worker: a handler, a key, a hook of the Observer or the Logger called runtime.Goexit (testing's FailNow does), which ends a goroutine of the worker")
 
 // ConsumerError tells which consumer failed, where, and why.
 type ConsumerError struct {

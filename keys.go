@@ -26,7 +26,7 @@ func (d *declared) slotOf(e *store.PersistedEvent) (int, error) {
 func (d *declared) keyOf(e *store.PersistedEvent) (key string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("worker: the key %q panicked for the event at position %d, so nobody knows whose it is: %s", d.key.Name(), e.GlobalPosition, errtext.Panic(v))
+			err = fmt.Errorf("worker: the key %q panicked for the event at position %d (event %s, type %s), so nobody knows whose it is, and all partitions wait: mend its function, and deploy that: %s", d.key.Name(), e.GlobalPosition, e.EventID, errtext.Value(e.EventType), errtext.Panic(v))
 		}
 	}()
 	return d.key.Of(*e), nil

@@ -22,7 +22,7 @@ const (
 func (c cause) explain(cfg Config) string {
 	switch c {
 	case otherKey:
-		return "the consumer is split by a key that no live worker's code has: start one whose Partitions has that key, with Count 1 before another key is used"
+		return "the consumer is split by a key that no live worker's code has (Consumers of package ops names it): start one whose Partitions has that key, with Count 1 before another key is used"
 	case noCode:
 		return "no live worker has code for it: start one that has, or remove the consumer with Retire of package ops"
 	}
