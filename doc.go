@@ -37,7 +37,8 @@
 //     cut off.
 //   - Events of one aggregate come in order of version, always. All events come in
 //     order of position, but for those of a transaction that stays open longer than
-//     [WithStaleGapThreshold]: see "Order and gaps".
+//     [WithStaleGapThreshold]: see "Order and gaps". A [consumer.Partitioned] keeps
+//     the order of each key, and no other.
 //   - Every position without an event that a consumer passes is in the audit table.
 //   - Effects elsewhere (mail, HTTP, another database) happen at least once. A batch
 //     that fails after such a call runs again. Make the call idempotent, by event id
