@@ -304,7 +304,7 @@ func (c *consumerLoop) rest(intake context.Context, r result, n news) {
 	case r.outcome == idle:
 		c.await(intake, n)
 	case (r.outcome == committed || r.outcome == passedLazily) && !r.work.Full:
-		sleepUntil(intake, c.gather(), nil)
+		sleepUntil(intake, c.gather(r.outcome), nil)
 	case r.outcome == committed && c.w.cfg.BatchPause > 0:
 		backoff.Sleep(intake, c.w.cfg.BatchPause)
 	}
@@ -317,7 +317,10 @@ const gathering = 10 * time.Millisecond
 // gather returns how long to wait after a batch. While events come faster than
 // they are handled, larger batches cost the database less than more of them. An
 // event on a quiet log does not wait: nothing has come during the batch before.
-func (c *consumerLoop) gather() time.Duration {
+func (c *consumerLoop) gather(o outcome) time.Duration {
+	if o == committed && c.unit.isPart() {
+		return gathering // its next event comes after some of others
+	}
 	v, before := c.w.frontier.Value(), c.polled
 	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
 		return 0

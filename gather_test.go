@@ -2,13 +2,15 @@ package worker
 
 import (
 	"testing"
+
+	"github.com/pgfrontier/worker/internal/partition"
 )
 
 // After a batch a consumer waits only if more has come meanwhile: an event on a
 // quiet log is handled at once.
 func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 	d, h := newLedgerStepper(t)
-	if pause := h.loop.gather(); pause != 0 {
+	if pause := h.loop.gather(committed); pause != 0 {
 		t.Errorf("it waits for %v before its first batch", pause)
 	}
 	for range 2 {
@@ -17,13 +19,23 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 		if r, fatal := h.loop.step(t.Context(), t.Context()); r.outcome != committed || fatal != nil {
 			t.Fatalf("the batch: %+v, %v", r, fatal)
 		}
-		if pause := h.loop.gather(); pause != 0 {
+		if pause := h.loop.gather(committed); pause != 0 {
 			t.Errorf("on a quiet log it waits for %v", pause)
 		}
 	}
 	appendOne(t, d.DB, "1")
 	h.lookUpTo(t, h.frontier.Value().Safe+1)
-	if pause := h.loop.gather(); pause != gathering {
+	if pause := h.loop.gather(committed); pause != gathering {
 		t.Errorf("with an event that came during the batch it waits for %v, want %v", pause, gathering)
+	}
+}
+
+// What comes next to a part comes after events of others, so a part waits after each
+// batch: else it has one for nearly each event.
+func TestAPartGathersAfterEachBatch(t *testing.T) {
+	var d declared
+	c := consumerLoop{unit: d.unit(partition.Cut(2)[0])}
+	if pause := c.gather(committed); pause != gathering {
+		t.Errorf("after a batch it waits for %v, want %v", pause, gathering)
 	}
 }
