@@ -248,7 +248,7 @@ func TestWaitForParts(t *testing.T) {
 	d := newLog(t)
 	var workers []*running
 	for range 2 {
-		workers = append(workers, start(t, d.DB, []consumer.Consumer{inPartitions(4)}, worker.WithDispatcherInterval(time.Second)))
+		workers = append(workers, start(t, d.DB, []consumer.Consumer{inPartitions(4)}, worker.WithDispatcherInterval(100*time.Millisecond)))
 	}
 	awaitLayout(t, d.DB, 4)
 	for i := range 30 {
