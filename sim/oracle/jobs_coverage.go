@@ -161,8 +161,8 @@ var jobStates = []state{
 	{name: ticksMissed},
 	{name: ticksPaused, needs: []Condition{PausedSchedules}},
 	{name: ticksFought},
-	{name: ticksUnsent, needs: []Condition{CutTicks}},
-	{name: ticksUncommitted, needs: []Condition{CutTicks}},
+	{name: ticksUnsent, needs: []Condition{CutTicks}, slow: 3},
+	{name: ticksUncommitted, needs: []Condition{CutTicks}, slow: 1.5},
 	{name: timesReplaced, needs: []Condition{Deployments}},
 	{name: schedulesRemade, needs: []Condition{RemovedSchedules}},
 	{name: flowsCompleted},
@@ -176,8 +176,8 @@ var jobStates = []state{
 	{name: listsSpread},
 	{name: listsOfNone},
 	{name: endsSwept},
-	{name: tellsUnsent, needs: []Condition{CutTells}},
-	{name: tellsRepeated, needs: []Condition{CutTells}},
+	{name: tellsUnsent, needs: []Condition{CutTells}, slow: 3},
+	{name: tellsRepeated, needs: []Condition{CutTells}, slow: 4},
 	{name: jobsTakenBack, needs: []Condition{UnsafeEnqueues, ServerCrashes}},
 }
 
