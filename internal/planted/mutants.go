@@ -217,6 +217,6 @@ var coordMutants = []Mutant{
 		Name:    "no-reconcile",
 		Mistake: "the leader looks through the assignments when there is news only, and not now and then by itself",
 		Edits:   []Edit{{"coord/session.go", `time.Since(s.checked) >= s.cfg.RebalanceInterval`, `s.checked.IsZero()`}},
-		Test:    Test{"./coord", "TestNoChurn"},
+		Faults:  calm + ",unassign=10",
 	},
 }
