@@ -38,7 +38,7 @@ func (w *Worker) unit(name string) *unit {
 	return u
 }
 
-// dropPart forgets a part that this worker runs no more.
+// dropPart forgets a part that this worker has stopped.
 func (w *Worker) dropPart(u *unit) {
 	w.parts.mu.Lock()
 	defer w.parts.mu.Unlock()

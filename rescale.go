@@ -32,7 +32,7 @@ type rescaling struct {
 // batches. It reports whether the loop is to look again at once: units were
 // replaced, or it has waited for other parts.
 //
-// A step is safe whoever takes it, and when: it reads all that matters in its own
+// A step is safe for any worker at any time: it reads all that matters in its own
 // transaction. So nothing is remembered here that could be wrong.
 func (c *consumerLoop) rescale(intake context.Context) (again bool) {
 	wanted := c.w.coord.Wanted(c.unit.name)
@@ -186,7 +186,7 @@ func (c *consumerLoop) inTransaction(ctx context.Context, do func(ctx context.Co
 	})
 }
 
-// split puts children in the place of this unit. It returns nil if it is no more,
+// split puts children in the place of this unit. It returns nil if it was replaced,
 // or not to be split any more.
 func (c *consumerLoop) split(ctx context.Context, tx *sql.Tx, children []partition.Range, wanted int) (*progress.Rescaled, error) {
 	token := c.progress.Token

@@ -27,7 +27,7 @@ type assignments struct {
 // next is what a plan makes of assignments.
 type next struct {
 	changes []change // in order of name
-	gone    []string // units that are no more, in order of name
+	gone    []string // units that were replaced, in order of name
 	unowned []string // that none of the living has code for, likewise; they are left to whom they belong
 }
 

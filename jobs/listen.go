@@ -108,12 +108,15 @@ func (w *Worker) watchNotify(ctx context.Context) {
 			err = errNotifyElsewhere
 		}
 		w.listens.change(func(l *listener) { l.found, l.doubt = err, arrivals.Doubted() })
-		if err == nil {
+		switch {
+		case err == nil:
 			w.notifyWorks()
-		} else if looks--; !told { // until one comes back, this connection has not proven itself
+		case !told:
 			w.notifyFails(err)
 		}
-		told = err != nil
+		if told = err != nil; told {
+			looks-- // this connection has not proven itself until an echo comes back on it
+		}
 	}
 }
 

@@ -65,13 +65,7 @@ const idleLimit = "15000"
 // returns those that it is for, do checks and changes one of them, and returns what
 // the table of operations is to know of it.
 func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, choose func(tx *sql.Tx, units []locked) ([]locked, error), do func(tx *sql.Tx, at locked) (detail any, err error)) error {
-	fail := func(err error) error {
-		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(name), explain(err)))
-	}
-	if err := errtext.Join(checkUnit(name), by.check()); err != nil {
-		return fail(err)
-	}
-	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (id int64, err error) {
+	return o.operate(ctx, kind, name, errtext.Join(checkUnit(name), by.check()), func(tx *sql.Tx) (id int64, err error) {
 		units, err := o.lock(ctx, tx, name)
 		if err == nil {
 			units, err = choose(tx, units)
@@ -87,8 +81,16 @@ func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, ch
 		}
 		return id, err
 	})
+}
+
+// operate runs the transaction of one operation unless its arguments are invalid.
+func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid error, do func(tx *sql.Tx) (id int64, err error)) error {
+	err := invalid
+	if err == nil {
+		err = audited(ctx, o.db, o.t.Changes, do)
+	}
 	if err != nil {
-		return fail(err)
+		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(name), explain(err)))
 	}
 	return nil
 }

@@ -17,17 +17,11 @@ import (
 // Fix 1 before going back to such a program, and before the consumer gets another
 // key. Wait until [Operator.Consumers] shows no units.
 func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By) error {
-	fail := func(err error) error {
-		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindPartition, errtext.Value(consumer), explain(err)))
-	}
 	var invalid error
 	if n < 0 || n > partition.MaxCount {
 		invalid = fmt.Errorf("%w: %d partitions, allowed is 0 to %d", ErrInvalid, n, partition.MaxCount)
 	}
-	if err := errtext.Join(checkConsumer(consumer), invalid, by.check()); err != nil {
-		return fail(err)
-	}
-	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
+	return o.operate(ctx, KindPartition, consumer, errtext.Join(checkConsumer(consumer), invalid, by.check()), func(tx *sql.Tx) (int64, error) {
 		if _, _, err := o.lockOwn(ctx, tx, consumer); err != nil {
 			return 0, err
 		}
@@ -40,10 +34,6 @@ WHERE c.consumer_name = $1::text AND before.consumer_name = $1::text RETURNING c
 		}
 		return o.record(ctx, tx, KindPartition, consumer, by, d)
 	})
-	if err != nil {
-		return fail(err)
-	}
-	return nil
 }
 
 type partitionDetail struct {

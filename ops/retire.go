@@ -35,13 +35,7 @@ func (e *RegisteredError) Error() string {
 // consumer. A worker whose last heartbeat is older than a day is dead: that is
 // the longest HeartbeatTimeout.
 func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
-	fail := func(err error) error {
-		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindRetire, errtext.Value(consumer), explain(err)))
-	}
-	if err := errtext.Join(checkConsumer(consumer), by.check()); err != nil {
-		return fail(err)
-	}
-	err := audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
+	return o.operate(ctx, KindRetire, consumer, errtext.Join(checkConsumer(consumer), by.check()), func(tx *sql.Tx) (int64, error) {
 		units, err := o.lock(ctx, tx, consumer)
 		if err == nil {
 			err = o.unregistered(ctx, tx, consumer)
@@ -55,10 +49,6 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 		}
 		return o.record(ctx, tx, KindRetire, consumer, by, detail)
 	})
-	if err != nil {
-		return fail(err)
-	}
-	return nil
 }
 
 // unregistered returns a *RegisteredError for the worker with the latest
@@ -86,7 +76,7 @@ type retireDetail struct {
 	DeadLetters int64 `json:"dead_letters_deleted"`
 }
 
-// remove also removes what units have left behind that are no more.
+// remove deletes the rows of the consumer, and of all units that it ever had.
 func (o *Operator) remove(ctx context.Context, tx *sql.Tx, consumer string, position int64) (d retireDetail, err error) {
 	d.Position = position
 	const its = ` WHERE consumer_name = $1::text OR ` + unitsOf

@@ -10,15 +10,7 @@ import (
 // The resets of a consumer's units are counted together. What a merge opens is watched
 // again by the parts that did not watch it.
 func TestOperationsOnUnitsAreCollected(t *testing.T) {
-	on, err := createDatabase(t.Context(), small(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := on.drop(); err != nil {
-			t.Error(err)
-		}
-	})
+	on := newDatabase(t)
 	const (
 		open = `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
 			VALUES ($1, gen_random_uuid(), $2, $3, 1, 'open', 9, 9)`

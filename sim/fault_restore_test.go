@@ -8,15 +8,7 @@ import (
 // A copy that has a handler's commit without its repair is not put back: the
 // worker that could repair it again has ended.
 func TestCopyThatForgetsARepair(t *testing.T) {
-	on, err := createDatabase(t.Context(), small(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := on.drop(); err != nil {
-			t.Error(err)
-		}
-	})
+	on := newDatabase(t)
 	if saved, err := on.save(func(context.Context) error { return nil }); !saved || err != nil {
 		t.Fatal(saved, err)
 	}

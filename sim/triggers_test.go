@@ -21,6 +21,21 @@ func stranger(t *testing.T, on *database, name string, id uuid.UUID) *sql.DB {
 	return db
 }
 
+// newDatabase creates a database of the simulation, which the test drops.
+func newDatabase(t *testing.T) *database {
+	t.Helper()
+	on, err := createDatabase(t.Context(), small(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := on.drop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return on
+}
+
 func exec(t *testing.T, db interface {
 	Exec(string, ...any) (sql.Result, error)
 }, query string, args ...any) {
@@ -31,15 +46,7 @@ func exec(t *testing.T, db interface {
 }
 
 func TestTriggersNoteWhatWasNotAllowed(t *testing.T) {
-	on, err := createDatabase(t.Context(), small(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := on.drop(); err != nil {
-			t.Error(err)
-		}
-	})
+	on := newDatabase(t)
 	one, two := uuid.New(), uuid.New()
 	a, b := stranger(t, on, "a", one), stranger(t, on, "b", two)
 	const (

@@ -128,7 +128,7 @@ func (s *Session) locate(v Self) error {
 	return nil
 }
 
-// Known lists, as JSON, the workers of which [Session.Complete] knows what they say.
+// Known lists, as JSON, the workers whose names and details [Session.Complete] has.
 func (s *Session) Known() (string, error) {
 	known, err := json.Marshal(slices.AppendSeq([]uuid.UUID{}, maps.Keys(s.said)))
 	return string(known), err

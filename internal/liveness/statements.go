@@ -55,7 +55,7 @@ func (c Config) SelfSQL(due string) string {
 
 // NodesSQL is an SQL expression for the rows of all workers, as JSON. What the
 // workers in the list known, a parameter, say of themselves is left out: it is
-// much, never changes, and whoever asks knows it. The worker that asks is alive: its
+// much, never changes, and the worker that asks has it. That worker is alive: its
 // heartbeat may be in this very statement.
 func (c Config) NodesSQL(known string) string {
 	proven, details := `false`, ``

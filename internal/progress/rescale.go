@@ -133,7 +133,7 @@ type Letter struct {
 	Aggregate string // its id
 }
 
-// LockUnit locks the unit that is to be split. ok is false if it is no more, or is
+// LockUnit locks the unit that is to be split. ok is false if it was replaced, or is
 // not this worker's, or is not wanted in so many partitions.
 func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (position int64, letters []Letter, ok bool, err error) {
 	err = r.tx.QueryRowContext(ctx, r.c.rescale.unit, unit, r.c.worker.String(), partitions).Scan(&position)

@@ -263,9 +263,10 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 }
 
 // Retry makes a run that has ended go on: the steps of these names begin again, and what
-// depends on them; without names it is the steps whose failure made the run fail, or that were
-// cancelled with it, and of a [Map] step the jobs that have failed. The others keep their ends and results. The run goes
-// on in the shape in which it was started. tx may be nil; the run is locked until its end.
+// depends on them. Without names it is the steps whose failure made the run fail, or that
+// were cancelled with it; of a [Map] step it is the jobs that have failed. The others keep
+// their ends and results. The run goes on in the shape in which it was started. tx may be
+// nil; the run is locked until its end.
 //
 // What has completed without a failed step, by [Any], [Quorum] or another way, does not run
 // again with that; nor does the failed step, unless it is named. So a run that has completed

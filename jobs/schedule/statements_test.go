@@ -12,9 +12,9 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// A schedule moves on from the tick, and with the times, that a process has read: else
-// another process was faster, or another program has given it other times.
-func TestAdvance(t *testing.T) {
+// newTables makes the tables of jobs.
+func newTables(t *testing.T) (*pgtest.Database, tables.Jobs) {
+	t.Helper()
 	d := pgtest.Empty(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
@@ -23,6 +23,13 @@ func TestAdvance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d, names
+}
+
+// A schedule moves on from the tick, and with the times, that a process has read: else
+// another process was faster, or another program has given it other times.
+func TestAdvance(t *testing.T) {
+	d, names := newTables(t)
 	tick := time.Date(2026, 1, 1, 0, 0, 0, 1_000, time.UTC)
 	after := tick.Add(time.Hour)
 	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
@@ -57,14 +64,7 @@ func TestAdvance(t *testing.T) {
 
 // The table knows each tick to the microsecond, in any year.
 func TestTicksAreExact(t *testing.T) {
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
-	names, err := tables.ParseJobs("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, names := newTables(t)
 	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
 		t.Fatal(seized, err)
 	}
@@ -85,14 +85,7 @@ func TestTicksAreExact(t *testing.T) {
 
 // Who holds the row of a schedule and falls silent is ended by the server.
 func TestHolderIsBounded(t *testing.T) {
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
-	names, err := tables.ParseJobs("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, names := newTables(t)
 	tick := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {

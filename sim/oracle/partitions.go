@@ -56,7 +56,7 @@ func tile(units []unit) bool {
 // units that replaced others without counting as newer. How far they stood, and in
 // which order they handled, is judged by range.
 func partitions(e *history.Evidence) Finding {
-	f := Finding{Name: "partitions", Rule: "the units of a consumer had each key once at every moment; whoever had a key afterwards stood at a higher revision; in the end there were as many as wanted"}
+	f := Finding{Name: "partitions", Rule: "the units of a consumer had each key once at every moment; a unit that had a key afterwards stood at a higher revision; in the end there were as many as wanted"}
 	for _, c := range e.Consumers {
 		if !c.Partitioned {
 			continue

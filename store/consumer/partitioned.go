@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -29,8 +30,8 @@ type Partitioned interface {
 	Partitions() Partitions
 }
 
-// MaxPartitions is the highest Count.
-const MaxPartitions = 256
+// MaxPartitions is the highest Count, 256.
+const MaxPartitions = partition.MaxCount
 
 // Partitions is what a build wishes for a consumer. Workers change the number of
 // partitions while they run, once all that have the consumer wish for the same.
@@ -51,8 +52,8 @@ type Key struct {
 	of   func(store.PersistedEvent) string
 }
 
-// ByKey keeps the events in order of which of returns the same. of must be pure:
-// the same event, the same key, in every process and for ever. The name is
+// ByKey keeps the events of one key in order, where of returns an event's key. It must
+// be pure: the same event, the same key, in every process and for ever. The name is
 // recorded with the partitions, and must change when of does: first go back to
 // Count 1 with the old key, then deploy the other one. It takes what a name of a
 // consumer takes, 100 bytes at most.
