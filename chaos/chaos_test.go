@@ -207,11 +207,9 @@ func TestServerFaults(t *testing.T) {
 		f.links = linked(t, s)
 	}
 	f.env = sim.Env{
-		Placed:        func(context.Context) (int, error) { return 1, nil },
-		ForgetsRepair: func(context.Context) (bool, error) { return false, nil },
-		Save:          func(change func(context.Context) error) error { return change(t.Context()) },
-		PutBack: func(change func(context.Context) error) error {
-			return errors.Join(s.exec(t.Context(), `INSERT INTO kept VALUES ('since the copy')`), change(t.Context()))
+		Save: func(ctx context.Context, change func(context.Context) error) (bool, error) { return true, change(ctx) },
+		PutBack: func(ctx context.Context, change func(context.Context) error) (bool, error) {
+			return true, errors.Join(s.exec(ctx, `INSERT INTO kept VALUES ('since the copy')`), change(ctx))
 		},
 	}
 	var want []string

@@ -326,24 +326,16 @@ func (f *serverFaults) mislead(ctx context.Context) error {
 // its place.
 func (f *serverFaults) restore(ctx context.Context) error {
 	s := f.cluster
-	placed, err := f.env.Placed(ctx)
-	if err != nil || placed == 0 {
-		return err
-	}
 	f.copying.Lock()
-	err = f.env.Save(func(ctx context.Context) error { return errors.Join(s.primary.Save(ctx), s.well(ctx)) })
+	saved, err := f.env.Save(ctx, func(ctx context.Context) error { return errors.Join(s.primary.Save(ctx), s.well(ctx)) })
 	f.copying.Unlock()
-	if err != nil {
+	if !saved || err != nil {
 		return err
 	}
 	backoff.Sleep(ctx, f.between(500*time.Millisecond, 3*time.Second))
-	// A consumer that has got its first checkpoint since would lose it.
-	if now, err := f.env.Placed(ctx); err != nil || now != placed {
-		return err
+	restored, err := f.env.PutBack(ctx, s.putBack)
+	if restored {
+		f.count(restores, "")
 	}
-	if forgets, err := f.env.ForgetsRepair(ctx); err != nil || forgets {
-		return err
-	}
-	f.count(restores, "")
-	return f.env.PutBack(s.putBack)
+	return err
 }

@@ -71,6 +71,22 @@ CREATE FUNCTION sim_place() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_place AFTER INSERT ON consumer_checkpoints FOR EACH ROW WHEN (strpos(NEW.consumer_name, '#') = 0) EXECUTE FUNCTION sim_place()`
 
+// copyTable keeps what a copy of the server would forget from happening while it is
+// put back: a consumer's first checkpoint, which it would lose, and the repair of a
+// batch that a handler had committed, which nobody makes again.
+const copyTable = `
+CREATE TABLE sim_copy (put_back BOOLEAN NOT NULL);
+INSERT INTO sim_copy VALUES (false);
+CREATE FUNCTION sim_remember() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE closed BOOLEAN; BEGIN
+	SELECT put_back INTO closed FROM sim_copy FOR SHARE;
+	IF closed THEN
+		RAISE EXCEPTION 'a copy that does not have this is being put back' USING ERRCODE = 'admin_shutdown';
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_remember AFTER INSERT ON consumer_checkpoints FOR EACH ROW WHEN (strpos(NEW.consumer_name, '#') = 0) EXECUTE FUNCTION sim_remember();
+CREATE TRIGGER sim_remember AFTER INSERT ON consumer_operations FOR EACH ROW WHEN (NEW.operation = 'repair') EXECUTE FUNCTION sim_remember()`
+
 // statementLimit bounds the harness's own statements, so that a run ends also
 // if the server does not answer.
 const statementLimit = "30s"
@@ -112,7 +128,7 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	for _, statements := range []string{ledgerTable, epochTables, placedTable, triggers, lifeTable} {
+	for _, statements := range []string{ledgerTable, epochTables, placedTable, copyTable, triggers, lifeTable} {
 		if _, err := d.db.ExecContext(ctx, statements); err != nil {
 			return err
 		}

@@ -41,15 +41,13 @@ type Env struct {
 	Refresh func()
 	// The rest is for a run of events.
 
-	// Placed counts the consumers that have a checkpoint.
-	Placed func(context.Context) (int, error)
 	// Breached takes note of a batch whose handler broke the rules.
 	Breached func(history.Breach)
-	// ForgetsRepair reports whether the copy lacks the repair of a batch that it has.
-	ForgetsRepair func(context.Context) (bool, error)
 	// Save makes a cold copy of the server by a change of it, and PutBack puts that
-	// copy back. What was committed in between is gone, and the report knows.
-	Save, PutBack func(change func(context.Context) error) error
+	// copy back. What was committed in between is gone, and the report knows. They
+	// report false if there is nothing to copy yet, or if the copy would forget what
+	// does not happen again.
+	Save, PutBack func(ctx context.Context, change func(context.Context) error) (bool, error)
 }
 
 // RunDriver runs a scenario as Run does, with a driver in place of the workers,
@@ -74,20 +72,15 @@ func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) 
 func (s *simulation) env() Env {
 	return Env{
 		Scenario: s.scenario, History: s.history, Database: s.on.name, Began: s.began,
-		Count:         s.count,
-		Take:          s.history.Take,
-		Fault:         func(string) {},
-		Lose:          func(string) {},
-		Outage:        func(time.Time) {},
-		Breached:      s.breached,
-		Refresh:       s.on.refresh,
-		Placed:        s.on.placed,
-		ForgetsRepair: s.on.forgetsRepair,
-		Save: func(change func(context.Context) error) error {
-			_, err := s.on.save(change) // there is no other outage
-			return err
-		},
-		PutBack: s.on.putBack,
+		Count:    s.count,
+		Take:     s.history.Take,
+		Fault:    func(string) {},
+		Lose:     func(string) {},
+		Outage:   func(time.Time) {},
+		Breached: s.breached,
+		Refresh:  s.on.refresh,
+		Save:     s.on.save,
+		PutBack:  s.on.putBack,
 	}
 }
 

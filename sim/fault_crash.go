@@ -94,15 +94,16 @@ type outages struct {
 	turn  sync.Mutex
 	count atomic.Int64
 
-	restoring sync.Mutex
-	waits     atomic.Bool // a copy is made, or waits to be put back, or has just been
-	copying   atomic.Bool // the server is down for it
-	copied    int64       // the life that ended for the copy; 0: there is none
-	copiedAt  string      // when the server was back after that
-	copiedXID int64       // no transaction in the copy has a higher one
-	restores  []history.Restore
-	restored  atomic.Int64 // how many of them
-	follower  follower
+	restoring    sync.Mutex
+	waits        atomic.Bool // a copy is made, or waits to be put back, or has just been
+	copying      atomic.Bool // the server is down for it
+	copied       int64       // the life that ended for the copy; 0: there is none
+	copiedAt     string      // when the server was back after that
+	copiedXID    int64       // no transaction in the copy has a higher one
+	copiedPlaced int         // so many consumers had a checkpoint before that
+	restores     []history.Restore
+	restored     atomic.Int64 // how many of them
+	follower     follower
 }
 
 // life counts the lives of the server. It is odd while a crash is under way:

@@ -50,25 +50,16 @@ func (s *slot) restore(ctx, intake context.Context, at point) error {
 		return nil
 	}
 	defer s.on.restoring.Unlock()
-	placed, err := s.on.placed(ctx)
-	if err != nil || placed == 0 {
-		return err
-	}
 	s.on.waits.Store(true)
 	defer s.on.waits.Store(false)
-	saved, err := s.on.save(s.on.own.Save)
+	saved, err := s.on.save(ctx, s.on.own.Save)
 	if !saved || err != nil {
 		return err
 	}
 	s.passed(copiesMade)
 	s.pause(intake, 100*time.Millisecond, 100*time.Millisecond+s.scenario.Knobs.Calm/2)
 	restored := false
-	putBack := func() {
-		var forgets bool
-		if forgets, err = s.on.forgetsRepair(ctx); err == nil && !forgets {
-			restored, err = s.on.putBackIf(ctx, placed, s.on.own.PutBack)
-		}
-	}
+	putBack := func() { restored, err = s.on.putBack(ctx, s.on.own.PutBack) }
 	if injected, _ := s.inject(intake, at, putBack); !injected && ctx.Err() == nil {
 		putBack()
 	}
@@ -86,58 +77,63 @@ func (s *slot) passed(f history.Fault) {
 	s.history.Add("", "", history.FaultOver, history.Injection{Fault: f})
 }
 
-// placed counts the consumers that have a checkpoint. Parts come and go.
-func (d *database) placed(ctx context.Context) (n int, err error) {
-	err = d.db.QueryRowContext(ctx, `SELECT count(*) FROM consumer_checkpoints WHERE strpos(consumer_name, '#') = 0`).Scan(&n)
-	return n, err
-}
+// countPlaced counts the consumers that have a checkpoint. Parts come and go.
+const countPlaced = `SELECT count(*) FROM consumer_checkpoints WHERE strpos(consumer_name, '#') = 0`
 
-// save makes a copy by a change of the server. It reports false if there is another outage.
-func (d *database) save(change func(context.Context) error) (bool, error) {
+// save makes a copy by a change of the server. It reports false if there is another
+// outage, or no consumer yet.
+func (d *database) save(ctx context.Context, change func(context.Context) error) (bool, error) {
 	if !d.turn.TryLock() {
 		return false, nil
 	}
 	defer d.turn.Unlock()
+	if err := d.db.QueryRowContext(ctx, countPlaced).Scan(&d.copiedPlaced); err != nil || d.copiedPlaced == 0 {
+		return false, err
+	}
 	d.count.Add(1)
 	during := d.life()
 	if err := d.changeData(change); err != nil {
 		return false, err
 	}
 	d.copied = during
-	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitBound)
 	defer cancel()
 	err := d.db.QueryRowContext(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_postmaster_start_time()::text`).Scan(&d.copiedXID, &d.copiedAt)
 	return err == nil, err
 }
 
-// forgetsRepair reports whether the copy was made after a handler had committed
-// its batch, and before that was repaired. Nobody can repair it again: the worker
-// that knew has done so and ended.
-func (d *database) forgetsRepair(ctx context.Context) (forgets bool, err error) {
+// putBack puts the copy back by a change of the server, when another outage is over,
+// unless it would forget what never happens again: that a consumer was placed, or the
+// repair of a batch that a handler had committed before, since the worker that knew of it
+// has ended. None of these happens from the check on.
+func (d *database) putBack(ctx context.Context, change func(context.Context) error) (restored bool, err error) {
 	d.turn.Lock()
 	defer d.turn.Unlock()
-	err = d.db.QueryRowContext(ctx, `
-SELECT EXISTS (SELECT FROM consumer_operations
-	WHERE operation = 'repair' AND created_at >= $1::timestamptz AND (detail->>'transaction')::bigint < $2::bigint)`, d.copiedAt, d.copiedXID).Scan(&forgets)
-	return forgets, err
-}
-
-// putBackIf puts the copy back unless a consumer has got its first checkpoint since it
-// was made, which it would lose.
-func (d *database) putBackIf(ctx context.Context, placed int, change func(context.Context) error) (restored bool, err error) {
-	d.turn.Lock()
-	defer d.turn.Unlock()
-	if now, err := d.placed(ctx); err != nil || now != placed {
+	if forgets, err := d.closeUnless(ctx); err != nil || forgets {
 		return false, err
 	}
 	return true, d.replaceData(change)
 }
 
-// putBack puts the copy back by a change of the server, when another outage is over.
-func (d *database) putBack(change func(context.Context) error) error {
-	d.turn.Lock()
-	defer d.turn.Unlock()
-	return d.replaceData(change)
+// closeUnless has the triggers of copyTable refuse what the copy would forget, unless
+// there is some.
+func (d *database) closeUnless(ctx context.Context) (forgets bool, err error) {
+	tx, err := d.db.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	if _, err = tx.ExecContext(ctx, `UPDATE sim_copy SET put_back = true`); err != nil {
+		return false, err
+	}
+	err = tx.QueryRowContext(ctx, `
+SELECT (`+countPlaced+`) <> $3::int OR EXISTS (SELECT FROM consumer_operations
+	WHERE operation = 'repair' AND created_at >= $1::timestamptz AND (detail->>'transaction')::bigint < $2::bigint)`,
+		d.copiedAt, d.copiedXID, d.copiedPlaced).Scan(&forgets)
+	if err != nil || forgets {
+		return forgets, err
+	}
+	return false, tx.Commit()
 }
 
 // replaceData puts the copy back, and ends what nobody will: the copy may have

@@ -2,36 +2,49 @@ package sim
 
 import (
 	"context"
+	"strings"
 	"testing"
 )
 
-// A copy that has a handler's commit without its repair is not put back: the
-// worker that could repair it again has ended.
-func TestCopyThatForgetsARepair(t *testing.T) {
+// A copy is not put back that has a handler's commit without its repair, since the
+// worker that could repair it again has ended, nor one from before a consumer was
+// placed. Neither comes to be while it is put back.
+func TestCopyThatForgets(t *testing.T) {
 	on := newDatabase(t)
-	if saved, err := on.save(func(context.Context) error { return nil }); !saved || err != nil {
+	exec(t, on.db, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 0), ('c#000-7ff', 0)`)
+	if saved, err := on.save(t.Context(), func(context.Context) error { return nil }); !saved || err != nil {
 		t.Fatal(saved, err)
 	}
+	const repair = `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason, created_at)
+		SELECT 'c', 'repair', jsonb_build_object('transaction', ($1::bigint)::text), '', '', clock_timestamp() - $2::text::interval`
 	for _, c := range []struct {
 		what        string
+		placed      int
 		transaction int64
 		since       string
 		want        bool
 	}{
-		{"of a batch that the copy has", on.copiedXID - 1, "0 s", true},
-		{"of a later batch", on.copiedXID, "0 s", false},
-		{"that the copy has, too", on.copiedXID - 1, "1 day", false},
+		{"a repair of a batch that it has", 1, on.copiedXID - 1, "0 s", true},
+		{"a repair of a later batch", 1, on.copiedXID, "0 s", false},
+		{"a repair that it has, too", 1, on.copiedXID - 1, "1 day", false},
+		{"a consumer", 0, on.copiedXID, "0 s", true},
 	} {
-		if _, err := on.db.ExecContext(t.Context(), `
-INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason, created_at)
-SELECT 'c', 'repair', jsonb_build_object('transaction', ($1::bigint)::text), '', '', clock_timestamp() - $2::text::interval`, c.transaction, c.since); err != nil {
-			t.Fatal(err)
+		exec(t, on.db, repair, c.transaction, c.since)
+		on.copiedPlaced = c.placed
+		if forgets, err := on.closeUnless(t.Context()); err != nil || forgets != c.want {
+			t.Errorf("%s: forgotten: %v, %v; want %v", c.what, forgets, err, c.want)
 		}
-		if forgets, err := on.forgetsRepair(t.Context()); err != nil || forgets != c.want {
-			t.Errorf("a repair %s: forgotten: %v, %v; want %v", c.what, forgets, err, c.want)
+		for what, statement := range map[string]string{
+			"a repair":   `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ('c', 'repair', '{}', '', '')`,
+			"a consumer": `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('d', 0)`,
+		} {
+			_, err := on.db.ExecContext(t.Context(), statement)
+			if refused := err != nil && strings.Contains(err.Error(), "is being put back"); refused == c.want {
+				t.Errorf("%s, and then %s: %v", c.what, what, err)
+			}
 		}
-		if _, err := on.db.ExecContext(t.Context(), `DELETE FROM consumer_operations`); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, on.db, `UPDATE sim_copy SET put_back = false`)
+		exec(t, on.db, `DELETE FROM consumer_operations`)
+		exec(t, on.db, `DELETE FROM consumer_checkpoints WHERE consumer_name = 'd'`)
 	}
 }
