@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Querier is what *sql.DB, *sql.Conn and *sql.Tx share. Readers take it, so
@@ -93,6 +94,27 @@ type RangeReader interface {
 	// of position and from one snapshot. The ranges are ascending and
 	// disjoint.
 	ReadRanges(ctx context.Context, q Querier, ranges []Range, limit int) ([]PersistedEvent, error)
+}
+
+// AgeReader is a Log that tells how long events wait. A worker asks it once for
+// all its consumers that are behind. Without it, nobody knows how old the events are
+// that a consumer has not handled.
+type AgeReader interface {
+	// ReadAges returns what comes first above each place, from one snapshot, in
+	// the order of places.
+	ReadAges(ctx context.Context, q Querier, places []Place) ([]Waiting, error)
+}
+
+// Place is how far a reader of some types has come.
+type Place struct {
+	After int64    `json:"after"`
+	Types []string `json:"types"` // nil: all
+}
+
+// Waiting is the first visible event above a Place.
+type Waiting struct {
+	Position int64         // 0: there is none
+	Age      time.Duration // since it was created, by the database's clock; at most 100 years
 }
 
 // Range is a range of positions, both ends included.

@@ -75,6 +75,10 @@ func boundReads(t *testing.T, db *sql.DB) map[string]func(store.Log) (int, error
 			m, err := l.(store.ScopedReader).CountMissing(t.Context(), db, 0, 7)
 			return int(m.Count), err
 		},
+		"ReadAges": func(l store.Log) (int, error) {
+			ages, err := l.(store.AgeReader).ReadAges(t.Context(), db, []store.Place{{After: 2}, {Types: []string{"B"}}})
+			return len(ages), err
+		},
 		"ReadRanges": func(l store.Log) (int, error) {
 			events, err := l.(store.RangeReader).ReadRanges(t.Context(), db, []store.Range{{First: 2, Last: 3}}, 10)
 			return len(events), err

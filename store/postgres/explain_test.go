@@ -59,11 +59,13 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 		{"missing, none", s.missing, `(501, 1499)`, 998, true},
 		{"two ranges far apart", s.ranges, `('[{"First": 10, "Last": 12}, {"First": 90000, "Last": 90004}]', 100)`, 8, false},
 		{"a wide range", s.ranges, `('[{"First": 10, "Last": 90000}]', 100)`, 100, false},
+		{"ages, of all types and of some", s.ages, `('[{"after": 5, "types": null}, {"after": 99990, "types": null}, {"after": 100000, "types": null}, {"after": 9, "types": ["rare", "hot"]}, {"after": 9, "types": ["none"]}]')`, 5, false},
+		{"ages of nothing", s.ages, `('[]')`, 0, false},
 	}
 	// The same, where each read proves the server's incarnation.
 	proving := newStatements(plain.events, plain.heads, "", `(SELECT 'this'::text WHERE pg_postmaster_start_time() < now())`)
 	proves := strings.NewReplacer(s.read, proving.read, s.latest, proving.latest, s.scopedOne, proving.scopedOne,
-		s.scoped, proving.scoped, s.missing, proving.missing, s.ranges, proving.ranges)
+		s.scoped, proving.scoped, s.missing, proving.missing, s.ranges, proving.ranges, s.ages, proving.ages)
 	for _, r := range slices.Clone(reads) {
 		if text := proves.Replace(r.text); text != r.text {
 			args := strings.TrimSuffix(r.args, ")") + `, 'this')`

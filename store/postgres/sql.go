@@ -12,7 +12,7 @@ import (
 type statements struct {
 	appendAny, appendNew, appendExact, headVersion string
 
-	read, latest, stream, scopedOne, scoped, missing, ranges string
+	read, latest, stream, scopedOne, scoped, missing, ranges, ages string
 
 	readSized, scopedOneSized, scopedSized sizedSQL
 }
@@ -26,7 +26,7 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 	}
 	tables := strings.NewReplacer(
 		"{events}", events.SQL(), "{heads}", heads.SQL(), "{notify}", notify, "{columns}", eventColumns,
-		"{proof 1}", proof(incarnation, 1), "{proof 3}", proof(incarnation, 3), "{proof 5}", proof(incarnation, 5))
+		"{proof 1}", proof(incarnation, 1), "{proof 2}", proof(incarnation, 2), "{proof 3}", proof(incarnation, 3), "{proof 5}", proof(incarnation, 5))
 	appendTo := func(head string) string {
 		return tables.Replace(strings.Replace(appendSQL, "{head}", head, 1))
 	}
@@ -53,6 +53,7 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 		scoped:      tables.Replace(scopedSQL),
 		missing:     tables.Replace(missingSQL),
 		ranges:      tables.Replace(rangesSQL),
+		ages:        tables.Replace(agesSQL),
 	}
 }
 
