@@ -20,9 +20,12 @@ type limits struct {
 	// notify is the pause between two looks whether notifications arrive. They
 	// take milliseconds.
 	notify time.Duration
+	// turn is after what time a loop hangs, beyond its longest pause: longer than
+	// some statements that get no answer.
+	turn time.Duration
 }
 
-var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second}
+var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, turn: 2 * time.Minute}
 
 // errNoAnswer is what a statement fails with whose bound has passed.
 var errNoAnswer = errors.New("no answer, gave up the connection")

@@ -223,6 +223,7 @@
 //     sequence. Otherwise every transaction of the database delays it.
 //   - [store.Binder]: the read itself proves the server's incarnation.
 //   - [store.ScopedReader], [store.SizedReader], [store.RangeReader] save work and memory.
+//   - [store.AgeReader] tells how long events wait, for [Worker.Ready].
 //
 // [store.FromTxLog] adapts a log whose readers want a transaction.
 //
@@ -251,7 +252,8 @@
 //
 // # Watching, operating, testing
 //
-// [Worker.Status] is for health checks, [WithObserver] for metrics and alarms,
+// Package [github.com/pgfrontier/worker/health] answers probes. [Worker.Status] is a
+// snapshot for more, [WithObserver] for metrics and alarms,
 // [WithSlog] for logs, [WithBatchMiddleware] for tracing. Package
 // [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers,
 // skips events and keeps dead letters; each operation leaves a record. Package

@@ -2,85 +2,54 @@ package worker_test
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
-	"log"
+	"io"
 	"net/http"
-	"sync"
+	"net/http/httptest"
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/health"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// health answers an orchestrator's probes from a worker's Status.
-type health struct {
-	worker   *worker.Worker
-	patience time.Duration // for heartbeats, and for Safe to move; 1m suits the defaults
-
-	mu    sync.Mutex
-	safe  int64
-	since time.Time // when Safe last moved, or had nowhere to go
-}
-
-// live fails when only a new process helps. All else the worker mends by itself
-// as soon as it can: a database that is away is no reason to restart.
-func (h *health) live() error {
-	if h.worker.Status().State == worker.StateStopped {
-		return errors.New("the worker has stopped")
-	}
-	return nil
-}
-
-// ready fails while events are not handled as they should be: above all while
-// the head of the log moves and Safe, up to which consumers may read, does not.
-func (h *health) ready() error {
-	s := h.worker.Status()
-	switch beaten := time.Since(s.LastHeartbeat); {
-	case s.State != worker.StateRunning:
-		return fmt.Errorf("the worker is %s", s.State)
-	case s.FrontierError != nil:
-		return s.FrontierError
-	case s.CoordinationError != nil:
-		return s.CoordinationError
-	case beaten > h.patience:
-		return fmt.Errorf("the last heartbeat was %v ago", beaten)
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s.Safe != h.safe || s.Head <= s.Safe || h.since.IsZero() {
-		h.safe, h.since = s.Safe, time.Now()
-	}
-	if still := time.Since(h.since); still > h.patience {
-		err := fmt.Errorf("safe has been at %d for %v, and the head of the log is at %d", s.Safe, still, s.Head)
-		for _, b := range s.Blocked {
-			err = fmt.Errorf("%w; %s", err, b.Remedy())
-		}
-		return err
-	}
-	return nil
-}
-
-func probe(check func() error) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if err := check(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		}
-	}
-}
-
 // Liveness and readiness for an orchestrator.
 func Example_health() {
-	var db *sql.DB
-	var consumers []consumer.Consumer
-	w := worker.New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), consumers)
-	h := &health{worker: w, patience: time.Minute}
-	http.HandleFunc("/livez", probe(h.live))
-	http.HandleFunc("/readyz", probe(h.ready))
-	go func() { log.Fatal(http.ListenAndServe(":8080", nil)) }()
-	if err := w.Start(context.Background()); err != nil {
-		log.Fatal(err)
-	}
+	db, drop := database(`CREATE TABLE ledger (consumer TEXT, position BIGINT)`) // sql.Open("pgx", url) and migrations.Apply
+	defer drop()
+	started := make(chan struct{})
+	w := worker.New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{&ledger{name: "totals_v1"}},
+		worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { close(started) }}))
+
+	probes := http.NewServeMux()
+	probes.Handle("/livez", health.Live(w))
+	probes.Handle("/readyz", health.Ready(w, 5*time.Minute))
+	server := httptest.NewServer(probes) // http.ListenAndServe(":8080", probes)
+	defer server.Close()
+
+	fmt.Print(get(server.URL + "/readyz"))
+	ended := make(chan error)
+	go func() { ended <- w.Start(context.Background()) }()
+	<-started
+	fmt.Print(get(server.URL + "/readyz"))
+	fmt.Print(get(server.URL + "/livez"))
+	w.Stop()
+	check(<-ended)
+	fmt.Print(get(server.URL + "/livez"))
+	// Output:
+	// 503 the worker is new: wait if it starts or drains, start the process again if it has stopped
+	// 200 ok
+	// 200 ok
+	// 503 the worker has stopped: start the process again; what Start returned says why
+}
+
+// get asks a probe.
+func get(url string) string {
+	answer, err := http.Get(url)
+	check(err)
+	defer func() { check(answer.Body.Close()) }()
+	body, err := io.ReadAll(answer.Body)
+	check(err)
+	return fmt.Sprint(answer.StatusCode, " ", string(body))
 }

@@ -49,6 +49,12 @@ type Status struct {
 	// Head is the highest position of a visible event, as of the latest look at
 	// the log. Above Safe while open transactions may still fill gaps.
 	Head int64
+	// SafeStill is for how long Safe has not moved while Head was above it, by this
+	// process's clock. 0 if it moves, or has nowhere to go.
+	SafeStill time.Duration
+	// LoopError says which loop of this worker hangs, nil if none does. Its other
+	// fields may be old then. Only a new process mends it.
+	LoopError error
 	// Blocked are the transactions that hold the consumers back, or that may
 	// still own positions which the consumers have passed. The oldest first.
 	Blocked   []BlockingTransaction
@@ -82,6 +88,17 @@ type ConsumerStatus struct {
 	// transactions hold back included. It is nil where Lag is, and while the
 	// worker cannot look at the log.
 	HeadLag *int64 `json:",omitempty"`
+	// OldestAge is how long the first event above Position has been waiting, by the
+	// database's clock, as of the latest look: [Worker.Ready] looks, and the worker
+	// itself at least every MaxPollInterval while the consumer is behind. It is 0 if
+	// there is no such event, and nil where Lag is, and if the event store is no
+	// [store.AgeReader].
+	//
+	// Of a consumer that names types, it is the first event of its types. Of a part, it
+	// is the first one of the consumer, which may be of another part: that of the part
+	// is no older. Events that wait for a retry as dead letters do not count, nor
+	// do those that appear late, below Position.
+	OldestAge *time.Duration `json:",omitempty"`
 	// Handled counts the events that this worker handled and committed.
 	Handled int64
 	// Failures counts the handler's failures since its last success.
@@ -110,7 +127,8 @@ type Pause struct {
 type unitStatus struct {
 	mu      sync.Mutex
 	s       ConsumerStatus
-	known   bool  // Position is this run's
+	known   bool // Position is this run's
+	oldest  *oldest
 	lasting error // what holds the batch in hand up; nil: nothing
 }
 
@@ -148,6 +166,7 @@ func (u *unitStatus) snapshot(safe, head *int64) ConsumerStatus {
 	}
 	if s.Assigned && u.known {
 		s.Lag, s.HeadLag = behind(safe, s.Position), behind(head, s.Position)
+		s.OldestAge = u.oldest.age(s.Position, head, time.Now())
 	}
 	return s
 }
@@ -166,7 +185,7 @@ func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.A
 // begin takes note that a loop begins: other workers have moved the consumer
 // since the last one ended.
 func (u *unitStatus) begin() {
-	u.change(func(*ConsumerStatus) { u.known = false })
+	u.change(func(*ConsumerStatus) { u.known, u.oldest = false, nil })
 }
 
 func (u *unitStatus) loaded(p *progress.State) {
@@ -225,10 +244,12 @@ func (w *Worker) Status() Status {
 		safe = &s.Safe
 	}
 	var seen bool
-	if s.Head, seen = w.frontier.Head(); seen && s.FrontierError == nil {
+	s.LoopError = w.hanging(c.LastTurn)
+	if s.Head, seen = w.frontier.Head(); seen && s.FrontierError == nil && s.LoopError == nil {
 		head = &s.Head
 	}
-	s.Head = max(s.Head, s.Safe)
+	s.Head = max(s.Head, s.Safe, w.ages.headOf(v.Token))
+	s.SafeStill = w.ages.still(s.Safe, s.Head, time.Now())
 	for _, whole := range w.units {
 		units := w.partsOf(whole.declared)
 		if len(units) == 0 {

@@ -15,7 +15,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		CoordinationError string `json:",omitempty"`
 		FrontierError     string `json:",omitempty"`
 		NotifyError       string `json:",omitempty"`
-	}{fields(s), errtext.Storable(s.CoordinationError), errtext.Storable(s.FrontierError), errtext.Storable(s.NotifyError)})
+		LoopError         string `json:",omitempty"`
+	}{fields(s), errtext.Storable(s.CoordinationError), errtext.Storable(s.FrontierError), errtext.Storable(s.NotifyError), errtext.Storable(s.LoopError)})
 }
 
 // MarshalJSON writes the fields under their names, and errors as their texts.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 )
@@ -24,10 +25,11 @@ func newReloadSignal() *reloadSignal {
 
 // watchProgress looks, for all consumers of the worker in one statement,
 // whether somebody else has moved an idle consumer's progress: an operator who
-// resets it, for one. It does so at once when there is news, and now and then
+// resets it, for one. Then it looks how old the events are that wait. It does so at once when there is news, and now and then
 // by itself, slowing down to MaxPollInterval while nothing is found.
 func (w *Worker) watchProgress(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
+		w.watched.Store(time.Now().UnixNano())
 		if _, ok := w.watchNow.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())); !ok {
 			return
 		}
@@ -42,6 +44,9 @@ func (w *Worker) watchProgress(ctx context.Context) {
 			continue
 		}
 		found, err := w.signalMoved(ctx, units, busy)
+		if err == nil {
+			err = w.watchAges(ctx)
+		}
 		w.taskFailed(ctx, taskWatch, "", err)
 		if found {
 			quiet = 0

@@ -60,6 +60,8 @@ type Worker struct {
 	waitChannel  string // of who waits for which consumer, likewise
 	awaited      *awaited
 
+	ages       *ages
+	watched    atomic.Int64   // when watchProgress last began a turn, in Unix nanoseconds
 	watchNow   *wakeup.Signal // wakes watchProgress
 	sweepNow   *wakeup.Signal // wakes sweep
 	compactNow *wakeup.Signal // wakes compact
@@ -88,6 +90,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		limits:     usualLimits,
 		ready:      make(chan struct{}),
 		awaited:    newAwaited(),
+		ages:       newAges(),
 	}
 	for _, opt := range opts {
 		if opt != nil {

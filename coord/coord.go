@@ -46,6 +46,10 @@ type Status struct {
 	// LastHeartbeat is when the last successful heartbeat began, by this
 	// process's clock.
 	LastHeartbeat time.Time
+	// LastTurn is when Run last began a round, or another try after a failure, by this
+	// process's clock. Every statement has a bound, so a Run without a turn for
+	// minutes beyond the HeartbeatInterval hangs. It is the zero time before Run.
+	LastTurn time.Time
 	// LastError is why the coordination does not work at the moment, nil if it
 	// does.
 	LastError error
@@ -246,6 +250,13 @@ func (c *Coordinator) deliver(mine map[string]int) {
 	c.assigned, c.wanted = slices.Sorted(maps.Keys(able)), able
 	close(c.changed)
 	c.changed = make(chan struct{})
+}
+
+// turns takes note that Run goes on.
+func (c *Coordinator) turns() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.LastTurn = time.Now()
 }
 
 // works takes note that a round succeeded.

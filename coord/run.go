@@ -32,6 +32,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	defer c.setLeader(false)
 	for failures, idle := 0, 0; ; {
+		c.turns()
 		err := c.live(ctx, func() {
 			if failures > 0 && c.cfg.OnBack != nil {
 				c.cfg.OnBack()
@@ -84,6 +85,7 @@ func (c *Coordinator) live(ctx context.Context, healthy func()) (err error) {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(roundTimeout, cancel) })()
 	for {
+		c.turns()
 		wait, err := c.round(round, s)
 		if err != nil {
 			return wrap(err)

@@ -77,6 +77,7 @@ type Frontier struct {
 	follow  atomic.Bool       // somebody called Follow since the latest statement
 	reopen  atomic.Bool       // somebody called Reopen since the session began
 	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
+	turned  atomic.Int64      // when Run last began a turn, in Unix nanoseconds; 0: it has not
 	limit   limit             // of Open and Step, which one goroutine calls at a time
 	pulse   pulse
 
@@ -116,6 +117,16 @@ func (f *Frontier) Err() error {
 		return *err
 	}
 	return nil
+}
+
+// Turned returns when Run last began a turn: a statement, or another try after a
+// failure. Every statement has a bound, so a Run without a turn for minutes hangs. It
+// is the zero time before Run.
+func (f *Frontier) Turned() (at time.Time) {
+	if n := f.turned.Load(); n != 0 {
+		at = time.Unix(0, n)
+	}
+	return at
 }
 
 // Changed returns a channel that is closed at the next publication. To miss no
@@ -187,6 +198,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 		return err
 	}
 	for failures := 0; ; {
+		f.turned.Store(time.Now().UnixNano())
 		err := f.live(ctx, func() {
 			if failures > 0 {
 				f.trouble.Store(nil)
@@ -227,6 +239,7 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 	defer s.Close()
 	defer f.pulse.stop()
 	for s.Wait(ctx) {
+		f.turned.Store(time.Now().UnixNano())
 		if f.reopen.Swap(false) && time.Since(s.opened) > reopenEvery {
 			s.failed = true
 			return errElsewhere

@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+)
+
+// Live returns nil unless only a new process helps: Start has returned, or one of
+// the worker's loops hangs, of which the error tells. All else the worker mends by
+// itself as soon as it can. Live never asks the database. Package health serves it
+// to an orchestrator.
+func (w *Worker) Live() error {
+	s := w.Status()
+	if s.State == StateStopped {
+		return errors.New("the worker has stopped: start the process again; what Start returned says why")
+	}
+	return s.LoopError
+}
+
+// Ready returns why the worker does not do all of its work, nothing if it does. It
+// asks the database how far the log is and how old the events are that its consumers
+// have not handled: in two statements, each bounded by 5s and by ctx. Each error
+// is one line, with the remedy. Package health serves them to an orchestrator.
+//
+// maxAge is how old such an event may be, and for how long Safe may not move while
+// the head of the log is above it. It must be longer than the StaleGapThreshold,
+// for which an open transaction may hold the consumers back. A consumer that is paused
+// does not count.
+func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
+	if s := w.Status(); s.State != StateRunning {
+		return s.reasons(maxAge, w.cfg.HeartbeatTimeout)
+	}
+	err := w.look(ctx)
+	all := w.Status().reasons(maxAge, w.cfg.HeartbeatTimeout)
+	if err != nil {
+		all = slices.Insert(all, 0, fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err))))
+	}
+	return all
+}
+
+// lateShown is how many consumers that are late Ready names.
+const lateShown = 10
+
+// reasons judges a Status.
+func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
+	if s.State != StateRunning {
+		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s.State)}
+	}
+	for _, err := range []error{s.LoopError, s.FrontierError, s.CoordinationError} {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	if beaten := time.Since(s.LastHeartbeat); beaten > heartbeatTimeout {
+		all = append(all, fmt.Errorf("the last heartbeat was %v ago, so other workers have taken the consumers over (HeartbeatTimeout is %v): see that the database answers, and that the pool has a connection left", beaten.Round(time.Second), heartbeatTimeout))
+	}
+	if s.SafeStill > maxAge {
+		err := fmt.Errorf("consumers may read up to position %d for %v, while the head of the log is %d", s.Safe, s.SafeStill.Round(time.Second), s.Head)
+		for _, b := range s.Blocked {
+			err = fmt.Errorf("%w; %s", err, b.Remedy())
+		}
+		if len(s.Blocked) == 0 {
+			err = fmt.Errorf("%w; no transaction is known to hold them back: see FrontierError and the log", err)
+		}
+		all = append(all, err)
+	}
+	var late []ConsumerStatus
+	for _, c := range s.Consumers {
+		if errors.Is(c.LastError, ErrHandlerOverdue) {
+			all = append(all, fmt.Errorf("consumer %q: %w", c.Name, c.LastError))
+		}
+		if c.OldestAge != nil && *c.OldestAge > maxAge && c.Paused == nil {
+			late = append(late, c)
+		}
+	}
+	slices.SortStableFunc(late, func(a, b ConsumerStatus) int { return cmp.Compare(*b.OldestAge, *a.OldestAge) })
+	for i, c := range late {
+		if i == lateShown {
+			return append(all, fmt.Errorf("%d more consumers are late: Status shows them", len(late)-i))
+		}
+		all = append(all, c.late())
+	}
+	return all
+}
+
+// late says how late a consumer is, and what to look at.
+func (c ConsumerStatus) late() error {
+	err := fmt.Errorf("consumer %q has not handled an event that is %v old, at position %d or above", c.Name, c.OldestAge.Round(time.Second), c.Position+1)
+	if c.LastError != nil {
+		return fmt.Errorf("%w: mend its handler, or skip the event with ops.SkipEvent: %w", err, c.LastError)
+	}
+	return fmt.Errorf("%w: it may be catching up, held back by an open transaction, or its handler is slow: compare Position with a later look", err)
+}
+
+// hanging returns an error for a loop that has not gone on for too long, nil if all
+// do. coordinated is when the coordination's last began a turn.
+func (w *Worker) hanging(coordinated time.Time) error {
+	if w.state.Load() != StateRunning {
+		return nil
+	}
+	for _, loop := range []struct {
+		name  string
+		at    time.Time
+		pause time.Duration // the longest between two turns
+	}{
+		{"reads the log", w.frontier.Turned(), w.cfg.DispatcherInterval},
+		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
+		{"watches the consumers", unix(w.watched.Load()), w.cfg.MaxPollInterval},
+	} {
+		if still := time.Since(loop.at); !loop.at.IsZero() && still > loop.pause+w.limits.turn {
+			return fmt.Errorf("the loop that %s has hung for %v: a hook or a driver that does not return keeps it; start the process again, and see the stacks that SIGQUIT prints", loop.name, still.Round(time.Second))
+		}
+	}
+	return nil
+}
+
+// unix is a time in Unix nanoseconds, the zero time for 0.
+func unix(nanos int64) (at time.Time) {
+	if nanos != 0 {
+		at = time.Unix(0, nanos)
+	}
+	return at
+}

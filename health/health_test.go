@@ -1,0 +1,65 @@
+package health_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/health"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+var _, _ health.Worker = (*worker.Worker)(nil), (*jobs.Worker)(nil)
+
+// said answers as it is told.
+type said struct {
+	live   error
+	ready  []error
+	maxAge time.Duration
+}
+
+func (s *said) Live() error { return s.live }
+
+func (s *said) Ready(_ context.Context, maxAge time.Duration) []error {
+	s.maxAge = maxAge
+	return s.ready
+}
+
+func TestAnswers(t *testing.T) {
+	two := []error{errors.New("first\nof two lines"), errors.New(`a "second"`)}
+	for name, c := range map[string]struct {
+		probe  http.Handler
+		accept string
+		code   int
+		body   string
+	}{
+		"live":            {health.Live(&said{ready: two}), "", 200, "ok\n"},
+		"live, JSON":      {health.Live(&said{}), "application/json", 200, "{}\n"},
+		"not live":        {health.Live(&said{live: two[1]}), "*/*", 503, "a \"second\"\n"},
+		"ready":           {health.Ready(&said{live: two[0]}, 1), "", 200, "ok\n"},
+		"not ready":       {health.Ready(&said{ready: two}, 1), "", 503, "first of two lines\na \"second\"\n"},
+		"not ready, JSON": {health.Ready(&said{ready: two}, 1), "text/html, application/json;q=0.9", 503, `{"reason":"first of two lines"}` + "\n" + `{"reason":"a \"second\""}` + "\n"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept", c.accept)
+		answer := httptest.NewRecorder()
+		c.probe.ServeHTTP(answer, r)
+		if answer.Code != c.code || answer.Body.String() != c.body {
+			t.Errorf("%s: %d %q, want %d %q", name, answer.Code, answer.Body, c.code, c.body)
+		}
+	}
+}
+
+func TestMaxAge(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{time.Second: time.Second, 0: health.DefaultMaxAge, -1: health.DefaultMaxAge} {
+		s := &said{}
+		health.Ready(s, given).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		if s.maxAge != want {
+			t.Errorf("%v is taken for %v, want %v", given, s.maxAge, want)
+		}
+	}
+}

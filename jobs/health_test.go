@@ -1,0 +1,63 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Health is green while the worker runs and the database answers.
+func TestHealth(t *testing.T) {
+	s := pgtest.OwnServer(t, nil)
+	d, err := sql.Open("pgx", s.URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	if err := migrations.ApplyJobs(t.Context(), d, nil); err != nil {
+		t.Fatal(err)
+	}
+	awaits := &stage{t: t}
+	handlers := jobs.NewHandlers()
+	jobs.Register(handlers, func(context.Context, *jobs.Job[Welcome]) error { return nil })
+	w := jobs.NewWorker(d, handlers, jobs.WithHeartbeatInterval(100*time.Millisecond), jobs.WithHeartbeatTimeout(time.Second))
+	says := func() string {
+		var all []string
+		for _, err := range w.Ready(t.Context(), 0) {
+			all = append(all, err.Error())
+		}
+		return strings.Join(all, "\n")
+	}
+	if got := says(); !strings.Contains(got, "the worker is new") || w.Live() != nil {
+		t.Errorf("a new worker: %q, %v", got, w.Live())
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(context.Background()) }()
+	t.Cleanup(func() {
+		w.Stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the worker ended with %v", err)
+		}
+		if got := says(); !strings.Contains(got, "the worker is stopped") || w.Live() == nil {
+			t.Errorf("a worker that has stopped: %q, %v", got, w.Live())
+		}
+	})
+	awaits.until("the worker to be ready", func() bool { return says() == "" })
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got := says(); !strings.Contains(got, "the database does not answer") || w.Live() != nil {
+		t.Errorf("the database is away: %q, %v", got, w.Live())
+	}
+	awaits.until("the heartbeat to be old", func() bool { return strings.Contains(says(), "the last heartbeat was") })
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaits.until("the worker to be ready again", func() bool { return says() == "" })
+}
