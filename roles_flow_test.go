@@ -222,6 +222,7 @@ func (f *flow) lettersComeAndGo(t *testing.T) {
 	f.append(t, "bad", 1)
 	f.awaitAt(t, "c", f.append(t, "a", 1))
 	await(t, "two dead letters", func() bool { return len(letters()) == 2 })
+	f.readsAll(t, f.Operator, 2)
 	attempts := letters()[0].Attempts
 	f.must(t, f.RetryDeadLetters(t.Context(), "c", first, reason))
 	await(t, "the retry to fail", func() bool { l := letters(); return l[0].Attempts == attempts+1 && l[0].RetryAt == nil })
@@ -229,6 +230,28 @@ func (f *flow) lettersComeAndGo(t *testing.T) {
 	f.mended.Store(true)
 	f.must(t, f.RetryDeadLetters(t.Context(), "c", first, reason))
 	await(t, "no dead letters", func() bool { return len(letters()) == 0 })
+}
+
+// readsAll reads all that there is to know of a consumer.
+func (f *flow) readsAll(t *testing.T, o *ops.Operator, lettersThere int) {
+	t.Helper()
+	log, err := o.Log(t.Context())
+	f.must(t, err)
+	_, err = o.Event(t.Context(), log.Head)
+	f.must(t, err)
+	_, err = o.Next(t.Context(), "c")
+	f.must(t, err)
+	_, err = o.Gaps(t.Context(), "c", ops.GapFilter{}, 10)
+	f.must(t, err)
+	_, err = o.Blockers(t.Context(), true)
+	f.must(t, err)
+	_, err = o.Consumers(t.Context())
+	f.must(t, err)
+	_, err = o.Workers(t.Context())
+	f.must(t, err)
+	if letters, err := o.FilterDeadLetters(t.Context(), "c", ops.LetterFilter{OlderThan: time.Microsecond}, true, 10); err != nil || len(letters) != lettersThere {
+		t.Errorf("%+v, %v", letters, err)
+	}
 }
 
 // operate moves a paused consumer.
@@ -330,6 +353,7 @@ func (f *flow) read(t *testing.T) {
 	f.must(t, err)
 	_, err = o.Operations(t.Context(), "c", 1)
 	f.must(t, err)
+	f.readsAll(t, o, 0)
 	_, err = o.DeadLetters(t.Context(), "")
 	f.must(t, err)
 	events, err := f.log.ReadEvents(t.Context(), db, 0, 1)

@@ -1,7 +1,7 @@
 // Package ops has what operators do. An [Operator] works on consumers: it pauses
 // and resumes one, sets it to another position, skips the event at which it is
-// stuck, retries or discards its dead letters, retires it, and lists how all
-// consumers stand. A [Jobs] works on jobs: it pauses, caps and lists queues, pauses
+// stuck, retries or discards its dead letters, retires it, and shows how all
+// consumers, the workers and the log stand, and who holds the log back. A [Jobs] works on jobs: it pauses, caps and lists queues, pauses
 // and lists schedules, cancels, retries, discards and lists jobs, and cancels, retries
 // and lists runs of flows. Both need the database only. Workers may be running, anywhere,
 // and so may other operators.

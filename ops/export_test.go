@@ -5,3 +5,24 @@ func (o *Jobs) ListSQL(f Filter, limit int) (query string, args []any) { return 
 
 // QueuesSQL is that of Queues.
 func (o *Jobs) QueuesSQL() string { return o.queuesSQL() }
+
+// ReadsSQL are the statements of what an Operator reads, by name, with the values of
+// their parameters as EXECUTE takes them, for those who look at their plans.
+func (o *Operator) ReadsSQL() map[string][2]string {
+	filter := LetterFilter{EventType: "none"}
+	letters, _ := o.lettersSQL("c", filter, true, 10)
+	all, _ := o.lettersSQL("c", LetterFilter{}, true, 10)
+	matching, _ := o.matchingSQL("c", LetterFilter{}, 10)
+	return map[string][2]string{
+		"log":                 {o.logSQL(), ``},
+		"workers":             {o.workersSQL(), ``},
+		"consumers":           {o.consumersSQL(), ``},
+		"gaps":                {o.gapsSQL(false), `('c', 9223372036854775807, 10)`},
+		"gaps, a later page":  {o.gapsSQL(false), `('c', 90000, 10)`},
+		"open gaps":           {o.gapsSQL(true), `('c', 9223372036854775807, 10)`},
+		"next":                {o.nextSQL(), `('c')`},
+		"letters":             {all, `('c', 10)`},
+		"letters of a filter": {letters, `('c', 10, 'Happened')`},
+		"matching letters":    {matching, `('c', 10)`},
+	}
+}

@@ -3,6 +3,7 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/partition"
 )
 
 // DeadLetter is an event that a consumer could not handle, or a later event of
@@ -30,25 +30,18 @@ type DeadLetter struct {
 	RetryAt       *time.Time // when the retry was asked for that has not ended yet; nil: none was
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
+	// Payload and Metadata are the event's, if they were asked for; nil if the event
+	// is not in the log any more.
+	Payload  []byte
+	Metadata json.RawMessage
 }
 
 // DeadLetters lists the dead letters of a consumer, in order of position. If
 // consumer is empty, it lists those of all consumers, in order of name.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
-	all, err := listOf(ctx, o.db, consumer, func(rows *sql.Rows) (l DeadLetter, err error) {
-		var text sql.NullString
-		var retry sql.NullTime
-		err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType,
-			&text, &l.Attempts, &retry, &l.CreatedAt, &l.UpdatedAt)
-		if name, slots, ok := partition.Parse(l.Consumer); ok {
-			l.Consumer, l.Partition = name, slots.String()
-		}
-		l.Error, l.RetryAt = text.String, timeOf(retry)
-		l.CreatedAt, l.UpdatedAt = l.CreatedAt.UTC(), l.UpdatedAt.UTC()
-		return l, err
-	}, `
+	all, err := listOf(ctx, o.db, consumer, scanLetter, `
 SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
-	error, attempts, retry_at, created_at, updated_at
+	error, attempts, retry_at, created_at, updated_at, NULL::bytea, NULL::text
 FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
 ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`)
 	if err != nil {

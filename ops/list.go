@@ -17,10 +17,15 @@ import (
 // Consumer is how a consumer stands. Of one that is split, the fields sum up its
 // units.
 type Consumer struct {
-	Name        string
-	Position    int64     // the checkpoint; of the unit that is least far
-	HeadLag     int64     // positions above it, up to the highest visible event
-	Revision    int64     // counts every change of its progress; of the unit with the most
+	Name     string
+	Position int64 // the checkpoint; of the unit that is least far
+	HeadLag  int64 // positions above it, up to the highest visible event
+	// OldestAge is how long the first event above Position has been waiting, by the
+	// database's clock, 0 if there is none. Of a consumer that names types or is split, that
+	// event may be none of its own, or of the unit's: its own is no older. Which types it
+	// names, only its code knows.
+	OldestAge   time.Duration
+	Revision    int64     // counts every change of its progress; of one that is split, with those of its units
 	UpdatedAt   time.Time // of the last change
 	Paused      *Pause    // nil: it is not paused, or not all of its units are
 	Worker      uuid.UUID // that it is assigned to; the zero UUID: none, or several
@@ -38,6 +43,9 @@ type Unit struct {
 	Partition   string // "400-7ff"
 	Key         string // that it is split by; empty: the aggregate's id
 	Position    int64
+	HeadLag     int64
+	OldestAge   time.Duration
+	Revision    int64
 	Paused      *Pause
 	Worker      uuid.UUID
 	OpenRanges  int64
@@ -51,22 +59,30 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		c := &r.Consumer
-		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key)
-		c.UpdatedAt = c.UpdatedAt.UTC()
+		var age int64
+		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &age, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key)
+		c.OldestAge, c.UpdatedAt = time.Duration(age)*time.Microsecond, c.UpdatedAt.UTC()
 		c.Paused = pauseOf(since, by, reason)
 		return r, err
-	}, `
-SELECT c.consumer_name, c.last_position,
-	greatest((SELECT coalesce(max(`+positionColumn+`), 0) FROM `+o.t.Events.SQL()+`) - c.last_position, 0), c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
-	(SELECT count(*) FROM `+o.t.GapSkips.SQL()+` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
-	(SELECT count(*) FROM `+o.t.DeadLetters.SQL()+` AS l WHERE l.consumer_name = c.consumer_name),
-	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key
-FROM `+o.t.Checkpoints.SQL()+` AS c LEFT JOIN `+o.t.Assignments.SQL()+` AS a ON a.consumer_name = c.consumer_name
-ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`)
+	}, o.consumersSQL())
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the consumers: %w", explain(err)))
 	}
 	return consumersOf(rows), nil
+}
+
+func (o *Operator) consumersSQL() string {
+	return `
+SELECT c.consumer_name, c.last_position,
+	greatest((SELECT coalesce(max(` + positionColumn + `), 0) FROM ` + o.t.Events.SQL() + `) - c.last_position, 0),
+	coalesce((
+		SELECT CASE WHEN isfinite(e.created_at) THEN least(greatest(extract(epoch FROM statement_timestamp() - e.created_at), 0), 3155760000) * 1000000 END
+		FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` > c.last_position ORDER BY e.` + positionColumn + ` LIMIT 1), 0)::bigint, c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
+	(SELECT count(*) FROM ` + o.t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
+	(SELECT count(*) FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = c.consumer_name),
+	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key
+FROM ` + o.t.Checkpoints.SQL() + ` AS c LEFT JOIN ` + o.t.Assignments.SQL() + ` AS a ON a.consumer_name = c.consumer_name
+ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`
 }
 
 // consumerRow is the row of a consumer, or of a unit of one.
@@ -83,7 +99,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 		n := len(all)
 		if !ok || slots == partition.All || n == 0 || all[n-1].Name != name {
 			if r.split {
-				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt}
+				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt, Revision: r.Revision}
 			}
 			all = append(all, r.Consumer)
 			continue
@@ -93,7 +109,8 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 			c.Position, c.HeadLag, c.Paused, c.Worker, c.Wanted = r.Position, r.HeadLag, r.Paused, r.Worker, r.Wanted
 		}
 		c.Position, c.HeadLag = min(c.Position, r.Position), max(c.HeadLag, r.HeadLag)
-		c.Revision, c.Wanted = max(c.Revision, r.Revision), max(c.Wanted, r.Wanted)
+		c.OldestAge = max(c.OldestAge, r.OldestAge)
+		c.Revision, c.Wanted = c.Revision+r.Revision, max(c.Wanted, r.Wanted)
 		c.OpenRanges, c.DeadLetters = max(c.OpenRanges, r.OpenRanges), c.DeadLetters+r.DeadLetters
 		if r.UpdatedAt.After(c.UpdatedAt) {
 			c.UpdatedAt = r.UpdatedAt
@@ -104,7 +121,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 		if r.Worker != c.Worker {
 			c.Worker = uuid.Nil
 		}
-		c.Units = append(c.Units, Unit{Name: r.Name, Partition: slots.String(), Key: r.key, Position: r.Position, Paused: r.Paused, Worker: r.Worker, OpenRanges: r.OpenRanges, DeadLetters: r.DeadLetters})
+		c.Units = append(c.Units, Unit{Name: r.Name, Partition: slots.String(), Key: r.key, Position: r.Position, HeadLag: r.HeadLag, OldestAge: r.OldestAge, Revision: r.Revision, Paused: r.Paused, Worker: r.Worker, OpenRanges: r.OpenRanges, DeadLetters: r.DeadLetters})
 	}
 	return all
 }

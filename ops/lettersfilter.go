@@ -1,0 +1,201 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
+
+// LetterFilter says which dead letters of a consumer. The zero LetterFilter is all
+// of them.
+type LetterFilter struct {
+	AggregateType string        `json:"aggregate_type,omitempty"` // empty: all
+	EventType     string        `json:"event_type,omitempty"`     // empty: all
+	Error         string        `json:"error,omitempty"`          // that the error contains; empty: all, also those without one
+	OlderThan     time.Duration `json:"older_than,omitempty"`     // by the database's clock; 0: all
+	After         int64         `json:"after,omitempty"`          // only those above this position, for the next page
+}
+
+func (f LetterFilter) check() error {
+	var all []error
+	for what, text := range map[string]string{"AggregateType": f.AggregateType, "EventType": f.EventType, "Error": f.Error} {
+		if text != "" {
+			all = append(all, checkText("LetterFilter."+what, text, maxFilter))
+		}
+	}
+	if f.OlderThan < 0 || f.After < 0 {
+		all = append(all, fmt.Errorf("%w: LetterFilter.OlderThan is %v and After %d, neither may be below 0", ErrInvalid, f.OlderThan, f.After))
+	}
+	return errtext.Join(all...)
+}
+
+const maxFilter = 2_704 // bytes, as an aggregate type may have
+
+// where are the conditions of the filter for l, from parameter n on.
+func (f LetterFilter) where(n int) (conditions string, args []any) {
+	var b strings.Builder
+	add := func(condition string, arg any) {
+		args = append(args, arg)
+		fmt.Fprintf(&b, " AND "+condition, n)
+		n++
+	}
+	if f.AggregateType != "" {
+		add("l.aggregate_type = $%d::text", f.AggregateType)
+	}
+	if f.EventType != "" {
+		add("l.event_type = $%d::text", f.EventType)
+	}
+	if f.Error != "" {
+		add("strpos(coalesce(l.error, ''), $%d::text) > 0", f.Error)
+	}
+	if f.OlderThan > 0 {
+		add("l.created_at < statement_timestamp() - $%d::bigint * interval '1 microsecond'", f.OlderThan.Microseconds())
+	}
+	if f.After > 0 {
+		add("l.global_position > $%d::bigint", f.After)
+	}
+	return b.String(), args
+}
+
+// FilterDeadLetters lists dead letters of a consumer, of its units, or of one unit, in
+// order of position. payload asks for what their events carry. limit is 1 to 10,000.
+// With conditions it may read all letters of the consumer.
+func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f LetterFilter, payload bool, limit int) ([]DeadLetter, error) {
+	err := errtext.Join(checkUnit(consumer), f.check(), checkLimit(limit))
+	var all []DeadLetter
+	if err == nil {
+		query, args := o.lettersSQL(consumer, f, payload, limit)
+		all, err = pgdriver.QueryAll(ctx, o.db, scanLetter, query, args...)
+	}
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters of consumer %s: %w", errtext.Value(consumer), explain(err)))
+	}
+	return all, nil
+}
+
+func (o *Operator) lettersSQL(consumer string, f LetterFilter, payload bool, limit int) (query string, args []any) {
+	conditions, more := f.where(3)
+	carried := `NULL::bytea, NULL::text`
+	join := ``
+	if payload {
+		carried = `e.payload, e.metadata::text`
+		join = `
+LEFT JOIN LATERAL (SELECT * FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` = l.global_position LIMIT 1) AS e ON true`
+	}
+	return `
+SELECT l.consumer_name, l.global_position, l.aggregate_type, l.aggregate_id, coalesce(l.order_key, ''), l.event_id, l.event_type,
+	l.error, l.attempts, l.retry_at, l.created_at, l.updated_at, ` + carried + `
+FROM (
+	SELECT l.* FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
+		SELECT * FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[u.name])` + conditions + `
+		ORDER BY l.consumer_name, l.global_position LIMIT $2::bigint
+	) AS l
+	ORDER BY l.global_position LIMIT $2::bigint
+) AS l` + join + `
+ORDER BY l.global_position`, append([]any{consumer, limit}, more...)
+}
+
+func scanLetter(rows *sql.Rows) (l DeadLetter, err error) {
+	var text, metadata sql.NullString
+	var retry sql.NullTime
+	err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType,
+		&text, &l.Attempts, &retry, &l.CreatedAt, &l.UpdatedAt, &l.Payload, &metadata)
+	if name, slots, ok := partition.Parse(l.Consumer); ok {
+		l.Consumer, l.Partition = name, slots.String()
+	}
+	l.Error, l.RetryAt = text.String, timeOf(retry)
+	l.CreatedAt, l.UpdatedAt = l.CreatedAt.UTC(), l.UpdatedAt.UTC()
+	if metadata.Valid {
+		l.Metadata = json.RawMessage(metadata.String)
+	}
+	return l, err
+}
+
+// RetryWhere asks for another attempt at up to limit dead letters of a consumer that
+// the filter takes, the first ones, and at all others of their aggregates or keys, as
+// RetryDeadLetters does for one. limit is 1 to 10,000. It returns how many were
+// asked for, and [ErrNoDeadLetter] if the filter takes none. It is one operation for each
+// unit: its detail has the filter and the number.
+func (o *Operator) RetryWhere(ctx context.Context, consumer string, f LetterFilter, limit int, by By) (n int64, err error) {
+	return o.where(ctx, KindRetry, consumer, f, limit, by, `
+UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE consumer_name = $1::text AND (order_type, order_id) IN (
+	SELECT order_type, order_id FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = ANY ($2::text::bigint[]))`)
+}
+
+// DiscardWhere removes up to limit dead letters of a consumer that the filter takes, the
+// first ones: the consumer will not handle their events. limit is 1 to 10,000. It returns how
+// many, and [ErrNoDeadLetter] if the filter takes none. It is one operation for each
+// unit: its detail has the filter, the number and the positions. The letters
+// themselves are gone.
+func (o *Operator) DiscardWhere(ctx context.Context, consumer string, f LetterFilter, limit int, by By) (n int64, err error) {
+	return o.where(ctx, KindDiscard, consumer, f, limit, by, `
+DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = ANY ($2::text::bigint[])`)
+}
+
+// whereDetail is what the table of operations keeps of an operation on many letters.
+type whereDetail struct {
+	Filter    LetterFilter `json:"filter"`
+	Letters   int64        `json:"letters"`
+	Positions []int64      `json:"positions,omitempty"` // of those that were discarded
+}
+
+// where changes the letters of each unit that a filter takes, in order of the units'
+// names, until limit is reached. change is the statement for the consumer $1 and the
+// positions $2.
+func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f LetterFilter, limit int, by By, change string) (n int64, err error) {
+	if invalid := errtext.Join(f.check(), checkLimit(limit)); invalid != nil {
+		return 0, errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), invalid))
+	}
+	var found map[string][]int64
+	choose := func(tx *sql.Tx, units []locked) (with []locked, err error) {
+		found, n = map[string][]int64{}, 0
+		left := limit
+		for _, at := range units {
+			query, args := o.matchingSQL(at.consumer, f, left)
+			positions, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (p int64, err error) { return p, rows.Scan(&p) }, query, args...)
+			if err != nil {
+				return nil, fmt.Errorf("look for the dead letters: %w", err)
+			}
+			if len(positions) > 0 {
+				with, found[at.consumer], left = append(with, at), positions, left-len(positions)
+			}
+			if left == 0 {
+				break
+			}
+		}
+		if len(with) == 0 {
+			return nil, fmt.Errorf("the filter takes none: %w", ErrNoDeadLetter)
+		}
+		return with, nil
+	}
+	err = o.change(ctx, kind, consumer, by, choose, func(tx *sql.Tx, at locked) (any, error) {
+		positions := found[at.consumer]
+		list, _ := json.Marshal(positions) // of numbers it does not fail
+		rows, err := exec(ctx, tx, "change the dead letters", change, at.consumer, "{"+strings.Trim(string(list), "[]")+"}")
+		n += rows
+		d := whereDetail{Filter: f, Letters: rows}
+		if kind == KindDiscard {
+			d.Positions = positions
+		}
+		return d, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (o *Operator) matchingSQL(unit string, f LetterFilter, limit int) (query string, args []any) {
+	conditions, more := f.where(3)
+	return `
+SELECT l.global_position FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[$1::text])` + conditions + `
+ORDER BY l.consumer_name, l.global_position LIMIT $2::bigint`, append([]any{unit, limit}, more...)
+}

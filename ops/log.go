@@ -1,0 +1,86 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/store"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
+)
+
+// ErrNoEvent reports that no event is visible at a position.
+var ErrNoEvent = errors.New("no event is there: its transaction was rolled back, or is open")
+
+// Log is how far the log is.
+type Log struct {
+	Head    int64 // the highest position of a visible event
+	Settled int64 // every position up to it is visible, or void
+	// Safe is up to where consumers may read, as the worker with the latest heartbeat
+	// told with it. 0: none has told.
+	Safe int64
+	// Open counts the transactions that have drawn positions and have not ended.
+	Open       int
+	OldestOpen time.Duration // the age of the oldest of them; 0: there is none, or this role may not see it
+}
+
+// Log returns how far the log is. Its figures come one after the other, so a higher
+// one may be older.
+func (o *Operator) Log(ctx context.Context) (l Log, err error) {
+	fail := func(err error) (Log, error) {
+		return Log{}, errtext.Of(fmt.Errorf("ops: look how far the log is: %w", explain(err)))
+	}
+	if l.Settled, err = frontier.Settled(ctx, o.db, sequenced{o.t}, o.t.Settled); err != nil {
+		return fail(err)
+	}
+	if err = o.db.QueryRowContext(ctx, o.logSQL()).Scan(&l.Head, &l.Safe); err != nil {
+		return fail(err)
+	}
+	open, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, false)
+	if err != nil {
+		return fail(err)
+	}
+	for _, t := range open {
+		l.Open, l.OldestOpen = l.Open+1, max(l.OldestOpen, t.Age)
+	}
+	return l, nil
+}
+
+func (o *Operator) logSQL() string {
+	return `
+SELECT coalesce((SELECT max(` + positionColumn + `) FROM ` + o.t.Events.SQL() + `), 0), coalesce((
+	SELECT CASE jsonb_typeof(status->'Safe') WHEN 'number' THEN (status->>'Safe')::numeric::bigint END
+	FROM ` + o.t.Nodes.SQL() + ` ORDER BY heartbeat_at DESC LIMIT 1), 0)`
+}
+
+// Blocker is a transaction that may hold the consumers back.
+type Blocker = frontier.OpenTransaction
+
+// Blockers returns the transactions that have drawn positions of the log and have
+// not ended, the oldest first: what they may append is above what is settled. Those that
+// are young are no trouble. queries asks for the text of each one's latest statement,
+// which may hold values of users.
+func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error) {
+	all, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, queries)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: list the blockers: %w", explain(err)))
+	}
+	return all, nil
+}
+
+// Event returns the event at a position, with its payload. It returns [ErrNoEvent] if
+// none is visible there.
+func (o *Operator) Event(ctx context.Context, position int64) (store.PersistedEvent, error) {
+	log := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithEventsTable(o.t.Events.String())))
+	all, err := log.ReadRanges(ctx, o.db, []store.Range{{First: position, Last: position}}, 1)
+	if err == nil && len(all) == 0 {
+		err = ErrNoEvent
+	}
+	if err != nil {
+		return store.PersistedEvent{}, errtext.Of(fmt.Errorf("ops: read the event at position %d: %w", position, explain(err)))
+	}
+	return all[0], nil
+}

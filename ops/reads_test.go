@@ -1,0 +1,323 @@
+package ops_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// What holds the log back is shown while it does.
+func TestLogAndBlockers(t *testing.T) {
+	s := newSite(t)
+	ctx := t.Context()
+	if l, err := s.Log(ctx); err != nil || l != (ops.Log{}) {
+		t.Errorf("of an empty log: %+v, %v", l, err)
+	}
+	s.append(t, "a", 3)
+	s.settle(t, 2)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, status) VALUES (gen_random_uuid(), now(), '{"Safe": 3}'), (gen_random_uuid(), now() - interval '1 hour', '{"Safe": 1}')`)
+	idle, err := s.DB.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = idle.Rollback() }()
+	if _, err := idle.Exec(`SELECT txid_current()`); err != nil { // it has drawn nothing
+		t.Fatal(err)
+	}
+	tx := s.begin(t, "open", 1)
+	var pid int
+	var started time.Time
+	if err := tx.QueryRow(`SELECT pg_backend_pid(), now() FROM pg_sleep(0.001)`).Scan(&pid, &started); err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Log(ctx)
+	if err != nil || l.Head != 3 || l.Settled != 2 || l.Safe != 3 || l.Open != 1 || l.OldestOpen < time.Millisecond {
+		t.Errorf("%+v, %v", l, err)
+	}
+	all, err := s.Blockers(ctx, false)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	b := all[0]
+	if b.PID != pid || b.State != "idle in transaction" || b.User == "" || b.Query != "" || b.Age < time.Millisecond || b.StateAge < 0 || b.BackendStart == nil || b.Start == nil || !b.Start.Equal(started) ||
+		b.Remedy() != fmt.Sprintf("let its application end it, or SELECT pg_terminate_backend(%d)", pid) {
+		t.Errorf("%+v", b)
+	}
+	if all, err = s.Blockers(ctx, true); err != nil || len(all) != 1 || !strings.Contains(all[0].Query, "pg_backend_pid") {
+		t.Errorf("with its query: %+v, %v", all, err)
+	}
+	end(t, tx.Rollback)
+	await(t, "nobody to hold it back", func() bool { all, err := s.Blockers(ctx, false); return err == nil && len(all) == 0 })
+	for name, status := range map[string]string{"null": `NULL`, "of another program": `'{"Safe": "much"}'`, "a list": `'[]'`} {
+		s.Exec(t, `UPDATE worker_nodes SET status = `+status)
+		if l, err := s.Log(ctx); err != nil || l.Safe != 0 {
+			t.Errorf("a status that is %s: %+v, %v", name, l, err)
+		}
+	}
+}
+
+func TestWorkers(t *testing.T) {
+	s := newSite(t)
+	a, b := uuid.New(), uuid.New()
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, hostname, pid, build, protocol, consumers, status)
+		VALUES ($1, now() - interval '1 minute', 'h', 7, 'b1', 3, '{c,"d e"}', '{"Leader": true}')`, a)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES ($1, now() + interval '1 hour')`, b) // of another library, and its clock
+	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('d e', $1), ('c', $1)`, a)
+	all, err := s.Workers(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if w := all[0]; w.ID != b || w.HeartbeatAge != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Host+w.Build != "" || w.PID != 0 {
+		t.Errorf("the bare one: %+v", w)
+	}
+	if w := all[1]; w.ID != a || w.HeartbeatAge < time.Minute || w.HeartbeatAge > time.Hour || !w.Leader || string(w.Status) != `{"Leader": true}` || fmt.Sprint(w.Able, len(w.Able)) != "[c d e] 2" ||
+		fmt.Sprint(w.Consumers, len(w.Consumers)) != "[c d e] 2" || w.Host != "h" || w.PID != 7 || w.Build != "b1" || w.Protocol != 3 || w.CreatedAt.IsZero() {
+		t.Errorf("%+v", w)
+	}
+}
+
+func TestGaps(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 20)
+	s.open(t, 3, 5)
+	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at)
+		VALUES ('c', $1, 7, 9, 2, 'void', 10, 11, now()), ('c#000-7ff', gen_random_uuid(), 12, NULL, NULL, 'late', 13, 13, now()), ('d', $1, 1, 1, 1, 'void', 1, 1, now())`, uuid.Nil)
+	list := func(consumer string, f ops.GapFilter, limit int) (text string) {
+		all, err := s.Gaps(t.Context(), consumer, f, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range all {
+			text += fmt.Sprintf("%s %d-%d/%d %s %v; ", g.Consumer, g.First, g.Last, g.Missing, g.State, g.ClosedAt == nil)
+		}
+		return text
+	}
+	for got, want := range map[string]string{
+		list("c", ops.GapFilter{}, 10):               "c 7-9/2 void false; c 3-5/3 open true; ",
+		list("c", ops.GapFilter{}, 1):                "c 7-9/2 void false; ",
+		list("c", ops.GapFilter{Before: 2}, 1):       "c 3-5/3 open true; ",
+		list("c", ops.GapFilter{OnlyOpen: true}, 10): "c 3-5/3 open true; ",
+		list("c#000-7ff", ops.GapFilter{}, 10):       "c#000-7ff 12-12/1 late false; ", // a unit that is no more
+		list("x", ops.GapFilter{}, 10):               "",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if _, err := s.Gaps(t.Context(), "c", ops.GapFilter{}, 0); !errors.Is(err, ops.ErrInvalid) {
+		t.Errorf("no limit: %v", err)
+	}
+}
+
+// Next is what SkipEvent takes, for a consumer and each of its units.
+func TestNextIsWhatSkipEventTakes(t *testing.T) {
+	s := newSite(t)
+	ctx := t.Context()
+	if _, err := s.Next(ctx, "c"); !errors.Is(err, ops.ErrNoCheckpoint) {
+		t.Errorf("of no consumer: %v", err)
+	}
+	s.append(t, "a", 3)
+	s.burn(t, 2)
+	s.append(t, "b", 1)
+	s.settle(t, 6)
+	s.place(t, 3)
+	s.open(t, 2, 2)
+	for _, want := range []struct {
+		position int64
+		late     bool
+	}{{2, true}, {6, false}} {
+		all, err := s.Next(ctx, "c")
+		if err != nil || len(all) != 1 || all[0].Consumer != "c" || all[0].Checkpoint != 3 || all[0].Position != want.position || all[0].Late != want.late || all[0].EventType != "Happened" || all[0].EventID == uuid.Nil {
+			t.Fatalf("%+v, %v, want %+v", all, err, want)
+		}
+		e, err := s.Event(ctx, all[0].Position)
+		if err != nil || e.EventID != all[0].EventID || e.AggregateID != all[0].AggregateID || string(e.Payload) != `{}` || e.CreatedAt.IsZero() {
+			t.Errorf("the event is %+v, %v", e, err)
+		}
+		if err := s.SkipEvent(ctx, "c", want.position, by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := s.Next(ctx, "c"); err != nil || len(all) != 1 || all[0] != (ops.Next{Consumer: "c", Checkpoint: 6}) {
+		t.Errorf("at the end: %+v, %v", all, err)
+	}
+	for _, position := range []int64{4, 7, 0, -1} {
+		if _, err := s.Event(ctx, position); !errors.Is(err, ops.ErrNoEvent) {
+			t.Errorf("the event at %d: %v", position, err)
+		}
+	}
+	split, _, _ := splitSite(t, "")
+	if all, err := split.Next(ctx, "c"); err != nil || len(all) != 2 || all[0].Consumer != "c#000-7ff" || all[0].Position != 4 || all[1].Position != 6 {
+		t.Errorf("of units: %+v, %v", all, err)
+	}
+	if all, err := split.Next(ctx, "c#800-fff"); err != nil || len(all) != 1 || all[0].Position != 6 {
+		t.Errorf("of one unit: %+v, %v", all, err)
+	}
+}
+
+func TestConsumersAreAsLateAsTheirFirstEvent(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.Exec(t, `UPDATE events SET created_at = CASE global_position WHEN 3 THEN 'infinity' ELSE now() - (10 - global_position) * interval '1 hour' END`)
+	for position, want := range []time.Duration{9 * time.Hour, 8 * time.Hour, 0, 0} {
+		s.place(t, int64(position))
+		all, err := s.Consumers(t.Context())
+		if err != nil || len(all) != 1 || all[0].OldestAge.Truncate(time.Hour) != want {
+			t.Errorf("at %d: %+v, %v, want %v", position, all, err, want)
+		}
+	}
+	split, _, _ := splitSite(t, "")
+	split.Exec(t, `UPDATE events SET created_at = now() - (10 - global_position) * interval '1 hour'`)
+	split.Exec(t, `UPDATE consumer_checkpoints SET revision = 2`)
+	all, err := split.Consumers(t.Context())
+	if err != nil || len(all) != 1 || all[0].OldestAge.Truncate(time.Hour) != 6*time.Hour || all[0].Units[1].OldestAge.Truncate(time.Hour) != 4*time.Hour || all[0].Units[1].HeadLag != 3 || all[0].Revision != 6 || all[0].Units[0].Revision != 2 {
+		t.Errorf("of units: %+v, %v", all, err)
+	}
+}
+
+// filtered makes letters: at 1 to 6 of the aggregates a, b, a, b, c, c.
+func filtered(t *testing.T) site {
+	s := newSite(t)
+	s.append(t, "x", 6)
+	s.place(t, 9)
+	for i, aggregate := range []string{"a", "b", "a", "b", "c", "c"} {
+		s.letter(t, int64(i+1), aggregate, (i+1)%2)
+	}
+	s.Exec(t, `UPDATE consumer_dead_letters SET error = '50% off' WHERE global_position = 5`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET event_type = 'Paid', created_at = now() - interval '2 hours' WHERE global_position IN (2, 3)`)
+	s.Exec(t, `UPDATE events SET payload = convert_to('p' || global_position, 'UTF8'), metadata = '{"a": 1}' WHERE global_position < 6`)
+	s.Exec(t, `DELETE FROM events WHERE global_position = 4`)
+	return s
+}
+
+func TestFilterDeadLetters(t *testing.T) {
+	s := filtered(t)
+	for name, c := range map[string]struct {
+		f     ops.LetterFilter
+		limit int
+		want  string
+	}{
+		"all":            {ops.LetterFilter{}, 10, "1 2 3 4 5 6"},
+		"a page":         {ops.LetterFilter{After: 2}, 3, "3 4 5"},
+		"a type":         {ops.LetterFilter{EventType: "Paid", AggregateType: "Order"}, 10, "2 3"},
+		"another type":   {ops.LetterFilter{AggregateType: "Invoice"}, 10, ""},
+		"an error":       {ops.LetterFilter{Error: "0% o"}, 10, "5"},
+		"no pattern":     {ops.LetterFilter{Error: "%"}, 10, "5"},
+		"an age":         {ops.LetterFilter{OlderThan: time.Hour}, 10, "2 3"},
+		"all conditions": {ops.LetterFilter{AggregateType: "Order", EventType: "Paid", Error: "boom", OlderThan: time.Minute, After: 1}, 10, "3"},
+	} {
+		for _, payload := range []bool{false, true} {
+			all, err := s.FilterDeadLetters(t.Context(), "c", c.f, payload, c.limit)
+			var got []string
+			for _, l := range all {
+				got = append(got, fmt.Sprint(l.Position))
+				if want := fmt.Sprint("p", l.Position); payload && l.Position < 4 && (string(l.Payload) != want || string(l.Metadata) != `{"a": 1}`) || !payload && l.Payload != nil || l.Position == 4 && l.Payload != nil {
+					t.Errorf("%s: %+v carries %q", name, l, l.Payload)
+				}
+			}
+			if err != nil || strings.Join(got, " ") != c.want {
+				t.Errorf("%s: %v, %v, want %s", name, got, err, c.want)
+			}
+		}
+	}
+	for says, f := range map[string]ops.LetterFilter{"LetterFilter.Error": {Error: "\x00"}, "may be below 0": {OlderThan: -1}} {
+		_, err := s.FilterDeadLetters(t.Context(), "c", f, false, 1)
+		if _, bulk := s.RetryWhere(t.Context(), "c", f, 1, by); !errors.Is(err, ops.ErrInvalid) || !errors.Is(bulk, ops.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v, %v", f, err, bulk)
+		}
+	}
+}
+
+// Many letters are one transaction, and one operation that counts them.
+func TestManyDeadLetters(t *testing.T) {
+	s := filtered(t)
+	ctx := t.Context()
+	n, err := s.RetryWhere(ctx, "c", ops.LetterFilter{EventType: "Paid", After: 2}, 10, by) // 3 of a
+	if err != nil || n != 2 || s.letters(t) != "1 a true; 2 b false; 3 a true; 4 b false; 5 c false; 6 c false; " {
+		t.Errorf("retried %d, %v: %s", n, err, s.letters(t))
+	}
+	var d struct {
+		Filter    ops.LetterFilter
+		Letters   int64
+		Positions []int64
+	}
+	if op := s.last(t, &d); op.Kind != ops.KindRetry || d.Letters != 2 || d.Filter.EventType != "Paid" || d.Filter.After != 2 {
+		t.Errorf("recorded %+v, %+v", op, d)
+	}
+	if n, err = s.DiscardWhere(ctx, "c", ops.LetterFilter{Error: "boom"}, 1, by); err != nil || n != 1 {
+		t.Errorf("discarded %d, %v", n, err)
+	}
+	if n, err = s.DiscardWhere(ctx, "c", ops.LetterFilter{After: 2}, 10, by); err != nil || n != 4 || s.letters(t) != "2 b false; " {
+		t.Errorf("discarded %d, %v: %s", n, err, s.letters(t))
+	}
+	if op := s.last(t, &d); op.Kind != ops.KindDiscard || d.Letters != 4 || fmt.Sprint(d.Positions) != "[3 4 5 6]" {
+		t.Errorf("recorded %+v, %+v", op, d)
+	}
+	s.expectProgress(t, 9, 3)
+	if n, err = s.DiscardWhere(ctx, "c", ops.LetterFilter{After: 2}, 10, by); n != 0 || !errors.Is(err, ops.ErrNoDeadLetter) {
+		t.Errorf("discarded %d, %v", n, err)
+	}
+	s.expectProgress(t, 9, 3)
+
+	split, _, high := splitSite(t, "")
+	split.letter(t, 6, high, 1)
+	split.letter(t, 7, high, 0)
+	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
+	if all, err := split.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 3 || all[2].Partition != "800-fff" {
+		t.Errorf("of units: %+v, %v", all, err)
+	}
+	if n, err = split.DiscardWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
+		t.Errorf("discarded %d, %v: %s", n, err, split.stands(t))
+	}
+	if n, err = split.RetryWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 1 || split.stands(t) != "0:3.1 8:5.2" {
+		t.Errorf("retried %d, %v: %s", n, err, split.stands(t))
+	}
+}
+
+// Reads take what they return and little more, whatever the planner knows of tables
+// with 100,000 rows.
+func TestPlansOfReads(t *testing.T) {
+	s := newSite(t)
+	for _, table := range []string{"events", "consumer_dead_letters", "consumer_gap_skips"} {
+		s.Exec(t, `ALTER TABLE `+table+` SET (autovacuum_enabled = off)`)
+		s.Exec(t, `ANALYZE `+table)
+	}
+	s.place(t, 50_000)
+	s.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		SELECT i, 'T', i::text, 1, gen_random_uuid(), 'Happened', '' FROM generate_series(1, 100000) AS i`)
+	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, i, 'T', i::text, gen_random_uuid(), 'Happened', 0 FROM generate_series(1, 100000) AS i`)
+	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at)
+		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, gen_random_uuid(), i, i, 1, CASE WHEN i = 77 THEN 'open' ELSE 'void' END, i, i, CASE WHEN i <> 77 THEN now() END FROM generate_series(1, 100000) AS i`)
+	conn, err := s.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, knowledge := range []string{`of empty tables`, `of today`} {
+		if knowledge == `of today` {
+			s.Exec(t, `ANALYZE`)
+		}
+		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+			for name, read := range s.ReadsSQL() {
+				most := 60.0
+				switch name {
+				case "consumers": // it counts the letters, of which half are the consumer's
+					most += 100_000
+				case "letters of a filter":
+					most += 50_000
+				}
+				if root, plan := pgtest.Explain(t, conn, mode, read[0], read[1]); root.Visited() > most {
+					t.Errorf("%s, %s, statistics %s: %v rows are read, want at most %v\n%s", name, mode, knowledge, root.Visited(), most, plan)
+				}
+			}
+		}
+	}
+}
