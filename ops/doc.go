@@ -13,6 +13,9 @@
 // table of operations: who, why, when by the database's clock, and what. The
 // workers notice at once.
 //
+// Preview runs a change and rolls it back, and IfRevision refuses one that was decided on
+// an old view.
+//
 // If an operation returns an error, nothing has changed, unless it is an
 // [UnknownOutcomeError].
 package ops

@@ -68,6 +68,35 @@ func ExampleOperator_SkipEvent() {
 	// skip by ann: order 4711 has no customer
 }
 
+// What a change would do is shown first, and it is done only if nobody has moved the
+// consumer since.
+func ExampleOperator_Preview() {
+	ctx := context.Background()
+	t, drop := pgtest.Example()
+	defer drop()
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE TABLE shipped (id TEXT)`)
+	eventStore := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
+	appendOrders(ctx, d.DB, eventStore, "4710", "4712")
+	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Shipping{}}))
+
+	o, err := ops.New(d.DB, nil)
+	check(err)
+	by := ops.By{Operator: "ann", Reason: "ship again"}
+	all, err := o.Consumers(ctx)
+	check(err)
+	seen := all[0]
+	would, err := o.Preview(func(o *ops.Operator) error { return o.Reset(ctx, seen.Name, 0, by) })
+	check(err)
+	fmt.Println(would[0].Kind, string(would[0].Detail))
+
+	check(o.Pause(ctx, seen.Name, by)) // somebody else is faster
+	fmt.Println(o.IfRevision(seen.Revision).Reset(ctx, seen.Name, 0, by) != nil)
+	// Output:
+	// reset {"to": 0, "from": 2, "dead_letters_deleted": 0, "open_ranges_forgotten": 0}
+	// true
+}
+
 // appendOrders appends an event of each order, as an application does.
 func appendOrders(ctx context.Context, db *sql.DB, eventStore *storepostgres.Store, orders ...string) {
 	for _, id := range orders {

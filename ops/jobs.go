@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -23,6 +24,7 @@ type Jobs struct {
 	t     tables.Jobs
 	queue *queue.Queue
 	flows *flow.Client
+	dry   *rehearsal[JobsOperation] // nil: changes are made
 }
 
 // NewJobs makes a Jobs. names has the JobsTable of the workers; nil is the
@@ -115,7 +117,7 @@ func (a about) String() string {
 func (o *Jobs) change(ctx context.Context, kind Kind, a *about, by By, invalid error, do func(tx *sql.Tx) (detail any, err error)) error {
 	err := errtext.Join(invalid, by.check())
 	if err == nil {
-		err = audited(ctx, o.db, o.t.Changes, func(tx *sql.Tx) (int64, error) {
+		err = audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
 			if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)`, idleLimit); err != nil {
 				return 0, err
 			}
@@ -138,12 +140,17 @@ func (o *Jobs) record(ctx context.Context, tx *sql.Tx, kind Kind, a about, by By
 	if err != nil {
 		return 0, err
 	}
+	var kept string
+	var at time.Time
 	err = tx.QueryRowContext(ctx, `
 INSERT INTO `+o.t.Operations.SQL()+` (job_id, queue, operation, detail, operator, reason, created_at)
 VALUES (nullif($1::bigint, 0), nullif($2::text, ''), $3::text, $4::jsonb, $5::text, $6::text, clock_timestamp())
-RETURNING id`, a.job, a.queue, string(kind), string(text), by.Operator, by.Reason).Scan(&id)
+RETURNING id, detail::text, created_at`, a.job, a.queue, string(kind), string(text), by.Operator, by.Reason).Scan(&id, &kept, &at)
 	if err != nil {
 		return 0, fmt.Errorf("record the operation: %w", err)
+	}
+	if o.dry != nil {
+		o.dry.add(JobsOperation{Job: a.job, Queue: a.queue, Kind: kind, Detail: json.RawMessage(kept), By: by, At: at.UTC()})
 	}
 	return id, nil
 }

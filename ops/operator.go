@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -17,8 +18,10 @@ import (
 // Operator works on the consumers of one set of tables. Any number of
 // goroutines may use it.
 type Operator struct {
-	db *sql.DB
-	t  tables.Tables
+	db       *sql.DB
+	t        tables.Tables
+	dry      *rehearsal[Operation] // nil: changes are made
+	revision *int64                // that a consumer must have; nil: any
 }
 
 // New makes an Operator. names are the tables as the workers and the event
@@ -68,6 +71,9 @@ func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, ch
 	return o.operate(ctx, kind, name, errtext.Join(checkUnit(name), by.check()), func(tx *sql.Tx) (id int64, err error) {
 		units, err := o.lock(ctx, tx, name)
 		if err == nil {
+			err = o.unmoved(ctx, tx, name)
+		}
+		if err == nil {
 			units, err = choose(tx, units)
 		}
 		for _, at := range units {
@@ -87,7 +93,7 @@ func (o *Operator) change(ctx context.Context, kind Kind, name string, by By, ch
 func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid error, do func(tx *sql.Tx) (id int64, err error)) error {
 	err := invalid
 	if err == nil {
-		err = audited(ctx, o.db, o.t.Changes, do)
+		err = audited(ctx, o.db, o.t.Changes, o.dry, do)
 	}
 	if err != nil {
 		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(name), explain(err)))
@@ -96,13 +102,16 @@ func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid 
 }
 
 // audited runs the transaction of one operation, and tells the workers. do
-// returns the ID of the operation's row.
-func audited(ctx context.Context, db *sql.DB, news ident.Table, do func(tx *sql.Tx) (id int64, err error)) error {
+// returns the ID of the operation's row. A rehearsal is rolled back instead.
+func audited[T any](ctx context.Context, db *sql.DB, news ident.Table, dry *rehearsal[T], do func(tx *sql.Tx) (id int64, err error)) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	if dry != nil {
+		return dry.run(tx, do)
+	}
 	id, err := do(tx)
 	if err != nil {
 		return err
@@ -123,6 +132,8 @@ func (o *Operator) record(ctx context.Context, tx *sql.Tx, kind Kind, consumer s
 	if err != nil {
 		return 0, err
 	}
+	var kept string
+	var at time.Time
 	err = tx.QueryRowContext(ctx, `
 WITH raised AS (
 	UPDATE `+o.t.Checkpoints.SQL()+` SET revision = revision + 1, updated_at = clock_timestamp()
@@ -130,9 +141,12 @@ WITH raised AS (
 )
 INSERT INTO `+o.t.Operations.SQL()+` (consumer_name, operation, detail, operator, reason, created_at)
 SELECT $1::text, $2::text, $3::jsonb, $4::text, $5::text, clock_timestamp()
-RETURNING id`, consumer, string(kind), string(text), by.Operator, by.Reason).Scan(&id)
+RETURNING id, detail::text, created_at`, consumer, string(kind), string(text), by.Operator, by.Reason).Scan(&id, &kept, &at)
 	if err != nil {
 		return 0, fmt.Errorf("record the operation: %w", err)
+	}
+	if o.dry != nil {
+		o.dry.add(Operation{Consumer: consumer, Kind: kind, Detail: json.RawMessage(kept), By: by, At: at.UTC()})
 	}
 	return id, nil
 }

@@ -22,11 +22,15 @@ func (o *Operator) Partition(ctx context.Context, consumer string, n int, by By)
 		invalid = fmt.Errorf("%w: %d partitions, allowed is 0 to %d", ErrInvalid, n, partition.MaxCount)
 	}
 	return o.operate(ctx, KindPartition, consumer, errtext.Join(checkConsumer(consumer), invalid, by.check()), func(tx *sql.Tx) (int64, error) {
-		if _, _, err := o.lockOwn(ctx, tx, consumer); err != nil {
+		_, _, err := o.lockOwn(ctx, tx, consumer)
+		if err == nil {
+			err = o.unmoved(ctx, tx, consumer)
+		}
+		if err != nil {
 			return 0, err
 		}
 		d := partitionDetail{Partitions: n}
-		err := tx.QueryRowContext(ctx, `
+		err = tx.QueryRowContext(ctx, `
 UPDATE `+o.t.Checkpoints.SQL()+` AS c SET partitions = nullif($2::int, 0) FROM `+o.t.Checkpoints.SQL()+` AS before
 WHERE c.consumer_name = $1::text AND before.consumer_name = $1::text RETURNING coalesce(before.partitions, 0)`, consumer, n).Scan(&d.Before)
 		if err != nil {

@@ -38,6 +38,9 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 	return o.operate(ctx, KindRetire, consumer, errtext.Join(checkConsumer(consumer), by.check()), func(tx *sql.Tx) (int64, error) {
 		units, err := o.lock(ctx, tx, consumer)
 		if err == nil {
+			err = o.unmoved(ctx, tx, consumer)
+		}
+		if err == nil {
 			err = o.unregistered(ctx, tx, consumer)
 		}
 		if err != nil {

@@ -1,0 +1,88 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// Preview is an exact dry run. It calls change with an Operator whose changes are
+// rolled back, and returns what each would record, with no ID, in order. A change that would
+// be refused is refused. Each begins from what there is, not from what the one before it
+// would leave: preview one at a time. Others may move the consumer before it is
+// then done: [Operator.IfRevision] refuses that.
+//
+// Meanwhile it holds what the change would hold: it waits for the batch that a worker
+// has in hand, and the consumer waits for it.
+func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) {
+	p := *o
+	p.dry = &rehearsal[Operation]{}
+	if err := change(&p); err != nil {
+		return nil, err
+	}
+	return p.dry.recorded, nil
+}
+
+// Preview is an exact dry run, as [Operator.Preview] is. What a change returns, and the
+// detail of a retry, has the ID of a job that will not be: the one that is made later
+// gets another.
+func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
+	p := *o
+	p.dry = &rehearsal[JobsOperation]{}
+	if err := change(&p); err != nil {
+		return nil, err
+	}
+	return p.dry.recorded, nil
+}
+
+// rehearsal keeps what operations would have recorded.
+type rehearsal[T any] struct{ recorded []T }
+
+func (r *rehearsal[T]) add(operation T) { r.recorded = append(r.recorded, operation) }
+
+// run does an operation and undoes it. One that fails leaves nothing.
+func (r *rehearsal[T]) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {
+	before := len(r.recorded)
+	if _, err := do(tx); err != nil {
+		r.recorded = r.recorded[:before]
+		return err
+	}
+	return tx.Rollback()
+}
+
+// MovedError refuses a change that was decided on an old view of a consumer.
+type MovedError struct {
+	Decided  int64 // the revision that it was decided on
+	Revision int64 // of the consumer now
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("it was decided on revision %d, and the consumer has revision %d now: a worker or an operator has moved it since, look again", e.Decided, e.Revision)
+}
+
+// IfRevision returns an Operator that refuses a change with a [MovedError] unless the
+// consumer, or the unit that is named, has this revision: that of [Consumer] or [Unit].
+// Every batch of a worker raises it, so this is for consumers that are paused or
+// stuck. It holds for one change: that raises the revision, too.
+func (o *Operator) IfRevision(revision int64) *Operator {
+	p := *o
+	p.revision = &revision
+	return &p
+}
+
+// unmoved checks the revision of a consumer whose rows are locked.
+func (o *Operator) unmoved(ctx context.Context, tx *sql.Tx, name string) error {
+	if o.revision == nil {
+		return nil
+	}
+	var now int64
+	err := tx.QueryRowContext(ctx, `
+SELECT coalesce(sum(revision), 0)::bigint FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf, name).Scan(&now)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read its revision: %w", err)
+	case now != *o.revision:
+		return &MovedError{Decided: *o.revision, Revision: now}
+	}
+	return nil
+}
