@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -106,14 +107,19 @@ func (w *Worker) watchAges(ctx context.Context) error {
 // worker's consumers have not handled: two statements, whatever their number. It
 // fails if the server is not the one that the frontier reads.
 func (w *Worker) look(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*w.limits.quick, noAnswer(3*w.limits.quick))
+	defer cancel()
 	select {
 	case w.ages.turn <- struct{}{}:
 		defer func() { <-w.ages.turn }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return fmt.Errorf("another look at the log goes on, which waits for a connection of the pool or for an answer: %w", context.Cause(ctx))
 	}
 	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
+	if err = conn.take(ctx); err != nil {
+		return fmt.Errorf("take a connection of the pool, which needs one besides those of handlers: %w", err)
+	}
 	token := w.frontier.Value().Token
 	var log store.Log = w.bound
 	if token != "" {

@@ -186,6 +186,29 @@ func TestOtherNames(t *testing.T) {
 	if err != nil || len(all) != 4 {
 		t.Errorf("%d operations, %v", len(all), err)
 	}
+	readAll(t, o, 8)
+}
+
+// readAll reads all that there is to read, with an event at a position.
+func readAll(t *testing.T, o *ops.Operator, position int64) {
+	t.Helper()
+	ctx := t.Context()
+	if l, err := o.Log(ctx); err != nil || l.Head < position {
+		t.Errorf("the log: %+v, %v", l, err)
+	}
+	if e, err := o.Event(ctx, position); err != nil || e.EventType != "Happened" {
+		t.Errorf("the event: %+v, %v", e, err)
+	}
+	if n, err := o.Next(ctx, "c"); err != nil || len(n) != 1 || n[0].Position == 0 {
+		t.Errorf("next: %+v, %v", n, err)
+	}
+	_, gaps := o.Gaps(ctx, "c", ops.GapFilter{OnlyOpen: true}, 10)
+	_, blockers := o.Blockers(ctx, true)
+	_, workers := o.Workers(ctx)
+	_, letters := o.FilterDeadLetters(ctx, "c", ops.LetterFilter{AggregateType: "Order", EventType: "Happened", Error: "o", OlderThan: time.Hour, After: 1}, true, 10)
+	if err := errors.Join(gaps, blockers, workers, letters); err != nil {
+		t.Error(err)
+	}
 }
 
 // Each operation, refusal and list works with each driver and in each mode.
@@ -232,12 +255,22 @@ func TestDrivers(t *testing.T) {
 				t.Error(err)
 			}
 			s.letter(t, 4, "a", 2)
+			readAll(t, o, 5)
+			if all, err := o.Preview(func(o *ops.Operator) error { _, err := o.RetryWhere(ctx, "c", ops.LetterFilter{}, 10, by); return err }); err != nil || len(all) != 1 {
+				t.Errorf("the preview of a retry: %+v, %v", all, err)
+			}
+			if n, err := o.RetryWhere(ctx, "c", ops.LetterFilter{EventType: "Happened"}, 10, by); err != nil || n != 1 {
+				t.Errorf("retried %d, %v", n, err)
+			}
+			if with, err := o.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, true, 10); err != nil || len(with) != 1 || string(with[0].Payload) != `{}` {
+				t.Errorf("with payload: %+v, %v", with, err)
+			}
 			letters, err := o.DeadLetters(ctx, "")
 			if err != nil || len(letters) != 1 || letters[0].Position != 4 || letters[0].EventID == uuid.Nil {
 				t.Errorf("%+v, %v", letters, err)
 			}
 			operations, err := o.Operations(ctx, "c", 100)
-			if err != nil || len(operations) != 8 {
+			if err != nil || len(operations) != 9 {
 				t.Errorf("%d operations, %v", len(operations), err)
 			}
 		})

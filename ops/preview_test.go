@@ -304,6 +304,22 @@ func TestPreviewOfSeveral(t *testing.T) {
 	}
 }
 
+// One that fails at its second unit foretells nothing of its first.
+func TestPreviewOfAHalf(t *testing.T) {
+	s, _, _ := splitSite(t, "")
+	s.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$`)
+	s.Exec(t, `CREATE TRIGGER refuse BEFORE INSERT ON consumer_operations FOR EACH ROW WHEN (NEW.consumer_name = 'c#800-fff') EXECUTE FUNCTION refuse()`)
+	all, err := s.Preview(func(o *ops.Operator) error {
+		if err := o.Pause(t.Context(), "c", by); err == nil {
+			t.Error("the second unit was paused")
+		}
+		return nil
+	})
+	if err != nil || len(all) != 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
 // Of runs of flows, too.
 func TestPreviewOfFlowRuns(t *testing.T) {
 	s := newJobsSite(t)
