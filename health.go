@@ -28,10 +28,10 @@ func (w *Worker) Live() error {
 // have not handled: in two statements, each bounded by 5s and by ctx. Each error
 // is one line, with the remedy. Package health serves them to an orchestrator.
 //
-// maxAge is how old such an event may be, and for how long Safe may not move while
-// the head of the log is above it. It must be longer than the StaleGapThreshold,
+// maxAge is for how long a consumer that such an event waits for may not move, and Safe
+// while the head of the log is above it. It must be longer than the StaleGapThreshold,
 // for which an open transaction may hold the consumers back. A consumer that is paused
-// does not count.
+// does not count, nor does one that is late but moves: it catches up.
 func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 	if s := w.Status(); s.State != StateRunning {
 		return s.reasons(maxAge, w.cfg.HeartbeatTimeout)
@@ -75,7 +75,7 @@ func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
 		if errors.Is(c.LastError, ErrHandlerOverdue) {
 			all = append(all, fmt.Errorf("consumer %q: %w", c.Name, c.LastError))
 		}
-		if c.OldestAge != nil && *c.OldestAge > maxAge && c.Paused == nil {
+		if c.Still > maxAge && c.Paused == nil {
 			late = append(late, c)
 		}
 	}
@@ -91,11 +91,11 @@ func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
 
 // late says how late a consumer is, and what to look at.
 func (c ConsumerStatus) late() error {
-	err := fmt.Errorf("consumer %q has not handled an event that is %v old, at position %d or above", c.Name, c.OldestAge.Round(time.Second), c.Position+1)
+	err := fmt.Errorf("consumer %q has not moved for %v: it has not handled an event that is %v old, at position %d or above", c.Name, c.Still.Round(time.Second), c.OldestAge.Round(time.Second), c.Position+1)
 	if c.LastError != nil {
 		return fmt.Errorf("%w: mend its handler, or skip the event with ops.SkipEvent: %w", err, c.LastError)
 	}
-	return fmt.Errorf("%w: it may be catching up, held back by an open transaction, or its handler is slow: compare Position with a later look", err)
+	return fmt.Errorf("%w: an open transaction may hold it back, or its handler is slow: see Blocked of Status and the log", err)
 }
 
 // hanging returns an error for a loop that has not gone on for too long, nil if all

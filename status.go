@@ -99,6 +99,9 @@ type ConsumerStatus struct {
 	// is no older. Events that wait for a retry as dead letters do not count, nor
 	// do those that appear late, below Position.
 	OldestAge *time.Duration `json:",omitempty"`
+	// Still is for how long Position has not moved in this worker while an event was
+	// waiting, by this process's clock. 0 if it moves, and where OldestAge is nil or 0.
+	Still time.Duration
 	// Handled counts the events that this worker handled and committed.
 	Handled int64
 	// Failures counts the handler's failures since its last success.
@@ -129,7 +132,8 @@ type unitStatus struct {
 	s       ConsumerStatus
 	known   bool // Position is this run's
 	oldest  *oldest
-	lasting error // what holds the batch in hand up; nil: nothing
+	moved   time.Time // when Position was last another one
+	lasting error     // what holds the batch in hand up; nil: nothing
 }
 
 // at returns how far the consumer has been in this worker, -1 if it has not run
@@ -166,7 +170,10 @@ func (u *unitStatus) snapshot(safe, head *int64) ConsumerStatus {
 	}
 	if s.Assigned && u.known {
 		s.Lag, s.HeadLag = behind(safe, s.Position), behind(head, s.Position)
-		s.OldestAge = u.oldest.age(s.Position, head, time.Now())
+		now := time.Now()
+		if s.OldestAge = u.oldest.age(s.Position, head, now); s.OldestAge != nil && *s.OldestAge > 0 {
+			s.Still = min(now.Sub(u.moved), *s.OldestAge)
+		}
 	}
 	return s
 }
@@ -190,15 +197,23 @@ func (u *unitStatus) begin() {
 
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *ConsumerStatus) {
-		s.Position, s.Paused, s.DeadLetters, u.known = p.Position, (*Pause)(p.Paused), p.DeadLetters, true
+		u.moveTo(p.Position)
+		s.Paused, s.DeadLetters, u.known = (*Pause)(p.Paused), p.DeadLetters, true
 	})
+}
+
+func (u *unitStatus) moveTo(position int64) {
+	if u.moved.IsZero() || position != u.s.Position {
+		u.s.Position, u.moved = position, time.Now()
+	}
 }
 
 // advanced takes note of a committed batch. While a failing event is narrowed
 // down, the failures still stand.
 func (u *unitStatus) advanced(position int64, events, failures int) {
 	u.change(func(s *ConsumerStatus) {
-		if s.Position, s.Failures = position, failures; failures == 0 {
+		u.moveTo(position)
+		if s.Failures = failures; failures == 0 {
 			s.LastError = nil
 		}
 		s.Handled += int64(events)

@@ -48,8 +48,8 @@ func Live(w Worker) http.Handler {
 
 // Ready answers the probe for readiness. It fails while the worker does not run, while
 // the database is away, and while events are not handled as they should be. maxAge is
-// how old an event may be that a consumer of this worker has not handled; 0 or below
-// is DefaultMaxAge.
+// for how long a consumer of this worker may not move though an event waits for it; 0
+// or below is DefaultMaxAge.
 //
 // Each probe asks the database. Do not restart a worker because it is not ready: it
 // retries whatever a retry can mend.
