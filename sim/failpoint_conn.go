@@ -30,6 +30,17 @@ func executes(b []byte) bool {
 	return false
 }
 
+// nth waits for the statement after n others.
+func nth(n int) func([]byte) bool {
+	return func(b []byte) bool {
+		if !executes(b) {
+			return false
+		}
+		n--
+		return n < 0
+	}
+}
+
 func commits(b []byte) bool { return bytes.Contains(b, commitMessage) }
 
 // failpointConn injects a fault exactly at a COMMIT or another statement, on
@@ -66,6 +77,7 @@ func (c *failpointConn) arm(at func([]byte) bool, answered bool, inject func()) 
 // trap is for the next connection of a network that sends what it waits for.
 type trap struct {
 	at       func([]byte) bool
+	then     func([]byte) bool // at what of that connection it injects: also of what it waited for
 	answered bool
 	inject   func()
 }
@@ -74,7 +86,7 @@ type trap struct {
 func (c *failpointConn) enter(b []byte) {
 	t := c.network.trap.Load()
 	if t != nil && t.at(b) && c.network.trap.CompareAndSwap(t, nil) {
-		c.arm(t.at, t.answered, t.inject)
+		c.arm(t.then, t.answered, t.inject)
 	}
 }
 

@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -16,6 +18,7 @@ const (
 	workersSlowed    history.Fault = "live workers far from the server for a while"
 	workersRestarted history.Fault = "workers stopped and started"
 	consumersMoved   history.Fault = "consumers moved away in a batch"
+	rescalesBroken   history.Fault = "splits and merges broken off"
 )
 
 // workerFaults end a worker, break what lies between it and the server, or take
@@ -45,6 +48,14 @@ var workerFaults = []faultRow{
 			Reaches: []oracle.Condition{oracle.CutConnections, oracle.BrokenBatches, oracle.WorkersLostAtCommit},
 		},
 		worker: at((*slot).cut, beforeStatement, afterStatement, beforeCommit, afterCommit),
+	},
+	{
+		Row: fault.Row{
+			Name: "halfway", Does: "ends a worker, or resets its connections, before or after any statement of a split or a merge, or its COMMIT",
+			Counts:  []history.Fault{rescalesBroken},
+			Reaches: []oracle.Condition{oracle.Rescaled, oracle.CutConnections},
+		},
+		worker: at((*slot).breakOff, afterGuard, afterGuard),
 	},
 	{
 		Row: fault.Row{
@@ -132,6 +143,47 @@ func (s *slot) vanish(ctx, intake context.Context, at point) error {
 	s.countCrash(at, inBatch)
 	s.happened(machinesVanished, "")
 	return s.replace(ctx, intake, history.ExitCrashed, lingering)
+}
+
+// breakOff wants another number of partitions, and ends the worker or cuts it off in the
+// middle of a split or a merge, if it comes to one.
+func (s *slot) breakOff(ctx, intake context.Context, at point) error {
+	if err := s.rescale(ctx, intake, at); err != nil {
+		return err
+	}
+	n, crashed := s.node, false
+	statement, answered, ends := s.dice.IntN(rescaleStatements), chance(s.dice, 0.5), chance(s.dice, 0.5)
+	p := &failpoint{hit: make(chan struct{}), inject: func() {
+		if !ends {
+			n.net.cut()
+		} else if crashed = n.fate.CompareAndSwap(0, toCrash); crashed {
+			n.net.crash()
+			n.cancel()
+		}
+	}}
+	n.net.trap.Store(&trap{s.scenario.locksLayout, nth(statement), answered, p.fire})
+	if hit := s.awaitHit(intake, p); !hit {
+		n.net.trap.Store(nil)
+		return nil
+	}
+	where := fmt.Sprintf("%s statement %d of a split or a merge", map[bool]string{false: "before", true: "after"}[answered], statement+1)
+	s.happened(rescalesBroken, where)
+	if !crashed {
+		return nil
+	}
+	s.happened(history.Crashes, where)
+	return s.replace(ctx, intake, history.ExitCrashed, 0)
+}
+
+// rescaleStatements is about how many statements a merge has, with its COMMIT.
+const rescaleStatements = 10
+
+// locksLayout recognises the statement with which a split or a merge begins, by its
+// parameters.
+func (s Scenario) locksLayout(b []byte) bool {
+	return executes(b) && bytes.Contains(b, []byte("15000")) && slices.ContainsFunc(s.Scope, func(c history.Scope) bool {
+		return c.Partitioned && bytes.Contains(b, []byte(c.Name))
+	})
 }
 
 // cut resets the worker's connections. It is to recover by itself.

@@ -44,7 +44,7 @@ func (s *jobSlot) inject(intake context.Context, at jobPoint, do func()) (inject
 	if at.sends == nil {
 		s.node.armed.Store(p)
 	} else {
-		s.node.net.trap.Store(&trap{at.sends, at.answered, p.fire})
+		s.node.net.trap.Store(&trap{at.sends, at.sends, at.answered, p.fire})
 	}
 	if s.awaitHit(intake, p) {
 		return true, true
