@@ -104,6 +104,11 @@ func (t *Total) add(r *Report) {
 		t.Invariants[i].Name, t.Invariants[i].Rule = f.Name, f.Rule
 		t.Invariants[i].Checks += f.Checks
 		t.Invariants[i].Broken += f.Broken
+		for _, example := range f.Examples {
+			if all := &t.Invariants[i].Examples; len(*all) < maxExamples {
+				*all = append(*all, fmt.Sprintf("seed %d: %s", r.Seed, example))
+			}
+		}
 	}
 }
 
