@@ -275,20 +275,21 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 	}
 	defer conn.Close()
 	for name, p := range map[string]struct{ types, statement, args string }{
-		"claim":    {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
-		"start":    {"text, text", s.sql.start, `'{1}', '{1}'`},
-		"complete": {"text, text", s.sql.complete, `'{1}', '{1}'`},
-		"settle":   {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
-		"look":     {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
-		"cancel":   {"bigint", s.sql.cancel, `7`},
-		"due":      {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
-		"above":    {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
-		"unknown":  {"text, text", s.sql.unknown, `'q1', '["k1"]'`},
-		"expire":   {"", s.sql.expire, ""},
-		"claimers": {"", s.sql.claimers, ""},
-		"forget":   {"", s.sql.forget, ""},
-		"retained": {"", s.sql.retained, ""},
-		"retain":   {"bigint, text, timestamptz", s.sql.retain, `1000000, 'q1', '2020-01-01'`},
+		"claim":       {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
+		"start":       {"text, text", s.sql.start, `'{1}', '{1}'`},
+		"complete":    {"text, text", s.sql.complete, `'{1}', '{1}'`},
+		"completeOne": {"bigint, bigint", s.sql.completeOne, `1, 1`},
+		"settle":      {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
+		"look":        {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
+		"cancel":      {"bigint", s.sql.cancel, `7`},
+		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
+		"above":       {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
+		"unknown":     {"text, text", s.sql.unknown, `'q1', '["k1"]'`},
+		"expire":      {"", s.sql.expire, ""},
+		"claimers":    {"", s.sql.claimers, ""},
+		"forget":      {"", s.sql.forget, ""},
+		"retained":    {"", s.sql.retained, ""},
+		"retain":      {"bigint, text, timestamptz", s.sql.retain, `1000000, 'q1', '2020-01-01'`},
 	} {
 		all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 		// As the index has it, so that the first ones are enough.

@@ -57,11 +57,26 @@ type Settled struct {
 // completed. The others were locked, or not this run's any more: see [Queue.Judge]. It
 // may be part of a transaction: then the jobs are complete if that commits.
 func (q *Queue) Complete(ctx context.Context, on store.Querier, runs []Run) (completed []int64, err error) {
-	completed, err = q.ids(ctx, on, q.sql.complete, runs)
+	if len(runs) == 1 {
+		completed, err = q.completeOne(ctx, on, runs[0])
+	} else {
+		completed, err = q.ids(ctx, on, q.sql.complete, runs)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("jobs: complete: %w", err)
 	}
 	return completed, nil
+}
+
+func (q *Queue) completeOne(ctx context.Context, on store.Querier, r Run) (completed []int64, err error) {
+	result, err := on.ExecContext(ctx, q.sql.completeOne, r.ID, r.Claim)
+	if err != nil {
+		return nil, err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return nil, err
+	}
+	return []int64{r.ID}, nil
 }
 
 // Settle ends runs, and returns what has become of the jobs. Those that it does
