@@ -8,7 +8,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "attempt-fence", Jobs: true,
 		Mistake: "a run is told by its job and attempt, which are there already: no claim comes twice",
-		Edits:   []Edit{{"internal/queue/statements.go", `claim = $2::bigint`, `claim = j.attempt + 1 + 0 * $2::bigint`}},
+		Edits:   []Edit{{"internal/queue/statements.go", `claimed_by = $1::uuid, claim = $2::bigint`, `claimed_by = $1::uuid, claim = j.attempt + 1 + 0 * $2::bigint`}},
 		Test:    Test{"./internal/queue", "TestACrashThatTakesAClaimBack"},
 	},
 	{

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -64,29 +65,63 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Nobody but the run that has a job can end it.
+// Nobody but the run that has a job can end it, by itself or in a list.
 func TestNobodyEndsTheRunOfAnother(t *testing.T) {
 	s := newStage(t)
-	id := s.add(NewJob{Kind: "a"})[0]
-	job := s.take(s.demand(1, "a"))[0]
-	zombie := Run{id, job.Claim + 1}
-	if done, err := s.Complete(t.Context(), s.d.DB, []Run{zombie}); len(done) != 0 || err != nil {
-		t.Errorf("another claim completes %v, %v", done, err)
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"})
+	id := ids[0]
+	var own, zombies []Run
+	for _, job := range s.take(s.demand(2, "a")) {
+		own, zombies = append(own, job.Run), append(zombies, Run{job.ID, job.Claim + 1})
 	}
-	if started, err := s.Start(t.Context(), s.d.DB, []Run{zombie}); len(started) != 0 || err != nil {
-		t.Errorf("another claim starts %v, %v", started, err)
+	for _, runs := range [][]Run{zombies, zombies[:1]} {
+		if done, err := s.Complete(t.Context(), s.d.DB, runs); len(done) != 0 || err != nil {
+			t.Errorf("other claims complete %v, %v", done, err)
+		}
 	}
-	if states := s.settle(End{Run: zombie, To: Failed}); len(states) != 0 {
+	s.d.Exec(t, `UPDATE jobs SET started_at = NULL`)
+	if started, err := s.Start(t.Context(), s.d.DB, zombies); len(started) != 0 || err != nil {
+		t.Errorf("other claims start %v, %v", started, err)
+	}
+	if states := s.settle(End{Run: zombies[0], To: Failed}); len(states) != 0 {
 		t.Errorf("another claim settles %v", states)
 	}
-	if done, err := s.Complete(t.Context(), s.d.DB, []Run{job.Run}); err != nil || !slices.Equal(done, []int64{id}) {
+	if done, err := s.Complete(t.Context(), s.d.DB, own[:1]); err != nil || !slices.Equal(done, []int64{id}) {
 		t.Errorf("its own completes %v, %v", done, err)
 	}
-	if done, err := s.Complete(t.Context(), s.d.DB, []Run{job.Run}); err != nil || len(done) != 0 {
-		t.Errorf("the second time: %v, %v", done, err)
+	if done, err := s.Complete(t.Context(), s.d.DB, own); err != nil || !slices.Equal(done, ids[1:]) {
+		t.Errorf("a second time, and another: %v, %v", done, err)
 	}
-	before, err := s.Judge(t.Context(), s.d.DB, []Run{job.Run, zombie})
+	if done, err := s.Complete(t.Context(), s.d.DB, own[:1]); err != nil || len(done) != 0 {
+		t.Errorf("a third time: %v, %v", done, err)
+	}
+	before, err := s.Judge(t.Context(), s.d.DB, []Run{own[0], zombies[0]})
 	if err != nil || !slices.Equal(before, []Settled{{id, Completed}}) {
 		t.Errorf("settled before: %v, %v", before, err)
+	}
+}
+
+// Who ends a run waits for nobody who has locked its row.
+func TestLockedRunsStay(t *testing.T) {
+	s := newStage(t)
+	s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"})
+	var own []Run
+	for _, job := range s.take(s.demand(2, "a")) {
+		own = append(own, job.Run)
+	}
+	tx, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`SELECT FROM jobs FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, runs := range [][]Run{own, own[:1]} {
+		if done, err := s.Complete(ctx, s.d.DB, runs); len(done) != 0 || err != nil {
+			t.Errorf("%d locked: %v, %v", len(runs), done, err)
+		}
 	}
 }
