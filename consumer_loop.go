@@ -283,6 +283,7 @@ func (c *consumerLoop) worked() {
 		c.status.recovered()
 	}
 	c.w.recovered(c.about(TroubleDatabase))
+	c.w.recovered(c.about(TroubleKey))
 }
 
 // news are closed when there is something new since they were taken.

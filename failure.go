@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -48,16 +49,21 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 	}
 	f.now = time.Now()
 	v := c.tallyOf(retried).failed(&c.w.cfg, f)
+	var ofKey keyError
+	keyless := errors.As(r.err, &ofKey)
 	switch {
 	case v.byHandler:
 		return c.failed(r, v)
-	case v.exhausted:
+	case v.exhausted && !keyless:
 		return 0, fmt.Errorf("%w: consumer %q, for %v (WithRetryLimit): %w", ErrOutage, c.unit.name, c.w.cfg.RetryLimit, explain(r.err))
 	}
 	err := errtext.Of(explain(r.err))
 	c.status.disturbed(err)
 	about := c.about(TroubleDatabase)
-	if r.outcome == conflicted {
+	switch {
+	case keyless:
+		about = c.about(TroubleKey)
+	case r.outcome == conflicted:
 		about = c.aboutBatch(TroubleBatch, retried)
 	}
 	c.w.troubled(about, err)

@@ -22,11 +22,16 @@ func (d *declared) slotOf(e *store.PersistedEvent) (int, error) {
 	return partition.Slot(key), err
 }
 
+// keyError says that the consumer's own key panics.
+type keyError string
+
+func (e keyError) Error() string { return string(e) }
+
 // keyOf returns the consumer's own key of an event.
 func (d *declared) keyOf(e *store.PersistedEvent) (key string, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("worker: the key %q panicked for the event at position %d (event %s, type %s), so nobody knows whose it is, and all partitions wait: mend its function, and deploy that: %s", d.key.Name(), e.GlobalPosition, e.EventID, errtext.Value(e.EventType), errtext.Panic(v))
+			err = keyError(fmt.Sprintf("worker: the key %q panicked for the event at position %d (event %s, type %s), so nobody knows whose it is, and all partitions wait: mend its function, and deploy that: %s", d.key.Name(), e.GlobalPosition, e.EventID, errtext.Value(e.EventType), errtext.Panic(v)))
 		}
 	}()
 	return d.key.Of(*e), nil

@@ -211,7 +211,7 @@ type TransactionEnd struct {
 // Retry announces another try.
 type Retry struct {
 	Consumer  string
-	Trouble   Trouble // TroubleBatch or TroubleDatabase; Recovered tells its end
+	Trouble   Trouble // TroubleBatch, TroubleDatabase or TroubleKey; Recovered tells its end
 	InARow    int     // failures so far
 	Pause     time.Duration
 	ByHandler bool // the handler's failure; otherwise the database's

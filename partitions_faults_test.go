@@ -271,8 +271,8 @@ func TestDeliveryOfAPart(t *testing.T) {
 	}
 }
 
-// A key that panics holds up its consumer, and says so. Nothing is handled that
-// nobody knows the order of.
+// A key that panics holds up its consumer, and says so: for as long as it does, as the
+// database is well. Nothing is handled that nobody knows the order of.
 func TestAKeyThatPanics(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
@@ -283,7 +283,24 @@ func TestAKeyThatPanics(t *testing.T) {
 		}
 		return e.AggregateID
 	})}}
-	w := start(t, d.DB, []consumer.Consumer{c})
+	const limit = 300 * time.Millisecond
+	var first atomic.Int64
+	var late, over atomic.Bool
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithRetryLimit(limit), worker.WithObserver(worker.Observer{
+		Retrying: func(r worker.Retry) {
+			if r.Trouble != worker.TroubleKey {
+				return
+			}
+			if first.CompareAndSwap(0, time.Now().UnixNano()); time.Since(time.Unix(0, first.Load())) > 2*limit {
+				late.Store(true)
+			}
+		},
+		Recovered: func(r worker.Recovery) {
+			if r.Trouble == worker.TroubleKey {
+				over.Store(true)
+			}
+		},
+	}))
 	awaitLayout(t, d.DB, 2)
 	appendN(t, d.DB, "Order", "good", 1)
 	awaitOnce(t, d.DB, "aggregate_id")
@@ -301,8 +318,10 @@ func TestAKeyThatPanics(t *testing.T) {
 	if n := len(handled(t, d.DB, "c")); n != 1 {
 		t.Errorf("%d events were handled", n)
 	}
+	await(t, "it to be tried for longer than a database may be away", late.Load)
 	mended.Store(true)
 	awaitOnce(t, d.DB, "aggregate_id")
+	await(t, "its end to be told", over.Load)
 }
 
 // A consumer that does not say that its events may be handled at the same time

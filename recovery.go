@@ -27,6 +27,7 @@ const (
 	TroubleUnowned      Trouble = "unowned"      // ConsumerUnowned
 	TroubleDatabase     Trouble = "database"     // Retrying, not ByHandler: statements failed
 	TroubleBatch        Trouble = "batch"        // Retrying: a handler failed, or PostgreSQL sacrificed its batch
+	TroubleKey          Trouble = "key"          // Retrying, not ByHandler: the key of its partitions panics
 	TroublePaused       Trouble = "paused"       // ConsumerPaused: an operator has resumed it
 	TroubleOverdue      Trouble = "overdue"      // HandlerOverdue: the handler has returned
 	TroubleLock         Trouble = "lock"         // ConsumerWaiting: for another transaction's lock
