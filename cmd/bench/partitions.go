@@ -41,10 +41,14 @@ func (s *spread) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 }
 
 // given is what a process of such a consumer was given.
-type given struct{ N, Sum, First, Last int64 }
+type given struct {
+	N, Sum, First, Last int64
+
+	server time.Duration // CPU time that the server used meanwhile; 0: not known
+}
 
 func (s *spread) given() given {
-	return given{s.n.Load(), s.sum.Load(), s.first.Load(), s.last.Load()}
+	return given{N: s.n.Load(), Sum: s.sum.Load(), First: s.first.Load(), Last: s.last.Load()}
 }
 
 // and adds up what two processes were given.
@@ -55,7 +59,7 @@ func (g given) and(o given) given {
 	case o.N == 0:
 		return g
 	}
-	return given{g.N + o.N, g.Sum + o.Sum, min(g.First, o.First), max(g.Last, o.Last)}
+	return given{N: g.N + o.N, Sum: g.Sum + o.Sum, First: min(g.First, o.First), Last: max(g.Last, o.Last)}
 }
 
 // rate returns how many events were handled in a second. It fails if they are not the
@@ -119,9 +123,9 @@ func (l *lab) partitionsOn(ctx context.Context, part string, least map[int]float
 	for _, n := range []int{1, 2, 4, 8} {
 		part := fmt.Sprintf("%s, partitions: %d", part, n)
 		var rate float64
-		err := l.onSite(ctx, func(s *site) error {
-			g, err := measure(s, n)
-			if err == nil {
+		var g given
+		err := l.onSite(ctx, func(s *site) (err error) {
+			if g, err = measure(s, n); err == nil {
 				rate, err = g.rate(events)
 			}
 			return err
@@ -133,6 +137,9 @@ func (l *lab) partitionsOn(ctx context.Context, part string, least map[int]float
 			one = rate
 		}
 		r := row{part: part, measured: fmt.Sprintf("%s events/s, %.2f times one", grouped(rate), rate/one), counted: events}
+		if g.server > 0 {
+			r.measured += fmt.Sprintf(", the server's CPU %.0f µs an event", float64(g.server.Microseconds())/float64(events))
+		}
 		if least := least[n]; least > 0 {
 			r.goal, r.reached = fmt.Sprintf(">= %.2f times one", least), rate/one >= least
 		}
@@ -155,8 +162,14 @@ SELECT 'Order', 'aggregate-' || i, 1, gen_random_uuid(), 'OrderPlaced', convert_
 
 // spreadInProcess lets one worker handle the events of a log.
 func (s *site) spreadInProcess(ctx context.Context, c *spread, events int) (given, error) {
-	err := s.work(ctx, 1, []consumer.Consumer{c}, nil, func(ctx context.Context) error { return s.goThrough(ctx, c.count, events) })
-	return c.given(), err
+	var server time.Duration
+	err := s.work(ctx, 1, []consumer.Consumer{c}, nil, func(ctx context.Context) (err error) {
+		server, err = s.goThrough(ctx, c.count, events)
+		return err
+	})
+	g := c.given()
+	g.server = server
+	return g, err
 }
 
 // spreadOverProcesses lets as many processes as there are partitions do so, with a
@@ -180,8 +193,9 @@ func (s *site) spreadOverProcesses(ctx context.Context, n, events int) (all give
 SELECT count(DISTINCT worker_id) = $1::int FROM consumer_assignments JOIN consumer_checkpoints USING (consumer_name) WHERE split_at IS NULL`, n).Scan(&shared)
 		return shared, err
 	})
+	var server time.Duration
 	if err == nil {
-		err = s.goThrough(ctx, n, events)
+		server, err = s.goThrough(ctx, n, events)
 	}
 	for _, p := range processes {
 		var g given
@@ -193,6 +207,7 @@ SELECT count(DISTINCT worker_id) = $1::int FROM consumer_assignments JOIN consum
 		}
 		all = all.and(g)
 	}
+	all.server = server
 	return all, err
 }
 
@@ -211,23 +226,33 @@ func spreadTask(ctx context.Context, r role) (any, error) {
 }
 
 // goThrough waits for the partitions of the consumer, makes a log while they are
-// paused, and waits until all of it is handled.
-func (s *site) goThrough(ctx context.Context, n, events int) error {
+// paused, and waits until all of it is handled. It returns the CPU time that the server
+// used for that, 0 if it cannot be looked at.
+func (s *site) goThrough(ctx context.Context, n, events int) (server time.Duration, err error) {
 	o, err := ops.New(s.db, nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := s.db.ExecContext(ctx, `CREATE TABLE projection (aggregate_id TEXT PRIMARY KEY, events BIGINT NOT NULL, last BIGINT NOT NULL)`); err != nil {
-		return err
+		return 0, err
 	}
 	if err := s.partitions(ctx, n, 0); err != nil {
-		return err
+		return 0, err
 	}
 	by := ops.By{Operator: "bench", Reason: "to begin at once"}
-	if err := errors.Join(o.Pause(ctx, "spread", by), s.fillKeys(ctx, events), o.Resume(ctx, "spread", by)); err != nil {
-		return err
+	if err := errors.Join(o.Pause(ctx, "spread", by), s.fillKeys(ctx, events)); err != nil {
+		return 0, err
 	}
-	return s.partitions(ctx, n, int64(events))
+	before, err := s.spent(ctx)
+	known := err == nil
+	if err := errors.Join(o.Resume(ctx, "spread", by), s.partitions(ctx, n, int64(events))); err != nil {
+		return 0, err
+	}
+	after, err := s.spent(ctx)
+	if !known || err != nil {
+		return 0, nil
+	}
+	return after.minus(before).all, nil
 }
 
 // partitions waits until the site's consumer has n partitions that workers run, all
