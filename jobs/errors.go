@@ -48,9 +48,8 @@ var (
 	// ErrPreparedStatements: behind such a proxy, the driver prepares statements in one
 	// session that it executes in the next.
 	ErrPreparedStatements = errors.New("jobs: the connection goes through a transaction-pooling proxy, which loses or mixes up the statements that this driver prepares: with pgx add default_query_exec_mode=exec to the connection string, with lib/pq binary_parameters=yes; or connect directly or with session pooling")
-	// ErrTxEnded: the handler of RegisterTx has ended its transaction. RESET ALL in it is
-	// taken for that.
-	ErrTxEnded = errors.New("jobs: the handler ended its transaction (or RESET ALL took its settings back): return an error to roll it back, nil to commit it")
+	// ErrTxEnded: the handler of RegisterTx has ended its transaction.
+	ErrTxEnded = errors.New("jobs: the handler ended its transaction: return an error to roll it back, nil to commit it")
 
 	// errStopping ends the context of a run that a stop does not wait for any more.
 	errStopping = errors.New("jobs: the worker stops (WithShutdownTimeout)")

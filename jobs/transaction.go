@@ -18,7 +18,7 @@ type transaction struct {
 	free func() // gives its place in the pool back
 
 	shown bool  // the driver shows whether it still has its mark
-	began int64 // by the server's clock, in microseconds; 0 if the mark is shown
+	began int64 // by the server's clock, in microseconds
 }
 
 // takeTx takes a connection, once it is this call's turn: the transactions of
@@ -50,23 +50,11 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	if err = t.mark(ctx); err != nil {
+	if t.began, err = pgdriver.QueryInt(ctx, t.conn, t.tx, markSQL); err != nil {
 		return fmt.Errorf("begin a transaction: mark it: %w", err)
 	}
+	_, t.shown = pgdriver.Status(t.conn)
 	return nil
-}
-
-// mark marks the transaction, or asks when it began where a mark would not be shown.
-func (t *transaction) mark(ctx context.Context) error {
-	if status, _ := pgdriver.Status(t.conn); status != pgdriver.TxUnknown {
-		if _, err := t.tx.ExecContext(ctx, pgdriver.SetMark); err != nil {
-			return err
-		}
-		if _, t.shown = pgdriver.Status(t.conn); t.shown {
-			return nil
-		}
-	}
-	return t.tx.QueryRowContext(ctx, `SELECT `+beganAt).Scan(&t.began)
 }
 
 // handle is what the handler is given.
@@ -146,17 +134,18 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 // also one that follows at once (AND CHAIN), has another.
 var beganAt = pgdriver.Microseconds(`transaction_timestamp()`)
 
+// markSQL marks the transaction, and asks when it began.
+var markSQL = `SELECT ` + beganAt + ` WHERE ` + pgdriver.MarkTransaction + ` = 'on'`
+
 // wasEnded reports that the handler has ended the transaction itself. What it wrote may
-// stay, so that the job must not run again. The mark shows it where the driver shows the
-// mark. Elsewhere the server tells. If the transaction is aborted, which takes the mark
-// back, nobody can tell.
+// stay, so that the job must not run again. A mark that the driver shows proves that it has
+// not. Otherwise the server tells, unless the transaction is aborted, which takes the mark
+// back: then nobody can tell.
 func (t *transaction) wasEnded(ctx context.Context) error {
 	status, marked := pgdriver.Status(t.conn)
 	ended := pgdriver.IsDone(t.tx) && ctx.Err() == nil || status == pgdriver.TxNone
 	switch {
-	case ended, status == pgdriver.TxLost, status == pgdriver.TxAborted:
-	case t.shown:
-		ended = !marked
+	case ended, t.shown && marked, status == pgdriver.TxLost, status == pgdriver.TxAborted:
 	default:
 		var began int64
 		err := t.tx.QueryRowContext(ctx, `SELECT `+beganAt).Scan(&began)

@@ -82,10 +82,24 @@ const (
 // takes it back, also if a transaction follows at once (AND CHAIN).
 const MarkTransaction = `set_config('` + marker + `', 'on', true)`
 
-// SetMark is a statement that does what MarkTransaction does, and costs less.
-const SetMark = `SET LOCAL ` + marker + ` = on`
-
 const marker = "default_transaction_read_only"
+
+// QueryInt asks for a number in tx, which conn has. It asks pgx itself if that is the
+// driver, which costs less than database/sql.
+func QueryInt(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string) (n int64, err error) {
+	asked := false
+	err = raw(conn, func(driverConn any) error {
+		c, ok := driverConn.(*stdlib.Conn)
+		if asked = ok; !ok {
+			return nil
+		}
+		return c.Conn().QueryRow(ctx, query).Scan(&n)
+	})
+	if err == nil && !asked {
+		err = tx.QueryRowContext(ctx, query).Scan(&n)
+	}
+	return n, err
+}
 
 // Status returns the state of conn's transaction without asking the server, and
 // reports whether it has the mark of MarkTransaction. lib/pq shows neither.
