@@ -3,7 +3,9 @@ package worker_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -95,13 +98,94 @@ func TestPartitionsBesideOldPrograms(t *testing.T) {
 	})
 	second.signal(t, syscall.SIGTERM)
 	second.ended(t)
+	checkSigned(t, d)
+	if row := one[string](t, d.DB, `SELECT string_agg((to_jsonb(c) - 'created_at' - 'updated_at' - 'revision' - 'last_position')::text, ' ') FROM consumer_checkpoints AS c`); strings.Count(row, "null") != 5 || !strings.Contains(row, `"partition_key": ""`) {
+		t.Errorf("the row is %s", row)
+	}
+}
+
+// checkSigned checks that each event was handled once, and those of an aggregate in order.
+func checkSigned(t *testing.T, d *pgtest.Database) {
+	t.Helper()
 	if n := one[int](t, d.DB, `SELECT count(*) - count(DISTINCT position) FROM signed`); n > 0 {
 		t.Errorf("%d events were handled twice", n)
 	}
 	if n := one[int](t, d.DB, `SELECT count(*) FROM (SELECT version < lag(version) OVER (PARTITION BY aggregate ORDER BY id) AS back FROM signed) AS s WHERE back`); n > 0 {
 		t.Errorf("%d events were handled out of order", n)
 	}
-	if row := one[string](t, d.DB, `SELECT string_agg((to_jsonb(c) - 'created_at' - 'updated_at' - 'revision' - 'last_position')::text, ' ') FROM consumer_checkpoints AS c`); strings.Count(row, "null") != 5 || !strings.Contains(row, `"partition_key": ""`) {
-		t.Errorf("the row is %s", row)
+}
+
+// Whoever comes, goes or is killed, of old programs and new ones: each event is handled
+// once, and in order. A new one is always there: an old one alone runs no part.
+func TestOldAndNewProgramsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	program := buildPod(t, wholeCommit)
+	d := newLog(t)
+	d.Exec(t, `CREATE TABLE signed (id BIGSERIAL, consumer TEXT, position BIGINT, aggregate TEXT, version BIGINT, process TEXT)`)
+	o := operator(t, d)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	dice := rand.New(rand.NewPCG(seed, 0))
+	count := func() int { return []int{1, 2, 3, 5, 8}[dice.IntN(5)] }
+
+	var old []*process
+	var current []*running
+	n := 0
+	comeOld := func() {
+		n++
+		old = append(old, startProgram(t, program, d, role{Name: fmt.Sprint("process-old-", n), Consumers: 1, Heartbeat: 100 * time.Millisecond, HeartbeatTimeout: time.Second}))
 	}
+	goOld := func(how syscall.Signal) {
+		if len(old) == 0 {
+			return
+		}
+		i := dice.IntN(len(old))
+		_ = old[i].Signal(how) // it may have ended: no connection is safe while it starts
+		old[i].ended(t)
+		old = slices.Delete(old, i, i+1)
+	}
+	come := func() { current = append(current, start(t, d.DB, []consumer.Consumer{signingParts{count()}})) }
+	leave := func() {
+		if len(current) == 1 {
+			return
+		}
+		i := dice.IntN(len(current))
+		current[i].Stop()
+		if err := current[i].result(t); err != nil {
+			t.Error(err)
+		}
+		current = slices.Delete(current, i, i+1)
+	}
+	steps := []func(){
+		comeOld, comeOld, comeOld, come, come, leave, leave,
+		func() { goOld(syscall.SIGTERM) }, func() { goOld(syscall.SIGKILL) },
+		func() {
+			d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'process-old-%' AND random() < 0.3`)
+		},
+		func() {
+			if err := o.Partition(t.Context(), "c0", count(), by); err != nil && !errors.Is(err, ops.ErrNoCheckpoint) {
+				t.Error(err)
+			}
+		},
+	}
+	come()
+	stop := load(t, d.DB, 20)
+	for range 20 {
+		steps[dice.IntN(len(steps))]()
+		from := one[int64](t, d.DB, `SELECT coalesce(max(global_position), 0) FROM events`)
+		if dice.IntN(2) == 0 {
+			continue // the next step comes in the middle of this one
+		}
+		await(t, "events to be handled", func() bool {
+			return one[bool](t, d.DB, `SELECT EXISTS (SELECT FROM signed WHERE position > $1)`, from)
+		})
+	}
+	stop()
+	for len(old) > 0 {
+		goOld(syscall.SIGKILL)
+	}
+	await(t, "every event to be handled", func() bool {
+		return one[bool](t, d.DB, `SELECT NOT EXISTS (SELECT FROM events WHERE global_position NOT IN (SELECT position FROM signed))`)
+	})
+	checkSigned(t, d)
 }
