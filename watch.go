@@ -25,8 +25,9 @@ func newReloadSignal() *reloadSignal {
 
 // watchProgress looks, for all consumers of the worker in one statement,
 // whether somebody else has moved an idle consumer's progress: an operator who
-// resets it, for one. Then it looks how old the events are that wait. It does so at once when there is news, and now and then
-// by itself, slowing down to MaxPollInterval while nothing is found.
+// resets it, for one. Then it looks how old the events are that wait. It looks at once
+// when there is news, and now and then by itself, slowing down to MaxPollInterval while
+// nothing is found.
 func (w *Worker) watchProgress(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
 		w.watched.Store(time.Now().UnixNano())
