@@ -9,10 +9,10 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// ages is what looks at the log have shown beside the frontier's: they find it out
-// where the frontier hangs.
+// ages has what the worker has read of the log beside the frontier: how far it is and how
+// old its events are, also while the frontier hangs.
 type ages struct {
-	turn chan struct{} // who looks
+	turn chan struct{} // one goroutine reads at a time
 
 	mu    sync.Mutex
 	token string // of the incarnation that head is of
@@ -134,6 +134,11 @@ func (w *Worker) look(ctx context.Context) (err error) {
 		return err
 	}
 	w.ages.sawHead(token, head)
+	return w.readAges(ctx, conn, log, head)
+}
+
+// readAges reads how old the first event is above each consumer that is below the head.
+func (w *Worker) readAges(ctx context.Context, conn *pooled, log store.Log, head int64) error {
 	reads, ok := log.(store.AgeReader)
 	if !ok {
 		if reads, ok = w.log.(store.AgeReader); !ok {
@@ -151,7 +156,7 @@ func (w *Worker) look(ctx context.Context) (err error) {
 		return nil
 	}
 	var all []store.Waiting
-	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
 		all, err = reads.ReadAges(ctx, conn, places)
 		return err
 	})

@@ -12,8 +12,8 @@ import (
 )
 
 // Live returns nil unless only a new process helps: Start has returned, or one of
-// the worker's loops hangs, of which the error tells. All else the worker mends by
-// itself as soon as it can. Live never asks the database. Package health serves it
+// the worker's loops hangs, which the error names. The worker mends everything else by
+// itself, as soon as it can. Live never asks the database. Package health serves it
 // to an orchestrator.
 func (w *Worker) Live() error {
 	s := w.Status()

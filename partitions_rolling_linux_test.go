@@ -115,7 +115,7 @@ func checkSigned(t *testing.T, d *pgtest.Database) {
 	}
 }
 
-// Whoever comes, goes or is killed, of old programs and new ones: each event is handled
+// Old programs and new ones come, go and are killed in any order: each event is handled
 // once, and in order. A new one is always there: an old one alone runs no part.
 func TestOldAndNewProgramsInAnyOrder(t *testing.T) {
 	t.Parallel()

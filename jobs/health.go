@@ -11,7 +11,7 @@ import (
 )
 
 // Live returns nil unless only a new process helps: Start has returned, or the loop of
-// the heartbeats hangs, of which the error tells. It never asks the database.
+// the heartbeats hangs. It never asks the database.
 // Package health serves it to an orchestrator.
 func (w *Worker) Live() error {
 	if w.state.Load() == WorkerStopped {

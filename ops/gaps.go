@@ -36,7 +36,7 @@ type GapFilter struct {
 
 // Gaps lists the gaps of a consumer and of its units, or of one unit, the newest
 // first. limit is 1 to 10,000. Closed ones are merged and deleted after a while, see
-// GapSkipRetention. Of a unit that is no more, give its name.
+// GapSkipRetention. For a unit that was replaced, give its name.
 func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit int) ([]Gap, error) {
 	err := errtext.Join(checkUnit(consumer), checkLimit(limit))
 	var all []Gap

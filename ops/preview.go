@@ -7,10 +7,10 @@ import (
 )
 
 // Preview is an exact dry run. It calls change with an Operator whose changes are
-// rolled back, and returns what each would record, with no ID, in order. A change that would
-// be refused is refused. Each begins from what there is, not from what the one before it
-// would leave: preview one at a time. Others may move the consumer before it is
-// then done: [Operator.IfRevision] refuses that.
+// rolled back, and returns what each would record, with no ID, in order. It refuses what
+// the change would refuse. Each begins from what there is, not from what the one before it
+// would leave: preview one at a time. Others may move the consumer before the change is
+// made: [Operator.IfRevision] refuses it then.
 //
 // Meanwhile it holds what the change would hold: it waits for the batch that a worker
 // has in hand, and the consumer waits for it.
@@ -23,9 +23,9 @@ func (o *Operator) Preview(change func(o *Operator) error) ([]Operation, error) 
 	return p.dry.recorded, nil
 }
 
-// Preview is an exact dry run, as [Operator.Preview] is. What a change returns, and the
-// detail of a retry, has the ID of a job that will not be: the one that is made later
-// gets another.
+// Preview is an exact dry run, as [Operator.Preview] is. If the change makes a job, what
+// it returns and the detail of the operation name a job that was rolled back: the one that
+// is made later has another ID.
 func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
 	p := *o
 	p.dry = &rehearsal[JobsOperation]{}

@@ -187,7 +187,7 @@ func expectSeen(t *testing.T, seen map[string]int, changes int) {
 
 var jobsTables = []string{"jobs", "jobs_history", "jobs_queues", "jobs_operations", "jobs_changes", "jobs_attempts", "jobs_schedules"}
 
-// Of jobs, too; but the IDs of new ones are drawn anew.
+// The same of jobs, but for the IDs of new ones: a sequence takes no number back.
 func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
 	s := newJobsSite(t)
 	ctx := t.Context()

@@ -104,7 +104,7 @@ func TestGaps(t *testing.T) {
 		list("c", ops.GapFilter{}, 1):                "c 7-9/2 void false; ",
 		list("c", ops.GapFilter{Before: 2}, 1):       "c 3-5/3 open true; ",
 		list("c", ops.GapFilter{OnlyOpen: true}, 10): "c 3-5/3 open true; ",
-		list("c#000-7ff", ops.GapFilter{}, 10):       "c#000-7ff 12-12/1 late false; ", // a unit that is no more
+		list("c#000-7ff", ops.GapFilter{}, 10):       "c#000-7ff 12-12/1 late false; ", // a unit that was replaced
 		list("x", ops.GapFilter{}, 10):               "",
 	} {
 		if got != want {
@@ -309,7 +309,7 @@ func TestPlansOfReads(t *testing.T) {
 			for name, read := range s.ReadsSQL() {
 				most := 60.0
 				switch name {
-				case "consumers": // it counts the letters, of which half are the consumer's
+				case "consumers": // it counts the dead letters: half of them are the consumer's
 					most += 100_000
 				case "letters of a filter":
 					most += 50_000
