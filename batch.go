@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
@@ -159,26 +158,17 @@ func (c *consumerLoop) wrapped(ctx context.Context, b Batch, fill func(context.C
 	if middleware == nil {
 		return fill(ctx)
 	}
-	called, returned := false, false
+	var p passage
 	err := recovering(func() error {
 		return middleware(func(ctx context.Context, _ Batch) error {
-			switch {
-			case called:
-				return errCalledTwice
-			case ctx == nil:
-				return errNilContext
-			}
-			called = true
-			r = fill(ctx)
-			returned = true
-			return r.err
+			return p.through(ctx, func() error {
+				r = fill(ctx)
+				return r.err
+			})
 		})(ctx, b)
 	})
-	switch {
-	case !called:
-		return result{outcome: handlerFailed, err: errtext.Join(errNotCalled, err)}
-	case !returned:
-		return result{outcome: handlerFailed, err: errtext.Join(errCutShort, err)}
+	if err := p.broken(err); err != nil {
+		return result{outcome: handlerFailed, err: err}
 	}
 	return r
 }

@@ -14,6 +14,7 @@ import (
 func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.PersistedEvent, err error) result {
 	r := result{err: err, at: at}
 	cause := context.Cause(ctx)
+	var ofKey keyError
 	switch {
 	case errors.Is(cause, errBatchTimeout):
 		// The connection may be broken too, but because we gave up on it.
@@ -23,6 +24,8 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 		r.outcome, r.err = disturbed, cause // the worker is being torn down
 	case t.ended:
 		r.outcome = forbidden
+	case errors.As(err, &ofKey):
+		r.outcome = disturbed // no handler was called
 	case pgdriver.IsTransactionTimeout(err):
 		r.outcome = handlerFailed
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

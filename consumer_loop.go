@@ -163,6 +163,7 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.retried != nil {
 		w.advance = progress.Advance{To: w.from.Position, Head: w.head, Token: w.under.Token}
+		w.takeEffects()
 		return
 	}
 	c.triedLetter = false
@@ -176,6 +177,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison)
+	w.takeEffects()
 }
 
 // waits tells that the consumer waits for open ranges to close, or that it does
@@ -245,6 +247,9 @@ func (c *consumerLoop) passOver(w *work) outcome {
 func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	a := w.advance
 	c.progress.Position, c.progress.Version = a.To, moved.Version
+	if a.Effects != nil {
+		c.progress.Effects = *a.Effects
+	}
 	if a.To >= c.lazily.upTo {
 		c.lazily = lazily{}
 	}

@@ -22,10 +22,11 @@ func (c *consumerLoop) refuse(r result) {
 func (c *consumerLoop) settleDeadLetters(w *work) {
 	switch {
 	case len(w.deadLetters) > 0:
+		c.progress.Letters = true
 		c.progress.DeadLetters = min(c.progress.DeadLetters+w.joined, progress.DeadLettersCounted)
 		c.status.loaded(c.progress)
 	case w.retried == nil:
-	case w.retried.Err == nil && len(c.progress.Retries) > 1:
+	case w.retried.Err == nil && !w.retried.Forget && len(c.progress.Retries) > 1:
 		c.progress.Retries = c.progress.Retries[1:]
 	default:
 		c.forget() // it is not known which letters are left, or still to be tried

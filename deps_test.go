@@ -12,7 +12,7 @@ import (
 const module = "github.com/pgfrontier/worker"
 
 // notLibrary is what only tests and commands use.
-var notLibrary = []string{"internal/embedded", "internal/pgtest", "internal/progress/progresstest", "sim", "cmd", "chaos"}
+var notLibrary = []string{"internal/embedded", "internal/metricstest", "internal/pgtest", "internal/progress/progresstest", "sim", "cmd", "chaos", "examples"}
 
 // Users of the library inherit the standard library, google/uuid, and pgx with
 // what it needs itself; nothing that only our tests and commands need.
@@ -29,7 +29,7 @@ func TestLibraryDependencies(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []string{"", "/store", "/store/consumer", "/store/postgres", "/frontier", "/coord", "/health", "/migrations", "/ops", "/jobs", "/jobs/schedule", "/jobs/table", "/jobs/flow", "/workertest"} {
+	for _, p := range []string{"", "/store", "/store/consumer", "/store/postgres", "/frontier", "/coord", "/console", "/health", "/metrics", "/migrations", "/ops", "/jobs", "/jobs/schedule", "/jobs/table", "/jobs/flow", "/workertest"} {
 		if _, ok := deps[module+p]; !ok || !ofLibrary(module+p) {
 			t.Errorf("%s%s was not looked at", module, p)
 		}

@@ -254,11 +254,12 @@
 //
 // Package [github.com/pgfrontier/worker/health] answers probes. [Worker.Status] is a
 // snapshot for more, [WithObserver] for metrics and alarms,
-// [WithSlog] for logs, [WithBatchMiddleware] for tracing. Package
+// [WithSlog] for logs, [WithBatchMiddleware] and [WithHandleMiddleware] for tracing. Package
 // [github.com/pgfrontier/worker/ops] pauses, resumes, resets and retires consumers,
 // skips events and keeps dead letters; each operation leaves a record. Package
-// [github.com/pgfrontier/worker/workertest] runs consumers in tests.
+// [github.com/pgfrontier/worker/workertest] runs consumers in tests. The modules prometheus and
+// otel beside this one make metrics, traces and alerts of it all: metrics.md.
 //
-// The folder docs of the repository has more: operations.md, observing.md, health.md,
-// performance.md, migrating.md and architecture.md.
+// The folder docs of the repository has more: operations.md, decoding.md, replaying.md,
+// observing.md, metrics.md, health.md, performance.md, migrating.md and architecture.md.
 package worker

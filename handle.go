@@ -17,10 +17,10 @@ import (
 )
 
 // handleAll gives the events of a batch to the consumer, late ones first, and
-// returns the one that it failed at, nil if nobody knows.
+// returns the one that it failed at, nil if nobody knows. A call has events of one kind
+// of delivery only.
 func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (*store.PersistedEvent, error) {
-	n := w.late()
-	d := consumer.Delivery{Consumer: c.unit.title, Partition: c.unit.slots.String(), Attempt: c.tally.attempt(), Late: true}
+	d := consumer.Delivery{Consumer: c.unit.title, Partition: c.unit.slots.String(), Attempt: c.tally.attempt()}
 	if w.retried != nil {
 		d.Attempt = w.retried.Attempts + 1
 	}
@@ -32,16 +32,59 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (
 		c.lent.Store(true)
 		return t.conn
 	}
-	if n > 0 {
-		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, w.Events[:n]); err != nil {
+	for late, rest := w.late(), w.Events; len(rest) > 0; {
+		d.Late = late > 0
+		n := len(rest)
+		if d.Late {
+			n = late
+		}
+		n, replay, err := c.alike(w, rest[:n])
+		if err != nil {
+			return &rest[n], err
+		}
+		d.Replay = replay
+		if w.retried != nil && w.retried.Forget && c.unit.forgets != nil {
+			if err := c.forgetAggregate(consumer.WithDelivery(ctx, d, lend), t, rest[:n]); err != nil {
+				return &rest[0], err
+			}
+		}
+		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, rest[:n]); err != nil {
 			return at, err
 		}
+		rest, late = rest[n:], late-n
 	}
-	if n == len(w.Events) {
-		return nil, nil
+	return nil, nil
+}
+
+// forgetAggregate lets the consumer forget the aggregate of an event, the first one that is
+// replayed.
+func (c *consumerLoop) forgetAggregate(ctx context.Context, t *transaction, first []store.PersistedEvent) error {
+	t.calls(first)
+	return t.check(recovering(func() error {
+		return c.unit.forgets.Forget(ctx, t.Tx, first[0].AggregateType, first[0].AggregateID)
+	}))
+}
+
+// alike returns how many of the first events are replayed, or are not, as the first one
+// is. An error is about the event with the index n.
+func (c *consumerLoop) alike(w *work, events []store.PersistedEvent) (n int, replay bool, err error) {
+	had := w.from.Effects
+	if had.Beyond(events[0].GlobalPosition) && had.Beyond(events[len(events)-1].GlobalPosition) {
+		return len(events), false, nil
 	}
-	d.Late = false
-	return handle(consumer.WithDelivery(ctx, d, lend), t, w.Events[n:])
+	for ; n < len(events); n++ {
+		e := &events[n]
+		is, err := had.Had(e.GlobalPosition, c.unit.key.Name(), func() (int, error) { return c.unit.slotOf(e) })
+		switch {
+		case err != nil:
+			return n, false, err
+		case n == 0:
+			replay = is
+		case is != replay:
+			return n, replay, nil
+		}
+	}
+	return n, replay, nil
 }
 
 func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {
@@ -50,8 +93,12 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 		if ctx.Err() != nil {
 			return e, context.Cause(ctx)
 		}
+		given, _, err := c.decode(ctx, events[i:i+1])
+		if err != nil {
+			return e, err
+		}
 		t.calls(events[i : i+1])
-		if err := t.check(handleOne(ctx, c.unit.consumer, t.Tx, *e)); err != nil {
+		if err := t.check(c.call(ctx, t.Tx, given)); err != nil {
 			return e, err
 		}
 	}
@@ -59,12 +106,47 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 }
 
 func (c *consumerLoop) handleBulk(ctx context.Context, t *transaction, events []store.PersistedEvent) (*store.PersistedEvent, error) {
+	given, at, err := c.decode(ctx, events)
+	if err != nil {
+		return &events[at], err
+	}
 	t.calls(events)
-	err := t.check(recovering(func() error { return c.unit.bulk.HandleBatch(ctx, t.Tx, events) }))
+	err = t.check(c.call(ctx, t.Tx, given))
 	if culprit := (*consumer.EventError)(nil); errors.As(err, &culprit) && culprit.Index >= 0 && culprit.Index < len(events) {
 		return &events[culprit.Index], err
 	}
 	return nil, err
+}
+
+// call calls the handler once, inside the middleware if there is one.
+func (c *consumerLoop) call(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	middleware := c.w.cfg.HandleMiddleware
+	if middleware == nil {
+		return c.handle(ctx, tx, events)
+	}
+	var p passage
+	var failed error
+	err := recovering(func() error {
+		return middleware(func(ctx context.Context, _ *sql.Tx, _ []store.PersistedEvent) error {
+			return p.through(ctx, func() error {
+				if ctx.Err() != nil {
+					failed = context.Cause(ctx)
+				} else {
+					failed = c.handle(ctx, tx, events)
+				}
+				return failed
+			})
+		})(ctx, tx, events)
+	})
+	return cmp.Or(p.broken(err), failed, err)
+}
+
+// handle calls the handler. One that takes a single event is given one.
+func (c *consumerLoop) handle(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	if c.unit.bulk != nil {
+		return recovering(func() error { return c.unit.bulk.HandleBatch(ctx, tx, events) })
+	}
+	return handleOne(ctx, c.unit.consumer, tx, events[0])
 }
 
 // handleOne is recovering, without a closure for every event.

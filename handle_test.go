@@ -31,7 +31,7 @@ func TestHandlingAllocatesNothingForAnEvent(t *testing.T) {
 	defer func() { _ = tx.Rollback() }()
 	inTx := &transaction{Tx: tx, ctx: t.Context(), conn: conn}
 	for name, bulk := range map[string]consumer.BatchConsumer{"each": nil, "in bulk": thrifty{}} {
-		c := &consumerLoop{unit: &unit{name: "thrifty", declared: &declared{consumer: thrifty{}, bulk: bulk}}}
+		c := &consumerLoop{w: &Worker{}, unit: &unit{name: "thrifty", declared: &declared{consumer: thrifty{}, bulk: bulk}}}
 		allocations := func(events int) float64 {
 			p := &work{Page: reader.Page{Events: make([]store.PersistedEvent, events)}}
 			for i := range p.Events {

@@ -37,8 +37,10 @@ func (w *Worker) Ready(ctx context.Context, maxAge time.Duration) []error {
 		return s.reasons(maxAge, w.cfg.HeartbeatTimeout)
 	}
 	err := w.look(ctx)
-	all := w.Status().reasons(maxAge, w.cfg.HeartbeatTimeout)
-	if err != nil {
+	s := w.Status()
+	all := s.reasons(maxAge, w.cfg.HeartbeatTimeout)
+	// An altered sequence looks like another server's.
+	if altered := (*SetupError)(nil); err != nil && !errors.As(s.FrontierError, &altered) {
 		all = slices.Insert(all, 0, fmt.Errorf("the database does not answer as it should: see that the server runs and can be reached from here: %w", errtext.Of(explain(err))))
 	}
 	return all
@@ -92,8 +94,11 @@ func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
 // late says how late a consumer is, and what to look at.
 func (c ConsumerStatus) late() error {
 	err := fmt.Errorf("consumer %q has not moved for %v: it has not handled an event that is %v old, at position %d or above", c.Name, c.Still.Round(time.Second), c.OldestAge.Round(time.Second), c.Position+1)
-	if c.LastError != nil {
+	switch {
+	case c.LastError != nil && c.Failures > 0:
 		return fmt.Errorf("%w: mend its handler, or skip the event with ops.SkipEvent: %w", err, c.LastError)
+	case c.LastError != nil: // of no handler: the event need not be skipped
+		return fmt.Errorf("%w: %w", err, c.LastError)
 	}
 	return fmt.Errorf("%w: an open transaction may hold it back, or its handler is slow: see Blocked of Status and the log", err)
 }

@@ -61,12 +61,16 @@ func TestHealthOfAWorkersLife(t *testing.T) {
 	if err := w.Live(); err != nil {
 		t.Errorf("a worker that runs: %v", err)
 	}
+	// A worker that has read knows its server. Its proof takes the altered log for that of
+	// another one.
+	appendN(t, d.DB, "Order", "1", 5)
+	await(t, "5 events", func() bool { return statusOf(w.Worker, "c").Position == 5 })
 	const sequence = `events_global_position_seq`
 	d.Exec(t, `ALTER SEQUENCE `+sequence+` CACHE 2`)
-	awaitUnready(t, w, time.Minute, sequence)
+	awaitUnready(t, w, time.Minute, sequence, "cache 2")
 	var setup *frontier.SetupError
-	if !errors.As(errors.Join(w.Ready(t.Context(), time.Minute)...), &setup) {
-		t.Error("the reason is no SetupError")
+	if all := w.Ready(t.Context(), time.Minute); len(all) == 0 || !errors.As(all[0], &setup) {
+		t.Errorf("the first reason is no SetupError: %v", all)
 	}
 	d.Exec(t, `ALTER SEQUENCE `+sequence+` CACHE 1`)
 	awaitReady(t, w)
@@ -165,6 +169,21 @@ func TestHealthWhileTheDatabaseIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitReady(t, w)
+}
+
+// Probes give their connections back.
+func TestReadyKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	const connections = 12
+	d.DB.SetMaxOpenConns(connections)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
+	awaitReady(t, w)
+	for n := range connections {
+		if got := ready(w, time.Hour); got != "" {
+			t.Fatalf("the probe after %d: %s", n, got)
+		}
+	}
 }
 
 // The age is that of the first event of the consumer's types. It grows while the

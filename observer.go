@@ -308,6 +308,9 @@ func (o Observer) deadLettered(consumer string, letters []progress.DeadLetter) {
 		return
 	}
 	for _, l := range letters {
+		if l.Replay {
+			continue // nothing has failed
+		}
 		o.DeadLettered(DeadLetter{consumer, l.Type, l.ID, l.Position, l.EventID, l.EventType, l.Attempts, l.Error})
 	}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"database/sql"
 	"log/slog"
 	"time"
 
@@ -124,7 +125,9 @@ type Config struct {
 
 	Observers []Observer // default: none
 
-	BatchMiddleware func(next BatchFunc) BatchFunc // around every batch; default none
+	Decoder          Decoder                          // of every event that is delivered; default none
+	BatchMiddleware  func(next BatchFunc) BatchFunc   // around every batch; default none
+	HandleMiddleware func(next HandleFunc) HandleFunc // around every call of a handler; default none
 
 	WorkerNodesTable         string // default "worker_nodes"
 	ConsumerAssignmentsTable string // default "consumer_assignments"
@@ -180,6 +183,36 @@ func WithShutdownTimeout(d time.Duration) Option { return func(c *Config) { c.Sh
 func WithBatchMiddleware(m func(next BatchFunc) BatchFunc) Option {
 	return func(c *Config) { c.BatchMiddleware = m }
 }
+
+// HandleFunc is a call of a handler: with one event, or with several if it is a
+// [consumer.BatchConsumer].
+type HandleFunc func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error
+
+// WithHandleMiddleware wraps every call of a handler. The middleware sees the
+// transaction and the events of the call, as the handler gets them. next runs the
+// handler, with the context that it is given and on these events, and must be called
+// once. Make that context from the one that the middleware has: [consumer.Info] answers
+// from it. An error of the handler counts also if the middleware hides it. Any other error
+// that the middleware returns, and a panic, counts as the handler's.
+//
+// Use it for what needs the events, such as links to the traces of their producers, and
+// [WithBatchMiddleware] for what needs the outcome: only that knows whether the batch
+// was committed.
+func WithHandleMiddleware(m func(next HandleFunc) HandleFunc) Option {
+	return func(c *Config) { c.HandleMiddleware = m }
+}
+
+// WithDecoder sets what makes of each stored event the one that handlers get: it
+// upcasts old versions, or decrypts. It is called for an event each time that this is
+// delivered, within the batch's transaction and BatchTimeout, before any middleware of
+// the handler. Several goroutines call it. [consumer.Info] answers from its context.
+//
+// An error, or a panic, is a failure of the consumer's handler at this event: it is
+// tried again, and the FailurePolicy applies. The decoder may change the event's type,
+// version, payload, metadata and time. It is an error if its position, its aggregate or one
+// of its ids is another one. Types of aggregates, keys of partitions and dead letters
+// go by the stored event.
+func WithDecoder(d Decoder) Option { return func(c *Config) { c.Decoder = d } }
 
 // WithPollInterval sets after how long an idle worker looks whether somebody
 // else has moved one of its consumers, and the first pause after a failure.

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
@@ -227,6 +229,10 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 	switch {
 	case c.refused != nil && c.refused.Position == r.Position:
 		r.Err = c.refused.Err
+	case len(events) == 1 && events[0].GlobalPosition == r.Position && r.Replay && len(c.unit.types) > 0 && !slices.Contains(c.unit.types, events[0].AggregateType):
+		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer has none of type %s (AggregateTypes): discard the letter", errtext.Value(events[0].AggregateType))
+	case r.Replay && r.Keyless && c.unit.key.Name() != "":
+		r.Err = fmt.Errorf("the aggregate was to be replayed, and the consumer keeps events in order by its key %q, which is not that of aggregates: discard the letter, and reset the consumer to handle events again", c.unit.key.Name())
 	case len(events) == 1 && events[0].GlobalPosition == r.Position:
 		w.Events = events
 	default:
@@ -240,7 +246,7 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 // unless none of these can go there. It asks after the progress was loaded: if that
 // changes before the guard, the guard refuses.
 func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *work) (err error) {
-	if w.retried == nil && c.poison == nil && c.progress.DeadLetters == 0 {
+	if w.retried == nil && c.poison == nil && !c.progress.Letters {
 		return nil
 	}
 	w.orders = map[int64]progress.Order{}
@@ -256,7 +262,7 @@ func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *
 		w.orders[w.Events[i].GlobalPosition], all = o, append(all, o)
 	}
 	if w.retried == nil {
-		w.haveDeadLetters, err = c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, all)
+		w.haveDeadLetters, w.replayed, err = c.w.checkpoints.HaveDeadLetters(ctx, q, c.unit.name, c.progress.Token, all)
 	}
 	return err
 }

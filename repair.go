@@ -28,6 +28,9 @@ func (b *lastBatch) repair() progress.Repair {
 	w.plan(math.MaxInt)
 	part := w.advance
 	m.To, m.Marks = part.To, part.Marks
+	if b.work.advance.Effects != nil {
+		m.Effects = w.effectsThrough(m.Through)
+	}
 	for _, o := range w.from.Open {
 		if slices.Contains(b.work.advance.Gone, o.ID) && !slices.Contains(part.Gone, o.ID) {
 			m.Marks = append(m.Marks, progress.Mark{Range: o.Range, Missing: o.Count(), State: progress.Open, Seen: &o.Seen})
@@ -36,8 +39,9 @@ func (b *lastBatch) repair() progress.Repair {
 	if r := w.retried; r != nil && r.Err == nil {
 		e := b.work.Events[0]
 		l := deadLetterOf(e, w.orders)
+		l.Forget = r.Forget
 		l.Error, l.Attempts = ErrTransactionEnded.Error(), r.Attempts+1
-		m.Letters = []progress.DeadLetter{l}
+		m.Letters, m.Forget = []progress.DeadLetter{l}, r.Forget
 	}
 	return m
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
@@ -17,33 +18,130 @@ func TestMergeLeavesWhatHasAppeared(t *testing.T) {
 	d, h := newLedgerStepper(t)
 	appendOne(t, d.DB, "a")
 	h.lookUpTo(t, 1)
-	d.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`)
-	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('all#000-7ff', 1), ('all#800-fff', 1)`)
-	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions) SELECT unnest(ARRAY['all#000-7ff', 'all#800-fff']), worker_id, 1 FROM consumer_assignments`)
-	d.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
-		SELECT 'all#000-7ff', worker_id, 1, 1, 1, 'open', 1, 1 FROM consumer_assignments LIMIT 1`)
-	units := []string{"all#000-7ff", "all#800-fff"}
-	merge := func() (r *progress.Rescaled) {
+	halve(t, d, 1)
+	d.Exec(t, openRange, "all#000-7ff", 1)
+	if r, err := h.merge(t.Context()); r != nil || err != nil {
+		t.Fatalf("they are merged: %+v, %v", r, err)
+	}
+	d.Exec(t, `UPDATE consumer_gap_skips SET state = 'late', closed_at = now()`) // it has looked
+	if r, err := h.merge(t.Context()); r == nil || err != nil {
+		t.Errorf("they are not merged: %v", err)
+	}
+}
+
+// A batch may be in hand when its unit is to be replaced, of an owner from before.
+// Who splits or merges waits for it, and goes by what it has left.
+func TestRescalingWaitsForABatch(t *testing.T) {
+	t.Parallel()
+	// beside runs a split or a merge that meets a batch.
+	beside := func(t *testing.T, d *pgtest.Database, batch []string, rescale func(ctx context.Context) (*progress.Rescaled, error)) (r *progress.Rescaled) {
 		t.Helper()
-		loop := h.newLoop(h.unit(units[1]))
-		defer loop.reader.Close()
-		loop.progress = &progress.State{Token: h.frontier.Value().Token}
-		err := loop.inTransaction(t.Context(), func(ctx context.Context, tx *sql.Tx) (err error) {
-			r, err = loop.merge(ctx, tx, "all", partition.All, units, 1)
-			return err
-		})
+		tx, err := d.DB.BeginTx(t.Context(), nil)
 		if err != nil {
+			t.Fatal(err)
+		}
+		for _, statement := range batch {
+			if _, err := tx.ExecContext(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			r, err = rescale(context.WithoutCancel(t.Context()))
+			done <- err
+		}()
+		pgtest.AwaitBlocked(t, d.DB)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	if r := merge(); r != nil {
-		t.Fatalf("they are merged: %+v", r)
-	}
-	d.Exec(t, `UPDATE consumer_gap_skips SET state = 'late', closed_at = now()`) // it has looked
-	if r := merge(); r == nil {
-		t.Error("they are not merged")
-	}
+	t.Run("split", func(t *testing.T) {
+		t.Parallel()
+		d, h := newLedgerStepper(t)
+		halve(t, d, 4)
+		r := beside(t, d, []string{
+			`UPDATE consumer_checkpoints SET last_position = 3, revision = revision + 1 WHERE consumer_name = 'all#800-fff'`,
+			`INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
+			SELECT consumer_name, worker_id, 2, 2, 1, 'open', 3, 3 FROM consumer_assignments WHERE consumer_name = 'all#800-fff'`,
+			`INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+			VALUES ('all#800-fff', 3, 'A', 'a', gen_random_uuid(), 'E', 1)`, // in slot ca9
+		}, h.split)
+		if r == nil {
+			t.Fatal("it is not split")
+		}
+		for query, want := range map[string]string{
+			`SELECT string_agg(consumer_name || ' ' || last_position || ' ' || revision, ', ' ORDER BY consumer_name COLLATE "C") FROM consumer_checkpoints WHERE split_at IS NULL`: "all#000-7ff 1 0, all#800-bff 3 2, all#c00-fff 3 2",
+			`SELECT string_agg(consumer_name || ' ' || gap_position, ', ' ORDER BY consumer_name COLLATE "C") FROM consumer_gap_skips WHERE state = 'open'`:                         "all#800-bff 2, all#c00-fff 2",
+			`SELECT string_agg(consumer_name || ' ' || global_position, ', ') FROM consumer_dead_letters`:                                                                           "all#c00-fff 3",
+		} {
+			var got string
+			if err := d.DB.QueryRow(query).Scan(&got); err != nil || got != want {
+				t.Errorf("%s\ngives %q, %v; want %q", query, got, err, want)
+			}
+		}
+	})
+	// The batch delivers an event that both parts watch. The other one has not looked.
+	t.Run("merge", func(t *testing.T) {
+		t.Parallel()
+		d, h := newLedgerStepper(t)
+		appendOne(t, d.DB, "a")
+		h.lookUpTo(t, 1)
+		halve(t, d, 1)
+		d.Exec(t, openRange, "all#000-7ff", 1)
+		d.Exec(t, openRange, "all#800-fff", 1)
+		r := beside(t, d, []string{
+			`UPDATE consumer_checkpoints SET revision = revision + 1 WHERE consumer_name = 'all#800-fff'`,
+			`UPDATE consumer_gap_skips SET state = 'late', closed_at = now() WHERE consumer_name = 'all#800-fff'`,
+		}, h.merge)
+		if r != nil {
+			t.Errorf("they are merged: %+v", r)
+		}
+	})
+}
+
+// halve makes two units of the consumer "all", at position 1. It is to have as many as
+// wanted.
+func halve(t *testing.T, d *pgtest.Database, wanted int) {
+	t.Helper()
+	d.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('all#000-7ff', 1), ('all#800-fff', 1)`)
+	d.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions) SELECT unnest(ARRAY['all#000-7ff', 'all#800-fff']), worker_id, $1::int FROM consumer_assignments`, wanted)
+}
+
+// openRange lets a unit watch a position.
+const openRange = `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
+	SELECT consumer_name, worker_id, $2::bigint, $2::bigint, 1, 'open', 1, 1 FROM consumer_assignments WHERE consumer_name = $1::text`
+
+// merge makes one unit of the halves.
+func (h *stepper) merge(ctx context.Context) (*progress.Rescaled, error) {
+	return h.rescaleUpper(ctx, func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error) {
+		return c.merge(ctx, tx, "all", partition.All, []string{"all#000-7ff", "all#800-fff"}, 1)
+	})
+}
+
+// split makes two units of the upper half.
+func (h *stepper) split(ctx context.Context) (*progress.Rescaled, error) {
+	return h.rescaleUpper(ctx, func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error) {
+		return c.split(ctx, tx, c.unit.slots.Children(4), 4)
+	})
+}
+
+// rescaleUpper lets the loop of the upper half, which has loaded it at position 1,
+// split or merge.
+func (h *stepper) rescaleUpper(ctx context.Context, replace func(ctx context.Context, c *consumerLoop, tx *sql.Tx) (*progress.Rescaled, error)) (r *progress.Rescaled, err error) {
+	loop := h.newLoop(h.unit("all#800-fff"))
+	defer loop.reader.Close()
+	loop.progress = &progress.State{Position: 1, Token: h.frontier.Value().Token}
+	err = loop.inTransaction(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		r, err = replace(ctx, loop, tx)
+		return err
+	})
+	return r, err
 }
 
 // Units are merged if they have all keys of the one that they are to become, stand at

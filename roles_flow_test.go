@@ -230,6 +230,8 @@ func (f *flow) lettersComeAndGo(t *testing.T) {
 	f.mended.Store(true)
 	f.must(t, f.RetryDeadLetters(t.Context(), "c", first, reason))
 	await(t, "no dead letters", func() bool { return len(letters()) == 0 })
+	f.must(t, f.Replay(t.Context(), "c", "Order", "a", reason))
+	await(t, "the aggregate to be handled again", func() bool { return len(letters()) == 0 })
 }
 
 // readsAll reads all that there is to know of a consumer.

@@ -113,8 +113,8 @@ func TestStopWhenAllConnectionsAreSilent(t *testing.T) {
 	db, h := d.OpenHole(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	w := start(t, db, []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}})
-	awaitHandled(t, d.DB, "a", 1)
-	awaitHandled(t, d.DB, "b", 1)
+	// A COMMIT whose answer is still to come is waited for, up to BatchTimeout.
+	await(t, "no batch to be in hand", func() bool { return statusOf(w.Worker, "a").Handled+statusOf(w.Worker, "b").Handled == 2 })
 	h.SwallowAll()
 	w.Stop()
 	if err := w.result(t); err != nil {

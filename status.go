@@ -46,6 +46,8 @@ type Status struct {
 	NotifyError error
 	// Safe is the position up to which consumers may read.
 	Safe int64
+	// Settled is the position up to which every position is visible, or void.
+	Settled int64
 	// Head is the highest position of a visible event, as of the latest look at
 	// the log. Above Safe while open transactions may still fill gaps.
 	Head int64
@@ -57,8 +59,10 @@ type Status struct {
 	LoopError error
 	// Blocked are the transactions that hold the consumers back, or that may
 	// still own positions which the consumers have passed. The oldest first.
-	Blocked   []BlockingTransaction
-	Consumers []ConsumerStatus // all that this worker has, in order of name
+	Blocked []BlockingTransaction
+	// MaxOpenRanges is as WithMaxOpenRanges says.
+	MaxOpenRanges int
+	Consumers     []ConsumerStatus // all that this worker has, in order of name
 }
 
 // BlockingTransaction is an open transaction that has drawn positions.
@@ -112,6 +116,9 @@ type ConsumerStatus struct {
 	// DeadLetters counts the aggregates that have dead letters, or the keys of a
 	// consumer with a key of its own, up to 100.
 	DeadLetters int
+	// OpenRanges counts the ranges of positions that the consumer has passed while
+	// they were in doubt. At WithMaxOpenRanges it waits.
+	OpenRanges int
 	// LastError is the last failure or database trouble, nil since the last
 	// success. While a batch waits for another transaction's lock, it says for
 	// whose; while a handler ignores the end of its context, it wraps
@@ -198,7 +205,7 @@ func (u *unitStatus) begin() {
 func (u *unitStatus) loaded(p *progress.State) {
 	u.change(func(s *ConsumerStatus) {
 		u.moveTo(p.Position)
-		s.Paused, s.DeadLetters, u.known = (*Pause)(p.Paused), p.DeadLetters, true
+		s.Paused, s.DeadLetters, s.OpenRanges, u.known = (*Pause)(p.Paused), p.DeadLetters, len(p.Open), true
 	})
 }
 
@@ -254,6 +261,7 @@ func (w *Worker) Status() Status {
 	s.FrontierError = errtext.Of(explain(w.frontier.Err()))
 	s.Blocked = w.frontier.Blocked()
 	v := w.frontier.Value()
+	s.Settled, s.MaxOpenRanges = v.Settled, w.cfg.MaxOpenRanges
 	var safe, head *int64
 	if s.Safe = v.Safe; v.Token != "" {
 		safe = &s.Safe

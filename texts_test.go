@@ -52,12 +52,29 @@ func TestFilesNamedByTexts(t *testing.T) {
 	}
 }
 
+// The list of examples has a command for each, and no other.
+func TestFilesOfExamples(t *testing.T) {
+	mains, err := filepath.Glob("examples/*/main.go")
+	if err != nil || len(mains) == 0 {
+		t.Fatalf("%v, %v", mains, err)
+	}
+	var want []string
+	for _, main := range mains {
+		want = append(want, "| `go run ./"+path.Dir(filepath.ToSlash(main))+"`")
+	}
+	got := regexp.MustCompile("(?m)^\\| `go run [^`]*`").FindAllString(read(t, "examples/README.md"), -1)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the list has\n%q, the folder\n%q", got, want)
+	}
+}
+
 // Links in comments of the library lead to something exported.
 func TestLinksOfComments(t *testing.T) {
 	link := regexp.MustCompile(`\B\[(?:` + module + `/)?([a-z/]+\.)?([A-Z]\w*(?:\.\w+)?)\]`)
 	exported := map[string][]string{} // by name of the package
 	comments := map[string]string{}
-	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "jobs", "jobs/table", "workertest"} {
+	for _, folder := range []string{".", "store", "store/consumer", "store/postgres", "frontier", "coord", "migrations", "ops", "console", "jobs", "jobs/table", "metrics", "workertest"} {
 		name, names, text := parse(t, folder)
 		exported[name], comments[name] = names, text
 	}
@@ -79,7 +96,7 @@ func TestLinksOfComments(t *testing.T) {
 
 func texts(t *testing.T) (files []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, found, err)

@@ -36,6 +36,7 @@ type declared struct {
 	title    string // its name; that of its units has their slots
 	consumer consumer.Consumer
 	bulk     consumer.BatchConsumer // the same, if it takes whole batches
+	forgets  consumer.Forgetter     // the same, if it forgets aggregates
 	types    []string               // none: all
 	start    consumer.Start
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
@@ -99,6 +100,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 		d.types = slices.Clone(s.AggregateTypes())
 	}
 	d.bulk, _ = c.(consumer.BatchConsumer)
+	d.forgets, _ = c.(consumer.Forgetter)
 	if s, ok := c.(consumer.Starter); ok {
 		d.start = s.StartAt()
 	}

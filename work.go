@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -22,6 +23,7 @@ type work struct {
 
 	orders          map[int64]progress.Order // of Events, by position; nil: none can go to the dead letters
 	haveDeadLetters map[progress.Order]bool  // of those; nil: none has, and none gets one
+	replayed        map[progress.Order]bool  // of these
 
 	advance     progress.Advance
 	deadLetters []progress.DeadLetter // events that go there
@@ -65,6 +67,8 @@ func (w *work) setAside(p *poison) {
 		switch {
 		case p != nil && e.GlobalPosition == p.position:
 			l.Error, l.Attempts = errtext.Storable(p.err), p.attempts
+		case w.replayed[l.Order]:
+			l.Replay = true
 		case !have[l.Order]:
 			kept = append(kept, e)
 			continue
@@ -77,6 +81,33 @@ func (w *work) setAside(p *poison) {
 	}
 	w.Events = kept
 }
+
+// takeEffects decides what the batch changes of the effects that the consumer has had.
+func (w *work) takeEffects() {
+	var retried, aside []store.Range
+	if w.retried != nil && w.retried.Err == nil {
+		retried = append(retried, at(w.retried.Position))
+	}
+	for _, l := range w.deadLetters {
+		aside = append(aside, at(l.Position))
+	}
+	w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)
+}
+
+// effectsThrough returns what has become of the effects if the work was done up to a
+// position only. A dead letter that was retried was not handled.
+func (w *work) effectsThrough(through int64) *effects.Borders {
+	if w.retried == nil {
+		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > through })
+		w.takeEffects()
+		if w.advance.Effects != nil {
+			return w.advance.Effects
+		}
+	}
+	return &w.from.Effects
+}
+
+func at(position int64) store.Range { return store.Range{First: position, Last: position} }
 
 // isEmpty reports whether there is nothing to commit.
 func (w *work) isEmpty() bool { return w.advance.Empty(w.from.Position) }

@@ -116,12 +116,27 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	return all
 }
 
-// decide says how many partitions are wanted: what an operator has fixed, or what
-// all wish who have the consumer. Programs from before there were partitions wish
-// for one. While there is no agreement, as in the middle of a deployment, the
-// units stay.
-//
-// It also says who may run them. A part takes a program that knows its key.
+// Number says how many partitions are wanted of a consumer: what an operator has
+// fixed, above 0, or what all wish who have its code. Programs from before there were
+// partitions, old, wish for one. 0: the units stay, as there is no agreement, as in the
+// middle of a deployment, or nobody knows by which key to split.
+func Number(fixed int, split, old bool, wishes []Wish) (count int) {
+	switch {
+	case fixed > 0:
+		count = fixed
+	case old:
+		count = 1
+	case len(wishes) > 0 && !slices.ContainsFunc(wishes, func(w Wish) bool { return w.Count != wishes[0].Count }):
+		count = wishes[0].Count
+	}
+	if count > 1 && !split && (len(wishes) == 0 || slices.ContainsFunc(wishes, func(w Wish) bool { return w.Key != wishes[0].Key })) {
+		return 0
+	}
+	return count
+}
+
+// decide says how many partitions are wanted, and who may run them. A part takes a
+// program that knows its key.
 func (l *layout) decide(alive []Member) {
 	l.able = make([]bool, len(alive))
 	var wishes []Wish // of those that know what a part is
@@ -137,21 +152,10 @@ func (l *layout) decide(alive []Member) {
 			wishes = append(wishes, w)
 		}
 	}
-	switch {
-	case l.fixed > 0:
-		l.count = l.fixed
-	case old:
-		l.count = 1
-	case len(wishes) > 0 && !slices.ContainsFunc(wishes, func(w Wish) bool { return w.Count != wishes[0].Count }):
-		l.count = wishes[0].Count
-	}
+	l.count = Number(l.fixed, l.split, old, wishes)
 	key := l.key
 	if !l.split {
 		if l.count <= 1 {
-			return
-		}
-		if len(wishes) == 0 || slices.ContainsFunc(wishes, func(w Wish) bool { return w.Key != wishes[0].Key }) {
-			l.count = 0 // nobody knows by which key to split
 			return
 		}
 		key = wishes[0].Key

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,12 +21,16 @@ type said struct {
 	live   error
 	ready  []error
 	maxAge time.Duration
+	left   time.Duration // of the time that Ready was given
 }
 
 func (s *said) Live() error { return s.live }
 
-func (s *said) Ready(_ context.Context, maxAge time.Duration) []error {
+func (s *said) Ready(ctx context.Context, maxAge time.Duration) []error {
 	s.maxAge = maxAge
+	if deadline, is := ctx.Deadline(); is {
+		s.left = time.Until(deadline)
+	}
 	return s.ready
 }
 
@@ -51,6 +56,24 @@ func TestAnswers(t *testing.T) {
 		if answer.Code != c.code || answer.Body.String() != c.body {
 			t.Errorf("%s: %d %q, want %d %q", name, answer.Code, answer.Body, c.code, c.body)
 		}
+		kind := "text/plain; charset=utf-8"
+		if strings.Contains(name, "JSON") {
+			kind = "application/json"
+		}
+		for header, want := range map[string]string{"Content-Type": kind, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"} {
+			if is := answer.Header().Get(header); is != want {
+				t.Errorf("%s: %s is %q, want %q", name, header, is, want)
+			}
+		}
+	}
+}
+
+// A probe that nobody waits for any more ends by itself.
+func TestReadyIsBounded(t *testing.T) {
+	s := &said{}
+	health.Ready(s, 1).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	if s.left <= 0 || s.left > 10*time.Second {
+		t.Errorf("Ready has %v left, want 10s", s.left)
 	}
 }
 

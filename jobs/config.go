@@ -192,6 +192,7 @@ type Claim struct {
 // given, one if it does not take batches. It must call next once, with ctx or a
 // context made of it, and return its error or another: nil does not undo an error.
 // Without a call of next it must return an error, such as that of Snooze.
+// [IsFailure] tells which errors are failures.
 type Middleware func(ctx context.Context, jobs []Header, next func(context.Context) error) error
 
 // WithHooks sets the hooks.

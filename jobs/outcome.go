@@ -64,6 +64,13 @@ func Snooze(delay time.Duration) error { return &verdict{what: snoozes, delay: d
 // Discard cancels the job: it is not needed any more, and nobody has to look at it.
 func Discard(err error) error { return &verdict{what: discards, err: err} }
 
+// IsFailure reports whether an error that a handler returns is a failure of its job,
+// which is tried again or has failed. Nil is none, nor is [Snooze] or [Discard].
+func IsFailure(err error) bool {
+	var v *verdict
+	return err != nil && (!errors.As(err, &v) || v.what == fails || v.what == retries)
+}
+
 // codeOf is the code of an error, "" if it has none.
 func codeOf(err error) (code string) {
 	var coded interface{ Code() string }

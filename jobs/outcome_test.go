@@ -53,6 +53,9 @@ func TestDecide(t *testing.T) {
 		if got += e.Code; got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+		if failed := e.Counts || e.To == queue.Failed; c.cause == nil && IsFailure(c.err) != failed {
+			t.Errorf("%s: IsFailure is %t, and the job becomes %s", name, !failed, got)
+		}
 	}
 }
 

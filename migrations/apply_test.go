@@ -149,8 +149,8 @@ UNION ALL SELECT 'event ' || global_position FROM events`),
 const version3 = `
 ALTER TABLE worker_nodes DROP COLUMN partitions;
 ALTER TABLE consumer_assignments DROP COLUMN partitions;
-ALTER TABLE consumer_checkpoints DROP COLUMN split_at, DROP COLUMN partitions, DROP COLUMN partition_key;
-ALTER TABLE consumer_dead_letters DROP COLUMN order_type, DROP COLUMN order_id, DROP COLUMN order_key;
+ALTER TABLE consumer_checkpoints DROP COLUMN effects, DROP COLUMN split_at, DROP COLUMN partitions, DROP COLUMN partition_key;
+ALTER TABLE consumer_dead_letters DROP COLUMN replay, DROP COLUMN forget, DROP COLUMN order_type, DROP COLUMN order_id, DROP COLUMN order_key;
 UPDATE consumer_checkpoints_schema SET applied = 3;
 INSERT INTO worker_nodes (worker_id, consumers, protocol) VALUES ('11111111-1111-1111-1111-111111111111', '{c}', 2);
 INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c', '11111111-1111-1111-1111-111111111111');
@@ -167,7 +167,7 @@ func TestPartitionsLeaveRowsAsTheyWere(t *testing.T) {
 	before := map[string]string{}
 	tables := []string{"worker_nodes", "consumer_assignments", "consumer_checkpoints", "consumer_dead_letters"}
 	rows := func(table string) string {
-		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key' - 'order_key' - 'order_type' - 'order_id')::text FROM `+table+` AS r ORDER BY 1`), "\n")
+		return strings.Join(list(t, d.DB, `SELECT (to_jsonb(r) - 'split_at' - 'partitions' - 'partition_key' - 'order_key' - 'order_type' - 'order_id' - 'effects' - 'replay' - 'forget')::text FROM `+table+` AS r ORDER BY 1`), "\n")
 	}
 	for _, table := range tables {
 		before[table] = rows(table)
@@ -193,6 +193,35 @@ UNION SELECT 'letters ' || coalesce(order_key, '-') || order_type || order_id FR
 	if _, err := d.DB.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET paused_at = NULL WHERE consumer_name = 'd'`); err == nil {
 		t.Error("an older program may resume the row of a consumer that is split")
 	}
+}
+
+// version4 makes today's tables those of version 4, with rows.
+const version4 = `
+ALTER TABLE consumer_checkpoints DROP COLUMN effects;
+ALTER TABLE consumer_dead_letters DROP COLUMN replay, DROP COLUMN forget;
+UPDATE consumer_checkpoints_schema SET applied = 4;
+INSERT INTO consumer_checkpoints (consumer_name, last_position, revision) VALUES ('c', 42, 7);
+INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 7, 'Order', 'o7', gen_random_uuid(), 'E', 1);
+`
+
+// A consumer of version 4 has had the effects up to its checkpoint, as one that was never
+// set back, and its dead letters have failed. Programs of that version go on to write.
+func TestEffectsOfVersion4(t *testing.T) {
+	d := pgtest.New(t)
+	d.Exec(t, version4)
+	if err := migrations.Check(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) {
+		t.Errorf("before: %v", err)
+	}
+	apply(t, d.DB, nil)
+	complete(t, d.DB)
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 43, revision = 8`)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('e', 0)`)
+	d.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 8, 'Order', 'o8', gen_random_uuid(), 'E', 1)`)
+	equal(t, "what is in the tables", list(t, d.DB, `
+SELECT consumer_name || ' ' || last_position || ' ' || revision || ' ' || effects FROM consumer_checkpoints
+UNION SELECT global_position || ' ' || replay || ' ' || forget FROM consumer_dead_letters`),
+		[]string{"c 43 8 []", "e 0 0 []", "7 false false", "8 false false"})
+	equal(t, "the versions", list(t, d.DB, `SELECT version || ' ' || applied FROM consumer_checkpoints_schema`), []string{fmt.Sprintf("2 %d", migrations.Version)})
 }
 
 // runFiles runs the generated texts as migration tools do: each as one string.

@@ -22,7 +22,7 @@ type Roles struct {
 	Writer string
 	// Worker runs consumers. What their handlers do comes on top.
 	Worker string
-	// Operator does all that package ops does.
+	// Operator does all that package ops does, and calls Check.
 	Operator string
 	// Reader reads events, and how consumers stand.
 	Reader string
@@ -184,9 +184,10 @@ func (s schema) operatorNeeds() []rights.Need {
 		need(s.Assignments, "SELECT", "DELETE"),
 		need(s.Nodes, "SELECT"), []rights.Need{{Table: s.Nodes.SQL(), Privilege: "UPDATE", Columns: []string{"consumers"}}},
 		need(s.GapSkips, "SELECT", "INSERT", "UPDATE", "DELETE"), sequence(s.GapSkips, idColumn, "USAGE"),
-		need(s.DeadLetters, "SELECT", "UPDATE", "DELETE"),
+		need(s.DeadLetters, "SELECT", "INSERT", "UPDATE", "DELETE"),
 		need(s.Operations, "SELECT", "INSERT"), sequence(s.Operations, idColumn, "USAGE"),
 		need(s.Settled, "SELECT"),
+		need(s.record, "SELECT"), // Check reads it
 		need(s.Changes, "SELECT", "INSERT", "UPDATE"))
 }
 

@@ -11,7 +11,7 @@ import (
 
 // JobsVersion is the version of the tables of jobs, as [Version] is that of the
 // worker's.
-const JobsVersion = 1
+const JobsVersion = 2
 
 // oldestJobs is for the tables of jobs what oldest is for the worker's.
 const oldestJobs = 1
@@ -159,7 +159,10 @@ func jobsTables(n tables.Jobs) []table {
 				"operator TEXT NOT NULL", "reason TEXT NOT NULL", "created_at " + now,
 			},
 			key: "id", serial: "id",
-			indexes: []index{{on: "job_id, id"}},
+			indexes: []index{
+				{on: "job_id, id"},
+				{on: "((detail->>'new_job')::bigint), id", where: "detail->>'new_job' IS NOT NULL", as: "made"}, // jobs by retries
+			},
 		},
 		{
 			Table: n.Once, comment: "keys under which a job was enqueued once, whatever has become of it",

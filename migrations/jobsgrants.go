@@ -16,7 +16,7 @@ type JobsRoles struct {
 	Client string
 	// Worker runs jobs, and advances flows. What their handlers do comes on top.
 	Worker string
-	// Operator does all that ops.Jobs does.
+	// Operator does all that ops.Jobs does, and calls CheckJobs.
 	Operator string
 	// Reader reads all tables of jobs, arguments and results included.
 	Reader string
@@ -49,7 +49,7 @@ func JobsGrants(c *Config, r JobsRoles) (string, error) {
 	return s.grantText(grantsHeader, "JobsRoles", []grantee{
 		{"Client", r.Client, "enqueues jobs, looks what becomes of them, and cancels them", whole(rights.JobsClient(jobs)), ""},
 		{"Worker", r.Worker, "runs jobs, whose handlers need more", whole(append(rights.JobsWorker(jobs, true), rights.JobsFlows(jobs)...)), emitters(whole(rights.JobsEmitters(events)), r.Worker)},
-		{"Operator", r.Operator, "does what ops.Jobs does", whole(rights.JobsOperator(jobs)), ""},
+		{"Operator", r.Operator, "does what ops.Jobs does", append(whole(rights.JobsOperator(jobs)), need(s.record, "SELECT")...), ""},
 		{"Reader", r.Reader, "reads all about jobs, arguments and results included", s.readAll(), ""},
 	})
 }

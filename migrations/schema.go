@@ -89,6 +89,7 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS split_at TIMESTAMPTZ CHECK (split_at IS NULL OR paused_at IS NOT NULL)",
 				"ADD COLUMN IF NOT EXISTS partitions INT", // fixed by an operator
 				"ADD COLUMN IF NOT EXISTS partition_key TEXT NOT NULL DEFAULT ''",
+				"ADD COLUMN IF NOT EXISTS effects JSONB NOT NULL DEFAULT '[]'", // of which events the effects were had: package internal/effects
 			}, stamps...),
 		},
 		{
@@ -122,6 +123,8 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS order_key TEXT", // of the consumer's own; null: the aggregate
 				"ADD COLUMN IF NOT EXISTS order_type TEXT NOT NULL GENERATED ALWAYS AS (CASE WHEN order_key IS NULL THEN aggregate_type ELSE '' END) STORED",
 				"ADD COLUMN IF NOT EXISTS order_id TEXT NOT NULL GENERATED ALWAYS AS (coalesce(order_key, aggregate_id)) STORED",
+				"ADD COLUMN IF NOT EXISTS replay BOOLEAN NOT NULL DEFAULT false", // waits for the replay of an aggregate: nothing has failed
+				"ADD COLUMN IF NOT EXISTS forget BOOLEAN NOT NULL DEFAULT false", // the consumer forgets the aggregate first
 			},
 			// Programs from before there were keys search by the aggregate.
 			indexes: []index{{on: "consumer_name, aggregate_type, aggregate_id, global_position", as: "aggregate_position"}, {on: "consumer_name, order_type, order_id, global_position", as: "order_position"}, {on: "consumer_name, retry_at, global_position", where: "retry_at IS NOT NULL", as: "retry_at"}},

@@ -96,6 +96,7 @@ consumer_checkpoints: paused_reason text
 consumer_checkpoints: split_at timestamptz
 consumer_checkpoints: partitions int4
 consumer_checkpoints: partition_key text not null default ''::text
+consumer_checkpoints: effects jsonb not null default '[]'::jsonb
 consumer_gap_skips: id int8 not null default nextval('consumer_gap_skips_id_seq'::regclass)
 consumer_gap_skips: consumer_name text not null
 consumer_gap_skips: worker_id uuid not null
@@ -122,6 +123,8 @@ consumer_dead_letters: updated_at timestamptz not null default clock_timestamp()
 consumer_dead_letters: order_key text
 consumer_dead_letters: order_type text not null
 consumer_dead_letters: order_id text not null
+consumer_dead_letters: replay bool not null default false
+consumer_dead_letters: forget bool not null default false
 consumer_operations: id int8 not null default nextval('consumer_operations_id_seq'::regclass)
 consumer_operations: consumer_name text not null
 consumer_operations: operation text not null

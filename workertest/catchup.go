@@ -31,7 +31,8 @@ import (
 // before they are made. Let -race watch its handler.
 //
 // opts are applied after these settings. Under FailDeadLetter, an event that
-// went to the dead letters counts as handled.
+// went to the dead letters counts as handled. One that waits for the replay of its
+// aggregate does not; if the replay fails, it is a dead letter, and CatchUp returns nil.
 //
 // Give ctx a deadline. When ctx ends, the error names what was awaited. A
 // batch in hand then has a second to finish, before its context ends and it is
@@ -63,7 +64,11 @@ func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consume
 		if err != nil || len(status.Consumers) == 0 {
 			continue // what is wrong, the worker says
 		}
-		if awaited = missing(all, status, head); awaited == "" {
+		awaited = missing(all, status, head)
+		if awaited == "" {
+			awaited = replaying(ctx, operator, status)
+		}
+		if awaited == "" {
 			w.Stop()
 			return <-ended
 		}
@@ -96,6 +101,21 @@ func tablesOf(opts []worker.Option) *migrations.Config {
 		ConsumerCheckpointsTable: c.ConsumerCheckpointsTable, ConsumerGapSkipsTable: c.ConsumerGapSkipsTable,
 		LeaderElectionTable: c.LeaderElectionTable,
 	}
+}
+
+// replaying says which of the consumers have events that wait for the replay of their
+// aggregate; it is empty if none has.
+func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
+	letters, err := o.DeadLetters(ctx, "")
+	if err != nil {
+		return "a look at the dead letters"
+	}
+	for _, l := range letters {
+		if l.Replay && slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == l.Consumer }) {
+			return fmt.Sprintf("that consumer %q has handled aggregate %s of type %s again (the event at position %d is next)", l.Consumer, errtext.Value(l.AggregateID), errtext.Value(l.AggregateType), l.Position)
+		}
+	}
+	return ""
 }
 
 // missing says what the consumers have not reached yet, and why as far as that

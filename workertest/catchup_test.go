@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -145,5 +146,32 @@ func TestCatchUpSaysWhatItAwaited(t *testing.T) {
 	}
 	if got := counts(t, d.DB); got != "c a 1, c b 1" {
 		t.Errorf("counted %s", got)
+	}
+}
+
+// Events that wait for a replay are awaited, and new ones of their aggregate behind them.
+func TestCatchUpAwaitsReplays(t *testing.T) {
+	d := newDatabase(t)
+	const n = 100
+	for range n {
+		appendEvents(t, d.DB, event("Order", "a"))
+	}
+	consumers := []consumer.Consumer{&counter{name: "c"}}
+	if err := catchUp(t, d.DB, consumers); err != nil {
+		t.Fatal(err)
+	}
+	o, err := ops.New(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Replay(t.Context(), "c", "Order", "a", ops.By{Operator: "ann", Reason: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	appendEvents(t, d.DB, event("Order", "a"))
+	if err := catchUp(t, d.DB, consumers); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := counts(t, d.DB), fmt.Sprintf("c a %d", 2*n+1); got != want {
+		t.Errorf("counted %s, want %s", got, want)
 	}
 }

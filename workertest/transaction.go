@@ -162,6 +162,14 @@ func (w *watched) StartAt() consumer.Start {
 	return consumer.AtBeginning()
 }
 
+func (w *watched) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggregateID string) error {
+	f, ok := w.Consumer.(consumer.Forgetter)
+	if !ok {
+		return nil
+	}
+	return w.call(ctx, tx, func() error { return f.Forget(ctx, tx, aggregateType, aggregateID) })
+}
+
 func (w *watched) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 	err := w.call(ctx, tx, func() error { return w.Consumer.Handle(ctx, tx, e) })
 	if errors.Is(err, worker.ErrTransactionEnded) {

@@ -24,7 +24,7 @@ func (s *Session) Register(ctx context.Context) error {
 	if s.Lock {
 		protocol = ProtocolLock
 	}
-	said := []any{string(names), host, os.Getpid(), build(), protocol}
+	said := []any{string(names), host, os.Getpid(), Build(), protocol}
 	if s.DetailsColumn != "" {
 		said = append(said, s.Details)
 	}
@@ -65,9 +65,9 @@ func (s *Session) report(send func(status string) error) error {
 	return send("")
 }
 
-// build names what this process was built from: the main module, its version
+// Build names what this process was built from: the main module, its version
 // and the revision of its sources, as far as they are known.
-func build() string {
+func Build() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return ""

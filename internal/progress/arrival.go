@@ -19,6 +19,7 @@ type Arrival struct {
 	Paused     bool  // a unit is
 	Open       bool  // it has passed the position, which was in doubt
 	DeadLetter bool  // the event is among its dead letters
+	Replayed   bool  // it waits for the replay of its aggregate
 }
 
 // Why says why the consumer has not handled the position.
@@ -28,6 +29,8 @@ func (a Arrival) Why() error {
 		return errors.New("it has no checkpoint, no worker has run it yet")
 	case a.Paused:
 		return fmt.Errorf("it is paused at position %d", a.Position)
+	case a.Replayed:
+		return errors.New("the event's aggregate is replayed")
 	case a.Open:
 		return errors.New("no event has appeared there yet, its transaction may be open")
 	}
@@ -37,14 +40,14 @@ func (a Arrival) Why() error {
 // Arrived reads whether a consumer has handled a position, and in which
 // incarnation of the server.
 func (c Checkpoints) Arrived(ctx context.Context, q store.Querier, unit string, position int64) (a Arrival, token string, err error) {
-	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &token)
+	err = q.QueryRowContext(ctx, c.arrived, unit, position).Scan(&a.Position, &a.Paused, &a.Open, &a.DeadLetter, &a.Replayed, &token)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Arrival{Unknown: true}, "", nil
 	case err != nil:
 		return a, "", fmt.Errorf("worker: look how far consumer %s is: %w", errtext.Value(unit), err)
 	}
-	a.Handled = a.Position >= position && !a.Open && !a.DeadLetter
+	a.Handled = a.Position >= position && !a.Open && !a.DeadLetter && !a.Replayed
 	return a, token, nil
 }
 
@@ -68,7 +71,8 @@ func arrived(t tables.Tables, server Server) string {
 	return `
 SELECT min(u.last_position), bool_or(u.paused_at IS NOT NULL),
 	bool_or(EXISTS (SELECT FROM ` + t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = u.consumer_name AND s.state = 'open' AND s.gap_position <= $2::bigint AND s.gap_end >= $2::bigint)),
-	bool_or(EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint)),
+	bool_or(EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND NOT l.replay)),
+	bool_or(EXISTS (SELECT FROM ` + t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = u.consumer_name AND l.global_position = $2::bigint AND l.replay)),
 	coalesce(` + server.Incarnation + `, '')
 FROM (
 	SELECT consumer_name, last_position, paused_at FROM ` + checkpoints + ` WHERE consumer_name = $1::text AND split_at IS NULL

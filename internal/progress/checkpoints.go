@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
@@ -87,7 +88,7 @@ SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesc
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(t.DeadLetters.SQL()) + `,
-	paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), ` + server.last() + `
+	effects::text, paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), ` + server.last() + `
 FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
 }
 
@@ -123,10 +124,10 @@ func (e NoCheckpointError) Error() string {
 // incarnation that it stems from.
 func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*State, error) {
 	var p State
-	var open string
+	var open, had string
 	var pausedAt sql.NullTime
 	var since Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Retry, &pausedAt, &since.By, &since.Reason, &p.Split, &p.Token, &p.Last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Letters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &p.Token, &p.Last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, NoCheckpointError{unit}
@@ -135,6 +136,9 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	}
 	if err := json.Unmarshal([]byte(open), &p.Open); err != nil {
 		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
+	}
+	if p.Effects, err = effects.Parse(had); err != nil {
+		return nil, fmt.Errorf("worker: effects of consumer %q: %w", unit, err)
 	}
 	if pausedAt.Valid {
 		since.Since = pausedAt.Time

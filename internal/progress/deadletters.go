@@ -33,14 +33,26 @@ type DeadLetter struct {
 	EventType string    `json:"event_type"`
 	Error     string    `json:"error,omitempty"`
 	Attempts  int       `json:"attempts"`
+	Forget    bool      `json:"forget,omitempty"` // of one that is put back: see Retry
+	Replay    bool      `json:"-"`                // it follows events that are replayed: nothing has failed
 }
 
 // Retry is a dead letter that an operator wants to be tried again.
 type Retry struct {
 	Position int64
 	Attempts int
+	Replay   bool  // it is one of an aggregate that is replayed
+	Forget   bool  // the consumer forgets the aggregate first
+	Keyless  bool  // it is in the order of its aggregate, not in that of a key
 	Err      error // why it could not be handled this time; nil: it was
 }
+
+// Of a letter, as the search for the next ones returns it.
+const (
+	isReplay = 1 << iota
+	isForget
+	isKeyless
+)
 
 // DeadLettersCounted bounds how many aggregates, or keys, with dead letters are counted.
 const DeadLettersCounted = 100
@@ -54,26 +66,27 @@ const retriesAtOnce = 30
 // begins at a place in an index and ends after a few rows. It asks for an order
 // that only this index has, and for a number of rows that the planner does not
 // know: otherwise statistics of another day talk it into sorting all rows.
-type deadLettersSQL struct{ add, have, next, remove, keep string }
+type deadLettersSQL struct{ add, have, next, remove, removeFirst, keep string }
 
 func newDeadLettersSQL(letters, incarnation string) deadLettersSQL {
 	// A search that decides something says who answers it, also if it finds
 	// nothing.
 	proven := func(search string) string {
 		return `
-SELECT coalesce(` + incarnation + `, ''), found.a, found.b FROM (SELECT 1) AS one LEFT JOIN (` + search + `) AS found ON true
+SELECT coalesce(` + incarnation + `, ''), found.a, found.b, found.c FROM (SELECT 1) AS one LEFT JOIN (` + search + `) AS found ON true
 ORDER BY found.a`
 	}
 	return deadLettersSQL{
 		add: `
-INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at)
-SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, o.retry_at
+INSERT INTO ` + letters + ` AS d (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, replay)
+SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, o.retry_at,
+	l.error IS NULL AND coalesce(o.replay, false)
 FROM jsonb_to_recordset($2::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text)
 LEFT JOIN LATERAL (` + firstOf(letters, "l.order_type, l.order_id", 1) + `) AS o ON o.order_type = l.order_type AND o.order_id = l.order_id
 ON CONFLICT (consumer_name, global_position) DO UPDATE
 SET error = excluded.error, attempts = d.attempts + excluded.attempts, updated_at = clock_timestamp()`,
 		have: proven(`
-	SELECT a.n AS a, 0 AS b FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, order_type text, order_id text)
+	SELECT a.n AS a, o.replay::int AS b, 0 AS c FROM jsonb_to_recordset($2::jsonb) AS a(n bigint, order_type text, order_id text)
 	CROSS JOIN LATERAL (` + firstOf(letters, "a.order_type, a.order_id", 1) + `) AS o
 	WHERE o.order_type = a.order_type AND o.order_id = a.order_id`),
 		next: `
@@ -82,13 +95,25 @@ WITH asked AS MATERIALIZED (
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL
 	ORDER BY retry_at, global_position LIMIT (SELECT ` + strconv.Itoa(retriesAtOnce) + `)
 )` + proven(`
-	SELECT o.global_position AS a, o.attempts AS b FROM (SELECT DISTINCT type, id FROM asked) AS a
+	SELECT o.global_position AS a, o.attempts AS b,
+		o.replay::int + 2 * o.forget::int + 4 * (o.order_key IS NULL)::int AS c FROM (SELECT DISTINCT type, id FROM asked) AS a
 	CROSS JOIN LATERAL (`+firstOf(letters, "a.type, a.id", retriesAtOnce)+`) AS o
 	WHERE o.order_type = a.type AND o.order_id = a.id`),
+		removeFirst: `
+WITH gone AS (
+	DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint RETURNING aggregate_type, aggregate_id
+)
+UPDATE ` + letters + ` SET forget = false
+WHERE consumer_name = $1::text AND global_position <> $2::bigint AND global_position = ANY (ARRAY(
+	SELECT o.global_position FROM gone CROSS JOIN LATERAL (
+		SELECT global_position, forget FROM ` + letters + `
+		WHERE consumer_name = $1::text AND (aggregate_type, aggregate_id) >= (gone.aggregate_type, gone.aggregate_id) AND (aggregate_type, aggregate_id) <= (gone.aggregate_type, gone.aggregate_id)
+		ORDER BY aggregate_type, aggregate_id, global_position LIMIT (SELECT ` + strconv.Itoa(math.MaxInt64) + `)) AS o
+	WHERE o.forget))`,
 		remove: `DELETE FROM ` + letters + ` WHERE consumer_name = $1::text AND global_position = $2::bigint`,
 		keep: `
 UPDATE ` + letters + `
-SET retry_at = NULL, updated_at = clock_timestamp(),
+SET retry_at = NULL, replay = false, updated_at = clock_timestamp(),
 	error = CASE WHEN global_position = $2::bigint THEN $3::text ELSE error END,
 	attempts = attempts + CASE WHEN global_position = $2::bigint THEN 1 ELSE 0 END
 WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
@@ -111,21 +136,27 @@ func firstOf(letters, order string, n int) string {
 	ORDER BY order_type, order_id, global_position LIMIT (SELECT ` + strconv.Itoa(n) + `)`
 }
 
-// lettersOf sums up a consumer's dead letters, in two columns: how many
-// aggregates or keys have some, and whether some are to be tried again. It counts
-// by going from one to the next.
+// replaysCounted bounds how many aggregates that are replayed the count of the others
+// goes past.
+const replaysCounted = 1_000
+
+// lettersOf sums up a consumer's dead letters, in three columns: how many
+// aggregates or keys have some and are not replayed, whether there are letters at all,
+// and whether some are to be tried again. It counts by going from one to the next.
 func lettersOf(letters string) string {
 	return `(
 	WITH RECURSIVE a AS (
-		(SELECT 1 AS n, order_type AS type, order_id AS id FROM ` + letters + `
-		WHERE consumer_name = $1::text ORDER BY order_type, order_id LIMIT 1)
+		(SELECT (NOT replay)::int AS failed, replay::int AS replayed, order_type AS type, order_id AS id FROM ` + letters + `
+		WHERE consumer_name = $1::text ORDER BY order_type, order_id, global_position LIMIT 1)
 		UNION ALL
-		SELECT a.n + 1, o.order_type, o.order_id FROM a CROSS JOIN LATERAL (
-			SELECT order_type, order_id FROM ` + letters + `
+		SELECT a.failed + (NOT o.replay)::int, a.replayed + o.replay::int, o.order_type, o.order_id FROM a CROSS JOIN LATERAL (
+			SELECT order_type, order_id, replay FROM ` + letters + `
 			WHERE consumer_name = $1::text AND (order_type, order_id) > (a.type, a.id)
-			ORDER BY order_type, order_id LIMIT 1) AS o
-		WHERE a.n < ` + strconv.Itoa(DeadLettersCounted) + `
-	) SELECT count(*) FROM a),
+			ORDER BY order_type, order_id, global_position LIMIT 1) AS o
+		WHERE a.failed < ` + strconv.Itoa(DeadLettersCounted) + ` AND a.replayed < ` + strconv.Itoa(replaysCounted) + `
+	) SELECT coalesce(max(failed), 0) FROM a),
+	(SELECT order_type FROM ` + letters + `
+	WHERE consumer_name = $1::text ORDER BY order_type, order_id, global_position LIMIT 1) IS NOT NULL,
 	(SELECT retry_at FROM ` + letters + `
 	WHERE consumer_name = $1::text AND retry_at IS NOT NULL ORDER BY retry_at, global_position LIMIT 1) IS NOT NULL`
 }
@@ -143,14 +174,15 @@ func (c Checkpoints) AddDeadLetters(ctx context.Context, tx *sql.Tx, unit string
 	return nil
 }
 
-// HaveDeadLetters returns those of orders that have dead letters.
-func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (map[Order]bool, error) {
+// HaveDeadLetters returns those of orders that have dead letters, and those of these
+// that are replayed.
+func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit, token string, orders []Order) (have, replayed map[Order]bool, err error) {
 	type asked struct {
 		Order
 		N int `json:"n"`
 	}
 	var all []asked
-	have := map[Order]bool{}
+	have, replayed = map[Order]bool{}, map[Order]bool{}
 	for _, o := range orders {
 		if !have[o] {
 			have[o], all = true, append(all, asked{o, len(all)})
@@ -158,20 +190,23 @@ func (c Checkpoints) HaveDeadLetters(ctx context.Context, q store.Querier, unit,
 	}
 	clear(have)
 	if len(all) == 0 {
-		return have, nil
+		return have, replayed, nil
 	}
 	list, err := json.Marshal(all)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	found, err := proven(ctx, q, token, c.deadLetters.have, unit, string(list))
 	if err != nil {
-		return nil, fmt.Errorf("worker: look for dead letters of consumer %q: %w", unit, err)
+		return nil, nil, fmt.Errorf("worker: look for dead letters of consumer %q: %w", unit, err)
 	}
 	for _, f := range found {
 		have[all[f[0]].Order] = true
+		if f[1] != 0 {
+			replayed[all[f[0]].Order] = true
+		}
 	}
-	return have, nil
+	return have, replayed, nil
 }
 
 // NextRetries returns some of the dead letters that are to be tried again, in
@@ -182,20 +217,20 @@ func (c Checkpoints) NextRetries(ctx context.Context, q store.Querier, unit, tok
 		return nil, fmt.Errorf("worker: look for dead letters of consumer %q to retry: %w", unit, err)
 	}
 	for _, f := range found {
-		all = append(all, Retry{Position: f[0], Attempts: int(f[1])})
+		all = append(all, Retry{Position: f[0], Attempts: int(f[1]), Replay: f[2]&isReplay > 0, Forget: f[2]&isForget > 0, Keyless: f[2]&isKeyless > 0})
 	}
 	return all, nil
 }
 
-// proven returns the pairs of numbers that a search finds. It is
+// proven returns the triples of numbers that a search finds. It is
 // store.ErrIncarnation if another incarnation than token has answered.
-func proven(ctx context.Context, q store.Querier, token, search string, args ...any) (found [][2]int64, err error) {
+func proven(ctx context.Context, q store.Querier, token, search string, args ...any) (found [][3]int64, err error) {
 	type row struct {
 		incarnation string
-		a, b        sql.NullInt64 // NULL: nothing was found
+		a, b, c     sql.NullInt64 // NULL: nothing was found
 	}
 	rows, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (r row, err error) {
-		err = rows.Scan(&r.incarnation, &r.a, &r.b)
+		err = rows.Scan(&r.incarnation, &r.a, &r.b, &r.c)
 		return r, err
 	}, search, args...)
 	for _, r := range rows {
@@ -203,16 +238,19 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 			return nil, store.ErrIncarnation
 		}
 		if r.a.Valid {
-			found = append(found, [2]int64{r.a.Int64, r.b.Int64})
+			found = append(found, [3]int64{r.a.Int64, r.b.Int64, r.c.Int64})
 		}
 	}
 	return found, err
 }
 
 // Retried removes a dead letter that was handled, or keeps one that was not,
-// with all that follow it.
+// with all that follow it. Once the consumer has forgotten an aggregate, it does not do
+// so again for the next letter. What fails while it is replayed is a dead letter.
 func (c Checkpoints) Retried(ctx context.Context, tx *sql.Tx, unit string, r *Retry) (err error) {
-	if r.Err == nil {
+	if r.Err == nil && r.Forget {
+		_, err = tx.ExecContext(ctx, c.deadLetters.removeFirst, unit, r.Position)
+	} else if r.Err == nil {
 		_, err = tx.ExecContext(ctx, c.deadLetters.remove, unit, r.Position)
 	} else {
 		_, err = tx.ExecContext(ctx, c.deadLetters.keep, unit, r.Position, errtext.Storable(r.Err))

@@ -40,6 +40,7 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 			{"position": 1000002, "type": "T", "id": "none", "order_type": "T", "order_id": "none", "event_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "event_type": "E", "attempts": 0}]')`, 2},
 		{"have", c.Have, `('c', '[{"n": 0, "order_type": "T", "order_id": "hot"}, {"n": 1, "order_type": "T", "order_id": "a77"}, {"n": 2, "order_type": "T", "order_id": "none"}]')`, 3},
 		{"next", c.Next, `('c')`, progress.RetriesAtOnce + progress.RetriesAtOnce*progress.RetriesAtOnce},
+		{"remove first", c.RemoveFirst, `('c', 777)`, 2},
 		{"remove", c.Remove, `('c', 777)`, 1},
 		{"keep", c.Keep, `('c', 777, 'refused')`, 2},
 	}
@@ -87,7 +88,7 @@ func TestCostOfDeadLettersIsFlat(t *testing.T) {
 func TestDeadLettersOfAnotherIncarnation(t *testing.T) {
 	d := progresstest.New(t)
 	orders := []progress.Order{{Type: "T", ID: "a"}}
-	if _, err := d.HaveDeadLetters(t.Context(), d.DB, "c", "another", orders); !errors.Is(err, store.ErrIncarnation) {
+	if _, _, err := d.HaveDeadLetters(t.Context(), d.DB, "c", "another", orders); !errors.Is(err, store.ErrIncarnation) {
 		t.Errorf("HaveDeadLetters: %v", err)
 	}
 	if _, err := d.NextRetries(t.Context(), d.DB, "c", "another"); !errors.Is(err, store.ErrIncarnation) {

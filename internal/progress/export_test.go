@@ -1,12 +1,12 @@
 package progress
 
 // Statements are those on dead letters, whose plans are tested.
-type Statements struct{ Load, Add, Have, Next, Remove, Keep string }
+type Statements struct{ Load, Add, Have, Next, Remove, RemoveFirst, Keep string }
 
 // Statements returns them.
 func (c Checkpoints) Statements() Statements {
 	l := c.deadLetters
-	return Statements{c.load, l.add, l.have, l.next, l.remove, l.keep}
+	return Statements{c.load, l.add, l.have, l.next, l.remove, l.removeFirst, l.keep}
 }
 
 // RetriesAtOnce is how many rows of each kind a search for retries reads.

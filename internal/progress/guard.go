@@ -8,12 +8,13 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // guard is the statement of [Checkpoints.Guard], without rows for the audit and
-// with them.
+// effects, and with them.
 //
 // The row is looked up where it was seen last. By its name, the search
 // would go through all versions of it that cannot be removed yet: beside a
@@ -21,28 +22,34 @@ import (
 // before. A row that has moved is not found, which means load again. The
 // position counts beside the revision, which another library's process does
 // not raise.
+//
+// A connection that dies silently must not keep the row: the server ends a transaction that
+// stays idle for as long as a batch may take. That is set before the row is waited for, since
+// its lock stays with a guard that is refused afterwards.
 func guard(t tables.Tables, worker uuid.UUID, server Server) (plain, audited string) {
-	guard := `
+	const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', $6::text, true)) IS NOT NULL`
+	guard := func(more string) string {
+		return `
 WITH guard AS (
 	UPDATE ` + t.Checkpoints.SQL() + `
-	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()
+	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()` + more + `
 	WHERE ctid = $7::text::tid
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
 		AND ` + server.Incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.Assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
+		AND ` + bounded + `
 	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home, updated_at
 )`
-	// Once the row is ours, a connection that dies silently must not keep it:
-	// the server ends a transaction that stays idle for as long as a batch
-	// may take. And others can see whose batch holds it.
+	}
+	// Others can see whose batch holds the row.
 	result := `
-SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', $6::text, true), ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
+SELECT revision, at, author, written, pg_current_xact_id()::text, ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.GapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
 ), audit AS (` + insertMarks(t, "guard", "$5", "$3", "$9", "$10") + `
 )`
-	return guard + result, guard + audit + result
+	return guard("") + result, guard(`, effects = coalesce($12::jsonb, effects)`) + audit + result
 }
 
 // Guard makes a batch exactly-once. It is the first statement of the batch's
@@ -55,7 +62,7 @@ SELECT revision, at, author, written, pg_current_xact_id()::text, set_config('id
 func (c Checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
 	args := []any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}
 	statement := c.guard
-	if len(a.Marks) > 0 || len(a.Gone) > 0 {
+	if len(a.Marks) > 0 || len(a.Gone) > 0 || a.Effects != nil {
 		marks, err := json.Marshal(append([]Mark{}, a.Marks...))
 		if err != nil {
 			return m, false, err
@@ -64,13 +71,21 @@ func (c Checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *S
 		if err != nil {
 			return m, false, err
 		}
-		statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone))
+		statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))
 	}
-	var timeout, mark string
+	var mark string
 	var signed bool
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &timeout, &mark, &signed)
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &mark, &signed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return m, false, nil
 	}
 	return m, err == nil, err
+}
+
+// stored is what a statement writes of borders, NULL if they stay as they are.
+func stored(b *effects.Borders) sql.NullString {
+	if b == nil {
+		return sql.NullString{}
+	}
+	return sql.NullString{String: b.String(), Valid: true}
 }

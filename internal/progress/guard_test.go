@@ -2,6 +2,7 @@ package progress_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -169,6 +170,40 @@ func TestServerEndsABatchThatStaysIdle(t *testing.T) {
 	_, err = hung.Exec(`SELECT 1`)
 	if err == nil {
 		t.Fatal("the hung batch is still alive")
+	}
+}
+
+// A guard that has waited for another's batch, and is refused then, keeps the row's lock until
+// its transaction ends. If its worker does not hear of that, since its connection has died in
+// silence, the server ends it.
+func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
+	g := progresstest.New(t)
+	from := g.Loaded(t)
+	a := progress.Advance{To: 12, Token: g.Token}
+	first := g.Begin(t)
+	if _, ok, err := g.Guard(t.Context(), first, "c", from, a); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	brief, refused := g.As(t, g.Worker, 50*time.Millisecond), g.Begin(t)
+	done := make(chan error, 1)
+	go func() {
+		_, ok, err := brief.Guard(context.Background(), refused, "c", from, a)
+		if ok {
+			err = errors.New("it was let through")
+		}
+		done <- err
+	}()
+	pgtest.AwaitBlocked(t, g.DB)
+	if err := first.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, ok, err := g.Guard(ctx, g.Begin(t), "c", g.Loaded(t), progress.Advance{To: 15, Token: g.Token}); err != nil || !ok {
+		t.Fatalf("the next batch's guard said %v, %v", ok, err)
 	}
 }
 

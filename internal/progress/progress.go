@@ -1,8 +1,10 @@
 package progress
 
 import (
+	"slices"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -13,9 +15,11 @@ type State struct {
 	Token       string // the incarnation that it was loaded in, empty if there was none
 	Last        int64  // the sequence's last value then; math.MaxInt64 if the log names none
 	Open        []OpenRange
-	Paused      *Pause  // nil: it may run
-	Split       bool    // the row is no unit: others have its consumer's slots
-	DeadLetters int     // aggregates that have dead letters, DeadLettersCounted at most
+	Paused      *Pause // nil: it may run
+	Split       bool   // the row is no unit: others have its consumer's slots
+	Effects     effects.Borders
+	DeadLetters int     // aggregates that have dead letters and are not replayed, DeadLettersCounted at most
+	Letters     bool    // there are letters, also of those that are replayed
 	Retry       bool    // an operator wants some of them to be tried again
 	Retries     []Retry // the next of these; none: look them up
 }
@@ -66,6 +70,8 @@ type Advance struct {
 	Marks []Mark
 	// Gone are the open ranges that marks replace.
 	Gone []int64
+	// Effects are the borders afterwards, nil if they stay as they are.
+	Effects *effects.Borders
 }
 
 // Mark adds rows for ranges, which were in from before if that is not nil.
@@ -90,6 +96,28 @@ func (a *Advance) MovesOpen() bool {
 		}
 	}
 	return false
+}
+
+// Handles returns the borders that a batch leaves which begins at a checkpoint and
+// handles everything but some events. Others than new ones are late, or retried.
+func (a *Advance) Handles(from int64, b effects.Borders, others, aside []store.Range) *effects.Borders {
+	handled, aside := slices.Clone(others), slices.Clone(aside)
+	if a.To > from {
+		handled = append(handled, store.Range{First: from + 1, Last: a.To})
+	}
+	for _, m := range a.Marks {
+		switch {
+		case m.State == Open:
+			aside = append(aside, m.Range)
+		case m.Last <= from: // a doubt that has ended
+			handled = append(handled, m.Range)
+		}
+	}
+	after, changed := b.Handle(effects.Without(handled, aside))
+	if !changed {
+		return nil
+	}
+	return &after
 }
 
 // Empty reports whether nothing would change.

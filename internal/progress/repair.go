@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
@@ -15,10 +16,12 @@ import (
 
 // Repair is what a repair writes.
 type Repair struct {
-	To      int64        // the checkpoint
-	Through int64        // nothing above was handled
-	Marks   []Mark       // in place of those that the batch wrote
-	Letters []DeadLetter // that the batch removed
+	To      int64            // the checkpoint
+	Through int64            // nothing above was handled
+	Marks   []Mark           // in place of those that the batch wrote
+	Letters []DeadLetter     // that the batch removed
+	Forget  bool             // the batch took the mark to forget off those that it left
+	Effects *effects.Borders // nil: the batch has not changed them
 }
 
 // Committed is a batch that its handler committed, as it left the row.
@@ -41,7 +44,7 @@ WITH durable AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
 ), repaired AS (
 	UPDATE ` + t.Checkpoints.SQL() + `
-	SET last_position = $6::bigint, revision = revision + 1, updated_at = clock_timestamp()
+	SET last_position = $6::bigint, revision = revision + 1, updated_at = clock_timestamp(), effects = coalesce($15::jsonb, effects)
 	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
 		AND ` + server.Incarnation + ` = $5::text AND EXISTS (SELECT FROM durable)
 	RETURNING revision, updated_at
@@ -51,11 +54,14 @@ WITH durable AS MATERIALIZED (
 ), marked AS (` + insertMarks(t, "repaired", "$7", "$6", "$8", "$9") + `
 ), removed AS (
 	DELETE FROM ` + letters + `
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND EXISTS (SELECT FROM repaired)
+	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND NOT $16::boolean AND EXISTS (SELECT FROM repaired)
+), marked_again AS (
+	UPDATE ` + letters + ` SET forget = true
+	WHERE consumer_name = $1::text AND xmin::text = $4::text AND $16::boolean AND EXISTS (SELECT FROM repaired)
 ), put_back AS (
-	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at)
-	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, clock_timestamp()
-	FROM repaired, jsonb_to_recordset($11::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text)
+	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, forget)
+	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, clock_timestamp(), coalesce(l.forget, false)
+	FROM repaired, jsonb_to_recordset($11::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text, forget boolean)
 	ON CONFLICT (consumer_name, global_position) DO NOTHING
 ), recorded AS (
 	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
@@ -90,7 +96,7 @@ func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 	var revision int64
 	err = q.QueryRowContext(ctx, c.repair, unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
 		m.To, c.worker.String(), b.Head, string(marks), m.Through, string(letters),
-		string(detail), c.operator(), b.Reason).Scan(&revision)
+		string(detail), c.operator(), b.Reason, stored(m.Effects), m.Forget).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c.Repaired(ctx, q, unit, b.After, b.To) // perhaps the answer to the last try was lost
 	}

@@ -3,12 +3,15 @@ package progress_test
 import (
 	"database/sql"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
@@ -105,6 +108,9 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	g.Exec(t, `UPDATE consumer_gap_skips SET gap_end = 4, missing = 3 WHERE consumer_name = 'c#800-fff' AND gap_position = 2`)
 	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 20, revision = 9 WHERE consumer_name LIKE 'c#%'`)
 	g.Exec(t, `UPDATE consumer_assignments SET partitions = 1`)
+	low := effects.Borders{{First: 0, Last: 4095, After: 7, Except: []store.Range{{First: 3, Last: 3}}}}
+	high := low.Pass(partition.Range{First: 0x800, Last: 0xfff}, "k", 20, nil)
+	g.Exec(t, `UPDATE consumer_checkpoints SET effects = CASE consumer_name WHEN 'c#800-fff' THEN $1::jsonb ELSE $2::jsonb END`, high.String(), low.String())
 	units := []string{"c#000-3ff", "c#400-7ff", "c#800-fff"}
 	rescale(t, g, func(r *progress.Rescale) bool {
 		parts, err := r.LockParts(t.Context(), units, 1)
@@ -112,7 +118,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 			t.Fatalf("%v, %v", parts, err)
 		}
 		for i, p := range parts {
-			if p != (progress.Part{Unit: units[i], Position: 20, Revision: 9, Mine: true}) {
+			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: 9, Mine: true, Effects: []effects.Borders{low, low, high}[i]}) {
 				t.Errorf("%+v", p)
 			}
 		}
@@ -126,6 +132,14 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 		return true
 	})
 	expectRows(t, g.DB, checkpointRows, `(c,20,10,,f,"")`)
+	var had string
+	if err := g.DB.QueryRow(`SELECT effects FROM consumer_checkpoints`).Scan(&had); err != nil {
+		t.Fatal(err)
+	}
+	want := effects.Join([]effects.Part{{Slots: partition.Range{First: 0, Last: 0x7ff}, Borders: low}, {Slots: partition.Range{First: 0x800, Last: 0xfff}, Borders: high}}, "k")
+	if b, err := effects.Parse(had); err != nil || b.String() != want.String() {
+		t.Errorf("the effects are %s, %v; want %v", had, err, want)
+	}
 	expectRows(t, g.DB, openRows+` WHERE state = 'open'`, "(c,2,3,open)", "(c,4,4,open)", "(c,5,5,open)")
 	expectRows(t, g.DB, letterRows, "(c,1)", "(c,4)")
 	expectRows(t, g.DB, ownerRows+` WHERE consumer_name = 'c'`, "(c,1)")
@@ -166,7 +180,7 @@ func TestRescaleIsRefused(t *testing.T) {
 	rescale(t, g, func(r *progress.Rescale) bool {
 		parts, err := r.LockParts(t.Context(), []string{"c", "c#000-7ff", "c#800-fff"}, 1)
 		want := []progress.Part{{Unit: "c#000-7ff", Paused: true, Mine: true}, {Unit: "c#800-fff"}}
-		if err != nil || !slices.Equal(parts, want) {
+		if err != nil || !reflect.DeepEqual(parts, want) {
 			t.Errorf("%+v, %v", parts, err)
 		}
 		return false
@@ -245,7 +259,7 @@ func TestRescaleReadsNoWholeTable(t *testing.T) {
 	for name, args := range map[string]string{
 		"own": `'c', '1'`, "unit": `'c', ` + worker + `, 2`, "letters": `'c'`, "split": `'c', ` + names + `, '[{"position": 1, "unit": "c#000-7ff"}]', ''`,
 		"inert": `'c'`, "remove": `'c#000-7ff'`, "parts": names + `, ` + worker + `, 2`, "open": names,
-		"merge": names + `, 'c', 10, 7, '', '[{"first": 1, "last": 2, "seen": 1}]', ` + worker + `, 1`,
+		"merge": names + `, 'c', 10, 7, '', '[{"first": 1, "last": 2, "seen": 1}]', ` + worker + `, 1, '[]'`,
 	} {
 		plan := pgtest.ExplainGeneric(t, conn, "", g.RescaleStatement(name), "("+args+")")
 		if strings.Contains(plan, "Seq Scan on consumer_gap_skips") || strings.Contains(plan, "Seq Scan on consumer_dead_letters") {

@@ -56,7 +56,7 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	}
 	var born, split, moved string
 	if rescales {
-		born, split, moved = " revision partition_key paused_at paused_by paused_reason", " split_at", "consumer_name "
+		born, split, moved = " revision partition_key paused_at paused_by paused_reason effects", " split_at", "consumer_name "
 	}
 	tables := []uses{
 		{
@@ -75,9 +75,9 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		},
 		{
 			table:   t.Checkpoints,
-			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key ctid xmin xmax tableoid",
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects ctid xmin xmax tableoid",
 			inserts: "consumer_name last_position" + born,
-			writes:  "last_position revision updated_at paused_at paused_by paused_reason" + split,
+			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects" + split,
 			deletes: rescales,
 		},
 		{
@@ -90,8 +90,8 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		{
 			table:   t.DeadLetters,
 			reads:   "* xmin",
-			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts order_key retry_at",
-			writes:  moved + "error attempts retry_at updated_at",
+			inserts: "consumer_name global_position aggregate_type aggregate_id event_id event_type error attempts order_key retry_at replay forget",
+			writes:  moved + "error attempts retry_at updated_at replay forget",
 			deletes: true,
 		},
 		{

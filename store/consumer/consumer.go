@@ -46,6 +46,15 @@ type ScopedConsumer interface {
 	AggregateTypes() []string
 }
 
+// Forgetter is a Consumer that can take back what it keeps of one aggregate.
+type Forgetter interface {
+	Consumer
+	// Forget deletes through tx what the consumer has written for the aggregate. The
+	// worker calls it before the first event of an aggregate that an operator replays, in
+	// the same transaction. The rules of Handle hold, and an error counts as its.
+	Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggregateID string) error
+}
+
 // Starter is a Consumer that does not begin at the log's beginning.
 type Starter interface {
 	Consumer

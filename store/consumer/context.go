@@ -18,6 +18,10 @@ type Delivery struct {
 	// Late reports that the consumer has passed the event's position before.
 	// The event became visible only afterwards, or it was a dead letter.
 	Late bool
+	// Replay reports that the consumer has had the event's effects before: it has handled
+	// the event, and an operator has set it back. Rebuild what Handle keeps, and send no
+	// mail again. Events of one call have the same.
+	Replay bool
 }
 
 type deliveryKey struct{}
