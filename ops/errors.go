@@ -34,6 +34,13 @@ var (
 	// ErrAtPosition reports a Reset to the position where the consumer is.
 	ErrAtPosition = errors.New("it is at this position already")
 
+	// ErrNoEvents reports a Replay of an aggregate of which the consumer has passed no
+	// event.
+	ErrNoEvents = errors.New("it has passed no event of this aggregate: check the type and the id, and how far the consumer is (Consumers says)")
+
+	// ErrNoBlocker reports a Terminate of a session that has ended its transaction.
+	ErrNoBlocker = errors.New("it is no longer in the transaction that was shown: Blockers lists those that are open")
+
 	// ErrNoDeadLetter reports that the consumer has no dead letter at the
 	// position.
 	ErrNoDeadLetter = errors.New("it has no dead letter at this position: DeadLetters lists them; it may have been handled or discarded meanwhile")

@@ -113,3 +113,47 @@ func check(err error) {
 		log.Panic(err)
 	}
 }
+
+// Invoices keeps a row for each order, and sends a mail.
+type Invoices struct{ vat string }
+
+func (Invoices) Name() string { return "invoices_v1" }
+
+func (i Invoices) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+	if of, _ := consumer.Info(ctx); !of.Replay {
+		fmt.Println("mail for order", e.AggregateID)
+	}
+	fmt.Println("invoice for order", e.AggregateID, "with", i.vat)
+	_, err := tx.ExecContext(ctx, `INSERT INTO invoices VALUES ($1::text)`, e.AggregateID)
+	return err
+}
+
+// Forget deletes the invoice of an order.
+func (Invoices) Forget(ctx context.Context, tx *sql.Tx, _, order string) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM invoices WHERE id = $1::text`, order)
+	return err
+}
+
+// The invoice of one order was wrong. Once the code is mended, its events are handled again,
+// and no mail is sent twice.
+func ExampleOperator_Replay() {
+	ctx := context.Background()
+	t, drop := pgtest.Example()
+	defer drop()
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE TABLE invoices (id TEXT PRIMARY KEY)`)
+	eventStore := storepostgres.NewStore(storepostgres.DefaultStoreConfig())
+	appendOrders(ctx, d.DB, eventStore, "4710", "4711")
+	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Invoices{"19 %"}}))
+
+	o, err := ops.New(d.DB, nil)
+	check(err)
+	check(o.Replay(ctx, "invoices_v1", "Order", "4711", ops.By{Operator: "ann", Reason: "order 4711 has another rate"}))
+	check(workertest.CatchUp(ctx, d.DB, eventStore, []consumer.Consumer{Invoices{"7 %"}}))
+	// Output:
+	// mail for order 4710
+	// invoice for order 4710 with 19 %
+	// mail for order 4711
+	// invoice for order 4711 with 19 %
+	// invoice for order 4711 with 7 %
+}

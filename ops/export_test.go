@@ -3,6 +3,11 @@ package ops
 // ListSQL is the statement of a list, for those who look at its plan.
 func (o *Jobs) ListSQL(f Filter, limit int) (query string, args []any) { return o.listSQL(f, limit) }
 
+// OperationsSQL is that of Operations.
+func (o *Jobs) OperationsSQL(f OperationsFilter, limit int) (query string, args []any) {
+	return o.operationsSQL(f, limit)
+}
+
 // QueuesSQL is that of Queues.
 func (o *Jobs) QueuesSQL() string { return o.queuesSQL() }
 
@@ -13,7 +18,11 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 	letters, _ := o.lettersSQL("c", filter, true, 10)
 	all, _ := o.lettersSQL("c", LetterFilter{}, true, 10)
 	matching, _ := o.matchingSQL("c", LetterFilter{}, 10)
+	operations, _ := o.operationsSQL("", 1, 1)
+	operationsOf, _ := o.operationsSQL("c", 1, 1)
 	return map[string][2]string{
+		"operations":          {operations, `(9223372036854775807, 10)`},
+		"operations of one":   {operationsOf, `(9223372036854775807, 10, 'c')`},
 		"log":                 {o.logSQL(), ``},
 		"workers":             {o.workersSQL(), ``},
 		"consumers":           {o.consumersSQL(), ``},
@@ -26,3 +35,9 @@ func (o *Operator) ReadsSQL() map[string][2]string {
 		"matching letters":    {matching, `('c', 10)`},
 	}
 }
+
+// RetryManySQL is the statement of RetryWhere.
+func (o *Operator) RetryManySQL() string { return o.retryManySQL() }
+
+// DiscardManySQL is that of DiscardWhere.
+func (o *Operator) DiscardManySQL() string { return o.discardManySQL() }

@@ -50,7 +50,7 @@ type site struct {
 func newSite(t testing.TB) site {
 	t.Helper()
 	d := pgtest.New(t)
-	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, tx BIGINT NOT NULL DEFAULT txid_current())`)
+	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL, replay BOOLEAN, tx BIGINT NOT NULL DEFAULT txid_current())`)
 	return site{d, operator(t, d.DB)}
 }
 
@@ -196,12 +196,19 @@ func (l *ledger) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position) VALUES ('c', $1::bigint)`, e.GlobalPosition)
+	of, _ := consumer.Info(ctx)
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position, replay) VALUES ('c', $1::bigint, $2::boolean)`, e.GlobalPosition, of.Replay)
 	return err
 }
 
 // work runs a worker until the test ends or stop is called.
 func (s site) work(t testing.TB, c consumer.Consumer, opts ...worker.Option) (stop func()) {
+	t.Helper()
+	return s.workWith(t, c, func(*worker.Worker) {}, opts...)
+}
+
+// workWith is work. made is called before the worker runs.
+func (s site) workWith(t testing.TB, c consumer.Consumer, made func(*worker.Worker), opts ...worker.Option) (stop func()) {
 	t.Helper()
 	w := worker.New(s.DB, newStore(), []consumer.Consumer{c}, append([]worker.Option{
 		worker.WithDispatcherInterval(5 * time.Millisecond),
@@ -213,6 +220,7 @@ func (s site) work(t testing.TB, c consumer.Consumer, opts ...worker.Option) (st
 		worker.WithStaleGapThreshold(10 * time.Millisecond),
 		worker.WithMaxConsecutiveFailures(1_000_000),
 	}, opts...)...)
+	made(w)
 	done := make(chan error, 1)
 	go func() { done <- w.Start(context.Background()) }()
 	stopped := false

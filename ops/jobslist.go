@@ -265,25 +265,37 @@ func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", err))
 	}
-	q := jobsQuery{}
-	where := []string{`id < ` + q.arg("bigint", cmp.Or(f.Before, 1<<63-1))}
-	if f.Job != 0 {
-		id := q.arg("bigint", f.Job)
-		where = append(where, `(job_id = `+id+` OR (detail->>'new_job')::bigint = `+id+`)`)
-	}
-	if f.Queue != "" {
-		where = append(where, `queue = `+q.arg("text", f.Queue))
-	}
+	query, args := o.operationsSQL(f, limit)
 	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (op JobsOperation, err error) {
 		var detail string
 		err = r.Scan(&op.ID, &op.Job, &op.Queue, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
 		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
 		return op, err
-	}, `
-SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, created_at
-FROM `+o.t.Operations.SQL()+` WHERE `+strings.Join(where, ` AND `)+` ORDER BY id DESC LIMIT `+q.arg("bigint", limit), q.args...)
+	}, query, args...)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", o.explain(err)))
 	}
 	return all, nil
+}
+
+// operationsSQL looks for those on a job, and for the one that has made it, in an index of
+// their own each.
+func (o *Jobs) operationsSQL(f OperationsFilter, limit int) (query string, args []any) {
+	q := jobsQuery{}
+	where := `id < ` + q.arg("bigint", cmp.Or(f.Before, 1<<63-1))
+	if f.Queue != "" {
+		where += ` AND queue = ` + q.arg("text", f.Queue)
+	}
+	which := []string{where}
+	if f.Job != 0 {
+		job := q.arg("bigint", f.Job)
+		which = []string{where + ` AND job_id = ` + job, where + ` AND (detail->>'new_job')::bigint = ` + job}
+	}
+	most := q.arg("bigint", limit)
+	for i, where := range which {
+		which[i] = `(SELECT * FROM ` + o.t.Operations.SQL() + ` WHERE ` + where + ` ORDER BY id DESC LIMIT ` + most + `)`
+	}
+	return `
+SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, created_at
+FROM (` + strings.Join(which, ` UNION ALL `) + `) AS o ORDER BY id DESC LIMIT ` + most, q.args
 }

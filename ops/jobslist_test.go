@@ -201,6 +201,36 @@ func TestPlansOfLists(t *testing.T) {
 	}
 }
 
+// The operations on one job, and the retry that has made it, are found among many.
+func TestPlansOfOperations(t *testing.T) {
+	s := newJobsSite(t)
+	s.Exec(t, `ALTER TABLE jobs_operations SET (autovacuum_enabled = false)`)
+	s.Exec(t, `ANALYZE jobs_operations`)
+	s.Exec(t, `INSERT INTO jobs_operations (job_id, operation, detail, operator, reason)
+		SELECT i, CASE WHEN i % 2 = 0 THEN 'retry' ELSE 'cancel' END, CASE WHEN i % 2 = 0 THEN jsonb_build_object('new_job', 1000000 + i) ELSE '{}' END, 'ann', 'r' FROM generate_series(1, 100000) AS i`)
+	all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: 1_000_002}, 10)
+	if err != nil || len(all) != 1 || all[0].Job != 2 {
+		t.Errorf("the retry that has made job 1000002: %+v, %v", all, err)
+	}
+	query, _ := s.OperationsSQL(ops.OperationsFilter{Job: 1}, 10)
+	for _, statistics := range []string{"of empty tables", "of today"} {
+		if statistics == "of today" {
+			s.Exec(t, `ANALYZE jobs_operations`)
+		}
+		for _, job := range []string{"2", "1000002", "0"} {
+			conn, err := s.DB.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan, text := pgtest.Explain(t, conn, "force_generic_plan", query, `(9223372036854775807, `+job+`, 10)`)
+			if n := plan.Visited(); n > 20 {
+				t.Errorf("with the statistics %s, the operations on job %s read %.0f rows:\n%s", statistics, job, n, text)
+			}
+			_ = conn.Close()
+		}
+	}
+}
+
 // seqScans reports whether a plan reads a large table from its beginning to its end.
 func seqScans(plan pgtest.Plan) (found bool) {
 	plan.Walk(func(p pgtest.Plan) {

@@ -181,11 +181,13 @@ func TestQueues(t *testing.T) {
 		s.add(t, state)
 	}
 	s.later(t, s.add(t, ops.JobAvailable))
+	s.Exec(t, `UPDATE jobs SET run_at = clock_timestamp() - interval '1 hour' WHERE id = (SELECT max(id) FROM jobs WHERE state = 'available' AND run_at <= clock_timestamp())`)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, priority) SELECT 'k', 'long', 1 + i % 9 FROM generate_series(1, 10500) AS i`)
 	s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE queue = 'long' AND id % 21 = 0 RETURNING *) INSERT INTO jobs (kind, queue, run_at) SELECT 'k', 'Z', clock_timestamp() + interval '1 day' FROM gone`)
 	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'long' FROM generate_series(1, 1000)`)
 	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'over') RETURNING id`), ops.JobFailed)
 	s.put(t, value[int64](t, s, `INSERT INTO jobs (kind, queue) VALUES ('k', 'done') RETURNING id`), ops.JobCompleted)
+	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'never', 'infinity')`)
 	if err := s.SetCap(t.Context(), "empty", 2, by); err != nil {
 		t.Fatal(err)
 	}
@@ -195,14 +197,15 @@ func TestQueues(t *testing.T) {
 	}
 	var got strings.Builder
 	for _, q := range all {
-		fmt.Fprintf(&got, "%s: %v scheduled, %v due, %v running, %v failed, %v\n", q.Name, q.Scheduled, q.Due, q.Running, q.Failed, q.Cap != nil)
+		fmt.Fprintf(&got, "%s: %v scheduled, %v due, for %v, %v running, %v failed, %v\n", q.Name, q.Scheduled, q.Due, q.OldestDue.Round(time.Hour), q.Running, q.Failed, q.Cap != nil)
 	}
-	want := `*: 501 scheduled, more than 10000 due, 1 running, 3 failed, false
-Z: 500 scheduled, 0 due, 0 running, 0 failed, false
-empty: 0 scheduled, 0 due, 0 running, 0 failed, true
-long: 0 scheduled, more than 10000 due, 0 running, 0 failed, false
-over: 0 scheduled, 0 due, 0 running, 1 failed, false
-slow: 1 scheduled, 2 due, 1 running, 2 failed, false
+	want := `*: 502 scheduled, more than 10000 due, for 1h0m0s, 1 running, 3 failed, false
+Z: 500 scheduled, 0 due, for 0s, 0 running, 0 failed, false
+empty: 0 scheduled, 0 due, for 0s, 0 running, 0 failed, true
+long: 0 scheduled, more than 10000 due, for 0s, 0 running, 0 failed, false
+never: 1 scheduled, 0 due, for 0s, 0 running, 0 failed, false
+over: 0 scheduled, 0 due, for 0s, 0 running, 1 failed, false
+slow: 1 scheduled, 2 due, for 1h0m0s, 1 running, 2 failed, false
 `
 	if got.String() != want {
 		t.Errorf("the queues are\n%swant\n%s", &got, want)

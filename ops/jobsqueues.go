@@ -38,6 +38,8 @@ type Queue struct {
 	Due       Count
 	Running   Count // those that are claimed ahead included
 	Failed    Count // of the history
+
+	OldestDue time.Duration // how long the first of the due ones has been due, by the database's clock; 0: none is
 }
 
 // Queues lists the queues that have unfinished or failed jobs, or settings, in order
@@ -48,7 +50,9 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		var limit, retention sql.NullInt64
-		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Scheduled, &q.Due, &q.Running, &q.Failed)
+		var oldest int64
+		err = r.Scan(&q.Name, &since, &by, &reason, &limit, &retention, &q.Scheduled, &q.Due, &q.Running, &q.Failed, &oldest)
+		q.OldestDue = time.Duration(oldest) * time.Microsecond
 		q.Paused, q.Cap, q.Retention = pauseOf(since, by, reason), capOf(limit), retentionOf(retention)
 		return q, err
 	}, o.queuesSQL())
@@ -61,6 +65,7 @@ func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
 		all.Due.add(q.Due)
 		all.Running.add(q.Running)
 		all.Failed.add(q.Failed)
+		all.OldestDue = max(all.OldestDue, q.OldestDue)
 	}
 	return queues, nil
 }
@@ -93,13 +98,17 @@ func (o *Jobs) queuesSQL() string {
 		return `SELECT FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (` +
 			of(o.t.Jobs.SQL(), `state = 'available'`) + ` AND priority = p::smallint AND run_at ` + due + ` statement_timestamp() ORDER BY run_at` + fmt.Sprintf(" LIMIT %d) AS lane", mostCounted+1)
 	}
+	oldest := `
+	(SELECT coalesce(greatest((extract(epoch FROM statement_timestamp() - min(first.run_at) FILTER (WHERE isfinite(first.run_at))) * 1000000)::bigint, 0), 0)
+	FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (SELECT j.run_at FROM ` + o.t.Jobs.SQL() + ` AS j
+		WHERE state = 'available' AND j.queue = n.name AND priority = p::smallint ORDER BY run_at LIMIT 1) AS first)`
 	b.WriteString(`names(name) AS (
 	SELECT '` + AllQueues + `' UNION SELECT name FROM ` + o.t.Queues.SQL() + `
 	WHERE paused_at IS NOT NULL OR max_running IS NOT NULL OR retention IS NOT NULL UNION ` + strings.Join(names, ` UNION `) + `
 )
 SELECT n.name, s.paused_at, s.paused_by, s.paused_reason, s.max_running, ` + microsSQL + `,` +
 		count(lanes(`>`)) + `,` + count(lanes(`<=`)) + `,` +
-		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `
+		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `,` + oldest + `
 FROM names AS n LEFT JOIN ` + o.t.Queues.SQL() + ` AS s ON s.name = n.name
 ORDER BY n.name <> '` + AllQueues + `', n.name COLLATE "C"`)
 	return b.String()

@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -13,6 +14,7 @@ import (
 type entry struct {
 	before, after, revision int64
 	handled                 []int64
+	replayed                []int64  // of those
 	kind                    ops.Kind // empty: a batch
 	detail                  []byte
 }
@@ -29,7 +31,8 @@ func (s *stage) keepJournal(t *testing.T) {
 
 func (s *stage) journal(t *testing.T) (all []entry) {
 	rows, err := s.DB.Query(`SELECT j.before, j.after, j.revision, coalesce(o.operation, ''), coalesce(o.detail, '{}')::text,
-			(SELECT coalesce(jsonb_agg(position ORDER BY id), '[]')::text FROM ledger AS l WHERE l.tx = j.tx)
+			(SELECT coalesce(jsonb_agg(position ORDER BY id), '[]')::text FROM ledger AS l WHERE l.tx = j.tx),
+			(SELECT coalesce(jsonb_agg(position ORDER BY id), '[]')::text FROM ledger AS l WHERE l.tx = j.tx AND replay)
 		FROM journal AS j LEFT JOIN consumer_operations AS o ON o.xmin::text::bigint = j.tx % 4294967296
 		ORDER BY j.revision`)
 	if err != nil {
@@ -38,11 +41,11 @@ func (s *stage) journal(t *testing.T) (all []entry) {
 	defer rows.Close()
 	for rows.Next() {
 		var e entry
-		var handled []byte
-		if err := rows.Scan(&e.before, &e.after, &e.revision, &e.kind, &e.detail, &handled); err != nil {
+		var handled, replayed []byte
+		if err := rows.Scan(&e.before, &e.after, &e.revision, &e.kind, &e.detail, &handled, &replayed); err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(handled, &e.handled); err != nil {
+		if err := errors.Join(json.Unmarshal(handled, &e.handled), json.Unmarshal(replayed, &e.replayed)); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, e)
@@ -81,6 +84,9 @@ func (s *stage) judge(t *testing.T) {
 				}
 				if again[p] {
 					s.seen["again"]++
+				}
+				if replay := slices.Contains(e.replayed, p); replay != again[p] {
+					t.Fatalf("entry %d: %+v handles %d with Replay %v", i, e, p, replay)
 				}
 				again[p] = true
 			}

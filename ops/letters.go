@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // DeadLetter is an event that a consumer could not handle, or a later event of
@@ -27,6 +28,7 @@ type DeadLetter struct {
 	EventType     string
 	Error         string     // of the last attempt; empty if it was never tried
 	Attempts      int        // 0 if it was never tried
+	Replay        bool       // it waits for the replay of its aggregate: nothing has failed
 	RetryAt       *time.Time // when the retry was asked for that has not ended yet; nil: none was
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
@@ -39,11 +41,18 @@ type DeadLetter struct {
 // DeadLetters lists the dead letters of a consumer, in order of position. If
 // consumer is empty, it lists those of all consumers, in order of name.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
-	all, err := listOf(ctx, o.db, consumer, scanLetter, `
+	var err error
+	if consumer != "" {
+		err = checkConsumer(consumer)
+	}
+	var all []DeadLetter
+	if err == nil {
+		all, err = pgdriver.QueryAll(ctx, o.db, scanLetter, `
 SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
-	error, attempts, retry_at, created_at, updated_at, NULL::bytea, NULL::text
+	error, attempts, replay, retry_at, created_at, updated_at, NULL::bytea, NULL::text
 FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
-ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`)
+ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`, consumer)
+	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
 	}
@@ -78,6 +87,9 @@ func (o *Operator) DiscardDeadLetter(ctx context.Context, consumer string, posit
 	return o.change(ctx, KindDiscard, consumer, by, with, func(tx *sql.Tx, at locked) (any, error) {
 		l, err := o.letter(ctx, tx, at.consumer, position)
 		if err != nil {
+			return nil, err
+		}
+		if err := o.keepEffects(ctx, tx, at, 0); err != nil {
 			return nil, err
 		}
 		_, err = exec(ctx, tx, "discard the dead letter", `

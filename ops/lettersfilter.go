@@ -91,7 +91,7 @@ LEFT JOIN LATERAL (SELECT * FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + posit
 	}
 	return `
 SELECT l.consumer_name, l.global_position, l.aggregate_type, l.aggregate_id, coalesce(l.order_key, ''), l.event_id, l.event_type,
-	l.error, l.attempts, l.retry_at, l.created_at, l.updated_at, ` + carried + `
+	l.error, l.attempts, l.replay, l.retry_at, l.created_at, l.updated_at, ` + carried + `
 FROM (
 	SELECT l.* FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
 		SELECT * FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[u.name])` + conditions + `
@@ -106,7 +106,7 @@ func scanLetter(rows *sql.Rows) (l DeadLetter, err error) {
 	var text, metadata sql.NullString
 	var retry sql.NullTime
 	err = rows.Scan(&l.Consumer, &l.Position, &l.AggregateType, &l.AggregateID, &l.Key, &l.EventID, &l.EventType,
-		&text, &l.Attempts, &retry, &l.CreatedAt, &l.UpdatedAt, &l.Payload, &metadata)
+		&text, &l.Attempts, &l.Replay, &retry, &l.CreatedAt, &l.UpdatedAt, &l.Payload, &metadata)
 	if name, slots, ok := partition.Parse(l.Consumer); ok {
 		l.Consumer, l.Partition = name, slots.String()
 	}
@@ -124,10 +124,24 @@ func scanLetter(rows *sql.Rows) (l DeadLetter, err error) {
 // asked for, and [ErrNoDeadLetter] if the filter takes none. It is one operation for each
 // unit: its detail has the filter and the number.
 func (o *Operator) RetryWhere(ctx context.Context, consumer string, f LetterFilter, limit int, by By) (n int64, err error) {
-	return o.where(ctx, KindRetry, consumer, f, limit, by, `
-UPDATE `+o.t.DeadLetters.SQL()+` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
-WHERE consumer_name = $1::text AND (order_type, order_id) IN (
-	SELECT order_type, order_id FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = ANY ($2::text::bigint[]))`)
+	return o.where(ctx, KindRetry, consumer, f, limit, by, o.retryManySQL())
+}
+
+// retryManySQL goes through an index for each letter, whatever the planner knows: a join of the
+// letters with themselves takes minutes for 10,000 of them.
+func (o *Operator) retryManySQL() string {
+	return `
+UPDATE ` + o.t.DeadLetters.SQL() + ` SET retry_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(
+	SELECT l.global_position FROM (
+		SELECT DISTINCT l.order_type, l.order_id FROM unnest($2::text::bigint[]) AS p CROSS JOIN LATERAL (
+			SELECT order_type, order_id FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = p LIMIT 1
+		) AS l
+	) AS k CROSS JOIN LATERAL (
+		SELECT global_position FROM ` + o.t.DeadLetters.SQL() + `
+		WHERE consumer_name = ANY (ARRAY[$1::text]) AND order_type = k.order_type AND order_id = k.order_id
+		ORDER BY consumer_name, order_type, order_id, global_position LIMIT 9223372036854775807
+	) AS l))`
 }
 
 // DiscardWhere removes up to limit dead letters of a consumer that the filter takes, the
@@ -136,8 +150,14 @@ WHERE consumer_name = $1::text AND (order_type, order_id) IN (
 // unit: its detail has the filter, the number and the positions. The letters
 // themselves are gone.
 func (o *Operator) DiscardWhere(ctx context.Context, consumer string, f LetterFilter, limit int, by By) (n int64, err error) {
-	return o.where(ctx, KindDiscard, consumer, f, limit, by, `
-DELETE FROM `+o.t.DeadLetters.SQL()+` WHERE consumer_name = $1::text AND global_position = ANY ($2::text::bigint[])`)
+	return o.where(ctx, KindDiscard, consumer, f, limit, by, o.discardManySQL())
+}
+
+// discardManySQL reads the list once. In a condition of the rows it would be read for each of
+// them.
+func (o *Operator) discardManySQL() string {
+	return `
+DELETE FROM ` + o.t.DeadLetters.SQL() + ` WHERE consumer_name = $1::text AND global_position = ANY (ARRAY(SELECT unnest($2::text::bigint[])))`
 }
 
 // whereDetail is what the table of operations keeps of an operation on many letters.
@@ -178,6 +198,11 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 	}
 	err = o.change(ctx, kind, consumer, by, choose, func(tx *sql.Tx, at locked) (any, error) {
 		positions := found[at.consumer]
+		if kind == KindDiscard {
+			if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+				return nil, err
+			}
+		}
 		list, _ := json.Marshal(positions) // of numbers it does not fail
 		rows, err := exec(ctx, tx, "change the dead letters", change, at.consumer, "{"+strings.Trim(string(list), "[]")+"}")
 		n += rows
@@ -196,6 +221,6 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 func (o *Operator) matchingSQL(unit string, f LetterFilter, limit int) (query string, args []any) {
 	conditions, more := f.where(3)
 	return `
-SELECT l.global_position FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[$1::text])` + conditions + `
+SELECT l.global_position FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[$1::text]) AND NOT l.replay` + conditions + `
 ORDER BY l.consumer_name, l.global_position LIMIT $2::bigint`, append([]any{unit, limit}, more...)
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -79,7 +80,7 @@ SELECT c.consumer_name, c.last_position,
 		SELECT CASE WHEN isfinite(e.created_at) THEN least(greatest(extract(epoch FROM statement_timestamp() - e.created_at), 0), 3155760000) * 1000000 END
 		FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` > c.last_position ORDER BY e.` + positionColumn + ` LIMIT 1), 0)::bigint, c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
 	(SELECT count(*) FROM ` + o.t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
-	(SELECT count(*) FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = c.consumer_name),
+	(SELECT count(*) FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = c.consumer_name AND NOT l.replay),
 	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key
 FROM ` + o.t.Checkpoints.SQL() + ` AS c LEFT JOIN ` + o.t.Assignments.SQL() + ` AS a ON a.consumer_name = c.consumer_name
 ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`
@@ -136,13 +137,15 @@ const (
 	KindSkip    Kind = "skip"
 	KindRetry   Kind = "retry"   // dead letters
 	KindDiscard Kind = "discard" // a dead letter
+	KindReplay  Kind = "replay"  // an aggregate
 	KindRetire  Kind = "retire"
 	// KindPartition fixes the number of partitions. KindSplit and KindMerge are a
 	// worker's: it has replaced units of a consumer.
 	KindPartition Kind = "partition"
 	KindSplit     Kind = "split"
 	KindMerge     Kind = "merge"
-	KindRepair    Kind = "repair" // by a worker: a checkpoint set back that a handler had committed
+	KindTerminate Kind = "terminate" // a session that held the consumers back
+	KindRepair    Kind = "repair"    // by a worker: a checkpoint set back that a handler had committed
 )
 
 // These are on jobs and queues; so are KindPause and KindResume of a queue or a
@@ -158,7 +161,7 @@ const (
 // Operation is an operation as it was recorded.
 type Operation struct {
 	ID       int64  // grows, also from one consumer to the other
-	Consumer string // or a unit of it
+	Consumer string // or a unit of it; empty: of none, as of KindTerminate
 	Kind     Kind
 	Detail   json.RawMessage // an object; what is in it depends on the kind
 	By       By
@@ -171,33 +174,62 @@ const maxOperations = 10_000
 // Operations lists the latest operations on a consumer, the newest first. If
 // consumer is empty, it lists those on all consumers. limit is 1 to 10,000.
 func (o *Operator) Operations(ctx context.Context, consumer string, limit int) ([]Operation, error) {
+	return o.OperationsBefore(ctx, consumer, 0, limit)
+}
+
+// OperationsBefore is Operations, of those with a lower ID than before only: for the next
+// page, the last ID of this one. 0 is no bound.
+func (o *Operator) OperationsBefore(ctx context.Context, consumer string, before int64, limit int) ([]Operation, error) {
+	if before == 0 {
+		before = math.MaxInt64
+	}
 	if limit < 1 || limit > maxOperations {
 		return nil, fmt.Errorf("ops: list the operations: %w: limit is %d, allowed is 1 to %d", ErrInvalid, limit, maxOperations)
 	}
-	all, err := listOf(ctx, o.db, consumer, func(rows *sql.Rows) (op Operation, err error) {
-		var detail string
-		err = rows.Scan(&op.ID, &op.Consumer, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
-		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
-		return op, err
-	}, `
-SELECT id, consumer_name, operation, coalesce(detail, '{}')::text, operator, reason, created_at
-FROM `+o.t.Operations.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
-ORDER BY id DESC LIMIT $2::bigint`, limit)
+	var err error
+	if consumer != "" {
+		err = checkConsumer(consumer)
+	}
+	var all []Operation
+	if err == nil {
+		query, args := o.operationsSQL(consumer, before, limit)
+		all, err = pgdriver.QueryAll(ctx, o.db, scanOperation, query, args...)
+	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", explain(err)))
 	}
 	return all, nil
 }
 
-// listOf is list of what belongs to a consumer, to all if it is empty. The query
-// takes it as $1.
-func listOf[T any](ctx context.Context, db *sql.DB, consumer string, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
-	if consumer != "" {
-		if err := checkConsumer(consumer); err != nil {
-			return nil, err
-		}
+func scanOperation(rows *sql.Rows) (op Operation, err error) {
+	var detail string
+	err = rows.Scan(&op.ID, &op.Consumer, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
+	op.Detail, op.At = json.RawMessage(detail), op.At.UTC()
+	return op, err
+}
+
+// operationsSQL takes the newest, of a consumer by an index. Its units of the past are known
+// from their operations only: a step through the index finds each name. Other names may lie
+// between those of the units, as collations pass over signs.
+func (o *Operator) operationsSQL(consumer string, before int64, limit int) (query string, args []any) {
+	const columns = `
+SELECT o.id, o.consumer_name, o.operation, coalesce(o.detail, '{}')::text, o.operator, o.reason, o.created_at FROM `
+	const lastUnit = `greatest($3::text || '#fff-fff', $3::text || '#999-999')` // whether letters or digits come first
+	table := o.t.Operations.SQL()
+	if consumer == "" {
+		return columns + table + ` AS o WHERE o.id < $1::bigint ORDER BY o.id DESC LIMIT $2::bigint`, []any{before, limit}
 	}
-	return pgdriver.QueryAll(ctx, db, scan, query, append([]any{consumer}, args...)...)
+	return `
+WITH RECURSIVE names (name) AS (
+	(SELECT consumer_name FROM ` + table + ` WHERE consumer_name >= $3::text AND consumer_name <= ` + lastUnit + ` ORDER BY consumer_name LIMIT 1)
+	UNION ALL
+	SELECT (SELECT o.consumer_name FROM ` + table + ` AS o WHERE o.consumer_name > names.name AND o.consumer_name <= ` + lastUnit + ` ORDER BY o.consumer_name LIMIT 1) FROM names WHERE name IS NOT NULL
+)` + columns + `names CROSS JOIN LATERAL (
+	SELECT * FROM ` + table + ` AS o WHERE o.consumer_name = ANY (ARRAY[names.name]) AND o.id < $1::bigint
+	ORDER BY o.consumer_name DESC, o.id DESC LIMIT $2::bigint
+) AS o
+WHERE split_part(names.name, '#', 1) = $3::text
+ORDER BY o.id DESC LIMIT $2::bigint`, []any{before, limit, consumer}
 }
 
 func timeOf(t sql.NullTime) *time.Time {

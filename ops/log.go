@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -19,8 +20,8 @@ var ErrNoEvent = errors.New("no event is there: its transaction was rolled back,
 type Log struct {
 	Head    int64 // the highest position of a visible event
 	Settled int64 // every position up to it is visible, or void
-	// Safe is up to where consumers may read, as the worker with the latest heartbeat
-	// told with it. 0: none has told.
+	// Safe is up to where consumers may read: at least Settled, and what the worker with the
+	// latest heartbeat told with it.
 	Safe int64
 	// Open counts the transactions that have drawn positions and have not ended.
 	Open       int
@@ -39,6 +40,7 @@ func (o *Operator) Log(ctx context.Context) (l Log, err error) {
 	if err = o.db.QueryRowContext(ctx, o.logSQL()).Scan(&l.Head, &l.Safe); err != nil {
 		return fail(err)
 	}
+	l.Safe = max(l.Safe, l.Settled)
 	open, err := frontier.OpenTransactions(ctx, o.db, sequenced{o.t}, false)
 	if err != nil {
 		return fail(err)
@@ -69,6 +71,70 @@ func (o *Operator) Blockers(ctx context.Context, queries bool) ([]Blocker, error
 		return nil, errtext.Of(fmt.Errorf("ops: list the blockers: %w", explain(err)))
 	}
 	return all, nil
+}
+
+// Terminate ends the session of a blocker, which rolls its transaction back, as
+// pg_terminate_backend does, if it is still in that transaction: [ErrNoBlocker] otherwise.
+// The operation is recorded with an empty Consumer. The role must be a member of
+// pg_signal_backend, or of the session's role. A prepared transaction has no session.
+func (o *Operator) Terminate(ctx context.Context, b Blocker, by By) error {
+	err := by.check()
+	switch {
+	case b.PID == 0:
+		err = errtext.Join(err, fmt.Errorf("%w: a prepared transaction has no session: %s", ErrInvalid, b.Remedy()))
+	case b.Start == nil || b.BackendStart == nil:
+		err = errtext.Join(err, fmt.Errorf("%w: this role may not see since when session %d is in its transaction, so another could be hit: GRANT pg_read_all_stats to it", ErrInvalid, b.PID))
+	}
+	if err == nil {
+		err = o.terminate(ctx, b, by)
+	}
+	if err != nil {
+		return errtext.Of(fmt.Errorf("ops: terminate session %d: %w", b.PID, explain(err)))
+	}
+	return nil
+}
+
+// terminate decides on its own whether a preview is confirmed: nobody can take the end of a
+// session back.
+func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
+	dry := o.dry
+	if dry != nil && dry.accept != nil {
+		dry, o.dry.recorded = nil, nil
+	}
+	return audited(ctx, o.db, o.t.Changes, dry, func(tx *sql.Tx) (id int64, err error) {
+		detail := terminateDetail{PID: b.PID, User: b.User, Application: b.Application, Client: b.Client, Start: b.Start.UTC()}
+		if id, err = o.record(ctx, tx, KindTerminate, "", by, detail); err == nil {
+			err = session(ctx, tx, b, "true")
+		}
+		if err == nil && o.dry != nil && dry == nil {
+			err = o.dry.accept(o.dry.recorded)
+		}
+		if err == nil && dry == nil {
+			err = session(ctx, tx, b, "pg_terminate_backend(pid)")
+		}
+		return id, err
+	})
+}
+
+// session evaluates an expression for the session of a blocker.
+func session(ctx context.Context, tx *sql.Tx, b Blocker, expression string) error {
+	var is bool
+	err := tx.QueryRowContext(ctx, `
+SELECT coalesce(bool_or(`+expression+`), false) FROM pg_stat_activity
+WHERE pid = $1::int AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz`,
+		b.PID, b.BackendStart.Format(time.RFC3339Nano), b.Start.Format(time.RFC3339Nano)).Scan(&is)
+	if err == nil && !is {
+		err = ErrNoBlocker
+	}
+	return err
+}
+
+type terminateDetail struct {
+	PID         int       `json:"pid"`
+	User        string    `json:"user"`
+	Application string    `json:"application"`
+	Client      string    `json:"client"`
+	Start       time.Time `json:"transaction_start"`
 }
 
 // Event returns the event at a position, with its payload. It returns [ErrNoEvent] if

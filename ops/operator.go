@@ -109,8 +109,11 @@ func audited[T any](ctx context.Context, db *sql.DB, news ident.Table, dry *rehe
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	if dry != nil {
+	switch {
+	case dry != nil && dry.accept == nil:
 		return dry.run(tx, do)
+	case dry != nil:
+		do = dry.judge(do)
 	}
 	id, err := do(tx)
 	if err != nil {

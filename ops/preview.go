@@ -35,10 +35,46 @@ func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
 	return p.dry.recorded, nil
 }
 
+// Confirmed makes a change if accept takes what it records, which is what
+// [Operator.Preview] has shown or not. An error of accept undoes the change and is
+// wrapped by what Confirmed returns. Nobody moves the consumer in between. Of several changes,
+// accept is asked about each, in its transaction.
+//
+// [Operator.IfRevision] does not fit a consumer that runs: every batch raises its revision.
+// With Confirmed its dead letters can be discarded exactly as they were shown.
+func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
+	p := *o
+	p.dry = &rehearsal[Operation]{accept: accept}
+	return change(&p)
+}
+
+// Confirmed makes a change if accept takes what it records, as [Operator.Confirmed] does. Of
+// a retry, the ID of the new job is another one than Preview has shown.
+func (o *Jobs) Confirmed(change func(o *Jobs) error, accept func(recorded []JobsOperation) error) error {
+	p := *o
+	p.dry = &rehearsal[JobsOperation]{accept: accept}
+	return change(&p)
+}
+
 // rehearsal keeps what operations would have recorded.
-type rehearsal[T any] struct{ recorded []T }
+type rehearsal[T any] struct {
+	recorded []T
+	accept   func(recorded []T) error // nil: every change is undone
+}
 
 func (r *rehearsal[T]) add(operation T) { r.recorded = append(r.recorded, operation) }
+
+// judge asks whether what an operation has recorded may stay.
+func (r *rehearsal[T]) judge(do func(tx *sql.Tx) (int64, error)) func(tx *sql.Tx) (int64, error) {
+	return func(tx *sql.Tx) (int64, error) {
+		r.recorded = nil
+		id, err := do(tx)
+		if err == nil {
+			err = r.accept(r.recorded)
+		}
+		return id, err
+	}
+}
 
 // run does an operation and undoes it. One that fails leaves nothing.
 func (r *rehearsal[T]) run(tx *sql.Tx, do func(tx *sql.Tx) (int64, error)) error {

@@ -52,6 +52,9 @@ func drawConsumer(rt *rapid.T, t *testing.T, s site) {
 		at := position.Draw(rt, "checkpoint")
 		s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, revision, partitions) VALUES ($1, $2, $3, nullif($4, 0))`,
 			name, at, rapid.IntRange(0, 5).Draw(rt, "revision"), rapid.IntRange(0, 3).Draw(rt, "fixed"))
+		if percent(30, "effects") {
+			s.Exec(t, `UPDATE consumer_checkpoints SET effects = '[{"first": 0, "last": 4095, "after": 5, "except": [{"first": 2, "last": 3}]}]' WHERE consumer_name = $1`, name)
+		}
 		if percent(40, "paused") {
 			s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = $1`, name)
 		}
@@ -91,7 +94,8 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 		position := rapid.Int64Range(-1, 9).Draw(rt, "position")
 		limit := rapid.IntRange(1, 3).Draw(rt, "limit")
 		f := ops.LetterFilter{EventType: rapid.SampledFrom([]string{"", "T0", "T1"}).Draw(rt, "type")}
-		name := rapid.SampledFrom([]string{"pause", "resume", "reset", "skip", "retry", "discard", "retry where", "discard where", "partition", "retire"}).Draw(rt, "change")
+		name := rapid.SampledFrom([]string{"pause", "resume", "reset", "skip", "retry", "discard", "retry where", "discard where", "partition", "retire", "replay"}).Draw(rt, "change")
+		aggregate := fmt.Sprint("a", rapid.IntRange(0, 8).Draw(rt, "aggregate"))
 		var n int64
 		change := func(o *ops.Operator) (err error) {
 			switch name {
@@ -115,6 +119,8 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 				err = o.Partition(ctx, consumer, limit-1, by)
 			case "retire":
 				err = o.Retire(ctx, consumer, by)
+			case "replay":
+				err = o.Replay(ctx, consumer, "Order", aggregate, by)
 			}
 			return err
 		}
@@ -169,7 +175,7 @@ func TestPreviewIsWhatThenHappens(t *testing.T) {
 			seen["refused"]++
 		}
 	})
-	expectSeen(t, seen, 10)
+	expectSeen(t, seen, 11)
 }
 
 // expectSeen fails the test if a longer run has not come to every change.
@@ -209,9 +215,12 @@ func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
 		}
 		if rapid.Bool().Draw(rt, "schedule") {
 			s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', '', now())`)
+			if rapid.Bool().Draw(rt, "schedule paused") {
+				s.Exec(t, `UPDATE jobs_schedules SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch'`)
+			}
 		}
 		id := rapid.SampledFrom(append(ids, 1_000_000_000)).Draw(rt, "job")
-		name := rapid.SampledFrom([]string{"pause", "resume", "cap", "no cap", "retention", "no retention", "cancel", "cancel all", "retry", "rerun", "discard", "pause schedule", "remove schedule"}).Draw(rt, "change")
+		name := rapid.SampledFrom([]string{"pause", "resume", "cap", "no cap", "retention", "no retention", "cancel", "cancel all", "retry", "rerun", "discard", "pause schedule", "resume schedule", "remove schedule"}).Draw(rt, "change")
 		change := func(o *ops.Jobs) (err error) {
 			switch name {
 			case "pause":
@@ -238,6 +247,8 @@ func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
 				err = o.Discard(ctx, id, by)
 			case "pause schedule":
 				err = o.PauseSchedule(ctx, "nightly", by)
+			case "resume schedule":
+				err = o.ResumeSchedule(ctx, "nightly", by)
 			case "remove schedule":
 				err = o.RemoveSchedule(ctx, "nightly", by)
 			}
@@ -273,7 +284,7 @@ func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
 			seen["refused"]++
 		}
 	})
-	expectSeen(t, seen, 13)
+	expectSeen(t, seen, 14)
 }
 
 // What fails within a preview is not foretold, and what comes after it is.

@@ -1,8 +1,11 @@
 package ops_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,8 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
 )
 
 // What holds the log back is shown while it does.
@@ -57,9 +62,75 @@ func TestLogAndBlockers(t *testing.T) {
 	await(t, "nobody to hold it back", func() bool { all, err := s.Blockers(ctx, false); return err == nil && len(all) == 0 })
 	for name, status := range map[string]string{"null": `NULL`, "of another program": `'{"Safe": "much"}'`, "a list": `'[]'`} {
 		s.Exec(t, `UPDATE worker_nodes SET status = `+status)
-		if l, err := s.Log(ctx); err != nil || l.Safe != 0 {
+		if l, err := s.Log(ctx); err != nil || l.Safe != l.Settled {
 			t.Errorf("a status that is %s: %+v, %v", name, l, err)
 		}
+	}
+}
+
+// The session that was shown is ended, once, if it is still in that transaction, by who may,
+// and only then it is recorded. A preview ends nothing.
+func TestTerminate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ctx, by := t.Context(), ops.By{Operator: "ann", Reason: "an import that nobody waits for"}
+	begin := func() (*sql.Tx, ops.Blocker) {
+		tx, err := s.DB.BeginTx(ctx, nil)
+		if err == nil {
+			_, err = tx.Exec(`SELECT nextval('events_global_position_seq')`)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback() })
+		all, err := s.Blockers(ctx, false)
+		if err != nil || len(all) == 0 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return tx, all[len(all)-1]
+	}
+	lives := func(tx *sql.Tx) bool { _, err := tx.Exec(`SELECT 1`); return err == nil }
+	tx, b := begin()
+	would, err := s.Preview(func(o *ops.Operator) error { return o.Terminate(ctx, b, by) })
+	if err != nil || len(would) != 1 || would[0].Kind != ops.KindTerminate || would[0].Consumer != "" || !strings.Contains(string(would[0].Detail), fmt.Sprint(b.PID)) || !lives(tx) {
+		t.Fatalf("the preview: %v, %v, the session lives: %t", would, err, lives(tx))
+	}
+	no := errors.New("no")
+	if err := s.Confirmed(func(o *ops.Operator) error { return o.Terminate(ctx, b, by) }, func([]ops.Operation) error { return no }); !errors.Is(err, no) || !lives(tx) {
+		t.Fatalf("not confirmed: %v, the session lives: %t", err, lives(tx))
+	}
+	unseen, prepared, other := b, b, b
+	unseen.Start, prepared.PID, other.PID = nil, 0, b.PID+1
+	for what, c := range map[string]struct {
+		b    ops.Blocker
+		by   ops.By
+		want error
+	}{
+		"no reason":      {b, ops.By{Operator: "ann"}, ops.ErrInvalid},
+		"start not seen": {unseen, by, ops.ErrInvalid},
+		"prepared":       {prepared, by, ops.ErrInvalid},
+		"another":        {other, by, ops.ErrNoBlocker},
+	} {
+		if err := s.Terminate(ctx, c.b, c.by); !errors.Is(err, c.want) || !lives(tx) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+	count := func() (n int) { s.scan(t, `SELECT count(*) FROM consumer_operations`, &n); return n }
+	if count() != 0 {
+		t.Errorf("%d operations were recorded, and nothing was ended", count())
+	}
+	err = s.Confirmed(func(o *ops.Operator) error { return o.Terminate(ctx, b, by) }, func(all []ops.Operation) error {
+		if len(all) != 1 || all[0].Kind != would[0].Kind || string(all[0].Detail) != string(would[0].Detail) {
+			t.Errorf("confirmed is %v, want %v", all, would)
+		}
+		return nil
+	})
+	if err != nil || count() != 1 {
+		t.Fatalf("%v, %d operations, want 1", err, count())
+	}
+	await(t, "the session to end", func() bool { return !lives(tx) })
+	if err := s.Terminate(ctx, b, by); !errors.Is(err, ops.ErrNoBlocker) || count() != 1 {
+		t.Errorf("once more: %v, %d operations", err, count())
 	}
 }
 
@@ -68,19 +139,53 @@ func TestWorkers(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, hostname, pid, build, protocol, consumers, status)
 		VALUES ($1, now() - interval '1 minute', 'h', 7, 'b1', 3, '{c,"d e"}', '{"Leader": true}')`, a)
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES ($1, now() + interval '1 hour')`, b) // of another library, and its clock
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, partitions) VALUES ($1, now() + interval '1 hour', '[]')`, b) // of another library, and its clock
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('d e', $1), ('c', $1)`, a)
 	all, err := s.Workers(t.Context())
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	if w := all[0]; w.ID != b || w.HeartbeatAge != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Host+w.Build != "" || w.PID != 0 {
+	if w := all[0]; w.ID != b || w.HeartbeatAge != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Wishes != nil || w.Host+w.Build != "" || w.PID != 0 {
 		t.Errorf("the bare one: %+v", w)
 	}
 	if w := all[1]; w.ID != a || w.HeartbeatAge < time.Minute || w.HeartbeatAge > time.Hour || !w.Leader || string(w.Status) != `{"Leader": true}` || fmt.Sprint(w.Able, len(w.Able)) != "[c d e] 2" ||
 		fmt.Sprint(w.Consumers, len(w.Consumers)) != "[c d e] 2" || w.Host != "h" || w.PID != 7 || w.Build != "b1" || w.Protocol != 3 || w.CreatedAt.IsZero() {
 		t.Errorf("%+v", w)
 	}
+}
+
+// in is the consumer "c" in partitions.
+type in struct {
+	ledger
+	parts consumer.Partitions
+}
+
+func (i *in) Partitions() consumer.Partitions { return i.parts }
+
+// What workers wish for is what their code says. One is no wish, and an old program says nothing.
+func TestWishesOfWorkers(t *testing.T) {
+	s := newSite(t)
+	for _, p := range []consumer.Partitions{{Count: 1}, {Count: 4}, {Count: 4, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}} {
+		s.work(t, &in{parts: p})
+	}
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers) VALUES (gen_random_uuid(), '{c}')`)
+	want := "map[]; map[c:{4 customer}]; map[c:{4 }]; nil; "
+	await(t, "the wishes "+want, func() bool {
+		all, err := s.Workers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		for _, w := range all {
+			text := fmt.Sprint(w.Wishes)
+			if w.Wishes == nil {
+				text = "nil"
+			}
+			said = append(said, text)
+		}
+		slices.Sort(said)
+		return strings.Join(said, "; ")+"; " == want
+	})
 }
 
 func TestGaps(t *testing.T) {
@@ -266,6 +371,16 @@ func TestManyDeadLetters(t *testing.T) {
 	}
 	s.expectProgress(t, 9, 3)
 
+	// Of aggregates with one id, those of the type only.
+	named := newSite(t)
+	named.place(t, 9)
+	named.letter(t, 1, "a", 1)
+	named.letter(t, 2, "a", 1)
+	named.Exec(t, `UPDATE consumer_dead_letters SET aggregate_type = 'Invoice' WHERE global_position = 2`)
+	if n, err = named.RetryWhere(ctx, "c", ops.LetterFilter{AggregateType: "Invoice"}, 10, by); err != nil || n != 1 || named.letters(t) != "1 a false; 2 a true; " {
+		t.Errorf("retried %d, %v: %s", n, err, named.letters(t))
+	}
+
 	split, _, high := splitSite(t, "")
 	split.letter(t, 6, high, 1)
 	split.letter(t, 7, high, 0)
@@ -285,7 +400,7 @@ func TestManyDeadLetters(t *testing.T) {
 // with 100,000 rows.
 func TestPlansOfReads(t *testing.T) {
 	s := newSite(t)
-	for _, table := range []string{"events", "consumer_dead_letters", "consumer_gap_skips"} {
+	for _, table := range []string{"events", "consumer_dead_letters", "consumer_gap_skips", "consumer_operations"} {
 		s.Exec(t, `ALTER TABLE `+table+` SET (autovacuum_enabled = off)`)
 		s.Exec(t, `ANALYZE `+table)
 	}
@@ -296,6 +411,8 @@ func TestPlansOfReads(t *testing.T) {
 		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, i, 'T', i::text, gen_random_uuid(), 'Happened', 0 FROM generate_series(1, 100000) AS i`)
 	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, closed_at)
 		SELECT CASE WHEN i % 2 = 0 THEN 'c' ELSE 'd' END, gen_random_uuid(), i, i, 1, CASE WHEN i = 77 THEN 'open' ELSE 'void' END, i, i, CASE WHEN i <> 77 THEN now() END FROM generate_series(1, 100000) AS i`)
+	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason)
+		SELECT CASE WHEN i < 20 THEN 'c#000-7ff' ELSE 'd' END, 'pause', '{}', 'ann', 'r' FROM generate_series(1, 100000) AS i`)
 	conn, err := s.DB.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -317,6 +434,37 @@ func TestPlansOfReads(t *testing.T) {
 				if root, plan := pgtest.Explain(t, conn, mode, read[0], read[1]); root.Visited() > most {
 					t.Errorf("%s, %s, statistics %s: %v rows are read, want at most %v\n%s", name, mode, knowledge, root.Visited(), most, plan)
 				}
+			}
+		}
+	}
+}
+
+// Changes of 10,000 letters go through an index for each, and read their list once, also
+// in a table that nobody has analyzed.
+func TestPlansOfManyLetters(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 10_000)
+	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)
+		SELECT 'c', i, 'Order', i::text, gen_random_uuid(), 'Happened', 'boom', 1 FROM generate_series(1, 10000) AS i`)
+	conn, err := s.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var numbers string
+	s.scan(t, `SELECT array_agg(i)::text FROM generate_series(1, 10000) AS i`, &numbers)
+	list := regexp.MustCompile(`"(Filter|Join Filter)": "[^"]*bigint\[\]`)
+	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+		for name, statement := range map[string]string{"retry": s.RetryManySQL(), "discard": s.DiscardManySQL()} {
+			if _, err := conn.ExecContext(t.Context(), `BEGIN`); err != nil {
+				t.Fatal(err)
+			}
+			root, plan := pgtest.Explain(t, conn, mode, statement, `('c', '`+numbers+`')`)
+			if root.Visited() > 100_000 || list.MatchString(plan) {
+				t.Errorf("%s, %s: %v rows are read\n%.5000s", name, mode, root.Visited(), plan)
+			}
+			if _, err := conn.ExecContext(t.Context(), `ROLLBACK`); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

@@ -14,9 +14,9 @@ import (
 // Reset sets a consumer to a position. It goes on with the first event above.
 //
 // Backwards, the events above the position are handled again. What the
-// consumer's handler did for them before is not undone. Its dead letters above
-// the position are deleted. So are its records of positions in doubt above it:
-// they are found again.
+// consumer's handler did for them before is not undone: [consumer.Delivery] has Replay
+// set for those whose effects it has had. Its dead letters above the position are
+// deleted. So are its records of positions in doubt above it: they are found again.
 //
 // Forwards, the events up to the position are not handled. The position may
 // not exceed what is known to be settled: events that appear below it later
@@ -71,6 +71,9 @@ type backDetail struct {
 // that straddles it, the lower part stays.
 func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d backDetail, err error) {
 	d = backDetail{From: at.position, To: to}
+	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+		return d, err
+	}
 	if d.OpenRanges, err = exec(ctx, tx, "forget the open ranges above the position", `
 DELETE FROM `+o.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {
 		return d, err
@@ -106,6 +109,9 @@ func (o *Operator) forward(ctx context.Context, tx *sql.Tx, at locked, to int64)
 	}
 	var first, last int64
 	if d.Events, first, last, err = o.cross(ctx, tx, at.position, to); err != nil {
+		return d, err
+	}
+	if err := o.keepEffects(ctx, tx, at, to); err != nil {
 		return d, err
 	}
 	if d.Void = to - at.position - d.Events; d.Void > 0 {

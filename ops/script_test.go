@@ -238,8 +238,9 @@ func (s *stage) operate(what string, percent int) error {
 	return nil
 }
 
-// letterDeed makes a dead letter without further meaning, and discards it.
+// letterDeed makes a dead letter of no event, and discards it.
 func (s *stage) letterDeed(ctx context.Context, position int64) error {
+	position = -1 - position
 	_, err := s.DB.ExecContext(ctx, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
 		VALUES ('c', $1::bigint, 'None', 'none', gen_random_uuid(), 'None', 1) ON CONFLICT DO NOTHING`, position)
 	if err != nil {

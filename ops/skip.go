@@ -72,6 +72,9 @@ func (o *Operator) skipNext(ctx context.Context, tx *sql.Tx, at locked, position
 	if d.event = next; next.Position != position {
 		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
 	}
+	if err := o.keepEffects(ctx, tx, at, position); err != nil {
+		return d, err
+	}
 	void := max(min(position-1, settled), at.position)
 	if d.Void = void - at.position; d.Void > 0 {
 		if err := o.audit(ctx, tx, at.consumer, skipped{at.position + 1, void, d.Void, "void", position}); err != nil {
@@ -92,6 +95,9 @@ func (o *Operator) skipLate(ctx context.Context, tx *sql.Tx, at locked, position
 	d.From, d.Late = at.position, true
 	if position < 1 { // no event is there, and the statement's position - 1 might not be a bigint
 		return d, o.notNext(ctx, tx, at, NotNextError{Position: position})
+	}
+	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+		return d, err
 	}
 	parts, err := exec(ctx, tx, "split the open range", `
 WITH gone AS (

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -21,6 +22,7 @@ type locked struct {
 	position int64
 	paused   *Pause
 	key      string // that it is split by; empty: the aggregate's id
+	effects  effects.Borders
 }
 
 // unitsOf is an SQL condition for the units of the split consumer $1.
@@ -50,11 +52,14 @@ func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked,
 	units, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (at locked, err error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
-		err = rows.Scan(&at.consumer, &at.position, &since, &by, &reason, &at.key)
+		var had string
+		if err = rows.Scan(&at.consumer, &at.position, &since, &by, &reason, &at.key, &had); err != nil {
+			return at, err
+		}
 		at.paused = pauseOf(since, by, reason)
-		return at, err
+		return at, at.parseEffects(had)
 	}, `
-SELECT consumer_name, last_position, paused_at, paused_by, paused_reason, partition_key
+SELECT consumer_name, last_position, paused_at, paused_by, paused_reason, partition_key, effects::text
 FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE`, name)
 	switch {
 	case err != nil:
@@ -70,10 +75,10 @@ func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at
 	at.consumer = consumer
 	var since sql.NullTime
 	var by, reason sql.NullString
-	var limit string
+	var limit, had string
 	err = tx.QueryRowContext(ctx, `
-SELECT last_position, paused_at, paused_by, paused_reason, split_at IS NOT NULL, set_config('idle_in_transaction_session_timeout', $2::text, true)
-FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &split, &limit)
+SELECT last_position, paused_at, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true)
+FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &split, &had, &limit)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return at, false, ErrNoCheckpoint
@@ -81,7 +86,7 @@ FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consu
 		return at, false, waitError(ctx, err)
 	}
 	at.paused = pauseOf(since, by, reason)
-	return at, split, nil
+	return at, split, at.parseEffects(had)
 }
 
 func waitError(ctx context.Context, err error) error {

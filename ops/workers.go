@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,30 +25,43 @@ type Worker struct {
 	HeartbeatAge time.Duration // by the database's clock
 	CreatedAt    time.Time     // when it registered
 	// Leader reports whether it assigned the consumers, at its last heartbeat.
-	Leader    bool
-	Able      []string        // consumers that it has code for; nil: it does not say, as it is of another library
+	Leader bool
+	Able   []string // consumers that it has code for; nil: it does not say, as it is of another library
+	// Wishes are what its code wishes for where that is not one partition, by consumer. Nil: it
+	// says nothing of partitions, as its program is from before there were any.
+	Wishes    map[string]Wish
 	Consumers []string        // consumers and units that are assigned to it
 	Status    json.RawMessage // what it said of itself at its last heartbeat, as Worker.Status; nil: nothing
+}
+
+// Wish is what a worker's code wishes for the partitions of a consumer.
+type Wish struct {
+	Count int
+	Key   string // its name; empty: the aggregate's id
 }
 
 // Workers lists the workers that are registered, in order of their heartbeats, the
 // latest first. One that has died is removed within twice the HeartbeatTimeout.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
+	sets := map[int64][]string{}
 	all, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
 		var age int64
-		var status, able, consumers sql.NullString
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &w.CreatedAt, &w.Leader, &status, &able, &consumers)
+		var set sql.NullInt64
+		var status, able, wishes, consumers sql.NullString
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &w.CreatedAt, &w.Leader, &status, &set, &able, &wishes, &consumers)
 		w.HeartbeatAge, w.CreatedAt = time.Duration(age)*time.Microsecond, w.CreatedAt.UTC()
 		if status.Valid {
 			w.Status = json.RawMessage(status.String)
 		}
-		for _, list := range []struct {
-			text sql.NullString
-			into *[]string
-		}{{able, &w.Able}, {consumers, &w.Consumers}} {
-			if err == nil && list.text.Valid {
-				err = json.Unmarshal([]byte(list.text.String), list.into)
-			}
+		if able.Valid {
+			sets[set.Int64] = namesOf(able.String)
+		}
+		if set.Valid {
+			w.Able = slices.Clone(sets[set.Int64])
+		}
+		_ = json.Unmarshal([]byte(wishes.String), &w.Wishes) // of another library it may be anything
+		if err == nil && consumers.Valid {
+			err = json.Unmarshal([]byte(consumers.String), &w.Consumers)
 		}
 		return w, err
 	}, o.workersSQL())
@@ -56,11 +71,21 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	return all, nil
 }
 
+// namesOf are the names of a list, a line each: no name of a consumer has two lines.
+func namesOf(list string) []string {
+	if list == "" {
+		return []string{}
+	}
+	return strings.Split(list, "\n")
+}
+
+// workersSQL has what a worker has code for once for all that have code for the same: a
+// hundred workers may have code for a thousand consumers. The first of them has it.
 func (o *Operator) workersSQL() string {
 	return `
 SELECT n.worker_id, coalesce(n.hostname, ''), coalesce(n.pid, 0), coalesce(n.build, ''), coalesce(n.protocol, 0),
 	greatest(extract(epoch FROM clock_timestamp() - n.heartbeat_at) * 1000000, 0)::bigint, n.created_at,
-	coalesce(n.status->'Leader' = 'true'::jsonb, false), n.status::text, to_json(n.consumers)::text,
+	coalesce(n.status->'Leader' = 'true'::jsonb, false), n.status::text, n.able, CASE WHEN row_number() OVER (PARTITION BY n.able ORDER BY n.heartbeat_at DESC, n.worker_id) = 1 THEN array_to_string(n.consumers, chr(10)) END, n.partitions::text,
 	(SELECT json_agg(a.consumer_name ORDER BY a.consumer_name COLLATE "C") FROM ` + o.t.Assignments.SQL() + ` AS a WHERE a.worker_id = n.worker_id)::text
-FROM ` + o.t.Nodes.SQL() + ` AS n ORDER BY n.heartbeat_at DESC, n.worker_id`
+FROM (SELECT *, hashtextextended(array_to_string(consumers, chr(10)), 0) AS able FROM ` + o.t.Nodes.SQL() + `) AS n ORDER BY n.heartbeat_at DESC, n.worker_id`
 }

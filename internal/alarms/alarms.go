@@ -1,0 +1,135 @@
+// Package alarms lists what is wrong with a deployment, a line for each thing: what
+// pgfrontier status and top show, and the overview of the console. It has what no list of
+// consumers shows: what the workers complain of, that the server is a standby, and jobs.
+package alarms
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// Kind says what an alarm is about.
+type Kind string
+
+// The kinds, in the order of a list.
+const (
+	Standby  Kind = "standby"  // the server only reads
+	Worker   Kind = "worker"   // one that lives complains
+	Consumer Kind = "consumer" // it, or a unit of it, has a last error
+	Paused   Kind = "paused"   // a queue
+	Due      Kind = "due"      // jobs of a queue that do not run
+	Failed   Kind = "failed"   // jobs of a queue, for good
+	Overdue  Kind = "overdue"  // a schedule
+)
+
+// Alarm is a thing that is wrong.
+type Alarm struct {
+	Kind Kind
+	Name string // of the worker, the consumer, the queue or the schedule; empty: of the server, or of others besides
+	Says string
+}
+
+// String is one line.
+func (t Alarm) String() string {
+	thing := map[Kind]string{Standby: "server", Worker: "worker", Consumer: "consumer", Overdue: "schedule"}[t.Kind]
+	thing = cmp.Or(thing, "queue")
+	if t.Name != "" {
+		thing += " " + t.Name
+	}
+	return thing + ": " + t.Says
+}
+
+const (
+	// Silent is after what age of its heartbeat a worker is taken for dead: the default
+	// of WithHeartbeatTimeout.
+	Silent = 30 * time.Second
+
+	// Late is what jobs that are due, and ticks of schedules, may wait.
+	Late = 5 * time.Minute
+
+	most = 5 // of a kind
+)
+
+// Complaint is an error in what a worker said of itself.
+type Complaint struct{ Part, Text string }
+
+// Complaints are those in a worker's Status.
+func Complaints(status json.RawMessage) (all []Complaint) {
+	var said struct{ CoordinationError, FrontierError, NotifyError, LoopError string }
+	_ = json.Unmarshal(status, &said) // of another library it may be anything
+	for _, c := range []Complaint{{"coordination", said.CoordinationError}, {"log", said.FrontierError}, {"notify", said.NotifyError}, {"loop", said.LoopError}} {
+		if c.Text != "" {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// ofWorkers are the complaints in what living workers said of themselves. One that several
+// have is one alarm.
+func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm) {
+	workers = slices.SortedFunc(slices.Values(workers), func(a, b ops.Worker) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	var order []string // the complaints
+	first, others := map[string]string{}, map[string]int{}
+	errors := map[string]string{}
+	for _, w := range workers {
+		if w.HeartbeatAge > Silent {
+			continue
+		}
+		for _, complaint := range Complaints(w.Status) {
+			c := complaint.Part + ": " + errtext.Line(complaint.Text)
+			if _, known := first[c]; known {
+				others[c]++
+				continue
+			}
+			first[c] = place(w)
+			order = append(order, c)
+		}
+		var said struct {
+			Consumers []struct{ Name, LastError string }
+		}
+		_ = json.Unmarshal(w.Status, &said) // as above
+		for _, c := range said.Consumers {
+			if c.LastError != "" {
+				errors[c.Name] = errtext.Line(c.LastError)
+			}
+		}
+	}
+	for _, c := range order {
+		t := Alarm{Worker, first[c], c}
+		if n := others[c]; n > 0 {
+			t.Says = fmt.Sprintf("%s (and of %d other workers)", c, n)
+		}
+		all = append(all, t)
+	}
+	for _, name := range slices.Sorted(maps.Keys(errors)) {
+		all = append(all, Alarm{Consumer, name, errors[name]})
+	}
+	return all
+}
+
+// short leaves the first of each kind, which stand together, and counts the others.
+func short(all []Alarm) (list []Alarm) {
+	for rest := all; len(rest) > 0; {
+		kind := rest[0].Kind
+		n := slices.IndexFunc(rest, func(t Alarm) bool { return t.Kind != kind })
+		if n < 0 {
+			n = len(rest)
+		}
+		list = append(list, rest[:min(n, most)]...)
+		if n > most {
+			list = append(list, Alarm{Kind: kind, Says: fmt.Sprintf("%d more", n-most)})
+		}
+		rest = rest[n:]
+	}
+	return list
+}

@@ -1,0 +1,220 @@
+package alarms_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func place(w ops.Worker) string { return fmt.Sprintf("%s/%d", w.Host, w.PID) }
+
+func lines(all []alarms.Alarm) string {
+	var b strings.Builder
+	for _, t := range all {
+		fmt.Fprintln(&b, t)
+	}
+	return b.String()
+}
+
+// find is the list, a line each.
+func find(t *testing.T, db *sql.DB, jobs string, workers ...ops.Worker) string {
+	t.Helper()
+	all, err := alarms.Find(t.Context(), db, &migrations.Config{JobsTable: jobs}, workers, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines(all)
+}
+
+// What workers say of themselves is one alarm each, however many say the same. Those that are dead
+// say nothing, nor do those of another library.
+func TestComplaints(t *testing.T) {
+	said := func(pid int, status string) ops.Worker {
+		return ops.Worker{ID: uuid.New(), Host: "h", PID: pid, Status: json.RawMessage(status)}
+	}
+	dead := said(1, `{"LoopError": "it hangs"}`)
+	dead.HeartbeatAge = time.Minute
+	got := lines(alarms.List([]ops.Worker{
+		said(9, `{"FrontierError": "cache 32"}`), dead,
+		said(8, `{"FrontierError": "cache 32", "CoordinationError": "no right\nat all", "Consumers": [{"Name": "d"}, {"Name": "c#000-7ff", "LastError": "no customer"}]}`),
+		said(7, `{"FrontierError": "cache 32", "NotifyError": "nobody listens", "LoopError": "it waits", "Consumers": [{"Name": "b", "LastError": "no order"}]}`),
+		said(6, `[]`), said(5, `{"FrontierError": 7}`), said(4, ``), said(3, `{}`),
+	}, place))
+	const want = `worker h/7: log: cache 32 (and of 2 other workers)
+worker h/7: notify: nobody listens
+worker h/7: loop: it waits
+worker h/8: coordination: no right; at all
+consumer b: no order
+consumer c#000-7ff: no customer
+`
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// The list stays short, however much is wrong, and counts what it leaves out.
+func TestListIsShort(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 40).Draw(t, "consumers")
+		var workers []ops.Worker
+		for i := range n {
+			workers = append(workers, ops.Worker{Host: "h", PID: i, Status: json.RawMessage(fmt.Sprintf(`{"LoopError": "%[1]d", "Consumers": [{"Name": "c%02[1]d", "LastError": "boom"}]}`, i))})
+		}
+		all := alarms.List(workers, place)
+		named, others := map[alarms.Kind]int{}, map[alarms.Kind]int{}
+		for _, one := range all {
+			more := 0
+			if one.Name == "" {
+				if _, err := fmt.Sscanf(one.Says, "%d more", &more); err != nil {
+					t.Fatalf("%v: %v", one, err)
+				}
+				others[one.Kind] += more
+			} else {
+				named[one.Kind]++
+			}
+		}
+		for _, kind := range []alarms.Kind{alarms.Worker, alarms.Consumer} {
+			if named[kind] != min(n, 5) || named[kind]+others[kind] != n {
+				t.Fatalf("of %d: %s", n, lines(all))
+			}
+		}
+	})
+}
+
+// What is wrong with jobs is told until it is mended.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'a', now() + interval '1 hour'), ('k', 'b', now() - interval '1 minute'), ('k', 'c', 'infinity');
+		INSERT INTO jobs (kind, queue, run_at, state, claim, claimed_by) VALUES ('k', 'a', now() - interval '1 hour', 'running', 7, gen_random_uuid());
+		INSERT INTO jobs_queues (name, max_running) VALUES ('a', 3);
+		INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now()), ('never', 'h', NULL)`)
+	finish := `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_attempts, max_resets, state)
+		SELECT -i, 'k', %s, 5, now(), '{}', now(), 1, 0, 0, 15, 5, %s FROM generate_series(%d, %d) AS i`
+	d.Exec(t, fmt.Sprintf(finish, `'a'`, `CASE i % 2 WHEN 1 THEN 'completed' ELSE 'expired' END`, 1001, 1010))
+	if got := find(t, d.DB, ""); got != "" {
+		t.Fatalf("in good health:\n%s", got)
+	}
+	for _, c := range []struct{ does, undoes, says string }{
+		{`UPDATE jobs SET run_at = now() - interval '1 hour' WHERE queue = 'b'`, `DELETE FROM jobs WHERE queue = 'b'`, "queue b: jobs are due and do not run, for 1h0m\n"},
+		{`UPDATE jobs SET run_at = '-infinity', priority = 9 WHERE queue = 'c'`, `UPDATE jobs SET run_at = now()`, "queue c: jobs are due and do not run, for 876000h0m\n"},
+		{`INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('b', now(), 'ann', E'lunch\nand a walk')`, `UPDATE jobs_queues SET paused_at = NULL`, "queue b: paused by ann (lunch; and a walk)\n"},
+		{fmt.Sprintf(finish, `CASE i WHEN 1 THEN 'A' ELSE 'a' END`, `'failed'`, 1, 3), `DELETE FROM jobs_history`, "queue A: 1 job has failed for good\nqueue a: 2 jobs have failed for good\n"},
+		{fmt.Sprintf(finish, `'a'`, `'failed'`, 1, 101), `DELETE FROM jobs_history`, "queue a: more than 100 jobs have failed for good\n"},
+		{fmt.Sprintf(finish, `'q' || i`, `'failed'`, 1, 7), `DELETE FROM jobs_history`, "queue q1: 1 job has failed for good\nqueue q2: 1 job has failed for good\nqueue q3: 1 job has failed for good\nqueue q4: 1 job has failed for good\nqueue q5: 1 job has failed for good\nqueue: 2 more\n"},
+		{`UPDATE jobs_schedules SET next_at = now() - interval '1 hour' WHERE name = 'nightly'`, `UPDATE jobs_schedules SET paused_at = now(), paused_by = 'ann', paused_reason = 'r'`, "schedule nightly: overdue for 1h0m\n"},
+	} {
+		d.Exec(t, c.does)
+		if got := find(t, d.DB, ""); got != c.says {
+			t.Errorf("%s\n%s\nwant\n%s", c.does, got, c.says)
+		}
+		d.Exec(t, c.undoes)
+		if got := find(t, d.DB, ""); got != "" {
+			t.Errorf("%s\n%s", c.undoes, got)
+		}
+	}
+	// Whatever waits in a queue that is paused, the pause is the reason.
+	d.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('k', 'x', now() - interval '1 hour'); UPDATE jobs_queues SET paused_at = now(), paused_by = 'ann', paused_reason = 'r', name = '*' WHERE name = 'b'`)
+	if got := find(t, d.DB, ""); got != "queue *: paused by ann (r)\n" {
+		t.Errorf("while all are paused:\n%s", got)
+	}
+}
+
+// Where there are no jobs, or a role may not see them, nothing is said of them; what workers say is said.
+func TestJobsThatCannotBeSeen(t *testing.T) {
+	t.Parallel()
+	worker := ops.Worker{Host: "h", PID: 7, Status: json.RawMessage(`{"LoopError": "it waits"}`)}
+	const says = "worker h/7: loop: it waits\n"
+	d := pgtest.New(t)
+	if got := find(t, d.DB, "", worker); got != says {
+		t.Errorf("without tables of jobs:\n%s", got)
+	}
+	d.Exec(t, `CREATE SCHEMA "order"; CREATE ROLE alarms_blind LOGIN PASSWORD 'b'`)
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY alarms_blind; DROP ROLE alarms_blind`) })
+	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{JobsTable: "order.tasks"}); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `INSERT INTO "order".tasks_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'ann', 'lunch')`)
+	const paused = "queue mail: paused by ann (lunch)\n"
+	scheme, rest, _ := strings.Cut(d.URL, "://")
+	_, address, _ := strings.Cut(rest, "@")
+	blind, err := sql.Open("pgx", scheme+"://alarms_blind:b@"+address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = blind.Close() })
+	for _, step := range []struct{ grant, says string }{
+		{`SELECT 1`, says},
+		{`GRANT USAGE ON SCHEMA "order" TO alarms_blind`, says},
+		{`GRANT SELECT ON "order".tasks, "order".tasks_history, "order".tasks_queues TO alarms_blind`, says},
+		{`GRANT SELECT ON "order".tasks_schedules TO alarms_blind`, says + paused},
+	} {
+		d.Exec(t, step.grant)
+		if got := find(t, blind, "order.tasks", worker); got != step.says {
+			t.Errorf("after %s:\n%s", step.grant, got)
+		}
+	}
+	for _, db := range []*sql.DB{d.DB, d.OpenPQ(t)} {
+		if got := find(t, db, "order.tasks", worker); got != says+paused {
+			t.Errorf("for the owner:\n%s", got)
+		}
+	}
+	d.Exec(t, `ALTER TABLE "order".tasks_schedules RENAME next_at TO at`) // as in another version
+	if got := find(t, d.DB, "order.tasks", worker); got != says {
+		t.Errorf("with tables of another version:\n%s", got)
+	}
+	none := d.OpenPQ(t)
+	_ = none.Close()
+	if _, err := alarms.Find(t.Context(), none, nil, nil, place); err == nil {
+		t.Error("a database that is away is no error")
+	}
+}
+
+// However many jobs there are, few rows are read, also with the statistics of empty tables.
+func TestFindReadsFewRows(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `ALTER TABLE jobs SET (autovacuum_enabled = off); ALTER TABLE jobs_history SET (autovacuum_enabled = off); ANALYZE jobs, jobs_history`)
+	d.Exec(t, `INSERT INTO jobs (kind, queue, priority, run_at) SELECT 'k', 'q' || i % 50, 1 + i % 9, now() - interval '1 hour' FROM generate_series(1, 100000) AS i`)
+	d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_attempts, max_resets, state)
+		SELECT -i, 'k', 'q' || i % 50, 5, now(), '{}', now(), 1, 0, 0, 15, 5, CASE i % 4 WHEN 1 THEN 'failed' WHEN 2 THEN 'expired' ELSE 'completed' END FROM generate_series(1, 100000) AS i`)
+	names, err := tables.ParseJobs("", "JobsTable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statistics := range []string{"of empty tables", "of today"} {
+		if statistics == "of today" {
+			d.Exec(t, `ANALYZE jobs, jobs_history`)
+		}
+		conn, err := d.DB.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, text := pgtest.Explain(t, conn, "force_generic_plan", alarms.JobsSQL(names), `(300000000)`)
+		if n := plan.Visited(); n > 20_000 {
+			t.Errorf("with the statistics %s, %.0f rows are read:\n%s", statistics, n, text)
+		}
+		_ = conn.Close()
+	}
+}

@@ -1,0 +1,148 @@
+package alarms
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Find lists what is wrong: of each kind five, and how many others there are. place names a
+// worker, and names has those of the tables, nil the defaults. Nothing is said of jobs where
+// there are none, or where the role may not see them.
+func Find(ctx context.Context, db store.Querier, names *migrations.Config, workers []ops.Worker, place func(ops.Worker) string) ([]Alarm, error) {
+	name := ""
+	if names != nil {
+		name = names.JobsTable
+	}
+	jobs, err := tables.ParseJobs(name, "JobsTable")
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
+	}
+	var all []Alarm
+	standby, seen, err := ofServer(ctx, db, jobs)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("look what is wrong: %w", err))
+	}
+	if standby {
+		all = append(all, Alarm{Kind: Standby, Says: "a standby, on which no worker runs; it shows what it has received"})
+	}
+	all = append(all, ofWorkers(workers, place)...)
+	if seen {
+		found, err := ofJobs(ctx, db, jobs)
+		if err != nil {
+			return nil, errtext.Of(fmt.Errorf("look what is wrong with jobs: %w", err))
+		}
+		all = append(all, found...)
+	}
+	return short(all), nil
+}
+
+// ofServer reports whether the server is a standby, and whether the tables of jobs are there
+// and can be read. A name in a schema that the role may not use would be an error.
+func ofServer(ctx context.Context, db store.Querier, jobs tables.Jobs) (standby, seen bool, err error) {
+	names := []string{}
+	for _, t := range []ident.Table{jobs.Jobs, jobs.History, jobs.Queues, jobs.Schedules} {
+		names = append(names, t.SQL())
+	}
+	schema := ""
+	if jobs.Jobs.Schema != "" {
+		schema = ident.Quote(jobs.Jobs.Schema)
+	}
+	found, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (both [2]bool, err error) {
+		return both, r.Scan(&both[0], &both[1])
+	}, `
+SELECT pg_is_in_recovery(), CASE WHEN $1::text = '' OR coalesce(has_schema_privilege(to_regnamespace($1::text)::oid, 'USAGE'), false)
+	THEN (SELECT bool_and(coalesce(has_table_privilege(to_regclass(name)::oid, 'SELECT'), false)) FROM unnest(string_to_array($2::text, E'\n')) AS name)
+	ELSE false END`, schema, strings.Join(names, "\n"))
+	if err != nil || len(found) == 0 {
+		return false, false, err
+	}
+	return found[0][0], found[0][1], nil
+}
+
+const mostFailed = 100 // of a queue, that are counted
+
+// ofJobs lists the queues and schedules that somebody should look at. Tables of another
+// version, which pgfrontier doctor tells, have none.
+func ofJobs(ctx context.Context, db store.Querier, jobs tables.Jobs) ([]Alarm, error) {
+	all, err := pgdriver.QueryAll(ctx, db, func(r *sql.Rows) (t Alarm, err error) {
+		var by, reason string
+		var n int64
+		if err := r.Scan(&t.Kind, &t.Name, &by, &reason, &n); err != nil {
+			return t, err
+		}
+		since := strings.TrimSuffix((time.Duration(n) * time.Microsecond).Round(time.Minute).String(), "0s")
+		switch t.Kind {
+		case Paused:
+			t.Says = errtext.Line(fmt.Sprintf("paused by %s (%s)", by, reason))
+		case Due:
+			t.Says = fmt.Sprintf("jobs are due and do not run, for %s", since)
+		case Failed:
+			t.Says = failed(n)
+		case Overdue:
+			t.Says = fmt.Sprintf("overdue for %s", since)
+		}
+		return t, nil
+	}, jobsSQL(jobs), Late.Microseconds())
+	if pgdriver.IsUndefined(err) {
+		return nil, nil
+	}
+	return all, err
+}
+
+func failed(n int64) string {
+	switch {
+	case n == 1:
+		return "1 job has failed for good"
+	case n > mostFailed:
+		return fmt.Sprintf("more than %d jobs have failed for good", mostFailed)
+	}
+	return fmt.Sprintf("%d jobs have failed for good", n)
+}
+
+// waitedSQL is for how long, in microseconds. A time may be -infinity.
+const waitedSQL = `(extract(epoch FROM statement_timestamp() - greatest(since, statement_timestamp() - interval '36500 days')) * 1000000)::bigint`
+
+// jobsSQL finds the names of queues by a step through an index for each. Within a queue and a
+// priority, the index of those that are available has the first one to be due first.
+func jobsSQL(t tables.Jobs) string {
+	return strings.NewReplacer("{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{queues}", t.Queues.SQL(), "{schedules}", t.Schedules.SQL(),
+		"{most}", fmt.Sprint(mostFailed+1)).Replace(`
+WITH RECURSIVE waiting(queue) AS (
+	(SELECT queue FROM {jobs} WHERE state = 'available' ORDER BY queue LIMIT 1)
+	UNION ALL
+	SELECT (SELECT j.queue FROM {jobs} AS j WHERE j.state = 'available' AND j.queue > waiting.queue ORDER BY j.queue LIMIT 1) FROM waiting WHERE queue IS NOT NULL
+), bad(queue) AS (
+	(SELECT queue FROM {history} WHERE state <> 'completed' ORDER BY queue LIMIT 1)
+	UNION ALL
+	SELECT (SELECT h.queue FROM {history} AS h WHERE h.state <> 'completed' AND h.queue > bad.queue ORDER BY h.queue LIMIT 1) FROM bad WHERE queue IS NOT NULL
+), paused AS (
+	SELECT name, coalesce(paused_by, '') AS by, coalesce(paused_reason, '') AS reason FROM {queues} WHERE paused_at IS NOT NULL
+), due AS (
+	SELECT queue, (
+		SELECT min(first.run_at) FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
+			SELECT j.run_at FROM {jobs} AS j WHERE j.state = 'available' AND j.queue = waiting.queue AND j.priority = p::smallint ORDER BY j.run_at LIMIT 1
+		) AS first) AS since
+	FROM waiting WHERE queue IS NOT NULL AND NOT EXISTS (SELECT FROM paused WHERE name IN (queue, '*'))
+), failed AS (
+	SELECT queue, (SELECT count(*) FROM (SELECT FROM {history} AS h WHERE h.state = 'failed' AND h.queue = bad.queue LIMIT {most}) AS counted) AS n
+	FROM bad WHERE queue IS NOT NULL
+)
+SELECT kind, name, by, reason, n FROM (
+	SELECT 1 AS place, 'paused' AS kind, name, by, reason, 0::bigint AS n FROM paused
+	UNION ALL SELECT 2, 'due', queue, '', '', ` + waitedSQL + ` FROM due WHERE since < statement_timestamp() - $1::bigint * interval '1 microsecond'
+	UNION ALL SELECT 3, 'failed', queue, '', '', n FROM failed WHERE n > 0
+	UNION ALL SELECT 4, 'overdue', name, '', '', ` + waitedSQL + ` FROM (SELECT name, next_at AS since FROM {schedules} WHERE paused_at IS NULL) AS next
+		WHERE since < statement_timestamp() - $1::bigint * interval '1 microsecond'
+) AS found ORDER BY place, name COLLATE "C"`)
+}

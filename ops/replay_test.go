@@ -1,0 +1,431 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// forgetter is a ledger that forgets aggregates: it writes down that it does.
+type forgetter struct {
+	ledger
+	forgets func() error
+}
+
+func (f *forgetter) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggregateID string) error {
+	if of, ok := consumer.Info(ctx); !ok || !of.Late {
+		return fmt.Errorf("the delivery is %+v", of)
+	}
+	if f.forgets != nil {
+		if err := f.forgets(); err != nil {
+			return err
+		}
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position, replay) SELECT $1::text, -1, (SELECT count(*) > 0 FROM ledger WHERE position = -1)`, aggregateType+" "+aggregateID)
+	return err
+}
+
+// delivered is what the ledger has, in order: -1 is a Forget, and r follows what was replayed.
+func (s site) delivered(t testing.TB) (all string) {
+	s.scan(t, `SELECT coalesce(string_agg(position || CASE WHEN replay AND position > 0 THEN 'r' ELSE '' END, ' ' ORDER BY id), '') FROM ledger`, &all)
+	return all
+}
+
+func (s site) awaitDelivered(t testing.TB, want string) {
+	t.Helper()
+	await(t, want, func() bool { return len(s.delivered(t)) >= len(want) })
+	if got := s.delivered(t); got != want {
+		t.Fatalf("delivered %q, want %q", got, want)
+	}
+}
+
+func (s site) awaitNoLetters(t testing.TB) {
+	t.Helper()
+	await(t, "no letter to be left", func() bool { return s.count(t, `SELECT count(*) FROM consumer_dead_letters`) == 0 })
+}
+
+// All events of one aggregate come again, and no others, after the consumer has
+// forgotten it.
+func TestReplay(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.append(t, "b", 2)
+	s.append(t, "a", 1)
+	s.work(t, &forgetter{})
+	s.awaitDelivered(t, "1 2 3 4 5 6")
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitDelivered(t, "1 2 3 4 5 6 -1 1r 2r 3r 6r")
+	s.awaitNoLetters(t)
+	var d struct {
+		AggregateType string `json:"aggregate_type"`
+		AggregateID   string `json:"aggregate_id"`
+		To, Events    int64
+	}
+	if op := s.last(t, &d); op.Kind != ops.KindReplay || d.AggregateType != "Order" || d.AggregateID != "a" || d.To != 6 || d.Events != 4 {
+		t.Errorf("recorded %+v", op)
+	}
+	s.append(t, "a", 1)
+	s.awaitDelivered(t, "1 2 3 4 5 6 -1 1r 2r 3r 6r 7")
+}
+
+// New events of the aggregate wait behind those that are replayed, and their effects are
+// still to be had. Nothing of that is a dead letter.
+func TestReplayKeepsOrder(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	var told atomic.Int32
+	var w *worker.Worker
+	var replays atomic.Bool
+	l := &forgetter{}
+	l.before = func(e store.PersistedEvent) error {
+		switch {
+		case replays.Load() && e.GlobalPosition == 1:
+			s.append(t, "a", 1)
+			s.append(t, "b", 1)
+		case replays.Load() && e.GlobalPosition == 2: // the new ones are next
+			await(t, "the new events to be safe", func() bool { return w.Status().Safe >= 5 })
+		case replays.Load() && e.GlobalPosition == 3:
+			all, err := s.DeadLetters(t.Context(), "c")
+			if err != nil || len(all) != 2 || !all[0].Replay || all[1].Position != 4 || !all[1].Replay || all[1].RetryAt == nil {
+				t.Errorf("the letters are %+v, %v", all, err)
+			}
+			if c, err := s.Consumers(t.Context()); err != nil || c[0].DeadLetters != 0 {
+				t.Errorf("%+v, %v", c, err)
+			}
+			if status := w.Status().Consumers[0]; status.DeadLetters != 0 || status.LastError != nil {
+				t.Errorf("the status is %+v", status)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := w.WaitFor(ctx, "c", 3); err == nil || errors.Is(err, worker.ErrDeadLettered) {
+				t.Errorf("WaitFor: %v", err)
+			}
+		}
+		return nil
+	}
+	s.workWith(t, l, func(made *worker.Worker) { w = made }, worker.WithObserver(worker.Observer{DeadLettered: func(worker.DeadLetter) { told.Add(1) }}))
+	s.awaitDelivered(t, "1 2 3")
+	replays.Store(true)
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitNoLetters(t)
+	await(t, "6 events", func() bool { return strings.Contains(s.delivered(t), " 5") })
+	if got := strings.Replace(s.delivered(t), " 5", "", 1); got != "1 2 3 -1 1r 2r 3r 4" {
+		t.Errorf("delivered %s", got)
+	}
+	if n := told.Load(); n != 0 {
+		t.Errorf("%d dead letters were told", n)
+	}
+}
+
+// What is replayed is nothing to be discarded with all dead letters.
+func TestReplayIsNoDeadLetter(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 3)
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.DiscardWhere(t.Context(), "c", ops.LetterFilter{AggregateType: "Order"}, 10, by); !errors.Is(err, ops.ErrNoDeadLetter) {
+		t.Errorf("discarded %d, %v", n, err)
+	}
+	if all, err := s.FilterDeadLetters(t.Context(), "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 3 || !all[0].Replay {
+		t.Errorf("listed %+v, %v", all, err)
+	}
+}
+
+// One that fails is a dead letter, with those behind it; another attempt goes on there.
+func TestReplayThatFails(t *testing.T) {
+	for name, at := range map[string]int64{"at the first": 1, "later": 2, "in Forget": -1} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.append(t, "a", 3)
+			var fails atomic.Bool
+			refuse := func(p int64) error {
+				if fails.Load() && p == at {
+					return errors.New("refused")
+				}
+				return nil
+			}
+			l := &forgetter{forgets: func() error { return refuse(-1) }}
+			l.before = func(e store.PersistedEvent) error { return refuse(e.GlobalPosition) }
+			s.work(t, l, worker.WithMaxConsecutiveFailures(2), worker.WithFailurePolicy(worker.FailDeadLetter))
+			s.awaitDelivered(t, "1 2 3")
+			fails.Store(true)
+			if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+				t.Fatal(err)
+			}
+			var all []ops.DeadLetter
+			await(t, "a dead letter", func() bool {
+				all, _ = s.DeadLetters(t.Context(), "c")
+				return len(all) > 0 && all[0].Error != ""
+			})
+			for _, l := range all {
+				if l.Replay || l.RetryAt != nil {
+					t.Errorf("there is %+v", l)
+				}
+			}
+			if c, err := s.Consumers(t.Context()); err != nil || c[0].DeadLetters != int64(len(all)) {
+				t.Errorf("%+v, %v", c, err)
+			}
+			fails.Store(false)
+			if err := s.RetryDeadLetters(t.Context(), "c", all[0].Position, by); err != nil {
+				t.Fatal(err)
+			}
+			s.awaitDelivered(t, "1 2 3 -1 1r 2r 3r")
+			s.awaitNoLetters(t)
+		})
+	}
+}
+
+// An aggregate whose first event is a dead letter is forgotten before that, too. So is one
+// that is replayed again in the middle.
+func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 3)
+	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)
+		SELECT 'c', global_position, aggregate_type, aggregate_id, event_id, event_type, 'refused', 1 FROM events WHERE global_position = 1`)
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	stop := s.work(t, &forgetter{})
+	s.awaitDelivered(t, "-1 1 2r 3r")
+	s.awaitNoLetters(t)
+	stop()
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position = 1`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET forget = false`) // as after the first event
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	s.work(t, &forgetter{})
+	s.awaitDelivered(t, "-1 1 2r 3r -1 1r 2r 3r")
+	s.awaitNoLetters(t)
+}
+
+// What the consumer has not passed is not replayed. What another one has in doubt is.
+func TestReplayEndsAtTheCheckpoint(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 2)
+	s.open(t, 1, 2)
+	s.Exec(t, `UPDATE consumer_gap_skips SET consumer_name = 'd'`)
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.DeadLetters(t.Context(), "c"); err != nil || len(all) != 2 || all[1].Position != 2 {
+		t.Errorf("the letters are %+v, %v", all, err)
+	}
+	s.work(t, &forgetter{})
+	s.awaitDelivered(t, "-1 1r 2r 3")
+}
+
+// The effect of what an operator lets a consumer go on without was not had.
+func TestEffectsOfWhatIsLeftOut(t *testing.T) {
+	for name, leaveOut := range map[string]func(t *testing.T, s site) error{
+		"discarded": func(t *testing.T, s site) error {
+			s.letter(t, 2, "a", 1)
+			return s.DiscardDeadLetter(t.Context(), "c", 2, by)
+		},
+		"discarded by a filter": func(t *testing.T, s site) error {
+			s.letter(t, 2, "a", 1)
+			_, err := s.DiscardWhere(t.Context(), "c", ops.LetterFilter{}, 10, by)
+			return err
+		},
+		"skipped late": func(t *testing.T, s site) error {
+			s.open(t, 2, 2)
+			return s.SkipEvent(t.Context(), "c", 2, by)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.append(t, "a", 3)
+			s.place(t, 3)
+			if err := leaveOut(t, s); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Reset(t.Context(), "c", 0, by); err != nil {
+				t.Fatal(err)
+			}
+			s.work(t, &ledger{})
+			s.awaitDelivered(t, "1r 2 3r")
+		})
+	}
+}
+
+// A Forget that commits ends the worker. All letters are back, also those whose mark it has
+// taken off: the next attempt forgets the aggregate first, and goes through all events.
+func TestForgetThatCommits(t *testing.T) {
+	for name, discard := range map[string]bool{"then it is tried again": false, "then the first is discarded": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.append(t, "a", 4)
+			c := &committer{}
+			stop := s.work(t, c)
+			s.awaitDelivered(t, "1 2 3 4")
+			stop()
+			if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+				t.Fatal(err)
+			}
+			c.commits = true
+			if err := worker.New(s.DB, newStore(), []consumer.Consumer{c}).Start(t.Context()); !errors.Is(err, worker.ErrTransactionEnded) {
+				t.Fatalf("Start returned %v", err)
+			}
+			c.commits = false
+			want := "1 2 3 4 -1 1r 2r 3r 4r"
+			if discard {
+				want = "1 2 3 4 -1 2r 3r 4r"
+				if err := s.DiscardDeadLetter(t.Context(), "c", 1, by); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.work(t, c)
+			s.awaitDelivered(t, want)
+			s.awaitNoLetters(t)
+		})
+	}
+}
+
+// committer commits in Forget what is the worker's.
+type committer struct {
+	forgetter
+	commits bool
+}
+
+func (c *committer) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggregateID string) error {
+	if c.commits {
+		_, err := tx.ExecContext(ctx, `COMMIT`)
+		return err
+	}
+	return c.forgetter.Forget(ctx, tx, aggregateType, aggregateID)
+}
+
+// The effect of an event that was skipped, or is a dead letter, is had when that is
+// replayed; of one that is discarded, the consumer goes on without.
+func TestReplayOfWhatWasNotHandled(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 4)
+	var heals atomic.Bool
+	l := &ledger{before: func(e store.PersistedEvent) error {
+		if !heals.Load() && e.GlobalPosition == 2 {
+			return errors.New("refused")
+		}
+		return nil
+	}}
+	s.work(t, l, worker.WithMaxConsecutiveFailures(2), worker.WithFailurePolicy(worker.FailDeadLetter))
+	s.awaitDelivered(t, "1")
+	await(t, "three letters", func() bool { return s.count(t, `SELECT count(*) FROM consumer_dead_letters`) == 3 })
+	if err := s.DiscardDeadLetter(t.Context(), "c", 3, by); err != nil {
+		t.Fatal(err)
+	}
+	heals.Store(true)
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitDelivered(t, "1 1r 2 3 4")
+	s.awaitNoLetters(t)
+	if err := s.Reset(t.Context(), "c", 0, by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitDelivered(t, "1 1r 2 3 4 1r 2r 3r 4r")
+}
+
+// An event that has appeared behind the consumer is still to be delivered, late: a replay
+// leaves it alone, and its effect was not had.
+func TestEffectsOfDoubts(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 1)
+	doubted := s.begin(t, "b", 1)
+	s.append(t, "a", 1)
+	stop := s.work(t, &ledger{})
+	s.awaitDelivered(t, "1 3")
+	stop()
+	end(t, doubted.Commit)
+	if err := s.Replay(t.Context(), "c", "Order", "b", by); !errors.Is(err, ops.ErrNoEvents) {
+		t.Fatalf("the replay of an event that is still to be delivered: %v", err)
+	}
+	if err := s.Reset(t.Context(), "c", 0, by); err != nil {
+		t.Fatal(err)
+	}
+	s.work(t, &ledger{})
+	s.awaitDelivered(t, "1 3 1r 2 3r")
+}
+
+func TestReplayRefuses(t *testing.T) {
+	s := newSite(t)
+	s.append(t, "a", 3)
+	s.place(t, 2)
+	for name, refused := range map[string]struct {
+		consumer, typ, id string
+		want              error
+	}{
+		"no such aggregate": {"c", "Order", "b", ops.ErrNoEvents},
+		"no such type":      {"c", "Other", "a", ops.ErrNoEvents},
+		"no such consumer":  {"d", "Order", "a", ops.ErrNoCheckpoint},
+		"no type":           {"c", "", "a", ops.ErrInvalid},
+		"no id":             {"c", "Order", "\x00", ops.ErrInvalid},
+	} {
+		if err := s.Replay(t.Context(), refused.consumer, refused.typ, refused.id, by); !errors.Is(err, refused.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := s.Replay(t.Context(), "c", "Order", "a", ops.By{}); !errors.Is(err, ops.ErrInvalid) {
+		t.Errorf("nobody: %v", err)
+	}
+	s.expectUntouched(t, 2)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, partitions) VALUES (gen_random_uuid(), '{c}', '{"c": {"count": 1, "key": "customer"}}')`)
+	if err := s.Replay(t.Context(), "c", "Order", "a", by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), "customer") {
+		t.Errorf("a key of its own: %v", err)
+	}
+	s.expectUntouched(t, 2)
+}
+
+// A worker refuses to replay what only its code knows to be wrong: a type that the consumer
+// does not take, and a key of its own.
+func TestReplayThatOnlyCodeRefuses(t *testing.T) {
+	for says, c := range map[string]consumer.Consumer{"AggregateTypes": &ofOthers{}, `its key "customer"`: &ofCustomers{}} {
+		t.Run(says, func(t *testing.T) {
+			s := newSite(t)
+			s.append(t, "a", 2)
+			s.place(t, 2)
+			if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
+				t.Fatal(err)
+			}
+			s.work(t, c)
+			var all []ops.DeadLetter
+			await(t, "a dead letter", func() bool {
+				all, _ = s.DeadLetters(t.Context(), "c")
+				return len(all) != 2 || all[0].Error != ""
+			})
+			if len(all) != 2 || !strings.Contains(all[0].Error, says) || all[0].Replay || s.delivered(t) != "" {
+				t.Errorf("delivered %q, the letters are %+v", s.delivered(t), all)
+			}
+		})
+	}
+}
+
+type ofOthers struct{ ledger }
+
+func (*ofOthers) AggregateTypes() []string { return []string{"Other"} }
+
+type ofCustomers struct{ ledger }
+
+func (*ofCustomers) Partitions() consumer.Partitions {
+	return consumer.Partitions{Count: 1, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}
+}
