@@ -4,10 +4,10 @@
 // in one process, with workers of events or of jobs. Worker processes are killed and
 // stopped. Their connections die in silence or lead to a lagging replica. The
 // server is killed, runs out of disk and of connections, and is replaced by its
-// replica. In a run of events, handlers end the transaction that they are given, and
-// the server is set back to a copy. In a run of jobs, all processes are replaced as a
-// deployment does it. The writers, the enqueuers and the oracle are those of the
-// simulation.
+// replica. In a run of events, handlers end the transaction that they are given, an
+// operator changes how many partitions a consumer has, and the server is set back to a
+// copy. In a run of jobs, all processes are replaced as a deployment does it. The
+// writers, the enqueuers and the oracle are those of the simulation.
 package chaos
 
 import (

@@ -173,6 +173,27 @@ func one(is bool) int {
 	return 0
 }
 
+// An operator changes the number of partitions, and processes are killed in the middle of
+// splits and merges. A run may end, on a busy machine, before there is one of all.
+func TestRescaledRunHolds(t *testing.T) {
+	c := small(t, Faults{rescale: 3, "kill": 0.5})
+	happened := map[string]int64{"units split": 0, "units merged": 0, string(killedHalfway): 0}
+	for c.Seed = 1; c.Seed <= 4; c.Seed++ {
+		r := holds(t, c)
+		for _, s := range r.Reached {
+			if _, awaited := happened[s.Name]; awaited {
+				happened[s.Name] += s.Count
+			}
+		}
+		happened[string(killedHalfway)] += r.Count(killedHalfway)
+		least := slices.Min(slices.Collect(maps.Values(happened)))
+		if t.Logf("happened: %v", happened); least > 0 || t.Failed() {
+			return
+		}
+	}
+	t.Errorf("something never happened: %v", happened)
+}
+
 // Workers go on from a copy of the server that was put back under them.
 func TestRestoredRunHolds(t *testing.T) {
 	r := holds(t, small(t, Faults{"restore": 1}))

@@ -13,8 +13,8 @@ import (
 )
 
 // faultRow is a fault: what it is, and how it is injected, into a worker process
-// or into the server. A new one is a row in process_faults.go or
-// server_faults.go.
+// or into the server. A new one is a row in process_faults.go, operator_faults.go or
+// server_faults.go. A row without either is injected by an actor of its own.
 type faultRow struct {
 	fault.Row
 	also []history.Fault // what else it is counted as
@@ -28,7 +28,7 @@ type faultRow struct {
 type faultRows []faultRow
 
 var (
-	eventFaults faultRows = slices.Concat(processRows, contractRows, serverRows, restoreRows)
+	eventFaults faultRows = slices.Concat(processRows, contractRows, operatorRows, serverRows, restoreRows)
 	jobFaults   faultRows = slices.Concat(processRows, leaderRows, deployRows, serverRows, terminateRows)
 )
 

@@ -48,7 +48,7 @@ func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
 	// One that fails ends the others.
 	intake, fail := context.WithCancel(intake)
 	defer fail()
-	errs := make([]error, len(p.slots)+1)
+	errs := make([]error, len(p.slots)+2)
 	var wg sync.WaitGroup
 	for i, s := range p.slots {
 		wg.Go(func() {
@@ -59,6 +59,13 @@ func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
 	}
 	if p.faults[killLeader] > 0 {
 		wg.Go(func() { p.killLeaders(intake) })
+	}
+	if p.faults[rescale] > 0 {
+		wg.Go(func() {
+			if errs[len(p.slots)+1] = p.rescales(ctx, intake); errs[len(p.slots)+1] != nil {
+				fail()
+			}
+		})
 	}
 	wg.Go(func() {
 		if errs[len(p.slots)] = p.injectServer(ctx, intake); errs[len(p.slots)] != nil {

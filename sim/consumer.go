@@ -14,8 +14,8 @@ import (
 
 // The epoch is exact: a reset waits for the consumer's row, which the batch
 // holds, and the batch for that of a reset.
-const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, position, aggregate_type, aggregate_id, version, event_id, epoch)
-VALUES ($1::text, $2::text, $3::boolean, $4::bigint, $5::text, $6::text, $7::bigint, $8::uuid,
+const ledgerInsert = `INSERT INTO sim_ledger (consumer, worker, late, replay, position, aggregate_type, aggregate_id, version, event_id, epoch)
+VALUES ($1::text, $2::text, $3::boolean, $4::boolean, $5::bigint, $6::text, $7::text, $8::bigint, $9::uuid,
 	sim_epoch($1::text))`
 
 // injector is what handlers do beside their books.
@@ -87,7 +87,7 @@ func (b *bookkeeper) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEv
 		b.node.reach(ctx, afterGuard)
 	}
 	delivery, _ := consumer.Info(ctx)
-	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.name, delivery.Late, e.GlobalPosition,
+	if _, err := tx.ExecContext(ctx, ledgerInsert, b.scope.Name, b.node.name, delivery.Late, delivery.Replay, e.GlobalPosition,
 		e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventID.String()); err != nil {
 		return err
 	}

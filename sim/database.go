@@ -27,6 +27,7 @@ const ledgerTable = `CREATE TABLE sim_ledger (
 	worker TEXT NOT NULL,
 	batch TEXT NOT NULL DEFAULT pg_current_xact_id()::text,
 	late BOOLEAN NOT NULL,
+	replay BOOLEAN NOT NULL,
 	position BIGINT NOT NULL,
 	aggregate_type TEXT NOT NULL,
 	aggregate_id TEXT NOT NULL,
@@ -263,8 +264,8 @@ func (d *database) collect(ctx context.Context, e *history.Evidence) (err error)
 		return fmt.Errorf("sim: read the log: %w", err)
 	}
 	if e.Ledger, err = rows(ctx, d, func(r *sql.Rows, v *history.Entry) error {
-		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID, &v.Epoch)
-	}, `SELECT consumer, worker, batch, late, position, aggregate_type, aggregate_id, version, event_id, epoch FROM sim_ledger ORDER BY seq`); err != nil {
+		return r.Scan(&v.Consumer, &v.Worker, &v.Batch, &v.Late, &v.Replay, &v.Position, &v.Type, &v.ID, &v.Version, &v.EventID, &v.Epoch)
+	}, `SELECT consumer, worker, batch, late, replay, position, aggregate_type, aggregate_id, version, event_id, epoch FROM sim_ledger ORDER BY seq`); err != nil {
 		return fmt.Errorf("sim: read the ledger: %w", err)
 	}
 	if e.Skips, err = rows(ctx, d, func(r *sql.Rows, v *history.Skip) error {
@@ -296,6 +297,11 @@ SELECT consumer_name, operation, count(*) FILTER (WHERE operation = 'reset') OVE
 FROM consumer_operations WHERE operation IN ('reset', 'skip') ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the operations: %w", err)
 	}
+	paused, err := column[int](ctx, d, `SELECT count(*) FROM consumer_operations WHERE operation = 'pause' AND strpos(consumer_name, '#') > 0`)
+	if err != nil {
+		return fmt.Errorf("sim: count the pauses: %w", err)
+	}
+	e.PausedParts = paused[0]
 	if e.Forgotten, err = rows(ctx, d, func(r *sql.Rows, v *history.Skip) error {
 		v.State, v.Missing = "open", 0
 		return r.Scan(&v.Consumer, &v.Epoch, &v.First, &v.Last)

@@ -7,7 +7,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/stdlib"
+
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -18,6 +23,7 @@ const (
 	consumersUnassigned history.Fault = "assignments deleted"
 	leadersDeposed      history.Fault = "leaders stalled while an assignment waited"
 	workersDeafened     history.Fault = "workers whose consumers were moved away unheard"
+	oldWorkers          history.Fault = "workers from before there were partitions"
 )
 
 // assignmentFaults change who is registered, who leads, and what is assigned.
@@ -50,6 +56,14 @@ var assignmentFaults = []faultRow{
 			Counts: []history.Fault{workersDeafened},
 		},
 		worker: at((*slot).deafen, afterGuard),
+	},
+	{
+		Row: fault.Row{
+			Name: "old-build", Does: "registers a worker from before there were partitions, which hangs and is gone soon",
+			Counts:  []history.Fault{oldWorkers},
+			Reaches: []oracle.Condition{oracle.Rescaled},
+		},
+		worker: at((*slot).oldBuild, afterGuard),
 	},
 }
 
@@ -117,6 +131,45 @@ WHERE a.worker_id = $1::uuid`, s.node.id())
 	s.happened(workersDeafened, "")
 	s.pause(intake, 100*time.Millisecond, 800*time.Millisecond)
 	return nil
+}
+
+// oldBuild registers a worker that says nothing of partitions, as programs from before
+// them do. While it is there, each consumer is to be one unit, and may be assigned to it:
+// it does nothing. It leaves in order, or just ends.
+func (s *slot) oldBuild(ctx, intake context.Context, _ point) error {
+	t, err := tables.Parse(tables.Default, "")
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	db := stdlib.OpenDB(*s.on.config("old worker"))
+	defer db.Close()
+	k, id := s.scenario.Knobs, uuid.New()
+	var names []string
+	for _, c := range s.scenario.Scope {
+		names = append(names, c.Name)
+	}
+	session, err := liveness.New(liveness.Config{
+		DB: db, ID: id, Nodes: t.Nodes, Token: t.Token, Column: "consumers", Names: names,
+		HeartbeatInterval: k.HeartbeatInterval, HeartbeatTimeout: k.HeartbeatTimeout, Lock: true,
+	}).Open(ctx, true)
+	if err != nil {
+		return s.on.forgive(fmt.Errorf("sim: an old worker: %w", err))
+	}
+	defer session.Close()
+	for range 2 + s.dice.IntN(6) {
+		if err := session.Register(ctx); err != nil {
+			return s.on.forgive(fmt.Errorf("sim: an old worker: %w", err))
+		}
+		if !backoff.Sleep(intake, k.HeartbeatInterval) {
+			break
+		}
+	}
+	s.tally.add(oldWorkers, 1)
+	s.history.Add("", "", history.FaultInjected, history.Injection{Fault: oldWorkers})
+	if chance(s.dice, 0.5) {
+		_, err = s.on.db.ExecContext(ctx, `DELETE FROM worker_nodes WHERE worker_id = $1::uuid`, id)
+	}
+	return s.on.forgive(err)
 }
 
 // depose lets the leader hang while what it assigns waits for a row in the

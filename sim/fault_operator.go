@@ -74,10 +74,14 @@ type operator struct {
 	consumer string
 }
 
-// operator draws a consumer. One that begins at the head may have no checkpoint yet.
+// operator draws a consumer, often the one in partitions: it is to be found split and
+// whole. One that begins at the head may have no checkpoint yet.
 func (s *slot) operator(ctx context.Context) (operator, error) {
 	o, err := ops.New(s.on.db, nil)
 	of, placed := oneOf(s.dice, s.scenario.Scope...), true
+	if last := s.scenario.Scope[len(s.scenario.Scope)-1]; last.Partitioned && chance(s.dice, 0.4) {
+		of = last
+	}
 	if err == nil && of.AtHead {
 		err = s.on.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM consumer_checkpoints WHERE consumer_name = $1::text)`, of.Name).Scan(&placed)
 	}

@@ -101,7 +101,7 @@ func TestEveryStateCanBeReached(t *testing.T) {
 		faults   []oracle.Injected
 		rare     int // states that are never missed
 	}{
-		"events": {&history.Evidence{}, faultTable.On(AllFaults(), none), 4},
+		"events": {&history.Evidence{}, faultTable.On(AllFaults(), none), 9},
 		"jobs":   {&history.Evidence{Jobs: &history.Jobs{}}, jobFaultTable.On(AllJobFaults(), none), 0},
 	} {
 		c.evidence.History = history.New(time.Now())

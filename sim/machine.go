@@ -43,6 +43,7 @@ func newMachine(s Scenario, on *database, h *history.History, slot, life, pool i
 		m.config.RuntimeParams["synchronous_commit"] = "off"
 	}
 	m.net.carry(m.config)
+	s.watchMerges(m.config, h, m.name)
 	if m.relay, err = newRelay(m.config); err != nil {
 		return nil, err
 	}

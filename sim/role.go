@@ -38,6 +38,7 @@ func (r Role) Run(ctx context.Context, orders <-chan struct{}, tell func(history
 		return r.runJobs(ctx, config, tell)
 	}
 	h, o := history.Tell(time.Now(), tell), &byOrder{}
+	r.Scenario.watchMerges(config, h, r.Name)
 	n := &node{machine: &machine{name: r.Name, history: h, db: stdlib.OpenDB(*config)}, knobs: r.Scenario.Knobs}
 	defer n.db.Close()
 	n.db.SetMaxOpenConns(poolSize(len(r.Scenario.Scope)))

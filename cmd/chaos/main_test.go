@@ -81,6 +81,14 @@ func TestMissing(t *testing.T) {
 	if got := missing(chaos.Config{Duration: chaos.Enough - 1}, r); len(got) != 0 {
 		t.Errorf("missing in a short run: %v", got)
 	}
+	r = &oracle.Report{Seconds: chaos.Enough.Seconds(), Faults: []oracle.Injected{{Name: "rescale", Count: 1, Reaches: []oracle.Condition{oracle.Rescaled}}}}
+	r.Reached = []oracle.State{{Name: "units split", Count: 1}, {Name: "units merged"}, {Name: "units reset while their consumer was split"}}
+	if got := missing(chaos.Config{Duration: chaos.Enough}, r); len(got) != 1 || got[0] != "units merged" {
+		t.Errorf("missing of the states: %v", got)
+	}
+	if got := missing(chaos.Config{Duration: chaos.Enough, Jobs: true}, r); len(got) != 0 {
+		t.Errorf("missing in a run of jobs: %v", got)
+	}
 }
 
 // A run that broke is kept with the logs, one that held is not.

@@ -1,7 +1,8 @@
 // Command migrate-gen writes the SQL that creates and upgrades the tables of
 // the worker, with -store those of the event store, or with -jobs those of jobs,
 // as a file for any migration tool. With -grants it prints what database roles
-// need.
+// need. It writes what package migrations returns, as the verb migrate of
+// cmd/pgfrontier prints it; that is another module, which this one does not need.
 package main
 
 import (
@@ -22,6 +23,8 @@ Run the file before a worker starts. It can be run again: it upgrades older
 tables in place.
 
 Usage: migrate-gen [flags]
+
+To apply and check them instead: pgfrontier migrate (docs/command-line.md).
 
     migrate-gen -output db/migrations -filename 002_worker_tables.sql
     migrate-gen -output db/migrations -store

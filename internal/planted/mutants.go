@@ -4,13 +4,13 @@ import "slices"
 
 // All returns every mutant.
 func All() []Mutant {
-	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants)
+	return slices.Concat(frontierMutants, narrowingMutants, cacheMutants, readerMutants, serverMutants, guardMutants, openRangeMutants, handledMutants, contractMutants, failureMutants, coordMutants, jobMutants, tableMutants, partitionMutants, effectsMutants)
 }
 
 // calm keeps off what is in the way of mistakes that show where the log ends:
 // workers and their consumers are there, and writers are not slowed down.
 const calm = "hole=0,contract=0,picky=0,restore=0,standby=0,split=0,crash=0,vanish=0,cut=0,slow=0,stall=0,restart=0,move=0,kill-batch=0,kill-lock=0,kill-scan=0,unregister=0,unassign=0," +
-	"depose=0,deafen=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,backend-crash=0,delay=0,redraw=0,idle=0,prepare=0"
+	"depose=0,deafen=0,old-build=0,error=0,panic=0,pause=0,reset=0,forward=0,skip=0,server-crash=0,backend-crash=0,delay=0,redraw=0,idle=0,prepare=0"
 
 // crashes take back what was committed, again and again.
 const crashes = calm + ",backend-crash=5,async-writers=1,async-workers=1"
@@ -31,6 +31,12 @@ var guardMutants = []Mutant{
 			{"internal/progress/guard.go", `revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint`, `$2::bigint >= 0 AND last_position <= $3::bigint AND $8::bigint >= 0`},
 		},
 		Faults: calm + ",move=10",
+	},
+	{
+		Name:    "no-token",
+		Mistake: "the guard does not ask which incarnation of the server it is: the reads have proven it",
+		Edits:   []Edit{{"internal/progress/guard.go", "` + server.Incarnation + ` = $4::text AND $3::bigint", `$4::text <> '' AND $3::bigint`}},
+		Test:    Test{"./internal/progress", "TestGuardLetsThroughOnlyWhatIsUnchanged"},
 	},
 	{
 		Name:    "no-owner",
@@ -64,8 +70,8 @@ var guardMutants = []Mutant{
 		Name:    "audit-apart",
 		Mistake: "the audit is written in a transaction of its own, before the batch",
 		Edits: []Edit{
-			{"internal/progress/guard.go", `return guard + result, guard + audit + result`, "return guard + result, `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`"},
-			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone))`,
+			{"internal/progress/guard.go", "return guard(\"\") + result, guard(`, effects = coalesce($12::jsonb, effects)`) + audit + result", "return guard(\"\") + result, `WITH guard AS (SELECT $2::bigint, $4::text, $6::text, $7::text, $8::bigint, clock_timestamp() AS updated_at)` + audit + ` SELECT 1`"},
+			{"internal/progress/guard.go", `statement, args = c.guardAndAudit, append(args, a.Head, string(marks), string(gone), stored(a.Effects))`,
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
 		}`},
@@ -149,6 +155,15 @@ var handledMutants = []Mutant{
 		Mistake: "WaitFor returns when the checkpoint is there, also if the consumer has passed the position in doubt",
 		Edits:   []Edit{{"internal/progress/arrival.go", `a.Position >= position && !a.Open`, `a.Position >= position`}},
 		Test:    Test{".", "TestWaitForALateEvent"},
+	},
+	{
+		Name:    "refused-idle",
+		Mistake: "only a guard that is let through limits its transaction: one that is refused has the row's lock, too",
+		Edits: []Edit{
+			{"internal/progress/guard.go", "\n\t\tAND ` + bounded + `\n\tRETURNING", "\n\tRETURNING"},
+			{"internal/progress/guard.go", "written, pg_current_xact_id()::text, `", "written, pg_current_xact_id()::text || left(` + bounded + `::text, 0), `"},
+		},
+		Test: Test{"./internal/progress", "TestServerEndsARefusedGuardThatStaysIdle"},
 	},
 	{
 		Name:    "session-timeout",

@@ -19,23 +19,31 @@ var partitionMutants = []Mutant{
 		Name:    "merge-own-revision",
 		Mistake: "merged to one again, the own row of the consumer goes on from its own revision",
 		Edits:   []Edit{{rescaleFile, `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`}},
-		Faults:  rescaling,
+		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
 	},
 	{
 		Name:    "split-keeps-own-revision",
 		Mistake: "a split marks the own row of the consumer and leaves its revision: the row does nothing any more",
-		Edits: []Edit{
-			{rescaleFile, `SET split_at = clock_timestamp(), revision = revision + 1,`, `SET split_at = clock_timestamp(),`},
-			{rescaleFile, `greatest(c.revision + 1, excluded.revision)`, `c.revision + 1`},
-		},
-		Test: Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
+		Edits:   []Edit{{rescaleFile, `SET split_at = clock_timestamp(), revision = revision + 1,`, `SET split_at = clock_timestamp(),`}},
+		Test:    Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
 	},
 	{
-		Name:    "merge-unequal",
-		Mistake: "a merge goes on from the position of its first part, wherever the others are",
+		Name:    "merge-lower",
+		Mistake: "a merge goes on from the lowest position of its parts",
 		Edits: []Edit{
 			{"rescale.go", `|| p.Position != parts[0].Position`, ``},
 			{"meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = min(parts[0].Position, p.Position)`},
+		},
+		Faults: rescaling,
+	},
+	{
+		Name:    "merge-higher",
+		Mistake: "a merge goes on from the highest position of its parts",
+		Edits: []Edit{
+			{"rescale.go", `|| p.Position != parts[0].Position`, ``},
+			{"meeting.go", `if s.at < g.upTo || s.unready {`, `if s.unready {`},
+			{rescaleFile, `max(revision, p.Revision)`, `max(revision, p.Revision); parts[0].Position = max(parts[0].Position, p.Position)`},
 		},
 		Faults: rescaling,
 	},
@@ -44,6 +52,60 @@ var partitionMutants = []Mutant{
 		Mistake: "equal positions are equal states: the open ranges of all parts are united without a look at the log",
 		Edits:   []Edit{{"rescale.go", `if appeared || err != nil {`, `if appeared && err != nil || err != nil {`}},
 		Test:    Test{".", "TestMergeLeavesWhatHasAppeared"},
+	},
+	{
+		Name:    "merge-keeps-common-doubts",
+		Mistake: "the merged unit keeps the open ranges that all its parts have: who has another has only not looked yet",
+		Edits:   []Edit{{rescaleFile, `all = unite(found)`, `all = slices.DeleteFunc(unite(found), func(w Watched) bool { return w.by < len(units) })`}},
+		Test:    Test{".", "TestMergeLeavesWhatHasAppeared"},
+	},
+	{
+		Name:    "merge-looks-before-lock",
+		Mistake: "a merge reads the open ranges of its parts first: it is over sooner if it must not be",
+		Edits: []Edit{{"rescale.go", `	parts, err := r.LockParts(ctx, units, wanted)
+	if err != nil || !canMerge(target, parts) {
+		return nil, err
+	}
+	open, some, err := r.Open(ctx, units)
+	if err != nil {
+		return nil, err
+	}
+`, `	open, some, err := r.Open(ctx, units)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := r.LockParts(ctx, units, wanted)
+	if err != nil || !canMerge(target, parts) {
+		return nil, err
+	}
+`}},
+		Test: Test{".", "TestRescalingWaitsForABatch"},
+	},
+	{
+		Name:    "merge-without-locks",
+		Mistake: "a merge reads its parts, then deletes them: that waits for batches in hand",
+		Edits:   []Edit{{rescaleFile, `ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`, `ORDER BY consumer_name COLLATE "C"`}},
+		Test:    Test{".", "TestRescalingWaitsForABatch"},
+	},
+	{
+		Name:    "split-in-one-statement",
+		Mistake: "one statement locks the unit and copies its open ranges: the snapshot of the statement is older than its lock",
+		Edits: []Edit{
+			{rescaleFile, `worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`, `worker_id = $2::uuid AND partitions = $3::int)`},
+			{rescaleFile, "WITH child AS (", "WITH parent AS (\n	SELECT * FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE\n), child AS ("},
+			{rescaleFile, "effects FROM ` + checkpoints + `, child WHERE ` + it + `", `effects FROM parent, child`},
+		},
+		Test: Test{".", "TestRescalingWaitsForABatch"},
+	},
+	{
+		Name:    "split-from-memory",
+		Mistake: "a split begins its children where the loop stands: it has just loaded the row",
+		Edits: []Edit{
+			{"rescale.go", `r.Split(ctx, c.unit.name`, `r.Split(context.WithValue(ctx, "at", c.at()), c.unit.name`},
+			{rescaleFile, `SELECT unit, last_position, revision + 1, $4::text`, `SELECT unit, $5::bigint, revision + 1, $4::text`},
+			{rescaleFile, `string(moves), key)`, `string(moves), key, ctx.Value("at"))`},
+		},
+		Test: Test{".", "TestRescalingWaitsForABatch"},
 	},
 	{
 		Name:    "merge-forgets-doubts",
@@ -68,6 +130,15 @@ var partitionMutants = []Mutant{
 		Mistake: "dead letters stay under the name that wrote them",
 		Edits:   []Edit{{rescaleFile, `WHERE l.consumer_name = $1::text AND l.global_position = m.position`, `WHERE l.consumer_name = $1::text AND l.global_position = m.position AND false`}},
 		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
+	},
+	{
+		Name:    "split-copies-letters",
+		Mistake: "each child gets all dead letters: those of other keys hold up nobody there",
+		Edits: []Edit{{rescaleFile, "	UPDATE ` + letters + ` AS l SET consumer_name = m.unit FROM jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position\n",
+			"	DELETE FROM ` + letters + ` AS l USING jsonb_to_recordset($3::jsonb) AS m(position bigint, unit text)\n	WHERE l.consumer_name = $1::text AND l.global_position = m.position RETURNING l.*\n" +
+				"), copied AS (\n	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget)\n" +
+				"	SELECT unit, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, retry_at, order_key, replay, forget FROM moved, child\n"}},
+		Test: Test{"./internal/progress", "TestSplitAndMergeMoveAllThatAUnitHas"},
 	},
 	{
 		Name:    "merge-leaves-letters",
@@ -109,7 +180,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-unpauses",
 		Mistake: "children begin unpaused",
-		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason FROM`, `$4::text, NULL, NULL, NULL FROM`}},
+		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects FROM`, `$4::text, NULL, NULL, NULL, effects FROM`}},
 		Test:    Test{".", "TestPausesAndRescaling"},
 	},
 	{
@@ -130,6 +201,17 @@ var partitionMutants = []Mutant{
 		Faults: rescaling,
 	},
 	{
+		Name:    "slot-salted",
+		Mistake: "the hash has a salt, so that nobody can make keys of one slot: each worker has its own",
+		Edits: []Edit{
+			{"unit.go", `	"reflect"`, "	\"math/rand/v2\"\n	\"reflect\""},
+			{"unit.go", `type declared struct {`, "type declared struct {\n	salt uint64"},
+			{"unit.go", `d := &declared{`, `d := &declared{salt: rand.Uint64(), `},
+			{"keys.go", `return partition.Slot(e.AggregateID), nil`, `return partition.Slot(fmt.Sprint(d.salt, e.AggregateID)), nil`},
+		},
+		Faults: rescaling,
+	},
+	{
 		Name:    "split-deletes-own-row",
 		Mistake: "a split deletes the own row of the consumer as it does any other unit's",
 		Edits: []Edit{{rescaleFile, `		last = r.c.rescale.inert
@@ -144,10 +226,31 @@ var partitionMutants = []Mutant{
 		Test:    Test{".", "TestWhatAPartPassesLazily"},
 	},
 	{
+		Name:    "reader-keeps-place",
+		Mistake: "the reader knows where its consumer stands, and a batch that was rolled back has changed nothing: the next page follows",
+		Edits: []Edit{
+			{"internal/reader/ahead.go", "	w.at[r] = at\n", "	at = w.at[r]\n"},
+			{"consumer_loop.go", `		c.forget() // whether anything happened, the database knows`, `		if c.polled = nil; r.outcome != handlerFailed || c.progress == nil {
+			c.forget()
+		}`},
+		},
+		Faults: rescaling + ",error=6",
+	},
+	{
 		Name:    "wait-for-any-part",
 		Mistake: "WaitFor is done when the first unit is there",
 		Edits:   []Edit{{"internal/progress/arrival.go", `SELECT min(u.last_position)`, `SELECT max(u.last_position)`}},
-		Test:    Test{".", "TestWaitForParts"},
+		Test:    Test{"./internal/progress", "TestHowFarASplitConsumerIs"},
+	},
+	{
+		Name:    "wait-for-own-row",
+		Mistake: "WaitFor looks at the row of the consumer's name: that is where it is",
+		Edits: []Edit{{"internal/progress/arrival.go", `$1::text AND split_at IS NULL
+	UNION ALL
+	SELECT c.consumer_name, c.last_position, c.paused_at FROM ` + "` + checkpoints + `" + ` AS own
+	JOIN ` + "` + checkpoints + `" + ` AS c ON left(c.consumer_name, length($1::text) + 1) = $1::text || '#'
+	WHERE own.consumer_name = $1::text AND own.split_at IS NOT NULL`, `$1::text`}},
+		Test: Test{"./internal/progress", "TestHowFarASplitConsumerIs"},
 	},
 	{
 		Name:    "old-programs-split",

@@ -42,6 +42,8 @@ type Evidence struct {
 
 	Operations []Operation `json:"-"` // of operators, those of each consumer in their order
 	Forgotten  []Skip      `json:"-"` // open ranges that went when a consumer was set back
+	// PausedParts is how often an operator paused a unit while its consumer was split.
+	PausedParts int `json:"paused_parts,omitempty"`
 	// Rewatched are positions that a unit had passed as void, and that another part
 	// watched: so what they were merged into watches them.
 	Rewatched []Skip `json:"-"`
@@ -97,9 +99,10 @@ type Entry struct {
 	Event
 	Consumer string `json:"consumer"`
 	Worker   string `json:"worker"`
-	Batch    string `json:"batch"`           // the transaction that it was part of
-	Late     bool   `json:"late,omitempty"`  // as the worker said when it delivered the event
-	Epoch    int64  `json:"epoch,omitempty"` // how often an operator had reset the consumer by then
+	Batch    string `json:"batch"`            // the transaction that it was part of
+	Late     bool   `json:"late,omitempty"`   // as the worker said when it delivered the event
+	Replay   bool   `json:"replay,omitempty"` // likewise
+	Epoch    int64  `json:"epoch,omitempty"`  // how often an operator had reset the consumer by then
 }
 
 // Span is the positions First to Last. It is not package store's Range: the

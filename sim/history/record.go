@@ -35,6 +35,7 @@ const (
 	RetryAnnounced  Kind = "retry"              // Retry
 	GapSkipped      Kind = "skip"               // Gap
 	UnitsReplaced   Kind = "rescaled"           // Rescaled
+	MergeRefused    Kind = "merge refused"      // Refusal
 	ConsumerPaused  Kind = "paused"             // Life: Error is the reason
 	FrontierBlocked Kind = "transaction blocks" // Blocker
 	FaultInjected   Kind = "fault"              // Injection
@@ -118,6 +119,17 @@ type Rescaled struct {
 	Position int64    `json:"position"`
 }
 
+// Refusal says why parts were not merged that had met.
+type Refusal struct {
+	Why string `json:"why"` // RefusedParts or RefusedEvent
+}
+
+// Why merges are refused.
+const (
+	RefusedParts = "a part was paused, moved or replaced"
+	RefusedEvent = "an event had appeared that only some parts wait for"
+)
+
 // Blocker is a transaction that the frontier waits for.
 type Blocker struct {
 	Holder      string `json:"holder"`
@@ -183,6 +195,7 @@ var abouts = map[Kind]func(json.RawMessage) (any, error){
 	RetryAnnounced:  as[Retry],
 	GapSkipped:      as[Gap],
 	UnitsReplaced:   as[Rescaled],
+	MergeRefused:    as[Refusal],
 	ConsumerPaused:  as[Life],
 	FrontierBlocked: as[Blocker],
 	FaultInjected:   as[Injection],

@@ -89,7 +89,12 @@ func (w *walk) audit(state string, first, last, missing int64) {
 }
 
 func (w *walk) apply(p int64, late bool) {
-	w.Ledger = append(w.Ledger, history.Entry{Event: w.log[p], Consumer: "all", Worker: "a", Batch: fmt.Sprint(w.batch), Late: late, Epoch: w.epoch})
+	w.Ledger = append(w.Ledger, history.Entry{Event: w.log[p], Consumer: "all", Worker: "a", Batch: fmt.Sprint(w.batch), Late: late, Replay: has(w.Ledger, p), Epoch: w.epoch})
+}
+
+// has reports whether an event was applied.
+func has(ledger []history.Entry, position int64) bool {
+	return slices.ContainsFunc(ledger, func(x history.Entry) bool { return x.Position == position })
 }
 
 // advance is a batch. The last doubts have ended before the end of the log.
@@ -214,6 +219,10 @@ var flawsOfEpochs = []struct {
 	{"a late event forgotten by a reset to above it", "exactly once", func(t *rapid.T, e *history.Evidence) {
 		i := slices.IndexFunc(e.Ledger, func(x history.Entry) bool { return x.Position == 8 && x.Late })
 		e.Ledger = slices.Delete(e.Ledger, i, i+1)
+	}},
+	{"an effect repeated, or left out", "effects", func(t *rapid.T, e *history.Evidence) {
+		x := &e.Ledger[anyEntry(t, e)]
+		x.Replay = !x.Replay
 	}},
 	{"the row of what is void twice", "audit", func(t *rapid.T, e *history.Evidence) {
 		e.Skips = append(e.Skips, e.Skips[anySkip(t, e, "void")])

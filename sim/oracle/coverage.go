@@ -44,7 +44,13 @@ const (
 	waitedFor       = "events that a consumer had handled when WaitFor said so"
 	splits          = "units split"
 	merges          = "units merged"
+	partsUnfit      = "merges refused for a part paused, moved or replaced"
+	eventAppeared   = "merges refused for an event that had just appeared"
+	zombieOfGone    = "batches stopped by the guard whose unit was gone"
+	resetWhileSplit = "units reset while their consumer was split"
+	pauseWhileSplit = "units paused while their consumer was split"
 	forgotten       = "ranges in doubt forgotten when a consumer was set back"
+	replayed        = "events delivered again, as replays"
 )
 
 // Condition is something that faults bring about. States of a run need it.
@@ -110,8 +116,14 @@ var states = []state{
 	{name: atHead, rare: true},
 	{name: waitedFor, rare: true},
 	{name: forgotten, needs: []Condition{ConsumersSetBack, OpenTransactions}},
+	{name: replayed, needs: []Condition{ConsumersSetBack}},
 	{name: splits, needs: []Condition{Rescaled}},
 	{name: merges, needs: []Condition{Rescaled}},
+	{name: partsUnfit, rare: true},
+	{name: eventAppeared, rare: true},
+	{name: zombieOfGone, rare: true},
+	{name: resetWhileSplit, rare: true},
+	{name: pauseWhileSplit, rare: true},
 }
 
 // possible reports whether a run could reach a state.
@@ -133,24 +145,44 @@ func Reached(e *history.Evidence) (all []State) {
 	counts[takenBack], counts[reissued] = afterLives(e)
 	counts[forgotten] = int64(len(e.Forgotten))
 	counts[repairs], counts[restores] = int64(len(e.Repairs)), int64(len(e.Restores))
-	counts[waitedFor] = int64(e.Kept)
+	counts[waitedFor], counts[pauseWhileSplit] = int64(e.Kept), int64(e.PausedParts)
+	for _, o := range e.Operations {
+		counts[resetWhileSplit] += one(o.Kind == history.OperationReset && isPart(o.Consumer))
+	}
 	for _, b := range e.Breaches {
 		counts[unknowns] += one(b.Unknown != nil)
+	}
+	for _, x := range e.Ledger {
+		counts[replayed] += one(x.Replay)
 	}
 	for _, p := range e.Placements {
 		counts[atHead] += one(p.Visible > 0)
 	}
 	zombies := map[string]bool{} // workers back from a stall
 	owner := map[string]string{} // of a consumer
+	var there map[string]int64   // the units, in the last sample
+	var stopped []string         // units whose batches were stopped since then, and that it lacks
 	for _, r := range e.History.Records() {
 		switch about := r.About.(type) {
 		case history.Batch:
 			counts[guardBlocks] += one(about.Outcome == history.BatchOvertaken)
 			counts[zombieBlocked] += one(about.Outcome == history.BatchOvertaken && zombies[r.Who])
 			counts[lateDelivery] += one(about.Outcome == history.BatchCommitted && about.Late > 0)
+			if _, is := there[r.Consumer]; !is && there != nil && about.Outcome == history.BatchOvertaken {
+				stopped = append(stopped, r.Consumer)
+			}
+		case history.Sample:
+			for _, unit := range stopped {
+				_, is := about.Checkpoints[unit]
+				counts[zombieOfGone] += one(!is)
+			}
+			there, stopped = about.Checkpoints, nil
 		case history.Rescaled:
 			counts[splits] += one(len(about.From) == 1)
 			counts[merges] += one(len(about.To) == 1)
+		case history.Refusal:
+			counts[partsUnfit] += one(about.Why == history.RefusedParts)
+			counts[eventAppeared] += one(about.Why == history.RefusedEvent)
 		case history.Gap:
 			counts[staleSkip] += one(about.State == "open")
 			counts[doubtIsVoid] += one(about.State == "void") * about.Missing
@@ -187,6 +219,9 @@ func Reached(e *history.Evidence) (all []State) {
 	}
 	return all
 }
+
+// isPart reports whether a unit is one of several of its consumer.
+func isPart(unit string) bool { return strings.Contains(unit, "#") }
 
 // cuts tells the states by where a worker was cut off.
 var cuts = map[string]string{

@@ -50,6 +50,7 @@ func Judge(e *history.Evidence) []Finding {
 		exactlyOnce(e),
 		nothingElse(e),
 		order(e),
+		effects(e),
 		ownership(e),
 		assigned(e),
 		leadership(e),

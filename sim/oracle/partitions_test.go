@@ -35,7 +35,7 @@ func (w *splitWalk) advance(i int, to int64) {
 		case p%2 == 0:
 			w.Skips = append(w.Skips, history.Skip{Span: history.Span{First: p, Last: p}, Consumer: u.Consumer, Missing: 1, State: "void", Epoch: w.resets})
 		case wants(history.Scope{Name: u.Consumer}, event):
-			w.Ledger = append(w.Ledger, history.Entry{Event: event, Consumer: "c", Worker: "a", Batch: fmt.Sprint(w.batch), Epoch: w.resets})
+			w.Ledger = append(w.Ledger, history.Entry{Event: event, Consumer: "c", Worker: "a", Batch: fmt.Sprint(w.batch), Replay: has(w.Ledger, event.Position), Epoch: w.resets})
 		}
 	}
 	w.revision++
@@ -151,6 +151,7 @@ func TestBrokenPartitionsAreFound(t *testing.T) {
 			x.Epoch = 1
 			e.Ledger = append(e.Ledger, x)
 		}},
+		"an effect left out": {"effects", func(e *history.Evidence) { e.Ledger[0].Replay = true }},
 		"a key out of order": {"order", func(e *history.Evidence) { e.Ledger[0], e.Ledger[1] = e.Ledger[1], e.Ledger[0] }},
 		"batches of a key that overlap": {"one at a time", func(e *history.Evidence) {
 			x, y := e.Ledger[0], e.Ledger[0]
