@@ -1,0 +1,122 @@
+package metricstest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// Task is a job whose handler does what its Outcome says.
+type Task struct{ Outcome string }
+
+// Kind is "task".
+func (Task) Kind() string { return "task" }
+
+type stranger struct{}
+
+func (stranger) Kind() string { return "stranger" }
+
+func (t Task) do(attempt int) error {
+	switch {
+	case t.Outcome == "retried" && attempt == 1:
+		return jobs.RetryAfter(0, errors.New("not this time"))
+	case t.Outcome == "snoozed" && attempt == 1:
+		return jobs.Snooze(0)
+	case t.Outcome == "failed":
+		return jobs.Fail(errors.New("never"))
+	case t.Outcome == "cancelled":
+		return jobs.Discard(errors.New("not needed"))
+	}
+	return nil
+}
+
+// NewJobs makes a database with the tables of jobs.
+func NewJobs(t testing.TB) *pgtest.Database {
+	t.Helper()
+	d := pgtest.New(t)
+	if err := migrations.ApplyJobs(context.Background(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.DB.SetMaxIdleConns(20)
+	return d
+}
+
+// StartJobs runs a worker of jobs with an adapter until the test ends, or end is called.
+func StartJobs(t testing.TB, db *sql.DB, a Adapter, handlers *jobs.Handlers, options ...jobs.Option) (w *jobs.Worker, end func()) {
+	t.Helper()
+	o, err := ops.NewJobs(db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quick := []jobs.Option{jobs.WithPollInterval(20 * time.Millisecond), jobs.WithHeartbeatInterval(100 * time.Millisecond), jobs.WithHeartbeatTimeout(3 * time.Second)}
+	w = jobs.NewWorker(db, handlers, append(append(quick, a.JobsOptions()...), options...)...)
+	a.WatchJobs(w, o)
+	return w, run(t, w.Start, w.Stop)
+}
+
+// Jobs has jobs on a real server do what each metric counts. What the worker sees of the depth of
+// queues is old for some seconds: the jobs that wait are there before the worker.
+func Jobs(t *testing.T, subject func(t *testing.T) Subject) {
+	d := NewJobs(t)
+	p := &probe{t, subject(t), map[string]bool{}}
+	c := jobs.NewClient(d.DB)
+	add := func(args jobs.Args, options ...jobs.EnqueueOption) {
+		t.Helper()
+		if _, err := c.Enqueue(t.Context(), nil, args, options...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := ops.NewJobs(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.PauseQueue(t.Context(), "paused", by); err != nil {
+		t.Fatal(err)
+	}
+	add(Task{}, jobs.Queue("paused"), jobs.At(time.Now().Add(-time.Hour)))
+	add(Task{}, jobs.Queue("paused"))
+	add(Task{}, jobs.In(time.Hour))
+	add(stranger{})
+	for _, outcome := range []string{"completed", "completed", "retried", "snoozed", "failed", "cancelled"} {
+		add(Task{outcome})
+	}
+	handlers, held := jobs.NewHandlers(), make(chan struct{})
+	jobs.Register(handlers, func(_ context.Context, j *jobs.Job[Task]) error {
+		if j.Args.Outcome == "held" {
+			<-held
+		}
+		return j.Args.do(j.Attempt)
+	})
+	_, end := StartJobs(t, d.DB, p, handlers, jobs.WithQueue("default", 3), jobs.WithQueue("paused", 1))
+	p.await("jobs", map[string]string{
+		"jobs.worker.up{}": "1", "jobs.worker.leader{}": "1", "jobs.worker.heartbeat.age{}": "> 0", "jobs.unsettled{}": "0",
+		"jobs.done{queue=default,kind=task,outcome=completed}": "4", "jobs.done{queue=default,kind=task,outcome=retried}": "1",
+		"jobs.done{queue=default,kind=task,outcome=snoozed}": "1", "jobs.done{queue=default,kind=task,outcome=failed}": "1",
+		"jobs.done{queue=default,kind=task,outcome=cancelled}": "1",
+		"jobs.duration{queue=default,kind=task}":               "8", "jobs.wait.duration{queue=default,kind=task}": "8",
+		"jobs.claimed{queue=default}": "8", "jobs.claimed{queue=paused}": "none", "jobs.queue.concurrency{queue=default}": "3", "jobs.queue.running{queue=default}": "0",
+		"jobs.queue.up{queue=default}": "1", "jobs.queue.paused{queue=paused}": "1", "jobs.queue.paused{queue=default}": "0",
+		"jobs.queue.unknown_kinds{queue=default}": "1", "jobs.queue.prefetched{queue=default}": "0",
+		"jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2", "jobs.queue.scheduled{queue=default}": "1", "jobs.queue.scheduled{queue=paused}": "0",
+		"jobs.queue.oldest.age{queue=paused}": "> 3500",
+	})
+	add(Task{"held"})
+	p.await("a handler that runs", map[string]string{"jobs.queue.running{queue=default}": "1"})
+	d.Exec(t, `DELETE FROM jobs WHERE state = 'running'`)
+	close(held)
+	p.await("a job that was deleted", map[string]string{"jobs.queue.running{queue=default}": "0", "jobs.lost{queue=default,kind=task}": "1"})
+	second := &probe{t, subject(t), p.seen}
+	StartJobs(t, d.DB, second, handlers, jobs.WithQueue("default", 1))
+	second.await("a second worker", map[string]string{"jobs.worker.up{}": "1", "jobs.worker.leader{}": "0", "jobs.read.up{}": "none", "jobs.queue.due{queue=paused}": "none"})
+	end()
+	second.await("a change of the leader", map[string]string{"jobs.worker.leader{}": "1", "jobs.read.up{}": "1", "jobs.queue.due{queue=paused}": "2"})
+	p.await("the end of a worker", map[string]string{"jobs.worker.up{}": "0", "jobs.queue.up{queue=default}": "none", "jobs.queue.due{queue=paused}": "none"})
+	p.all(ofJobs)
+}

@@ -1,0 +1,98 @@
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+const (
+	outcomeCommitted = "committed"
+	outcomeFailed    = "failed"
+	outcomeOvertaken = "overtaken"
+
+	causeHandler  = "handler"
+	causeConflict = "conflict"
+	causeDatabase = "database"
+	causeKey      = "key"
+)
+
+// Observer counts what a worker does, for [worker.WithObserver].
+func (r *Recorder) Observer() worker.Observer {
+	return worker.Observer{
+		ConsumerStarted: func(c worker.ConsumerInfo) { r.came(c.Consumer) },
+		ConsumerStopped: func(c worker.ConsumerInfo) { r.went(c.Consumer) },
+		BatchDone:       r.batchDone,
+		Retrying: func(t worker.Retry) {
+			consumer, _ := split(t.Consumer)
+			r.count(consumerRetries, 1, consumer, causeOf(t))
+		},
+		DeadLettered: func(d worker.DeadLetter) {
+			consumer, _ := split(d.Consumer)
+			r.count(lettersAdded, 1, consumer)
+		},
+		Skipped: func(s worker.Skip) {
+			consumer, _ := split(s.Consumer)
+			r.count(consumerSkipped, float64(s.Missing), consumer, string(s.State))
+		},
+		Woken: func(w worker.Wakeup) { r.count(workerWakeups, 1, string(w.Source)) },
+	}
+}
+
+func (r *Recorder) batchDone(b worker.Batch) {
+	consumer, _ := split(b.Consumer)
+	switch {
+	case b.Overtaken:
+		r.count(consumerBatches, 1, consumer, outcomeOvertaken)
+		return
+	case b.Err != nil:
+		r.count(consumerBatches, 1, consumer, outcomeFailed)
+		return
+	}
+	r.count(consumerBatches, 1, consumer, outcomeCommitted)
+	r.count(consumerEvents, float64(b.Events-b.Late), consumer, "false")
+	r.count(consumerEvents, float64(b.Late), consumer, "true")
+	for _, p := range [...]struct {
+		name string
+		took time.Duration
+	}{{"read", b.Read}, {"guard", b.Guard}, {"handle", b.Handle}, {"commit", b.Commit}} {
+		r.record(context.Background(), batchDuration, p.took, consumer, p.name)
+	}
+}
+
+func causeOf(t worker.Retry) string {
+	switch {
+	case t.ByHandler:
+		return causeHandler
+	case t.Trouble == worker.TroubleBatch:
+		return causeConflict
+	case t.Trouble == worker.TroubleKey:
+		return causeKey
+	}
+	return causeDatabase
+}
+
+// JobsObserver counts what a worker of jobs does, for [jobs.WithObserver].
+func (r *Recorder) JobsObserver() jobs.Observer {
+	return jobs.Observer{
+		JobsClaimed: func(c jobs.Claimed) { r.count(jobsClaimed, float64(c.Jobs), c.Queue) },
+		JobDone: func(d jobs.Done) {
+			r.count(jobsDone, 1, d.Queue, d.Kind, outcomeOf(d))
+			r.record(context.Background(), jobsDuration, d.Took, d.Queue, d.Kind)
+			r.record(context.Background(), jobsWait, d.Waited, d.Queue, d.Kind)
+		},
+		JobLost: func(h jobs.Header) { r.count(jobsLost, 1, h.Queue, h.Kind) },
+	}
+}
+
+func outcomeOf(d jobs.Done) string {
+	switch {
+	case d.State != jobs.StateAvailable:
+		return string(d.State)
+	case d.Failed:
+		return "retried"
+	}
+	return "snoozed"
+}

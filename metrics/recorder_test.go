@@ -1,0 +1,258 @@
+package metrics
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/store"
+)
+
+// noted are histograms that note which series are open.
+type noted map[string]bool
+
+func (n noted) Open(m *Metric, attributes ...string) func(context.Context, float64) {
+	key := fmt.Sprint(m.Name, attributes)
+	if n[key] {
+		panic(key + " is opened twice")
+	}
+	n[key] = true
+	return func(_ context.Context, value float64) {
+		if value < 0 {
+			panic(key + " is given a negative value")
+		}
+	}
+}
+
+func (n noted) Drop(m *Metric, attributes ...string) { delete(n, fmt.Sprint(m.Name, attributes)) }
+
+func values(r *Recorder) map[string]float64 {
+	all := map[string]float64{}
+	r.Collect(context.Background(), func(m *Metric, value float64, attributes ...string) {
+		all[fmt.Sprint(strings.TrimPrefix(m.Name, "pgfrontier."), attributes)] = value
+	})
+	return all
+}
+
+// What a hook tells is counted under what it was.
+func TestHooks(t *testing.T) {
+	n := noted{}
+	r := New(n)
+	o, j := r.Observer(), r.JobsObserver()
+	o.BatchDone(worker.Batch{Consumer: "a#0-7ff", Events: 7, Late: 3})
+	o.BatchDone(worker.Batch{Consumer: "a#800-fff", Events: 5, Err: errors.New("no")})
+	o.BatchDone(worker.Batch{Consumer: "a", Events: 5, Overtaken: true})
+	for _, retry := range []worker.Retry{
+		{Trouble: worker.TroubleBatch, ByHandler: true}, {Trouble: worker.TroubleBatch}, {Trouble: worker.TroubleBatch},
+		{Trouble: worker.TroubleDatabase}, {Trouble: worker.TroubleKey},
+	} {
+		retry.Consumer = "a#0-7ff"
+		o.Retrying(retry)
+	}
+	o.Skipped(worker.Skip{Consumer: "a#0-7ff", State: worker.SkipLate, Missing: 4, Range: store.Range{First: 1, Last: 9}})
+	o.DeadLettered(worker.DeadLetter{Consumer: "a#0-7ff"})
+	o.Woken(worker.Wakeup{Source: worker.WakeupEvents})
+	j.JobsClaimed(jobs.Claimed{Queue: "q", Jobs: 3})
+	h := jobs.Header{Queue: "q", Kind: "k"}
+	j.JobLost(h)
+	for _, d := range []jobs.Done{{State: jobs.StateCompleted}, {State: jobs.StateFailed, Failed: true}, {State: jobs.StateAvailable, Failed: true}, {State: jobs.StateAvailable}, {State: jobs.StateCancelled}} {
+		d.Header, d.Waited = h, -time.Second // by two clocks
+		j.JobDone(d)
+	}
+	want := map[string]float64{
+		"consumer.batches[a committed]": 1, "consumer.batches[a failed]": 1, "consumer.batches[a overtaken]": 1,
+		"consumer.events[a false]": 4, "consumer.events[a true]": 3,
+		"consumer.retries[a handler]": 1, "consumer.retries[a conflict]": 2, "consumer.retries[a database]": 1, "consumer.retries[a key]": 1,
+		"consumer.positions.skipped[a late]": 4, "letters.added[a]": 1, "worker.wakeups[events]": 1,
+		"jobs.claimed[q]": 3, "jobs.lost[q k]": 1,
+		"jobs.done[q k completed]": 1, "jobs.done[q k failed]": 1, "jobs.done[q k retried]": 1, "jobs.done[q k snoozed]": 1, "jobs.done[q k cancelled]": 1,
+	}
+	if got := values(r); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("counted %v\nwant %v", got, want)
+	}
+	if len(n) != 4+2 {
+		t.Errorf("the histograms are %v", n)
+	}
+}
+
+// The series of a consumer end some time after its last unit has gone elsewhere, and begin at 0 if
+// it comes back. Those of others stay.
+func TestSeriesOfConsumersThatLeft(t *testing.T) {
+	n := noted{}
+	r := New(n)
+	o := r.Observer()
+	for _, unit := range []string{"a#0-7ff", "a#800-fff", "b"} {
+		o.ConsumerStarted(worker.ConsumerInfo{Consumer: unit})
+		o.BatchDone(worker.Batch{Consumer: unit, Events: 1})
+	}
+	o.Woken(worker.Wakeup{Source: "a"})
+	r.JobsObserver().JobsClaimed(jobs.Claimed{Queue: "a", Jobs: 1})
+	later := func(d time.Duration) map[string]float64 {
+		r.forget(time.Now().Add(d))
+		return values(r)
+	}
+	has := func(all map[string]float64, consumer string) bool {
+		_, is := all["consumer.events["+consumer+" false]"]
+		return is
+	}
+	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a#0-7ff"})
+	if all := later(time.Hour); !has(all, "a") || all["consumer.events[a false]"] != 2 {
+		t.Errorf("while a part runs here: %v", all)
+	}
+	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a#800-fff"})
+	if all := later(keptFor - time.Minute); !has(all, "a") {
+		t.Errorf("soon after its end: %v", all)
+	}
+	all := later(keptFor + time.Second)
+	if has(all, "a") || !has(all, "b") || all["worker.wakeups[a]"] != 1 || all["jobs.claimed[a]"] != 1 {
+		t.Errorf("long after its end: %v", all)
+	}
+	for series := range n {
+		if strings.Contains(series, "[a") {
+			t.Errorf("the histogram %s is still there", series)
+		}
+	}
+	if len(n) != 4 {
+		t.Errorf("the histograms are %v", n)
+	}
+	o.ConsumerStarted(worker.ConsumerInfo{Consumer: "a"})
+	o.BatchDone(worker.Batch{Consumer: "a", Events: 1})
+	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a"})
+	o.ConsumerStarted(worker.ConsumerInfo{Consumer: "a"})
+	if all := later(time.Hour); all["consumer.events[a false]"] != 1 || all["consumer.batches[a overtaken]"] != 0 {
+		t.Errorf("when it is back: %v", all)
+	}
+}
+
+// Of a consumer whose progress is not known here, nothing is told.
+func TestUnknownProgress(t *testing.T) {
+	lag, age := int64(4), 3*time.Second
+	s := worker.Status{State: worker.StateRunning, Consumers: []worker.ConsumerStatus{
+		{Name: "elsewhere", Consumer: "elsewhere", Lag: &lag},
+		{Name: "soon", Consumer: "soon", Assigned: true},
+		{Name: "c#0-7ff", Consumer: "c", Partition: "0-7ff", Assigned: true, Position: 9, Lag: &lag, OldestAge: &age},
+	}}
+	var got []string
+	sampleWorker(s, time.Now(), func(m *Metric, value float64, attributes ...string) {
+		if len(attributes) > 1 {
+			got = append(got, fmt.Sprint(strings.TrimPrefix(m.Name, "pgfrontier."), attributes, " ", value))
+		}
+	})
+	want := []string{"consumer.position[c 0-7ff] 9", "consumer.lag[c 0-7ff] 4", "consumer.oldest.age[c 0-7ff] 3", "consumer.paused[c 0-7ff] 0", "letters.open[c 0-7ff] 0", "open_ranges[c 0-7ff] 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+// A worker that reads the log, and hangs, or that does not run, is not up.
+func TestUp(t *testing.T) {
+	for _, test := range []struct {
+		s            worker.Status
+		up, frontier float64 // -1: none
+	}{
+		{worker.Status{State: worker.StateRunning}, 1, 1},
+		{worker.Status{State: worker.StateDraining}, 1, 1},
+		{worker.Status{State: worker.StateRunning, LoopError: errors.New("hangs")}, 1, 0},
+		{worker.Status{State: worker.StateRunning, FrontierError: errors.New("away")}, 1, 0},
+		{worker.Status{State: worker.StateStarting}, 0, -1},
+		{worker.Status{State: worker.StateStopped}, 0, -1},
+	} {
+		up, frontier := -1.0, -1.0
+		sampleWorker(test.s, time.Now(), func(m *Metric, value float64, _ ...string) {
+			switch m {
+			case workerUp:
+				up = value
+			case frontierUp:
+				frontier = value
+			}
+		})
+		if up != test.up || frontier != test.frontier {
+			t.Errorf("%+v: %v, %v", test, up, frontier)
+		}
+	}
+}
+
+// Clocks that differ make no negative delivery, and a batch that failed makes none.
+func TestDeliveries(t *testing.T) {
+	n := noted{}
+	r := New(n)
+	deliver := func(err error) {
+		batch := r.Batch(func(ctx context.Context, _ worker.Batch) error {
+			handle := r.Handle(func(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil })
+			if failed := handle(ctx, nil, []store.PersistedEvent{{CreatedAt: time.Now().Add(time.Hour)}}); failed != nil {
+				t.Error(failed)
+			}
+			return err
+		})
+		if got := batch(context.Background(), worker.Batch{Consumer: "a#0-7ff", Events: 1}); got != err {
+			t.Errorf("the batch returned %v", got)
+		}
+	}
+	if deliver(errors.New("no")); len(n) > 0 {
+		t.Errorf("a batch that failed delivers: %v", n)
+	}
+	if deliver(nil); !n["pgfrontier.delivery.duration[a]"] {
+		t.Errorf("there is %v", n)
+	}
+	if err := r.Handle(func(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil })(context.Background(), nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// measured are histograms that keep the latest value of each series.
+type measured map[string]float64
+
+func (all measured) Open(m *Metric, attributes ...string) func(context.Context, float64) {
+	key := fmt.Sprint(strings.TrimPrefix(m.Name, "pgfrontier."), attributes)
+	return func(_ context.Context, value float64) { all[key] = value }
+}
+
+func (measured) Drop(*Metric, ...string) {}
+
+// Each duration is recorded in seconds, as that of what took it.
+func TestDurations(t *testing.T) {
+	got := measured{}
+	r := New(got)
+	r.Observer().BatchDone(worker.Batch{Consumer: "a#0-7ff", Events: 1, Read: 1500 * time.Millisecond, Guard: 2 * time.Second, Handle: 3 * time.Second, Commit: 4 * time.Second})
+	r.JobsObserver().JobDone(jobs.Done{Header: jobs.Header{Queue: "q", Kind: "k"}, State: jobs.StateCompleted, Took: 5 * time.Second, Waited: 6 * time.Second})
+	want := measured{
+		"batch.duration[a read]": 1.5, "batch.duration[a guard]": 2, "batch.duration[a handle]": 3, "batch.duration[a commit]": 4,
+		"jobs.duration[q k]": 5, "jobs.wait.duration[q k]": 6,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("recorded %v\nwant %v", got, want)
+	}
+	deliver := r.Batch(func(ctx context.Context, _ worker.Batch) error {
+		return r.Handle(func(context.Context, *sql.Tx, []store.PersistedEvent) error { return nil })(ctx, nil, []store.PersistedEvent{{CreatedAt: time.Now().Add(-time.Hour)}})
+	})
+	if err := deliver(context.Background(), worker.Batch{Consumer: "a", Events: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if age := got["delivery.duration[a]"]; age < 3_600 || age > 7_200 {
+		t.Errorf("an event of an hour ago was delivered after %v", age)
+	}
+}
+
+// No metric has an attribute of a set without bounds, or a name that cannot be told from another.
+func TestAll(t *testing.T) {
+	bounded := []string{"consumer", "partition", "queue", "kind", "build", "source", "state", "late", "outcome", "cause", "part"}
+	names := map[string]bool{}
+	for _, m := range All() {
+		if names[m.Name] || m.Help == "" || len(m.Attributes) > most || (m.Kind == Histogram) != (len(m.Bounds) > 0) || !slices.IsSorted(m.Bounds) {
+			t.Errorf("%+v", m)
+		}
+		names[m.Name] = true
+		for _, a := range m.Attributes {
+			if !slices.Contains(bounded, a) {
+				t.Errorf("%s has the attribute %s", m.Name, a)
+			}
+		}
+	}
+}

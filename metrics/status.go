@@ -1,0 +1,105 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// sampleWorker tells how a worker stands.
+func sampleWorker(s worker.Status, now time.Time, sample Sample) {
+	up := s.State == worker.StateRunning || s.State == worker.StateDraining
+	sample(workerUp, truth(up))
+	if !up {
+		return
+	}
+	sample(workerInfo, 1, liveness.Build())
+	sample(workerLeader, truth(s.Leader))
+	if !s.LastHeartbeat.IsZero() {
+		sample(workerHeartbeat, max(now.Sub(s.LastHeartbeat), 0).Seconds())
+	}
+	if s.Leader {
+		sample(workerUnowned, float64(len(s.Unowned)))
+	}
+	sample(openRangesLimit, float64(s.MaxOpenRanges))
+	sample(logHead, float64(s.Head))
+	sample(frontierSafe, float64(s.Safe))
+	sample(frontierSettled, float64(s.Settled))
+	sample(frontierUp, truth(s.FrontierError == nil && s.LoopError == nil))
+	sample(frontierStill, s.SafeStill.Seconds())
+	sampleBlocked(s.Blocked, sample)
+	assigned := 0
+	for _, c := range s.Consumers {
+		if c.Assigned {
+			assigned++
+			sampleConsumer(c, sample)
+		}
+	}
+	sample(workerAssigned, float64(assigned))
+}
+
+func sampleBlocked(all []worker.BlockingTransaction, sample Sample) {
+	var oldest time.Duration
+	var holding, passed int
+	for _, b := range all {
+		if b.Passed {
+			passed++
+			continue
+		}
+		holding++
+		oldest = max(oldest, b.Age)
+	}
+	sample(frontierBlocked, oldest.Seconds())
+	sample(frontierBlockers, float64(holding), "holding")
+	sample(frontierBlockers, float64(passed), "passed")
+}
+
+// sampleConsumer tells how a consumer stands that this worker runs. Until it has loaded
+// the consumer's progress, it does not know.
+func sampleConsumer(c worker.ConsumerStatus, sample Sample) {
+	if c.Lag == nil {
+		return
+	}
+	sample(consumerPosition, float64(c.Position), c.Consumer, c.Partition)
+	sample(consumerLag, float64(*c.Lag), c.Consumer, c.Partition)
+	if c.HeadLag != nil {
+		sample(consumerBehind, float64(*c.HeadLag), c.Consumer, c.Partition)
+	}
+	if c.OldestAge != nil {
+		sample(consumerOldest, c.OldestAge.Seconds(), c.Consumer, c.Partition)
+	}
+	sample(consumerPaused, truth(c.Paused != nil), c.Consumer, c.Partition)
+	sample(lettersOpen, float64(c.DeadLetters), c.Consumer, c.Partition)
+	sample(openRanges, float64(c.OpenRanges), c.Consumer, c.Partition)
+}
+
+// sampleJobs tells how a worker of jobs stands.
+func sampleJobs(s jobs.Status, now time.Time, sample Sample) {
+	up := s.State == jobs.WorkerRunning || s.State == jobs.WorkerDraining
+	sample(jobsUp, truth(up))
+	if !up {
+		return
+	}
+	sample(jobsLeader, truth(s.Leader))
+	if !s.LastHeartbeat.IsZero() {
+		sample(jobsHeartbeat, max(now.Sub(s.LastHeartbeat), 0).Seconds())
+	}
+	sample(jobsUnsettled, float64(s.Unsettled))
+	for _, q := range s.Queues {
+		sample(jobsConcurrent, float64(q.Concurrency), q.Name)
+		sample(jobsRunning, float64(q.Running), q.Name)
+		sample(jobsPrefetched, float64(q.Prefetched), q.Name)
+		sample(jobsQueueUp, truth(q.LastError == nil), q.Name)
+		sample(jobsPaused, truth(q.Paused), q.Name)
+		sample(jobsUnknown, float64(len(q.UnknownKinds)), q.Name)
+	}
+}
+
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,18 @@
+// Package otel brings what workers tell to OpenTelemetry: metrics, and traces from whoever
+// appends an event or enqueues a job to its handler.
+//
+//	t, err := otel.New()
+//	w := worker.New(db, events, consumers, t.Options()...)
+//	t.Watch(w)
+//
+// The providers are the global ones unless options name others. docs/metrics.md of the library has
+// all metrics. The package starts no goroutine.
+//
+// # Traces
+//
+// Each batch has a span of the kind consumer, and so has each call of a job's handler. A
+// span begins a trace of its own and is linked to the spans of the producers: one batch has
+// many, and a job may run days after it was enqueued. A producer puts its span into the
+// event with [Inject], or into the job with [Meta]. Of the producers whose traces are
+// sampled, a span is linked to [MaxLinks].
+package otel
