@@ -1,0 +1,343 @@
+package browser
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// No page breaks a rule of WCAG 2.2 AA that a program can judge, in both themes, on wide and
+// on narrow screens; none is wider than the screen; and the browser has nothing to complain of.
+func TestAccessibility(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	pages := s.furnish(t, "")
+	forms := map[string]string{ // pages that answer a form, by the page that has it
+		"consumer?name=stopped_v1":      "#retire form",  // wants the name typed
+		"letters?consumer=totals_v1":    "#discard form", // of many
+		"consumer?name=totals_v1":       "#reset form",   // of a running one
+		"consumer?name=mail_v1":         "#replay form",  // is refused
+		"letters?consumer=mail_v1":      "",              // none
+		"gaps":                          "",              // to choose from
+		"?state=paused":                 "",              // found
+		"consumer?name=nobody":          "",              // is not there
+		"event":                         "",              // to choose from
+		"operations?consumer=totals_v1": "",              // of one
+	}
+	for page := range forms {
+		if !slices.Contains(pages, page) {
+			pages = append(pages, page)
+		}
+	}
+	b := open(t)
+	axe := axeCore(t)
+	for _, theme := range []string{"light", "dark"} {
+		for _, width := range []int64{1200, 320} {
+			b.look(t, width, theme)
+			for _, page := range pages {
+				b.run(t, chromedp.Navigate(s.base+page))
+				b.judge(t, axe, fmt.Sprintf("%q, %s", page, theme), width)
+				if form := forms[page]; form != "" {
+					b.ask(t, form)
+					b.judge(t, axe, fmt.Sprintf("%q after %s, %s", page, form, theme), width)
+				}
+			}
+		}
+	}
+	b.expectQuiet(t, "404") // the pages that are nowhere
+}
+
+// judge looks at a page with all that it can unfold.
+func (b *tab) judge(t testing.TB, axe, page string, width int64) {
+	t.Helper()
+	evaluate[any](t, b, `for (const d of document.querySelectorAll("details")) d.open = true; null`)
+	evaluate[any](t, b, axe+"\n;null")
+	broken := evaluate[[]string](t, b, `axe.run(document, {preload: false, runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then(r =>
+		r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | ")))`)
+	for _, v := range broken {
+		t.Errorf("%s, %d px: %s", page, width, v)
+	}
+	if wide := evaluate[int64](t, b, `document.documentElement.scrollWidth`); wide > width {
+		t.Errorf("%s: %d px wide on %d", page, wide, width)
+	}
+}
+
+// The overview changes without a reload, and focus stays where it is.
+func TestUpdate(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"", "/a/b"} {
+		s := newSite(t, prefix)
+		s.furnish(t, "")
+		b := open(t)
+		b.run(t, chromedp.Navigate(s.base))
+		b.until(t, `document.documentElement.dataset.updates`)
+		evaluate[any](t, b, `window.loaded = "once"; document.querySelector('[data-key="totals_v1"] a').focus(); null`)
+		s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`)
+		s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('audit_v1', 1)`)
+		s.Exec(t, `DELETE FROM consumer_checkpoints WHERE consumer_name = 'mail_v1'`)
+		b.until(t, `document.querySelector('[data-key="totals_v1"]').innerText.includes("77") && document.querySelector('[data-key="audit_v1"]') && !document.querySelector('[data-key="mail_v1"]')`)
+		if at := evaluate[string](t, b, `document.activeElement.textContent + " " + window.loaded`); at != "totals_v1 once" {
+			t.Errorf("the focus is on, and the page was loaded: %q", at)
+		}
+		if order := evaluate[string](t, b, `[...document.querySelectorAll("tr[data-key]")].map(r => r.dataset.key).join(" ")`); order != "audit_v1 shipping_v1 stopped_v1 totals_v1" {
+			t.Errorf("rows: %s", order)
+		}
+		s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = 'totals_v1'`)
+		b.until(t, `document.getElementById("said")?.textContent.includes("2 paused")`)
+
+		// Who stops the updates sees none.
+		b.click(t, "#toggle")
+		before := evaluate[string](t, b, `document.documentElement.dataset.updates`)
+		viewer := open(t) // sees later ones
+		viewer.run(t, chromedp.Navigate(s.base))
+		viewer.until(t, `Number(document.documentElement.dataset.updates) >= 3`)
+		if after := evaluate[string](t, b, `document.documentElement.dataset.updates`); after != before {
+			t.Errorf("%s updates, %s when they were stopped", after, before)
+		}
+		b.expectQuiet(t)
+	}
+}
+
+// press presses Tab until an element has the focus.
+func (b *tab) press(t testing.TB, selector string) {
+	t.Helper()
+	for range 100 {
+		if evaluate[bool](t, b, fmt.Sprintf(`document.activeElement.matches(%q)`, selector)) {
+			return
+		}
+		b.run(t, chromedp.KeyEvent(kb.Tab))
+	}
+	t.Fatalf("the keyboard does not get to %s on\n%s", selector, evaluate[string](t, b, `document.body.innerHTML`))
+}
+
+// A consumer is paused with the keyboard alone.
+func TestPauseByKeyboard(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.furnish(t, "")
+	b := open(t)
+	b.run(t, chromedp.Navigate(s.base))
+	b.press(t, `[data-key="totals_v1"] a`)
+	b.run(t, chromedp.KeyEvent(kb.Enter))
+	b.until(t, `document.querySelector("h1")?.textContent === "Consumer totals_v1" && document.readyState === "complete"`)
+	b.press(t, "#pause > summary")
+	b.run(t, chromedp.KeyEvent(kb.Enter))
+	b.press(t, "#pause-reason")
+	b.run(t, chromedp.KeyEvent("order 4711"), chromedp.KeyEvent(kb.Enter))
+	b.until(t, `document.querySelector("h1")?.textContent.startsWith("Preview") && document.readyState === "complete"`)
+	if n := s.count(t, `SELECT count(*) FROM consumer_checkpoints WHERE consumer_name = 'totals_v1' AND paused_at IS NOT NULL`); n != 0 {
+		t.Error("a preview has paused it")
+	}
+	b.press(t, "button.make")
+	b.run(t, chromedp.KeyEvent(kb.Enter))
+	b.until(t, `document.getElementById("said")?.textContent.startsWith("Done: pause")`)
+	if n := s.count(t, `SELECT count(*) FROM consumer_checkpoints WHERE consumer_name = 'totals_v1' AND paused_by = 'ann' AND paused_reason = 'order 4711'`); n != 1 {
+		t.Error("it is not paused")
+	}
+	b.expectQuiet(t)
+}
+
+// A change is made without JavaScript.
+func TestWithoutScripts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.furnish(t, "")
+	b := open(t)
+	command(t, b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.run(t, chromedp.Navigate(s.base+"letters?consumer=totals_v1"))
+	b.preview(t, "#discard", "of no use")
+	b.click(t, "button.make")
+	b.until(t, `document.querySelector("#f-consumer")`)
+	if n := s.count(t, `SELECT count(*) FROM consumer_dead_letters`); n != 0 {
+		t.Errorf("%d dead letters are left", n)
+	}
+	b.expectQuiet(t)
+}
+
+// Texts from the tables stay texts, also in what the script puts into the page.
+func TestHostileTexts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	pages := s.furnish(t, `</script><script>alert(1)</script>"'><img src=nowhere onerror=alert(2)><style>*{color:red}</style>`)
+	b := open(t)
+	for _, page := range pages {
+		b.run(t, chromedp.Navigate(s.base+page))
+		if evaluate[bool](t, b, `document.querySelector("[data-live]") !== null`) {
+			b.until(t, `document.documentElement.dataset.updates`)
+		}
+		if n := evaluate[int](t, b, `document.querySelectorAll("img, style, script:not([src])").length`); n != 0 {
+			t.Errorf("%q: %d elements come from a text", page, n)
+		}
+	}
+	b.expectQuiet(t, "404")
+}
+
+// The server restarts, and for a while something else answers in its place. The page goes on
+// by itself.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.furnish(t, "")
+	serve := func(address string, h http.Handler) *httptest.Server {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: h}}
+		server.Start()
+		t.Cleanup(server.Close)
+		return server
+	}
+	before := newConsole(s.Database)
+	first := serve("127.0.0.1:0", before)
+	b := open(t)
+	b.run(t, chromedp.Navigate(first.URL+"/"))
+	b.until(t, `document.documentElement.dataset.updates`)
+	evaluate[any](t, b, `window.loaded = "once"; null`)
+	before.Close()
+	first.Close()
+	b.until(t, `document.getElementById("said").textContent.includes("is lost")`)
+
+	var turnedAway atomic.Int64
+	proxy := serve(first.Listener.Addr().String(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		turnedAway.Add(1)
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	for deadline := time.Now().Add(patience); turnedAway.Load() < 2; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the page has asked %d times", turnedAway.Load())
+		}
+	}
+	proxy.Close()
+
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`)
+	after := newConsole(s.Database)
+	defer after.Close()
+	serve(first.Listener.Addr().String(), after)
+	b.until(t, `document.querySelector('[data-key="totals_v1"]').innerText.includes("77")`)
+	if said := evaluate[string](t, b, `document.getElementById("said").textContent + window.loaded`); !strings.HasPrefix(said, "It answers again.") || !strings.HasSuffix(said, "once") {
+		t.Error(said)
+	}
+	b.expectQuiet(t, "502", "ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY_RESPONSE")
+}
+
+// A page in the background has no updates.
+func TestBackground(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	s.furnish(t, "")
+	b, viewer := open(t), open(t)
+	b.run(t, chromedp.Navigate(s.base))
+	b.until(t, `document.documentElement.dataset.updates`)
+	hide := func(hidden bool) {
+		evaluate[any](t, b, fmt.Sprintf(`Object.defineProperty(document, "hidden", {value: %v, configurable: true}); document.dispatchEvent(new Event("visibilitychange")); null`, hidden))
+	}
+	hide(true)
+	before := evaluate[string](t, b, `document.documentElement.dataset.updates`)
+	viewer.run(t, chromedp.Navigate(s.base))
+	viewer.until(t, `Number(document.documentElement.dataset.updates) >= 3`)
+	if after := evaluate[string](t, b, `document.documentElement.dataset.updates`); after != before {
+		t.Errorf("%s updates, %s when nobody looked any more", after, before)
+	}
+	hide(false)
+	b.until(t, `Number(document.documentElement.dataset.updates) > `+before)
+	b.expectQuiet(t)
+}
+
+// Two operators confirm the same change. One of them is told that the other was faster.
+func TestOperatorsRace(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.furnish(t, "")
+	tabs := []*tab{open(t), open(t)}
+	for _, b := range tabs {
+		b.run(t, chromedp.Navigate(s.base+"consumer?name=stopped_v1"))
+		b.ask(t, "#resume form")
+	}
+	var group sync.WaitGroup
+	for _, b := range tabs {
+		group.Go(func() { b.click(t, "button.make") })
+	}
+	group.Wait()
+	var titles []string
+	for _, b := range tabs {
+		b.until(t, `!document.querySelector("button.make") && document.readyState === "complete"`)
+		titles = append(titles, evaluate[string](t, b, `document.querySelector("h1").textContent`))
+	}
+	slices.Sort(titles)
+	if !slices.Equal(titles, []string{"Conflict", "Consumer stopped_v1"}) {
+		t.Errorf("%q", titles)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_operations WHERE operation = 'resume'`); n != 1 {
+		t.Errorf("%d operations, want 1", n)
+	}
+}
+
+// Among 10,000 dead letters an operator leafs, filters, and discards all that match.
+func TestManyLetters(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 10000)`)
+	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)
+		SELECT 'c', i, 'Order', i::text, gen_random_uuid(), 'Happened', CASE WHEN i % 10 = 0 THEN 'no address' ELSE 'no customer' END, 1 FROM generate_series(1, 10000) AS i`)
+	b := open(t)
+	arrive := func(first string) {
+		b.until(t, `document.readyState === "complete" && document.querySelector("tbody th")?.innerText === "`+first+`"`)
+	}
+	b.run(t, chromedp.Navigate(s.base+"letters"))
+	b.click(t, "tbody a")
+	arrive("1")
+	b.click(t, `a[rel="next"]`)
+	arrive("51")
+	b.run(t, chromedp.SetValue(chromedp.CSS("#f-error"), "no address"))
+	b.click(t, ".filter button")
+	arrive("10")
+	b.click(t, `a[rel="next"]`)
+	arrive("510")
+	b.preview(t, "#discard", "of no use")
+	if shown := evaluate[string](t, b, `document.querySelector(".record").innerText`); !strings.Contains(shown, "1000") || !strings.Contains(shown, "(1,000 in all)") {
+		t.Errorf("the preview: %s", shown)
+	}
+	b.click(t, "button.make")
+	b.until(t, `document.querySelector("#f-error")`)
+	if n := s.count(t, `SELECT count(*) FROM consumer_dead_letters`); n != 9_000 {
+		t.Errorf("%d dead letters are left, want 9,000", n)
+	}
+	b.expectQuiet(t)
+}
+
+// A page of another site cannot send a form.
+func TestForeignForm(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "")
+	s.furnish(t, "")
+	before := s.count(t, `SELECT count(*) FROM consumer_operations`)
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `<!DOCTYPE html><form method="post" action="%schange"><input name="step" value="make"><input name="on" value="consumer"><input name="kind" value="pause">
+			<input name="name" value="totals_v1"><input name="revision" value="0"><input name="reason" value="evil"><button>win</button></form>`, s.base)
+	}))
+	defer foreign.Close()
+	b := open(t)
+	for _, host := range []string{foreign.URL, strings.Replace(foreign.URL, "127.0.0.1", "localhost", 1)} {
+		b.run(t, chromedp.Navigate(host))
+		b.click(t, "button")
+		b.until(t, `document.readyState === "complete" && document.querySelector("h1")`)
+		if said := evaluate[string](t, b, `document.querySelector("main").innerText`); !strings.Contains(said, "Another site") {
+			t.Error(said)
+		}
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_operations`); n != before {
+		t.Errorf("%d operations, want %d", n, before)
+	}
+}

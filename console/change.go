@@ -1,0 +1,364 @@
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// changePath takes the forms of all changes.
+const changePath = "change"
+
+// changes are all kinds of changes that a form may ask for.
+var changes = []ops.Kind{ops.KindPause, ops.KindResume, ops.KindSkip, ops.KindReset, ops.KindPartition, ops.KindRetry, ops.KindDiscard, ops.KindCancel, ops.KindRerun, ops.KindCap, ops.KindRetire, ops.KindReplay}
+
+// errOther refuses a change that would do something else than what was shown.
+var errOther = errors.New("it would do something else now than what was shown")
+
+// change is what a form asks for.
+type change struct {
+	On       string // as in an Action
+	Name     string // of the consumer or its unit, the queue or the schedule
+	Kind     ops.Kind
+	Position int64             `json:",omitempty"` // of the event or letter, where to reset to, or the job's ID
+	Number   *int64            `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
+	Type     string            `json:",omitempty"` // of the aggregate to replay
+	ID       string            `json:",omitempty"`
+	All      bool              `json:",omitempty"` // dead letters that Filter takes
+	Filter   *ops.LetterFilter `json:",omitempty"`
+	Older    string            `json:"-"`
+	Reason   string
+	Revision int64  // of the consumer when the form was drawn, if it is for one that stands still
+	Shown    string // identifies what the preview has shown
+	Confirm  string `json:"-"` // the name, typed by the operator
+}
+
+// maxLetters is how many dead letters one change takes.
+const maxLetters = 10_000
+
+// changeOf reads a form.
+func changeOf(r *http.Request) (a change, err error) {
+	if err := r.ParseForm(); err != nil {
+		return a, &refusal{http.StatusBadRequest, "The form cannot be read, or is too long."}
+	}
+	q := query{r.PostForm, &err}
+	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), All: q.Get("all") == "1",
+		Reason: strings.TrimSpace(q.Get("reason")), Revision: q.int("revision"), Shown: q.Get("shown"), Older: q.Get("older"), Confirm: q.Get("typed")}
+	if q.Get("number") != "" {
+		n := q.int("number")
+		a.Number = &n
+	}
+	if a.All {
+		f := letterFilter(q)
+		f.After = 0
+		a.Filter = &f
+	}
+	switch {
+	case err != nil:
+	case !slices.Contains(changes, a.Kind):
+		err = &refusal{http.StatusBadRequest, fmt.Sprintf("There is no change %.50q.", a.Kind)}
+	case a.Reason == "":
+		err = &refusal{http.StatusBadRequest, "Give a reason: it is recorded with the change."}
+	case a.still() && q.Get("revision") == "":
+		err = &refusal{http.StatusBadRequest, "The form lacks the revision that it was drawn from: load its page again."}
+	case slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset}, a.Kind) && q.Get("position") == "":
+		err = &refusal{http.StatusBadRequest, "Give a position."}
+	case a.Kind == ops.KindPartition && a.Number == nil:
+		err = &refusal{http.StatusBadRequest, "Give a number of partitions, or 0 for what the code wishes."}
+	}
+	return a, err
+}
+
+// Title names the change for people.
+func (a change) Title() string {
+	name := a.Name
+	switch {
+	case a.On == OnJob:
+		name = strconv.FormatInt(a.Position, 10)
+	case a.Kind == ops.KindReplay:
+		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
+	case a.All:
+		return fmt.Sprintf("%s all dead letters that match, of %s", a.Kind, name)
+	case a.Kind == ops.KindRetry || a.Kind == ops.KindDiscard:
+		return fmt.Sprintf("%s dead letter %s of %s", a.Kind, thousands(a.Position), name)
+	}
+	return fmt.Sprintf("%s %s %s", a.Kind, a.On, name)
+}
+
+// Typed reports whether the operator must type the name: what is gone is gone.
+func (a change) Typed() bool { return a.On == OnConsumer && a.Kind == ops.KindRetire }
+
+// still reports whether the change is for a consumer that stands still. It is refused if
+// that has moved since. The others are for consumers that run, too, which every batch
+// moves.
+func (a change) still() bool {
+	return a.On == OnConsumer && slices.Contains([]ops.Kind{ops.KindSkip, ops.KindReset, ops.KindResume, ops.KindRetire}, a.Kind)
+}
+
+// HasNumber reports whether the form has a number, and N is it.
+func (a change) HasNumber() bool { return a.Number != nil }
+func (a change) N() int64        { return *a.Number }
+
+// Back is the page that shows what the change has done.
+func (a change) Back() string {
+	consumer := partition.Consumer(a.Name)
+	switch {
+	case a.Typed():
+		return "./?"
+	case a.On == OnJob:
+		return "job?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
+	case a.On == OnQueue:
+		return "queues?"
+	case a.On == OnSchedule:
+		return "schedules?"
+	case a.All, a.Kind == ops.KindRetry, a.Kind == ops.KindDiscard, a.Kind == ops.KindReplay:
+		return "letters?" + url.Values{"consumer": {consumer}}.Encode()
+	}
+	return "consumer?" + url.Values{"name": {consumer}}.Encode()
+}
+
+// record is what a change leaves among the operations.
+type record struct {
+	Name   string
+	Kind   ops.Kind
+	Detail json.RawMessage
+}
+
+// previewPage shows what a change would do, and asks.
+type previewPage struct {
+	Change  change
+	Records []record
+	By      ops.By
+}
+
+func (p previewPage) heading() string { return "Preview: " + p.Change.Title() }
+
+// change previews what a form asks for, or does it.
+func (c *Console) change(w http.ResponseWriter, r *http.Request, g Grant) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	ctx, cancel := context.WithTimeout(r.Context(), changeLimit)
+	defer cancel()
+	a, err := changeOf(r)
+	if err == nil {
+		err = c.mayChange(ctx, g, a)
+	}
+	by := ops.By{Operator: g.Operator, Reason: a.Reason}
+	if err == nil && r.PostForm.Get("step") == "make" {
+		var back string
+		if back, err = c.make(ctx, a, by); err == nil {
+			// Relative, so not by http.Redirect: that does not know the prefix.
+			w.Header().Set("Location", back+"&"+url.Values{"done": {string(a.Kind)}}.Encode())
+			w.WriteHeader(http.StatusSeeOther)
+			return
+		}
+	} else if err == nil {
+		var p previewPage
+		if p, err = c.preview(ctx, a, by); err == nil {
+			c.show(w, r, http.StatusOK, "preview", &page{Title: p.heading(), Page: "preview", Grant: g, Data: p})
+			return
+		}
+	}
+	c.fail(w, r, g, late(ctx, err))
+}
+
+// mayChange refuses what Access does not allow.
+func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
+	no := &refusal{http.StatusForbidden, "You may look, and not make this change."}
+	if g.Level < Operate {
+		return no
+	}
+	if g.Operator == "" {
+		return &refusal{http.StatusForbidden, "Access of this console names no operator, so nothing can be changed: changes are recorded under a name."}
+	}
+	name := a.Name
+	switch a.On {
+	case OnConsumer:
+		name = partition.Consumer(a.Name)
+	case OnJob:
+		j, err := c.findJob(ctx, a.Position)
+		if err != nil {
+			return err
+		}
+		name = j.Queue
+	}
+	if !g.allows(Action{On: a.On, Kind: a.Kind, Name: name}) {
+		return no
+	}
+	return nil
+}
+
+func (c *Console) preview(ctx context.Context, a change, by ops.By) (p previewPage, err error) {
+	p = previewPage{Change: a, By: by}
+	if a.On == OnConsumer {
+		var all []ops.Operation
+		all, err = c.decided(a).Preview(func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) })
+		p.Records = recordsOf(all)
+	} else {
+		var all []ops.JobsOperation
+		all, err = c.jobs.Preview(func(o *ops.Jobs) error { _, err := a.onJobs(ctx, o, by); return err })
+		p.Records = jobsRecordsOf(all)
+	}
+	p.Change.Shown = digest(p.Records)
+	return p, err
+}
+
+// make does what was previewed, or nothing, and returns the page that shows it.
+func (c *Console) make(ctx context.Context, a change, by ops.By) (back string, err error) {
+	as := func(records []record) error {
+		if digest(records) != a.Shown {
+			return errOther
+		}
+		return nil
+	}
+	switch {
+	case a.Typed() && a.Confirm != a.Name:
+		return "", &refusal{http.StatusBadRequest, fmt.Sprintf("Nothing was changed: type the name %.100q to confirm, %.100q was typed.", a.Name, a.Confirm)}
+	case a.On == OnConsumer && a.Kind == ops.KindPause: // the position of one that runs has moved, and a second pause is refused
+		err = a.onConsumer(ctx, c.consumers, by)
+	case a.On == OnConsumer:
+		do := func(o *ops.Operator) error { return a.onConsumer(ctx, o, by) }
+		err = c.decided(a).Confirmed(do, func(all []ops.Operation) error { return as(recordsOf(all)) })
+	default:
+		var id int64
+		do := func(o *ops.Jobs) (err error) { id, err = a.onJobs(ctx, o, by); return err }
+		err = c.jobs.Confirmed(do, func(all []ops.JobsOperation) error { return as(jobsRecordsOf(all)) })
+		if a.Kind == ops.KindDiscard {
+			return "jobs?", err
+		}
+		if id != 0 {
+			a.Position = id // of the job that a retry has made
+		}
+	}
+	return a.Back(), err
+}
+
+// decided is an operator for a change of a consumer.
+func (c *Console) decided(a change) *ops.Operator {
+	if a.still() {
+		return c.consumers.IfRevision(a.Revision)
+	}
+	return c.consumers
+}
+
+func recordsOf(all []ops.Operation) (records []record) {
+	for _, o := range all {
+		records = append(records, record{o.Consumer, o.Kind, o.Detail})
+	}
+	return records
+}
+
+// jobsRecordsOf leaves out the ID of the job that a retry makes: a preview draws one, and
+// undoes that job.
+func jobsRecordsOf(all []ops.JobsOperation) (records []record) {
+	for _, o := range all {
+		records = append(records, record{o.Queue, o.Kind, without("new_job", o.Detail)})
+	}
+	return records
+}
+
+// without is a detail without a field that is another one each time.
+func without(field string, detail json.RawMessage) json.RawMessage {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(detail, &fields) != nil || fields[field] == nil {
+		return detail
+	}
+	delete(fields, field)
+	text, _ := json.Marshal(fields) // of what was JSON it does not fail
+	return text
+}
+
+// moves names the field of what a kind of change records that moves by itself: the
+// checkpoint up to which an aggregate is replayed, and what is settled at a reset.
+var moves = map[ops.Kind]string{ops.KindReplay: "to", ops.KindReset: "settled"}
+
+// digest identifies what a change records.
+func digest(all []record) string {
+	all = slices.Clone(all)
+	for i, r := range all {
+		if field := moves[r.Kind]; field != "" {
+			all[i].Detail = without(field, r.Detail)
+		}
+	}
+	text, _ := json.Marshal(all) // of JSON from the database it does not fail
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+func (a change) unknown() error {
+	return &refusal{http.StatusBadRequest, fmt.Sprintf("There is no %s for a %.20s.", a.Kind, a.On)}
+}
+
+func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err error) {
+	switch a.Kind {
+	case ops.KindPause:
+		return o.Pause(ctx, a.Name, by)
+	case ops.KindResume:
+		return o.Resume(ctx, a.Name, by)
+	case ops.KindSkip:
+		return o.SkipEvent(ctx, a.Name, a.Position, by)
+	case ops.KindReset:
+		return o.Reset(ctx, a.Name, a.Position, by)
+	case ops.KindReplay:
+		return o.Replay(ctx, a.Name, a.Type, a.ID, by)
+	case ops.KindRetire:
+		return o.Retire(ctx, a.Name, by)
+	case ops.KindPartition:
+		return o.Partition(ctx, a.Name, int(min(*a.Number, 1<<30)), by)
+	case ops.KindRetry:
+		if a.All {
+			_, err = o.RetryWhere(ctx, a.Name, *a.Filter, maxLetters, by)
+			return err
+		}
+		return o.RetryDeadLetters(ctx, a.Name, a.Position, by)
+	case ops.KindDiscard:
+		if a.All {
+			_, err = o.DiscardWhere(ctx, a.Name, *a.Filter, maxLetters, by)
+			return err
+		}
+		return o.DiscardDeadLetter(ctx, a.Name, a.Position, by)
+	}
+	return a.unknown()
+}
+
+// onJobs returns the ID of the job that a retry has made.
+func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, err error) {
+	switch a.On + " " + string(a.Kind) {
+	case "job cancel":
+		_, err = o.Cancel(ctx, a.Position, by)
+	case "job retry":
+		return o.Retry(ctx, a.Position, by)
+	case "job rerun":
+		return o.Rerun(ctx, a.Position, by)
+	case "job discard":
+		err = o.Discard(ctx, a.Position, by)
+	case "queue pause":
+		err = o.PauseQueue(ctx, a.Name, by)
+	case "queue resume":
+		err = o.ResumeQueue(ctx, a.Name, by)
+	case "queue cap":
+		if a.Number == nil {
+			return 0, o.RemoveCap(ctx, a.Name, by)
+		}
+		err = o.SetCap(ctx, a.Name, int(min(*a.Number, 1<<30)), by)
+	case "schedule pause":
+		err = o.PauseSchedule(ctx, a.Name, by)
+	case "schedule resume":
+		err = o.ResumeSchedule(ctx, a.Name, by)
+	case "schedule retire":
+		err = o.RemoveSchedule(ctx, a.Name, by)
+	default:
+		err = a.unknown()
+	}
+	return 0, err
+}

@@ -1,0 +1,174 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Level is what somebody may see and do. Each level includes those below.
+type Level int
+
+const (
+	None     Level = iota // nothing
+	Read                  // all but payloads. Texts of errors are shown, and may hold values of users
+	Payloads              // payloads and metadata of events, arguments and results of jobs, queries of blockers
+	Operate               // changes
+)
+
+// Grant says who comes, and what they may see and do.
+type Grant struct {
+	Operator string // is recorded with each change; at most 200 bytes. Without one nothing is changed
+	Level    Level
+	// Allow narrows Operate: it reports whether a change may be made. nil: all may be.
+	Allow func(Action) bool
+}
+
+// What an [Action] is on.
+const (
+	OnConsumer = "consumer"
+	OnJob      = "job"
+	OnQueue    = "queue"
+	OnSchedule = "schedule"
+)
+
+// Action is a change that somebody wants to make.
+type Action struct {
+	On   string // OnConsumer, OnJob, OnQueue or OnSchedule
+	Kind ops.Kind
+	Name string // of the consumer, the queue or the schedule; of a job, that of its queue
+}
+
+func (g Grant) allows(a Action) bool {
+	return g.Level >= Operate && g.Operator != "" && (g.Allow == nil || g.Allow(a))
+}
+
+// Options say how a Console works. The zero Options are of use.
+type Options struct {
+	// Access says what the sender of a request may do. It is called for each request
+	// but those for styles and scripts. nil: everybody may Read.
+	Access func(*http.Request) Grant
+	// Payload turns the payload of an event into text for people. It is called for those who
+	// may see Payloads. nil: text is shown as it is, and anything else as hexadecimal numbers.
+	Payload func(context.Context, store.PersistedEvent) (string, error)
+	// Tables are named as the workers and the event store name them. nil: the defaults.
+	Tables *migrations.Config
+}
+
+const (
+	readLimit   = 5 * time.Second  // what a page waits for the database
+	changeLimit = 15 * time.Second // what a change waits, also for the batch that a worker has in hand
+	maxBody     = 64 << 10         // bytes of a form
+	perPage     = 50
+)
+
+// Console is a handler. Any number of goroutines may use it.
+type Console struct {
+	o         Options
+	db        *sql.DB
+	consumers *ops.Operator
+	jobs      *ops.Jobs
+	broken    error // why no page can be shown
+	guarded   http.Handler
+	live      sampler
+}
+
+// New makes a Console. It does not touch the database. If db is nil or a name of
+// Options.Tables is no name of a table, every page says so.
+func New(db *sql.DB, o Options) *Console {
+	c := &Console{o: o, db: db}
+	if c.consumers, c.broken = ops.New(db, o.Tables); c.broken == nil {
+		c.jobs, c.broken = ops.NewJobs(db, o.Tables)
+	}
+	c.live.look = c.lookCloser
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, Grant{}, &refusal{http.StatusForbidden, "Another site has sent this form: nothing was changed. Open the console itself and send it from there."})
+	}))
+	c.guarded = guard.Handler(http.HandlerFunc(c.serve))
+	return c
+}
+
+// Close ends all live updates and waits for them. Pages are still served, without updates. Call
+// it when the server shuts down, see [http.Server.RegisterOnShutdown].
+func (c *Console) Close() { c.live.close() }
+
+// policy lets a page load from the console itself only, and run nothing that stands in it.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP answers a request whose path is below that of the console: strip the prefix.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for name, value := range map[string]string{
+		"Content-Security-Policy":      policy,
+		"X-Content-Type-Options":       "nosniff",
+		"X-Frame-Options":              "DENY",
+		"Referrer-Policy":              "same-origin", // with less, a form's Origin would be null
+		"Cross-Origin-Opener-Policy":   "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin",
+		"Cache-Control":                "no-store",
+		"Vary":                         "Accept",
+	} {
+		w.Header().Set(name, value)
+	}
+	c.guarded.ServeHTTP(w, r)
+}
+
+func (c *Console) serve(w http.ResponseWriter, r *http.Request) {
+	if beside(w, r) {
+		return
+	}
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	if asset(w, r, name) {
+		return
+	}
+	grant := Grant{Level: Read}
+	if c.o.Access != nil {
+		grant = c.o.Access(r)
+	}
+	method := cmp.Or(map[string]string{changePath: http.MethodPost}[name], http.MethodGet)
+	v, known := views[name]
+	switch {
+	case grant.Level <= None:
+		c.fail(w, r, grant, &refusal{http.StatusForbidden, "You have no access to this console. Log in to the application, or ask who runs it."})
+	case !known && !slices.Contains([]string{changePath, livePath, operationsCSV, jobsOperationsCSV}, name):
+		c.fail(w, r, grant, &refusal{http.StatusNotFound, "There is no such page."})
+	case r.Method != method && (r.Method != http.MethodHead || method != http.MethodGet):
+		w.Header().Set("Allow", method)
+		c.fail(w, r, grant, &refusal{http.StatusMethodNotAllowed, "This page does not take " + r.Method + " requests."})
+	case c.broken != nil:
+		c.fail(w, r, grant, c.broken)
+	case name == changePath:
+		c.change(w, r, grant)
+	case name == livePath:
+		c.stream(w, r, grant)
+	case name == operationsCSV:
+		c.downloadOperations(w, r, grant)
+	case name == jobsOperationsCSV:
+		c.downloadJobsOperations(w, r, grant)
+	default:
+		c.view(w, r, grant, name, v)
+	}
+}
+
+// beside redirects a request for "/pgfrontier", which routers other than that of net/http let
+// through, to "/pgfrontier/": from there the relative links lead on.
+func beside(w http.ResponseWriter, r *http.Request) bool {
+	asked, err := url.ParseRequestURI(r.RequestURI)
+	if r.URL.Path != "" || err != nil || strings.HasSuffix(asked.Path, "/") {
+		return false
+	}
+	to := url.URL{Path: "./" + path.Base(asked.Path) + "/", RawQuery: asked.RawQuery}
+	w.Header().Set("Location", to.String())
+	w.WriteHeader(http.StatusTemporaryRedirect)
+	return true
+}

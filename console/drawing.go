@@ -1,0 +1,181 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+// drawing is the log as a picture: from the position that is least far on the left to the
+// head on the right. The distance to the head is drawn by its logarithm, so that one event is
+// seen beside millions.
+type drawing struct {
+	Settled, Safe float64 // where they end
+	Doubts        []mark
+	Ticks         []mark
+	Flag          bool // transactions are open that may hold it back
+	Text          string
+}
+
+type mark struct {
+	X, Width float64
+	Text     string
+	Class    string
+}
+
+const (
+	drawnWidth = 1000
+	tickWidth  = 4 // consumers that are nearer to each other share a tick
+)
+
+// Drawing draws the snapshot.
+func (s *snapshot) Drawing() drawing {
+	least := s.Log.Settled
+	for _, c := range s.Consumers {
+		least = min(least, c.Position)
+	}
+	at := scale(least, s.Log.Head)
+	d := drawing{Settled: at(s.Log.Settled), Flag: s.Log.Open > 0}
+	d.Safe = at(s.Log.Safe)
+	for _, g := range s.Doubts {
+		from := at(g.First - 1)
+		d.Doubts = append(d.Doubts, mark{X: from, Width: max(at(g.Last)-from, 3), Text: fmt.Sprintf("%s: in doubt from %s to %s", g.Consumer, thousands(g.First), thousands(g.Last))})
+	}
+	d.Ticks = s.ticks(at)
+	d.Text = fmt.Sprintf("The log: settled up to %s, safe up to %s, head at %s, %s in doubt, %s. %s.", thousands(s.Log.Settled), thousands(s.Log.Safe), thousands(s.Log.Head),
+		count(len(s.Doubts), "range"), count(s.Log.Open, "open transaction"), s.Summary())
+	return d
+}
+
+// ticks draws where the consumers are. The number of ticks is bounded.
+func (s *snapshot) ticks(at func(position int64) float64) (all []mark) {
+	type tick struct {
+		x     float64
+		class string
+	}
+	of := map[tick][]string{}
+	var order []tick
+	for _, c := range s.Consumers {
+		k := tick{math.Round(at(c.Position)/tickWidth) * tickWidth, stateOf(c).Class}
+		if of[k] == nil {
+			order = append(order, k)
+		}
+		of[k] = append(of[k], fmt.Sprintf("%s at %s, %s", c.Name, thousands(c.Position), stateOf(c).Word))
+	}
+	for _, k := range order {
+		all = append(all, mark{X: k.x, Class: k.class, Text: some(of[k], "")})
+	}
+	return all
+}
+
+// scale returns where a position is drawn.
+func scale(least, head int64) func(position int64) float64 {
+	span := math.Log1p(float64(max(head-least, 0)))
+	return func(position int64) float64 {
+		away := math.Log1p(float64(max(head-max(position, least), 0)))
+		if span == 0 {
+			return drawnWidth
+		}
+		return math.Round(10*drawnWidth*(1-away/span)) / 10
+	}
+}
+
+const (
+	moment  = 15 * time.Second
+	moments = 60 // that are kept, which is 15 minutes
+)
+
+// history is how far each consumer was behind the head, in memory: the most of each
+// moment in which somebody looked at a live page. The zero history is empty.
+type history struct {
+	mu   sync.Mutex
+	when [moments]int64             // the number of the moment that is kept at each index
+	most map[string]*[moments]int64 // -1: it was not there
+}
+
+// add keeps how the consumers stand.
+func (h *history) add(all []ops.Consumer, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	number := now.UnixNano() / int64(moment)
+	i := number % moments
+	if h.when[i] != number { // another begins
+		h.when[i] = number
+		for name, kept := range h.most {
+			if kept[i] = -1; !h.has(kept, number) {
+				delete(h.most, name)
+			}
+		}
+	}
+	for _, c := range all {
+		kept := h.most[c.Name]
+		if kept == nil {
+			if h.most == nil {
+				h.most = map[string]*[moments]int64{}
+			}
+			kept = new([moments]int64)
+			for k := range kept {
+				kept[k] = -1
+			}
+			h.most[c.Name] = kept
+		}
+		kept[i] = max(kept[i], c.HeadLag)
+	}
+}
+
+// has reports whether something is kept that is not over yet.
+func (h *history) has(kept *[moments]int64, now int64) bool {
+	for i, v := range kept {
+		if v >= 0 && h.when[i] > now-moments {
+			return true
+		}
+	}
+	return false
+}
+
+// spark is a line of what was kept. The zero spark has nothing to draw.
+type spark struct{ Path, Text string }
+
+const sparkHeight = 20 // and moments wide
+
+// spark draws how far a consumer was behind, on a scale of its own.
+func (h *history) spark(name string, now time.Time) spark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	kept := h.most[name]
+	if kept == nil {
+		return spark{}
+	}
+	last := now.UnixNano() / int64(moment)
+	values, most, points := [moments]int64{}, int64(0), 0
+	for x := range values {
+		number := last - moments + 1 + int64(x)
+		values[x] = -1
+		if i := number % moments; h.when[i] == number && kept[i] >= 0 {
+			values[x], points = kept[i], points+1
+			most = max(most, values[x])
+		}
+	}
+	if points < 2 {
+		return spark{}
+	}
+	var path strings.Builder
+	pen := "M"
+	for x, v := range values {
+		if v < 0 { // nobody looked
+			pen = "M"
+			continue
+		}
+		y := sparkHeight - 1 - float64(v)/float64(max(most, 1))*(sparkHeight-2)
+		fmt.Fprintf(&path, "%s%d %.1f", pen, x, y)
+		if pen == "M" {
+			fmt.Fprintf(&path, "h.5") // a single moment is seen, too
+		}
+		pen = "L"
+	}
+	return spark{path.String(), fmt.Sprintf("behind by %s at most in the last 15 minutes", thousands(most))}
+}

@@ -1,0 +1,125 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/pgfrontier/worker/ops"
+)
+
+// queuesPage are the queues, and what operators did to them and to jobs.
+type queuesPage struct {
+	Queues     []ops.Queue
+	Operations []ops.JobsOperation
+	Next       int64 `json:",omitempty"`
+}
+
+// Names are those of the queues.
+func (p queuesPage) Names() (all []string) {
+	for _, q := range p.Queues {
+		all = append(all, q.Name)
+	}
+	return all
+}
+
+func (c *Console) queues(ctx context.Context, q query, _ Grant) (any, error) {
+	var p queuesPage
+	var err error
+	if p.Queues, err = c.jobs.Queues(ctx); err != nil {
+		return nil, err
+	}
+	all, err := c.jobs.Operations(ctx, ops.OperationsFilter{Before: q.int("before")}, perPage+1)
+	if err != nil {
+		return nil, err
+	}
+	if p.Operations = all; len(all) > perPage {
+		p.Operations, p.Next = all[:perPage], all[perPage-1].ID
+	}
+	return p, nil
+}
+
+// jobsPage are jobs by a filter.
+type jobsPage struct {
+	Filter ops.Filter
+	State  ops.JobState   `json:"-"`
+	States []ops.JobState `json:"-"` // to choose from
+	Jobs   []ops.Job
+	Next   int64 `json:",omitempty"`
+}
+
+var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
+
+func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
+	p := jobsPage{Filter: ops.Filter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: ops.JobState(q.Get("state")), States: jobStates}
+	if p.State != "" {
+		p.Filter.States = []ops.JobState{p.State}
+	}
+	all, err := c.jobs.List(ctx, p.Filter, perPage+1)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i] = shown(all[i], g)
+	}
+	if p.Jobs = all; len(all) > perPage {
+		p.Jobs, p.Next = all[:perPage], all[perPage-1].ID
+	}
+	return p, nil
+}
+
+// shown is what somebody may see of a job.
+func shown(j ops.Job, g Grant) ops.Job {
+	if g.Level < Payloads {
+		j.Args, j.Meta, j.Result = nil, nil, nil
+	}
+	return j
+}
+
+// jobPage is a job with its history.
+type jobPage struct {
+	Job        ops.Job
+	Attempts   []ops.Attempt
+	Operations []ops.JobsOperation
+	Finished   bool `json:"-"`
+}
+
+func (p jobPage) heading() string { return fmt.Sprintf("Job %d", p.Job.ID) }
+
+func (c *Console) job(ctx context.Context, q query, g Grant) (any, error) {
+	j, err := c.findJob(ctx, q.int("id"))
+	if err != nil {
+		return nil, err
+	}
+	p := jobPage{Job: shown(j, g), Finished: j.FinishedAt != nil}
+	if p.Attempts, err = c.jobs.Attempts(ctx, j.ID); err != nil {
+		return nil, err
+	}
+	p.Operations, err = c.jobs.Operations(ctx, ops.OperationsFilter{Job: j.ID}, perPage)
+	return p, err
+}
+
+func (c *Console) findJob(ctx context.Context, id int64) (ops.Job, error) {
+	if id > 0 {
+		all, err := c.jobs.List(ctx, ops.Filter{After: id - 1, Before: id + 1}, 1)
+		if err != nil || len(all) > 0 {
+			return append(all, ops.Job{})[0], err
+		}
+	}
+	return ops.Job{}, &refusal{http.StatusNotFound, fmt.Sprintf("There is no job %d. A finished job is deleted when its retention is over.", id)}
+}
+
+type schedulesPage struct{ Schedules []ops.ScheduleInfo }
+
+// Names are those of the schedules.
+func (p schedulesPage) Names() (all []string) {
+	for _, s := range p.Schedules {
+		all = append(all, s.Name)
+	}
+	return all
+}
+
+func (c *Console) schedules(ctx context.Context, _ query, _ Grant) (any, error) {
+	all, err := c.jobs.Schedules(ctx)
+	return schedulesPage{all}, err
+}

@@ -1,0 +1,271 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// livePath is the stream of updates of a page: server-sent events, each a fragment of
+// its template.
+const livePath = "live"
+
+const (
+	maxViewers  = 200
+	sampleEvery = 2 * time.Second
+	streamLimit = 5 * time.Minute  // then the browser comes again, and Access is asked again
+	writeLimit  = 10 * time.Second // for a viewer that does not read
+	endLimit    = 10 * time.Second // for a driver that ignores the end of a context
+)
+
+// sample is a snapshot, or why there is none.
+type sample struct {
+	snapshot *snapshot
+	err      error
+
+	mu    sync.Mutex
+	drawn map[string][]byte // fragments, by what they show: viewers share them
+}
+
+// sampler reads snapshots for all viewers. It reads while there are viewers: the first one
+// starts its goroutine, and the last one that leaves ends it and waits for it.
+type sampler struct {
+	look func(context.Context) (*snapshot, error)
+
+	history history
+
+	mu      sync.Mutex
+	closed  bool
+	viewers map[chan *sample]bool
+	latest  *sample // of this goroutine
+	cancel  context.CancelFunc
+	ended   chan struct{} // when the goroutine has ended
+	streams sync.WaitGroup
+}
+
+var (
+	errClosed  = errors.New("the sampler is closed")
+	errTooMany = &refusal{http.StatusServiceUnavailable, fmt.Sprintf("%d pages are kept up to date already, which is all that the console does at once. This one is not: load it again to see how it stands.", maxViewers)}
+)
+
+// join adds a viewer. It gets each sample, or only the latest if it is slow, until leave. The channel
+// is closed when the sampler is.
+func (s *sampler) join() (samples chan *sample, leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, nil, errClosed
+	case len(s.viewers) == maxViewers:
+		return nil, nil, errTooMany
+	}
+	samples = make(chan *sample, 1)
+	if len(s.viewers) == 0 {
+		s.begin()
+	} else if s.latest != nil {
+		samples <- s.latest
+	}
+	s.viewers[samples] = true
+	s.streams.Add(1)
+	return samples, func() { s.leave(samples) }, nil
+}
+
+func (s *sampler) begin() {
+	// A goroutine that is on its way out may still hold a connection.
+	before, ended := s.ended, make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	s.viewers, s.latest, s.cancel, s.ended = map[chan *sample]bool{}, nil, cancel, ended
+	go func() {
+		defer close(ended)
+		if before != nil {
+			select {
+			case <-before:
+			case <-ctx.Done():
+			}
+		}
+		s.run(ctx)
+	}()
+}
+
+func (s *sampler) leave(samples chan *sample) {
+	defer s.streams.Done()
+	s.mu.Lock()
+	delete(s.viewers, samples)
+	ended := s.ended
+	last := len(s.viewers) == 0
+	if last {
+		s.cancel()
+	}
+	s.mu.Unlock()
+	if last {
+		select {
+		case <-ended:
+		case <-time.After(endLimit):
+		}
+	}
+}
+
+// run reads until the last viewer has left.
+func (s *sampler) run(ctx context.Context) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, readLimit)
+		snapshot, err := s.look(limited)
+		if err != nil {
+			err = late(limited, err)
+		}
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			s.history.add(snapshot.Consumers, time.Now())
+		}
+		s.publish(ctx, &sample{snapshot: snapshot, err: err})
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *sampler) publish(ctx context.Context, latest *sample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		return // the viewers are another goroutine's by now
+	}
+	s.latest = latest
+	for samples := range s.viewers {
+		select {
+		case <-samples: // it has not come to the one before
+		default:
+		}
+		samples <- latest
+	}
+}
+
+// close ends all streams and waits for them.
+func (s *sampler) close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		for samples := range s.viewers {
+			close(samples)
+		}
+		if s.cancel != nil {
+			s.cancel()
+		}
+	}
+	s.mu.Unlock()
+	s.streams.Wait()
+}
+
+// updatesOf are the parameters of a page that its updates need.
+func updatesOf(name string, q url.Values) url.Values {
+	of := url.Values{"page": {name}}
+	for _, key := range []string{"name", "find", "state", "after"} {
+		if v := q.Get(key); v != "" {
+			of.Set(key, v)
+		}
+	}
+	return of
+}
+
+// stream sends a page's fragment again and again.
+func (c *Console) stream(w http.ResponseWriter, r *http.Request, g Grant) {
+	name := r.URL.Query().Get("page")
+	v, known := views[name]
+	if !known || v.part == nil {
+		c.fail(w, r, g, &refusal{http.StatusNotFound, "This page has no updates."})
+		return
+	}
+	q := updatesOf(name, r.URL.Query())
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	if r.Method == http.MethodHead {
+		return
+	}
+	samples, leave, err := c.live.join()
+	switch {
+	case errors.Is(err, errClosed):
+		w.WriteHeader(http.StatusNoContent)
+		return
+	case err != nil:
+		c.fail(w, r, g, err)
+		return
+	}
+	defer leave()
+	out := http.NewResponseController(w)
+	defer func() { _ = out.SetWriteDeadline(time.Time{}) }() // the connection may serve another request
+	end := time.NewTimer(streamLimit)
+	defer end.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-end.C:
+			return
+		case s, open := <-samples:
+			if !open || send(w, out, s, v, q) != nil {
+				return
+			}
+		}
+	}
+}
+
+// send writes one update.
+func send(w http.ResponseWriter, out *http.ResponseController, s *sample, v view, q url.Values) error {
+	_ = out.SetWriteDeadline(time.Now().Add(writeLimit)) // a server that has none is bounded by the viewer's connection
+	if _, err := w.Write(s.message(v, q)); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// message is an update. It does not depend on who looks: all who look at the same get the same.
+func (s *sample) message(v view, q url.Values) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := q.Encode()
+	if m := s.drawn[key]; m != nil {
+		return m
+	}
+	event, err := "state", s.err
+	var body []byte
+	if err == nil {
+		body, err = fragment(s.snapshot, v, q)
+	}
+	if err != nil {
+		event, body = "away", []byte(err.Error())
+	}
+	var message bytes.Buffer
+	fmt.Fprintf(&message, "event: %s\n", event)
+	// A carriage return ends a line of the stream, too, and names may have one.
+	for line := range bytes.Lines(bytes.ReplaceAll(body, []byte("\r"), []byte(" "))) {
+		fmt.Fprintf(&message, "data: %s\n", bytes.TrimSuffix(line, []byte("\n")))
+	}
+	message.WriteString("\n")
+	if s.drawn == nil {
+		s.drawn = map[string][]byte{}
+	}
+	s.drawn[key] = message.Bytes()
+	return message.Bytes()
+}
+
+// fragment draws the part of a page that changes.
+func fragment(s *snapshot, v view, q url.Values) ([]byte, error) {
+	data, err := v.part(s, q)
+	if err != nil {
+		return nil, err
+	}
+	var body bytes.Buffer
+	err = templates[v.file].ExecuteTemplate(&body, "state", &page{Page: q.Get("page"), Data: data})
+	return body.Bytes(), err
+}

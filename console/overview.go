@@ -1,0 +1,380 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// snapshot is how everything stands. All live pages are drawn from it. Nothing changes it.
+type snapshot struct {
+	Log       ops.Log
+	Fault     string // why the log cannot be read; empty: it can
+	Consumers []ops.Consumer
+	Doubts    []ops.Gap     // open ranges of the first consumers that have some
+	Blockers  []ops.Blocker // without the texts of their queries
+	Workers   []ops.Worker  // in order of where they run
+	Wrong     []alarms.Alarm
+
+	told    []told            // by the workers, in the same order
+	names   map[[16]byte]int  // where a worker is among them
+	errors  map[string]string // of consumers and units
+	history *history
+}
+
+const (
+	doubtfulConsumers = 20 // whose open ranges are drawn
+	doubtsOfEach      = 50
+)
+
+// look reads a snapshot, without the doubts. Its parts come one after the other.
+func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
+	s = &snapshot{history: &c.live.history}
+	if s.Consumers, err = c.consumers.Consumers(ctx); err != nil {
+		return nil, err
+	}
+	if s.Workers, err = c.consumers.Workers(ctx); err != nil {
+		return nil, err
+	}
+	s.listen()
+	var fault *frontier.SetupError
+	switch s.Log, err = c.consumers.Log(ctx); {
+	case errors.As(err, &fault): // what the workers say of it is wanted all the more
+		s.Fault = fault.Error()
+	case err != nil:
+		return nil, err
+	}
+	if s.Log.Open > 0 {
+		if s.Blockers, err = c.consumers.Blockers(ctx, false); err != nil {
+			return nil, err
+		}
+	}
+	s.Wrong, err = alarms.Find(ctx, c.db, c.o.Tables, s.Workers, placeOf)
+	return s, err
+}
+
+// lookCloser reads a snapshot with the doubts.
+func (c *Console) lookCloser(ctx context.Context) (*snapshot, error) {
+	s, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	doubtful := 0
+	for _, one := range s.Consumers {
+		if one.OpenRanges == 0 || doubtful == doubtfulConsumers {
+			continue
+		}
+		doubtful++
+		gaps, err := c.consumers.Gaps(ctx, one.Name, ops.GapFilter{OnlyOpen: true}, doubtsOfEach)
+		if err != nil {
+			return nil, err
+		}
+		s.Doubts = append(s.Doubts, gaps...)
+	}
+	return s, nil
+}
+
+// told is what a worker said of itself.
+type told struct {
+	Unowned                                                  []string
+	CoordinationError, FrontierError, NotifyError, LoopError string
+	Consumers                                                []struct{ Name, LastError string }
+}
+
+// listen reads what the workers said of themselves at their last heartbeats. Other
+// libraries say something else, or nothing. The rows of the workers stay where they are, however
+// their heartbeats overtake each other.
+func (s *snapshot) listen() {
+	slices.SortFunc(s.Workers, func(a, b ops.Worker) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	s.told, s.names, s.errors = make([]told, len(s.Workers)), map[[16]byte]int{}, map[string]string{}
+	for i, w := range s.Workers {
+		s.names[w.ID] = i
+		_ = json.Unmarshal(w.Status, &s.told[i])
+		for _, c := range s.told[i].Consumers {
+			if c.LastError != "" {
+				s.errors[c.Name] = c.LastError
+			}
+		}
+	}
+}
+
+// Told is what a worker said of itself.
+func (s *snapshot) Told(w ops.Worker) told { return s.told[s.names[w.ID]] }
+
+// LastError is why a consumer, or a unit of it, does not go on, as the worker says that
+// has it.
+func (s *snapshot) LastError(name string) string { return s.errors[name] }
+
+// WorkerName says where a worker runs.
+func (s *snapshot) WorkerName(id [16]byte) string {
+	if i, ok := s.names[id]; ok {
+		return placeOf(s.Workers[i])
+	}
+	return shortID(id) + ", gone"
+}
+
+// living are the workers whose heartbeat is fresh.
+func (s *snapshot) living() (all []ops.Worker) {
+	for _, w := range s.Workers {
+		if w.HeartbeatAge <= alarms.Silent {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+func placeOf(w ops.Worker) string { return fmt.Sprintf("%s:%d", w.Host, w.PID) }
+
+// consumer returns a consumer of the snapshot.
+func (s *snapshot) consumer(name string) (ops.Consumer, bool) {
+	i := slices.IndexFunc(s.Consumers, func(c ops.Consumer) bool { return c.Name == name })
+	if i < 0 {
+		return ops.Consumer{}, false
+	}
+	return s.Consumers[i], true
+}
+
+// Summary is what is said aloud when it changes.
+func (s *snapshot) Summary() string {
+	states, letters := map[string]int{}, int64(0)
+	for _, c := range s.Consumers {
+		letters += c.DeadLetters
+		states[stateOf(c).Word]++
+	}
+	parts := []string{count(len(s.Consumers), "consumer"), count(len(s.Workers), "worker")}
+	for _, p := range []struct{ word, text string }{{isPaused, " paused"}, {isLate, " late"}, {isUnowned, " that nobody runs"}} {
+		if n := states[p.word]; n > 0 {
+			parts = append(parts, thousands(n)+p.text)
+		}
+	}
+	if letters > 0 {
+		parts = append(parts, count(letters, "dead letter"))
+	}
+	if s.Fault != "" {
+		parts = append(parts, "the log cannot be read")
+	}
+	if len(s.Wrong) > 0 {
+		parts = append(parts, count(len(s.Wrong), "complaint"))
+	}
+	if slices.ContainsFunc(s.Blockers, s.Old) {
+		parts = append(parts, "an old transaction may hold the log back")
+	}
+	return strings.Join(parts, ", ")
+}
+
+func count[T int | int64](n T, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return thousands(n) + " " + what
+}
+
+const (
+	lateAfter      = 30 * time.Second // events wait for so long where something is wrong, or much to do
+	oldTransaction = 5 * time.Second
+)
+
+// Words for how a consumer stands.
+const (
+	isPaused   = "paused"
+	isUnowned  = "nobody runs it"
+	isLate     = "late"
+	isBehind   = "behind"
+	isUpToDate = "up to date"
+	hasLetters = "with dead letters" // beside the others
+)
+
+// state is how a consumer stands, in a word with a sign before it: colours alone say
+// nothing.
+type state struct{ Sign, Word, Class string }
+
+func stateOf(c ops.Consumer) state {
+	nobody := !known(c.Worker)
+	for _, u := range c.Units {
+		nobody = nobody && !known(u.Worker)
+	}
+	switch {
+	case c.Paused != nil:
+		return state{"❚❚", isPaused, "warn"}
+	case nobody && c.HeadLag > 0:
+		return state{"✕", isUnowned, "bad"}
+	case c.OldestAge > lateAfter:
+		return state{"▲", isLate, "bad"}
+	case c.HeadLag > 0:
+		return state{"→", isBehind, "good"}
+	}
+	return state{"✓", isUpToDate, "good"}
+}
+
+func (s *snapshot) State(c ops.Consumer) state { return stateOf(c) }
+
+// Old reports whether a transaction is so old that somebody should look at it.
+func (s *snapshot) Old(b ops.Blocker) bool { return b.Age > oldTransaction }
+
+// Spark is how far a consumer was behind in the last minutes.
+func (s *snapshot) Spark(c ops.Consumer) spark { return s.history.spark(c.Name, time.Now()) }
+
+// choice is a page of the consumers that somebody looks for.
+type choice struct {
+	Address     string         `json:"-"` // of the first page
+	Find, State string         // that the name has in it, and how it stands; empty: any
+	States      []string       `json:"-"` // to choose from
+	Matching    int            // consumers, on all pages
+	Consumers   []ops.Consumer // of this page, in order of name
+	Next        string         `json:",omitempty"` // the key of the next page; empty: this is the last
+}
+
+const consumersPerPage = 100
+
+// Search is what its form shows.
+func (l choice) Search() choice { return l }
+
+// choose finds the consumers that an address asks for.
+func (s *snapshot) choose(address string, q url.Values) choice {
+	l := choice{Address: address, Find: q.Get("find"), State: q.Get("state"), States: []string{isPaused, isUnowned, isLate, isBehind, isUpToDate, hasLetters}, Consumers: []ops.Consumer{}}
+	for _, c := range s.Consumers {
+		has := strings.Contains(strings.ToLower(c.Name), strings.ToLower(l.Find))
+		if !has || l.State != "" && l.State != stateOf(c).Word && !(l.State == hasLetters && c.DeadLetters > 0) {
+			continue
+		}
+		switch l.Matching++; {
+		case c.Name <= q.Get("after"):
+		case len(l.Consumers) < consumersPerPage:
+			l.Consumers = append(l.Consumers, c)
+		default:
+			l.Next = l.Consumers[consumersPerPage-1].Name
+		}
+	}
+	return l
+}
+
+// overviewPage is how the log and its consumers stand.
+type overviewPage struct {
+	Now *snapshot `json:"-"`
+	choice
+	Log      ops.Log
+	Fault    string         `json:",omitempty"` // why the log cannot be read
+	Doubts   []ops.Gap      `json:",omitempty"`
+	Blockers []ops.Blocker  `json:",omitempty"`
+	Wrong    []alarms.Alarm `json:",omitempty"`
+}
+
+func overviewOf(s *snapshot, q url.Values) (any, error) {
+	return overviewPage{s, s.choose("./", q), s.Log, s.Fault, s.Doubts, s.Blockers, s.Wrong}, nil
+}
+
+// Further is the page that shows more of what is wrong; empty: there is none.
+func (s *snapshot) Further(t alarms.Alarm) string {
+	of := func(state ops.JobState) string {
+		return "jobs?" + url.Values{"queue": {t.Name}, "state": {string(state)}}.Encode()
+	}
+	switch {
+	case t.Kind == alarms.Standby:
+		return ""
+	case t.Kind == alarms.Overdue:
+		return "schedules"
+	case t.Kind == alarms.Worker || t.Kind == alarms.Consumer && t.Name == "":
+		return "workers"
+	case t.Kind == alarms.Consumer:
+		return "consumer?" + url.Values{"name": {partition.Consumer(t.Name)}}.Encode()
+	case t.Kind == alarms.Due && t.Name != "":
+		return of(ops.JobAvailable)
+	case t.Kind == alarms.Failed && t.Name != "":
+		return of(ops.JobFailed)
+	}
+	return "queues"
+}
+
+func (c *Console) overview(ctx context.Context, q query, _ Grant) (any, error) {
+	s, err := c.lookCloser(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return overviewOf(s, q.Values)
+}
+
+// workersPage is who is there, and who can run what.
+type workersPage struct {
+	Now *snapshot `json:"-"`
+	choice
+	Workers []ops.Worker
+	Places  []place `json:"-"`
+}
+
+// place is where a consumer runs, and could.
+type place struct{ Name, Runs, Able string }
+
+func (c *Console) workers(ctx context.Context, q query, _ Grant) (any, error) {
+	s, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return workersOf(s, q.Values)
+}
+
+func workersOf(s *snapshot, q url.Values) (any, error) {
+	p := workersPage{Now: s, choice: s.choose("workers", q), Workers: s.Workers}
+	runs, able, unable := map[string][]string{}, map[string][]string{}, map[string][]string{}
+	shown, can := map[string]bool{}, map[string]bool{}
+	for _, c := range p.choice.Consumers {
+		shown[c.Name] = true
+	}
+	for _, w := range s.Workers {
+		for _, name := range w.Consumers {
+			name = partition.Consumer(name)
+			if at := runs[name]; !slices.Contains(at, placeOf(w)) {
+				runs[name] = append(at, placeOf(w))
+			}
+		}
+		clear(can)
+		for _, name := range w.Able {
+			if shown[name] {
+				can[name] = true
+			}
+		}
+		for _, c := range p.choice.Consumers {
+			if can[c.Name] {
+				able[c.Name] = append(able[c.Name], placeOf(w))
+			} else {
+				unable[c.Name] = append(unable[c.Name], placeOf(w))
+			}
+		}
+	}
+	for _, c := range p.choice.Consumers {
+		at := place{Name: c.Name, Runs: some(runs[c.Name], "nobody"), Able: some(able[c.Name], "nobody")}
+		switch can, cannot := len(able[c.Name]), len(unable[c.Name]); {
+		case can > 1 && cannot == 0:
+			at.Able = "all"
+		case can > cannot:
+			at.Able = "all but " + some(unable[c.Name], "")
+		}
+		p.Places = append(p.Places, at)
+	}
+	return p, nil
+}
+
+const mostNamed = 8
+
+// some names the first ones.
+func some(all []string, none string) string {
+	switch {
+	case len(all) == 0:
+		return none
+	case len(all) > mostNamed:
+		return strings.Join(all[:mostNamed], ", ") + " and " + count(len(all)-mostNamed, "other")
+	}
+	return strings.Join(all, ", ")
+}

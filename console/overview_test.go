@@ -1,0 +1,170 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/console"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// What no worker has said yet, the settled mark says at least.
+func TestSafeIsNoLessThanSettled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{})
+	s.append(t, happened(5)...)
+	s.settle(t, 4)
+	if body := s.get(t, "").body; strings.Count(body, "safe up to <b>4</b>")+strings.Count(body, "safe up to 4,") != 2 {
+		t.Errorf("another mark is safe:\n%s", body)
+	}
+}
+
+// Thousands of consumers come in pages, each once, and the picture stays a picture.
+func TestManyConsumers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.append(t, happened(1)...)
+	const n = 2_000
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, paused_at, paused_by, paused_reason)
+		SELECT 'C_' || i, i % 2, CASE WHEN i <= 5 THEN now() END, CASE WHEN i <= 5 THEN 'bob' END, CASE WHEN i <= 5 THEN 'lunch' END FROM generate_series(1, $1::int) AS i`, n)
+	s.letters(t, "C_7", "boom", 1)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid) SELECT gen_random_uuid(), CASE WHEN i < 3 THEN '{C_7}'::text[] ELSE '{}' END, 'host' || i, 1 FROM generate_series(1, 4) AS i`)
+	for _, page := range []string{"", "workers"} {
+		seen, pages := map[string]bool{}, 0
+		for after := ""; ; pages++ {
+			var p struct {
+				Consumers []ops.Consumer
+				Matching  int
+				Next      string
+			}
+			q := url.Values{"after": {after}}.Encode()
+			s.read(t, page+"?"+q, &p)
+			for _, c := range p.Consumers {
+				if seen[c.Name] {
+					t.Fatalf("%s comes twice", c.Name)
+				}
+				seen[c.Name] = true
+			}
+			html := s.get(t, page+"?"+q).expect(t, http.StatusOK).body
+			if p.Matching != n || strings.Contains(html, `rel="next"`) != (p.Next != "") || len(html) > 100_000 {
+				t.Fatalf("%q after %q: %d match, then %q, %d bytes", page, after, p.Matching, p.Next, len(html))
+			}
+			if after = p.Next; after == "" {
+				break
+			}
+		}
+		if len(seen) != n || pages != n/100-1 {
+			t.Errorf("%q: %d consumers on %d pages", page, len(seen), pages)
+		}
+	}
+	for query, want := range map[string]string{
+		"find=c_777":              "[C_777]",
+		"state=paused":            "[C_1 C_2 C_3 C_4 C_5]",
+		"state=paused&find=_4":    "[C_4]",
+		"state=with+dead+letters": "[C_7]",
+		"state=late":              "[]",
+		"find=nobody":             "[]",
+		"find=C_1&after=C_1998":   "[C_1999]",
+	} {
+		var p struct{ Consumers []struct{ Name string } }
+		names := []string{}
+		s.read(t, "?"+query, &p)
+		for _, c := range p.Consumers {
+			names = append(names, c.Name)
+		}
+		if fmt.Sprint(names) != want {
+			t.Errorf("%s: %v, want %s", query, names, want)
+		}
+	}
+	// Updates are those of the page that is looked at.
+	v := s.watch(t, "live?page=&state=paused&find=_4")
+	if event, _ := v.next(t); !strings.Contains(event, `data-key="C_4"`) || strings.Contains(event, `data-key="C_3"`) {
+		t.Errorf("%.2000s", event)
+	}
+	if page := s.get(t, "workers?find=C_7").body; !strings.Contains(page, `<td>nobody</td><td>host1:1, host2:1</td>`) {
+		t.Errorf("who can run C_7:\n%s", page)
+	}
+}
+
+// A page shows how far a consumer was behind, once somebody has looked for a while.
+func TestSparklineOnPages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.place(t, "c", 0)
+	for _, page := range []string{"", "consumer?name=c"} {
+		if strings.Contains(s.get(t, page).body, `class="spark"`) {
+			t.Errorf("%q: there is a line of nothing", page)
+		}
+	}
+	now := time.Now()
+	for ago, lag := range map[int]int64{120: 5, 60: 4_000, 30: 7} {
+		s.Remember([]ops.Consumer{{Name: "c", HeadLag: lag}}, now.Add(-time.Duration(ago)*time.Second))
+	}
+	for _, page := range []string{"", "consumer?name=c"} {
+		if body := s.get(t, page).body; !strings.Contains(body, `class="spark"`) || !strings.Contains(body, `aria-label="behind by 4,000 at most in the last 15 minutes"`) {
+			t.Errorf("%q:\n%s", page, body)
+		}
+	}
+}
+
+// A consumer's page says which living workers wish for other partitions than there are.
+func TestWorkersDisagreeOnPartitions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{})
+	s.split(t, "c", 0, 0)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers, partitions) VALUES (gen_random_uuid(), 'h', 1, '{c}', '{"c": {"count": 2}}')`)
+	if body := s.get(t, "consumer?name=c").body; strings.Contains(body, "Partitions:") {
+		t.Errorf("one worker does not agree with itself:\n%s", body)
+	}
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers, partitions) VALUES (gen_random_uuid(), 'h', 2, '{c}', '{"c": {"count": 3, "key": "<k>"}}')`)
+	const says = "it stays in 2, as the workers wish for different numbers: h:2 wishes for 3 by the key "
+	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Partitions:</strong> "+says+"&lt;k&gt;; h:1 wishes for 2. ") {
+		t.Errorf("the page does not say who wishes for what:\n%s", body)
+	}
+	var page struct{ Disagreement string }
+	if s.read(t, "consumer?name=c", &page); !strings.HasPrefix(page.Disagreement, says) {
+		t.Errorf("%q", page.Disagreement)
+	}
+	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '1 hour' WHERE pid = 2`)
+	if body := s.get(t, "consumer?name=c").body; strings.Contains(body, "Partitions:") {
+		t.Errorf("the dead have a say:\n%s", body)
+	}
+}
+
+// Statements of those who hold the log back may hold values of users: only who may see
+// payloads sees them, and only on request.
+func TestStatementsOfBlockers(t *testing.T) {
+	t.Parallel()
+	level := console.Payloads
+	s := newSite(t, console.Options{Access: func(*http.Request) console.Grant { return console.Grant{Level: level} }})
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload) SELECT 'Order', 'sesame', 1, gen_random_uuid(), 'Happened', ''`); err != nil {
+		t.Fatal(err)
+	}
+	for _, accept := range []string{"text/html", "application/json"} {
+		if body := s.get(t, "blocked?queries=1", "Accept", accept).body; !strings.Contains(body, "sesame") {
+			t.Errorf("the statement is not shown:\n%s", body)
+		}
+		if body := s.get(t, "blocked", "Accept", accept).body; strings.Contains(body, "sesame") {
+			t.Errorf("the statement is shown unasked:\n%s", body)
+		}
+	}
+	v := s.watch(t, "live?page=blocked&queries=1")
+	if event, _ := v.next(t); strings.Contains(event, "sesame") || !strings.Contains(event, "idle in transaction") {
+		t.Errorf("an update has the statement, or none:\n%s", event)
+	}
+	level = console.Read
+	for _, accept := range []string{"text/html", "application/json"} {
+		if body := s.get(t, "blocked?queries=1", "Accept", accept).expect(t, http.StatusOK).body; strings.Contains(body, "sesame") {
+			t.Errorf("who may not see payloads sees the statement:\n%s", body)
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pgfrontier/worker/internal/wishes"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+)
+
+// views are the pages, by their address.
+var views = map[string]view{
+	"":           {title: "Overview", file: "overview", read: (*Console).overview, part: overviewOf},
+	"consumer":   {title: "Consumer", file: "consumer", under: "./", read: (*Console).consumer, part: func(s *snapshot, q url.Values) (any, error) { return consumerOf(s, q.Get("name")) }},
+	"letters":    {title: "Dead letters", file: "letters", read: (*Console).letters},
+	"letter":     {title: "Dead letter", file: "letter", under: "letters", read: (*Console).letter},
+	"operations": {title: "Operations", file: "operations", read: (*Console).operations},
+	"workers":    {title: "Workers", file: "workers", read: (*Console).workers, part: workersOf},
+	"blocked":    {title: "Blocked", file: "blocked", read: (*Console).blocked, part: blockedOf},
+	"gaps":       {title: "Gaps", file: "gaps", read: (*Console).gaps},
+	"event":      {title: "Event", file: "event", read: (*Console).event},
+	"queues":     {title: "Queues", file: "queues", read: (*Console).queues},
+	"jobs":       {title: "Jobs", file: "jobs", read: (*Console).list},
+	"job":        {title: "Job", file: "job", under: "jobs", read: (*Console).job},
+	"schedules":  {title: "Schedules", file: "schedules", read: (*Console).schedules},
+}
+
+// consumerPage is one consumer.
+type consumerPage struct {
+	*snapshot `json:"-"`
+	Consumer  ops.Consumer
+	LastError string `json:",omitempty"`
+	// Disagreement is which workers wish for other partitions than there are; empty: none.
+	Disagreement string `json:",omitempty"`
+	Next         []ops.Next
+	Open         []ops.Gap
+	Operations   []ops.Operation
+}
+
+func (p consumerPage) heading() string { return "Consumer " + p.Consumer.Name }
+
+// Revision is that of the consumer, or of a unit of it.
+func (p consumerPage) Revision(name string) int64 {
+	for _, u := range p.Consumer.Units {
+		if u.Name == name {
+			return u.Revision
+		}
+	}
+	return p.Consumer.Revision
+}
+
+// AnyPaused reports whether there is something to resume.
+func (p consumerPage) AnyPaused() bool {
+	return p.Consumer.Paused != nil || slices.ContainsFunc(p.Consumer.Units, func(u ops.Unit) bool { return u.Paused != nil })
+}
+
+// noConsumer says that there is no consumer of a name.
+func noConsumer(name string) error {
+	return &refusal{http.StatusNotFound, fmt.Sprintf("There is no consumer %.100q. One is there when a worker that has code for it has started for the first time.", name)}
+}
+
+// known refuses the name of a consumer that there is not.
+func (c *Console) known(ctx context.Context, name string) error {
+	_, err := c.consumers.Next(ctx, name)
+	if errors.Is(err, ops.ErrNoCheckpoint) {
+		return noConsumer(name)
+	}
+	return err
+}
+
+func (c *Console) consumer(ctx context.Context, q query, _ Grant) (any, error) {
+	s, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := consumerOf(s, q.Get("name"))
+	if err != nil {
+		return nil, err
+	}
+	name := p.Consumer.Name
+	if p.Next, err = c.consumers.Next(ctx, name); err != nil {
+		return nil, err
+	}
+	if p.Open, err = c.consumers.Gaps(ctx, name, ops.GapFilter{OnlyOpen: true}, perPage); err != nil {
+		return nil, err
+	}
+	p.Operations, err = c.consumers.Operations(ctx, name, 10)
+	return p, err
+}
+
+// consumerOf is what a snapshot knows of a consumer.
+func consumerOf(s *snapshot, name string) (p consumerPage, err error) {
+	p.snapshot = s
+	var ok bool
+	if p.Consumer, ok = s.consumer(name); !ok {
+		return p, noConsumer(name)
+	}
+	p.LastError = s.LastError(name)
+	p.Disagreement = wishes.Disagreement(p.Consumer, s.living(), placeOf)
+	for _, u := range p.Consumer.Units {
+		if e := s.LastError(u.Name); e != "" && p.LastError == "" {
+			p.LastError = u.Name + ": " + e
+		}
+	}
+	return p, nil
+}
+
+// lettersPage are dead letters of a consumer.
+type lettersPage struct {
+	Consumer  string
+	Filter    ops.LetterFilter
+	Older     string `json:"-"`
+	Letters   []ops.DeadLetter
+	Next      int64       `json:",omitempty"` // the key of the next page; 0: this is the last
+	Consumers []concerned `json:",omitempty"` // that have most letters, if none was chosen
+}
+
+// concerned is a consumer that has something of what a page is about.
+type concerned struct {
+	Consumer string
+	Number   int64
+}
+
+const mostConcerned = 100
+
+// concernedBy are the consumers that have most of something.
+func (c *Console) concernedBy(ctx context.Context, number func(ops.Consumer) int64) (some []concerned, err error) {
+	all, err := c.consumers.Consumers(ctx)
+	for _, one := range all {
+		if n := number(one); n > 0 {
+			some = append(some, concerned{one.Name, n})
+		}
+	}
+	slices.SortStableFunc(some, func(a, b concerned) int { return cmp.Compare(b.Number, a.Number) })
+	return some[:min(len(some), mostConcerned)], err
+}
+
+func (p lettersPage) heading() string {
+	if p.Consumer == "" {
+		return "Dead letters"
+	}
+	return "Dead letters of " + p.Consumer
+}
+
+func letterFilter(q query) ops.LetterFilter {
+	return ops.LetterFilter{AggregateType: q.Get("aggregate"), EventType: q.Get("type"), Error: q.Get("error"), OlderThan: q.duration("older"), After: q.int("after")}
+}
+
+func (c *Console) letters(ctx context.Context, q query, _ Grant) (any, error) {
+	p := lettersPage{Consumer: q.Get("consumer"), Filter: letterFilter(q), Older: q.Get("older")}
+	var err error
+	if p.Consumer == "" || *q.err != nil {
+		p.Consumers, err = c.concernedBy(ctx, func(one ops.Consumer) int64 { return one.DeadLetters })
+		return p, err
+	}
+	if p.Letters, err = c.consumers.FilterDeadLetters(ctx, p.Consumer, p.Filter, false, perPage+1); err != nil {
+		return nil, err
+	}
+	if len(p.Letters) == 0 {
+		return p, c.known(ctx, p.Consumer)
+	}
+	if len(p.Letters) > perPage {
+		p.Letters = p.Letters[:perPage]
+		p.Next = p.Letters[perPage-1].Position
+	}
+	return p, nil
+}
+
+// letterPage is one dead letter.
+type letterPage struct {
+	Letter ops.DeadLetter
+	Event  *eventPage `json:",omitempty"` // nil: it may not be seen, or is not in the log any more
+}
+
+func (p letterPage) heading() string {
+	return fmt.Sprintf("Dead letter %s of %s", thousands(p.Letter.Position), p.Letter.Consumer)
+}
+
+func (c *Console) letter(ctx context.Context, q query, g Grant) (any, error) {
+	name, position := q.Get("consumer"), q.int("position")
+	found, err := c.consumers.FilterDeadLetters(ctx, name, ops.LetterFilter{After: max(position-1, 0)}, false, 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 || found[0].Position != position {
+		return nil, &refusal{http.StatusNotFound, "There is no dead letter at this position. It may have been handled or discarded meanwhile."}
+	}
+	p := letterPage{Letter: found[0]}
+	e, err := c.readEvent(ctx, position, g)
+	switch {
+	case err == nil:
+		p.Event = &e
+	case !errors.Is(err, ops.ErrNoEvent):
+		return nil, err
+	}
+	return p, nil
+}
+
+// eventPage is an event. Without the level Payloads it has neither payload nor metadata.
+type eventPage struct {
+	Event store.PersistedEvent
+	// Payload is the payload as text, by the application's decoder if there is one.
+	Payload, Metadata string `json:",omitempty"`
+	PayloadError      string `json:",omitempty"` // of the decoder
+	Hidden            bool   // the reader may not see the payload
+	Previous, Next    int64  `json:"-"`
+}
+
+func (p eventPage) heading() string {
+	if p.Event.GlobalPosition == 0 {
+		return "Event"
+	}
+	return "Event " + thousands(p.Event.GlobalPosition)
+}
+
+func (c *Console) event(ctx context.Context, q query, g Grant) (any, error) {
+	if q.Get("position") == "" {
+		return eventPage{}, nil
+	}
+	position := q.int("position")
+	if *q.err != nil {
+		return nil, *q.err
+	}
+	e, err := c.readEvent(ctx, position, g)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func (c *Console) readEvent(ctx context.Context, position int64, g Grant) (p eventPage, err error) {
+	if p.Event, err = c.consumers.Event(ctx, position); err != nil {
+		return p, err
+	}
+	p.Previous, p.Next = position-1, position+1
+	if g.Level < Payloads {
+		p.Event.Payload, p.Event.Metadata, p.Hidden = nil, nil, true
+		return p, nil
+	}
+	p.Metadata = beginning(string(p.Event.Metadata))
+	if c.o.Payload == nil {
+		p.Payload = plain(p.Event.Payload)
+		return p, nil
+	}
+	text, err := c.decode(ctx, p.Event)
+	if err != nil {
+		p.PayloadError = err.Error()
+	}
+	p.Payload = beginning(text)
+	return p, nil
+}
+
+// decode calls the application's decoder, which may panic at what it does not know.
+func (c *Console) decode(ctx context.Context, e store.PersistedEvent) (text string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			text, err = "", fmt.Errorf("the decoder panicked: %v", r)
+		}
+	}()
+	return c.o.Payload(ctx, e)
+}
+
+// plain shows bytes as text if they are.
+func plain(b []byte) string {
+	if utf8.Valid(b) && !strings.ContainsRune(string(b), 0) {
+		return beginning(string(b))
+	}
+	if len(b) > maxShown/4 {
+		return hex.Dump(b[:maxShown/4]) + fmt.Sprintf("… (%d bytes)", len(b))
+	}
+	return hex.Dump(b)
+}
+
+// operationsPage is what operators did.
+type operationsPage struct {
+	Consumer   string `json:",omitempty"`
+	Operations []ops.Operation
+	Next       int64 `json:",omitempty"`
+}
+
+func (p operationsPage) heading() string {
+	if p.Consumer == "" {
+		return "Operations"
+	}
+	return "Operations on " + p.Consumer
+}
+
+func (c *Console) operations(ctx context.Context, q query, _ Grant) (any, error) {
+	p := operationsPage{Consumer: q.Get("consumer")}
+	all, err := c.consumers.OperationsBefore(ctx, p.Consumer, q.int("before"), perPage+1)
+	if err != nil {
+		return nil, err
+	}
+	if p.Operations = all; len(all) > perPage {
+		p.Operations, p.Next = all[:perPage], all[perPage-1].ID
+	}
+	return p, nil
+}
+
+// blockedPage is who holds the log back.
+type blockedPage struct {
+	*snapshot `json:"-"`
+	Log       ops.Log
+	Fault     string `json:",omitempty"` // why the log cannot be read, and who holds it back is not known
+	Blockers  []ops.Blocker
+	Queries   bool `json:"-"` // they are shown
+}
+
+func blockedOf(s *snapshot, _ url.Values) (any, error) {
+	return blockedPage{snapshot: s, Log: s.Log, Fault: s.Fault, Blockers: s.Blockers}, nil
+}
+
+func (c *Console) blocked(ctx context.Context, q query, g Grant) (any, error) {
+	s, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	part, _ := blockedOf(s, nil)
+	p := part.(blockedPage)
+	if p.Queries = q.Get("queries") == "1" && g.Level >= Payloads; p.Queries {
+		p.Blockers, err = c.consumers.Blockers(ctx, true)
+	}
+	return p, err
+}
+
+// gapsPage are ranges without an event that a consumer went past.
+type gapsPage struct {
+	Consumer  string
+	OnlyOpen  bool
+	Gaps      []ops.Gap
+	Next      int64       `json:",omitempty"`
+	Consumers []concerned `json:",omitempty"` // that have most ranges in doubt, if none was chosen
+}
+
+func (p gapsPage) heading() string {
+	if p.Consumer == "" {
+		return "Gaps"
+	}
+	return "Gaps of " + p.Consumer
+}
+
+func (c *Console) gaps(ctx context.Context, q query, _ Grant) (any, error) {
+	p := gapsPage{Consumer: q.Get("consumer"), OnlyOpen: q.Get("open") == "1"}
+	if p.Consumer == "" {
+		var err error
+		p.Consumers, err = c.concernedBy(ctx, func(one ops.Consumer) int64 { return one.OpenRanges })
+		return p, err
+	}
+	all, err := c.consumers.Gaps(ctx, p.Consumer, ops.GapFilter{OnlyOpen: p.OnlyOpen, Before: q.int("before")}, perPage+1)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return p, c.known(ctx, p.Consumer)
+	}
+	if p.Gaps = all; len(all) > perPage {
+		p.Gaps, p.Next = all[:perPage], all[perPage-1].ID
+	}
+	return p, nil
+}
