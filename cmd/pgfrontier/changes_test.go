@@ -1,0 +1,460 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+)
+
+// A change is made with the operator and the reason, and is refused where it makes no sense.
+func TestPauseAndResume(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 0)
+	s.expect(t, exitDone, []string{"pause", "c", "--reason", "the disk is full"}, "pause of c: done")
+	s.expect(t, exitRefused, []string{"pause", "c", "--reason", "again"}, "paused already")
+	s.expect(t, exitDone, words("status"), "paused")
+	s.expect(t, exitDone, words("consumer c"), "by ann: the disk is full")
+	data := s.expect(t, exitDone, []string{"resume", "c", "--reason", "r", "--operator", "bob", "-o", "json"}).data(t)
+	if data["done"] != "resume" || data["on"] != "c" {
+		t.Errorf("printed %v", data)
+	}
+	s.expect(t, exitRefused, words("resume c --reason r"), "not paused")
+	s.expect(t, exitRefused, words("pause nobody --reason r"), "nobody")
+	s.expect(t, exitDone, words("operations c"), "pause", "ann: the disk is full", "bob: r")
+	delete(s.env, "PGFRONTIER_OPERATOR")
+	s.expect(t, exitDone, words("pause c --reason r"))
+	if by := value[string](t, s, `SELECT operator FROM consumer_operations ORDER BY id DESC LIMIT 1`); by != whoami() || !strings.Contains(by, "@") {
+		t.Errorf("recorded by %q, want %q", by, whoami())
+	}
+}
+
+// What cannot be undone shows what it would record and wants the name typed; where nobody
+// is there, it wants --yes.
+func TestSkipIsConfirmed(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 0)
+	skip := words("skip c 1 --reason r")
+	stays := func(what string) {
+		t.Helper()
+		if p := s.position(t); p != 0 {
+			t.Fatalf("%s: the consumer is at %d", what, p)
+		}
+	}
+	s.expect(t, exitUnable, skip, "--yes", "--dry-run")
+	stays("nobody there")
+	s.ask(t, "", skip...).is(t, exitRefused, "nothing was changed", "skip of c:", "never handles the event at 1")
+	s.ask(t, "d", skip...).is(t, exitRefused, "nothing was changed")
+	stays("another name")
+	s.expect(t, exitDone, append(skip, "--dry-run"), "would record:", "skip of c:")
+	s.expect(t, exitRefused, words("skip c 2 --reason r --yes"), "the next event is at position 1")
+	s.ask(t, "c", words("skip c 2 --reason r")...).is(t, exitRefused, "the next event is at position 1")
+	stays("another position")
+	if n := value[int](t, s, `SELECT count(*) FROM consumer_operations`); n != 0 {
+		t.Errorf("%d operations were recorded", n)
+	}
+	got := s.ask(t, "c", append(skip, "-o", "json")...)
+	got.is(t, exitDone, "Type c to do it", "never handles the event at 1")
+	if data := got.data(t); data["done"] != "skip" || data["on"] != "c" || data["position"] != 1.0 { // alone on stdout
+		t.Errorf("printed %v", data)
+	}
+	s.expect(t, exitDone, words("skip c 2 --reason r --yes"))
+	if p := s.position(t); p != 2 {
+		t.Errorf("the consumer is at %d, want 2", p)
+	}
+}
+
+// Where the result of a change cannot be printed, the change was made all the same.
+func TestStdoutIsFull(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 0)
+	var talk bytes.Buffer
+	code := run(t.Context(), words("pause c --reason r"), place{in: strings.NewReader(""), out: full{}, talk: &talk, getenv: func(key string) string { return s.env[key] }})
+	outcome{code, "", talk.String()}.is(t, exitDone, "pause of c: done", "the disk is full")
+	s.expect(t, exitRefused, words("pause c --reason r"), "paused already")
+	code = run(t.Context(), words("status"), place{in: strings.NewReader(""), out: full{}, talk: &talk, getenv: func(key string) string { return s.env[key] }})
+	if code != exitUnable {
+		t.Errorf("a read that printed nothing has status %d", code)
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
+
+// --dry-run says on which revision it is, and a change that was decided on it is refused
+// once the consumer has moved, be it the first time ever.
+func TestDryRunAndRevision(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 0)
+	for _, revision := range []int64{0, 7} {
+		s.Exec(t, `UPDATE consumer_checkpoints SET revision = $1`, revision)
+		data := s.expect(t, exitDone, words("skip c 1 --reason r --dry-run -o json")).data(t)
+		if data["revision"] != float64(revision) || data["dry_run"] != true {
+			t.Errorf("printed %v", data)
+		}
+		effect := data["would_record"].([]any)[0].(map[string]any)
+		if effect["on"] != "c" || effect["operation"] != "skip" || effect["detail"].(map[string]any)["position"] != 1.0 {
+			t.Errorf("printed %v", effect)
+		}
+		s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+		decided := append(words("skip c 1 --reason r --yes --if-revision"), fmt.Sprint(revision))
+		s.expect(t, exitRefused, decided, "moved it since", "pause it first")
+		if s.position(t) != 0 {
+			t.Fatal("it was skipped")
+		}
+	}
+	s.expect(t, exitDone, words("skip c 1 --reason r --yes --if-revision 8"))
+}
+
+// What is previewed is what is recorded.
+func TestPreviewIsWhatHappens(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 6)
+	s.settle(t, 6)
+	s.place(t, 4)
+	s.letter(t, 1, "a", "x")
+	s.letter(t, 2, "b", "y")
+	s.letter(t, 3, "b", "y")
+	for _, line := range []string{
+		"pause c", "resume c", "skip c 5", "letters retry c 1", "letters discard c 1", "letters discard c --error y --limit 1", "reset c --to 2", "reset c --to settled", "replay c Order a", "partition c 3", "retire c",
+	} {
+		would := s.expect(t, exitDone, append(words(line), "--reason", "r", "--dry-run", "-o", "json")).data(t)["would_record"]
+		s.expect(t, exitDone, append(words(line), "--reason", "r", "--yes"))
+		op := s.expect(t, exitDone, words("operations c --limit 1 -o json")).data(t)["operations"].([]any)[0].(map[string]any)
+		want := []any{map[string]any{"on": op["consumer"], "operation": op["operation"], "detail": op["detail"]}}
+		if !reflect.DeepEqual(would, want) {
+			t.Errorf("%s: previewed %v, recorded %v", line, would, want)
+		}
+	}
+}
+
+// The dead letters of a consumer that runs are discarded as they were shown: its batches
+// do not matter, a letter more does.
+func TestDiscardWhileItRuns(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 5)
+	s.place(t, 5)
+	s.letter(t, 1, "a", "x")
+	discard := words("letters discard c --error x --reason r")
+	batch := func() {
+		s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1, last_position = last_position + 1`)
+	}
+	another := answering{strings.NewReader("c\n"), func() { s.letter(t, 2, "b", "x"); batch() }}
+	s.in(t, place{asks: true, in: another}, discard...).is(t, exitRefused, "something else now than what was shown")
+	if n := value[int](t, s, `SELECT count(*) FROM consumer_dead_letters`); n != 2 {
+		t.Fatalf("%d letters are left, want 2", n)
+	}
+	s.in(t, place{asks: true, in: answering{strings.NewReader("c\n"), batch}}, discard...).is(t, exitDone, "done, 2")
+}
+
+// A change that takes as many as --limit says that there may be more.
+func TestLimited(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 3)
+	for p := range int64(3) {
+		s.letter(t, p+1, fmt.Sprint(p), "x")
+	}
+	s.expect(t, exitDone, words("letters discard c --all --limit 2 --reason r --yes"), "done, 2, which is --limit")
+	if out := s.expect(t, exitDone, words("letters discard c --all --limit 2 --reason r --yes"), "done, 1").out; strings.Contains(out, "--limit") {
+		t.Errorf("printed %s", out)
+	}
+	for _, line := range []string{"letters list c --limit 0", "letters list c --limit 10001", "gaps c --limit 0", "operations --limit 0", "jobs list --limit 0", "jobs operations --limit 0", "letters discard c --all --limit 0 --reason r --yes"} {
+		s.expect(t, exitUnable, words(line), "limit is")
+	}
+}
+
+// A name that no consumer has is refused, and not taken for one that has nothing.
+func TestUnknownNames(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 1)
+	s.place(t, 0)
+	for _, line := range []string{"consumer d", "gaps d", "letters list d", "letters show d 1", "pause d --reason r", "skip d 1 --reason r --yes", "reset d --to 0 --reason r --yes", "partition d 2 --reason r", "retire d --reason r --yes", "letters retry d --all --reason r", "letters discard d 1 --reason r --yes", "wait d 1"} {
+		s.expect(t, exitRefused, words(line), `"d"`)
+	}
+	s.ask(t, "d", words("retire d --reason r")...).is(t, exitRefused, `there is no consumer "d": there are c`)
+	s.expect(t, exitRefused, words("gaps c#0-7ff"), "has no unit")
+	s.expect(t, exitDone, words("operations d"), "no operation") // it may be retired
+}
+
+// A change that was shown is refused if the consumer has moved meanwhile, and so is one
+// with the revision of an old look.
+func TestOldViews(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 0)
+	moved := answering{strings.NewReader("c\n"), func() { s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`) }}
+	s.in(t, place{asks: true, in: moved}, words("skip c 1 --reason r")...).is(t, exitRefused, "moved it since")
+	one := s.expect(t, exitDone, words("status -o json")).data(t)["consumers"].([]any)[0].(map[string]any)
+	revision := fmt.Sprint(one["revision"])
+	s.expect(t, exitDone, append(words("pause c --reason r --if-revision"), revision))
+	s.expect(t, exitRefused, append(words("resume c --reason r --if-revision"), revision), "moved it since")
+	if s.position(t) != 0 {
+		t.Error("it was skipped")
+	}
+}
+
+func TestReset(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 5)
+	s.Exec(t, `UPDATE events SET created_at = '2026-01-01T00:00:00Z'::timestamptz + global_position * interval '1 hour'`)
+	s.settle(t, 4)
+	s.place(t, 3)
+	for _, c := range []struct {
+		to       string
+		position int64
+	}{{"beginning", 0}, {"settled", 4}, {"2", 2}, {"2026-01-01T04:00:00Z", 3}, {"2026-01-01T01:30:00+02:00", 0}, {"2026-01-01T01:30:00Z", 1}} {
+		s.expect(t, exitDone, []string{"reset", "c", "--to", c.to, "--reason", "r", "--yes"}, "reset of c: done")
+		if p := s.position(t); p != c.position {
+			t.Errorf("--to %s led to %d, want %d", c.to, p, c.position)
+		}
+	}
+	s.expect(t, exitRefused, words("reset c --to 5 --reason r --yes"), "complete up to position 4")
+	s.expect(t, exitRefused, words("reset c --to 1 --reason r --yes"), "at this position already")
+	s.expect(t, exitRefused, words("reset c --to 2030-01-01T00:00:00Z --reason r --yes"), "no event was written since")
+	s.letter(t, 2, "a", "boom")
+	s.ask(t, "no", words("reset c --to beginning --reason r")...).is(t, exitRefused, `"dead_letters_deleted": 1`, "handled again")
+}
+
+// A worker handles the events of one aggregate again.
+func TestReplay(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	if err := s.begin(t, "b", 2).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.place(t, 5)
+	replay := words("replay c Order b --reason r")
+	s.expect(t, exitUnable, replay, "--yes")
+	s.ask(t, "d", replay...).is(t, exitRefused, `"events": 2`, "handled again")
+	s.expect(t, exitRefused, words("replay c Order nobody --reason r --yes"), "passed no event")
+	s.expect(t, exitRefused, words("replay d Order b --reason r --yes"), `"d"`)
+	if n := value[int](t, s, `SELECT count(*) FROM consumer_dead_letters`); n != 0 {
+		t.Fatalf("%d letters before it is confirmed", n)
+	}
+	moved := answering{strings.NewReader("c\n"), func() { s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`) }}
+	s.in(t, place{asks: true, in: moved}, replay...).is(t, exitDone, "replay of c: done")
+	s.expect(t, exitDone, words("letters list c"), "waits for its replay")
+	s.expect(t, exitDone, words("letters list c -o json"), `"replay":true`)
+	s.expect(t, exitDone, words("status -o json"), `"dead_letters":0`)
+	s.work(t)
+	await(t, "the replay", func() bool { return s.run(t, words("letters list c")...).out == "none\n" })
+}
+
+func TestPartitionAndRetire(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 7)
+	s.expect(t, exitDone, words("partition c 4 --reason r"))
+	s.expect(t, exitDone, words("consumer c"), "4 fixed by an operator")
+	s.expect(t, exitUnable, words("partition c 1000 --reason r"), "0 to 256")
+	s.ask(t, "c", words("retire c --reason r")...).is(t, exitDone)
+	s.expect(t, exitDone, words("status"), "no consumer has run yet")
+	s.expect(t, exitRefused, words("consumer c"), `there is no consumer "c"`)
+	s.expect(t, exitDone, words("operations"), "retire")
+}
+
+func TestRetireWithAWorker(t *testing.T) {
+	s := newSite(t)
+	s.work(t)
+	await(t, "the worker to register with a checkpoint", func() bool {
+		return value[int](t, s, `SELECT count(*) FROM consumer_checkpoints, worker_nodes WHERE 'c' = ANY (consumers)`) == 1
+	})
+	s.expect(t, exitRefused, words("retire c --reason r --yes"), "has code for it")
+}
+
+func TestLetters(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 5)
+	s.place(t, 5)
+	s.letter(t, 1, "a", "timeout\x1b[31m of the mail server")
+	s.letter(t, 2, "a", "timeout")
+	s.letter(t, 4, "b", "no customer")
+	s.expect(t, exitDone, words("letters list c"), "no customer", `timeout\u001b[31m`)
+	if n := len(s.expect(t, exitDone, words("letters list c --error timeout -o json")).data(t)["letters"].([]any)); n != 2 {
+		t.Errorf("%d letters with the error", n)
+	}
+	s.expect(t, exitDone, words("letters list c --limit 1 --after 1"), "2  OrderPlaced")
+	s.expect(t, exitDone, words("letters show c 4 --payload"), "no customer", `{"cents": 5}`)
+	letter := s.expect(t, exitDone, words("letters show c 4 --payload -o json")).data(t)["letter"].(map[string]any)
+	if fmt.Sprint(letter["payload"]) != "map[cents:5]" {
+		t.Errorf("the payload is %v", letter["payload"])
+	}
+	s.expect(t, exitRefused, words("letters show c 3"), "no dead letter")
+	s.expect(t, exitDone, words("letters retry c 1 --reason r"), "retry of c: done")
+	if n := value[int](t, s, `SELECT count(*) FROM consumer_dead_letters WHERE retry_at IS NOT NULL`); n != 2 {
+		t.Errorf("a retry was asked for %d letters, want the aggregate's 2", n)
+	}
+	s.expect(t, exitDone, words("letters retry c --all --reason r"), "done, 3")
+	s.expect(t, exitUnable, words("letters discard c --error timeout --reason r"), "--yes")
+	s.ask(t, "c", words("letters discard c --error timeout --reason r")...).is(t, exitDone, `"positions": [1, 2]`, "done, 2")
+	s.expect(t, exitDone, words("letters discard c 4 --reason r --yes"))
+	s.expect(t, exitRefused, words("letters discard c --all --reason r --yes"), "takes none")
+	s.expect(t, exitDone, words("letters list c"), "none")
+}
+
+// A payload that is no JSON is shown all the same.
+func TestPayloadsOfAnyKind(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 2)
+	s.place(t, 2)
+	s.letter(t, 1, "a", "x")
+	s.letter(t, 2, "a", "x")
+	s.Exec(t, `UPDATE events SET payload = CASE global_position WHEN 1 THEN '\xff00'::bytea ELSE 'text'::bytea END`)
+	s.expect(t, exitDone, words("letters show c 1 --payload"), `\xff\u0000`)
+	s.expect(t, exitDone, words("letters show c 1 --payload -o json"), `"payload_base64":"/wA="`)
+	s.expect(t, exitDone, words("letters show c 2 --payload -o json"), `"payload":"text"`)
+}
+
+// The role's tables may have other names.
+func TestOtherNamesOfTables(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 3)
+	s.Exec(t, `ALTER TABLE consumer_gap_skips RENAME TO holes`)
+	s.expect(t, exitUnable, words("status"), "--table")
+	s.expect(t, exitDone, words("status --table consumer-gap-skips=holes"), "c ")
+	s.env["PGFRONTIER_TABLES"] = "consumer-gap-skips=holes"
+	s.expect(t, exitDone, words("gaps c"), "none")
+}
+
+// cutConn loses the answer to a statement.
+type cutConn struct {
+	net.Conn
+	at      string // the statement, the end of one
+	reached atomic.Bool
+}
+
+func (c *cutConn) Write(p []byte) (int, error) {
+	if strings.Contains(strings.ToLower(string(p)), c.at+"\x00") {
+		c.reached.Store(true)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *cutConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.reached.Load() {
+		_ = c.Close()
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+// When the answer to COMMIT is lost, the status is 3, and the number of the operation is said.
+func TestUnknownOutcome(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 0)
+	proxy := s.losing(t, "commit")
+	got := proxy.expect(t, exitUnknown, words("pause c --reason r"), "COMMIT was lost")
+	await(t, "the server to have ended the transaction", func() bool {
+		return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE relation = 'consumer_operations'::regclass`) == 0
+	})
+	id := value[int64](t, s, `SELECT max(id) FROM consumer_operations`)
+	got.is(t, exitUnknown, fmt.Sprintf("operation %d", id))
+	s.losing(t, "read committed").expect(t, exitUnable, words("resume c --reason r")) // nothing was changed
+	s.expect(t, exitDone, words("resume c --reason r"))
+}
+
+// losing is the same database through a relay that loses the answers to a statement.
+func (s site) losing(t *testing.T, at string) site {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	target := s.address(t)
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = client.Close()
+				return
+			}
+			cut := &cutConn{Conn: server, at: at}
+			go relay(cut, client)
+			go relay(client, cut)
+		}
+	}()
+	env := map[string]string{"PGFRONTIER_OPERATOR": "ann", "DATABASE_URL": strings.Replace(s.URL, target, listener.Addr().String(), 1)}
+	return site{s.Database, env}
+}
+
+// relay copies until one side ends, and ends the other.
+func relay(to, from net.Conn) {
+	defer to.Close()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (s site) address(t *testing.T) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(s.URL, "@")
+	address, _, ok := strings.Cut(rest, "/")
+	if !ok {
+		t.Fatal("the connection string is no URL")
+	}
+	return address
+}
+
+// A change that waits for somebody else's lock ends with --timeout, and changes nothing.
+func TestTimeout(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 0)
+	tx, err := s.DB.BeginTx(context.Background(), &sql.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`SELECT FROM consumer_checkpoints FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	s.expect(t, exitUnable, words("pause c --reason r --timeout 200ms"), "--timeout")
+	if n := value[int](t, s, `SELECT count(*) FROM consumer_operations`); n != 0 {
+		t.Error("the operation was recorded")
+	}
+}
+
+// A whole story with a worker: a consumer gets stuck, is looked at, and goes on.
+func TestAStuckConsumer(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 2)
+	if err := s.begin(t, "bad", 1).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.append(t, 1)
+	s.work(t, worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(1))
+	await(t, "the worker to register", func() bool { return strings.Contains(s.run(t, "workers").out, "BUILD") })
+	s.expect(t, exitDone, words("wait c 2"), "c has handled position 2")
+	await(t, "the pause", func() bool { return strings.Contains(s.run(t, "status").out, "paused") })
+	await(t, "the error in the heartbeat", func() bool { return strings.Contains(s.run(t, "consumer", "c").out, "cannot handle this") })
+	s.expect(t, exitRefused, words("wait c 4 --timeout 300ms"), "it is paused at position 2")
+	s.expect(t, exitDone, words("consumer c"), "3  OrderPlaced  Order bad", "paused")
+	s.expect(t, exitDone, words("skip c 3 --reason r --yes"))
+	s.expect(t, exitDone, words("resume c --reason r"))
+	s.expect(t, exitDone, words("wait c 4 --timeout 30s"))
+	s.expect(t, exitRefused, words("wait nobody 4"), "no such consumer")
+	s.expect(t, exitDone, words("workers"), "leads")
+}

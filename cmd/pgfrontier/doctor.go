@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// The levels of a finding.
+const (
+	levelOK   = "OK"
+	levelWarn = "WARN"
+	levelFail = "FAIL"
+)
+
+// finding is what a check found.
+type finding struct {
+	Check  string `json:"check"`
+	Level  string `json:"level"`
+	Says   string `json:"says"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func ok(format string, args ...any) finding {
+	return finding{Level: levelOK, Says: fmt.Sprintf(format, args...)}
+}
+
+func warn(remedy, format string, args ...any) finding {
+	return finding{Level: levelWarn, Says: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func fail(remedy, format string, args ...any) finding {
+	return finding{Level: levelFail, Says: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+// patient is what the checks look at.
+type patient struct {
+	view
+	db       *sql.DB
+	o        *ops.Operator
+	jobs     *ops.Jobs
+	t        tables.Tables
+	names    *migrations.Config
+	maxAge   time.Duration
+	blockers []ops.Blocker
+	sequence string // behind the positions; empty: it was not found
+}
+
+// check is one question to a patient.
+type check struct {
+	name string
+	ask  func(p *patient, ctx context.Context) (finding, error)
+}
+
+// serverChecks need the database only, and tableChecks that the tables are there.
+var (
+	serverChecks = []check{
+		{"server", (*patient).server},
+		{"proxy", (*patient).proxy},
+		{"notify", (*patient).notify},
+		{"tables", (*patient).tables},
+	}
+	tableChecks = []check{
+		{"log", (*patient).eventLog},
+		{"positions", (*patient).positions},
+		{"indexes", (*patient).indexes},
+		{"visibility", (*patient).visibility},
+		{"transactions", (*patient).transactions},
+		{"prepared", (*patient).prepared},
+		{"vacuum", (*patient).vacuum},
+		{"dead tuples", (*patient).deadTuples},
+		{"workers", (*patient).alive},
+		{"leader", (*patient).oneLeader},
+		{"builds", (*patient).builds},
+		{"clocks", (*patient).clocks},
+		{"complaints", (*patient).complaints},
+		{"owners", (*patient).owners},
+		{"partitions", (*patient).partitions},
+		{"late", (*patient).lateOnes},
+		{"errors", (*patient).failures},
+		{"paused", (*patient).pausedOnes},
+		{"letters", (*patient).letters},
+		{"in doubt", (*patient).ranges},
+		{"jobs", (*patient).jobsTables},
+		{"queues", (*patient).queues},
+		{"failed jobs", (*patient).failedJobs},
+		{"schedules", (*patient).schedules},
+	}
+)
+
+func (a *app) doctorVerb() *cobra.Command {
+	var maxAge time.Duration
+	c := &cobra.Command{
+		Use: "doctor", Short: "check the database, the log, the workers and the consumers", Args: cobra.NoArgs,
+		Long: `Checks what can be wrong with a deployment, and says what to do about it. It
+changes nothing. The exit status is 1 if a check says FAIL. Checks that the role
+may not make say so.`,
+		Example: "  pgfrontier doctor\n  pgfrontier doctor -o json",
+		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			if maxAge <= 0 {
+				return usage("--max-age %v: it is above 0", maxAge)
+			}
+			found, err := a.examine(ctx, maxAge)
+			if err != nil {
+				return err
+			}
+			failed := 0
+			for _, f := range found {
+				if f.Level == levelFail {
+					failed++
+				}
+			}
+			if err := a.print(object{"ok": failed == 0, "checks": found}, func() string { return findings(found) }); err != nil {
+				return err
+			}
+			if failed > 0 {
+				return saysNo
+			}
+			return nil
+		}),
+	}
+	c.Flags().DurationVar(&maxAge, "max-age", 5*time.Minute, "for how long an event may wait, and a transaction be open")
+	return c
+}
+
+// findings are what the checks say, for people.
+func findings(all []finding) string {
+	var b strings.Builder
+	for _, f := range all {
+		fmt.Fprintf(&b, "%-5s %-13s %s\n", f.Level, f.Check, clean(f.Says))
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "%19s > %s\n", "", clean(f.Remedy))
+		}
+	}
+	return b.String()
+}
+
+// examine asks all checks whose answer means something.
+func (a *app) examine(ctx context.Context, maxAge time.Duration) ([]finding, error) {
+	p := patient{maxAge: maxAge}
+	var err error
+	if p.names, err = a.tables(); err == nil {
+		p.t, err = a.parsed()
+	}
+	if err == nil {
+		p.o, err = a.operator(ctx)
+	}
+	if err == nil {
+		p.jobs, err = a.jobs(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.db = a.db
+	found := a.ask(ctx, &p, serverChecks)
+	if found[len(found)-1].Level == levelFail {
+		return append(found, finding{"the rest", levelWarn, "was not checked, as the tables are not as they should be", ""}), ctx.Err()
+	}
+	if p.view, err = a.look(ctx); err == nil && p.fault == nil {
+		p.blockers, err = a.blockers(ctx, false)
+	}
+	if err != nil {
+		return append(found, finding{"reads", levelFail, err.Error(), "mend the log, or grant this role what migrate grants prints for the operator"}), ctx.Err()
+	}
+	return append(found, a.ask(ctx, &p, tableChecks)...), ctx.Err()
+}
+
+func (a *app) ask(ctx context.Context, p *patient, checks []check) (found []finding) {
+	for _, c := range checks {
+		bounded, cancel := a.bound(ctx)
+		f, err := c.ask(p, bounded)
+		cancel()
+		switch {
+		case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+			f = warn("run the doctor as the workers' role", "could not be checked: %v", err)
+		case err != nil:
+			f = fail("look again, and see that the server runs", "could not be checked: %v", err)
+		}
+		f.Check = c.name
+		found = append(found, f)
+	}
+	return found
+}

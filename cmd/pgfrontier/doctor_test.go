@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// found returns what the doctor says of one check.
+func (s site) found(t testing.TB, check string, flags ...string) finding {
+	t.Helper()
+	got := s.run(t, append(words("doctor -o json"), flags...)...)
+	data := got.data(t)
+	failed := false
+	var of finding
+	for _, one := range data["checks"].([]any) {
+		f := one.(map[string]any)
+		failed = failed || f["level"] == levelFail
+		if f["check"] == check {
+			remedy, _ := f["remedy"].(string)
+			of = finding{check, f["level"].(string), f["says"].(string), remedy}
+		}
+	}
+	if want := map[bool]int{true: exitRefused, false: exitDone}[failed]; got.code != want || data["ok"] == failed {
+		t.Errorf("status %d, ok %v, and a check has failed: %v", got.code, data["ok"], failed)
+	}
+	if of.Check == "" {
+		t.Fatalf("the doctor did not check %s: %s%s", check, got.out, got.talk)
+	}
+	return of
+}
+
+// A deployment without faults passes all checks.
+func TestDoctorFindsNothing(t *testing.T) {
+	s := newSite(t)
+	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.append(t, 3)
+	s.work(t)
+	out := s.expectAllOK(t).out
+	for _, c := range append(append([]check{}, serverChecks...), tableChecks...) {
+		if !strings.Contains(out, "OK    "+c.name) {
+			t.Errorf("%s is not among\n%s", c.name, out)
+		}
+	}
+}
+
+func (s site) expectAllOK(t *testing.T) (last outcome) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Log(last.out)
+		}
+	}()
+	await(t, "all checks to say OK", func() bool {
+		last = s.run(t, "doctor")
+		return last.code == exitDone && !strings.Contains(last.out, levelWarn)
+	})
+	return last
+}
+
+// clock is a database whose clock is off.
+func clock(by string) string {
+	return `CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT pg_catalog.clock_timestamp() ` + by + `$$;
+		DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET search_path = public, pg_catalog'; END $$`
+}
+
+// Each check finds what it is about, and says what to do.
+func TestDoctorFinds(t *testing.T) {
+	const hour = `now() - interval '1 hour'`
+	for _, c := range []struct {
+		check, level, says, remedy string
+		fault                      string
+		flags                      []string
+	}{
+		{check: "server", level: levelFail, says: "read-only", remedy: "RESET", fault: `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET default_transaction_read_only = on'; END $$`},
+		{check: "server", level: levelWarn, says: "track_activities", remedy: "on", fault: `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET track_activities = off'; END $$`},
+		{check: "tables", level: levelFail, says: "consumer_operations", remedy: "migrate up", fault: `DROP TABLE consumer_operations`},
+		{check: "tables", level: levelFail, says: "newer", remedy: "newer version", fault: `UPDATE consumer_checkpoints_schema SET version = 1000, applied = 1000`},
+		{check: "log", level: levelFail, says: "cache 32", remedy: "CACHE 1", fault: `ALTER SEQUENCE events_global_position_seq CACHE 32`},
+		{check: "log", level: levelFail, says: "issue positions again", remedy: "NO CYCLE", fault: `ALTER SEQUENCE events_global_position_seq CYCLE`},
+		{check: "log", level: levelFail, says: "increment 10", remedy: "INCREMENT 1", fault: `ALTER SEQUENCE events_global_position_seq INCREMENT 10`},
+		{check: "positions", level: levelFail, says: "90 %", remedy: "NO MAXVALUE", fault: `ALTER SEQUENCE events_global_position_seq MAXVALUE 10; SELECT setval('events_global_position_seq', 9)`},
+		{check: "indexes", level: levelWarn, says: "events_pkey", remedy: "REINDEX", fault: `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'events_pkey'::regclass`},
+		{check: "prepared", level: levelFail, says: "forgotten", remedy: "ROLLBACK PREPARED", fault: `BEGIN; SELECT nextval('events_global_position_seq'); PREPARE TRANSACTION 'forgotten'`},
+		{check: "workers", level: levelFail, says: "no worker lives", remedy: "start", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`},
+		{check: "workers", level: levelWarn, says: "h/8 (1h0m)", remedy: "rows of dead", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, now()), (gen_random_uuid(), 'h', 8, ` + hour + `)`},
+		{check: "leader", level: levelWarn, says: "no worker leads", remedy: "look again", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid) VALUES (gen_random_uuid(), 'h', 7)`},
+		{check: "leader", level: levelWarn, says: "h/7; h/8", remedy: "LeaderStrategy", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid, status, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, '{"Leader": true}', now()), (gen_random_uuid(), 'h', 8, '{"Leader": true}', now() - interval '1 second')`},
+		{check: "builds", level: levelWarn, says: "v1 (protocol 1); v2", remedy: "deployment", fault: `INSERT INTO worker_nodes (worker_id, build, heartbeat_at) VALUES (gen_random_uuid(), 'v1', now()), (gen_random_uuid(), 'v2', now() - interval '1 second')`},
+		{check: "clocks", level: levelWarn, says: "this machine's is 1h30m ahead", remedy: "NTP", fault: clock(`- interval '90.5 minutes'`)},
+		{check: "clocks", level: levelWarn, says: "this machine's is 1h30m behind", remedy: "NTP", fault: clock(`+ interval '90.5 minutes'`)},
+		{check: "clocks", level: levelWarn, says: "database's clock, that of h/7 is at least 59m59s ahead", remedy: "NTP", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid, heartbeat_at, status)
+			SELECT gen_random_uuid(), 'h', n, now(), jsonb_build_object('LastHeartbeat', now() + interval '1 second' * (CASE n WHEN 7 THEN 3599 ELSE -3600 END)) FROM generate_series(7, 8) AS n`},
+		{check: "complaints", level: levelFail, says: "h/7: the log was replaced", remedy: "log of that worker", fault: `INSERT INTO worker_nodes (worker_id, hostname, pid, status) VALUES (gen_random_uuid(), 'h', 7, '{"FrontierError": "the log was replaced"}')`},
+		{check: "owners", level: levelFail, says: "no worker lives to run: c", remedy: "start the workers", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`},
+		{check: "owners", level: levelFail, says: "no worker has code for: c", remedy: "retire", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id) VALUES (gen_random_uuid())`},
+		{check: "owners", level: levelWarn, says: "no living worker runs: c", remedy: "leader's log", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id, consumers) VALUES (gen_random_uuid(), '{c}')`},
+		{check: "owners", level: levelFail, says: "no worker lives to run: c", remedy: "start the workers", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
+			INSERT INTO worker_nodes (worker_id, consumers, heartbeat_at) VALUES (gen_random_uuid(), '{c}', ` + hour + `);
+			INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'c', worker_id FROM worker_nodes`},
+		{check: "late", level: levelFail, says: "consumer c: an event has been waiting for 1h", remedy: "pgfrontier consumer", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); UPDATE events SET created_at = ` + hour},
+		{check: "errors", level: levelWarn, says: "c: no such column", remedy: "skip", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id, status) VALUES (gen_random_uuid(), '{"Consumers": [{"Name": "c", "Consumer": "c", "LastError": "no such column"}]}')`},
+		{check: "paused", level: levelWarn, says: "c by bob (lunch)", remedy: "resume", fault: `INSERT INTO consumer_checkpoints (consumer_name, paused_at, paused_by, paused_reason) VALUES ('c', now(), 'bob', 'lunch')`},
+		{check: "letters", level: levelWarn, says: "c has 1", remedy: "letters list", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts) VALUES ('c', 1, 'a', 'b', gen_random_uuid(), 't', 1)`},
+		{check: "in doubt", level: levelWarn, says: "c has 8001 of 10000", remedy: "blocked", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
+			INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
+			SELECT 'c', gen_random_uuid(), 2 * i, 2 * i, 1, 'open', 2 * i + 1, 2 * i + 1, now() FROM generate_series(1, 8001) AS i`},
+		{check: "jobs", level: levelFail, says: "jobs_attempts", remedy: "migrate up --jobs", fault: `DROP TABLE jobs_attempts CASCADE`},
+		{check: "queues", level: levelWarn, says: "mail by bob (lunch)", remedy: "jobs resume", fault: `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`},
+		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
+		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
+		{check: "schedules", level: levelWarn, says: "nightly since 1h", remedy: "start a process", fault: `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', ` + hour + `)`},
+	} {
+		t.Run(c.check+" "+c.says, func(t *testing.T) {
+			s := newSite(t)
+			if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
+				t.Fatal(err)
+			}
+			s.append(t, 1)
+			if f := s.found(t, c.check); f.Level != levelOK {
+				t.Fatalf("before the fault: %+v", f)
+			}
+			if c.check == "prepared" {
+				t.Cleanup(func() { s.Exec(t, `ROLLBACK PREPARED 'forgotten'`) })
+			}
+			s.Exec(t, c.fault)
+			s.expectFound(t, c.check, c.level, c.says, c.remedy, c.flags...)
+		})
+	}
+}
+
+// How many ranges in doubt are many is what the option of the consumer's worker says.
+func TestDoctorKnowsMaxOpenRanges(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 1)
+	s.work(t, worker.WithMaxOpenRanges(100))
+	await(t, "the worker to tell its options", func() bool {
+		return value[int64](t, s, `SELECT count(*) FROM consumer_assignments JOIN worker_nodes USING (worker_id) WHERE status->'MaxOpenRanges' = '100'`) == 1
+	})
+	// It has loaded its progress, and does not ask for these again.
+	await(t, "the event to be handled", func() bool {
+		return value[int64](t, s, `SELECT coalesce(max(last_position), 0) FROM consumer_checkpoints`) == 1
+	})
+	open := func(n int) {
+		s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
+			SELECT 'c', gen_random_uuid(), 1000 + 2 * i, 1000 + 2 * i, 1, 'open', 1001 + 2 * i, 1001 + 2 * i, now() FROM generate_series(1, $1::int) AS i`, n)
+	}
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, status) VALUES (gen_random_uuid(), now() + interval '1 hour', '{"MaxOpenRanges": 1000}')`) // another's option
+	open(80)
+	if f := s.found(t, "in doubt"); f.Level != levelOK {
+		t.Errorf("80 ranges: %+v", f)
+	}
+	open(1)
+	s.expectFound(t, "in doubt", levelWarn, "c has 81 of 100", "WithMaxOpenRanges")
+	s.Exec(t, `UPDATE consumer_gap_skips SET state = 'void', closed_at = now()`)
+}
+
+func (s site) expectFound(t *testing.T, check, level, says, remedy string, flags ...string) {
+	t.Helper()
+	f := s.found(t, check, flags...)
+	if f.Level != level || !strings.Contains(f.Says, says) || !strings.Contains(f.Remedy, remedy) {
+		t.Errorf("found %+v, want %s with %q and %q", f, level, says, remedy)
+	}
+}
+
+// A transaction that stays open fails, once it is older than --max-age.
+func TestDoctorFindsOpenTransactions(t *testing.T) {
+	s := newSite(t)
+	s.begin(t, "x", 1)
+	if f := s.found(t, "transactions"); f.Level != levelOK || !strings.Contains(f.Says, "1 have") {
+		t.Errorf("while it is young: %+v", f)
+	}
+	await(t, "the transaction to be too old", func() bool { return s.found(t, "transactions", "--max-age", "100ms").Level == levelFail })
+	s.expectFound(t, "transactions", levelFail, "idle in transaction", "pg_terminate_backend", "--max-age", "100ms")
+}
+
+// What is open for long and has drawn no positions holds back vacuum, or keeps locks.
+func TestDoctorFindsWhatHoldsVacuumBack(t *testing.T) {
+	s := newSite(t)
+	s.Exec(t, `CREATE TABLE mine (n int)`)
+	begin := func(application string, level sql.IsolationLevel, work string) (pid int, tx *sql.Tx) {
+		t.Helper()
+		db, err := sql.Open("pgx", s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		if tx, err = db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback() })
+		if err = tx.QueryRow(`SELECT pg_backend_pid() FROM set_config('application_name', $1, false)`, application).Scan(&pid); err == nil {
+			_, err = tx.Exec(work)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pid, tx
+	}
+	const age = 300 * time.Millisecond
+	says := func(text string) {
+		t.Helper()
+		await(t, "vacuum: "+text, func() bool {
+			f := s.found(t, "vacuum", "--max-age", age.String())
+			return f.Level == levelWarn && strings.Contains(f.Says, text) && strings.Contains(f.Remedy, "pg_terminate_backend") && !strings.Contains(f.Says, "secret")
+		})
+	}
+	quiet := func(flags ...string) {
+		t.Helper()
+		await(t, "nothing to be wrong", func() bool { return s.found(t, "vacuum", flags...).Level == levelOK })
+	}
+	for _, c := range []struct {
+		application string
+		level       sql.IsolationLevel
+		work, does  string
+	}{
+		{"report", sql.LevelRepeatableRead, `SELECT 'secret'`, "keeps dead rows from vacuum"},
+		{"shop", sql.LevelDefault, `INSERT INTO mine VALUES (1)`, "keeps dead rows from vacuum"},
+		{"psql", sql.LevelDefault, `SELECT FROM mine`, "keeps locks"},
+	} {
+		pid, tx := begin(c.application, c.level, c.work)
+		says(fmt.Sprintf("pid %d (%s, idle in transaction) %s for ", pid, c.application, c.does))
+		quiet("--max-age", "1h")
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		quiet("--max-age", age.String())
+	}
+	gid := "bill 7 of " + value[string](t, s, `SELECT current_database()`)
+	s.Exec(t, `BEGIN; INSERT INTO mine VALUES (1); PREPARE TRANSACTION '`+gid+`'`)
+	t.Cleanup(func() { s.Exec(t, `ROLLBACK PREPARED '`+gid+`'`) })
+	says(`prepared transaction "` + gid + `" of postgres keeps dead rows from vacuum for `)
+	if f := s.found(t, "prepared"); f.Level != levelOK {
+		t.Errorf("it has drawn no positions: %+v", f)
+	}
+	pid, _ := begin("shop", sql.LevelDefault, `SELECT nextval('events_global_position_seq')`)
+	await(t, "the transaction to hold the log back", func() bool { return s.found(t, "transactions", "--max-age", age.String()).Level == levelFail })
+	if f := s.found(t, "vacuum", "--max-age", age.String()); strings.Contains(f.Says, fmt.Sprint(pid)) {
+		t.Errorf("named twice: %+v", f)
+	}
+}
+
+// Row-level security, and what a role may not see, show under that role only.
+func TestDoctorUnderOtherRoles(t *testing.T) {
+	s := newSite(t)
+	s.Exec(t, `CREATE ROLE cli_doctor LOGIN PASSWORD 'd'; CREATE ROLE cli_appender LOGIN`)
+	t.Cleanup(func() { s.Exec(t, `DROP OWNED BY cli_doctor, cli_appender; DROP ROLE cli_doctor, cli_appender`) })
+	s.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO cli_doctor; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO cli_doctor`)
+	d := site{s.Database, map[string]string{"DATABASE_URL": s.as("cli_doctor", "d")}}
+	for _, check := range []string{"visibility", "log"} {
+		if f := d.found(t, check); f.Level != levelOK {
+			t.Errorf("before: %+v", f)
+		}
+	}
+	s.Exec(t, `GRANT INSERT ON events TO cli_appender`)
+	d.expectFound(t, "visibility", levelWarn, "cli_appender", "pg_read_all_stats")
+	d.expectFound(t, "vacuum", levelWarn, "sessions of other roles", "pg_read_all_stats")
+	s.Exec(t, `GRANT pg_read_all_stats TO cli_doctor`)
+	if f := d.found(t, "vacuum"); f.Level != levelOK {
+		t.Errorf("of a role that sees all: %+v", f)
+	}
+	s.Exec(t, `REVOKE INSERT ON consumer_checkpoints_token FROM cli_doctor`)
+	d.expectFound(t, "log", levelWarn, "could not be checked", "workers' role")
+	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO cli_doctor; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)
+	d.expectFound(t, "log", levelFail, "row-level security", "BYPASSRLS")
+	d.expectFound(t, "transactions", levelWarn, "could not be checked", "mend the log")
+	d.expect(t, exitDone, words("status"), "row-level security")
+	d.expect(t, exitRefused, words("status --check"), "BYPASSRLS")
+	d.expect(t, exitDone, words("status -o json"), `"log":{"error":`)
+}
+
+// Behind a transaction-pooling proxy notifications are lost.
+func TestDoctorBehindAProxy(t *testing.T) {
+	s := newSite(t)
+	behind := at(s.Bounced(t, nil))
+	behind.expectFound(t, "proxy", levelWarn, "transaction-pooling", "LeaderStrategyLease")
+	behind.expectFound(t, "notify", levelWarn, "no notification", "past the proxy")
+	behind.expect(t, exitDone, words("status"))
+	behind.place(t, 0)
+	behind.expect(t, exitDone, words("pause c --reason r"))
+}
+
+func TestDoctorOnAStandby(t *testing.T) {
+	primary := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "4"})
+	standby, err := primary.Standby(t.Context(), 0)
+	lacking.Skip(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := standby.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	s := site{env: map[string]string{"DATABASE_URL": standby.URL("")}}
+	s.expectFound(t, "server", levelFail, "standby", "read-write")
+}
+
+func TestDoctorFindsDeadTuples(t *testing.T) {
+	s := newSite(t)
+	if f := s.found(t, "dead tuples"); f.Level != levelOK {
+		t.Fatalf("before: %+v", f)
+	}
+	s.Exec(t, `ALTER TABLE aggregate_heads SET (autovacuum_enabled = off)`)
+	s.Exec(t, `INSERT INTO aggregate_heads (aggregate_type, aggregate_id, aggregate_version) SELECT 'a', i::text, 1 FROM generate_series(1, 20000) AS i`)
+	s.Exec(t, `DELETE FROM aggregate_heads`)
+	await(t, "the statistics", func() bool {
+		s.Exec(t, `SELECT`) // or before PostgreSQL 15 an idle session does not tell what it has counted
+		return s.found(t, "dead tuples").Level == levelWarn
+	})
+	s.expectFound(t, "dead tuples", levelWarn, "aggregate_heads (", "VACUUM")
+}

@@ -1,0 +1,405 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/internal/wishes"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// manyRanges is which part of WithMaxOpenRanges a consumer may have passed.
+const manyRanges = 0.8
+
+func (p *patient) alive(context.Context) (finding, error) {
+	var dead []string
+	for _, w := range p.workers {
+		if w.HeartbeatAge > silent {
+			dead = append(dead, fmt.Sprintf("%s (%s)", p.place(w.ID), short(w.HeartbeatAge)))
+		}
+	}
+	switch {
+	case len(dead) < len(p.workers) && len(dead) > 0:
+		return warn("see whether these processes live; another worker removes the rows of dead ones", "no heartbeat for long: %s", list(dead)), nil
+	case len(p.living()) == 0 && len(p.consumers) > 0:
+		return fail("start the workers", "no worker lives"), nil
+	}
+	return ok("%d live", len(p.living())), nil
+}
+
+func (p *patient) oneLeader(context.Context) (finding, error) {
+	var leaders []string
+	for _, w := range p.living() {
+		if w.Leader {
+			leaders = append(leaders, p.place(w.ID))
+		}
+	}
+	switch {
+	case len(p.living()) > 0 && len(leaders) == 0:
+		return warn("look again in half a minute; then see what the workers complain of", "no worker leads, so nobody assigns consumers"), nil
+	case len(leaders) > 1:
+		return warn("look again in half a minute; then see that all use one LeaderStrategy", "more than one worker says that it leads: %s", list(leaders)), nil
+	}
+	return ok("%s", dash(list(leaders))), nil
+}
+
+func (p *patient) builds(context.Context) (finding, error) {
+	var all []string
+	for _, w := range p.living() {
+		if name := fmt.Sprintf("%s (protocol %d)", dash(w.Build), w.Protocol); !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	if len(all) > 1 {
+		return warn("finish the deployment, or look for processes that it has missed", "workers of different builds run side by side: %s", list(all)), nil
+	}
+	return ok("%s", dash(list(all))), nil
+}
+
+func (p *patient) complaints(context.Context) (finding, error) {
+	var all []string
+	for _, w := range p.living() {
+		for _, text := range complaints(w.Status) {
+			all = append(all, p.place(w.ID)+": "+text)
+		}
+	}
+	if len(all) > 0 {
+		return fail("see the log of that worker", "%s", list(all)), nil
+	}
+	return ok("no worker has one"), nil
+}
+
+// clocks compares clocks with the database's, which alone decides anything. Of this
+// machine's it knows the difference to half a round trip. A worker tells when, by its own
+// clock, the heartbeat before its last one began. So it is ahead if that is later than the
+// last one by the database's clock; if it is behind, nothing shows that.
+func (p *patient) clocks(ctx context.Context) (finding, error) {
+	ahead, within, err := p.ahead(ctx)
+	if err != nil {
+		return finding{}, err
+	}
+	var wrong []string
+	switch {
+	case ahead-within > skewed:
+		wrong = append(wrong, fmt.Sprintf("this machine's is %s ahead", short(ahead)))
+	case -ahead-within > skewed:
+		wrong = append(wrong, fmt.Sprintf("this machine's is %s behind", short(-ahead)))
+	}
+	told, err := pgdriver.QueryAll(ctx, p.db, func(rows *sql.Rows) (text string, err error) {
+		var id uuid.UUID
+		var beat int64
+		var status string
+		var said struct{ LastHeartbeat time.Time }
+		if err := rows.Scan(&id, &beat, &status); err != nil {
+			return "", err
+		}
+		_ = json.Unmarshal([]byte(status), &said) // of another library it may be anything
+		if ahead := said.LastHeartbeat.Sub(time.UnixMicro(beat)); ahead > skewed {
+			text = fmt.Sprintf("that of %s is at least %s ahead", p.place(id), short(ahead))
+		}
+		return text, nil
+	}, `
+SELECT worker_id, (extract(epoch FROM heartbeat_at) * 1000000)::bigint, coalesce(status::text, '') FROM `+p.t.Nodes.SQL()+`
+WHERE isfinite(heartbeat_at) ORDER BY heartbeat_at DESC`)
+	if err != nil {
+		return finding{}, err
+	}
+	wrong = append(wrong, slices.DeleteFunc(told, func(text string) bool { return text == "" })...)
+	if len(wrong) > 0 {
+		return warn("see that NTP runs there and on the database's machine; workers decide by the database's clock, but logs and dashboards are read side by side", "against the database's clock, %s", list(wrong)), nil
+	}
+	return ok("this machine's and the database's agree to %s, and no worker's is ahead", short(max(ahead, -ahead)+within)), nil
+}
+
+// skewed clocks differ by more.
+const skewed = 3 * time.Second
+
+// ahead is how far this machine's clock is ahead of the database's, give or take within.
+func (p *patient) ahead(ctx context.Context) (ahead, within time.Duration, err error) {
+	conn, err := p.db.Conn(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer conn.Close()
+	var now int64
+	before := time.Now()
+	if err := conn.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`).Scan(&now); err != nil {
+		return 0, 0, err
+	}
+	within = time.Since(before) / 2
+	return before.Add(within).Sub(time.UnixMicro(now)), within, nil
+}
+
+// owners looks for consumers that nobody runs.
+func (p *patient) owners(context.Context) (finding, error) {
+	able, lives := map[string]bool{}, map[uuid.UUID]bool{}
+	for _, w := range p.living() {
+		lives[w.ID] = true
+		for _, name := range w.Able {
+			able[name] = true
+		}
+	}
+	var without, unassigned []string
+	each(p.consumers, func(c ops.Consumer, name string, worker uuid.UUID) {
+		switch {
+		case lives[worker]:
+		case able[partition.Consumer(name)]:
+			unassigned = append(unassigned, name)
+		default:
+			without = append(without, name)
+		}
+	})
+	switch {
+	case len(without) > 0 && len(lives) == 0: // to retire what all workers have code for would be a mistake
+		return fail("start the workers", "no worker lives to run: %s", list(without)), nil
+	case len(without) > 0:
+		return fail("deploy a worker that has their code, or retire them", "no worker has code for: %s", list(without)), nil
+	case len(unassigned) > 0:
+		return warn("look again in half a minute; then see the leader's log", "no living worker runs: %s", list(unassigned)), nil
+	}
+	return ok("each consumer is run"), nil
+}
+
+// partitions looks for consumers whose number of partitions the workers do not agree on.
+func (p *patient) partitions(context.Context) (finding, error) {
+	var apart, numbers []string
+	for _, c := range p.consumers {
+		says, number := p.disagreement(c), max(len(c.Units), 1)
+		switch {
+		case says != "":
+			apart = append(apart, c.Name+": "+says)
+		case c.Wanted > 0 && c.Wanted != number:
+			numbers = append(numbers, fmt.Sprintf("%s is in %d, to become %d", c.Name, number, c.Wanted))
+		case number > 1 || c.Fixed > 0:
+			numbers = append(numbers, fmt.Sprintf("%s is in %d", c.Name, number))
+		}
+	}
+	switch {
+	case len(apart) > 0:
+		return warn("deploy the code that is wanted everywhere, or pgfrontier partition NAME N: docs/partitions.md, The number", "%s", list(apart)), nil
+	case len(numbers) > 0:
+		return ok("%s", list(numbers)), nil
+	}
+	return ok("no consumer is in partitions"), nil
+}
+
+// disagreement says who keeps a consumer from the number of partitions that is wished for.
+func (v view) disagreement(c ops.Consumer) string {
+	return wishes.Disagreement(c, v.living(), func(w ops.Worker) string { return v.place(w.ID) })
+}
+
+// each calls do for each consumer, or of one that is split for its units.
+func each(all []ops.Consumer, do func(c ops.Consumer, name string, worker uuid.UUID)) {
+	for _, c := range all {
+		if len(c.Units) == 0 {
+			do(c, c.Name, c.Worker)
+		}
+		for _, u := range c.Units {
+			do(c, u.Name, u.Worker)
+		}
+	}
+}
+
+func (p *patient) lateOnes(context.Context) (finding, error) {
+	if late := p.late(p.maxAge); len(late) > 0 {
+		return fail("pgfrontier consumer NAME shows its next event and its last error", "%s", list(late)), nil
+	}
+	return ok("no event has waited for longer than %s", short(p.maxAge)), nil
+}
+
+func (p *patient) failures(context.Context) (finding, error) {
+	var all []string
+	for _, c := range p.consumers {
+		for _, w := range p.living() {
+			for _, t := range troubles(w.Status, c.Name) {
+				all = append(all, t.unit+": "+t.text)
+			}
+		}
+	}
+	if len(all) > 0 {
+		return warn("do what the error says; if it is the handler's, mend that, or pgfrontier skip NAME POSITION", "%s", list(all)), nil
+	}
+	return ok("no consumer has one"), nil
+}
+
+func (p *patient) pausedOnes(context.Context) (finding, error) {
+	var all []string
+	note := func(name string, pause *ops.Pause) {
+		if pause != nil {
+			all = append(all, fmt.Sprintf("%s by %s (%s)", name, pause.By.Operator, pause.By.Reason))
+		}
+	}
+	for _, c := range p.consumers {
+		if len(c.Units) == 0 {
+			note(c.Name, c.Paused)
+		}
+		for _, u := range c.Units {
+			note(u.Name, u.Paused)
+		}
+	}
+	if len(all) > 0 {
+		return warn("pgfrontier resume NAME", "%s", list(all)), nil
+	}
+	return ok("none"), nil
+}
+
+func (p *patient) letters(context.Context) (finding, error) {
+	var all []string
+	for _, c := range p.consumers {
+		if c.DeadLetters > 0 {
+			all = append(all, fmt.Sprintf("%s has %d", c.Name, c.DeadLetters))
+		}
+	}
+	if len(all) > 0 {
+		return warn("pgfrontier letters list NAME, then letters retry or letters discard", "%s", list(all)), nil
+	}
+	return ok("none"), nil
+}
+
+func (p *patient) ranges(context.Context) (finding, error) {
+	var all []string
+	note := func(name string, open int64, owner uuid.UUID) {
+		if limit := p.mostRanges(owner); float64(open) > manyRanges*float64(limit) {
+			all = append(all, fmt.Sprintf("%s has %d of %d", name, open, limit))
+		}
+	}
+	for _, c := range p.consumers {
+		if len(c.Units) == 0 {
+			note(c.Name, c.OpenRanges, c.Worker)
+		}
+		for _, u := range c.Units {
+			note(u.Name, u.OpenRanges, u.Worker)
+		}
+	}
+	if len(all) > 0 {
+		return warn("pgfrontier blocked, then end what is open; at WithMaxOpenRanges a consumer waits", "many ranges of positions are in doubt: %s", list(all)), nil
+	}
+	return ok("few ranges"), nil
+}
+
+// mostRanges is what WithMaxOpenRanges of a worker is, as it told; its default if it has
+// not told, or there is no such worker.
+func (p *patient) mostRanges(id uuid.UUID) int64 {
+	for _, w := range p.workers {
+		var said struct{ MaxOpenRanges int64 }
+		_ = json.Unmarshal(w.Status, &said) // of another library it may be anything
+		if w.ID == id && said.MaxOpenRanges > 0 {
+			return said.MaxOpenRanges
+		}
+	}
+	return int64(worker.DefaultConfig().MaxOpenRanges)
+}
+
+// jobsTables need not be there.
+func (p *patient) jobsTables(ctx context.Context) (finding, error) {
+	there, err := p.haveJobs(ctx)
+	if err != nil {
+		return finding{}, err
+	}
+	if !there {
+		return ok("there are no tables of jobs"), nil
+	}
+	switch err := migrations.CheckJobs(ctx, p.db, p.names); {
+	case pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege:
+		return warn("run the doctor as the workers' role", "could not be checked: %v", err), nil
+	case err != nil:
+		return fail("pgfrontier migrate up --jobs", "%v", err), nil
+	}
+	return ok("version %d", migrations.JobsVersion), nil
+}
+
+func (p *patient) haveJobs(ctx context.Context) (there bool, err error) {
+	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	if err == nil {
+		err = p.db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL`, t.Jobs.SQL()).Scan(&there)
+	}
+	return there, err
+}
+
+func (p *patient) queues(ctx context.Context) (finding, error) {
+	if there, err := p.haveJobs(ctx); !there {
+		return ok("none"), err
+	}
+	all, err := p.jobs.Queues(ctx)
+	if err != nil {
+		return finding{}, err
+	}
+	var paused, waiting []string
+	for _, q := range all {
+		switch {
+		case q.Paused != nil:
+			paused = append(paused, fmt.Sprintf("%s by %s (%s)", q.Name, q.Paused.By.Operator, q.Paused.By.Reason))
+		case q.OldestDue > p.maxAge && q.Name != ops.AllQueues:
+			waiting = append(waiting, fmt.Sprintf("%s for %s", q.Name, short(q.OldestDue)))
+		}
+	}
+	switch {
+	case len(paused) > 0:
+		return warn("pgfrontier jobs resume QUEUE", "paused: %s", list(paused)), nil
+	case len(waiting) > 0:
+		return warn("pgfrontier jobs list --state available; see that a worker of the queue runs and has handlers for their kinds, and whether a cap or jobs of higher priority keep them", "jobs are due and do not run: %s", list(waiting)), nil
+	}
+	return ok("none is paused, and no job is overdue"), nil
+}
+
+// failedJobs wait for a person, as dead letters do.
+func (p *patient) failedJobs(ctx context.Context) (finding, error) {
+	if there, err := p.haveJobs(ctx); !there {
+		return ok("none"), err
+	}
+	all, err := p.jobs.Queues(ctx)
+	if err != nil {
+		return finding{}, err
+	}
+	var failed []string
+	for _, q := range all {
+		if q.Failed > 0 && q.Name != ops.AllQueues {
+			failed = append(failed, fmt.Sprintf("%s has %v", q.Name, q.Failed))
+		}
+	}
+	if len(failed) > 0 {
+		return warn("pgfrontier jobs list --state failed, then jobs retry or jobs discard", "%s", list(failed)), nil
+	}
+	return ok("none"), nil
+}
+
+func (p *patient) schedules(ctx context.Context) (finding, error) {
+	if there, err := p.haveJobs(ctx); !there {
+		return ok("none"), err
+	}
+	all, err := p.jobs.Schedules(ctx)
+	if err != nil {
+		return finding{}, err
+	}
+	var overdue []string
+	for _, s := range all {
+		if s.Overdue > p.maxAge {
+			overdue = append(overdue, fmt.Sprintf("%s since %s", s.Name, short(s.Overdue)))
+		}
+	}
+	if len(overdue) > 0 {
+		return warn("start a process that has them, or see its log for why the job cannot be enqueued", "overdue: %s", list(overdue)), nil
+	}
+	return ok("none is overdue"), nil
+}
+
+// list names the first ones.
+func list(all []string) string {
+	const shown = 5
+	if more := len(all) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], "; "), more)
+	}
+	return strings.Join(all, "; ")
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Scripts know the statuses by number, from the documentation.
+func TestStatusesAreThoseOfTheDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/command-line.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for code, says := range map[int]string{exitDone: "| 0 | done |", exitRefused: "| 1 | refused, or a check says no |", exitUnable: "| 2 | wrong usage", exitUnknown: "| 3 | the answer to a COMMIT was lost"} {
+		if !strings.HasPrefix(says, fmt.Sprintf("| %d |", code)) || !strings.Contains(string(text), says) {
+			t.Errorf("status %d is not that of %s", code, says)
+		}
+	}
+}
+
+// Each error that package ops exports has its exit status: exit.go names it.
+func TestEveryErrorOfOpsIsJudged(t *testing.T) {
+	declared := regexp.MustCompile(`(?m)^(?:\t|var )(Err[A-Z]\w*) += |^type (\w+Error) struct`)
+	judged, err := os.ReadFile("exit.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../ops/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, names := range declared.FindAllStringSubmatch(string(text), -1) {
+			name := names[1] + names[2]
+			// What is invalid is the command's inability, which is what remains.
+			if found++; name != "ErrInvalid" && !regexp.MustCompile(`\bops\.`+name+`\b`).Match(judged) {
+				t.Errorf("%s declares %s, which has no exit status", file, name)
+			}
+		}
+	}
+	if found < 15 {
+		t.Errorf("%d errors were found", found)
+	}
+}

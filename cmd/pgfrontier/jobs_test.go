@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+func newJobsSite(t testing.TB) site {
+	t.Helper()
+	s := at(pgtest.Empty(t))
+	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// add inserts a job in a state.
+func (s site) add(t testing.TB, kind, state string) int64 {
+	t.Helper()
+	id := value[int64](t, s, `INSERT INTO jobs (kind, queue, args) VALUES ($1, 'mail', '{"to": 7}') RETURNING id`, kind)
+	switch state {
+	case "available":
+	case "running":
+		s.Exec(t, `UPDATE jobs SET state = 'running', claim = 7, claimed_by = gen_random_uuid(), claimed_at = clock_timestamp(), started_at = clock_timestamp() WHERE id = $1`, id)
+	default:
+		s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)
+			INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, code, error)
+			SELECT id, kind, queue, priority, run_at, args, created_at, 1, 1, resets, max_resets, $2, 'E7', E'boom\x1b[2J' FROM gone`, id, state)
+	}
+	return id
+}
+
+func line(format string, args ...any) []string { return words(fmt.Sprintf(format, args...)) }
+
+func TestJobs(t *testing.T) {
+	s := newJobsSite(t)
+	failed, due, running := s.add(t, "welcome", "failed"), s.add(t, "welcome", "available"), s.add(t, "bill", "running")
+	done := s.add(t, "bill", "completed")
+	s.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome, code, error) VALUES ($1, 1, 'error', 'E7', 'the first')`, failed)
+
+	s.expect(t, exitDone, words("jobs queues"), "mail", "LATER")
+	s.expect(t, exitDone, words("jobs list"), "welcome", "failed", `boom\u001b[2J`)
+	if n := len(s.expect(t, exitDone, words("jobs list --state failed,completed --kind bill -o json")).data(t)["jobs"].([]any)); n != 1 {
+		t.Errorf("%d jobs of the filter", n)
+	}
+	s.expect(t, exitDone, line("jobs show %d", failed), "the first", `{"to": 7}`, "E7")
+	s.expect(t, exitRefused, words("jobs show 4711"), "no such job")
+
+	s.expect(t, exitDone, line("jobs retry %d --reason r", failed), "runs as")
+	s.expect(t, exitRefused, line("jobs retry %d --reason r", failed), "retried before")
+	s.expect(t, exitUnable, line("jobs retry %d --again --reason r", failed), "--yes")
+	s.ask(t, fmt.Sprint(failed), line("jobs retry %d --again --reason r", failed)...).is(t, exitDone, "done twice", "rerun of")
+	s.expect(t, exitRefused, line("jobs retry %d --reason r", done), "completed")
+
+	s.expect(t, exitUnable, line("jobs cancel %d --reason r", due), "--yes")
+	s.expect(t, exitDone, line("jobs cancel %d --reason r --yes -o json", due), `"state":"cancelled"`)
+	s.expect(t, exitDone, words("jobs cancel --kind bill --reason r --dry-run"), "would record")
+	s.expect(t, exitDone, words("jobs cancel --kind bill --reason r --yes -o json"), fmt.Sprintf(`"asked":[%d]`, running), `"cancelled":[]`)
+	s.expect(t, exitDone, words("jobs cancel --all --reason r --yes"), "done, 2")
+	s.expect(t, exitRefused, line("jobs discard %d --reason r --yes", running), "running")
+	s.expect(t, exitDone, line("jobs discard %d --reason r --yes", done))
+	s.expect(t, exitRefused, line("jobs show %d", done), "no such job")
+	s.expect(t, exitDone, line("jobs operations --job %d", failed), "retry", "rerun", "ann: r")
+}
+
+// Jobs that come after those that were shown are not cancelled with them.
+func TestCancelWhatWasShown(t *testing.T) {
+	s := newJobsSite(t)
+	first := s.add(t, "welcome", "available")
+	var later int64
+	comes := answering{strings.NewReader("jobs\n"), func() { later = s.add(t, "welcome", "available") }}
+	s.in(t, place{asks: true, in: comes}, words("jobs cancel --kind welcome --reason r")...).is(t, exitDone, fmt.Sprintf(`"cancelled": [%d]`, first), "done, 1")
+	if n := value[int64](t, s, `SELECT max(id) FROM jobs`); n != later {
+		t.Errorf("job %d is not there any more", later)
+	}
+	s.ask(t, "no", words("jobs cancel --all --reason r")...).is(t, exitRefused, "nothing was changed")
+}
+
+func TestQueuesAndSchedules(t *testing.T) {
+	s := newJobsSite(t)
+	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', clock_timestamp() - interval '1 hour')`)
+	s.expect(t, exitDone, words("jobs pause mail --reason lunch"))
+	s.expect(t, exitRefused, words("jobs pause mail --reason lunch"), "paused already")
+	s.expect(t, exitDone, words("jobs cap mail 7 --reason r"))
+	s.expect(t, exitRefused, words("jobs cap mail 7 --reason r"), "so already")
+	s.expect(t, exitDone, words("jobs queues"), "7  paused by ann: lunch")
+	s.expect(t, exitDone, words("jobs resume mail --reason r"))
+	s.expect(t, exitDone, words("jobs cap mail none --reason r"))
+	s.expect(t, exitDone, words("jobs pause * --reason r"))
+	s.expect(t, exitDone, words("jobs schedules"), "nightly", "1h0m")
+	s.expect(t, exitDone, words("jobs pause nightly --schedule --reason r"))
+	s.expect(t, exitDone, words("jobs schedules"), "paused by ann")
+	s.expect(t, exitDone, words("jobs resume nightly --schedule --reason r"))
+	s.expect(t, exitRefused, words("jobs resume other --schedule --reason r"), "no such schedule")
+	s.expect(t, exitDone, words("jobs operations --queue *"), "pause")
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/spf13/cobra"
+
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+const (
+	defaultTimeout = 30 * time.Second
+	defaultLimit   = 50
+)
+
+const keysOfTables = `events, aggregate-heads,
+worker-nodes, consumer-assignments, consumer-checkpoints, consumer-gap-skips,
+leader-election, jobs.`
+
+const about = `pgfrontier shows how consumers, workers, the event log and jobs stand, and
+changes what operators may change. It needs the database only; workers run on.
+
+The database is named by DATABASE_URL, or by PGHOST, PGSERVICE and the other
+variables of libpq. A role with "migrate grants" of the operator is enough.
+
+Tables with names of their own are given by --table or PGFRONTIER_TABLES, such as
+events=app.events,jobs=infra.jobs. The keys are ` + keysOfTables + `
+
+Every change wants a --reason, and is recorded with it. One that cannot be
+undone shows what it would do, and wants the name typed; where nobody can type,
+it wants --yes. --dry-run changes nothing.
+
+Exit status: 0 done; 1 refused, or a check says no; 2 wrong usage, or the
+database cannot be used; 3 the answer to a COMMIT was lost: the change was made,
+or it was not, and the operation's number is printed.`
+
+// app is one run of the command.
+type app struct {
+	place
+	db *sql.DB
+
+	output  string
+	named   map[string]string // tables
+	timeout time.Duration
+	change  changeFlags
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "pgfrontier", Short: "operate consumers and jobs", Long: about,
+		Example: `  pgfrontier status
+  pgfrontier consumer totals_v1
+  pgfrontier pause totals_v1 --reason "the disk is full"
+  pgfrontier doctor`,
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	f := root.PersistentFlags()
+	f.SortFlags = false
+	f.StringVarP(&a.output, "output", "o", "table", "table or json")
+	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long one read or change may take")
+	f.StringToStringVar(&a.named, "table", nil, "`key=name` of a table that is not named as usual, see pgfrontier -h")
+	f.Lookup("table").DefValue = ""
+	root.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"}, &cobra.Group{ID: "more", Title: "More:"})
+	add := func(group string, all ...*cobra.Command) {
+		for _, c := range all {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("look", a.statusVerb(), a.topVerb(), a.consumerVerb(), a.workersVerb(), a.operationsVerb(), a.gapsVerb(), a.waitVerb(), a.doctorVerb(), a.consoleVerb())
+	add("change", a.pauseVerb(), a.resumeVerb(), a.skipVerb(), a.resetVerb(), a.replayVerb(), a.partitionVerb(), a.retireVerb(), a.lettersVerbs(), a.blockedVerb())
+	add("more", a.jobsVerbs(), a.migrateVerbs(), a.versionVerb())
+	root.SetUsageTemplate(strings.NewReplacer(
+		"FlagUsages", fmt.Sprintf("FlagUsagesWrapped %d", width),
+		`Use "{{.CommandPath}} [command] --help" for more information about a command.`, `{{.CommandPath}} VERB -h shows more.`,
+	).Replace(root.UsageTemplate()))
+	wrapTexts(root)
+	root.SetHelpCommandGroupID("more")
+	root.SetCompletionCommandGroupID("more")
+	return root
+}
+
+// wrapTexts breaks the lines of all help.
+func wrapTexts(c *cobra.Command) {
+	var paragraphs []string
+	for _, text := range strings.Split(c.Long, "\n\n") {
+		paragraphs = append(paragraphs, wrap(text))
+	}
+	c.Long = strings.Join(paragraphs, "\n\n")
+	for _, sub := range c.Commands() {
+		wrapTexts(sub)
+	}
+}
+
+// group is a verb that has verbs.
+func (a *app) group(use, short string, verbs ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs}
+	g.RunE = func(_ *cobra.Command, args []string) error {
+		var names []string
+		for _, v := range verbs {
+			names = append(names, v.Name())
+		}
+		if len(args) > 0 {
+			return usage("%s has no verb %q: it has %s", use, args[0], strings.Join(names, ", "))
+		}
+		return usage("say which verb of %s: %s", use, strings.Join(names, ", "))
+	}
+	g.AddCommand(verbs...)
+	return g
+}
+
+func (a *app) checkFlags() error {
+	switch {
+	case a.output != "table" && a.output != "json":
+		return usage("-o %q: it is table or json", a.output)
+	case a.timeout <= 0:
+		return usage("--timeout %v: it is above 0", a.timeout)
+	}
+	return nil
+}
+
+func (a *app) close() {
+	if a.db != nil {
+		_ = a.db.Close()
+	}
+}
+
+// bound bounds one read or change.
+func (a *app) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, a.timeout)
+}
+
+// open opens the database, once. Its errors never show the connection string.
+func (a *app) open(ctx context.Context) (*sql.DB, error) {
+	if a.db != nil {
+		return a.db, nil
+	}
+	text := a.getenv("DATABASE_URL")
+	c, err := pgx.ParseConfig(text)
+	if err != nil || misplaced(text) {
+		return nil, usage("cannot read how to reach the database%s: DATABASE_URL is postgres://user@host:5432/database, and a password in it has %%2F for /, %%40 for @ and %%23 for #; or host=... dbname=...; or unset beside PGHOST, PGDATABASE, PGSERVICE and the like", why(text, err))
+	}
+	if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		c.DefaultQueryExecMode = pgx.QueryExecModeExec // works through a transaction-pooling proxy too
+	}
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "pgfrontier"
+	}
+	db := stdlib.OpenDB(*c)
+	db.SetMaxOpenConns(4)
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	if err := db.PingContext(ctx); err != nil {
+		_ = db.Close()
+		return nil, usage("the database does not answer: check DATABASE_URL or PGHOST, PGUSER and PGDATABASE, and that the server runs: %w", err)
+	}
+	a.db = db
+	return db, nil
+}
+
+// misplaced reports whether a password with a / or # that is not escaped has become what
+// comes behind the host, which errors would show.
+func misplaced(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme != "" && strings.Contains(u.Path+u.Fragment, "@")
+}
+
+// why is what may be said of an error of pgx. It quotes the connection string, and takes
+// what it can for the password.
+func why(text string, err error) string {
+	var file *fs.PathError
+	switch {
+	case errors.As(err, &file):
+		return fmt.Sprintf(" (%v)", file)
+	case text == "":
+		return fmt.Sprintf(" (%v)", err)
+	}
+	return ""
+}
+
+// operator opens the database for consumers.
+func (a *app) operator(ctx context.Context) (*ops.Operator, error) {
+	names, err := a.tables()
+	if err != nil {
+		return nil, err
+	}
+	db, err := a.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o, err := ops.New(db, names)
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	return o, nil
+}
+
+// jobs opens the database for jobs.
+func (a *app) jobs(ctx context.Context) (*ops.Jobs, error) {
+	names, err := a.tables()
+	if err != nil {
+		return nil, err
+	}
+	db, err := a.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o, err := ops.NewJobs(db, names)
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	return o, nil
+}
+
+var tableKeys = []string{"events", "aggregate-heads", "worker-nodes", "consumer-assignments", "consumer-checkpoints", "consumer-gap-skips", "leader-election", "jobs"}
+
+// tables are the names that the flag gives, or else the environment.
+func (a *app) tables() (*migrations.Config, error) {
+	c := migrations.DefaultConfig()
+	into := []*string{&c.EventsTable, &c.AggregateHeadsTable, &c.WorkerNodesTable, &c.ConsumerAssignmentsTable, &c.ConsumerCheckpointsTable, &c.ConsumerGapSkipsTable, &c.LeaderElectionTable, &c.JobsTable}
+	set := func(key, name, from string) error {
+		if name == "" {
+			return usage("%s: %q has no name: it is key=name, such as events=app.events", from, key)
+		}
+		for i, known := range tableKeys {
+			if key == known {
+				*into[i] = name
+				return nil
+			}
+		}
+		return usage("%s: there is no table %q, there are %s", from, key, strings.Join(tableKeys, ", "))
+	}
+	for _, pair := range strings.FieldsFunc(a.getenv("PGFRONTIER_TABLES"), func(r rune) bool { return r == ',' || r == ' ' }) {
+		key, name, _ := strings.Cut(pair, "=")
+		if err := set(key, name, "PGFRONTIER_TABLES"); err != nil {
+			return nil, err
+		}
+	}
+	for key, name := range a.named {
+		if err := set(key, name, "--table"); err != nil {
+			return nil, err
+		}
+	}
+	return &c, nil
+}
+
+// parsed are the same names for statements of this command's own.
+func (a *app) parsed() (tables.Tables, error) {
+	c, err := a.tables()
+	if err != nil {
+		return tables.Tables{}, err
+	}
+	t, err := tables.Parse(tables.Names{
+		WorkerNodes: c.WorkerNodesTable, ConsumerAssignments: c.ConsumerAssignmentsTable, ConsumerCheckpoints: c.ConsumerCheckpointsTable,
+		ConsumerGapSkips: c.ConsumerGapSkipsTable, LeaderElection: c.LeaderElectionTable, Events: c.EventsTable, AggregateHeads: c.AggregateHeadsTable,
+	}.OrDefault(), "")
+	if err != nil {
+		return t, usage("%w", err)
+	}
+	return t, nil
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// deploymentAlarms are about workers, the server, tables and roles.
+var deploymentAlarms = []alarm{
+	{
+		name: "No worker runs", age: soon,
+		happen: func(t *testing.T, s *scene) {
+			if err := s.end(); err != nil {
+				t.Error(err)
+			}
+			s.append(t, 1)
+			s.vars["POSITION"] = "1"
+		},
+		mend: func(t *testing.T, s *scene, r remedy) {
+			s.work(t, counter{})
+			r()
+		},
+	},
+	databaseAway(),
+	standby(),
+	{
+		name: "The tables are of an older version",
+		happen: func(t *testing.T, s *scene) {
+			if err := s.end(); err != nil {
+				t.Error(err)
+			}
+			s.Exec(t, `ALTER TABLE consumer_checkpoints DROP COLUMN effects;
+				ALTER TABLE consumer_dead_letters DROP COLUMN replay, DROP COLUMN forget;
+				UPDATE consumer_checkpoints_schema SET applied = 4`)
+			s.work(t, counter{})
+			await(t, "the worker to end", func() bool { return s.worker.Live() != nil })
+			if err := s.end(); !errors.Is(err, migrations.ErrNotApplied) {
+				t.Errorf("the worker ended with: %v", err)
+			}
+		},
+		mend: func(t *testing.T, s *scene, r remedy) {
+			r()
+			s.work(t, counter{})
+		},
+	},
+	rightMissing(),
+	{
+		name: "Notifications do not arrive",
+		start: func(t *testing.T, s *scene) {
+			s.build(t)
+			s.Exec(t, `CREATE ROLE runbook_listener LOGIN PASSWORD 'l'`)
+			t.Cleanup(func() { s.Exec(t, `DROP ROLE runbook_listener`) })
+			s.vars["ROLENAME"] = "runbook_listener"
+			s.work(t, counter{}, worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(s.as("runbook_listener", "l")))
+			await(t, "the worker to listen", func() bool {
+				return value[int64](t, s.site, `SELECT count(*) FROM pg_stat_activity WHERE usename = 'runbook_listener'`) == 1
+			})
+		},
+		happen: func(t *testing.T, s *scene) {
+			s.Exec(t, `ALTER ROLE runbook_listener NOLOGIN`)
+			s.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'runbook_listener'`)
+		},
+	},
+}
+
+// on makes the site in the default database of a server, where all tables are.
+func (s *scene) on(t *testing.T, server *embedded.Server) {
+	t.Helper()
+	d := &pgtest.Database{URL: server.URL("postgres")}
+	var err error
+	if d.DB, err = sql.Open("pgx", d.URL); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.DB.Close() })
+	s.site = at(d)
+}
+
+// standby has a primary and a standby, to which the way leads by mistake.
+func standby() alarm {
+	var server *embedded.Server
+	var primary site
+	return alarm{
+		name: "The connection leads to a standby",
+		start: func(t *testing.T, s *scene) {
+			server = pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "4"})
+			s.on(t, server)
+			s.expect(t, exitDone, words("migrate up"))
+			s.expect(t, exitDone, words("migrate up --jobs"))
+			primary = s.site
+			s.work(t, counter{})
+		},
+		happen: func(t *testing.T, s *scene) {
+			if err := s.end(); err != nil {
+				t.Error(err)
+			}
+			other, err := server.Standby(t.Context(), 0)
+			lacking.Skip(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := other.Stop(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+			s.on(t, other)
+			s.work(t, counter{})
+			await(t, "the worker to end", func() bool { return s.worker.Live() != nil })
+			if err := s.end(); err == nil {
+				t.Error("a worker runs on a standby")
+			}
+		},
+		mend: func(t *testing.T, s *scene, r remedy) {
+			s.site = primary
+			s.work(t, counter{})
+			r()
+		},
+	}
+}
+
+// databaseAway has a server of its own.
+func databaseAway() alarm {
+	var server *embedded.Server
+	return alarm{
+		name: "The database does not answer",
+		start: func(t *testing.T, s *scene) {
+			server = pgtest.OwnServer(t, nil)
+			s.on(t, server)
+			s.expect(t, exitDone, words("migrate up"))
+			s.expect(t, exitDone, words("migrate up --jobs"))
+			s.work(t, counter{})
+		},
+		happen: func(t *testing.T, s *scene) {
+			if err := server.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		mend: func(t *testing.T, s *scene, r remedy) {
+			for _, verb := range []string{"doctor", "status", "status --check"} {
+				s.expect(t, exitUnable, words(verb))
+			}
+			if err := server.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r()
+		},
+	}
+}
+
+// rightMissing has a worker under a role of its own.
+func rightMissing() alarm {
+	const role = "runbook_worker"
+	return alarm{
+		name: "A right is missing", age: soon,
+		start: func(t *testing.T, s *scene) {
+			s.build(t)
+			s.Exec(t, `CREATE ROLE runbook_worker LOGIN PASSWORD 'w' IN ROLE pg_read_all_stats`)
+			t.Cleanup(func() { s.Exec(t, `DROP OWNED BY runbook_worker; DROP ROLE runbook_worker`) })
+			s.vars["ROLENAME"] = role
+			s.do(t, "pgfrontier migrate grants --worker runbook_worker --writer \"\" --operator \"\" --reader \"\" | psql")
+			db, err := sql.Open("pgx", s.as(role, "w"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			owner := s.DB
+			s.DB = db
+			s.work(t, counter{})
+			s.DB = owner
+		},
+		happen: func(t *testing.T, s *scene) {
+			s.Exec(t, `REVOKE UPDATE ON consumer_checkpoints FROM runbook_worker`)
+			s.append(t, 1)
+		},
+	}
+}
