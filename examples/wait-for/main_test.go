@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/pgfrontier/worker/examples/internal/program"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { program.Main(m, main) }
+
+// Whoever orders sees totals that have the order, each time.
+func TestWaitFor(t *testing.T) {
+	p := program.Start(t, []string{"DATABASE_URL=" + pgtest.Server(t).URL("")})
+	orders := p.Await(t, `^curl -L -d cents=500 (http://127\.0\.0\.1:\d+/orders)$`)[0]
+	for n := 1; n <= 20; n++ {
+		status, body := place(t, orders, "500")
+		if want := fmt.Sprintf("%d orders, %d cents\n", n, 500*n); status != http.StatusOK || body != want {
+			t.Fatalf("after %d orders the totals are, with status %d, %q", n, status, body)
+		}
+	}
+	if status, body := place(t, orders, "no"); status != http.StatusBadRequest {
+		t.Errorf("an order of no cents: %d %s", status, body)
+	}
+	p.Interrupt(t)
+	if _, err := http.Get(orders); err == nil {
+		t.Error("the shop is still there")
+	}
+}
+
+// place orders as curl -L does.
+func place(t *testing.T, orders, cents string) (status int, body string) {
+	t.Helper()
+	answer, err := http.PostForm(orders, url.Values{"cents": {cents}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
