@@ -1,7 +1,7 @@
-.PHONY: help test race stepped majors lint bench bench-peers sim chaos mutants
+.PHONY: help test race stepped majors lint installable bench bench-peers console-browser sim chaos mutants
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: ## every test, on a real PostgreSQL; says in the end what was skipped
 	@tools/test
@@ -28,6 +28,12 @@ bench: ## what the library promises, measured in eight minutes
 
 bench-peers: ## package jobs beside River on one server, in fifteen minutes
 	cd bench/peers && go run .
+
+installable: ## go install ...@version of the commands, from an empty module cache
+	tools/install
+
+console-browser: ## the console in Chromium, judged by axe-core (npm fetches that)
+	cd console/browser && go test -count=1 -timeout 25m ./...
 
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20
