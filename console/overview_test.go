@@ -135,6 +135,20 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	}
 }
 
+// A consumer's page says what it is to become, while it is not.
+func TestConsumerIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{})
+	s.split(t, "c", 0, 0)
+	for wanted, says := range map[int]string{0: "<dd>2</dd>", 2: "<dd>2</dd>", 3: "<dd>2, to become 3</dd>"} {
+		s.Exec(t, `DELETE FROM consumer_assignments`)
+		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions) SELECT consumer_name, gen_random_uuid(), $1 FROM consumer_checkpoints WHERE consumer_name LIKE 'c#%'`, wanted)
+		if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "<dt>Partitions</dt>"+says) {
+			t.Errorf("%d are wanted:\n%s", wanted, body)
+		}
+	}
+}
+
 // Statements of those who hold the log back may hold values of users: only who may see
 // payloads sees them, and only on request.
 func TestStatementsOfBlockers(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/wishes"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -71,6 +72,7 @@ var functions = template.FuncMap{
 	"short":     func(text string) string { return cut(text, maxError) },
 	"raw":       func(m json.RawMessage) string { return beginning(string(m)) },
 	"some":      func(all []string) string { return some(all, "") },
+	"becoming":  wishes.Becoming,
 	"list":      func(pairs ...string) []string { return pairs },
 }
 

@@ -180,8 +180,8 @@ func (p *patient) partitions(context.Context) (finding, error) {
 		switch {
 		case says != "":
 			apart = append(apart, c.Name+": "+says)
-		case c.Wanted > 0 && c.Wanted != number:
-			numbers = append(numbers, fmt.Sprintf("%s is in %d, to become %d", c.Name, number, c.Wanted))
+		case wishes.Becoming(c) > 0:
+			numbers = append(numbers, fmt.Sprintf("%s is in %d, to become %d", c.Name, number, wishes.Becoming(c)))
 		case number > 1 || c.Fixed > 0:
 			numbers = append(numbers, fmt.Sprintf("%s is in %d", c.Name, number))
 		}

@@ -1,5 +1,5 @@
-// Package wishes says in words why a consumer is not in as many partitions as the
-// workers' code wishes for.
+// Package wishes says whether a consumer is on its way to the partitions that are wanted,
+// and in words why it is not in as many as the workers' code wishes for.
 package wishes
 
 import (
@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/coord"
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -46,6 +47,23 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 		why = "it is not split, as the workers have different keys"
 	}
 	return why + ": " + strings.Join(texts(groups), "; ")
+}
+
+// Becoming returns the number of partitions that a consumer is on its way to, 0 if it has
+// arrived or is not to change. On the way its units can be as many as are wanted, with
+// other borders.
+func Becoming(c ops.Consumer) int {
+	borders := []string{""}
+	if len(c.Units) > 0 {
+		borders = borders[:0]
+	}
+	for _, u := range c.Units {
+		borders = append(borders, u.Partition)
+	}
+	if c.Wanted == 0 || slices.EqualFunc(partition.Cut(c.Wanted), borders, func(r partition.Range, b string) bool { return r.String() == b }) {
+		return 0
+	}
+	return c.Wanted
 }
 
 // groupsOf are the workers that have the consumer's code, in the order that they come in.

@@ -100,3 +100,32 @@ func TestSilenceMeansAgreement(t *testing.T) {
 		}
 	})
 }
+
+// On the way from 2 partitions to 3 there are 3 with other borders.
+func TestBecoming(t *testing.T) {
+	t.Parallel()
+	cut := func(borders ...string) (units []ops.Unit) {
+		for _, b := range borders {
+			units = append(units, ops.Unit{Partition: b})
+		}
+		return units
+	}
+	thirds := []string{"000-554", "555-aa9", "aaa-fff"}
+	for name, c := range map[string]struct {
+		units  []ops.Unit
+		wanted int
+		want   int
+	}{
+		"stays as it is":      {nil, 0, 0},
+		"is whole":            {nil, 1, 0},
+		"to be split":         {nil, 3, 3},
+		"stays as it is, too": {cut("000-7ff", "800-fff"), 0, 0},
+		"split":               {cut(thirds...), 3, 0},
+		"to be merged":        {cut(thirds...), 1, 1},
+		"halfway":             {cut("000-554", "555-7ff", "800-fff"), 3, 3},
+	} {
+		if got := Becoming(ops.Consumer{Units: c.units, Wanted: c.wanted}); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
