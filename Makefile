@@ -3,10 +3,10 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## every test, on a real PostgreSQL; says in the end what was skipped
+test: ## every test of the library, on a real PostgreSQL; says in the end what was skipped
 	@tools/test
 
-race: ## every test under the race detector
+race: ## every test of the library under the race detector
 	go test -race ./...
 
 stepped: ## a thousand scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
@@ -20,7 +20,7 @@ endif
 majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches what is missing)
 	tools/majors
 
-lint: ## format, vet, go.mod, staticcheck
+lint: ## format, vet, go.mod, staticcheck, of all modules
 	tools/lint
 
 bench: ## what the library promises, measured in eight minutes
@@ -29,7 +29,7 @@ bench: ## what the library promises, measured in eight minutes
 bench-peers: ## package jobs beside River on one server, in fifteen minutes
 	cd bench/peers && go run .
 
-installable: ## go install ...@version of the commands, from an empty module cache
+installable: ## go install ...@version of the commands and an example, from an empty module cache
 	tools/install
 
 console-browser: ## the console in Chromium, judged by axe-core (npm fetches that)

@@ -4,8 +4,6 @@ module github.com/pgfrontier/worker/bench/peers
 
 go 1.26.0
 
-replace github.com/pgfrontier/worker => ../..
-
 require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/pgfrontier/worker v0.0.0-00010101000000-000000000000

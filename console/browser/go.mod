@@ -4,8 +4,6 @@ module github.com/pgfrontier/worker/console/browser
 
 go 1.26.0
 
-replace github.com/pgfrontier/worker => ../..
-
 require (
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0

@@ -10,9 +10,9 @@ import (
 
 // Root returns the directory of the module.
 func Root(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/pgfrontier/worker").Output()
 	if err != nil {
-		return "", fmt.Errorf("go list -m: %w (run it inside the module)", err)
+		return "", fmt.Errorf("go list -m: %w (run it inside the repository)", err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }

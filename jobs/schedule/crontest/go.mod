@@ -4,8 +4,6 @@ module github.com/pgfrontier/worker/jobs/schedule/crontest
 
 go 1.26.0
 
-replace github.com/pgfrontier/worker => ../../..
-
 require (
 	github.com/pgfrontier/worker v0.0.0-00010101000000-000000000000
 	github.com/robfig/cron/v3 v3.0.1
