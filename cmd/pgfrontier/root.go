@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,7 +149,7 @@ func (a *app) open(ctx context.Context) (*sql.DB, error) {
 	}
 	text := a.getenv("DATABASE_URL")
 	c, err := pgx.ParseConfig(text)
-	if err != nil || misplaced(text) {
+	if err != nil || misplaced(text, c) {
 		return nil, usage("cannot read how to reach the database%s: DATABASE_URL is postgres://user@host:5432/database, and a password in it has %%2F for /, %%40 for @ and %%23 for #; or host=... dbname=...; or unset beside PGHOST, PGDATABASE, PGSERVICE and the like", why(text, err))
 	}
 	if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
@@ -169,11 +170,19 @@ func (a *app) open(ctx context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
-// misplaced reports whether a password with a / or # that is not escaped has become what
-// comes behind the host, which errors would show.
-func misplaced(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && u.Scheme != "" && strings.Contains(u.Path+u.Fragment, "@")
+// misplaced reports whether a password with a /, @ or # that is not escaped has become the
+// host or what comes behind it, which errors would show.
+func misplaced(text string, c *pgx.ConnConfig) bool {
+	if u, err := url.Parse(text); err == nil && u.Scheme != "" && strings.Contains(u.Path+u.Fragment, "@") {
+		return true
+	}
+	hosts := []string{c.Host}
+	for _, f := range c.Fallbacks {
+		hosts = append(hosts, f.Host)
+	}
+	return slices.ContainsFunc(hosts, func(h string) bool { // sockets are /directory or @name
+		return !strings.HasPrefix(h, "/") && strings.LastIndex(h, "@") > 0
+	})
 }
 
 // why is what may be said of an error of pgx. It quotes the connection string, and takes
