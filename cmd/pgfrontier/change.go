@@ -260,7 +260,13 @@ func (a *app) onConsumer(ctx context.Context, c consumerChange) error {
 	if r := a.change.revision; r.given {
 		o = o.IfRevision(r.n)
 	}
-	return a.carry(ctx, c.plan(o, by))
+	err = a.carry(ctx, c.plan(o, by))
+	if errors.Is(err, ops.ErrNoCheckpoint) {
+		bounded, cancel := a.bound(ctx)
+		defer cancel()
+		err = cmp.Or(known(bounded, o, c.name), err)
+	}
+	return err
 }
 
 // errOther refuses a change that would do something else than what was shown.
@@ -349,14 +355,43 @@ func (a *app) onJobs(ctx context.Context, what, name, final string, do func(ctx 
 		what: what, name: name, final: final,
 		preview: func(ctx context.Context) (preview, error) {
 			all, err := o.Preview(func(o *ops.Jobs) error { _, err := do(ctx, o, by); return err })
-			return preview{effects: listed(all, func(op ops.JobsOperation) effect {
-				on := op.Queue
-				if op.Job != 0 {
-					on = fmt.Sprint("job ", op.Job)
-				}
-				return effect{cmp.Or(on, "jobs"), op.Kind, op.Detail}
-			})}, err
+			return preview{effects: jobsEffectsOf(all)}, err
 		},
-		do: func(ctx context.Context, _ *preview) (object, error) { return do(ctx, o, by) },
+		do: func(ctx context.Context, shown *preview) (did object, err error) {
+			if shown == nil {
+				return do(ctx, o, by)
+			}
+			err = o.Confirmed(func(o *ops.Jobs) error { did, err = do(ctx, o, by); return err }, func(all []ops.JobsOperation) error {
+				known := jobsOf(shown.effects)
+				if slices.ContainsFunc(jobsOf(jobsEffectsOf(all)), func(id int64) bool { return !slices.Contains(known, id) }) {
+					return errOther
+				}
+				return nil
+			})
+			return did, err
+		},
 	})
+}
+
+func jobsEffectsOf(all []ops.JobsOperation) []effect {
+	return listed(all, func(op ops.JobsOperation) effect {
+		on := op.Queue
+		if op.Job != 0 {
+			on = fmt.Sprint("job ", op.Job)
+		}
+		return effect{cmp.Or(on, "jobs"), op.Kind, op.Detail}
+	})
+}
+
+// jobsOf are the jobs that the cancellation of a filter takes. Other changes have none.
+func jobsOf(effects []effect) (ids []int64) {
+	for _, e := range effects {
+		var d struct {
+			Cancelled []int64 `json:"cancelled"`
+			Asked     []int64 `json:"asked_to_end"`
+		}
+		_ = json.Unmarshal(e.Detail, &d) // of other changes they may be anything
+		ids = slices.Concat(ids, d.Cancelled, d.Asked)
+	}
+	return ids
 }

@@ -78,6 +78,20 @@ func TestCancelWhatWasShown(t *testing.T) {
 		t.Errorf("job %d is not there any more", later)
 	}
 	s.ask(t, "no", words("jobs cancel --all --reason r")...).is(t, exitRefused, "nothing was changed")
+
+	// Nothing was shown, and one comes.
+	comes = answering{strings.NewReader("jobs\n"), func() { s.add(t, "bill", "available") }}
+	s.in(t, place{asks: true, in: comes}, words("jobs cancel --kind bill --reason r")...).is(t, exitRefused, `"cancelled": []`, "something else now")
+	// One that has an id between those that were shown is committed only now.
+	s.Exec(t, `UPDATE jobs SET id = id + 2 WHERE kind = 'bill'`)
+	s.Exec(t, `INSERT INTO jobs (id, kind, queue, args) SELECT min(id) - 2, 'bill', 'mail', '{}' FROM jobs WHERE kind = 'bill'`)
+	comes = answering{strings.NewReader("jobs\n"), func() {
+		s.Exec(t, `INSERT INTO jobs (id, kind, queue, args) SELECT min(id) + 1, 'bill', 'mail', '{}' FROM jobs WHERE kind = 'bill'`)
+	}}
+	s.in(t, place{asks: true, in: comes}, words("jobs cancel --kind bill --reason r")...).is(t, exitRefused, "something else now")
+	if n := value[int64](t, s, `SELECT count(*) FROM jobs WHERE kind = 'bill'`); n != 3 {
+		t.Errorf("%d jobs are left", n)
+	}
 }
 
 func TestQueuesAndSchedules(t *testing.T) {
