@@ -100,7 +100,11 @@ func (a *app) flowsRetryVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.onJobs(ctx, "retry", args[0], "", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+			final := ""
+			if len(from) > 0 {
+				final = "What these steps, and those after them, did before may be done twice."
+			}
+			return a.onJobs(ctx, "retry", args[0], final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
 				return nil, o.RetryFlowRun(ctx, id, by, from...)
 			})
 		}),
@@ -187,7 +191,11 @@ func (a *app) jobsRetentionVerb() *cobra.Command {
 			case err != nil && args[1] != "none":
 				return usage("%q is no retention: it is a time such as 72h, forever, or none", args[1])
 			}
-			return a.onJobs(ctx, "retention", args[0], "", func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
+			final := "Finished jobs that are older are deleted, also those that have failed."
+			if d == ops.Forever {
+				final = ""
+			}
+			return a.onJobs(ctx, "retention", args[0], final, func(ctx context.Context, o *ops.Jobs, by ops.By) (object, error) {
 				if args[1] == "none" {
 					return nil, o.RemoveRetention(ctx, args[0], by)
 				}
