@@ -38,11 +38,12 @@ func clean(s string) string {
 	return b.String()
 }
 
-// printable is a text of lines, each clean.
+// printable is a text of lines, each clean but for its tabs.
 func printable(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
-		b.WriteString(clean(strings.TrimRight(line, "\n")) + "\n")
+		cells := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		b.WriteString(strings.Join(listed(cells, clean), "\t") + "\n")
 	}
 	return b.String()
 }
