@@ -180,12 +180,14 @@ func TestUnknownNames(t *testing.T) {
 	s := newSite(t)
 	s.append(t, 1)
 	s.place(t, 0)
-	for _, line := range []string{"consumer d", "gaps d", "letters list d", "letters show d 1", "pause d --reason r", "skip d 1 --reason r --yes", "reset d --to 0 --reason r --yes", "partition d 2 --reason r", "retire d --reason r --yes", "letters retry d --all --reason r", "letters discard d 1 --reason r --yes", "wait d 1"} {
-		s.expect(t, exitRefused, words(line), `"d"`)
+	for _, line := range []string{"consumer d", "operations d", "gaps d", "letters list d", "letters show d 1", "pause d --reason r", "skip d 1 --reason r --yes", "reset d --to 0 --reason r --yes", "partition d 2 --reason r", "retire d --reason r --yes", "letters retry d --all --reason r", "letters discard d 1 --reason r --yes", "wait d 1"} {
+		s.expect(t, exitRefused, words(line), `no consumer "d": there are c`)
 	}
 	s.ask(t, "d", words("retire d --reason r")...).is(t, exitRefused, `there is no consumer "d": there are c`)
 	s.expect(t, exitRefused, words("gaps c#0-7ff"), "has no unit")
-	s.expect(t, exitDone, words("operations d"), "no operation") // it may be retired
+	s.expect(t, exitDone, words("operations c"), "no operation")
+	s.expect(t, exitDone, words("retire c --reason r --yes"))
+	s.expect(t, exitDone, words("operations c"), "retire")
 }
 
 // A change that was shown is refused if the consumer has moved meanwhile, and so is one
@@ -455,6 +457,6 @@ func TestAStuckConsumer(t *testing.T) {
 	s.expect(t, exitDone, words("skip c 3 --reason r --yes"))
 	s.expect(t, exitDone, words("resume c --reason r"))
 	s.expect(t, exitDone, words("wait c 4 --timeout 30s"))
-	s.expect(t, exitRefused, words("wait nobody 4"), "no such consumer")
+	s.expect(t, exitRefused, words("wait nobody 4"), `no consumer "nobody": there are c`)
 	s.expect(t, exitDone, words("workers"), "leads")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -73,8 +74,8 @@ func judge(err error) error {
 		return statusError{exitRefused, err}
 	case errors.Is(err, context.DeadlineExceeded):
 		return statusError{exitUnable, fmt.Errorf("%w: not done within --timeout; a change waits for the batch that a worker has in hand", err)}
-	case errors.Is(err, migrations.ErrNotApplied):
-		return statusError{exitUnable, fmt.Errorf("%w; here --table gives other names, and migrate up makes the tables", err)}
+	case errors.Is(err, migrations.ErrNotApplied), pgdriver.IsUndefined(err):
+		return statusError{exitUnable, fmt.Errorf("%w; here --table gives other names, and migrate up makes the tables, with --jobs those of jobs", err)}
 	}
 	return statusError{exitUnable, err}
 }

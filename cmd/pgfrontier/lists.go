@@ -91,13 +91,20 @@ func (a *app) operationsVerb() *cobra.Command {
 		Long:    "Lists the latest operations on consumers, or on one, the newest first. -o json has\ntheir details.",
 		Example: "  pgfrontier operations totals_v1\n  pgfrontier operations --limit 10 -o json",
 		RunE: a.verb(func(ctx context.Context, args []string) error {
+			name := strings.Join(args, "")
+			if len(args) > 0 && name == "" {
+				return usage("the consumer's name is empty: leave it out for all operations")
+			}
 			o, err := a.operator(ctx)
 			if err != nil {
 				return err
 			}
 			ctx, cancel := a.bound(ctx)
 			defer cancel()
-			all, err := o.OperationsBefore(ctx, strings.Join(args, ""), before, limit)
+			all, err := o.OperationsBefore(ctx, name, before, limit)
+			if err == nil && len(all) == 0 && name != "" && before == 0 {
+				err = known(ctx, o, name)
+			}
 			if err != nil {
 				return err
 			}

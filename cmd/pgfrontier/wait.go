@@ -45,6 +45,10 @@ func (a *app) waitFor(ctx context.Context, consumer string, position int64) erro
 	if err != nil {
 		return err
 	}
+	o, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
 	db, err := a.open(ctx)
 	if err != nil {
 		return err
@@ -65,8 +69,8 @@ func (a *app) waitFor(ctx context.Context, consumer string, position int64) erro
 		case now.DeadLetter:
 			return refuse("%w: consumer %q, position %d; see letters show", worker.ErrDeadLettered, consumer, position)
 		case now.Unknown:
-			if known, err := checkpoints.Known(ctx, db, consumer); err == nil && !known {
-				return refuse("%w: %q", worker.ErrNoConsumer, consumer)
+			if there, err := checkpoints.Known(ctx, db, consumer); err == nil && !there {
+				return known(ctx, o, consumer)
 			}
 		}
 		last = now
