@@ -15,7 +15,8 @@ import (
 func (a *app) blockedVerb() *cobra.Command {
 	var pid int
 	var queries bool
-	c := &cobra.Command{
+	var c *cobra.Command
+	c = &cobra.Command{
 		Use: "blocked", Short: "the transactions that may hold the consumers back", Args: cobra.NoArgs,
 		Long: `Lists the transactions that have drawn positions of the log and have not ended,
 the oldest first, and what ends each. Those that are young are no trouble.
@@ -25,11 +26,15 @@ in the transaction that was shown. The role must be allowed to: a member of
 pg_signal_backend, or of the session's own role.`,
 		Example: "  pgfrontier blocked\n  pgfrontier blocked --terminate 4242 --reason \"an import that nobody waits for\"",
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
+			ends := c.Flags().Changed("terminate")
+			if ends && pid < 1 {
+				return usage("--terminate %d: it is the pid of a session, which a prepared transaction does not have", pid)
+			}
 			all, err := a.blockers(ctx, queries)
 			if err != nil {
 				return err
 			}
-			if pid != 0 {
+			if ends {
 				return a.terminate(ctx, all, pid)
 			}
 			return a.print(object{"blockers": listed(all, blockerObject)}, func() string { return blockersTable(all, queries) })

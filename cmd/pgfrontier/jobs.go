@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -95,7 +96,7 @@ func (a *app) jobsShowVerb() *cobra.Command {
 
 func jobOf(text string) (int64, error) {
 	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || id < 1 {
+	if err != nil || id < 1 || id == math.MaxInt64 { // below which a filter can end
 		return 0, usage("%q is no job: it is a number from 1", text)
 	}
 	return id, nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -23,7 +22,8 @@ import (
 func (a *app) statusVerb() *cobra.Command {
 	var watch, check bool
 	var every, maxAge time.Duration
-	c := &cobra.Command{
+	var c *cobra.Command
+	c = &cobra.Command{
 		Use: "status", Short: "the log, the workers and all consumers", Args: cobra.NoArgs,
 		Long: `Shows how far the log is, and how all consumers stand: behind counts the
 positions up to the head of the log, oldest is how long the first event above the
@@ -44,6 +44,10 @@ the log back for as long, or if the log has a fault that stops all consumers.`,
   pgfrontier status -o json`,
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			switch {
+			case !check && c.Flags().Changed("max-age"):
+				return usage("--max-age goes with --check")
+			case !watch && c.Flags().Changed("every"):
+				return usage("--every goes with -w")
 			case check && watch:
 				return usage("--check answers once: leave -w out")
 			case check && maxAge <= 0:
@@ -317,7 +321,7 @@ func (v view) wrongFacts(f *facts, most, wide int) {
 func further(t alarms.Alarm) string {
 	name := t.Name
 	if !typeable.MatchString(name) {
-		name = strconv.Quote(name)
+		name = "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 	}
 	of := func(state ops.JobState) string {
 		return fmt.Sprintf("pgfrontier jobs list --queue %s --state %s", name, state)

@@ -28,6 +28,11 @@ func TestWrongUsage(t *testing.T) {
 		{"status --timeout 0s", "above 0"},
 		{"status --table events=", "has no name"},
 		{"status --every 1ms -w", "at least 100ms"},
+		{"status --every 5s", "goes with -w"},
+		{"status --max-age 5s", "goes with --check"},
+		{"blocked --terminate 0 --reason r", "a prepared transaction does not have"},
+		{"jobs show 9223372036854775807", "is no job"},
+		{"operations ''", "name is empty"},
 		{"top --every 1ms", "at least 100ms"},
 		{"top", "needs a terminal"},
 		{"top -o json", "needs a terminal"},
@@ -67,7 +72,7 @@ func TestWrongUsage(t *testing.T) {
 		{"migrate grants --reader public", "public"},
 		{"doctor --max-age 0s", "above 0"},
 	} {
-		got := s.run(t, words(c.line)...)
+		got := s.run(t, split(t, c.line)...)
 		if got.code != exitUnable || got.out != "" || !strings.Contains(got.talk, c.says) || strings.Count(got.talk, "\n") != 1 {
 			t.Errorf("%s: status %d, printed %q and %q; want 2 and %s on one line", c.line, got.code, got.out, got.talk, c.says)
 		}
@@ -86,6 +91,11 @@ func TestUnreachable(t *testing.T) {
 		"postgres://u:12/s3cret@127.0.0.1:1/x":                                       "%2F for /",
 		"postgres://u:12#s3cret@127.0.0.1:1/x":                                       "%2F for /",
 		"postgres://u:12?s3cret@127.0.0.1:1/x":                                       "",
+		"postgres://u:12@s3cret@127.0.0.1:1/x":                                       "%40 for @",
+		"postgres://u:12@h:1,s3cret@127.0.0.1:1/x":                                   "%40 for @",
+		"postgres://u:12@/s3cret@127.0.0.1:1/x":                                      "%40 for @",
+		"postgres://u:12@x?s3cret@127.0.0.1:1/x":                                     "",
+		"postgres://u:12@x#s3cret@127.0.0.1:1/x":                                     "%40 for @",
 		"postgres://u:s3cret@127.0.0.1:1/x?sslmode=no":                               "cannot read how to reach",
 		"postgres://u:s3cret@127.0.0.1:1/x?sslrootcert=/nowhere&sslmode=verify-full": "/nowhere",
 	} {
@@ -204,12 +214,14 @@ func checkLine(t *testing.T, line string) {
 func split(t *testing.T, line string) (args []string) {
 	t.Helper()
 	var word strings.Builder
-	quoted, open := false, false
+	quote, open := ' ', false // ' ': none is open
 	for _, r := range strings.TrimSpace(line) + " " {
 		switch {
-		case r == '"':
-			quoted, open = !quoted, true
-		case r != ' ' || quoted:
+		case r == quote && r != ' ':
+			quote = ' '
+		case (r == '"' || r == '\'') && quote == ' ':
+			quote, open = r, true
+		case r != ' ' || quote != ' ':
 			word.WriteRune(r)
 		case open || word.Len() > 0:
 			if w := word.String(); !open && (w == "|" || w == ">" || w == "#") {
@@ -220,7 +232,7 @@ func split(t *testing.T, line string) (args []string) {
 			open = false
 		}
 	}
-	if quoted {
+	if quote != ' ' {
 		t.Errorf("a quote is left open: %s", line)
 	}
 	return args

@@ -31,9 +31,9 @@ func TestStatusNamesWhatIsWrong(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', now() - interval '1 hour')`)
 	const text = `
 wrong        worker h/7: loop: it hangs; see pgfrontier workers
-wrong        consumer c#000-7ff: no; customer; see pgfrontier consumer "c#000-7ff"
+wrong        consumer c#000-7ff: no; customer; see pgfrontier consumer 'c#000-7ff'
 wrong        queue mail: paused by ann (lunch); see pgfrontier jobs queues
-wrong        queue the post: jobs are due and do not run, for 1h0m; see pgfrontier jobs list --queue "the post" --state available
+wrong        queue the post: jobs are due and do not run, for 1h0m; see pgfrontier jobs list --queue 'the post' --state available
 wrong        queue bill: 1 job has failed for good; see pgfrontier jobs list --queue bill --state failed
 wrong        schedule nightly: overdue for 1h0m; see pgfrontier jobs schedules
 
