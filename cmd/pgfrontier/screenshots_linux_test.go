@@ -61,19 +61,19 @@ func TestScreenshots(t *testing.T) {
 			looks, last = looks+1, mark
 		}
 	}
-	at.sees(mark, "\x1b[J")
+	at.sees(mark, frameEnd)
 	at.draw("top")
 	for !strings.Contains(at.screen.String()[mark:], "> mail_v1") {
 		mark = len(at.screen.String())
 		at.press("j")
 		mark = at.sees(mark, "\x1b[H")
-		at.sees(mark, "\x1b[J")
+		at.sees(mark, frameEnd)
 	}
 	at.press("s")
 	mark = at.sees(mark, "skip of mail_v1")
 	at.press("order 4711 has no address" + enterKey)
 	mark = at.sees(mark, "to do it")
-	at.sees(mark, "\x1b[J")
+	at.sees(mark, frameEnd)
 	at.draw("top-skip")
 	at.press(escapeKey)
 	at.sees(mark, "nothing was changed")
@@ -107,8 +107,8 @@ func (s *seat) draw(name string) {
 	const cell, line, size = 8, 18, 13
 	written := s.screen.String()
 	frame := written[strings.LastIndex(written, "\x1b[H")+len("\x1b[H"):]
-	frame, _, _ = strings.Cut(frame, "\x1b[J")
-	lines := strings.Split(strings.TrimRight(strings.ReplaceAll(frame, "\x1b[K", ""), "\r\n "), "\r\n")
+	frame, _, _ = strings.Cut(frame, frameEnd)
+	lines := strings.Split(strings.TrimRight(strings.NewReplacer("\x1b[K", "", "\x1b[J", "").Replace(frame), "\r\n "), "\r\n")
 	wide, high := (terminalWide+4)*cell, (len(lines)+1)*line
 	var picture strings.Builder
 	fmt.Fprintf(&picture, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="%d">`+"\n", wide, high, wide, size)

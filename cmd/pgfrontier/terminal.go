@@ -25,6 +25,7 @@ const (
 	// The other screen, without a cursor, and without lines that go on below.
 	screenOn  = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	screenOff = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+	frameEnd  = "\x1b[m" // no attributes
 )
 
 func takeTerminal(in *os.File, out io.Writer) (*terminal, error) {
@@ -55,7 +56,16 @@ func (t *terminal) draw(text string) error {
 		return nil
 	}
 	t.shown = text
-	_, err := io.WriteString(t.out, "\x1b[H"+strings.ReplaceAll(text, "\n", "\x1b[K\r\n")+"\x1b[K\x1b[J")
+	// What was there is erased before a line, not after: a line that fills the terminal
+	// leaves the cursor on its last character.
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = "\x1b[K" + line
+		if i == len(lines)-1 {
+			lines[i] = "\x1b[J" + line
+		}
+	}
+	_, err := io.WriteString(t.out, "\x1b[H"+strings.Join(lines, "\r\n")+frameEnd)
 	return err
 }
 

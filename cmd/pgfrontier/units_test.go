@@ -150,3 +150,11 @@ func TestUnits(t *testing.T) {
 	s.expect(t, exitDone, words("consumer c"), "1 fixed by an operator")
 	s.expect(t, exitDone, words("operations c"), "merge")
 }
+
+// A line that fills the terminal keeps its last character.
+func TestDraw(t *testing.T) {
+	var out strings.Builder
+	if err := (&terminal{out: &out}).draw("abcd\nefgh\nijkl"); err != nil || out.String() != "\x1b[H\x1b[Kabcd\r\n\x1b[Kefgh\r\n\x1b[Jijkl"+frameEnd {
+		t.Errorf("%v: drew %q", err, out.String())
+	}
+}
