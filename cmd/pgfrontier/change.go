@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -152,8 +154,10 @@ func (a *app) carry(ctx context.Context, p plan) error {
 	return nil
 }
 
-// printDone prints what was done. If it cannot be printed, it was done all the same.
+// printDone prints what was done. If it cannot be printed, it was done all the same: a pipe
+// that nobody reads must not end the process.
 func (a *app) printDone(did object, text string) {
+	signal.Ignore(syscall.SIGPIPE)
 	if err := a.print(did, func() string { return text + "\n" }); err != nil {
 		a.say("pgfrontier: %s, and cannot print it: %v", text, err)
 	}
@@ -176,7 +180,7 @@ func outcomeText(p plan, did object) string {
 	if n, ok := did["count"]; ok {
 		text += fmt.Sprintf(", %v", n)
 		if did["limited"] == true {
-			text += ", which is --limit: there may be more"
+			text += ", up to --limit: there may be more"
 		}
 	}
 	if id, ok := did["new_id"]; ok {

@@ -166,7 +166,7 @@ func TestLimited(t *testing.T) {
 	for p := range int64(3) {
 		s.letter(t, p+1, fmt.Sprint(p), "x")
 	}
-	s.expect(t, exitDone, words("letters discard c --all --limit 2 --reason r --yes"), "done, 2, which is --limit")
+	s.expect(t, exitDone, words("letters discard c --all --limit 2 --reason r --yes"), "done, 2, up to --limit")
 	if out := s.expect(t, exitDone, words("letters discard c --all --limit 2 --reason r --yes"), "done, 1").out; strings.Contains(out, "--limit") {
 		t.Errorf("printed %s", out)
 	}

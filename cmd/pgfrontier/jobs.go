@@ -122,7 +122,7 @@ func jobText(j ops.Job, attempts []ops.Attempt) string {
 		f.add("worker", "%s", j.Worker)
 	}
 	if j.Error != "" || j.Code != "" {
-		f.add("error", "%s %s", j.Code, j.Error)
+		f.add("error", "%s", strings.TrimSpace(j.Code+" "+j.Error))
 	}
 	f.add("args", "%s", dash(string(j.Args)))
 	if j.Meta != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -130,7 +131,7 @@ func (a *app) lettersShowVerb() *cobra.Command {
 
 func letterText(l ops.DeadLetter, payload bool) string {
 	var f facts
-	f.add("consumer", "%s %s", l.Consumer, l.Partition)
+	f.add("consumer", "%s", strings.TrimSpace(l.Consumer+" "+l.Partition))
 	f.add("position", "%d", l.Position)
 	f.add("event", "%s %s", l.EventType, l.EventID)
 	f.add("aggregate", "%s %s", l.AggregateType, l.AggregateID)

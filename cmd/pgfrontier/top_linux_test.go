@@ -236,3 +236,23 @@ func TestConfirmedAtATerminal(t *testing.T) {
 		t.Errorf("status %d, the consumer is at %d", code, s.position(t))
 	}
 }
+
+// A change whose answer nobody reads has been made, and says so.
+func TestClosedPipe(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 1)
+	s.place(t, 0)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = read.Close()
+	c := exec.CommandContext(t.Context(), os.Args[0], words("pause c --reason r")...)
+	c.Env = append(os.Environ(), asCommand+"=1", "DATABASE_URL="+s.env["DATABASE_URL"])
+	var talk strings.Builder
+	c.Stdout, c.Stderr = write, &talk
+	if err := c.Run(); err != nil || !strings.Contains(talk.String(), "pause of c: done, and cannot print it") {
+		t.Errorf("%v: %s", err, talk.String())
+	}
+	_ = write.Close()
+}
