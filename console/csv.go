@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/csv"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -81,9 +82,15 @@ func (c *Console) download(w http.ResponseWriter, r *http.Request, g Grant, name
 	}
 }
 
-// harmless keeps a spreadsheet from taking a text for a formula.
+// formula is where a spreadsheet may begin a formula: at the beginning of a cell, and after
+// what it may take for the end of one. Where lists are separated by semicolons, it takes no
+// notice of the quotes in this file.
+var formula = regexp.MustCompile(`(^|[;\t\r\n])([\p{Z}\v\f]*[=+\-@＝＋－＠])`)
+
+// harmless keeps a spreadsheet from taking a text, or a part of it, for a formula.
 func harmless(cell string) string {
-	if strings.ContainsAny(cell[:min(len(cell), 1)], "=+-@\t\r\n") {
+	cell = formula.ReplaceAllString(cell, "$1'$2")
+	if strings.ContainsAny(cell[:min(len(cell), 1)], "\t\r\n") {
 		return "'" + cell
 	}
 	return cell

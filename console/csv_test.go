@@ -71,15 +71,23 @@ func number(t testing.TB, text string, n *int) int {
 func TestCSVFormulas(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
-	for _, text := range []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "plain, \"quoted\"\nline"} {
+	for _, text := range []string{"=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", "x;=1+1", "x; @SUM(A1)", "x\n-1", "x\t+1", "plain, \"quoted\"\nline"} {
 		s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ($1, 'pause', '{}', $1, $1)`, text)
 	}
 	for _, line := range s.csv(t, "operations.csv")[1:] {
 		for _, cell := range line {
-			if strings.ContainsAny(cell[:1], "=+-@\t\r") {
+			for _, part := range strings.FieldsFunc(cell, func(r rune) bool { return strings.ContainsRune(";\t\r\n", r) }) {
+				if strings.HasPrefix(strings.TrimSpace(part), "＝") || strings.ContainsAny(strings.TrimSpace(part)[:1], "=+-@") {
+					t.Errorf("%q may be a formula", cell)
+				}
+			}
+			if strings.ContainsAny(cell[:1], "\t\r") {
 				t.Errorf("%q may be a formula", cell)
 			}
 		}
+	}
+	if line := s.csv(t, "operations.csv")[1]; line[5] != "plain, \"quoted\"\nline" {
+		t.Errorf("%q is no formula, and was altered", line[5])
 	}
 }
 
