@@ -49,16 +49,18 @@ func (o *Jobs) retry(ctx context.Context, kind Kind, id int64, by By) (as int64,
 			return nil, err
 		}
 		a.queue = f.queue
-		if kind != KindRerun {
-			if err := o.mayRetry(ctx, tx, id, f); err != nil {
-				return nil, err
-			}
+		before, err := o.retried(ctx, tx, id)
+		if err == nil && kind != KindRerun {
+			err = mayRetry(f, before)
+		}
+		if err != nil {
+			return nil, err
 		}
 		as, err = o.queue.Again(ctx, tx, id)
 		if noRows(err) {
 			return nil, ErrNoJob // somebody has removed it meanwhile
 		}
-		return jobRetryDetail{f, as}, err
+		return jobRetryDetail{f, before.as, as}, err
 	})
 	if err != nil {
 		return 0, err
@@ -77,28 +79,37 @@ func (o *Jobs) hasten(ctx context.Context, tx *sql.Tx, id int64, j lockedJob) er
 	return o.queue.Hasten(ctx, tx, id)
 }
 
-// mayRetry refuses a job that has completed or was retried. Two who retry the same
-// one take turns, by a lock that only they know.
-func (o *Jobs) mayRetry(ctx context.Context, tx *sql.Tx, id int64, f finishedJob) error {
-	if f.State == JobCompleted {
-		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again all the same, effects included", f.FinishedAt.Format(time.RFC3339))}
-	}
+// retry is what was made of a job before. The zero retry is nothing.
+type retry struct {
+	as int64
+	at time.Time
+	by string
+}
+
+// retried returns the latest retry of a job. Two who retry the same one take turns, by a
+// lock that only they know.
+func (o *Jobs) retried(ctx context.Context, tx *sql.Tx, id int64) (r retry, err error) {
 	if _, err := exec(ctx, tx, "wait for others who retry it", `SELECT pg_advisory_xact_lock(hashtextextended($1::text, $2::bigint))`, "retry of "+o.t.Jobs.String(), id); err != nil {
-		return err
+		return r, err
 	}
-	var as int64
-	var at time.Time
-	var operator string
-	err := tx.QueryRowContext(ctx, `
+	err = tx.QueryRowContext(ctx, `
 SELECT (detail->>'new_job')::bigint, created_at, operator FROM `+o.t.Operations.SQL()+`
-WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LIMIT 1`, id).Scan(&as, &at, &operator)
-	switch {
-	case noRows(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look whether it was retried: %w", err)
+WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LIMIT 1`, id).Scan(&r.as, &r.at, &r.by)
+	if err != nil && !noRows(err) {
+		return r, fmt.Errorf("look whether it was retried: %w", err)
 	}
-	return fmt.Errorf("%w: as job %d, at %s by %s: look at that one; Rerun runs this one again all the same", ErrRetried, as, at.UTC().Format(time.RFC3339), errtext.Value(operator))
+	return r, nil
+}
+
+// mayRetry refuses a job that has completed or was retried.
+func mayRetry(f finishedJob, before retry) error {
+	switch {
+	case f.State == JobCompleted:
+		return &JobStateError{f.State, fmt.Sprintf("it finished at %s; Rerun runs it again all the same, effects included", f.FinishedAt.Format(time.RFC3339))}
+	case before.as != 0:
+		return fmt.Errorf("%w: as job %d, at %s by %s: look at that one; Rerun runs this one again all the same", ErrRetried, before.as, before.at.UTC().Format(time.RFC3339), errtext.Value(before.by))
+	}
+	return nil
 }
 
 type hastenDetail struct {
@@ -108,6 +119,7 @@ type hastenDetail struct {
 
 type jobRetryDetail struct {
 	finishedJob
+	Before int64 `json:"retried_before_as,omitempty"` // the latest job that was made of it
 	NewJob int64 `json:"new_job"`
 }
 
