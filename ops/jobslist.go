@@ -220,8 +220,12 @@ type Attempt struct {
 	Code, Error string
 }
 
-// Attempts lists the runs of a job that did not finish it, in their order. There
-// are none of a job that is not there.
+// maxAttempts is how many Attempts returns at most: one that is snoozed again and again has any
+// number.
+const maxAttempts = 1_000
+
+// Attempts lists the runs of a job that did not finish it, in their order, the latest
+// 1,000 at most. There are none of a job that is not there.
 func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (a Attempt, err error) {
 		var started sql.NullTime
@@ -230,7 +234,8 @@ func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 		return a, err
 	}, `
 SELECT attempt, coalesce(worker_id::text, ''), started_at, ended_at, outcome, coalesce(code, ''), coalesce(error, '')
-FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt`, id)
+FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT $2::bigint`, id, maxAttempts)
+	slices.Reverse(all)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the attempts of job %d: %w", id, o.explain(err)))
 	}
