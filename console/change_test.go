@@ -306,6 +306,28 @@ func TestChangesOfJobs(t *testing.T) {
 	}
 }
 
+// A form that makes a job is of use once: who sends it again has seen no job that it made.
+func TestRerunOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	form := with(s.get(t, fmt.Sprint("job?id=", s.enqueue(t, ops.JobCompleted))).hidden(t, `value="rerun"`), "reason", "r")
+	for made := range int64(2) {
+		confirm := s.preview(t, form)
+		var group sync.WaitGroup
+		statuses := make([]int, 3)
+		for i := range statuses {
+			group.Go(func() { statuses[i] = s.do(t, http.MethodPost, "change", confirm).status })
+		}
+		group.Wait()
+		if sum := statuses[0] + statuses[1] + statuses[2]; sum != http.StatusSeeOther+2*http.StatusConflict {
+			t.Errorf("answers %v, want one 303 and two 409", statuses)
+		}
+		if n := s.count(t, `SELECT count(*) FROM jobs`); n != made+1 {
+			t.Errorf("%d jobs, want %d", n, made+1)
+		}
+	}
+}
+
 // A job or a queue that is another one now than the preview has shown is left alone.
 func TestJobsMoved(t *testing.T) {
 	t.Parallel()

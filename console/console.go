@@ -46,7 +46,7 @@ const (
 type Action struct {
 	On   string // OnConsumer, OnJob, OnQueue or OnSchedule
 	Kind ops.Kind
-	Name string // of the consumer, the queue or the schedule; of a job, that of its queue
+	Name string // of the consumer, the queue or the schedule; of a job, that of its queue. ops.AllQueues: of all queues
 }
 
 func (g Grant) allows(a Action) bool {

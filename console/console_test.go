@@ -218,6 +218,14 @@ func TestAllow(t *testing.T) {
 			t.Errorf("%v: asked about %v, want %v", form.form, asked, form.asked)
 		}
 	}
+	s.split(t, "split", 1, 2)
+	s.append(t, happened(1)...)
+	s.letters(t, "split#000-7ff", "boom", 1)
+	asked = nil
+	s.get(t, "letters?consumer=split%23000-7ff").expect(t, http.StatusOK)
+	if len(asked) != 2 || asked[0].Name != "split" || asked[1].Name != "split" {
+		t.Errorf("for the letters of a unit: asked about %v", asked)
+	}
 	if body := s.get(t, "queues").body; strings.Contains(body, `action="change"`) {
 		t.Errorf("there is a form for what is not allowed:\n%s", body)
 	}
@@ -332,6 +340,30 @@ func TestRoleWithoutRights(t *testing.T) {
 	s.server.Config.Handler = http.StripPrefix(prefix, c)
 	if got := s.get(t, "").expect(t, http.StatusInternalServerError); !strings.Contains(got.body, "lacks a right") {
 		t.Error(got.body)
+	}
+}
+
+// A server that takes no changes shows its pages, and says where changes are made.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	s, pages := furnished(t, console.Options{})
+	cfg, err := pgx.ParseConfig(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.RuntimeParams["default_transaction_read_only"] = "on"
+	db := stdlib.OpenDB(*cfg)
+	defer db.Close()
+	c := console.New(db, console.Options{Access: operators})
+	defer c.Close()
+	s.server.Config.Handler = http.StripPrefix(prefix, c)
+	for _, page := range pages {
+		s.get(t, page).expect(t, http.StatusOK)
+	}
+	for _, form := range []url.Values{{"on": {"consumer"}, "kind": {"pause"}, "name": {"mail_v1"}}, {"on": {"queue"}, "kind": {"pause"}, "name": {"slow"}}} {
+		if got := s.do(t, http.MethodPost, "change", with(form, "reason", "r")).expect(t, http.StatusServiceUnavailable); !strings.Contains(got.body, "the primary") {
+			t.Error(got.body)
+		}
 	}
 }
 

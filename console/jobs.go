@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sort"
 
 	"github.com/pgfrontier/worker/ops"
 )
@@ -11,6 +12,7 @@ import (
 // queuesPage are the queues, and what operators did to them and to jobs.
 type queuesPage struct {
 	Queues     []ops.Queue
+	NextQueue  string `json:",omitempty"` // the key of the next page of queues; empty: this is the last
 	Operations []ops.JobsOperation
 	Next       int64 `json:",omitempty"`
 }
@@ -29,6 +31,9 @@ func (c *Console) queues(ctx context.Context, q query, _ Grant) (any, error) {
 	if p.Queues, err = c.jobs.Queues(ctx); err != nil {
 		return nil, err
 	}
+	// The first, which is all together, is on each page.
+	some, next := pageOf(p.Queues[1:], func(q ops.Queue) string { return q.Name }, q.Get("after"))
+	p.Queues, p.NextQueue = append(p.Queues[:1:1], some...), next
 	all, err := c.jobs.Operations(ctx, ops.OperationsFilter{Before: q.int("before")}, perPage+1)
 	if err != nil {
 		return nil, err
@@ -84,6 +89,9 @@ type jobPage struct {
 	Finished   bool `json:"-"`
 }
 
+// Latest are the runs that its table has.
+func (p jobPage) Latest() []ops.Attempt { return p.Attempts[max(len(p.Attempts)-perPage, 0):] }
+
 func (p jobPage) heading() string { return fmt.Sprintf("Job %d", p.Job.ID) }
 
 func (c *Console) job(ctx context.Context, q query, g Grant) (any, error) {
@@ -109,7 +117,10 @@ func (c *Console) findJob(ctx context.Context, id int64) (ops.Job, error) {
 	return ops.Job{}, &refusal{http.StatusNotFound, fmt.Sprintf("There is no job %d. A finished job is deleted when its retention is over.", id)}
 }
 
-type schedulesPage struct{ Schedules []ops.ScheduleInfo }
+type schedulesPage struct {
+	Schedules []ops.ScheduleInfo
+	Next      string `json:",omitempty"`
+}
 
 // Names are those of the schedules.
 func (p schedulesPage) Names() (all []string) {
@@ -119,7 +130,20 @@ func (p schedulesPage) Names() (all []string) {
 	return all
 }
 
-func (c *Console) schedules(ctx context.Context, _ query, _ Grant) (any, error) {
+func (c *Console) schedules(ctx context.Context, q query, _ Grant) (any, error) {
 	all, err := c.jobs.Schedules(ctx)
-	return schedulesPage{all}, err
+	some, next := pageOf(all, func(s ops.ScheduleInfo) string { return s.Name }, q.Get("after"))
+	return schedulesPage{some, next}, err
+}
+
+const namesPerPage = 100
+
+// pageOf takes those after a name, which is the key of a list in order of names. next is the key of
+// the next page; empty: there is none.
+func pageOf[T any](all []T, name func(T) string, after string) (some []T, next string) {
+	all = all[sort.Search(len(all), func(i int) bool { return name(all[i]) > after }):]
+	if len(all) > namesPerPage {
+		return all[:namesPerPage], name(all[namesPerPage-1])
+	}
+	return all, ""
 }

@@ -87,9 +87,8 @@ func (c *Console) lookCloser(ctx context.Context) (*snapshot, error) {
 
 // told is what a worker said of itself.
 type told struct {
-	Unowned                                                  []string
-	CoordinationError, FrontierError, NotifyError, LoopError string
-	Consumers                                                []struct{ Name, LastError string }
+	Unowned   []string
+	Consumers []struct{ Name, LastError string }
 }
 
 // listen reads what the workers said of themselves at their last heartbeats. Other
@@ -113,6 +112,28 @@ func (s *snapshot) listen() {
 
 // Told is what a worker said of itself.
 func (s *snapshot) Told(w ops.Worker) told { return s.told[s.names[w.ID]] }
+
+const mostErrors = 3 // of consumers, that a row of a worker has
+
+// Troubles are what a worker complains of, a line each, and what its first consumers do.
+func (s *snapshot) Troubles(w ops.Worker) (all []string) {
+	for _, c := range alarms.Complaints(w.Status) {
+		all = append(all, c.Part+": "+c.Text)
+	}
+	errors := 0
+	for _, c := range s.Told(w).Consumers {
+		if c.LastError == "" {
+			continue
+		}
+		if errors++; errors <= mostErrors {
+			all = append(all, c.Name+": "+c.LastError)
+		}
+	}
+	if errors > mostErrors {
+		all = append(all, count(errors-mostErrors, "other consumer")+" with an error")
+	}
+	return all
+}
 
 // LastError is why a consumer, or a unit of it, does not go on, as the worker says that
 // has it.

@@ -20,6 +20,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/wishes"
 	"github.com/pgfrontier/worker/migrations"
@@ -186,8 +187,11 @@ type page struct {
 	Data        any
 }
 
-// May reports whether the reader may make a change.
+// May reports whether the reader may make a change. A unit is its consumer's.
 func (p *page) May(on, kind, name string) bool {
+	if on == OnConsumer {
+		name = partition.Consumer(name)
+	}
 	return p.Grant.allows(Action{On: on, Kind: ops.Kind(kind), Name: name})
 }
 
@@ -344,6 +348,7 @@ func late(ctx context.Context, err error) error {
 const (
 	hintMoved = "Nothing was changed. Somebody or something was faster. Go back, look how it stands now, and decide again."
 	hintAway  = "The database did not answer in time, or a batch kept what was to be changed. Nothing was changed. Try again: the workers go on by themselves when the database is back."
+	hintReads = "The server takes no changes: it is a standby, or was made read-only. Nothing was changed. Open a console that is connected to the primary."
 	hintRole  = "The database role of the console lacks a right: the documentation of the operations says which ones an operator's role has."
 )
 
@@ -371,6 +376,8 @@ func judge(err error) (status int, hint string) {
 		return http.StatusNotFound, "Tables of an older version want the migrations first. An application that uses only events, or only jobs, does not have the tables of the other."
 	case isAny(err, context.DeadlineExceeded, context.Canceled), pgdriver.IsConnectionLoss(err), pgdriver.IsPoolClosed(err):
 		return http.StatusServiceUnavailable, hintAway
+	case pgdriver.SQLState(err) == pgdriver.ReadOnlyTransaction:
+		return http.StatusServiceUnavailable, hintReads
 	case pgdriver.SQLState(err) == insufficientPrivilege:
 		return http.StatusInternalServerError, hintRole
 	}
