@@ -379,7 +379,7 @@ func workersOf(s *snapshot, q url.Values) (any, error) {
 		switch can, cannot := len(able[c.Name]), len(unable[c.Name]); {
 		case can > 1 && cannot == 0:
 			at.Able = "all"
-		case can > cannot:
+		case cannot > 0 && can > cannot:
 			at.Able = "all but " + some(unable[c.Name], "")
 		}
 		p.Places = append(p.Places, at)

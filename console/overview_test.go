@@ -90,6 +90,19 @@ func TestManyConsumers(t *testing.T) {
 	}
 }
 
+// A single worker that has the code is named, and none of several is left out of "all".
+func TestWhoCanRunIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{})
+	s.place(t, "c", 0)
+	for i, want := range []string{"h:1", "all", "all but h:3", "h:1, h:2"} {
+		s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, consumers) VALUES (gen_random_uuid(), 'h', $1, CASE WHEN $1 < 3 THEN '{c}'::text[] ELSE '{}' END)`, i+1)
+		if body := s.get(t, "workers").body; !strings.Contains(body, "<td>nobody</td><td>"+want+"</td>") {
+			t.Errorf("with %d workers, want %q:\n%s", i+1, want, body)
+		}
+	}
+}
+
 // A page shows how far a consumer was behind, once somebody has looked for a while.
 func TestSparklineOnPages(t *testing.T) {
 	t.Parallel()
