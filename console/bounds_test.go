@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pgfrontier/worker/console"
@@ -33,6 +34,56 @@ func TestOneConnection(t *testing.T) {
 	}
 	viewer.leave()
 	await(t, "the connection", func() bool { return s.DB.Stats().InUse == 0 })
+}
+
+// A page and a change wait for the database as long as they may, and no longer. Nothing stays behind.
+func TestDatabaseHangs(t *testing.T) {
+	t.Parallel()
+	s, pages := furnished(t, console.Options{Access: operators})
+	form := s.preview(t, url.Values{"on": {"consumer"}, "kind": {"pause"}, "name": {"mail_v1"}, "reason": {"r"}})
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`LOCK TABLE consumer_checkpoints, consumer_operations, consumer_gap_skips, consumer_dead_letters, events, jobs, jobs_history, jobs_queues, jobs_schedules`); err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for _, page := range append(pages, "operations.csv") {
+		if page == "event" { // a form
+			continue
+		}
+		group.Go(func() {
+			if got := s.get(t, page); got.status != http.StatusServiceUnavailable {
+				t.Errorf("%s: status %d:\n%s", page, got.status, got.body)
+			}
+		})
+	}
+	group.Go(func() {
+		if got := s.do(t, http.MethodPost, "change", form); got.status != http.StatusServiceUnavailable {
+			t.Errorf("a change: status %d:\n%s", got.status, got.body)
+		}
+	})
+	group.Wait()
+	await(t, "all connections but that of the lock", func() bool { return s.DB.Stats().InUse == 1 })
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_operations`); n != 0 {
+		t.Errorf("%d operations", n)
+	}
+}
+
+// A form that is longer than any of the console's is not read to its end.
+func TestLongForm(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.place(t, "c", 0)
+	form := url.Values{"on": {"consumer"}, "kind": {"pause"}, "name": {"c"}, "reason": {"r"}, "besides": {strings.Repeat("x", 1_000_000)}}
+	if got := s.do(t, http.MethodPost, "change", form).expect(t, http.StatusBadRequest); !strings.Contains(got.body, "too long") {
+		t.Error(got.body)
+	}
 }
 
 // Queues and schedules come in pages, each once, and all queues together on each of them.
