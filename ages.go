@@ -17,8 +17,9 @@ type ages struct {
 	mu    sync.Mutex
 	token string // of the incarnation that head is of
 	head  int64
-	safe  int64
-	since time.Time // when safe last moved, or had nowhere to go
+	under string    // the incarnation that safe is of
+	safe  int64     // the furthest
+	since time.Time // when safe last went on, or had nowhere to go
 }
 
 func newAges() *ages { return &ages{turn: make(chan struct{}, 1)} }
@@ -39,12 +40,13 @@ func (a *ages) sawHead(token string, head int64) {
 	a.token, a.head = token, head
 }
 
-// still returns for how long safe has not moved while the head was above it.
-func (a *ages) still(safe, head int64, now time.Time) time.Duration {
+// still returns for how long safe has not moved while the head was above it. A frontier
+// that begins anew falls back to what is settled: to come to the same place again is no move.
+func (a *ages) still(token string, safe, head int64, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if safe != a.safe || head <= safe || a.since.IsZero() {
-		a.safe, a.since = safe, now
+	if token != a.under || safe > a.safe || head <= safe || a.since.IsZero() {
+		a.under, a.safe, a.since = token, safe, now
 	}
 	return now.Sub(a.since)
 }
@@ -84,8 +86,15 @@ func (u *unitStatus) waitsAt(head int64) (position int64, waits bool) {
 func (u *unitStatus) sawOldest(o oldest) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.known {
-		u.oldest = &o
+	if !u.known {
+		return
+	}
+	u.oldest = &o
+	switch {
+	case o.Position <= u.s.Position: // none waits, or no longer
+		u.waits = time.Time{}
+	case u.waits.IsZero():
+		u.waits = o.at
 	}
 }
 

@@ -81,7 +81,7 @@ func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
 			late = append(late, c)
 		}
 	}
-	slices.SortStableFunc(late, func(a, b ConsumerStatus) int { return cmp.Compare(*b.OldestAge, *a.OldestAge) })
+	slices.SortStableFunc(late, func(a, b ConsumerStatus) int { return cmp.Compare(b.oldest(), a.oldest()) })
 	for i, c := range late {
 		if i == lateShown {
 			return append(all, fmt.Errorf("%d more consumers are late: Status shows them", len(late)-i))
@@ -91,8 +91,23 @@ func (s Status) reasons(maxAge, heartbeatTimeout time.Duration) (all []error) {
 	return all
 }
 
+// oldest is OldestAge. Without one, it is how long the consumer has not moved.
+func (c ConsumerStatus) oldest() time.Duration {
+	if c.OldestAge == nil {
+		return c.Still
+	}
+	return *c.OldestAge
+}
+
 // late says how late a consumer is, and what to look at.
 func (c ConsumerStatus) late() error {
+	if c.OldestAge == nil {
+		err := fmt.Errorf("consumer %q is assigned to this worker, which has not loaded its progress for %v", c.Name, c.Still.Round(time.Second))
+		if c.LastError == nil {
+			return fmt.Errorf("%w: see the log", err)
+		}
+		return fmt.Errorf("%w: %w", err, c.LastError)
+	}
 	err := fmt.Errorf("consumer %q has not moved for %v: it has not handled an event that is %v old, at position %d or above", c.Name, c.Still.Round(time.Second), c.OldestAge.Round(time.Second), c.Position+1)
 	switch {
 	case c.LastError != nil && c.Failures > 0:

@@ -73,3 +73,21 @@ func TestOldLooksAreForgotten(t *testing.T) {
 		t.Error("a look of the run before is kept")
 	}
 }
+
+// A frontier whose session ends again and again falls back to what is settled each time. To
+// come to the same place is no move.
+func TestSafeThatComesBackHasNotMoved(t *testing.T) {
+	a, began := newAges(), time.Now()
+	for i, look := range []struct {
+		token      string
+		safe, head int64
+		still      time.Duration
+	}{
+		{"one", 5, 9, 0}, {"one", 3, 9, time.Minute}, {"one", 5, 9, 2 * time.Minute}, {"one", 6, 9, 0},
+		{"one", 4, 9, time.Minute}, {"two", 4, 9, 0}, {"two", 4, 9, time.Minute}, {"two", 9, 9, 0},
+	} {
+		if got := a.still(look.token, look.safe, look.head, began.Add(time.Duration(i)*time.Minute)); got != look.still {
+			t.Errorf("look %d: still for %v, want %v", i, got, look.still)
+		}
+	}
+}

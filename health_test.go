@@ -224,3 +224,39 @@ func TestOldestAge(t *testing.T) {
 	}
 	await(t, "paused consumers not to count", func() bool { return ready(w, maxAge) == "" })
 }
+
+// Health is not green while a consumer does not move, whatever time the writer has given to
+// the event that waits for it.
+func TestHealthTrustsNoTimeOfAnEvent(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+		return errors.New("not today")
+	}}}, worker.WithMaxConsecutiveFailures(1_000_000))
+	awaitReady(t, w)
+	d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload, created_at)
+		SELECT 'Order', '1', 1, gen_random_uuid(), 'e', '', clock_timestamp() + interval '1 day'`)
+	const maxAge = 300 * time.Millisecond
+	awaitUnready(t, w, maxAge, `consumer "c" has not moved for`, "at position 1 or above", "not today")
+	if got := ready(w, time.Hour); got != "" {
+		t.Errorf("within its patience: %s", got)
+	}
+	if s := statusOf(w.Worker, "c"); s.OldestAge == nil || *s.OldestAge > time.Hour {
+		t.Errorf("the event is %v old", s.OldestAge)
+	}
+}
+
+// Health is not green while a worker cannot load the progress of a consumer that it is to run.
+func TestHealthOfAConsumerThatIsNotLoaded(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, effects) VALUES ('c', 0, '{"of": "another version"}')`)
+	appendN(t, d.DB, "Order", "1", 1)
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
+	awaitReady(t, w)
+	const maxAge = 300 * time.Millisecond
+	awaitUnready(t, w, maxAge, `consumer "c" is assigned to this worker, which has not loaded its progress for`, "json")
+	d.Exec(t, `UPDATE consumer_checkpoints SET effects = '[]'`)
+	awaitHandled(t, d.DB, "c", 1)
+	await(t, "the worker to be ready", func() bool { return ready(w, maxAge) == "" })
+}

@@ -104,7 +104,9 @@ type ConsumerStatus struct {
 	// do those that appear late, below Position.
 	OldestAge *time.Duration `json:",omitempty"`
 	// Still is for how long Position has not moved in this worker while an event was
-	// waiting, by this process's clock. 0 if it moves, and where OldestAge is nil or 0.
+	// waiting, by this process's clock, whatever time the event bears. 0 if it moves, if no
+	// event waits, and where nobody knows. While this worker has not loaded the progress of
+	// a consumer that it runs, it is for how long.
 	Still time.Duration
 	// Handled counts the events that this worker handled and committed.
 	Handled int64
@@ -139,7 +141,9 @@ type unitStatus struct {
 	s       ConsumerStatus
 	known   bool // Position is this run's
 	oldest  *oldest
+	began   time.Time // the run
 	moved   time.Time // when Position was last another one
+	waits   time.Time // the first look since that found an event above Position; zero: none has
 	lasting error     // what holds the batch in hand up; nil: nothing
 }
 
@@ -171,18 +175,30 @@ func (u *unitStatus) change(f func(*ConsumerStatus)) {
 func (u *unitStatus) snapshot(safe, head *int64) ConsumerStatus {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	s := u.s
+	s, now := u.s, time.Now()
 	if u.lasting != nil {
 		s.LastError = u.lasting
 	}
 	if s.Assigned && u.known {
 		s.Lag, s.HeadLag = behind(safe, s.Position), behind(head, s.Position)
-		now := time.Now()
-		if s.OldestAge = u.oldest.age(s.Position, head, now); s.OldestAge != nil && *s.OldestAge > 0 {
-			s.Still = min(now.Sub(u.moved), *s.OldestAge)
-		}
+		s.OldestAge = u.oldest.age(s.Position, head, now)
+		s.Still = min(now.Sub(u.moved), u.waited(s.OldestAge, head, now))
+	} else if s.Assigned {
+		s.Still = now.Sub(u.began)
 	}
 	return s
+}
+
+// waited returns for how long an event has been waiting at least. Its age alone would not
+// do: a writer may give an event any time, also one that is to come.
+func (u *unitStatus) waited(age *time.Duration, head *int64, now time.Time) (d time.Duration) {
+	if age != nil {
+		d = *age
+	}
+	if !u.waits.IsZero() && (head == nil || u.s.Position < *head) {
+		d = max(d, now.Sub(u.waits))
+	}
+	return d
 }
 
 // behind counts the positions above one, up to another.
@@ -199,7 +215,9 @@ func (u *unitStatus) assigned(yes bool) { u.change(func(s *ConsumerStatus) { s.A
 // begin takes note that a loop begins: other workers have moved the consumer
 // since the last one ended.
 func (u *unitStatus) begin() {
-	u.change(func(*ConsumerStatus) { u.known, u.oldest = false, nil })
+	u.change(func(s *ConsumerStatus) {
+		u.known, u.oldest, u.began, u.waits, s.Paused = false, nil, time.Now(), time.Time{}, nil
+	})
 }
 
 func (u *unitStatus) loaded(p *progress.State) {
@@ -211,7 +229,7 @@ func (u *unitStatus) loaded(p *progress.State) {
 
 func (u *unitStatus) moveTo(position int64) {
 	if u.moved.IsZero() || position != u.s.Position {
-		u.s.Position, u.moved = position, time.Now()
+		u.s.Position, u.moved, u.waits = position, time.Now(), time.Time{}
 	}
 }
 
@@ -272,7 +290,7 @@ func (w *Worker) Status() Status {
 		head = &s.Head
 	}
 	s.Head = max(s.Head, s.Safe, w.ages.headOf(v.Token))
-	s.SafeStill = w.ages.still(s.Safe, s.Head, time.Now())
+	s.SafeStill = w.ages.still(v.Token, s.Safe, s.Head, time.Now())
 	for _, whole := range w.units {
 		units := w.partsOf(whole.declared)
 		if len(units) == 0 {
