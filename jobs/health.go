@@ -1,17 +1,19 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Live returns nil unless only a new process helps: Start has returned, or the loop of
-// the heartbeats hangs. It never asks the database.
+// Live returns nil unless only a new process helps: Start has returned, or one of the
+// worker's loops hangs, which the error names. It never asks the database.
 // Package health serves it to an orchestrator.
 func (w *Worker) Live() error {
 	if w.state.Load() == WorkerStopped {
@@ -21,15 +23,42 @@ func (w *Worker) Live() error {
 		return nil
 	}
 	if c := w.coord.Status(); !c.LastTurn.IsZero() {
-		if still := time.Since(c.LastTurn); still > w.cfg.heartbeat+hangs {
-			return fmt.Errorf("the loop of the heartbeats has hung for %v: a hook or a driver that does not return keeps it; start the process again, and see the stacks that SIGQUIT prints", still.Round(time.Second))
+		if err := w.hung("of the heartbeats", time.Since(c.LastTurn)-w.cfg.heartbeat); err != nil {
+			return err
 		}
 	}
-	return nil
+	for _, l := range w.loops {
+		if err := w.hung(fmt.Sprintf("of queue %q", l.name), l.turn.lasts()); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(w.hung("that stores what became of jobs", w.settler.turn.lasts()), w.hung("that resets the jobs of the dead", w.rescuer.turn.lasts()))
 }
 
-// hangs is after what time a loop hangs, beyond its longest pause.
-const hangs = 2 * time.Minute
+// hung returns an error for a loop whose turn lasts too long.
+func (w *Worker) hung(loop string, lasts time.Duration) error {
+	if lasts <= w.hangsAfter {
+		return nil
+	}
+	return fmt.Errorf("the loop %s has hung for %v: a hook or a driver that does not return keeps it; start the process again, and see the stacks that SIGQUIT prints", loop, lasts.Round(time.Second))
+}
+
+// hangsAfter is how long a turn of a loop may take: each of its statements has a bound.
+const hangsAfter = 2 * time.Minute
+
+// turn says since when a loop does something.
+type turn struct{ since atomic.Int64 } // in Unix nanoseconds; 0: it rests
+
+func (t *turn) begin() { t.since.Store(time.Now().UnixNano()) }
+func (t *turn) end()   { t.since.Store(0) }
+
+// lasts returns for how long the turn has been lasting, 0 if the loop rests.
+func (t *turn) lasts() (d time.Duration) {
+	if n := t.since.Load(); n != 0 {
+		d = time.Since(time.Unix(0, n))
+	}
+	return d
+}
 
 // Ready returns why the worker does not do all of its work, nothing if it does. It asks
 // the database for a sign of life. Each error is one line, with the remedy. Package health

@@ -61,3 +61,43 @@ func TestHealth(t *testing.T) {
 	}
 	awaits.until("the worker to be ready again", func() bool { return says() == "" })
 }
+
+// Health is not green while a loop is dead, though the heartbeats go on: here a hook never
+// returns.
+func TestHealthWhileALoopIsDead(t *testing.T) {
+	for loop, observe := range map[string]func(hang func()) jobs.Observer{
+		`of queue "default"`:         func(hang func()) jobs.Observer { return jobs.Observer{JobsClaimed: func(jobs.Claimed) { hang() }} },
+		"stores what became of jobs": func(hang func()) jobs.Observer { return jobs.Observer{JobDone: func(jobs.Done) { hang() }} },
+		"resets the jobs of the dead": func(hang func()) jobs.Observer {
+			return jobs.Observer{JobsExpired: func(int) { hang() }}
+		},
+	} {
+		t.Run(loop, func(t *testing.T) {
+			s := newStage(t)
+			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+			leave := make(chan struct{})
+			w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithObserver(observe(func() { <-leave })))...)
+			jobs.SetHangsAfter(w, time.Second)
+			jobs.SetChores(w, 100*time.Millisecond)
+			ended := make(chan error, 1)
+			go func() { ended <- w.Start(context.Background()) }()
+			t.Cleanup(func() {
+				close(leave)
+				w.Stop()
+				if err := <-ended; err != nil {
+					t.Errorf("the worker ended with %v", err)
+				}
+			})
+			s.until("the worker to be ready", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
+			s.add(task{1}, jobs.Queue("nobody"), jobs.GoodUntil(time.Now().Add(100*time.Millisecond)))
+			s.add(task{2})
+			s.until("the worker not to be live", func() bool {
+				err := w.Live()
+				return err != nil && strings.Contains(err.Error(), loop)
+			})
+			if all := w.Ready(t.Context(), 0); len(all) != 1 || !strings.Contains(all[0].Error(), loop) {
+				t.Errorf("the worker is not ready because of %v", all)
+			}
+		})
+	}
+}

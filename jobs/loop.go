@@ -29,6 +29,7 @@ type loop struct {
 	name     string
 	capacity int
 	wake     chan struct{}
+	turn     turn
 	news     atomic.Bool // new jobs were told
 	look     atomic.Bool // look at the jobs in hand now
 
@@ -138,6 +139,8 @@ func (l *loop) run(ctx, intake context.Context) {
 
 // step does what there is to do.
 func (l *loop) step(ctx context.Context) {
+	l.turn.begin()
+	defer l.turn.end()
 	now := time.Now()
 	if l.lookDue(now) {
 		l.lookNow(ctx)

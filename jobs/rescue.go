@@ -27,7 +27,8 @@ const (
 // jobs of the dead to others, and removes what is old. Nothing depends on that it is
 // one only.
 type rescuer struct {
-	w *Worker
+	w    *Worker
+	turn turn
 
 	mu    sync.Mutex
 	dead  map[uuid.UUID]time.Time // since when they seem dead
@@ -138,6 +139,8 @@ func (r *rescuer) run(ctx context.Context) {
 }
 
 func (r *rescuer) task(ctx context.Context, name string, f func(ctx context.Context, conn *sql.Conn) error) {
+	r.turn.begin()
+	defer r.turn.end()
 	bounded, cancel := context.WithTimeout(ctx, r.w.limit)
 	defer cancel()
 	err := r.w.on(bounded, func(conn *sql.Conn) error { return f(bounded, conn) })

@@ -19,6 +19,7 @@ import (
 // does with a job whose row another transaction has locked, and stores the others.
 type settler struct {
 	w         *Worker
+	turn      turn
 	tellsDone bool
 	wake      chan struct{}
 	changed   chan struct{} // something was stored
@@ -117,26 +118,36 @@ func (s *settler) run(ctx context.Context) {
 				return
 			}
 		}
-		begin := time.Now()
-		err := s.storeBounded(ctx, batch)
-		s.storedAt = time.Now()
-		s.took = s.storedAt.Sub(begin)
-		if err == nil {
+		if s.storeInTurn(ctx, batch) == nil {
 			failures = 0
-			s.landed(batch)
-			s.stored(batch)
 			continue
 		}
-		s.putBack(batch)
-		if ctx.Err() != nil {
-			return
-		}
 		failures++
-		s.fails(err)
 		if !backoff.Sleep(ctx, backoff.Session(failures)) {
 			return
 		}
 	}
+}
+
+// storeInTurn stores a batch, and tells what has come of it.
+func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
+	s.turn.begin()
+	defer s.turn.end()
+	begin := time.Now()
+	err := s.storeBounded(ctx, batch)
+	s.storedAt = time.Now()
+	s.took = s.storedAt.Sub(begin)
+	switch {
+	case err == nil:
+		s.landed(batch)
+		s.stored(batch)
+	case ctx.Err() != nil:
+		s.putBack(batch)
+	default:
+		s.putBack(batch)
+		s.fails(err)
+	}
+	return err
 }
 
 // gather waits a moment if the last statement was a moment ago, and little has

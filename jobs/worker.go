@@ -33,14 +33,15 @@ const (
 
 // Worker runs jobs. It starts once.
 type Worker struct {
-	id       uuid.UUID
-	db       *sql.DB
-	handlers *Handlers
-	cfg      config
-	grace    time.Duration
-	chores   time.Duration // between two rounds of what is not urgent
-	limit    time.Duration // of a statement of the worker's own
-	echoes   time.Duration // between two looks for an echo
+	id         uuid.UUID
+	db         *sql.DB
+	handlers   *Handlers
+	cfg        config
+	grace      time.Duration
+	chores     time.Duration // between two rounds of what is not urgent
+	limit      time.Duration // of a statement of the worker's own
+	hangsAfter time.Duration // a turn of a loop
+	echoes     time.Duration // between two looks for an echo
 
 	started  atomic.Bool
 	stopOnce sync.Once
@@ -83,7 +84,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, chores: choresEvery, echoes: echoEvery,
+		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: hangsAfter, chores: choresEvery, echoes: echoEvery,
 		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {
