@@ -42,16 +42,7 @@ var (
 func TestScripts(t *testing.T) {
 	scripts, seen := 0, map[string]int{}
 	moves := rapid.Custom(func(t *rapid.T) move {
-		// Each as often: the ranges of rapid prefer their ends.
-		below := func(n int, what string) (drawn int) {
-			for _, bit := range rapid.SliceOfN(rapid.Bool(), 10, 10).Draw(t, what) {
-				drawn <<= 1
-				if bit {
-					drawn++
-				}
-			}
-			return drawn * n >> 10
-		}
+		below := func(n int, what string) int { return evenly(t, n, what) }
 		return move{
 			write: below(len(writes), "write"), operate: [2]int{below(len(deeds), "one"), below(len(deeds), "two")},
 			amount: 1 + below(4, "amount"), where: below(101, "where"),
@@ -79,6 +70,17 @@ func TestScripts(t *testing.T) {
 			}
 		}
 	}
+}
+
+// evenly draws a number below n, each as often: the ranges of rapid prefer their ends.
+func evenly(t *rapid.T, n int, what string) (drawn int) {
+	for _, bit := range rapid.SliceOfN(rapid.Bool(), 10, 10).Draw(t, what) {
+		drawn <<= 1
+		if bit {
+			drawn++
+		}
+	}
+	return drawn * n >> 10
 }
 
 // stage is where a script is played.

@@ -1,0 +1,303 @@
+package ops_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// mailer is the consumer "c": it may be split, forgets aggregates, and fails at those that
+// are bad.
+type mailer struct {
+	ledger
+	bad *sync.Map
+}
+
+func newMailer() *mailer {
+	m := &mailer{bad: &sync.Map{}}
+	m.before = func(e store.PersistedEvent) error { return m.check(e.AggregateID) }
+	return m
+}
+
+func (m *mailer) check(aggregate string) error {
+	if _, bad := m.bad.Load(aggregate); bad {
+		return errors.New("no such customer")
+	}
+	return nil
+}
+
+func (*mailer) Partitions() consumer.Partitions { return consumer.Partitions{Count: 1} }
+
+func (m *mailer) Forget(_ context.Context, _ *sql.Tx, _, aggregate string) error {
+	return m.check(aggregate)
+}
+
+// effectsPlay is a log with writers, workers and operators of the consumer "c".
+type effectsPlay struct {
+	site
+	t      *testing.T
+	mailer *mailer
+	mu     sync.Mutex
+	held   []*sql.Tx
+}
+
+const aggregates = 5
+
+func aggregate(n int) string { return fmt.Sprint("a", n%aggregates) }
+
+// steps are what histories are made of. Operations that come too late are refused.
+var steps = []struct {
+	name string
+	do   func(p *effectsPlay, a, b int) error
+}{
+	{"append", func(p *effectsPlay, a, b int) error { p.append(p.t, aggregate(a), 1+b%4); return nil }},
+	{"append to all", func(p *effectsPlay, _, _ int) error {
+		for n := range aggregates {
+			p.append(p.t, aggregate(n), 1)
+		}
+		return nil
+	}},
+	{"roll back", func(p *effectsPlay, a, _ int) error { p.burn(p.t, 1+a%3); return nil }},
+	{"hold", func(p *effectsPlay, a, b int) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.held) < 3 {
+			p.held = append(p.held, p.begin(p.t, fmt.Sprint("held ", a, " ", len(p.held), " ", b), 1+b%2))
+		}
+		p.append(p.t, aggregate(a), 1)
+		return nil
+	}},
+	{"end held", func(p *effectsPlay, a, _ int) error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.held) == 0 {
+			return nil
+		}
+		tx := p.held[0]
+		p.held = p.held[1:]
+		if a%3 == 0 {
+			return tx.Rollback()
+		}
+		return tx.Commit()
+	}},
+	{"bad", func(p *effectsPlay, a, _ int) error { p.mailer.bad.Store(aggregate(a), true); return nil }},
+	{"good", func(p *effectsPlay, a, _ int) error { p.mailer.bad.Delete(aggregate(a)); return nil }},
+	{"crash", func(p *effectsPlay, _, _ int) error {
+		_, err := p.DB.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%INTO ledger%' AND query NOT LIKE '%terminate%'`)
+		return err
+	}},
+	{"back", func(p *effectsPlay, a, b int) error {
+		return p.Reset(p.t.Context(), p.unit(b), p.upTo(`SELECT coalesce(max(last_position), 0) FROM consumer_checkpoints`, a), by)
+	}},
+	{"forward", func(p *effectsPlay, a, b int) error {
+		to := p.upTo(`SELECT coalesce(max(settled), 0) FROM consumer_checkpoints_settled`, 700+a%301)
+		if err := p.Pause(p.t.Context(), "c", by); err != nil {
+			return err
+		}
+		back := p.Reset(p.t.Context(), "c", to*int64(b)/1001, by)
+		return errors.Join(back, p.Reset(p.t.Context(), "c", to, by), p.Resume(p.t.Context(), "c", by))
+	}},
+	{"skip", func(p *effectsPlay, _, b int) error {
+		next, err := p.Next(p.t.Context(), p.unit(b))
+		if err != nil {
+			return err
+		}
+		return p.SkipEvent(p.t.Context(), next[b%len(next)].Consumer, next[b%len(next)].Position, by)
+	}},
+	{"pause", func(p *effectsPlay, _, b int) error { return p.Pause(p.t.Context(), p.unit(b), by) }},
+	{"resume", func(p *effectsPlay, _, _ int) error { return p.Resume(p.t.Context(), "c", by) }},
+	{"retry", func(p *effectsPlay, a, _ int) error {
+		return p.some(a, func(l ops.DeadLetter) error { return p.RetryDeadLetters(p.t.Context(), "c", l.Position, by) })
+	}},
+	{"discard", func(p *effectsPlay, a, _ int) error {
+		return p.some(a, func(l ops.DeadLetter) error { return p.DiscardDeadLetter(p.t.Context(), "c", l.Position, by) })
+	}},
+	{"retry all", func(p *effectsPlay, a, b int) error {
+		_, err := p.RetryWhere(p.t.Context(), p.unit(b), ops.LetterFilter{}, 1+a%5, by)
+		return err
+	}},
+	{"discard all", func(p *effectsPlay, a, b int) error {
+		_, err := p.DiscardWhere(p.t.Context(), p.unit(b), ops.LetterFilter{}, 1+a%5, by)
+		return err
+	}},
+	{"replay", func(p *effectsPlay, a, _ int) error {
+		return p.Replay(p.t.Context(), "c", "Order", aggregate(a), by)
+	}},
+	{"partition", func(p *effectsPlay, a, _ int) error { return p.Partition(p.t.Context(), "c", 1+a%4, by) }},
+}
+
+// upTo is a share, in thousandths, of a position.
+func (p *effectsPlay) upTo(query string, share int) int64 {
+	return p.count(p.t, query) * int64(share) / 1000
+}
+
+// unit is the consumer, or a unit of it.
+func (p *effectsPlay) unit(n int) string {
+	all, err := p.Consumers(p.t.Context())
+	if err != nil || len(all) == 0 || n%3 > 0 || len(all[0].Units) == 0 {
+		return "c"
+	}
+	return all[0].Units[n%len(all[0].Units)].Name
+}
+
+// some does something to one of the dead letters.
+func (p *effectsPlay) some(n int, do func(ops.DeadLetter) error) error {
+	all, err := p.DeadLetters(p.t.Context(), "c")
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	return do(all[n%len(all)])
+}
+
+// isRefusal reports whether an operation came too late, or its session was ended.
+func isRefusal(err error) bool {
+	for _, refusal := range []error{ops.ErrAtPosition, ops.ErrPaused, ops.ErrNotPaused, ops.ErrNoDeadLetter, ops.ErrNoEvents, ops.ErrNoCheckpoint, ops.ErrInvalid} {
+		if errors.Is(err, refusal) {
+			return true
+		}
+	}
+	var notNext *ops.NotNextError
+	var beyond *ops.NotSettledError
+	return errors.As(err, &notNext) || errors.As(err, &beyond)
+}
+
+// Whatever writers do, wherever batches are cut off, and whatever operators do to a consumer
+// that is split and merged meanwhile: it has the effect of each event once, which is when
+// it first gets it. A longer search:
+//
+//	go test -run EachEffectOnce ./ops -rapid.checks=300
+func TestEachEffectOnce(t *testing.T) {
+	type step struct{ what, a, b int }
+	draw := rapid.Custom(func(rt *rapid.T) step {
+		return step{evenly(rt, len(steps), "what"), evenly(rt, 1001, "a"), evenly(rt, 1001, "b")}
+	})
+	var mu sync.Mutex
+	seen, histories := map[string]int{}, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		history := rapid.SliceOfN(draw, 10, 60).Draw(rt, "history")
+		batch := rapid.SampledFrom([]int{1, 3, 100}).Draw(rt, "batch size")
+		histories++
+		if !t.Run("history", func(t *testing.T) {
+			p := &effectsPlay{site: newSite(t), t: t, mailer: newMailer()}
+			options := append(policy(worker.FailDeadLetter), worker.WithBatchSize(batch), worker.WithMaxConsecutiveFailures(1))
+			p.work(t, p.mailer, options...)
+			p.work(t, p.mailer, options...)
+			await(t, "the consumer to have a checkpoint", func() bool { return p.count(t, `SELECT count(*) FROM consumer_checkpoints`) > 0 })
+			for i := range history { // one at a time, and two
+				var all sync.WaitGroup
+				for _, s := range history[i:min(i+1+i%2, len(history))] {
+					all.Go(func() {
+						err := steps[s.what].do(p, s.a, s.b)
+						mu.Lock()
+						defer mu.Unlock()
+						switch {
+						case err == nil:
+							seen[steps[s.what].name]++
+						case isRefusal(err):
+							seen["refused"]++
+						default:
+							t.Errorf("step %d, %s: %v", i, steps[s.what].name, err)
+						}
+					})
+				}
+				all.Wait()
+			}
+			p.finish()
+			p.judge(seen)
+		}) {
+			rt.FailNow()
+		}
+	})
+	t.Logf("in %d histories: %v", histories, seen)
+	for _, what := range []string{"back", "forward", "skip", "discard", "replay", "partition", "crash", "end held", "replayed twice"} {
+		if histories >= 20 && seen[what] == 0 {
+			t.Errorf("in %d histories it never came to %q", histories, what)
+		}
+	}
+}
+
+// finish lets the consumer handle all that it has not: it goes back to the beginning.
+func (p *effectsPlay) finish() {
+	t := p.t
+	p.mailer.bad.Clear()
+	for _, tx := range p.held {
+		_ = tx.Commit()
+	}
+	if err := p.Resume(t.Context(), "c", by); err != nil && !isRefusal(err) {
+		t.Fatal(err)
+	}
+	p.append(t, "last", 1)
+	head := p.count(t, `SELECT max(global_position) FROM events`)
+	// Every unit has all, and no late event is awaited.
+	done := func() bool {
+		if _, err := p.RetryWhere(t.Context(), "c", ops.LetterFilter{}, 10_000, by); err != nil && !isRefusal(err) {
+			t.Error(err)
+		}
+		return p.count(t, fmt.Sprintf(`SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND last_position < %d`, head)) == 0 &&
+			p.count(t, `SELECT count(*) FROM consumer_gap_skips WHERE state = 'open'`)+p.count(t, `SELECT count(*) FROM consumer_dead_letters`) == 0
+	}
+	for begin := time.Now(); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(begin) > patience {
+			t.Fatalf("the consumer does not come to the end: %s", p.stood())
+		}
+	}
+	if err := p.Reset(t.Context(), "c", 0, by); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "all again", done)
+}
+
+func (p *effectsPlay) stood() (all string) {
+	p.scan(p.t, `SELECT string_agg(c::text, E'\n') FROM consumer_checkpoints AS c`, &all)
+	return all
+}
+
+// judge looks that each event was first delivered as new, and then as replayed.
+func (p *effectsPlay) judge(seen map[string]int) {
+	t := p.t
+	rows, err := p.DB.Query(`
+SELECT e.global_position, e.aggregate_id, coalesce(string_agg(CASE WHEN l.replay THEN 'r' ELSE 'n' END, '' ORDER BY l.id), '')
+FROM events AS e LEFT JOIN ledger AS l ON l.position = e.global_position GROUP BY 1, 2 ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var position int64
+		var aggregate, was string
+		if err := rows.Scan(&position, &aggregate, &was); err != nil {
+			t.Fatal(err)
+		}
+		for i, kind := range was {
+			if (kind == 'n') != (i == 0) {
+				t.Errorf("event %d of %s was delivered as %s", position, aggregate, was)
+				break
+			}
+		}
+		if was == "" {
+			t.Errorf("event %d of %s was never delivered", position, aggregate)
+		}
+		if len(was) > 2 {
+			seen["replayed twice"]++
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if t.Failed() {
+		var all string
+		p.scan(t, `SELECT coalesce(string_agg(id || ' ' || consumer_name || ' ' || operation || ' ' || detail, E'\n' ORDER BY id), '') FROM consumer_operations`, &all)
+		t.Logf("the operations were\n%s\nand it stands so:\n%s", all, p.stood())
+	}
+}
