@@ -23,6 +23,14 @@ func newReloadSignal() *reloadSignal {
 	return n
 }
 
+// signal makes the loop load the progress again before it next waits.
+func (r *reloadSignal) signal() {
+	select {
+	case r.c <- struct{}{}:
+	default:
+	}
+}
+
 // watchProgress looks, for all consumers of the worker in one statement,
 // whether somebody else has moved an idle consumer's progress: an operator who
 // resets it, for one. Then it looks how old the events are that wait. It looks at once
@@ -37,8 +45,11 @@ func (w *Worker) watchProgress(ctx context.Context) {
 		var busy []string
 		units := w.allUnits()
 		for _, u := range units {
-			if u.reload.revision.Load() != noRevision {
+			switch {
+			case u.reload.revision.Load() != noRevision:
 				busy = append(busy, u.name)
+			case u.status.isAssigned():
+				u.reload.signal() // its loop may be loading what was before the news
 			}
 		}
 		if len(busy) == 0 {
@@ -69,18 +80,24 @@ func (w *Worker) signalMoved(ctx context.Context, units []*unit, names []string)
 		return false, err
 	}
 	for _, u := range units {
-		known := u.reload.revision.Load()
-		if known != before[u.name] {
-			continue // the loop itself has moved it meanwhile
-		}
-		// A revision that fell is news, too: a backup was restored.
-		if now, ok := revisions[u.name]; ok && known != noRevision && now != known {
+		if now, ok := revisions[u.name]; ok && isNews(before[u.name], u.reload.revision.Load(), now) {
 			found = true
-			select {
-			case u.reload.c <- struct{}{}:
-			default:
-			}
+			u.reload.signal()
 		}
 	}
 	return found, nil
+}
+
+// isNews reports whether somebody else has moved a consumer that has the revision now. Its
+// loop knew before when that was asked for, and knows known.
+func isNews(before, known, now int64) bool {
+	switch {
+	case known == noRevision || now == known:
+		return false
+	case known == before:
+		return true // also if it fell: a backup was restored
+	}
+	// The loop has moved or loaded the consumer meanwhile, perhaps before somebody else moved
+	// it for the last time.
+	return now > known
 }
