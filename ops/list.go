@@ -26,7 +26,7 @@ type Consumer struct {
 	// event may be none of its own, or of the unit's: its own is no older. Which types it
 	// names, only its code knows.
 	OldestAge   time.Duration
-	Revision    int64     // counts every change of its progress; of one that is split, with those of its units
+	Revision    int64     // another one after every change of its progress; of one that is split, also of its units'
 	UpdatedAt   time.Time // of the last change
 	Paused      *Pause    // nil: it is not paused, or not all of its units are
 	Worker      uuid.UUID // that it is assigned to; the zero UUID: none, or several
@@ -95,6 +95,7 @@ type consumerRow struct {
 
 // consumersOf sums up the units of each consumer, which follow its own row.
 func consumersOf(rows []consumerRow) (all []Consumer) {
+	var own int64 // the revision of the consumer's own row
 	for _, r := range rows {
 		name, slots, ok := partition.Parse(r.Name)
 		n := len(all)
@@ -102,7 +103,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 			if r.split {
 				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt, Revision: r.Revision}
 			}
-			all = append(all, r.Consumer)
+			all, own = append(all, r.Consumer), r.Revision
 			continue
 		}
 		c := &all[n-1]
@@ -111,7 +112,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 		}
 		c.Position, c.HeadLag = min(c.Position, r.Position), max(c.HeadLag, r.HeadLag)
 		c.OldestAge = max(c.OldestAge, r.OldestAge)
-		c.Revision, c.Wanted = c.Revision+r.Revision, max(c.Wanted, r.Wanted)
+		c.Wanted = max(c.Wanted, r.Wanted)
 		c.OpenRanges, c.DeadLetters = max(c.OpenRanges, r.OpenRanges), c.DeadLetters+r.DeadLetters
 		if r.UpdatedAt.After(c.UpdatedAt) {
 			c.UpdatedAt = r.UpdatedAt
@@ -123,8 +124,18 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 			c.Worker = uuid.Nil
 		}
 		c.Units = append(c.Units, Unit{Name: r.Name, Partition: slots.String(), Key: r.key, Position: r.Position, HeadLag: r.HeadLag, OldestAge: r.OldestAge, Revision: r.Revision, Paused: r.Paused, Worker: r.Worker, OpenRanges: r.OpenRanges, DeadLetters: r.DeadLetters})
+		c.Revision = c.revision(own)
 	}
 	return all
+}
+
+// revision is that of a consumer whose own row has the revision own.
+func (c *Consumer) revision(own int64) int64 {
+	rows := []revised{{c.Name, own}}
+	for _, u := range c.Units {
+		rows = append(rows, revised{u.Name, u.Revision})
+	}
+	return revisionOf(rows)
 }
 
 // Kind is what an operation does.

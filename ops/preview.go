@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Preview is an exact dry run. It calls change with an Operator whose changes are
@@ -40,7 +42,7 @@ func (o *Jobs) Preview(change func(o *Jobs) error) ([]JobsOperation, error) {
 // wrapped by what Confirmed returns. Nobody moves the consumer in between. Of several changes,
 // accept is asked about each, in its transaction.
 //
-// [Operator.IfRevision] does not fit a consumer that runs: every batch raises its revision.
+// [Operator.IfRevision] does not fit a consumer that runs: every batch changes its revision.
 // With Confirmed its dead letters can be discarded exactly as they were shown.
 func (o *Operator) Confirmed(change func(o *Operator) error, accept func(recorded []Operation) error) error {
 	p := *o
@@ -98,8 +100,8 @@ func (e *MovedError) Error() string {
 
 // IfRevision returns an Operator that refuses a change with a [MovedError] unless the
 // consumer, or the unit that is named, has this revision: that of [Consumer] or [Unit].
-// Every batch of a worker raises it, so this is for consumers that are paused or
-// stuck. It holds for one change: that raises the revision, too.
+// Every batch of a worker changes it, so this is for consumers that are paused or
+// stuck. It holds for one change: that changes the revision, too.
 func (o *Operator) IfRevision(revision int64) *Operator {
 	p := *o
 	p.revision = &revision
@@ -111,13 +113,15 @@ func (o *Operator) unmoved(ctx context.Context, tx *sql.Tx, name string) error {
 	if o.revision == nil {
 		return nil
 	}
-	var now int64
-	err := tx.QueryRowContext(ctx, `
-SELECT coalesce(sum(revision), 0)::bigint FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf, name).Scan(&now)
-	switch {
-	case err != nil:
+	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r revised, err error) {
+		err = rows.Scan(&r.name, &r.revision)
+		return r, err
+	}, `
+SELECT consumer_name, revision FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text OR `+unitsOf+` ORDER BY consumer_name COLLATE "C"`, name)
+	if err != nil {
 		return fmt.Errorf("read its revision: %w", err)
-	case now != *o.revision:
+	}
+	if now := revisionOf(rows); now != *o.revision {
 		return &MovedError{Decided: *o.revision, Revision: now}
 	}
 	return nil
