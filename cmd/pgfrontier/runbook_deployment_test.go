@@ -30,6 +30,7 @@ var deploymentAlarms = []alarm{
 		},
 	},
 	databaseAway(),
+	connectionsUsedUp(),
 	standby(),
 	{
 		name: "The tables are of an older version",
@@ -155,27 +156,45 @@ func databaseAway() alarm {
 	}
 }
 
+// workAs runs a worker under a role of its own.
+func (s *scene) workAs(t *testing.T, role string) {
+	t.Helper()
+	s.build(t)
+	s.Exec(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'w' IN ROLE pg_read_all_stats`)
+	t.Cleanup(func() { s.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	s.vars["ROLENAME"] = role
+	s.do(t, "pgfrontier migrate grants --worker "+role+` --writer "" --operator "" --reader "" | psql`)
+	db, err := sql.Open("pgx", s.as(role, "w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	owner := s.DB
+	s.DB = db
+	s.work(t, counter{})
+	s.DB = owner
+}
+
+// connectionsUsedUp has a worker that loses its connections and gets no other.
+func connectionsUsedUp() alarm {
+	const role = "runbook_limited"
+	return alarm{
+		name: "No connection is left for the workers", age: soon,
+		start: func(t *testing.T, s *scene) { s.workAs(t, role) },
+		happen: func(t *testing.T, s *scene) {
+			s.Exec(t, `ALTER ROLE `+role+` CONNECTION LIMIT 0`)
+			s.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '`+role+`'`)
+			s.append(t, 1)
+		},
+	}
+}
+
 // rightMissing has a worker under a role of its own.
 func rightMissing() alarm {
 	const role = "runbook_worker"
 	return alarm{
 		name: "A right is missing", age: soon,
-		start: func(t *testing.T, s *scene) {
-			s.build(t)
-			s.Exec(t, `CREATE ROLE runbook_worker LOGIN PASSWORD 'w' IN ROLE pg_read_all_stats`)
-			t.Cleanup(func() { s.Exec(t, `DROP OWNED BY runbook_worker; DROP ROLE runbook_worker`) })
-			s.vars["ROLENAME"] = role
-			s.do(t, "pgfrontier migrate grants --worker runbook_worker --writer \"\" --operator \"\" --reader \"\" | psql")
-			db, err := sql.Open("pgx", s.as(role, "w"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = db.Close() })
-			owner := s.DB
-			s.DB = db
-			s.work(t, counter{})
-			s.DB = owner
-		},
+		start: func(t *testing.T, s *scene) { s.workAs(t, role) },
 		happen: func(t *testing.T, s *scene) {
 			s.Exec(t, `REVOKE UPDATE ON consumer_checkpoints FROM runbook_worker`)
 			s.append(t, 1)

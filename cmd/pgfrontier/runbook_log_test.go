@@ -68,4 +68,15 @@ var logAlarms = []alarm{
 				SELECT 'a', 'many', i, gen_random_uuid(), 't', convert_to(nextval('events_global_position_seq')::text, 'UTF8') FROM generate_series(1, 200) AS i`)
 		},
 	},
+	{
+		name: "A transaction holds back vacuum", age: soon,
+		happen: func(t *testing.T, s *scene) {
+			tx, err := s.DB.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = tx.Rollback() })
+			s.keep(t, tx)
+		},
+	},
 }
