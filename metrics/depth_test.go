@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -46,4 +47,40 @@ func TestDepthIsReadOnceInTenSeconds(t *testing.T) {
 		c.then()
 		expect(c.when, c.want)
 	}
+}
+
+// While the database fails, nothing is told of the depth, and it is asked for no sooner.
+func TestDepthThatCannotBeRead(t *testing.T) {
+	d, gone := pgtest.New(t), pgtest.New(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `INSERT INTO jobs (kind, queue) VALUES ('k', 'q')`)
+	var o [2]*ops.Jobs
+	for i, db := range []*pgtest.Database{gone, d} {
+		var err error
+		if o[i], err = ops.NewJobs(db.DB, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := gone.DB.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var look depth
+	expect := func(when string, want map[*Metric]float64) {
+		t.Helper()
+		got := map[*Metric]float64{}
+		look.sample(t.Context(), func(m *Metric, value float64, _ ...string) { got[m] = value })
+		delete(got, jobsOldest)
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", when, got, want)
+		}
+	}
+	look.of(o[0])
+	expect("the pool is closed", map[*Metric]float64{jobsReadUp: 0})
+	look.jobs = o[1]
+	look.read = look.read.Add(time.Hour) // however slow this machine is
+	expect("soon", map[*Metric]float64{jobsReadUp: 0})
+	look.read = time.Now().Add(-10 * time.Second)
+	expect("later", map[*Metric]float64{jobsReadUp: 1, jobsDue: 1, jobsScheduled: 0})
 }
