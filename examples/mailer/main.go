@@ -141,9 +141,13 @@ func place(ctx context.Context, db *sql.DB, events store.EventStore, customers .
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
 	for _, c := range customers {
-		_, err := events.Append(ctx, tx, store.NoStream(), []store.Event{{
+		payload, err := json.Marshal(map[string]string{"customer": c})
+		if err != nil {
+			return err
+		}
+		_, err = events.Append(ctx, tx, store.NoStream(), []store.Event{{
 			AggregateType: "Order", AggregateID: uuid.NewString(),
-			EventType: "OrderPlaced", EventID: uuid.New(), Payload: fmt.Appendf(nil, `{"customer": %q}`, c),
+			EventType: "OrderPlaced", EventID: uuid.New(), Payload: payload,
 		}})
 		if err != nil {
 			return err
