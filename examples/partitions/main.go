@@ -84,7 +84,7 @@ func run(ctx context.Context, db *sql.DB) error {
 	return errors.Join(err, <-ended)
 }
 
-// operate prints how far the consumer is, and cuts it into eight parts after a second.
+// operate prints how far the consumer is, and cuts it into eight parts when it has run for a second.
 func operate(ctx context.Context, db *sql.DB) error {
 	o, err := ops.New(db, nil)
 	if err != nil {
@@ -92,28 +92,29 @@ func operate(ctx context.Context, db *sql.DB) error {
 	}
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	for ticks, handled := 1, 0; handled < customers*eventsOfEach; ticks++ {
+	for ticks, handled := 0, 0; handled < customers*eventsOfEach; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if ticks == 4 {
+		all, err := o.Consumers(ctx)
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 { // no worker has run it yet
+			continue
+		}
+		if ticks++; ticks == 4 {
 			fmt.Println("an operator fixes 8 parts")
 			if err := o.Partition(ctx, Points{}.Name(), 8, ops.By{Operator: "you", Reason: "points are late"}); err != nil {
 				return err
 			}
 		}
-		all, err := o.Consumers(ctx)
-		if err != nil {
-			return err
-		}
 		if err := db.QueryRowContext(ctx, `SELECT coalesce(sum(events), 0) FROM points`).Scan(&handled); err != nil {
 			return err
 		}
-		if len(all) > 0 { // it has run
-			fmt.Printf("parts: %d, events: %d of %d\n", max(1, len(all[0].Units)), handled, customers*eventsOfEach)
-		}
+		fmt.Printf("parts: %d, events: %d of %d\n", max(1, len(all[0].Units)), handled, customers*eventsOfEach)
 	}
 	return nil
 }
