@@ -31,10 +31,11 @@ type change struct {
 	On       string // as in an Action
 	Name     string // of the consumer or its unit, the queue or the schedule
 	Kind     ops.Kind
-	Position int64             `json:",omitempty"` // of the event or letter, where to reset to, or the job's ID
+	Position int64             `json:",omitempty"` // of the event or letter, where to reset to, or the ID of the job or the run
 	Number   *int64            `json:",omitempty"` // of partitions, or of jobs that run at once; nil: none
 	Type     string            `json:",omitempty"` // of the aggregate to replay
 	ID       string            `json:",omitempty"`
+	From     string            `json:",omitempty"` // the step from which a run goes on; empty: from what failed
 	All      bool              `json:",omitempty"` // dead letters that Filter takes
 	Filter   *ops.LetterFilter `json:",omitempty"`
 	Older    string            `json:"-"`
@@ -53,7 +54,7 @@ func changeOf(r *http.Request) (a change, err error) {
 		return a, &refusal{http.StatusBadRequest, "The form cannot be read, or is too long."}
 	}
 	q := query{r.PostForm, &err}
-	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), All: q.Get("all") == "1",
+	a = change{On: q.Get("on"), Name: q.Get("name"), Kind: ops.Kind(q.Get("kind")), Position: q.int("position"), Type: q.Get("aggregate_type"), ID: q.Get("aggregate_id"), From: q.Get("from"), All: q.Get("all") == "1",
 		Reason: strings.TrimSpace(q.Get("reason")), Revision: q.int("revision"), Shown: q.Get("shown"), Older: q.Get("older"), Confirm: q.Get("typed")}
 	if q.Get("number") != "" {
 		n := q.int("number")
@@ -86,6 +87,10 @@ func (a change) Title() string {
 	switch {
 	case a.On == OnJob:
 		name = strconv.FormatInt(a.Position, 10)
+	case a.On == OnFlow && a.From != "":
+		return fmt.Sprintf("%s run %d from %s", a.Kind, a.Position, a.From)
+	case a.On == OnFlow:
+		return fmt.Sprintf("%s run %d", a.Kind, a.Position)
 	case a.Kind == ops.KindReplay:
 		return fmt.Sprintf("%s %s %s to %s", a.Kind, a.Type, a.ID, name)
 	case a.All:
@@ -118,6 +123,8 @@ func (a change) Back() string {
 		return "./?"
 	case a.On == OnJob:
 		return "job?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
+	case a.On == OnFlow:
+		return "flow?" + url.Values{"id": {strconv.FormatInt(a.Position, 10)}}.Encode()
 	case a.On == OnQueue:
 		return "queues?"
 	case a.On == OnSchedule:
@@ -191,6 +198,12 @@ func (c *Console) mayChange(ctx context.Context, g Grant, a change) error {
 			return err
 		}
 		name = j.Queue
+	case OnFlow:
+		r, err := c.findRun(ctx, a.Position)
+		if err != nil {
+			return err
+		}
+		name = r.Flow
 	}
 	if !g.allows(Action{On: a.On, Kind: a.Kind, Name: name}) {
 		return no
@@ -333,6 +346,9 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err
 
 // onJobs returns the ID of the job that a retry has made.
 func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, err error) {
+	if a.On == OnFlow {
+		return 0, a.onRun(ctx, o, by)
+	}
 	switch a.On + " " + string(a.Kind) {
 	case "job cancel":
 		_, err = o.Cancel(ctx, a.Position, by)

@@ -40,13 +40,14 @@ const (
 	OnJob      = "job"
 	OnQueue    = "queue"
 	OnSchedule = "schedule"
+	OnFlow     = "flow"
 )
 
 // Action is a change that somebody wants to make.
 type Action struct {
-	On   string // OnConsumer, OnJob, OnQueue or OnSchedule
+	On   string // OnConsumer, OnJob, OnQueue, OnSchedule or OnFlow
 	Kind ops.Kind
-	Name string // of the consumer, the queue or the schedule; of a job, that of its queue. ops.AllQueues: of all queues
+	Name string // of the consumer, the queue or the schedule; of a job, that of its queue; of a run, that of its flow. ops.AllQueues: of all queues
 }
 
 func (g Grant) allows(a Action) bool {

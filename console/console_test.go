@@ -36,7 +36,7 @@ func furnished(t testing.TB, o console.Options) (s *site, pages []string) {
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 's', clock_timestamp())`)
 	open, failed := s.enqueue(t, ops.JobAvailable), s.enqueue(t, ops.JobFailed)
 	return s, []string{"", "consumer?name=totals_v1", "consumer?name=mail_v1", "consumer?name=split_v1", "letters", "letters?consumer=totals_v1", "letter?consumer=totals_v1&position=1", "operations", "operations?consumer=totals_v1",
-		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "queues", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules"}
+		"workers", "blocked", "blocked?queries=1", "gaps", "gaps?consumer=mail_v1", "event", "event?position=1", "queues", "jobs", "jobs?state=failed", fmt.Sprint("job?id=", open), fmt.Sprint("job?id=", failed), "schedules", "flows"}
 }
 
 // Each page is there below any path, as HTML and as JSON, and needs nothing that the policy
@@ -105,7 +105,7 @@ func TestHostileTexts(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ($1, 's', now())`, hostile)
 	q := url.QueryEscape(name)
 	for _, page := range []string{"", "consumer?name=" + q, "letters?consumer=" + q, "letters?consumer=" + q + "&error=" + url.QueryEscape(hostile), "letter?position=1&consumer=" + q, "operations", "operations?consumer=" + q,
-		"workers", "event?position=1", "queues", "jobs", "jobs?kind=" + url.QueryEscape(hostile), fmt.Sprint("job?id=", id), "schedules", "?done=" + url.QueryEscape(hostile), "consumer?name=" + url.QueryEscape(hostile)} {
+		"workers", "event?position=1", "queues", "jobs", "jobs?kind=" + url.QueryEscape(hostile), fmt.Sprint("job?id=", id), "schedules", "flows?flow=" + url.QueryEscape(hostile), "?done=" + url.QueryEscape(hostile), "consumer?name=" + url.QueryEscape(hostile)} {
 		got := s.get(t, page)
 		if strings.Contains(got.body, "<script>") || strings.Contains(got.body, "<img") || strings.Contains(got.body, "<i>") {
 			t.Errorf("%s: a text has become markup:\n%s", page, got.body)

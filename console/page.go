@@ -217,7 +217,7 @@ type tab struct {
 
 // Tabs are the navigation.
 func (p *page) Tabs() (all []tab) {
-	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "schedules"} {
+	for _, name := range []string{"", "letters", "workers", "blocked", "gaps", "event", "operations", "queues", "jobs", "schedules", "flows"} {
 		t := tab{Address: cmp.Or(name, "./"), Text: views[name].title}
 		if v, ok := views[p.Page]; ok && p.Page == name {
 			t.Current = "page"
@@ -372,7 +372,7 @@ func judge(err error) (status int, hint string) {
 		return http.StatusConflict, hintMoved
 	case errors.Is(err, ops.ErrInvalid):
 		return http.StatusBadRequest, ""
-	case isAny(err, ops.ErrNoCheckpoint, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoJob, ops.ErrNoSchedule):
+	case isAny(err, ops.ErrNoCheckpoint, ops.ErrNoEvent, ops.ErrNoEvents, ops.ErrNoJob, ops.ErrNoSchedule, ops.ErrNoFlowRun):
 		return http.StatusNotFound, ""
 	case errors.Is(err, migrations.ErrNotApplied):
 		return http.StatusNotFound, "Tables of an older version want the migrations first. An application that uses only events, or only jobs, does not have the tables of the other."
@@ -391,8 +391,9 @@ func isConflict(err error) bool {
 	var next *ops.NotNextError
 	var settled *ops.NotSettledError
 	var state *ops.JobStateError
-	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) ||
-		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried)
+	var ended *ops.FlowRunEndedError
+	return errors.As(err, &moved) || errors.As(err, &next) || errors.As(err, &settled) || errors.As(err, &state) || errors.As(err, &ended) ||
+		isAny(err, errOther, ops.ErrPaused, ops.ErrNotPaused, ops.ErrAtPosition, ops.ErrNoDeadLetter, ops.ErrUnchanged, ops.ErrRetried, ops.ErrFlowRunUnfinished)
 }
 
 func isAny(err error, these ...error) bool {

@@ -32,6 +32,8 @@ var views = map[string]view{
 	"jobs":       {title: "Jobs", file: "jobs", read: (*Console).list},
 	"job":        {title: "Job", file: "job", under: "jobs", read: (*Console).job},
 	"schedules":  {title: "Schedules", file: "schedules", read: (*Console).schedules},
+	"flows":      {title: "Flows", file: "flows", read: (*Console).runs},
+	"flow":       {title: "Run of a flow", file: "flow", under: "flows", read: (*Console).run},
 }
 
 // consumerPage is one consumer.

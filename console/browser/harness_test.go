@@ -21,6 +21,8 @@ import (
 	"github.com/pgfrontier/worker/console"
 	"github.com/pgfrontier/worker/internal/lacking"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -66,6 +68,10 @@ func (s *site) count(t testing.TB, query string) (n int64) {
 	return n
 }
 
+type mail struct{}
+
+func (mail) Kind() string { return "mail" }
+
 // furnish puts something on every page. text is what all texts have in them.
 func (s *site) furnish(t testing.TB, text string) (pages []string) {
 	t.Helper()
@@ -85,8 +91,16 @@ func (s *site) furnish(t testing.TB, text string) (pages []string) {
 	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason) VALUES ('totals_v1', 'pause', jsonb_build_object('position', 3, 'note', $1::text), 'bob', 'lunch' || $1::text)`, text)
 	s.Exec(t, `INSERT INTO jobs (kind, queue, args) SELECT 'mail', 'slow', jsonb_build_object('to', $1::text) FROM generate_series(1, 60)`, text)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', clock_timestamp())`)
+	order := flow.New[int]("order")
+	charge := flow.Add[flow.None](order, "charge", func(int) mail { return mail{} })
+	flow.Add[flow.None](order, "ship", func(int) mail { return mail{} }, flow.After(charge))
+	run, err := order.Start(t.Context(), flow.NewClient(jobs.NewClient(s.DB)), nil, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `UPDATE jobs_flow_steps SET state = 'failed', error = 'no such card' || $1::text, finished_at = now() WHERE name = 'charge'`, text)
 	return []string{"", "consumer?name=totals_v1", "consumer?name=stopped_v1", "letters", "letters?consumer=totals_v1", "letter?consumer=totals_v1&position=1", "workers", "blocked", "gaps?consumer=mail_v1",
-		"event?position=1", "operations", "queues", "jobs", fmt.Sprint("job?id=", s.count(t, `SELECT min(id) FROM jobs`)), "schedules", "nowhere"}
+		"event?position=1", "operations", "queues", "jobs", fmt.Sprint("job?id=", s.count(t, `SELECT min(id) FROM jobs`)), "schedules", "flows", fmt.Sprint("flow?id=", run.Run), "nowhere"}
 }
 
 // tab is a tab of a browser. It keeps what the browser complains of.
