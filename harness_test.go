@@ -27,12 +27,15 @@ func TestMain(m *testing.M) {
 }
 
 // await polls until done holds, and fails the test if it does not within a
-// time that only a stuck worker needs.
-func await(t testing.TB, what string, done func() bool) {
+// time that only a stuck worker needs. state says more of how things stand then.
+func await(t testing.TB, what string, done func() bool, state ...func() string) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for !done() {
 		if time.Now().After(deadline) {
+			for _, s := range state {
+				what += "\n" + s()
+			}
 			t.Fatalf("waited in vain for: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -183,6 +183,15 @@ func TestOldAndNewProgramsInAnyOrder(t *testing.T) {
 			steps[dice.IntN(len(steps))]()
 		}
 	}
+	state := func() string { // of all that a split waits for
+		return one[string](t, d.DB, `SELECT string_agg(row, E'\n') FROM (
+			SELECT 'node ' || to_jsonb(n)::text AS row FROM worker_nodes AS n
+			UNION ALL SELECT 'assignment ' || to_jsonb(a)::text FROM consumer_assignments AS a
+			UNION ALL SELECT 'checkpoint ' || to_jsonb(c)::text FROM consumer_checkpoints AS c
+			UNION ALL SELECT 'lock ' || to_jsonb(l)::text FROM pg_locks AS l WHERE NOT granted OR locktype = 'advisory'
+			UNION ALL SELECT 'session ' || jsonb_build_array(pid, application_name, state, wait_event, clock_timestamp() - xact_start, left(query, 200)) FROM pg_stat_activity WHERE datname = current_database()
+		) AS all_of_it`)
+	}
 	come()
 	stop := load(t, d.DB, 20)
 	for range 6 {
@@ -192,7 +201,7 @@ func TestOldAndNewProgramsInAnyOrder(t *testing.T) {
 		for len(current) > 1 {
 			leave() // while new ones disagree about the number, the consumer stays whole
 		}
-		await(t, "the consumer to be split", func() bool { return len(layout(t, d.DB)) > 1 })
+		await(t, "the consumer to be split", func() bool { return len(layout(t, d.DB)) > 1 }, state)
 		some(come, leave, fix)
 		comeOld()
 		registered := old[len(old)-1].name
