@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // time that only a stuck worker needs. state says more of how things stand then.
 func await(t testing.TB, what string, done func() bool, state ...func() string) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !done() {
 		if time.Now().After(deadline) {
 			for _, s := range state {

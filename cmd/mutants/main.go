@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ Examples:
   go run ./cmd/mutants                     every mistake, until it is caught
   go run ./cmd/mutants -all -runs 10       in how many of ten runs each is caught
   go run ./cmd/mutants -only head,no-owner two of them
+  go run ./cmd/mutants -sample 20          twenty of them, others each time
 `
 
 func main() { command.Main(run) }
@@ -81,6 +83,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.DurationVar(&o.duration, "duration", 4*time.Second, "of the part of a run with faults")
 	f.BoolVar(&o.all, "all", false, "go on after a mistake was caught, and count in how many of the runs it is")
 	f.BoolVar(&o.list, "list", false, "list the mistakes, and plant none")
+	sample := f.Int("sample", 0, "plant `n` of them only, which the seed draws; 0: all")
 	seed := f.String("seed", "", "`number` of the first run of each mistake; the next follow it (default: drawn, and printed)")
 	if err := command.Parse(f, args, stdout, usage, statuses); err != nil {
 		return o, err
@@ -88,14 +91,28 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	switch {
 	case o.runs < 1:
 		return o, fmt.Errorf("-runs %d is out of range, allowed is 1 and more", o.runs)
+	case *sample < 0:
+		return o, fmt.Errorf("-sample %d is out of range, allowed is 1 and more, or 0 for all", *sample)
 	case o.duration < time.Second:
 		return o, fmt.Errorf("-duration %v is out of range, allowed is 1s and more", o.duration)
 	}
 	if o.seed, err = command.Seed(*seed); err != nil {
 		return o, err
 	}
-	o.mutants, err = choose(*only)
+	if o.mutants, err = choose(*only); err == nil && *sample > 0 {
+		o.mutants = draw(o.mutants, *sample, o.seed)
+	}
 	return o, err
+}
+
+// draw returns n of the mutants, or all if there are no more, in their order.
+func draw(all []planted.Mutant, n int, seed uint64) (some []planted.Mutant) {
+	chosen := rand.New(rand.NewPCG(seed, 0)).Perm(len(all))[:min(n, len(all))]
+	slices.Sort(chosen)
+	for _, i := range chosen {
+		some = append(some, all[i])
+	}
+	return some
 }
 
 func choose(only string) (mutants []planted.Mutant, err error) {

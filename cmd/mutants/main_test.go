@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ func TestWrongUsage(t *testing.T) {
 		"argument":       {[]string{"now"}, `unexpected argument "now"`},
 		"no such mutant": {[]string{"-only", "head,tail"}, `there is no mistake "tail"`},
 		"no runs":        {[]string{"-runs", "0"}, "-runs 0 is out of range"},
+		"no sample":      {[]string{"-sample", "-1"}, "-sample -1 is out of range"},
 		"too short":      {[]string{"-duration", "1ms"}, "-duration 1ms is out of range"},
 		"bad seed":       {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
 	} {
@@ -33,6 +36,30 @@ func TestWrongUsage(t *testing.T) {
 				t.Errorf("stdout %q, stderr %q; want nothing, and something that says %q", stdout.String(), stderr.String(), c.says)
 			}
 		})
+	}
+}
+
+// A sample is the same for a seed, in order, and another one for most seeds.
+func TestSample(t *testing.T) {
+	names := func(args ...string) (all []string) {
+		o, err := parse(args, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range o.mutants {
+			all = append(all, m.Name)
+		}
+		return all
+	}
+	all, some := names(), names("-sample", "5", "-seed", "7")
+	if len(some) != 5 || !slices.Equal(some, names("-sample", "5", "-seed", "7")) || slices.Equal(some, names("-sample", "5", "-seed", "8")) {
+		t.Errorf("a sample of 5 is %q", some)
+	}
+	if !slices.IsSortedFunc(some, func(a, b string) int { return slices.Index(all, a) - slices.Index(all, b) }) {
+		t.Errorf("%q are not in the order of the list", some)
+	}
+	if n := len(names("-sample", "1000")); n != len(all) {
+		t.Errorf("a sample of too many has %d, want %d", n, len(all))
 	}
 }
 

@@ -94,8 +94,10 @@ func (d *Database) open(t testing.TB, driver string) *sql.DB {
 	return closed(t, db)
 }
 
-// closed closes a pool in cleanup.
+// closed closes a pool in cleanup. It keeps the connections that a few workers use: by default
+// it would keep two, and a new one costs the server a process.
 func closed(t testing.TB, db *sql.DB) *sql.DB {
+	db.SetMaxIdleConns(16)
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Errorf("pgtest: closing a pool: %v", err)
