@@ -221,7 +221,7 @@ func TestEachEffectOnce(t *testing.T) {
 	})
 	t.Logf("in %d histories: %v", histories, seen)
 	for _, what := range []string{"back", "forward", "skip", "discard", "replay", "partition", "crash", "end held", "replayed twice"} {
-		if histories >= 20 && seen[what] == 0 {
+		if histories >= 60 && seen[what] == 0 {
 			t.Errorf("in %d histories it never came to %q", histories, what)
 		}
 	}
