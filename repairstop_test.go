@@ -69,13 +69,20 @@ func TestRepairOutlastsAStop(t *testing.T) {
 	}
 	defer db.Close()
 	var stop func()
+	began := make(chan struct{})
 	c := ender(endings["COMMIT AND CHAIN"], func() error {
+		defer close(began)
 		stop()
 		return errors.Join(o.begin(0), errRefused)
 	})
 	w := worker.New(db, newStore(), []consumer.Consumer{c}, quick()...)
 	stop = w.Stop
 	r := runWorker(t, w)
+	select {
+	case <-began:
+	case <-time.After(time.Minute):
+		t.Fatal("waited in vain for the handler")
+	}
 	select {
 	case <-time.After(2 * time.Second): // the outage, longer than the first try
 	case err := <-r.done:
