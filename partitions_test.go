@@ -43,7 +43,7 @@ func awaitLayout(t testing.TB, db *sql.DB, n int) {
 	for _, r := range partition.Cut(n) {
 		want = append(want, partition.Name("c", r))
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		got := layout(t, db)
 		owned := one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)

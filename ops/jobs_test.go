@@ -296,7 +296,7 @@ func TestJobsOperationsWait(t *testing.T) {
 			return err
 		},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		says(t, do(ctx), name, "allow more time")
 		cancel()
 	}
