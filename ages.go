@@ -40,8 +40,8 @@ func (a *ages) sawHead(token string, head int64) {
 	a.token, a.head = token, head
 }
 
-// still returns for how long safe has not moved while the head was above it. A frontier
-// that begins anew falls back to what is settled: to come to the same place again is no move.
+// still returns for how long safe has not moved while the head was above it. A new session of
+// the frontier starts at what is settled: reaching the same place again is no move.
 func (a *ages) still(token string, safe, head int64, now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -346,9 +346,6 @@ func (a change) onConsumer(ctx context.Context, o *ops.Operator, by ops.By) (err
 
 // onJobs returns the ID of the job that a retry has made.
 func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, err error) {
-	if a.On == OnFlow {
-		return 0, a.onRun(ctx, o, by)
-	}
 	switch a.On + " " + string(a.Kind) {
 	case "job cancel":
 		_, err = o.Cancel(ctx, a.Position, by)
@@ -358,6 +355,10 @@ func (a change) onJobs(ctx context.Context, o *ops.Jobs, by ops.By) (as int64, e
 		return o.Rerun(ctx, a.Position, by)
 	case "job discard":
 		err = o.Discard(ctx, a.Position, by)
+	case "flow cancel":
+		err = o.CancelFlowRun(ctx, a.Position, by)
+	case "flow retry":
+		err = o.RetryFlowRun(ctx, a.Position, by, a.from()...)
 	case "queue pause":
 		err = o.PauseQueue(ctx, a.Name, by)
 	case "queue resume":

@@ -113,15 +113,10 @@ func withoutResults(steps []flow.StepInfo) {
 	}
 }
 
-// onRun does what a form for a run of a flow asks for.
-func (a change) onRun(ctx context.Context, o *ops.Jobs, by ops.By) error {
-	switch {
-	case a.Kind == ops.KindCancel:
-		return o.CancelFlowRun(ctx, a.Position, by)
-	case a.Kind == ops.KindRetry && a.From == "":
-		return o.RetryFlowRun(ctx, a.Position, by)
-	case a.Kind == ops.KindRetry:
-		return o.RetryFlowRun(ctx, a.Position, by, a.From)
+// from are the steps from which a run is to go on; none: those that made it fail.
+func (a change) from() []string {
+	if a.From == "" {
+		return nil
 	}
-	return a.unknown()
+	return []string{a.From}
 }

@@ -95,7 +95,6 @@ type consumerRow struct {
 
 // consumersOf sums up the units of each consumer, which follow its own row.
 func consumersOf(rows []consumerRow) (all []Consumer) {
-	var own int64 // the revision of the consumer's own row
 	for _, r := range rows {
 		name, slots, ok := partition.Parse(r.Name)
 		n := len(all)
@@ -103,7 +102,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 			if r.split {
 				r.Consumer = Consumer{Name: r.Name, Fixed: r.Fixed, UpdatedAt: r.UpdatedAt, Revision: r.Revision}
 			}
-			all, own = append(all, r.Consumer), r.Revision
+			all = append(all, r.Consumer)
 			continue
 		}
 		c := &all[n-1]
@@ -124,7 +123,9 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 			c.Worker = uuid.Nil
 		}
 		c.Units = append(c.Units, Unit{Name: r.Name, Partition: slots.String(), Key: r.key, Position: r.Position, HeadLag: r.HeadLag, OldestAge: r.OldestAge, Revision: r.Revision, Paused: r.Paused, Worker: r.Worker, OpenRanges: r.OpenRanges, DeadLetters: r.DeadLetters})
-		c.Revision = c.revision(own)
+	}
+	for i := range all {
+		all[i].Revision = all[i].revision(all[i].Revision)
 	}
 	return all
 }

@@ -2,8 +2,8 @@ package ops
 
 import "testing"
 
-// Units of which two were merged have fewer revisions than before, and gain them again by
-// batches. A decision on the units of before must not fit then.
+// A merge of two units lowers the sum of all revisions, and batches raise it again. What was
+// decided before the merge must not fit then.
 func TestRevisionOfUnitsNeverComesBack(t *testing.T) {
 	own := revised{"c", 7}
 	split := revisionOf([]revised{own, {"c#000-3ff", 20}, {"c#400-7ff", 20}, {"c#800-fff", 20}})

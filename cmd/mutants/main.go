@@ -105,7 +105,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	return o, err
 }
 
-// draw returns n of the mutants, or all if there are no more, in their order.
+// draw returns n of the mutants, or all if there are fewer, in their order.
 func draw(all []planted.Mutant, n int, seed uint64) (some []planted.Mutant) {
 	chosen := rand.New(rand.NewPCG(seed, 0)).Perm(len(all))[:min(n, len(all))]
 	slices.Sort(chosen)

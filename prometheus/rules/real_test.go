@@ -31,7 +31,7 @@ type deployment struct {
 	*metrics.Recorder
 }
 
-// unmeasured are histograms, of which no alert asks.
+// unmeasured is for histograms: no alert asks about them.
 type unmeasured struct{}
 
 func (unmeasured) Open(*metrics.Metric, ...string) func(context.Context, float64) {
