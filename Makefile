@@ -7,7 +7,7 @@ test: ## every test of the library, on a real PostgreSQL; says in the end what w
 	@tools/test
 
 race: ## every test of the library under the race detector
-	go test -race ./...
+	go test -race -timeout 40m ./...
 
 stepped: ## a thousand scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
 ifdef SEED
