@@ -12,7 +12,7 @@ func SetLimit(w *Worker, d time.Duration) { w.limit = d }
 func SetEchoes(w *Worker, d time.Duration) { w.echoes = d }
 
 // SetChores sets how often a worker that leads does what is not urgent.
-func SetChores(w *Worker, d time.Duration) { w.chores = d }
+func SetChores(w *Worker, d time.Duration) { w.choreInterval = d }
 
 // SetHangsAfter sets how long a turn of a worker's loop may take.
 func SetHangsAfter(w *Worker, d time.Duration) { w.hangsAfter = d }

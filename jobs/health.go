@@ -32,7 +32,11 @@ func (w *Worker) Live() error {
 			return err
 		}
 	}
-	return cmp.Or(w.hung("that stores what became of jobs", w.settler.turn.lasts()), w.hung("that resets the jobs of the dead", w.rescuer.turn.lasts()))
+	return cmp.Or(
+		w.hung("that stores what became of jobs", w.settler.turn.lasts()),
+		w.hung("that resets the jobs of the dead", w.rescuer.turn.lasts()),
+		w.hung("that removes what is old", w.chores.turn.lasts()),
+	)
 }
 
 // hung returns an error for a loop whose turn lasts too long.

@@ -118,3 +118,47 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 		t.Errorf("the job has %d resets, want one", i.Resets)
 	}
 }
+
+// A chore that waits, for a lock or a connection, holds up no rescue.
+func TestChoresHoldUpNoRescue(t *testing.T) {
+	s := newStage(t)
+	db, line := s.openLine(t)
+	var runs atomic.Int64
+	jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
+		if runs.Add(1) == 1 {
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	}, jobs.Timeout(0))
+	id := s.add(task{})
+	s.runOn(db)
+	s.until("the job to run", func() bool { return runs.Load() == 1 })
+	lock, err := s.d.DB.BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Rollback() })
+	if _, err := lock.Exec(`LOCK TABLE jobs_once`); err != nil {
+		t.Fatal(err)
+	}
+	line.cut()
+	w := jobs.NewWorker(s.d.DB, s.Handlers, quick()...)
+	jobs.SetLimit(w, time.Hour)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(context.WithoutCancel(t.Context())) }()
+	t.Cleanup(func() {
+		_ = lock.Rollback()
+		w.Stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the worker ended with: %v", err)
+		}
+		line.mend()
+	})
+	s.until("a chore to wait for the lock", func() (waits bool) {
+		err := s.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'jobs_once'::regclass AND NOT granted)`).Scan(&waits)
+		return err == nil && waits
+	})
+	if i := s.ended(id); i.State != jobs.StateCompleted || i.Resets != 1 {
+		t.Errorf("the job is %s after %d resets, want it completed after one", i.State, i.Resets)
+	}
+}

@@ -49,6 +49,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	w.runners.w = w
 	w.settler = newSettler(w)
 	w.rescuer = newRescuer(w)
+	w.chores = &chores{w: w}
 	w.coord = coord.New(w.coordination())
 	for _, q := range w.queues() {
 		if len(w.kinds) > 0 { // else there is nothing to claim
@@ -164,7 +165,7 @@ func (w *Worker) coordination() coord.Config {
 			})
 		},
 		OnBack: func() {
-			w.rescuer.token.Store(true)
+			w.chores.token.Store(true)
 			w.recovered("coordination", "")
 		},
 		OnTaskFailed: w.taskFailed,

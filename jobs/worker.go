@@ -33,15 +33,15 @@ const (
 
 // Worker runs jobs. It starts once.
 type Worker struct {
-	id         uuid.UUID
-	db         *sql.DB
-	handlers   *Handlers
-	cfg        config
-	grace      time.Duration
-	chores     time.Duration // between two rounds of what is not urgent
-	limit      time.Duration // of a statement of the worker's own
-	hangsAfter time.Duration // a turn of a loop
-	echoes     time.Duration // between two looks for an echo
+	id            uuid.UUID
+	db            *sql.DB
+	handlers      *Handlers
+	cfg           config
+	grace         time.Duration
+	choreInterval time.Duration // between two rounds of what is not urgent
+	limit         time.Duration // of a statement of the worker's own
+	hangsAfter    time.Duration // a turn of a loop
+	echoes        time.Duration // between two looks for an echo
 
 	started  atomic.Bool
 	stopOnce sync.Once
@@ -67,6 +67,7 @@ type Worker struct {
 	settler  *settler
 	sweepNow *wakeup.Signal // wakes sweep
 	rescuer  *rescuer
+	chores   *chores
 	listens  listener
 
 	// handling is the context of all handlers. A stop that has waited long enough
@@ -84,7 +85,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: hangsAfter, chores: choresEvery, echoes: echoEvery,
+		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: hangsAfter, choreInterval: choresEvery, echoes: echoEvery,
 		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {
@@ -184,6 +185,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	background.Run(func() error { return pooled(w.coord.Run(member)) })
 	background.Run(func() error { w.settler.run(running); return nil })
 	background.Run(func() error { w.rescuer.run(running); return nil })
+	background.Run(func() error { w.chores.run(running); return nil })
 	background.Run(func() error { w.sweep(running); return nil })
 	background.Run(func() error { w.watchServer(running); return nil })
 	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })

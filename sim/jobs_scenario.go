@@ -83,11 +83,16 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 	}
 }
 
+// jobsStatementLimit is what bounds each statement of a worker of jobs, and its wait
+// for a connection.
+const jobsStatementLimit = 10 * time.Second
+
 // rescueBound is how long the jobs of a worker that has crashed may wait for another:
 // until it counts as dead, and so does a leader that has crashed with it, then the
-// rescue's delay, on a machine that is busy with other things.
+// rescue's delay, and one statement, for which a connection may have to be made while
+// all others make theirs.
 func (k JobKnobs) rescueBound() time.Duration {
-	return 2*k.HeartbeatTimeout + k.RescueDelay + 4*time.Second
+	return 2*k.HeartbeatTimeout + k.RescueDelay + jobsStatementLimit
 }
 
 // options are those of a worker.

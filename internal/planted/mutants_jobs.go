@@ -78,6 +78,14 @@ var jobMutants = []Mutant{
 		Faults:  jobCalm + ",cut=6",
 	},
 	{
+		Name: "rescue-after-chores", Jobs: true,
+		Mistake: "a leader does one thing after the other: the jobs of the dead wait for what it removes",
+		Edits: []Edit{{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.w.chores.turn.lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
+		}
+		if ids := r.due(time.Now()); len(ids) > 0 {`}},
+		Test: Test{"./jobs", "TestChoresHoldUpNoRescue"},
+	},
+	{
 		Name: "verdict-as-asked", Jobs: true,
 		Mistake: "what was settled before, its answer lost, was settled as it was asked for",
 		Edits:   []Edit{{"jobs/settler.go", `s.w.settledBefore(e, before[id])`, `s.w.settled(e, e.end.To)`}},
