@@ -21,9 +21,22 @@ import (
 func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, limit int) (runs []*run, found int, err error) {
 	out := array(w.begin(Claiming))
 	runs, found, err = w.pick(ctx, on, w.sql.claim, out, c, limit)
-	if !isRows(err) {
-		return runs, found, err
+	if isRows(err) {
+		runs, found, err = w.pickApart(ctx, on, out, c, limit, err)
 	}
+	if found >= limit || c.SQL != "" {
+		taken := make([]int64, len(runs))
+		for i, r := range runs {
+			taken[i] = r.claim.ID
+		}
+		w.partly(Claiming, taken)
+	}
+	return runs, found, err
+}
+
+// pickApart claims what a claim has found that failed with err because of some of its
+// rows: those are refused.
+func (w *Worker) pickApart(ctx context.Context, on store.Querier, out string, c Condition, limit int, err error) (runs []*run, found int, _ error) {
 	ids, err2 := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
 		w.sql.peek.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit), append([]any{out, w.host}, c.Args...)...)
 	if err2 != nil { // a condition or the order has failed

@@ -159,7 +159,8 @@ func TestWatch(t *testing.T) {
 }
 
 // A row that was refused is left out of the next rounds, and longer each time. What is
-// tried and not refused is well again, and nothing else is.
+// tried and not refused is well again, and nothing else is; nor is what a round may not
+// have come to, until it could have been tried for long.
 func TestRefusals(t *testing.T) {
 	pgtest.CheckByDefault(t, "2000")
 	rapid.Check(t, func(t *rapid.T) {
@@ -196,9 +197,14 @@ func TestRefusals(t *testing.T) {
 			if rapid.Bool().Draw(t, "an error") {
 				continue
 			}
+			r.partial = rapid.Bool().Draw(t, "partial")
+			until := map[int64]time.Time{}
+			for id, one := range r.of {
+				until[id] = one.until
+			}
 			r.end()
 			for id, is := range tried {
-				if is {
+				if is && (!r.partial || now.Sub(until[id]) >= forgetAfter) {
 					delete(all, id)
 				}
 			}

@@ -54,9 +54,14 @@ const mostRefused = 1000
 // refusals are the rows that the table has refused to change by a kind of statement. The
 // next rounds leave them out, for longer each time.
 type refusals struct {
-	of    map[int64]refusal
-	began time.Time // the last round
+	of      map[int64]refusal
+	began   time.Time // the last round
+	partial bool      // it may not have come to all that it did not leave out
 }
+
+// forgetAfter is for how long a refusal is remembered that may be tried again, while no
+// round comes to it: whoever deletes the row is not noticed otherwise.
+const forgetAfter = time.Minute
 
 type refusal struct {
 	err   error
@@ -66,7 +71,7 @@ type refusal struct {
 
 // begin begins a round, and returns what it leaves out.
 func (r *refusals) begin(now time.Time) (out []int64) {
-	r.began = now
+	r.began, r.partial = now, false
 	for id, one := range r.of {
 		if now.Before(one.until) {
 			out = append(out, id)
@@ -92,9 +97,13 @@ func (r *refusals) add(id int64, err error, now time.Time) (known, ok bool) {
 }
 
 // end ends a round that has done all it could: what it has tried and not refused is well
-// again.
+// again. A partial one cannot tell.
 func (r *refusals) end() {
-	maps.DeleteFunc(r.of, func(_ int64, one refusal) bool { return !r.began.Before(one.until) })
+	since := r.began
+	if r.partial {
+		since = since.Add(-forgetAfter)
+	}
+	maps.DeleteFunc(r.of, func(_ int64, one refusal) bool { return !since.Before(one.until) })
 }
 
 // err is about the rows that are left, nil if there are none.
@@ -114,6 +123,18 @@ func (w *Worker) begin(what string) (out []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.refused[what].begin(time.Now())
+}
+
+// partly says that the round which has begun did not come to all rows, and which ones were
+// taken of those that were refused before.
+func (w *Worker) partly(what string, taken []int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.refused[what]
+	r.partial = true
+	for _, id := range taken {
+		delete(r.of, id)
+	}
 }
 
 // refuse takes note of a row that the table refuses to change. It returns an error if

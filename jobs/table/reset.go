@@ -72,6 +72,9 @@ func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error
 	}
 	due := known.see(silent, time.Now(), w.store.settings.stalled/2)
 	out := w.begin(Resetting)
+	if len(due) < len(silent) {
+		w.partly(Resetting, nil)
+	}
 	due = slices.DeleteFunc(due, func(s silence) bool { return slices.Contains(out, s.id) })
 	if len(due) == 0 {
 		return nil
