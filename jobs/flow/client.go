@@ -6,16 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobflow"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -188,147 +185,6 @@ func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs
 	})
 }
 
-// lock locks a run until the end of the transaction, and returns its state.
-func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s State, cancelled bool, err error) {
-	err = on.QueryRowContext(ctx, c.sql.lock, run).Scan(&s, &cancelled)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrNotFound
-	}
-	return s, cancelled, err
-}
-
-// Cancel ends a run: steps that have not begun do not begin, and the contexts of those
-// whose jobs run end, as [jobs.Client.Cancel] does. The run ends with the last of them.
-//
-// It returns the state in which it found the run; a run that has ended stays as it is.
-// tx may be nil; the run is locked until its end.
-//
-// Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel.
-func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
-	was, err = inTx(ctx, c, tx, func(on jobs.Querier) (State, error) {
-		was, cancelled, err := c.lock(ctx, on, run)
-		if err != nil || was != StateRunning || cancelled {
-			return was, err
-		}
-		return was, c.cancel(ctx, on, run)
-	})
-	if err != nil {
-		return "", errtext.Of(fmt.Errorf("flow: cancel run %d: %w", run, err))
-	}
-	return was, nil
-}
-
-// cancel cancels a run that the transaction has locked.
-func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
-	for _, statement := range []string{c.sql.cancel, c.sql.stop} {
-		if _, err := on.ExecContext(ctx, statement, run); err != nil {
-			return err
-		}
-	}
-	var steps, all, waiting, running []int64
-	_, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (none struct{}, err error) {
-		var step, job int64
-		err = r.Scan(&step, &job)
-		steps, all = append(steps, step), append(all, job)
-		return none, err
-	}, c.sql.enqueued, run)
-	if err != nil {
-		return err
-	}
-	_, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (none struct{}, err error) {
-		var job int64
-		var runs bool
-		if err = r.Scan(&job, &runs); runs {
-			running = append(running, job)
-		} else {
-			waiting = append(waiting, job)
-		}
-		return none, err
-	}, c.sql.hold, list(all))
-	if err != nil {
-		return err
-	}
-	if err := c.core.Queue.CancelAll(ctx, on, waiting); err != nil {
-		return err
-	}
-	if err := c.core.Queue.AskAll(ctx, on, running); err != nil {
-		return err
-	}
-	if len(running) > 0 {
-		if err := changes.Tell(ctx, on, c.core.Tables.Changes); err != nil {
-			return err
-		}
-	}
-	return c.sql.advanceAll(ctx, on, steps, nil)
-}
-
-// Retry makes a run that has ended go on: the steps of these names begin again, and what
-// depends on them. Without names it is the steps whose failure made the run fail, or that
-// were cancelled with it; of a [Map] step it is the jobs that have failed. The others keep
-// their ends and results. The run goes on in the shape in which it was started. tx may be
-// nil; the run is locked until its end.
-//
-// What has completed without a failed step, by [Any], [Quorum] or another way, does not run
-// again with that; nor does the failed step, unless it is named. So a run that has completed
-// takes names.
-//
-// An [OnEnd] step runs again with what it comes after. An [OnFailure] step that ran before
-// and is not needed now is skipped, and what it did stays done: undo it first.
-func (c *Client) Retry(ctx context.Context, tx jobs.Querier, run int64, from ...string) error {
-	_, err := inTx(ctx, c, tx, func(on jobs.Querier) (none struct{}, err error) {
-		s, _, err := c.lock(ctx, on, run)
-		switch {
-		case err != nil:
-			return none, err
-		case s == StateRunning:
-			return none, ErrUnfinished
-		}
-		return none, c.retry(ctx, on, run, s == StateCancelled, from)
-	})
-	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
-		err = ErrKeyBusy
-	}
-	if err != nil {
-		return errtext.Of(fmt.Errorf("flow: retry run %d: %w", run, err))
-	}
-	return nil
-}
-
-// retry revives a run that the transaction has locked.
-func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, cancelled bool, from []string) error {
-	ended, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (s endedStep, err error) {
-		var edges string
-		if err = r.Scan(&s.id, &s.name, &s.state, &s.mapped, &s.quorum, &s.leaf, &s.failed, &s.good, &edges); err == nil {
-			s.edges, err = parseEdges(edges)
-		}
-		return s, err
-	}, c.sql.edges, run)
-	if err != nil {
-		return err
-	}
-	plan, err := resume(ended, cancelled, from)
-	if err != nil {
-		return err
-	}
-	if len(plan.forget) > 0 {
-		if _, err := on.ExecContext(ctx, c.sql.forget, list(plan.forget)); err != nil {
-			return err
-		}
-	}
-	again, err := json.Marshal(plan.again)
-	if err != nil {
-		return err
-	}
-	if _, err := on.ExecContext(ctx, c.sql.revive, run, string(again), plan.bad); err != nil {
-		return err
-	}
-	moved := make([]movedStep, len(plan.again))
-	for i, a := range plan.again {
-		moved[i] = movedStep{int64(a.ID), a.State}
-	}
-	return c.sql.proceed(ctx, on, moved, nil)
-}
-
 // Wait waits until a run has ended, and returns it. If it has not completed, Wait
 // returns a [FailedError] as well.
 //
@@ -351,97 +207,6 @@ func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 		return r, err
 	}
 	return r, r.failure()
-}
-
-// Output returns the result of a step of a run: in a handler of a later step, that of
-// RunOf(j.Header). It returns [ErrNoOutput] if the step has none.
-func (s *Step[A, R]) Output(ctx context.Context, c *Client, run int64) (result R, err error) {
-	text, err := s.output(ctx, c, run)
-	if err == nil && len(text) > 0 {
-		err = json.Unmarshal(text, &result)
-	}
-	if err != nil {
-		return result, s.noOutput(run, err)
-	}
-	return result, nil
-}
-
-// Outputs returns the results of those jobs of a step of [Map] that have completed, in
-// the order of the list.
-func (s *Mapped[A, R]) Outputs(ctx context.Context, c *Client, run int64) (results []R, err error) {
-	if _, err = s.output(ctx, c, run); err == nil || errors.Is(err, ErrNoOutput) {
-		var text string
-		text, err = with(c, nil, func(on jobs.Querier) (text string, err error) {
-			return text, on.QueryRowContext(ctx, c.sql.outputs, int64(idOf(run, s.n, 0))).Scan(&text)
-		})
-		if err == nil {
-			err = json.Unmarshal([]byte(text), &results)
-		}
-	}
-	if err != nil {
-		return nil, s.noOutput(run, err)
-	}
-	return results, nil
-}
-
-func (p place) noOutput(run int64, err error) error {
-	name := ""
-	if p.n >= 0 {
-		name = p.def.nodes[p.n].name
-	}
-	return errtext.Of(fmt.Errorf("flow: output of step %s of run %d: %w", errtext.Value(name), run, err))
-}
-
-// output reads the result of a step.
-func (p place) output(ctx context.Context, c *Client, run int64) ([]byte, error) {
-	if p.n < 0 {
-		return nil, fmt.Errorf("%w: its flow refused the step", ErrInvalid)
-	}
-	if run < 1 || run > math.MaxInt64>>runShift {
-		return nil, ErrNotFound
-	}
-	return with(c, nil, func(on jobs.Querier) (result []byte, err error) {
-		var state, code, text string
-		var ended bool
-		err = on.QueryRowContext(ctx, c.sql.output, run, p.def.nodes[p.n].name, int64(idOf(run, p.n, 0))).Scan(&state, &ended, &code, &text, &result)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			return nil, c.noStep(ctx, on, run)
-		case err != nil:
-			return nil, err
-		case state != "completed" || !ended:
-			return nil, fmt.Errorf("%w: it is %s", ErrNoOutput, shown(state, ""))
-		}
-		return result, nil
-	})
-}
-
-// noStep says which steps a run has that lacks one.
-func (c *Client) noStep(ctx context.Context, on jobs.Querier, run int64) error {
-	names, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, c.sql.names, run)
-	switch {
-	case err != nil:
-		return err
-	case len(names) == 0:
-		return ErrNotFound
-	}
-	return fmt.Errorf("%w: the run is of another flow, or of another version of it, and has %s", ErrNotFound, listed(names))
-}
-
-// listed is some names as a text.
-func listed(names []string) string {
-	const most = 20
-	var b strings.Builder
-	for i, name := range names[:min(most, len(names))] {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(errtext.Value(name))
-	}
-	if len(names) > most {
-		fmt.Fprintf(&b, " and %d more", len(names)-most)
-	}
-	return b.String()
 }
 
 // list is how ids travel: as text, of JSON.
