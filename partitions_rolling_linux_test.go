@@ -3,8 +3,12 @@ package worker_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -100,6 +104,113 @@ func TestPartitionsBesideOldPrograms(t *testing.T) {
 	if row := one[string](t, d.DB, `SELECT string_agg((to_jsonb(c) - 'created_at' - 'updated_at' - 'revision' - 'last_position')::text, ' ') FROM consumer_checkpoints AS c`); strings.Count(row, "null") != 5 || !strings.Contains(row, `"partition_key": ""`) {
 		t.Errorf("the row is %s", row)
 	}
+}
+
+// A consumer that asks for no partitions leaves the rows that it left before there were
+// any, in every table: columns that are new say nothing.
+func TestRowsOfAWholeConsumerAreThoseOfBefore(t *testing.T) {
+	t.Parallel()
+	today := filepath.Join(t.TempDir(), "pod")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", today, "./testdata/pod").CombinedOutput(); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	before := rowsOfPod(t, buildPod(t, wholeCommit))
+	after := rowsOfPod(t, today)
+	if len(before["consumer_gap_skips"]) != 1 || len(before["consumer_checkpoints"]) != 1 {
+		t.Fatalf("the old program left %v", before)
+	}
+	for table, rows := range before {
+		if len(rows) != len(after[table]) {
+			t.Errorf("%s had %v and has %v", table, rows, after[table])
+			continue
+		}
+		for i, row := range rows {
+			for column, value := range after[table][i] {
+				was, old := row[column]
+				switch said := !slices.Contains([]string{"null", `""`, "{}", "[]"}, value); {
+				case old && value != was:
+					t.Errorf("%s.%s was %s and is %s", table, column, was, value)
+				case !old && said:
+					t.Errorf("the new column %s.%s says %s", table, column, value)
+				}
+			}
+		}
+	}
+}
+
+// rowsOfPod lets a program handle some events, after a position that stays void, and
+// returns the rows of the library's tables, by column. What differs from run to run is
+// shown by its type, and ids of events are.
+func rowsOfPod(t *testing.T, program string) map[string][]map[string]string {
+	t.Helper()
+	d := pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE signed (id BIGSERIAL, consumer TEXT, position BIGINT, aggregate TEXT, version BIGINT, process TEXT)`)
+	p := startProgram(t, program, d, role{Name: "process", Consumers: 1, Heartbeat: 200 * time.Millisecond, HeartbeatTimeout: 5 * time.Second})
+	await(t, "the consumer to be assigned", func() bool {
+		return one[bool](t, d.DB, `SELECT to_regclass('consumer_checkpoints_schema') IS NOT NULL`) &&
+			one[int](t, d.DB, `SELECT count(*) FROM consumer_assignments WHERE worker_id IS NOT NULL`) == 1
+	})
+	d.Exec(t, `SELECT nextval(pg_get_serial_sequence('events', 'global_position'))`) // which nobody will commit
+	tx, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 12 {
+		if _, err := newStore().Append(t.Context(), tx, store.Any(), []store.Event{event("Order", fmt.Sprint("a", i%3))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the events to be handled", func() bool {
+		return one[bool](t, d.DB, `SELECT last_position = (SELECT max(global_position) FROM events) FROM consumer_checkpoints`)
+	})
+	all := map[string][]map[string]string{}
+	var tables []string
+	unmarshal(t, one[string](t, d.DB, `
+SELECT jsonb_agg(table_name)::text FROM information_schema.tables
+WHERE table_schema = current_schema() AND table_name NOT IN ('signed', 'events') AND table_name NOT LIKE '%schema%'`), &tables)
+	for _, table := range tables {
+		var rows []map[string]json.RawMessage
+		unmarshal(t, one[string](t, d.DB, `SELECT coalesce(jsonb_agg(r), '[]')::text FROM `+table+` AS r`), &rows)
+		for _, row := range rows {
+			shown := map[string]string{}
+			for column, value := range row {
+				shown[column] = steady(column, string(value))
+			}
+			all[table] = append(all[table], shown)
+		}
+	}
+	p.signal(t, syscall.SIGTERM)
+	p.ended(t)
+	return all
+}
+
+func unmarshal(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+var (
+	anID   = regexp.MustCompile(`^"[0-9a-f]{8}-[0-9a-f-]{27}"$`)
+	aTime  = regexp.MustCompile(`^"\d{4}-\d\d-\d\dT[^"]*"$`)
+	moving = []string{"revision", "term", "pid", "database", "log", "settled", "count", "status"}
+)
+
+// steady is the value of a column, or of which kind it is if each run has another.
+func steady(column, value string) string {
+	switch {
+	case anID.MatchString(value):
+		return "an id"
+	case aTime.MatchString(value):
+		return "a time"
+	case slices.Contains(moving, column):
+		return "moving"
+	}
+	return value
 }
 
 // checkSigned checks that each event was handled once, and those of an aggregate in order.
