@@ -19,8 +19,9 @@ import (
 // Those that the aggregate has already are tried again in their place.
 //
 // It returns [ErrNoEvents] if the consumer has passed none, and [ErrInvalid] for a
-// consumer with a key of its own, see [consumer.ByKey]: only its code knows the order. Of
-// a consumer with types, the types are not known here: events of others become dead letters.
+// consumer with a key of its own, see [consumer.ByKey]: only its code knows the order. So it
+// does for a unit that does not have the aggregate. Of a consumer with types, the types are not
+// known here: events of others become dead letters.
 func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregateID string, by By) error {
 	if invalid := errtext.Join(checkText("aggregateType", aggregateType, maxAggregate), checkText("aggregateID", aggregateID, maxAggregate)); invalid != nil {
 		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindReplay, errtext.Value(consumer), invalid))
@@ -29,7 +30,15 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 		if err := o.keyless(ctx, tx, units[0]); err != nil {
 			return nil, err
 		}
-		return unitOf(units, event{AggregateID: aggregateID})
+		units, err := unitOf(units, event{AggregateID: aggregateID})
+		if err != nil {
+			return nil, err
+		}
+		// Of a unit that was named, too: another one goes through these events in its own time.
+		if _, slots, _ := partition.Parse(units[0].consumer); !slots.Has(partition.Slot(aggregateID)) {
+			return nil, fmt.Errorf("%w: the aggregate is of another unit than %s: name the consumer", ErrInvalid, errtext.Value(units[0].consumer))
+		}
+		return units, nil
 	}
 	return o.change(ctx, KindReplay, consumer, by, of, func(tx *sql.Tx, at locked) (any, error) {
 		if err := o.keepEffects(ctx, tx, at, 0); err != nil {

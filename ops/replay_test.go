@@ -219,13 +219,16 @@ func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	s.awaitNoLetters(t)
 }
 
-// What the consumer has not passed is not replayed. What another one has in doubt is.
+// What the consumer has not passed is not replayed. What another one has in doubt, or among its
+// dead letters, is.
 func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.place(t, 2)
 	s.open(t, 1, 2)
+	s.letter(t, 1, "a", 1)
 	s.Exec(t, `UPDATE consumer_gap_skips SET consumer_name = 'd'`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'd'`)
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
 		t.Fatal(err)
 	}
@@ -394,6 +397,22 @@ func TestReplayRefuses(t *testing.T) {
 		t.Errorf("a key of its own: %v", err)
 	}
 	s.expectUntouched(t, 2)
+}
+
+// A unit does not have the events of an aggregate that is another unit's. That one may not have
+// handled them yet, and would after it.
+func TestReplayInAnotherUnit(t *testing.T) {
+	s, low, high := splitSite(t, "")
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 8 WHERE consumer_name = 'c#000-7ff'`)
+	if err := s.Replay(t.Context(), "c#000-7ff", "Order", high, by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), "c#000-7ff") {
+		t.Errorf("of another unit: %v", err)
+	}
+	if got := s.stands(t); got != "0:8.0 8:5.0" || s.letters(t) != "1 "+low+" false; " {
+		t.Errorf("it stands at %s, with the letters %s", got, s.letters(t))
+	}
+	if err := s.Replay(t.Context(), "c#000-7ff", "Order", low, by); err != nil {
+		t.Errorf("of its own: %v", err)
+	}
 }
 
 // A worker refuses to replay what only its code knows to be wrong: a type that the consumer
