@@ -122,11 +122,13 @@ func TestOperationsBefore(t *testing.T) {
 	if err != nil || len(all) != 6 {
 		t.Fatalf("%d operations, %v", len(all), err)
 	}
-	for before, i := int64(0), 0; i < 6; i += 2 {
-		page, err := s.OperationsBefore(t.Context(), "c", before, 2)
-		if err != nil || len(page) != 2 || page[0].ID != all[i].ID || page[1].ID != all[i+1].ID {
-			t.Fatalf("before %d: %v, %v", before, page, err)
+	for _, consumer := range []string{"c", ""} {
+		for before, i := int64(0), 0; i < 6; i += 2 {
+			page, err := s.OperationsBefore(t.Context(), consumer, before, 2)
+			if err != nil || len(page) != 2 || page[0].ID != all[i].ID || page[1].ID != all[i+1].ID {
+				t.Fatalf("of %q before %d: %v, %v", consumer, before, page, err)
+			}
+			before = page[1].ID
 		}
-		before = page[1].ID
 	}
 }

@@ -314,7 +314,7 @@ func TestPreviewOfSeveral(t *testing.T) {
 		if err := o.Resume(ctx, "c", by); !errors.Is(err, ops.ErrNotPaused) {
 			t.Errorf("resume: %v", err)
 		}
-		return errors.Join(o.Pause(ctx, "c", by), o.Pause(ctx, "c", by), o.Reset(ctx, "c", 5, by))
+		return errors.Join(o.Pause(ctx, "c", by), o.Pause(ctx, "c", by), o.IfRevision(0).Reset(ctx, "c", 5, by))
 	})
 	if err != nil || len(all) != 3 || all[0].Kind != ops.KindPause || all[2].Kind != ops.KindReset {
 		t.Errorf("%+v, %v", all, err)
@@ -328,9 +328,10 @@ func TestPreviewOfSeveral(t *testing.T) {
 	if err := o.Pause(ctx, "c", by); err != nil {
 		t.Fatal(err)
 	}
-	var moved *ops.MovedError
-	if err := o.Resume(ctx, "c", by); !errors.As(err, &moved) || !strings.Contains(err.Error(), "decided on revision 0, and the consumer has revision 1 now") {
-		t.Errorf("decided before the pause: %v", err)
+	for _, err := range []error{o.Resume(ctx, "c", by), o.Partition(ctx, "c", 2, by), o.Retire(ctx, "c", by)} {
+		if moved := (*ops.MovedError)(nil); !errors.As(err, &moved) || !strings.Contains(err.Error(), "decided on revision 0, and the consumer has revision 1 now") {
+			t.Errorf("decided before the pause: %v", err)
+		}
 	}
 }
 

@@ -27,7 +27,7 @@ func TestLogAndBlockers(t *testing.T) {
 	}
 	s.append(t, "a", 3)
 	s.settle(t, 2)
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, status) VALUES (gen_random_uuid(), now(), '{"Safe": 3}'), (gen_random_uuid(), now() - interval '1 hour', '{"Safe": 1}')`)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, status) VALUES (gen_random_uuid(), now(), '{"Safe": 3}'), (gen_random_uuid(), now() - interval '1 hour', '{"Safe": 9}')`)
 	idle, err := s.DB.BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +99,10 @@ func TestTerminate(t *testing.T) {
 	if err := s.Confirmed(func(o *ops.Operator) error { return o.Terminate(ctx, b, by) }, func([]ops.Operation) error { return no }); !errors.Is(err, no) || !lives(tx) {
 		t.Fatalf("not confirmed: %v, the session lives: %t", err, lives(tx))
 	}
-	unseen, prepared, other := b, b, b
+	unseen, prepared, other, next, heir := b, b, b, b, b
 	unseen.Start, prepared.PID, other.PID = nil, 0, b.PID+1
+	begun, came := b.Start.Add(-time.Microsecond), b.BackendStart.Add(-time.Microsecond)
+	next.Start, heir.BackendStart = &begun, &came
 	for what, c := range map[string]struct {
 		b    ops.Blocker
 		by   ops.By
@@ -110,6 +112,8 @@ func TestTerminate(t *testing.T) {
 		"start not seen": {unseen, by, ops.ErrInvalid},
 		"prepared":       {prepared, by, ops.ErrInvalid},
 		"another":        {other, by, ops.ErrNoBlocker},
+		"the next one":   {next, by, ops.ErrNoBlocker}, // of the same session
+		"an heir":        {heir, by, ops.ErrNoBlocker}, // of the process id
 	} {
 		if err := s.Terminate(ctx, c.b, c.by); !errors.Is(err, c.want) || !lives(tx) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
@@ -216,6 +220,10 @@ func TestGaps(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c#000-7ff', 20)`) // it is back
+	if got, want := list("c", ops.GapFilter{}, 2), "c#000-7ff 12-12/1 late false; c 7-9/2 void false; "; got != want {
+		t.Errorf("with a unit: %q, want %q", got, want)
+	}
 	if _, err := s.Gaps(t.Context(), "c", ops.GapFilter{}, 0); !errors.Is(err, ops.ErrInvalid) {
 		t.Errorf("no limit: %v", err)
 	}
@@ -234,10 +242,11 @@ func TestNextIsWhatSkipEventTakes(t *testing.T) {
 	s.settle(t, 6)
 	s.place(t, 3)
 	s.open(t, 2, 2)
+	s.open(t, 1, 1)
 	for _, want := range []struct {
 		position int64
 		late     bool
-	}{{2, true}, {6, false}} {
+	}{{1, true}, {2, true}, {6, false}} {
 		all, err := s.Next(ctx, "c")
 		if err != nil || len(all) != 1 || all[0].Consumer != "c" || all[0].Checkpoint != 3 || all[0].Position != want.position || all[0].Late != want.late || all[0].EventType != "Happened" || all[0].EventID == uuid.Nil {
 			t.Fatalf("%+v, %v, want %+v", all, err, want)

@@ -36,8 +36,8 @@ func TestRetire(t *testing.T) {
 		}
 	}
 	stop()
-	other := uuid.New() // of another library
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id) VALUES ($1)`, other)
+	other := uuid.New() // of another library, and silent for almost as long as one that lives may be
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES ($1, clock_timestamp() - interval '23 hours')`, other)
 	if err := s.Retire(t.Context(), "c", by); !errors.As(err, &registered) || registered.Worker != other {
 		t.Fatalf("while a worker runs that may have code for it: %v", err)
 	}

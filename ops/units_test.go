@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
@@ -104,6 +106,76 @@ func TestOperationsOnUnits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is done to a consumer changes nothing of one with a similar name, the same units, and rows
+// at the same positions.
+func TestOperationsLeaveOthersAlone(t *testing.T) {
+	t.Parallel()
+	s, low, _ := splitSite(t, "")
+	s.letter(t, 2, low, 1)
+	s.letter(t, 3, low, 1)
+	s.open(t, 2, 2)
+	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT consumer_name, gen_random_uuid() FROM consumer_checkpoints`)
+	others := map[string]string{ // columns that both have
+		"consumer_checkpoints":  "last_position, partition_key, split_at, paused_at, paused_by, paused_reason",
+		"consumer_assignments":  "worker_id",
+		"consumer_gap_skips":    "worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position",
+		"consumer_dead_letters": "global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts",
+	}
+	stay := []string{"(SELECT 1)"}
+	for table, columns := range others {
+		s.Exec(t, `UPDATE `+table+` SET consumer_name = CASE WHEN consumer_name = 'c' AND '`+table+`' IN ('consumer_gap_skips', 'consumer_dead_letters') THEN 'c_1#000-7ff' ELSE replace(consumer_name, 'c', 'c_1') END`)
+		s.Exec(t, `INSERT INTO `+table+` (consumer_name, `+columns+`) SELECT replace(consumer_name, '_', 'x'), `+columns+` FROM `+table)
+		stay = append(stay, `(SELECT * FROM `+table+` WHERE consumer_name LIKE 'cx1%')`)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name LIKE 'cx1%'`)
+	ctx, scan := t.Context(), func(query string, into ...any) { s.scan(t, query, into...) }
+	before := dump(t, scan, stay...)
+	for i, change := range []func() error{
+		func() error { return s.Pause(ctx, "c_1", by) },
+		func() error { return s.Resume(ctx, "c_1", by) },
+		func() error { return s.RetryDeadLetters(ctx, "c_1", 1, by) },
+		func() error { return s.DiscardDeadLetter(ctx, "c_1", 1, by) },
+		func() error { _, err := s.RetryWhere(ctx, "c_1", ops.LetterFilter{}, 1, by); return err },
+		func() error { _, err := s.DiscardWhere(ctx, "c_1", ops.LetterFilter{}, 1, by); return err },
+		func() error { return s.SkipEvent(ctx, "c_1", 2, by) },
+		func() error { return s.Replay(ctx, "c_1", "Order", low, by) },
+		func() error { return s.Reset(ctx, "c_1", 8, by) },
+		func() error { return s.Reset(ctx, "c_1", 1, by) },
+		func() error { return s.Partition(ctx, "c_1", 4, by) },
+		func() error { return s.Retire(ctx, "c_1", by) },
+	} {
+		if err := change(); err != nil {
+			t.Errorf("change %d: %v", i, err)
+		}
+		if after := dump(t, scan, stay...); after != before {
+			t.Fatalf("change %d made\n%s\nof\n%s", i, after, before)
+		}
+	}
+}
+
+// A split consumer has what its units have together: all dead letters, a pause if all are paused,
+// and a worker if one has all.
+func TestConsumersAreWhatAllUnitsAre(t *testing.T) {
+	t.Parallel()
+	s, _, high := splitSite(t, "")
+	s.letter(t, 5, high, 1)
+	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
+	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT consumer_name, $1 FROM consumer_checkpoints WHERE split_at IS NULL`, uuid.Max)
+	expect := func(paused bool, worker uuid.UUID) {
+		t.Helper()
+		all, err := s.Consumers(t.Context())
+		if err != nil || len(all) != 1 || all[0].DeadLetters != 2 || (all[0].Paused != nil) != paused || all[0].Worker != worker {
+			t.Errorf("%+v, %v", all, err)
+		}
+	}
+	expect(false, uuid.Max)
+	if err := s.Pause(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, `UPDATE consumer_assignments SET worker_id = gen_random_uuid() WHERE consumer_name = 'c#800-fff'`)
+	expect(true, uuid.Nil)
 }
 
 // A reset that meets a split changes the units that come of it, not those that it saw
