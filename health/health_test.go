@@ -22,12 +22,13 @@ type said struct {
 	ready  []error
 	maxAge time.Duration
 	left   time.Duration // of the time that Ready was given
+	ended  error         // of Ready's context
 }
 
 func (s *said) Live() error { return s.live }
 
 func (s *said) Ready(ctx context.Context, maxAge time.Duration) []error {
-	s.maxAge = maxAge
+	s.maxAge, s.ended = maxAge, ctx.Err()
 	if deadline, is := ctx.Deadline(); is {
 		s.left = time.Until(deadline)
 	}
@@ -74,6 +75,12 @@ func TestReadyIsBounded(t *testing.T) {
 	health.Ready(s, 1).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	if s.left <= 0 || s.left > 10*time.Second {
 		t.Errorf("Ready has %v left, want 10s", s.left)
+	}
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	health.Ready(s, 1).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(left, http.MethodGet, "/", nil))
+	if !errors.Is(s.ended, context.Canceled) {
+		t.Errorf("Ready goes on after its prober has left: %v", s.ended)
 	}
 }
 
