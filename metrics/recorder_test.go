@@ -126,6 +126,11 @@ func TestSeriesOfConsumersThatLeft(t *testing.T) {
 	o.BatchDone(worker.Batch{Consumer: "a", Events: 1})
 	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "a"})
 	o.ConsumerStarted(worker.ConsumerInfo{Consumer: "a"})
+	o.ConsumerStopped(worker.ConsumerInfo{Consumer: "b"})
+	r.left["b"] = time.Now().Add(-keptFor)
+	if all := values(r); has(all, "b") {
+		t.Errorf("a collection tells of one that left long ago: %v", all)
+	}
 	if all := later(time.Hour); all["consumer.events[a false]"] != 1 || all["consumer.batches[a overtaken]"] != 0 {
 		t.Errorf("when it is back: %v", all)
 	}
@@ -176,6 +181,19 @@ func TestUp(t *testing.T) {
 		if up != test.up || frontier != test.frontier {
 			t.Errorf("%+v: %v, %v", test, up, frontier)
 		}
+	}
+}
+
+// A queue of which no jobs can be claimed is not up.
+func TestQueueUp(t *testing.T) {
+	got := map[string]float64{}
+	sampleJobs(jobs.Status{State: jobs.WorkerRunning, Queues: []jobs.QueueStatus{{Name: "a"}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {
+		if m == jobsQueueUp {
+			got[attributes[0]] = value
+		}
+	})
+	if fmt.Sprint(got) != "map[a:1 b:0]" {
+		t.Errorf("up are %v", got)
 	}
 }
 
