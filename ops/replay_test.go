@@ -219,8 +219,8 @@ func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 	s.awaitNoLetters(t)
 }
 
-// What the consumer has not passed is not replayed. What another one has in doubt, or among its
-// dead letters, is.
+// What the consumer has not passed is not replayed. What it was given late is, and what another
+// one has in doubt, or among its dead letters.
 func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 	s := newSite(t)
 	s.append(t, "a", 3)
@@ -229,6 +229,8 @@ func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 	s.letter(t, 1, "a", 1)
 	s.Exec(t, `UPDATE consumer_gap_skips SET consumer_name = 'd'`)
 	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'd'`)
+	s.open(t, 1, 1) // was delivered late
+	s.Exec(t, `UPDATE consumer_gap_skips SET state = 'late', closed_at = now() WHERE consumer_name = 'c'`)
 	if err := s.Replay(t.Context(), "c", "Order", "a", by); err != nil {
 		t.Fatal(err)
 	}

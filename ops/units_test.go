@@ -93,7 +93,11 @@ func TestOperationsOnUnits(t *testing.T) {
 			_, err := o.DeadLetters(t.Context(), "c#000-7ff")
 			return err
 		}, "0:3.0 8:5.0", ops.ErrInvalid},
-		"fix of nobody": {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "d", 2, by) }, "0:3.0 8:5.0", ops.ErrNoCheckpoint},
+		"fix for nothing": {func(o *ops.Operator, _, _ string) error {
+			return o.Partition(t.Context(), "c", 4, ops.By{Operator: "ann"})
+		}, "0:3.0 8:5.0", ops.ErrInvalid},
+		"retire for nothing": {func(o *ops.Operator, _, _ string) error { return o.Retire(t.Context(), "c", ops.By{Operator: "ann"}) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"fix of nobody":      {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "d", 2, by) }, "0:3.0 8:5.0", ops.ErrNoCheckpoint},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -151,6 +155,11 @@ func TestOperationsLeaveOthersAlone(t *testing.T) {
 		}
 		if after := dump(t, scan, stay...); after != before {
 			t.Fatalf("change %d made\n%s\nof\n%s", i, after, before)
+		}
+	}
+	for table := range others {
+		if n := s.count(t, `SELECT count(*) FROM `+table+` WHERE split_part(consumer_name, '#', 1) = 'c_1'`); n > 0 {
+			t.Errorf("once it is retired, %s has %d rows of it", table, n)
 		}
 	}
 }
