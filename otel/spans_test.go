@@ -143,7 +143,8 @@ func TestBatchSpan(t *testing.T) {
 			return nil
 		}},
 	}
-	one, two := spanContext(1, true, "a=1"), spanContext(2, true, "")
+	one := spanContext(1, true, "a=1")
+	two := one.WithSpanID(trace.SpanID{9}) // of the same trace
 	x.append(d.DB, one, spanContext(3, false, ""), two, trace.SpanContext{}, one)
 	// As if Start had been given a context with a span.
 	_, end := metricstest.Start(t, d.DB, x, all, worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
