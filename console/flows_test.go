@@ -126,6 +126,37 @@ func TestRunsOfFlows(t *testing.T) {
 	}
 }
 
+// The results of the jobs of a Map step are seen by who may see payloads, as all others are.
+func TestResultsOfMappedJobs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: func(r *http.Request) console.Grant {
+		if r.Header.Get("Operator") == "reader" {
+			return console.Grant{Level: console.Read}
+		}
+		return operators(r)
+	}})
+	f := flow.New[int]("split")
+	list := flow.Add[[]chargeJob](f, "list", func(int) shipJob { return shipJob{} })
+	each := flow.Map[string](f, "each", list)
+	started, err := f.Start(t.Context(), flow.NewClient(jobs.NewClient(s.DB)), nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := jobs.NewHandlers()
+	flow.Handle(h, list, func(context.Context, *jobs.Job[shipJob]) ([]chargeJob, error) { return []chargeJob{{1}, {2}}, nil })
+	flow.Handle(h, each, func(context.Context, *jobs.Job[chargeJob]) (string, error) { return "card 4711", nil })
+	if state := s.ended(t, h, started.Run); state != flow.StateCompleted {
+		t.Fatalf("the run is %s", state)
+	}
+	page := fmt.Sprint("flow?id=", started.Run)
+	if got := s.get(t, page, "Accept", "application/json"); strings.Count(got.body, "card 4711") != 2 {
+		t.Errorf("not the results of two jobs:\n%s", got.body)
+	}
+	if got := s.get(t, page, "Accept", "application/json", "Operator", "reader").expect(t, http.StatusOK); strings.Contains(got.body, "4711") {
+		t.Errorf("a reader sees results:\n%s", got.body)
+	}
+}
+
 // A run is cancelled once, by whom Allow lets change that flow.
 func TestCancelRun(t *testing.T) {
 	t.Parallel()

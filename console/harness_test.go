@@ -206,7 +206,7 @@ func (s *site) append(t testing.TB, events ...store.Event) {
 
 func happened(n int) (all []store.Event) {
 	for range n {
-		all = append(all, store.Event{AggregateType: "Order", AggregateID: uuid.NewString(), EventType: "Happened", Payload: []byte(`{"secret": 4711}`)})
+		all = append(all, store.Event{AggregateType: "Order", AggregateID: uuid.NewString(), EventType: "Happened", Payload: []byte(`{"secret": 4711}`), Metadata: []byte(`{"user": "secret"}`)})
 	}
 	return all
 }
@@ -229,11 +229,11 @@ func (s *site) settle(t testing.TB, position int64) {
 // enqueue adds a job in a state and returns its ID.
 func (s *site) enqueue(t testing.TB, state ops.JobState) (id int64) {
 	t.Helper()
-	id = s.count(t, `INSERT INTO jobs (kind, queue, args) VALUES ('mail', 'slow', '{"to": "secret"}') RETURNING id`)
+	id = s.count(t, `INSERT INTO jobs (kind, queue, args, meta) VALUES ('mail', 'slow', '{"to": "secret"}', '{"by": "secret"}') RETURNING id`)
 	if state != ops.JobAvailable {
 		s.Exec(t, `WITH gone AS (DELETE FROM jobs WHERE id = $1 RETURNING *)
-			INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, claim, claimed_by, started_at, code, error)
-			SELECT id, kind, queue, priority, run_at, args, created_at, 1, 1, 0, max_resets, $2, 7, '12345678-0000-0000-0000-000000000000', run_at, 'E7', 'boom' FROM gone`, id, string(state))
+			INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, claim, claimed_by, started_at, code, error, meta, result)
+			SELECT id, kind, queue, priority, run_at, args, created_at, 1, 1, 0, max_resets, $2, 7, '12345678-0000-0000-0000-000000000000', run_at, 'E7', 'boom', meta, '{"card": "secret"}' FROM gone`, id, string(state))
 	}
 	return id
 }
