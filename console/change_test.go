@@ -1,10 +1,15 @@
 package console_test
 
 import (
+	"context"
+	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"html"
+	"io"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -135,6 +140,17 @@ func TestOperatorsRace(t *testing.T) {
 				t.Errorf("%d operations", n)
 			}
 		})
+	}
+}
+
+// Whatever lost the answer to a COMMIT, nobody is told that nothing was changed.
+func TestLostAnswers(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{io.ErrUnexpectedEOF, driver.ErrBadConn, context.DeadlineExceeded, context.Canceled, ops.ErrPaused} {
+		status, hint := console.Judged(fmt.Errorf("pause: %w", &ops.UnknownOutcomeError{Operation: 9, Err: cause}))
+		if status != http.StatusServiceUnavailable || !strings.Contains(hint, "Look among the operations") || strings.Contains(hint, "Nothing was changed") {
+			t.Errorf("%v: status %d, %s", cause, status, hint)
+		}
 	}
 }
 
@@ -370,6 +386,35 @@ func TestWithoutPreview(t *testing.T) {
 	}
 }
 
+var nextPage = regexp.MustCompile(`<a rel="next" href="([^"]*)"`)
+
+// expectNext demands that the link to the next page asks for what its page has asked for, from a key on.
+func (a answer) expectNext(t testing.TB, page, key string) {
+	t.Helper()
+	link := nextPage.FindStringSubmatch(a.body)
+	if link == nil {
+		t.Fatalf("%s has no next page:\n%s", page, a.body)
+	}
+	path, query, _ := strings.Cut(page, "?")
+	to, err := url.Parse(html.UnescapeString(link[1]))
+	if err != nil || strings.TrimPrefix(to.Path, "./") != path {
+		t.Fatalf("%s leads to %s: %v", page, link[1], err)
+	}
+	asked, err := url.ParseQuery(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := to.Query()
+	for name := range asked {
+		if name != key && next.Get(name) != asked.Get(name) {
+			t.Errorf("%s leads to %s, without its %s", page, link[1], name)
+		}
+	}
+	if next.Get(key) == "" || next.Get(key) == asked.Get(key) {
+		t.Errorf("%s leads to %s, which is the same page", page, link[1])
+	}
+}
+
 // Pages follow each other by keys: each row is on one of them.
 func TestPaging(t *testing.T) {
 	t.Parallel()
@@ -385,7 +430,8 @@ func TestPaging(t *testing.T) {
 	s.Exec(t, `INSERT INTO jobs (kind, queue, args) SELECT 'mail', 'slow', '{}' FROM generate_series(1, $1::int)`, n)
 	s.Exec(t, `INSERT INTO jobs_operations (job_id, queue, operation, detail, operator, reason) SELECT i, 'slow', 'cancel', '{}', 'ann', 'r' FROM generate_series(1, $1::int) AS i`, n)
 	type row struct{ ID, Position int64 }
-	for page, key := range map[string]string{"letters?consumer=c&error=boom": "after", "operations?consumer=c": "before", "operations?": "before", "gaps?consumer=c&open=1": "before", "jobs?queue=slow": "before", "queues?": "before"} {
+	for page, key := range map[string]string{"letters?consumer=c&error=boom&type=Happened&aggregate=Order&older=1us": "after", "operations?consumer=c": "before", "operations?": "before", "gaps?consumer=c&open=1": "before",
+		"jobs?queue=slow&kind=mail&state=available": "before", "queues?": "before"} {
 		seen, next := map[row]bool{}, ""
 		for pages := 0; ; pages++ {
 			var data struct {
@@ -406,6 +452,7 @@ func TestPaging(t *testing.T) {
 			if data.Next == 0 || pages > n {
 				break
 			}
+			s.get(t, page+next).expectNext(t, page+next, key)
 			next = "&" + link
 		}
 		if len(seen) != n {

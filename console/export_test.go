@@ -7,6 +7,9 @@ import (
 	"github.com/pgfrontier/worker/ops"
 )
 
+// Judged is which answer an error is.
+func Judged(err error) (status int, hint string) { return judge(err) }
+
 // MaxViewers is how many may look at live updates.
 const MaxViewers = maxViewers
 

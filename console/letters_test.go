@@ -58,6 +58,41 @@ func TestManyLetters(t *testing.T) {
 	}
 }
 
+// A change of all that match takes those that the page has shown, by each of its filters.
+func TestFiltersOfLetters(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.append(t, happened(5)...)
+	s.place(t, "c", 5)
+	s.letters(t, "c", "boom", 5)
+	s.Exec(t, `UPDATE consumer_dead_letters SET event_type = 'Paid' WHERE global_position = 2`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET aggregate_type = 'Invoice' WHERE global_position = 3`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET created_at = now() - interval '2 hours' WHERE global_position = 4`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET error = 'crash' WHERE global_position = 5`)
+	for filter, position := range map[string]int64{"type=Paid": 2, "aggregate=Invoice": 3, "older=1h": 4, "error=crash": 5} {
+		address := "letters?consumer=c&" + filter
+		var shown struct{ Letters []struct{ Position int64 } }
+		if s.read(t, address, &shown); fmt.Sprint(shown.Letters) != fmt.Sprintf("[{%d}]", position) {
+			t.Errorf("%s shows %v", filter, shown.Letters)
+		}
+		for _, kind := range []string{"retry", "discard"} {
+			form := with(s.get(t, address).hidden(t, `value="`+kind+`"`), "reason", "r")
+			var p previewed
+			got := s.do(t, http.MethodPost, "change", form, "Accept", "application/json").expect(t, http.StatusOK)
+			if err := json.Unmarshal([]byte(got.body), &p); err != nil || len(p.Records) != 1 || !strings.Contains(string(p.Records[0].Detail), `"letters":1`) {
+				t.Errorf("%s of %s would record %s, %v", kind, filter, got.body, err)
+			}
+			s.do(t, http.MethodPost, "change", s.preview(t, form)).expect(t, http.StatusSeeOther)
+			if n := s.count(t, `SELECT coalesce(sum(global_position), 0) FROM consumer_dead_letters WHERE retry_at IS NOT NULL`); kind == "retry" && n != position {
+				t.Errorf("%s: a retry was asked for %d, want %d", filter, n, position)
+			}
+		}
+	}
+	if n := s.count(t, `SELECT sum(global_position) FROM consumer_dead_letters`); n != 1 {
+		t.Errorf("the sum of the positions that are left is %d, want 1", n)
+	}
+}
+
 // Without a consumer, the page has those that have letters, and a name that is none is said
 // to be none.
 func TestWhoHasLetters(t *testing.T) {
