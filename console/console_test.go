@@ -80,6 +80,10 @@ func TestPages(t *testing.T) {
 func TestNoSuchPage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, console.Options{Access: operators})
+	s.append(t, happened(2)...)
+	s.place(t, "c", 2)
+	s.letters(t, "c", "boom", 2)
+	s.Exec(t, `DELETE FROM consumer_dead_letters WHERE global_position = 1`) // the next one is another
 	for path, status := range map[string]int{"nowhere": 404, "consumer?name=nobody": 404, "letter?consumer=c&position=1": 404, "event?position=7": 404, "event?position=x": 400,
 		"letters?consumer=c&older=soon": 400, "gaps?consumer=c&before=-1": 400, "job?id=7": 404, "consumer?name=%00": 404, "letters?consumer=%00": 400, "change": 405, "files/layout.html": 404} {
 		s.get(t, path).expect(t, status)

@@ -136,6 +136,25 @@ func TestLive(t *testing.T) {
 	s.get(t, "").expect(t, http.StatusOK)
 }
 
+// Two who look at the same kind of page, at other consumers, each see their own.
+func TestLiveOfTwoConsumers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.place(t, "c", 0)
+	s.place(t, "d", 0)
+	viewers := map[string]*stream{}
+	for _, name := range []string{"c", "d"} {
+		viewers[name] = s.watch(t, "live?page=consumer&name="+name)
+	}
+	for range 2 { // they share a sample at the latest at the second
+		for name, v := range viewers {
+			if event, _ := v.next(t); !strings.Contains(event, `data-summary="`+name+` is `) {
+				t.Errorf("%s: %s", name, event)
+			}
+		}
+	}
+}
+
 // Updates outlive the limits that a server has for other answers, a request for their head
 // only ends at once, and their number is bounded.
 func TestLiveLimits(t *testing.T) {

@@ -2,8 +2,10 @@ package console_test
 
 import (
 	"fmt"
+	"html"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -80,10 +82,21 @@ func TestManyConsumers(t *testing.T) {
 			t.Errorf("%s: %v, want %s", query, names, want)
 		}
 	}
+	for _, page := range []string{"", "workers"} {
+		address := page + "?find=c_&state=up+to+date&after=C_1"
+		s.get(t, address).expectNext(t, address, "after")
+	}
 	// Updates are those of the page that is looked at.
 	v := s.watch(t, "live?page=&state=paused&find=_4")
 	if event, _ := v.next(t); !strings.Contains(event, `data-key="C_4"`) || strings.Contains(event, `data-key="C_3"`) {
 		t.Errorf("%.2000s", event)
+	}
+	live := regexp.MustCompile(`data-live="([^"]*)"`).FindStringSubmatch(s.get(t, "?find=C_1&after=C_1998").body)
+	if live == nil {
+		t.Fatal("the second page has no updates")
+	}
+	if event, _ := s.watch(t, html.UnescapeString(live[1])).next(t); !strings.Contains(event, `data-key="C_1999"`) || strings.Contains(event, `data-key="C_1"`) {
+		t.Errorf("an update of a later page: %.2000s", event)
 	}
 	if page := s.get(t, "workers?find=C_7").body; !strings.Contains(page, `<td>nobody</td><td>host1:1, host2:1</td>`) {
 		t.Errorf("who can run C_7:\n%s", page)
@@ -145,6 +158,31 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '1 hour' WHERE pid = 2`)
 	if body := s.get(t, "consumer?name=c").body; strings.Contains(body, "Partitions:") {
 		t.Errorf("the dead have a say:\n%s", body)
+	}
+}
+
+// What keeps a partition from going on is on the page of its consumer.
+func TestErrorOfAPartition(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{})
+	s.split(t, "c", 0, 0)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status) VALUES (gen_random_uuid(), 'h', 7, '{"Consumers": [{"Name": "c#800-fff", "LastError": "no <customer>"}]}')`)
+	if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, "Last error:</strong> c#800-fff: no &lt;customer&gt;") {
+		t.Errorf("the page does not say what is wrong:\n%s", body)
+	}
+}
+
+// A consumer in partitions is one that nobody runs if nobody runs any of them.
+func TestNobodyRunsPartitions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{})
+	s.append(t, happened(1)...)
+	s.split(t, "c", 0, 0)
+	for _, want := range []string{"nobody runs it", "behind"} {
+		if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, `data-summary="c is `+want+`"`) {
+			t.Errorf("want %s:\n%s", want, body)
+		}
+		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c#800-fff', gen_random_uuid()) ON CONFLICT DO NOTHING`)
 	}
 }
 
