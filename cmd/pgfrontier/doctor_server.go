@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -155,16 +156,12 @@ WHERE s.seqrelid = to_regclass($1::text)`, p.sequence).Scan(&used)
 // ours are the tables of the library that can be named to the server.
 func (p *patient) ours() string {
 	t := p.t
-	list := []string{}
-	for _, table := range []interface{ SQL() string }{t.Nodes, t.Assignments, t.Checkpoints, t.GapSkips, t.Leader, t.Events, t.Heads, t.Token, t.Settled, t.Changes, t.DeadLetters, t.Operations} {
-		list = append(list, table.SQL())
+	all := []ident.Table{t.Nodes, t.Assignments, t.Checkpoints, t.GapSkips, t.Leader, t.Events, t.Heads, t.Token, t.Settled, t.Changes, t.Version, t.DeadLetters, t.Operations}
+	if j, err := tables.ParseJobs(p.names.JobsTable, "--table jobs"); err == nil {
+		all = append(all, j.Jobs, j.History, j.Attempts, j.Logs, j.Queues, j.Wanted, j.Operations, j.Once, j.Emitted, j.EmittedThrough,
+			j.Workers, j.Leader, j.Token, j.Changes, j.Schedules, j.Flows, j.FlowRuns, j.FlowSteps, j.FlowSweep, j.Version)
 	}
-	if jobs, err := tables.ParseJobs(p.names.JobsTable, "--table jobs"); err == nil {
-		for _, table := range []interface{ SQL() string }{jobs.Jobs, jobs.History, jobs.Attempts, jobs.Workers, jobs.Once} {
-			list = append(list, table.SQL())
-		}
-	}
-	return strings.Join(list, "\n")
+	return strings.Join(listed(all, ident.Table.SQL), "\n")
 }
 
 const oursSQL = `SELECT to_regclass(name)::oid FROM unnest(string_to_array($1::text, E'\n')) AS name`

@@ -139,6 +139,25 @@ func TestDoctorFinds(t *testing.T) {
 	}
 }
 
+// The checks of indexes and of dead rows leave out no table of the library.
+func TestDoctorKnowsAllTables(t *testing.T) {
+	s := newSite(t)
+	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	names := migrations.DefaultConfig()
+	p := patient{names: &names}
+	var err error
+	if p.t, err = (&app{place: place{getenv: func(string) string { return "" }}}).parsed(); err != nil {
+		t.Fatal(err)
+	}
+	missing := value[string](t, s, `SELECT coalesce(string_agg(relname, ', '), '') FROM pg_class
+		WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace AND oid NOT IN (`+oursSQL+`)`, p.ours())
+	if missing != "" {
+		t.Errorf("they leave out %s", missing)
+	}
+}
+
 // How many ranges in doubt are many is what the option of the consumer's worker says.
 func TestDoctorKnowsMaxOpenRanges(t *testing.T) {
 	s := newSite(t)
