@@ -89,6 +89,17 @@ func TestBoardSorts(t *testing.T) {
 	}
 }
 
+// A look that brings another order leaves the choice at the consumer, and keys act on that.
+func TestBoardStaysAtTheConsumer(t *testing.T) {
+	b, _ := after(newBoard(shown(1, "a", "b", "c")), "down")
+	later := shown(2, "a", "b", "c")
+	later.consumers[1].OldestAge = time.Hour
+	b, _ = after(b, looked{view: later}, "p")
+	if b.row != 0 || b.ask == nil || b.ask.request.name != "b" || !strings.Contains(b.text(), chosenOn+"> b ") {
+		t.Errorf("b was chosen, and is the first now:\n%s", b.text())
+	}
+}
+
 // What sorts is what is shown, with ties in order of name.
 func TestBoardSortsByEachColumn(t *testing.T) {
 	busy, idle := uuid.New(), uuid.New()

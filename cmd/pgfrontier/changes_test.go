@@ -9,10 +9,12 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/ops"
 )
 
 // A change is made with the operator and the reason, and is refused where it makes no sense.
@@ -56,6 +58,8 @@ func TestSkipIsConfirmed(t *testing.T) {
 	s.ask(t, "d", skip...).is(t, exitRefused, "nothing was changed")
 	stays("another name")
 	s.expect(t, exitDone, append(skip, "--dry-run"), "would record:", "skip of c:")
+	s.expect(t, exitDone, append(skip, "--dry-run", "--yes"), "would record:")
+	stays("a dry run")
 	s.expect(t, exitRefused, words("skip c 2 --reason r --yes"), "the next event is at position 1")
 	s.ask(t, "c", words("skip c 2 --reason r")...).is(t, exitRefused, "the next event is at position 1")
 	stays("another position")
@@ -207,6 +211,32 @@ func TestOldViews(t *testing.T) {
 	}
 }
 
+// A batch that ends while a change is previewed makes it another one than was shown.
+func TestMovedWhileItIsPreviewed(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 0)
+	a := &app{place: place{getenv: func(key string) string { return s.env[key] }}, timeout: patience}
+	defer a.close()
+	o, err := a.operator(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := sync.OnceFunc(func() { s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`) })
+	p := consumerChange{what: "skip", name: "c", do: func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
+		batch()
+		return nil, o.SkipEvent(ctx, "c", 1, by)
+	}}.plan(o, ops.By{Operator: "ann", Reason: "r"})
+	would, err := a.previewed(t.Context(), p)
+	if err == nil {
+		_, err = a.done(t.Context(), p, &would)
+	}
+	var moved *ops.MovedError
+	if !errors.As(err, &moved) || s.position(t) != 0 {
+		t.Errorf("%v, and the consumer is at %d", err, s.position(t))
+	}
+}
+
 func TestReset(t *testing.T) {
 	s := newSite(t)
 	s.append(t, 5)
@@ -216,7 +246,7 @@ func TestReset(t *testing.T) {
 	for _, c := range []struct {
 		to       string
 		position int64
-	}{{"beginning", 0}, {"settled", 4}, {"2", 2}, {"2026-01-01T04:00:00Z", 3}, {"2026-01-01T01:30:00+02:00", 0}, {"2026-01-01T01:30:00Z", 1}} {
+	}{{"beginning", 0}, {"settled", 4}, {"2", 2}, {"2026-01-01T03:00:00.5Z", 3}, {"1", 1}, {"2026-01-01T04:00:00Z", 3}, {"2026-01-01T01:30:00+02:00", 0}, {"2026-01-01T01:30:00Z", 1}} {
 		s.expect(t, exitDone, []string{"reset", "c", "--to", c.to, "--reason", "r", "--yes"}, "reset of c: done")
 		if p := s.position(t); p != c.position {
 			t.Errorf("--to %s led to %d, want %d", c.to, p, c.position)
@@ -292,6 +322,11 @@ func TestLetters(t *testing.T) {
 	if fmt.Sprint(letter["payload"]) != "map[cents:5]" {
 		t.Errorf("the payload is %v", letter["payload"])
 	}
+	for _, line := range []string{"letters list c -o json", "letters show c 4", "letters show c 4 -o json"} {
+		if out := s.expect(t, exitDone, words(line), "no customer").out; strings.Contains(out, "cents") {
+			t.Errorf("%s shows a payload that nobody asked for: %s", line, out)
+		}
+	}
 	s.expect(t, exitRefused, words("letters show c 3"), "no dead letter")
 	s.expect(t, exitDone, words("letters retry c 1 --reason r"), "retry of c: done")
 	if n := value[int](t, s, `SELECT count(*) FROM consumer_dead_letters WHERE retry_at IS NOT NULL`); n != 2 {
@@ -303,6 +338,25 @@ func TestLetters(t *testing.T) {
 	s.expect(t, exitDone, words("letters discard c 4 --reason r --yes"))
 	s.expect(t, exitRefused, words("letters discard c --all --reason r --yes"), "takes none")
 	s.expect(t, exitDone, words("letters list c"), "none")
+}
+
+// Each filter takes the letters that it says, and leaves out those that another one does not take.
+func TestFiltersOfLetters(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 4)
+	s.place(t, 4)
+	for p := range int64(4) {
+		s.letter(t, p+1, fmt.Sprint(p), "timeout")
+	}
+	s.Exec(t, `UPDATE consumer_dead_letters SET event_type = 'OrderPaid' WHERE global_position = 2`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET aggregate_type = 'Invoice' WHERE global_position = 3`)
+	s.Exec(t, `UPDATE consumer_dead_letters SET created_at = now() - interval '2 hours' WHERE global_position = 4`)
+	for _, c := range []struct{ filter, takes string }{{"--event-type OrderPaid", "[2]"}, {"--aggregate-type Invoice", "[3]"}, {"--older-than 1h", "[4]"}} {
+		out := s.expect(t, exitDone, words("letters discard c --reason r --dry-run --error timeout "+c.filter)).out
+		if !strings.Contains(out, `"positions": `+c.takes) {
+			t.Errorf("%s takes\n%s", c.filter, out)
+		}
+	}
 }
 
 // A payload that is no JSON is shown all the same.
@@ -327,17 +381,55 @@ func TestOtherNamesOfTables(t *testing.T) {
 	s.expect(t, exitDone, words("status --table consumer-gap-skips=holes"), "c ")
 	s.env["PGFRONTIER_TABLES"] = "consumer-gap-skips=holes"
 	s.expect(t, exitDone, words("gaps c"), "none")
+	s.env["PGFRONTIER_TABLES"] = "consumer-gap-skips=nowhere"
+	s.expect(t, exitDone, words("gaps c --table consumer-gap-skips=holes"), "none") // the flag decides
+}
+
+// Each key names its own table, for the statements of package ops and for those of this command.
+func TestKeysOfTables(t *testing.T) {
+	usual := (&app{place: place{getenv: func(string) string { return "" }}})
+	before, err := usual.tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, key := range tableKeys {
+		a := &app{place: usual.place, named: map[string]string{key: "other"}}
+		c, err := a.tables()
+		if err != nil {
+			t.Fatal(err)
+		}
+		was, is := reflect.ValueOf(*before), reflect.ValueOf(*c)
+		for f := range is.NumField() {
+			name := is.Type().Field(f).Name
+			if own := strings.EqualFold(name, strings.ReplaceAll(key, "-", "")+"Table"); own != (is.Field(f).Interface() == "other") || !own && is.Field(f).Interface() != was.Field(f).Interface() {
+				t.Errorf("--table %s=other makes %s %v", key, name, is.Field(f))
+			}
+		}
+		own, err := a.parsed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, table := range []string{own.Events.String(), own.Heads.String(), own.Nodes.String(), own.Assignments.String(), own.Checkpoints.String(), own.GapSkips.String(), own.Leader.String()} {
+			if (table == "other") != (k == i) {
+				t.Errorf("--table %s=other makes table %d %s", key, k, table)
+			}
+		}
+	}
 }
 
 // cutConn loses the answer to a statement.
 type cutConn struct {
 	net.Conn
 	at      string // the statement, the end of one
+	then    func() // is called when it has come; nil: nothing is
 	reached atomic.Bool
 }
 
 func (c *cutConn) Write(p []byte) (int, error) {
 	if strings.Contains(strings.ToLower(string(p)), c.at+"\x00") {
+		if c.then != nil {
+			c.then()
+		}
 		c.reached.Store(true)
 	}
 	return c.Conn.Write(p)
@@ -356,19 +448,29 @@ func (c *cutConn) Read(p []byte) (int, error) {
 func TestUnknownOutcome(t *testing.T) {
 	s := newSite(t)
 	s.place(t, 0)
-	proxy := s.losing(t, "commit")
+	proxy := s.losing(t, "commit", nil)
 	got := proxy.expect(t, exitUnknown, words("pause c --reason r"), "COMMIT was lost")
 	await(t, "the server to have ended the transaction", func() bool {
 		return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE relation = 'consumer_operations'::regclass`) == 0
 	})
 	id := value[int64](t, s, `SELECT max(id) FROM consumer_operations`)
 	got.is(t, exitUnknown, fmt.Sprintf("operation %d", id))
-	s.losing(t, "read committed").expect(t, exitUnable, words("resume c --reason r")) // nothing was changed
+	s.losing(t, "read committed", nil).expect(t, exitUnable, words("resume c --reason r")) // nothing was changed
 	s.expect(t, exitDone, words("resume c --reason r"))
 }
 
-// losing is the same database through a relay that loses the answers to a statement.
-func (s site) losing(t *testing.T, at string) site {
+// Who interrupts a change at its COMMIT is told that it may have been made.
+func TestInterruptedAtCommit(t *testing.T) {
+	s := newSite(t)
+	s.place(t, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.losing(t, "commit", cancel).within(ctx, place{}, words("pause c --reason r")...).is(t, exitUnknown, "COMMIT was lost", "operation ")
+}
+
+// losing is the same database through a relay that loses the answers to a statement. then is called
+// before they are lost.
+func (s site) losing(t *testing.T, at string, then func()) site {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -387,7 +489,7 @@ func (s site) losing(t *testing.T, at string) site {
 				_ = client.Close()
 				return
 			}
-			cut := &cutConn{Conn: server, at: at}
+			cut := &cutConn{Conn: server, at: at, then: then}
 			go relay(cut, client)
 			go relay(client, cut)
 		}

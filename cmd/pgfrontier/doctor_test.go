@@ -115,10 +115,15 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "in doubt", level: levelWarn, says: "c has 8001 of 10000", remedy: "blocked", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
 			INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
 			SELECT 'c', gen_random_uuid(), 2 * i, 2 * i, 1, 'open', 2 * i + 1, 2 * i + 1, now() FROM generate_series(1, 8001) AS i`},
+		{check: "in doubt", level: levelWarn, says: "c#800-fff has 8001 of 10000", remedy: "blocked", fault: `INSERT INTO consumer_checkpoints (consumer_name, split_at, paused_at, paused_by, paused_reason) VALUES ('c', now(), now(), 'partitions', 'split');
+			INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c#000-7ff'), ('c#800-fff');
+			INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
+			SELECT 'c#800-fff', gen_random_uuid(), 2 * i, 2 * i, 1, 'open', 2 * i + 1, 2 * i + 1, now() FROM generate_series(1, 8001) AS i`},
 		{check: "jobs", level: levelFail, says: "jobs_attempts", remedy: "migrate up --jobs", fault: `DROP TABLE jobs_attempts CASCADE`},
 		{check: "queues", level: levelWarn, says: "mail by bob (lunch)", remedy: "jobs resume", fault: `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`},
 		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
 		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
+		{check: "failed jobs", level: levelFail, says: "could not be checked", remedy: "look again", fault: `DROP TABLE jobs_history CASCADE`},
 		{check: "schedules", level: levelWarn, says: "nightly since 1h", remedy: "start a process", fault: `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', ` + hour + `)`},
 	} {
 		t.Run(c.check+" "+c.says, func(t *testing.T) {

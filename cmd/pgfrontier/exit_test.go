@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pgfrontier/worker/ops"
 )
 
 // Scripts know the statuses by number, from the documentation.
@@ -18,6 +22,16 @@ func TestStatusesAreThoseOfTheDocumentation(t *testing.T) {
 	for code, says := range map[int]string{exitDone: "| 0 | done |", exitRefused: "| 1 | refused, or a check says no |", exitUnable: "| 2 | wrong usage", exitUnknown: "| 3 | the answer to a COMMIT was lost"} {
 		if !strings.HasPrefix(says, fmt.Sprintf("| %d |", code)) || !strings.Contains(string(text), says) {
 			t.Errorf("status %d is not that of %s", code, says)
+		}
+	}
+}
+
+// Whatever lost the answer to a COMMIT, the status is 3, and the number of the operation is said.
+func TestLostAnswers(t *testing.T) {
+	for _, cause := range []error{context.DeadlineExceeded, context.Canceled, ops.ErrPaused, errors.New("reset by peer")} {
+		err := judge(fmt.Errorf("pause: %w", &ops.UnknownOutcomeError{Operation: 9, Err: cause}))
+		if exitOf(err) != exitUnknown || !strings.Contains(err.Error(), "operation 9") {
+			t.Errorf("%v: status %d, %v", cause, exitOf(err), err)
 		}
 	}
 }

@@ -67,6 +67,23 @@ func TestJobs(t *testing.T) {
 	s.expect(t, exitDone, line("jobs operations --job %d", failed), "retry", "rerun", "ann: r")
 }
 
+// A filter takes the jobs that it says, and leaves out those that another one does not take.
+func TestFiltersOfJobs(t *testing.T) {
+	s := newJobsSite(t)
+	ids := []int64{s.add(t, "welcome", "available"), s.add(t, "bill", "available"), s.add(t, "welcome", "available"), s.add(t, "welcome", "running")}
+	s.Exec(t, `UPDATE jobs SET queue = 'post' WHERE id IN ($1, $2)`, ids[2], ids[3])
+	for _, c := range []struct{ filter, cancels, asks string }{
+		{"--kind welcome --queue post", fmt.Sprint("[", ids[2], "]"), fmt.Sprint("[", ids[3], "]")},
+		{"--queue mail --kind welcome", fmt.Sprint("[", ids[0], "]"), "[]"},
+		{"--kind welcome --state running", "[]", fmt.Sprint("[", ids[3], "]")},
+	} {
+		s.expect(t, exitDone, words("jobs cancel --reason r --dry-run "+c.filter), `"cancelled": `+c.cancels, `"asked_to_end": `+c.asks)
+	}
+	if n := len(s.expect(t, exitDone, words("jobs list --kind welcome --queue post -o json")).data(t)["jobs"].([]any)); n != 2 {
+		t.Errorf("%d jobs of the filter", n)
+	}
+}
+
 // Jobs that come after those that were shown are not cancelled with them.
 func TestCancelWhatWasShown(t *testing.T) {
 	s := newJobsSite(t)
@@ -91,6 +108,19 @@ func TestCancelWhatWasShown(t *testing.T) {
 	s.in(t, place{asks: true, in: comes}, words("jobs cancel --kind bill --reason r")...).is(t, exitRefused, "something else now")
 	if n := value[int64](t, s, `SELECT count(*) FROM jobs WHERE kind = 'bill'`); n != 3 {
 		t.Errorf("%d jobs are left", n)
+	}
+}
+
+// A job that runs, and was not shown, is not asked to end with those that were.
+func TestCancelNoOtherThatRuns(t *testing.T) {
+	s := newJobsSite(t)
+	s.add(t, "call", "available")
+	between := s.add(t, "other", "running")
+	s.add(t, "call", "available")
+	comes := answering{strings.NewReader("jobs\n"), func() { s.Exec(t, `UPDATE jobs SET kind = 'call' WHERE id = $1`, between) }}
+	s.in(t, place{asks: true, in: comes}, words("jobs cancel --kind call --reason r")...).is(t, exitRefused, "something else now")
+	if n := value[int64](t, s, `SELECT count(*) FROM jobs WHERE cancel_at IS NOT NULL`); n != 0 {
+		t.Errorf("%d jobs were asked to end", n)
 	}
 }
 

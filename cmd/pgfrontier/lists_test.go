@@ -163,6 +163,12 @@ func TestBlocked(t *testing.T) {
 	}
 	s.expect(t, exitDone, words("blocked"), fmt.Sprint(pid), "idle in transaction", "pg_terminate_backend")
 	s.expect(t, exitDone, words("blocked --queries"), "pg_backend_pid()")
+	s.expect(t, exitDone, words("blocked --queries -o json"), "pg_backend_pid()")
+	for _, line := range []string{"blocked", "blocked -o json", "doctor -o json"} {
+		if out := s.run(t, words(line)...).out; !strings.Contains(out, "idle in transaction") && line != "doctor -o json" || strings.Contains(out, "pg_backend_pid()") {
+			t.Errorf("%s shows a statement that nobody asked for, or nothing: %s", line, out)
+		}
+	}
 	end := []string{"blocked", "--reason", "nobody waits for it", "--terminate"}
 	s.expect(t, exitUnable, words("blocked --terminate 1"), "--reason")
 	s.expect(t, exitRefused, append(end, "1"), "no transaction of pid 1")

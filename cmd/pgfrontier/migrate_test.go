@@ -167,6 +167,22 @@ func TestMigrateGrants(t *testing.T) {
 	may("job_operator", exitDone, "", changing(changingJobsVerbs)...)
 }
 
+// A role without a name is left out, and the others have their usual names.
+func TestGrantsLeaveOut(t *testing.T) {
+	for line, lacks := range map[string]string{"migrate grants": "", "migrate grants --reader=": "event_reader", "migrate grants --jobs": "", "migrate grants --jobs --operator=": "job_operator"} {
+		out := site{}.expect(t, exitDone, words(line)).out
+		usual := []string{"event_writer", "event_worker", "event_operator", "event_reader"}
+		if strings.Contains(line, "--jobs") {
+			usual = []string{"job_client", "job_worker", "job_operator", "job_reader"}
+		}
+		for _, role := range usual {
+			if strings.Contains(out, role) != (role != lacks) {
+				t.Errorf("%s, of %s:\n%s", line, role, out)
+			}
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	site{}.expect(t, exitDone, words("version"), "pgfrontier ", fmt.Sprint("version ", migrations.Version), fmt.Sprint("version ", migrations.JobsVersion))
 	site{}.expect(t, exitDone, words("version -o json"), fmt.Sprintf(`"tables_version":%d`, migrations.Version))

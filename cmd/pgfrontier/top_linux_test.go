@@ -166,6 +166,24 @@ func TestTopAtATerminal(t *testing.T) {
 	at.leaves(exitDone)
 }
 
+// What was shown is made, or nothing: not what a batch has made of it meanwhile.
+func TestTopMakesWhatItShowed(t *testing.T) {
+	s := newSite(t)
+	s.append(t, 3)
+	s.place(t, 0)
+	a := &app{place: place{getenv: func(key string) string { return s.env[key] }}, timeout: patience}
+	defer a.close()
+	at := &screen{app: a, ctx: t.Context()}
+	shown, _ := at.do(orderPreview{request{'s', "c", 1, "r"}}).(previewed)
+	if shown.err != nil || len(shown.would.effects) != 1 {
+		t.Fatalf("shown is %+v", shown)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET revision = revision + 1`)
+	if m, _ := at.do(orderMake{shown.request, shown.would}).(made); exitOf(m.err) != exitRefused || s.position(t) != 0 {
+		t.Errorf("%v, and the consumer is at %d", m.err, s.position(t))
+	}
+}
+
 // gate lets nobody connect, and ends the command's connections.
 func (s site) gate(t testing.TB) func(open bool) {
 	t.Helper()
