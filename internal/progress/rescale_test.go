@@ -37,7 +37,7 @@ func expectRows(t *testing.T, db *sql.DB, query string, want ...string) {
 
 const (
 	checkpointRows = `SELECT consumer_name, last_position, revision, paused_by, split_at IS NOT NULL AS split, partition_key FROM consumer_checkpoints`
-	openRows       = `SELECT consumer_name, gap_position, gap_end, state FROM consumer_gap_skips`
+	openRows       = `SELECT consumer_name, gap_position, gap_end, missing, state, first_seen_at = '2020-02-02' AS since FROM consumer_gap_skips`
 	letterRows     = `SELECT consumer_name, global_position FROM consumer_dead_letters`
 	ownerRows      = `SELECT consumer_name, partitions FROM consumer_assignments`
 )
@@ -47,8 +47,8 @@ func rescalable(t *testing.T, n int) progresstest.Guarded {
 	t.Helper()
 	g := progresstest.New(t)
 	g.Exec(t, fmt.Sprintf(`UPDATE consumer_assignments SET partitions = %d`, n))
-	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
-		SELECT 'c', worker_id, a, b, b - a + 1, s, 10, 10 FROM consumer_assignments, (VALUES (2, 3, 'open'), (5, 5, 'open'), (7, 8, 'void')) AS r(a, b, s)`)
+	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
+		SELECT 'c', worker_id, a, b, b - a + 1, s, 10, 10, '2020-02-02' FROM consumer_assignments, (VALUES (2, 3, 'open'), (5, 5, 'open'), (7, 8, 'void')) AS r(a, b, s)`)
 	g.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
 		SELECT 'c', p, 'T', 'a' || p, gen_random_uuid(), 'E', 1 FROM generate_series(1, 4, 3) AS p`)
 	return g
@@ -85,7 +85,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 		return true
 	})
 	expectRows(t, g.DB, checkpointRows, `(c#000-7ff,10,1,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
-	expectRows(t, g.DB, openRows, "(c#000-7ff,2,3,open)", "(c#000-7ff,5,5,open)", "(c#800-fff,2,3,open)", "(c#800-fff,5,5,open)", "(c,7,8,void)")
+	expectRows(t, g.DB, openRows, "(c#000-7ff,2,3,2,open,t)", "(c#000-7ff,5,5,1,open,t)", "(c#800-fff,2,3,2,open,t)", "(c#800-fff,5,5,1,open,t)", "(c,7,8,2,void,t)")
 	expectRows(t, g.DB, letterRows, "(c#000-7ff,1)", "(c#800-fff,4)")
 	expectRows(t, g.DB, ownerRows, "(c#000-7ff,2)", "(c#800-fff,2)", "(c,2)")
 
@@ -104,9 +104,9 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	expectRows(t, g.DB, letterRows, "(c#400-7ff,1)", "(c#800-fff,4)")
 
 	// One has seen the end of a doubt, another has a doubt of its own.
-	g.Exec(t, `DELETE FROM consumer_gap_skips WHERE consumer_name = 'c#000-3ff' AND gap_position = 5`)
+	g.Exec(t, `UPDATE consumer_gap_skips SET state = 'void', closed_at = now() WHERE consumer_name = 'c#000-3ff' AND gap_position = 5`)
 	g.Exec(t, `UPDATE consumer_gap_skips SET gap_end = 4, missing = 3 WHERE consumer_name = 'c#800-fff' AND gap_position = 2`)
-	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 20, revision = 9 WHERE consumer_name LIKE 'c#%'`)
+	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 20, revision = CASE consumer_name WHEN 'c#400-7ff' THEN 9 ELSE 7 END WHERE consumer_name LIKE 'c#%'`)
 	g.Exec(t, `UPDATE consumer_assignments SET partitions = 1`)
 	low := effects.Borders{{First: 0, Last: 4095, After: 7, Except: []store.Range{{First: 3, Last: 3}}}}
 	high := low.Pass(partition.Range{First: 0x800, Last: 0xfff}, "k", 20, nil)
@@ -118,7 +118,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 			t.Fatalf("%v, %v", parts, err)
 		}
 		for i, p := range parts {
-			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: 9, Mine: true, Effects: []effects.Borders{low, low, high}[i]}) {
+			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: []int64{7, 9, 7}[i], Mine: true, Effects: []effects.Borders{low, low, high}[i]}) {
 				t.Errorf("%+v", p)
 			}
 		}
@@ -140,7 +140,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	if b, err := effects.Parse(had); err != nil || b.String() != want.String() {
 		t.Errorf("the effects are %s, %v; want %v", had, err, want)
 	}
-	expectRows(t, g.DB, openRows+` WHERE state = 'open'`, "(c,2,3,open)", "(c,4,4,open)", "(c,5,5,open)")
+	expectRows(t, g.DB, openRows, "(c#000-3ff,5,5,1,void,t)", "(c,2,3,2,open,t)", "(c,4,4,1,open,t)", "(c,5,5,1,open,t)", "(c,7,8,2,void,t)")
 	expectRows(t, g.DB, letterRows, "(c,1)", "(c,4)")
 	expectRows(t, g.DB, ownerRows+` WHERE consumer_name = 'c'`, "(c,1)")
 	expectRows(t, g.DB, `SELECT consumer_name, operation, operator = 'worker `+g.Worker.String()+`' FROM consumer_operations`, "(c,split,t)", "(c,split,t)", "(c,split,t)")
@@ -175,16 +175,34 @@ func TestRescaleIsRefused(t *testing.T) {
 	_ = tx.Rollback()
 	g.Exec(t, `UPDATE consumer_checkpoints SET split_at = now(), paused_at = now()`)
 	refused("the row of a split consumer", g, "c", 2)
-	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, paused_at) VALUES ('c#000-7ff', now()), ('c#800-fff', NULL)`)
-	g.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions) SELECT 'c#000-7ff', worker_id, 1 FROM consumer_assignments`)
+	units := []string{"c", "c#000-3ff", "c#400-7ff", "c#800-bff", "c#c00-fff"}
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, paused_at) VALUES ('c#000-3ff', now()), ('c#400-7ff', NULL), ('c#800-bff', NULL), ('c#c00-fff', NULL)`)
+	g.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id, partitions)
+		VALUES ('c#000-3ff', $1::uuid, 1), ('c#400-7ff', gen_random_uuid(), 1), ('c#800-bff', $1::uuid, 2)`, g.Worker.String())
 	rescale(t, g, func(r *progress.Rescale) bool {
-		parts, err := r.LockParts(t.Context(), []string{"c", "c#000-7ff", "c#800-fff"}, 1)
-		want := []progress.Part{{Unit: "c#000-7ff", Paused: true, Mine: true}, {Unit: "c#800-fff"}}
+		parts, err := r.LockParts(t.Context(), units, 1)
+		want := []progress.Part{{Unit: "c#000-3ff", Paused: true, Mine: true}, {Unit: "c#400-7ff"}, {Unit: "c#800-bff"}, {Unit: "c#c00-fff"}}
 		if err != nil || !reflect.DeepEqual(parts, want) {
 			t.Errorf("%+v, %v", parts, err)
 		}
 		return false
 	})
+}
+
+// A rescale holds the consumer's own row, for which operations and other rescales wait.
+// The server ends it if its worker falls silent.
+func TestARescaleHoldsTheLayout(t *testing.T) {
+	t.Parallel()
+	g := rescalable(t, 2)
+	tx := g.Begin(t)
+	if _, ok, err := g.Rescale(t.Context(), tx, "c", g.Token); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	expectRows(t, g.DB, `SELECT consumer_name FROM consumer_checkpoints FOR UPDATE SKIP LOCKED`, "")
+	var limit string
+	if err := tx.QueryRow(`SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil || limit != "15s" {
+		t.Errorf("the server waits for %q, %v", limit, err)
+	}
 }
 
 // A zombie's batch, whose guard knows the unit from before, never fits again.
