@@ -3,6 +3,7 @@ package progress_test
 import (
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
 )
 
@@ -24,4 +25,25 @@ func TestHowFarASplitConsumerIs(t *testing.T) {
 	g.Exec(t, `UPDATE consumer_checkpoints SET last_position = 15 WHERE consumer_name = 'c#000-7ff'`)
 	arrived(15, true)
 	arrived(16, false)
+}
+
+// What keeps a unit from having handled an event keeps its consumer from it. The units of
+// another consumer do not, whatever its name looks like.
+func TestWhatUnitsHaveNotHandled(t *testing.T) {
+	t.Parallel()
+	g := progresstest.New(t)
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, split_at, paused_at) VALUES ('a_c', 0, now(), now()), ('abc', 0, now(), now())`)
+	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('a_c#000-7ff', 20), ('a_c#800-fff', 20), ('abc#000-7ff', 1), ('abc#800-fff', 1)`)
+	g.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, replay)
+		SELECT unit, p, 'T', 'a', gen_random_uuid(), 'E', 1, p = 6 FROM (VALUES ('a_c#800-fff', 5), ('a_c#800-fff', 6), ('abc#800-fff', 7), ('a_c', 7)) AS l(unit, p)`)
+	g.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
+		SELECT unit, gen_random_uuid(), p, p, 1, 'open', 20, 20 FROM (VALUES ('a_c#000-7ff', 8), ('abc#000-7ff', 9), ('a_c', 9)) AS s(unit, p)`)
+	for position, want := range map[int64]progress.Arrival{
+		4: {Handled: true}, 5: {DeadLetter: true}, 6: {Replayed: true}, 7: {Handled: true}, 8: {Open: true}, 9: {Handled: true}, 20: {Handled: true}, 21: {},
+	} {
+		want.Position = 20
+		if a, _, err := g.Arrived(t.Context(), g.DB, "a_c", position); err != nil || a != want {
+			t.Errorf("at position %d: %+v, %v; want %+v", position, a, err, want)
+		}
+	}
 }
