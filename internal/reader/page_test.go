@@ -111,3 +111,39 @@ func TestShare(t *testing.T) {
 		t.Errorf("a page up to 7 ends at %d (full: %v) with %d events, without %v", p.Look.Through, p.Full, len(p.Events), p.Look.Missing)
 	}
 }
+
+// A page that shares have in common gives each consumer its events by its own key, also to
+// who begins in the middle of the page.
+func TestSharesOfOnePage(t *testing.T) {
+	p := Page{Look: frontier.Page{Through: 40}}
+	for at := int64(1); at <= 40; at++ {
+		p.Events = append(p.Events, store.PersistedEvent{GlobalPosition: at})
+	}
+	p.slots = &slotsOf{events: p.Events}
+	for _, after := range []int64{0, 7, 30, 0} {
+		for name, slot := range map[string]func(at int64) int{
+			"c": func(at int64) int { return int(at % 4) },
+			"d": func(at int64) int { return int(at / 4 % 4) },
+		} {
+			r := view{mine: &Share{Of: name, First: 1, Last: 2, Slot: func(e *store.PersistedEvent) (int, error) { return slot(e.GlobalPosition), nil }}}
+			rest, ok := p.from(after)
+			if !ok {
+				t.Fatal("there is nothing behind", after)
+			}
+			n := r.countShare(&rest)
+			r.keepShare(&rest)
+			var got, want []int64
+			for _, e := range rest.Events {
+				got = append(got, e.GlobalPosition)
+			}
+			for at := after + 1; at <= 40; at++ {
+				if s := slot(at); s == 1 || s == 2 {
+					want = append(want, at)
+				}
+			}
+			if !slices.Equal(got, want) || n != len(want) {
+				t.Errorf("%s is given %d behind %d, %v, want %v", name, n, after, got, want)
+			}
+		}
+	}
+}
