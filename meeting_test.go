@@ -31,7 +31,10 @@ func TestPartsMeet(t *testing.T) {
 		for _, slots := range of.Children(2 * rapid.IntRange(2, 5).Draw(t, "parts")) {
 			parts = append(parts, &meetingPart{name: partition.Name("c", slots), slots: slots, at: rapid.Int64Range(0, head).Draw(t, "at")})
 		}
+		attending := map[*meetingPart]bool{}
+		var notBefore time.Time // the next meeting
 		attend := func(p *meetingPart, unready bool) {
+			attending[p] = true
 			before := p.do
 			news := m.changed()
 			p.do = m.attend("c", of, p.name, now, stand{slots: p.slots, at: p.at, unready: unready})
@@ -39,10 +42,24 @@ func TestPartsMeet(t *testing.T) {
 			switch {
 			case p.do.bounded && p.at > p.do.upTo, p.do.wait && (p.at != p.do.upTo || unready), p.do.merge && p.do.wait:
 				t.Fatalf("at %d: %+v after %+v", p.at, p.do, before)
+			case p.do.bounded && (len(attending) < len(parts) || now.Before(notBefore)):
+				t.Fatalf("at %v, with %d of %d parts, it is in a meeting: %+v", now, len(attending), len(parts), p.do)
 			case p.do.merge:
 				for _, other := range parts {
 					if other.at != p.at || other != p && !other.do.wait {
 						t.Fatalf("%s merges at %d, and %s is at %d: %+v", p.name, p.at, other.name, other.at, other.do)
+					}
+				}
+			}
+		}
+		// told demands that no part waits without having heard that the meeting is over.
+		told := func() {
+			for _, p := range parts {
+				select {
+				case <-p.tells:
+				default:
+					if p.do.wait && attending[p] {
+						t.Fatalf("%s still waits: %+v", p.name, p.do)
 					}
 				}
 			}
@@ -74,6 +91,10 @@ func TestPartsMeet(t *testing.T) {
 			case 0:
 				m.leave("c", p.name)
 				p.do = move{}
+				if delete(attending, p); len(attending) == 0 {
+					notBefore = time.Time{} // nobody remembers
+				}
+				told()
 			case 1:
 				p.at = rapid.Int64Range(0, p.at).Draw(t, "reset to")
 				p.do = move{}
@@ -84,7 +105,14 @@ func TestPartsMeet(t *testing.T) {
 				step(p, false)
 			}
 			if p.do.merge { // which was refused
-				m.adjourn("c", now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "pause"))*time.Millisecond))
+				for _, other := range parts {
+					if attend(other, false); other.do.merge && other != p {
+						t.Fatalf("%s and %s merge", p.name, other.name)
+					}
+				}
+				notBefore = now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "pause")) * time.Millisecond)
+				m.adjourn("c", notBefore)
+				told()
 			}
 		}
 		for i := range 2000 {
@@ -132,5 +160,19 @@ func TestNobodyWaitsForAPartFarBehind(t *testing.T) {
 	}
 	if do := m.attend("c", of, "high", now.Add(meetingLimit), stand{slots: high, at: near}); do.bounded {
 		t.Errorf("it waits for ever: %+v", do)
+	}
+}
+
+// Nor does anybody wait for one that is paused, or fails.
+func TestNobodyWaitsForAPartInTrouble(t *testing.T) {
+	var m meetings
+	now := time.Unix(0, 0)
+	low, high := partition.Cut(2)[0], partition.Cut(2)[1]
+	for range 20 {
+		now = now.Add(time.Second)
+		m.attend("c", partition.All, "low", now, stand{slots: low, at: 10, unready: true})
+		if do := m.attend("c", partition.All, "high", now, stand{slots: high, at: 10}); do.bounded || do.wait {
+			t.Fatalf("%+v", do)
+		}
 	}
 }
