@@ -3,11 +3,17 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
 // A part that has handled an event, and one that watches its position and has not
@@ -167,6 +173,86 @@ func TestWhatMayBeMerged(t *testing.T) {
 		}
 		if got := canMerge(partition.All, c.change(parts)); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A unit whose dead letter has a key of another unit stays as it is: as its child's, nobody
+// would find the letter again.
+func TestNoSplitWithADeadLetterOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	d, h := newLedgerStepper(t)
+	halve(t, d, 4)
+	d.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts)
+		VALUES ('all#800-fff', 1, 'A', 'order-1', gen_random_uuid(), 'E', 1)`) // in slot 0ba
+	if r, err := h.split(t.Context()); r != nil || err == nil || !strings.Contains(err.Error(), "position 1 has a key of another unit") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var units, letters int
+	if err := d.DB.QueryRow(`SELECT count(*), (SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'all#800-fff')
+		FROM consumer_checkpoints WHERE split_at IS NULL`).Scan(&units, &letters); err != nil || units != 2 || letters != 1 {
+		t.Errorf("%d units, and %d dead letters of the one: %v", units, letters, err)
+	}
+}
+
+// keyed is a consumer with a key of its own.
+type keyed struct{ steppedConsumer }
+
+func (keyed) Partitions() consumer.Partitions {
+	return consumer.Partitions{Count: 1, Key: consumer.ByKey("owner", func(e store.PersistedEvent) string { return "owner of " + e.AggregateID })}
+}
+
+// A dead letter goes with the key of its event. If that is gone, it goes with the
+// aggregate, and not with whatever event comes next.
+func TestSlotOfADeadLetter(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.Exec(t, createLedger)
+	h := newStepper(t, d.DB, storepostgres.NewStore(nil), keyed{steppedConsumer{"all", nil, new(atomic.Bool)}})
+	for _, aggregate := range []string{"a", "b", "c"} {
+		appendOne(t, d.DB, aggregate)
+	}
+	d.Exec(t, `DELETE FROM events WHERE global_position <> 2`)
+	h.lookUpTo(t, 2)
+	for position, want := range map[int64]string{1: "a", 2: "owner of b", 3: "c"} {
+		slot, err := h.loop.slotOfLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.Letter{Position: position, Aggregate: string(rune('a' + position - 1))})
+		if err != nil || slot != partition.Slot(want) {
+			t.Errorf("position %d is in slot %03x, %v; want %03x, that of %q", position, slot, err, partition.Slot(want), want)
+		}
+	}
+}
+
+// What was polled within a bound is not all that there is beyond it.
+func TestABoundThatMoves(t *testing.T) {
+	c := &consumerLoop{}
+	for i, step := range []struct {
+		bounded bool
+		upTo    int64
+		news    bool
+	}{{true, 5, true}, {true, 5, false}, {true, 7, true}, {false, 0, true}, {false, 0, false}} {
+		c.polled = &frontier.Value{}
+		if news := c.bound(step.bounded, step.upTo); news != step.news || (c.polled == nil) != step.news {
+			t.Errorf("step %d is news: %v, and forgets what was polled: %v; want %v", i, news, c.polled == nil, step.news)
+		}
+	}
+}
+
+// Nobody waits for a part that is paused, or that does not get on.
+func TestWhoIsNotReadyToMeet(t *testing.T) {
+	for name, trouble := range map[string]func(c *consumerLoop){
+		"a pause":               func(c *consumerLoop) { c.progress.Paused = &progress.Pause{} },
+		"a handler that fails":  func(c *consumerLoop) { c.tally.failures = 1 },
+		"a database that fails": func(c *consumerLoop) { c.tally.disturbed = 1 },
+		"a failing event":       func(c *consumerLoop) { c.tally.bisect.until = 12 },
+		"a poison event":        func(c *consumerLoop) { c.poison = &poison{} },
+		"too many doubts":       func(c *consumerLoop) { c.crowded = true },
+	} {
+		c := &consumerLoop{progress: &progress.State{}}
+		if c.unready() {
+			t.Fatal("without troubles it is not ready")
+		}
+		if trouble(c); !c.unready() {
+			t.Errorf("it is ready with %s", name)
 		}
 	}
 }
