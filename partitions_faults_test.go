@@ -198,6 +198,35 @@ func TestPausesAndRescaling(t *testing.T) {
 	}
 	awaitLayout(t, d.DB, 1)
 	awaitOnce(t, d.DB, "aggregate_id")
+	await(t, "the consumer to be seen as a whole", func() bool {
+		s := w.Status().Consumers
+		return len(s) == 1 && s[0].Name == "c" && s[0].Assigned
+	})
+}
+
+// A part that does not get on is late, whatever the others do.
+func TestAPartThatIsLate(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	c := inPartitions(2)
+	c.before = func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+		if upper.Has(partition.Slot(e.AggregateID)) {
+			return errRefused
+		}
+		return nil
+	}
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxPollInterval(50*time.Millisecond), worker.WithMaxConsecutiveFailures(1_000_000))
+	awaitLayout(t, d.DB, 2)
+	appendN(t, d.DB, "Order", aggregateIn(upper, 0), 1)
+	appendN(t, d.DB, "Order", aggregateIn(lower, 0), 1)
+	await(t, "the status to say how long it has been late", func() bool {
+		s := w.Status().Consumers
+		return len(s) == 2 && s[1].Name == "c#800-fff" && s[1].OldestAge != nil && *s[1].OldestAge > 0 && s[1].Still > 0
+	})
+	await(t, "the worker to say that it is not ready", func() bool {
+		all := w.Ready(t.Context(), 50*time.Millisecond)
+		return len(all) == 1 && strings.Contains(all[0].Error(), `"c#800-fff"`)
+	})
 }
 
 // What is in doubt at a split is watched by all units, and delivered by one.
