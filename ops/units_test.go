@@ -85,10 +85,18 @@ func TestOperationsOnUnits(t *testing.T) {
 		"retry":                {func(o *ops.Operator, _, _ string) error { return o.RetryDeadLetters(t.Context(), "c", 1, by) }, "0:3.1 8:5.0", nil},
 		"discard":              {func(o *ops.Operator, _, _ string) error { return o.DiscardDeadLetter(t.Context(), "c", 1, by) }, "0:3.1 8:5.0", nil},
 		"discard what isn't":   {func(o *ops.Operator, _, _ string) error { return o.DiscardDeadLetter(t.Context(), "c", 2, by) }, "0:3.0 8:5.0", ops.ErrNoDeadLetter},
-		"fix":                  {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 4, by) }, "0:3.0 8:5.0", nil},
-		"fix too many":         {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 257, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
-		"fix one unit":         {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c#000-7ff", 2, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
-		"retire one unit":      {func(o *ops.Operator, _, _ string) error { return o.Retire(t.Context(), "c#000-7ff", by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"replay":               {func(o *ops.Operator, low, _ string) error { return o.Replay(t.Context(), "c", "Order", low, by) }, "0:3.1 8:5.0", nil},
+		"replay of the high":   {func(o *ops.Operator, _, high string) error { return o.Replay(t.Context(), "c", "Order", high, by) }, "0:3.0 8:5.1", nil},
+		"replay in its unit": {func(o *ops.Operator, low, _ string) error {
+			return o.Replay(t.Context(), "c#000-7ff", "Order", low, by)
+		}, "0:3.1 8:5.0", nil},
+		"replay in another": {func(o *ops.Operator, low, _ string) error {
+			return o.Replay(t.Context(), "c#800-fff", "Order", low, by)
+		}, "0:3.0 8:5.0", ops.ErrInvalid},
+		"fix":             {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 4, by) }, "0:3.0 8:5.0", nil},
+		"fix too many":    {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c", 257, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"fix one unit":    {func(o *ops.Operator, _, _ string) error { return o.Partition(t.Context(), "c#000-7ff", 2, by) }, "0:3.0 8:5.0", ops.ErrInvalid},
+		"retire one unit": {func(o *ops.Operator, _, _ string) error { return o.Retire(t.Context(), "c#000-7ff", by) }, "0:3.0 8:5.0", ops.ErrInvalid},
 		"letters of one unit": {func(o *ops.Operator, _, _ string) error {
 			_, err := o.DeadLetters(t.Context(), "c#000-7ff")
 			return err
@@ -218,6 +226,88 @@ func TestResetWaitsForASplit(t *testing.T) {
 	}
 	if got := s.stands(t); got != "0:1.1 8:1.2 c:1.2" {
 		t.Errorf("the units are %s", got)
+	}
+}
+
+// An operation waits for the batch that a unit has in hand, and begins where that has ended.
+func TestResetWaitsForTheBatchOfAUnit(t *testing.T) {
+	t.Parallel()
+	s, low, _ := splitSite(t, "")
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), `UPDATE consumer_checkpoints SET last_position = 7, revision = revision + 1 WHERE consumer_name = 'c#000-7ff'`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)
+		VALUES ('c#000-7ff', 6, 'Order', $1, gen_random_uuid(), 'Happened', 'boom', 1)`, low); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Reset(context.WithoutCancel(t.Context()), "c", 4, by) }()
+	pgtest.AwaitBlocked(t, s.DB)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got, letters := s.stands(t), s.count(t, `SELECT count(*) FROM consumer_dead_letters WHERE global_position > 4`); got != "0:4.2 8:4.1" || letters > 0 {
+		t.Errorf("the units are %s, with %d dead letters above", got, letters)
+	}
+}
+
+// A consumer is paused when all of its units are, and a worker's when all of them are.
+func TestAConsumerIsWhatAllItsUnitsAre(t *testing.T) {
+	t.Parallel()
+	s, _, high := splitSite(t, "")
+	s.letter(t, 5, high, 1)
+	s.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
+	one, two := uuid.New(), uuid.New()
+	for _, c := range []struct {
+		paused     string // units, in SQL
+		low, high  uuid.UUID
+		wantPaused bool
+		wantWorker uuid.UUID
+	}{
+		{`'c#000-7ff'`, one, two, false, uuid.Nil},
+		{`'c#800-fff'`, two, two, false, two},
+		{`'c#000-7ff', 'c#800-fff'`, one, uuid.Nil, true, uuid.Nil},
+	} {
+		s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = CASE WHEN consumer_name IN (`+c.paused+`) THEN now() END, paused_by = 'ann', paused_reason = 'r' WHERE split_at IS NULL`)
+		s.Exec(t, `DELETE FROM consumer_assignments`)
+		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT * FROM (VALUES ('c#000-7ff', $1::uuid), ('c#800-fff', $2::uuid)) AS a(unit, worker) WHERE worker <> $3::uuid`, c.low, c.high, uuid.Nil)
+		all, err := s.Consumers(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		if got := all[0]; (got.Paused != nil) != c.wantPaused || got.Worker != c.wantWorker || got.DeadLetters != 2 {
+			t.Errorf("with %s paused, it is paused: %+v, of worker %v, and has %d dead letters", c.paused, got.Paused, got.Worker, got.DeadLetters)
+		}
+	}
+}
+
+// Names with the signs of patterns are those of one consumer only.
+func TestUnitsOfANameLikeIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, split_at, paused_at) VALUES ('a_c', now(), now()), ('abc', now(), now())`)
+	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('a_c#000-7ff'), ('a_c#800-fff'), ('abc#000-7ff'), ('abc#800-fff')`)
+	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
+		SELECT consumer_name, gen_random_uuid(), 1, 1, 1, 'open', 1, 1 FROM consumer_checkpoints`)
+	if err := s.Pause(t.Context(), "a_c", by); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count(t, `SELECT count(*) FROM consumer_checkpoints WHERE consumer_name LIKE 'abc#%' AND paused_at IS NULL AND revision = 0`); n != 2 {
+		t.Errorf("%d units of the other consumer run", n)
+	}
+	if err := s.Retire(t.Context(), "a_c", by); err != nil {
+		t.Fatal(err)
+	}
+	if checkpoints, audit := s.count(t, `SELECT count(*) FROM consumer_checkpoints`), s.count(t, `SELECT count(*) FROM consumer_gap_skips`); checkpoints != 3 || audit != 3 {
+		t.Errorf("%d checkpoints and %d rows of the audit are left, want those of the other", checkpoints, audit)
 	}
 }
 
