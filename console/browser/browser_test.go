@@ -232,6 +232,22 @@ func TestServerRestart(t *testing.T) {
 	b.expectQuiet(t, "502", "ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY_RESPONSE")
 }
 
+// A page says that the database is away, instead of looking as if nothing had changed, and goes on when
+// it is back.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "/a/b")
+	s.furnish(t, "")
+	b := open(t)
+	b.run(t, chromedp.Navigate(s.base))
+	b.until(t, `document.documentElement.dataset.updates`)
+	s.Exec(t, `ALTER TABLE consumer_checkpoints RENAME TO gone`)
+	b.until(t, `document.getElementById("said").textContent.startsWith("No update: ") && document.getElementById("when").textContent.startsWith("No update: ")`)
+	s.Exec(t, `ALTER TABLE gone RENAME TO consumer_checkpoints`)
+	b.until(t, `document.getElementById("said").textContent.startsWith("It answers again.") && document.getElementById("when").textContent.startsWith("Updated ")`)
+	b.expectQuiet(t)
+}
+
 // A page in the background has no updates.
 func TestBackground(t *testing.T) {
 	t.Parallel()
