@@ -93,6 +93,11 @@ func TestUpdate(t *testing.T) {
 		if order := evaluate[string](t, b, `[...document.querySelectorAll("tr[data-key]")].map(r => r.dataset.key).join(" ")`); order != "audit_v1 shipping_v1 stopped_v1 totals_v1" {
 			t.Errorf("rows: %s", order)
 		}
+		s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('archive_v1', 1)`) // and none goes
+		b.until(t, `document.querySelector('[data-key="archive_v1"]')`)
+		if at := evaluate[string](t, b, `document.activeElement.textContent`); at != "totals_v1" {
+			t.Errorf("a row has come, and the focus has gone on to %q", at)
+		}
 		s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = 'totals_v1'`)
 		b.until(t, `document.getElementById("said")?.textContent.includes("2 paused")`)
 
