@@ -12,6 +12,7 @@ const (
 	of   = `{namespace="shop",job="w",instance="1",consumer="c",partition="0-7ff"}`
 	in   = `{namespace="shop",job="w",instance="1",queue="q"}`
 	part = `{namespace="shop",job="w",instance="2",consumer="c",partition="800-fff"}` // of c, too
+	near = `{namespace="shop",job="w",instance="1",consumer="c",partition="800-bff"}` // likewise, of the same worker
 	also = `{namespace="shop",job="w",instance="2",queue="q"}`
 	runs = `{namespace="shop",job="w",instance="1",queue="q",kind="k",outcome="failed"}`
 )
@@ -30,6 +31,7 @@ func healthy() map[string]string {
 		"pgfrontier_consumer_oldest_age_seconds" + of:                                         "299x60",
 		"pgfrontier_consumer_paused" + of:                                                     "0x60",
 		"pgfrontier_consumer_paused" + part:                                                   "0x60",
+		"pgfrontier_consumer_paused" + near:                                                   "0x60",
 		`pgfrontier_letters_added_total{namespace="shop",job="w",instance="1",consumer="c"}`:  "4x60",
 		"pgfrontier_open_ranges" + of:                                                         "80x60",
 		"pgfrontier_open_ranges_limit" + one:                                                  "100x60",
@@ -70,6 +72,7 @@ func TestAlerts(t *testing.T) {
 		{"a consumer catches up", 60, map[string]string{"pgfrontier_consumer_oldest_age_seconds" + of: "301 299x60"}, ""},
 		{"a paused consumer is not late", 3, map[string]string{"pgfrontier_consumer_oldest_age_seconds" + of: "301x60", "pgfrontier_consumer_paused" + of: "1x60"}, "ConsumerPaused c 0-7ff"},
 		{"another part is paused", 3, map[string]string{"pgfrontier_consumer_oldest_age_seconds" + of: "301x60", "pgfrontier_consumer_paused" + part: "1x60"}, "ConsumerLate c 0-7ff, ConsumerPaused c 800-fff"},
+		{"a part beside it is paused", 3, map[string]string{"pgfrontier_consumer_oldest_age_seconds" + of: "301x60", "pgfrontier_consumer_paused" + near: "1x60"}, "ConsumerLate c 0-7ff, ConsumerPaused c 800-bff"},
 		{"a new letter", 2, map[string]string{`pgfrontier_letters_added_total{namespace="shop",job="w",instance="1",consumer="c"}`: "0 0 1x60"}, "DeadLetters c"},
 		{"an old letter", 40, map[string]string{`pgfrontier_letters_added_total{namespace="shop",job="w",instance="1",consumer="c"}`: "0 0 1x60"}, ""},
 		{"an unowned consumer", 2, map[string]string{"pgfrontier_consumers_unowned" + one: "1x60"}, "ConsumersUnowned"},
@@ -85,6 +88,7 @@ func TestAlerts(t *testing.T) {
 		{"a queue is paused", 60, map[string]string{"pgfrontier_jobs_queue_paused" + also: "1x61"}, "JobsQueuePaused q"},
 		{"a job fails again", 22, map[string]string{"pgfrontier_jobs_done_total" + runs: "7x20 8x60"}, "JobsFailed q k"},
 		{"a job fails first", 2, map[string]string{"pgfrontier_jobs_done_total" + runs: "_ _ 1x60"}, "JobsFailed q k"},
+		{"a job failed first a while ago", 10, map[string]string{"pgfrontier_jobs_done_total" + runs: "_ _ 1x60"}, "JobsFailed q k"},
 		{"a job failed first long ago", 40, map[string]string{"pgfrontier_jobs_done_total" + runs: "_ _ 1x60"}, ""},
 		{"kinds without handlers", 10, map[string]string{"pgfrontier_jobs_queue_unknown_kinds" + also: "2x60"}, "JobsUnknownKinds q"},
 		{"nobody leads jobs", 5, map[string]string{"pgfrontier_jobs_worker_leader" + one: "0x60"}, "JobsLeaders"},
