@@ -93,7 +93,7 @@ func ExampleOperator_Preview() {
 	check(o.Pause(ctx, seen.Name, by)) // somebody else is faster
 	fmt.Println(o.IfRevision(seen.Revision).Reset(ctx, seen.Name, 0, by) != nil)
 	// Output:
-	// reset {"to": 0, "from": 2, "dead_letters_deleted": 0, "open_ranges_forgotten": 0}
+	// reset {"to": 0, "from": 2, "events_again": 2, "dead_letters_deleted": 0, "open_ranges_forgotten": 0}
 	// true
 }
 

@@ -17,6 +17,8 @@ import (
 // consumer's handler did for them before is not undone: [consumer.Delivery] has Replay
 // set for those whose effects it has had. Its dead letters above the position are
 // deleted. So are its records of positions in doubt above it: they are found again.
+// The operation's detail says how many events come again, or 100,000 if there are more;
+// of a consumer with types, those of other types count, too.
 //
 // Forwards, the events up to the position are not handled. The position may
 // not exceed what is known to be settled: events that appear below it later
@@ -65,7 +67,11 @@ type backDetail struct {
 	To          int64 `json:"to"`
 	OpenRanges  int64 `json:"open_ranges_forgotten"`
 	DeadLetters int64 `json:"dead_letters_deleted"`
+	Events      int64 `json:"events_again"`
 }
+
+// mostAgain bounds what is counted while the consumer waits.
+const mostAgain = 100_000
 
 // back forgets what is remembered of the positions above to. Of an open range
 // that straddles it, the lower part stays.
@@ -73,6 +79,12 @@ func (o *Operator) back(ctx context.Context, tx *sql.Tx, at locked, to int64) (d
 	d = backDetail{From: at.position, To: to}
 	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
 		return d, err
+	}
+	if err := tx.QueryRowContext(ctx, `
+SELECT count(*) FROM (
+	SELECT FROM `+o.t.Events.SQL()+` WHERE `+positionColumn+` > $1::bigint AND `+positionColumn+` <= $2::bigint LIMIT $3::int
+) AS again`, to, at.position, mostAgain).Scan(&d.Events); err != nil {
+		return d, fmt.Errorf("count the events in (%d, %d]: %w", to, at.position, err)
 	}
 	if d.OpenRanges, err = exec(ctx, tx, "forget the open ranges above the position", `
 DELETE FROM `+o.t.GapSkips.SQL()+` WHERE consumer_name = $1::text AND state = 'open' AND gap_position > $2::bigint`, at.consumer, to); err != nil {

@@ -12,6 +12,7 @@ import (
 type resetDetail struct {
 	From, To, Settled, Void int64
 	Events                  int64 `json:"events_crossed"`
+	Again                   int64 `json:"events_again"`
 	OpenRanges              int64 `json:"open_ranges_forgotten"`
 	DeadLetters             int64 `json:"dead_letters_deleted"`
 }
@@ -64,6 +65,25 @@ func TestResetBackwardsForgetsWhatLiesAbove(t *testing.T) {
 				t.Errorf("recorded %+v, want %+v", detail, c.want)
 			}
 		})
+	}
+}
+
+// An operator sees how much comes again. More than can be counted at once are as many as
+// are counted.
+func TestResetSaysHowManyEventsComeAgain(t *testing.T) {
+	s := newSite(t)
+	s.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+		SELECT p, 'Order', 'a', p, gen_random_uuid(), 'Happened', '' FROM generate_series(1, 100005) AS p WHERE p <> 7`)
+	for from, want := range map[int64]int64{5: 3, 9: 6, 100_002: 99_999, 100_003: 100_000, 100_004: 100_000} {
+		s.Exec(t, `DELETE FROM consumer_checkpoints`)
+		s.place(t, from)
+		if err := s.Reset(t.Context(), "c", 2, by); err != nil {
+			t.Fatal(err)
+		}
+		var detail resetDetail
+		if s.last(t, &detail); detail.Again != want {
+			t.Errorf("from %d back to 2, %d come again, want %d", from, detail.Again, want)
+		}
 	}
 }
 
