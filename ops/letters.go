@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,21 +43,27 @@ type DeadLetter struct {
 // consumer is empty, it lists those of all consumers, in order of name.
 func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLetter, error) {
 	var err error
+	var all []DeadLetter
+	query, args := o.allLettersSQL(), []any(nil)
 	if consumer != "" {
+		query, args = o.lettersSQL(consumer, LetterFilter{}, false, math.MaxInt)
 		err = checkConsumer(consumer)
 	}
-	var all []DeadLetter
 	if err == nil {
-		all, err = pgdriver.QueryAll(ctx, o.db, scanLetter, `
-SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
-	error, attempts, replay, retry_at, created_at, updated_at, NULL::bytea, NULL::text
-FROM `+o.t.DeadLetters.SQL()+` WHERE $1::text IN ('', split_part(consumer_name, '#', 1))
-ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`, consumer)
+		all, err = pgdriver.QueryAll(ctx, o.db, scanLetter, query, args...)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))
 	}
 	return all, nil
+}
+
+func (o *Operator) allLettersSQL() string {
+	return `
+SELECT consumer_name, global_position, aggregate_type, aggregate_id, coalesce(order_key, ''), event_id, event_type,
+	error, attempts, replay, retry_at, created_at, updated_at, NULL::bytea, NULL::text
+FROM ` + o.t.DeadLetters.SQL() + `
+ORDER BY split_part(consumer_name, '#', 1) COLLATE "C", global_position`
 }
 
 // RetryDeadLetters asks for another attempt at the dead letter at a position
