@@ -219,9 +219,10 @@ func (b *jobBook) collect(j *history.Jobs, life int64) {
 	j.Cancels, j.Runs, j.Told, j.Misled, j.Waited, j.Outages = b.cancels, b.runs, b.told, b.misled, b.waited, b.outages
 }
 
-// awaitResult waits for a job as a client does, and compares what it returns.
+// awaitResult waits for a job as a client does, and compares what it returns. It gives up
+// when the workers have too much else to do.
 func (b *jobBook) awaitResult(ctx context.Context, token string, wait func(context.Context) (string, error)) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	got, err := wait(ctx)
 	switch {

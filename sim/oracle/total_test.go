@@ -20,11 +20,11 @@ func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 		held          bool
 		says          []string
 	}{
-		{20, 10, 1, 1, true, []string{"verdict: all 20 runs held\n"}},
-		{20, 10, 0, 1, false, []string{"FAILED", "on, but never happened: cut\n"}},
-		{20, 10, 1, 0, false, []string{"FAILED", "never reached: " + cutCommitted + "\n"}},
-		{20, 9.9, 0, 0, true, []string{"verdict: all 20 runs held\n"}},
-		{19, 11, 0, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
+		{20, 30, 1, 1, true, []string{"verdict: all 20 runs held\n"}},
+		{20, 30, 0, 1, false, []string{"FAILED", "on, but never happened: cut\n"}},
+		{20, 30, 1, 0, false, []string{"FAILED", "never reached: " + cutCommitted + "\n"}},
+		{20, 29.9, 0, 0, true, []string{"verdict: all 20 runs held\n"}},
+		{19, 32, 0, 0, true, []string{"verdict: all 19 runs held\n", "on, but never happened: cut\n"}},
 	} {
 		total := Sum(slices.Repeat([]*Report{run(c.seconds, c.cuts, c.reached)}, c.runs))
 		var b strings.Builder
@@ -48,7 +48,7 @@ func TestCampaignOfJobs(t *testing.T) {
 	for _, s := range jobStates {
 		soon += int(one(s.slow == 0))
 	}
-	for seconds, missing := range map[float64]int{1.4: 0, 1.6: soon, 100: len(jobStates)} {
+	for seconds, missing := range map[float64]int{2.9: 0, 3.1: soon, 100: len(jobStates)} {
 		r := reportOf(1, Finding{Name: "asked once", Checks: 1})
 		r.Seconds, r.Jobs, r.Reached, r.Faults = seconds, &JobsDone{}, nil, nil
 		for _, s := range jobStates {
