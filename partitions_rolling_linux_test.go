@@ -197,7 +197,7 @@ func unmarshal(t *testing.T, text string, into any) {
 var (
 	anID   = regexp.MustCompile(`^"[0-9a-f]{8}-[0-9a-f-]{27}"$`)
 	aTime  = regexp.MustCompile(`^"\d{4}-\d\d-\d\dT[^"]*"$`)
-	moving = []string{"revision", "term", "pid", "database", "log", "settled", "count", "status"}
+	moving = []string{"revision", "term", "pid", "build", "database", "log", "settled", "count", "status"}
 )
 
 // steady is the value of a column, or of which kind it is if each run has another.
