@@ -35,7 +35,7 @@ func callEveryHook(t *testing.T, s *sightings, opts ...worker.Option) {
 	a.meetDeafness(t)
 	a.meetCommit(t)
 	for _, hook := range hooks() {
-		if elsewhere[hook] == "" && s.index(hook) < 0 {
+		if elsewhere[hook] == "" && s.first(hook) < 0 {
 			t.Errorf("%s was never called", hook)
 		}
 	}
@@ -55,7 +55,7 @@ func (a *acts) start(t *testing.T, c consumer.Consumer, opts ...worker.Option) *
 func (a *acts) await(t *testing.T, hooks ...string) {
 	t.Helper()
 	for _, hook := range hooks {
-		await(t, hook, func() bool { return a.index(hook) >= 0 })
+		await(t, hook, func() bool { return a.first(hook) >= 0 })
 	}
 }
 
@@ -72,7 +72,7 @@ func (a *acts) meetFailures(t *testing.T) {
 	a.await(t, "Skipped", "FrontierBlocked", "DeadLettered", "Retrying", "Woken", "StaleWorkersRemoved", "Rebalanced")
 	await(t, "PoolTooSmall", func() bool {
 		useAtOnce(t, a.DB, 8)
-		return a.index("PoolTooSmall") >= 0
+		return a.first("PoolTooSmall") >= 0
 	})
 	if err := operator(t, a.Database).RetryDeadLetters(t.Context(), "c", 3, by); err != nil {
 		t.Fatal(err)

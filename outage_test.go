@@ -34,7 +34,7 @@ func TestOutageOfOneConsumer(t *testing.T) {
 // nothing was committed meanwhile.
 func TestRetryLimitForgetsWhatIsOver(t *testing.T) {
 	t.Parallel()
-	const limit = 300 * time.Millisecond
+	const limit = time.Second
 	d := newLog(t)
 	var c cutter
 	w := start(t, c.open(t, d), []consumer.Consumer{&ledger{name: "all"}}, worker.WithRetryLimit(limit))
@@ -64,7 +64,7 @@ func TestOutage(t *testing.T) {
 	s, db := ownLog(t)
 	appendN(t, db, "Order", "1", 5)
 	patient := start(t, db, []consumer.Consumer{&ledger{name: "patient"}})
-	impatient := start(t, db, []consumer.Consumer{&ledger{name: "impatient"}}, worker.WithRetryLimit(300*time.Millisecond))
+	impatient := start(t, db, []consumer.Consumer{&ledger{name: "impatient"}}, worker.WithRetryLimit(2*time.Second))
 	awaitHandled(t, db, "patient", upTo(5)...)
 	awaitHandled(t, db, "impatient", upTo(5)...)
 	if err := s.Kill(); err != nil {

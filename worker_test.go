@@ -271,7 +271,7 @@ func TestIdleConsumerNoticesThatItWasMoved(t *testing.T) {
 func TestSmallPoolServesManyConsumers(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
-	appendN(t, d.DB, "Order", "1", 300)
+	appendN(t, d.DB, "Order", "1", 100)
 	d.DB.SetMaxOpenConns(4)
 	var consumers []consumer.Consumer
 	for i := range 20 {
@@ -279,6 +279,6 @@ func TestSmallPoolServesManyConsumers(t *testing.T) {
 	}
 	start(t, d.DB, consumers, worker.WithBatchSize(10))
 	for i := range 20 {
-		awaitHandled(t, d.DB, fmt.Sprint("c", i), upTo(300)...)
+		awaitHandled(t, d.DB, fmt.Sprint("c", i), upTo(100)...)
 	}
 }
