@@ -66,11 +66,10 @@ func TestHealth(t *testing.T) {
 // returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
 	for loop, observe := range map[string]func(hang func()) jobs.Observer{
-		`of queue "default"`:         func(hang func()) jobs.Observer { return jobs.Observer{JobsClaimed: func(jobs.Claimed) { hang() }} },
-		"stores what became of jobs": func(hang func()) jobs.Observer { return jobs.Observer{JobDone: func(jobs.Done) { hang() }} },
-		"resets the jobs of the dead": func(hang func()) jobs.Observer {
-			return jobs.Observer{JobsExpired: func(int) { hang() }}
-		},
+		`of queue "default"`:          func(hang func()) jobs.Observer { return jobs.Observer{JobsClaimed: func(jobs.Claimed) { hang() }} },
+		"stores what became of jobs":  func(hang func()) jobs.Observer { return jobs.Observer{JobDone: func(jobs.Done) { hang() }} },
+		"resets the jobs of the dead": func(hang func()) jobs.Observer { return jobs.Observer{JobsReset: func(jobs.Reset) { hang() }} },
+		"removes what is old":         func(hang func()) jobs.Observer { return jobs.Observer{JobsExpired: func(int) { hang() }} },
 	} {
 		t.Run(loop, func(t *testing.T) {
 			s := newStage(t)
@@ -91,6 +90,8 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 			s.until("the worker to be ready", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
 			s.add(task{1}, jobs.Queue("nobody"), jobs.GoodUntil(time.Now().Add(100*time.Millisecond)))
 			s.add(task{2})
+			dead := s.add(task{3}, jobs.In(time.Hour))
+			s.d.Exec(t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 1, claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() WHERE id = $1`, dead)
 			s.until("the worker not to be live", func() bool {
 				err := w.Live()
 				return err != nil && strings.Contains(err.Error(), loop)

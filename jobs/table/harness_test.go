@@ -132,7 +132,7 @@ func (s *stage) notes() []string {
 }
 
 // patience bounds every wait of a test.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // until waits for a condition.
 func (s *stage) until(what string, is func() bool) {
