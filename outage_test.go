@@ -37,15 +37,18 @@ func TestRetryLimitForgetsWhatIsOver(t *testing.T) {
 	const limit = time.Second
 	d := newLog(t)
 	var c cutter
-	w := start(t, c.open(t, d), []consumer.Consumer{&ledger{name: "all"}}, worker.WithRetryLimit(limit))
+	hiccups := make(chan time.Time, 10) // the status shows one only until it is over
+	w := start(t, c.open(t, d), []consumer.Consumer{&ledger{name: "all"}}, worker.WithRetryLimit(limit),
+		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { hiccups <- time.Now() }}))
 	await(t, "the consumer to run", func() bool { return statusOf(w.Worker, "all").Assigned })
 	c.after.Store(1)
 	appendN(t, d.DB, "Order", "1", 1)
 	var began time.Time
-	await(t, "the first hiccup to show", func() bool {
-		began = time.Now()
-		return statusOf(w.Worker, "all").LastError != nil
-	})
+	select {
+	case began = <-hiccups:
+	case <-time.After(time.Minute):
+		t.Fatal("waited in vain for the first hiccup")
+	}
 	await(t, "the status to say that it is over", func() bool { return statusOf(w.Worker, "all").LastError == nil })
 	awaitHandled(t, d.DB, "all", 1)
 	await(t, "the limit to pass", func() bool { return time.Since(began) > 2*limit })
