@@ -9,10 +9,12 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "reset-forgets-effects",
 		Mistake: "a reset sets the position back: what lies above was not handled",
-		Edits: []Edit{{"ops/reset.go", `	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
+		Edits: []Edit{{"ops/reset.go", `	d = backDetail{From: at.position, To: to}
+	if err := o.keepEffects(ctx, tx, at, 0); err != nil {
 		return d, err
 	}
-	if d.OpenRanges`, `	if d.OpenRanges`}},
+`, `	d = backDetail{From: at.position, To: to}
+`}},
 		Faults: replaying,
 	},
 	{
