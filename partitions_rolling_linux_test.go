@@ -200,7 +200,7 @@ var (
 	moving = []string{"revision", "term", "pid", "build", "database", "log", "settled", "count", "status"}
 )
 
-// steady is the value of a column, or of which kind it is if each run has another.
+// steady is the value of a column, or its kind if each run has another value.
 func steady(column, value string) string {
 	switch {
 	case anID.MatchString(value):

@@ -184,7 +184,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// A queue of which no jobs can be claimed is not up.
+// A queue is not up while no jobs can be claimed from it.
 func TestQueueUp(t *testing.T) {
 	got := map[string]float64{}
 	sampleJobs(jobs.Status{State: jobs.WorkerRunning, Queues: []jobs.QueueStatus{{Name: "a"}, {Name: "b", LastError: errors.New("away")}}}, time.Now(), func(m *Metric, value float64, attributes ...string) {

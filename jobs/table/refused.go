@@ -59,8 +59,8 @@ type refusals struct {
 	partial bool      // it may not have come to all that it did not leave out
 }
 
-// forgetAfter is for how long a refusal is remembered that may be tried again, while no
-// round comes to it: whoever deletes the row is not noticed otherwise.
+// forgetAfter is for how long a refusal is remembered that may be tried again and that no
+// round comes to: its row may have been deleted.
 const forgetAfter = time.Minute
 
 type refusal struct {
