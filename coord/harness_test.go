@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
@@ -215,6 +216,7 @@ type line struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
 	down  bool
+	slow  time.Duration // what each connection takes
 }
 
 // open makes a pool whose connections go over l.
@@ -229,6 +231,12 @@ func (l *line) open(t *testing.T, url string) *sql.DB {
 		c, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
+		}
+		l.mu.Lock()
+		slow := l.slow
+		l.mu.Unlock()
+		if !backoff.Sleep(ctx, slow) {
+			return nil, errors.Join(ctx.Err(), c.Close())
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -256,6 +264,12 @@ func (l *line) cut(down bool) {
 		_ = c.Close()
 		delete(l.conns, c)
 	}
+}
+
+func (l *line) slower(by time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slow = by
 }
 
 func (l *line) mend() {

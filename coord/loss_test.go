@@ -118,6 +118,22 @@ func TestSilent(t *testing.T) {
 	}
 }
 
+// Where each login takes longer than a statement may, as after a crash of a server
+// that all log in to, a worker gets its session all the same.
+func TestSlowLogins(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		l := &line{}
+		a := start(t, withStrategy(quick(config(l.open(t, d.URL), six...)), s))
+		a.awaitAssigned(six...)
+		l.slower(3 * time.Second)
+		l.cut(false)
+		await(t, "the worker to notice", func() bool { return a.Status().LastError != nil })
+		await(t, "another session", func() bool { return a.Status().LastError == nil })
+		a.awaitAssigned(six...)
+	})
+}
+
 // Connections may break as often as they like.
 func TestTerminated(t *testing.T) {
 	t.Parallel()

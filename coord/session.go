@@ -34,9 +34,10 @@ type session struct {
 	idle     vigil
 }
 
-// open makes a session. The first one also looks for a proxy.
-func (c *Coordinator) open(ctx context.Context, first bool) (*session, error) {
-	s, err := c.alive.Open(ctx, first)
+// open makes a session, after some failures in a row. The first one also looks for a
+// proxy.
+func (c *Coordinator) open(ctx context.Context, first bool, failures int) (*session, error) {
+	s, err := c.alive.Open(ctx, first, failures)
 	if err != nil {
 		return nil, wrap(err)
 	}

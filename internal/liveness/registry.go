@@ -24,18 +24,24 @@ type Registry struct {
 // New returns a Registry. It does nothing yet.
 func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statements()} }
 
-// startLimit bounds the making of connections at the start, when nobody counts
-// on this worker yet.
-const startLimit = 10 * time.Second
+// openLimit bounds the making of a session at the start, when nobody counts on this
+// worker yet.
+const openLimit = 10 * time.Second
 
-// Open makes a session. The first one also looks for a proxy. Later ones must
-// do with one connection, for the pool may be busy.
-func (r *Registry) Open(ctx context.Context, first bool) (*Session, error) {
-	limit := r.TimeLimit()
+// limit bounds the making of a session after some failures in a row. It doubles from
+// try to try: after a server's crash all workers log in at once, and a login that is
+// given up before its turn comes has cost the server as much as one that succeeds.
+func (r *Registry) limit(first bool, failures int) time.Duration {
 	if first {
-		limit = max(limit, startLimit)
+		return openLimit
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	return min(r.TimeLimit()<<min(failures, 4), openLimit)
+}
+
+// Open makes a session, after some failures in a row. The first one also looks for a
+// proxy. Later ones must do with one connection, for the pool may be busy.
+func (r *Registry) Open(ctx context.Context, first bool, failures int) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.limit(first, failures))
 	defer cancel()
 	s, err := r.Connect(ctx)
 	if err != nil {
