@@ -201,7 +201,10 @@ func runWorker(t testing.TB, w *worker.Worker) *running {
 	t.Cleanup(func() {
 		r.Stop()
 		select {
-		case <-r.done:
+		case err := <-r.done:
+			if t.Failed() {
+				t.Logf("the worker's end: %v", err)
+			}
 		case <-time.After(30 * time.Second):
 			t.Error("the worker does not stop")
 		}
