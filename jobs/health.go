@@ -32,10 +32,12 @@ func (w *Worker) Live() error {
 			return err
 		}
 	}
+	hook, lasts := w.voice.Longest()
 	return cmp.Or(
 		w.hung("that stores what became of jobs", w.settler.turn.lasts()),
 		w.hung("that resets the jobs of the dead", w.rescuer.turn.lasts()),
 		w.hung("that removes what is old", w.chores.turn.lasts()),
+		w.hung("that calls the observer's "+hook, lasts), // others, as what listens, and flows
 	)
 }
 

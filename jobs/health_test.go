@@ -70,12 +70,14 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 		"stores what became of jobs":  func(hang func()) jobs.Observer { return jobs.Observer{JobDone: func(jobs.Done) { hang() }} },
 		"resets the jobs of the dead": func(hang func()) jobs.Observer { return jobs.Observer{JobsReset: func(jobs.Reset) { hang() }} },
 		"removes what is old":         func(hang func()) jobs.Observer { return jobs.Observer{JobsExpired: func(int) { hang() }} },
+		"the observer's NotifyFailed": func(hang func()) jobs.Observer { return jobs.Observer{NotifyFailed: func(error) { hang() }} },
 	} {
 		t.Run(loop, func(t *testing.T) {
 			s := newStage(t)
 			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 			leave := make(chan struct{})
-			w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithObserver(observe(func() { <-leave })))...)
+			w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithObserver(observe(func() { <-leave })),
+				jobs.WithNotifyConnectionString("host=127.0.0.1 port=1"))...) // where nobody listens
 			jobs.SetHangsAfter(w, time.Second)
 			jobs.SetChores(w, 100*time.Millisecond)
 			ended := make(chan error, 1)

@@ -44,6 +44,41 @@ func TestVoice(t *testing.T) {
 	}
 }
 
+// The hook that was called first, and has not returned, is known.
+func TestLongest(t *testing.T) {
+	v := hooks.New([]observer{{}, {func(n int) {
+		if n > 0 {
+			runtime.Goexit()
+		}
+	}}}, func(*hooks.Voice[observer], string, string) {})
+	tell := func(hook string, during func()) {
+		hooks.Tell(v, hook, func(*observer) func(int) { return func(int) { during() } }, 0)
+	}
+	longest := func(want string) {
+		t.Helper()
+		if hook, lasts := v.Longest(); hook != want || lasts < 0 {
+			t.Errorf("%q for %v, want %q", hook, lasts, want)
+		}
+	}
+	longest("")
+	leave, left := make(chan struct{}), make(chan struct{})
+	entered := make(chan struct{}, 2)
+	go func() {
+		defer close(left)
+		tell("first", func() {
+			entered <- struct{}{}
+			<-leave
+		})
+	}()
+	<-entered
+	tell("second", func() { longest("first") })
+	close(leave)
+	<-left
+	tell("third", func() { longest("third") })
+	hooks.Tell(v, "exits", func(o *observer) func(int) { return o.happened }, 1)
+	longest("")
+}
+
 // A trouble that has begun ends once.
 func TestTroubles(t *testing.T) {
 	var all hooks.Troubles[string]
