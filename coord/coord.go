@@ -70,7 +70,7 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err
 	}
-	s, err := c.open(ctx, true, 0)
+	s, err := c.open(ctx)
 	if err != nil {
 		return err
 	}

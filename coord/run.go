@@ -74,7 +74,7 @@ func (c *Coordinator) live(ctx context.Context, failures int, healthy func()) (e
 	s := c.registered
 	c.registered = nil
 	if s == nil {
-		if s, err = c.open(ctx, false, failures); err != nil {
+		if s, err = c.reopen(ctx, failures); err != nil {
 			return err
 		}
 	}

@@ -34,19 +34,22 @@ type session struct {
 	idle     vigil
 }
 
-// open makes a session, after some failures in a row. The first one also looks for a
-// proxy.
-func (c *Coordinator) open(ctx context.Context, first bool, failures int) (*session, error) {
-	s, err := c.alive.Open(ctx, first, failures)
-	if err != nil {
-		return nil, wrap(err)
-	}
-	return &session{Session: s, cfg: c.cfg, sql: c.sql}, nil
+// open makes the first session. It also looks for a proxy.
+func (c *Coordinator) open(ctx context.Context) (*session, error) {
+	return c.session(c.alive.Open(ctx))
+}
+
+// reopen makes another session, after some failures in a row.
+func (c *Coordinator) reopen(ctx context.Context, failures int) (*session, error) {
+	return c.session(c.alive.Reopen(ctx, failures))
 }
 
 // connect makes a session that knows nothing yet.
 func (c *Coordinator) connect(ctx context.Context) (*session, error) {
-	s, err := c.alive.Connect(ctx)
+	return c.session(c.alive.Connect(ctx))
+}
+
+func (c *Coordinator) session(s *liveness.Session, err error) (*session, error) {
 	if err != nil {
 		return nil, wrap(err)
 	}

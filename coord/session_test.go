@@ -22,7 +22,7 @@ import (
 // join opens a session and registers, as Run does.
 func join(t *testing.T, cfg Config) *session {
 	t.Helper()
-	s, err := New(cfg).open(context.Background(), true, 0)
+	s, err := New(cfg).open(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

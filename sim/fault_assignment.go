@@ -151,7 +151,7 @@ func (s *slot) oldBuild(ctx, intake context.Context, _ point) error {
 	session, err := liveness.New(liveness.Config{
 		DB: db, ID: id, Nodes: t.Nodes, Token: t.Token, Column: "consumers", Names: names,
 		HeartbeatInterval: k.HeartbeatInterval, HeartbeatTimeout: k.HeartbeatTimeout, Lock: true,
-	}).Open(ctx, true)
+	}).Open(ctx)
 	if err != nil {
 		return s.on.forgive(fmt.Errorf("sim: an old worker: %w", err))
 	}

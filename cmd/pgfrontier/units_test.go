@@ -89,7 +89,7 @@ func (s site) oldWorker(t *testing.T) {
 	session, err := liveness.New(liveness.Config{
 		DB: s.DB, ID: uuid.New(), Nodes: names.Nodes, Token: names.Token, Column: "consumers", Names: []string{"c"}, Hostname: "old",
 		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: time.Minute, Lock: true,
-	}).Open(t.Context(), true)
+	}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ SELECT ` + s.SelfSQL("$3") + `, ` + s.NodesSQL("$5") + `, ` + HeldSQL
 // join opens a session and registers.
 func join(t *testing.T, cfg Config) *Session {
 	t.Helper()
-	s, err := New(cfg).Open(t.Context(), true, 0)
+	s, err := New(cfg).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,20 +28,23 @@ func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statemen
 // worker yet.
 const openLimit = 10 * time.Second
 
-// limit bounds the making of a session after some failures in a row. It doubles from
-// try to try: after a server's crash all workers log in at once, and a login that is
-// given up before its turn comes has cost the server as much as one that succeeds.
-func (r *Registry) limit(first bool, failures int) time.Duration {
-	if first {
-		return openLimit
-	}
-	return min(r.TimeLimit()<<min(failures, 4), openLimit)
+// Open makes the first session. It also looks for a proxy.
+func (r *Registry) Open(ctx context.Context) (*Session, error) {
+	return r.open(ctx, openLimit, true)
 }
 
-// Open makes a session, after some failures in a row. The first one also looks for a
-// proxy. Later ones must do with one connection, for the pool may be busy.
-func (r *Registry) Open(ctx context.Context, first bool, failures int) (*Session, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.limit(first, failures))
+// Reopen makes another session, after some failures in a row. It must do with one
+// connection, for the pool may be busy.
+//
+// Its bound doubles from try to try. After a server's crash all workers log in at once,
+// and a login that is given up before its turn comes has cost the server as much as one
+// that succeeds.
+func (r *Registry) Reopen(ctx context.Context, failures int) (*Session, error) {
+	return r.open(ctx, min(r.TimeLimit()<<min(failures, 4), openLimit), false)
+}
+
+func (r *Registry) open(ctx context.Context, limit time.Duration, first bool) (*Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	s, err := r.Connect(ctx)
 	if err != nil {
