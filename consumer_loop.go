@@ -326,13 +326,21 @@ const gathering = 10 * time.Millisecond
 // waits after each batch, as the next event is seldom its own.
 func (c *consumerLoop) gather(o outcome) time.Duration {
 	if o == committed && c.unit.isPart() {
-		return gathering
+		return gatheringOf(c.unit.slots)
 	}
 	v, before := c.w.frontier.Value(), c.polled
 	if before == nil || v.Token != before.Token || v.Safe <= before.Safe {
 		return 0
 	}
 	return gathering
+}
+
+// gatheringOf is how long a part lets its events gather: the longer, the fewer of all
+// events are its own. Each part has transactions of its own, and those of many should not
+// cost the database as many times what a whole consumer's do.
+func gatheringOf(slots partition.Range) time.Duration {
+	n := partition.Slots / slots.Size()
+	return min(gathering+time.Duration(n)*gathering/12, 3*gathering)
 }
 
 // await waits for news, or for somebody else to move the progress.
