@@ -155,6 +155,35 @@ func TestDeadLettersHoldUpTheirKey(t *testing.T) {
 	}
 }
 
+// A split that takes longer than other statements may gets more time from try to try:
+// there are many dead letters whose keys are to be found, or a key takes long.
+func TestASplitThatTakesLong(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	var slow atomic.Bool
+	wish := func(n int) consumer.Consumer {
+		c := &partitioned{ledger{name: "c"}, consumer.Partitions{Count: n, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string {
+			if slow.Load() {
+				time.Sleep(6 * time.Second)
+			}
+			return e.AggregateID
+		})}}
+		c.before = func(context.Context, *sql.Tx, store.PersistedEvent) error { return errRefused }
+		return c
+	}
+	appendN(t, d.DB, "Order", "bad", 1)
+	opts := []worker.Option{worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1)}
+	w := start(t, d.DB, []consumer.Consumer{wish(1)}, opts...)
+	await(t, "a dead letter", func() bool { return one[int](t, d.DB, `SELECT count(*) FROM consumer_dead_letters`) == 1 })
+	w.Stop()
+	if err := w.result(t); err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	start(t, d.DB, []consumer.Consumer{wish(2)}, opts...)
+	awaitLayout(t, d.DB, 2)
+}
+
 // A pause is inherited by the units of a split. Units are merged when all run.
 func TestPausesAndRescaling(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,7 @@ const rescaleAgain = 100 * time.Millisecond
 
 // rescaling is what a loop knows of the layout that is wanted.
 type rescaling struct {
+	wanted   int    // partitions, at the last look
 	target   string // that it is to become a part of; empty: it is none
 	bounded  bool
 	upTo     int64     // it reads no further, if it is bounded
@@ -42,6 +43,8 @@ func (c *consumerLoop) rescale(intake context.Context) (again bool) {
 		return false
 	case c.progress == nil:
 		return false // load it first
+	case wanted != c.rescaling.wanted:
+		c.rescaling.wanted, c.rescaling.failures, c.rescaling.due = wanted, 0, time.Time{}
 	}
 	children := c.unit.slots.Children(wanted)
 	target := partition.Target(wanted, c.unit.slots.First)
@@ -169,6 +172,12 @@ func (c *consumerLoop) try(intake context.Context, what string, replace func(ctx
 	return err == nil && r != nil
 }
 
+// tryLimit is how long a split or a merge may take. It grows from try to try: a unit may
+// have many dead letters, whose keys are to be found.
+func (c *consumerLoop) tryLimit() time.Duration {
+	return min(c.w.limits.quick<<min(max(c.tally.disturbed, c.rescaling.failures), 3), c.w.limits.read)
+}
+
 // inTransaction runs a short transaction on a connection of the loops'.
 func (c *consumerLoop) inTransaction(ctx context.Context, do func(ctx context.Context, tx *sql.Tx) error) (err error) {
 	conn, release, err := c.w.loopConn(ctx, c.quickLimit())
@@ -176,7 +185,7 @@ func (c *consumerLoop) inTransaction(ctx context.Context, do func(ctx context.Co
 		return err
 	}
 	defer func() { _ = release(err != nil, false) }()
-	return c.w.bounded(ctx, c.quickLimit(), func(ctx context.Context) error {
+	return c.w.bounded(ctx, c.tryLimit(), func(ctx context.Context) error {
 		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err
