@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -168,17 +167,5 @@ func TestForgottenProgressIsNotWatched(t *testing.T) {
 		if news, err := h.signalMoved(t.Context(), h.units, []string{"all"}); err != nil || news != known {
 			t.Errorf("the loop knows the progress: %v; that it was moved is news: %v, %v", known, news, err)
 		}
-	}
-}
-
-// The more parts there are, the longer each lets its events gather, within bounds.
-func TestGatheringOfParts(t *testing.T) {
-	last := gathering
-	for n := 1; n <= partition.MaxCount; n *= 2 {
-		got := gatheringOf(partition.Cut(n)[0])
-		if got <= last && got < 3*gathering || got > 3*gathering {
-			t.Errorf("one of %d parts waits %v, one of half as many %v", n, got, last)
-		}
-		last = got
 	}
 }

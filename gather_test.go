@@ -31,11 +31,16 @@ func TestEventsGatherOnlyUnderLoad(t *testing.T) {
 }
 
 // What comes next to a part comes after events of others, so a part waits after each
-// batch: else it has one for nearly each event.
+// batch: else it has one for nearly each event. The more parts there are, the longer.
 func TestAPartGathersAfterEachBatch(t *testing.T) {
-	var d declared
-	c := consumerLoop{unit: d.unit(partition.Cut(2)[0])}
-	if pause := c.gather(committed); pause != gathering {
-		t.Errorf("after a batch it waits for %v, want %v", pause, gathering)
+	last := gathering
+	for n := 2; n <= partition.MaxCount; n *= 2 {
+		var d declared
+		c := consumerLoop{unit: d.unit(partition.Cut(n)[0])}
+		pause := c.gather(committed)
+		if pause <= last && pause < 3*gathering || pause > 3*gathering {
+			t.Errorf("one of %d parts waits for %v after a batch, one of half as many for %v", n, pause, last)
+		}
+		last = pause
 	}
 }
