@@ -134,6 +134,35 @@ func TestSlowLogins(t *testing.T) {
 	})
 }
 
+// Connections of the pool that have died in silence are tried and given up one by one, and
+// none of them for longer than the first.
+func TestIdleConnectionsDieInSilence(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	plantToken(t, d.DB)
+	db, hole := d.OpenHole(t)
+	const dead = 10
+	db.SetMaxIdleConns(dead)
+	a := start(t, quick(config(db, six...)))
+	a.awaitAssigned(six...)
+	var conns []*sql.Conn
+	for range dead {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	if n := hole.SwallowAll(); n < dead {
+		t.Fatalf("%d connections died", n)
+	}
+	await(t, "the worker to notice", func() bool { return a.Status().LastError != nil })
+	await(t, "another session", func() bool { return a.Status().LastError == nil })
+}
+
 // Connections may break as often as they like.
 func TestTerminated(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer c.setLeader(false)
 	for failures, idle := 0, 0; ; {
 		c.turns()
-		err := c.live(ctx, failures, func() {
+		logins := max(failures-1-idle, 0) // that failed: the first failure was a session's end
+		err := c.live(ctx, logins, func() {
 			if failures > 0 && c.cfg.OnBack != nil {
 				c.cfg.OnBack()
 			}
@@ -68,13 +69,13 @@ func pause(n int, random float64) time.Duration {
 	return backoff.Delay(n-1, 500*time.Millisecond, 5*time.Second, random)
 }
 
-// live runs one session, after some failures in a row, until it fails or ctx ends. It
-// calls healthy when the session has proven sound.
-func (c *Coordinator) live(ctx context.Context, failures int, healthy func()) (err error) {
+// live runs one session, after some logins in a row that failed, until it fails or ctx
+// ends. It calls healthy when the session has proven sound.
+func (c *Coordinator) live(ctx context.Context, failed int, healthy func()) (err error) {
 	s := c.registered
 	c.registered = nil
 	if s == nil {
-		if s, err = c.reopen(ctx, failures); err != nil {
+		if s, err = c.reopen(ctx, failed); err != nil {
 			return err
 		}
 	}

@@ -39,9 +39,9 @@ func (c *Coordinator) open(ctx context.Context) (*session, error) {
 	return c.session(c.alive.Open(ctx))
 }
 
-// reopen makes another session, after some failures in a row.
-func (c *Coordinator) reopen(ctx context.Context, failures int) (*session, error) {
-	return c.session(c.alive.Reopen(ctx, failures))
+// reopen makes another session, after some logins in a row that failed.
+func (c *Coordinator) reopen(ctx context.Context, failed int) (*session, error) {
+	return c.session(c.alive.Reopen(ctx, failed))
 }
 
 // connect makes a session that knows nothing yet.

@@ -24,8 +24,8 @@ type Registry struct {
 // New returns a Registry. It does nothing yet.
 func New(cfg Config) *Registry { return &Registry{Config: cfg, sql: cfg.statements()} }
 
-// openLimit bounds the making of a session at the start, when nobody counts on this
-// worker yet.
+// openLimit bounds the making of a session: of the first at once, as nobody counts on this
+// worker yet, of others after some that failed.
 const openLimit = 10 * time.Second
 
 // Open makes the first session. It also looks for a proxy.
@@ -33,14 +33,15 @@ func (r *Registry) Open(ctx context.Context) (*Session, error) {
 	return r.open(ctx, openLimit, true)
 }
 
-// Reopen makes another session, after some failures in a row. It must do with one
-// connection, for the pool may be busy.
+// Reopen makes another session, after some logins in a row that failed. It must do with
+// one connection, for the pool may be busy.
 //
-// Its bound doubles from try to try. After a server's crash all workers log in at once,
+// Its bound doubles with each of them. After a server's crash all workers log in at once,
 // and a login that is given up before its turn comes has cost the server as much as one
-// that succeeds.
-func (r *Registry) Reopen(ctx context.Context, failures int) (*Session, error) {
-	return r.open(ctx, min(r.TimeLimit()<<min(failures, 4), openLimit), false)
+// that succeeds. A connection of the pool that may be dead is none of them: to wait longer
+// for it gains nothing.
+func (r *Registry) Reopen(ctx context.Context, failed int) (*Session, error) {
+	return r.open(ctx, min(r.TimeLimit()<<min(failed, 4), openLimit), false)
 }
 
 func (r *Registry) open(ctx context.Context, limit time.Duration, first bool) (*Session, error) {
