@@ -106,9 +106,13 @@ func (w *Worker) give(conn *sql.Conn, ours, lent bool) error {
 }
 
 // quickLimit is how long the loop waits for a connection, or for the answer to a
-// quick statement. It grows from try to try: slow is not dead.
-func (c *consumerLoop) quickLimit() time.Duration {
-	return min(c.w.limits.quick<<min(c.tally.disturbed, 3), c.w.limits.read)
+// quick statement.
+func (c *consumerLoop) quickLimit() time.Duration { return c.w.limits.after(c.tally.disturbed) }
+
+// after is the bound of a quick statement after some failures in a row. It grows from try
+// to try: slow is not dead.
+func (l *limits) after(failures int) time.Duration {
+	return min(l.quick<<min(failures, 3), l.read)
 }
 
 // quickly runs a statement that touches a few rows.

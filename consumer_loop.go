@@ -335,9 +335,8 @@ func (c *consumerLoop) gather(o outcome) time.Duration {
 	return gathering
 }
 
-// gatheringOf is how long a part lets its events gather: the longer, the fewer of all
-// events are its own. Each part has transactions of its own, and those of many should not
-// cost the database as many times what a whole consumer's do.
+// gatheringOf is how long a part lets its events gather: the longer, the more parts there
+// are. Each has transactions of its own, and fewer events for each of them.
 func gatheringOf(slots partition.Range) time.Duration {
 	n := partition.Slots / slots.Size()
 	return min(gathering+time.Duration(n)*gathering/12, 3*gathering)

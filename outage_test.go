@@ -14,8 +14,8 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// retryLimit is longer than a loaded machine takes for a statement, and makes a worker
-// miss its heartbeats.
+// retryLimit is that of tests. With a shorter one, a heartbeat that a loaded machine holds
+// up ends the worker.
 const retryLimit = 5 * time.Second
 
 // A consumer whose batches fail through no fault of its handler ends its worker

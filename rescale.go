@@ -29,6 +29,14 @@ type rescaling struct {
 	due      time.Time
 }
 
+// want forgets the failures if another number of partitions is wanted than at the last
+// look.
+func (r *rescaling) want(n int) {
+	if n != r.wanted {
+		r.wanted, r.failures, r.due = n, 0, time.Time{}
+	}
+}
+
 // rescale brings the unit nearer to the layout that the leader wants, between two
 // batches. It reports whether the loop is to look again at once: units were
 // replaced, or it has waited for other parts.
@@ -43,9 +51,8 @@ func (c *consumerLoop) rescale(intake context.Context) (again bool) {
 		return false
 	case c.progress == nil:
 		return false // load it first
-	case wanted != c.rescaling.wanted:
-		c.rescaling.wanted, c.rescaling.failures, c.rescaling.due = wanted, 0, time.Time{}
 	}
+	c.rescaling.want(wanted)
 	children := c.unit.slots.Children(wanted)
 	target := partition.Target(wanted, c.unit.slots.First)
 	switch {
@@ -175,7 +182,7 @@ func (c *consumerLoop) try(intake context.Context, what string, replace func(ctx
 // tryLimit is how long a split or a merge may take. It grows from try to try: a unit may
 // have many dead letters, whose keys are to be found.
 func (c *consumerLoop) tryLimit() time.Duration {
-	return min(c.w.limits.quick<<min(max(c.tally.disturbed, c.rescaling.failures), 3), c.w.limits.read)
+	return c.w.limits.after(max(c.tally.disturbed, c.rescaling.failures))
 }
 
 // inTransaction runs a short transaction on a connection of the loops'.

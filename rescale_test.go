@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/partition"
@@ -254,5 +255,17 @@ func TestWhoIsNotReadyToMeet(t *testing.T) {
 		if trouble(c); !c.unready() {
 			t.Errorf("it is ready with %s", name)
 		}
+	}
+}
+
+// The pause after failures is for what has failed, and ends when something else is wanted.
+func TestAnotherNumberIsWanted(t *testing.T) {
+	due := time.Now().Add(time.Minute)
+	r := rescaling{wanted: 8, failures: 7, due: due}
+	if r.want(8); r.failures != 7 || r.due != due {
+		t.Errorf("the same number: %+v", r)
+	}
+	if r.want(4); r.failures != 0 || !r.due.IsZero() {
+		t.Errorf("another number: %+v", r)
 	}
 }

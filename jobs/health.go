@@ -12,8 +12,9 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
-// Live returns nil unless only a new process helps: Start has returned, or one of the
-// worker's loops hangs, which the error names. It never asks the database.
+// Live returns nil unless only a new process helps: Start has returned, one of the
+// worker's loops hangs, or a hook of an observer does not return. The error names it. Live
+// never asks the database.
 // Package health serves it to an orchestrator.
 func (w *Worker) Live() error {
 	if w.state.Load() == WorkerStopped {
@@ -37,7 +38,7 @@ func (w *Worker) Live() error {
 		w.hung("that stores what became of jobs", w.settler.turn.lasts()),
 		w.hung("that resets the jobs of the dead", w.rescuer.turn.lasts()),
 		w.hung("that removes what is old", w.chores.turn.lasts()),
-		w.hung("that calls the observer's "+hook, lasts), // others, as what listens, and flows
+		w.hung("that calls the observer's "+hook, lasts), // a loop that has no turn: it listens, sweeps, or advances flows
 	)
 }
 
