@@ -191,7 +191,7 @@ func one(is bool) int {
 func TestRescaledRunHolds(t *testing.T) {
 	c := small(t, Faults{rescale: 3, "kill": 0.5})
 	happened := map[string]int64{"units split": 0, "units merged": 0, string(killedHalfway): 0}
-	for c.Seed = 1; c.Seed <= 4; c.Seed++ {
+	for c.Seed = 1; c.Seed <= 10; c.Seed++ {
 		r := holds(t, c)
 		for _, s := range r.Reached {
 			if _, awaited := happened[s.Name]; awaited {
