@@ -148,7 +148,8 @@ func newStore() *storepostgres.Store {
 	return storepostgres.NewStore(storepostgres.DefaultStoreConfig())
 }
 
-// begin appends n events of one aggregate and leaves the transaction open.
+// begin appends n events of one aggregate and leaves the transaction open. It waits for
+// another that has the aggregate as long as for anything.
 func (s site) begin(t testing.TB, aggregate string, n int) *sql.Tx {
 	t.Helper()
 	tx, err := s.DB.BeginTx(context.Background(), nil)
@@ -159,7 +160,9 @@ func (s site) begin(t testing.TB, aggregate string, n int) *sql.Tx {
 	for i := range events {
 		events[i] = store.Event{AggregateType: "Order", AggregateID: aggregate, EventType: "Happened", EventID: uuid.New(), Payload: []byte(`{}`)}
 	}
-	if _, err := newStore().Append(context.Background(), tx, store.Any(), events); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := newStore().Append(ctx, tx, store.Any(), events); err != nil {
 		t.Fatal(err)
 	}
 	return tx
