@@ -493,6 +493,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		var workers []*running
 		for range 2 {
 			db := stdlib.OpenDB(*config) // of its own: others' may have dead connections in it
+			db.SetMaxIdleConns(20)
 			t.Cleanup(func() { _ = db.Close() })
 			workers = append(workers, start(t, db, []consumer.Consumer{inPartitions(n)}, worker.WithStaleGapThreshold(30*time.Millisecond), worker.WithBatchSize(20)))
 		}
