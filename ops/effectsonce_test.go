@@ -127,10 +127,29 @@ var steps = []struct {
 		_, err := p.DiscardWhere(p.t.Context(), p.unit(b), ops.LetterFilter{}, 1+a%5, by)
 		return err
 	}},
-	{"replay", func(p *effectsPlay, a, _ int) error {
-		return p.Replay(p.t.Context(), "c", "Order", aggregate(a), by)
-	}},
+	{"replay", (*effectsPlay).replay},
 	{"partition", func(p *effectsPlay, a, _ int) error { return p.Partition(p.t.Context(), "c", 1+a%4, by) }},
+	{"let it work", (*effectsPlay).letWork},
+	{"let it work", (*effectsPlay).letWork},
+}
+
+// replay replays the aggregate of an event that was handled, if there is one.
+func (p *effectsPlay) replay(a, _ int) error {
+	id := aggregate(a)
+	if n := p.count(p.t, `SELECT count(*) FROM ledger`); n > 0 {
+		p.scan(p.t, fmt.Sprintf(`SELECT aggregate_id FROM ledger JOIN events ON global_position = position ORDER BY id OFFSET %d LIMIT 1`, n*int64(a)/1001), &id)
+	}
+	return p.Replay(p.t.Context(), "c", "Order", id, by)
+}
+
+// letWork gives the consumer time to handle what there is, if nothing keeps it from that.
+func (p *effectsPlay) letWork(_, _ int) error {
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if p.count(p.t, `SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND last_position < (SELECT max(global_position) FROM events)`) == 0 {
+			break
+		}
+	}
+	return nil
 }
 
 // forward sets the consumer back, and forward over some of what is settled.
