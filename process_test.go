@@ -59,6 +59,7 @@ func runRole(ctx context.Context, text string) error {
 		return err
 	}
 	defer db.Close()
+	db.SetMaxIdleConns(5 + r.Consumers)
 	var consumers []consumer.Consumer
 	for i := range r.Consumers {
 		consumers = append(consumers, &signing{fmt.Sprint("c", i), r.Name})

@@ -119,6 +119,7 @@ func createDatabase(ctx context.Context, url string) (*database, error) {
 	}
 	d.db = stdlib.OpenDB(*d.config("harness"))
 	d.db.SetMaxOpenConns(10)
+	d.refresh()
 	if err := d.setUp(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("sim: set up the database: %w", err), d.drop())
 	}
@@ -150,7 +151,7 @@ func (d *database) config(who string) *pgx.ConnConfig {
 	return c
 }
 
-// refresh gives up the idle connections.
+// refresh gives up the idle connections, and keeps those to come.
 func (d *database) refresh() {
 	d.db.SetMaxIdleConns(0)
 	d.db.SetMaxIdleConns(5)
