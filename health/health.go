@@ -1,5 +1,5 @@
-// Package health answers the probes of an orchestrator for a worker: one of events
-// or one of jobs.
+// Package health answers the probes of an orchestrator for a worker: of events, of jobs,
+// or of a jobs table of your own.
 //
 //	http.Handle("/livez", health.Live(w))
 //	http.Handle("/readyz", health.Ready(w, 5*time.Minute))
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Worker is what is probed: a Worker of package worker or of package jobs.
+// Worker is what is probed: a Worker of package worker, jobs or jobs/table.
 type Worker interface {
 	// Live returns why only a new process helps, nil if it lives.
 	Live() error

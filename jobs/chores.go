@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/turn"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 // that it is one only.
 type chores struct {
 	w     *Worker
-	turn  turn
+	turn  turn.Turn
 	at    time.Time // the next
 	pass  pass
 	token atomic.Bool // look for it now: the server may have crashed

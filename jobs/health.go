@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/turn"
 )
 
 // Live returns nil unless only a new process helps: Start has returned, one of the
@@ -29,42 +29,21 @@ func (w *Worker) Live() error {
 		}
 	}
 	for _, l := range w.loops {
-		if err := w.hung(fmt.Sprintf("of queue %q", l.name), l.turn.lasts()); err != nil {
+		if err := w.hung(fmt.Sprintf("of queue %q", l.name), l.turn.Lasts()); err != nil {
 			return err
 		}
 	}
 	hook, lasts := w.voice.Longest()
 	return cmp.Or(
-		w.hung("that stores what became of jobs", w.settler.turn.lasts()),
-		w.hung("that resets the jobs of the dead", w.rescuer.turn.lasts()),
-		w.hung("that removes what is old", w.chores.turn.lasts()),
+		w.hung("that stores what became of jobs", w.settler.turn.Lasts()),
+		w.hung("that resets the jobs of the dead", w.rescuer.turn.Lasts()),
+		w.hung("that removes what is old", w.chores.turn.Lasts()),
 		w.hung("that calls the observer's "+hook, lasts), // a loop that has no turn: it listens, sweeps, or advances flows
 	)
 }
 
-// hung returns an error for a loop whose turn lasts too long.
 func (w *Worker) hung(loop string, lasts time.Duration) error {
-	if lasts <= w.hangsAfter {
-		return nil
-	}
-	return fmt.Errorf("the loop %s has hung for %v: a hook or a driver that does not return keeps it; start the process again, and see the stacks that SIGQUIT prints", loop, lasts.Round(time.Second))
-}
-
-// hangsAfter is how long a turn of a loop may take: each of its statements has a bound.
-const hangsAfter = 2 * time.Minute
-
-// turn says since when a loop does something.
-type turn struct{ since atomic.Int64 } // in Unix nanoseconds; 0: it rests
-
-func (t *turn) begin() { t.since.Store(time.Now().UnixNano()) }
-func (t *turn) end()   { t.since.Store(0) }
-
-// lasts returns for how long the turn has been lasting, 0 if the loop rests.
-func (t *turn) lasts() (d time.Duration) {
-	if n := t.since.Load(); n != 0 {
-		d = time.Since(time.Unix(0, n))
-	}
-	return d
+	return turn.Hung(loop, lasts, w.hangsAfter)
 }
 
 // Ready returns why the worker does not do all of its work, nothing if it does. It asks

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/turn"
 )
 
 const (
@@ -29,7 +30,7 @@ type loop struct {
 	name     string
 	capacity int
 	wake     chan struct{}
-	turn     turn
+	turn     turn.Turn
 	news     atomic.Bool // new jobs were told
 	look     atomic.Bool // look at the jobs in hand now
 
@@ -139,8 +140,8 @@ func (l *loop) run(ctx, intake context.Context) {
 
 // step does what there is to do.
 func (l *loop) step(ctx context.Context) {
-	l.turn.begin()
-	defer l.turn.end()
+	l.turn.Begin()
+	defer l.turn.End()
 	now := time.Now()
 	if l.lookDue(now) {
 		l.lookNow(ctx)

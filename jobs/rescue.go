@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/turn"
 )
 
 // rescueTick is how often the leader looks whose jobs to give to others.
@@ -19,7 +20,7 @@ const rescueTick = 250 * time.Millisecond
 // connection, and these jobs with it.
 type rescuer struct {
 	w    *Worker
-	turn turn
+	turn turn.Turn
 
 	mu    sync.Mutex
 	dead  map[uuid.UUID]time.Time // since when they seem dead
@@ -116,9 +117,9 @@ func (r *rescuer) run(ctx context.Context) {
 
 // task runs statements of one of the loops that a leader has, and notes whether they
 // fail.
-func (w *Worker) task(ctx context.Context, t *turn, name string, f func(ctx context.Context, conn *sql.Conn) error) {
-	t.begin()
-	defer t.end()
+func (w *Worker) task(ctx context.Context, t *turn.Turn, name string, f func(ctx context.Context, conn *sql.Conn) error) {
+	t.Begin()
+	defer t.End()
 	bounded, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
 	err := w.on(bounded, func(conn *sql.Conn) error { return f(bounded, conn) })

@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/turn"
 )
 
 // settler stores what became of jobs: whatever has gathered while the last statement
@@ -19,7 +20,7 @@ import (
 // does with a job whose row another transaction has locked, and stores the others.
 type settler struct {
 	w         *Worker
-	turn      turn
+	turn      turn.Turn
 	tellsDone bool
 	wake      chan struct{}
 	changed   chan struct{} // something was stored
@@ -131,8 +132,8 @@ func (s *settler) run(ctx context.Context) {
 
 // storeInTurn stores a batch, and tells what has come of it.
 func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
-	s.turn.begin()
-	defer s.turn.end()
+	s.turn.Begin()
+	defer s.turn.End()
 	begin := time.Now()
 	err := s.storeBounded(ctx, batch)
 	s.storedAt = time.Now()

@@ -25,11 +25,13 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		if len(before) == 0 && w.Status().HeartbeatError == nil {
 			continue
 		}
+		w.turns.beats.Begin()
 		err := w.beat(ctx, before)
 		if ctx.Err() != nil {
 			return
 		}
 		w.outcome(Heartbeating, err)
+		w.turns.beats.End()
 		pause = w.opts.HeartbeatInterval
 		if failures++; err != nil {
 			pause = min(pause, backoff.Session(failures))

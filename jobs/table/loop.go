@@ -114,6 +114,8 @@ func (l *loop) sleep(ctx context.Context, d time.Duration, never bool) {
 
 // claim claims jobs for free slots, and starts them, unless intake ends before.
 func (l *loop) claim(ctx, intake context.Context, free int) {
+	l.w.turns.claims.Begin()
+	defer l.w.turns.claims.End()
 	condition, ok := l.preDequeue(intake)
 	if !ok || intake.Err() != nil {
 		l.rest()
@@ -214,6 +216,8 @@ func (l *loop) disown(ctx context.Context) {
 		return
 	}
 	l.disownAt = now.Add(l.w.opts.HeartbeatInterval)
+	l.w.turns.claims.Begin()
+	defer l.w.turns.claims.End()
 	var mine []claim
 	for _, r := range l.w.hand.all() {
 		mine = append(mine, r.claim)

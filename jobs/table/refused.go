@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -161,12 +162,11 @@ func (w *Worker) outcome(what string, err error) {
 		w.closedOnce.Do(func() { close(w.closed) })
 	}
 	w.mu.Lock()
-	left := err
 	if err == nil {
 		w.refused[what].end()
-		left = w.refused[what].err()
 	}
-	w.errs[what] = left
+	w.errs[what] = err
+	left := w.trouble(what)
 	w.mu.Unlock()
 	if err != nil {
 		w.troubles.Begin(what)
@@ -176,6 +176,11 @@ func (w *Worker) outcome(what string, err error) {
 			hooks.Tell(w.voice, "Recovered", func(o *Observer) func(Recovery) { return o.Recovered }, Recovery{what, lasted})
 		}
 	}
+}
+
+// trouble is why something does not work, or else which rows are refused.
+func (w *Worker) trouble(what string) error {
+	return cmp.Or(w.errs[what], w.refused[what].err())
 }
 
 // array is a list as text.

@@ -180,6 +180,7 @@ func TestRowsWithoutHeartbeats(t *testing.T) {
 				err := w.Status().HeartbeatError
 				return err != nil && strings.Contains(err.Error(), "heartbeat of job ") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
+			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
 			s.until("both to be reset", func() bool {
 				return s.text(`SELECT count(*)::text FROM example_jobs WHERE repository_id IN (2, 5) AND num_resets = 1`) == "2"
 			})
@@ -217,6 +218,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 				err := w.Status().ResetError
 				return err != nil && strings.Contains(err.Error(), "reset of job 2: example_jobs refuses it") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
+			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
 			if n := s.notes(); !slices.Contains(n, "failed reset 2") || !slices.Contains(n, "failed reset 5") || len(n) != 2 {
 				t.Errorf("told %q", n)
 			}

@@ -49,6 +49,7 @@ func (w watch) see(all []silence, now time.Time, long time.Duration) (due []sile
 func (w *Worker) resetStalled(ctx context.Context) {
 	known := watch{}
 	for tick := w.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
+		w.turns.resets.Begin()
 		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return w.resetOn(ctx, conn, known) })
 		if ctx.Err() != nil {
 			return
@@ -57,6 +58,7 @@ func (w *Worker) resetStalled(ctx context.Context) {
 			clear(known) // heartbeats may not have come through either
 		}
 		w.outcome(Resetting, err)
+		w.turns.resets.End()
 	}
 }
 

@@ -88,6 +88,7 @@ func (s *settler) run(ctx context.Context) {
 				return
 			}
 		}
+		s.w.turns.settles.Begin()
 		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			s.w.begin(Settling) // leaves nothing out
 			return halved(batch, func(batch []*ending) error { return s.store(ctx, conn, batch) },
@@ -98,6 +99,7 @@ func (s *settler) run(ctx context.Context) {
 			return
 		}
 		s.w.outcome(Settling, err)
+		s.w.turns.settles.End()
 		pause := time.Duration(0)
 		switch {
 		case err != nil:

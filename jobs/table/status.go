@@ -32,11 +32,12 @@ type Status struct {
 	// LastHeartbeat is when the heartbeats of the jobs in hand were last written, by
 	// this process's clock; the zero time before the first.
 	LastHeartbeat time.Time
-	ClaimError    error // why no jobs can be claimed at the moment, nil if they can
-	// HeartbeatError is why the heartbeats are not written, nil if they are.
-	HeartbeatError error
-	SettleError    error // why the ends of jobs are not stored, nil if they are
-	ResetError     error // why jobs of lost workers are not looked for, nil if they are
+	// What follows is nil if it works. While the table refuses to change some rows, and
+	// others go on, it is about these.
+	ClaimError     error // why jobs cannot be claimed at the moment
+	HeartbeatError error // why heartbeats are not written
+	SettleError    error // why the ends of jobs are not stored
+	ResetError     error // why jobs of lost workers are not reset
 }
 
 // MarshalJSON writes the fields under their names, and errors as their texts.
@@ -55,8 +56,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 func (w *Worker) Status() Status {
 	w.mu.Lock()
 	s := w.status
-	s.ClaimError, s.HeartbeatError = w.errs[Claiming], w.errs[Heartbeating]
-	s.SettleError, s.ResetError = w.errs[Settling], w.errs[Resetting]
+	s.ClaimError, s.HeartbeatError = w.trouble(Claiming), w.trouble(Heartbeating)
+	s.SettleError, s.ResetError = w.trouble(Settling), w.trouble(Resetting)
 	s.Running = w.taken
 	w.mu.Unlock()
 	s.State = w.state.Load().(WorkerState)

@@ -16,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sweep"
+	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
@@ -43,6 +44,7 @@ type Worker struct {
 	host    string // what worker_hostname has: the name of the machine, and the id
 	grace   time.Duration
 	limit   time.Duration // of a statement of the worker's own
+	hangs   time.Duration // after it, a turn of a loop hangs
 
 	started    atomic.Bool
 	stopOnce   sync.Once
@@ -59,13 +61,14 @@ type Worker struct {
 	life     context.Context // of all else; ends before Start returns
 	hand     *hand
 	settler  *settler
+	turns    turns
 	voice    *voice
 	troubles hooks.Troubles[string]
 
 	mu      sync.Mutex // guards what follows
 	taken   int        // slots
 	status  Status
-	errs    map[string]error
+	errs    map[string]error // of whole statements, by what they are for
 	refused map[string]*refusals
 }
 
@@ -102,7 +105,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	}
 	o = o.withDefaults(rows.settings.stalled)
 	w := &Worker{
-		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit,
+		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: turn.Limit,
 		stopped: make(chan struct{}), closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
 		refused: map[string]*refusals{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},

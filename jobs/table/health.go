@@ -1,0 +1,65 @@
+package table
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/turn"
+)
+
+// turns are those of the loops.
+type turns struct{ claims, beats, settles, resets turn.Turn }
+
+// Live returns nil unless only a new process helps: Start has returned, one of the
+// worker's loops hangs, or a hook of an Observer, or PreDequeue, does not return. The error
+// names it. Live never asks the database. Package health serves it to an orchestrator.
+func (w *Worker) Live() error {
+	switch w.state.Load() {
+	case WorkerStopped:
+		return errors.New("the worker has stopped: start the process again; what Start returned says why")
+	case WorkerRunning:
+	default:
+		return nil
+	}
+	hung := func(loop string, lasts time.Duration) error { return turn.Hung(loop, lasts, w.hangs) }
+	hook, lasts := w.voice.Longest()
+	return cmp.Or(
+		hung("that claims jobs", w.turns.claims.Lasts()),
+		hung("of the heartbeats", w.turns.beats.Lasts()),
+		hung("that stores what became of jobs", w.turns.settles.Lasts()),
+		hung("that resets the jobs of lost workers", w.turns.resets.Lasts()),
+		hung("that calls the observer's "+hook, lasts), // one that has no turn
+	)
+}
+
+// Ready returns why the worker does not do all of its work, nothing if it does. It asks
+// the database for a sign of life. Each error is one line, with the remedy. Package health
+// serves them to an orchestrator. The duration is not used: how old a job is, only the table
+// knows. Rows that the table refuses to change do not count while others go on: Status has
+// them.
+func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
+	if s := w.state.Load(); s != WorkerRunning {
+		return []error{fmt.Errorf("the worker is %s: wait if it starts or drains, start the process again if it has stopped", s)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.limit)
+	defer cancel()
+	if err := pgdriver.Answers(ctx, w.store.db); err != nil {
+		all = append(all, fmt.Errorf("the database does not answer: see that the server runs and can be reached from here: %w", errtext.Of(err)))
+	}
+	if err := w.Live(); err != nil {
+		all = append(all, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, what := range []string{Claiming, Heartbeating, Settling, Resetting} {
+		if err := w.errs[what]; err != nil {
+			all = append(all, fmt.Errorf("%w; it is tried again", err))
+		}
+	}
+	return all
+}
