@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // await polls until done holds.
 func await(t testing.TB, what string, done func() bool) {

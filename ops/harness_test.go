@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 var by = ops.By{Operator: "ann", Reason: "a test"}
 

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // await polls until done holds.
 func await(t testing.TB, what string, done func() bool) {
