@@ -103,10 +103,10 @@ func jobsHold(t *testing.T, c Config) *history.Jobs {
 }
 
 // holds runs what must hold, and in which each fault that is on happens. On a busy machine
-// a run may be over before one of them has come: then it takes another.
+// a run may be over before one of them has come: then it takes another, twice as long.
 func holds(t *testing.T, c Config) *oracle.Report {
 	t.Helper()
-	for last := c.Seed + 2; ; c.Seed++ {
+	for last := c.Seed + 2; ; c.Seed, c.Duration = c.Seed+1, 2*c.Duration {
 		r, err := Run(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
