@@ -274,7 +274,7 @@ func TestHandlerThatHangsInAStatement(t *testing.T) {
 						ctx = context.Background()
 					}
 					return statements(`INSERT INTO effects VALUES (1)`, `SELECT pg_advisory_xact_lock(7)`)(ctx, tx)
-				}, jobs.Timeout(200*time.Millisecond), jobs.Retry(jobs.Fixed(0)))
+				}, jobs.Timeout(2*time.Second), jobs.Retry(jobs.Fixed(0)))
 				holder, err := s.d.DB.Conn(t.Context())
 				if err != nil {
 					t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -82,7 +83,8 @@ func Quick() []worker.Option {
 // Start runs a worker with an adapter until the test ends, or end is called.
 func Start(t testing.TB, db *sql.DB, a Adapter, consumers []consumer.Consumer, options ...worker.Option) (w *worker.Worker, end func()) {
 	t.Helper()
-	w = worker.New(db, Store(), consumers, append(append(Quick(), a.Options()...), options...)...)
+	log := worker.WithSlog(slog.New(slog.NewTextHandler(t.Output(), nil))) // shown if the test fails
+	w = worker.New(db, Store(), consumers, append(append(append(Quick(), log), a.Options()...), options...)...)
 	a.Watch(w)
 	return w, run(t, w.Start, w.Stop)
 }

@@ -205,7 +205,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			db := s.openPGX(s.refuse(how, "repository_id IN (2, 5) AND num_resets > 0"))
-			s.o.StalledMaxAge = 400 * time.Millisecond
+			s.o.StalledMaxAge = 2 * time.Second
 			for i := range 6 {
 				s.add(`(repository_id, state, worker_hostname, last_heartbeat_at) VALUES (` + fmt.Sprint(i+1) + `, 'processing', 'gone/1', now() - interval '1 hour')`)
 			}
