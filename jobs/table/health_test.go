@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,7 +85,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 			return table.Observer{JobReset: func(table.Reset) { hang() }}
 		}), "that resets the jobs of lost workers"},
 		"Failed": {func(s *stage, o *table.WorkerOptions, hang func()) {
-			s.d.Exec(t, `ALTER TABLE example_jobs ADD CHECK (state <> 'processing' OR last_heartbeat_at <= started_at)`)
+			s.d.Exec(s.t, `ALTER TABLE example_jobs ADD CHECK (state <> 'processing' OR last_heartbeat_at <= started_at)`)
 			s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error { <-ctx.Done(); return ctx.Err() }
 			o.Observers = []table.Observer{{Failed: func(f table.Trouble) {
 				if f.What == table.Heartbeating {
@@ -96,13 +97,19 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
+			var hangs atomic.Bool
 			leave, o := make(chan struct{}), quick()
-			c.with(s, &o, func() { <-leave })
+			c.with(s, &o, func() {
+				if hangs.Load() {
+					<-leave
+				}
+			})
 			w := table.NewWorker(table.NewStore(s.d.DB, s.o), s.h, o)
 			table.SetHangsAfter(w, time.Second)
 			s.start(w)
 			t.Cleanup(func() { close(leave) })
 			s.until("the worker to be ready", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
+			hangs.Store(true)
 			s.add("")
 			s.add(`(state, worker_hostname, last_heartbeat_at) VALUES ('processing', 'gone/1', now() - interval '1 hour')`)
 			s.until("the worker not to be live", func() bool {
