@@ -80,7 +80,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "rescue-after-chores", Jobs: true,
 		Mistake: "a leader does one thing after the other: the jobs of the dead wait for what it removes",
-		Edits: []Edit{{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.w.chores.turn.lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
+		Edits: []Edit{{"jobs/rescue.go", `		if ids := r.due(time.Now()); len(ids) > 0 {`, `		for r.w.chores.turn.Lasts() > 0 && backoff.Sleep(ctx, rescueTick) {
 		}
 		if ids := r.due(time.Now()); len(ids) > 0 {`}},
 		Test: Test{"./jobs", "TestChoresHoldUpNoRescue"},
