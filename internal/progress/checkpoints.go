@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/effects"
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
@@ -25,6 +26,7 @@ type Checkpoints struct {
 
 	// SQL
 	load, revisions, place, clean string
+	issued                        string
 	arrived, known                string
 	guard, guardAndAudit, pause   string
 	incarnation                   string
@@ -41,12 +43,23 @@ type Server struct {
 	Sequence    string // behind the log's positions, qualified and quoted; empty: not known
 }
 
-// last is an SQL expression for the highest position that was issued.
+// last is an SQL expression for the highest position that was issued. While ALTER SEQUENCE
+// gives the sequence another file, it may be one from long ago, or NULL: reading a sequence
+// does not lock it, and what the old file has on disk is as old as its last checkpoint.
 func (s Server) last() string {
 	if s.Sequence == "" {
 		return strconv.FormatInt(math.MaxInt64, 10) + `::bigint`
 	}
 	return `(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ` + s.Sequence + `)`
+}
+
+// issued is the statement of what last wants to say, which waits for ALTER SEQUENCE: that is
+// what pg_sequence_last_value locks the sequence against. It is NULL before the first position.
+func (s Server) issued() string {
+	if s.Sequence == "" {
+		return `SELECT ` + s.last()
+	}
+	return `SELECT coalesce(pg_sequence_last_value(` + ident.Literal(s.Sequence) + `::regclass), ` + s.last() + `, 0)`
 }
 
 // written is an SQL expression for the time at which a checkpoint was written,
@@ -62,6 +75,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		worker:         worker,
 		idleTimeout:    strconv.FormatInt(max(batchTimeout.Milliseconds(), 1), 10),
 		load:           load(t, server),
+		issued:         server.issued(),
 		revisions:      revisions(t),
 		place:          place(t, server),
 		incarnation:    `SELECT coalesce(` + server.Incarnation + `, '')`,
@@ -88,7 +102,7 @@ SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesc
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
 	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(t.DeadLetters.SQL()) + `,
-	effects::text, paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), ` + server.last() + `
+	effects::text, paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
 FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
 }
 
@@ -121,7 +135,8 @@ func (e NoCheckpointError) Error() string {
 }
 
 // Load reads a consumer's progress, all of it in one snapshot, and the
-// incarnation that it stems from.
+// incarnation that it stems from. A sequence that seems to be behind the position is looked at
+// once more.
 func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*State, error) {
 	var p State
 	var open, had string
@@ -133,6 +148,11 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 		return nil, NoCheckpointError{unit}
 	case err != nil:
 		return nil, fmt.Errorf("worker: load the checkpoint of consumer %q: %w", unit, err)
+	}
+	if p.Position > p.Last {
+		if err := q.QueryRowContext(ctx, c.issued).Scan(&p.Last); err != nil {
+			return nil, fmt.Errorf("worker: read which position was issued last, for consumer %q: %w", unit, err)
+		}
 	}
 	if err := json.Unmarshal([]byte(open), &p.Open); err != nil {
 		return nil, fmt.Errorf("worker: open ranges of consumer %q: %w", unit, err)
