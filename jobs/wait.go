@@ -32,17 +32,17 @@ func Wait[R any](ctx context.Context, c *Client, id int64) (result R, err error)
 }
 
 // await returns a job once it has finished.
-func (c *Client) await(ctx context.Context, id int64) (Info, error) {
+func (c *Client) await(ctx context.Context, id int64) (info Info, err error) {
 	if c.err != nil {
-		return Info{}, c.err
+		return info, c.err
 	}
-	err := c.ends.Until(ctx, strconv.FormatInt(id, 10), func() (over bool, err error) {
+	err = c.ends.Until(ctx, strconv.FormatInt(id, 10), func() (over bool, err error) {
 		// It asks to be told first: what ends after it is told.
-		unfinished, err := c.queue.Await(ctx, c.db, id)
-		return !unfinished, err
+		if unfinished, err := c.queue.Await(ctx, c.db, id); unfinished || err != nil {
+			return false, err
+		}
+		info, err = c.get(ctx, c.db, id)
+		return true, err
 	})
-	if err != nil {
-		return Info{}, err
-	}
-	return c.get(ctx, c.db, id)
+	return info, err
 }

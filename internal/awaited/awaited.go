@@ -4,6 +4,7 @@ package awaited
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ const (
 
 // Until looks until something is over, the first time at once: when its name is told,
 // and each second, or without a connection to listen on more often at first. It returns
-// the error of a look, or why ctx has ended.
+// the error of a look, or why ctx has ended: of a look that this cuts off, some drivers say
+// only that it was.
 func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, err error)) error {
 	ended, leave := e.join(ctx, name)
 	defer leave()
@@ -38,7 +40,10 @@ func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, e
 		pause = lastLook
 	}
 	for {
-		if over, err := look(); over || err != nil {
+		switch over, err := look(); {
+		case err != nil && ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case over || err != nil:
 			return err
 		}
 		select {

@@ -1,0 +1,29 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// A look that the end of ctx cuts off tells of that, whatever the driver says.
+func TestWaitIsCutOff(t *testing.T) {
+	s := newStage(t)
+	id := s.add(task{})
+	tx, err := s.d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`SELECT FROM jobs WHERE id = $1 FOR UPDATE`, id); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := jobs.Wait[int](ctx, jobs.NewClient(s.d.OpenPQ(t)), id); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Wait returned %v", err)
+	}
+}
