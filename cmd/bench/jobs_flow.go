@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/pgfrontier/worker/jobs"
@@ -86,9 +87,31 @@ func (b *jobBacklog) startRuns(ctx context.Context, n int) error {
 	return tx.Commit()
 }
 
+// tellRest has another worker tell of the steps that the last one had no time for when it
+// stopped. There are no jobs left.
+func (b *jobBacklog) tellRest(ctx context.Context) (err error) {
+	handlers := jobs.NewHandlers()
+	registerAll(handlers, func(context.Context, *jobs.Job[jobArgs]) error { return errors.New("a job is left") })
+	w := jobs.NewWorker(b.db, handlers, flow.Advance())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(ctx) }()
+	defer func() {
+		w.Stop()
+		err = errors.Join(err, <-ended)
+	}()
+	return until(ctx, "all runs to end", func() bool {
+		var running int
+		err := b.db.QueryRowContext(ctx, `SELECT count(*) FROM jobs_flow_runs WHERE state = 'running'`).Scan(&running)
+		return err == nil && running == 0
+	})
+}
+
 // checkRuns returns an error unless each run has completed, once, and no locks met
 // crosswise.
 func (b *jobBacklog) checkRuns(ctx context.Context) error {
+	if err := b.tellRest(ctx); err != nil {
+		return err
+	}
 	var wrong, deadlocks int
 	err := b.db.QueryRowContext(ctx, `
 SELECT (SELECT count(*) FROM jobs_flow_runs WHERE state <> 'completed' OR unfinished <> 0 OR bad <> 0)
