@@ -83,20 +83,25 @@ func TestUpdate(t *testing.T) {
 		b.run(t, chromedp.Navigate(s.base))
 		b.until(t, `document.documentElement.dataset.updates`)
 		evaluate[any](t, b, `window.loaded = "once"; document.querySelector('[data-key="totals_v1"] a').focus(); null`)
-		s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`)
-		s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('audit_v1', 1)`)
-		s.Exec(t, `DELETE FROM consumer_checkpoints WHERE consumer_name = 'mail_v1'`)
-		b.until(t, `document.querySelector('[data-key="totals_v1"]').innerText.includes("77") && document.querySelector('[data-key="audit_v1"]') && !document.querySelector('[data-key="mail_v1"]')`)
-		if at := evaluate[string](t, b, `document.activeElement.textContent + " " + window.loaded`); at != "totals_v1 once" {
-			t.Errorf("the focus is on, and the page was loaded: %q", at)
-		}
-		if order := evaluate[string](t, b, `[...document.querySelectorAll("tr[data-key]")].map(r => r.dataset.key).join(" ")`); order != "audit_v1 shipping_v1 stopped_v1 totals_v1" {
-			t.Errorf("rows: %s", order)
-		}
-		s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('archive_v1', 1)`) // and none goes
-		b.until(t, `document.querySelector('[data-key="archive_v1"]')`)
-		if at := evaluate[string](t, b, `document.activeElement.textContent`); at != "totals_v1" {
-			t.Errorf("a row has come, and the focus has gone on to %q", at)
+		for _, change := range []struct{ statement, shown, order string }{
+			{`UPDATE worker_nodes SET status = status - 'FrontierError'`, `!document.querySelector(".wrong")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
+			{`UPDATE consumer_checkpoints SET last_position = 77 WHERE consumer_name = 'totals_v1'`,
+				`document.querySelector('[data-key="totals_v1"]').innerText.includes("77")`, "mail_v1 shipping_v1 stopped_v1 totals_v1"},
+			{`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('audit_v1', 1)`,
+				`document.querySelector('[data-key="audit_v1"]')`, "audit_v1 mail_v1 shipping_v1 stopped_v1 totals_v1"},
+			{`DELETE FROM consumer_checkpoints WHERE consumer_name = 'mail_v1'`,
+				`!document.querySelector('[data-key="mail_v1"]')`, "audit_v1 shipping_v1 stopped_v1 totals_v1"},
+			{`UPDATE consumer_checkpoints SET consumer_name = CASE consumer_name WHEN 'audit_v1' THEN 'archive_v1' ELSE 'zeta_v1' END WHERE consumer_name IN ('audit_v1', 'shipping_v1')`,
+				`document.querySelector('[data-key="archive_v1"]')`, "archive_v1 stopped_v1 totals_v1 zeta_v1"},
+		} {
+			s.Exec(t, change.statement)
+			b.until(t, change.shown)
+			if at := evaluate[string](t, b, `document.activeElement.textContent + " " + window.loaded`); at != "totals_v1 once" {
+				t.Errorf("after %s the focus is on, and the page was loaded: %q", change.statement, at)
+			}
+			if order := evaluate[string](t, b, `[...document.querySelectorAll("tr[data-key]")].map(r => r.dataset.key).join(" ")`); order != change.order {
+				t.Errorf("after %s the rows are %s", change.statement, order)
+			}
 		}
 		s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = 'totals_v1'`)
 		b.until(t, `document.getElementById("said")?.textContent.includes("2 paused")`)

@@ -20,7 +20,8 @@
   }
 
   const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
-  const key = node => node.dataset ? node.dataset.key : undefined;
+  // key tells rows and regions apart from what is beside them.
+  const key = node => node.dataset && (node.dataset.key ?? (node.role === "region" ? node.ariaLabel : undefined));
 
   // become makes a node equal to another one.
   function become(node, other) {
@@ -33,28 +34,34 @@
     children(node, other);
   }
 
-  // children keeps each child that is still there. Rows are told apart by their keys.
+  // children keeps each child that is still there. Those with a key are found wherever they
+  // are.
   function children(node, other) {
+    const kept = new Map([...node.childNodes].filter(old => key(old) !== undefined).map(old => [key(old), old]));
     const stay = new Set([...other.childNodes].map(key));
-    for (const old of [...node.childNodes]) if (key(old) !== undefined && !stay.has(key(old))) old.remove();
+    for (const [k, old] of kept) if (!stay.has(k)) old.remove();
     let at = node.firstChild;
-    for (const child of [...other.childNodes]) {
-      if (at && same(at, child)) {
-        become(at, child);
-        at = at.nextSibling;
-      } else if (at && key(at) === undefined && key(child) === undefined) {
-        const next = at.nextSibling;
-        at.replaceWith(child);
-        at = next;
-      } else {
-        node.insertBefore(child, at);
-      }
-    }
-    while (at) {
+    const drop = () => {
       const next = at.nextSibling;
       at.remove();
       at = next;
+    };
+    for (const child of [...other.childNodes]) {
+      const k = key(child), old = kept.get(k);
+      kept.delete(k);
+      if (k !== undefined) while (at && key(at) === undefined) drop(); // the space around a row that is gone
+      if (at && same(at, child)) {
+        become(at, child);
+        at = at.nextSibling;
+      } else if (old && same(old, child)) {
+        node.insertBefore(old, at);
+        become(old, child);
+      } else {
+        if (k === undefined && at && key(at) === undefined) drop();
+        node.insertBefore(child, at);
+      }
     }
+    while (at) drop();
   }
 
   function listen() {
