@@ -26,14 +26,17 @@ const (
 	minPool = reserve + 1
 )
 
+var errSlowStart = fmt.Errorf("worker: the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", startTimeout, context.DeadlineExceeded)
+
 // prepare checks everything that can be checked before anything runs, and
 // makes the worker's parts.
-func (w *Worker) prepare(ctx context.Context) error {
+func (w *Worker) prepare(ctx context.Context) (err error) {
 	if err := w.validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
+	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	if err := pgdriver.Answers(ctx, w.db); err != nil {
 		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}

@@ -4,11 +4,11 @@ package awaited
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/listen"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Ends are the goroutines that wait for ends. The zero value is none; none is told.
@@ -30,8 +30,7 @@ const (
 
 // Until looks until something is over, the first time at once: when its name is told,
 // and each second, or without a connection to listen on more often at first. It returns
-// the error of a look, or why ctx has ended: of a look that this cuts off, some drivers say
-// only that it was.
+// the error of a look, or why ctx has ended.
 func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, err error)) error {
 	ended, leave := e.join(ctx, name)
 	defer leave()
@@ -40,11 +39,8 @@ func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, e
 		pause = lastLook
 	}
 	for {
-		switch over, err := look(); {
-		case err != nil && ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case over || err != nil:
-			return err
+		if over, err := look(); over || err != nil {
+			return pgdriver.CutOff(ctx, err)
 		}
 		select {
 		case <-ended:

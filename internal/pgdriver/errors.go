@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -135,6 +136,16 @@ func IsConnectionLoss(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.As(err, &netErr) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// CutOff adds to an error why ctx has ended, if it has and the error does not say so: of a
+// statement that this cuts off, some drivers say only that it was canceled, or that the
+// connection is bad.
+func CutOff(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 }
 
 // errPoolClosed is what database/sql answers once a pool is closed. It does not export

@@ -1,11 +1,13 @@
 package pgdriver_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -51,6 +53,43 @@ func TestPredicates(t *testing.T) {
 	}
 	if !pgdriver.IsUnanswered(errors.New("no answer")) {
 		t.Error("an error without an answer is taken for one")
+	}
+}
+
+// Whatever a driver says of a statement that the end of its context cuts off, or that comes
+// after it, CutOff says why.
+func TestCutOff(t *testing.T) {
+	d := pgtest.Empty(t)
+	why := errors.New("it took too long")
+	for driver, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, fmt.Errorf("%w: %w", why, context.DeadlineExceeded))
+		_, cut := conn.ExecContext(ctx, `SELECT pg_sleep(60)`)
+		<-ctx.Done()
+		_ = conn.Close()
+		if conn, err = db.Conn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, late := conn.ExecContext(ctx, `SELECT 1`)
+		if cut == nil {
+			t.Fatalf("%s: nothing was cut off", driver)
+		}
+		for _, err := range []error{cut, late} {
+			if got := pgdriver.CutOff(ctx, err); err != nil && (!errors.Is(got, context.DeadlineExceeded) || !errors.Is(got, err)) {
+				t.Errorf("%s: %v of %v", driver, got, err)
+			}
+			if got := pgdriver.CutOff(t.Context(), err); got != err {
+				t.Errorf("%s: %v of %v, and nothing has ended", driver, got, err)
+			}
+		}
+		cancel()
+		_ = conn.Close()
+	}
+	if err := pgdriver.CutOff(t.Context(), nil); err != nil {
+		t.Error(err)
 	}
 }
 

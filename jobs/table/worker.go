@@ -34,6 +34,8 @@ const (
 	ownConnections = 3
 )
 
+var errSlowStart = fmt.Errorf("jobs/table: the checks of the database at the start took longer than %v: look at what keeps the server or the network busy: %w", startTimeout, context.DeadlineExceeded)
+
 // Worker runs the jobs of a Store. It starts once.
 type Worker struct {
 	id      uuid.UUID
@@ -207,12 +209,13 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 }
 
 // prepare checks everything that can be checked before anything runs.
-func (w *Worker) prepare(ctx context.Context) error {
+func (w *Worker) prepare(ctx context.Context) (err error) {
 	if err := w.validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
+	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	db := w.store.db
 	if err := pgdriver.Answers(ctx, db); err != nil {
 		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
