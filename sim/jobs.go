@@ -109,6 +109,7 @@ func (s *jobSimulation) execute(ctx context.Context) error {
 	observed, stopObserving := context.WithCancel(ctx)
 	var observer sync.WaitGroup
 	observer.Go(func() { s.observe(observed) })
+	observer.Go(func() { s.pulse(observed) })
 	defer observer.Wait()
 	defer stopObserving()
 	defer s.stop(ctx)

@@ -66,7 +66,7 @@ func (d *database) setUpJobs(ctx context.Context, k JobKnobs) error {
 	if err := migrations.ApplyJobs(ctx, d.db, nil); err != nil {
 		return fmt.Errorf("sim: the tables of jobs: %w", err)
 	}
-	for _, statement := range []string{jobTables, scheduleTables, flowTables, fmt.Sprintf(`INSERT INTO sim_bounds VALUES (interval '%d milliseconds')`, (k.RescueDelay - 50*time.Millisecond).Milliseconds())} {
+	for _, statement := range []string{jobTables, scheduleTables, flowTables, pulseTable, fmt.Sprintf(`INSERT INTO sim_bounds VALUES (interval '%d milliseconds')`, (k.RescueDelay - 50*time.Millisecond).Milliseconds())} {
 		if _, err := d.db.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("sim: the tables of jobs: %w", err)
 		}

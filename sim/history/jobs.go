@@ -46,7 +46,8 @@ type Runner struct {
 	GoneAt float64 `json:"gone_at,omitempty"`
 }
 
-// Outage is when the server was away, or a fault kept it from working as usual.
+// Outage is when the server was away, a fault kept it from working as usual, or the machine
+// did not keep up.
 type Outage struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`

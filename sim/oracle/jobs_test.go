@@ -160,6 +160,28 @@ func TestJobsWaitForTheServer(t *testing.T) {
 	}
 }
 
+// A machine that does not keep up excuses a late heartbeat, for a while.
+func TestJobsTakenOnASlowMachine(t *testing.T) {
+	for name, c := range map[string]struct {
+		outage history.Outage
+		broken int
+	}{
+		"meanwhile":   {history.Outage{From: 27, To: 31}, 0},
+		"just before": {history.Outage{From: 25, To: 29}, 0},
+		"long ago":    {history.Outage{From: 1, To: 9}, 1},
+		"afterwards":  {history.Outage{From: 31, To: 40}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := jobsEvidence().Jobs
+			j.Resets[0].Worker, j.Resets[0].At = "b", 30
+			j.Outages = []history.Outage{c.outage}
+			if f := newJobBooks(j).noneTaken(); int(f.Broken) != c.broken {
+				t.Errorf("broken %d times, want %d: %v", f.Broken, c.broken, f.Examples)
+			}
+		})
+	}
+}
+
 // overtake lets later jobs be claimed for ten seconds before the first one.
 func overtake(j *history.Jobs) {
 	j.Enqueued = append(j.Enqueued, history.Enqueued{Token: "t5", ID: 5, Outcome: history.EnqueueCommitted})

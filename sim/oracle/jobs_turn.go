@@ -201,7 +201,8 @@ func (b *jobBooks) cancelled() Finding {
 	return f
 }
 
-// noneTaken finds jobs that were taken from a worker that lived.
+// noneTaken finds jobs that were taken from a worker that lived. Where the machine did not
+// keep up, its heartbeat may have been late.
 func (b *jobBooks) noneTaken() Finding {
 	f := Finding{Name: "none taken", Rule: "no job was taken from a worker whose heartbeat was fresh, nor from one that nothing had happened to"}
 	faulted := map[string]bool{}
@@ -213,7 +214,8 @@ func (b *jobBooks) noneTaken() Finding {
 		f.check(!r.Alive, func() string {
 			return fmt.Sprintf("%s, attempt %d, was taken from %s, whose heartbeat was fresh", b.name(r.ID), r.Attempt, b.who(r.Worker))
 		})
-		f.check(faulted[r.Worker], func() string {
+		late := slices.ContainsFunc(b.Outages, func(o history.Outage) bool { return o.From < r.At && r.At-b.RescueBound < o.To })
+		f.check(faulted[r.Worker] || late, func() string {
 			return fmt.Sprintf("%s, attempt %d, was taken from %s, to which nothing had happened", b.name(r.ID), r.Attempt, b.who(r.Worker))
 		})
 	}
