@@ -74,18 +74,19 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.clean(ctx, s)
 	if err := s.Register(ctx); err != nil {
 		s.Close()
 		return wrap(err)
 	}
 	c.renew(s.Beaten)
 	c.announce(ctx, s)
+	c.clean(ctx, s)
 	c.registered = s
 	return nil
 }
 
-// clean is a courtesy: what it leaves behind does no harm.
+// clean is a courtesy: what it leaves behind does no harm. If it takes too long, that breaks the
+// connection. Run has another one then.
 func (c *Coordinator) clean(ctx context.Context, s *session) {
 	n, err := s.Clean(ctx)
 	if err != nil {

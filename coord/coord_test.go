@@ -271,6 +271,27 @@ func TestRegisterCleans(t *testing.T) {
 	}
 }
 
+// Rows of others that cannot be removed in time keep nobody from registering.
+func TestRegisterCleansForTooLong(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), clock_timestamp() - interval '1 hour')`)
+	mustExec(t, d.DB, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(10); RETURN OLD; END $$`)
+	mustExec(t, d.DB, `CREATE TRIGGER linger BEFORE DELETE ON worker_nodes FOR EACH ROW WHEN (OLD.heartbeat_at < now() - interval '1 minute') EXECUTE FUNCTION linger()`)
+	failed := make(chan string, 10)
+	cfg := brisk(config(d.DB, six...))
+	cfg.HeartbeatTimeout = 3 * time.Second
+	cfg.OnTaskFailed = func(task string, _ error) { failed <- task }
+	c := New(cfg)
+	if err := c.Register(t.Context()); err != nil {
+		t.Error(err)
+	}
+	defer c.Leave(context.Background())
+	if len(failed) != 1 {
+		t.Errorf("%d tasks have failed, not just the cleaning", len(failed))
+	}
+}
+
 // Register says what is wrong and leaves nothing behind.
 func TestRegisterFails(t *testing.T) {
 	t.Parallel()
