@@ -80,20 +80,24 @@ func (c *Coordinator) Register(ctx context.Context) error {
 	}
 	c.renew(s.Beaten)
 	c.announce(ctx, s)
-	c.clean(ctx, s)
+	if !c.clean(ctx, s) {
+		s.Close() // Run opens another
+		return nil
+	}
 	c.registered = s
 	return nil
 }
 
-// clean is a courtesy: what it leaves behind does no harm. If it takes too long, that breaks the
-// connection. Run has another one then.
-func (c *Coordinator) clean(ctx context.Context, s *session) {
+// clean is a courtesy: what it leaves behind does no harm. It reports whether the session
+// is as good as before.
+func (c *Coordinator) clean(ctx context.Context, s *session) bool {
 	n, err := s.Clean(ctx)
 	if err != nil {
 		c.cfg.taskFailed("remove stale workers", err)
 	} else if n > 0 && c.cfg.OnStaleRemoved != nil {
 		c.cfg.OnStaleRemoved(n)
 	}
+	return err == nil
 }
 
 // Leave hands this worker's units back and takes it off the list, so that the

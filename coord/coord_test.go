@@ -278,18 +278,17 @@ func TestRegisterCleansForTooLong(t *testing.T) {
 	mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), clock_timestamp() - interval '1 hour')`)
 	mustExec(t, d.DB, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(10); RETURN OLD; END $$`)
 	mustExec(t, d.DB, `CREATE TRIGGER linger BEFORE DELETE ON worker_nodes FOR EACH ROW WHEN (OLD.heartbeat_at < now() - interval '1 minute') EXECUTE FUNCTION linger()`)
-	failed := make(chan string, 10)
+	log := &logged{}
 	cfg := brisk(config(d.DB, six...))
-	cfg.HeartbeatTimeout = 3 * time.Second
-	cfg.OnTaskFailed = func(task string, _ error) { failed <- task }
-	c := New(cfg)
-	if err := c.Register(t.Context()); err != nil {
-		t.Error(err)
+	cfg.HeartbeatTimeout = 3 * time.Second // a statement may take a second
+	log.hears(&cfg)
+	cfg.OnFailure = func(err error) { t.Errorf("Run: %v", err) }
+	w := start(t, cfg)
+	w.awaitAssigned(six...)
+	if log.count("remove stale workers") != 1 {
+		t.Error("nobody says that the rows of others are still there")
 	}
-	defer c.Leave(context.Background())
-	if len(failed) != 1 {
-		t.Errorf("%d tasks have failed, not just the cleaning", len(failed))
-	}
+	w.leave()
 }
 
 // Register says what is wrong and leaves nothing behind.
