@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobflow"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -204,7 +205,7 @@ func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 	}
 	r, err := c.Get(ctx, run)
 	if err != nil || r.State == StateCompleted {
-		return r, err
+		return r, pgdriver.CutOff(ctx, err)
 	}
 	return r, r.failure()
 }
