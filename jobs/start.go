@@ -33,10 +33,10 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	if err := pgdriver.Answers(ctx, w.db); err != nil {
 		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
+	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	if err := w.checkPooling(ctx); err != nil {
 		return err
 	}

@@ -142,10 +142,11 @@ func IsConnectionLoss(err error) bool {
 // statement that this cuts off, some drivers say only that it was canceled, or that the
 // connection is bad.
 func CutOff(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+	why := context.Cause(ctx)
+	if err == nil || why == nil || errors.Is(err, why) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	return fmt.Errorf("%w: %w", why, err)
 }
 
 // errPoolClosed is what database/sql answers once a pool is closed. It does not export

@@ -215,11 +215,11 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	db := w.store.db
 	if err := pgdriver.Answers(ctx, db); err != nil {
 		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
+	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	switch p, err := pgdriver.FindPooling(ctx, db); {
 	case err != nil:
 		return fmt.Errorf("jobs/table: look for a proxy: %w", err)
