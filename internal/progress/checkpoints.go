@@ -45,7 +45,7 @@ type Server struct {
 
 // last is an SQL expression for the highest position that was issued. While ALTER SEQUENCE
 // gives the sequence another file, it may be one from long ago, or NULL: reading a sequence
-// does not lock it, and what the old file has on disk is as old as its last checkpoint.
+// does not lock it, and the old file may never have got the last ones.
 func (s Server) last() string {
 	if s.Sequence == "" {
 		return strconv.FormatInt(math.MaxInt64, 10) + `::bigint`
@@ -53,8 +53,9 @@ func (s Server) last() string {
 	return `(SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM ` + s.Sequence + `)`
 }
 
-// issued is the statement of what last wants to say, which waits for ALTER SEQUENCE: that is
-// what pg_sequence_last_value locks the sequence against. It is NULL before the first position.
+// issued is a statement that reads the same under a lock, which waits for ALTER SEQUENCE.
+// pg_sequence_last_value takes it, and is NULL before the first position. It is nextval's lock:
+// in a transaction that stays open, it would hold back the frontier.
 func (s Server) issued() string {
 	if s.Sequence == "" {
 		return `SELECT ` + s.last()
