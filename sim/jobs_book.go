@@ -23,6 +23,7 @@ type jobBook struct {
 	misled   []string
 	waited   int
 	outages  []history.Outage
+	slow     []history.Outage
 	calls    map[call]int // where the runs are that processes tell of
 	ids      []int64      // committed, for those who cancel
 }
@@ -198,6 +199,13 @@ func (b *jobBook) outage(from time.Time) {
 	b.outages = append(b.outages, history.Outage{From: from.Sub(b.began).Seconds(), To: b.now()})
 }
 
+// slowness takes down that the machine has not kept up from then until now.
+func (b *jobBook) slowness(from time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.slow = append(b.slow, history.Outage{From: from.Sub(b.began).Seconds(), To: b.now()})
+}
+
 // collect hands the books over. What was enqueued asynchronously before a crash may
 // be gone.
 func (b *jobBook) collect(j *history.Jobs, life int64) {
@@ -216,7 +224,7 @@ func (b *jobBook) collect(j *history.Jobs, life int64) {
 	for _, name := range b.order {
 		j.Workers = append(j.Workers, *b.runners[name])
 	}
-	j.Cancels, j.Runs, j.Told, j.Misled, j.Waited, j.Outages = b.cancels, b.runs, b.told, b.misled, b.waited, b.outages
+	j.Cancels, j.Runs, j.Told, j.Misled, j.Waited, j.Outages, j.Slow = b.cancels, b.runs, b.told, b.misled, b.waited, b.outages, b.slow
 }
 
 // awaitResult waits for a job as a client does, and compares what it returns. It gives up

@@ -35,7 +35,7 @@ func (s *jobSimulation) pulse(ctx context.Context) {
 			continue
 		}
 		if time.Since(last) > s.scenario.Jobs.HeartbeatTimeout/2 {
-			s.book.outage(last)
+			s.book.slowness(last)
 		}
 		last = time.Now()
 	}

@@ -13,6 +13,8 @@ type Jobs struct {
 	Misled      []string   `json:"misled,omitempty"`  // what the client did although it must not
 	Waited      int        `json:"waited,omitempty"`  // times that Wait returned the result that was set
 	Outages     []Outage   `json:"outages,omitempty"` // of the server
+	Slow        []Outage   `json:"slow,omitempty"`    // of the machine
+	DeadAfter   float64    `json:"dead_after"`        // how long after its last heartbeat the jobs of a worker are taken
 	Emitted     Emitted    `json:"emitted"`           // what consumers of events did
 	Schedules   []Schedule `json:"schedules"`         // that all workers have
 	Fought      int64      `json:"fought"`            // times that a worker came second to a tick
@@ -46,8 +48,8 @@ type Runner struct {
 	GoneAt float64 `json:"gone_at,omitempty"`
 }
 
-// Outage is when the server was away, a fault kept it from working as usual, or the machine
-// did not keep up.
+// Outage is when the server was away, or a fault kept it from working as usual; or when the
+// machine did not keep up.
 type Outage struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`

@@ -19,7 +19,7 @@ func jobsEvidence() *history.Evidence {
 	cap, h := int64(3), history.New(time.Now())
 	j := &history.Jobs{
 		Emitted:     history.Emitted{Workers: 1},
-		MaxAttempts: 6, RescueBound: 8, Waited: 1,
+		MaxAttempts: 6, RescueBound: 8, DeadAfter: 3, Waited: 1,
 		Workers: []history.Runner{{Name: "worker 1.1", ID: "a", Faulted: true, GoneAt: 3}, {Name: "worker 2.1", ID: "b"}},
 		Enqueued: []history.Enqueued{
 			{Token: "t1", ID: 1, Kind: "tx", Outcome: history.EnqueueCommitted, At: 1, Once: "k"}, {Token: "t1", ID: 1, Existing: true, Outcome: history.EnqueueCommitted, At: 1, Once: "k"},
@@ -163,7 +163,7 @@ func TestJobsWaitForTheServer(t *testing.T) {
 // A machine that does not keep up excuses a late heartbeat, for a while.
 func TestJobsTakenOnASlowMachine(t *testing.T) {
 	for name, c := range map[string]struct {
-		outage history.Outage
+		slow   history.Outage
 		broken int
 	}{
 		"meanwhile":   {history.Outage{From: 27, To: 31}, 0},
@@ -174,7 +174,7 @@ func TestJobsTakenOnASlowMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := jobsEvidence().Jobs
 			j.Resets[0].Worker, j.Resets[0].At = "b", 30
-			j.Outages = []history.Outage{c.outage}
+			j.Slow, j.Outages = []history.Outage{c.slow}, []history.Outage{{From: 0, To: 40}}
 			if f := newJobBooks(j).noneTaken(); int(f.Broken) != c.broken {
 				t.Errorf("broken %d times, want %d: %v", f.Broken, c.broken, f.Examples)
 			}

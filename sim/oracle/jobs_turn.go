@@ -214,7 +214,7 @@ func (b *jobBooks) noneTaken() Finding {
 		f.check(!r.Alive, func() string {
 			return fmt.Sprintf("%s, attempt %d, was taken from %s, whose heartbeat was fresh", b.name(r.ID), r.Attempt, b.who(r.Worker))
 		})
-		late := slices.ContainsFunc(b.Outages, func(o history.Outage) bool { return o.From < r.At && r.At-b.RescueBound < o.To })
+		late := slices.ContainsFunc(b.Slow, func(o history.Outage) bool { return o.From < r.At && r.At-b.DeadAfter < o.To })
 		f.check(faulted[r.Worker] || late, func() string {
 			return fmt.Sprintf("%s, attempt %d, was taken from %s, to which nothing had happened", b.name(r.ID), r.Attempt, b.who(r.Worker))
 		})
