@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,47 +54,49 @@ type patient struct {
 	maxAge   time.Duration
 	blockers []ops.Blocker
 	sequence string // behind the positions; empty: it was not found
+	jobsOnly bool   // there are no tables of consumers
 }
 
 // check is one question to a patient.
 type check struct {
 	name string
 	ask  func(p *patient, ctx context.Context) (finding, error)
+	jobs bool // it means something where there are jobs only
 }
 
 // serverChecks need the database only, and tableChecks that the tables are there.
 var (
 	serverChecks = []check{
-		{"server", (*patient).server},
-		{"proxy", (*patient).proxy},
-		{"notify", (*patient).notify},
-		{"tables", (*patient).tables},
+		{"server", (*patient).server, true},
+		{"proxy", (*patient).proxy, true},
+		{"notify", (*patient).notify, true},
+		{"tables", (*patient).tables, true},
 	}
 	tableChecks = []check{
-		{"log", (*patient).eventLog},
-		{"positions", (*patient).positions},
-		{"indexes", (*patient).indexes},
-		{"visibility", (*patient).visibility},
-		{"transactions", (*patient).transactions},
-		{"prepared", (*patient).prepared},
-		{"vacuum", (*patient).vacuum},
-		{"dead tuples", (*patient).deadTuples},
-		{"workers", (*patient).alive},
-		{"leader", (*patient).oneLeader},
-		{"builds", (*patient).builds},
-		{"clocks", (*patient).clocks},
-		{"complaints", (*patient).complaints},
-		{"owners", (*patient).owners},
-		{"partitions", (*patient).partitions},
-		{"late", (*patient).lateOnes},
-		{"errors", (*patient).failures},
-		{"paused", (*patient).pausedOnes},
-		{"letters", (*patient).letters},
-		{"in doubt", (*patient).ranges},
-		{"jobs", (*patient).jobsTables},
-		{"queues", (*patient).queues},
-		{"failed jobs", (*patient).failedJobs},
-		{"schedules", (*patient).schedules},
+		{"log", (*patient).eventLog, false},
+		{"positions", (*patient).positions, false},
+		{"indexes", (*patient).indexes, true},
+		{"visibility", (*patient).visibility, false},
+		{"transactions", (*patient).transactions, false},
+		{"prepared", (*patient).prepared, false},
+		{"vacuum", (*patient).vacuum, true},
+		{"dead tuples", (*patient).deadTuples, true},
+		{"workers", (*patient).alive, false},
+		{"leader", (*patient).oneLeader, false},
+		{"builds", (*patient).builds, false},
+		{"clocks", (*patient).clocks, false},
+		{"complaints", (*patient).complaints, false},
+		{"owners", (*patient).owners, false},
+		{"partitions", (*patient).partitions, false},
+		{"late", (*patient).lateOnes, false},
+		{"errors", (*patient).failures, false},
+		{"paused", (*patient).pausedOnes, false},
+		{"letters", (*patient).letters, false},
+		{"in doubt", (*patient).ranges, false},
+		{"jobs", (*patient).jobsTables, true},
+		{"queues", (*patient).queues, true},
+		{"failed jobs", (*patient).failedJobs, true},
+		{"schedules", (*patient).schedules, true},
 	}
 )
 
@@ -103,7 +106,8 @@ func (a *app) doctorVerb() *cobra.Command {
 		Use: "doctor", Short: "check the database, the log, the workers and the consumers", Args: cobra.NoArgs,
 		Long: `Checks what can be wrong with a deployment, and says what to do about it. It
 changes nothing. The exit status is 1 if a check says FAIL. Checks that the role
-may not make say so.`,
+may not make say so. Where there are tables of jobs only, those of consumers are
+left out.`,
 		Example: "  pgfrontier doctor\n  pgfrontier doctor -o json",
 		RunE: a.verb(func(ctx context.Context, _ []string) error {
 			if maxAge <= 0 {
@@ -164,6 +168,9 @@ func (a *app) examine(ctx context.Context, maxAge time.Duration) ([]finding, err
 	found := a.ask(ctx, &p, serverChecks)
 	if found[len(found)-1].Level == levelFail {
 		return append(found, finding{"the rest", levelWarn, "was not checked, as the tables are not as they should be", ""}), ctx.Err()
+	}
+	if p.jobsOnly {
+		return append(found, a.ask(ctx, &p, slices.DeleteFunc(slices.Clone(tableChecks), func(c check) bool { return !c.jobs }))...), ctx.Err()
 	}
 	if p.view, err = a.look(ctx); err == nil && p.fault == nil {
 		p.blockers, err = a.blockers(ctx, false)

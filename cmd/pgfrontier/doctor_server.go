@@ -100,8 +100,13 @@ func (p *patient) notify(ctx context.Context) (finding, error) {
 }
 
 func (p *patient) tables(ctx context.Context) (finding, error) {
-	err := migrations.Check(ctx, p.db, p.names)
+	var err error
+	if p.jobsOnly, err = p.haveJobsOnly(ctx); err == nil && !p.jobsOnly {
+		err = migrations.Check(ctx, p.db, p.names)
+	}
 	switch {
+	case p.jobsOnly:
+		return ok("none of consumers, those of jobs only"), nil
 	case errors.Is(err, migrations.ErrNotApplied):
 		return fail("pgfrontier migrate up; or name the tables with --table", "%v", err), nil
 	case errors.Is(err, migrations.ErrNewerVersion):
@@ -195,10 +200,17 @@ func (p *patient) transactions(context.Context) (finding, error) {
 	if p.fault != nil {
 		return warn("mend the log first", "could not be checked"), nil
 	}
+	var hidden *ops.Blocker
 	for _, b := range p.blockers { // the oldest first
-		if b.PID != 0 && b.Age > p.maxAge {
+		switch {
+		case b.PID != 0 && b.Age > p.maxAge:
 			return fail(b.Remedy(), "pid %d (%s, %s) has held the log back for %s", b.PID, dash(b.User), dash(b.State), short(b.Age)), nil
+		case b.Start == nil:
+			hidden = &b
 		}
+	}
+	if hidden != nil {
+		return warn("GRANT pg_read_all_stats to this role", "since when pid %d (%s) holds the log back, this role does not see", hidden.PID, dash(hidden.User)), nil
 	}
 	return ok("%d have drawn positions, none for longer than %s", len(p.blockers), short(p.maxAge)), nil
 }

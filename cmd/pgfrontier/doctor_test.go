@@ -144,6 +144,21 @@ func TestDoctorFinds(t *testing.T) {
 	}
 }
 
+// Where there are jobs only, nothing is said of consumers, nor of a log.
+func TestDoctorOfJobsOnly(t *testing.T) {
+	s := newJobsSite(t)
+	out := s.expectAllOK(t).out
+	for _, c := range append(append([]check{}, serverChecks...), tableChecks...) {
+		if strings.Contains(out, "OK    "+c.name) != c.jobs {
+			t.Errorf("%s is, or is not, among\n%s", c.name, out)
+		}
+	}
+	s.Exec(t, `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`)
+	s.expectFound(t, "queues", levelWarn, "mail by bob (lunch)", "jobs resume")
+	s.Exec(t, `DROP TABLE jobs_attempts CASCADE`)
+	s.expectFound(t, "jobs", levelFail, "jobs_attempts", "migrate up --jobs")
+}
+
 // The checks of indexes and of dead rows leave out no table of the library.
 func TestDoctorKnowsAllTables(t *testing.T) {
 	s := newSite(t)
@@ -286,13 +301,18 @@ func TestDoctorUnderOtherRoles(t *testing.T) {
 			t.Errorf("before: %+v", f)
 		}
 	}
+	open := s.begin(t, "x", 1)
+	d.expectFound(t, "transactions", levelWarn, "this role does not see", "pg_read_all_stats")
 	s.Exec(t, `GRANT INSERT ON events TO cli_appender`)
 	d.expectFound(t, "visibility", levelWarn, "cli_appender", "pg_read_all_stats")
 	d.expectFound(t, "vacuum", levelWarn, "sessions of other roles", "pg_read_all_stats")
 	s.Exec(t, `GRANT pg_read_all_stats TO cli_doctor`)
-	if f := d.found(t, "vacuum"); f.Level != levelOK {
-		t.Errorf("of a role that sees all: %+v", f)
+	for _, check := range []string{"vacuum", "transactions"} {
+		if f := d.found(t, check); f.Level != levelOK {
+			t.Errorf("of a role that sees all: %+v", f)
+		}
 	}
+	_ = open.Rollback()
 	s.Exec(t, `REVOKE INSERT ON consumer_checkpoints_token FROM cli_doctor`)
 	d.expectFound(t, "log", levelWarn, "could not be checked", "workers' role")
 	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO cli_doctor; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)

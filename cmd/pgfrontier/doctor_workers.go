@@ -320,6 +320,13 @@ func (p *patient) jobsTables(ctx context.Context) (finding, error) {
 	return ok("version %d", migrations.JobsVersion), nil
 }
 
+func (p *patient) haveJobsOnly(ctx context.Context) (only bool, err error) {
+	if only, err = p.haveJobs(ctx); only {
+		err = p.db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NULL`, p.t.Checkpoints.SQL()).Scan(&only)
+	}
+	return only, err
+}
+
 func (p *patient) haveJobs(ctx context.Context) (there bool, err error) {
 	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
 	if err == nil {
@@ -385,7 +392,7 @@ func (p *patient) schedules(ctx context.Context) (finding, error) {
 	}
 	var overdue []string
 	for _, s := range all {
-		if s.Overdue > p.maxAge {
+		if s.Paused == nil && s.Overdue > p.maxAge {
 			overdue = append(overdue, fmt.Sprintf("%s since %s", s.Name, short(s.Overdue)))
 		}
 	}

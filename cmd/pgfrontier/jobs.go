@@ -189,7 +189,7 @@ func (a *app) jobsListVerb() *cobra.Command {
 	return c
 }
 
-var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
+var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
 
 // filteredJobs gives a verb the flags of a filter for jobs. What it returns completes the
 // filter once the flags are read.

@@ -15,10 +15,10 @@ func (a *app) jobsRetryVerb() *cobra.Command {
 	var again bool
 	c := a.changes(&cobra.Command{
 		Use: "retry ID", Short: "run a job again", Args: cobra.ExactArgs(1),
-		Long: `Runs a job again. One that waits becomes due now. One that has failed, expired, was
-cancelled or skipped becomes a new job, and the old one stays in the history. What
-would run twice is refused, unless --again insists: a job that has completed, or was
-retried before.`,
+		Long: `Runs a job again. One that waits becomes due now. One that has failed, expired, or was
+cancelled becomes a new job, and the old one stays in the history. What would run
+twice is refused, unless --again insists: a job that has completed, or was retried
+before.`,
 		Example: `  pgfrontier jobs retry 1234 --reason "the mail server is back"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			id, err := jobOf(args[0])

@@ -33,7 +33,8 @@ const about = `pgfrontier shows how consumers, workers, the event log and jobs s
 changes what operators may change. It needs the database only; workers run on.
 
 The database is named by DATABASE_URL, or by PGHOST, PGSERVICE and the other
-variables of libpq. A role with "migrate grants" of the operator is enough.
+variables of libpq. A role with "migrate grants" of the operator is enough, with
+pg_read_all_stats to see what the transactions of others do.
 
 Tables with names of their own are given by --table or PGFRONTIER_TABLES, such as
 events=app.events,jobs=infra.jobs. The keys are ` + keysOfTables + `
