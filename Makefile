@@ -9,7 +9,7 @@ test: ## every test of the library, on a real PostgreSQL; says in the end what w
 race: ## every test of the library under the race detector
 	go test -race -timeout 40m ./...
 
-stepped: ## a thousand scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
+stepped: ## six hundred scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
 ifdef SEED
 	go test -race -v -run '^TestStepped' . -rapid.seed=$(SEED) -rapid.checks=1 -stepped.history=stepped.jsonl
 else
@@ -23,7 +23,7 @@ majors: ## the tests that meet the server, on PostgreSQL 13 to 18 (npm fetches w
 lint: ## format, vet, go.mod, staticcheck, of all modules
 	tools/lint
 
-bench: ## what the library promises, measured in eight minutes
+bench: ## what the library promises, measured in some minutes
 	go run ./cmd/bench
 
 bench-peers: ## package jobs beside River on one server, in fifteen minutes

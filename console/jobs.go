@@ -53,7 +53,7 @@ type jobsPage struct {
 	Next   int64 `json:",omitempty"`
 }
 
-var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired, ops.JobSkipped}
+var jobStates = []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
 
 func (c *Console) list(ctx context.Context, q query, g Grant) (any, error) {
 	p := jobsPage{Filter: ops.Filter{Kind: q.Get("kind"), Queue: q.Get("queue"), Before: q.int("before")}, State: ops.JobState(q.Get("state")), States: jobStates}

@@ -36,7 +36,7 @@ Exit status: 0 every count was right (a goal that was missed is shown, no error)
 1 one was not, 2 wrong usage, no server, or interrupted.
 
 Examples:
-  go run ./cmd/bench                        all, about seven minutes
+  go run ./cmd/bench                        all, some minutes
   go run ./cmd/bench -run rollback,latency  these two
   go run ./cmd/bench -long -markdown docs/performance.md
 `

@@ -211,8 +211,8 @@ func (r *report) writeMarkdown(w io.Writer, plot string) error {
 	return err
 }
 
-const introduction = "`make bench` prints this table. Times depend on the machine, and on what else it does\n" +
-	"meanwhile: compare within a run, and make your own. A control is what the same machine\n" +
+const introduction = "`make bench` prints a shorter run of this table. Times depend on the machine, and on what\n" +
+	"else it does meanwhile: compare within a run, and make your own. A control is what the same machine\n" +
 	"does in the same run without the library; a share of it depends on the machine the least.\n" +
 	"\"Each once\" is how many deliveries were counted and found right: every committed event\n" +
 	"handled exactly once by every consumer, nothing else handled, and the checkpoint at the\n" +
