@@ -135,7 +135,7 @@ var jobStates = []state{
 	{name: prefetchedLost, needs: []Condition{LostWorkers}, slow: 2.5},
 	{name: zombiesRefused, needs: []Condition{Zombies}, slow: 2.5},
 	{name: zombieCommits, needs: []Condition{Zombies}, slow: 6},
-	{name: claimsUnsent, needs: []Condition{CutClaims}, slow: 2},
+	{name: claimsUnsent, needs: []Condition{CutClaims}, slow: 3},
 	{name: claimsUnheard, needs: []Condition{CutClaims}},
 	{name: runsAdopted, needs: []Condition{CutClaims}},
 	{name: endsUnsent, needs: []Condition{CutEnds}, slow: 1.5},
