@@ -34,12 +34,10 @@
     children(node, other);
   }
 
-  // children keeps each child that is still there. Those with a key are found wherever they
-  // are.
+  // children keeps each child that is still there. Rows are told apart by their keys.
   function children(node, other) {
-    const kept = new Map([...node.childNodes].filter(old => key(old) !== undefined).map(old => [key(old), old]));
     const stay = new Set([...other.childNodes].map(key));
-    for (const [k, old] of kept) if (!stay.has(k)) old.remove();
+    for (const old of [...node.childNodes]) if (key(old) !== undefined && !stay.has(key(old))) old.remove();
     let at = node.firstChild;
     const drop = () => {
       const next = at.nextSibling;
@@ -47,17 +45,12 @@
       at = next;
     };
     for (const child of [...other.childNodes]) {
-      const k = key(child), old = kept.get(k);
-      kept.delete(k);
-      if (k !== undefined) while (at && key(at) === undefined) drop(); // the space around a row that is gone
+      if (key(child) !== undefined) while (at && key(at) === undefined) drop(); // the space around a row that is gone
       if (at && same(at, child)) {
         become(at, child);
         at = at.nextSibling;
-      } else if (old && same(old, child)) {
-        node.insertBefore(old, at);
-        become(old, child);
       } else {
-        if (k === undefined && at && key(at) === undefined) drop();
+        if (at && key(at) === undefined) drop();
         node.insertBefore(child, at);
       }
     }
