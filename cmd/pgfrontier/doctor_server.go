@@ -100,13 +100,14 @@ func (p *patient) notify(ctx context.Context) (finding, error) {
 }
 
 func (p *patient) tables(ctx context.Context) (finding, error) {
-	var err error
-	if p.jobsOnly, err = p.haveJobsOnly(ctx); err == nil && !p.jobsOnly {
-		err = migrations.Check(ctx, p.db, p.names)
+	err := migrations.Check(ctx, p.db, p.names)
+	if errors.Is(err, migrations.ErrNotApplied) {
+		var errJobs error
+		if p.jobsOnly, errJobs = p.haveJobsOnly(ctx); errJobs == nil && p.jobsOnly {
+			return ok("none of consumers, those of jobs only"), nil
+		}
 	}
 	switch {
-	case p.jobsOnly:
-		return ok("none of consumers, those of jobs only"), nil
 	case errors.Is(err, migrations.ErrNotApplied):
 		return fail("pgfrontier migrate up; or name the tables with --table", "%v", err), nil
 	case errors.Is(err, migrations.ErrNewerVersion):

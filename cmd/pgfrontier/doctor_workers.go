@@ -320,6 +320,7 @@ func (p *patient) jobsTables(ctx context.Context) (finding, error) {
 	return ok("version %d", migrations.JobsVersion), nil
 }
 
+// haveJobsOnly reports whether there are tables of jobs, and none of consumers.
 func (p *patient) haveJobsOnly(ctx context.Context) (only bool, err error) {
 	if only, err = p.haveJobs(ctx); only {
 		err = p.db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NULL`, p.t.Checkpoints.SQL()).Scan(&only)
