@@ -211,7 +211,7 @@ func (r *report) writeMarkdown(w io.Writer, plot string) error {
 	return err
 }
 
-const introduction = "`make bench` prints a shorter run of this table. Times depend on the machine, and on what\n" +
+const introduction = "`make bench` makes this table in a shorter run. Times depend on the machine, and on what\n" +
 	"else it does meanwhile: compare within a run, and make your own. A control is what the same machine\n" +
 	"does in the same run without the library; a share of it depends on the machine the least.\n" +
 	"\"Each once\" is how many deliveries were counted and found right: every committed event\n" +
