@@ -85,7 +85,7 @@ func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
 			select {
 			case b := <-told:
 				check("the observer", b)
-			case <-time.After(30 * time.Second):
+			case <-time.After(pgtest.Patience):
 				t.Fatal("waited in vain for the observer to be told of the transaction")
 			}
 			if b := w.Status().Blocked; len(b) != 1 {
@@ -145,7 +145,7 @@ func TestFrontierThatFailsSaysWhy(t *testing.T) {
 	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
 	appendN(t, d.DB, "Order", "1", 1)
 	await(t, "Status to say what is wrong", func() bool { return errors.Is(w.Status().FrontierError, frontier.ErrSequenceCache) })
-	for deadline, err := time.After(30*time.Second), error(nil); !errors.Is(err, frontier.ErrSequenceCache); {
+	for deadline, err := time.After(pgtest.Patience), error(nil); !errors.Is(err, frontier.ErrSequenceCache); {
 		select {
 		case err = <-told:
 		case <-deadline:

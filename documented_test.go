@@ -55,7 +55,7 @@ func run(t *testing.T, binary string, env []string, want ...string) {
 // a clean exit.
 func launch(t *testing.T, binary string, env []string, lines chan<- string) (end func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	cmd := exec.CommandContext(ctx, binary)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
@@ -95,7 +95,7 @@ func launch(t *testing.T, binary string, env []string, lines chan<- string) (end
 // begins with it, and nothing else.
 func awaitLines(t *testing.T, lines <-chan string, want ...string) {
 	t.Helper()
-	for missing, deadline := slices.Clone(want), time.After(30*time.Second); len(missing) > 0; {
+	for missing, deadline := slices.Clone(want), time.After(pgtest.Patience); len(missing) > 0; {
 		select {
 		case line := <-lines:
 			at := slices.IndexFunc(missing, func(w string) bool { return strings.HasPrefix(line, w) })

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // time that only a stuck worker needs. state says more of how things stand then.
 func await(t testing.TB, what string, done func() bool, state ...func() string) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(pgtest.Patience)
 	for !done() {
 		if time.Now().After(deadline) {
 			for _, s := range state {
@@ -205,7 +205,7 @@ func runWorker(t testing.TB, w *worker.Worker) *running {
 			if t.Failed() {
 				t.Logf("the worker's end: %v", err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(pgtest.Patience):
 			t.Error("the worker does not stop")
 		}
 	})
@@ -219,7 +219,7 @@ func (r *running) result(t testing.TB) error {
 	case err := <-r.done:
 		r.done <- err // for the cleanup
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("the worker does not end")
 		return nil
 	}

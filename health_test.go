@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/frontier"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -129,7 +130,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 	appendN(t, d.DB, "Order", "1", 1)
 	select {
 	case <-hung:
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("the frontier does not report the open transaction")
 	}
 	if err := open.Commit(); err != nil {

@@ -78,7 +78,7 @@ func appendHeavy(t testing.TB, d *pgtest.Database, n, size int) {
 // Large events behind small ones: no read brings more than it may, whether the
 // consumers are at the end of the log or far behind, and whatever the batches.
 func TestReadsAreBoundedByBytes(t *testing.T) {
-	const small, large, size = 5, 100, 1 << 20
+	const small, large, size = 5, 3 * bounded.MaxBytes >> 20, 1 << 20
 	for _, behind := range []bool{false, true} {
 		for _, batchSize := range []int{1, 1000} {
 			t.Run(fmt.Sprintf("behind=%v batch=%d", behind, batchSize), func(t *testing.T) {

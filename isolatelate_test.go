@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -67,7 +68,7 @@ func TestLateEventThatCannotBeHandledIsFound(t *testing.T) {
 // waitFor waits for no longer than only a stuck worker needs.
 func waitFor(t *testing.T, w *running, consumer string, position int64) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	return w.WaitFor(ctx, consumer, position)
 }

@@ -4,13 +4,15 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // A notification is why the frontier looks, whose own next look is an hour
 // away.
 func TestNoticeOfEventsMakesTheFrontierLook(t *testing.T) {
 	d, h := newLedgerStepper(t, WithDispatcherInterval(time.Hour))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	for position := int64(1); position <= 3; position++ {
 		appendOne(t, d.DB, "noticed")

@@ -58,7 +58,7 @@ func appendNotifying(t *testing.T, d *pgtest.Database, channel string) {
 // events come without a rest.
 func (l listening) saysWhileAppending(t *testing.T, d *pgtest.Database, channel string) error {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(pgtest.Patience); time.Now().Before(deadline); {
 		appendNotifying(t, d, channel)
 		select {
 		case err := <-l.failed:
@@ -77,7 +77,7 @@ func (l listening) awaitOver(t *testing.T) {
 		if r.Trouble != TroubleNotify || r.Err == nil {
 			t.Errorf("told was the end of %+v", r)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("waited in vain for the end of the trouble")
 	}
 	if err := l.Status().NotifyError; err != nil {

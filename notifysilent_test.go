@@ -20,7 +20,7 @@ func TestWorkerReplacesAListeningConnectionThatDiesInSilence(t *testing.T) {
 	d := pgtest.New(t)
 	way := startWay(t, d.URL)
 	l := startListening(t, d, way.url, 300*time.Millisecond)
-	for deadline := time.Now().Add(30 * time.Second); !l.listener.hearing().Connected; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); !l.listener.hearing().Connected; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("waited in vain for the listening connection")
 		}

@@ -78,7 +78,7 @@ func partitionsOver(t *testing.T, direct, db *sql.DB, opts ...worker.Option) {
 		for k := range 8 {
 			appendN(t, direct, "Order", fmt.Sprint("a", k), 1)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 		do(w.WaitFor(ctx, "c", head()))
 		cancel()
 		if i == 1 {

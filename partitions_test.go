@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -43,7 +44,7 @@ func awaitLayout(t testing.TB, db *sql.DB, n int) {
 	for _, r := range partition.Cut(n) {
 		want = append(want, partition.Name("c", r))
 	}
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(pgtest.Patience)
 	for {
 		got := layout(t, db)
 		owned := one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
@@ -254,7 +255,7 @@ func TestWaitForParts(t *testing.T) {
 	for i := range 30 {
 		appendN(t, d.DB, "Order", fmt.Sprint("a", i), 1)
 		at := one[int64](t, d.DB, `SELECT max(global_position) FROM events`)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 		if err := workers[i%2].WaitFor(ctx, "c", at); err != nil {
 			t.Fatal(err)
 		}

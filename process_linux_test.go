@@ -77,7 +77,7 @@ func (p *process) ended(t *testing.T) {
 	t.Helper()
 	select {
 	case <-p.Done():
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Fatalf("%s does not end", p.name)
 	}
 }

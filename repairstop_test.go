@@ -80,7 +80,7 @@ func TestRepairOutlastsAStop(t *testing.T) {
 	r := runWorker(t, w)
 	select {
 	case <-began:
-	case <-time.After(time.Minute):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("waited in vain for the handler")
 	}
 	select {

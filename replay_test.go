@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -221,7 +222,7 @@ func TestKeyThatPanicsAtBorders(t *testing.T) {
 			if r.Trouble != worker.TroubleKey || r.ByHandler {
 				t.Errorf("it is tried again because of %+v", r)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(pgtest.Patience):
 			t.Fatal("waited in vain for another attempt")
 		}
 	}

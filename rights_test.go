@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
@@ -25,7 +26,7 @@ func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (
 	var out output
 	opts = append(opts, worker.WithSlog(newLogger(&out)))
 	w := worker.New(db, d.log, []consumer.Consumer{&partitionedEffect{effect{name: "c"}, 1}}, d.options(opts...)...)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- w.Start(ctx) }()

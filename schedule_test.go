@@ -200,7 +200,7 @@ func (s *scheduled) append(t *rapid.T, after int64, n int) (head int64) {
 		}
 	}
 	head = after + int64(n)
-	f, timeout := s.frontier.frontier, time.After(20*time.Second)
+	f, timeout := s.frontier.frontier, time.After(pgtest.Patience)
 	for {
 		changed := f.Changed()
 		if f.Wake(); f.Value().Safe >= head {
@@ -217,7 +217,7 @@ func (s *scheduled) append(t *rapid.T, after int64, n int) (head int64) {
 // run lets workers run the consumer, one after the other when they stop, until
 // it has come to the head and no dead letter is left.
 func (s *scheduled) run(t *rapid.T, c consumer.Consumer, head int64, opts []Option) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), pgtest.Patience)
 	defer cancel()
 	by := ops.By{Operator: "test", Reason: "as scheduled"}
 	var story []string // the calls come one after the other

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -129,7 +128,7 @@ func TestStartRefuses(t *testing.T) {
 				consumers = test.consumers
 			}
 			w := worker.New(db, log, consumers, test.opts...)
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), pgtest.Patience)
 			defer cancel()
 			err := w.Start(ctx)
 			if err == nil || ctx.Err() != nil {

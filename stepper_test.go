@@ -72,7 +72,7 @@ func (h *stepper) open(t *testing.T) {
 // look steps the frontier until its value is as the test wants it.
 func (h *stepper) look(t *testing.T, what string, done func(v *frontier.Value) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(h.frontier.Value()); {
+	for deadline := time.Now().Add(pgtest.Patience); !done(h.frontier.Value()); {
 		if time.Now().After(deadline) {
 			t.Fatalf("stepped the frontier in vain for: %s; it is at %+v", what, *h.frontier.Value())
 		}
@@ -123,7 +123,7 @@ func awaitEnd(t *testing.T, end <-chan result, want outcome) {
 		if got.outcome != want || got.err != nil {
 			t.Fatalf("the step ended with %v, %v; want %v", got.outcome, got.err, want)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Fatal("waited in vain for the end of a step")
 	}
 }

@@ -41,7 +41,7 @@ func (h *hold) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-h.here:
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Fatalf("waited in vain for a loop that %s", h.what)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
@@ -114,7 +115,7 @@ func TestWaitForIsToldByAnotherWorker(t *testing.T) {
 		err := d.DB.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'LISTEN "worker_waits_%'`).Scan(&listening)
 		return err == nil && listening == 2 && statusOf(owner.Worker, "c").Lag != nil
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	var all sync.WaitGroup
 	for i := range 4 {

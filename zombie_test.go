@@ -109,7 +109,7 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest
 
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for: %s", what)
 		}
@@ -166,7 +166,7 @@ func (h hostage) awaitGuard(t *testing.T) {
 		if !ok {
 			t.Error("the guard does not own the consumer")
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(pgtest.Patience):
 		t.Error("the guard waits on")
 	}
 }

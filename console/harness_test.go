@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = time.Minute
+const patience = pgtest.Patience
 
 // await polls until done holds.
 func await(t testing.TB, what string, done func() bool) {

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 )
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = pgtest.Patience
 
 // eventLog reads the events table by itself, so that these tests need no
 // event store. It does not say where its positions come from.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -370,7 +369,7 @@ func unprivileged(t *testing.T, d *pgtest.Database) (db *sql.DB, role string) {
 	role = "r_" + list(t, d.DB, `SELECT current_database()::text`)[0]
 	d.Exec(t, `CREATE ROLE `+role)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), pgtest.Patience)
 		defer cancel()
 		for _, s := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
 			if _, err := d.DB.ExecContext(ctx, s); err != nil {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-const patience = time.Minute
+const patience = pgtest.Patience
 
 var by = ops.By{Operator: "ann", Reason: "a test"}
 

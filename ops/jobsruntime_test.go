@@ -113,7 +113,7 @@ func TestOperationsBindClaims(t *testing.T) {
 // settle ends runs as a worker does: those whose row somebody has locked, it tries again.
 func (h *hand) settle(t *testing.T, ends []queue.End) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); len(ends) > 0; {
+	for deadline := time.Now().Add(patience); len(ends) > 0; {
 		settled, err := h.Settle(context.Background(), h.s.DB, ends)
 		if err != nil || time.Now().After(deadline) {
 			t.Errorf("%+v were not settled: %v", ends, err)

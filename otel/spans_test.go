@@ -27,7 +27,7 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-const patience = 30 * time.Second
+const patience = pgtest.Patience
 
 // tracing is a Telemetry whose spans are kept.
 type tracing struct {

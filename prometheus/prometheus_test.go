@@ -106,7 +106,7 @@ func (nothing) HandleBatch(context.Context, *sql.Tx, []store.PersistedEvent) err
 // awaitDelivery waits until one event was delivered.
 func awaitDelivery(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); read(t, scrape(t, registry))["pgfrontier.delivery.duration{consumer=a}"] != 1; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); read(t, scrape(t, registry))["pgfrontier.delivery.duration{consumer=a}"] != 1; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("waited in vain for a delivery")
 		}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,7 +27,7 @@ func TestFilterDropsAndHoldsNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.cleanUp(); r.close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, r.url(config))
 	if err != nil {
@@ -109,7 +108,7 @@ func TestListenerIsFound(t *testing.T) {
 	if ended, err := on.terminate(t.Context(), who, ofTheListener); err != nil || !ended {
 		t.Fatalf("no listener was found: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	if _, err := conns[0].WaitForNotification(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("the listener lives: %v", err)

@@ -56,9 +56,9 @@ func sessions(t *testing.T, d *pgtest.Database) (n int) {
 // eventually waits for something that must come.
 func eventually(t *testing.T, what string, come func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !come(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); !come(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 20s for: %s", what)
+			t.Fatalf("waited in vain for: %s", what)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -43,7 +42,7 @@ func (l namedTxLog) PositionColumn() (table, column string) { return l.log.Posit
 func TestFromTxLog(t *testing.T) {
 	db := pgtest.New(t).DB
 	db.SetMaxOpenConns(1) // a transaction left open blocks the next read
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	eventStore := storepostgres.NewStore(nil)
 	tx, err := db.Begin()

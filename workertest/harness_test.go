@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -16,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = 30 * time.Second
+const patience = pgtest.Patience
 
 // counter counts the events of each aggregate.
 type counter struct {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
-const patience = time.Minute
+const patience = pgtest.Patience
 
 // await polls until done holds.
 func await(t testing.TB, what string, done func() bool) {

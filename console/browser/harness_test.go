@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-const patience = time.Minute
+const patience = pgtest.Patience
 
 // site is a database with all tables, and a console below a path.
 type site struct {

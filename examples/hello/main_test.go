@@ -71,7 +71,7 @@ func change(t *testing.T, site, page, kind string) {
 // send asks for a page, or sends a form, and follows where that leads.
 func send(t *testing.T, address string, form url.Values) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	method := http.MethodGet
 	if form != nil {

@@ -71,7 +71,7 @@ func TestAChildEndsWithItsParent(t *testing.T) {
 	if parent.Running() || parent.State().Success() || parent.Signal(os.Kill) == nil {
 		t.Errorf("killed, the parent is %v", parent.State())
 	}
-	for deadline := time.Now().Add(30 * time.Second); alive(grandchild); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); alive(grandchild); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the child outlives its parent")
 		}

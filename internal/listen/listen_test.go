@@ -12,7 +12,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = pgtest.Patience
 
 // connected is why all are woken: notifications may have been lost.
 const connected = "because there is a new connection"

@@ -117,7 +117,7 @@ func TestALife(t *testing.T) {
 				}
 				d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - interval '31 s' WHERE worker_id = $1::uuid`, other.ID.String())
 			}
-			for deadline := time.Now().Add(20 * time.Second); !dead(); time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(pgtest.Patience); !dead(); time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("waited in vain for the worker to be dead")
 				}

@@ -69,7 +69,7 @@ func (p *probe) read() Values {
 }
 
 // patience bounds every wait.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // await waits until each series is as wanted: "3", "> 0", "none". Series are without the
 // common prefix.

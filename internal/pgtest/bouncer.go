@@ -16,7 +16,7 @@ import (
 // there. On a machine without PgBouncer it skips the test.
 func (d *Database) Bounced(t testing.TB, settings map[string]string) *Database {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	cfg, err := pgx.ParseConfig(d.URL)
 	if err != nil {

@@ -38,13 +38,13 @@ func Empty(t testing.TB) *Database {
 func newDatabase(t testing.TB, template string) *Database {
 	t.Helper()
 	name := common.nextName()
-	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	if err := common.create(ctx, name, template); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
 		if err := common.drop(ctx, name); err != nil {
 			t.Errorf("pgtest: %v", err)
@@ -59,7 +59,7 @@ func newDatabase(t testing.TB, template string) *Database {
 func (d *Database) Exec(t testing.TB, query string, args ...any) {
 	t.Helper()
 	// Not the test's context: it has ended when cleanups run.
-	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	if _, err := d.DB.ExecContext(ctx, query, args...); err != nil {
 		t.Fatalf("%v, in\n%s", err, query)
@@ -109,7 +109,7 @@ func closed(t testing.TB, db *sql.DB) *sql.DB {
 // AwaitBlocked waits until somebody waits for a lock.
 func AwaitBlocked(t testing.TB, db *sql.DB) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
 		var blocked int
 		if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&blocked); err != nil {
 			t.Fatal(err)

@@ -34,10 +34,11 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-const (
-	startLimit = 3 * time.Minute // with a download
-	stepLimit  = time.Minute     // for anything else: generous, it only ends what hangs
-)
+// Patience is how long a test waits for what must come. It only ends what hangs:
+// a machine may be slow, and a test that measures time says so.
+const Patience = 2 * time.Minute
+
+const startLimit = Patience + time.Minute // with a download
 
 const urlFlag = "db"
 
@@ -56,7 +57,7 @@ func Main(m *testing.M) {
 		code = max(code, 1)
 	}
 	// A worker whose database is gone keeps what became of its jobs for a quarter of a minute.
-	if left := goroutinesLeft(30 * time.Second); len(left) > 0 {
+	if left := goroutinesLeft(Patience); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 		code = max(code, 1)
 	}
@@ -85,7 +86,7 @@ func OwnServer(t testing.TB, settings map[string]string) *embedded.Server {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
 		if err := server.Stop(ctx); err != nil {
 			t.Errorf("pgtest: %v", err)
@@ -145,7 +146,7 @@ func (s *shared) close() error {
 	if s.server == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	var errs []error
 	if s.admin != nil {
@@ -163,7 +164,7 @@ func (s *shared) ensureTemplate() error {
 }
 
 func (s *shared) makeTemplate() (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	if err := s.create(ctx, s.templateName(), pristine); err != nil {
 		return err

@@ -298,7 +298,7 @@ func TestCompactionBesideOthersThatDelete(t *testing.T) {
 		others <- err
 	}()
 	waiting := 0
-	for deadline := time.Now().Add(30 * time.Second); waiting < 2; {
+	for deadline := time.Now().Add(pgtest.Patience); waiting < 2; {
 		if err := g.DB.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&waiting); err != nil || time.Now().After(deadline) {
 			t.Fatalf("%d of 2 wait for the compaction, %v", waiting, err)
 		}

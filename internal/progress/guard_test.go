@@ -200,7 +200,7 @@ func TestServerEndsARefusedGuardThatStaysIdle(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	if _, ok, err := g.Guard(ctx, g.Begin(t), "c", g.Loaded(t), progress.Advance{To: 15, Token: g.Token}); err != nil || !ok {
 		t.Fatalf("the next batch's guard said %v, %v", ok, err)

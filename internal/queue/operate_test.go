@@ -11,13 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // Operators tell of what they do as workers and clients would: of an end to those
 // who await it, of a job that is due now to those who want to be told.
 func TestOperatorsTell(t *testing.T) {
 	s := newStage(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	news, ends, err := s.Channels(ctx, s.d.DB)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // A run that does not finish its job gives it back, until it has failed too often.
@@ -117,7 +119,7 @@ func TestLockedRunsStay(t *testing.T) {
 	if _, err := tx.Exec(`SELECT FROM jobs FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	for _, runs := range [][]Run{own, own[:1]} {
 		if done, err := s.Complete(ctx, s.d.DB, runs); len(done) != 0 || err != nil {

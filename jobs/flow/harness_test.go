@@ -37,7 +37,7 @@ func newStage(t testing.TB) *stage {
 }
 
 // patience bounds every wait of a test.
-const patience = time.Minute
+const patience = pgtest.Patience
 
 func (s *stage) until(what string, is func() bool) {
 	s.t.Helper()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // Who takes note of an end waits for its run before it locks a step: somebody who has
@@ -19,7 +21,7 @@ func TestRunsAreLockedFirst(t *testing.T) {
 	}
 	told := make(chan error, 1)
 	go func() { told <- b.sql.advanceAll(context.Background(), b.d.DB, []int64{int64(idOf(run, 0, 0))}, nil) }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); ; time.Sleep(time.Millisecond) {
 		var waits bool
 		if err := b.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE a.datname = current_database() AND NOT l.granted)`).Scan(&waits); err != nil {
 			t.Fatal(err)

@@ -71,7 +71,7 @@ func start(t *testing.T, s *schedule.Scheduler) (stop func()) {
 
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited a minute for %s", what)
 		}

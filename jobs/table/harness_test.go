@@ -132,7 +132,7 @@ func (s *stage) notes() []string {
 }
 
 // patience bounds every wait of a test.
-const patience = 2 * time.Minute
+const patience = pgtest.Patience
 
 // until waits for a condition.
 func (s *stage) until(what string, is func() bool) {

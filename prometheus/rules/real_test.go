@@ -74,7 +74,7 @@ type lasted struct {
 // exactly those alerts fire.
 func (d deployment) awaitAlerts(minutes int, want string, before ...lasted) scrape {
 	d.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(500 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); ; time.Sleep(500 * time.Millisecond) {
 		now := d.scrape()
 		past := append(slices.Clone(before), lasted{now, minutes})
 		names, total := map[string]bool{}, -1

@@ -182,7 +182,7 @@ func rendered(t *testing.T, page string) string {
 	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--disable-breakpad", "--enable-logging=stderr", "--window-size=1600,1200", "--user-data-dir="+filepath.Join(folder, "profile"), "--dump-dom", "file://"+file)

@@ -73,7 +73,7 @@ func onTwoProcesses(t *testing.T, text string) {
 		go func() { done <- s.Start(ctx) }()
 	}
 	const ticks = 4
-	for deadline := time.Now().Add(time.Minute); all[0].Status()[0].Jobs+all[1].Status()[0].Jobs < ticks; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); all[0].Status()[0].Jobs+all[1].Status()[0].Jobs < ticks; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the ticks did not come within a minute")
 		}
