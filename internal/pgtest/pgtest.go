@@ -57,7 +57,7 @@ func Main(m *testing.M) {
 		code = max(code, 1)
 	}
 	// A worker whose database is gone keeps what became of its jobs for a quarter of a minute.
-	if left := goroutinesLeft(Patience); len(left) > 0 {
+	if left := goroutinesLeft(30 * time.Second); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 		code = max(code, 1)
 	}
