@@ -339,7 +339,7 @@ func (c *consumerLoop) gather(o outcome) time.Duration {
 // are. Each has transactions of its own, and fewer events for each of them.
 func gatheringOf(slots partition.Range) time.Duration {
 	n := partition.Slots / slots.Size()
-	return min(gathering+time.Duration(n)*gathering/12, 3*gathering)
+	return min(gathering+time.Duration(n)*gathering/16, 3*gathering)
 }
 
 // await waits for news, or for somebody else to move the progress.
