@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/turn"
 )
 
 // Live returns nil unless only a new process helps: Start has returned, or one of
@@ -118,8 +119,8 @@ func (c ConsumerStatus) late() error {
 	return fmt.Errorf("%w: an open transaction may hold it back, or its handler is slow: see Blocked of Status and the log", err)
 }
 
-// hanging returns an error for a loop that has not gone on for too long, nil if all
-// do. coordinated is when the coordination's last began a turn.
+// hanging returns an error for a loop that has not gone on for too long, or a hook that has
+// not returned, nil if there is none. coordinated is when the coordination's last began a turn.
 func (w *Worker) hanging(coordinated time.Time) error {
 	if w.state.Load() != StateRunning {
 		return nil
@@ -133,11 +134,15 @@ func (w *Worker) hanging(coordinated time.Time) error {
 		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
 		{"watches the consumers", unix(w.watched.Load()), w.cfg.MaxPollInterval},
 	} {
-		if still := time.Since(loop.at); !loop.at.IsZero() && still > loop.pause+w.limits.turn {
-			return fmt.Errorf("the loop that %s has hung for %v: a hook or a driver that does not return keeps it; start the process again, and see the stacks that SIGQUIT prints", loop.name, still.Round(time.Second))
+		if loop.at.IsZero() {
+			continue
+		}
+		if err := turn.Hung("that "+loop.name, time.Since(loop.at)-loop.pause, w.limits.turn); err != nil {
+			return err
 		}
 	}
-	return nil
+	hook, lasts := w.calls.Longest()
+	return turn.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
 }
 
 // unix is a time in Unix nanoseconds, the zero time for 0.

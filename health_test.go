@@ -149,6 +149,29 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 	}
 }
 
+// Health is not green while a hook does not return, whoever calls it: the consumer's loop, or
+// the one that starts these.
+func TestHealthWhileAHookDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	leave := make(chan struct{})
+	defer close(leave) // before the workers are stopped
+	for hook, o := range map[string]worker.Observer{
+		"ConsumerStarted": {ConsumerStarted: func(worker.ConsumerInfo) { <-leave }},
+		"BatchDone":       {BatchDone: func(worker.Batch) { <-leave }},
+	} {
+		d := newLog(t)
+		appendN(t, d.DB, "Order", "1", 1)
+		w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithObserver(o))...)
+		worker.SetTurn(w, 300*time.Millisecond)
+		r := runWorker(t, w)
+		await(t, "the worker not to be live", func() bool {
+			err := w.Live()
+			return err != nil && strings.Contains(err.Error(), "the observer's "+hook+" has hung")
+		})
+		awaitUnready(t, r, time.Hour, "the observer's "+hook+" has hung", "start the process again")
+	}
+}
+
 // Health is not green while the database is away, from the first probe on; the
 // process is live all the same.
 func TestHealthWhileTheDatabaseIsAway(t *testing.T) {

@@ -8,28 +8,36 @@ import (
 	"sync/atomic"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/store"
 )
 
+// protection is what hooks are called with.
+type protection struct {
+	calls  *hooks.Calls // takes note of them
+	report func(HookPanic)
+}
+
 // protected makes one Observer of several. Its hooks never panic. The first
 // panic of each hook is told to all by HookPanicked; a hook that fails in every
-// batch would fill the log.
-func protected(all []Observer) (one Observer) {
-	one = unite(all, func(p HookPanic) { tell(one.HookPanicked, p) })
+// batch would fill the log. calls gets those that have not returned.
+func protected(all []Observer, calls *hooks.Calls) (one Observer) {
+	one = unite(all, &protection{calls, func(p HookPanic) { tell(one.HookPanicked, p) }})
 	return one
 }
 
 // protect returns a hook that reports its first panic and goes on, hook itself
-// if there is nobody to report to.
-func protect[T any](report func(HookPanic), name string, hook func(T)) func(T) {
-	if report == nil {
+// without protection.
+func protect[T any](p *protection, name string, hook func(T)) func(T) {
+	if p == nil {
 		return hook
 	}
 	var reported atomic.Bool
 	return func(about T) {
+		defer p.calls.Begin(name)()
 		defer func() {
 			if v := recover(); v != nil && reported.CompareAndSwap(false, true) {
-				report(HookPanic{name, errtext.Panic(v), stack()})
+				p.report(HookPanic{name, errtext.Panic(v), stack()})
 			}
 		}()
 		hook(about)

@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/group"
+	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
@@ -66,9 +67,10 @@ type Worker struct {
 	sweepNow   *wakeup.Signal // wakes sweep
 	compactNow *wakeup.Signal // wakes compact
 
-	observer Observer // all that cfg names, as one
-	troubles troubles // that were told
-	listener listener // for DispatcherStrategyNotify
+	observer Observer    // all that cfg names, as one
+	calls    hooks.Calls // of the observer's hooks
+	troubles troubles    // that were told
+	listener listener    // for DispatcherStrategyNotify
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.
@@ -97,7 +99,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 			opt(&w.cfg)
 		}
 	}
-	w.observer = protected(w.cfg.Observers)
+	w.observer = protected(w.cfg.Observers, &w.calls)
 	w.state.Store(StateNew)
 	return w
 }

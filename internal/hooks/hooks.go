@@ -5,24 +5,16 @@ package hooks
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
 // Voice tells the observers of a worker, which are structs of hooks.
 type Voice[O any] struct {
+	Calls    // by Tell
 	all      []O
 	panicked sync.Map // an *atomic.Bool by hook
 	report   func(v *Voice[O], hook, value string)
-
-	mu    sync.Mutex
-	calls map[*call]struct{} // by Tell, that have not returned
-}
-
-type call struct {
-	hook  string
-	began time.Time
 }
 
 // New returns a Voice. report tells the observers of the first panic of each hook.
@@ -35,44 +27,11 @@ func New[O any](all []O, report func(v *Voice[O], hook, value string)) *Voice[O]
 func Tell[O, T any](v *Voice[O], hook string, of func(*O) func(T), about T) {
 	for i := range v.all {
 		if f := of(&v.all[i]); f != nil {
-			end := v.begin(hook)
+			end := v.Begin(hook)
 			v.Aside(hook, func() { f(about) })
 			end()
 		}
 	}
-}
-
-// begin takes note of a call until its end.
-func (v *Voice[O]) begin(hook string) (end func()) {
-	c := &call{hook, time.Now()}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.calls == nil {
-		v.calls = map[*call]struct{}{}
-	}
-	v.calls[c] = struct{}{}
-	return func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		delete(v.calls, c)
-	}
-}
-
-// Longest returns which of the hooks that Tell has called and that have not returned was
-// called first, and for how long it has been running: an empty name if there is none.
-func (v *Voice[O]) Longest() (hook string, lasts time.Duration) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var began time.Time
-	for c := range v.calls {
-		if hook == "" || c.began.Before(began) {
-			hook, began = c.hook, c.began
-		}
-	}
-	if hook == "" {
-		return "", 0
-	}
-	return hook, time.Since(began)
 }
 
 // Hears reports whether one of the observers has a hook.
