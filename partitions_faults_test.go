@@ -516,3 +516,62 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 	start(t, d.DB, []consumer.Consumer{inPartitions(2)})
 	awaitOnce(t, d.DB, "aggregate_id")
 }
+
+// A consumer that pauses at an event stands just before it, whosever the events before are:
+// SkipEvent takes it then, and no event of another part.
+func TestPauseBehindEventsOfOthers(t *testing.T) {
+	t.Parallel()
+	bad := aggregateIn(upper, 0)
+	refuses := func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+		if e.AggregateID == bad {
+			return errRefused
+		}
+		return nil
+	}
+	parts := inPartitions(2)
+	parts.before = refuses
+	for name, c := range map[string]consumer.Consumer{
+		"a part":     parts,
+		"some types": &scopedLedger{ledger{name: "c", types: []string{"Bill"}, before: refuses}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			start(t, d.DB, []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(1))
+			await(t, "the consumer to be there", func() bool {
+				return one[int](t, d.DB, `SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL`) == map[string]int{"a part": 2, "some types": 1}[name]
+			})
+			tx, err := d.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 3 {
+				e := event("Order", aggregateIn(lower, i))
+				if _, err := newStore().Append(t.Context(), tx, store.Any(), []store.Event{e}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := newStore().Append(t.Context(), tx, store.Any(), []store.Event{event("Bill", bad)}); err != nil {
+				t.Fatal(err)
+			}
+			commit(t, tx)
+			await(t, "a unit to be paused", func() bool {
+				return one[int](t, d.DB, `SELECT count(*) FROM consumer_checkpoints WHERE split_at IS NULL AND paused_at IS NOT NULL`) == 1
+			})
+			if at := one[int64](t, d.DB, `SELECT last_position FROM consumer_checkpoints WHERE split_at IS NULL AND paused_at IS NOT NULL`); at != 3 {
+				t.Errorf("it is paused at position %d, want 3", at)
+			}
+			o := operator(t, d)
+			for _, do := range []error{o.SkipEvent(t.Context(), "c", 4, by), o.Resume(t.Context(), "c", by)} {
+				if do != nil {
+					t.Fatal(do)
+				}
+			}
+			await(t, "the unit to go on", func() bool {
+				return one[int64](t, d.DB, `SELECT min(last_position) FROM consumer_checkpoints WHERE split_at IS NULL`) == 4
+			})
+			if n := one[int](t, d.DB, `SELECT count(*) FROM ledger`); n != map[string]int{"a part": 3, "some types": 0}[name] {
+				t.Errorf("%d events were handled", n)
+			}
+		})
+	}
+}

@@ -155,7 +155,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	switch {
 	case v.Token == "" || !c.hasWork(v):
 		return nil, result{outcome: idle}
-	case c.poison != nil && c.poison.policy == FailPause:
+	case c.poison != nil && c.poison.policy == FailPause && !c.othersBefore(c.poison.position):
 		return nil, c.pause(intake, conn)
 	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
 		return c.lazyWork(v), result{}
@@ -181,10 +181,20 @@ func (c *consumerLoop) place() reader.Place {
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}
+	if c.poison != nil && c.poison.policy == FailPause {
+		at.Bound = min(at.Bound, c.poison.position-1)
+	}
 	for _, o := range c.progress.Open {
 		at.Open = append(at.Open, o.Range)
 	}
 	return at
+}
+
+// othersBefore reports whether there are positions between the checkpoint and that of an event
+// whose events are not the unit's, as those of other parts. A pause wants the checkpoint just
+// before the event: SkipEvent takes the next one, whosever it is.
+func (c *consumerLoop) othersBefore(position int64) bool {
+	return (c.unit.isPart() || len(c.unit.types) > 0) && c.progress.Position < position-1
 }
 
 // pidOf returns what tells the server's process behind conn.
