@@ -48,6 +48,7 @@ func (c *consumerLoop) rescale(intake context.Context) (again bool) {
 	switch {
 	case wanted == 0:
 		c.leaveMeeting()
+		c.rescaling.want(0) // what failed is not to be tried again
 		return false
 	case c.progress == nil:
 		return false // load it first
@@ -240,17 +241,21 @@ func (c *consumerLoop) split(ctx context.Context, tx *sql.Tx, children []partiti
 }
 
 // slotOfLetter returns the slot of a dead letter's key. A key of the consumer's
-// own takes the event. If that is gone, so is its key: the aggregate has to do.
+// own takes the event. If that is gone, the letter's own key has to do, and if that is of
+// another unit, as after a change of the key, the first slot: such a letter can only be discarded.
 func (c *consumerLoop) slotOfLetter(ctx context.Context, q store.Querier, token string, l progress.Letter) (int, error) {
 	if c.unit.key.Name() == "" {
-		return partition.Slot(l.Aggregate), nil
+		return partition.Slot(l.Key), nil
 	}
 	events, err := c.w.bound.At(token).ReadEvents(ctx, q, l.Position-1, 1)
 	if err != nil {
 		return 0, fmt.Errorf("read a dead letter: %w", err)
 	}
 	if len(events) == 0 || events[0].GlobalPosition != l.Position {
-		return partition.Slot(l.Aggregate), nil
+		if slot := partition.Slot(l.Key); c.unit.slots.Has(slot) {
+			return slot, nil
+		}
+		return c.unit.slots.First, nil
 	}
 	return c.unit.slotOf(&events[0])
 }

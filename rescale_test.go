@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -215,11 +216,29 @@ func TestSlotOfADeadLetter(t *testing.T) {
 	}
 	d.Exec(t, `DELETE FROM events WHERE global_position <> 2`)
 	h.lookUpTo(t, 2)
-	for position, want := range map[int64]string{1: "a", 2: "owner of b", 3: "c"} {
-		slot, err := h.loop.slotOfLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.Letter{Position: position, Aggregate: string(rune('a' + position - 1))})
-		if err != nil || slot != partition.Slot(want) {
-			t.Errorf("position %d is in slot %03x, %v; want %03x, that of %q", position, slot, err, partition.Slot(want), want)
+	slotOf := func(position int64, want int) {
+		t.Helper()
+		key := string(rune('a' + position - 1))
+		if slot, err := h.loop.slotOfLetter(t.Context(), d.DB, h.frontier.Value().Token, progress.Letter{Position: position, Key: key}); err != nil || slot != want {
+			t.Errorf("position %d is in slot %03x, %v; want %03x", position, slot, err, want)
 		}
+	}
+	slotOf(1, partition.Slot("a"))
+	slotOf(2, partition.Slot("owner of b"))
+	slotOf(3, partition.Slot("c"))
+	h.loop.unit.slots = partition.Range{First: 7, Last: 7}
+	slotOf(1, 7) // of a unit that has not the slot of its key
+}
+
+// A split that has failed is not tried again, nor waited for, when nothing is wanted any more.
+func TestNothingIsWantedAnyMore(t *testing.T) {
+	c := &consumerLoop{w: &Worker{coord: coord.New(coord.Config{})}, unit: &unit{name: "c"}}
+	c.rescaling = rescaling{wanted: 4, failures: 1, due: time.Now().Add(-time.Second)}
+	if c.rescale(t.Context()) {
+		t.Error("it goes on at once")
+	}
+	if at, ok := c.nextLook(); ok {
+		t.Errorf("it looks again at %v", at)
 	}
 }
 
