@@ -12,7 +12,7 @@ import (
 // Member is a live worker and the units that it has code for.
 type Member struct {
 	ID    uuid.UUID
-	Units []string
+	Units []string // nil: it does not say, as it is of another library
 	// Wishes are those that differ from [Single]. Nil: a program from before there
 	// were partitions, which runs no part of a unit.
 	Wishes map[string]Wish

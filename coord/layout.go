@@ -118,7 +118,7 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 
 // Number says how many partitions are wanted of a consumer: what an operator has
 // fixed, above 0, or what all wish who have its code. Programs from before there were
-// partitions, old, wish for one. 0: the units stay, as there is no agreement, as in the
+// partitions, or of other libraries, are old: they wish for one. 0: the units stay, as there is no agreement, as in the
 // middle of a deployment, or nobody knows by which key to split.
 func Number(fixed int, split, old bool, wishes []Wish) (count int) {
 	switch {
@@ -140,8 +140,11 @@ func Number(fixed int, split, old bool, wishes []Wish) (count int) {
 func (l *layout) decide(alive []Member) {
 	l.able = make([]bool, len(alive))
 	var wishes []Wish // of those that know what a part is
-	old := false
+	old, fixed := false, l.fixed
 	for i, m := range alive {
+		if m.Units == nil { // it may take any consumer, and knows nothing that would keep it from a split one
+			old, fixed = true, 0
+		}
 		if !slices.Contains(m.Units, l.consumer) {
 			continue
 		}
@@ -152,7 +155,7 @@ func (l *layout) decide(alive []Member) {
 			wishes = append(wishes, w)
 		}
 	}
-	l.count = Number(l.fixed, l.split, old, wishes)
+	l.count = Number(fixed, l.split, old, wishes)
 	key := l.key
 	if !l.split {
 		if l.count <= 1 {

@@ -31,17 +31,23 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 		}
 	}
 	old, split := len(groups) > len(wishes), len(c.Units) > 0
-	n := coord.Number(c.Fixed, split, old, wishes)
+	fixed, foreign := c.Fixed, slices.ContainsFunc(live, func(w ops.Worker) bool { return w.Able == nil })
+	if foreign {
+		fixed = 0
+	}
+	n := coord.Number(fixed, split, old, wishes)
 	unlike := slices.ContainsFunc(wishes, func(w coord.Wish) bool { return w.Count != n })
 	var why string
 	switch {
-	case len(groups) == 0, n > 0 && c.Fixed > 0, n > 0 && !unlike && !(split && len(wishes) == 0):
+	case len(groups) == 0, n > 0 && fixed > 0, n > 0 && !unlike && !(split && len(wishes) == 0) && !(foreign && c.Fixed > 1):
 		return ""
-	case old && c.Fixed > 0:
-		why = fmt.Sprintf("%d are fixed, and only programs from before partitions run", c.Fixed)
+	case old && fixed > 0:
+		why = fmt.Sprintf("%d are fixed, and only programs from before partitions run", fixed)
+	case foreign:
+		why = "1 is wanted while a program of another library runs"
 	case old && n == 1:
 		why = "1 is wanted while a program from before partitions runs"
-	case slices.ContainsFunc(wishes, func(w coord.Wish) bool { return w.Count != wishes[0].Count }) && c.Fixed == 0:
+	case slices.ContainsFunc(wishes, func(w coord.Wish) bool { return w.Count != wishes[0].Count }) && fixed == 0:
 		why = fmt.Sprintf("it stays in %d, as the workers wish for different numbers", max(len(c.Units), 1))
 	default:
 		why = "it is not split, as the workers have different keys"
@@ -66,10 +72,11 @@ func Becoming(c ops.Consumer) int {
 	return c.Wanted
 }
 
-// groupsOf are the workers that have the consumer's code, in the order that they come in.
+// groupsOf are the workers that have the consumer's code, or do not say what they have, in the
+// order that they come in.
 func groupsOf(consumer string, live []ops.Worker, place func(ops.Worker) string) (groups []group) {
 	for _, w := range live {
-		if !slices.Contains(w.Able, consumer) {
+		if w.Able != nil && !slices.Contains(w.Able, consumer) {
 			continue
 		}
 		var wish coord.Wish

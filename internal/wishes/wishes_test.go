@@ -36,7 +36,10 @@ func TestDisagreement(t *testing.T) {
 		want  string
 	}{
 		"nobody":                  {nil, 0, nil, ""},
-		"strangers":               {nil, 0, []ops.Worker{stranger, {PID: 8}, of(1, 4, "")}, ""},
+		"a stranger":              {nil, 0, []ops.Worker{stranger, of(1, 4, "")}, ""},
+		"another library's":       {nil, 0, []ops.Worker{{PID: 8}, of(1, 4, "")}, "1 is wanted while a program of another library runs: h/1 wishes for 4; h/8 says nothing of partitions"},
+		"another's, and fixed":    {nil, 4, []ops.Worker{{PID: 8}, of(1, 1, "")}, "1 is wanted while a program of another library runs: h/1 wishes for 1; h/8 says nothing of partitions"},
+		"another's, none wishes":  {nil, 0, []ops.Worker{{PID: 8}, of(1, 1, "")}, ""},
 		"all the same":            {parts, 0, []ops.Worker{of(1, 4, ""), of(2, 4, "")}, ""},
 		"a change on its way":     {parts, 0, []ops.Worker{of(1, 8, ""), of(2, 8, "")}, ""},
 		"none wishes":             {nil, 0, []ops.Worker{of(1, 1, ""), of(2, 1, "")}, ""},
