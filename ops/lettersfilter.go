@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,8 +168,7 @@ type whereDetail struct {
 	Positions []int64      `json:"positions,omitempty"` // of those that were discarded
 }
 
-// where changes the letters of each unit that a filter takes, in order of the units'
-// names, until limit is reached. change is the statement for the consumer $1 and the
+// where changes the first letters, by position, of all units that a filter takes. change is the statement for the consumer $1 and the
 // positions $2.
 func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f LetterFilter, limit int, by By, change string) (n int64, err error) {
 	if invalid := errtext.Join(f.check(), checkLimit(limit)); invalid != nil {
@@ -177,18 +177,21 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 	var found map[string][]int64
 	choose := func(tx *sql.Tx, units []locked) (with []locked, err error) {
 		found, n = map[string][]int64{}, 0
-		left := limit
+		var all []int64
 		for _, at := range units {
-			query, args := o.matchingSQL(at.consumer, f, left)
+			query, args := o.matchingSQL(at.consumer, f, limit)
 			positions, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (p int64, err error) { return p, rows.Scan(&p) }, query, args...)
 			if err != nil {
 				return nil, fmt.Errorf("look for the dead letters: %w", err)
 			}
-			if len(positions) > 0 {
-				with, found[at.consumer], left = append(with, at), positions, left-len(positions)
-			}
-			if left == 0 {
-				break
+			found[at.consumer], all = positions, append(all, positions...)
+		}
+		slices.Sort(all)
+		isFirst := func(p int64) bool { return len(all) <= limit || p < all[limit] } // no two units have one position
+		for _, at := range units {
+			found[at.consumer] = slices.DeleteFunc(found[at.consumer], func(p int64) bool { return !isFirst(p) })
+			if len(found[at.consumer]) > 0 {
+				with = append(with, at)
 			}
 		}
 		if len(with) == 0 {

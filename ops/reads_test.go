@@ -390,17 +390,24 @@ func TestManyDeadLetters(t *testing.T) {
 		t.Errorf("retried %d, %v: %s", n, err, named.letters(t))
 	}
 
-	split, _, high := splitSite(t, "")
+	split, low, high := splitSite(t, "")
 	split.letter(t, 6, high, 1)
 	split.letter(t, 7, high, 0)
 	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#800-fff' WHERE consumer_name = 'c'`)
 	if all, err := split.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 3 || all[2].Partition != "800-fff" {
 		t.Errorf("of units: %+v, %v", all, err)
 	}
+	// Units take turns in the log: the first letters are not those of the first unit.
+	split.Exec(t, `UPDATE consumer_dead_letters SET global_position = 2 WHERE global_position = 7`)
+	split.letter(t, 3, low, 1)
+	split.Exec(t, `UPDATE consumer_dead_letters SET consumer_name = 'c#000-7ff' WHERE consumer_name = 'c'`)
 	if n, err = split.DiscardWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.1 8:5.1" {
 		t.Errorf("discarded %d, %v: %s", n, err, split.stands(t))
 	}
-	if n, err = split.RetryWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 1 || split.stands(t) != "0:3.1 8:5.2" {
+	if all, err := split.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, false, 10); err != nil || len(all) != 2 || all[0].Position != 3 || all[1].Position != 6 {
+		t.Errorf("after the first two: %+v, %v", all, err)
+	}
+	if n, err = split.RetryWhere(ctx, "c", ops.LetterFilter{}, 2, by); err != nil || n != 2 || split.stands(t) != "0:3.2 8:5.2" {
 		t.Errorf("retried %d, %v: %s", n, err, split.stands(t))
 	}
 }
