@@ -19,6 +19,9 @@ const (
 	meetingAgain = time.Second
 	// meetingLimit is after what time a meeting is given up.
 	meetingLimit = 10 * time.Second
+	// meetingSilence is for how long a part may not have attended when a meeting begins: its
+	// batch fails, or lasts.
+	meetingSilence = 3 * meetingLimit / 2
 )
 
 // meetings are those of the parts that run in this worker. Parts that are to be
@@ -103,6 +106,7 @@ type stand struct {
 
 	from  int64     // where it stood first
 	since time.Time // when that was
+	last  time.Time // when it last attended
 	here  bool      // it waits where the meeting is
 }
 
@@ -140,6 +144,7 @@ func (g *meeting) attend(unit string, now time.Time, s stand) move {
 	} else {
 		s.from, s.since = s.at, now
 	}
+	s.last = now
 	g.stands[unit] = s
 	if g.on && now.Sub(g.began) >= meetingLimit && !g.merging {
 		g.end()
@@ -188,14 +193,14 @@ func (g *meeting) end() {
 	}
 }
 
-// mayBegin reports whether all parts are ready, and those behind near enough.
+// mayBegin reports whether all parts are ready and attend, and those behind are near enough.
 func (g *meeting) mayBegin(now time.Time) bool {
 	if now.Before(g.notBefore) || !g.complete() {
 		return false
 	}
 	far := g.furthest()
 	return g.all(func(s stand) bool {
-		if s.unready {
+		if s.unready || now.Sub(s.last) > meetingSilence {
 			return false
 		}
 		behind, gone, took := float64(far-s.at), float64(s.at-s.from), now.Sub(s.since)

@@ -176,3 +176,25 @@ func TestNobodyWaitsForAPartInTrouble(t *testing.T) {
 		}
 	}
 }
+
+// Nobody waits again and again for a part that was quick, and attends no longer: its batch
+// fails or lasts.
+func TestNobodyWaitsForAPartThatIsSilent(t *testing.T) {
+	var m meetings
+	now := time.Unix(0, 0)
+	low, high := partition.Cut(2)[0], partition.Cut(2)[1]
+	for i := range 100 {
+		now = now.Add(time.Second)
+		m.attend("c", partition.All, "low", now, stand{slots: low, at: int64(1000 * i)})
+	}
+	held := time.Duration(0)
+	for i := range 300 {
+		now = now.Add(time.Second)
+		if do := m.attend("c", partition.All, "high", now, stand{slots: high, at: int64(100_000 + 10*i)}); do.bounded {
+			held += time.Second
+		}
+	}
+	if held > meetingLimit+time.Second {
+		t.Errorf("the other part was held for %v of 5m, want %v at most", held, meetingLimit)
+	}
+}
