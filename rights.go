@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -23,7 +22,10 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		return fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
-	rescales := slices.ContainsFunc(w.units, func(u *unit) bool { return u.inTurn == nil })
+	rescales, err := w.rescales(ctx, conn, t)
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
 	needs := rights.Worker(t, w.cfg.LeaderStrategy == LeaderStrategyLease, rescales)
 	denied := w.deniesReads(ctx, conn)
 	log, named := w.log.(store.SequenceNamer)
@@ -45,6 +47,24 @@ func (w *Worker) checkRights(ctx context.Context, t tables.Tables) error {
 		w.mentionHidden(ctx, conn, log)
 	}
 	return nil
+}
+
+// rescales reports whether this worker may have to split or to merge: one of its consumers
+// says that it may be in partitions, or is split, or an operator has fixed a number.
+func (w *Worker) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) (does bool, err error) {
+	var names []string
+	for _, u := range w.units {
+		names, does = append(names, u.name), does || u.inTurn == nil
+	}
+	if does {
+		return true, nil
+	}
+	err = conn.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+t.Checkpoints.SQL()+`
+WHERE consumer_name = ANY (string_to_array($1::text, E'\n')) AND (split_at IS NOT NULL OR partitions > 1))`, strings.Join(names, "\n")).Scan(&does)
+	if pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
+		return false, nil // which is named beside the others
+	}
+	return does, err
 }
 
 // deniesReads returns the error if the role may not read what the event store

@@ -23,9 +23,14 @@ import (
 // and what was logged.
 func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (log string, err error) {
 	t.Helper()
+	return d.tryStartOf(t, db, &partitionedEffect{effect{name: "c"}, 1}, opts...)
+}
+
+func (d *deployment) tryStartOf(t *testing.T, db *sql.DB, c consumer.Consumer, opts ...worker.Option) (log string, err error) {
+	t.Helper()
 	var out output
 	opts = append(opts, worker.WithSlog(newLogger(&out)))
-	w := worker.New(db, d.log, []consumer.Consumer{&partitionedEffect{effect{name: "c"}, 1}}, d.options(opts...)...)
+	w := worker.New(db, d.log, []consumer.Consumer{c}, d.options(opts...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	done := make(chan error, 1)
@@ -39,6 +44,25 @@ func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (
 				w.Stop()
 			}
 		}
+	}
+}
+
+// A worker needs the rights to split also if its code knows nothing of partitions, once an
+// operator has fixed a number of them.
+func TestRightsToSplitWhatIsNotPartitioned(t *testing.T) {
+	t.Parallel()
+	d := deploy(t, inSchemas)
+	d.grant(t)
+	db := d.open(t, d.login(t, "working", d.roles.Worker))
+	d.Exec(t, `REVOKE DELETE ON `+d.config.ConsumerCheckpointsTable+` FROM `+ident.Quote(d.roles.Worker))
+	plain := &effect{name: "c"}
+	if _, err := d.tryStartOf(t, db, plain); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `INSERT INTO `+d.config.ConsumerCheckpointsTable+` (consumer_name, last_position, partitions) VALUES ('c', 0, 2)
+		ON CONFLICT (consumer_name) DO UPDATE SET partitions = 2`)
+	if _, err := d.tryStartOf(t, db, plain); !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "GRANT DELETE ON") {
+		t.Errorf("Start returned %v, want the missing privilege", err)
 	}
 }
 
