@@ -104,29 +104,46 @@ func (o *Operator) terminate(ctx context.Context, b Blocker, by By) error {
 	return audited(ctx, o.db, o.t.Changes, dry, func(tx *sql.Tx) (id int64, err error) {
 		detail := terminateDetail{PID: b.PID, User: b.User, Application: b.Application, Client: b.Client, Start: b.Start.UTC()}
 		if id, err = o.record(ctx, tx, KindTerminate, "", by, detail); err == nil {
-			err = session(ctx, tx, b, "true")
+			err = mayEnd(ctx, tx, b)
 		}
 		if err == nil && o.dry != nil && dry == nil {
 			err = o.dry.accept(o.dry.recorded)
 		}
 		if err == nil && dry == nil {
-			err = session(ctx, tx, b, "pg_terminate_backend(pid)")
+			var ended bool
+			if ended, err = session(ctx, tx, b, "pg_terminate_backend(pid)"); err == nil && !ended {
+				err = ErrNoBlocker
+			}
 		}
 		return id, err
 	})
 }
 
-// session evaluates an expression for the session of a blocker.
-func session(ctx context.Context, tx *sql.Tx, b Blocker, expression string) error {
-	var is bool
-	err := tx.QueryRowContext(ctx, `
-SELECT coalesce(bool_or(`+expression+`), false) FROM pg_stat_activity
-WHERE pid = $1::int AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz`,
-		b.PID, b.BackendStart.Format(time.RFC3339Nano), b.Start.Format(time.RFC3339Nano)).Scan(&is)
-	if err == nil && !is {
-		err = ErrNoBlocker
+// mayEnd reports an error if the session of a blocker is not in its transaction any more, or
+// the server would refuse this role to end it.
+func mayEnd(ctx context.Context, tx *sql.Tx, b Blocker) error {
+	may, err := session(ctx, tx, b, `CASE
+	WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN true
+	WHEN (SELECT rolsuper FROM pg_roles WHERE oid = usesysid) THEN false
+	ELSE pg_has_role(usesysid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')
+END`)
+	if err == nil && !may {
+		err = fmt.Errorf("%w: this role may not end a session of role %q: GRANT pg_signal_backend to it; a session of a superuser takes a superuser", ErrInvalid, b.User)
 	}
 	return err
+}
+
+// session evaluates an expression for the session of a blocker.
+func session(ctx context.Context, tx *sql.Tx, b Blocker, expression string) (is bool, err error) {
+	var found sql.NullBool
+	err = tx.QueryRowContext(ctx, `
+SELECT bool_or(`+expression+`) FROM pg_stat_activity
+WHERE pid = $1::int AND backend_start = $2::timestamptz AND xact_start = $3::timestamptz`,
+		b.PID, b.BackendStart.Format(time.RFC3339Nano), b.Start.Format(time.RFC3339Nano)).Scan(&found)
+	if err == nil && !found.Valid {
+		err = ErrNoBlocker
+	}
+	return found.Bool, err
 }
 
 type terminateDetail struct {

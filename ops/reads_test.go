@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -65,6 +66,69 @@ func TestLogAndBlockers(t *testing.T) {
 		if l, err := s.Log(ctx); err != nil || l.Safe != l.Settled {
 			t.Errorf("a status that is %s: %+v, %v", name, l, err)
 		}
+	}
+}
+
+// A preview refuses what the server would refuse to this role.
+func TestTerminateWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ctx, by := t.Context(), ops.By{Operator: "ann", Reason: "an import that nobody waits for"}
+	var suffix string
+	s.scan(t, `SELECT substr(current_database(), 7)`, &suffix)
+	login := func(role string) *sql.DB {
+		s.Exec(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'secret'`)
+		t.Cleanup(func() { s.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+		s.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO `+role+`; GRANT pg_read_all_stats TO `+role)
+		at, err := url.Parse(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at.User = url.UserPassword(role, "secret")
+		db, err := sql.Open("pgx", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}
+	writing := login("w" + suffix)
+	o, err := ops.New(login("o"+suffix), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(of *sql.DB) bool {
+		tx, err := of.BeginTx(ctx, nil)
+		if err == nil {
+			_, err = tx.Exec(`SELECT nextval('events_global_position_seq')`)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		all, err := o.Blockers(ctx, false)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		terminate := func(o *ops.Operator) error { return o.Terminate(ctx, all[0], by) }
+		_, would := o.Preview(terminate)
+		if is := terminate(o); (is == nil) != (would == nil) || is != nil && is.Error() != would.Error() {
+			t.Errorf("the preview: %v, the change: %v", would, is)
+		}
+		if would != nil && !(errors.Is(would, ops.ErrInvalid) && strings.Contains(would.Error(), "GRANT pg_signal_backend")) {
+			t.Errorf("the preview: %v", would)
+		}
+		return would != nil
+	}
+	if !refused(s.DB) || !refused(writing) {
+		t.Error("a session was ended without the right")
+	}
+	s.Exec(t, `GRANT pg_signal_backend TO o`+suffix)
+	if !refused(s.DB) {
+		t.Error("the session of a superuser was ended")
+	}
+	if refused(writing) {
+		t.Error("refused with the right")
 	}
 }
 
