@@ -14,20 +14,26 @@ import (
 	storepostgres "github.com/pgfrontier/worker/store/postgres"
 )
 
-// weighed is a store that notes the bytes of the heaviest read.
+// scale notes what is read.
+type scale struct {
+	most   atomic.Int64 // bytes of the heaviest read
+	events atomic.Int64 // of all reads
+}
+
+// weighed is a store that notes what is read.
 type weighed struct {
 	*storepostgres.Store
-	most *atomic.Int64
+	*scale
 }
 
 type weighedBound struct {
 	store.BoundLog
-	most *atomic.Int64
+	*scale
 }
 
 func (w weighed) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
 	bound, err := w.Store.Bind(ctx, q, incarnation)
-	return weighedBound{bound, w.most}, err
+	return weighedBound{bound, w.scale}, err
 }
 
 func (w weighed) Binds(log store.Log) bool { return log == store.Log(w) }
@@ -37,15 +43,16 @@ func (w weighedBound) PositionColumn() (table, column string) {
 }
 
 func (w weighedBound) At(incarnation string) store.Log {
-	return weighed{w.BoundLog.At(incarnation).(*storepostgres.Store), w.most}
+	return weighed{w.BoundLog.At(incarnation).(*storepostgres.Store), w.scale}
 }
 
-func (w weighed) note(events []store.PersistedEvent) {
+func (s *scale) note(events []store.PersistedEvent) {
+	s.events.Add(int64(len(events)))
 	n := int64(0)
 	for i := range events {
 		n += int64(len(events[i].Payload) + len(events[i].Metadata))
 	}
-	for m := w.most.Load(); n > m && !w.most.CompareAndSwap(m, n); m = w.most.Load() {
+	for m := s.most.Load(); n > m && !s.most.CompareAndSwap(m, n); m = s.most.Load() {
 	}
 }
 
@@ -84,9 +91,9 @@ func TestReadsAreBoundedByBytes(t *testing.T) {
 			t.Run(fmt.Sprintf("behind=%v batch=%d", behind, batchSize), func(t *testing.T) {
 				t.Parallel()
 				d := newLog(t)
-				var most atomic.Int64
+				var read scale
 				begin := func() {
-					runWorker(t, worker.New(d.DB, weighed{newStore(), &most}, []consumer.Consumer{
+					runWorker(t, worker.New(d.DB, weighed{newStore(), &read}, []consumer.Consumer{
 						&ledger{name: "all"}, &scopedLedger{ledger{name: "some", types: []string{"Order"}}},
 					}, append(quick(), worker.WithBatchSize(batchSize))...))
 				}
@@ -105,8 +112,8 @@ func TestReadsAreBoundedByBytes(t *testing.T) {
 				}
 				awaitHandled(t, d.DB, "all", upTo(small+large)...)
 				awaitHandled(t, d.DB, "some", upTo(small+large)...)
-				if most.Load() < size || most.Load() > bounded.MaxBytes+size {
-					t.Errorf("one read brought %d bytes, at most %d and an event are allowed", most.Load(), bounded.MaxBytes)
+				if most := read.most.Load(); most < size || most > bounded.MaxBytes+size {
+					t.Errorf("one read brought %d bytes, at most %d and an event are allowed", most, bounded.MaxBytes)
 				}
 			})
 		}

@@ -271,6 +271,46 @@ type scopedParts struct{ partitioned }
 
 func (*scopedParts) AggregateTypes() []string { return []string{"Order"} }
 
+// ignoring is a consumer "c" in partitions that does nothing with an event.
+type ignoring struct{ partitioned }
+
+func (*ignoring) Handle(context.Context, *sql.Tx, store.PersistedEvent) error { return nil }
+
+// ignoringSome is one of some types.
+type ignoringSome struct{ ignoring }
+
+func (*ignoringSome) AggregateTypes() []string { return []string{"Order"} }
+
+// The parts of a consumer share what the worker reads, also where the log filters it by type.
+func TestPartsShareOneRead(t *testing.T) {
+	t.Parallel()
+	const parts, events = 8, 100_000
+	for name, c := range map[string]consumer.Consumer{
+		"all types":  &ignoring{*inPartitions(parts)},
+		"some types": &ignoringSome{ignoring{*inPartitions(parts)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			first := start(t, d.DB, []consumer.Consumer{c})
+			awaitLayout(t, d.DB, parts)
+			first.Stop()
+			if err := first.result(t); err != nil {
+				t.Fatal(err)
+			}
+			d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
+				SELECT 'Order', 'a' || i, 1, gen_random_uuid(), 'Happened', '' FROM generate_series(1, $1::int) AS i`, events)
+			var read scale
+			runWorker(t, worker.New(d.DB, weighed{newStore(), &read}, []consumer.Consumer{c}, quick()...))
+			await(t, "all parts to be at the head", func() bool {
+				return one[int64](t, d.DB, `SELECT min(last_position) FROM consumer_checkpoints WHERE split_at IS NULL`) == events
+			})
+			if n := read.events.Load(); n > parts/2*events {
+				t.Errorf("%d events were read for %d parts of %d", n, parts, events)
+			}
+		})
+	}
+}
+
 // The parts of a consumer of some types, whose events the log filters, go over an
 // old log with gaps and over what comes, each event once.
 func TestPartsOfSomeTypes(t *testing.T) {
