@@ -94,6 +94,7 @@ var (
 		{"letters", (*patient).letters, false},
 		{"in doubt", (*patient).ranges, false},
 		{"jobs", (*patient).jobsTables, true},
+		{"job workers", (*patient).jobWorkers, true},
 		{"queues", (*patient).queues, true},
 		{"failed jobs", (*patient).failedJobs, true},
 		{"schedules", (*patient).schedules, true},

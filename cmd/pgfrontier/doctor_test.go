@@ -77,6 +77,7 @@ func clock(by string) string {
 // Each check finds what it is about, and says what to do.
 func TestDoctorFinds(t *testing.T) {
 	const hour = `now() - interval '1 hour'`
+	const overdueJob = `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `)`
 	for _, c := range []struct {
 		check, level, says, remedy string
 		fault                      string
@@ -120,6 +121,9 @@ func TestDoctorFinds(t *testing.T) {
 			INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
 			SELECT 'c#800-fff', gen_random_uuid(), 2 * i, 2 * i, 1, 'open', 2 * i + 1, 2 * i + 1, now() FROM generate_series(1, 8001) AS i`},
 		{check: "jobs", level: levelFail, says: "jobs_attempts", remedy: "migrate up --jobs", fault: `DROP TABLE jobs_attempts CASCADE`},
+		{check: "job workers", level: levelFail, says: "no worker of jobs lives, and jobs are due: mail for 1h", remedy: "start", fault: overdueJob},
+		{check: "job workers", level: levelFail, says: "no worker of jobs lives, and jobs are due: mail for 1h", remedy: "start", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, heartbeat_at) VALUES (gen_random_uuid(), now() - interval '31 seconds')`},
+		{check: "job workers", level: levelWarn, says: "h/8 (1h0m)", remedy: "rows of dead", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, hostname, pid, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, now()), (gen_random_uuid(), 'h', 8, ` + hour + `)`},
 		{check: "queues", level: levelWarn, says: "mail by bob (lunch)", remedy: "jobs resume", fault: `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`},
 		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
 		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
@@ -157,6 +161,39 @@ func TestDoctorOfJobsOnly(t *testing.T) {
 	s.expectFound(t, "queues", levelWarn, "mail by bob (lunch)", "jobs resume")
 	s.Exec(t, `DROP TABLE jobs_attempts CASCADE`)
 	s.expectFound(t, "jobs", levelFail, "jobs_attempts", "migrate up --jobs")
+}
+
+// The doctor misses workers of jobs while jobs are due in a queue that is not paused. A role
+// that may not read their table is told so.
+func TestDoctorMissesWorkersOfJobs(t *testing.T) {
+	s := newJobsSite(t)
+	s.Exec(t, `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', now() - interval '1 hour'), ('bill', 'open', now() + interval '1 hour')`)
+	level := func(want string, flags ...string) {
+		t.Helper()
+		if f := s.found(t, "job workers", flags...); f.Level != want {
+			t.Errorf("found %+v, want %s", f, want)
+		}
+	}
+	level(levelFail)
+	level(levelOK, "--max-age", "2h")
+	for _, queue := range []string{"mail", "*"} {
+		s.expect(t, exitDone, line("jobs pause %s --reason r", queue))
+		level(levelOK)
+		s.expect(t, exitDone, line("jobs resume %s --reason r", queue))
+		level(levelFail)
+	}
+	role, as := s.login(t, "doctor")
+	s.Exec(t, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO `+role+`; REVOKE SELECT ON jobs_workers FROM `+role)
+	as.expectFound(t, "job workers", levelWarn, "could not be checked", "workers' role")
+	s.Exec(t, `GRANT SELECT ON jobs_workers TO `+role)
+	as.expectFound(t, "job workers", levelFail, "no worker of jobs lives", "start")
+
+	s.Exec(t, `INSERT INTO jobs_workers (worker_id) VALUES (gen_random_uuid())`)
+	s.expectFound(t, "job workers", levelOK, "1 live", "")
+	s.Exec(t, `UPDATE jobs_workers SET heartbeat_at = now() - interval '1 hour'`)
+	s.expectFound(t, "job workers", levelFail, "no worker of jobs lives", "start")
+	s.Exec(t, `DELETE FROM jobs WHERE queue = 'mail'`)
+	s.expectFound(t, "job workers", levelWarn, "no heartbeat for long", "rows of dead")
 }
 
 // The checks of indexes and of dead rows leave out no table of the library.

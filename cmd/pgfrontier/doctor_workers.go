@@ -24,19 +24,26 @@ import (
 const manyRanges = 0.8
 
 func (p *patient) alive(context.Context) (finding, error) {
-	var dead []string
-	for _, w := range p.workers {
-		if w.HeartbeatAge > silent {
-			dead = append(dead, fmt.Sprintf("%s (%s)", p.place(w.ID), short(w.HeartbeatAge)))
-		}
-	}
+	dead := p.silentOnes()
 	switch {
 	case len(dead) < len(p.workers) && len(dead) > 0:
-		return warn("see whether these processes live; another worker removes the rows of dead ones", "no heartbeat for long: %s", list(dead)), nil
+		return warn(silentRemedy, "no heartbeat for long: %s", list(dead)), nil
 	case len(p.living()) == 0 && len(p.consumers) > 0:
 		return fail("start the workers", "no worker lives"), nil
 	}
 	return ok("%d live", len(p.living())), nil
+}
+
+const silentRemedy = "see whether these processes live; another worker removes the rows of dead ones"
+
+// silentOnes are the workers whose heartbeat is old.
+func (v view) silentOnes() (dead []string) {
+	for _, w := range v.workers {
+		if w.HeartbeatAge > silent {
+			dead = append(dead, fmt.Sprintf("%s (%s)", placeOf(w), short(w.HeartbeatAge)))
+		}
+	}
+	return dead
 }
 
 func (p *patient) oneLeader(context.Context) (finding, error) {
@@ -336,6 +343,55 @@ func (p *patient) haveJobs(ctx context.Context) (there bool, err error) {
 	return there, err
 }
 
+// jobWorkers looks for workers of jobs, which have a table of their own. It misses them while
+// jobs are due.
+func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
+	if there, err := p.haveJobs(ctx); !there {
+		return ok("none"), err
+	}
+	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	if err != nil {
+		return finding{}, err
+	}
+	queues, err := p.jobs.Queues(ctx) // first: a worker that starts meanwhile is seen
+	if err != nil {
+		return finding{}, err
+	}
+	var v view
+	v.workers, err = pgdriver.QueryAll(ctx, p.db, func(rows *sql.Rows) (w ops.Worker, err error) {
+		var age int64
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age)
+		w.HeartbeatAge = time.Duration(age) * time.Microsecond
+		return w, err
+	}, `
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), greatest(extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000, 0)::bigint
+FROM `+t.Workers.SQL()+` ORDER BY heartbeat_at DESC, worker_id`)
+	if err != nil {
+		return finding{}, err
+	}
+	dead, waiting := v.silentOnes(), p.overdue(queues)
+	switch {
+	case len(v.living()) == 0 && len(waiting) > 0:
+		return fail("start the workers of jobs", "no worker of jobs lives, and jobs are due: %s", list(waiting)), nil
+	case len(dead) > 0:
+		return warn(silentRemedy, "no heartbeat for long: %s", list(dead)), nil
+	}
+	return ok("%d live", len(v.living())), nil
+}
+
+// overdue are the queues that are not paused and whose jobs have been due for long.
+func (p *patient) overdue(all []ops.Queue) (waiting []string) {
+	for _, q := range all {
+		switch {
+		case q.Paused != nil && q.Name == ops.AllQueues:
+			return nil
+		case q.Paused == nil && q.OldestDue > p.maxAge && q.Name != ops.AllQueues:
+			waiting = append(waiting, fmt.Sprintf("%s for %s", q.Name, short(q.OldestDue)))
+		}
+	}
+	return waiting
+}
+
 func (p *patient) queues(ctx context.Context) (finding, error) {
 	if there, err := p.haveJobs(ctx); !there {
 		return ok("none"), err
@@ -344,15 +400,13 @@ func (p *patient) queues(ctx context.Context) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	var paused, waiting []string
+	var paused []string
 	for _, q := range all {
-		switch {
-		case q.Paused != nil:
+		if q.Paused != nil {
 			paused = append(paused, fmt.Sprintf("%s by %s (%s)", q.Name, q.Paused.By.Operator, q.Paused.By.Reason))
-		case q.OldestDue > p.maxAge && q.Name != ops.AllQueues:
-			waiting = append(waiting, fmt.Sprintf("%s for %s", q.Name, short(q.OldestDue)))
 		}
 	}
+	waiting := p.overdue(all)
 	switch {
 	case len(paused) > 0:
 		return warn("pgfrontier jobs resume QUEUE", "paused: %s", list(paused)), nil

@@ -65,6 +65,23 @@ var jobsAlarms = []alarm{
 		},
 	},
 	{
+		name: "No worker of jobs lives",
+		start: func(t *testing.T, s *scene) {
+			s.vars["QUEUE"] = "mail"
+			s.workJobs(t, done)
+		},
+		happen: func(t *testing.T, s *scene) {
+			if err := s.end(); err != nil {
+				t.Error(err)
+			}
+			s.enqueue(t, jobs.At(time.Now().Add(-time.Hour)))
+		},
+		mend: func(t *testing.T, s *scene, r remedy) {
+			s.workJobs(t, done)
+			r()
+		},
+	},
+	{
 		name: "Jobs are due that no worker can run", age: time.Second,
 		start: func(t *testing.T, s *scene) {
 			s.vars["QUEUE"] = "mail"
