@@ -366,8 +366,7 @@ func (a *app) onJobs(ctx context.Context, what, name, final string, do func(ctx 
 				return do(ctx, o, by)
 			}
 			err = o.Confirmed(func(o *ops.Jobs) error { did, err = do(ctx, o, by); return err }, func(all []ops.JobsOperation) error {
-				known := jobsOf(shown.effects)
-				if slices.ContainsFunc(jobsOf(jobsEffectsOf(all)), func(id int64) bool { return !slices.Contains(known, id) }) {
+				if !slices.EqualFunc(jobsEffectsOf(all), shown.effects, effect.within) {
 					return errOther
 				}
 				return nil
@@ -387,15 +386,36 @@ func jobsEffectsOf(all []ops.JobsOperation) []effect {
 	})
 }
 
-// jobsOf are the jobs that the cancellation of a filter takes. Other changes have none.
-func jobsOf(effects []effect) (ids []int64) {
-	for _, e := range effects {
-		var d struct {
-			Cancelled []int64 `json:"cancelled"`
-			Asked     []int64 `json:"asked_to_end"`
-		}
-		_ = json.Unmarshal(e.Detail, &d) // of other changes they may be anything
-		ids = slices.Concat(ids, d.Cancelled, d.Asked)
+// within reports whether a change of jobs does no more than was shown. Of the jobs that a filter
+// takes, some may be gone. A new job has another ID than the one that was shown.
+func (e effect) within(shown effect) bool {
+	known, filtered := jobsOf(shown)
+	if !filtered {
+		e.Detail, shown.Detail = withoutNewJob(e.Detail), withoutNewJob(shown.Detail)
+		return e.equal(shown)
 	}
-	return ids
+	takes, _ := jobsOf(e)
+	return e.On == shown.On && e.Kind == shown.Kind && !slices.ContainsFunc(takes, func(id int64) bool { return !slices.Contains(known, id) })
+}
+
+// jobsOf are the jobs that the cancellation of a filter takes. Other changes are not filtered.
+func jobsOf(e effect) (ids []int64, filtered bool) {
+	var d struct {
+		Cancelled []int64 `json:"cancelled"`
+		Asked     []int64 `json:"asked_to_end"`
+	}
+	_ = json.Unmarshal(e.Detail, &d) // of other changes they may be anything
+	return slices.Concat(d.Cancelled, d.Asked), d.Cancelled != nil
+}
+
+// withoutNewJob leaves out the ID of the job that a retry makes.
+func withoutNewJob(detail json.RawMessage) json.RawMessage {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(detail, &fields) // of what is no object there are none
+	if fields["new_job"] == nil {
+		return detail
+	}
+	delete(fields, "new_job")
+	text, _ := json.Marshal(fields) // of what was JSON it does not fail
+	return text
 }

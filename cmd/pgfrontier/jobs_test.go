@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -121,6 +122,63 @@ func TestCancelNoOtherThatRuns(t *testing.T) {
 	s.in(t, place{asks: true, in: comes}, words("jobs cancel --kind call --reason r")...).is(t, exitRefused, "something else now")
 	if n := value[int64](t, s, `SELECT count(*) FROM jobs WHERE cancel_at IS NOT NULL`); n != 0 {
 		t.Errorf("%d jobs were asked to end", n)
+	}
+}
+
+// A job or a queue that is another one now than what was shown is left alone.
+func TestJobsMoved(t *testing.T) {
+	s := newJobsSite(t)
+	waits := fmt.Sprint(s.add(t, "welcome", "available"))
+	done := fmt.Sprint(s.add(t, "bill", "completed"))
+	for _, c := range []struct {
+		verb, name string
+		before     string // SQL: what happens between what is shown and the answer
+	}{
+		{"cancel " + waits, waits, `UPDATE jobs SET state = 'running', claim = 1, claimed_by = gen_random_uuid(), attempt = 1`},
+		{"retention mail 1h", "mail", `INSERT INTO jobs_queues (name, retention) VALUES ('mail', '5 hours')`},
+		{"discard " + done, done, `INSERT INTO jobs_attempts (job_id, attempt, outcome) VALUES (` + done + `, 1, 'error')`},
+	} {
+		moves := answering{strings.NewReader(c.name + "\n"), func() { s.Exec(t, c.before) }}
+		s.in(t, place{asks: true, in: moves}, line("jobs %s --reason r", c.verb)...).is(t, exitRefused, "nothing was changed", "something else now")
+		if n := value[int64](t, s, `SELECT count(*) FROM jobs_operations`); n != 0 {
+			t.Errorf("%s: %d operations", c.verb, n)
+		}
+		s.ask(t, c.name, line("jobs %s --reason r", c.verb)...).is(t, exitDone)
+		s.Exec(t, `DELETE FROM jobs_operations`)
+	}
+}
+
+// Of several who were shown the same and confirm it, one makes a job: the others have seen no
+// job that it made.
+func TestRerunOnce(t *testing.T) {
+	s := newJobsSite(t)
+	id := fmt.Sprint(s.add(t, "bill", "completed"))
+	for made := range int64(2) {
+		outcomes := make([]outcome, 3)
+		var looks, ends sync.WaitGroup
+		looks.Add(len(outcomes))
+		for i := range outcomes {
+			look := sync.OnceFunc(func() {
+				looks.Done()
+				looks.Wait()
+			})
+			ends.Go(func() {
+				defer look() // or the others wait for one that was shown nothing
+				outcomes[i] = s.within(t.Context(), place{asks: true, in: answering{strings.NewReader(id + "\n"), look}}, line("jobs retry %s --again --reason r", id)...)
+			})
+		}
+		ends.Wait()
+		done := 0
+		for _, o := range outcomes {
+			if o.code == exitDone {
+				done++
+				continue
+			}
+			o.is(t, exitRefused, "nothing was changed", "something else now")
+		}
+		if n := value[int64](t, s, `SELECT count(*) FROM jobs`); done != 1 || n != made+1 {
+			t.Errorf("%d of them were done, and there are %d jobs, want 1 and %d", done, n, made+1)
+		}
 	}
 }
 
