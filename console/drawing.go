@@ -60,11 +60,12 @@ func (s *snapshot) ticks(at func(position int64) float64) (all []mark) {
 	of := map[tick][]string{}
 	var order []tick
 	for _, c := range s.Consumers {
-		k := tick{math.Round(at(c.Position)/tickWidth) * tickWidth, stateOf(c).Class}
+		stands := s.State(c)
+		k := tick{math.Round(at(c.Position)/tickWidth) * tickWidth, stands.Class}
 		if of[k] == nil {
 			order = append(order, k)
 		}
-		of[k] = append(of[k], fmt.Sprintf("%s at %s, %s", c.Name, thousands(c.Position), stateOf(c).Word))
+		of[k] = append(of[k], fmt.Sprintf("%s at %s, %s", c.Name, thousands(c.Position), stands.Word))
 	}
 	for _, k := range order {
 		all = append(all, mark{X: k.x, Class: k.class, Text: some(of[k], "")})

@@ -29,7 +29,7 @@ type snapshot struct {
 
 	told    []told            // by the workers, in the same order
 	names   map[[16]byte]int  // where a worker is among them
-	errors  map[string]string // of consumers and units
+	errors  map[string]string // of consumers and units, as the living say
 	history *history
 }
 
@@ -41,10 +41,11 @@ const (
 // look reads a snapshot, without the doubts. Its parts come one after the other.
 func (c *Console) look(ctx context.Context) (s *snapshot, err error) {
 	s = &snapshot{history: &c.live.history}
-	if s.Consumers, err = c.consumers.Consumers(ctx); err != nil {
+	// The workers first: of one that leaves in between, the row is known.
+	if s.Workers, err = c.consumers.Workers(ctx); err != nil {
 		return nil, err
 	}
-	if s.Workers, err = c.consumers.Workers(ctx); err != nil {
+	if s.Consumers, err = c.consumers.Consumers(ctx); err != nil {
 		return nil, err
 	}
 	s.listen()
@@ -102,6 +103,9 @@ func (s *snapshot) listen() {
 	for i, w := range s.Workers {
 		s.names[w.ID] = i
 		_ = json.Unmarshal(w.Status, &s.told[i])
+		if s.Silent(w.ID) {
+			continue // what it said may be over
+		}
 		for _, c := range s.told[i].Consumers {
 			if c.LastError != "" {
 				s.errors[c.Name] = c.LastError
@@ -139,18 +143,28 @@ func (s *snapshot) Troubles(w ops.Worker) (all []string) {
 // has it.
 func (s *snapshot) LastError(name string) string { return s.errors[name] }
 
-// WorkerName says where a worker runs.
+// WorkerName says where a worker runs, or ran.
 func (s *snapshot) WorkerName(id [16]byte) string {
-	if i, ok := s.names[id]; ok {
-		return placeOf(s.Workers[i])
+	i, ok := s.names[id]
+	switch {
+	case !ok:
+		return shortID(id) + ", gone"
+	case s.Silent(id):
+		return placeOf(s.Workers[i]) + " (silent)"
 	}
-	return shortID(id) + ", gone"
+	return placeOf(s.Workers[i])
+}
+
+// Silent reports whether a worker's heartbeat is old, or gone.
+func (s *snapshot) Silent(id [16]byte) bool {
+	i, ok := s.names[id]
+	return !ok || s.Workers[i].HeartbeatAge > alarms.Silent
 }
 
 // living are the workers whose heartbeat is fresh.
 func (s *snapshot) living() (all []ops.Worker) {
 	for _, w := range s.Workers {
-		if w.HeartbeatAge <= alarms.Silent {
+		if !s.Silent(w.ID) {
 			all = append(all, w)
 		}
 	}
@@ -173,10 +187,14 @@ func (s *snapshot) Summary() string {
 	states, letters := map[string]int{}, int64(0)
 	for _, c := range s.Consumers {
 		letters += c.DeadLetters
-		states[stateOf(c).Word]++
+		states[s.State(c).Word]++
 	}
-	parts := []string{count(len(s.Consumers), "consumer"), count(len(s.Workers), "worker")}
-	for _, p := range []struct{ word, text string }{{isPaused, " paused"}, {isLate, " late"}, {isUnowned, " that nobody runs"}} {
+	living := len(s.living())
+	parts := []string{count(len(s.Consumers), "consumer"), count(living, "worker")}
+	if n := len(s.Workers) - living; n > 0 {
+		parts = append(parts, count(n, "silent worker"))
+	}
+	for _, p := range []struct{ word, text string }{{isPaused, " paused"}, {isLate, " late"}, {isUnowned, " that nobody runs"}, {isSilent, " whose worker is silent"}} {
 		if n := states[p.word]; n > 0 {
 			parts = append(parts, thousands(n)+p.text)
 		}
@@ -212,6 +230,7 @@ const (
 const (
 	isPaused   = "paused"
 	isUnowned  = "nobody runs it"
+	isSilent   = "silent" // its worker's heartbeat is old, or gone
 	isLate     = "late"
 	isBehind   = "behind"
 	isUpToDate = "up to date"
@@ -222,16 +241,30 @@ const (
 // nothing.
 type state struct{ Sign, Word, Class string }
 
-func stateOf(c ops.Consumer) state {
-	nobody := !known(c.Worker)
-	for _, u := range c.Units {
-		nobody = nobody && !known(u.Worker)
+// State is how a consumer stands. Of one in partitions, a single one that nobody runs, or whose
+// worker is silent, is enough, unless that is paused.
+func (s *snapshot) State(c ops.Consumer) state {
+	units := c.Units
+	if len(units) == 0 {
+		units = []ops.Unit{{HeadLag: c.HeadLag, Paused: c.Paused, Worker: c.Worker}}
+	}
+	nobody, silent := false, false
+	for _, u := range units {
+		switch {
+		case u.Paused != nil:
+		case !known(u.Worker):
+			nobody = nobody || u.HeadLag > 0
+		default:
+			silent = silent || s.Silent(u.Worker)
+		}
 	}
 	switch {
 	case c.Paused != nil:
 		return state{"❚❚", isPaused, "warn"}
-	case nobody && c.HeadLag > 0:
+	case nobody:
 		return state{"✕", isUnowned, "bad"}
+	case silent:
+		return state{"✕", isSilent, "bad"}
 	case c.OldestAge > lateAfter:
 		return state{"▲", isLate, "bad"}
 	case c.HeadLag > 0:
@@ -239,8 +272,6 @@ func stateOf(c ops.Consumer) state {
 	}
 	return state{"✓", isUpToDate, "good"}
 }
-
-func (s *snapshot) State(c ops.Consumer) state { return stateOf(c) }
 
 // Old reports whether a transaction is so old that somebody should look at it.
 func (s *snapshot) Old(b ops.Blocker) bool { return b.Age > oldTransaction }
@@ -265,10 +296,10 @@ func (l choice) Search() choice { return l }
 
 // choose finds the consumers that an address asks for.
 func (s *snapshot) choose(address string, q url.Values) choice {
-	l := choice{Address: address, Find: q.Get("find"), State: q.Get("state"), States: []string{isPaused, isUnowned, isLate, isBehind, isUpToDate, hasLetters}, Consumers: []ops.Consumer{}}
+	l := choice{Address: address, Find: q.Get("find"), State: q.Get("state"), States: []string{isPaused, isUnowned, isSilent, isLate, isBehind, isUpToDate, hasLetters}, Consumers: []ops.Consumer{}}
 	for _, c := range s.Consumers {
 		has := strings.Contains(strings.ToLower(c.Name), strings.ToLower(l.Find))
-		if !has || l.State != "" && l.State != stateOf(c).Word && !(l.State == hasLetters && c.DeadLetters > 0) {
+		if !has || l.State != "" && l.State != s.State(c).Word && !(l.State == hasLetters && c.DeadLetters > 0) {
 			continue
 		}
 		switch l.Matching++; {
@@ -356,9 +387,12 @@ func workersOf(s *snapshot, q url.Values) (any, error) {
 	for _, w := range s.Workers {
 		for _, name := range w.Consumers {
 			name = partition.Consumer(name)
-			if at := runs[name]; !slices.Contains(at, placeOf(w)) {
-				runs[name] = append(at, placeOf(w))
+			if at := runs[name]; !slices.Contains(at, s.WorkerName(w.ID)) {
+				runs[name] = append(at, s.WorkerName(w.ID))
 			}
+		}
+		if s.Silent(w.ID) {
+			continue // it can run nothing
 		}
 		clear(can)
 		for _, name := range w.Able {

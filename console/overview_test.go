@@ -172,18 +172,143 @@ func TestErrorOfAPartition(t *testing.T) {
 	}
 }
 
-// A consumer in partitions is one that nobody runs if nobody runs any of them.
-func TestNobodyRunsPartitions(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, console.Options{})
-	s.append(t, happened(1)...)
-	s.split(t, "c", 0, 0)
-	for _, want := range []string{"nobody runs it", "behind"} {
-		if body := s.get(t, "consumer?name=c").body; !strings.Contains(body, `data-summary="c is `+want+`"`) {
-			t.Errorf("want %s:\n%s", want, body)
-		}
-		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('c#800-fff', gen_random_uuid()) ON CONFLICT DO NOTHING`)
+// staff adds a worker that was heard of so many seconds ago, and gives it consumers and units.
+func (s *site) staff(t testing.TB, pid, age int, runs ...string) {
+	t.Helper()
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, heartbeat_at) VALUES (lpad($1::int::text, 32, '0')::uuid, '{}', 'h', $1::int, now() - $2::int * interval '1 s')`, pid, age)
+	for _, name := range runs {
+		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ($1, lpad($2::int::text, 32, '0')::uuid)`, name, pid)
 	}
+}
+
+const fresh = -3600 // seconds: a heartbeat that stays fresh, however slow the test is
+
+// The state of a consumer says what its worker and its events show. One partition in trouble is
+// enough, unless it is paused.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.append(t, happened(3)...)
+	s.Exec(t, `UPDATE events SET created_at = now() + CASE WHEN global_position < 3 THEN -1 ELSE 1 END * interval '1 hour'`)
+	const living, old, gone, none = 1, 2, 3, 4 // workers
+	runs := map[int][]string{}
+	put := func(name string, position int64, paused bool, worker int) {
+		s.place(t, name, position)
+		if paused {
+			s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = now(), paused_by = 'bob', paused_reason = 'lunch' WHERE consumer_name = $1`, name)
+		}
+		runs[worker] = append(runs[worker], name)
+	}
+	type unit struct {
+		position int64
+		paused   bool
+		worker   int
+	}
+	want := map[string]string{}
+	for i, c := range []struct {
+		want  string
+		units []unit // a single one: the consumer is not split
+	}{
+		{"good ✓ up to date", []unit{{3, false, living}}},
+		{"good → behind", []unit{{2, false, living}}},
+		{"bad ▲ late", []unit{{1, false, living}}},
+		{"bad ✕ silent", []unit{{3, false, old}}},
+		{"bad ✕ silent", []unit{{1, false, old}}},
+		{"bad ✕ silent", []unit{{3, false, gone}}},
+		{"bad ✕ nobody runs it", []unit{{1, false, none}}},
+		{"good ✓ up to date", []unit{{3, false, none}}},
+		{"warn ❚❚ paused", []unit{{1, true, old}}},
+		{"warn ❚❚ paused", []unit{{1, true, none}}},
+		{"good → behind", []unit{{2, false, living}, {3, false, living}}},
+		{"bad ✕ silent", []unit{{2, false, living}, {3, false, old}}},
+		{"bad ✕ silent", []unit{{3, false, gone}, {3, false, living}}},
+		{"bad ✕ nobody runs it", []unit{{3, false, living}, {2, false, none}}},
+		{"bad ✕ nobody runs it", []unit{{3, false, old}, {2, false, none}}},
+		{"good → behind", []unit{{2, false, living}, {3, false, none}}},
+		{"bad ✕ silent", []unit{{3, false, none}, {3, false, old}}},
+		{"good → behind", []unit{{2, true, none}, {3, false, living}}},
+		{"good → behind", []unit{{2, true, old}, {3, false, living}}},
+		{"bad ✕ nobody runs it", []unit{{2, true, living}, {2, false, none}}},
+		{"warn ❚❚ paused", []unit{{2, true, old}, {2, true, none}}},
+	} {
+		name := fmt.Sprintf("c%02d", i)
+		want[name] = c.want
+		if len(c.units) == 1 {
+			put(name, c.units[0].position, c.units[0].paused, c.units[0].worker)
+			continue
+		}
+		s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, split_at, paused_at, paused_by, paused_reason) VALUES ($1, 0, now(), now(), 'partitions', 'split')`, name)
+		for k, u := range c.units {
+			put(name+[]string{"#000-7ff", "#800-fff"}[k], u.position, u.paused, u.worker)
+		}
+	}
+	s.staff(t, living, fresh, runs[living]...)
+	s.staff(t, old, 31, runs[old]...)
+	s.staff(t, gone, fresh, runs[gone]...)
+	s.Exec(t, `DELETE FROM worker_nodes WHERE pid = $1`, gone)
+	body := s.get(t, "").expect(t, http.StatusOK).body
+	for name, want := range want {
+		row := regexp.MustCompile(`data-key="` + name + `">.*?<td class="([a-z]*)"><span aria-hidden="true">(.*?)</span> (.*?)</td>`).FindStringSubmatch(body)
+		if row == nil || strings.Join(row[1:], " ") != want {
+			t.Errorf("%s is %q, want %q", name, row, want)
+		}
+	}
+	const said = "21 consumers, 1 worker, 1 silent worker, 3 paused, 1 late, 4 that nobody runs, 6 whose worker is silent"
+	if !strings.Contains(body, `data-summary="`+said+`"`) || !strings.Contains(body, "open transactions. "+said+".") {
+		t.Errorf("%q is not said:\n%s", said, body)
+	}
+	for state, matching := range map[string]int{"silent": 6, "nobody runs it": 4, "late": 1, "behind": 5} {
+		var p struct{ Matching int }
+		address := "?" + url.Values{"state": {state}}.Encode()
+		if s.read(t, address, &p); p.Matching != matching || !strings.Contains(s.get(t, address).body, "<option selected>"+state+"</option>") {
+			t.Errorf("%d are %s, or it is no choice; want %d", p.Matching, state, matching)
+		}
+	}
+}
+
+// A worker that is not heard of leads nothing and runs nothing, and its last error is not what
+// keeps a consumer.
+func TestSilentWorker(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, console.Options{Access: operators})
+	s.split(t, "c", 0, 0)
+	s.Exec(t, `UPDATE consumer_checkpoints SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE split_at IS NULL`)
+	s.staff(t, 1, fresh, "c#000-7ff", "c#800-fff")
+	s.Exec(t, `UPDATE worker_nodes SET consumers = '{c}', status = '{"Leader": true, "LoopError": "it hangs", "Unowned": ["d"], "Consumers": [{"Name": "c#000-7ff", "LastError": "no customer"}]}'`)
+	says := func(page string, well bool, texts ...string) {
+		t.Helper()
+		body := s.get(t, page).body
+		for _, text := range texts {
+			if strings.Contains(body, text) != well {
+				t.Errorf("%q: %q is there: %v\n%s", page, text, !well, body)
+			}
+		}
+	}
+	lives := map[string][]string{
+		"":                {`data-summary="1 consumer, 1 worker, 2 complaints"`, "up to date</td>"},
+		"workers":         {"★ leads", "<td>h:1</td><td>h:1</td>", "<td class=\"long\"><p>✕ loop: it hangs</p>"},
+		"consumer?name=c": {`data-summary="c is up to date"`, "Last error:</strong> c#000-7ff: no customer", "<td>h:1</td>"},
+	}
+	silent := map[string][]string{
+		"":                {`data-summary="1 consumer, 0 workers, 1 silent worker, 1 whose worker is silent"`, "</span> silent</td>"},
+		"workers":         {"led, at its last heartbeat", "<td>h:1 (silent)</td><td>nobody</td>", "<td class=\"long\"><p>✕ silent, and said last:</p><p>✕ loop: it hangs</p><p>✕ c#000-7ff: no customer</p><p>✕ nobody runs: d</p></td>"},
+		"consumer?name=c": {`data-summary="c is silent"`, "<td>h:1 (silent)</td>"},
+	}
+	tell := func(is, was map[string][]string) {
+		t.Helper()
+		for page := range is {
+			says(page, true, is[page]...)
+			says(page, false, was[page]...)
+		}
+	}
+	tell(lives, silent)
+	v := s.watch(t, "live?page=")
+	v.until(t, lives[""][0])
+	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '31 s'`)
+	tell(silent, lives)
+	v.until(t, silent[""][0])
+	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() + interval '1 hour'`)
+	tell(lives, silent)
 }
 
 // A consumer's page says what it is to become, while it is not.

@@ -23,6 +23,8 @@ func TestAccessibility(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "/a/b")
 	pages := s.furnish(t, "")
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, heartbeat_at, status) VALUES (gen_random_uuid(), '{shipping_v1}', 'host8', 7, now() - interval '1 hour', '{"Leader": true, "LoopError": "it hangs"}')`)
+	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'shipping_v1', worker_id FROM worker_nodes WHERE pid = 7`)
 	forms := map[string]string{ // pages that answer a form, by the page that has it
 		"consumer?name=stopped_v1":      "#retire form",  // wants the name typed
 		"letters?consumer=totals_v1":    "#discard form", // of many
@@ -31,6 +33,7 @@ func TestAccessibility(t *testing.T) {
 		"letters?consumer=mail_v1":      "",              // none
 		"gaps":                          "",              // to choose from
 		"?state=paused":                 "",              // found
+		"?state=silent":                 "",              // found
 		"consumer?name=nobody":          "",              // is not there
 		"event":                         "",              // to choose from
 		"operations?consumer=totals_v1": "",              // of one
