@@ -61,8 +61,8 @@ func (w *Worker) rescales(ctx context.Context, conn *sql.Conn, t tables.Tables) 
 	}
 	err = conn.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+t.Checkpoints.SQL()+`
 WHERE consumer_name = ANY (string_to_array($1::text, E'\n')) AND (split_at IS NOT NULL OR partitions > 1))`, strings.Join(names, "\n")).Scan(&does)
-	if pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege {
-		return false, nil // which is named beside the others
+	if pgdriver.SQLState(err) == pgdriver.InsufficientPrivilege || pgdriver.IsUndefined(err) {
+		return false, nil // which others report, with the remedy
 	}
 	return does, err
 }

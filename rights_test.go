@@ -136,9 +136,10 @@ func TestStartNamesAClosedSchema(t *testing.T) {
 	d.grant(t)
 	db := d.open(t, d.login(t, "working", d.roles.Worker))
 	d.Exec(t, `REVOKE USAGE ON SCHEMA public FROM `+ident.Quote(d.roles.Worker))
-	_, err := d.tryStart(t, db)
-	if !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "all of them): GRANT USAGE ON SCHEMA public TO ") {
-		t.Errorf("Start returned %v", err)
+	for _, c := range []consumer.Consumer{&effect{name: "c"}, &partitionedEffect{effect{name: "c"}, 1}} {
+		if _, err := d.tryStartOf(t, db, c); !errors.Is(err, worker.ErrPrivileges) || !strings.Contains(err.Error(), "all of them): GRANT USAGE ON SCHEMA public TO ") {
+			t.Errorf("Start returned %v", err)
+		}
 	}
 }
 

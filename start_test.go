@@ -70,6 +70,8 @@ func TestStartRefuses(t *testing.T) {
 			config: true, words: []string{"2 open connections", "at least", "SetMaxOpenConns"},
 		},
 		"missing tables":  {prepare: `DROP TABLE consumer_gap_skips, worker_nodes`, words: []string{"consumer_gap_skips", "worker_nodes", "migrations.Apply"}},
+		"no checkpoints":  {prepare: `DROP TABLE consumer_checkpoints`, words: []string{"consumer_checkpoints", "migrations.Apply"}},
+		"older tables":    {prepare: `ALTER TABLE consumer_checkpoints DROP COLUMN split_at CASCADE`, words: []string{"consumer_checkpoints", "split_at", "migrations.Apply"}},
 		"other tables":    {opts: []worker.Option{worker.WithWorkerNodesTable("elsewhere.nodes")}, words: []string{"elsewhere", "migrations.Apply"}},
 		"no events table": {prepare: `DROP TABLE events`, words: []string{"events"}},
 		"a cached sequence": {
