@@ -255,6 +255,8 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	}
 	if c.passed(w.retried, w.Look.Through); !c.tally.bisect.active() {
 		c.poison = nil
+	} else if c.poison != nil {
+		c.poison.revision = moved.Revision
 	}
 	c.overtaken = 0
 	c.unit.reload.revision.Store(moved.Revision)

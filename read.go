@@ -157,6 +157,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		return nil, result{outcome: idle}
 	case c.poison != nil && c.poison.policy == FailPause && !c.othersBefore(c.poison.position):
 		return nil, c.pause(intake, conn)
+	case c.poison != nil && c.poison.policy == FailPause: // nothing comes between
 	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
 		return c.lazyWork(v), result{}
 	case c.deadLetterNext() || !c.hasNews(v):
@@ -182,7 +183,7 @@ func (c *consumerLoop) place() reader.Place {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}
 	if c.poison != nil && c.poison.policy == FailPause {
-		at.Bound = min(at.Bound, c.poison.position-1)
+		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of its own is there
 	}
 	for _, o := range c.progress.Open {
 		at.Open = append(at.Open, o.Range)
