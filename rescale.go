@@ -245,7 +245,7 @@ func (c *consumerLoop) split(ctx context.Context, tx *sql.Tx, children []partiti
 // another unit, as after a change of the key, the first slot: such a letter can only be discarded.
 func (c *consumerLoop) slotOfLetter(ctx context.Context, q store.Querier, token string, l progress.Letter) (int, error) {
 	if c.unit.key.Name() == "" {
-		return partition.Slot(l.Key), nil
+		return partition.Slot(l.Aggregate), nil
 	}
 	events, err := c.w.bound.At(token).ReadEvents(ctx, q, l.Position-1, 1)
 	if err != nil {

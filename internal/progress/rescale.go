@@ -59,7 +59,7 @@ func newRescaleSQL(t tables.Tables) rescaleSQL {
 		unit: `
 SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
 	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,
-		letters: `SELECT global_position, order_id FROM ` + letters + ` WHERE ` + it,
+		letters: `SELECT global_position, aggregate_id, order_id FROM ` + letters + ` WHERE ` + it,
 		// The units in $2 take the place of $1. Each goes on from its position, and
 		// watches all that it watches. $3 says who gets which dead letter.
 		split: `
@@ -131,8 +131,9 @@ func (c *Checkpoints) Rescale(ctx context.Context, tx *sql.Tx, consumer, token s
 
 // Letter is a dead letter that goes with the key of its event.
 type Letter struct {
-	Position int64
-	Key      string // as the dead letter has it; that of its aggregate: its id
+	Position  int64
+	Aggregate string // its id
+	Key       string // of the consumer's own, as it was; none: the aggregate's id
 }
 
 // LockUnit locks the unit that is to be split. ok is false if it was replaced, or is
@@ -146,7 +147,7 @@ func (r *Rescale) LockUnit(ctx context.Context, unit string, partitions int) (po
 		return 0, nil, false, fmt.Errorf("lock unit %q: %w", unit, err)
 	}
 	letters, err = pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (l Letter, err error) {
-		err = rows.Scan(&l.Position, &l.Key)
+		err = rows.Scan(&l.Position, &l.Aggregate, &l.Key)
 		return l, err
 	}, r.c.rescale.letters, unit)
 	return position, letters, true, err
