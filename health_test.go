@@ -149,8 +149,8 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 	}
 }
 
-// Health is not green while a hook does not return, whoever calls it: the consumer's loop, or
-// the one that starts these.
+// Health is not green while a hook does not return, of the consumer's loop or of the one that
+// starts these.
 func TestHealthWhileAHookDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	leave := make(chan struct{})

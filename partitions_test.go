@@ -242,6 +242,18 @@ func TestPartsHandleAtTheSameTime(t *testing.T) {
 	}
 }
 
+// A worker of another library says nothing of its consumers. While it lives, there are no parts.
+func TestNoPartsBesideAnotherLibrary(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	start(t, d.DB, []consumer.Consumer{inPartitions(2)})
+	awaitLayout(t, d.DB, 2)
+	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), now() + interval '1 hour')`)
+	awaitLayout(t, d.DB, 1)
+	d.Exec(t, `DELETE FROM worker_nodes WHERE consumers IS NULL`)
+	awaitLayout(t, d.DB, 2)
+}
+
 // An event of a consumer in partitions is handled when its part has handled it,
 // wherever that runs.
 func TestWaitForParts(t *testing.T) {

@@ -155,9 +155,10 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	switch {
 	case v.Token == "" || !c.hasWork(v):
 		return nil, result{outcome: idle}
-	case c.poison != nil && c.poison.policy == FailPause && !c.othersBefore(c.poison.position):
-		return nil, c.pause(intake, conn)
-	case c.poison != nil && c.poison.policy == FailPause: // nothing comes between
+	case c.poison != nil && c.poison.policy == FailPause: // nothing else comes between
+		if !c.othersBefore(c.poison.position) {
+			return nil, c.pause(intake, conn)
+		}
 	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
 		return c.lazyWork(v), result{}
 	case c.deadLetterNext() || !c.hasNews(v):
@@ -191,9 +192,9 @@ func (c *consumerLoop) place() reader.Place {
 	return at
 }
 
-// othersBefore reports whether there are positions between the checkpoint and that of an event
-// whose events are not the unit's, as those of other parts. A pause wants the checkpoint just
-// before the event: SkipEvent takes the next one, whosever it is.
+// othersBefore reports whether events of others, as of other parts, may lie between the
+// checkpoint and a position. A pause wants the checkpoint just before its event: SkipEvent takes
+// the next event of all.
 func (c *consumerLoop) othersBefore(position int64) bool {
 	return (c.unit.isPart() || len(c.unit.types) > 0) && c.progress.Position < position-1
 }

@@ -168,8 +168,8 @@ type whereDetail struct {
 	Positions []int64      `json:"positions,omitempty"` // of those that were discarded
 }
 
-// where changes the first letters, by position, of all units that a filter takes. change is the statement for the consumer $1 and the
-// positions $2.
+// where changes the first letters, by position, that a filter takes of all units. change is
+// the statement for the consumer $1 and the positions $2.
 func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f LetterFilter, limit int, by By, change string) (n int64, err error) {
 	if invalid := errtext.Join(f.check(), checkLimit(limit)); invalid != nil {
 		return 0, errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", kind, errtext.Value(consumer), invalid))
@@ -186,10 +186,9 @@ func (o *Operator) where(ctx context.Context, kind Kind, consumer string, f Lett
 			}
 			found[at.consumer], all = positions, append(all, positions...)
 		}
-		slices.Sort(all)
-		isFirst := func(p int64) bool { return len(all) <= limit || p < all[limit] } // no two units have one position
+		slices.Sort(all) // no two units have one position
 		for _, at := range units {
-			found[at.consumer] = slices.DeleteFunc(found[at.consumer], func(p int64) bool { return !isFirst(p) })
+			found[at.consumer] = slices.DeleteFunc(found[at.consumer], func(p int64) bool { return len(all) > limit && p >= all[limit] })
 			if len(found[at.consumer]) > 0 {
 				with = append(with, at)
 			}
