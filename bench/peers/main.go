@@ -134,7 +134,7 @@ func choose(names string) (chosen []scenario, err error) {
 // measure runs the scenarios on one server. The report holds what was measured
 // until an error.
 func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err error) {
-	server, err := embedded.Start(ctx, embedded.Config{Settings: settings(o)})
+	server, err := embedded.Start(ctx, embedded.Config{OnDisk: true, Settings: settings(o)})
 	if err != nil {
 		return nil, err
 	}

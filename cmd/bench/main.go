@@ -112,7 +112,7 @@ func choose(names string) (chosen []scenario, err error) {
 
 // measure runs the scenarios, one after the other, on one server.
 func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err error) {
-	server, err := embedded.Start(ctx, embedded.Config{})
+	server, err := embedded.Start(ctx, embedded.Config{OnDisk: true})
 	if err != nil {
 		return nil, err
 	}

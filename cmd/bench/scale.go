@@ -185,7 +185,7 @@ SELECT gen_random_uuid(), oid FROM pg_database WHERE datname = current_database(
 
 // onOwnServer runs a part of a scenario on a server of its own.
 func (l *lab) onOwnServer(ctx context.Context, settings map[string]string, part func(*lab) error) (err error) {
-	server, err := embedded.Start(ctx, embedded.Config{Own: true, Settings: settings})
+	server, err := embedded.Start(ctx, embedded.Config{Own: true, OnDisk: true, Settings: settings})
 	if err != nil {
 		return err
 	}

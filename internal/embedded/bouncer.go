@@ -66,7 +66,7 @@ func newBouncer(ctx context.Context, server string) (b *Bouncer, err error) {
 	if b.password = b.server.Password; b.password == "" {
 		b.password = rand.Text() // the server asks for none, but not everyone shall enter here
 	}
-	b.home, err = newHome()
+	b.home, err = newHome(os.TempDir())
 	return b, err
 }
 

@@ -18,6 +18,14 @@ func mountDisk(dir string, bytes int64) error {
 // still open keep it until they are closed.
 func unmountDisk(dir string) { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }
 
+// hasRoom reports whether a directory is on a file system in memory with so many
+// bytes free.
+func hasRoom(dir string, bytes uint64) bool {
+	const tmpfs = 0x01021994 // TMPFS_MAGIC
+	var disk syscall.Statfs_t
+	return syscall.Statfs(dir, &disk) == nil && disk.Type == tmpfs && disk.Bavail*uint64(disk.Bsize) >= bytes
+}
+
 // fillDisk makes the disk as small as what is on it. Who writes to it meanwhile
 // may need another try.
 func fillDisk(dir string) error {

@@ -23,6 +23,11 @@ type Config struct {
 	// started, and win over those chosen here: {"max_connections": "1000"}.
 	Settings map[string]string
 
+	// OnDisk keeps the data of a server that is started on the file system of
+	// temporary files, for measurements. By default the data is in memory where
+	// this machine has room for it there.
+	OnDisk bool
+
 	// Disk, if not 0, gives a server that is started a disk of that many bytes
 	// for its data, which Fill can fill: a file system in memory. It needs
 	// Linux and root.
@@ -48,6 +53,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		}
 	}
 	sweep(os.TempDir())
+	sweep(memory)
 	who, err := serverAccount()
 	if err != nil {
 		return nil, err

@@ -24,9 +24,9 @@ const (
 // errInUse: another process has the lock.
 var errInUse = errors.New("locked by another process")
 
-func newHome() (*home, error) {
+func newHome(root string) (*home, error) {
 	for {
-		path, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", homePrefix, os.Getpid()))
+		path, err := os.MkdirTemp(root, fmt.Sprintf("%s%d-", homePrefix, os.Getpid()))
 		if err != nil {
 			return nil, fmt.Errorf("embedded: no directory for the server: %w", err)
 		}

@@ -172,7 +172,7 @@ func TestSweepAgainstNewHomes(t *testing.T) {
 }
 
 func useHome() error {
-	h, err := newHome()
+	h, err := newHome(os.TempDir())
 	if err != nil {
 		return err
 	}

@@ -25,3 +25,5 @@ func unmountDisk(string) {}
 func fillDisk(string) error { return errNoDisk }
 
 func freeDisk(string, int64) error { return errNoDisk }
+
+func hasRoom(string, uint64) bool { return false }

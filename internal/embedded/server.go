@@ -46,6 +46,7 @@ type Server struct {
 	bin      binaries
 	who      *account
 	home     *home
+	root     string // of its home
 	settings map[string]string
 	disk     int64
 	port     int
@@ -111,7 +112,7 @@ func (s *Server) LogFile() string {
 func launch(ctx context.Context, bin binaries, who *account, cfg Config) (*Server, error) {
 	s := &Server{
 		version: bin.version, source: bin.source,
-		bin: bin, who: who, settings: maps.Clone(settings), disk: cfg.Disk, password: rand.Text(),
+		bin: bin, who: who, root: cfg.root(), settings: maps.Clone(settings), disk: cfg.Disk, password: rand.Text(),
 	}
 	maps.Copy(s.settings, cfg.Settings)
 	return s.settle(func() error {
@@ -126,7 +127,7 @@ func launch(ctx context.Context, bin binaries, who *account, cfg Config) (*Serve
 // settle gives the server a home with an empty data directory, where move
 // starts it. Nothing is left if that fails.
 func (s *Server) settle(move func() error) (settled *Server, err error) {
-	if s.home, err = newHome(); err != nil {
+	if s.home, err = newHome(s.root); err != nil {
 		return nil, err
 	}
 	err = os.Mkdir(s.home.data(), 0o700)

@@ -30,7 +30,7 @@ func (s *Server) Standby(ctx context.Context, port int) (*Server, error) {
 	}
 	b := &Server{
 		version: s.version, source: s.source,
-		bin: s.bin, who: s.who, settings: maps.Clone(s.settings), disk: s.disk, password: s.password, port: port,
+		bin: s.bin, who: s.who, root: s.root, settings: maps.Clone(s.settings), disk: s.disk, password: s.password, port: port,
 	}
 	return b.settle(func() error {
 		if err := b.copyOf(ctx, s, backup); err != nil {
