@@ -211,7 +211,7 @@ func (c *cutConn) arrive(t *testing.T) {
 // waiting counts those who wait for a lock.
 func waiting(t *testing.T, db *sql.DB) (n int) {
 	t.Helper()
-	if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&n); err != nil {
+	if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE ` + pgtest.Here + ` AND NOT granted`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -70,7 +70,7 @@ func TestUpgradeOfAPeersDatabase(t *testing.T) {
 		applied := make(chan error, 1)
 		go func() { applied <- migrations.Apply(context.Background(), d.DB, nil) }()
 		await(t, "the upgrade to wait for the batch", func() (waits bool) {
-			err := d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'consumer_assignments'::regclass)`).Scan(&waits)
+			err := d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE ` + pgtest.Here + ` AND NOT granted AND relation = 'consumer_assignments'::regclass)`).Scan(&waits)
 			return err == nil && waits
 		})
 		if s == worker.LeaderStrategyAdvisory { // the foreign key takes the worker from a and b, or the worker dies

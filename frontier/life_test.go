@@ -67,7 +67,7 @@ func TestRunEndsDuringAStatement(t *testing.T) {
 	f, stop := run(t, testConfig(t, poolNamed(t, d.URL, "frontier")))
 	awaitSettled(t, f, 0)
 	exec(t, begin(t, d.DB), `LOCK TABLE events IN ACCESS EXCLUSIVE MODE`)
-	awaitQuery(t, d.DB, `SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'frontier' AND wait_event_type = 'Lock'`)
+	awaitQuery(t, d.DB, `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'frontier' AND wait_event_type = 'Lock'`)
 	stop()
 }
 
@@ -99,7 +99,7 @@ func TestReconnects(t *testing.T) {
 		position := appendEvent(t, d.DB)
 		awaitSettled(t, f, position)
 		back := f.Back()
-		awaitQuery(t, d.DB, `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE application_name = 'frontier'`)
+		awaitQuery(t, d.DB, `SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'frontier'`)
 		rollBackEvent(t, d.DB)
 		awaitSettled(t, f, appendEvent(t, d.DB))
 		select {

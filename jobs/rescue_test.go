@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -155,7 +156,7 @@ func TestChoresHoldUpNoRescue(t *testing.T) {
 		line.mend()
 	})
 	s.until("a chore to wait for the lock", func() (waits bool) {
-		err := s.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'jobs_once'::regclass AND NOT granted)`).Scan(&waits)
+		err := s.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE ` + pgtest.Here + ` AND relation = 'jobs_once'::regclass AND NOT granted)`).Scan(&waits)
 		return err == nil && waits
 	})
 	if i := s.ended(id); i.State != jobs.StateCompleted || i.Resets != 1 {

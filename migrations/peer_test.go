@@ -147,7 +147,7 @@ func TestApplyOutlastsADeadlock(t *testing.T) {
 	applied := make(chan error, 1)
 	db := with(t, d, "deadlock_timeout", "2000") // milliseconds
 	go func() { applied <- migrations.Apply(t.Context(), db, nil) }()
-	for deadline := time.Now().Add(pgtest.Patience); len(list(t, d.DB, `SELECT 'waits' FROM pg_locks WHERE NOT granted AND relation = 'consumer_checkpoints'::regclass`)) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(pgtest.Patience); len(list(t, d.DB, `SELECT 'waits' FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted AND relation = 'consumer_checkpoints'::regclass`)) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("waited in vain for Apply to wait for the table")
 		}

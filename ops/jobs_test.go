@@ -264,7 +264,7 @@ func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 			t.Fatalf("the answer to COMMIT was lost: %d, %v", as, err)
 		}
 		await(t, "the server to have ended the transaction", func() bool {
-			return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE relation = 'jobs_operations'::regclass`) == 0
+			return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND relation = 'jobs_operations'::regclass`) == 0
 		})
 		all, err := s.Operations(t.Context(), ops.OperationsFilter{Job: id}, 10)
 		if found := len(all) == 1 && all[0].ID == unknown.Operation; err != nil || found != happened {

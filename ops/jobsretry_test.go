@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -307,7 +308,9 @@ func TestOperationsSeeWhatHappenedMeanwhile(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- c.do(id) }()
-			await(t, "the operation to wait", func() bool { return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 })
+			await(t, "the operation to wait", func() bool {
+				return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted`) > 0
+			})
 			switch c.then {
 			case ops.JobRunning:
 				_, err = tx.Exec(`UPDATE jobs SET state = 'running', claim = 1, claimed_by = gen_random_uuid() WHERE id = $1`, id)

@@ -288,7 +288,9 @@ func TestWaitsForTheRow(t *testing.T) {
 	if _, err := batch.Exec(`UPDATE consumer_checkpoints SET last_position = 4, revision = revision + 1`); err != nil {
 		t.Fatal(err)
 	}
-	waits := func() bool { return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 }
+	waits := func() bool {
+		return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted`) > 0
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	paused := make(chan error, 1)
@@ -398,7 +400,7 @@ func TestUnknownOutcome(t *testing.T) {
 		}
 		found := false
 		await(t, "the server to have ended the transaction", func() bool {
-			return s.count(t, `SELECT count(*) FROM pg_locks WHERE relation = 'consumer_operations'::regclass`) == 0
+			return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND relation = 'consumer_operations'::regclass`) == 0
 		})
 		all, err := s.Operations(t.Context(), "c", 10)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -165,7 +166,9 @@ func (s *stage) commitAndSkip(t *testing.T, h held) {
 	}
 	skipped := make(chan error, 1)
 	go func() { skipped <- s.tally(s.SkipEvent(context.Background(), "c", h.first, by)) }()
-	await(t, "the skip to wait for the row", func() bool { return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted`) > 0 })
+	await(t, "the skip to wait for the row", func() bool {
+		return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted`) > 0
+	})
 	end(t, h.tx.Commit)
 	end(t, row.Rollback)
 	if err := <-skipped; err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
@@ -215,7 +216,7 @@ func TestSkipDoesNotTakeWhatHasJustAppearedForVoid(t *testing.T) {
 	skipped := make(chan error, 1)
 	go func() { skipped <- s.SkipEvent(context.Background(), "c", 4, by) }()
 	await(t, "the operator to come to the settled row", func() bool {
-		return s.count(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'consumer_checkpoints_settled'::regclass`) > 0
+		return s.count(t, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND NOT granted AND relation = 'consumer_checkpoints_settled'::regclass`) > 0
 	})
 	end(t, late.Commit)
 	if _, err := hold.Exec(`UPDATE consumer_checkpoints_settled SET settled = 4`); err != nil {

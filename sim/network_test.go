@@ -47,7 +47,7 @@ func connect(t *testing.T, db *sql.DB) *sql.Conn {
 // sessions counts the server's sessions of this test.
 func sessions(t *testing.T, d *pgtest.Database) (n int) {
 	t.Helper()
-	if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()`, t.Name()).Scan(&n); err != nil {
+	if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND datname = current_database()`, t.Name()).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -236,7 +236,7 @@ func TestStallHoldsBackAnswersAndCloses(t *testing.T) {
 	}()
 	eventually(t, "the statement to wait for a lock", func() bool {
 		var n int
-		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'`, t.Name()).Scan(&n); err != nil {
+		if err := d.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND wait_event_type = 'Lock'`, t.Name()).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n > 0

@@ -80,7 +80,7 @@ func TestTriggersNoteWhatWasNotAllowed(t *testing.T) {
 	}()
 	eventually(t, "the second worker to wait for the row", func() bool {
 		var n int
-		if err := on.db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sim b' AND wait_event_type = 'Lock'`).Scan(&n); err != nil {
+		if err := on.db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sim b' AND wait_event_type = 'Lock'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 1

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -451,7 +452,7 @@ func TestUnknownOutcome(t *testing.T) {
 	proxy := s.losing(t, "commit", nil)
 	got := proxy.expect(t, exitUnknown, words("pause c --reason r"), "COMMIT was lost")
 	await(t, "the server to have ended the transaction", func() bool {
-		return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE relation = 'consumer_operations'::regclass`) == 0
+		return value[int](t, s, `SELECT count(*) FROM pg_locks WHERE `+pgtest.Here+` AND relation = 'consumer_operations'::regclass`) == 0
 	})
 	id := value[int64](t, s, `SELECT max(id) FROM consumer_operations`)
 	got.is(t, exitUnknown, fmt.Sprintf("operation %d", id))

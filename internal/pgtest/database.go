@@ -25,7 +25,7 @@ func New(t testing.TB) *Database {
 	if err := common.ensureTemplate(); err != nil {
 		t.Fatalf("pgtest: the template with all tables: %v", err)
 	}
-	return newDatabase(t, common.templateName())
+	return newDatabase(t, common.template)
 }
 
 // Empty makes a database without any tables.
@@ -106,12 +106,15 @@ func closed(t testing.TB, db *sql.DB) *sql.DB {
 	return db
 }
 
-// AwaitBlocked waits until somebody waits for a lock.
+// Here is a condition on pg_locks: the session is one of this database.
+const Here = `pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`
+
+// AwaitBlocked waits until a session of the database waits for a lock.
 func AwaitBlocked(t testing.TB, db *sql.DB) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
 		var blocked int
-		if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&blocked); err != nil {
+		if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted AND ` + Here).Scan(&blocked); err != nil {
 			t.Fatal(err)
 		}
 		if blocked > 0 {

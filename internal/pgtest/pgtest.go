@@ -1,5 +1,4 @@
-// Package pgtest gives tests databases of their own on a real PostgreSQL, one
-// server per test process:
+// Package pgtest gives tests databases of their own on a real PostgreSQL:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 //
@@ -8,12 +7,14 @@
 //		d.Exec(t, `INSERT INTO ...`)
 //	}
 //
-// The server is started for the process and ends with it, or it is the one that
-// the test flag -db or the environment's DATABASE_URL names; there, a process
-// that is killed leaves its databases, which are called pgtest_*.
+// The packages of one go test share a server, which ends with go test. A test
+// program that something else runs starts a server for itself. The test flag -db
+// or the environment's DATABASE_URL names another server; there, a process that
+// is killed leaves its databases, which are called pgtest_*.
 package pgtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -40,6 +41,10 @@ const Patience = 2 * time.Minute
 
 const startLimit = Patience + time.Minute // with a download
 
+// leakPatience is how long Main waits for goroutines to end. A worker whose
+// database is gone keeps the outcomes of its jobs for 15 seconds.
+var leakPatience = 30 * time.Second
+
 const urlFlag = "db"
 
 // Main runs the tests, stops the server, says what was skipped for want of a
@@ -48,6 +53,7 @@ func Main(m *testing.M) {
 	if flag.Lookup(urlFlag) == nil {
 		flag.String(urlFlag, "", "connection string of the PostgreSQL to test on (empty: DATABASE_URL, else a server is started)")
 	}
+	host()
 	common.entered = true
 	// Tests wait for servers most of the time. The command line still decides.
 	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
@@ -56,8 +62,7 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
 		code = max(code, 1)
 	}
-	// A worker whose database is gone keeps what became of its jobs for a quarter of a minute.
-	if left := goroutinesLeft(30 * time.Second); len(left) > 0 {
+	if left := goroutinesLeft(leakPatience); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "pgtest: %d goroutines are left after the tests:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
 		code = max(code, 1)
 	}
@@ -98,14 +103,17 @@ func OwnServer(t testing.TB, settings map[string]string) *embedded.Server {
 // common is what the tests of this process share.
 var common shared
 
+// shared is a server with a template and the databases of one process.
 type shared struct {
 	entered bool // Main runs
 
 	serverOnce sync.Once
 	serverErr  error // why there is none, which every test says
 	server     *embedded.Server
+	settings   map[string]string // of a server that is started
 	admin      *sql.DB
 	prefix     string // of the names of all databases
+	template   string // "": not made yet
 	strategy   string // how CREATE DATABASE copies
 
 	templateOnce sync.Once
@@ -123,19 +131,35 @@ func (s *shared) ensureServer() error {
 	return s.serverErr
 }
 
+// start takes the server that is named, or that of the run, or starts one for
+// this process.
 func (s *shared) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	s.server, err = embedded.Start(ctx, embedded.Config{URL: flag.Lookup(urlFlag).Value.String()})
-	if err != nil {
-		return err
+	named := cmp.Or(flag.Lookup(urlFlag).Value.String(), os.Getenv("DATABASE_URL"))
+	if r, ok := currentRun(); ok && named == "" {
+		if s.server, err = r.join(ctx); err != nil {
+			return err
+		}
+		s.template = runTemplate
+	}
+	// Processes that share a server must not meet.
+	s.prefix = "pgtest_" + strings.ToLower(rand.Text()[:12]) + "_"
+	return s.begin(ctx)
+}
+
+// begin starts the server if there is none, and connects to it.
+func (s *shared) begin(ctx context.Context) (err error) {
+	if s.server == nil {
+		s.server, err = embedded.Start(ctx, embedded.Config{URL: flag.Lookup(urlFlag).Value.String(), Settings: s.settings})
+		if err != nil {
+			return err
+		}
 	}
 	s.admin, err = sql.Open("pgx", s.server.URL(""))
 	if err != nil {
 		return err
 	}
-	// Processes that share a server must not meet.
-	s.prefix = "pgtest_" + strings.ToLower(rand.Text()[:12]) + "_"
 	// Copying a small database file by file is twice as fast as through the
 	// log, the default since PostgreSQL 15; before, there was no other way.
 	return s.admin.QueryRowContext(ctx,
@@ -150,26 +174,32 @@ func (s *shared) close() error {
 	defer cancel()
 	var errs []error
 	if s.admin != nil {
-		errs = append(errs, s.drop(ctx, s.templateName()), s.admin.Close())
+		if s.template != "" && s.template != runTemplate {
+			errs = append(errs, s.drop(ctx, s.template))
+		}
+		errs = append(errs, s.admin.Close())
 	}
 	return errors.Join(append(errs, s.server.Stop(ctx))...)
 }
 
-func (s *shared) templateName() string { return s.prefix + "template" }
-
 // ensureTemplate makes the database that New copies.
 func (s *shared) ensureTemplate() error {
-	s.templateOnce.Do(func() { s.templateErr = s.makeTemplate() })
+	s.templateOnce.Do(func() {
+		if s.template == "" {
+			s.templateErr = s.makeTemplate(s.prefix + "template")
+		}
+	})
 	return s.templateErr
 }
 
-func (s *shared) makeTemplate() (err error) {
+func (s *shared) makeTemplate(name string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	if err := s.create(ctx, s.templateName(), pristine); err != nil {
+	if err := s.create(ctx, name, pristine); err != nil {
 		return err
 	}
-	db, err := sql.Open("pgx", s.server.URL(s.templateName()))
+	s.template = name
+	db, err := sql.Open("pgx", s.server.URL(name))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -18,7 +19,12 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(leakVariable) == "1" {
+		*pgtest.LeakPatience = time.Second
+	}
+	pgtest.Main(m)
+}
 
 var tables = []string{
 	"events", "aggregate_heads", "worker_nodes", "consumer_assignments", "consumer_checkpoints", "consumer_gap_skips", "worker_leader_election",

@@ -299,7 +299,7 @@ func TestCompactionBesideOthersThatDelete(t *testing.T) {
 	}()
 	waiting := 0
 	for deadline := time.Now().Add(pgtest.Patience); waiting < 2; {
-		if err := g.DB.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted`).Scan(&waiting); err != nil || time.Now().After(deadline) {
+		if err := g.DB.QueryRow(`SELECT count(*) FROM pg_locks WHERE ` + pgtest.Here + ` AND NOT granted`).Scan(&waiting); err != nil || time.Now().After(deadline) {
 			t.Fatalf("%d of 2 wait for the compaction, %v", waiting, err)
 		}
 	}

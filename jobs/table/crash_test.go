@@ -59,7 +59,7 @@ func TestProcessesThatDieAndSleep(t *testing.T) {
 	took := time.Since(begin)
 	for _, p := range running {
 		s.until(p.name+" to run", func() bool {
-			return s.text(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1)::text`, p.name) == "true"
+			return s.text(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1)::text`, p.name) == "true"
 		})
 		p.signal(t, syscall.SIGTERM)
 	}

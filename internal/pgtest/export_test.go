@@ -1,0 +1,4 @@
+package pgtest
+
+// LeakPatience is how long Main waits for goroutines to end.
+var LeakPatience = &leakPatience
