@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}
-	tmp, err := os.MkdirTemp("", "embedded-test-")
+	tmp, err := os.MkdirTemp(Config{}.root(), "embedded-test-")
 	if err == nil {
 		err = os.Chmod(tmp, 0o777|os.ModeSticky)
 	}
