@@ -10,9 +10,9 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -149,7 +149,7 @@ func (d drawnLook) read(t *rapid.T) *work {
 // Whatever a consumer comes upon: each position that it passes, and each of its
 // open ones, ends as what it is, and what it is given is what has appeared.
 func TestEachPositionOfALookEndsAsWhatItIs(t *testing.T) {
-	pgtest.CheckByDefault(t, "5000")
+	tier.Checks(t, 5_000, 100_000)
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawLook(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -137,7 +138,7 @@ func TestLetterThatJoinsARetry(t *testing.T) {
 //
 //	go test -run TestOrderOverDeadLetters . -rapid.checks=1000
 func TestOrderOverDeadLetters(t *testing.T) {
-	pgtest.CheckByDefault(t, "15")
+	tier.Checks(t, 15, 150)
 	var seen sync.Map
 	t.Run("each move", func(t *testing.T) { // a search may miss one
 		playLetters(t, []lettersMove{{do: "refuse"}, {do: "append", amount: 5}, {do: "wait"}, {do: "discard", where: 20}, {do: "retry"}, {do: "relent"}, {do: "retry"}}, 3, &seen)

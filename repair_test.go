@@ -10,16 +10,16 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/frontier"
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
 // After a repair, the events that were handled are behind the consumer and all
 // others are before it: above the checkpoint, or open.
 func TestRepairLeavesWhatWasNotHandled(t *testing.T) {
-	pgtest.CheckByDefault(t, "5000")
+	tier.Checks(t, 5_000, 100_000)
 	seen := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawLook(t)

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -91,7 +92,7 @@ func (m moodyBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.P
 //
 //	go test -run TestSchedulesOfFailures . -rapid.checks=10000 -timeout 2h
 func TestSchedulesOfFailures(t *testing.T) {
-	pgtest.CheckByDefault(t, "50")
+	tier.Checks(t, 50, 500)
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT, position BIGINT, aggregate TEXT)`)
 	d.Exec(t, `CREATE INDEX ON ledger (consumer)`)

@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -247,7 +248,7 @@ func (h *auditHistory) otherBegan(a, b auditRow) bool {
 // reason and no count, and leaves alone what is not a batch's sum, or what a
 // repair may still delete.
 func TestCompactionTellsTheSame(t *testing.T) {
-	pgtest.CheckByDefault(t, "40")
+	tier.Checks(t, 40, 200)
 	g := progresstest.New(t)
 	g.Exec(t, `SELECT setval('events_global_position_seq', 1000000)`)
 	var err error

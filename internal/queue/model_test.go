@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // book is what became of jobs, as an accountant has it who sees every statement.
@@ -31,7 +31,7 @@ type entry struct {
 // TestWhateverIsDone draws what workers, zombies and operators do, one after
 // another: the tables have what the book has.
 func TestWhateverIsDone(t *testing.T) {
-	pgtest.CheckByDefault(t, "40")
+	tier.Checks(t, 40, 200)
 	s := newStage(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		s.d.Exec(t, `TRUNCATE jobs, jobs_history, jobs_attempts`)

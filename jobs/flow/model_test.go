@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // The model knows no counters: it asks of each step, in the order of the flow, how those
@@ -315,7 +315,7 @@ func sameEnds(t interface{ Errorf(string, ...any) }, got, want map[stepID]end) {
 //
 //	go test -run TestCountersAgreeWithModel ./jobs/flow -rapid.checks=100000
 func TestCountersAgreeWithModel(t *testing.T) {
-	pgtest.CheckByDefault(t, "5000")
+	tier.Checks(t, 5_000, 100_000)
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawFlow(t, 8)
 		if err := d.def.validate(); err != nil {
@@ -352,7 +352,7 @@ func (m *machine) endedSteps() (all []endedStep) {
 //
 //	go test -run TestResumeAgreesWithModel ./jobs/flow -rapid.checks=100000
 func TestResumeAgreesWithModel(t *testing.T) {
-	pgtest.CheckByDefault(t, "5000")
+	tier.Checks(t, 5_000, 100_000)
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(drawFlow(t, 8))
 		m.play(t)
@@ -414,7 +414,7 @@ func TestResumeAgreesWithModel(t *testing.T) {
 
 // A run that has failed can be retried without names, and one that has completed can not.
 func TestResumeNeedsNamesIfTheRunHasCompleted(t *testing.T) {
-	pgtest.CheckByDefault(t, "5000")
+	tier.Checks(t, 5_000, 100_000)
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(drawFlow(t, 8))
 		m.play(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // planned is the table of the manual, with its indexes.
@@ -120,7 +121,7 @@ SELECT count(*) FROM (
 // A worker resets only what has been silent at each of its looks, for long enough; and
 // all of that.
 func TestWatch(t *testing.T) {
-	pgtest.CheckByDefault(t, "2000")
+	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		const long = 10 * time.Second
 		known, begin := watch{}, time.Now()
@@ -162,7 +163,7 @@ func TestWatch(t *testing.T) {
 // tried and not refused is well again, and nothing else is; nor is what a round may not
 // have come to, until it could have been tried for long.
 func TestRefusals(t *testing.T) {
-	pgtest.CheckByDefault(t, "2000")
+	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		var r refusals
 		type known struct {
@@ -227,7 +228,7 @@ func TestRefusals(t *testing.T) {
 // With free slots a worker that may find more claims soon, and one that has found
 // nothing at its next poll; after a failure not before its pause is over.
 func TestPace(t *testing.T) {
-	pgtest.CheckByDefault(t, "2000")
+	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Now()
 		moment := func(name string) time.Time {
@@ -257,7 +258,7 @@ func TestPace(t *testing.T) {
 // What becomes of a job depends on why its context has ended before it does on what the
 // handler returns; only a nil without a transaction completes it.
 func TestDecide(t *testing.T) {
-	pgtest.CheckByDefault(t, "2000")
+	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
 		err := rapid.SampledFrom([]error{nil, errTwice, NonRetryable(errTwice), NonRetryable(nil), RequeueAfter(time.Second), RequeueAfter(-1), RequeueAfter(1 << 62), context.Canceled}).Draw(t, "error")
 		cause := rapid.SampledFrom([]error{nil, ErrTimeout, ErrCanceled, ErrClaimLost, errStopping, context.Canceled}).Draw(t, "cause")

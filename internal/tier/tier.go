@@ -1,0 +1,90 @@
+// Package tier tells the two tiers of tests apart. The quick tier is go test
+// without a flag: every behaviour has a test in it. The long tier runs every test,
+// with more drawn cases: make long, or LONG_TESTS=1.
+//
+// Command tierlint checks the calls of Long, and the list of tests in quarantine,
+// which is quarantine.txt beside this file.
+package tier
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Variable names the environment variable that chooses the tier: 1 is the long
+// tier; 0, empty and unset are the quick tier.
+const Variable = "LONG_TESTS"
+
+// Long skips the test unless the long tier runs. quick says what the quick tier
+// has of the same. It starts with the name of a test of the same directory:
+//
+//	tier.Long(t, "TestStepped plays 20 scripts")
+func Long(t testing.TB, quick string) {
+	t.Helper()
+	long, err := isLong()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !long {
+		t.Skipf("long tier: make long, or %s=1; the quick tier has %s", Variable, quick)
+	}
+}
+
+// IsLong reports whether the long tier runs. It panics if the variable has a value
+// that is neither 1 nor 0.
+func IsLong() bool {
+	long, err := isLong()
+	if err != nil {
+		panic(err)
+	}
+	return long
+}
+
+func isLong() (bool, error) {
+	switch value := os.Getenv(Variable); value {
+	case "1":
+		return true, nil
+	case "", "0":
+		return false, nil
+	default:
+		return false, fmt.Errorf("%s is %q: set it to 1 for the long tier, or to 0", Variable, value)
+	}
+}
+
+// Checks sets the number of checks of rapid for the rest of the test, for each of
+// the two tiers. -rapid.checks on the command line has precedence.
+func Checks(t testing.TB, quick, long int) {
+	t.Helper()
+	isLong, err := isLong()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := quick
+	if isLong {
+		n = long
+	}
+	checks := flag.Lookup("rapid.checks")
+	if checks == nil {
+		t.Fatal("there is no flag -rapid.checks: import pgregory.net/rapid")
+	}
+	if slices.ContainsFunc(os.Args[1:], onCommandLine) {
+		return
+	}
+	before := checks.Value.String()
+	t.Cleanup(func() { _ = checks.Value.Set(before) })
+	if err := checks.Value.Set(strconv.Itoa(n)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onCommandLine reports whether an argument is the flag of rapid's checks. Package
+// flag cannot tell: a flag that TestMain has set counts as given.
+func onCommandLine(arg string) bool {
+	name, _, _ := strings.Cut(arg, "=")
+	return name == "-rapid.checks" || name == "--rapid.checks"
+}
