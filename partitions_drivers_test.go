@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -24,13 +25,17 @@ func TestPartitionsOverEveryDriver(t *testing.T) {
 	t.Parallel()
 	straight := maps.Clone(pgtest.ThroughBouncer)
 	maps.Copy(straight, pgtest.BrokenByBouncer)
+	bounced := pgtest.ThroughBouncer
+	if !tier.IsLong() { // the driver without a proxy that prepares, and one behind a proxy
+		straight, bounced = only(straight, "pgx cache_statement"), only(bounced, "lib/pq binary_parameters=yes")
+	}
 	for name, open := range straight {
 		t.Run(name, func(t *testing.T) {
 			d := newLog(t)
 			partitionsOver(t, d.DB, open(t, d))
 		})
 	}
-	for name, open := range pgtest.ThroughBouncer {
+	for name, open := range bounced {
 		t.Run("PgBouncer, "+name, func(t *testing.T) {
 			d := newLog(t)
 			partitionsOver(t, d.DB, open(t, d.Bounced(t, few)), leased()...)
@@ -115,4 +120,9 @@ func partitionsOver(t *testing.T, direct, db *sql.DB, opts ...worker.Option) {
 	awaitLayout(t, direct, 1)
 	w.Stop()
 	do(w.result(t))
+}
+
+// only returns the opener of that name alone.
+func only(openers map[string]pgtest.Opener, name string) map[string]pgtest.Opener {
+	return map[string]pgtest.Opener{name: openers[name]}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -40,6 +41,7 @@ func (s signingParts) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedE
 // Under load, an upgrade splits a consumer when the last program is gone that knows
 // no partitions. When one comes back, it is merged, and goes on there.
 func TestPartitionsBesideOldPrograms(t *testing.T) {
+	tier.Long(t, "TestNoPartsBesideAnotherLibrary, which plays the row of a worker without partitions")
 	t.Parallel()
 	program := buildPod(t, wholeCommit)
 	d := pgtest.Empty(t)
@@ -109,6 +111,7 @@ func TestPartitionsBesideOldPrograms(t *testing.T) {
 // A consumer that asks for no partitions leaves the rows that it left before there were
 // any, in every table: columns that are new say nothing.
 func TestRowsOfAWholeConsumerAreThoseOfBefore(t *testing.T) {
+	tier.Long(t, "TestAConsumerIsSplitAndMerged, which compares the row of a whole consumer before and after")
 	t.Parallel()
 	today := filepath.Join(t.TempDir(), "pod")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", today, "./testdata/pod").CombinedOutput(); err != nil {
@@ -228,6 +231,7 @@ func checkSigned(t *testing.T, d *pgtest.Database) {
 // handled once, and in order. Where an old one leads, nobody runs a part until it has
 // gone.
 func TestOldAndNewProgramsInAnyOrder(t *testing.T) {
+	tier.Long(t, "TestNoPartsBesideAnotherLibrary, which plays the row of a worker without partitions")
 	t.Parallel()
 	program := buildPod(t, wholeCommit)
 	d := newLog(t)

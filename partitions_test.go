@@ -296,7 +296,7 @@ func (*ignoringSome) AggregateTypes() []string { return []string{"Order"} }
 // The parts of a consumer share what the worker reads, also where the log filters it by type.
 func TestPartsShareOneRead(t *testing.T) {
 	t.Parallel()
-	const parts, events = 8, 100_000
+	const parts, events = 8, 20_000
 	for name, c := range map[string]consumer.Consumer{
 		"all types":  &ignoring{*inPartitions(parts)},
 		"some types": &ignoringSome{ignoring{*inPartitions(parts)}},

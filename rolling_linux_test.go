@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -116,6 +117,7 @@ func (p *pair) progress(t *testing.T, processes ...*process) {
 // A process of the old program that restarts after an upgrade of the tables goes
 // on, beside those of the new one, and alone when that is rolled back.
 func TestOldProgramBesideNewerTables(t *testing.T) {
+	tier.Long(t, "TestUpgradeOfAPeersDatabase, which upgrades tables under a consumer")
 	t.Parallel()
 	program := buildPod(t, oldestCommit)
 	p := &pair{Database: pgtest.Empty(t)}

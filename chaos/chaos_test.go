@@ -18,6 +18,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -41,6 +42,7 @@ func small(t *testing.T, faults Faults) Config {
 }
 
 func TestRealRunHolds(t *testing.T) {
+	t.Parallel()
 	r := holds(t, small(t, Faults{"kill": 1, "stop": 1, "server-kill": 1}))
 	seen := false
 	kinds := map[history.Kind]bool{}
@@ -62,6 +64,7 @@ func TestRealRunHolds(t *testing.T) {
 
 // Processes that run jobs are killed and deployed, and the server is killed.
 func TestRunOfJobsHolds(t *testing.T) {
+	t.Parallel()
 	c := small(t, Faults{"kill": 1, "deploy": 0.5, "server-kill": 1})
 	c.Jobs, c.Writers, c.Duration = true, 8, 9*time.Second
 	j := jobsHold(t, c)
@@ -82,6 +85,7 @@ func TestRunOfJobsHolds(t *testing.T) {
 // Processes that were stopped come back while others run their jobs. A run may end, on a
 // busy machine, before one that had jobs in hand has been stopped for long enough.
 func TestZombiesWithJobsHold(t *testing.T) {
+	tier.Long(t, "TestRunOfJobsHolds, whose processes are killed; package sim has zombies of jobs")
 	c := small(t, Faults{"stop": 1})
 	c.Jobs, c.Workers, c.Writers = true, 4, 10
 	for c.Seed = 1; c.Seed <= 4; c.Seed++ {
@@ -135,6 +139,7 @@ func holds(t *testing.T, c Config) *oracle.Report {
 
 // Workers whose connections die in silence go on with others.
 func TestSilentDeathsHold(t *testing.T) {
+	tier.Long(t, "TestRealRunHolds; package sim has connections that die in silence")
 	if r := holds(t, small(t, Faults{"hole": 1})); len(r.Faults) != 1 {
 		t.Errorf("the faults that happened: %v", r.Faults)
 	}
@@ -142,6 +147,7 @@ func TestSilentDeathsHold(t *testing.T) {
 
 // Workers that are led to a lagging replica find out.
 func TestMisledWorkersHold(t *testing.T) {
+	tier.Long(t, "TestServerFaults, which leads a client to a standby")
 	c := small(t, Faults{"standby": 1})
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -163,6 +169,7 @@ func TestMisledWorkersHold(t *testing.T) {
 // Worker processes whose handlers end their transaction end with the error that
 // says so, and others find the consumers repaired.
 func TestBrokenRulesHold(t *testing.T) {
+	tier.Long(t, "TestRealRunHolds; package sim has handlers that end their transaction")
 	r := holds(t, small(t, Faults{"contract": 1}))
 	if len(r.Faults) != 1 {
 		t.Errorf("the faults that happened: %v", r.Faults)
@@ -189,6 +196,7 @@ func one(is bool) int {
 // An operator changes the number of partitions, and processes are killed in the middle of
 // splits and merges. A run may end, on a busy machine, before there is one of all.
 func TestRescaledRunHolds(t *testing.T) {
+	tier.Long(t, "TestRealRunHolds; the root package has TestRescalingIsCutOffAnywhere")
 	c := small(t, Faults{rescale: 3, "kill": 0.5})
 	happened := map[string]int64{"units split": 0, "units merged": 0, string(killedHalfway): 0}
 	for c.Seed = 1; c.Seed <= 10; c.Seed++ {
@@ -209,6 +217,7 @@ func TestRescaledRunHolds(t *testing.T) {
 
 // Workers go on from a copy of the server that was put back under them.
 func TestRestoredRunHolds(t *testing.T) {
+	tier.Long(t, "TestServerFaults, which puts a copy back")
 	r := holds(t, small(t, Faults{"restore": 1}))
 	if len(r.Faults) != 1 || int64(len(r.Evidence.Restores)) != r.Faults[0].Count {
 		t.Errorf("the faults that happened: %v, those that the oracle knows of: %v", r.Faults, r.Evidence.Restores)
@@ -219,6 +228,7 @@ func TestRestoredRunHolds(t *testing.T) {
 // after it; what was acknowledged since a copy was made is not, once that is put
 // back.
 func TestServerFaults(t *testing.T) {
+	t.Parallel()
 	s, cannot, err := startCluster(t.Context(), 40, AllFaults())
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // A schedule each second, on five processes: the one that leads is killed every three
 // seconds, and the clock of the first is an hour ahead. Each tick is one job.
 // For longer: go run ./cmd/chaos -jobs -ahead -faults kill-leader=2 -duration 1m.
 func TestSchedulesOfProcessesHold(t *testing.T) {
+	tier.Long(t, "TestRunOfJobsHolds; package jobs/schedule has clocks that differ")
 	root, err := planted.Root(t.Context())
 	if err != nil {
 		t.Fatal(err)

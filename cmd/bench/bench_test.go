@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -44,6 +45,9 @@ func TestScenarios(t *testing.T) {
 	server := pgtest.Server(t)
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) {
+			if !slices.Contains([]string{"latency", "upsert", "jobs-history"}, s.name) {
+				tier.Long(t, "TestScenarios, of which three scenarios run")
+			}
 			t.Parallel()
 			l := &lab{server: server, size: small}
 			rows, err := s.run(t.Context(), l)

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/planted"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -18,6 +19,7 @@ import (
 // TestSmallerRunIsFound plants a mistake that the smallest runs show, and lets
 // the search begin with a larger one.
 func TestSmallerRunIsFound(t *testing.T) {
+	tier.Long(t, "TestSmallestIsFound, which searches without a server, and TestNothingToReduce")
 	mutants := planted.All()
 	i := slices.IndexFunc(mutants, func(m planted.Mutant) bool { return m.Name == "head" })
 	if i < 0 {
