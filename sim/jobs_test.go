@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -30,6 +31,9 @@ func TestRunOfJobsHolds(t *testing.T) {
 		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "workers end" && name != "flows run on" {
+				tier.Long(t, "TestRunOfJobsHolds, of which two kinds of faults run")
+			}
 			happened := anyOf(c.counts...)
 			holds(t, smallJobs(t, c.faults), func(r *oracle.Report) string {
 				switch {

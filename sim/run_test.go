@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -95,6 +96,7 @@ var serverSide = []string{"kill-batch", "kill-lock", "kill-scan", "unregister", 
 var operators = []string{"reset", "forward", "skip"}
 
 func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
+	tier.Long(t, "TestRealRunHolds; package ops has each operation beside a worker")
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 2, "crash": 1}
 	for _, k := range operators {
@@ -112,6 +114,7 @@ func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 }
 
 func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
+	tier.Long(t, "TestRealRunHolds and TestRunHoldsWhenTheServerCrashes")
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1}
 	for _, k := range serverSide {
@@ -157,12 +160,14 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 var shifting = []string{"hole", "contract", "restore", "standby", "split"}
 
 func TestRunHoldsWhenConnectionsDieInSilence(t *testing.T) {
+	tier.Long(t, "TestSwallowedConnectionIsSilent; the root package has TestAllConnectionsDieInSilence")
 	runHoldsWith(t, "hole", 10, history.Swallowed)
 }
 
 // A worker breaks the rules once in its life: often enough that some do, however
 // few events a busy machine manages.
 func TestRunHoldsWhenHandlersBreakTheRules(t *testing.T) {
+	tier.Long(t, "TestRealRunHolds; the root package has TestHandlerThatEndsItsTransactionAndFailsLater")
 	runHoldsWith(t, "contract", 30, history.Breaches)
 }
 
@@ -176,6 +181,7 @@ func runHoldsWith(t *testing.T, fault string, intensity float64, counted history
 }
 
 func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
+	tier.Long(t, "TestCopyThatForgets; the root package has TestAPoolThatStillLeadsToTheAbandonedPrimary")
 	c := small(t)
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8", "wal_retrieve_retry_interval": "200ms"})
 	c.URL, c.Server, c.Duration = server.URL(""), server, 6*time.Second
@@ -188,6 +194,7 @@ func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
 var listeners = []string{"kill-listener", "notify-lost", "notify-late"}
 
 func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
+	tier.Long(t, "TestFilterDropsAndHoldsNotifications, whose filter loses them")
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1}
 	for _, k := range listeners {
@@ -248,7 +255,7 @@ func nothingLeft(t *testing.T) {
 	eventually(t, "databases, sessions and prepared transactions of the run to be gone", func() bool {
 		var n int
 		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'sim\_%')
-			+ (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'sim\_%') + (SELECT count(*) FROM pg_prepared_xacts)`).Scan(&n); err != nil {
+			+ (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'sim\_%') + (SELECT count(*) FROM pg_prepared_xacts WHERE database LIKE 'sim\_%')`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 0

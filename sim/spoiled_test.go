@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -60,6 +61,7 @@ func TestBrokenGuardIsCaught(t *testing.T) {
 
 // TestLostRowsAreMissed lets rows of ledger and audit vanish.
 func TestLostRowsAreMissed(t *testing.T) {
+	tier.Long(t, "TestBrokenGuardIsCaught; package oracle has evidence without these rows")
 	c := small(t)
 	missed := map[string]bool{"exactly once": true, "audit": true, "no guessing": true}
 	c.Writers = 3 // with more, a busy machine has no time to catch up with a transaction that is open
@@ -97,6 +99,7 @@ func TestLostRowsAreMissed(t *testing.T) {
 // TestResetThatKeepsOpenRangesIsCaught lets a reset go back over positions in
 // doubt and leave the record that they are watched: they are applied twice.
 func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
+	tier.Long(t, "TestBrokenGuardIsCaught; package oracle has evidence of such a reset")
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 8, "prepare": 4, "reset": 10}
 	var f oracle.Finding
