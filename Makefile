@@ -1,13 +1,16 @@
-.PHONY: help test race stepped majors lint installable bench bench-peers console-browser sim chaos mutants
+.PHONY: help test race long stepped majors lint installable bench bench-peers console-browser sim chaos mutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: ## every test of the library, on a real PostgreSQL; says in the end what was skipped
+test: ## the quick tier of the tests, on a real PostgreSQL; says in the end what was skipped
 	@tools/test
 
-race: ## every test of the library under the race detector
-	go test -race -timeout 40m ./...
+race: ## the quick tier under the race detector
+	go test -race -timeout 20m ./...
+
+long: ## the long tier: everything, before a release; Ctrl-C ends it, and make long goes on
+	@tools/long
 
 stepped: ## six hundred scripts, step by step on a real server; SEED=7 plays one and writes stepped.jsonl
 ifdef SEED
@@ -38,7 +41,7 @@ console-browser: ## the console in Chromium, judged by axe-core (npm fetches tha
 sim: ## watch workers survive crashes, rollbacks and late commits
 	go run ./cmd/sim -workers 5 -writers 20
 
-chaos: ## before a release: killed processes and servers, full disks, promotions; ten minutes for events, ten for jobs
+chaos: ## killed processes and servers, full disks, promotions; ten minutes for events, ten for jobs
 	go run ./cmd/chaos
 	go run ./cmd/chaos -jobs
 
