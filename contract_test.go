@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -86,6 +87,9 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 		for then, sequel := range sequels {
 			for _, driver := range []string{"pgx", "lib/pq"} {
 				t.Run(driver+" "+how+", "+then, func(t *testing.T) {
+					if driver == "lib/pq" && then != "returns nil" {
+						tier.Long(t, "TestHandlerThatEndsItsTransaction, which returns nil over lib/pq")
+					}
 					t.Parallel()
 					d := newLog(t)
 					db := open(t, d, driver)

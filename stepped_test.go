@@ -161,7 +161,7 @@ var weighted = func() *rapid.Generator[int] {
 // printed, with the command that plays it again and the name of the file that
 // has its history.
 func TestStepped(t *testing.T) {
-	tier.Checks(t, 14, 100) // of each part
+	tier.Checks(t, 6, 100) // of each part
 	parts := 2
 	if flag.Lookup("rapid.seed").Value.String() != "0" || flag.Lookup("rapid.failfile").Value.String() != "" {
 		parts = 1 // which plays what was asked for
@@ -221,7 +221,7 @@ var mustSee = map[string]int{
 // TestSteppedTwice plays scripts twice: the histories are the same, byte for
 // byte. So what a script finds, it finds again.
 func TestSteppedTwice(t *testing.T) {
-	tier.Checks(t, 4, 50)
+	tier.Checks(t, 2, 50)
 	server := newSteppedServer(t)
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScript(t)

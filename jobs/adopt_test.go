@@ -19,6 +19,7 @@ func (s *stage) strayed(w *jobs.Worker) (id int64) {
 // A job that the database says a worker runs is run by it, under the claim that it
 // has, though nothing else is in hand that the worker would look after.
 func TestStrayedJob(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	w := s.run()
@@ -30,6 +31,7 @@ func TestStrayedJob(t *testing.T) {
 
 // A worker that stops gives such a job back, and ends.
 func TestStrayedJobAtAStop(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {

@@ -12,6 +12,7 @@ import (
 // A job is cancelled before it runs, or while it runs, if its handler heeds that. A
 // handler that returns nil has done its work.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
 		s.note("began")
@@ -49,6 +50,7 @@ func TestCancel(t *testing.T) {
 // A handler that runs too long loses its context. One that ignores that loses its
 // job, but not its slot.
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
@@ -82,6 +84,7 @@ func TestTimeout(t *testing.T) {
 // A stop waits for what runs, and gives back what has not begun. After the time-out
 // it gives back what runs, uncounted.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	for name, timeout := range map[string]time.Duration{"waits": 0, "ends": 50 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

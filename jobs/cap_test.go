@@ -17,6 +17,7 @@ var somebody = ops.By{Operator: "somebody", Reason: "a test"}
 // Under a cap no more jobs run at once than it allows, however many workers there
 // are. A trigger counts what runs, in the transaction that makes it run.
 func TestCap(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE most (n bigint)`)
 	s.d.Exec(t, `
@@ -56,6 +57,7 @@ END $$`)
 // Without a cap nothing runs of a queue that is paused. What an operator sets binds
 // workers that run.
 func TestPauseAndCapBindWhoRuns(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var now, most atomic.Int64
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
@@ -103,6 +105,7 @@ func TestPauseAndCapBindWhoRuns(t *testing.T) {
 // The bound of a worker holds for all its queues together, and jobs of a smaller
 // priority run first.
 func TestConcurrencyAndOrder(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
 		s.note("%d", j.Args.N)
@@ -146,6 +149,7 @@ func TestConcurrencyAndOrder(t *testing.T) {
 // A worker that was stopped may hold the lock of a cap for a while. Who waited for it
 // looks below its floors soon again: what becomes visible late is not overtaken for long.
 func TestWaitForACapPutsOffNoLowWalk(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	o, err := ops.NewJobs(s.d.DB, nil)

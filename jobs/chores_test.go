@@ -15,6 +15,7 @@ import (
 // Finished jobs are removed after their time, with their attempts and logs. What an
 // operator has set for a queue comes first.
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	o, err := ops.NewJobs(s.d.DB, nil)
 	if err != nil {
@@ -49,6 +50,7 @@ func TestRetention(t *testing.T) {
 
 // Jobs of a worker whose row is gone run again: nobody else would know of it.
 func TestWorkerWithoutRow(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	id := s.add(task{}, jobs.In(time.Hour))
@@ -62,6 +64,7 @@ func TestWorkerWithoutRow(t *testing.T) {
 // A worker whose row somebody has removed registers again, and claims nothing
 // before: its jobs could not be rescued.
 func TestRowRemoved(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	w := s.run()

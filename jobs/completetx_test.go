@@ -15,6 +15,7 @@ import (
 // handler makes of that: what is committed does not run again, and what is not has
 // failed.
 func TestCompleteTx(t *testing.T) {
+	t.Parallel()
 	elsewhere := newStage(t)
 	complete := func(end func(tx *sql.Tx) error, then error) func(*stage, *jobs.Job[task]) error {
 		return func(s *stage, j *jobs.Job[task]) error {
@@ -123,6 +124,7 @@ func TestCompleteTx(t *testing.T) {
 
 // The handler of RegisterTx is told that it needs no CompleteTx.
 func TestCompleteTxInATransactionOfTheWorker(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error { return j.CompleteTx(ctx, tx) }, jobs.MaxAttempts(1))
 	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[other]) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -67,6 +68,7 @@ func (s *stage) effects(t *testing.T) (n int) {
 // A handler that ends its transaction is not called again: what it wrote may stay.
 // The error says so. Other jobs of its batch did the same, and others are unharmed.
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
+	t.Parallel()
 	for how, b := range breaches {
 		for then, sequel := range sequels {
 			for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
@@ -114,6 +116,7 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 
 // A batch whose transaction its handler has ended is not run again in parts.
 func TestBatchThatEndsItsTransaction(t *testing.T) {
+	t.Parallel()
 	for how, b := range breaches {
 		if how == "PREPARE TRANSACTION" {
 			continue
@@ -159,6 +162,7 @@ func TestBatchThatEndsItsTransaction(t *testing.T) {
 
 // A handler that ignores an error of PostgreSQL is told: nothing can be committed.
 func TestHandlerThatIgnoresAnError(t *testing.T) {
+	t.Parallel()
 	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		t.Run(driver, func(t *testing.T) {
 			s := newEffects(t)
@@ -189,6 +193,7 @@ func TestHandlerThatIgnoresAnError(t *testing.T) {
 // What a handler leaves behind in its session does not stop the worker: the
 // session leaves the pool when a statement of the worker fails there.
 func TestSpoiledSessions(t *testing.T) {
+	t.Parallel()
 	for name, spoil := range map[string]string{
 		"role": `SET ROLE pg_monitor`, "search path": `SET search_path = pg_temp`, "reset": `RESET ALL`, "read only": `SET default_transaction_read_only = on`,
 		"time-out": `SET statement_timeout = 1`, "idle time-out": `SET idle_in_transaction_session_timeout = 1`, "lock": `SELECT pg_try_advisory_lock(1)`,
@@ -197,6 +202,9 @@ func TestSpoiledSessions(t *testing.T) {
 	} {
 		for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 			t.Run(name+" "+driver, func(t *testing.T) {
+				if driver == "lib/pq" && name != "role" && name != "reset" {
+					tier.Long(t, "TestSpoiledSessions, which sets a role and resets all over lib/pq")
+				}
 				t.Parallel()
 				s := newEffects(t)
 				jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
@@ -224,6 +232,7 @@ func TestSpoiledSessions(t *testing.T) {
 // A handler that kills its own session, or hangs in a statement, costs nobody else
 // anything.
 func TestHandlerThatLosesItsConnection(t *testing.T) {
+	t.Parallel()
 	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		for then, sequel := range sequels {
 			t.Run(driver+" "+then, func(t *testing.T) {
@@ -260,6 +269,7 @@ func TestHandlerThatLosesItsConnection(t *testing.T) {
 // A handler that hangs in a statement, with or without the context, loses its job,
 // and commits nothing when it comes back.
 func TestHandlerThatHangsInAStatement(t *testing.T) {
+	t.Parallel()
 	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 		for how, heeds := range map[string]bool{"heeds": true, "ignores": false} {
 			t.Run(driver+" "+how, func(t *testing.T) {

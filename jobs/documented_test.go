@@ -8,6 +8,7 @@ import (
 
 // The SQL of docs/jobs.md runs.
 func TestDocumentedSQL(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.add(task{1})
 	text, err := os.ReadFile("../docs/jobs.md")

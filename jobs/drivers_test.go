@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 )
@@ -73,12 +75,23 @@ func registerAll(s *stage) {
 // Everything works with each driver, in each way that it executes statements, and
 // where it can, behind a proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
+	t.Parallel()
+	quick := []string{"direct pgx cache_statement", "direct lib/pq", "pgbouncer pgx exec"}
+	run := func(name string, open pgtest.Opener, bounced bool) {
+		t.Run(name, func(t *testing.T) {
+			if !slices.Contains(quick, name) {
+				tier.Long(t, "TestDrivers, over three of them")
+			}
+			t.Parallel()
+			testDriver(t, open, bounced)
+		})
+	}
 	for name, open := range pgtest.ThroughBouncer {
-		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
-		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, open, true) })
+		run("direct "+name, open, false)
+		run("pgbouncer "+name, open, true)
 	}
 	for name, open := range pgtest.BrokenByBouncer {
-		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
+		run("direct "+name, open, false)
 	}
 }
 
@@ -246,6 +259,7 @@ func (s *stage) expectNothingLeft(t *testing.T) {
 
 // What a proxy breaks is refused by Start, with the remedy.
 func TestPgBouncerRefused(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	bounced := s.d.Bounced(t, map[string]string{"default_pool_size": "6"})

@@ -46,6 +46,7 @@ func (m mailer) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) 
 // For an event a consumer enqueues each job once, also when it is reset and
 // handles the event again, and after the notes of settled events were removed.
 func TestEnqueueFor(t *testing.T) {
+	t.Parallel()
 	e := newEmitting(t)
 	e.append(10)
 	e.catchUp(false)

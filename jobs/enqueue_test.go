@@ -14,6 +14,7 @@ import (
 
 // A unique key is free once its job has ended, or, if it says so, once it runs.
 func TestUnique(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
@@ -69,6 +70,7 @@ func many(all ...task) (entries []jobs.Entry) {
 
 // Once is once, whatever has become of the job; other arguments are an error.
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	first := s.add(task{1}, jobs.Once("k", 0))
@@ -97,6 +99,7 @@ func TestOnce(t *testing.T) {
 // What is enqueued in a transaction is there once that is committed, and never if
 // it is rolled back.
 func TestEnqueueInTransaction(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for _, commit := range []bool{true, false} {
 		tx, err := s.d.DB.BeginTx(t.Context(), nil)
@@ -128,6 +131,7 @@ func TestEnqueueInTransaction(t *testing.T) {
 // A job that has not started in time does not run, nor does one that has not been
 // claimed. Jobs that are due later run at their time.
 func TestTimes(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
 		s.note("%d", j.Args.N)

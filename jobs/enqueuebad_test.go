@@ -37,6 +37,7 @@ func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", 
 // Each job that cannot be enqueued is refused with ErrInvalid, and the user's
 // transaction goes on.
 func TestEnqueueRefuses(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	tx, err := s.d.DB.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -115,6 +116,7 @@ func TestEnqueueRefuses(t *testing.T) {
 
 // What is unusual is enqueued as it is.
 func TestEnqueueTakes(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	day := func(y, zone int) time.Time { return time.Date(y, 6, 1, 0, 0, 0, 0, time.FixedZone("z", zone)) }
@@ -160,6 +162,7 @@ func TestEnqueueTakes(t *testing.T) {
 
 // A client with bad options, or none to work with, says so at each call.
 func TestClientRefuses(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for name, c := range map[string]*jobs.Client{
 		"nil db": jobs.NewClient(nil), "table": jobs.NewClient(s.d.DB, jobs.WithTable("a.b.c.d"), nil),

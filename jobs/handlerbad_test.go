@@ -34,6 +34,7 @@ func noError() error { return nil }
 // Whatever a handler returns, panics with or leaves as its result: the job ends as
 // the documents say, with a text that can be read, and the worker goes on.
 func TestHandlerThatFailsOddly(t *testing.T) {
+	t.Parallel()
 	huge := strings.Repeat("x", 10<<20)
 	for name, test := range map[string]struct {
 		handle func(j *jobs.Job[task]) error
@@ -101,6 +102,7 @@ func TestHandlerThatFailsOddly(t *testing.T) {
 // A handler that deletes the row of its own job harms nobody. In its transaction, which is
 // rolled back, that is a failure like any other; elsewhere the job is gone.
 func TestHandlerThatDeletesItsJob(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
 	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[txJob]) error {
@@ -132,6 +134,7 @@ func TestHandlerThatDeletesItsJob(t *testing.T) {
 // A job that its handler has given a good outcome has not completed if the transaction with
 // its effects was rolled back.
 func TestSettledInATransactionThatFails(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
 	jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[task]) error {
@@ -169,6 +172,7 @@ func (u *undecodable) UnmarshalJSON(text []byte) error {
 
 // Arguments that do not decode fail their job, and not those beside it.
 func TestArgumentsThatDoNotDecode(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.RegisterBatch(s.Handlers, func(_ context.Context, all []*jobs.Job[task]) error {
 		s.note("%d", len(all))
@@ -198,6 +202,7 @@ func TestArgumentsThatDoNotDecode(t *testing.T) {
 // A type that ends the goroutine which decodes it costs its job an attempt, and not
 // the worker.
 func TestDecodingThatExits(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[undecodable]) error { return nil }, jobs.MaxAttempts(1))
 	id := s.add(undecodable{"exit"})
@@ -213,6 +218,7 @@ func TestDecodingThatExits(t *testing.T) {
 
 // A retry policy may do what it likes.
 func TestRetryPolicies(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		policy jobs.RetryPolicy
 		again  bool // soon
@@ -285,6 +291,7 @@ func TestBatchThatExits(t *testing.T) {
 
 // What a handler leaves of its job after it has returned is of no effect.
 func TestJobThatOutlivesItsHandler(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	kept := make(chan *jobs.Job[task], 10)
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {

@@ -14,6 +14,7 @@ import (
 
 // Health is green while the worker runs and the database answers.
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	s := pgtest.OwnServer(t, nil)
 	d, err := sql.Open("pgx", s.URL(""))
 	if err != nil {
@@ -65,6 +66,7 @@ func TestHealth(t *testing.T) {
 // Health is not green while a loop is dead, though the heartbeats go on: here a hook never
 // returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
+	t.Parallel()
 	for loop, observe := range map[string]func(hang func()) jobs.Observer{
 		`of queue "default"`:          func(hang func()) jobs.Observer { return jobs.Observer{JobsClaimed: func(jobs.Claimed) { hang() }} },
 		"stores what became of jobs":  func(hang func()) jobs.Observer { return jobs.Observer{JobDone: func(jobs.Done) { hang() }} },

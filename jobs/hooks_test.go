@@ -20,6 +20,7 @@ func (sized) Kind() string { return "sized" }
 
 // The hooks of a worker let it claim only what it has room for.
 func TestBudget(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	const all = 10
 	var used, most atomic.Int64
@@ -59,6 +60,7 @@ func TestBudget(t *testing.T) {
 
 // Middleware is around the handler, the first outermost; what it returns counts.
 func TestMiddleware(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
 		s.note("handler")
@@ -87,6 +89,7 @@ func TestMiddleware(t *testing.T) {
 
 // A worker ends after so many jobs, or after a time.
 func TestStopAfter(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	for n := range 10 {
@@ -107,6 +110,7 @@ func TestStopAfter(t *testing.T) {
 // A worker that prefetches runs as many jobs as it may, of all its queues, and gives none
 // back. Jobs that it has prefetched and that are cancelled meanwhile do not count.
 func TestStopAfterJobsWithPrefetch(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var ran atomic.Int64
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {
@@ -137,6 +141,7 @@ func TestStopAfterJobsWithPrefetch(t *testing.T) {
 
 // Observers are told of what happens, and one that panics keeps nobody from it.
 func TestObserver(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
 		if j.Args.N == 1 {
@@ -180,6 +185,7 @@ func TestObserver(t *testing.T) {
 // An observer that ends its goroutine ends nothing of the worker: not what stores the ends
 // of jobs, and not what has given a handler up.
 func TestObserverThatCallsGoexit(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
@@ -220,6 +226,7 @@ func TestObserverThatCallsGoexit(t *testing.T) {
 // CompleteTx completes a job in a transaction of the handler's own. Without a
 // commit the job has failed.
 func TestCompleteInATransaction(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
 	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error {

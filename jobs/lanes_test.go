@@ -59,6 +59,7 @@ func (b *backlog) own() (n int) {
 // second, and everything is found in the end. So a job is overtaken only by what became
 // visible within a second of it, or while there was more to do than a claim takes.
 func TestLanes(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var l lanes
 		var b backlog
@@ -107,6 +108,7 @@ func TestLanes(t *testing.T) {
 // the lanes before. The next claims do not walk over the foreign jobs there again, and
 // still find what becomes visible a second after its time.
 func TestForeignLanes(t *testing.T) {
+	t.Parallel()
 	begin := time.Now()
 	var b backlog
 	for i := range 50 {
@@ -154,6 +156,7 @@ func TestForeignLanes(t *testing.T) {
 // A walk from the bottom that takes long is not repeated soon, also if it was full: most
 // of the way it went over what is dead.
 func TestLongLowClaim(t *testing.T) {
+	t.Parallel()
 	var l lanes
 	end := time.Now()
 	begin := end.Add(-3 * time.Second)

@@ -45,6 +45,7 @@ func (s *stage) locker(id int64) *sql.Tx {
 // Somebody holds the rows of jobs that have ended: how they ended waits, that of others
 // does not, nor does a queue with a cap. It is told, and stored in the end.
 func TestLockedRowHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release, let := gate(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error {
@@ -111,6 +112,7 @@ func TestLockedRowHoldsUpNoOther(t *testing.T) {
 // A handler's transaction waits for a while for the row of its job, and is rolled back if
 // that stays locked. The job runs again, and that is no failure.
 func TestLockedRowOfATransaction(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (attempt int)`)
 	release, let := gate(t)
@@ -176,6 +178,7 @@ func TestLockedRowOfABatch(t *testing.T) {
 
 // A job that was claimed ahead and whose row is locked does not start; the others do.
 func TestLockedRowOfAPrefetchedJob(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release, let := gate(t)
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {

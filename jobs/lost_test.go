@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -14,6 +15,7 @@ import (
 // worker. Each job runs, nobody counts that against it, and effects in transactions
 // happen once.
 func TestSilentConnections(t *testing.T) {
+	t.Parallel()
 	statements := map[string]string{
 		"claim": "FOR UPDATE SKIP LOCKED) AS j", "complete": "'completed' FROM gone", "settle": "mine AS MATERIALIZED",
 		"start": "started_at = clock_timestamp(), unique_key", "look": "AS j WHERE j.state = 'running' AND j.queue",
@@ -22,6 +24,9 @@ func TestSilentConnections(t *testing.T) {
 	for name, text := range statements {
 		for when, swallow := range map[string]func(*pgtest.Hole, string){"before": (*pgtest.Hole).Swallow, "after": (*pgtest.Hole).SwallowAnswer} {
 			t.Run(name+" "+when, func(t *testing.T) {
+				if when == "after" && name != "commit" && name != "settle" {
+					tier.Long(t, "TestSilentConnections, which loses the answers to COMMIT and settle")
+				}
 				t.Parallel()
 				s := newStage(t)
 				s.d.Exec(t, `CREATE TABLE effects (n int)`)
@@ -66,6 +71,7 @@ func (other) Kind() string { return "other" }
 
 // A claim whose answer was lost is adopted: its jobs run, though nobody was told.
 func TestAdoption(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	db, hole := s.openHole(t)

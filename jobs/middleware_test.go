@@ -21,6 +21,7 @@ type next = func(context.Context) error
 // Middleware that breaks its rules neither completes a job whose handler has not
 // done its work, nor calls that twice.
 func TestMiddlewareThatBreaksRules(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		m     func(ctx context.Context, next next) error
 		fails bool // the handler
@@ -86,6 +87,7 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 // Hooks that panic, or end their goroutine, are told of once, and count as no
 // answer.
 func TestHooksThatBreak(t *testing.T) {
+	t.Parallel()
 	for how, end := range map[string]func(){"panic": func() { panic("a\x00b") }, "exit": runtime.Goexit} {
 		for _, hook := range []string{"BeforeClaim", "BeforeHandle", "AfterHandle"} {
 			t.Run(hook+" "+how, func(t *testing.T) {
@@ -131,6 +133,7 @@ func TestHooksThatBreak(t *testing.T) {
 
 // What cannot work, Start refuses, and names all of it.
 func TestStartRefuses(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	good := func() *jobs.Handlers {
 		h := jobs.NewHandlers()

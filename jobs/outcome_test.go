@@ -18,6 +18,7 @@ func (c codedTest) Code() string  { return string(c) }
 
 // What a handler returns, and why its context ended, decide what becomes of a job.
 func TestDecide(t *testing.T) {
+	t.Parallel()
 	h := &handler{maxAttempts: 3, retry: func(n int, _ error) time.Duration { return time.Duration(n) * time.Second }, terminal: []string{"FATAL"}}
 	only := *h
 	only.only = []string{"BUSY"}
@@ -61,6 +62,7 @@ func TestDecide(t *testing.T) {
 
 // A policy that panics, or makes no sense, keeps no job from its next attempt.
 func TestWaitOfPolicies(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 100).Draw(t, "failures")
 		d := time.Duration(rapid.Int64().Draw(t, "delay"))

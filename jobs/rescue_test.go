@@ -16,6 +16,7 @@ import (
 // finishes nothing: its handlers lose their context, and what they return is of no
 // effect.
 func TestDeadWorker(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db, line := s.openLine(t)
 	var first atomic.Bool
@@ -72,6 +73,7 @@ func TestDeadWorker(t *testing.T) {
 
 // A job that takes its worker along each time fails in the end.
 func TestKillerFails(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
 		s.note("began")
@@ -93,6 +95,7 @@ func TestKillerFails(t *testing.T) {
 // A worker that leads again has forgotten who had died before, and looks for their
 // jobs at once.
 func TestLeadingAgainLooksForJobs(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithLeaderStrategy(jobs.LeaderStrategyLease))...)
@@ -122,6 +125,7 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 
 // A chore that waits, for a lock or a connection, holds up no rescue.
 func TestChoresHoldUpNoRescue(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db, line := s.openLine(t)
 	var runs atomic.Int64

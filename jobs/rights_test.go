@@ -47,6 +47,7 @@ func (s *stage) login(kind string) (role string, db *sql.DB) {
 // Start names all that a worker's role lacks, and that is enough for a whole run.
 // The role of a client lacks nothing with what the grants give it.
 func TestStartNamesMissingPrivileges(t *testing.T) {
+	t.Parallel()
 	for name, leader := range map[string]jobs.LeaderStrategy{"advisory": jobs.LeaderStrategyAdvisory, "lease": jobs.LeaderStrategyLease} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

@@ -6,6 +6,7 @@ import "testing"
 // job that was prefetched may turn out not to start: the worker has not started all its
 // jobs before that.
 func TestWhatIsLeftIsSpentOnce(t *testing.T) {
+	t.Parallel()
 	woken := 0
 	s := newSlots(0, 10, func() { woken++ })
 	check := func(what string, left, wakes int, spent bool) {
@@ -39,6 +40,7 @@ func TestWhatIsLeftIsSpentOnce(t *testing.T) {
 
 // Without a bound nothing is counted.
 func TestNoBoundIsNeverSpent(t *testing.T) {
+	t.Parallel()
 	s := newSlots(0, 0, func() { t.Error("somebody is woken") })
 	if got := s.allot(30); got != 30 || s.room(7) != 7 {
 		t.Errorf("a claim may bring %d of 30", got)

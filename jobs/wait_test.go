@@ -11,6 +11,7 @@ import (
 
 // A look that the end of ctx cuts off tells of that, whatever the driver says.
 func TestWaitIsCutOff(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	id := s.add(task{})
 	tx, err := s.d.DB.BeginTx(t.Context(), nil)

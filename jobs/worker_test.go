@@ -15,6 +15,7 @@ import (
 
 // Jobs run once each, and what their handlers return decides what becomes of them.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
 		s.note("%d.%d", j.Args.N, j.Attempt)
@@ -69,6 +70,7 @@ func TestRun(t *testing.T) {
 // With RegisterTx effects and completion are one: what is rolled back is tried
 // again.
 func TestRunTx(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
 	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
@@ -98,6 +100,7 @@ func TestRunTx(t *testing.T) {
 
 // A batch is one call. The one job that makes it fail is found, its mates run.
 func TestRunBatch(t *testing.T) {
+	t.Parallel()
 	for name, tx := range map[string]bool{"plain": false, "transaction": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

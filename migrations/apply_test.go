@@ -38,6 +38,7 @@ func apply(t *testing.T, db *sql.DB, c *migrations.Config) {
 }
 
 func TestApplyTwice(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	apply(t, d.DB, nil)
 	complete(t, d.DB)
@@ -46,6 +47,7 @@ func TestApplyTwice(t *testing.T) {
 }
 
 func TestApplyWithEveryDriverAndMode(t *testing.T) {
+	t.Parallel()
 	open := map[string]func(*pgtest.Database, *testing.T) *sql.DB{
 		"lib/pq": func(d *pgtest.Database, t *testing.T) *sql.DB { return d.OpenPQ(t) },
 	}
@@ -73,6 +75,7 @@ func TestApplyWithEveryDriverAndMode(t *testing.T) {
 
 // Processes that start together apply together.
 func TestApplyByManyAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []*migrations.Config{nil, &custom} {
 		d := pgtest.Empty(t)
 		// REPEATABLE READ would look at the version as it was before waiting.
@@ -122,6 +125,7 @@ INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, e
 `
 
 func TestOlderTablesAreUpgradedInPlace(t *testing.T) {
+	t.Parallel()
 	upgrades := map[string]func(*testing.T, *pgtest.Database){
 		"Apply": func(t *testing.T, d *pgtest.Database) { apply(t, d.DB, nil) },
 		"SQL":   func(t *testing.T, d *pgtest.Database) { runFiles(t, d.OpenPQ(t), nil) },
@@ -161,6 +165,7 @@ INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_typ
 // The rows of consumers that are not split look as before, and programs of
 // version 3 go on to write them.
 func TestPartitionsLeaveRowsAsTheyWere(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, version3)
 	before := map[string]string{}
@@ -206,6 +211,7 @@ INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_typ
 // A consumer of version 4 has had the effects up to its checkpoint, as one that was never
 // set back, and its dead letters have failed. Programs of that version go on to write.
 func TestEffectsOfVersion4(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, version4)
 	if err := migrations.Check(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) {
@@ -238,6 +244,7 @@ func runFiles(t *testing.T, db *sql.DB, c *migrations.Config) {
 }
 
 func TestFilesRunTwice(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	for _, db := range []*sql.DB{d.OpenPQ(t), d.OpenMode(t, pgx.QueryExecModeSimpleProtocol)} {
 		for range 2 {
@@ -252,6 +259,7 @@ func TestFilesRunTwice(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	both := map[string]func() error{
 		"Apply": func() error { return migrations.Apply(t.Context(), d.DB, nil) },
@@ -328,6 +336,7 @@ func with(t *testing.T, d *pgtest.Database, setting, value string) *sql.DB {
 // A start of a process must not queue behind a long transaction, with everybody
 // else behind it.
 func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	tx, err := d.DB.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -357,6 +366,7 @@ func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
 }
 
 func TestMissingIndexesAreNoticed(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `DROP INDEX events_aggregate_type_global_position_idx`)
 	apply(t, d.DB, nil)
@@ -381,6 +391,7 @@ func unprivileged(t *testing.T, d *pgtest.Database) (db *sql.DB, role string) {
 }
 
 func TestApplyWithoutTheRightToCreateSchemas(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	db, role := unprivileged(t, d)
 	c := migrations.Config{
@@ -400,6 +411,7 @@ func TestApplyWithoutTheRightToCreateSchemas(t *testing.T) {
 // Tables without a schema must not be created in front of the old ones, whose
 // checkpoints would be out of sight.
 func TestApplyHidesNoTables(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE SCHEMA app`)
 	db := with(t, d, "search_path", "app,public")
@@ -415,6 +427,7 @@ func TestApplyHidesNoTables(t *testing.T) {
 }
 
 func TestNamesTakenByOthers(t *testing.T) {
+	t.Parallel()
 	for _, taken := range []string{
 		`CREATE VIEW worker_leader_election AS SELECT 1`,
 		`CREATE TABLE mine (x int); CREATE INDEX consumer_checkpoints_settled ON mine (x)`,

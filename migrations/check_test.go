@@ -12,6 +12,7 @@ import (
 )
 
 func TestCheckNamesEveryMissingTable(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	if err := migrations.Check(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
@@ -35,6 +36,7 @@ func TestCheckNamesEveryMissingTable(t *testing.T) {
 
 // What cannot be looked at is not reported as missing.
 func TestCheckWithoutAServer(t *testing.T) {
+	t.Parallel()
 	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +73,7 @@ func brokenTx(t *testing.T, db *sql.DB) *sql.Tx {
 }
 
 func TestHostileNamesReachNoServer(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	c := migrations.Config{EventsTable: `events"; DROP TABLE events; --`}
 	for what, f := range map[string]func() error{

@@ -10,6 +10,7 @@ import (
 )
 
 func TestGenerate(t *testing.T) {
+	t.Parallel()
 	c := migrations.DefaultConfig()
 	c.OutputFolder = filepath.Join(t.TempDir(), "db", "migrations")
 	c.WorkerNodesTable, c.EventsTable, c.JobsTable = "infra.nodes", "log.events", "infra.work"
@@ -54,6 +55,7 @@ func TestGenerate(t *testing.T) {
 // What a program for another library's generator asks for is not answered with
 // other tables.
 func TestGeneratePostgresRefusesTheStoresTables(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	changed := func(change func(*migrations.Config)) migrations.Config {
 		c := migrations.DefaultConfig()
@@ -86,6 +88,7 @@ func TestGeneratePostgresRefusesTheStoresTables(t *testing.T) {
 }
 
 func TestGenerateReplacesNothingElse(t *testing.T) {
+	t.Parallel()
 	c := migrations.DefaultConfig()
 	c.OutputFolder = t.TempDir()
 	if err := migrations.GeneratePostgres(&c); err != nil {
@@ -105,6 +108,7 @@ func TestGenerateReplacesNothingElse(t *testing.T) {
 }
 
 func TestGenerateStaysInItsFolder(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "outside.sql")
 	if err := os.Symlink(outside, filepath.Join(folder, "link.sql")); err != nil {

@@ -11,6 +11,7 @@ import (
 
 // Names that hold quotes, dollars and semicolons stay names.
 func TestGrantsQuoteNames(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	apply(t, d.DB, nil)
 	apply(t, d.DB, &custom)
@@ -37,6 +38,7 @@ WHERE c.relkind = 'r' AND c.relnamespace::regnamespace::text IN ('public', 'infr
 }
 
 func TestJobsGrantsQuoteNames(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	role := `a'b"c%s$do$; -- ` + list(t, d.DB, `SELECT right(current_database(), 16)::text`)[0]
 	d.Exec(t, `CREATE ROLE `+ident.Quote(role))
@@ -66,6 +68,7 @@ WHERE c.relkind = 'r' AND NOT c.relnamespace::regnamespace::text LIKE ANY ('{inf
 }
 
 func TestJobsGrantsOfNobody(t *testing.T) {
+	t.Parallel()
 	text, err := migrations.JobsGrants(nil, migrations.JobsRoles{})
 	if err != nil || strings.Contains(text, "GRANT ") && strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {
 		t.Errorf("%v\n%s", err, text)
@@ -81,6 +84,7 @@ func TestJobsGrantsOfNobody(t *testing.T) {
 }
 
 func TestGrantsOfNobody(t *testing.T) {
+	t.Parallel()
 	text, err := migrations.Grants(nil, migrations.Roles{})
 	if err != nil || strings.Contains(text, "\nGRANT") || strings.Contains(text, "EXECUTE") {
 		t.Errorf("%v\n%s", err, text)

@@ -18,6 +18,7 @@ var jobsTables = []string{
 
 // The tables of jobs need none of the worker's, and the reverse.
 func TestApplyJobs(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	if err := migrations.CheckJobs(t.Context(), d.DB, nil); !errors.Is(err, migrations.ErrNotApplied) || !strings.Contains(err.Error(), "call migrations.ApplyJobs") {
 		t.Errorf("without tables: %v", err)
@@ -46,6 +47,7 @@ func TestApplyJobs(t *testing.T) {
 // What claims and ends of jobs change stays small and is vacuumed soon; what they
 // look for is in the indexes of their names.
 func TestJobsTableIsMadeForChange(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
@@ -65,6 +67,7 @@ jobs: jobs_good_until_idx (good_until) WHERE ((good_until IS NOT NULL) AND (stat
 // A claim belongs to a job that runs, and to no other: nobody can finish what is
 // not his.
 func TestClaimAndStateAgree(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)
@@ -86,6 +89,7 @@ func TestClaimAndStateAgree(t *testing.T) {
 
 // Another name moves all of them.
 func TestJobsTablesElsewhere(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	c := &migrations.Config{JobsTable: "infra.work"}
 	text, err := migrations.JobsSQL(c)

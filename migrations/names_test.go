@@ -12,6 +12,7 @@ import (
 
 // Names in older databases must be met again: the rule may not change.
 func TestLongNamesAreCutAlwaysTheSame(t *testing.T) {
+	t.Parallel()
 	for table, want := range map[string]string{
 		"l":                     "l_pkey",
 		strings.Repeat("t", 58): strings.Repeat("t", 58) + "_pkey",
@@ -70,6 +71,7 @@ func created(text string) []string {
 }
 
 func TestNamesNeverMeet(t *testing.T) {
+	t.Parallel()
 	accepted := 0
 	rapid.Check(t, func(t *rapid.T) {
 		for _, c := range rapid.SliceOfN(rapid.Custom(drawConfig), 20, 20).Draw(t, "configurations") {
@@ -113,6 +115,7 @@ func checkNames(t *rapid.T, text string) {
 
 // The server takes the text of whatever is accepted, and has every table then.
 func TestAcceptedNamesRun(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	accepted := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -149,6 +152,7 @@ func TestAcceptedNamesRun(t *testing.T) {
 }
 
 func TestNamesThatMeetAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		config migrations.Config
 		says   []string
@@ -187,6 +191,7 @@ func TestNamesThatMeetAreRefused(t *testing.T) {
 }
 
 func TestHostileNamesAreRefused(t *testing.T) {
+	t.Parallel()
 	for field, set := range map[string]func(*migrations.Config, string){
 		"WorkerNodesTable":         func(c *migrations.Config, s string) { c.WorkerNodesTable = s },
 		"ConsumerAssignmentsTable": func(c *migrations.Config, s string) { c.ConsumerAssignmentsTable = s },

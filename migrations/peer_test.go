@@ -48,6 +48,7 @@ func runStatements(t *testing.T, db *sql.DB) {
 }
 
 func TestTablesOfPeersAreUpgradedInPlace(t *testing.T) {
+	t.Parallel()
 	for name, upgrade := range map[string]func(*testing.T, *pgtest.Database){
 		"Apply":                  func(t *testing.T, d *pgtest.Database) { apply(t, d.DB, nil) },
 		"SQL":                    func(t *testing.T, d *pgtest.Database) { runFiles(t, d.OpenPQ(t), nil) },
@@ -80,6 +81,7 @@ SELECT indexname FROM pg_indexes WHERE indexname IN ('events_aggregate_type_glob
 // A column cannot be made up: nothing is changed, and all that is missing is
 // named at once.
 func TestApplyRefusesTablesOfAnotherShape(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, strings.ReplaceAll(peer.StoreTables, "aggregate_", "stream_"))
 	d.Exec(t, `CREATE TABLE worker_nodes (id int); CREATE VIEW consumer_gap_skips AS SELECT 1`)
@@ -103,6 +105,7 @@ func TestApplyRefusesTablesOfAnotherShape(t *testing.T) {
 }
 
 func TestCheckNamesEveryMissingColumn(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `
 ALTER TABLE worker_nodes DROP COLUMN protocol, DROP COLUMN consumers;
@@ -127,6 +130,7 @@ DROP TABLE consumer_operations`)
 
 // An upgrade and the workers that run take their locks in other orders.
 func TestApplyOutlastsADeadlock(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, peer.StoreTables+peer.WorkerTables)
 	d.Exec(t, `ALTER TABLE events ADD COLUMN tenant text NOT NULL`) // it is no fault there
@@ -165,6 +169,7 @@ func TestApplyOutlastsADeadlock(t *testing.T) {
 // The query that docs/migrating.md gives finds the events that a peer went past
 // before they were committed, and none of the positions that are void.
 func TestEventsThatAPeerHasLostAreFound(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/migrating.md")
 	if err != nil {
 		t.Fatal(err)

@@ -210,6 +210,7 @@ func isRefusal(err error) bool {
 //
 //	go test -run EachEffectOnce ./ops -rapid.checks=300
 func TestEachEffectOnce(t *testing.T) {
+	t.Parallel()
 	type step struct{ what, a, b int }
 	draw := rapid.Custom(func(rt *rapid.T) step {
 		return step{evenly(rt, len(steps), "what"), evenly(rt, 1001, "a"), evenly(rt, 1001, "b")}

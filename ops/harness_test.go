@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -22,7 +23,11 @@ import (
 func TestMain(m *testing.M) {
 	// Each check plays a script on a real server; the command line may say
 	// otherwise.
-	_ = flag.Set("rapid.checks", "20")
+	checks := "6"
+	if tier.IsLong() {
+		checks = "60"
+	}
+	_ = flag.Set("rapid.checks", checks)
 	pgtest.Main(m)
 }
 

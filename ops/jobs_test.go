@@ -88,6 +88,7 @@ func (s jobsSite) ready(t testing.TB, name string) (id int64) {
 
 // Every operation is recorded with who, why and when, and tells the workers.
 func TestEveryJobsOperationIsAudited(t *testing.T) {
+	t.Parallel()
 	for name, op := range everyJobs {
 		t.Run(name, func(t *testing.T) {
 			s := newJobsSite(t)
@@ -129,6 +130,7 @@ func TestEveryJobsOperationIsAudited(t *testing.T) {
 
 // Refused, an operation leaves no trace.
 func TestWhatEveryJobsOperationRefuses(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	id := s.add(t, ops.JobAvailable)
 	for name, c := range map[string]struct {
@@ -166,6 +168,7 @@ func TestWhatEveryJobsOperationRefuses(t *testing.T) {
 }
 
 func TestNewJobsRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
 	_, err := ops.NewJobs(nil, nil)
 	says(t, err, "db is nil")
 	_, err = ops.NewJobs(pgtest.Empty(t).DB, &migrations.Config{JobsTable: "a b"})
@@ -173,6 +176,7 @@ func TestNewJobsRefusesWhatCannotBe(t *testing.T) {
 }
 
 func TestJobsElsewhere(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	names := migrations.Config{JobsTable: "infra.work"}
 	o, err := ops.NewJobs(d.DB, &names)
@@ -199,6 +203,7 @@ func TestJobsElsewhere(t *testing.T) {
 
 // Each operation and list works with each driver and in each mode.
 func TestJobsDrivers(t *testing.T) {
+	t.Parallel()
 	pools := map[string]func(jobsSite) *sql.DB{"lib/pq": func(s jobsSite) *sql.DB { return s.OpenPQ(t) }}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		pools["pgx "+mode.String()] = func(s jobsSite) *sql.DB { return s.OpenMode(t, mode) }
@@ -241,6 +246,7 @@ func TestJobsDrivers(t *testing.T) {
 
 // When the answer to COMMIT is lost, the error says so, and where to look.
 func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	config, err := pgx.ParseConfig(s.URL)
 	if err != nil {
@@ -276,6 +282,7 @@ func TestUnknownOutcomeOfAJobsOperation(t *testing.T) {
 // An operation waits for whoever holds its row, as long as its context allows; the
 // server ends one that has fallen silent.
 func TestJobsOperationsWait(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	id := s.add(t, ops.JobAvailable)
 	s.Exec(t, `INSERT INTO jobs_queues (name) VALUES ('slow')`)

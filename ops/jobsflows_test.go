@@ -21,6 +21,7 @@ func (secondJob) Kind() string { return "second" }
 // An operator lists runs of flows, cancels one, and lets it go on from a step; that is
 // recorded.
 func TestFlowRuns(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	if _, err := s.FlowRun(ctx, 7); !errors.Is(err, ops.ErrNoFlowRun) {

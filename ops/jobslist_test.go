@@ -17,6 +17,7 @@ import (
 
 // A job is shown with all that it has, and a bare one without what it has not.
 func TestListShowsJobs(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	s.Exec(t, `INSERT INTO jobs (kind) VALUES ('bare')`)
 	bare := s.list(t, ops.Filter{}, 10)[0]
@@ -48,6 +49,7 @@ func TestListShowsJobs(t *testing.T) {
 
 // Pages have each job once, of each filter what it says.
 func TestListFilters(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	all := append(slices.Clone(unfinished), finished...)
 	for i := range 40 {
@@ -103,6 +105,7 @@ func TestListFilters(t *testing.T) {
 }
 
 func TestOperationsOfJobs(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	for _, q := range []string{"a", "b", ops.AllQueues} {
@@ -139,6 +142,7 @@ func TestOperationsOfJobs(t *testing.T) {
 // Lists read what they return and little more, among 100,000 jobs. The few jobs of a
 // state that is rare are found also with the statistics of empty tables.
 func TestPlansOfLists(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for _, table := range []string{"jobs", "jobs_history"} {
 		s.Exec(t, `ALTER TABLE `+table+` SET (autovacuum_enabled = false)`)
@@ -203,6 +207,7 @@ func TestPlansOfLists(t *testing.T) {
 
 // The operations on one job, and the retry that has made it, are found among many.
 func TestPlansOfOperations(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	s.Exec(t, `ALTER TABLE jobs_operations SET (autovacuum_enabled = false)`)
 	s.Exec(t, `ANALYZE jobs_operations`)

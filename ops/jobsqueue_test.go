@@ -15,6 +15,7 @@ import (
 
 // A pause says who and why, for as long as it lasts, and only once.
 func TestPauseQueue(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	for _, queue := range []string{"slow", ops.AllQueues} {
@@ -56,6 +57,7 @@ func TestPauseQueue(t *testing.T) {
 }
 
 func TestCap(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	if err := s.RemoveCap(ctx, "slow", by); !errors.Is(err, ops.ErrUnchanged) {
@@ -94,6 +96,7 @@ func TestCap(t *testing.T) {
 }
 
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	for _, d := range []time.Duration{time.Hour, 0, time.Microsecond, ops.Forever, 100 * 365 * 24 * time.Hour} {
@@ -141,6 +144,7 @@ func TestRetention(t *testing.T) {
 
 // Of two who do the same at once, one is told that it is done already.
 func TestTwoOperatorsOfAQueueAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	const rounds, operators = 10, 4
 	for round := range rounds {
@@ -173,6 +177,7 @@ func TestTwoOperatorsOfAQueueAtOnce(t *testing.T) {
 
 // The list has what each queue has, and of all together.
 func TestQueues(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	if all, err := s.Queues(t.Context()); err != nil || len(all) != 1 || all[0] != (ops.Queue{Name: ops.AllQueues}) {
 		t.Fatalf("without jobs: %+v, %v", all, err)

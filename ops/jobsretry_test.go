@@ -23,6 +23,7 @@ var (
 // A cancelled job has in the history all that the job had, but its key and its
 // claim.
 func TestCancelledJobsKeepWhatTheyWere(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	id := s.add(t, ops.JobAvailable)
 	const of = `SELECT to_jsonb(t)::text FROM %s AS t WHERE id = $1`
@@ -54,6 +55,7 @@ func TestCancelledJobsKeepWhatTheyWere(t *testing.T) {
 }
 
 func TestCancelJob(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for _, state := range unfinished {
 		id := s.add(t, state)
@@ -81,6 +83,7 @@ func TestCancelJob(t *testing.T) {
 }
 
 func TestCancelAll(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	var ids []int64
 	for range 4 {
@@ -131,6 +134,7 @@ func TestCancelAll(t *testing.T) {
 
 // A finished job runs again as a new one, which is what the old one was.
 func TestRetryOfAFinishedJob(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for _, state := range finished {
 		id := s.add(t, state)
@@ -188,6 +192,7 @@ func TestRetryOfAFinishedJob(t *testing.T) {
 
 // A job that waits until it is due is due now, and stays what it is.
 func TestRetryOfAnUnfinishedJob(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for _, retry := range []func(context.Context, int64, ops.By) (int64, error){s.Retry, s.Rerun} {
 		id := s.add(t, ops.JobAvailable)
@@ -217,6 +222,7 @@ func TestRetryOfAnUnfinishedJob(t *testing.T) {
 
 // However many retry a job at once, it is retried once.
 func TestRetriedOnce(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for range 10 {
 		id := s.add(t, ops.JobFailed)
@@ -243,6 +249,7 @@ func TestRetriedOnce(t *testing.T) {
 }
 
 func TestDiscardJob(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for _, state := range unfinished {
 		id := s.add(t, state)
@@ -285,6 +292,7 @@ func TestDiscardJob(t *testing.T) {
 
 // What settles a job while an operator waits for it, the operator sees.
 func TestOperationsSeeWhatHappenedMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	for name, c := range map[string]struct {
 		then ops.JobState

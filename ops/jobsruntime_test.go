@@ -66,6 +66,7 @@ func (h *hand) take(t testing.TB, name string, limit int) []queue.Job {
 
 // What an operator sets binds the next claim.
 func TestOperationsBindClaims(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	h := newHand(t, s)
 	ctx := t.Context()
@@ -137,6 +138,7 @@ func (h *hand) settle(t *testing.T, ends []queue.End) {
 // Whatever operators and workers do at once, each job is in one place, and each that
 // has gone, or has come, is in the table of operations.
 func TestOperatorsAmongWorkers(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	const enqueued = 300
 	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'q' FROM generate_series(1, $1)`, enqueued)

@@ -11,6 +11,7 @@ import (
 // A pause of a schedule says who and why; a schedule that no program has is overdue,
 // and can be removed.
 func TestSchedules(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	for _, err := range []error{s.PauseSchedule(ctx, "s", by), s.ResumeSchedule(ctx, "s", by), s.RemoveSchedule(ctx, "s", by)} {

@@ -30,6 +30,7 @@ func (s site) letters(t testing.TB) (all string) {
 }
 
 func TestDeadLetters(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 9)
 	s.letter(t, 3, "a", 5)
@@ -94,6 +95,7 @@ func TestDeadLetters(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 9)
 	if err := s.Resume(t.Context(), "c", by); !errors.Is(err, ops.ErrNotPaused) {
@@ -134,6 +136,7 @@ func TestPauseAndResume(t *testing.T) {
 }
 
 func TestLists(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	if all, err := s.Consumers(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("of an empty database: %+v, %v", all, err)
@@ -174,6 +177,7 @@ func TestLists(t *testing.T) {
 }
 
 func TestListsThatCannotBe(t *testing.T) {
+	t.Parallel()
 	nobody, err := sql.Open("pgx", "postgres://localhost:1/x?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)

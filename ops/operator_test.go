@@ -60,6 +60,7 @@ func full(t testing.TB, paused bool) site {
 // Every operation raises the revision by one, is recorded with who, why and
 // when, and tells the workers; refused, it leaves no trace.
 func TestEveryOperationIsAudited(t *testing.T) {
+	t.Parallel()
 	for kind, operate := range every {
 		t.Run(string(kind), func(t *testing.T) {
 			s := full(t, kind == ops.KindResume)
@@ -100,6 +101,7 @@ func TestEveryOperationIsAudited(t *testing.T) {
 }
 
 func TestWhatEveryOperationRefuses(t *testing.T) {
+	t.Parallel()
 	s := full(t, false)
 	ctx := t.Context()
 	for name, c := range map[string]struct {
@@ -140,6 +142,7 @@ func (s site) expectUntouched(t testing.TB, position int64) {
 }
 
 func TestNewRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	if _, err := ops.New(nil, nil); err == nil || !strings.Contains(err.Error(), "db is nil") {
 		t.Errorf("a nil database: %v", err)
@@ -156,6 +159,7 @@ func TestNewRefusesWhatCannotBe(t *testing.T) {
 }
 
 func TestOtherNames(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	names := migrations.Config{
 		ConsumerCheckpointsTable: "ops.progress", ConsumerGapSkipsTable: "ops.gaps", ConsumerAssignmentsTable: "ops.who",
@@ -213,6 +217,7 @@ func readAll(t *testing.T, o *ops.Operator, position int64) {
 
 // Each operation, refusal and list works with each driver and in each mode.
 func TestDrivers(t *testing.T) {
+	t.Parallel()
 	pools := map[string]func(site) *sql.DB{"lib/pq": func(s site) *sql.DB { return s.OpenPQ(t) }}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		pools["pgx "+mode.String()] = func(s site) *sql.DB { return s.OpenMode(t, mode) }
@@ -279,6 +284,7 @@ func TestDrivers(t *testing.T) {
 
 // An operation waits for the batch in hand, as long as its context allows.
 func TestWaitsForTheRow(t *testing.T) {
+	t.Parallel()
 	s := full(t, false)
 	batch, err := s.DB.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -316,6 +322,7 @@ func TestWaitsForTheRow(t *testing.T) {
 // Of two who do the same at once, one is told that it is done already; all
 // that is done is recorded.
 func TestTwoOperatorsAtOnce(t *testing.T) {
+	t.Parallel()
 	s := full(t, false)
 	const rounds, operators = 10, 4
 	for round := range rounds {
@@ -377,6 +384,7 @@ func (c *cutConn) Read(b []byte) (int, error) {
 
 // When the answer to COMMIT is lost, the error says so, and where to look.
 func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	s := full(t, false)
 	config, err := pgx.ParseConfig(s.URL)
 	if err != nil {
@@ -417,6 +425,7 @@ func TestUnknownOutcome(t *testing.T) {
 
 // An operator whose connection dies silently does not hold the consumer.
 func TestServerEndsAnIdleOperation(t *testing.T) {
+	t.Parallel()
 	s := full(t, false)
 	s.Exec(t, `CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		NEW.paused_reason := current_setting('idle_in_transaction_session_timeout'); RETURN NEW; END $$`)

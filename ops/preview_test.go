@@ -104,6 +104,7 @@ func revisionOf(rt *rapid.T, o *ops.Operator, name string) int64 {
 //
 //	go test -run Preview ./ops -rapid.checks=1500
 func TestPreviewIsWhatThenHappens(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	ctx := t.Context()
 	seen := map[string]int{}
@@ -214,6 +215,7 @@ var jobsTables = []string{"jobs", "jobs_history", "jobs_queues", "jobs_operation
 
 // The same of jobs, but for the IDs of new ones: a sequence takes no number back.
 func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	states := []ops.JobState{ops.JobAvailable, ops.JobRunning, ops.JobCompleted, ops.JobFailed, ops.JobCancelled, ops.JobExpired}
@@ -308,6 +310,7 @@ func TestPreviewOfJobsIsWhatThenHappens(t *testing.T) {
 
 // What fails within a preview is not foretold, and what comes after it is.
 func TestPreviewOfSeveral(t *testing.T) {
+	t.Parallel()
 	s := full(t, false)
 	ctx := t.Context()
 	all, err := s.Preview(func(o *ops.Operator) error {
@@ -337,6 +340,7 @@ func TestPreviewOfSeveral(t *testing.T) {
 
 // One that fails at its second unit foretells nothing of its first.
 func TestPreviewOfAHalf(t *testing.T) {
+	t.Parallel()
 	s, _, _ := splitSite(t, "")
 	s.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE disk_full; END $$`)
 	s.Exec(t, `CREATE TRIGGER refuse BEFORE INSERT ON consumer_operations FOR EACH ROW WHEN (NEW.consumer_name = 'c#800-fff') EXECUTE FUNCTION refuse()`)
@@ -353,6 +357,7 @@ func TestPreviewOfAHalf(t *testing.T) {
 
 // Of runs of flows, too.
 func TestPreviewOfFlowRuns(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ctx := t.Context()
 	f := flow.New[int]("two")

@@ -21,6 +21,7 @@ import (
 
 // What holds the log back is shown while it does.
 func TestLogAndBlockers(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	ctx := t.Context()
 	if l, err := s.Log(ctx); err != nil || l != (ops.Log{}) {
@@ -203,6 +204,7 @@ func TestTerminate(t *testing.T) {
 }
 
 func TestWorkers(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	a, b := uuid.New(), uuid.New()
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, hostname, pid, build, protocol, consumers, status)
@@ -232,6 +234,7 @@ func (i *in) Partitions() consumer.Partitions { return i.parts }
 
 // What workers wish for is what their code says. One is no wish, and an old program says nothing.
 func TestWishesOfWorkers(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	for _, p := range []consumer.Partitions{{Count: 1}, {Count: 4}, {Count: 4, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}} {
 		s.work(t, &in{parts: p})
@@ -257,6 +260,7 @@ func TestWishesOfWorkers(t *testing.T) {
 }
 
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 20)
 	s.open(t, 3, 5)
@@ -295,6 +299,7 @@ func TestGaps(t *testing.T) {
 
 // Next is what SkipEvent takes, for a consumer and each of its units.
 func TestNextIsWhatSkipEventTakes(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	ctx := t.Context()
 	if _, err := s.Next(ctx, "c"); !errors.Is(err, ops.ErrNoCheckpoint) {
@@ -341,6 +346,7 @@ func TestNextIsWhatSkipEventTakes(t *testing.T) {
 }
 
 func TestConsumersAreAsLateAsTheirFirstEvent(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.Exec(t, `UPDATE events SET created_at = CASE global_position WHEN 3 THEN 'infinity' ELSE now() - (10 - global_position) * interval '1 hour' END`)
@@ -376,6 +382,7 @@ func filtered(t *testing.T) site {
 }
 
 func TestFilterDeadLetters(t *testing.T) {
+	t.Parallel()
 	s := filtered(t)
 	for name, c := range map[string]struct {
 		f     ops.LetterFilter
@@ -415,6 +422,7 @@ func TestFilterDeadLetters(t *testing.T) {
 
 // Many letters are one transaction, and one operation that counts them.
 func TestManyDeadLetters(t *testing.T) {
+	t.Parallel()
 	s := filtered(t)
 	ctx := t.Context()
 	n, err := s.RetryWhere(ctx, "c", ops.LetterFilter{EventType: "Paid", After: 2}, 10, by) // 3 of a
@@ -479,6 +487,7 @@ func TestManyDeadLetters(t *testing.T) {
 // Reads take what they return and little more, whatever the planner knows of tables
 // with 100,000 rows.
 func TestPlansOfReads(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	for _, table := range []string{"events", "consumer_dead_letters", "consumer_gap_skips", "consumer_operations"} {
 		s.Exec(t, `ALTER TABLE `+table+` SET (autovacuum_enabled = off)`)
@@ -522,6 +531,7 @@ func TestPlansOfReads(t *testing.T) {
 // Changes of 10,000 letters go through an index for each, and read their list once, also
 // in a table that nobody has analyzed.
 func TestPlansOfManyLetters(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 10_000)
 	s.Exec(t, `INSERT INTO consumer_dead_letters (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts)

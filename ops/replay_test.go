@@ -57,6 +57,7 @@ func (s site) awaitNoLetters(t testing.TB) {
 // All events of one aggregate come again, and no others, after the consumer has
 // forgotten it.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.append(t, "b", 2)
@@ -83,6 +84,7 @@ func TestReplay(t *testing.T) {
 // New events of the aggregate wait behind those that are replayed, and their effects are
 // still to be had. Nothing of that is a dead letter.
 func TestReplayKeepsOrder(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	var told atomic.Int32
@@ -133,6 +135,7 @@ func TestReplayKeepsOrder(t *testing.T) {
 
 // What is replayed is nothing to be discarded with all dead letters.
 func TestReplayIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.place(t, 3)
@@ -149,6 +152,7 @@ func TestReplayIsNoDeadLetter(t *testing.T) {
 
 // One that fails is a dead letter, with those behind it; another attempt goes on there.
 func TestReplayThatFails(t *testing.T) {
+	t.Parallel()
 	for name, at := range map[string]int64{"at the first": 1, "later": 2, "in Forget": -1} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -194,6 +198,7 @@ func TestReplayThatFails(t *testing.T) {
 // An aggregate whose first event is a dead letter is forgotten before that, too. So is one
 // that is replayed again in the middle.
 func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.place(t, 3)
@@ -222,6 +227,7 @@ func TestReplayForgetsBeforeDeadLetters(t *testing.T) {
 // What the consumer has not passed is not replayed. What it was given late is, and what another
 // one has in doubt, or among its dead letters.
 func TestReplayEndsAtTheCheckpoint(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.place(t, 2)
@@ -243,6 +249,7 @@ func TestReplayEndsAtTheCheckpoint(t *testing.T) {
 
 // The effect of what an operator lets a consumer go on without was not had.
 func TestEffectsOfWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
 	for name, leaveOut := range map[string]func(t *testing.T, s site) error{
 		"discarded": func(t *testing.T, s site) error {
 			s.letter(t, 2, "a", 1)
@@ -277,6 +284,7 @@ func TestEffectsOfWhatIsLeftOut(t *testing.T) {
 // A Forget that commits ends the worker. All letters are back, also those whose mark it has
 // taken off: the next attempt forgets the aggregate first, and goes through all events.
 func TestForgetThatCommits(t *testing.T) {
+	t.Parallel()
 	for name, discard := range map[string]bool{"then it is tried again": false, "then the first is discarded": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -324,6 +332,7 @@ func (c *committer) Forget(ctx context.Context, tx *sql.Tx, aggregateType, aggre
 // The effect of an event that was skipped, or is a dead letter, is had when that is
 // replayed; of one that is discarded, the consumer goes on without.
 func TestReplayOfWhatWasNotHandled(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 4)
 	var heals atomic.Bool
@@ -354,6 +363,7 @@ func TestReplayOfWhatWasNotHandled(t *testing.T) {
 // An event that has appeared behind the consumer is still to be delivered, late: a replay
 // leaves it alone, and its effect was not had.
 func TestEffectsOfDoubts(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 1)
 	doubted := s.begin(t, "b", 1)
@@ -373,6 +383,7 @@ func TestEffectsOfDoubts(t *testing.T) {
 }
 
 func TestReplayRefuses(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.place(t, 2)
@@ -404,6 +415,7 @@ func TestReplayRefuses(t *testing.T) {
 // A unit does not have the events of an aggregate that is another unit's. That one may not have
 // handled them yet, and would after it.
 func TestReplayInAnotherUnit(t *testing.T) {
+	t.Parallel()
 	s, low, high := splitSite(t, "")
 	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 8 WHERE consumer_name = 'c#000-7ff'`)
 	if err := s.Replay(t.Context(), "c#000-7ff", "Order", high, by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), "c#000-7ff") {
@@ -420,6 +432,7 @@ func TestReplayInAnotherUnit(t *testing.T) {
 // A worker refuses to replay what only its code knows to be wrong: a type that the consumer
 // does not take, and a key of its own.
 func TestReplayThatOnlyCodeRefuses(t *testing.T) {
+	t.Parallel()
 	for says, c := range map[string]consumer.Consumer{"AggregateTypes": &ofOthers{}, `its key "customer"`: &ofCustomers{}} {
 		t.Run(says, func(t *testing.T) {
 			s := newSite(t)

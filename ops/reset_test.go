@@ -18,6 +18,7 @@ type resetDetail struct {
 }
 
 func TestResetBackwardsForgetsWhatLiesAbove(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		to      int64
 		open    string
@@ -71,6 +72,7 @@ func TestResetBackwardsForgetsWhatLiesAbove(t *testing.T) {
 // An operator sees how much comes again. More than can be counted at once are as many as
 // are counted.
 func TestResetSaysHowManyEventsComeAgain(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		SELECT p, 'Order', 'a', p, gen_random_uuid(), 'Happened', '' FROM generate_series(1, 100005) AS p WHERE p <> 7`)
@@ -88,6 +90,7 @@ func TestResetSaysHowManyEventsComeAgain(t *testing.T) {
 }
 
 func TestResetForwardsAuditsWhatItCrosses(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to int64
 		void     string
@@ -141,6 +144,7 @@ func TestResetForwardsAuditsWhatItCrosses(t *testing.T) {
 }
 
 func TestResetRefuses(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 9)
 	s.place(t, 3)
@@ -169,6 +173,7 @@ func TestResetRefuses(t *testing.T) {
 
 // The events above the position, and no others, are handled again.
 func TestResetBackwardsBesideAWorker(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 6)
 	s.work(t, &ledger{})
@@ -183,6 +188,7 @@ func TestResetBackwardsBesideAWorker(t *testing.T) {
 
 // The events that were crossed, and no others, are not handled.
 func TestResetForwardsBesideAWorker(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 3)
 	s.burn(t, 2)
@@ -206,6 +212,7 @@ func TestResetForwardsBesideAWorker(t *testing.T) {
 // A late event below the new position is delivered once; one above it comes
 // again, whether it was delivered before or not.
 func TestResetAndLateEvents(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	low := s.begin(t, "low", 1)   // 1
 	s.append(t, "a", 1)           // 2
@@ -237,6 +244,7 @@ func TestResetAndLateEvents(t *testing.T) {
 // A forward reset goes past the settled events only, and keeps watch over what
 // was in doubt before.
 func TestResetForwardsKeepsOpenRanges(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	late := s.begin(t, "late", 1) // 1
 	s.append(t, "a", 3)           // 2 to 4

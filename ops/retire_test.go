@@ -21,6 +21,7 @@ const leftOf = `SELECT (SELECT count(*) FROM consumer_checkpoints WHERE consumer
 // While a worker has code for a consumer, it is not retired. Afterwards nothing
 // of it is left but the operations, and nothing of others has changed.
 func TestRetire(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2)
 	stop := s.work(t, &ledger{})

@@ -30,6 +30,7 @@ func policy(p worker.FailurePolicy) []worker.Option {
 
 // A paused consumer stays where it is until it is resumed.
 func TestPauseHoldsAWorkerBack(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2)
 	s.work(t, &ledger{}, worker.WithPollInterval(time.Hour), worker.WithMaxPollInterval(time.Hour))
@@ -51,6 +52,7 @@ func TestPauseHoldsAWorkerBack(t *testing.T) {
 // A consumer that has paused itself at an event it cannot handle goes on
 // without it, or with it once it can.
 func TestAfterAWorkerHasPaused(t *testing.T) {
+	t.Parallel()
 	for name, skip := range map[string]bool{"skip": true, "mend": false} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -86,6 +88,7 @@ func TestAfterAWorkerHasPaused(t *testing.T) {
 // Dead letters: a retry has them handled, in order, a discard frees their
 // aggregate, a reset below them brings their events again.
 func TestDeadLettersOfAWorker(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		operate func(s site, mended *atomic.Bool) error
 		want    string

@@ -41,6 +41,7 @@ var (
 //
 //	go test -run TestScripts ./ops -rapid.checks=500
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	scripts, seen := 0, map[string]int{}
 	moves := rapid.Custom(func(t *rapid.T) move {
 		below := func(n int, what string) int { return evenly(t, n, what) }

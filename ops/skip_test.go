@@ -22,6 +22,7 @@ type skipDetail struct {
 }
 
 func TestSkipNext(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		settled    int64
 		void, open string
@@ -62,6 +63,7 @@ func TestSkipNext(t *testing.T) {
 }
 
 func TestSkipLateSplitsTheRange(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		first, last int64
 		open        string
@@ -98,6 +100,7 @@ func TestSkipLateSplitsTheRange(t *testing.T) {
 }
 
 func TestSkipRefusesWhatIsNotNext(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2) // 1, 2
 	s.burn(t, 2)        // 3, 4
@@ -132,6 +135,7 @@ func TestSkipRefusesWhatIsNotNext(t *testing.T) {
 
 // A consumer that fails at an event goes on without it, on time or late.
 func TestSkipBesideAWorker(t *testing.T) {
+	t.Parallel()
 	for name, late := range map[string]bool{"the next event": false, "a late event": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -182,6 +186,7 @@ func TestSkipBesideAWorker(t *testing.T) {
 // What was in doubt below a skipped event is watched like any other: it is
 // delivered if it appears, and ends as void if it does not.
 func TestSkipOverPositionsInDoubt(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	appears := s.begin(t, "x", 1) // 1
 	never := s.begin(t, "y", 1)   // 2
@@ -206,6 +211,7 @@ func TestSkipOverPositionsInDoubt(t *testing.T) {
 // event may appear in the gap and become settled: the earlier look at what is
 // settled does not call it void, and the later one at the events finds it.
 func TestSkipDoesNotTakeWhatHasJustAppearedForVoid(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, "a", 2)           // 1, 2
 	late := s.begin(t, "late", 1) // 3

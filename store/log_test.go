@@ -40,6 +40,7 @@ type namedTxLog struct{ *txLog }
 func (l namedTxLog) PositionColumn() (table, column string) { return l.log.PositionColumn() }
 
 func TestFromTxLog(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	db.SetMaxOpenConns(1) // a transaction left open blocks the next read
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
@@ -97,6 +98,7 @@ func TestFromTxLog(t *testing.T) {
 }
 
 func TestFromTxLogKeepsTheSequence(t *testing.T) {
+	t.Parallel()
 	inner := &txLog{log: storepostgres.NewStore(nil)}
 	if _, ok := store.FromTxLog(inner).(store.SequenceNamer); ok {
 		t.Error("a sequence is named, though the log names none")
@@ -112,6 +114,7 @@ func TestFromTxLogKeepsTheSequence(t *testing.T) {
 
 // A version that nobody has set is the strictest.
 func TestExpectedVersion(t *testing.T) {
+	t.Parallel()
 	var zero store.ExpectedVersion
 	for _, c := range []struct {
 		v    store.ExpectedVersion

@@ -9,6 +9,7 @@ import (
 )
 
 func TestSlogLogger(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	l := store.NewSlogLogger(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{
 		Level: slog.LevelDebug,

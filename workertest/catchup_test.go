@@ -25,6 +25,7 @@ func catchUp(t *testing.T, db *sql.DB, consumers []consumer.Consumer, opts ...wo
 }
 
 func TestCatchUp(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	consumers := []consumer.Consumer{
 		&counter{name: "all"}, &counter{name: "orders", types: []string{"Order"}}, &counter{name: "from now", start: consumer.AtHead()},
@@ -52,6 +53,7 @@ func TestCatchUp(t *testing.T) {
 }
 
 func TestCatchUpEndsAtTheFirstFailure(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	boom := errors.New("boom")
 	appendEvents(t, d.DB, event("Order", "a"))
@@ -90,6 +92,7 @@ func expectAwaited(t *testing.T, db *sql.DB, opts []worker.Option, wants ...stri
 
 // A handler that does not come to an end is given up.
 func TestCatchUpEndsAStuckHandler(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	appendEvents(t, d.DB, event("Order", "a"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,6 +122,7 @@ func TestCatchUpEndsAStuckHandler(t *testing.T) {
 // When it takes too long, the error names what was awaited, and why it did not
 // come as far as that shows.
 func TestCatchUpSaysWhatItAwaited(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	open := begin(t, d.DB, event("Order", "a"))
 	defer func() { _ = open.Rollback() }()
@@ -151,6 +155,7 @@ func TestCatchUpSaysWhatItAwaited(t *testing.T) {
 
 // Events that wait for a replay are awaited, and new ones of their aggregate behind them.
 func TestCatchUpAwaitsReplays(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	const n = 100
 	for range n {

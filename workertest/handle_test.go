@@ -19,6 +19,7 @@ import (
 
 // Events come as a worker would bring them, and nothing stays.
 func TestHandle(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	var got []store.PersistedEvent
 	c := &counter{name: "c", types: []string{"Order", "User"}, before: func(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) error {
@@ -61,6 +62,7 @@ func TestHandle(t *testing.T) {
 }
 
 func TestHandleReportsWhatAWorkerWould(t *testing.T) {
+	t.Parallel()
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
 		before func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error
@@ -147,6 +149,7 @@ func (b *bulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.Persi
 }
 
 func TestHandleGivesABatchConsumerAllAtOnce(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	c := &bulk{counter: &counter{name: "c", types: []string{"Order"}}}
 	events := []store.Event{event("User", "u"), event("Order", "a"), event("Order", "b")}
@@ -182,6 +185,7 @@ func TestHandleGivesABatchConsumerAllAtOnce(t *testing.T) {
 
 // A panic goes through to the test, and leaves nothing open.
 func TestHandleLetsAPanicThrough(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	d.DB.SetMaxOpenConns(1)
 	func() {

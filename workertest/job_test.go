@@ -39,6 +39,7 @@ func insertCharge(ctx context.Context, tx jobs.Querier, cents int) error {
 
 // A handler works in a transaction that look sees and that leaves nothing behind.
 func TestHandleJob(t *testing.T) {
+	t.Parallel()
 	d := newCharges(t)
 	h := jobs.NewHandlers()
 	jobs.RegisterTx(h, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[charge]) error {
@@ -72,6 +73,7 @@ func TestHandleJob(t *testing.T) {
 
 // What a handler returns decides what becomes of the job, as in a worker.
 func TestHandleJobOutcomes(t *testing.T) {
+	t.Parallel()
 	d := newCharges(t)
 	for name, c := range map[string]struct {
 		handle func(ctx context.Context, tx *sql.Tx, j *jobs.Job[charge]) error
@@ -130,6 +132,7 @@ func (declined) Code() string  { return "DECLINED" }
 // A handler without a transaction needs no database, unless there is something to
 // look at.
 func TestHandleJobWithoutTx(t *testing.T) {
+	t.Parallel()
 	d := newCharges(t)
 	h := jobs.NewHandlers()
 	jobs.Register(h, func(ctx context.Context, j *jobs.Job[charge]) error {
@@ -176,6 +179,7 @@ func TestHandleJobWithoutTx(t *testing.T) {
 
 // A batch is one call, and Settle gives one job an outcome of its own.
 func TestHandleJobs(t *testing.T) {
+	t.Parallel()
 	d := newCharges(t)
 	h := jobs.NewHandlers()
 	jobs.RegisterBatchTx(h, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[charge]) error {
@@ -219,6 +223,7 @@ func TestHandleJobs(t *testing.T) {
 
 // What cannot be called is said before anything is.
 func TestHandleJobRefuses(t *testing.T) {
+	t.Parallel()
 	d := newCharges(t)
 	h := jobs.NewHandlers()
 	for says, err := range map[string]error{

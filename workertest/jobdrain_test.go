@@ -48,6 +48,7 @@ func drainJobs(t *testing.T, d *pgtest.Database, h *jobs.Handlers, opts ...jobs.
 // What is due runs, and all that it enqueues, whatever the queue. What is due
 // later, or has no handler, is left alone.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	d, c := newJobs(t, "work")
 	h := jobs.NewHandlers()
 	jobs.RegisterTx(h, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[step]) error {
@@ -85,6 +86,7 @@ func TestDrain(t *testing.T) {
 
 // A transaction that has not committed shows its own.
 func TestEnqueuedInATransaction(t *testing.T) {
+	t.Parallel()
 	d, c := newJobs(t, "jobs")
 	handler := &counter{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
 		_, err := c.EnqueueFor(ctx, tx, e, step{int(e.GlobalPosition)})
@@ -107,6 +109,7 @@ func TestEnqueuedInATransaction(t *testing.T) {
 
 // Failures that are left behind are returned, and no others.
 func TestDrainReturnsFailures(t *testing.T) {
+	t.Parallel()
 	d, c := newJobs(t, "jobs")
 	h := jobs.NewHandlers()
 	jobs.Register(h, func(_ context.Context, j *jobs.Job[step]) error {
@@ -139,6 +142,7 @@ func TestDrainReturnsFailures(t *testing.T) {
 
 // When it takes too long, the error names what was awaited.
 func TestDrainSaysWhatItAwaited(t *testing.T) {
+	t.Parallel()
 	d, c := newJobs(t, "jobs")
 	h := jobs.NewHandlers()
 	if err := drainJobs(t, d, h); err != nil {
@@ -174,6 +178,7 @@ func TestDrainSaysWhatItAwaited(t *testing.T) {
 
 // What is wrong with the worker ends it at once.
 func TestDrainWithoutTables(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	h := jobs.NewHandlers()
 	jobs.Register(h, func(context.Context, *jobs.Job[step]) error { return nil })

@@ -37,6 +37,7 @@ func (p *bulkPartitioned) HandleBatch(ctx context.Context, tx *sql.Tx, events []
 
 // A consumer in partitions runs in them, and each of its events is handled once.
 func TestCatchUpInPartitions(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	var inParts atomic.Bool
 	see := func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
@@ -71,6 +72,7 @@ func TestCatchUpInPartitions(t *testing.T) {
 }
 
 func TestPartitionsAreChecked(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	c := &partitioned{counter{name: "c"}, consumer.Partitions{Count: 300}}
 	given := []store.Event{event("Order", "a")}

@@ -86,6 +86,7 @@ func forEachEnding(t *testing.T, names []string, test func(t *testing.T, d *pgte
 }
 
 func TestHandleSaysHowAHandlerEndedItsTransaction(t *testing.T) {
+	t.Parallel()
 	forEachEnding(t, slices.Collect(maps.Keys(endings)), func(t *testing.T, d *pgtest.Database, db *sql.DB, c consumer.Consumer) error {
 		db.SetMaxOpenConns(1) // it needs no second connection
 		return workertest.Handle(t.Context(), db, c, []store.Event{event("Order", "a"), event("Order", "end"), event("Order", "b")}, nil)
@@ -93,6 +94,7 @@ func TestHandleSaysHowAHandlerEndedItsTransaction(t *testing.T) {
 }
 
 func TestCatchUpSaysHowAHandlerEndedItsTransaction(t *testing.T) {
+	t.Parallel()
 	forEachEnding(t, []string{"COMMIT AND CHAIN", "ROLLBACK AND CHAIN"}, func(t *testing.T, d *pgtest.Database, db *sql.DB, c consumer.Consumer) error {
 		for _, id := range []string{"a", "end", "b"} {
 			appendEvents(t, d.DB, event("Order", id))
@@ -103,6 +105,7 @@ func TestCatchUpSaysHowAHandlerEndedItsTransaction(t *testing.T) {
 
 // The batch consumer's call is checked, and is a batch consumer's still.
 func TestCatchUpChecksABatchConsumer(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	for _, e := range []store.Event{event("User", "u"), event("Order", "a"), event("Order", "b")} {
 		appendEvents(t, d.DB, e)

@@ -56,7 +56,7 @@ func Main(m *testing.M) {
 	host()
 	common.entered = true
 	// Tests wait for servers most of the time. The command line still decides.
-	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 	code := m.Run()
 	if err := common.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)

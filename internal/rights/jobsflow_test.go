@@ -387,6 +387,7 @@ func TestJobsRolesUnderTheirGrants(t *testing.T) {
 // A worker that is to advance flows names what its role lacks for that, and that is
 // enough.
 func TestAdvanceNamesMissingPrivileges(t *testing.T) {
+	t.Parallel()
 	d := deploy(t)
 	login := d.role("worker")
 	db := d.open(login)
@@ -411,6 +412,7 @@ func TestAdvanceNamesMissingPrivileges(t *testing.T) {
 
 // The tables are found behind a schema that is closed.
 func TestMissingOfJobs(t *testing.T) {
+	t.Parallel()
 	d := deploy(t)
 	login := d.role("stranger")
 	needs := rights.JobsClient(d.names)

@@ -23,6 +23,7 @@ func (p panicJob) Kind() string { return strings.Repeat("x", *p.p) }
 // What is wrong with a flow is told when it is checked and when it is started, all of
 // it, and before anything is sent.
 func TestBadFlows(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	other := flow.New[int]("other")
 	foreign := flow.Add[int](other, "foreign", func(int) noteJob { return noteJob{} })
@@ -100,6 +101,7 @@ func TestBadFlows(t *testing.T) {
 
 // Bad calls return errors that name what is wrong, and do not panic.
 func TestBadCalls(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	ctx := t.Context()
 	f := flow.New[int]("f")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -171,6 +172,7 @@ FROM jobs_flow_runs WHERE id = $1`, run).Scan(&got, &unfinished, &left, &deadloc
 //
 //	go test -run TestDatabaseAgreesWithModel ./jobs/flow -rapid.checks=5000 -timeout 1h
 func TestDatabaseAgreesWithModel(t *testing.T) {
+	tier.Checks(t, 30, 1000)
 	b := newBench(t)
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawFlow(t, 7)

@@ -28,6 +28,7 @@ func side(opts ...StepOption) *definition {
 // Eight finish at once, tell of each end several times, in any order and together with
 // ends of other runs. Each join is enqueued once, or skipped, as its kind says.
 func TestJoinsUnderConcurrentFinishers(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		opts  []StepOption
 		fails func(run int) int // of the eight
@@ -105,6 +106,7 @@ func (b *bench) noDeadlocks(t testing.TB) {
 // nobody can wait crosswise. While one run is locked, what belongs to later ones is free,
 // and so are its own steps.
 func TestRunsAreLockedFirstAndInOrder(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	d := side()
 	runs := []int64{b.begin(t, d), b.begin(t, d), b.begin(t, d)}
@@ -140,6 +142,7 @@ SELECT (SELECT count(*) FROM runs WHERE id = $2), (SELECT count(*) FROM runs WHE
 
 // Eight who find a list complete add its jobs once.
 func TestListsAreReadOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	d := &definition{name: "lists"}
 	d.add("list", "k", -1, nil)
@@ -171,6 +174,7 @@ func TestListsAreReadOnce(t *testing.T) {
 
 // A run whose rows somebody has spoiled holds up no other.
 func TestSpoiledRun(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	d := side()
 	var ids []int64

@@ -11,6 +11,7 @@ import (
 // Who takes note of an end waits for its run before it locks a step: somebody who has
 // locked the run, as a cancellation does, finds all steps free.
 func TestRunsAreLockedFirst(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	run := b.begin(t, side())
 	b.end(t, run, map[stepID]outcome{0: {state: "completed"}}, idOf(run, 0, 0))

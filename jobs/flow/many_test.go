@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/migrations"
@@ -35,9 +36,13 @@ const runsVariable = "FLOW_RUNS"
 //
 //	FLOW_RUNS=2000 go test -run TestManyRuns -v ./jobs/flow
 func TestManyRuns(t *testing.T) {
+	t.Parallel()
 	runs, err := strconv.Atoi(os.Getenv(runsVariable))
 	if err != nil {
-		runs = 150
+		runs = 40
+		if tier.IsLong() {
+			runs = 300
+		}
 	}
 	server := pgtest.OwnServer(t, map[string]string{"fsync": "on"})
 	db, err := sql.Open("pgx", server.URL(""))

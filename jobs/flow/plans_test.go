@@ -14,6 +14,7 @@ var wholeTable = regexp.MustCompile(`Seq Scan on jobs(_history|_flow_steps|_flow
 // No statement reads a whole table, also if it was planned when there were no rows; and
 // none goes through a list for each row.
 func TestPlans(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.d.Exec(t, `ANALYZE jobs, jobs_history, jobs_flow_steps, jobs_flow_runs`)
 	d := side()

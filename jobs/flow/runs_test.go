@@ -84,6 +84,7 @@ var errBoom = errors.New("boom")
 
 // What becomes of a run depends on the ends of its last steps.
 func TestEnds(t *testing.T) {
+	t.Parallel()
 	boom := func() error { return errBoom }
 	for name, c := range map[string]struct {
 		opts  []flow.StepOption
@@ -123,6 +124,7 @@ func TestEnds(t *testing.T) {
 // A step runs if the result of another contains the pattern. What is not needed harms
 // nothing.
 func TestIf(t *testing.T) {
+	t.Parallel()
 	for risk, want := range map[string]string{
 		"high": "completed: charge completed review completed ship completed",
 		"low":  "completed: charge completed review skipped ship completed",
@@ -146,6 +148,7 @@ func TestIf(t *testing.T) {
 // A worker that settles a step and dies before it tells anybody loses nothing: another
 // finds it. Here the first never tells.
 func TestCrashBetweenSettleAndPropagate(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	o := newOrder(s)
 	stop := s.workOn(s.d.DB)
@@ -162,6 +165,7 @@ func TestCrashBetweenSettleAndPropagate(t *testing.T) {
 // The statement that tells of an end is lost on the way, or its answer is. The sweep of
 // another worker goes on.
 func TestLostStatements(t *testing.T) {
+	t.Parallel()
 	for name, swallow := range map[string]func(h *pgtest.Hole){
 		"the statement": func(h *pgtest.Hole) { h.Swallow("seen AS MATERIALIZED") },
 		"its answer":    func(h *pgtest.Hole) { h.SwallowAnswer("seen AS MATERIALIZED") },
@@ -187,6 +191,7 @@ func TestLostStatements(t *testing.T) {
 // A run of a step that was taken from its worker ends nothing, and the one that has it
 // joins once.
 func TestZombieOfAStep(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	o := newOrder(s)
 	hold, began := make(chan struct{}), make(chan struct{}, 2)
@@ -216,6 +221,7 @@ func TestZombieOfAStep(t *testing.T) {
 
 // Cancel ends what has not begun, and the contexts of what runs.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		heeds bool
 		want  string
@@ -290,6 +296,7 @@ func TestCancel(t *testing.T) {
 
 // A retry goes on where a run has failed, or from the steps that it is given.
 func TestRetry(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	ctx := t.Context()
 	o := newOrder(s)
@@ -348,6 +355,7 @@ func TestRetry(t *testing.T) {
 // A retry leaves alone what has completed without a failed step, and a failure that another
 // way has made up for.
 func TestRetryLeavesOtherWaysAlone(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	f := flow.New[int]("parcel")
 	add := func(name string, opts ...flow.StepOption) *flow.Step[stepJob, flow.None] {
@@ -405,6 +413,7 @@ func TestRetryLeavesOtherWaysAlone(t *testing.T) {
 
 // A run that was cancelled goes on where it was, and repeats nothing: so one run is paused.
 func TestRetryOfACancelledRun(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]flow.StepOption{"plain": nil, "optional": {flow.Optional()}} {
 		t.Run(name, func(t *testing.T) { retryCancelled(t, opts...) })
 	}
@@ -447,6 +456,7 @@ func retryCancelled(t *testing.T, opts ...flow.StepOption) {
 // A failed step that a skipped one comes after begins again; what has completed without it
 // does not.
 func TestRetryRepeatsNoQuorum(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	f := flow.New[int]("quotes")
 	add := func(name string, opts ...flow.StepOption) *flow.Step[stepJob, flow.None] {
@@ -482,6 +492,7 @@ func TestRetryRepeatsNoQuorum(t *testing.T) {
 
 // A worker with Advance needs no handlers: it runs no job, and flows of others get on.
 func TestAdvanceAlone(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	o := newOrder(s)
 	s.workOn(s.d.DB) // without Advance
@@ -505,6 +516,7 @@ func (stepJob) Kind() string { return "step" }
 
 // Of a list, only the jobs that have failed are done again; or the list is read again.
 func TestRetryOfAList(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	f := newAlbum(flow.Enqueue(jobs.MaxAttempts(1)))
 	var broken atomic.Bool
@@ -553,6 +565,7 @@ func TestRetryOfAList(t *testing.T) {
 
 // A list may be none, or too short for what is asked of its jobs.
 func TestListsThatAreNone(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	f := newAlbum(flow.Quorum(2))
 	var result any
@@ -579,6 +592,7 @@ func TestListsThatAreNone(t *testing.T) {
 
 // A changed flow has another version. Runs of the old one end as they began.
 func TestChangedShape(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	o := newOrder(s)
 	hold := make(chan struct{})
@@ -619,6 +633,7 @@ func TestChangedShape(t *testing.T) {
 
 // A run is part of the caller's transaction. A key is one unfinished run's.
 func TestStart(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	ctx := t.Context()
 	o := newOrder(s)
@@ -666,6 +681,7 @@ func TestStart(t *testing.T) {
 // Runs that ended long ago are removed; unfinished ones, and jobs whose ends are not yet
 // told, stay.
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	o := newOrder(s)
 	stop := s.work()
@@ -698,6 +714,7 @@ func TestRetention(t *testing.T) {
 // Flows work with each driver, in each way that it executes statements, and behind a
 // proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
+	t.Parallel()
 	opens := map[string]func(d *pgtest.Database) *sql.DB{"lib/pq": func(d *pgtest.Database) *sql.DB { return d.OpenPQ(t) }}
 	for name, mode := range map[string]pgx.QueryExecMode{"exec": pgx.QueryExecModeExec, "cache_describe": pgx.QueryExecModeCacheDescribe,
 		"simple_protocol": pgx.QueryExecModeSimpleProtocol, "cache_statement": pgx.QueryExecModeCacheStatement, "describe_exec": pgx.QueryExecModeDescribeExec} {

@@ -475,6 +475,7 @@ func TestUniqueTicks(t *testing.T) {
 
 // What New is given wrong, Start returns at once.
 func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	client := jobs.NewClient(d.DB)
 	panics := &stops{}

@@ -52,6 +52,7 @@ func drawTicks(t *rapid.T) irregular {
 
 // What is due are the latest ticks that have come, whatever was missed.
 func TestDueIsTheLatestOfTheMissed(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		spec := drawTicks(t)
 		if len(spec) == 0 {
@@ -74,6 +75,7 @@ func TestDueIsTheLatestOfTheMissed(t *testing.T) {
 
 // The times of Every are the same wherever one begins.
 func TestEvery(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		period := time.Duration(rapid.Int64Range(1, 1_000_000).Draw(t, "seconds")) * time.Second
 		from := time.UnixMicro(rapid.Int64Range(0, 4e15).Draw(t, "from"))
@@ -100,6 +102,7 @@ func zone(t interface{ Fatal(...any) }, name string) *time.Location {
 // Daily has one time for each day that the zone has, at the clock's time unless that
 // day leaves it out.
 func TestDaily(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		l := zone(t, rapid.SampledFrom(zones).Draw(t, "zone"))
 		hour, minute := rapid.IntRange(0, 23).Draw(t, "hour"), rapid.IntRange(0, 59).Draw(t, "minute")

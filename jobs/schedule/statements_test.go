@@ -29,6 +29,7 @@ func newTables(t *testing.T) (*pgtest.Database, tables.Jobs) {
 // A schedule moves on from the tick, and with the times, that a process has read: else
 // another process was faster, or another program has given it other times.
 func TestAdvance(t *testing.T) {
+	t.Parallel()
 	d, names := newTables(t)
 	tick := time.Date(2026, 1, 1, 0, 0, 0, 1_000, time.UTC)
 	after := tick.Add(time.Hour)
@@ -64,6 +65,7 @@ func TestAdvance(t *testing.T) {
 
 // The table knows each tick to the microsecond, in any year.
 func TestTicksAreExact(t *testing.T) {
+	t.Parallel()
 	d, names := newTables(t)
 	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
 		t.Fatal(seized, err)
@@ -85,6 +87,7 @@ func TestTicksAreExact(t *testing.T) {
 
 // Who holds the row of a schedule and falls silent is ended by the server.
 func TestHolderIsBounded(t *testing.T) {
+	t.Parallel()
 	d, names := newTables(t)
 	tick := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	conn, err := d.DB.Conn(t.Context())

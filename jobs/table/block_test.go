@@ -15,6 +15,7 @@ import (
 // A hook that blocks is told. A stop ends its context, waits for it for a while, and
 // returns with what still runs.
 func TestHooksThatBlock(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		block func(s *stage, wait func(ctx context.Context))
 		says  string // the trouble while it blocks
@@ -89,6 +90,7 @@ func TestHooksThatBlock(t *testing.T) {
 
 // A row on which Scan does not return has a failure, and keeps its slot. The others run.
 func TestScanThatBlocks(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })

@@ -12,6 +12,7 @@ import (
 // A job that is cancelled while it runs hears of it, and is canceled if its handler
 // returns an error, whatever that is. It counts no failure. What has completed has.
 func TestCancelWhileItRuns(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		handle func(ctx context.Context) error
 		want   string
@@ -47,6 +48,7 @@ func TestCancelWhileItRuns(t *testing.T) {
 
 // An error that comes before the worker has seen the flag is a cancel, too.
 func TestCancelThatNobodyHasSeen(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 		s.d.Exec(t, `UPDATE example_jobs SET cancel = true WHERE id = $1`, j.ID)
@@ -62,6 +64,7 @@ func TestCancelThatNobodyHasSeen(t *testing.T) {
 // A job that is cancelled before it runs ends without its handler, also one that would
 // be due later.
 func TestCancelBeforeItRuns(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error { s.note("runs"); return nil }
 	ids := []int64{
@@ -87,6 +90,7 @@ func TestCancelBeforeItRuns(t *testing.T) {
 
 // A null in the columns that may be null is as good as the default.
 func TestNulls(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `ALTER TABLE example_jobs ALTER num_resets DROP NOT NULL, ALTER num_failures DROP NOT NULL, ALTER cancel DROP NOT NULL, ALTER worker_hostname DROP NOT NULL`)
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {

@@ -19,6 +19,7 @@ import (
 
 // Start names all that keeps it from running the table, each in its words.
 func TestTableThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	const alter = `ALTER TABLE example_jobs `
 	for name, c := range map[string]struct {
 		ddl  string
@@ -63,6 +64,7 @@ func TestTableThatDoesNotFit(t *testing.T) {
 // Names with capitals are those of the table, or else as in SQL without quotes. What is
 // almost one is named.
 func TestNamesWithCapitals(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.script(`DROP VIEW example_jobs_with_repository_name;
 		ALTER TABLE example_jobs RENAME TO "ExampleJobs";
@@ -108,6 +110,7 @@ func TestNamesWithCapitals(t *testing.T) {
 
 // A table of one session is no table of a worker's.
 func TestTemporaryTable(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db := s.d.OpenPQ(t)
 	db.SetMaxOpenConns(3)
@@ -136,6 +139,7 @@ func TestTemporaryTable(t *testing.T) {
 
 // Expressions that PostgreSQL does not take are found, each under its option.
 func TestExpressionsThatDoNotFit(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.Condition, s.o.OrderByExpression, s.o.ColumnExpressions = "j.nothing = 1", "j.repository_name", []string{"j.id", "x.id"}
 	err := table.NewStore(s.d.DB, s.o).Check(t.Context())
@@ -148,6 +152,7 @@ func TestExpressionsThatDoNotFit(t *testing.T) {
 
 // What PostgreSQL does not take in the statements alone is found, too.
 func TestExpressionsThatDoNotFitTogether(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for name, c := range map[string]struct {
 		change func(o *table.Options[example])
@@ -173,6 +178,7 @@ func TestExpressionsThatDoNotFitTogether(t *testing.T) {
 
 // What is given wrong is said at once, all of it.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	scans := s.o.Scan
 	handle := s.h.Handle
@@ -265,6 +271,7 @@ func TestBadInput(t *testing.T) {
 
 // A role needs what Start says that it lacks, and no more.
 func TestRole(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `REVOKE ALL ON SCHEMA public FROM PUBLIC`)
 	name := s.text(`SELECT right(current_database(), 20)::text`) + " worker"

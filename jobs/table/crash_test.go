@@ -14,6 +14,7 @@ var crashRows = flag.Int("table.rows", 2_000, "rows of TestProcessesThatDieAndSl
 // Worker processes are killed, and others stand still until their rows are another's
 // and then go on. Each row is completed, once, by the process that had claimed it.
 func TestProcessesThatDieAndSleep(t *testing.T) {
+	t.Parallel()
 	const processes = 4
 	s := newStage(t)
 	if _, err := s.d.OpenPQ(t).ExecContext(t.Context(), records); err != nil {

@@ -29,6 +29,7 @@ func blocks(t *testing.T, language string) (all []string) {
 
 // The SQL of docs/jobs-table.md runs, and its table fits.
 func TestDocumentedSQL(t *testing.T) {
+	t.Parallel()
 	all := blocks(t, "sql")
 	if len(all) != 3 {
 		t.Fatalf("%d blocks were found", len(all))
@@ -47,6 +48,7 @@ func TestDocumentedSQL(t *testing.T) {
 
 // The table of the manual is the one that is documented.
 func TestManual(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +71,7 @@ func TestManual(t *testing.T) {
 
 // The Go of docs/jobs-table.md compiles.
 func TestDocumentedGo(t *testing.T) {
+	t.Parallel()
 	program := `package main
 
 import (

@@ -14,6 +14,7 @@ import (
 // Everything works with each driver, in each way that it executes statements, and
 // where it can, behind a proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
+	t.Parallel()
 	for name, open := range pgtest.ThroughBouncer {
 		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
 		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, open, true) })
@@ -107,6 +108,7 @@ func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
 
 // What a proxy breaks is refused by Start, with the remedy.
 func TestPgBouncerRefused(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	bounced := s.d.Bounced(t, map[string]string{"default_pool_size": "6"})
 	for name, open := range pgtest.BrokenByBouncer {

@@ -25,6 +25,7 @@ var thefts = map[string]string{
 // end it, write its heartbeat or its log, or complete it in a transaction. It hears of
 // it.
 func TestZombie(t *testing.T) {
+	t.Parallel()
 	for name, theft := range thefts {
 		for how, returned := range map[string]error{"completes": nil, "fails": errRefused, "fails for good": table.NonRetryable(errRefused), "queues": table.RequeueAfter(0)} {
 			t.Run(name+" "+how, func(t *testing.T) {
@@ -72,6 +73,7 @@ func TestZombie(t *testing.T) {
 // What is settled again, as after an answer that was lost, is settled once; and what
 // somebody has made of a row meanwhile stands.
 func TestLostAnswerOfASettle(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db, hole := s.openHole()
 	s.h.Handle = func(context.Context, *table.Job[example]) error {
@@ -91,6 +93,7 @@ func TestLostAnswerOfASettle(t *testing.T) {
 
 // A claim whose answer is lost is given back, uncounted, and runs.
 func TestLostAnswerOfAClaim(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db, hole := s.openHole()
 	id := s.add("")
@@ -113,6 +116,7 @@ func TestLostAnswerOfAClaim(t *testing.T) {
 
 // A connection that is lost at the start is no fault of the table.
 func TestLostAnswerAtTheStart(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db, hole := s.openHole()
 	hole.SwallowAnswer("EXPLAIN")
@@ -125,6 +129,7 @@ func TestLostAnswerAtTheStart(t *testing.T) {
 
 // The handler's transaction and the completion of its job are one.
 func TestCompleteTx(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		end    func(tx *sql.Tx) error
 		want   string
@@ -174,6 +179,7 @@ func TestCompleteTx(t *testing.T) {
 // A transaction that holds the row of one job keeps neither the heartbeats nor the ends
 // of others back, and its own job is not taken for stalled.
 func TestRowThatSomebodyHolds(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
@@ -214,6 +220,7 @@ func TestRowThatSomebodyHolds(t *testing.T) {
 // A handler that leaves rows behind which refer to its job does not keep the worker
 // from the job.
 func TestForeignKeyToTheJob(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE parts (job integer REFERENCES example_jobs)`)
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {

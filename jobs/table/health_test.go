@@ -26,6 +26,7 @@ func reasons(t *testing.T, w *table.Worker) string {
 
 // Health is green while the worker runs and the database answers.
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	server := pgtest.OwnServer(t, nil)
 	db, err := sql.Open("pgx", server.URL(""))
 	if err != nil {
@@ -65,6 +66,7 @@ func TestHealth(t *testing.T) {
 
 // Health is not green while a loop is dead: here code of the user's never returns.
 func TestHealthWhileALoopIsDead(t *testing.T) {
+	t.Parallel()
 	hook := func(of func(hang func()) table.Observer) func(*stage, *table.WorkerOptions, func()) {
 		return func(_ *stage, o *table.WorkerOptions, hang func()) { o.Observers = []table.Observer{of(hang)} }
 	}

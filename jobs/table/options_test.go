@@ -17,6 +17,7 @@ import (
 // Rows are claimed in the user's order, and those that do not meet the condition, or
 // are due later, are left alone.
 func TestOrderAndCondition(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.OrderByExpression = "(SELECT length(r.name) FROM repo AS r WHERE r.id = j.repository_id) DESC, j.repository_id DESC"
 	s.o.Condition = "j.repository_id <> 15"
@@ -37,6 +38,7 @@ func TestOrderAndCondition(t *testing.T) {
 // A table whose columns all have other names, of other types, in another schema, is run
 // like any other.
 func TestRenames(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	if _, err := s.d.OpenPQ(t).ExecContext(t.Context(), `
 CREATE SCHEMA "work";
@@ -79,6 +81,7 @@ INSERT INTO work.tasks ("order", status, began) VALUES (3, 'processing', now() -
 // No more jobs run at once than there are handlers, and none is claimed before there is
 // room for it.
 func TestNumHandlers(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var running, most atomic.Int32
 	s.h.Handle = func(context.Context, *table.Job[example]) error {
@@ -103,6 +106,7 @@ func TestNumHandlers(t *testing.T) {
 // The hooks make a budget: what does not fit is not claimed, and nothing is before the
 // hook says so.
 func TestHooks(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var mu sync.Mutex
 	used, most := 0, 0
@@ -162,6 +166,7 @@ func TestHooks(t *testing.T) {
 
 // An Observer that ends its goroutine in each hook ends none of the worker's.
 func TestObserverThatExits(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.StalledMaxAge, s.o.MaxNumResets = 400*time.Millisecond, -1
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
@@ -203,6 +208,7 @@ func TestObserverThatExits(t *testing.T) {
 // A hook that fails, panics or exits holds claims up, or changes nothing; it is told,
 // and the worker goes on.
 func TestHooksThatFail(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var calls atomic.Int32
 	s.h.PreDequeue = func(context.Context) (bool, table.Condition, error) {

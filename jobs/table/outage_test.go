@@ -11,6 +11,7 @@ import (
 // A server that goes away takes nothing with it: what ended meanwhile is stored when it
 // is back, and nothing is counted.
 func TestConnectionsThatAreCut(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.StalledMaxAge = 20 * time.Second
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error { time.Sleep(time.Millisecond); return nil }
@@ -32,6 +33,7 @@ func TestConnectionsThatAreCut(t *testing.T) {
 
 // Connections that die in silence hold nothing up for long.
 func TestConnectionsThatFallSilent(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.StalledMaxAge = time.Minute
 	release := make(chan struct{})

@@ -45,6 +45,7 @@ var wholeTable = regexp.MustCompile(`Seq Scan on (public\.)?example_jobs`)
 // The plans hold whatever the statistics say, as they are when the table is still
 // empty, and once the statement has a plan for all parameters.
 func TestPlans(t *testing.T) {
+	t.Parallel()
 	for name, retries := range map[string]bool{"retries": true, "none": false} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.Empty(t)
@@ -97,6 +98,7 @@ func TestPlans(t *testing.T) {
 // A claim, as a number, is the same microsecond on the way back, whatever the session
 // is set to.
 func TestMicroseconds(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {
@@ -285,6 +287,7 @@ func TestDecide(t *testing.T) {
 // What a claim asks for is given to the statement as it is, whatever names of ours the
 // user's texts have in them.
 func TestTextsOfUsersStayAsTheyAre(t *testing.T) {
+	t.Parallel()
 	o := Options[int]{TableName: "jobs", ColumnExpressions: []string{`'{id}' -- {state}`}, OrderByExpression: `'{limit}', id -- {table}`, Condition: `'{condition}' <> '{order}' -- `,
 		Scan: func(Row) (int, error) { return 0, nil }}
 	s, err := o.settings()

@@ -133,6 +133,7 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 // A thousand rows are left out at most. With more of them claims fail, until the table
 // allows what it refused.
 func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db := s.openPGX(s.refuse(refusing["silence"], "repository_id = 1 AND state = 'processing'"))
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 + i / 1010 FROM generate_series(1, 1020) AS i`)
@@ -233,6 +234,7 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 
 // A row that cannot be stored as completed has failed, also if nothing is said about it.
 func TestRowsThatStayAsTheyAre(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db := s.openPGX(s.refuse(refusing["silence"], "repository_id = 3 AND state = 'completed' OR repository_id = 4 AND state NOT IN ('queued', 'processing')"))
 	s.o.StalledMaxAge = 600 * time.Millisecond
@@ -276,6 +278,7 @@ func TestRowsThatStayAsTheyAre(t *testing.T) {
 
 // A privilege that goes is no refusal of rows.
 func TestPrivilegeThatGoes(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	db := s.openPGX(s.refuse(refusing["a policy"], "false"))
 	w := s.worker(db, s.hears)

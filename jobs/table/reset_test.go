@@ -16,6 +16,7 @@ const abandoned = `(state, worker_hostname, started_at, last_heartbeat_at, num_r
 // A row without heartbeats is run again, until that has happened too often; one that
 // was cancelled is not.
 func TestReset(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		row, want, message string
 		most               int
@@ -54,6 +55,7 @@ func TestReset(t *testing.T) {
 
 // The rows of partitions, and of tables that inherit, are rows of the table.
 func TestPartsOfATable(t *testing.T) {
+	t.Parallel()
 	for name, ddl := range map[string]string{
 		"partitions": `ALTER TABLE example_jobs RENAME TO whole;
 			CREATE TABLE example_jobs (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (id)) PARTITION BY HASH (id);
@@ -82,6 +84,7 @@ func TestPartsOfATable(t *testing.T) {
 
 // The message of jobs that were lost too often is the user's, if there is one.
 func TestResetFailureMessage(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.MaxNumResets, s.o.ResetFailureMessage, s.o.StalledMaxAge = -1, `it's gone \ again`, 200*time.Millisecond
 	s.run(nil)
@@ -93,6 +96,7 @@ func TestResetFailureMessage(t *testing.T) {
 // After an outage all heartbeats are old. No worker takes that for a sign: the rows of
 // workers that live are left to them.
 func TestOldHeartbeatsOfTheLiving(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	s.h.Handle = func(ctx context.Context, _ *table.Job[example]) error {

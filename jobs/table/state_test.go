@@ -23,6 +23,7 @@ func (permanent) NonRetryable() bool { return true }
 
 // What a handler does decides what becomes of its job.
 func TestStates(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		handle func(ctx context.Context, j *table.Job[example]) error
 		want   string // state, failures, message

@@ -14,6 +14,7 @@ import (
 
 // Requeue runs any job again, and takes one that runs away from its handler.
 func TestRequeue(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 		s.note("runs")
@@ -51,6 +52,7 @@ func TestRequeue(t *testing.T) {
 // Requeue does not wait for ever for a row that somebody holds, nor is it silent about one
 // that does not change.
 func TestRequeueThatCannot(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	store := table.NewStore(s.d.DB, s.o)
 	id := s.add("")
@@ -84,6 +86,7 @@ func TestRequeueThatCannot(t *testing.T) {
 
 // Counts, and what is asked wrong.
 func TestCounts(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.Condition, s.o.RetryAfter = "j.repository_id < 10", time.Minute
 	store := table.NewStore(s.d.DB, s.o)
@@ -119,6 +122,7 @@ func TestCounts(t *testing.T) {
 
 // Entries of the log are numbered, and a number that is not there is an error.
 func TestLog(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
 		for want := 1; want <= 2; want++ {

@@ -14,6 +14,7 @@ import (
 // What a handler is given is as the claim has left the row, also where an expression
 // wraps a column that the claim has written.
 func TestNothingIsStale(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	got := make(chan example, 1)
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
@@ -32,6 +33,7 @@ func TestNothingIsStale(t *testing.T) {
 // A row that the view hides waits, and then runs. One that Scan refuses, or that the
 // view fails on or shows twice, has a failure. The others run.
 func TestRowsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `DROP VIEW example_jobs_with_repository_name`)
 	s.d.Exec(t, `CREATE VIEW example_jobs_with_repository_name AS
@@ -92,6 +94,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 
 // Scan may put a job off, as a handler may.
 func TestScanThatQueuesAgain(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.o.Scan = func(row table.Row) (e example, err error) {
 		e, err = scan(row)
@@ -108,6 +111,7 @@ func TestScanThatQueuesAgain(t *testing.T) {
 
 // What is hidden waits for as long again as it has waited, and an hour at most.
 func TestHiddenForLong(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	id := s.add(`(repository_id, queued_at) VALUES (99, now() - interval '10 minutes')`)
 	ages := s.add(`(repository_id, queued_at) VALUES (99, now() - interval '10 days')`)
@@ -120,6 +124,7 @@ func TestHiddenForLong(t *testing.T) {
 
 // While the view cannot be read at all, no job is blamed for it.
 func TestViewThatIsAway(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	w := s.run(nil)
 	s.until("the worker to run", func() bool { return w.Status().State == table.WorkerRunning })
@@ -138,6 +143,7 @@ func TestViewThatIsAway(t *testing.T) {
 
 // A row that the table does not take as completed has failed; its mates complete.
 func TestRowThatTheTableRefuses(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `ALTER TABLE example_jobs ADD CHECK (repository_id <> 3 OR state <> 'completed')`)
 	s.d.Exec(t, `ALTER TABLE example_jobs ADD CHECK (repository_id <> 4 OR state NOT IN ('completed', 'failed', 'errored'))`)

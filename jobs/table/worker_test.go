@@ -16,6 +16,7 @@ import (
 
 // A worker ends by itself after so many jobs, or so long.
 func TestBoundsOfAWorker(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 FROM generate_series(1, 50)`)
 	w := s.worker(s.d.DB, func(o *table.WorkerOptions) { o.NumTotalJobs = 17 })
@@ -40,6 +41,7 @@ func TestBoundsOfAWorker(t *testing.T) {
 // A stop waits for what runs; after ShutdownTimeout it ends the contexts, and the jobs
 // are queued again, uncounted. A handler that ignores that is left behind.
 func TestStop(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		handle  func(ctx context.Context, release chan struct{}) error
 		timeout time.Duration
@@ -129,6 +131,7 @@ func TestPoolThatIsClosed(t *testing.T) {
 // A handler that ignores the end of its time is given up: its job is tried again, and
 // its slot stays taken until it returns.
 func TestOverdue(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	release := make(chan struct{})
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
@@ -155,6 +158,7 @@ func TestOverdue(t *testing.T) {
 
 // The status is JSON, and what is logged has a line for each hook.
 func TestStatusAndLogger(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	var lines strings.Builder
 	var mu sync.Mutex

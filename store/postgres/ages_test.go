@@ -16,6 +16,7 @@ import (
 // What waits is the first event of the place's types, over any gap, and its age is
 // never below 0 nor an overflow.
 func TestReadAges(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload, created_at)
 		SELECT p, type, p::text, 1, gen_random_uuid(), 'e', '', at FROM (VALUES

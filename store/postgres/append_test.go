@@ -19,6 +19,7 @@ import (
 )
 
 func TestAppendedIsWhatIsRead(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		at := time.Date(2024, 2, 29, 23, 59, 59, 123456789, time.FixedZone("", 5*3600))
 		full := store.Event{
@@ -69,6 +70,7 @@ func again(e store.Event) store.Event {
 }
 
 func TestExpectedVersions(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		one := func() store.Event { return newEvent("Order", "1") }
 		for i, step := range []struct {
@@ -121,6 +123,7 @@ func TestExpectedVersions(t *testing.T) {
 
 // The errors that the database finds are told apart, with every driver.
 func TestDatabaseErrors(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		first := newEvent("Order", "1")
 		mustAppend(t, defaultStore, db, store.NoStream(), first)
@@ -201,6 +204,7 @@ func sqlState(t *testing.T, err error) string {
 
 // A role that may not read the events gets no columns in the error's detail.
 func TestErrorsWithoutDetail(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	first := newEvent("Order", "1")
 	mustAppend(t, defaultStore, d.DB, store.NoStream(), first)
@@ -240,6 +244,7 @@ func TestErrorsWithoutDetail(t *testing.T) {
 // What the database would refuse is refused before it can abort the
 // transaction.
 func TestBadAppends(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	with := func(change func(e *store.Event)) []store.Event {
 		events := newEvents(2, "Order", "1")
@@ -292,6 +297,7 @@ func TestBadAppends(t *testing.T) {
 }
 
 func TestRollbackLeavesNothing(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		tx, err := db.Begin()
 		if err != nil {
@@ -317,6 +323,7 @@ func TestRollbackLeavesNothing(t *testing.T) {
 }
 
 func TestManyEventsAtOnce(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		const n = 7000 // more than the protocol has parameters for
 		events := newEvents(n, "Order", "1")

@@ -16,6 +16,7 @@ import (
 // Every read of a bound log is an answer in its incarnation, and an error in
 // any other, also where it would find nothing.
 func TestEveryBoundReadProvesItsIncarnation(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE server (name TEXT)`)
 	d.Exec(t, `INSERT INTO server VALUES ('this')`)
@@ -87,6 +88,7 @@ func boundReads(t *testing.T, db *sql.DB) map[string]func(store.Log) (int, error
 }
 
 func TestBindRefuses(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ before, says string }{
 		"no table":            {`DROP TABLE events`, "there is no table events: create it with migrations.Apply"},
 		"a temporary table":   {`CREATE TEMPORARY TABLE events (LIKE public.events)`, "is no table of the log but a temporary one"},

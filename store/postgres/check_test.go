@@ -12,6 +12,7 @@ import (
 
 // checkMetadata lets pass exactly what jsonb does.
 func TestMetadataIsCheckedAsJsonbDoes(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Empty(t).DB
 	piece := rapid.OneOf(
 		rapid.SampledFrom([]string{`\u0000`, `\uD83D`, `\uDE00`, `\ud83d\ude00`, `\u00e9`, `\u`, `\\`, `\"`, `\n`, `\x`, `\`, `"`, `u0000`,

@@ -44,6 +44,7 @@ func commit(ctx context.Context, db *sql.DB, expected store.ExpectedVersion, eve
 }
 
 func TestOneWinnerPerVersion(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	const rounds = 25
 	for version := range int64(rounds) {
@@ -75,6 +76,7 @@ func TestOneWinnerPerVersion(t *testing.T) {
 }
 
 func TestEveryAppendOfAnyVersionSucceeds(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	const rounds = 20
 	together(func(i int) {
@@ -120,6 +122,7 @@ func checkAggregateIsWhole(t *testing.T, db *sql.DB, events int) {
 // A notification comes with the commit, neither before it nor without it, and
 // once for all appends of a transaction.
 func TestNotification(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNotifyChannel("app_Events")))
 	listener, err := pgx.Connect(t.Context(), d.URL)

@@ -14,6 +14,7 @@ import (
 // it plans for the arguments or for any, whether a type is rare, frequent or
 // unknown.
 func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `ALTER TABLE events SET (autovacuum_enabled = off)`)
 	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)

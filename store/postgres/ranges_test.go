@@ -14,6 +14,7 @@ import (
 )
 
 func TestReadRangesIsLikeItsReference(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	rapid.Check(t, func(t *rapid.T) {
 		if _, err := db.Exec(`DELETE FROM events`); err != nil {
@@ -57,6 +58,7 @@ func TestReadRangesIsLikeItsReference(t *testing.T) {
 }
 
 func TestReadRangesWithEachDriver(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		want := mustAppend(t, defaultStore, db, store.NoStream(), newEvents(6, "A", "1")...).Events
 		got, err := defaultStore.ReadRanges(t.Context(), db, []store.Range{{First: 2, Last: 3}, {First: 5, Last: 5}, {First: 7, Last: 5_000_000_000}}, 10)

@@ -18,6 +18,7 @@ import (
 )
 
 func TestReadEvents(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		latest := func() int64 {
 			t.Helper()
@@ -61,6 +62,7 @@ func TestReadEvents(t *testing.T) {
 func equal(a, b store.PersistedEvent) bool { return reflect.DeepEqual(a, b) }
 
 func TestReadAggregateStream(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		mustAppend(t, defaultStore, db, store.NoStream(), newEvents(3, "Order", "2")...)
 		all := mustAppend(t, defaultStore, db, store.NoStream(), newEvents(5, "Order", "1")...).Events
@@ -137,6 +139,7 @@ func reference(types map[int64]string, r store.ScopedRange) (positions []int64, 
 }
 
 func TestReadScopedIsLikeItsReference(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	names := []string{"A", "B", "it's \"C\"\\", ""}
 	rapid.Check(t, func(t *rapid.T) {
@@ -187,6 +190,7 @@ func TestReadScopedIsLikeItsReference(t *testing.T) {
 }
 
 func TestReadScopedWithEachDriver(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		mustAppend(t, defaultStore, db, store.NoStream(), newEvents(3, `it's "A"\`, "1")...)
 		events := mustAppend(t, defaultStore, db, store.NoStream(), newEvents(2, "B", "1")...).Events
@@ -227,6 +231,7 @@ func TestReadScopedWithEachDriver(t *testing.T) {
 }
 
 func TestBadScopedRanges(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	for want, r := range map[string]store.ScopedRange{
 		"Limit is 0":              {UpTo: 1, Types: []string{"A"}},

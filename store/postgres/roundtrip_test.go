@@ -42,6 +42,7 @@ var metadata = rapid.Custom(func(t *rapid.T) []byte {
 
 // Whatever passes Append's checks is stored as it is, with every driver.
 func TestRoundTrip(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		rapid.Check(t, func(t *rapid.T) {
 			aggregateType, aggregateID := notEmpty.Draw(t, "type"), uuid.NewString()+text.Draw(t, "id")

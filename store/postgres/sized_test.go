@@ -13,6 +13,7 @@ import (
 // Pages that are bounded by bytes make up the log: each begins where the one
 // before ends, and has no event behind the one that reaches the bound.
 func TestReadsBoundedByBytes(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	sizes := []int{0, 10, 200, 3_000, 100_000, 3_000_000}
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestOtherTables(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	tables := migrations.DefaultConfig()
 	tables.EventsTable, tables.AggregateHeadsTable = "Infra.select", "infra.order$2"
@@ -59,6 +60,7 @@ func TestOtherTables(t *testing.T) {
 
 // NewStore cannot fail, so every method says what is wrong with the config.
 func TestBadConfigs(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	for _, c := range []struct {
 		option storepostgres.StoreOption
@@ -94,6 +96,7 @@ func TestBadConfigs(t *testing.T) {
 }
 
 func TestGoodConfigs(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	changed := storepostgres.DefaultStoreConfig()
 	s := storepostgres.NewStore(changed)
@@ -111,12 +114,14 @@ func TestGoodConfigs(t *testing.T) {
 }
 
 func TestNilQuerier(t *testing.T) {
+	t.Parallel()
 	if _, err := defaultStore.ReadEvents(t.Context(), nil, 0, 1); err == nil || !strings.Contains(err.Error(), "querier is nil") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestLogger(t *testing.T) {
+	t.Parallel()
 	db := pgtest.New(t).DB
 	var log recorder
 	s := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithLogger(&log)))

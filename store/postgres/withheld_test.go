@@ -9,6 +9,7 @@ import (
 
 // A payload that looks as if it was withheld is delivered as it is.
 func TestAPayloadThatLooksWithheld(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	if _, err := d.DB.Exec(`INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		VALUES ('A', 'x', 1, gen_random_uuid(), 'E', $1), ('A', 'x', 2, gen_random_uuid(), 'E', NULL)`, isWithheld); err != nil {
@@ -22,6 +23,7 @@ func TestAPayloadThatLooksWithheld(t *testing.T) {
 
 // What is withheld is known as such, whatever a session has been left with.
 func TestWithheldInAnySession(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	large := bytes.Repeat([]byte("x"), 5_000)
 	if _, err := d.DB.Exec(`INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
