@@ -30,16 +30,13 @@ func TestMain(m *testing.M) {
 // time that only a stuck worker needs. state says more of how things stand then.
 func await(t testing.TB, what string, done func() bool, state ...func() string) {
 	t.Helper()
-	deadline := time.Now().Add(pgtest.Patience)
-	for !done() {
-		if time.Now().After(deadline) {
-			for _, s := range state {
-				what += "\n" + s()
-			}
-			t.Fatalf("waited in vain for: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
+	if pgtest.Poll(done) {
+		return
 	}
+	for _, more := range state {
+		what += "\n" + more()
+	}
+	t.Fatalf("waited in vain for: %s", what)
 }
 
 // errNotWritten makes a ledger return without an error and without writing.
@@ -80,7 +77,10 @@ func (l *startingLedger) StartAt() consumer.Start { return l.start }
 
 // newLog makes a database with an empty log and an empty ledger.
 func newLog(t testing.TB) *pgtest.Database {
-	d := pgtest.New(t)
+	return withLedger(t, pgtest.New(t))
+}
+
+func withLedger(t testing.TB, d *pgtest.Database) *pgtest.Database {
 	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, position BIGINT NOT NULL)`)
 	return d
 }

@@ -109,10 +109,8 @@ func takeHostage(t *testing.T, by waiter, hold func(t *testing.T, g progresstest
 
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(pgtest.Patience); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
-		}
+	if !pgtest.Poll(done) {
+		t.Fatalf("waited in vain for: %s", what)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -30,10 +29,8 @@ const patience = pgtest.Patience
 // await polls until done holds.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
-		}
+	if !pgtest.Poll(done) {
+		t.Fatalf("waited in vain for: %s", what)
 	}
 }
 

@@ -49,11 +49,11 @@ func drivers(t *testing.T, d *pgtest.Database) map[string]*sql.DB {
 // TestEveryDriver runs every statement there is, for a log whose sequence is
 // known and for one that does not say.
 func TestEveryDriver(t *testing.T) {
-	template := pgtest.New(t)
+	template := pgtest.Alone(t)
 	for name := range drivers(t, template) {
 		for _, log := range []store.Log{events(), eventLog{}} {
 			t.Run(fmt.Sprintf("%s %T", name, log), func(t *testing.T) {
-				d := pgtest.New(t)
+				d := pgtest.Alone(t)
 				cfg := testConfig(t, drivers(t, d)[name])
 				cfg.Log, cfg.Policy = log, Wait
 				everyStatement(t, d, cfg)
@@ -136,7 +136,7 @@ func TestSavepointRolledBackIsHeldUntilTheTransactionEnds(t *testing.T) {
 func TestOpenTransactionBlocksThenIsSettled(t *testing.T) {
 	for name, log := range map[string]store.Log{"named": events(), "unnamed": eventLog{}} {
 		t.Run(name, func(t *testing.T) {
-			d := pgtest.New(t)
+			d := pgtest.Alone(t)
 			cfg := testConfig(t, d.DB)
 			cfg.Log = log
 			f, _ := run(t, cfg)
@@ -173,7 +173,7 @@ func TestPreparedTransaction(t *testing.T) {
 	for name, log := range map[string]store.Log{"named": events(), "unnamed": eventLog{}} {
 		for _, end := range []string{"COMMIT", "ROLLBACK"} {
 			t.Run(name+" "+end, func(t *testing.T) {
-				d := pgtest.New(t)
+				d := pgtest.Alone(t)
 				cfg := testConfig(t, d.DB)
 				cfg.Log, cfg.Policy = log, Wait
 				s := open(t, cfg)
@@ -278,7 +278,7 @@ func TestOldTransactionAtTheStart(t *testing.T) {
 }
 
 func TestUnnamedLogDoubts(t *testing.T) {
-	d := pgtest.New(t)
+	d := pgtest.Alone(t)
 	cfg := testConfig(t, d.DB)
 	cfg.Log, cfg.StaleAfter = eventLog{}, time.Nanosecond
 	s := open(t, cfg)
@@ -295,7 +295,7 @@ func TestUnnamedLogDoubts(t *testing.T) {
 
 // Whoever has drawn a position need not have a transaction id yet.
 func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
-	d := pgtest.New(t)
+	d := pgtest.Alone(t)
 	cfg := testConfig(t, d.DB)
 	cfg.Log = eventLog{}
 	s := open(t, cfg)

@@ -96,7 +96,6 @@ func TestDrivers(t *testing.T) {
 }
 
 func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
-	t.Parallel()
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
 	registerAll(s)

@@ -62,10 +62,8 @@ const patience = pgtest.Patience
 // until waits for a condition.
 func (s *stage) until(what string, is func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("waited in vain for %s; noted: %q", what, s.notes())
-		}
+	if !pgtest.Poll(is) {
+		s.t.Fatalf("waited in vain for %s; noted: %q", what, s.notes())
 	}
 }
 

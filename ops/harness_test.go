@@ -39,10 +39,8 @@ var by = ops.By{Operator: "ann", Reason: "a test"}
 // time that only something stuck needs.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !done(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
-		}
+	if !pgtest.Poll(done) {
+		t.Fatalf("waited in vain for: %s", what)
 	}
 }
 
@@ -262,12 +260,8 @@ func (s site) handled(t testing.TB) string {
 
 func (s site) awaitHandled(t testing.TB, want string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for s.handled(t) != want {
-		if time.Now().After(deadline) {
-			t.Fatalf("handled %q, want %q", s.handled(t), want)
-		}
-		time.Sleep(2 * time.Millisecond)
+	if !pgtest.Poll(func() bool { return s.handled(t) == want }) {
+		t.Fatalf("handled %q, want %q", s.handled(t), want)
 	}
 }
 

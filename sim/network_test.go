@@ -56,10 +56,8 @@ func sessions(t *testing.T, d *pgtest.Database) (n int) {
 // eventually waits for something that must come.
 func eventually(t *testing.T, what string, come func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(pgtest.Patience); !come(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
-		}
+	if !pgtest.Poll(come) {
+		t.Fatalf("waited in vain for: %s", what)
 	}
 }
 

@@ -210,10 +210,8 @@ func folder(t *testing.T) string {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(pgtest.Patience); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
+	if !pgtest.Poll(holds) {
+		t.Fatalf("waited in vain: %s", what)
 	}
 }
 

@@ -21,36 +21,52 @@ type Database struct {
 // names.
 func New(t testing.TB) *Database {
 	t.Helper()
-	Server(t)
-	if err := common.ensureTemplate(); err != nil {
+	return common.newDatabase(t)
+}
+
+// Alone makes such a database on a server that has no transactions of other
+// packages, nor of this one unless its tests run in parallel. It is for a log that
+// does not name its sequence, whose frontier waits for every transaction of the
+// server.
+func Alone(t testing.TB) *Database {
+	t.Helper()
+	return apart.newDatabase(t)
+}
+
+func (s *shared) newDatabase(t testing.TB) *Database {
+	t.Helper()
+	if err := s.ensureServer(); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	if err := s.ensureTemplate(); err != nil {
 		t.Fatalf("pgtest: the template with all tables: %v", err)
 	}
-	return newDatabase(t, common.template)
+	return s.copyOf(t, s.template)
 }
 
 // Empty makes a database without any tables.
 func Empty(t testing.TB) *Database {
 	t.Helper()
 	Server(t)
-	return newDatabase(t, pristine)
+	return common.copyOf(t, pristine)
 }
 
-func newDatabase(t testing.TB, template string) *Database {
+func (s *shared) copyOf(t testing.TB, template string) *Database {
 	t.Helper()
-	name := common.nextName()
+	name := s.nextName()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	if err := common.create(ctx, name, template); err != nil {
+	if err := s.create(ctx, name, template); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
-		if err := common.drop(ctx, name); err != nil {
+		if err := s.drop(ctx, name); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
-	d := &Database{URL: common.server.URL(name)}
+	d := &Database{URL: s.server.URL(name)}
 	d.DB = d.open(t, "pgx")
 	return d
 }
@@ -109,19 +125,30 @@ func closed(t testing.TB, db *sql.DB) *sql.DB {
 // Here is a condition on pg_locks: the session is one of this database.
 const Here = `pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`
 
+// Poll calls done until it reports true, and reports whether it did within
+// Patience. It pauses for a tenth of the time that has passed, 1 to 20 ms: what
+// takes long is asked seldom, since most conditions are queries.
+func Poll(done func() bool) bool {
+	for began := time.Now(); !done(); {
+		passed := time.Since(began)
+		if passed > Patience {
+			return false
+		}
+		time.Sleep(min(max(passed/10, time.Millisecond), 20*time.Millisecond))
+	}
+	return true
+}
+
 // AwaitBlocked waits until a session of the database waits for a lock.
 func AwaitBlocked(t testing.TB, db *sql.DB) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
-		var blocked int
+	blocked := 0
+	if !Poll(func() bool {
 		if err := db.QueryRow(`SELECT count(*) FROM pg_locks WHERE NOT granted AND ` + Here).Scan(&blocked); err != nil {
 			t.Fatal(err)
 		}
-		if blocked > 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("waited in vain for a session to wait for a lock")
-		}
+		return blocked > 0
+	}) {
+		t.Fatal("waited in vain for a session to wait for a lock")
 	}
 }

@@ -54,11 +54,11 @@ func Main(m *testing.M) {
 		flag.String(urlFlag, "", "connection string of the PostgreSQL to test on (empty: DATABASE_URL, else a server is started)")
 	}
 	host()
-	common.entered = true
+	common.entered, apart.entered = true, true
 	// Tests wait for servers most of the time. The command line still decides.
 	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 	code := m.Run()
-	if err := common.close(); err != nil {
+	if err := errors.Join(common.close(), apart.close()); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
 		code = max(code, 1)
 	}
@@ -100,12 +100,14 @@ func OwnServer(t testing.TB, settings map[string]string) *embedded.Server {
 	return server
 }
 
-// common is what the tests of this process share.
-var common shared
+// common is what the tests of this process share. apart is the server of those
+// who must not share one with other packages.
+var common, apart = &shared{}, &shared{apart: true}
 
 // shared is a server with a template and the databases of one process.
 type shared struct {
 	entered bool // Main runs
+	apart   bool // not shared with other processes
 
 	serverOnce sync.Once
 	serverErr  error // why there is none, which every test says
@@ -137,7 +139,7 @@ func (s *shared) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	named := cmp.Or(flag.Lookup(urlFlag).Value.String(), os.Getenv("DATABASE_URL"))
-	if r, ok := currentRun(); ok && named == "" {
+	if r, ok := currentRun(); ok && named == "" && !s.apart {
 		if s.server, err = r.join(ctx); err != nil {
 			return err
 		}

@@ -71,10 +71,8 @@ func start(t *testing.T, s *schedule.Scheduler) (stop func()) {
 
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(pgtest.Patience); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
+	if !pgtest.Poll(f) {
+		t.Fatalf("waited in vain for %s", what)
 	}
 }
 

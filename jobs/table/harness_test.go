@@ -137,11 +137,9 @@ const patience = pgtest.Patience
 // until waits for a condition.
 func (s *stage) until(what string, is func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("waited in vain for %s; noted: %q; the rows: %s", what, s.notes(),
-				s.text(`SELECT coalesce(string_agg(j::text, E'\n'), '') FROM (SELECT * FROM example_jobs ORDER BY id LIMIT 20) AS j`))
-		}
+	if !pgtest.Poll(is) {
+		s.t.Fatalf("waited in vain for %s; noted: %q; the rows: %s", what, s.notes(),
+			s.text(`SELECT coalesce(string_agg(j::text, E'\n'), '') FROM (SELECT * FROM example_jobs ORDER BY id LIMIT 20) AS j`))
 	}
 }
 
