@@ -197,7 +197,9 @@ func TestTerminate(t *testing.T) {
 	if err != nil || count() != 1 {
 		t.Fatalf("%v, %d operations, want 1", err, count())
 	}
-	await(t, "the session to end", func() bool { return !lives(tx) })
+	await(t, "the session to end", func() bool { // its client hears of that before it has left the server
+		return !lives(tx) && s.count(t, fmt.Sprint(`SELECT count(*) FROM pg_stat_activity WHERE pid = `, b.PID)) == 0
+	})
 	if err := s.Terminate(ctx, b, by); !errors.Is(err, ops.ErrNoBlocker) || count() != 1 {
 		t.Errorf("once more: %v, %d operations", err, count())
 	}

@@ -329,6 +329,7 @@ var strategies = map[string]coord.LeaderStrategy{"advisory": coord.Advisory, "le
 // Workers, clients and operators do all that they ever do with privileges on the
 // columns that they need. Without any of them some statement would fail.
 func TestJobsPrivilegesOnColumns(t *testing.T) {
+	t.Parallel()
 	for name, strategy := range strategies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -347,6 +348,7 @@ func TestJobsPrivilegesOnColumns(t *testing.T) {
 // Each role does all that it ever does with what migrations.JobsGrants gives it, and
 // no more.
 func TestJobsRolesUnderTheirGrants(t *testing.T) {
+	t.Parallel()
 	for name, strategy := range strategies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

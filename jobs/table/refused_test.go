@@ -87,6 +87,7 @@ func (s *stage) hears(o *table.WorkerOptions) {
 // Rows that the table refuses to have in processing hold up no others, however many of
 // them are at the front of the order. They are told, and run once the table allows it.
 func TestRowsThatCannotBeClaimed(t *testing.T) {
+	t.Parallel()
 	for name, how := range refusing {
 		for _, handlers := range []int{1, 7, 8} {
 			t.Run(fmt.Sprint(name, " ", handlers), func(t *testing.T) {
@@ -152,6 +153,7 @@ func TestTooManyRowsThatCannotBeClaimed(t *testing.T) {
 
 // A row whose heartbeat is refused ends no other run, and its own only when it is reset.
 func TestRowsWithoutHeartbeats(t *testing.T) {
+	t.Parallel()
 	for name, how := range refusing {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -201,6 +203,7 @@ func TestRowsWithoutHeartbeats(t *testing.T) {
 
 // A row that cannot be reset keeps no other from that.
 func TestRowsThatCannotBeReset(t *testing.T) {
+	t.Parallel()
 	for name, how := range refusing {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

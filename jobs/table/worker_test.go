@@ -91,6 +91,7 @@ func TestStop(t *testing.T) {
 
 // Close of the pool under a worker ends it soon, with an error that says so.
 func TestPoolThatIsClosed(t *testing.T) {
+	t.Parallel()
 	for name, busy := range map[string]bool{"idle": false, "busy": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
