@@ -219,7 +219,7 @@ func TestRestoredRunHolds(t *testing.T) {
 // after it; what was acknowledged since a copy was made is not, once that is put
 // back.
 func TestServerFaults(t *testing.T) {
-	s, cannot, err := startCluster(t.Context(), 40, AllFaults())
+	s, cannot, err := startCluster(t.Context(), 40, AllFaults(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -91,8 +92,8 @@ const jobsStatementLimit = 10 * time.Second
 // until it counts as dead, and so does a leader that has crashed with it, then the
 // rescue's delay, and one statement, for which a connection may have to be made while
 // all others make theirs.
-func (k JobKnobs) rescueBound() time.Duration {
-	return 2*k.HeartbeatTimeout + k.RescueDelay + jobsStatementLimit
+func (k JobKnobs) rescueBound(b harness.Bounds) time.Duration {
+	return 2*k.HeartbeatTimeout + k.RescueDelay + b.Of(jobsStatementLimit)
 }
 
 // options are those of a worker.
