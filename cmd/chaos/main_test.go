@@ -98,7 +98,7 @@ func TestFailuresAreKept(t *testing.T) {
 	r.Evidence = &history.Evidence{History: history.New(time.Now())}
 	for _, held := range []bool{true, false, false} {
 		var say bytes.Buffer
-		r.Held = held
+		r.Held, r.Outcome = held, map[bool]oracle.Outcome{true: oracle.Held, false: oracle.Broken}[held]
 		if err := keepFailure(r, []bundle.Log{{Name: "server.log", Text: strings.NewReader("PANIC")}}, &say); err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -102,10 +103,14 @@ func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &pg) && pg.Code == "57014"
 }
 
-// unreachable reports whether there was no server to answer.
+// unreachable reports whether there was no server to answer. One whose connections are
+// all taken is there: the library may have taken too many.
 func unreachable(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
+		if pg.Code == "53300" {
+			return false
+		}
 		switch pg.Code[:2] {
 		case "08", "53", "58": // connection, resources, the system
 			return true
@@ -114,5 +119,6 @@ func unreachable(err error) bool {
 	}
 	var refused *pgconn.ConnectError
 	var network *net.OpError
-	return errors.As(err, &refused) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return errors.As(err, &refused) || errors.As(err, &network) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed)
 }

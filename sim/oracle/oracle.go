@@ -426,8 +426,8 @@ func lives(e *history.Evidence) Finding {
 		f.check(false, func() string { return what })
 	}
 	for _, x := range e.Exits {
-		if e.Unread && x.Asked == history.ExitStopped {
-			continue // there may have been no server any more
+		if e.Incomplete && x.Asked == history.ExitStopped {
+			continue // it may not have started yet, or have no server any more
 		}
 		f.check(x.InTime, func() string {
 			return fmt.Sprintf("%s was %s and had not ended after %v", x.Worker, x.Asked, x.Bound)
