@@ -77,7 +77,7 @@ func newJobSimulation(c Config, scenario Scenario, on *database, driver Driver) 
 	queues := names(scenario.Jobs.Queues)
 	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
 	s.evidence.History = s.history
-	s.evidence.Jobs = &history.Jobs{Slowness: max(c.Bounds.Slowness, 1), MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.Jobs.rescueBound(on.bounds).Seconds(),
+	s.evidence.Jobs = &history.Jobs{Slowness: max(c.Bounds.Slowness, 1), MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.Jobs.rescueBound().Seconds(),
 		DeadAfter: (scenario.Jobs.HeartbeatTimeout + scenario.Jobs.RescueDelay).Seconds()}
 	for i := range c.Writers {
 		s.enqueuers = append(s.enqueuers, newEnqueuer(i+1, s))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/sim/fault"
-	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -91,9 +90,10 @@ const jobsStatementLimit = 10 * time.Second
 // rescueBound is how long the jobs of a worker that has crashed may wait for another:
 // until it counts as dead, and so does a leader that has crashed with it, then the
 // rescue's delay, and one statement, for which a connection may have to be made while
-// all others make theirs.
-func (k JobKnobs) rescueBound(b harness.Bounds) time.Duration {
-	return 2*k.HeartbeatTimeout + k.RescueDelay + b.Of(jobsStatementLimit)
+// all others make theirs. All of that is settings of the library: a slow machine has no
+// more time.
+func (k JobKnobs) rescueBound() time.Duration {
+	return 2*k.HeartbeatTimeout + k.RescueDelay + jobsStatementLimit
 }
 
 // options are those of a worker.

@@ -116,6 +116,24 @@ func TestFailuresAreKept(t *testing.T) {
 	}
 }
 
+func TestStatus(t *testing.T) {
+	for _, c := range []struct {
+		outcome oracle.Outcome
+		never   []string
+		want    int
+	}{
+		{oracle.Held, nil, command.OK},
+		{oracle.Held, []string{"kill"}, command.Failed},
+		{oracle.Broken, nil, command.Failed},
+		{oracle.NotJudged, nil, command.NotJudged},
+		{oracle.NotJudged, []string{"kill"}, command.NotJudged},
+	} {
+		if got := status(c.outcome, c.never, io.Discard); got != c.want {
+			t.Errorf("%s, never %v: exit status %d, want %d", c.outcome, c.never, got, c.want)
+		}
+	}
+}
+
 func TestJSON(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	picture := filepath.Join(t.TempDir(), "picture")

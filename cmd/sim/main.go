@@ -45,12 +45,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // status returns the exit status of a campaign, and says why it could not go on. What was
-// broken counts, also if the harness could not end it properly.
+// broken counts, also if the harness could not end it properly. Without a run there was no
+// server to begin with.
 func status(ctx context.Context, t oracle.Total, err error, stderr io.Writer) int {
 	if err != nil {
 		failed := command.Fail(ctx, "sim", err, stderr)
 		switch {
-		case harness.Explain(err) == nil || ctx.Err() != nil:
+		case harness.Explain(err) == nil || ctx.Err() != nil || t.Runs == 0:
 			return failed
 		case t.Outcome == oracle.Broken:
 			return command.Failed

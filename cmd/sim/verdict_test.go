@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -113,7 +117,7 @@ func TestRunWithoutConnectionsIsNotJudged(t *testing.T) {
 	for name, kind := range map[string][]string{"events": {"-consumers", "2"}, "jobs": {"-jobs"}} {
 		t.Run(name, func(t *testing.T) {
 			r, db := newRelay(t, pgtest.Server(t).URL(""))
-			args := append([]string{"-json", "-db", db, "-workers", "2", "-writers", "4", "-duration", "3s", "-seed", "3"}, kind...)
+			args := append([]string{"-json", "-db", db, "-workers", "2", "-writers", "4", "-duration", "3s", "-seed", "3", "-faults", "none"}, kind...)
 			var stdout, stderr bytes.Buffer
 			if status := run(t.Context(), args, &stdout, &stderr); status != command.NotJudged {
 				t.Errorf("exit status %d, want %d", status, command.NotJudged)
@@ -140,5 +144,44 @@ func TestRunWithoutConnectionsIsNotJudged(t *testing.T) {
 				t.Errorf("nothing is said of the second run: %s", stderr.String())
 			}
 		})
+	}
+}
+
+// reportsOf are reports with these outcomes.
+func reportsOf(outcomes ...oracle.Outcome) (all []*oracle.Report) {
+	for _, o := range outcomes {
+		all = append(all, &oracle.Report{Outcome: o, Held: o == oracle.Held})
+	}
+	return all
+}
+
+func TestStatus(t *testing.T) {
+	failure := harness.Failed("the stop of the server", time.Second, context.DeadlineExceeded)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, c := range []struct {
+		outcomes []oracle.Outcome
+		err      error
+		ctx      context.Context
+		want     int
+	}{
+		{outcomes: []oracle.Outcome{oracle.Held}, want: command.OK},
+		{outcomes: []oracle.Outcome{oracle.Held, oracle.Broken}, want: command.Failed},
+		{outcomes: []oracle.Outcome{oracle.Held, oracle.NotJudged}, want: command.NotJudged},
+		{outcomes: []oracle.Outcome{oracle.NotJudged, oracle.Broken}, want: command.Failed},
+		{outcomes: append(slices.Repeat([]oracle.Outcome{oracle.Held}, 9), oracle.NotJudged), want: command.OK},
+		{outcomes: []oracle.Outcome{oracle.Held}, err: failure, want: command.NotJudged},
+		{outcomes: []oracle.Outcome{oracle.Broken}, err: failure, want: command.Failed},
+		{outcomes: nil, err: errors.New("no binaries"), want: command.Error},
+		{outcomes: nil, err: &net.OpError{Op: "dial", Err: errors.New("refused")}, want: command.Error},
+		{outcomes: []oracle.Outcome{oracle.Held}, err: failure, ctx: ended, want: command.Error},
+	} {
+		ctx := c.ctx
+		if ctx == nil {
+			ctx = t.Context()
+		}
+		if got := status(ctx, oracle.Sum(reportsOf(c.outcomes...)), c.err, io.Discard); got != c.want {
+			t.Errorf("%v, %v: exit status %d, want %d", c.outcomes, c.err, got, c.want)
+		}
 	}
 }
