@@ -146,9 +146,11 @@ func (d *database) insist(ctx context.Context, ask func(context.Context) (known 
 	defer cancel()
 	for {
 		known, err := ask(bounded)
-		switch {
+		switch why := d.gone.Load(); {
 		case known && err == nil:
 			return nil
+		case why != nil:
+			return *why
 		case errors.Is(bounded.Err(), context.DeadlineExceeded):
 			return harness.Failed("asking for the outcome of a transaction", d.bounds.Of(waitBound), errors.Join(err, bounded.Err()))
 		case d.forgive(err) != nil || !backoff.Sleep(ctx, 5*time.Millisecond):

@@ -208,14 +208,18 @@ func (d *database) encrypted() bool { return d.server.TLSConfig != nil }
 func (d *database) drop() error {
 	ctx, cancel := d.bounded(context.Background(), waitBound)
 	defer cancel()
+	step := "removing the database " + d.name
 	unfollowed := d.follower.stop()
+	if !d.answers(ctx) {
+		return errors.Join(unfollowed, d.db.Close(), harness.Failed(step, 0, errors.New("the server does not answer")))
+	}
 	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
 	for _, gid := range gids {
 		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+ident.Literal(gid))
 		err = errors.Join(err, undone)
 	}
 	err = errors.Join(err, unfollowed, d.db.Close(), d.onServer(ctx, "DROP DATABASE "+ident.Quote(d.name)+" WITH (FORCE)"))
-	return harness.Failed("removing the database "+d.name, d.bounds.Of(waitBound), err)
+	return harness.Failed(step, d.bounds.Of(waitBound), err)
 }
 
 func column[T any](ctx context.Context, d *database, query string, args ...any) ([]T, error) {

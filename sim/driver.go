@@ -58,6 +58,15 @@ func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) 
 	return start(ctx, c, scenario, driver)
 }
 
+// drive runs a driver. Nobody waits any more for a server that the driver has lost.
+func (d *database) drive(ctx, intake context.Context, driver Driver, env Env) error {
+	err := driver.Run(ctx, intake, env)
+	if harness.Is(err) {
+		d.gone.Store(&err)
+	}
+	return err
+}
+
 func (s *simulation) env() Env {
 	return Env{
 		Scenario: s.scenario, Bounds: s.on.bounds, History: s.history, Database: s.on.name, Began: s.began,

@@ -93,6 +93,7 @@ type outages struct {
 	async bool   // somebody does not wait for commits to be safe
 	turn  sync.Mutex
 	count atomic.Int64
+	gone  atomic.Pointer[error] // why the server does not come back: nobody is to wait for it
 
 	restoring    sync.Mutex
 	waits        atomic.Bool // a copy is made, or waits to be put back, or has just been
@@ -116,6 +117,9 @@ func ends(life int64) bool { return life%2 == 1 }
 func (d *database) steadily(ctx context.Context, do func() error) error {
 	for end := time.Now().Add(d.bounds.Of(waitBound)); ; {
 		err := do()
+		if why := d.gone.Load(); err != nil && why != nil {
+			return *why
+		}
 		if err == nil || d.forgive(err) != nil || time.Now().After(end) || !backoff.Sleep(ctx, 10*time.Millisecond) {
 			return err
 		}
@@ -194,7 +198,14 @@ func (d *database) awaitRecovery(start bool) (err error) {
 			err = ctx.Err()
 		}
 	}
-	return harness.Failed("the server's recovery from a crash", d.bounds.Of(waitBound), err)
+	return d.giveUp("the server's recovery from a crash", err)
+}
+
+// giveUp says that the server does not come back, so that nobody waits for it any more.
+func (d *database) giveUp(step string, err error) error {
+	err = harness.Failed(step, d.bounds.Of(waitBound), err)
+	d.gone.Store(&err)
+	return err
 }
 
 // recovered reports that the server has come back, and marks its new life.

@@ -10,7 +10,6 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/fault"
-	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -156,18 +155,17 @@ func (d *database) replaceData(change func(context.Context) error) error {
 // answers.
 func (d *database) changeData(change func(context.Context) error) error {
 	const step = "the copy of the server"
-	bound := d.bounds.Of(waitBound)
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	ctx, cancel := d.bounded(context.Background(), waitBound)
 	defer cancel()
 	d.copying.Store(true)
 	defer d.copying.Store(false)
 	if err := change(ctx); err != nil {
-		return harness.Failed(step, bound, err)
+		return d.giveUp(step, err)
 	}
 	d.refresh()
 	for d.db.PingContext(ctx) != nil {
 		if !backoff.Sleep(ctx, 5*time.Millisecond) {
-			return harness.Failed(step, bound, ctx.Err())
+			return d.giveUp(step, ctx.Err())
 		}
 	}
 	d.count.Add(1)

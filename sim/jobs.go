@@ -129,7 +129,7 @@ func (s *jobSimulation) act(ctx context.Context) error {
 		a.run(slot.run)
 	}
 	if s.driver != nil {
-		a.run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
+		a.run(func(ctx, intake context.Context) error { return s.on.drive(ctx, intake, s.driver, s.env()) })
 	}
 	for _, e := range s.enqueuers {
 		a.run(e.run)

@@ -218,7 +218,7 @@ func (s *simulation) faults(ctx context.Context) error {
 		a.run(r.run)
 	}
 	if s.driver != nil {
-		a.run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
+		a.run(func(ctx, intake context.Context) error { return s.on.drive(ctx, intake, s.driver, s.env()) })
 	}
 	for _, w := range s.writers {
 		a.run(w.run)

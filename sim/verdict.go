@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -94,10 +95,16 @@ func (d *database) answers(ctx context.Context) bool {
 	ctx, cancel := d.bounded(ctx, pingBound)
 	defer cancel()
 	d.refresh()
-	return d.db.PingContext(ctx) == nil
+	for d.db.PingContext(ctx) != nil {
+		if d.gone.Load() != nil || !backoff.Sleep(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return true
 }
 
-// pingBound bounds the question whether there is a server to collect evidence from.
+// pingBound bounds the question whether there is a server at all, before evidence is
+// collected from it and the database is removed.
 const pingBound = 5 * time.Second
 
 // collectAll completes the evidence of a run that ended with err. It collects what there

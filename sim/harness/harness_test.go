@@ -31,7 +31,10 @@ func TestBoundsScale(t *testing.T) {
 		b := Bounds{Slowness: rapid.Float64Range(1, MaxSlowness).Draw(t, "slowness")}
 		d := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "bound"))
 		once, twice := b.Of(d), b.Times(2).Of(d)
-		if once < d || once > MaxSlowness*d || (twice-2*once).Abs() > time.Microsecond || b.Times(0) != b.Times(1) || b.Times(1).Of(d) != once {
+		if want := time.Duration(b.Slowness * float64(d)); once != want {
+			t.Fatalf("%v on a machine %g times as slow is %v, want %v", d, b.Slowness, once, want)
+		}
+		if once < d || (twice-2*once).Abs() > time.Microsecond || b.Times(0) != b.Times(1) || b.Times(1).Of(d) != once {
 			t.Fatalf("%v is %v, with twice the patience %v", d, once, twice)
 		}
 	})
