@@ -19,6 +19,7 @@ import (
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -37,6 +38,9 @@ type Config struct {
 	// Ahead, if set, is that of the first one in place of Program: the same, with a clock
 	// that is an hour ahead.
 	Ahead []string
+	// Patience is how many times as long the harness waits; 0 is 1. A run that was not
+	// judged is repeated with 2.
+	Patience float64
 	// Judged, if set, is told the report while the servers and what they have
 	// written to their logs are still there.
 	Judged func(*oracle.Report, []bundle.Log) error
@@ -85,9 +89,9 @@ func (c Config) sameAs() sim.Config {
 func (c Config) Validate() error { return c.sim().Validate() }
 
 // Run runs worker processes on servers of its own and reports what the oracle
-// found. The error is about the run itself, never about the workers; if ctx
-// ended it, there is a report of what was done until then, too. Nothing is left
-// running.
+// found. What the harness could not do is in the report, too. An error says that c
+// cannot be run, that the server did not start, or that ctx ended; then there is a
+// report of what was done until then. Nothing is left running.
 func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -99,15 +103,18 @@ func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
 	simulated := c.sim()
 	const spare = 30
 	dead := 8*c.Workers + 2*c.Consumers // connections that the server still takes for alive
-	p.cluster, p.cannot, err = startCluster(ctx, simulated.Connections()+dead+spare, p.faults)
+	p.cluster, p.cannot, err = startCluster(ctx, simulated.Connections()+dead+spare, p.faults, c.Patience)
+	if harness.Is(err) {
+		return sim.NotStarted(ctx, simulated, err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.cluster.stop(ctx)) }()
+	defer func() { err = errors.Join(err, sim.Blame(report, p.cluster.stop(ctx))) }()
 	for name := range p.cannot {
 		delete(p.faults, name)
 	}
-	simulated.URL = p.cluster.url("postgres")
+	simulated.URL, simulated.Bounds = p.cluster.url("postgres"), p.cluster.bounds
 	report, err = sim.RunDriver(ctx, simulated, draw(simulated), p)
 	if report != nil && c.Judged != nil {
 		err = errors.Join(err, c.Judged(report, p.cluster.logs()))

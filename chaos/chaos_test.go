@@ -229,7 +229,7 @@ func TestRestoredRunHolds(t *testing.T) {
 // back.
 func TestServerFaults(t *testing.T) {
 	t.Parallel()
-	s, cannot, err := startCluster(t.Context(), 40, AllFaults())
+	s, cannot, err := startCluster(t.Context(), 40, AllFaults(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

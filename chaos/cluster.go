@@ -20,12 +20,20 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/embedded"
+	"github.com/pgfrontier/worker/internal/lacking"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/bundle"
+	"github.com/pgfrontier/worker/sim/harness"
 )
 
-// recovery bounds the wait for a server to be well again.
-const recovery = 90 * time.Second
+// Bounds of the harness, which are scaled to the machine.
+const (
+	recovery  = 90 * time.Second // for a server to be well again
+	ending    = 30 * time.Second // for the servers to end
+	answer    = 30 * time.Second // for a statement
+	greeting  = 5 * time.Second  // for a connection
+	attaching = time.Minute      // for a new replica, which copies the primary
+)
 
 // cluster is the servers of a run: a primary and, where a fault needs it, a replica
 // that has everything that the primary has acknowledged.
@@ -35,6 +43,7 @@ type cluster struct {
 	leads            atomic.Int64 // the port of the primary, for clients that ask a proxy
 	password         string
 	past             []byte // the logs of primaries that were killed for good
+	bounds           harness.Bounds
 }
 
 // settings are for a primary whose replicas may lag for a moment.
@@ -56,9 +65,9 @@ func settings(connections int) map[string]string {
 // diskSize is more than a run writes in an hour.
 const diskSize = 6 << 30
 
-// startCluster starts the servers. Kinds of faults that this machine cannot do are
-// told, with the reason.
-func startCluster(ctx context.Context, connections int, faults Faults) (s *cluster, cannot map[string]error, err error) {
+// startCluster starts the servers, and measures the machine. Kinds of faults that this
+// machine cannot do are told, with the reason.
+func startCluster(ctx context.Context, connections int, faults Faults, patience float64) (s *cluster, cannot map[string]error, err error) {
 	s, cannot = &cluster{}, map[string]error{}
 	config := embedded.Config{Own: true, Settings: settings(connections)}
 	if faults["full-disk"] > 0 {
@@ -83,10 +92,17 @@ func startCluster(ctx context.Context, connections int, faults Faults) (s *clust
 		return nil, nil, errors.Join(err, s.stop(ctx))
 	}
 	s.password = parsed.Password
+	if s.bounds, err = harness.Measure(ctx, parsed); err != nil {
+		return nil, nil, errors.Join(err, s.stop(ctx))
+	}
+	s.bounds = s.bounds.Times(patience)
 	if faults["promote"]+faults["standby"] > 0 {
-		if s.standby, err = s.primary.Standby(ctx, 0); err != nil {
+		switch s.standby, err = s.attach(ctx, 0); {
+		case errors.As(err, new(*lacking.Error)):
 			cannot["promote"], cannot["standby"] = err, err
 			return s, cannot, nil
+		case err != nil:
+			return nil, nil, errors.Join(err, s.stop(ctx))
 		}
 		s.ports = append(s.ports, s.standby.Port())
 		if err = s.synchronise(ctx); err != nil {
@@ -130,7 +146,8 @@ func (s *cluster) urlThrough(database string, through []int) string {
 
 // stop ends the servers, whatever state they are in.
 func (s *cluster) stop(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	bound := s.bounds.Of(ending)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
 	var err error
 	for _, server := range []*embedded.Server{s.primary, s.standby} {
@@ -138,7 +155,19 @@ func (s *cluster) stop(ctx context.Context) error {
 			err = errors.Join(err, server.Stop(ctx))
 		}
 	}
-	return err
+	return harness.Failed("the stop of the servers", bound, err)
+}
+
+// attach starts a replica of the primary.
+func (s *cluster) attach(ctx context.Context, port int) (*embedded.Server, error) {
+	bound := s.bounds.Of(attaching)
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	standby, err := s.primary.Standby(bounded, port)
+	if ctx.Err() != nil || errors.As(err, new(*lacking.Error)) {
+		return standby, err
+	}
+	return standby, harness.Failed("the start of a replica", bound, err)
 }
 
 // logs are what the servers have written, those of former primaries first.
@@ -163,7 +192,7 @@ func logOf(server *embedded.Server) []byte {
 
 // connect opens a session on the primary.
 func (s *cluster) connect(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, s.bounds.Of(greeting))
 	defer cancel()
 	config, err := pgx.ParseConfig(s.primary.URL(""))
 	if err != nil {
@@ -179,7 +208,7 @@ func (s *cluster) on(ctx context.Context, do func(*pgx.Conn) error) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, s.bounds.Of(answer))
 	defer cancel()
 	err = do(conn)
 	_ = conn.Close(ctx) // or the server has
@@ -199,7 +228,7 @@ func (s *cluster) exec(ctx context.Context, statements ...string) error {
 
 // tellStandby executes a statement on the replica.
 func (s *cluster) tellStandby(ctx context.Context, statement string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, s.bounds.Of(answer))
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.standby.URL(""))
 	if err == nil {
@@ -224,15 +253,20 @@ func (s *cluster) await(ctx context.Context, what, query string, args ...any) er
 }
 
 func (s *cluster) until(ctx context.Context, what string, so func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, recovery)
+	bound := s.bounds.Of(recovery)
+	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	for {
-		yes, err := so(ctx)
+		yes, err := so(bounded)
 		if err == nil && yes {
 			return nil
 		}
-		if !backoff.Sleep(ctx, 20*time.Millisecond) {
-			return fmt.Errorf("chaos: waited in vain for %s: %w", what, errors.Join(ctx.Err(), err))
+		if !backoff.Sleep(bounded, 20*time.Millisecond) {
+			err = errors.Join(bounded.Err(), err)
+			if ctx.Err() != nil {
+				return err
+			}
+			return harness.Failed("waiting for "+what, bound, err)
 		}
 	}
 }
@@ -307,7 +341,7 @@ func (s *cluster) putBack(ctx context.Context) error {
 	if err := s.primary.PutBack(ctx); err != nil || old == nil {
 		return err
 	}
-	standby, err := s.primary.Standby(ctx, old.Port())
+	standby, err := s.attach(ctx, old.Port())
 	if err != nil {
 		return err
 	}

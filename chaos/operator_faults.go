@@ -69,7 +69,7 @@ func (p *processes) rescales(ctx, intake context.Context) error {
 const operation = 8 * time.Second
 
 func (p *processes) rescale(ctx context.Context, operator *ops.Operator, consumer string, dice *rand.Rand) {
-	ctx, cancel := context.WithTimeout(ctx, operation)
+	ctx, cancel := context.WithTimeout(ctx, p.env.Bounds.Of(operation))
 	defer cancel()
 	n := []int{0, 1, 2, 3, 5, 8}[dice.IntN(6)]
 	if operator.Partition(ctx, consumer, n, ops.By{Operator: "chaos", Reason: "to see what happens"}) == nil {
@@ -86,7 +86,7 @@ func (p *processes) killHalfway(ctx context.Context, db *sql.DB) {
 		return
 	}
 	defer p.copying.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, operation)
+	ctx, cancel := context.WithTimeout(ctx, p.env.Bounds.Of(operation))
 	defer cancel()
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

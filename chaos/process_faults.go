@@ -99,7 +99,7 @@ func (s *slot) kill(ctx, intake context.Context) error {
 	s.process.signal(syscall.SIGKILL)
 	s.env.Lose(s.process.name)
 	s.happened(s.process.name, history.Killed, "")
-	s.cleanUp(ctx, history.ExitCrashed, recovery)
+	s.cleanUp(ctx, history.ExitCrashed, s.bound(recovery))
 	s.pause(intake, 0, s.env.Scenario.Outage())
 	return s.start()
 }
@@ -148,15 +148,15 @@ func (s *slot) breakRule(ctx, intake context.Context) error {
 	}
 	s.copying.RLock()
 	defer s.copying.RUnlock()
-	answered, cancel := context.WithTimeout(ctx, recovery)
+	answered, cancel := context.WithTimeout(ctx, s.bound(recovery))
 	defer cancel()
 	if s.process.breakRule(answered) {
-		s.cleanUp(ctx, history.ExitBroke, recovery)
+		s.cleanUp(ctx, history.ExitBroke, s.bound(recovery))
 		s.pause(intake, 0, s.env.Scenario.Outage())
 		return s.start()
 	}
 	if s.process.broke.Load() { // perhaps it did, and the answer was lost
-		s.process.ends(ctx, 15*time.Second)
+		s.process.ends(ctx, s.bound(15*time.Second))
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (s *slot) update(ctx context.Context) error {
 	}
 	s.process.signal(syscall.SIGTERM)
 	s.happened(s.process.name, deployed, "")
-	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound())
+	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound(s.env.Bounds))
 	if err := s.start(); err != nil {
 		return err
 	}

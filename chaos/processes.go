@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -73,10 +74,13 @@ func (p *processes) Run(ctx, intake context.Context, env sim.Env) error {
 		}
 	})
 	wg.Wait()
+	env.Refresh()
+	if err := errors.Join(errs...); err != nil {
+		return err // there may be no server to run on
+	}
 	for _, s := range p.slots {
 		errs = append(errs, s.ensureRunning(ctx))
 	}
-	env.Refresh()
 	return errors.Join(errs...)
 }
 
@@ -97,8 +101,8 @@ func (p *processes) injectServer(ctx, intake context.Context) error {
 		over := p.hurt()
 		err := row.server(f, ctx)
 		over()
-		if err != nil {
-			return errors.Join(fmt.Errorf("chaos: %s: %w", row.Name, err), ctx.Err())
+		if err != nil { // all that a fault of the server does is the harness's
+			return errors.Join(fmt.Errorf("chaos: %w", harness.Failed("the fault "+row.Name, f.cluster.bounds.Of(recovery), err)), ctx.Err())
 		}
 		for _, f := range injected {
 			p.env.History.Add("", "", history.FaultOver, history.Injection{Fault: f})

@@ -158,7 +158,7 @@ func (f *serverFaults) killBackend(ctx context.Context) error {
 		return fmt.Errorf("chaos: backend %d: %w", pid, err)
 	}
 	f.count(backendKills, "")
-	bounded, cancel := context.WithTimeout(ctx, recovery)
+	bounded, cancel := context.WithTimeout(ctx, f.cluster.bounds.Of(recovery))
 	defer cancel()
 	for session.Ping(bounded) == nil {
 		backoff.Sleep(bounded, 5*time.Millisecond)
@@ -186,6 +186,9 @@ SELECT count(pg_terminate_backend(pid)) FROM (
 	return nil
 }
 
+// filling bounds how long the harness tries to fill a disk.
+const filling = 30 * time.Second
+
 // fillDisk lets the server run out of room, half of the times in the middle of
 // its log, which it does not survive.
 func (f *serverFaults) fillDisk(ctx context.Context) error {
@@ -204,7 +207,7 @@ func (f *serverFaults) fillDisk(ctx context.Context) error {
 	full := false
 	enough := func() bool { return full && (!ends || session.Ping(ctx) != nil) }
 	began := time.Now() // a busy machine takes its time to fill a disk
-	until, limit := began.Add(f.between(time.Second, 4*time.Second)), began.Add(30*time.Second)
+	until, limit := began.Add(f.between(time.Second, 4*time.Second)), began.Add(f.cluster.bounds.Of(filling))
 	for (time.Now().Before(until) || !enough()) && time.Now().Before(limit) && backoff.Sleep(ctx, 50*time.Millisecond) {
 		err := f.cluster.exec(ctx, written, `CREATE TEMPORARY TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)`)
 		full = full || err != nil
@@ -292,7 +295,7 @@ func (f *serverFaults) promote(ctx context.Context) error {
 	}
 	s.leads.Store(int64(s.primary.Port()))
 	backoff.Sleep(ctx, f.between(0, time.Second)) // without a replica
-	standby, err := s.primary.Standby(ctx, old.Port())
+	standby, err := s.attach(ctx, old.Port())
 	if err != nil {
 		return err
 	}

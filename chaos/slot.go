@@ -13,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -82,6 +83,9 @@ func (s *slot) pause(ctx context.Context, low, high time.Duration) bool {
 	return backoff.Sleep(ctx, s.between(low, high))
 }
 
+// bound is how long the harness waits on this machine.
+func (s *slot) bound(d time.Duration) time.Duration { return s.env.Bounds.Of(d) }
+
 func (s *slot) start() (err error) {
 	s.lives++
 	s.process, s.version = nil, s.latest.Load()
@@ -92,7 +96,7 @@ func (s *slot) start() (err error) {
 	}
 	link, err := connect(s.config.Seed, name)
 	if err != nil {
-		return err
+		return harness.Failed("the relay of a worker process", 0, err)
 	}
 	program, began := s.config.Program, s.env.Began
 	if s.number == 1 && s.config.Ahead != nil {
@@ -103,7 +107,7 @@ func (s *slot) start() (err error) {
 	}, s.env)
 	if err != nil {
 		link.Close()
-		return err
+		return harness.Failed("the start of a worker process", 0, err)
 	}
 	s.link.Store(link)
 	s.current.Store(s.process)
@@ -132,7 +136,7 @@ func (s *slot) replaceDead(ctx context.Context) error {
 		why = history.ExitOutage
 		s.happened(s.process.name, failedStarts, "")
 	}
-	s.cleanUp(ctx, why, recovery)
+	s.cleanUp(ctx, why, s.bound(recovery))
 	return s.start()
 }
 
@@ -141,7 +145,7 @@ func (s *slot) ensureRunning(ctx context.Context) error {
 	if s.process == nil {
 		return nil // it failed to start, which has been told
 	}
-	ctx, cancel := context.WithTimeout(ctx, recovery)
+	ctx, cancel := context.WithTimeout(ctx, s.bound(recovery))
 	defer cancel()
 	for !s.process.began.Load() {
 		if s.process.ended() {
@@ -163,9 +167,9 @@ func (s *slot) stop(ctx context.Context) {
 	}
 	if ctx.Err() != nil {
 		s.process.kill()
-		s.cleanUp(ctx, history.ExitCrashed, recovery)
+		s.cleanUp(ctx, history.ExitCrashed, s.bound(recovery))
 		return
 	}
 	s.process.signal(syscall.SIGTERM)
-	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound())
+	s.cleanUp(ctx, history.ExitStopped, s.env.Scenario.EndBound(s.env.Bounds))
 }

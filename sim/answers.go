@@ -3,12 +3,12 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/harness"
 )
 
 // What a writer does when a COMMIT gets no answer, or the server goes away in
@@ -16,11 +16,11 @@ import (
 // of everything else the server knows what became of it.
 
 // forgive returns the errors that are no consequence of a server that went
-// away, or had no room, where servers do (mortal).
+// away, or had no room, where servers do (mortal). It returns those of the harness.
 func (d *database) forgive(err error) error {
 	var pg *pgconn.PgError
 	switch {
-	case !d.mortal:
+	case !d.mortal, harness.Is(err):
 		return err
 	case !errors.As(err, &pg):
 		return nil // no answer
@@ -35,7 +35,7 @@ func (d *database) forgive(err error) error {
 // brokenOff writes down what became of a transaction that the server broke
 // off.
 func (w *writer) brokenOff(ctx context.Context, a *attempt, err error) error {
-	if errors.Is(err, errUnknown) || w.on.forgive(err) != nil {
+	if w.on.forgive(err) != nil {
 		return err
 	}
 	w.tally.add(transactionsBrokenOff, 1)
@@ -49,7 +49,7 @@ func (w *writer) brokenOff(ctx context.Context, a *attempt, err error) error {
 // identify asks for the transaction's number, by which the server can be asked
 // about it later.
 func (w *writer) identify(ctx context.Context, a *attempt) error {
-	return a.tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&a.xid)
+	return w.on.mine(ctx, a.tx.QueryRowContext(ctx, `SELECT pg_current_xact_id()::text`).Scan(&a.xid))
 }
 
 // lose commits over a connection that breaks at that moment.
@@ -106,10 +106,7 @@ func (d *database) over(ctx context.Context, xid string) (bool, error) {
 	return status == nil || *status != "in progress", err
 }
 
-var (
-	errNotPrepared = errors.New("the transaction was not prepared")
-	errUnknown     = errors.New("the outcome of a transaction cannot be learned")
-)
+var errNotPrepared = errors.New("the transaction was not prepared")
 
 // seek tells whether a transaction was prepared.
 func (w *writer) seek(ctx context.Context, gid, xid string) (there bool, err error) {
@@ -145,15 +142,19 @@ func (w *writer) decide(ctx context.Context, statement string, life int64) error
 
 // insist asks until it is known, also of a server that is away for a moment.
 func (d *database) insist(ctx context.Context, ask func(context.Context) (known bool, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, waitBound)
+	bounded, cancel := d.bounded(ctx, waitBound)
 	defer cancel()
 	for {
-		known, err := ask(ctx)
-		if known && err == nil {
+		known, err := ask(bounded)
+		switch why := d.gone.Load(); {
+		case known && err == nil:
 			return nil
-		}
-		if d.forgive(err) != nil || !backoff.Sleep(ctx, 5*time.Millisecond) {
-			return fmt.Errorf("%w: %w", errUnknown, errors.Join(err, ctx.Err()))
+		case why != nil:
+			return *why
+		case errors.Is(bounded.Err(), context.DeadlineExceeded):
+			return harness.Failed("asking for the outcome of a transaction", d.bounds.Of(waitBound), errors.Join(err, bounded.Err()))
+		case d.forgive(err) != nil || !backoff.Sleep(ctx, 5*time.Millisecond):
+			return errors.Join(err, ctx.Err())
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -88,15 +89,16 @@ END $$;
 CREATE TRIGGER sim_remember AFTER INSERT ON consumer_checkpoints FOR EACH ROW WHEN (strpos(NEW.consumer_name, '#') = 0) EXECUTE FUNCTION sim_remember();
 CREATE TRIGGER sim_remember AFTER INSERT ON consumer_operations FOR EACH ROW WHEN (NEW.operation = 'repair') EXECUTE FUNCTION sim_remember()`
 
-// statementLimit bounds the harness's own statements, so that a run ends also
+// statementBound bounds the harness's own statements, so that a run ends also
 // if the server does not answer.
-const statementLimit = "30s"
+const statementBound = 30 * time.Second
 
 // database is a database made for one run.
 type database struct {
 	name   string
 	server *pgx.ConnConfig
 	db     *sql.DB // the harness's own connections
+	bounds harness.Bounds
 
 	version    string
 	canPrepare bool // transactions
@@ -106,24 +108,55 @@ type database struct {
 	outages
 }
 
-// createDatabase makes a database with all tables on the server of url.
-func createDatabase(ctx context.Context, url string) (*database, error) {
+// mine does the same for a statement that is one of many, unless a crash explains the
+// error.
+func (d *database) mine(ctx context.Context, err error) error {
+	if d.forgive(err) == nil {
+		return err
+	}
+	return d.unable(ctx, "a statement of the harness", statementBound, err)
+}
+
+// parseServer parses the connection string of a server.
+func parseServer(url string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		// The parser's error quotes the string, and with it perhaps a password.
 		return nil, errors.New("sim: the connection string cannot be parsed (not shown, it may hold a password)")
 	}
-	d := &database{name: "sim_" + strings.ToLower(rand.Text()[:12]), server: config}
-	if err := d.onServer(ctx, "CREATE DATABASE "+ident.Quote(d.name)); err != nil {
-		return nil, fmt.Errorf("sim: create a database: %w", err)
+	return config, nil
+}
+
+// createDatabase makes a database with all tables on a server.
+func createDatabase(ctx context.Context, server *pgx.ConnConfig, b harness.Bounds) (*database, error) {
+	d := &database{name: "sim_" + strings.ToLower(rand.Text()[:12]), server: server, bounds: b}
+	d.follower.bounds = b
+	bounded, cancel := d.bounded(ctx, waitBound)
+	defer cancel()
+	if err := d.onServer(bounded, "CREATE DATABASE "+ident.Quote(d.name)); err != nil {
+		return nil, d.unable(ctx, "creating the database", waitBound, err)
 	}
 	d.db = stdlib.OpenDB(*d.config("harness"))
 	d.db.SetMaxOpenConns(10)
 	d.refresh()
-	if err := d.setUp(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("sim: set up the database: %w", err), d.drop())
+	if err := d.setUp(bounded); err != nil {
+		return nil, errors.Join(d.unable(ctx, "setting up the database", waitBound, err), d.drop())
 	}
 	return d, nil
+}
+
+// bounded is a context with a bound of the harness, as long as this machine needs.
+func (d *database) bounded(ctx context.Context, bound time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d.bounds.Of(bound))
+}
+
+// unable returns the error of a statement of the harness: a [harness.Error] if the server
+// did not answer in time, or was not there. Who cancels ctx is a person.
+func (d *database) unable(ctx context.Context, step string, bound time.Duration, err error) error {
+	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("sim: %s: %w", step, harness.Statement(step, d.bounds.Of(bound), err))
 }
 
 func (d *database) setUp(ctx context.Context) error {
@@ -146,7 +179,7 @@ func (d *database) config(who string) *pgx.ConnConfig {
 	c.Database = d.name
 	c.RuntimeParams["application_name"] = "sim " + who
 	if who == "harness" {
-		c.RuntimeParams["statement_timeout"] = statementLimit
+		c.RuntimeParams["statement_timeout"] = strconv.FormatInt(d.bounds.Of(statementBound).Milliseconds(), 10)
 	}
 	return c
 }
@@ -173,19 +206,20 @@ func (d *database) encrypted() bool { return d.server.TLSConfig != nil }
 // drop removes the database, also if a run was interrupted with transactions
 // prepared.
 func (d *database) drop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := d.bounded(context.Background(), waitBound)
 	defer cancel()
+	step := "removing the database " + d.name
 	unfollowed := d.follower.stop()
+	if !d.answers(ctx) {
+		return errors.Join(unfollowed, d.db.Close(), harness.Failed(step, 0, errors.New("the server does not answer")))
+	}
 	gids, err := column[string](ctx, d, `SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`)
 	for _, gid := range gids {
 		_, undone := d.db.ExecContext(ctx, "ROLLBACK PREPARED "+ident.Literal(gid))
 		err = errors.Join(err, undone)
 	}
 	err = errors.Join(err, unfollowed, d.db.Close(), d.onServer(ctx, "DROP DATABASE "+ident.Quote(d.name)+" WITH (FORCE)"))
-	if err != nil {
-		return fmt.Errorf("sim: remove the database %s: %w", d.name, err)
-	}
-	return nil
+	return harness.Failed(step, d.bounds.Of(waitBound), err)
 }
 
 func column[T any](ctx context.Context, d *database, query string, args ...any) ([]T, error) {
@@ -194,7 +228,7 @@ func column[T any](ctx context.Context, d *database, query string, args ...any) 
 
 // rows reads all of them, also if it takes a second try because of a crash.
 func rows[T any](ctx context.Context, d *database, scan func(*sql.Rows, *T) error, query string, args ...any) (all []T, err error) {
-	err = d.steadily(ctx, func() error {
+	err = d.query(ctx, func() error {
 		all, err = read(ctx, d.db, scan, query, args...)
 		return err
 	})
@@ -236,7 +270,7 @@ FROM consumer_checkpoints AS c WHERE c.split_at IS NULL ORDER BY c.consumer_name
 
 // head is the highest visible position.
 func (d *database) head(ctx context.Context) (head int64, err error) {
-	err = d.steadily(ctx, func() error {
+	err = d.query(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `SELECT coalesce(max(global_position), 0) FROM events`).Scan(&head)
 	})
 	return head, err
@@ -333,6 +367,7 @@ func (d *database) room(ctx context.Context, needed int) error {
 	err := d.db.QueryRowContext(ctx, `
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int - count(*)
 FROM pg_stat_activity WHERE backend_type = 'client backend'`).Scan(&free)
+	err = d.unable(ctx, "counting the server's connections", statementBound, err)
 	if err == nil && free < needed {
 		err = errors.New("sim: the server has room for " + strconv.Itoa(free) + " more connections, the run may need " + strconv.Itoa(needed) +
 			": raise its max_connections, or run with fewer -workers, -writers or -consumers")

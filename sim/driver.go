@@ -2,9 +2,9 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"time"
 
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -25,6 +25,7 @@ type Driver interface {
 // Env is what a driver is given of a run.
 type Env struct {
 	Scenario Scenario
+	Bounds   harness.Bounds
 	History  *history.History
 	Database string // its name
 	Began    time.Time
@@ -54,24 +55,21 @@ type Env struct {
 // on a server that may go away meanwhile, and comes back. The writers do not
 // mind.
 func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) (report *oracle.Report, err error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
+	return start(ctx, c, scenario, driver)
+}
+
+// drive runs a driver. Nobody waits any more for a server that the driver has lost.
+func (d *database) drive(ctx, intake context.Context, driver Driver, env Env) error {
+	err := driver.Run(ctx, intake, env)
+	if harness.Is(err) {
+		d.gone.Store(&err)
 	}
-	on, err := createDatabase(ctx, c.URL)
-	if err != nil {
-		return nil, err
-	}
-	on.mortal = true
-	defer func() { err = errors.Join(err, on.drop()) }()
-	if c.Jobs {
-		return runJobs(ctx, c, scenario, on, driver)
-	}
-	return run(ctx, c, scenario, on, driver)
+	return err
 }
 
 func (s *simulation) env() Env {
 	return Env{
-		Scenario: s.scenario, History: s.history, Database: s.on.name, Began: s.began,
+		Scenario: s.scenario, Bounds: s.on.bounds, History: s.history, Database: s.on.name, Began: s.began,
 		Count:    s.count,
 		Take:     s.history.Take,
 		Fault:    func(string) {},
@@ -86,7 +84,7 @@ func (s *simulation) env() Env {
 
 func (s *jobSimulation) env() Env {
 	return Env{
-		Scenario: s.scenario, History: s.history, Database: s.on.name, Began: s.began,
+		Scenario: s.scenario, Bounds: s.on.bounds, History: s.history, Database: s.on.name, Began: s.began,
 		Count: func(f history.Fault) { s.tally.add(f, 1) },
 		Take: func(r history.Record) {
 			if !s.book.take(r) {

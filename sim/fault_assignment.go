@@ -71,6 +71,7 @@ var assignmentFaults = []faultRow{
 func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
 	injected, inBatch := s.inject(intake, at, func() {
 		_, err = s.on.db.ExecContext(ctx, `DELETE FROM worker_nodes WHERE worker_id = $1::uuid`, s.node.id())
+		err = s.on.mine(ctx, err)
 	})
 	if injected && err == nil {
 		s.happened(workersUnregistered, whereabouts(at, inBatch))
@@ -83,7 +84,7 @@ func (s *slot) unregister(ctx, intake context.Context, at point) (err error) {
 func (s *slot) unassign(ctx, _ context.Context, _ point) error {
 	consumer := oneOf(s.dice, s.scenario.Scope...).Name
 	if _, err := s.on.db.ExecContext(ctx, `DELETE FROM consumer_assignments WHERE consumer_name = $1::text`, consumer); err != nil {
-		return s.on.forgive(fmt.Errorf("sim: delete an assignment: %w", err))
+		return s.on.forgive(fmt.Errorf("sim: delete an assignment: %w", s.on.mine(ctx, err)))
 	}
 	s.tally.add(consumersUnassigned, 1)
 	s.history.Add("", consumer, history.FaultInjected, history.Injection{Fault: consumersUnassigned})
@@ -99,7 +100,7 @@ func (s *slot) deafen(ctx, intake context.Context, _ point) error {
 		err = s.moveUnheard(ctx, intake, tx)
 	}
 	if err != nil {
-		return s.on.forgive(fmt.Errorf("sim: hold a worker's row: %w", err))
+		return s.on.forgive(fmt.Errorf("sim: hold a worker's row: %w", s.on.mine(ctx, err)))
 	}
 	return nil
 }
@@ -169,7 +170,7 @@ func (s *slot) oldBuild(ctx, intake context.Context, _ point) error {
 	if chance(s.dice, 0.5) {
 		_, err = s.on.db.ExecContext(ctx, `DELETE FROM worker_nodes WHERE worker_id = $1::uuid`, id)
 	}
-	return s.on.forgive(err)
+	return s.on.forgive(s.on.mine(ctx, err))
 }
 
 // depose lets the leader hang while what it assigns waits for a row in the
@@ -188,7 +189,7 @@ func (s *slot) depose(ctx, intake context.Context, at point) error {
 		err = s.hangWhileWaiting(ctx, intake, tx)
 	}
 	if err != nil {
-		return s.on.forgive(fmt.Errorf("sim: hold an assignment: %w", err))
+		return s.on.forgive(fmt.Errorf("sim: hold an assignment: %w", s.on.mine(ctx, err)))
 	}
 	return nil
 }
@@ -225,7 +226,7 @@ SELECT pg_backend_pid()`, s.node.id()).Scan(&holder)
 
 // waitsFor reports whether this slot's worker comes to wait for a backend.
 func (s *slot) waitsFor(ctx, intake context.Context, holder int) (waits bool, err error) {
-	for end := time.Now().Add(time.Second); !waits && err == nil && time.Now().Before(end); {
+	for end := time.Now().Add(s.on.bounds.Of(time.Second)); !waits && err == nil && time.Now().Before(end); {
 		if !backoff.Sleep(intake, 5*time.Millisecond) {
 			return false, nil
 		}

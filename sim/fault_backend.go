@@ -65,7 +65,7 @@ SELECT coalesce(bool_or(pg_terminate_backend(pid)), false) FROM (
 	SELECT pid FROM pg_stat_activity
 	WHERE datname = current_database() AND application_name = $1::text AND `+whose+`
 	LIMIT 1) AS victim`, "sim "+who).Scan(&ended)
-	return ended, err
+	return ended, d.mine(ctx, err)
 }
 
 // terminating ends a backend of the worker while a batch is in hand. It is to

@@ -201,7 +201,7 @@ func (n *node) awaitBreach(ctx context.Context) {
 	if n.fate.Load() != toBreak {
 		return
 	}
-	timer := time.NewTimer(enough)
+	timer := time.NewTimer(n.bounds.Of(enough))
 	defer timer.Stop()
 	select {
 	case <-n.done:

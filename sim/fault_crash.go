@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -93,6 +93,7 @@ type outages struct {
 	async bool   // somebody does not wait for commits to be safe
 	turn  sync.Mutex
 	count atomic.Int64
+	gone  atomic.Pointer[error] // why the server does not come back: nobody is to wait for it
 
 	restoring    sync.Mutex
 	waits        atomic.Bool // a copy is made, or waits to be put back, or has just been
@@ -114,12 +115,20 @@ func ends(life int64) bool { return life%2 == 1 }
 
 // steadily repeats what a crash has interrupted.
 func (d *database) steadily(ctx context.Context, do func() error) error {
-	for end := time.Now().Add(waitBound); ; {
+	for end := time.Now().Add(d.bounds.Of(waitBound)); ; {
 		err := do()
+		if why := d.gone.Load(); err != nil && why != nil {
+			return *why
+		}
 		if err == nil || d.forgive(err) != nil || time.Now().After(end) || !backoff.Sleep(ctx, 10*time.Millisecond) {
 			return err
 		}
 	}
+}
+
+// query does the same with statements of the harness's own.
+func (d *database) query(ctx context.Context, do func() error) error {
+	return d.mine(ctx, d.steadily(ctx, do))
 }
 
 // kill kills the server. It reports false if a crash is under way already.
@@ -132,7 +141,7 @@ func (d *database) kill(ctx context.Context, _ string) (killed bool, err error) 
 		d.withhold(ctx) // the server's end is its end, too
 	}
 	d.count.Add(1)
-	return true, d.own.Kill()
+	return true, harness.Failed("killing the server", 0, d.own.Kill())
 }
 
 // killBackend kills one backend, of a batch of that worker if there is one, or
@@ -167,17 +176,15 @@ ORDER BY backend_xid IS NULL LIMIT 1`, "sim "+who).Scan(&pid)
 	if errors.Is(err, sql.ErrNoRows) || d.forgive(err) == nil || ctx.Err() != nil {
 		err = nil
 	}
-	return false, err
+	return false, d.mine(ctx, err)
 }
-
-var errNotRecovered = errors.New("sim: the server has not recovered from a crash")
 
 // awaitRecovery ends an outage: it starts the server if that is to be done, and
 // returns when it has recovered. It does so also for a run that was
 // interrupted, which is to leave a server.
 func (d *database) awaitRecovery(start bool) (err error) {
 	defer d.turn.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+	ctx, cancel := d.bounded(context.Background(), waitBound)
 	defer cancel()
 	if start {
 		err = d.own.Restart(ctx)
@@ -191,7 +198,14 @@ func (d *database) awaitRecovery(start bool) (err error) {
 			err = ctx.Err()
 		}
 	}
-	return fmt.Errorf("%w: %w", errNotRecovered, err)
+	return d.giveUp("the server's recovery from a crash", err)
+}
+
+// giveUp says that the server does not come back, so that nobody waits for it any more.
+func (d *database) giveUp(step string, err error) error {
+	err = harness.Failed(step, d.bounds.Of(waitBound), err)
+	d.gone.Store(&err)
+	return err
 }
 
 // recovered reports that the server has come back, and marks its new life.

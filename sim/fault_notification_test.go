@@ -75,10 +75,7 @@ func TestFilterDropsAndHoldsNotifications(t *testing.T) {
 
 // TestListenerIsFound ends the backend of a listener, and of nobody else.
 func TestListenerIsFound(t *testing.T) {
-	on, err := createDatabase(t.Context(), pgtest.Server(t).URL(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	on := databaseOn(t, pgtest.Server(t).URL(""))
 	t.Cleanup(func() {
 		if err := on.drop(); err != nil {
 			t.Error(err)

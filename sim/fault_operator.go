@@ -217,7 +217,7 @@ const awaited = 2 * time.Second
 // setForward lets a consumer leave out what is settled.
 func (s *slot) setForward(ctx, intake context.Context, _ point) error {
 	return s.whilePaused(ctx, func(o operator) error {
-		for end := time.Now().Add(awaited); time.Now().Before(end); {
+		for end := time.Now().Add(s.on.bounds.Of(awaited)); time.Now().Before(end); {
 			at, err := o.checkpoint(ctx)
 			if err != nil {
 				return err
@@ -253,7 +253,7 @@ func (s *slot) skipEvent(ctx, intake context.Context, _ point) error {
 			return err
 		}
 		u := oneOf(s.dice, units...)
-		for end, position := time.Now().Add(awaited), u.Checkpoint; time.Now().Before(end); {
+		for end, position := time.Now().Add(s.on.bounds.Of(awaited)), u.Checkpoint; time.Now().Before(end); {
 			err := o.SkipEvent(ctx, u.Consumer, position, by)
 			var next *ops.NotNextError
 			switch {

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -88,7 +87,7 @@ func (d *database) save(ctx context.Context, change func(context.Context) error)
 	}
 	defer d.turn.Unlock()
 	if err := d.db.QueryRowContext(ctx, countPlaced).Scan(&d.copiedPlaced); err != nil || d.copiedPlaced == 0 {
-		return false, err
+		return false, d.mine(ctx, err)
 	}
 	d.count.Add(1)
 	during := d.life()
@@ -96,10 +95,10 @@ func (d *database) save(ctx context.Context, change func(context.Context) error)
 		return false, err
 	}
 	d.copied = during
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitBound)
+	ctx, cancel := d.bounded(context.WithoutCancel(ctx), waitBound)
 	defer cancel()
 	err := d.db.QueryRowContext(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_postmaster_start_time()::text`).Scan(&d.copiedXID, &d.copiedAt)
-	return err == nil, err
+	return err == nil, d.unable(ctx, "reading where the copy stands", waitBound, err)
 }
 
 // putBack puts the copy back by a change of the server, when another outage is over,
@@ -110,7 +109,7 @@ func (d *database) putBack(ctx context.Context, change func(context.Context) err
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	if forgets, err := d.closeUnless(ctx); err != nil || forgets {
-		return false, err
+		return false, d.mine(ctx, err)
 	}
 	return true, d.replaceData(change)
 }
@@ -145,9 +144,9 @@ func (d *database) replaceData(change func(context.Context) error) error {
 	d.restored.Add(1)
 	err := d.follower.without(func() error { return d.changeData(change) })
 	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+		ctx, cancel := d.bounded(context.Background(), waitBound)
 		defer cancel()
-		err = errors.Join(d.endPrepared(ctx), d.resumeAll(ctx))
+		err = d.unable(ctx, "ending what the copy had left open", waitBound, errors.Join(d.endPrepared(ctx), d.resumeAll(ctx)))
 	}
 	return err
 }
@@ -155,17 +154,18 @@ func (d *database) replaceData(change func(context.Context) error) error {
 // changeData stops and starts the server, and marks its new life when it
 // answers.
 func (d *database) changeData(change func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+	const step = "the copy of the server"
+	ctx, cancel := d.bounded(context.Background(), waitBound)
 	defer cancel()
 	d.copying.Store(true)
 	defer d.copying.Store(false)
 	if err := change(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errNotRecovered, err)
+		return d.giveUp(step, err)
 	}
 	d.refresh()
 	for d.db.PingContext(ctx) != nil {
 		if !backoff.Sleep(ctx, 5*time.Millisecond) {
-			return fmt.Errorf("%w: %w", errNotRecovered, ctx.Err())
+			return d.giveUp(step, ctx.Err())
 		}
 	}
 	d.count.Add(1)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -48,6 +49,7 @@ var standbyFaults = []faultRow{
 // short run.
 type follower struct {
 	busy   sync.Mutex
+	bounds harness.Bounds
 	server *embedded.Server // nil: there is none
 }
 
@@ -80,29 +82,39 @@ func (f *follower) end() error {
 	if f.server == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), waitBound)
+	bound := f.bounds.Of(waitBound)
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	server := f.server
 	f.server = nil
-	return server.Stop(ctx)
+	return harness.Failed("the stop of the standby", bound, server.Stop(ctx))
 }
 
 // ensure makes it if there is none.
 func (f *follower) ensure(ctx context.Context, of Server) (err error) {
-	if f.server == nil {
-		f.server, err = of.Standby(ctx, 0)
+	if f.server != nil {
+		return nil
 	}
-	return err
+	bound := f.bounds.Of(2 * waitBound) // to copy the server, and to start
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	if f.server, err = of.Standby(bounded, 0); ctx.Err() != nil {
+		return err
+	}
+	return harness.Failed("the start of a standby", bound, err)
 }
 
 // tell executes a statement there.
 func (f *follower) tell(ctx context.Context, statement string) error {
+	bound := f.bounds.Of(statementBound)
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	conn, err := pgx.Connect(ctx, f.server.URL(""))
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = conn.Exec(ctx, statement)
+		err = errors.Join(err, conn.Close(ctx))
 	}
-	_, err = conn.Exec(ctx, statement)
-	return errors.Join(err, conn.Close(ctx))
+	return harness.Statement("a statement on the standby", bound, err)
 }
 
 func (f *follower) address() string {

@@ -43,34 +43,31 @@ type jobSimulation struct {
 // runJobs runs a scenario of jobs in the database on; without a driver, with workers in
 // this process.
 func runJobs(ctx context.Context, c Config, scenario Scenario, on *database, driver Driver) (*oracle.Report, error) {
-	if err := on.room(ctx, c.Connections()); err != nil {
-		return nil, err
-	}
 	on.own = c.Server
 	scenario.Faults = on.ableJobs(scenario.Faults)
 	on.mortal = on.mortal || scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.outage })
 	on.async = scenario.Faults.anyJob(func(f jobFaultRow) bool { return f.async })
 	if err := on.setUpJobs(ctx, *scenario.Jobs); err != nil {
-		return nil, err
+		return NotStarted(ctx, c, on.mine(ctx, err))
 	}
 	s := newJobSimulation(c, scenario, on, driver)
 	var err error
 	if s.operators, err = newJobOperators(s); err != nil {
-		return nil, err
+		return NotStarted(ctx, c, err)
 	}
 	if s.zero, err = on.clock(ctx, s.began); err != nil {
-		return nil, err
+		return NotStarted(ctx, c, err)
 	}
 	err = s.execute(ctx)
-	if ctx.Err() != nil || err != nil {
+	if ctx.Err() == nil {
+		s.evidence.Jobs.Forgetful = on.async && on.life() > 0
+		s.book.collect(s.evidence.Jobs, on.life())
+		on.collectAll(ctx, &s.evidence, err, func() error { return on.collectJobs(ctx, s.evidence.Jobs, s.zero) })
+		s.evidence.Jobs.Emitted.Workers = len(s.emitting)
+	}
+	if ctx.Err() != nil {
 		return s.report(true), errors.Join(ctx.Err(), err)
 	}
-	s.evidence.Jobs.Forgetful = on.async && on.life() > 0
-	s.book.collect(s.evidence.Jobs, on.life())
-	if err := on.collectJobs(ctx, s.evidence.Jobs, s.zero); err != nil {
-		return nil, err
-	}
-	s.evidence.Jobs.Emitted.Workers = len(s.emitting)
 	return s.report(false), nil
 }
 
@@ -80,7 +77,7 @@ func newJobSimulation(c Config, scenario Scenario, on *database, driver Driver) 
 	queues := names(scenario.Jobs.Queues)
 	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
 	s.evidence.History = s.history
-	s.evidence.Jobs = &history.Jobs{MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.Jobs.rescueBound().Seconds(),
+	s.evidence.Jobs = &history.Jobs{Slowness: max(c.Bounds.Slowness, 1), MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.Jobs.rescueBound().Seconds(),
 		DeadAfter: (scenario.Jobs.HeartbeatTimeout + scenario.Jobs.RescueDelay).Seconds()}
 	for i := range c.Writers {
 		s.enqueuers = append(s.enqueuers, newEnqueuer(i+1, s))
@@ -132,7 +129,7 @@ func (s *jobSimulation) act(ctx context.Context) error {
 		a.run(slot.run)
 	}
 	if s.driver != nil {
-		a.run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
+		a.run(func(ctx, intake context.Context) error { return s.on.drive(ctx, intake, s.driver, s.env()) })
 	}
 	for _, e := range s.enqueuers {
 		a.run(e.run)
@@ -166,7 +163,7 @@ func (s *jobSimulation) actLast(ctx context.Context) error {
 	o := jobOperator{of: s}
 	err := o.change(ctx, queue.Name, func() error {
 		_, err := s.on.db.ExecContext(ctx, `INSERT INTO jobs_queues (name, max_running) VALUES ($1::text, $2::int)`, queue.Name, queue.Concurrency)
-		return err
+		return s.on.mine(ctx, err)
 	})
 	if err != nil {
 		return fmt.Errorf("sim: the last cap: %w", err)
@@ -234,7 +231,7 @@ func (s *jobSimulation) comeToRest(ctx context.Context) error {
 			if s.scenario.Faults["hole"] > 0 {
 				bound += silence
 			}
-			rest.Bound = bound.Round(time.Second).Seconds()
+			rest.Bound = s.on.bounds.Of(bound).Round(time.Second).Seconds()
 		}
 		rest.Due, rest.Running, rest.Behind, rest.Overdue, rest.Flows, rest.Took = now.Due, now.Running, now.Behind, now.Overdue, now.Flows, time.Since(began).Round(time.Millisecond).Seconds()
 		s.evidence.Rest.Took, s.evidence.Rest.Bound = time.Since(began).Round(time.Millisecond), time.Duration(rest.Bound)*time.Second
@@ -274,12 +271,9 @@ func (s *jobSimulation) stop(ctx context.Context) {
 // report says what the run was, and judges it.
 func (s *jobSimulation) report(interrupted bool) *oracle.Report {
 	s.tally.add(emittersDisturbed, int(s.emitter.disturbed()))
-	r := &oracle.Report{
-		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
-		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),
-		Seconds: time.Since(s.began).Seconds(),
-		Knobs:   s.scenario.Lines(), Faults: jobFaultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(jobCounters()),
-	}
+	r := s.config.report(s.scenario, s.began)
+	r.Interrupted, r.Server = interrupted, s.on.version
+	r.Faults, r.Counts = jobFaultTable.On(s.scenario.Faults, s.tally.count), s.tally.all(jobCounters())
 	if s.on.own == nil && s.driver == nil {
 		r.Knobs = append(r.Knobs, ownServer.says)
 	}

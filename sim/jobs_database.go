@@ -80,7 +80,7 @@ func (d *database) clock(ctx context.Context, began time.Time) (zero time.Time, 
 	var theirs time.Time
 	err = d.db.QueryRowContext(ctx, `SELECT clock_timestamp()`).Scan(&theirs)
 	middle := sent.Add(time.Since(sent) / 2)
-	return theirs.Add(-middle.Sub(began)), err
+	return theirs.Add(-middle.Sub(began)), d.mine(ctx, err)
 }
 
 // collectJobs reads what the oracle needs of the tables. zero is the server's time
@@ -143,7 +143,7 @@ func (d *database) jobsAtRest(ctx context.Context) (r history.JobsRest, err erro
 	if r.Overdue, err = d.overdue(ctx); err != nil {
 		return r, err
 	}
-	err = d.steadily(ctx, func() error {
+	err = d.query(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `
 SELECT count(*) FILTER (WHERE state = 'available' AND run_at < clock_timestamp() + interval '1 minute' AND (good_until IS NULL OR good_until > clock_timestamp())),
 	count(*) FILTER (WHERE state = 'running'), (SELECT count(*) FROM jobs_flow_runs WHERE state = 'running') FROM jobs`).Scan(&r.Due, &r.Running, &r.Flows)

@@ -236,7 +236,7 @@ func (d *database) behind(ctx context.Context) (n int64, err error) {
 
 // collectEmitted counts what those consumers have committed.
 func (d *database) collectEmitted(ctx context.Context) (e history.Emitted, err error) {
-	err = d.steadily(ctx, func() error {
+	err = d.query(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `
 SELECT count(*), count(*) FILTER (WHERE epoch > 0), count(*) FILTER (WHERE late), count(*) FILTER (WHERE consumer = $1::text),
 	count(DISTINCT position) FILTER (WHERE position NOT IN (SELECT position FROM jobs_emitted)) FROM sim_ledger`, emitterCopy).

@@ -131,16 +131,16 @@ func (e *enqueuer) run(ctx, intake context.Context) (err error) {
 
 // act makes one transaction.
 func (e *enqueuer) act(ctx, intake context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, 2*waitBound)
+	bounded, cancel := e.of.on.bounded(ctx, 2*waitBound)
 	defer cancel()
 	a := &enqueueAttempt{life: e.of.on.life()}
 	var err error
 	if a.conn, err = e.db.Conn(bounded); err != nil {
-		return e.of.on.forgive(err)
+		return e.of.on.forgive(e.of.on.mine(ctx, err))
 	}
 	defer func() { _ = a.conn.Close() }() // back to the pool
 	if a.tx, err = a.conn.BeginTx(bounded, nil); err != nil {
-		return e.of.on.forgive(err)
+		return e.of.on.forgive(e.of.on.mine(ctx, err))
 	}
 	defer func() { _ = a.tx.Rollback() }() // a no-op after its end
 	e.begun++
@@ -187,7 +187,7 @@ func (e *enqueuer) excuse(ctx context.Context, a *enqueueAttempt, err error) err
 		return nil
 	case errors.Is(err, jobs.ErrUniqueBusy), errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01"): // lock time-out, deadlock
 		e.of.tally.add(conflicts, 1)
-	case errors.Is(err, errUnknown) || e.of.on.forgive(err) != nil:
+	case e.of.on.forgive(err) != nil:
 		return err
 	case a.sent:
 		e.of.tally.add(transactionsBrokenOff, 1)

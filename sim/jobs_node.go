@@ -130,14 +130,10 @@ func (n *jobNode) crash(how func(*network)) {
 	n.cancel()
 }
 
-// leaving is how long a stop takes beyond what the handlers are given: to store what
-// became of their jobs, and to leave.
-const leaving = 30 * time.Second
-
 // await waits for the end of the worker that was asked to end. Nobody waits for a
 // process that has crashed.
 func (n *jobNode) await(asked string) history.Exit {
-	bound := n.knobs.ShutdownTimeout + leaving
+	bound := n.knobs.ShutdownTimeout + n.bounds.Of(leavingJobs)
 	if asked == history.ExitCrashed {
 		return history.Exit{Worker: n.name, Asked: asked, Bound: bound, InTime: true}
 	}

@@ -109,7 +109,7 @@ func (o *jobOperator) change(ctx context.Context, queue string, do func() error)
 			}
 		}
 		if _, err := o.of.on.db.ExecContext(ctx, `INSERT INTO sim_settings VALUES ($1::text, `+at+`) ON CONFLICT (queue) DO UPDATE SET at = excluded.at`, queue); err != nil {
-			return err
+			return o.of.on.mine(ctx, err)
 		}
 	}
 	return nil
@@ -239,7 +239,7 @@ func (o *jobOperator) cancelOne(ctx context.Context, id int64) error {
 
 // undoSettings takes back what operators have set, so that everything can come to rest.
 func (d *database) undoSettings(ctx context.Context) error {
-	return d.steadily(ctx, func() error {
+	return d.query(ctx, func() error {
 		_, err := d.db.ExecContext(ctx, `DELETE FROM jobs_queues WHERE name IN (SELECT name FROM jobs_queues ORDER BY name FOR UPDATE)`)
 		return err
 	})

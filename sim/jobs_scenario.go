@@ -90,7 +90,8 @@ const jobsStatementLimit = 10 * time.Second
 // rescueBound is how long the jobs of a worker that has crashed may wait for another:
 // until it counts as dead, and so does a leader that has crashed with it, then the
 // rescue's delay, and one statement, for which a connection may have to be made while
-// all others make theirs.
+// all others make theirs. All of that is settings of the library: a slow machine has no
+// more time.
 func (k JobKnobs) rescueBound() time.Duration {
 	return 2*k.HeartbeatTimeout + k.RescueDelay + jobsStatementLimit
 }

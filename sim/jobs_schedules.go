@@ -179,7 +179,7 @@ func (s *jobSimulation) haltAll(ctx context.Context) error {
 		return err
 	}
 	for _, one := range jobSchedules {
-		for until := time.Now().Add(waitBound); ; {
+		for until := time.Now().Add(s.on.bounds.Of(waitBound)); ; {
 			err := s.on.steadily(ctx, func() error { return o.PauseSchedule(ctx, one.name, by) })
 			if err == nil || errors.Is(err, ops.ErrPaused) {
 				break
@@ -269,14 +269,14 @@ func (d *database) collectSchedules(ctx context.Context, j *history.Jobs, zero t
 			j.Enqueued = append(j.Enqueued, history.Enqueued{Token: r.Token, Who: "a schedule", Outcome: history.EnqueueUnsure})
 		}
 	}
-	return d.steadily(ctx, func() error {
+	return d.query(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM sim_fought`).Scan(&j.Fought)
 	})
 }
 
 // overdue counts the schedules whose next tick nobody comes to, or that are not there.
 func (d *database) overdue(ctx context.Context) (n int64, err error) {
-	err = d.steadily(ctx, func() error {
+	err = d.query(ctx, func() error {
 		return d.db.QueryRowContext(ctx, `SELECT $1::bigint - count(*) FROM jobs_schedules WHERE next_at > clock_timestamp() - interval '2 seconds'`, len(jobSchedules)).Scan(&n)
 	})
 	return n, err

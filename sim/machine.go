@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -24,6 +25,7 @@ type machine struct {
 	db      *sql.DB
 	config  *pgx.ConnConfig
 	history *history.History
+	bounds  harness.Bounds
 	armed   atomic.Pointer[failpoint]
 	ran     bool // as its slot saw
 
@@ -36,7 +38,7 @@ type machine struct {
 func newMachine(s Scenario, on *database, h *history.History, slot, life, pool int) (m *machine, err error) {
 	r := fault.Dice(s.Seed, fmt.Sprintf("node %d.%d", slot, life))
 	mode := oneOf(r, execModes...)
-	m = &machine{name: fmt.Sprintf("worker %d.%d", slot, life), history: h, net: newNetwork(r), done: make(chan struct{})}
+	m = &machine{name: fmt.Sprintf("worker %d.%d", slot, life), history: h, bounds: on.bounds, net: newNetwork(r), done: make(chan struct{})}
 	m.config = on.config(m.name)
 	m.config.DefaultQueryExecMode = mode
 	if s.Faults[asyncWorkersOn] > 0 {

@@ -99,7 +99,7 @@ func (n *node) stop() { n.worker.Stop() }
 // await waits for the end of the worker that was asked to end. The worker's time to
 // end covers a batch in hand and its leaving.
 func (n *node) await(asked string) history.Exit {
-	x := n.awaitEnd(asked, n.knobs.BatchTimeout+10*time.Second)
+	x := n.awaitEnd(asked, n.knobs.BatchTimeout+n.bounds.Of(leaving))
 	switch {
 	case !x.InTime:
 	case n.broke():

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -59,13 +60,10 @@ func (s *place[P]) keep(ctx, intake context.Context, inject func() error) error 
 		}
 		before := s.on.restored.Load()
 		err := inject()
-		if s.on.restored.Load() != before && !errors.Is(err, errNotRecovered) {
+		if s.on.restored.Load() != before && !harness.Is(err) {
 			err = nil // what it worked on may be another
 		}
-		if !errors.Is(err, errNotRecovered) {
-			err = s.on.forgive(err) // another slot's crash may have come between
-		}
-		if err != nil {
+		if err = s.on.forgive(err); err != nil { // another slot's crash may have come between
 			return err
 		}
 	}
@@ -110,7 +108,7 @@ func (s *place[P]) replaceDead(ctx context.Context) error {
 	case s.node.broke():
 		why = history.ExitBroke
 	case m.ran || m.err == nil:
-	case s.on.forgive(m.err) == nil:
+	case s.on.forgive(m.err) == nil, harness.Explain(m.err) != nil: // there was no server to start on
 		why = history.ExitOutage
 	case errors.Is(m.err, context.DeadlineExceeded):
 		why = history.ExitSlow
@@ -160,7 +158,7 @@ func (s *place[P]) replace(ctx, intake context.Context, asked string, linger tim
 // nothing is injected there any more.
 func (s *place[P]) awaitHit(intake context.Context, p *failpoint) bool {
 	const enough = 2 * time.Second
-	timer := time.NewTimer(enough)
+	timer := time.NewTimer(s.on.bounds.Of(enough))
 	defer timer.Stop()
 	select {
 	case <-p.hit:

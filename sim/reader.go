@@ -69,7 +69,7 @@ func (r *reader) run(_, intake context.Context) error {
 			return nil
 		}
 		if n, c := r.choose(e); n != nil {
-			r.read(intake, n, c, e, time.Second)
+			r.read(intake, n, c, e, r.on.bounds.Of(time.Second))
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (r *reader) readLast(ctx context.Context, last history.Event) {
 	for _, slot := range r.slots {
 		for _, c := range r.scenario.Scope {
 			if c.Wants(last.Type) {
-				r.read(ctx, slot.current(), c.Name, last, waitBound)
+				r.read(ctx, slot.current(), c.Name, last, r.on.bounds.Of(waitBound))
 			}
 		}
 	}

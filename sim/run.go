@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 	"github.com/pgfrontier/worker/store"
@@ -25,43 +26,63 @@ func restBound(behind int64) time.Duration {
 }
 
 // Run runs the scenario of c.Seed in a database of its own and reports what
-// the oracle found. The error is about the run itself, never about the workers;
-// if ctx ended it, there is a report of what was done until then, too.
+// the oracle found. What the harness could not do is in the report, too. An error says
+// that c cannot be run on that server, or that ctx ended; then there is a report of what
+// was done until then.
 func Run(ctx context.Context, c Config) (report *oracle.Report, err error) {
+	return start(ctx, c, Draw(c), nil)
+}
+
+// start measures the machine, makes a database and runs a scenario in it.
+func start(ctx context.Context, c Config, scenario Scenario, driver Driver) (report *oracle.Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	on, err := createDatabase(ctx, c.URL)
+	server, err := parseServer(c.URL)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, on.drop()) }()
-	if c.Jobs {
-		return runJobs(ctx, c, Draw(c), on, nil)
+	if c.Bounds == (harness.Bounds{}) {
+		if c.Bounds, err = harness.Measure(ctx, server); err != nil {
+			return NotStarted(ctx, c, err)
+		}
 	}
-	return run(ctx, c, Draw(c), on, nil)
+	c.Bounds = c.Bounds.Times(c.Patience)
+	on, err := createDatabase(ctx, server, c.Bounds)
+	if err != nil {
+		return NotStarted(ctx, c, err)
+	}
+	on.mortal = driver != nil
+	defer func() { err = errors.Join(err, Blame(report, on.drop())) }()
+	if err := on.room(ctx, c.Connections()); err != nil {
+		if harness.Is(err) {
+			return NotStarted(ctx, c, err)
+		}
+		return nil, err
+	}
+	if c.Jobs {
+		return runJobs(ctx, c, scenario, on, driver)
+	}
+	return run(ctx, c, scenario, on, driver)
 }
 
 // run runs a scenario in the database on; without a driver, with workers in this
 // process.
 func run(ctx context.Context, c Config, scenario Scenario, on *database, driver Driver) (*oracle.Report, error) {
-	if err := on.room(ctx, c.Connections()); err != nil {
-		return nil, err
-	}
 	on.own = c.Server
 	scenario.Faults = on.able(scenario.Faults)
 	on.mortal = on.mortal || scenario.Faults.any(func(f faultRow) bool { return f.outage })
 	on.async = scenario.Faults.any(func(f faultRow) bool { return f.async })
 	if err := on.follow(ctx, scenario.Faults); err != nil {
-		return nil, err
+		return NotStarted(ctx, c, err)
 	}
 	s := newSimulation(c, scenario, on, driver)
 	err := s.execute(ctx)
-	if ctx.Err() != nil || err != nil {
-		return s.report(true), errors.Join(ctx.Err(), err)
+	if ctx.Err() == nil {
+		on.collectAll(ctx, &s.evidence, err, func() error { return on.collect(ctx, &s.evidence) })
 	}
-	if err := on.collect(ctx, &s.evidence); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return s.report(true), errors.Join(ctx.Err(), err)
 	}
 	return s.report(false), nil
 }
@@ -130,17 +151,15 @@ func (s *simulation) execute(ctx context.Context) (err error) {
 	defer observer.Wait()
 	defer stopObserving()
 	defer s.stop(ctx)
-
+	defer func() {
+		for _, r := range s.readers {
+			r.collect(&s.evidence)
+		}
+	}()
 	if err := s.faults(ctx); err != nil {
 		return err
 	}
-	if err := s.comeToRest(ctx); err != nil {
-		return err
-	}
-	for _, r := range s.readers {
-		r.collect(&s.evidence)
-	}
-	return nil
+	return s.comeToRest(ctx)
 }
 
 // readers is how many read at a time what was just written.
@@ -199,7 +218,7 @@ func (s *simulation) faults(ctx context.Context) error {
 		a.run(r.run)
 	}
 	if s.driver != nil {
-		a.run(func(ctx, intake context.Context) error { return s.driver.Run(ctx, intake, s.env()) })
+		a.run(func(ctx, intake context.Context) error { return s.on.drive(ctx, intake, s.driver, s.env()) })
 	}
 	for _, w := range s.writers {
 		a.run(w.run)
@@ -257,7 +276,7 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 			return err
 		}
 		if r.Bound == 0 {
-			r.Bound = restBound(lag(r.Standings, head)).Round(time.Second)
+			r.Bound = s.on.bounds.Of(restBound(lag(r.Standings, head))).Round(time.Second)
 		}
 		r.Took = time.Since(began).Round(time.Millisecond)
 		if s.allThere(r.Standings, r.Partitions) && atRest(r.Standings, head) {
@@ -280,7 +299,7 @@ func (s *simulation) comeToRest(ctx context.Context) error {
 // to do.
 func (s *simulation) fixPartitions(ctx context.Context) (n int, err error) {
 	n = oneOf(fault.Dice(s.scenario.Seed, "partitions at rest"), partitionCounts...)
-	return n, s.on.steadily(ctx, func() error {
+	return n, s.on.query(ctx, func() error {
 		for _, c := range s.scenario.Scope {
 			if !c.Partitioned {
 				continue
@@ -341,7 +360,7 @@ func atRest(standings []history.Standing, head int64) bool {
 func (s *simulation) appendLast(ctx context.Context) error {
 	tx, err := s.on.db.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return s.on.mine(ctx, err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
 	r, err := postgres.NewStore(nil).Append(ctx, tx, store.NoStream(), []store.Event{
@@ -357,7 +376,7 @@ func (s *simulation) appendLast(ctx context.Context) error {
 	}
 	s.evidence.Sightings = append(s.evidence.Sightings, history.Sighting{Positions: []int64{e.GlobalPosition}, Standings: standings})
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("sim: the last event: %w", err)
+		return fmt.Errorf("sim: the last event: %w", s.on.mine(ctx, err))
 	}
 	s.history.Add("harness", "", history.Committed, history.Transaction{Tx: 1, Positions: []history.Span{{First: e.GlobalPosition, Last: e.GlobalPosition}}})
 	s.evidence.Committed = append(s.evidence.Committed, history.Event{Position: e.GlobalPosition, Type: e.AggregateType, ID: e.AggregateID, Version: e.AggregateVersion, EventID: e.EventID})
@@ -375,12 +394,9 @@ func (s *simulation) stop(ctx context.Context) {
 
 // report says what the run was, and judges it.
 func (s *simulation) report(interrupted bool) *oracle.Report {
-	r := &oracle.Report{
-		Seed: s.config.Seed, Interrupted: interrupted, Repeat: s.config.command(),
-		Workers: s.config.Workers, Writers: s.config.Writers, Server: s.on.version, Began: s.began.UTC(),
-		Seconds: time.Since(s.began).Seconds(),
-		Knobs:   s.scenario.Lines(), Faults: faultTable.On(s.scenario.Faults, s.tally.count), Counts: s.tally.all(counters()),
-	}
+	r := s.config.report(s.scenario, s.began)
+	r.Interrupted, r.Server = interrupted, s.on.version
+	r.Faults, r.Counts = faultTable.On(s.scenario.Faults, s.tally.count), s.tally.all(counters())
 	for _, lacking := range s.on.unmet() {
 		if lacking.says.Name != "" && (s.driver == nil || lacking != ownServer) { // a driver has a server of its own
 			r.Knobs = append(r.Knobs, lacking.says)

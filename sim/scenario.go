@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -26,6 +27,13 @@ type Config struct {
 	Server    Server        // the one of URL, if a run may crash it; nil: faults that need that are off
 	Repeat    string        // the command that runs this again; empty: the one of cmd/sim
 	Jobs      bool          // workers of jobs, in place of those of consumers, and enqueuers in place of writers
+
+	// Bounds are how long the harness waits for what must come. The zero value is measured
+	// before the run begins.
+	Bounds harness.Bounds
+	// Patience is how many times as long it waits; 0 is 1. A run that was not judged is
+	// repeated with 2.
+	Patience float64
 
 	// Progress, if set, is called a few times a second, from one goroutine.
 	Progress func(Progress)
@@ -169,12 +177,19 @@ func (s Scenario) Outage() time.Duration {
 
 // EndBound is how long a worker may take to end that is told to: to finish what it has
 // in hand, and to leave.
-func (s Scenario) EndBound() time.Duration {
+func (s Scenario) EndBound(b harness.Bounds) time.Duration {
 	if s.Jobs != nil {
-		return s.Jobs.ShutdownTimeout + leaving
+		return s.Jobs.ShutdownTimeout + b.Of(leavingJobs)
 	}
-	return s.Knobs.BatchTimeout + 10*time.Second
+	return s.Knobs.BatchTimeout + b.Of(leaving)
 }
+
+// leaving is how long a worker takes to leave, beyond a batch in hand, and leavingJobs
+// how long one of jobs takes to store what became of its jobs, and to leave.
+const (
+	leaving     = 10 * time.Second
+	leavingJobs = 30 * time.Second
+)
 
 func (k Knobs) strict() bool { return k.GapPolicy == worker.GapWait }
 

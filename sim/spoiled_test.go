@@ -13,10 +13,7 @@ import (
 // relies on, and returns the findings by name.
 func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[string]oracle.Finding {
 	t.Helper()
-	on, err := createDatabase(t.Context(), c.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	on := databaseOn(t, c.URL)
 	defer func() {
 		if err := on.drop(); err != nil {
 			t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -24,15 +25,25 @@ func stranger(t *testing.T, on *database, name string, id uuid.UUID) *sql.DB {
 // newDatabase creates a database of the simulation, which the test drops.
 func newDatabase(t *testing.T) *database {
 	t.Helper()
-	on, err := createDatabase(t.Context(), small(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	on := databaseOn(t, small(t).URL)
 	t.Cleanup(func() {
 		if err := on.drop(); err != nil {
 			t.Error(err)
 		}
 	})
+	return on
+}
+
+func databaseOn(t *testing.T, url string) *database {
+	t.Helper()
+	server, err := parseServer(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := createDatabase(t.Context(), server, harness.Bounds{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return on
 }
 

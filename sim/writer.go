@@ -23,7 +23,7 @@ import (
 // channel is what the store notifies and the workers listen to.
 const channel = "sim_events"
 
-// waitBound bounds a wait for something that must come.
+// waitBound bounds a wait of the harness for something that must come.
 const waitBound = 30 * time.Second
 
 // book is what a writer remembers for the oracle.
@@ -174,17 +174,17 @@ func (w *writer) choose() operation {
 
 // act makes one transaction.
 func (w *writer) act(ctx, intake context.Context, o operation) error {
-	bounded, cancel := context.WithTimeout(ctx, 2*waitBound)
+	bounded, cancel := w.on.bounded(ctx, 2*waitBound)
 	defer cancel()
 	life := w.on.life()
 	conn, err := w.db.Conn(bounded)
 	if err != nil {
-		return w.on.forgive(err)
+		return w.on.forgive(w.on.mine(ctx, err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	tx, err := conn.BeginTx(bounded, nil)
 	if err != nil {
-		return w.on.forgive(err)
+		return w.on.forgive(w.on.mine(ctx, err))
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after its end
 	w.begun++

@@ -50,9 +50,13 @@ Flags:
 const statuses = `
 A run that broke is kept in the directory chaos-failure-SEED.
 
-Exit status: 0 all invariants held, 1 one was broken, or in ten minutes and more a
-fault that was on never happened or, of events, a state that it leads to, 2 wrong
-usage, no server, or interrupted.
+Exit status:
+  0  all invariants held
+  1  one was broken, or in ten minutes and more a fault that was on never happened or,
+     of events, a state that it leads to
+  2  wrong usage, no server to begin with, or interrupted
+  3  nothing was broken, and the run was not judged: the harness itself could not do
+     its part, though it tried a second time with twice the time
 
 Examples:
   go run ./cmd/chaos                             ten minutes, everything on
@@ -114,8 +118,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	show := command.NewProgress(stderr)
 	o.config.Program, o.config.Progress = []string{program, chaos.WorkerArgument}, func(p sim.Progress) { show.Show(o.progress(p)) }
 	o.config.Judged = func(r *oracle.Report, logs []bundle.Log) error { return keepFailure(r, logs, stderr) }
-	report, err := chaos.Run(ctx, o.config)
-	show.Done()
+	report, err := sim.Judged(func(patience float64) (*oracle.Report, error) {
+		o.config.Patience = patience
+		report, err := chaos.Run(ctx, o.config)
+		show.Done()
+		if report != nil && report.Outcome == oracle.NotJudged && patience == 1 {
+			fmt.Fprintf(stderr, "seed %d: %s; it is repeated with twice the time\n", report.Seed, report.Verdict)
+		}
+		return report, err
+	})
 	if report != nil {
 		err = errors.Join(err, o.write(stdout, report))
 	}
@@ -125,11 +136,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return command.Fail(ctx, "chaos", err, stderr)
 	}
-	if never := missing(o.config, report); len(never) > 0 {
+	return status(report.Outcome, missing(o.config, report), stderr)
+}
+
+// status returns the exit status of a run in which some things never happened that were
+// to happen. One that was not judged did not have its time.
+func status(outcome oracle.Outcome, never []string, stderr io.Writer) int {
+	switch {
+	case outcome == oracle.NotJudged:
+		return command.NotJudged
+	case len(never) > 0:
 		fmt.Fprintf(stderr, "chaos: FAILED: what was to happen never did: %s\n", strings.Join(never, ", "))
 		return command.Failed
-	}
-	if !report.Held {
+	case outcome != oracle.Held:
 		return command.Failed
 	}
 	return command.OK
@@ -147,7 +166,7 @@ func aheadIn(ctx context.Context, dir string) ([]string, error) {
 
 // keepFailure keeps a run that broke.
 func keepFailure(r *oracle.Report, logs []bundle.Log, say io.Writer) error {
-	if r.Held || r.Interrupted {
+	if r.Outcome != oracle.Broken {
 		return nil
 	}
 	dir, err := bundle.Keep(fmt.Sprintf("chaos-failure-%d", r.Seed), r, logs...)

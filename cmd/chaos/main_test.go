@@ -98,7 +98,7 @@ func TestFailuresAreKept(t *testing.T) {
 	r.Evidence = &history.Evidence{History: history.New(time.Now())}
 	for _, held := range []bool{true, false, false} {
 		var say bytes.Buffer
-		r.Held = held
+		r.Held, r.Outcome = held, map[bool]oracle.Outcome{true: oracle.Held, false: oracle.Broken}[held]
 		if err := keepFailure(r, []bundle.Log{{Name: "server.log", Text: strings.NewReader("PANIC")}}, &say); err != nil {
 			t.Fatal(err)
 		}
@@ -112,6 +112,24 @@ func TestFailuresAreKept(t *testing.T) {
 		}
 		if log, err := os.ReadFile(filepath.Join(dir, "server.log")); err != nil || string(log) != "PANIC" {
 			t.Errorf("%s: the log says %q, %v", dir, log, err)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	for _, c := range []struct {
+		outcome oracle.Outcome
+		never   []string
+		want    int
+	}{
+		{oracle.Held, nil, command.OK},
+		{oracle.Held, []string{"kill"}, command.Failed},
+		{oracle.Broken, nil, command.Failed},
+		{oracle.NotJudged, nil, command.NotJudged},
+		{oracle.NotJudged, []string{"kill"}, command.NotJudged},
+	} {
+		if got := status(c.outcome, c.never, io.Discard); got != c.want {
+			t.Errorf("%s, never %v: exit status %d, want %d", c.outcome, c.never, got, c.want)
 		}
 	}
 }

@@ -40,7 +40,8 @@ func scale(jobs bool) []string {
 // result is what became of a mistake.
 type result struct {
 	mutant  planted.Mutant
-	runs    int // that were made
+	runs    int // that were judged
+	no      int // runs without a result: they were not judged
 	caught  int // in how many of them
 	first   int // the first of these, from 1
 	seed    uint64
@@ -49,8 +50,11 @@ type result struct {
 	seconds float64
 }
 
-// missed reports that the list is wrong about the mistake.
-func (r result) missed() bool { return (r.caught == 0) == (r.mutant.Harmless == "") }
+// missed reports whether the list is wrong about the mistake.
+func (r result) missed() bool { return !r.unknown() && (r.caught == 0) == (r.mutant.Harmless == "") }
+
+// unknown reports whether no run of the mistake was judged.
+func (r result) unknown() bool { return r.runs == 0 && r.no > 0 }
 
 // hunt plants the mistakes and runs the sim. The results are in the order of
 // the list.
@@ -114,7 +118,7 @@ func (o options) hunted(ctx context.Context, mutant planted.Mutant, root, dir st
 	if mutant.Harmless != "" {
 		most = min(most, harmlessRuns)
 	}
-	for seed := o.seed; r.runs < most && (o.all || r.caught == 0); seed++ {
+	for seed := o.seed; r.runs < most && r.no < most && (o.all || r.caught == 0); seed++ {
 		if !comesUp(mutant, seed) {
 			continue
 		}
@@ -159,6 +163,10 @@ func (r *result) test(ctx context.Context, root, dir string) error {
 
 // note takes the report of one more run into account.
 func (r *result) note(report *oracle.Report) {
+	if report.Outcome == oracle.NotJudged {
+		r.no++
+		return
+	}
 	r.runs++
 	if report.Held {
 		return

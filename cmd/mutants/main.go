@@ -34,8 +34,12 @@ Flags:
 `
 
 const statuses = `
+A run that was not judged, as the harness of cmd/sim could not do its part, has no
+result: the next seed takes its place, at most as often as there are runs.
+
 Exit status: 0 every mistake was caught or is harmless, 1 one was not,
-2 wrong usage, one that could not be planted, no server, or interrupted.
+2 wrong usage, one that could not be planted, no server, or interrupted,
+3 the others were caught or are harmless, and of one no run was judged.
 
 Examples:
   go run ./cmd/mutants                     every mistake, until it is caught
@@ -69,8 +73,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return command.Fail(ctx, "mutants", err, stderr)
 	}
-	if missed := o.report(stdout, results); missed > 0 {
+	switch missed, unknown := o.report(stdout, results); {
+	case missed > 0:
 		return command.Failed
+	case unknown > 0:
+		return command.NotJudged
 	}
 	return command.OK
 }

@@ -91,7 +91,7 @@ func TestResultsAreCounted(t *testing.T) {
 	}
 	results[1].runs, results[2].runs = 20, 20
 	var out bytes.Buffer
-	if missed := (options{duration: time.Second}).report(&out, results); missed != 1 {
+	if missed, _ := (options{duration: time.Second}).report(&out, results); missed != 1 {
 		t.Errorf("%d were missed, want 1", missed)
 	}
 	for _, want := range []string{
@@ -103,12 +103,31 @@ func TestResultsAreCounted(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if missed := (options{}).report(&out, results[2:]); missed != 0 || !strings.Contains(out.String(), "all 1 mistakes") {
+	if missed, _ := (options{}).report(&out, results[2:]); missed != 0 || !strings.Contains(out.String(), "all 1 mistakes") {
 		t.Errorf("%d were missed, want 0:\n%s", missed, out.String())
 	}
 	results[2].note(broken(1, "order"))
-	if missed := (options{}).report(&out, results[2:]); missed != 1 || !strings.Contains(out.String(), "NOT HARMLESS") {
+	if missed, _ := (options{}).report(&out, results[2:]); missed != 1 || !strings.Contains(out.String(), "NOT HARMLESS") {
 		t.Errorf("%d were missed, want the harmless one that is not:\n%s", missed, out.String())
+	}
+}
+
+// A run that was not judged catches nothing, and does not count as one that has not.
+func TestRunNotJudgedIsNoResult(t *testing.T) {
+	unjudged := &oracle.Report{Seed: 5, Outcome: oracle.NotJudged, Invariants: []oracle.Finding{{Name: "order"}}}
+	r := result{mutant: planted.Mutant{Name: "blunder"}}
+	r.note(unjudged)
+	r.note(unjudged)
+	if r.runs != 0 || r.caught != 0 || r.missed() || !r.unknown() {
+		t.Errorf("after two runs that were not judged: %+v, missed %v, unknown %v", r, r.missed(), r.unknown())
+	}
+	var out bytes.Buffer
+	if missed, unknown := (options{}).report(&out, []result{r}); missed != 0 || unknown != 1 || !strings.Contains(out.String(), "NOT JUDGED: none of 2 runs was") {
+		t.Errorf("%d missed, %d unknown:\n%s", missed, unknown, out.String())
+	}
+	r.note(&oracle.Report{Seed: 6, Outcome: oracle.Held, Held: true})
+	if r.runs != 1 || r.unknown() || !r.missed() {
+		t.Errorf("after one that held: %+v, missed %v, unknown %v", r, r.missed(), r.unknown())
 	}
 }
 

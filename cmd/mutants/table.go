@@ -12,6 +12,8 @@ import (
 // String is what became of a mistake, in a line.
 func (r result) String() string {
 	switch {
+	case r.unknown():
+		return fmt.Sprintf("NOT JUDGED: none of %d runs was", r.no)
 	case r.caught > 0 && r.mutant.Harmless != "":
 		return fmt.Sprintf("NOT HARMLESS: caught in %d of %d runs, by %s", r.caught, r.runs, strings.Join(r.broken, ", "))
 	case r.caught == 0 && r.mutant.Harmless != "":
@@ -49,8 +51,9 @@ func always(m planted.Mutant) string {
 	return on.String()
 }
 
-// report prints the table, and returns how many mistakes were missed.
-func (o options) report(w io.Writer, results []result) (missed int) {
+// report prints the table, and returns how many mistakes were missed, and of how many no
+// run was judged.
+func (o options) report(w io.Writer, results []result) (missed, unknown int) {
 	fmt.Fprintf(w, "\n%-18s %8s  %s\n", "mistake", "seconds", "")
 	for _, r := range results {
 		fmt.Fprintf(w, "%-18s %8.1f  %s\n", r.mutant.Name, r.seconds, r)
@@ -65,14 +68,20 @@ func (o options) report(w io.Writer, results []result) (missed int) {
 		for _, line := range below {
 			fmt.Fprintf(w, "%-18s %8s  %s\n", "", "", line)
 		}
-		if r.missed() {
+		switch {
+		case r.missed():
 			missed++
+		case r.unknown():
+			unknown++
 		}
 	}
+	verdict := fmt.Sprintf("all %d mistakes were caught, or are harmless", len(results)-unknown)
 	if missed > 0 {
-		fmt.Fprintf(w, "\nverdict: %d of %d mistakes were NOT CAUGHT, or are not harmless\n", missed, len(results))
-	} else {
-		fmt.Fprintf(w, "\nverdict: all %d mistakes were caught, or are harmless\n", len(results))
+		verdict = fmt.Sprintf("%d of %d mistakes were NOT CAUGHT, or are not harmless", missed, len(results))
 	}
-	return missed
+	if unknown > 0 {
+		verdict += fmt.Sprintf("; %d NOT JUDGED", unknown)
+	}
+	fmt.Fprintf(w, "\nverdict: %s\n", verdict)
+	return missed, unknown
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -45,14 +46,21 @@ Flags:
 `
 
 const statuses = `
-Exit status: 0 all invariants held, 1 one was broken, or in 20 runs and more a
-fault that was on, or a state that it leads to, never came, 2 wrong usage, no server, or interrupted.
+Exit status:
+  0  all invariants held
+  1  one was broken, or in 20 runs and more a fault that was on, or a state that it
+     leads to, never came
+  2  wrong usage, no server to begin with, or interrupted
+  3  nothing was broken, and the run was not judged: the harness itself could not do
+     its part, though it tried a second time with twice the time. Of several runs,
+     more than one in ten
 
 Examples:
   go run ./cmd/sim                          half a minute, everything on
   go run ./cmd/sim -workers 5 -writers 20   the same, said aloud
   go run ./cmd/sim -runs 20 -duration 10s   twenty seeds, and their sum
   go run ./cmd/sim -jobs                    the same for jobs
+  go run ./cmd/sim -seeds sim/seeds.txt     the recorded seeds, and their sum
   go run ./cmd/sim -seed 7 -json | jq .     for a program to read
   go run ./cmd/sim -check sim-failure-7     judge what was kept
   go run ./cmd/sim -seed 7 -reduce 5m       the smallest run like it that fails
@@ -66,6 +74,7 @@ type options struct {
 	json   bool
 
 	history, report string        // files
+	seeds           []recorded    // in place of config
 	keep            string        // directory for every run's bundle
 	check           string        // directory of a bundle
 	reduce          time.Duration // for how long
@@ -75,14 +84,9 @@ type options struct {
 func parse(args []string, stdout io.Writer) (options, error) {
 	o := options{config: sim.DefaultConfig(), runs: 1}
 	f := command.Flags("sim")
-	f.IntVar(&o.config.Workers, "workers", o.config.Workers, "workers at a time, `n` from 1 to 50")
-	f.IntVar(&o.config.Writers, "writers", o.config.Writers, "writers at a time, `n` from 1 to 200")
-	f.IntVar(&o.config.Consumers, "consumers", o.config.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
-	f.DurationVar(&o.config.Duration, "duration", o.config.Duration, "of the part with faults, up to twice that on a slow machine; setting up, copies of the server and coming to rest are added")
-	f.BoolVar(&o.config.Jobs, "jobs", false, "workers of jobs, and enqueuers in place of writers: see below")
-	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
-	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: drawn, and printed)")
+	read := runFlags(f, &o.config)
 	f.IntVar(&o.runs, "runs", o.runs, "repeat with `n` successive seeds and sum up")
+	seeds := f.String("seeds", "", "`file` of recorded seeds: run one after the other, of events and of jobs, and sum up. A line has flags of one run, then # and what it is for; allowed are "+names(f, "runs"))
 	f.StringVar(&o.db, "db", "", "`connection string` of a server on which to create a database")
 	f.StringVar(&o.keep, "keep", "", "`directory` in which to keep every run, also those that held")
 	f.StringVar(&o.check, "check", "", "`directory` of a run that was kept: judge it again, without workers or a database")
@@ -97,19 +101,52 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	if err := o.agree(command.Given(f)); err != nil {
 		return o, err
 	}
-	if o.config.Seed, err = command.Seed(*seed); err != nil {
+	if *seeds != "" {
+		o.seeds, err = readSeeds(*seeds)
 		return o, err
 	}
-	if *faults != "" {
-		read := sim.ParseFaults
-		if o.config.Jobs {
-			read = sim.ParseJobFaults
+	return o, read()
+}
+
+// runFlags defines the flags of one run. The function that it returns is to be called
+// when they are parsed: it reads what the flags say of c, and reports what is wrong.
+func runFlags(f *flag.FlagSet, c *sim.Config) (read func() error) {
+	f.IntVar(&c.Workers, "workers", c.Workers, "workers at a time, `n` from 1 to 50")
+	f.IntVar(&c.Writers, "writers", c.Writers, "writers at a time, `n` from 1 to 200")
+	f.IntVar(&c.Consumers, "consumers", c.Consumers, "consumers, `n` from 1 to 50; a third of them want some aggregate types only")
+	f.DurationVar(&c.Duration, "duration", c.Duration, "of the part with faults, up to twice that on a slow machine; setting up, copies of the server and coming to rest are added")
+	f.BoolVar(&c.Jobs, "jobs", false, "workers of jobs, and enqueuers in place of writers: see below")
+	seed := f.String("seed", "", "`number` that decides everything that can be decided (default: drawn, and printed)")
+	faults := f.String("faults", "", "`name=intensity,...` of the faults that are on, 1 being the usual intensity; all, or none (default: drawn, and printed)")
+	return func() (err error) {
+		if c.Jobs && command.Given(f)["consumers"] {
+			return errors.New("-consumers is of no use with -jobs")
 		}
-		if o.config.Faults, err = read(*faults); err != nil {
-			return o, err
+		if c.Seed, err = command.Seed(*seed); err != nil {
+			return err
 		}
+		if *faults != "" {
+			parse := sim.ParseFaults
+			if c.Jobs {
+				parse = sim.ParseJobFaults
+			}
+			if c.Faults, err = parse(*faults); err != nil {
+				return err
+			}
+		}
+		return c.Validate()
 	}
-	return o, o.config.Validate()
+}
+
+// names lists flags, those of runFlags if nothing else was defined since.
+func names(f *flag.FlagSet, but ...string) string {
+	var all []string
+	f.VisitAll(func(f *flag.Flag) {
+		if !slices.Contains(but, f.Name) {
+			all = append(all, "-"+f.Name)
+		}
+	})
+	return strings.Join(all, " ")
 }
 
 // agree reports flags that are out of range, or of no use together.
@@ -119,9 +156,6 @@ func (o options) agree(given map[string]bool) error {
 	}
 	if given["reduce"] && o.reduce <= 0 {
 		return fmt.Errorf("-reduce %v is out of range, allowed is more than 0, as in -reduce 5m", o.reduce)
-	}
-	if o.config.Jobs && given["consumers"] {
-		return errors.New("-consumers is of no use with -jobs")
 	}
 	for _, m := range modes {
 		for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -140,6 +174,7 @@ var modes = []struct {
 	with []string
 }{
 	{"check", []string{"history", "report", "json"}},
+	{"seeds", []string{"db", "keep", "history", "report", "json"}},
 	{"reduce", []string{"jobs", "seed", "faults", "workers", "writers", "consumers", "duration", "db", "keep"}},
 }
 

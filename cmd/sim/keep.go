@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim/bundle"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -23,12 +22,9 @@ type keeper struct {
 // enoughFailures is how many are kept of themselves.
 const enoughFailures = 5
 
-func newKeeper(o options, server *embedded.Server) *keeper {
-	return &keeper{place: o.keep, log: server.LogFile()}
-}
-
 // begin takes down where the server's log stands.
 func (k *keeper) begin() {
+	k.from = 0
 	if info, err := os.Stat(k.log); err == nil {
 		k.from = info.Size()
 	}
@@ -40,11 +36,13 @@ func (k *keeper) end(r *oracle.Report, say io.Writer) error {
 	switch {
 	case r.Interrupted:
 		return nil
+	case r.Outcome == oracle.NotJudged:
+		name = fmt.Sprintf("sim-not-judged-%d", r.Seed)
 	case !r.Held:
 		name = fmt.Sprintf("sim-failure-%d", r.Seed)
 		k.failures++
 	}
-	if k.place == "" && (r.Held || k.failures > enoughFailures) {
+	if k.place == "" && (r.Held || r.Outcome == oracle.NotJudged || k.failures > enoughFailures) {
 		return nil
 	}
 	dir, err := k.save(name, r)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/sim/bundle"
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -40,11 +41,28 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if o.json && len(reports) > 0 {
 		err = errors.Join(err, writeJSON(stdout, reports))
 	}
+	return status(ctx, oracle.Sum(reports), err, stderr)
+}
+
+// status returns the exit status of a campaign, and says why it could not go on. What was
+// broken counts, also if the harness could not end it properly. Without a run there was no
+// server to begin with.
+func status(ctx context.Context, t oracle.Total, err error, stderr io.Writer) int {
 	if err != nil {
-		return command.Fail(ctx, "sim", err, stderr)
+		failed := command.Fail(ctx, "sim", err, stderr)
+		switch {
+		case harness.Explain(err) == nil || ctx.Err() != nil || t.Runs == 0:
+			return failed
+		case t.Outcome == oracle.Broken:
+			return command.Failed
+		}
+		return command.NotJudged
 	}
-	if !oracle.Sum(reports).AllHeld() {
+	switch t.Outcome {
+	case oracle.Broken:
 		return command.Failed
+	case oracle.NotJudged:
+		return command.NotJudged
 	}
 	return command.OK
 }

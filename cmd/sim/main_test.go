@@ -34,6 +34,8 @@ func TestWrongUsage(t *testing.T) {
 		"bad seed":          {[]string{"-seed", "-1"}, `-seed "-1" is not a number`},
 		"no time":           {[]string{"-reduce", "0s"}, "-reduce 0s is out of range"},
 		"check and run":     {[]string{"-check", "x", "-seed", "7"}, "-seed is of no use with -check; what is: -history"},
+		"seeds and runs":    {[]string{"-seeds", "x", "-runs", "7"}, "-runs is of no use with -seeds"},
+		"no such seeds":     {[]string{"-seeds", "/no/such/file"}, "-seeds: open /no/such/file"},
 		"reduce many":       {[]string{"-reduce", "1m", "-runs", "7"}, "-runs is of no use with -reduce"},
 		"nothing to check":  {[]string{"-check", "/no/such/run"}, "/no/such/run/report.json: no such file"},
 		"no such folder":    {[]string{"-history", "/no/such/folder/x"}, "sim: -history: open /no/such/folder/x"},
@@ -57,7 +59,7 @@ func TestHelp(t *testing.T) {
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d", status, command.OK)
 	}
-	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-db", "-json", "-history", "-report", "-faults", "-keep", "-check", "-reduce", "-jobs", "Faults with -jobs:", "vanish ", "Exit status", "default 5", "default 20"} {
+	for _, want := range []string{"-workers", "-writers", "-consumers", "-duration", "-seed", "-runs", "-seeds", "-db", "-json", "-history", "-report", "-faults", "-keep", "-check", "-reduce", "-jobs", "Faults with -jobs:", "vanish ", "Exit status", "default 5", "default 20"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, stdout.String())
 		}

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
@@ -22,20 +21,15 @@ const atOnce = 3
 // stubborn is how often the first setting is tried in that way.
 const stubborn = 3
 
-// lane is where a run is made beside others. What one does to its server is
-// not to harm the others.
-type lane struct {
-	server *embedded.Server
-	keep   *keeper
-}
-
 // reducer looks for a smaller run that fails.
 type reducer struct {
-	db     string // of the command line
-	lanes  []lane
+	db     string  // of the command line
+	lanes  []*host // what one does to its server is not to harm the others
 	stderr io.Writer
 	began  time.Time
 	runs   int
+
+	unjudged int // of the last runs at once
 
 	broken []string // the invariants that the first run broke
 	best   *oracle.Report
@@ -48,11 +42,11 @@ func reduce(ctx context.Context, o options, stdout, stderr io.Writer) (reports [
 	r := &reducer{db: o.db, stderr: stderr}
 	defer func() { err = errors.Join(err, r.stop(ctx)) }()
 	for range atOnce {
-		server, err := o.serve(ctx, stderr)
+		h, err := o.newHost(ctx, o.config.Connections(), stderr)
 		if err != nil {
 			return nil, err
 		}
-		r.lanes = append(r.lanes, lane{server, newKeeper(o, server)})
+		r.lanes = append(r.lanes, h)
 	}
 	r.began = time.Now()
 	limited, cancel := context.WithTimeout(ctx, o.reduce)
@@ -81,7 +75,7 @@ func reduce(ctx context.Context, o options, stdout, stderr io.Writer) (reports [
 // stop ends the servers.
 func (r *reducer) stop(ctx context.Context) (err error) {
 	for _, l := range r.lanes {
-		err = errors.Join(err, stop(ctx, l.server))
+		err = errors.Join(err, l.stop(ctx))
 	}
 	return err
 }
@@ -104,7 +98,10 @@ func (r *reducer) fails(ctx context.Context, c sim.Config) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	outcome := fmt.Sprintf("held %d times", atOnce)
+	outcome := fmt.Sprintf("held %d times", atOnce-r.unjudged)
+	if r.unjudged > 0 {
+		outcome += fmt.Sprintf(", was not judged %d times", r.unjudged)
+	}
 	if failure != nil {
 		outcome = "FAILED: " + strings.Join(brokenOf(failure), ", ")
 	}
@@ -128,16 +125,16 @@ func describe(c sim.Config) string {
 }
 
 // race makes some runs at once, the first failure ends the others.
-func (r *reducer) race(ctx context.Context, c sim.Config) (failure *oracle.Report, by lane, err error) {
+func (r *reducer) race(ctx context.Context, c sim.Config) (failure *oracle.Report, by *host, err error) {
 	ctx, over := context.WithCancel(ctx)
 	defer over()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	r.runs += len(r.lanes)
+	r.unjudged = 0
 	for _, l := range r.lanes {
 		wg.Go(func() {
-			l.keep.begin()
-			report, wrong := sim.Run(ctx, on(l.server, c))
+			report, wrong := l.run(ctx, c)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -148,6 +145,8 @@ func (r *reducer) race(ctx context.Context, c sim.Config) (failure *oracle.Repor
 			case r.same(report):
 				failure, by = report, l
 				over()
+			case report.Outcome == oracle.NotJudged:
+				r.unjudged++
 			}
 		})
 	}
@@ -175,7 +174,7 @@ func brokenOf(r *oracle.Report) (names []string) {
 
 // improve keeps a smaller run that failed. Whenever the search ends, one is
 // there.
-func (r *reducer) improve(failure *oracle.Report, by lane) error {
+func (r *reducer) improve(failure *oracle.Report, by *host) error {
 	if r.broken == nil {
 		r.broken = brokenOf(failure)
 	}

@@ -5,86 +5,72 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/command"
-	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/sim"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// simulate makes the runs on one server.
+// simulate makes the runs on one server. It goes on after one that broke, or that was not
+// judged.
 func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports []*oracle.Report, err error) {
-	server, err := o.serve(ctx, stderr)
+	runs := o.plan()
+	h, err := o.newHost(ctx, mostConnections(runs), stderr)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, stop(ctx, server)) }()
-	show, keep := command.NewProgress(stderr), newKeeper(o, server)
-	for i := range o.runs {
-		c := on(server, o.config)
-		c.Seed, c.Progress = o.config.Seed+uint64(i), func(p sim.Progress) { show.Show(o.progress(p)) }
-		keep.begin()
-		report, err := sim.Run(ctx, c)
+	defer func() { err = errors.Join(err, h.stop(ctx)) }()
+	show := command.NewProgress(stderr)
+	for _, c := range runs {
+		c.Progress = func(p sim.Progress) { show.Show(progress(c.Jobs, p)) }
+		report, err := h.run(ctx, c)
 		show.Done()
 		if report != nil {
 			o.sayHow(report)
 			reports = append(reports, report)
 			forget(reports)
 			if !o.json {
-				err = errors.Join(err, write(stdout, report, o.runs > 1))
+				err = errors.Join(err, write(stdout, report, len(runs) > 1))
 			}
-			err = errors.Join(err, keep.end(report, stderr))
+			err = errors.Join(err, h.keep.end(report, stderr))
 		}
 		if err != nil {
 			return reports, err
 		}
 	}
-	if o.runs > 1 && !o.json {
-		err = oracle.Sum(reports).WriteText(stdout)
+	if len(runs) > 1 && !o.json {
+		err = errors.Join(oracle.Sum(reports).WriteText(stdout), o.nameLines(stdout, reports))
 	}
 	return reports, err
 }
 
-func (o options) progress(p sim.Progress) string {
-	if o.config.Jobs {
+// plan lists the runs of the command line.
+func (o options) plan() (runs []sim.Config) {
+	for _, l := range o.seeds {
+		runs = append(runs, l.config)
+	}
+	for i := 0; i < o.runs && len(o.seeds) == 0; i++ {
+		c := o.config
+		c.Seed += uint64(i)
+		runs = append(runs, c)
+	}
+	return runs
+}
+
+// mostConnections is how many connections the largest of the runs opens.
+func mostConnections(runs []sim.Config) (n int) {
+	for _, c := range runs {
+		n = max(n, c.Connections())
+	}
+	return n
+}
+
+func progress(jobs bool, p sim.Progress) string {
+	if jobs {
 		return fmt.Sprintf("%5.1fs  %6d jobs enqueued, %6d completed, %5d due, %3d crashes", p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag, p.Crashes)
 	}
 	return fmt.Sprintf("%5.1fs  %6d events appended, %6d handled by every consumer, lag %5d, %3d crashes",
 		p.Elapsed.Seconds(), p.Appended, p.Handled, p.Lag, p.Crashes)
-}
-
-// serve starts the server, or finds it. The caller stops it.
-func (o options) serve(ctx context.Context, stderr io.Writer) (*embedded.Server, error) {
-	server, err := embedded.Start(ctx, embedded.Config{URL: o.db, Settings: map[string]string{
-		"max_connections": strconv.Itoa(100 + 2*o.config.Connections()),
-		"log_line_prefix": "%m [%p] %a: ",
-		// For its standbys.
-		"wal_level":                   "replica",
-		"max_wal_senders":             "8",
-		"wal_retrieve_retry_interval": "200ms",
-		"log_timezone":                "UTC",
-	}})
-	if err == nil {
-		fmt.Fprintf(stderr, "PostgreSQL %s: %s\n", server.Version(), server.Source())
-	}
-	return server, err
-}
-
-func stop(ctx context.Context, server *embedded.Server) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	return server.Stop(ctx)
-}
-
-// on is a run on a server.
-func on(server *embedded.Server, c sim.Config) sim.Config {
-	c.URL = server.URL("")
-	if server.PID() != 0 { // its own
-		c.Server = server
-	}
-	return c
 }
 
 // sayHow completes the commands that a report names. The string of -db may hold
@@ -106,9 +92,9 @@ func forget(reports []*oracle.Report) {
 	}
 }
 
-// write prints a report; one of several that held takes one line.
+// write prints a report; one of several that did not break takes one line.
 func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
-	if oneOfSeveral && r.Held {
+	if oneOfSeveral && (r.Held || r.Outcome == oracle.NotJudged) {
 		_, err := fmt.Fprintf(w, "seed %d: %s, in %.1fs\n", r.Seed, r.Verdict, r.Seconds)
 		return err
 	}
@@ -118,7 +104,7 @@ func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
 // telling is the report worth looking at: the first that broke, or the last.
 func telling(reports []*oracle.Report) *oracle.Report {
 	for _, r := range reports {
-		if !r.Held && !r.Interrupted {
+		if r.Outcome == oracle.Broken {
 			return r
 		}
 	}

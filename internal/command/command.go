@@ -17,9 +17,10 @@ import (
 
 // The exit statuses.
 const (
-	OK     = 0 // also after -h
-	Failed = 1 // the command did its work, and found something wrong
-	Error  = 2 // wrong usage, or the command could not do its work
+	OK        = 0 // also after -h
+	Failed    = 1 // the command did its work, and found something wrong
+	Error     = 2 // wrong usage, or the command could not begin its work, or was interrupted
+	NotJudged = 3 // nothing wrong was found, and the command could not do all of its work
 )
 
 // Main runs a command with the arguments of this process, and ends the process

@@ -20,7 +20,7 @@ Look at it, in a browser:          %s
 Judge it again, without database:  go run ./cmd/sim -check %s
 Run it again:                      %s
 `, r.Verdict, pictureFile, dir, r.Repeat)
-	if !r.Held && r.Reduce != "" {
+	if r.Outcome == oracle.Broken && r.Reduce != "" {
 		fmt.Fprintf(&b, "Look for a smaller run that fails: %s\n", r.Reduce)
 	}
 	b.WriteString(`

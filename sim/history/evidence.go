@@ -58,6 +58,45 @@ type Evidence struct {
 
 	// Jobs is the evidence of a run of jobs, which has none of the consumers'.
 	Jobs *Jobs `json:"jobs,omitempty"`
+
+	// Incomplete is evidence of a run that ended before it came to rest, or whose tables
+	// were not read to the end. What is not there proves nothing.
+	Incomplete bool `json:"incomplete,omitempty"`
+	// Unread are tables that could not be read, or not all of them.
+	Unread bool `json:"unread,omitempty"`
+	// Harness is the failure of the harness that ended the run, nil if there was none.
+	Harness *HarnessFailure `json:"harness,omitempty"`
+	// Failures are the errors of calls of the library, and of statements, that neither a
+	// fault nor the harness explains.
+	Failures []string `json:"failures,omitempty"`
+}
+
+// HarnessFailure is what the harness could not do.
+type HarnessFailure struct {
+	Step  string        `json:"step"`            // what it did, "the copy of the server"
+	Bound time.Duration `json:"bound,omitempty"` // by when it had to be done, if that was exceeded
+	Error string        `json:"error"`
+	// First is what an earlier run with the same seed, and half the time, could not do.
+	First *HarnessFailure `json:"first,omitempty"`
+}
+
+// String says what failed, twice if the run was repeated.
+func (h HarnessFailure) String() string {
+	switch {
+	case h.First == nil:
+		return h.once()
+	case h.First.Step == h.Step && h.First.Bound > 0 && h.Bound > 0:
+		return fmt.Sprintf("%s took longer than %v twice, the second time than %v", h.Step, h.First.Bound, h.Bound)
+	default:
+		return fmt.Sprintf("twice: %s; then %s", h.First.once(), h.once())
+	}
+}
+
+func (h HarnessFailure) once() string {
+	if h.Bound > 0 {
+		return fmt.Sprintf("%s took longer than %v", h.Step, h.Bound)
+	}
+	return fmt.Sprintf("%s failed: %s", h.Step, h.Error)
 }
 
 // Scope is a consumer and what it wants.

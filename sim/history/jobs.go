@@ -5,6 +5,7 @@ package history
 // database. Times are seconds since the run began.
 type Jobs struct {
 	MaxAttempts int        `json:"max_attempts"`      // of the handlers
+	Slowness    float64    `json:"slowness"`          // how many times as long as the reference the machine takes
 	RescueBound float64    `json:"rescue_bound"`      // how long the jobs of a worker that has crashed may wait for another
 	Forgetful   bool       `json:"forgetful"`         // the server crashed, and somebody had not waited for commits to be safe
 	Workers     []Runner   `json:"workers"`           // all that ever ran

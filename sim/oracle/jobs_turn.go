@@ -16,7 +16,7 @@ func (b *jobBooks) inTime() Finding {
 	f := Finding{Name: "in time", Rule: "no run began after the job's GoodUntil"}
 	check := func(id int64, started, until *float64) {
 		if started != nil && until != nil {
-			f.check(*started <= *until+startSlack, func() string {
+			f.check(*started <= *until+b.slow(startSlack), func() string {
 				return fmt.Sprintf("%s was good until %.3fs, and a run began at %.3fs", b.name(id), *until, *started)
 			})
 		}
@@ -67,7 +67,7 @@ type lane struct {
 
 // inTurn finds jobs that were passed over for too long.
 func (b *jobBooks) inTurn() Finding {
-	f := Finding{Name: "in turn", Rule: fmt.Sprintf("no job that had been visible for %d s was overtaken for %d s by later ones of its queue and priority", overtakenAfter, overtakenFor)}
+	f := Finding{Name: "in turn", Rule: fmt.Sprintf("no job that had been visible for %.1f s was overtaken for %.1f s by later ones of its queue and priority", b.slow(overtakenAfter), b.slow(overtakenFor))}
 	committed := map[int64]float64{}
 	for _, q := range b.Enqueued {
 		if !q.Existing {
@@ -88,7 +88,7 @@ func (b *jobBooks) inTurn() Finding {
 		if s.State != "running" || s.Was != "available" {
 			continue
 		}
-		o := overtaken(s, waiting[l], claimed[s.Claim])
+		o := b.overtaken(s, waiting[l], claimed[s.Claim])
 		f.check(o == nil, func() string {
 			return fmt.Sprintf("%s was claimed at %.3fs, before %s, which was due at %.3fs, visible since %.3fs and overtaken since %.3fs", b.name(s.ID), s.At, b.name(o.ID), o.RunAt, o.since, o.first)
 		})
@@ -120,15 +120,15 @@ func (b *jobBooks) byClaim() map[int64]map[int64]bool {
 
 // overtaken returns a job that a claim has left behind for too long, nil if there is
 // none. It has not left behind what it took itself, a moment later.
-func overtaken(claim history.JobStep, waiting map[int64]*waiter, taken map[int64]bool) (found *waiter) {
+func (b *jobBooks) overtaken(claim history.JobStep, waiting map[int64]*waiter, taken map[int64]bool) (found *waiter) {
 	for _, o := range waiting {
-		if taken[o.ID] || o.since >= claim.At-overtakenAfter || o.RunAt > claim.RunAt || o.RunAt == claim.RunAt && o.ID > claim.ID {
+		if taken[o.ID] || o.since >= claim.At-b.slow(overtakenAfter) || o.RunAt > claim.RunAt || o.RunAt == claim.RunAt && o.ID > claim.ID {
 			continue
 		}
 		if o.first == 0 {
 			o.first = claim.At
 		}
-		if claim.At-o.first > overtakenFor && (found == nil || o.ID < found.ID) {
+		if claim.At-o.first > b.slow(overtakenFor) && (found == nil || o.ID < found.ID) {
 			found = o
 		}
 	}
@@ -192,7 +192,7 @@ func (b *jobBooks) cancelled() Finding {
 			continue
 		}
 		again := slices.ContainsFunc(b.steps[c.ID], func(s history.JobStep) bool {
-			return s.State == "running" && s.Was == "available" && s.At > c.At+clockSlack
+			return s.State == "running" && s.Was == "available" && s.At > c.At+b.slow(clockSlack)
 		})
 		f.check(!again, func() string {
 			return fmt.Sprintf("%s was cancelled at %.3fs while it ran, and ran again", b.name(c.ID), c.At)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
@@ -142,6 +143,109 @@ func mostPlaced(positions []int64, rows []history.Skip, room []int64) int64 {
 		}
 	}
 	return most
+}
+
+// What was broken counts, whatever the harness could not do. What was never checked counts
+// only if the harness did its part.
+func TestVerdictIsOneOfThree(t *testing.T) {
+	held, broken, never := Finding{Name: "a", Checks: 3}, Finding{Name: "b", Checks: 9, Broken: 2}, Finding{Name: "c"}
+	failure := &history.HarnessFailure{Step: "the copy of the server", Bound: 30 * time.Second, Error: "cp: context deadline exceeded"}
+	for _, c := range []struct {
+		name     string
+		failure  *history.HarnessFailure
+		findings []Finding
+		want     Outcome
+		says     string
+	}{
+		{"all held", nil, []Finding{held}, Held, "all 1 invariants held"},
+		{"one broken", nil, []Finding{held, broken}, Broken, `BROKEN: "b" (2 times)`},
+		{"one never checked", nil, []Finding{held, never}, Broken, `BROKEN: never checked: "c"`},
+		{"the harness failed", failure, []Finding{held}, NotJudged, "NOT JUDGED: the copy of the server took longer than 30s"},
+		{"the harness failed, one never checked", failure, []Finding{held, never}, NotJudged, "NOT JUDGED: "},
+		{"the harness failed, nothing checked", failure, nil, NotJudged, "NOT JUDGED: "},
+		{"the harness failed, one broken", failure, []Finding{never, broken}, Broken, `BROKEN: "b" (2 times), over 0 events, at least 0 for each consumer, and 0 worker crashes; later the copy of the server took`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &Report{Invariants: c.findings, Evidence: &history.Evidence{Harness: c.failure}}
+			r.judge()
+			if r.Outcome != c.want || r.Held != (c.want == Held) || !strings.Contains(r.Verdict, c.says) {
+				t.Errorf("%q, held %v, %q; want %q, %q", r.Outcome, r.Held, r.Verdict, c.want, c.says)
+			}
+		})
+	}
+}
+
+func TestSecondRunNotJudgedNamesBoth(t *testing.T) {
+	of := func(step string, bound time.Duration) *Report {
+		r := &Report{Evidence: &history.Evidence{Harness: &history.HarnessFailure{Step: step, Bound: bound, Error: "no route"}}}
+		r.judge()
+		return r
+	}
+	again := of("the copy of the server", time.Minute)
+	again.Again(of("the copy of the server", 30*time.Second))
+	if want := "NOT JUDGED: the copy of the server took longer than 30s twice, the second time than 1m0s"; again.Verdict != want {
+		t.Errorf("the verdict is %q, want %q", again.Verdict, want)
+	}
+	other := of("the connection to the server", 0)
+	other.Again(of("the copy of the server", 30*time.Second))
+	if want := "NOT JUDGED: twice: the copy of the server took longer than 30s; then the connection to the server failed: no route"; other.Verdict != want {
+		t.Errorf("the verdict is %q, want %q", other.Verdict, want)
+	}
+}
+
+// Incomplete evidence proves what was done wrong, not what was not done: it may just not
+// have been done yet.
+func TestIncompleteEvidence(t *testing.T) {
+	event := func(position int64) history.Event {
+		return history.Event{Position: position, Type: "order", ID: "x", Version: position}
+	}
+	entry := func(position int64, batch string) history.Entry {
+		return history.Entry{Event: event(position), Consumer: "all", Worker: "worker 1.1", Batch: batch}
+	}
+	evidence := func(ledger ...history.Entry) *history.Evidence {
+		return &history.Evidence{
+			Incomplete: true, Consumers: []history.Scope{{Name: "all"}}, History: history.Of(nil), Ledger: ledger,
+			Committed: []history.Event{event(1), event(2), event(3)}, Log: []history.Event{event(1), event(2)},
+			Harness: &history.HarnessFailure{Step: "the copy of the server"},
+		}
+	}
+	judged := func(e *history.Evidence) *Report {
+		r := &Report{}
+		r.Judge(e)
+		return r
+	}
+	if r := judged(evidence(entry(1, "1"))); r.Outcome != NotJudged {
+		t.Errorf("two of three events not applied yet: %q: %s", r.Outcome, r.Verdict)
+	}
+	if r := judged(evidence(entry(1, "1"), entry(1, "2"))); r.Outcome != Broken || !strings.Contains(r.Verdict, `"exactly once" (1 times)`) {
+		t.Errorf("an event applied twice: %q: %s", r.Outcome, r.Verdict)
+	}
+	if r := judged(evidence(entry(2, "1"), entry(1, "2"))); r.Outcome != Broken || !strings.Contains(r.Verdict, `"order"`) {
+		t.Errorf("events out of order: %q: %s", r.Outcome, r.Verdict)
+	}
+	unread := evidence()
+	unread.Unread, unread.Log = true, nil
+	if r := judged(unread); r.Outcome != NotJudged {
+		t.Errorf("tables that could not be read: %q: %s", r.Outcome, r.Verdict)
+	}
+	unread.Unkept = []string{"WaitFor said that all had handled position 1, and it had not"}
+	if r := judged(unread); r.Outcome != Broken {
+		t.Errorf("a wrong answer of WaitFor, and tables that could not be read: %q: %s", r.Outcome, r.Verdict)
+	}
+	failed := evidence(entry(1, "1"))
+	failed.Harness, failed.Failures = nil, []string{"writer 3: syntax error"}
+	if r := judged(failed); r.Outcome != Broken || !strings.Contains(r.Verdict, `"calls"`) {
+		t.Errorf("an error that nothing explains: %q: %s", r.Outcome, r.Verdict)
+	}
+	jobs := &history.Evidence{Incomplete: true, Jobs: &history.Jobs{}, History: history.Of(nil), Harness: &history.HarnessFailure{Step: "the copy of the server"}}
+	jobs.Jobs.Enqueued = []history.Enqueued{{Token: "a", Outcome: history.EnqueueCommitted}}
+	if r := judged(jobs); r.Outcome != NotJudged {
+		t.Errorf("a job that was not read: %q: %s", r.Outcome, r.Verdict)
+	}
+	jobs.Jobs.Finished = []history.Finished{{ID: 1, Token: "a", Kind: "tx", State: "completed"}}
+	if r := judged(jobs); r.Outcome != Broken || !strings.Contains(r.Verdict, `"effects once"`) {
+		t.Errorf("a job completed without its effect: %q: %s", r.Outcome, r.Verdict)
+	}
 }
 
 func TestVerdict(t *testing.T) {

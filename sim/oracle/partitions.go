@@ -75,6 +75,9 @@ func partitions(e *history.Evidence) Finding {
 			}
 			before = now
 		}
+		if e.Incomplete {
+			continue
+		}
 		last, _ := unitsOf(e.Rest.Standings, c.Name)
 		f.check(len(last) == e.Rest.Partitions, func() string {
 			return fmt.Sprintf("the units of %s were %q in the end, %d partitions were wanted", c.Name, names(last), e.Rest.Partitions)

@@ -41,6 +41,8 @@ func (r *Report) state() string {
 	switch {
 	case r.Interrupted:
 		return "interrupted"
+	case r.Outcome == NotJudged:
+		return "not judged"
 	case r.Held:
 		return "held"
 	}

@@ -10,12 +10,24 @@ import (
 	"github.com/pgfrontier/worker/sim/history"
 )
 
+// Outcome is a verdict in a word.
+type Outcome string
+
+const (
+	Held        Outcome = "held"        // every invariant was checked, and none broken
+	Broken      Outcome = "broken"      // an invariant was broken, or never checked
+	NotJudged   Outcome = "not judged"  // nothing was broken, and the harness could not do its part
+	Interrupted Outcome = "interrupted" // by a person, before anything could be judged
+)
+
 // Report is what a run has to say.
 type Report struct {
 	Seed        uint64          `json:"seed"`
-	Held        bool            `json:"held"`        // every invariant was checked, and none broken
-	Interrupted bool            `json:"interrupted"` // before anything could be judged
+	Outcome     Outcome         `json:"outcome"`
+	Held        bool            `json:"held"`        // the outcome is Held
+	Interrupted bool            `json:"interrupted"` // the outcome is Interrupted
 	Verdict     string          `json:"verdict"`
+	Slowness    float64         `json:"slowness"` // how many times as long as the reference the machine takes
 	Workers     int             `json:"workers"`
 	Writers     int             `json:"writers"`
 	Server      string          `json:"server"` // its version
@@ -81,11 +93,11 @@ func (r *Report) Judge(e *history.Evidence) {
 		r.Handled = append(r.Handled, Handled{c.Name, applied[c.Name]})
 	}
 	r.Jobs = jobsDone(e)
+	r.Evidence = e
 	r.Reached, r.Invariants = Reached(e), nil
 	if !r.Interrupted {
 		r.Invariants = Judge(e)
 	}
-	r.Evidence = e
 	r.judge()
 }
 
@@ -108,19 +120,61 @@ func (r *Report) judge() {
 	if r.Jobs != nil {
 		over = fmt.Sprintf("%s jobs, %s runs and %s", thousands(r.Jobs.Enqueued), thousands(r.Jobs.Runs), crashes)
 	}
-	r.Held = false
+	if len(r.Invariants) == 0 {
+		unchecked = []string{"anything"}
+	}
+	failure := r.harness()
+	r.Outcome = outcomeOfRun(r.Interrupted, len(broken), len(unchecked), failure != nil)
+	r.Held = r.Outcome == Held
 	switch {
 	case r.Interrupted:
 		r.Verdict = "interrupted: nothing was judged"
-	case len(r.Invariants) == 0:
-		r.Verdict = "nothing was judged"
 	case len(broken) > 0:
 		r.Verdict = "BROKEN: " + strings.Join(broken, ", ") + ", over " + over
+		if failure != nil {
+			r.Verdict += "; later " + failure.String()
+		}
+	case failure != nil:
+		r.Verdict = "NOT JUDGED: " + failure.String()
+	case len(r.Invariants) == 0:
+		r.Verdict = "nothing was judged"
 	case len(unchecked) > 0:
 		r.Verdict = "BROKEN: never checked: " + strings.Join(unchecked, ", ") + "; is the run too short?"
 	default:
-		r.Held = true
 		r.Verdict = fmt.Sprintf("all %d invariants held over %s", len(r.Invariants), over)
+	}
+}
+
+// outcomeOfRun decides the verdict. What was broken counts, whatever the harness could
+// not do. What was never checked counts only if the harness did its part.
+func outcomeOfRun(interrupted bool, broken, unchecked int, harnessFailed bool) Outcome {
+	switch {
+	case interrupted:
+		return Interrupted
+	case broken > 0:
+		return Broken
+	case harnessFailed:
+		return NotJudged
+	case unchecked > 0:
+		return Broken
+	}
+	return Held
+}
+
+// harness is what the harness could not do, nil if it did everything.
+func (r *Report) harness() *history.HarnessFailure {
+	if r.Evidence == nil {
+		return nil
+	}
+	return r.Evidence.Harness
+}
+
+// Again says that the run is the second one with its seed: the first was not judged
+// either.
+func (r *Report) Again(first *Report) {
+	if failure := r.harness(); failure != nil {
+		failure.First = first.harness()
+		r.judge()
 	}
 }
 
@@ -176,10 +230,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	if len(r.Invariants) > 0 {
 		fmt.Fprintf(&b, "  %-56s %8s\n", fmt.Sprintf("from the last fault to rest, at most %.0fs", r.RestBound), fmt.Sprintf("%.1fs", r.RestSeconds))
 		writeStates(&b, r.Reached)
-		writeFindings(&b, r.Invariants)
+		writeFindings(&b, r.Invariants, map[bool]string{true: "-", false: "BROKEN"}[r.Outcome == NotJudged || r.harness() != nil])
 	}
 	fmt.Fprintf(&b, "\nverdict: %s\nrepeat:  %s\n", r.Verdict, r.Repeat)
-	if r.Reduce != "" && len(r.Invariants) > 0 && !r.Held {
+	if r.Reduce != "" && r.Outcome == Broken {
 		fmt.Fprintf(&b, "reduce:  %s\n", r.Reduce)
 	}
 	_, err := io.WriteString(w, b.String())
@@ -193,12 +247,17 @@ func writeStates(b *strings.Builder, states []State) {
 	}
 }
 
-func writeFindings(b *strings.Builder, findings []Finding) {
+// writeFindings prints the findings. unchecked is what is said of an invariant that was
+// never checked.
+func writeFindings(b *strings.Builder, findings []Finding, unchecked string) {
 	fmt.Fprintf(b, "\n%-23s %10s\n", "invariants", "checks")
 	for _, f := range findings {
 		state := "ok"
-		if !f.Holds() {
+		switch {
+		case f.Broken > 0:
 			state = "BROKEN"
+		case f.Checks == 0:
+			state = unchecked
 		}
 		fmt.Fprintf(b, "  %-6s %-14s %10s  %s\n", state, f.Name, thousands(f.Checks), f.Rule)
 		if f.Broken > 0 {

@@ -11,9 +11,11 @@ import (
 
 // Total sums up several runs.
 type Total struct {
-	Runs       int             `json:"runs"`
+	Outcome    Outcome         `json:"outcome"`
+	Runs       int             `json:"runs"` // the interrupted ones apart
 	Held       int             `json:"held"`
 	Broken     []uint64        `json:"broken_seeds"`
+	NotJudged  []uint64        `json:"not_judged_seeds"`
 	Events     int64           `json:"events"`
 	Jobs       *JobsDone       `json:"jobs,omitempty"`
 	Counts     []history.Count `json:"counts"`
@@ -21,6 +23,8 @@ type Total struct {
 	Missing    []string        `json:"missing_faults"` // that were on for long enough and never happened
 	Unreached  []string        `json:"missing_states"` // that could have been reached for long enough and never were
 	Invariants []Finding       `json:"invariants"`
+
+	ofJobs []bool // which of the invariants are those of runs of jobs
 }
 
 // A campaign of many runs is to show every fault and every state for which
@@ -31,30 +35,36 @@ const (
 	ofJobs   = 60  // the same of a state in a run of jobs, up to the last fault: more is done in a second; twice that of a fault
 )
 
-// Sum adds up the runs that were judged.
+// Sum adds up runs, of events, of jobs or of both.
 func Sum(reports []*Report) Total {
-	t := Total{Broken: []uint64{}}
+	t := Total{Broken: []uint64{}, NotJudged: []uint64{}}
 	happened, chance := map[string]int64{}, map[string]float64{} // of faults and states, by their names
 	var on []string
 	for _, r := range reports {
-		if r.Interrupted {
+		switch {
+		case r.Interrupted:
 			continue
-		}
-		t.Runs++
-		if r.Held {
+		case r.Outcome == NotJudged:
+			t.NotJudged = append(t.NotJudged, r.Seed)
+		case r.Held:
 			t.Held++
-		} else {
+		default:
 			t.Broken = append(t.Broken, r.Seed)
 		}
+		t.Runs++
 		t.Events += r.Events
 		t.Jobs = t.Jobs.plus(r.Jobs)
 		t.add(r)
+		if r.Outcome == NotJudged {
+			continue // it has not had its time
+		}
 		for _, f := range r.Faults {
-			if !slices.Contains(on, f.Name) {
-				on = append(on, f.Name)
+			name := r.nameOf(f)
+			if !slices.Contains(on, name) {
+				on = append(on, name)
 			}
-			happened[f.Name] += f.Count
-			chance[f.Name] += r.chance(2)
+			happened[name] += f.Count
+			chance[name] += r.chance(2)
 		}
 		for _, s := range r.states() {
 			if s.possible(r) && !s.rare {
@@ -73,7 +83,29 @@ func Sum(reports []*Report) Total {
 			t.Unreached = append(t.Unreached, s.Name)
 		}
 	}
+	t.Outcome = t.decide()
 	return t
+}
+
+// nameOf is the name of a fault. Events and jobs have faults of the same names.
+func (r *Report) nameOf(f Injected) string {
+	if r.Jobs != nil {
+		return f.Name + " (jobs)"
+	}
+	return f.Name
+}
+
+// decide returns the verdict on all runs. What was broken in one of them counts; so does,
+// if they are many, what should have come in one of them. Else more than one run in ten
+// that was not judged leaves too little to say that all is well.
+func (t Total) decide() Outcome {
+	switch {
+	case len(t.Broken) > 0, t.Runs >= campaign && len(t.Missing)+len(t.Unreached) > 0:
+		return Broken
+	case len(t.NotJudged)*10 > t.Runs:
+		return NotJudged
+	}
+	return Held
 }
 
 // chance is what the run adds to the chance that something comes: a campaign with 1
@@ -85,37 +117,48 @@ func (r *Report) chance(slow float64) float64 {
 	return (r.Seconds - r.RestSeconds) / (ofJobs * slow)
 }
 
-// add adds up what is in tables. All runs have the same rows.
+// add adds up what is in tables. A row is found by its name: runs of events and of jobs
+// have different rows, and one that was not judged lacks some.
 func (t *Total) add(r *Report) {
-	if t.Counts == nil {
-		t.Counts = make([]history.Count, len(r.Counts))
-		t.Reached = make([]State, len(r.Reached))
-		t.Invariants = make([]Finding, len(r.Invariants))
+	for _, c := range r.Counts {
+		row(&t.Counts, func(x history.Count) bool { return x.Fault == c.Fault }, history.Count{Fault: c.Fault}).Count += c.Count
 	}
-	for i, c := range r.Counts {
-		t.Counts[i].Fault = c.Fault
-		t.Counts[i].Count += c.Count
+	for _, s := range r.Reached {
+		row(&t.Reached, func(x State) bool { return x.Name == s.Name }, State{Name: s.Name}).Count += s.Count
 	}
-	for i, s := range r.Reached {
-		t.Reached[i].Name = s.Name
-		t.Reached[i].Count += s.Count
+	for _, f := range r.Invariants {
+		t.addFinding(r, f)
 	}
-	for i, f := range r.Invariants {
-		t.Invariants[i].Name, t.Invariants[i].Rule = f.Name, f.Rule
-		t.Invariants[i].Checks += f.Checks
-		t.Invariants[i].Broken += f.Broken
-		for _, example := range f.Examples {
-			if all := &t.Invariants[i].Examples; len(*all) < maxExamples {
-				*all = append(*all, fmt.Sprintf("seed %d: %s", r.Seed, example))
-			}
+}
+
+func (t *Total) addFinding(r *Report, f Finding) {
+	jobs := r.Jobs != nil
+	i := 0
+	for i < len(t.Invariants) && (t.Invariants[i].Name != f.Name || t.ofJobs[i] != jobs) {
+		i++
+	}
+	if i == len(t.Invariants) {
+		t.Invariants, t.ofJobs = append(t.Invariants, Finding{Name: f.Name}), append(t.ofJobs, jobs)
+	}
+	sum := &t.Invariants[i]
+	sum.Rule = f.Rule
+	sum.Checks += f.Checks
+	sum.Broken += f.Broken
+	for _, example := range f.Examples {
+		if len(sum.Examples) < maxExamples {
+			sum.Examples = append(sum.Examples, fmt.Sprintf("seed %d: %s", r.Seed, example))
 		}
 	}
 }
 
-// AllHeld reports that every run held, and, if they are many, that nothing is
-// missing that should have come in one of them.
-func (t Total) AllHeld() bool {
-	return t.Held == t.Runs && (t.Runs < campaign || len(t.Missing)+len(t.Unreached) == 0)
+// row returns the row of a table that is meant, and adds it if there is none.
+func row[T any](table *[]T, is func(T) bool, empty T) *T {
+	i := slices.IndexFunc(*table, is)
+	if i < 0 {
+		i = len(*table)
+		*table = append(*table, empty)
+	}
+	return &(*table)[i]
 }
 
 // WriteText prints the sums for people.
@@ -130,7 +173,7 @@ func (t Total) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "  %-56s %8s\n", c.Fault, thousands(c.Count))
 	}
 	writeStates(&b, t.Reached)
-	writeFindings(&b, t.Invariants)
+	writeFindings(&b, t.Invariants, map[bool]string{true: "-", false: "BROKEN"}[len(t.NotJudged) > 0])
 	b.WriteString("\n")
 	if len(t.Unreached) > 0 {
 		fmt.Fprintf(&b, "never reached: %s\n", strings.Join(t.Unreached, "; "))
@@ -144,12 +187,21 @@ func (t Total) WriteText(w io.Writer) error {
 }
 
 func (t Total) verdict() string {
+	verdict := fmt.Sprintf("all %d runs held", t.Runs)
 	switch {
 	case len(t.Broken) > 0:
-		return fmt.Sprintf("BROKEN in %d of %d runs, seeds %s", len(t.Broken), t.Runs, strings.Trim(fmt.Sprint(t.Broken), "[]"))
-	case !t.AllHeld():
-		return fmt.Sprintf("all %d runs held, but FAILED: what should have come in one of them never did", t.Runs)
-	default:
-		return fmt.Sprintf("all %d runs held", t.Runs)
+		verdict = fmt.Sprintf("BROKEN in %d of %d runs, seeds %s", len(t.Broken), t.Runs, list(t.Broken))
+	case t.Outcome == Broken:
+		verdict = fmt.Sprintf("%d of %d runs held, none broke, but FAILED: what should have come in one of them never did", t.Held, t.Runs)
+	case t.Outcome == NotJudged:
+		return fmt.Sprintf("NOT JUDGED: %d of %d runs, more than one in ten, seeds %s; the others held", len(t.NotJudged), t.Runs, list(t.NotJudged))
+	case len(t.NotJudged) > 0:
+		verdict = fmt.Sprintf("%d of %d runs held", t.Held, t.Runs)
 	}
+	if len(t.NotJudged) > 0 {
+		verdict += fmt.Sprintf("; %d not judged, seeds %s", len(t.NotJudged), list(t.NotJudged))
+	}
+	return verdict
 }
+
+func list(seeds []uint64) string { return strings.Trim(fmt.Sprint(seeds), "[]") }

@@ -1,9 +1,14 @@
 package oracle
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/sim/history"
 )
 
 func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
@@ -31,8 +36,8 @@ func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 		if err := total.WriteText(&b); err != nil {
 			t.Fatal(err)
 		}
-		if total.AllHeld() != c.held {
-			t.Errorf("%+v: held %v, want %v", c, total.AllHeld(), c.held)
+		if (total.Outcome == Held) != c.held {
+			t.Errorf("%+v: held %v, want %v", c, total.Outcome, c.held)
 		}
 		for _, want := range c.says {
 			if !strings.Contains(b.String(), want) {
@@ -59,9 +64,62 @@ func TestCampaignOfJobs(t *testing.T) {
 			}
 		}
 		total := Sum(slices.Repeat([]*Report{r}, campaign))
-		if len(total.Unreached) != missing || total.AllHeld() != (missing == 0) {
+		if len(total.Unreached) != missing || (total.Outcome == Held) != (missing == 0) {
 			t.Errorf("%d runs of %.1fs miss %d states, want %d", campaign, seconds, len(total.Unreached), missing)
 		}
+	}
+}
+
+// More than one run in ten that was not judged, or one of fewer than ten, is too much. What
+// was broken counts before that.
+func TestOutcomeOfCampaign(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		held := rapid.IntRange(0, 19).Draw(t, "held")
+		unjudged := rapid.IntRange(0, 4).Draw(t, "not judged")
+		broken := rapid.IntRange(0, 1).Draw(t, "broken")
+		var reports []*Report
+		for range held {
+			reports = append(reports, reportOf(1, Finding{Name: "order", Checks: 1}))
+		}
+		for range unjudged {
+			r := reportOf(2)
+			r.Evidence = &history.Evidence{Harness: &history.HarnessFailure{Step: "the copy"}}
+			r.judge()
+			reports = append(reports, r)
+		}
+		for range broken {
+			reports = append(reports, reportOf(3, Finding{Name: "order", Checks: 1, Broken: 1}))
+		}
+		total, runs := Sum(reports), held+unjudged+broken
+		want := Held
+		switch {
+		case broken > 0:
+			want = Broken
+		case unjudged > runs/10:
+			want = NotJudged
+		}
+		if total.Outcome != want || total.Runs != runs || len(total.NotJudged) != unjudged || total.Held != held {
+			t.Fatalf("%d held, %d not judged, %d broken: %+v, want %q", held, unjudged, broken, total, want)
+		}
+		if says := strings.Contains(total.verdict(), "seeds 2"); says != (unjudged > 0) {
+			t.Fatalf("%d not judged, and the verdict is %q", unjudged, total.verdict())
+		}
+	})
+}
+
+func TestSumOfEventsAndJobs(t *testing.T) {
+	events, jobs := reportOf(1, Finding{Name: "order", Rule: "of events", Checks: 1}, Finding{Name: "life cycle", Rule: "of both", Checks: 2}), reportOf(2, Finding{Name: "life cycle", Rule: "of jobs", Checks: 4})
+	jobs.Jobs = &JobsDone{Enqueued: 9}
+	total := Sum([]*Report{events, jobs, events})
+	got := map[string]int64{}
+	for _, f := range total.Invariants {
+		got[f.Name+" "+f.Rule] = f.Checks
+	}
+	if want := map[string]int64{"order of events": 2, "life cycle of both": 4, "life cycle of jobs": 4}; !maps.Equal(got, want) {
+		t.Errorf("the invariants are %v, want %v", got, want)
+	}
+	if total.Jobs.Enqueued != 9 || total.Counts[0].Count != 9 {
+		t.Errorf("the sum: %+v", total)
 	}
 }
 

@@ -1,0 +1,124 @@
+package harness
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Error is a failure of the harness itself. It says nothing about the library: a run
+// that ends with it is not judged, unless something broken was seen before.
+type Error struct {
+	Step  string        // what the harness did, "the copy of the server"
+	Bound time.Duration // by when it had to be done, if that was exceeded; 0: it failed otherwise
+	Err   error
+}
+
+// Error says what failed, by which bound, and the remedy.
+func (e *Error) Error() string {
+	if e.Bound == 0 {
+		return fmt.Sprintf("harness: %s failed: %v; the server's log may say more", e.Step, e.Err)
+	}
+	return fmt.Sprintf("harness: %s took longer than %v: %v; run it again with less load on the machine", e.Step, e.Bound, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Failed returns the error of a step that only the harness can fail at: to start, stop
+// and copy a server. An error that is an [Error] already, and nil, are returned as they are.
+func Failed(step string, bound time.Duration, err error) error {
+	if err == nil || Is(err) {
+		return err
+	}
+	if !timedOut(err) {
+		bound = 0
+	}
+	return &Error{Step: step, Bound: bound, Err: err}
+}
+
+// Statement does the same for a statement of the harness's own, if the server did not
+// answer in time, or could not be reached. Any other error is returned as it is.
+func Statement(step string, bound time.Duration, err error) error {
+	if err == nil || !timedOut(err) && !unreachable(err) {
+		return err
+	}
+	return Failed(step, bound, err)
+}
+
+// Is reports whether an error is, or wraps, an [Error].
+func Is(err error) bool { return of(err) != nil }
+
+func of(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return nil
+}
+
+// Explain returns the [Error] behind an error, if it explains all of it: of errors that
+// were joined each must be one, or say that the server could not be reached. It returns
+// nil if something is left that the harness does not explain. A time-out of a call of the
+// library is not explained: the library may hang.
+func Explain(err error) *Error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var first *Error
+		for _, part := range joined.Unwrap() {
+			e := Explain(part)
+			if e == nil {
+				return nil
+			}
+			if first == nil || first.Step == connecting {
+				first = e
+			}
+		}
+		return first
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		if e := Explain(inner); e != nil {
+			return e
+		}
+	}
+	if unreachable(err) && !timedOut(err) {
+		return &Error{Step: connecting, Err: err}
+	}
+	return nil
+}
+
+const connecting = "the connection to the server"
+
+// timedOut reports whether a bound was exceeded: that of a context, or that of the
+// server for a statement.
+func timedOut(err error) bool {
+	var pg *pgconn.PgError
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &pg) && pg.Code == "57014"
+}
+
+// unreachable reports whether there was no server to answer. One whose connections are
+// all taken is there: the library may have taken too many.
+func unreachable(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		if pg.Code == "53300" {
+			return false
+		}
+		switch pg.Code[:2] {
+		case "08", "53", "58": // connection, resources, the system
+			return true
+		}
+		return pg.Code == "57P01" || pg.Code == "57P02" || pg.Code == "57P03" // it shuts down, crashed, or starts
+	}
+	var refused *pgconn.ConnectError
+	var network *net.OpError
+	return errors.As(err, &refused) || errors.As(err, &network) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed)
+}
