@@ -73,6 +73,9 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 		for then, sequel := range sequels {
 			for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
 				t.Run(driver+" "+how+", "+then, func(t *testing.T) {
+					if driver == "lib/pq" && then != "returns nil" {
+						tier.Long(t, "TestHandlerThatEndsItsTransaction, which returns nil over lib/pq")
+					}
 					t.Parallel()
 					s := newEffects(t)
 					jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {

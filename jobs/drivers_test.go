@@ -76,11 +76,11 @@ func registerAll(s *stage) {
 // where it can, behind a proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
-	quick := []string{"direct pgx cache_statement", "direct lib/pq", "pgbouncer pgx exec"}
+	quick := []string{"direct lib/pq", "pgbouncer pgx exec"}
 	run := func(name string, open pgtest.Opener, bounced bool) {
 		t.Run(name, func(t *testing.T) {
 			if !slices.Contains(quick, name) {
-				tier.Long(t, "TestDrivers, over three of them")
+				tier.Long(t, "TestDrivers, over two of them")
 			}
 			t.Parallel()
 			testDriver(t, open, bounced)

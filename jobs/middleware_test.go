@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -44,6 +45,9 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 	} {
 		for how, tx := range map[string]bool{"plain": false, "transaction": true} {
 			t.Run(name+" "+how, func(t *testing.T) {
+				if !tx && test.calls == 0 {
+					tier.Long(t, "TestMiddlewareThatBreaksRules, in a transaction")
+				}
 				t.Parallel()
 				s := newStage(t)
 				s.d.Exec(t, `CREATE TABLE effects (n int)`)

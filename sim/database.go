@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -129,7 +130,7 @@ func parseServer(url string) (*pgx.ConnConfig, error) {
 
 // createDatabase makes a database with all tables on a server.
 func createDatabase(ctx context.Context, server *pgx.ConnConfig, b harness.Bounds) (*database, error) {
-	d := &database{name: "sim_" + strings.ToLower(rand.Text()[:12]), server: server, bounds: b}
+	d := &database{name: fmt.Sprintf("sim_%d_%s", os.Getpid(), strings.ToLower(rand.Text()[:12])), server: server, bounds: b}
 	d.follower.bounds = b
 	bounded, cancel := d.bounded(ctx, waitBound)
 	defer cancel()

@@ -17,6 +17,7 @@ func smallJobs(t *testing.T, faults Intensities) Config {
 }
 
 func TestRunOfJobsHolds(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		faults Intensities
 		counts []history.Fault // of which one must happen
@@ -31,8 +32,8 @@ func TestRunOfJobsHolds(t *testing.T) {
 		"enqueuers break up":  {Intensities{"rollback": 2, "delay": 2, "lose": 2, "quit": 2}, []history.Fault{enqueuesRolledBack, enqueuesLost, enqueuersQuit}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name != "workers end" && name != "flows run on" {
-				tier.Long(t, "TestRunOfJobsHolds, of which two kinds of faults run")
+			if name != "flows run on" {
+				tier.Long(t, "TestRunOfJobsHolds, of which one kind of faults runs")
 			}
 			happened := anyOf(c.counts...)
 			holds(t, smallJobs(t, c.faults), func(r *oracle.Report) string {

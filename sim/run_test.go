@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +77,7 @@ func list(faults []history.Fault) string {
 }
 
 func TestRealRunHolds(t *testing.T) {
+	t.Parallel()
 	c := small(t)
 	happened := each(transactionsCommitted, appendsRolledBack, commitsDelayed, lateDraws, idleDraws, savepointsRolledBack, severalAggregates, staleAppends, transactionsPrepared, commitsUnanswered)
 	shown := 0
@@ -143,6 +146,7 @@ func mortal(t *testing.T) Config {
 }
 
 func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
+	t.Parallel()
 	c := mortal(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 1, "prepare": 1, "lose": 1, "server-crash": 4, "backend-crash": 4, "async-writers": 1, "async-workers": 1}
 	crashes, brokenOff, unsure := anyOf(history.ServerCrashes, backendCrashes), each(transactionsBrokenOff), 0
@@ -205,6 +209,7 @@ func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 }
 
 func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
+	t.Parallel()
 	c := small(t)
 	c.Duration = time.Second
 	for _, name := range crashingServer {
@@ -225,6 +230,7 @@ func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
 }
 
 func TestInterruptedRunLeavesNothing(t *testing.T) {
+	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	c := small(t)
@@ -254,8 +260,9 @@ func nothingLeft(t *testing.T) {
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	eventually(t, "databases, sessions and prepared transactions of the run to be gone", func() bool {
 		var n int
-		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'sim\_%')
-			+ (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'sim\_%') + (SELECT count(*) FROM pg_prepared_xacts WHERE database LIKE 'sim\_%')`).Scan(&n); err != nil {
+		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE $1::text)
+			+ (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE $1::text) + (SELECT count(*) FROM pg_prepared_xacts WHERE database LIKE $1::text)`,
+			fmt.Sprintf(`sim\_%d\_%%`, os.Getpid())).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 0

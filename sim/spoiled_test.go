@@ -38,6 +38,7 @@ func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[
 // TestBrokenGuardIsCaught takes the row's version out of the guard's comparison:
 // its revision never changes, nor, as far as a view tells, its place.
 func TestBrokenGuardIsCaught(t *testing.T) {
+	tier.Long(t, "TestLostCommitsAreMissed; package oracle has evidence of each flaw")
 	c := small(t)
 	var f oracle.Finding
 	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part
@@ -58,7 +59,7 @@ func TestBrokenGuardIsCaught(t *testing.T) {
 
 // TestLostRowsAreMissed lets rows of ledger and audit vanish.
 func TestLostRowsAreMissed(t *testing.T) {
-	tier.Long(t, "TestBrokenGuardIsCaught; package oracle has evidence without these rows")
+	tier.Long(t, "TestLostCommitsAreMissed; package oracle has evidence without these rows")
 	c := small(t)
 	missed := map[string]bool{"exactly once": true, "audit": true, "no guessing": true}
 	c.Writers = 3 // with more, a busy machine has no time to catch up with a transaction that is open
@@ -96,7 +97,7 @@ func TestLostRowsAreMissed(t *testing.T) {
 // TestResetThatKeepsOpenRangesIsCaught lets a reset go back over positions in
 // doubt and leave the record that they are watched: they are applied twice.
 func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
-	tier.Long(t, "TestBrokenGuardIsCaught; package oracle has evidence of such a reset")
+	tier.Long(t, "TestLostCommitsAreMissed; package oracle has evidence of such a reset")
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 8, "prepare": 4, "reset": 10}
 	var f oracle.Finding
@@ -118,6 +119,7 @@ func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
 // TestLostCommitsAreMissed lets the server acknowledge commits before they are
 // safe, when the writers believe that they are.
 func TestLostCommitsAreMissed(t *testing.T) {
+	t.Parallel()
 	c := mortal(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "server-crash": 5, "backend-crash": 5}
 	var f oracle.Finding

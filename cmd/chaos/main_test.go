@@ -135,6 +135,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	picture := filepath.Join(t.TempDir(), "picture")
 	args := []string{"-json", "-report", picture, "-duration", "5s", "-workers", "2", "-writers", "3", "-consumers", "2", "-faults", "kill=1", "-seed", "3"}
@@ -154,6 +155,7 @@ func TestJSON(t *testing.T) {
 }
 
 func TestJSONOfJobs(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	args := []string{"-jobs", "-json", "-duration", "5s", "-workers", "2", "-writers", "3", "-faults", "kill=1", "-seed", "3"}
 	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
@@ -320,6 +322,7 @@ func TestInterrupted(t *testing.T) {
 // What a run that is killed leaves ends by itself, and the next one takes the
 // files away.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	dir := folder(t)
 	c := longRun(t, dir)
 	stopOneWorker(t, dir) // which hears nothing of it

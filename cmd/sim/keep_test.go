@@ -16,6 +16,7 @@ import (
 )
 
 func TestKeptRunIsJudgedAgain(t *testing.T) {
+	t.Parallel()
 	place := t.TempDir()
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), small(t, "-keep", place), &stdout, &stderr); status != command.OK {

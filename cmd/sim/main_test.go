@@ -72,6 +72,7 @@ func small(t *testing.T, more ...string) []string {
 }
 
 func TestRunsAreSummedUp(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), small(t, "-runs", "2"), &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d", status, command.OK)
@@ -84,6 +85,7 @@ func TestRunsAreSummedUp(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	history, picture := filepath.Join(t.TempDir(), "history"), filepath.Join(t.TempDir(), "picture")
 	if status := run(t.Context(), small(t, "-json", "-history", history, "-report", picture), &stdout, &stderr); status != command.OK {
@@ -113,6 +115,7 @@ func TestJSON(t *testing.T) {
 }
 
 func TestJobs(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	dir := t.TempDir()
 	args := []string{"-jobs", "-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "6", "-duration", "3s", "-seed", "3", "-keep", dir,
@@ -132,6 +135,7 @@ func TestJobs(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	stderr := &trigger{word: "appended", pull: interrupt}

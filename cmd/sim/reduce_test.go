@@ -81,6 +81,7 @@ func isSmaller(r *oracle.Report) bool {
 }
 
 func TestNothingToReduce(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), small(t, "-reduce", "1s"), &stdout, &stderr); status != command.Error {
 		t.Errorf("exit status %d, want %d", status, command.Error)
