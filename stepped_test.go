@@ -164,7 +164,7 @@ func TestStepped(t *testing.T) {
 	tier.Checks(t, 6, 100) // of each part
 	parts := 2
 	if flag.Lookup("rapid.seed").Value.String() != "0" || flag.Lookup("rapid.failfile").Value.String() != "" {
-		parts = 1 // which plays what was asked for
+		parts = 1 // which plays the scripts of that seed; another would play the same
 	}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -32,6 +32,7 @@ import (
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/lacking"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -57,6 +58,7 @@ func Main(m *testing.M) {
 	common.entered, apart.entered = true, true
 	// Tests wait for servers most of the time. The command line still decides.
 	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
+	tier.FixSeed()
 	code := m.Run()
 	if err := errors.Join(common.close(), apart.close()); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)

@@ -72,7 +72,7 @@ func Checks(t testing.TB, quick, long int) {
 	if checks == nil {
 		t.Fatal("there is no flag -rapid.checks: import pgregory.net/rapid")
 	}
-	if slices.ContainsFunc(os.Args[1:], onCommandLine) {
+	if onCommandLine("rapid.checks") {
 		return
 	}
 	before := checks.Value.String()
@@ -82,9 +82,21 @@ func Checks(t testing.TB, quick, long int) {
 	}
 }
 
-// onCommandLine reports whether an argument is the flag of rapid's checks. Package
-// flag cannot tell: a flag that TestMain has set counts as given.
-func onCommandLine(arg string) bool {
-	name, _, _ := strings.Cut(arg, "=")
-	return name == "-rapid.checks" || name == "--rapid.checks"
+// FixSeed makes rapid draw the same cases each time in the quick tier, which so fails only
+// for a change. The long tier draws new ones. -rapid.seed and -rapid.failfile on the command
+// line have precedence. Call it before the tests run.
+func FixSeed() {
+	seed := flag.Lookup("rapid.seed")
+	if seed != nil && !IsLong() && !onCommandLine("rapid.seed") && !onCommandLine("rapid.failfile") {
+		_ = seed.Value.Set("1")
+	}
+}
+
+// onCommandLine reports whether a flag was given. Package flag cannot tell: a flag that
+// TestMain has set counts as given.
+func onCommandLine(flag string) bool {
+	return slices.ContainsFunc(os.Args[1:], func(arg string) bool {
+		name, _, _ := strings.Cut(arg, "=")
+		return strings.TrimLeft(name, "-") == flag && strings.HasPrefix(name, "-")
+	})
 }

@@ -101,3 +101,19 @@ func TestChecksDependOnTheTier(t *testing.T) {
 		}
 	}
 }
+
+func TestSeedIsFixedInTheQuickTier(t *testing.T) {
+	seed := flag.Lookup("rapid.seed").Value
+	args, before := os.Args, seed.String()
+	t.Cleanup(func() { os.Args = args; _ = seed.Set(before) })
+	for _, c := range []struct{ tier, arg, want string }{
+		{"", "-test.v", "1"}, {"1", "-test.v", "0"}, {"", "-rapid.seed=0", "0"}, {"", "--rapid.failfile=x", "0"},
+	} {
+		_ = seed.Set("0")
+		os.Args = []string{args[0], c.arg}
+		t.Setenv(tier.Variable, c.tier)
+		if tier.FixSeed(); seed.String() != c.want {
+			t.Errorf("LONG_TESTS=%s, %s: the seed is %s, want %s", c.tier, c.arg, seed, c.want)
+		}
+	}
+}
