@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -80,6 +81,10 @@ func TestDecoderThatFails(t *testing.T) {
 		"no event, and no error": {func(store.PersistedEvent) (store.PersistedEvent, error) { return store.PersistedEvent{}, nil }, "GlobalPosition from \"37\" to \"0\""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "another") && name != "another position" && name != "another aggregate" {
+				tier.Long(t, "TestDecoderThatFails, whose decoders change the position and the aggregate")
+			}
+			t.Parallel()
 			d := newLog(t)
 			for i := range 100 {
 				appendN(t, d.DB, "Order", fmt.Sprint(i), 1)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -114,6 +115,9 @@ func TestHandleMiddlewareThatIsBroken(t *testing.T) {
 	} {
 		for _, c := range []consumer.Consumer{&ledger{name: "c"}, &bulkLedger{name: "c"}} {
 			t.Run(fmt.Sprintf("%s, %T", name, c), func(t *testing.T) {
+				if _, bulk := c.(*bulkLedger); bulk {
+					tier.Long(t, "TestHandleMiddlewareThatIsBroken, around a handler of single events")
+				}
 				d := newLog(t)
 				appendN(t, d.DB, "Order", "1", 2)
 				w := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2), worker.WithHandleMiddleware(test.middleware))

@@ -143,7 +143,7 @@ func TestAConsumerIsSplitAndMerged(t *testing.T) {
 		defer mu.Unlock()
 		told = append(told, r)
 	}
-	for i, n := range []int{1, 4, 1, 8, 3, 5, 2, 1} {
+	for i, n := range []int{1, 4, 3, 2, 1} {
 		told = nil
 		w := start(t, d.DB, []consumer.Consumer{inPartitions(n)}, worker.WithObserver(worker.Observer{Rescaled: hear}))
 		awaitLayout(t, d.DB, n)

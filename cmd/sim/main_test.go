@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
@@ -72,6 +73,7 @@ func small(t *testing.T, more ...string) []string {
 }
 
 func TestRunsAreSummedUp(t *testing.T) {
+	tier.Long(t, "TestSeedsAreSummedUp, which sums the runs of a file")
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), small(t, "-runs", "2"), &stdout, &stderr); status != command.OK {

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/sim"
 )
 
@@ -38,6 +39,7 @@ func within(a, b sim.Config) bool {
 
 // TestSmallestIsFound looks for what a failure needs, in runs that have more.
 func TestSmallestIsFound(t *testing.T) {
+	tier.Checks(t, 25, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		needed, from := drawConfig(t, "needed"), drawConfig(t, "from")
 		from.Workers, from.Writers, from.Consumers = max(from.Workers, needed.Workers), max(from.Writers, needed.Writers), max(from.Consumers, needed.Consumers)
@@ -61,6 +63,7 @@ func TestSmallestIsFound(t *testing.T) {
 
 // TestEndIsALocalMinimum lets chance decide once and for all what fails.
 func TestEndIsALocalMinimum(t *testing.T) {
+	tier.Checks(t, 25, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		from := drawConfig(t, "from")
 		seed, odds := rapid.Uint64().Draw(t, "seed"), rapid.Uint64Range(2, 6).Draw(t, "odds")
@@ -96,6 +99,7 @@ func hash(s string, seed uint64) uint64 {
 
 // TestTimeIsUp ends the search at any moment.
 func TestTimeIsUp(t *testing.T) {
+	tier.Checks(t, 25, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		from, left := drawConfig(t, "from"), rapid.IntRange(0, 30).Draw(t, "tries")
 		up, last := errors.New("time is up"), name(from)
