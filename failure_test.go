@@ -107,9 +107,10 @@ func TestFailPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, "failing", slices.DeleteFunc(upTo(25), func(p int64) bool { return p == 13 })...)
-	if s := statusOf(w.Worker, "failing"); s.Paused != nil || s.Failures != 0 || s.LastError != nil {
-		t.Errorf("after all that the status is %+v", s)
-	}
+	await(t, "the status to say that it is over", func() bool { // which it does after the COMMIT
+		s := statusOf(w.Worker, "failing")
+		return s.Paused == nil && s.Failures == 0 && s.LastError == nil
+	})
 }
 
 // A pause whose answer was lost is a pause: it is told of, and the consumer
@@ -280,7 +281,8 @@ func TestFailDeadLetter(t *testing.T) {
 	buried()
 	appendN(t, d.DB, "Order", "b", 1)
 	awaitHandled(t, d.DB, "failing", append(slices.Clone(others), 8, 11, 14, 16, 17)...)
-	if s := statusOf(w.Worker, "failing"); s.DeadLetters != 0 || s.Failures != 0 {
+	if !pgtest.Poll(func() bool { return statusOf(w.Worker, "failing").Failures == 0 }) || statusOf(w.Worker, "failing").DeadLetters != 0 {
+		s := statusOf(w.Worker, "failing")
 		t.Errorf("after all that the status is %+v", s)
 	}
 }

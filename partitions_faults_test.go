@@ -18,7 +18,6 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/partition"
-	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -489,11 +488,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.Tracer = cut
-	numbers, enough := []int{4, 1, 2}, int64(8)
-	if tier.IsLong() {
-		numbers, enough = []int{4, 1, 3, 8, 2}, 20
-	}
-	for _, n := range numbers {
+	for _, n := range []int{4, 1, 3, 8, 2} {
 		cut.off.Store(true) // a start does not try again
 		var workers []*running
 		for range 2 {
@@ -515,7 +510,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		}
 	}
 	stop()
-	if n := cut.cuts.Load(); int64(n) < enough {
+	if n := cut.cuts.Load(); n < 20 {
 		t.Errorf("%d connections were cut", n)
 	}
 	start(t, d.DB, []consumer.Consumer{inPartitions(2)})
