@@ -176,7 +176,6 @@ func TestSweep(t *testing.T) {
 // A connection that leads to another server is closed: in the pool, it would be
 // taken again and again.
 func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
-	t.Parallel()
 	db := pgtest.Empty(t).DB
 	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
 	for name, test := range map[string]struct {

@@ -36,7 +36,6 @@ func TestBudget(t *testing.T) {
 
 // Many loops take turns, in good order and in bad, and leave the reserve alone.
 func TestLoopsLeaveTheReserve(t *testing.T) {
-	t.Parallel()
 	db := pgtest.Empty(t).DB
 	const loops, limit = 20, 6
 	db.SetMaxOpenConns(limit)

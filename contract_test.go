@@ -83,7 +83,6 @@ func reportsMarks(t *testing.T, driver string, d *pgtest.Database) bool {
 // Whatever a handler does to its transaction: after a restart with a mended
 // one, no event is missing, and the error has said what may be applied twice.
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
-	t.Parallel()
 	for how, e := range endings {
 		for then, sequel := range sequels {
 			for _, driver := range []string{"pgx", "lib/pq"} {
@@ -237,7 +236,6 @@ func TestHandlerThatEndsItsTransactionAndFailsLater(t *testing.T) {
 // RESET ALL takes away the mark by which the end of a transaction shows, and is
 // no handler's fault.
 func TestHandlerMayResetAllSettings(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
@@ -249,7 +247,6 @@ func TestHandlerMayResetAllSettings(t *testing.T) {
 
 // A repair is in the table of operations, with who, what and why.
 func TestOperatorSeesARepair(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	w := start(t, d.DB, []consumer.Consumer{ender(endings["tx.Commit"], sequels["returns nil"])})
@@ -269,7 +266,6 @@ func TestOperatorSeesARepair(t *testing.T) {
 // A repair writes the row of the void positions below the event at fault again,
 // as a batch does that ends there: with one time, by which compaction knows it.
 func TestRepairKeepsTheVoidPositionsBelow(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	if err := beginAppend(t, d.DB, "Order", "void", 1).Rollback(); err != nil { // 2

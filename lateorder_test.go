@@ -55,7 +55,6 @@ func (l interruptedLog) ReadRanges(ctx context.Context, q store.Querier, ranges 
 // it is still open. Both commit between the two reads of one look: the late one
 // must come first all the same.
 func TestOrderWithinAnAggregateWhenBothCommitDuringALook(t *testing.T) {
-	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	afterRead := new(func())

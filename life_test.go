@@ -100,7 +100,6 @@ func TestFirstCheckpointOutlastsACrash(t *testing.T) {
 // A consumer begins at the head that was read in this life of the server: after
 // a crash, positions up to that of another may be issued again.
 func TestHeadOfAnotherLifeIsNoPlace(t *testing.T) {
-	t.Parallel()
 	d := pgtest.New(t)
 	if err := migrations.Apply(t.Context(), d.DB, nil); err != nil {
 		t.Fatal(err)

@@ -73,7 +73,6 @@ func migrated(t *testing.T, program, folder string) (schema string) {
 
 // A consumer says once, at the start, what it is called and what it wants.
 func TestNameAndTypesAreAskedOnce(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	d.DB.SetMaxOpenConns(4)                                      // the least
 	c := &fickle{ledger: ledger{name: strings.Repeat("n", 200)}} // the longest
@@ -118,7 +117,6 @@ func TestLimitsOfNamesAndPools(t *testing.T) {
 }
 
 func TestNothingRefersToAnotherTable(t *testing.T) {
-	t.Parallel()
 	d := pgtest.New(t)
 	var n int
 	if err := d.DB.QueryRow(`SELECT count(*) FROM pg_constraint WHERE contype = 'f'`).Scan(&n); err != nil || n != 0 {

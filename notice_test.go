@@ -11,7 +11,6 @@ import (
 // A notification is why the frontier looks, whose own next look is an hour
 // away.
 func TestNoticeOfEventsMakesTheFrontierLook(t *testing.T) {
-	t.Parallel()
 	d, h := newLedgerStepper(t, WithDispatcherInterval(time.Hour))
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()

@@ -101,7 +101,6 @@ func TestObserverIsToldEverything(t *testing.T) {
 }
 
 func TestBatchesAreDescribed(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 5)
 	done := make(chan worker.Batch, 100)

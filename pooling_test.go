@@ -10,7 +10,6 @@ import (
 
 // What PostgreSQL says of a lost statement gets the remedy, nothing else does.
 func TestExplainNamesTheRemedy(t *testing.T) {
-	t.Parallel()
 	d := pgtest.Empty(t)
 	for name, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {
 		for statement, want := range map[string]bool{

@@ -39,7 +39,6 @@ func TestPagesOfAnEarlierLifeAreReadAgain(t *testing.T) {
 // What reads ahead takes its turn among the loops' connections, and gives that
 // up when it has read.
 func TestReadAheadTakesItsTurn(t *testing.T) {
-	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	d.DB.SetMaxOpenConns(minPool)

@@ -97,7 +97,6 @@ func TestRepairOutlastsAStop(t *testing.T) {
 // out. If the driver has shown that the handler left the transaction alone, there
 // is nothing to say.
 func TestStopInAnOutageSaysWhatIsNotKnown(t *testing.T) {
-	t.Parallel()
 	const spareOwn = `SELECT pg_backend_pid()`
 	for name, c := range map[string]struct {
 		driver, statement string
@@ -174,7 +173,6 @@ func TestStopInAnOutageSaysWhatIsNotKnown(t *testing.T) {
 // Somebody moves the consumer between its handler's commit and the worker's
 // look at the row. The worker says that events are perhaps missing.
 func TestHandlerThatCommitsAndIsOvertaken(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	c := ender(endings["COMMIT AND CHAIN"], func() error {

@@ -56,7 +56,6 @@ func awaitFallen(t *testing.T, h *pgtest.Hole) {
 // A connection that dies in silence holds its consumer up for a moment. What
 // the server still holds for it is ended.
 func TestConnectionThatDiesInSilence(t *testing.T) {
-	t.Parallel()
 	eachSilence(t, func(t *testing.T, d *pgtest.Database, db *sql.DB, h *pgtest.Hole) {
 		start(t, db, []consumer.Consumer{&ledger{name: "all"}}, worker.WithBatchTimeout(3*time.Second))
 		awaitFallen(t, h)
@@ -66,7 +65,6 @@ func TestConnectionThatDiesInSilence(t *testing.T) {
 
 // Stop does not wait for a connection that has died in silence.
 func TestStopWhileAConnectionIsSilent(t *testing.T) {
-	t.Parallel()
 	eachSilence(t, func(t *testing.T, _ *pgtest.Database, db *sql.DB, h *pgtest.Hole) {
 		w := start(t, db, []consumer.Consumer{&ledger{name: "all"}}, worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(time.Second))
 		awaitFallen(t, h)

@@ -15,7 +15,6 @@ import (
 // loop has it in hand or reads ahead on it. Otherwise it would be taken again and
 // again.
 func TestSpoiledSessionLeavesThePool(t *testing.T) {
-	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, createLedger)
 	role := "stranger_" + strings.ReplaceAll(uuid.NewString(), "-", "")

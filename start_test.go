@@ -229,7 +229,6 @@ func separator(url string) string {
 
 // A server that was restarted just now leaves dead connections in the pool.
 func TestStartOutlivesDeadConnections(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	db := d.OpenMode(t, pgx.QueryExecModeCacheStatement)
 	for range 2 { // pgx trusts a connection that it has seen alive within a second

@@ -51,7 +51,6 @@ func TestStatusAsJSON(t *testing.T) {
 // The table of workers shows what each says of itself, of its own consumers
 // only.
 func TestStatusInTheTableOfWorkers(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	consumers := []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}}
@@ -71,7 +70,6 @@ FROM worker_nodes WHERE worker_id = $1`, w.ID().String()).Scan(&state, &names, &
 // What is left of an older build is shown by the leader and left alone, also
 // when its last worker has handed it back.
 func TestUnownedConsumersAreShown(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	older := start(t, d.DB, []consumer.Consumer{&ledger{name: "retired"}})
 	await(t, "the consumer to be placed", func() bool { return checkpoint(t, d.DB, "retired") >= 0 })

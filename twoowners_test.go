@@ -128,7 +128,6 @@ func (o *twoOwners) judge(t *testing.T) {
 // Delivering a late event leaves the position where it was. Only the revision
 // tells the other owner, who waits for the same row, that it has been done.
 func TestLateEventWhileAnotherOwnerDeliversIt(t *testing.T) {
-	t.Parallel()
 	o := newTwoOwners(t)
 	o.inHandler.armed.Store(true)
 	first := o.first.handleOnce(t)

@@ -34,7 +34,6 @@ func TestHandlesEverythingInOrderAndGoesOnWhereItStopped(t *testing.T) {
 }
 
 func TestScopedConsumerGetsItsTypesAndCrossesTheRest(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)    // 1, 2
 	appendN(t, d.DB, "Invoice", "1", 30) // 3 to 32
@@ -69,7 +68,6 @@ func TestRolledBackPositionsAreCrossedAndAudited(t *testing.T) {
 }
 
 func TestWaitsForAnOpenTransactionAndLosesNothing(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
 	appendN(t, d.DB, "Order", "2", 3)                // 2 to 4
@@ -118,7 +116,6 @@ func TestTwoWorkersShareAndTakeOver(t *testing.T) {
 }
 
 func TestStopInsideAHandlerCommitsTheBatch(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
 	ready := make(chan struct{})
@@ -143,7 +140,6 @@ func TestStopInsideAHandlerCommitsTheBatch(t *testing.T) {
 }
 
 func TestStartsOnce(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}})
 	w.Stop()
@@ -157,7 +153,6 @@ func TestStartsOnce(t *testing.T) {
 }
 
 func TestContextThatEndedBeforeTheStart(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -167,7 +162,6 @@ func TestContextThatEndedBeforeTheStart(t *testing.T) {
 }
 
 func TestContextEndsTheWorkerCleanly(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}})
@@ -211,7 +205,6 @@ func TestStartAt(t *testing.T) {
 }
 
 func TestConnAndInfoInsideHandle(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	d.Exec(t, `CREATE TABLE copied (position BIGINT)`)
@@ -264,7 +257,6 @@ func TestEveryDriverAndMode(t *testing.T) {
 }
 
 func TestIdleConsumerNoticesThatItWasMoved(t *testing.T) {
-	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	start(t, d.DB, []consumer.Consumer{&ledger{name: "moved"}, &ledger{name: "unmoved"}})

@@ -172,7 +172,6 @@ func (h hostage) awaitGuard(t *testing.T) {
 // The batch of a dead worker is ended, and the guard that waited goes on: also
 // where the driver does not know the session of the guard.
 func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
-	t.Parallel()
 	for name, test := range map[string]struct {
 		waiter
 		hold func(t *testing.T, g progresstest.Guarded, tx *sql.Tx)
@@ -273,7 +272,6 @@ func TestOnlyWhatWasSeenIsEnded(t *testing.T) {
 // The pid of a session is known only where the driver is told the server's. A
 // proxy makes up others, half of which no PostgreSQL would take for one.
 func TestWhoseSessionIsKnown(t *testing.T) {
-	t.Parallel()
 	for name, test := range map[string]struct {
 		open func(t *testing.T, d *pgtest.Database) *sql.DB
 		want bool
