@@ -58,7 +58,7 @@ func RunDriver(ctx context.Context, c Config, scenario Scenario, driver Driver) 
 	return start(ctx, c, scenario, driver)
 }
 
-// drive runs a driver. Nobody waits any more for a server that the driver has lost.
+// drive runs a driver. If the driver has lost the server, waits for the server end.
 func (d *database) drive(ctx, intake context.Context, driver Driver, env Env) error {
 	err := driver.Run(ctx, intake, env)
 	if harness.Is(err) {

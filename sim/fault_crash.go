@@ -93,7 +93,7 @@ type outages struct {
 	async bool   // somebody does not wait for commits to be safe
 	turn  sync.Mutex
 	count atomic.Int64
-	gone  atomic.Pointer[error] // why the server does not come back: nobody is to wait for it
+	gone  atomic.Pointer[error] // why the server does not come back; nil: waits for the server go on
 
 	restoring    sync.Mutex
 	waits        atomic.Bool // a copy is made, or waits to be put back, or has just been
@@ -201,7 +201,7 @@ func (d *database) awaitRecovery(start bool) (err error) {
 	return d.giveUp("the server's recovery from a crash", err)
 }
 
-// giveUp says that the server does not come back, so that nobody waits for it any more.
+// giveUp records that the server does not come back, which ends all waits for it.
 func (d *database) giveUp(step string, err error) error {
 	err = harness.Failed(step, d.bounds.Of(waitBound), err)
 	d.gone.Store(&err)

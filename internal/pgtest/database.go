@@ -27,7 +27,7 @@ func New(t testing.TB) *Database {
 // Alone makes such a database on a server that has no transactions of other
 // packages, nor of this one unless its tests run in parallel. It is for a log that
 // does not name its sequence, whose frontier waits for every transaction of the
-// server.
+// server. On a server that is named (-db, DATABASE_URL) it is as New.
 func Alone(t testing.TB) *Database {
 	t.Helper()
 	return apart.newDatabase(t)

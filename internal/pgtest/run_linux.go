@@ -142,7 +142,7 @@ func host() {
 		os.Exit(0) // the run has ended
 	}
 	if err := r.serve(); err != nil {
-		_ = json.NewEncoder(os.Stdout).Encode(offer{Error: err.Error()}) // nobody reads it after the offer
+		_ = json.NewEncoder(os.Stdout).Encode(offer{Error: err.Error()}) // stdout is closed after an offer
 		os.Exit(1)
 	}
 	os.Exit(0)
@@ -163,7 +163,7 @@ func (r run) serve() (err error) {
 	if err := errors.Join(json.NewEncoder(os.Stdout).Encode(offer{URL: s.server.URL("")}), os.Stdout.Close()); err != nil {
 		return err
 	}
-	// There is no signal for the end of another process's parent.
+	// The kernel tells a process of the end of its own parent and children only.
 	for r.lives() {
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -111,7 +111,7 @@ func importName(f *ast.File) string {
 
 var testName = regexp.MustCompile(`^(Test|Benchmark|Example|Fuzz)\w*`)
 
-// lintLong returns what is wrong with the calls of Long.
+// lintLong returns the faults of the calls of Long.
 func (t testFiles) lintLong() (problems []string) {
 	for _, c := range t.calls {
 		if wrong := t.wrong(c); wrong != "" {
@@ -121,7 +121,7 @@ func (t testFiles) lintLong() (problems []string) {
 	return problems
 }
 
-// wrong returns what is wrong with a call of Long, and the remedy.
+// wrong returns the fault of a call of Long, with the remedy, or "".
 func (t testFiles) wrong(c longCall) string {
 	const example = `for example "TestStepped plays 20 scripts"`
 	var literal *ast.BasicLit

@@ -25,7 +25,7 @@ type entry struct {
 
 var entryLine = regexp.MustCompile(`^(\d{4}-\d{2}-\d{2}) (\S+) (\w+) ([^:]*\S): +(\S.*)$`)
 
-// readQuarantine returns the entries of the file, and what is wrong with their form.
+// readQuarantine returns the entries of the file, and the faults of their form.
 func readQuarantine(root string) (entries []entry, problems []string, err error) {
 	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(quarantineFile)))
 	if err != nil {
@@ -66,7 +66,7 @@ func skipPattern(entries []entry) string {
 	return "^(" + strings.Join(names, "|") + ")$"
 }
 
-// lintQuarantine returns what is wrong with the entries. now is the machine's clock.
+// lintQuarantine returns the faults of the entries. now is the machine's clock.
 func (t testFiles) lintQuarantine(entries []entry, now time.Time) (problems []string) {
 	year, month, day := now.Date()
 	today := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
