@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -103,19 +104,16 @@ func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &pg) && pg.Code == "57014"
 }
 
-// unreachable reports whether there was no server to answer. One whose connections are
-// all taken is there: the library may have taken too many.
+// unreachable reports whether there was no server to answer, or its disk was full. One
+// that is out of connections, memory or locks is there: the library may have taken them.
 func unreachable(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
-		if pg.Code == "53300" {
-			return false
-		}
-		switch pg.Code[:2] {
-		case "08", "53", "58": // connection, resources, the system
+		switch pg.Code {
+		case "53100", "57P01", "57P02", "57P03": // the disk is full; it shuts down, crashed, or starts
 			return true
 		}
-		return pg.Code == "57P01" || pg.Code == "57P02" || pg.Code == "57P03" // it shuts down, crashed, or starts
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "58") // connection, the system
 	}
 	var refused *pgconn.ConnectError
 	var network *net.OpError

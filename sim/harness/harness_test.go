@@ -76,6 +76,8 @@ func TestExplain(t *testing.T) {
 		{"no server", fmt.Errorf("writer 3: %w", refused), connecting},
 		{"a server that shuts down", &pgconn.PgError{Code: "57P01"}, connecting},
 		{"a server whose connections are taken", &pgconn.PgError{Code: "53300"}, ""},
+		{"a server whose locks are taken", &pgconn.PgError{Code: "53200"}, ""},
+		{"a server whose disk is full", &pgconn.PgError{Code: "53100"}, connecting},
 		{"a connection that ended", io.ErrUnexpectedEOF, connecting},
 		{"a statement of the library that timed out", fmt.Errorf("append: %w", timeout), ""},
 		{"a call of the library that timed out", context.DeadlineExceeded, ""},
