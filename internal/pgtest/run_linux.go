@@ -74,6 +74,13 @@ func (r run) join(ctx context.Context) (*embedded.Server, error) {
 	if err := os.MkdirAll(r.dir(), 0o700); err != nil {
 		return nil, err
 	}
+	info, err := os.Lstat(r.dir())
+	if err != nil {
+		return nil, err
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; !info.IsDir() || int(owner) != os.Geteuid() {
+		return nil, fmt.Errorf("%s, the directory of the run, belongs to user %d: remove it, or set TMPDIR", r.dir(), owner)
+	}
 	lock, err := os.OpenFile(filepath.Join(r.dir(), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
