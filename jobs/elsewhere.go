@@ -14,8 +14,8 @@ import (
 )
 
 // home is the incarnation of the server that the worker works on, as the session of
-// the heartbeats has found it last, and as a connection of the pool has. Empty: not
-// known.
+// the heartbeats has found it last, and as a connection of the pool has. Nil: neither
+// has looked. Empty: nobody has put a token there, as on a server that was promoted.
 //
 // They differ when a standby was promoted and the old primary goes on: sessions that
 // survive lead to one, new ones to the other. Everything succeeds on both. A claim
@@ -23,7 +23,7 @@ import (
 // would run twice, and heartbeats would not be seen where the jobs are.
 type home struct {
 	mu            sync.Mutex
-	session, pool string
+	session, pool *string
 }
 
 // isElsewhere takes note of a heartbeat's server, and reports whether the pool leads
@@ -31,7 +31,7 @@ type home struct {
 func (h *home) isElsewhere(incarnation string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.session = incarnation
+	h.session = &incarnation
 	return h.differ()
 }
 
@@ -39,11 +39,19 @@ func (h *home) isElsewhere(incarnation string) bool {
 func (h *home) found(incarnation string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pool = incarnation
+	h.pool = &incarnation
 	return h.differ()
 }
 
-func (h *home) differ() bool { return h.session != "" && h.pool != "" && h.session != h.pool }
+// forget is for when the server may have crashed: what was found before it counts no
+// more, and a token is put there soon.
+func (h *home) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.session, h.pool = nil, nil
+}
+
+func (h *home) differ() bool { return h.session != nil && h.pool != nil && *h.session != *h.pool }
 
 // incarnationSQL is an expression for the server's incarnation.
 func (w *Worker) incarnationSQL() string {

@@ -168,6 +168,7 @@ func (w *Worker) coordination() coord.Config {
 			})
 		},
 		OnBack: func() {
+			w.home.forget()
 			w.chores.token.Store(true)
 			w.recovered("coordination", "")
 		},
