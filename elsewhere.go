@@ -48,7 +48,7 @@ func (w *Worker) isElsewhere(incarnation string) bool {
 // frontier which is right, nobody else should use it.
 func (w *Worker) isPoolElsewhere(ctx context.Context) (elsewhere bool) {
 	conn := &pooled{w: w}
-	ctx, cancel := context.WithTimeout(ctx, min(w.cfg.HeartbeatInterval, w.limits.quick))
+	ctx, cancel := context.WithTimeout(ctx, w.limits.quick)
 	defer cancel()
 	incarnation, err := w.checkpoints.Incarnation(ctx, conn)
 	if elsewhere = err == nil && w.isElsewhere(incarnation); elsewhere {

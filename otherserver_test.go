@@ -86,6 +86,18 @@ func (p *serverPair) cut(t *testing.T, except ...int64) {
 	}
 }
 
+// awaitMove cuts the pool's connections to the old primary, except some, until the
+// frontier has put a token on the new one. The pool may just have opened one that does not
+// show yet.
+func (p *serverPair) awaitMove(t *testing.T, except ...int64) {
+	t.Helper()
+	await(t, "the worker to be on the new primary", func() bool {
+		p.cut(t, except...)
+		var n int
+		return p.onStandby.QueryRow(`SELECT count(*) FROM consumer_checkpoints_token`).Scan(&n) == nil && n == 1
+	})
+}
+
 // awaitAll waits until each consumer has handled every event on db, and fails
 // if one of them was taken for void.
 func awaitAll(t *testing.T, db *sql.DB, consumers []consumer.Consumer) {
@@ -199,11 +211,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.toStandby.Store(1)
-	p.cut(t, survive...)
-	await(t, "the worker to live on the new primary", func() bool {
-		var n int
-		return p.onStandby.QueryRow(`SELECT count(*) FROM consumer_checkpoints_token`).Scan(&n) == nil && n == 1
-	})
+	p.awaitMove(t, survive...)
 	for _, c := range held {
 		_ = c.Close()
 	}
@@ -246,7 +254,7 @@ func TestASessionOnTheAbandonedPrimary(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.toStandby.Store(1)
-			p.cut(t, survive...)
+			p.awaitMove(t, survive...)
 			for range 3 {
 				appendN(t, p.onStandby, "Order", "1", 50)
 			}
