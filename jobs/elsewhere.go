@@ -9,54 +9,53 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
-	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/sweep"
 )
 
-// home is the incarnation of the server that the worker works on, as the session of
-// the heartbeats has found it last, and as a connection of the pool has. Nil: neither
-// has looked. Empty: nobody has put a token there, as on a server that was promoted.
+// home is the server that the worker works on, by the time of its start: as the session
+// of the heartbeats has found it last, and as a connection of the pool has. Empty:
+// neither has looked.
 //
 // They differ when a standby was promoted and the old primary goes on: sessions that
 // survive lead to one, new ones to the other. Everything succeeds on both. A claim
 // is random, so no statement on one finds what was claimed on the other, but jobs
 // would run twice, and heartbeats would not be seen where the jobs are.
+//
+// A token would tell less: a server has none after its promotion, and another one after
+// a crash.
 type home struct {
 	mu            sync.Mutex
-	session, pool *string
+	session, pool string
 }
 
-// isElsewhere takes note of a heartbeat's server, and reports whether the pool leads
-// to another.
-func (h *home) isElsewhere(incarnation string) bool {
+// isElsewhere records the server of a heartbeat, and reports whether the pool leads to
+// another.
+func (h *home) isElsewhere(started string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.session = &incarnation
+	h.session = started
 	return h.differ()
 }
 
 // found is the same for a connection of the pool.
-func (h *home) found(incarnation string) bool {
+func (h *home) found(started string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pool = &incarnation
+	h.pool = started
 	return h.differ()
 }
 
-// forget is for when the server may have crashed: what was found before it counts no
-// more, and a token is put there soon.
+// forget forgets both: after a failure the server may be another one.
 func (h *home) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.session, h.pool = nil, nil
+	h.session, h.pool = "", ""
 }
 
-func (h *home) differ() bool { return h.session != nil && h.pool != nil && *h.session != *h.pool }
+func (h *home) differ() bool { return h.session != "" && h.pool != "" && h.session != h.pool }
 
-// incarnationSQL is an expression for the server's incarnation.
-func (w *Worker) incarnationSQL() string {
-	return incarnation.Of(w.tables.Token, "", "", `(SELECT oid FROM pg_database WHERE datname = current_database())`)
-}
+// startedSQL is an expression for the time of the server's start.
+const startedSQL = `(date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint::text`
 
 var errElsewhere = errors.New("a connection of the pool leads to another server than the heartbeats: do several servers answer the connection string?")
 
@@ -68,12 +67,12 @@ func (w *Worker) watchServer(ctx context.Context) {
 	for until := time.Now(); backoff.Sleep(ctx, w.cfg.heartbeat); {
 		bounded, cancel := context.WithTimeout(ctx, w.limit)
 		err := w.on(bounded, func(conn *sql.Conn) error {
-			var at string
-			err := conn.QueryRowContext(bounded, `SELECT coalesce(`+w.incarnationSQL()+`, '')`).Scan(&at)
+			var started string
+			err := conn.QueryRowContext(bounded, `SELECT `+startedSQL).Scan(&started)
 			switch {
 			case err != nil:
 				return fmt.Errorf("jobs: look which server this is: %w", err)
-			case w.home.found(at):
+			case w.home.found(started):
 				return errElsewhere
 			}
 			return nil

@@ -157,18 +157,18 @@ func (w *Worker) coordination() coord.Config {
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,
 		Status:      w.heartbeatStatus,
-		Incarnation: w.incarnationSQL(), Elsewhere: w.home.isElsewhere,
+		Incarnation: startedSQL, Elsewhere: w.home.isElsewhere,
 		OnMembers: w.rescuer.see,
 		OnLeader: func(leads bool) {
 			tell(w.voice, "LeadershipChanged", func(o *Observer) func(Leadership) { return o.LeadershipChanged }, Leadership{w.id, leads})
 		},
 		OnFailure: func(err error) {
+			w.home.forget()
 			w.troubled("coordination", "", func() {
 				tell(w.voice, "CoordinationFailed", func(o *Observer) func(error) { return o.CoordinationFailed }, errtext.Of(err))
 			})
 		},
 		OnBack: func() {
-			w.home.forget()
 			w.chores.token.Store(true)
 			w.recovered("coordination", "")
 		},
