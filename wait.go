@@ -25,6 +25,7 @@ var ErrNoConsumer = errors.New("worker: there is no such consumer: check the nam
 var (
 	errNeverBegan = errors.New("this worker has ended before it could begin: the error of its Start says why")
 	errNotLooked  = errors.New("nobody has looked yet how far it is")
+	errNotHere    = errors.New("a connection of the pool leads to another server than the worker works on: do several servers answer the connection string?")
 )
 
 // pollAgain is the least pause between two looks for parts of one consumer.
@@ -84,7 +85,10 @@ func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask 
 		return err
 	})
 	switch {
-	case ctx.Err() != nil, errors.Is(err, errNoAnswer), errors.Is(err, store.ErrIncarnation), pgdriver.IsStandby(err):
+	case errors.Is(err, store.ErrIncarnation):
+		*why = errNotHere
+		return false, nil
+	case ctx.Err() != nil, errors.Is(err, errNoAnswer), pgdriver.IsStandby(err):
 		return false, nil
 	case err != nil || now.Handled:
 		return now.Handled, err
@@ -122,17 +126,22 @@ func (w *Worker) askFor(ctx context.Context, consumer string, position int64) {
 func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
 	conn := &pooled{w: w}
 	defer func() { conn.giveBack(err) }()
-	a, token, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
-	if err == nil && a.Unknown && w.unit(consumer) == nil {
-		return a, w.known(ctx, conn, consumer)
+	a, at, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
+	if err == nil && a.Unknown {
+		at, err = w.checkpoints.Incarnation(ctx, conn)
 	}
-	if known := w.frontier.Value().Token; token != "" && known != "" && token != known {
+	known := w.frontier.Value().Token
+	switch {
+	case err != nil:
+		return a, err
+	case known != "" && at != known: // at is empty on a server that has no token, as after its crash
 		return a, store.ErrIncarnation
-	}
-	if err == nil && a.DeadLetter {
+	case a.Unknown && w.unit(consumer) == nil:
+		return a, w.known(ctx, conn, consumer)
+	case a.DeadLetter:
 		return a, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, consumer, position)
 	}
-	return a, err
+	return a, nil
 }
 
 // known returns ErrNoConsumer if no worker has registered code for a consumer.

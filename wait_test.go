@@ -160,6 +160,39 @@ func latestPosition(t *testing.T, db *sql.DB) (head int64) {
 	return head
 }
 
+// A server without a token is not the one that the worker works on: an old primary that
+// has crashed may be ahead of the one that was promoted. Here the frontier, which would put
+// a token there, hangs.
+func TestWaitForTrustsNoServerWithoutAToken(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	hung, leave := make(chan struct{}), make(chan struct{})
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithGapPolicy(worker.GapWait), worker.WithStaleGapThreshold(stale), worker.WithHeartbeatTimeout(time.Minute),
+		worker.WithObserver(worker.Observer{FrontierBlocked: func(worker.BlockingTransaction) { close(hung); <-leave }}))
+	t.Cleanup(func() { close(leave) })
+	appendN(t, d.DB, "Order", "1", 1)
+	if err := w.WaitFor(t.Context(), "c", 1); err != nil {
+		t.Fatal(err)
+	}
+	open := beginAppend(t, d.DB, "Order", "open", 1)
+	defer func() { _ = open.Rollback() }()
+	appendN(t, d.DB, "Order", "1", 1)
+	select {
+	case <-hung:
+	case <-time.After(pgtest.Patience):
+		t.Fatal("the frontier does not report the open transaction")
+	}
+	d.Exec(t, `DELETE FROM consumer_checkpoints_token`)
+	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 1000`)
+	for _, consumer := range []string{"c", "unknown"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := w.WaitFor(ctx, consumer, 500); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, worker.ErrNoConsumer) {
+			t.Errorf("consumer %s: %v", consumer, err)
+		}
+		cancel()
+	}
+}
+
 // A position that is in doubt has been passed, not handled.
 func TestWaitForALateEvent(t *testing.T) {
 	d := newLog(t)
