@@ -190,7 +190,7 @@ func quick() []worker.Option {
 		worker.WithDispatcherInterval(20 * time.Millisecond),
 		worker.WithPollInterval(20 * time.Millisecond),
 		worker.WithHeartbeatInterval(100 * time.Millisecond),
-		worker.WithHeartbeatTimeout(time.Second),
+		worker.WithHeartbeatTimeout(3 * time.Second),
 		worker.WithRebalanceInterval(100 * time.Millisecond),
 	}
 }

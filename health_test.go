@@ -30,6 +30,12 @@ func awaitReady(t *testing.T, w *running) {
 	await(t, "the worker to be ready", func() bool { return ready(w, time.Minute) == "" })
 }
 
+// awaitPatient waits until a probe that tolerates an hour finds nothing.
+func awaitPatient(t *testing.T, w *running) {
+	t.Helper()
+	await(t, "a patient probe to find the worker ready", func() bool { return ready(w, time.Hour) == "" })
+}
+
 // awaitUnready also looks that the reason is one line with words in it.
 func awaitUnready(t *testing.T, w *running, maxAge time.Duration, words ...string) {
 	t.Helper()
@@ -103,9 +109,7 @@ func TestHealthWhileSafeStandsStill(t *testing.T) {
 	if s := statusOf(w.Worker, "c"); !lags(s.Lag, 0) {
 		t.Errorf("the lag is %v", s.Lag)
 	}
-	if got := ready(w, time.Hour); got != "" {
-		t.Errorf("within its patience: %s", got)
-	}
+	awaitPatient(t, w)
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +124,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 	d := newLog(t)
 	hung, leave := make(chan struct{}), make(chan struct{})
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithGapPolicy(worker.GapWait), worker.WithStaleGapThreshold(stale),
+		worker.WithHeartbeatTimeout(time.Minute), // no heartbeat is late
 		worker.WithObserver(worker.Observer{FrontierBlocked: func(worker.BlockingTransaction) { close(hung); <-leave }}))...)
 	worker.SetTurn(w, 300*time.Millisecond)
 	r := runWorker(t, w)
@@ -201,7 +206,7 @@ func TestReadyKeepsNoConnection(t *testing.T) {
 	d := newLog(t)
 	const connections = 12
 	d.DB.SetMaxOpenConns(connections)
-	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithHeartbeatTimeout(time.Minute)) // no heartbeat is late
 	awaitReady(t, w)
 	for n := range connections {
 		if got := ready(w, time.Hour); got != "" {
@@ -262,9 +267,7 @@ func TestHealthTrustsNoTimeOfAnEvent(t *testing.T) {
 		SELECT 'Order', '1', 1, gen_random_uuid(), 'e', '', clock_timestamp() + interval '1 day'`)
 	const maxAge = 300 * time.Millisecond
 	awaitUnready(t, w, maxAge, `consumer "c" has not moved for`, "at position 1 or above", "not today")
-	if got := ready(w, time.Hour); got != "" {
-		t.Errorf("within its patience: %s", got)
-	}
+	awaitPatient(t, w)
 	if s := statusOf(w.Worker, "c"); s.OldestAge == nil || *s.OldestAge > time.Hour {
 		t.Errorf("the event is %v old", s.OldestAge)
 	}

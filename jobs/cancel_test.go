@@ -71,9 +71,7 @@ func TestTimeout(t *testing.T) {
 			t.Errorf("the job is %s, %s: %s", i.State, i.Code, i.Error)
 		}
 	}
-	if q := w.Status().Queues[0]; q.Running != 1 {
-		t.Errorf("%d slots are taken", q.Running)
-	}
+	s.until("one slot to be taken", func() bool { return w.Status().Queues[0].Running == 1 })
 	w.Stop()
 	if err := <-ended; !errors.Is(err, jobs.ErrHandlerOverdue) {
 		t.Errorf("Start returned %v", err)

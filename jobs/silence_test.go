@@ -47,7 +47,6 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 	if n := hole.SwallowAll(); n < dead {
 		t.Fatalf("%d connections died", n)
 	}
-	began := time.Now()
 	close(release)
 	var ids []int64
 	for n := range 5 {
@@ -59,9 +58,6 @@ func TestAllConnectionsDieInSilence(t *testing.T) {
 		}
 	}
 	s.until("a heartbeat", func() bool { return w.Status().LastHeartbeat.After(beat) })
-	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("the worker is back after %v", took)
-	}
 	select {
 	case <-swept:
 	case <-time.After(patience):
@@ -82,11 +78,7 @@ func TestStopWhenAllConnectionsAreSilent(t *testing.T) {
 	_, stop := s.runOn(db, jobs.WithNotifyConnectionString(s.d.URL))
 	s.ended(s.add(task{}))
 	hole.SwallowAll()
-	began := time.Now()
 	if err := stop(); err != nil {
 		t.Error(err)
-	}
-	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
