@@ -46,7 +46,7 @@ func Failed(step string, bound time.Duration, err error) error {
 // Statement does the same for a statement of the harness's own, if the server did not
 // answer in time, or could not be reached. Any other error is returned as it is.
 func Statement(step string, bound time.Duration, err error) error {
-	if err == nil || !timedOut(err) && !unreachable(err) {
+	if err == nil || !timedOut(err) && Explain(err) == nil {
 		return err
 	}
 	return Failed(step, bound, err)
@@ -64,9 +64,9 @@ func of(err error) *Error {
 }
 
 // Explain returns the [Error] behind an error, if it explains all of it: of errors that
-// were joined each must be one, or say that the server could not be reached. It returns
-// nil if something is left that the harness does not explain. A time-out of a call of the
-// library is not explained: the library may hang.
+// were joined, at any depth, each must be one, or say that the server could not be
+// reached. It returns nil if something is left that the harness does not explain. A
+// time-out of a call of the library is not explained: the library may hang.
 func Explain(err error) *Error {
 	if e, ok := err.(*Error); ok {
 		return e
@@ -84,13 +84,11 @@ func Explain(err error) *Error {
 		}
 		return first
 	}
-	if inner := errors.Unwrap(err); inner != nil {
-		if e := Explain(inner); e != nil {
-			return e
-		}
-	}
-	if unreachable(err) && !timedOut(err) {
+	if unreachable(err) {
 		return &Error{Step: connecting, Err: err}
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return Explain(inner)
 	}
 	return nil
 }
@@ -106,17 +104,24 @@ func timedOut(err error) bool {
 
 // unreachable reports whether there was no server to answer, or its disk was full. One
 // that is out of connections, memory or locks is there: the library may have taken them.
+// It looks at what err is, not at what it wraps. A failed connection or login is judged
+// with what it wraps: that is its cause.
 func unreachable(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		switch pg.Code {
+	switch e := err.(type) {
+	case *pgconn.PgError:
+		switch e.Code {
 		case "53100", "57P01", "57P02", "57P03": // the disk is full; it shuts down, crashed, or starts
 			return true
 		}
-		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "58") // connection, the system
+		return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") // connection, the system
+	case *pgconn.ConnectError:
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) { // it was there, and refused
+			return unreachable(pg)
+		}
+		return !timedOut(err)
+	case *net.OpError:
+		return !timedOut(err)
 	}
-	var refused *pgconn.ConnectError
-	var network *net.OpError
-	return errors.As(err, &refused) || errors.As(err, &network) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed)
+	return err == io.EOF || err == io.ErrUnexpectedEOF || err == driver.ErrBadConn || err == pgconn.ErrConnClosed
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -63,6 +64,16 @@ func TestMeasure(t *testing.T) {
 func TestExplain(t *testing.T) {
 	copied := Failed("the copy", time.Second, fmt.Errorf("cp: %w", context.DeadlineExceeded))
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	connect := func(err error) error {
+		config, wrong := pgconn.ParseConfig("host=127.0.0.1 sslmode=disable")
+		if wrong != nil {
+			t.Fatal(wrong)
+		}
+		config.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, err }
+		_, err = pgconn.ConnectConfig(t.Context(), config)
+		return err
+	}
+	other := errors.New("an event was applied twice")
 	timeout, wrong := &pgconn.PgError{Code: "57014"}, &pgconn.PgError{Code: "42601"}
 	for _, c := range []struct {
 		name string
@@ -73,7 +84,17 @@ func TestExplain(t *testing.T) {
 		{"one that is wrapped", fmt.Errorf("writer 3: %w", copied), "the copy"},
 		{"two", errors.Join(refused, copied), "the copy"},
 		{"a failure of the harness, and another", errors.Join(copied, wrong), ""},
+		{"two that are wrapped", fmt.Errorf("writer 3: %w", errors.Join(refused, copied)), "the copy"},
+		{"no server, and another", fmt.Errorf("writer 3: %w", errors.Join(refused, other)), ""},
+		{"no server, and a call of the library that timed out", fmt.Errorf("writer 3: %w", errors.Join(refused, context.DeadlineExceeded)), ""},
+		{"no server, and another, on one line", errtext.Join(refused, other), ""},
+		{"no server, twice, on one line", errtext.Join(refused, refused), connecting},
+		{"no server, and another, in one wrapper", fmt.Errorf("writer 3: %w", fmt.Errorf("%w after %w", other, refused)), ""},
 		{"no server", fmt.Errorf("writer 3: %w", refused), connecting},
+		{"no server, in the words of pgx", fmt.Errorf("writer 3: %w", connect(refused)), connecting},
+		{"a login to a server whose connections are taken", fmt.Errorf("writer 3: %w", connect(&pgconn.PgError{Code: "53300"})), ""},
+		{"a login that timed out", fmt.Errorf("writer 3: %w", connect(context.DeadlineExceeded)), ""},
+		{"no server in time", fmt.Errorf("writer 3: %w", &net.OpError{Op: "dial", Err: context.DeadlineExceeded}), ""},
 		{"a server that shuts down", &pgconn.PgError{Code: "57P01"}, connecting},
 		{"a server whose connections are taken", &pgconn.PgError{Code: "53300"}, ""},
 		{"a server whose locks are taken", &pgconn.PgError{Code: "53200"}, ""},
@@ -85,6 +106,7 @@ func TestExplain(t *testing.T) {
 		{"a statement of the harness that timed out", Statement("a statement", time.Second, timeout), "a statement"},
 		{"a statement of the harness without a server", Statement("a statement", time.Second, refused), "a statement"},
 		{"a statement of the harness that is wrong", Statement("a statement", time.Second, wrong), ""},
+		{"a statement of the harness that is wrong, and lost its connection", Statement("a statement", time.Second, errors.Join(other, refused)), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := Explain(c.err)
