@@ -108,8 +108,10 @@ func (s *place[P]) replaceDead(ctx context.Context) error {
 	case s.node.broke():
 		why = history.ExitBroke
 	case m.ran || m.err == nil:
-	case s.on.forgive(m.err) == nil, harness.Explain(m.err) != nil: // there was no server to start on
+	case s.on.forgive(m.err) == nil: // there was no server to start on
 		why = history.ExitOutage
+	case harness.Explain(m.err) != nil:
+		why = history.ExitLost
 	case errors.Is(m.err, context.DeadlineExceeded):
 		why = history.ExitSlow
 		s.happened(slowStarts, "")

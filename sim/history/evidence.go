@@ -284,6 +284,7 @@ const (
 	ExitCrashed = "crashed"
 	ExitSlow    = "too slow to start" // it gave up before it ran, on a busy machine
 	ExitOutage  = "started without a server"
+	ExitLost    = "started without a server, as it says" // believed if the harness lost it, too
 	ExitBroke   = "not to go on: its handler ended a transaction"
 	ExitItself  = ""
 )

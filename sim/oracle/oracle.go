@@ -434,6 +434,10 @@ func lives(e *history.Evidence) Finding {
 		})
 		switch x.Asked {
 		case history.ExitCrashed, history.ExitSlow, history.ExitOutage, history.ExitBroke: // whatever it says
+		case history.ExitLost:
+			f.check(e.Harness != nil, func() string {
+				return fmt.Sprintf("%s ended by itself, though there was a server: %v", x.Worker, x.Error)
+			})
 		case history.ExitStopped:
 			f.check(x.Error == "", func() string { return fmt.Sprintf("%s was stopped and returned: %v", x.Worker, x.Error) })
 		default:

@@ -1,0 +1,64 @@
+package sim
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/sim/history"
+	"github.com/pgfrontier/worker/sim/oracle"
+)
+
+// ended is a worker that has ended before it ran.
+type ended struct{ *machine }
+
+func (e ended) ready(context.Context) bool { return false }
+
+func (e ended) broke() bool { return false }
+
+func (e ended) stop() {}
+
+func (e ended) await(asked string) history.Exit { return e.awaitEnd(asked, time.Second) }
+
+// A worker that says it did not reach the server is excused if the harness lost it, too.
+func TestStartWithoutAServerIsExcused(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		harness *history.HarnessFailure
+		broken  int64
+	}{
+		{"the server was there", nil, 1},
+		{"the harness lost it, too", &history.HarnessFailure{Step: "a statement of the harness", Error: "EOF"}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			begin := func(context.Context, int) (ended, error) {
+				server, err := parseServer("postgres://127.0.0.1:1/none")
+				if err != nil {
+					return ended{}, err
+				}
+				m := &machine{name: "worker 1.1", net: newNetwork(nil), db: openPool(server, 1), done: make(chan struct{}), err: fmt.Errorf("worker: start: %w", driver.ErrBadConn), cancel: func() {}}
+				close(m.done)
+				m.relay, err = relayTo(func() (net.Conn, error) { return nil, driver.ErrBadConn }, false)
+				return ended{m}, err
+			}
+			p := &place[ended]{on: &database{}, begin: begin}
+			if err := p.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.replaceDead(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.node.cleanUp() // it was replaced by another
+			p.retiring.Wait()
+			e := &history.Evidence{History: history.New(time.Now()), Exits: p.exits, Harness: c.harness, Incomplete: c.harness != nil}
+			for _, f := range oracle.Judge(e) {
+				if f.Name == "life cycle" && f.Broken != c.broken {
+					t.Errorf("broken %d times, want %d: %q", f.Broken, c.broken, f.Examples)
+				}
+			}
+		})
+	}
+}
