@@ -53,7 +53,7 @@ Exit status:
   2  wrong usage, no server to begin with, or interrupted
   3  nothing was broken, and the run was not judged: the harness itself could not do
      its part, though it tried a second time with twice the time. Of several runs,
-     more than one in ten
+     more than one in ten; of recorded seeds, one
 
 Examples:
   go run ./cmd/sim                          half a minute, everything on

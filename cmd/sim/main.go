@@ -39,9 +39,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.Join(err, fmt.Errorf("sim: %w", unwritten))
 	}
 	if o.json && len(reports) > 0 {
-		err = errors.Join(err, writeJSON(stdout, reports))
+		err = errors.Join(err, writeJSON(stdout, o.sum(reports), reports))
 	}
-	return status(ctx, oracle.Sum(reports), err, stderr)
+	return status(ctx, o.sum(reports), err, stderr)
+}
+
+// sum adds up the runs. Of recorded seeds all are to be judged: each is the test of one
+// defect.
+func (o options) sum(reports []*oracle.Report) oracle.Total {
+	t := oracle.Sum(reports)
+	if len(o.seeds) > 0 && len(t.NotJudged) > 0 && t.Outcome == oracle.Held {
+		t.Outcome = oracle.NotJudged
+	}
+	return t
 }
 
 // status returns the exit status of a campaign, and says why it could not go on. What was
@@ -67,9 +77,9 @@ func status(ctx context.Context, t oracle.Total, err error, stderr io.Writer) in
 	return command.OK
 }
 
-func writeJSON(w io.Writer, reports []*oracle.Report) error {
+func writeJSON(w io.Writer, total oracle.Total, reports []*oracle.Report) error {
 	return command.WriteJSON(w, struct {
 		Total oracle.Total     `json:"total"`
 		Runs  []*oracle.Report `json:"runs"`
-	}{oracle.Sum(reports), reports})
+	}{total, reports})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/sim"
+	"github.com/pgfrontier/worker/sim/oracle"
 )
 
 func TestWrongSeedsAreRefused(t *testing.T) {
@@ -128,5 +130,27 @@ func TestLinesThatFailedAreNamed(t *testing.T) {
 	}
 	if want := "NOT JUDGED: seeds:2: go run ./cmd/sim -jobs -seed 4 -duration 5s # jobs\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// Each recorded seed is the test of one defect: all are to be judged.
+func TestRecordedSeedThatIsNotJudgedCounts(t *testing.T) {
+	reports := reportsOf(append(slices.Repeat([]oracle.Outcome{oracle.Held}, 9), oracle.NotJudged)...)
+	for _, c := range []struct {
+		seeds []recorded
+		want  int
+		says  string
+	}{
+		{nil, command.OK, "verdict: 9 of 10 runs held; 1 not judged"},
+		{make([]recorded, 10), command.NotJudged, "verdict: NOT JUDGED: 1 of 10 runs, seeds 0; the others held"},
+	} {
+		total := options{seeds: c.seeds}.sum(reports)
+		var out bytes.Buffer
+		if err := total.WriteText(&out); err != nil || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%d recorded: it lacks %q, %v\n%s", len(c.seeds), c.says, err, out.String())
+		}
+		if got := status(t.Context(), total, nil, io.Discard); got != c.want {
+			t.Errorf("%d recorded: exit status %d, want %d", len(c.seeds), got, c.want)
+		}
 	}
 }

@@ -39,7 +39,7 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 		}
 	}
 	if len(runs) > 1 && !o.json {
-		err = errors.Join(oracle.Sum(reports).WriteText(stdout), o.nameLines(stdout, reports))
+		err = errors.Join(o.sum(reports).WriteText(stdout), o.nameLines(stdout, reports))
 	}
 	return reports, err
 }

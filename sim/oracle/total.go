@@ -102,11 +102,14 @@ func (t Total) decide() Outcome {
 	switch {
 	case len(t.Broken) > 0, t.Runs >= campaign && len(t.Missing)+len(t.Unreached) > 0:
 		return Broken
-	case len(t.NotJudged)*10 > t.Runs:
+	case t.tooMany():
 		return NotJudged
 	}
 	return Held
 }
+
+// tooMany reports whether more than one run in ten was not judged.
+func (t Total) tooMany() bool { return len(t.NotJudged)*10 > t.Runs }
 
 // chance is what the run adds to the chance that something comes: a campaign with 1
 // demands it. What is slow takes so many times as long in a run of jobs.
@@ -194,7 +197,8 @@ func (t Total) verdict() string {
 	case t.Outcome == Broken:
 		verdict = fmt.Sprintf("%d of %d runs held, none broke, but FAILED: what should have come in one of them never did", t.Held, t.Runs)
 	case t.Outcome == NotJudged:
-		return fmt.Sprintf("NOT JUDGED: %d of %d runs, more than one in ten, seeds %s; the others held", len(t.NotJudged), t.Runs, list(t.NotJudged))
+		often := map[bool]string{true: "more than one in ten, "}[t.tooMany()]
+		return fmt.Sprintf("NOT JUDGED: %d of %d runs, %sseeds %s; the others held", len(t.NotJudged), t.Runs, often, list(t.NotJudged))
 	case len(t.NotJudged) > 0:
 		verdict = fmt.Sprintf("%d of %d runs held", t.Held, t.Runs)
 	}
