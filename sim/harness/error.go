@@ -32,9 +32,10 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Failed returns the error of a step that only the harness can fail at: to start, stop
-// and copy a server. An error that is an [Error] already, and nil, are returned as they are.
+// and copy a server. An error that an [Error] explains already, and nil, are returned as
+// they are.
 func Failed(step string, bound time.Duration, err error) error {
-	if err == nil || Is(err) {
+	if err == nil || Is(err) && Explain(err) != nil {
 		return err
 	}
 	if !timedOut(err) {

@@ -129,3 +129,24 @@ func TestErrorNamesStepBoundAndRemedy(t *testing.T) {
 		t.Errorf("a failure that was no time-out has a bound: %v", err)
 	}
 }
+
+// A part that the harness does not explain is a part of its step that failed.
+func TestFailedExplainsEachPart(t *testing.T) {
+	stop, other := Failed("the stop", time.Second, context.DeadlineExceeded), errors.New("no binaries")
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"of two steps", errors.Join(stop, Failed("another", 0, other)), "the stop"},
+		{"of a step and a statement without a server", errors.Join(stop, io.EOF), "the stop"},
+		{"of a step and another error", errors.Join(stop, other), "the start"},
+		{"that is wrapped", fmt.Errorf("x: %w", errors.Join(other, stop)), "the start"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if e := Explain(Failed("the start", time.Minute, c.err)); e == nil || e.Step != c.want {
+				t.Errorf("%v is explained by %+v, want %q", c.err, e, c.want)
+			}
+		})
+	}
+}
