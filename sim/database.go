@@ -94,6 +94,10 @@ CREATE TRIGGER sim_remember AFTER INSERT ON consumer_operations FOR EACH ROW WHE
 // if the server does not answer.
 const statementBound = 30 * time.Second
 
+// lockBound bounds their waits for a lock. It is below the other, so that the error says
+// which it was: a lock that is never let go is not the harness's failure.
+const lockBound = 4 * statementBound / 5
+
 // database is a database made for one run.
 type database struct {
 	name   string
@@ -181,6 +185,7 @@ func (d *database) config(who string) *pgx.ConnConfig {
 	c.RuntimeParams["application_name"] = "sim " + who
 	if who == "harness" {
 		c.RuntimeParams["statement_timeout"] = strconv.FormatInt(d.bounds.Of(statementBound).Milliseconds(), 10)
+		c.RuntimeParams["lock_timeout"] = strconv.FormatInt(d.bounds.Of(lockBound).Milliseconds(), 10)
 	}
 	return c
 }

@@ -4,6 +4,9 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -56,5 +59,26 @@ func TestOperationsOnUnitsAreCollected(t *testing.T) {
 	}
 	if len(e.Forgotten) > 0 {
 		t.Errorf("forgotten are %+v", e.Forgotten)
+	}
+}
+
+// A lock that the library never lets go is not the harness's failure.
+func TestAStatementThatWaitsForALockIsNotExplained(t *testing.T) {
+	on := newDatabase(t)
+	on.bounds = harness.Bounds{Slowness: 0.03} // not a second for a statement
+	db := stdlib.OpenDB(*on.config("harness"))
+	on.bounds = harness.Bounds{}
+	defer func() { _ = db.Close() }()
+	tx, err := on.db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	exec(t, tx, `LOCK TABLE sim_life`)
+	for statement, want := range map[string]bool{`DELETE FROM sim_life`: false, `SELECT pg_sleep(9)`: true} {
+		_, err := db.Exec(statement)
+		if err = on.mine(t.Context(), err); err == nil || (harness.Explain(err) != nil) != want {
+			t.Errorf("%s: %v, explained is to be %v", statement, err, want)
+		}
 	}
 }
