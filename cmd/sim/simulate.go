@@ -95,7 +95,11 @@ func forget(reports []*oracle.Report) {
 // write prints a report; one of several that did not break takes one line.
 func write(w io.Writer, r *oracle.Report, oneOfSeveral bool) error {
 	if oneOfSeveral && (r.Held || r.Outcome == oracle.NotJudged) {
-		_, err := fmt.Fprintf(w, "seed %d: %s, in %.1fs\n", r.Seed, r.Verdict, r.Seconds)
+		first := ""
+		if r.FirstTry != "" {
+			first = "; first " + r.FirstTry
+		}
+		_, err := fmt.Fprintf(w, "seed %d: %s, in %.1fs%s\n", r.Seed, r.Verdict, r.Seconds, first)
 		return err
 	}
 	return r.WriteText(w)

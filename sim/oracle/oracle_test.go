@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -190,6 +191,29 @@ func TestSecondRunNotJudgedNamesBoth(t *testing.T) {
 	other.Again(of("the copy of the server", 30*time.Second))
 	if want := "NOT JUDGED: twice: the copy of the server took longer than 30s; then the connection to the server failed: no route"; other.Verdict != want {
 		t.Errorf("the verdict is %q, want %q", other.Verdict, want)
+	}
+}
+
+// A run that was judged at the second try leaves a trace of the first.
+func TestFirstTryIsKept(t *testing.T) {
+	first := &Report{Evidence: &history.Evidence{Harness: &history.HarnessFailure{Step: "the copy of the server", Bound: 30 * time.Second}}}
+	first.judge()
+	for want, findings := range map[Outcome][]Finding{Held: {{Name: "a", Checks: 3}}, Broken: {{Name: "a", Checks: 3, Broken: 1}}} {
+		r := &Report{Invariants: findings, Evidence: &history.Evidence{}}
+		r.judge()
+		r.Again(first)
+		var text, sum strings.Builder
+		total := Sum([]*Report{r})
+		if err := errors.Join(r.WriteText(&text), total.WriteText(&sum)); err != nil {
+			t.Fatal(err)
+		}
+		const verdict = "NOT JUDGED: the copy of the server took longer than 30s"
+		if r.Outcome != want || r.FirstTry != verdict || !strings.Contains(text.String(), "first:   "+verdict+"\n") {
+			t.Errorf("%s: the first try is %q\n%s", want, r.FirstTry, text.String())
+		}
+		if total.SecondTry != 1 || !strings.Contains(sum.String(), "; judged at the second try: 1\n") {
+			t.Errorf("%s: judged at the second try: %d\n%s", want, total.SecondTry, sum.String())
+		}
 	}
 }
 

@@ -27,7 +27,8 @@ type Report struct {
 	Held        bool            `json:"held"`        // the outcome is Held
 	Interrupted bool            `json:"interrupted"` // the outcome is Interrupted
 	Verdict     string          `json:"verdict"`
-	Slowness    float64         `json:"slowness"` // how many times as long as the reference the machine takes
+	FirstTry    string          `json:"first_try,omitempty"` // the verdict on a run before, that was not judged; this one was
+	Slowness    float64         `json:"slowness"`            // how many times as long as the reference the machine takes
 	Workers     int             `json:"workers"`
 	Writers     int             `json:"writers"`
 	Server      string          `json:"server"` // its version
@@ -169,9 +170,11 @@ func (r *Report) harness() *history.HarnessFailure {
 	return r.Evidence.Harness
 }
 
-// Again says that the run is the second one with its seed: the first was not judged
-// either.
+// Again says that the run is the second one with its seed: the first was not judged.
 func (r *Report) Again(first *Report) {
+	if r.Outcome != NotJudged { // else the verdict names both
+		r.FirstTry = first.Verdict
+	}
 	if failure := r.harness(); failure != nil {
 		failure.First = first.harness()
 		r.judge()
@@ -232,7 +235,11 @@ func (r *Report) WriteText(w io.Writer) error {
 		writeStates(&b, r.Reached)
 		writeFindings(&b, r.Invariants, map[bool]string{true: "-", false: "BROKEN"}[r.Outcome == NotJudged || r.harness() != nil])
 	}
-	fmt.Fprintf(&b, "\nverdict: %s\nrepeat:  %s\n", r.Verdict, r.Repeat)
+	b.WriteString("\n")
+	if r.FirstTry != "" {
+		fmt.Fprintf(&b, "first:   %s\n", r.FirstTry)
+	}
+	fmt.Fprintf(&b, "verdict: %s\nrepeat:  %s\n", r.Verdict, r.Repeat)
 	if r.Reduce != "" && r.Outcome == Broken {
 		fmt.Fprintf(&b, "reduce:  %s\n", r.Reduce)
 	}

@@ -16,6 +16,7 @@ type Total struct {
 	Held       int             `json:"held"`
 	Broken     []uint64        `json:"broken_seeds"`
 	NotJudged  []uint64        `json:"not_judged_seeds"`
+	SecondTry  int             `json:"judged_at_the_second_try"`
 	Events     int64           `json:"events"`
 	Jobs       *JobsDone       `json:"jobs,omitempty"`
 	Counts     []history.Count `json:"counts"`
@@ -50,6 +51,9 @@ func Sum(reports []*Report) Total {
 			t.Held++
 		default:
 			t.Broken = append(t.Broken, r.Seed)
+		}
+		if r.FirstTry != "" {
+			t.SecondTry++
 		}
 		t.Runs++
 		t.Events += r.Events
@@ -184,7 +188,11 @@ func (t Total) WriteText(w io.Writer) error {
 	if len(t.Missing) > 0 {
 		fmt.Fprintf(&b, "on, but never happened: %s\n", strings.Join(t.Missing, ", "))
 	}
-	fmt.Fprintf(&b, "verdict: %s\n", t.verdict())
+	b.WriteString("verdict: " + t.verdict())
+	if t.SecondTry > 0 {
+		fmt.Fprintf(&b, "; judged at the second try: %d", t.SecondTry)
+	}
+	b.WriteString("\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
