@@ -40,6 +40,7 @@ func scale(jobs bool) []string {
 // result is what became of a mistake.
 type result struct {
 	mutant  planted.Mutant
+	most    int // runs that are to be judged, unless one catches it; 0: a test is to find it
 	runs    int // that were judged
 	no      int // runs without a result: they were not judged
 	caught  int // in how many of them
@@ -53,8 +54,8 @@ type result struct {
 // missed reports whether the list is wrong about the mistake.
 func (r result) missed() bool { return !r.unknown() && (r.caught == 0) == (r.mutant.Harmless == "") }
 
-// unknown reports whether no run of the mistake was judged.
-func (r result) unknown() bool { return r.runs == 0 && r.no > 0 }
+// unknown reports whether too few runs were judged to say that none catches the mistake.
+func (r result) unknown() bool { return r.caught == 0 && r.runs < r.most }
 
 // hunt plants the mistakes and runs the sim. The results are in the order of
 // the list.
@@ -114,11 +115,11 @@ func (o options) hunted(ctx context.Context, mutant planted.Mutant, root, dir st
 	if err != nil {
 		return r, err
 	}
-	most := o.runs
+	r.most = o.runs
 	if mutant.Harmless != "" {
-		most = min(most, harmlessRuns)
+		r.most = min(r.most, harmlessRuns)
 	}
-	for seed := o.seed; r.runs < most && r.no < most && (o.all || r.caught == 0); seed++ {
+	for seed := o.seed; r.runs < r.most && r.no < r.most && (o.all || r.caught == 0); seed++ {
 		if !comesUp(mutant, seed) {
 			continue
 		}

@@ -39,7 +39,7 @@ result: the next seed takes its place, at most as often as there are runs.
 
 Exit status: 0 every mistake was caught or is harmless, 1 one was not,
 2 wrong usage, one that could not be planted, no server, or interrupted,
-3 the others were caught or are harmless, and of one no run was judged.
+3 the others were caught or are harmless, and of one too few runs were judged.
 
 Examples:
   go run ./cmd/mutants                     every mistake, until it is caught

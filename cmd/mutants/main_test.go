@@ -115,7 +115,7 @@ func TestResultsAreCounted(t *testing.T) {
 // A run that was not judged catches nothing, and does not count as one that has not.
 func TestRunNotJudgedIsNoResult(t *testing.T) {
 	unjudged := &oracle.Report{Seed: 5, Outcome: oracle.NotJudged, Invariants: []oracle.Finding{{Name: "order"}}}
-	r := result{mutant: planted.Mutant{Name: "blunder"}}
+	r := result{mutant: planted.Mutant{Name: "blunder"}, most: 2}
 	r.note(unjudged)
 	r.note(unjudged)
 	if r.runs != 0 || r.caught != 0 || r.missed() || !r.unknown() {
@@ -125,9 +125,14 @@ func TestRunNotJudgedIsNoResult(t *testing.T) {
 	if missed, unknown := (options{}).report(&out, []result{r}); missed != 0 || unknown != 1 || !strings.Contains(out.String(), "NOT JUDGED: none of 2 runs was") {
 		t.Errorf("%d missed, %d unknown:\n%s", missed, unknown, out.String())
 	}
-	r.note(&oracle.Report{Seed: 6, Outcome: oracle.Held, Held: true})
-	if r.runs != 1 || r.unknown() || !r.missed() {
-		t.Errorf("after one that held: %+v, missed %v, unknown %v", r, r.missed(), r.unknown())
+	held := &oracle.Report{Seed: 6, Outcome: oracle.Held, Held: true}
+	r.note(held)
+	if r.runs != 1 || !r.unknown() || r.missed() || r.String() != "NOT JUDGED: 2 of 3 runs were not" {
+		t.Errorf("after one of two that held: %+v, missed %v, unknown %v: %s", r, r.missed(), r.unknown(), r)
+	}
+	r.note(held)
+	if r.runs != 2 || r.unknown() || !r.missed() {
+		t.Errorf("after two that held: %+v, missed %v, unknown %v", r, r.missed(), r.unknown())
 	}
 }
 

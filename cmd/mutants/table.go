@@ -12,6 +12,8 @@ import (
 // String is what became of a mistake, in a line.
 func (r result) String() string {
 	switch {
+	case r.unknown() && r.runs > 0:
+		return fmt.Sprintf("NOT JUDGED: %d of %d runs were not", r.no, r.runs+r.no)
 	case r.unknown():
 		return fmt.Sprintf("NOT JUDGED: none of %d runs was", r.no)
 	case r.caught > 0 && r.mutant.Harmless != "":
@@ -51,8 +53,8 @@ func always(m planted.Mutant) string {
 	return on.String()
 }
 
-// report prints the table, and returns how many mistakes were missed, and of how many no
-// run was judged.
+// report prints the table, and returns how many mistakes were missed, and of how many too
+// few runs were judged.
 func (o options) report(w io.Writer, results []result) (missed, unknown int) {
 	fmt.Fprintf(w, "\n%-18s %8s  %s\n", "mistake", "seconds", "")
 	for _, r := range results {
