@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -52,12 +54,16 @@ func (k *keeper) end(r *oracle.Report, say io.Writer) error {
 	return err
 }
 
-// save keeps a run under that name, or one like it.
+// save keeps a run under that name, or one like it. A server that could not be replaced
+// has taken its log with it.
 func (k *keeper) save(name string, r *oracle.Report) (as string, err error) {
 	var logs []bundle.Log
 	if k.log != "" {
 		log, err := os.Open(k.log)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return bundle.Keep(filepath.Join(k.place, name), r)
+		case err != nil:
 			return "", fmt.Errorf("sim: the server's log: %w", err)
 		}
 		defer func() { _ = log.Close() }() // only read

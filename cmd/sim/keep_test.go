@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -114,5 +115,20 @@ func TestFirstFailuresAreKept(t *testing.T) {
 	}
 	if log, err := os.ReadFile("sim-failure-2/server.log"); string(log) != "meanwhile\n" {
 		t.Errorf("the log is %q, %v; want what was written in the run", log, err)
+	}
+}
+
+// A server that could not be replaced has taken its log with it. The run is kept without.
+func TestRunIsKeptWithoutALog(t *testing.T) {
+	place := t.TempDir()
+	k := &keeper{place: place, log: filepath.Join(place, "gone", "log")}
+	k.begin()
+	r := &oracle.Report{Seed: 1}
+	r.Judge(&history.Evidence{History: history.Of(nil), Harness: &history.HarnessFailure{Step: "the start of another server"}})
+	if err := k.end(r, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(place, "sim-not-judged-1", "report.json")); err != nil {
+		t.Error(err)
 	}
 }
