@@ -54,8 +54,8 @@ type Config struct {
 	// Status is called for each heartbeat and returns JSON for the people who
 	// look at the table of workers. May be nil.
 	Status func() ([]byte, error)
-	// Incarnation is an SQL expression for the server's incarnation, see package
-	// incarnation. Elsewhere is called with its value, once for each heartbeat,
+	// Incarnation is an SQL expression that differs from server to server, such as
+	// that of package incarnation. Elsewhere is called with its value, once for each heartbeat,
 	// and reports whether the units work on another server. May be empty and nil.
 	Incarnation string
 	Elsewhere   func(incarnation string) bool

@@ -9,20 +9,21 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/sweep"
 )
 
 // home is the server that the worker works on, by the time of its start: as the session
-// of the heartbeats has found it last, and as a connection of the pool has. Empty:
-// neither has looked.
+// of the heartbeats has found it last, and as a connection of the pool has. Empty: not
+// known.
 //
 // They differ when a standby was promoted and the old primary goes on: sessions that
 // survive lead to one, new ones to the other. Everything succeeds on both. A claim
 // is random, so no statement on one finds what was claimed on the other, but jobs
 // would run twice, and heartbeats would not be seen where the jobs are.
 //
-// A token would tell less: a server has none after its promotion, and another one after
-// a crash.
+// The token of an incarnation would not do: a server has none after its promotion, and
+// another one after a crash.
 type home struct {
 	mu            sync.Mutex
 	session, pool string
@@ -55,7 +56,7 @@ func (h *home) forget() {
 func (h *home) differ() bool { return h.session != "" && h.pool != "" && h.session != h.pool }
 
 // startedSQL is an expression for the time of the server's start.
-const startedSQL = `(date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint::text`
+var startedSQL = pgdriver.Microseconds(`pg_postmaster_start_time()`) + `::text`
 
 var errElsewhere = errors.New("a connection of the pool leads to another server than the heartbeats: do several servers answer the connection string?")
 

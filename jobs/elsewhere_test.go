@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -29,4 +30,14 @@ func TestHome(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What was found before a session failed counts no more: the server may be another one.
+func TestFailedSessionForgetsTheServer(t *testing.T) {
+	w := NewWorker(nil, NewHandlers())
+	w.home.found("1")
+	w.coordination().OnFailure(errors.New("the session ended"))
+	if w.home.isElsewhere("2") {
+		t.Error("the new session is taken for one on another server")
+	}
 }
