@@ -23,9 +23,9 @@ var ErrDeadLettered = errors.New("worker: the event is among the consumer's dead
 var ErrNoConsumer = errors.New("worker: there is no such consumer: check the name (ops.Operator.Consumers lists those that have run), or start a worker that has code for it before")
 
 var (
-	errNeverBegan = errors.New("this worker has ended before it could begin: the error of its Start says why")
-	errNotLooked  = errors.New("nobody has looked yet how far it is")
-	errNotHere    = errors.New("a connection of the pool leads to another server than the worker works on: do several servers answer the connection string?")
+	errNeverBegan  = errors.New("this worker has ended before it could begin: the error of its Start says why")
+	errNotLooked   = errors.New("nobody has looked yet how far it is")
+	errOtherServer = errors.New("the server that answered is not the one that the worker reads: it was restarted just now, or several servers answer the connection string")
 )
 
 // pollAgain is the least pause between two looks for parts of one consumer.
@@ -86,7 +86,7 @@ func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask 
 	})
 	switch {
 	case errors.Is(err, store.ErrIncarnation):
-		*why = errNotHere
+		*why = errOtherServer
 		return false, nil
 	case ctx.Err() != nil, errors.Is(err, errNoAnswer), pgdriver.IsStandby(err):
 		return false, nil
