@@ -76,7 +76,7 @@ func TestStopWhileAConnectionIsSilent(t *testing.T) {
 }
 
 // All connections of the pool die at once; new ones work. Every consumer goes
-// on, and the pool is swept: none meets them one after the other.
+// on, and the worker sweeps the pool.
 func TestAllConnectionsDieInSilence(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

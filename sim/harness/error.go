@@ -105,8 +105,8 @@ func timedOut(err error) bool {
 
 // unreachable reports whether there was no server to answer, or its disk was full. One
 // that is out of connections, memory or locks is there: the library may have taken them.
-// It looks at what err is, not at what it wraps. A failed connection or login is judged
-// with what it wraps: that is its cause.
+// It judges err itself, not the errors that err wraps. Exception: a failed connection or
+// login is judged by its cause.
 func unreachable(err error) bool {
 	switch e := err.(type) {
 	case *pgconn.PgError:
