@@ -58,7 +58,7 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 	}
 	all, err := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (row, error) {
 		r := row{run: &run{w: w}}
-		err := rows.Scan(&r.run.claim.ID, &r.run.claim.Claim, &r.state, &r.run.header.NumFailures, &r.run.header.NumResets)
+		err := rows.Scan(&r.run.claim.ID, &r.run.claim.Claim, &r.state, &r.run.header.NumFailures, &r.run.header.NumResets, &r.run.server)
 		r.run.header.ID = r.run.claim.ID
 		return r, err
 	}, text.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit), append([]any{list, w.host}, c.Args...)...)

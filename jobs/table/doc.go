@@ -165,6 +165,11 @@
 // While the database does not answer, no job fails because of it: ends are kept, and
 // stored when it is back.
 //
+// A standby may be promoted while the old primary goes on, and new connections lead to
+// one, old ones to the other. Every HeartbeatInterval a worker compares when the server of
+// its heartbeats was started with that of another connection. If they differ, it closes the
+// connections that are idle, and HeartbeatError of [Status] says so.
+//
 // # Stop
 //
 // [Worker.Start] runs until its context ends, [Worker.Stop] is called, after

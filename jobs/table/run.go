@@ -34,6 +34,8 @@ type run struct {
 	header Header
 	job    any // a *Job of the handler's; nil before it is read
 	begun  time.Time
+	server int64       // when the one with the claim was started; only the heartbeats change it
+	missed time.Time   // when a heartbeat first did not find the claim; likewise
 	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it; or Scan was
 
 	mu       sync.Mutex
@@ -41,6 +43,16 @@ type run struct {
 	ended    error                   // why its context was to end
 	settling bool                    // the settler has it
 	byTx     bool                    // CompleteTx was called
+}
+
+// isLost reports whether a heartbeat that has not found the claim shows that it is lost. On
+// another server than that of the claim it does not, see home. But that server may have been
+// restarted, or be gone, so after a while it does.
+func (r *run) isLost(server int64, while time.Duration) bool {
+	if r.missed.IsZero() {
+		r.missed = time.Now()
+	}
+	return r.server == server || time.Since(r.missed) >= while
 }
 
 // end ends the context of the run, or makes it end as soon as it has one.

@@ -111,8 +111,8 @@ const claimedSQL = `
 	WHERE t.{id} = ANY (ARRAY(SELECT id FROM picked))
 	RETURNING t.{id} AS id, coalesce({started}, 0) AS claim, t.{state}::text AS state, coalesce(t.{num_failures}, 0) AS failures, coalesce(t.{num_resets}, 0) AS resets
 )
-SELECT id, claim, state, failures, resets FROM claimed
-UNION ALL SELECT id, 0, '', 0, 0 FROM picked WHERE id NOT IN (SELECT id FROM claimed)`
+SELECT id, claim, state, failures, resets, {server} FROM claimed
+UNION ALL SELECT id, 0, '', 0, 0, 0 FROM picked WHERE id NOT IN (SELECT id FROM claimed)`
 
 // peekedSQL claims nothing: it returns the rows that a claim has found. It has the
 // parameters of a claim.
@@ -294,7 +294,7 @@ func newStatements(s settings, t types) statements {
 	pairs := []string{
 		"{table}", s.table.SQL(), "{alias}", alias, "{view}", s.view.SQL(), "{view alias}", ident.Quote(s.view.alias),
 		"{condition}", condition, "{order}", order, "{expressions}", strings.Join(s.expressions, "\n, ") + "\n",
-		"{state type}", t.state, "{message type}", t.message, "{log type}", t.log,
+		"{server}", serverSQL, "{state type}", t.state, "{message type}", t.message, "{log type}", t.log,
 		"{most}", fmt.Sprint(s.most), "{resets}", fmt.Sprint(s.resets), "{reset message}", ident.Literal(s.resetMessage),
 		"{retry after}", interval(s.retryAfter.Microseconds()), "{retries}", fmt.Sprint(s.retryAfter > 0),
 	}

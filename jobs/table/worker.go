@@ -59,6 +59,7 @@ type Worker struct {
 
 	sql      statements
 	pulse    *sql.Conn       // of the heartbeats
+	home     home            // the servers that pulse and the pool lead to
 	handling context.Context // of all handlers; a stop that has waited long enough ends it
 	life     context.Context // of all else; ends before Start returns
 	hand     *hand
@@ -187,6 +188,7 @@ func (w *Worker) work(background *group.Group, running, intake context.Context, 
 	background.Run(func() error { w.settler.run(running); return nil })
 	background.Run(func() error { w.resetStalled(running); return nil })
 	background.Run(func() error { w.sweep(running); return nil })
+	background.Run(func() error { w.watchServer(running); return nil })
 	background.Run(func() error { w.boundDraining(running, intake, abandon); return nil })
 	background.Run(func() error { return w.awaitClose(running, abandon) })
 	ended := make(chan struct{})
