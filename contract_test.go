@@ -90,6 +90,9 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 					if driver == "lib/pq" && then != "returns nil" {
 						tier.Long(t, "TestHandlerThatEndsItsTransaction, which returns nil over lib/pq")
 					}
+					if then == "panics" && how != "tx.Commit" {
+						tier.Long(t, "TestHandlerThatEndsItsTransaction, which panics after tx.Commit, and returns an error after each")
+					}
 					t.Parallel()
 					d := newLog(t)
 					db := open(t, d, driver)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -16,6 +17,9 @@ func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
 	for how, crash := range map[string]bool{"restart": false, "crash": true} {
 		for _, driver := range []string{"pgx", "lib/pq"} {
 			t.Run(driver+" "+how, func(t *testing.T) {
+				if crash != (driver == "pgx") {
+					tier.Long(t, "TestHandlerThatCommitsBeforeTheServerRestarts, with the other driver")
+				}
 				t.Parallel()
 				server, pool := ownLog(t)
 				d := &pgtest.Database{DB: pool, URL: server.URL("")}
@@ -41,6 +45,7 @@ func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
 				}
 				ended := start(t, db, []consumer.Consumer{c}).result(t)
 				d.DB.SetMaxIdleConns(0) // those from before the restart are dead
+				d.DB.SetMaxIdleConns(16)
 				want.check(t, d, ended)
 				expectRest(t, d, want.checkpoint)
 			})

@@ -147,7 +147,7 @@ func TestOutageUnderAHandlerNeverCounts(t *testing.T) {
 			defer others.Close()
 			others.SetMaxIdleConns(0) // none is kept over an outage
 			appendN(t, db, "Order", "1", 5)
-			const outages = 4
+			const outages = 2
 			var tries atomic.Int32
 			c := &ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) error {
 				if e.GlobalPosition != 3 || tries.Add(1) > outages {
@@ -181,6 +181,7 @@ func ownLog(t *testing.T) (*embedded.Server, *sql.DB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxIdleConns(16)
 	if err := migrations.Apply(t.Context(), db, nil); err != nil {
 		t.Fatal(err)
 	}

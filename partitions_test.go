@@ -131,7 +131,7 @@ func TestAConsumerIsSplitAndMerged(t *testing.T) {
 			appendN(t, d.DB, "Order", fmt.Sprint("a", i%17), 2)
 		}
 	}
-	appendSome(100)
+	appendSome(34)
 	row := func() string {
 		return one[string](t, d.DB, `SELECT string_agg((to_jsonb(c) - 'created_at' - 'updated_at' - 'revision' - 'last_position')::text, '\n') FROM consumer_checkpoints AS c`)
 	}
@@ -147,7 +147,7 @@ func TestAConsumerIsSplitAndMerged(t *testing.T) {
 		told = nil
 		w := start(t, d.DB, []consumer.Consumer{inPartitions(n)}, worker.WithObserver(worker.Observer{Rescaled: hear}))
 		awaitLayout(t, d.DB, n)
-		appendSome(40)
+		appendSome(17)
 		awaitOnce(t, d.DB, "aggregate_id")
 		w.Stop()
 		if err := w.result(t); err != nil {
@@ -344,12 +344,12 @@ func TestPartsOfSomeTypes(t *testing.T) {
 	if err := w.result(t); err != nil {
 		t.Fatal(err)
 	}
-	fill(150)
+	fill(50)
 	start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchSize(20))
 	fill(20)
 	d.Exec(t, `CREATE TABLE invoices AS SELECT global_position FROM events WHERE aggregate_type = 'Invoice'`)
 	await(t, "all orders to be handled", func() bool {
-		return one[int](t, d.DB, `SELECT count(*) FROM ledger`) >= 170*20
+		return one[int](t, d.DB, `SELECT count(*) FROM ledger`) >= 70*20
 	})
 	await(t, "all parts to have passed the last invoices", func() bool { // which are void once they are deleted
 		return one[bool](t, d.DB, `SELECT min(last_position) >= (SELECT max(global_position) FROM events) FROM consumer_checkpoints WHERE split_at IS NULL`)

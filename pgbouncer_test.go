@@ -106,7 +106,7 @@ func TestBehindPgBouncer(t *testing.T) {
 func TestPgBouncerWithStatementsItBreaks(t *testing.T) {
 	t.Parallel()
 	for name, open := range pgtest.BrokenByBouncer {
-		for _, size := range []string{"1", "2", "20"} {
+		for _, size := range []string{"1", "20"} {
 			t.Run(name+" on "+size, func(t *testing.T) {
 				d := newLog(t)
 				bounced := d.Bounced(t, map[string]string{"default_pool_size": size})
