@@ -162,7 +162,7 @@ func TestSweep(t *testing.T) {
 	h.SwallowAll()
 	ctx, cancel := context.WithCancel(t.Context())
 	told, ended := make(chan PoolSweep), make(chan struct{})
-	w := &Worker{db: db, sweepNow: wakeup.New(), observer: Observer{PoolSwept: func(s PoolSweep) { told <- s }}}
+	w := &Worker{db: pgdriver.Pool{DB: db}, sweepNow: wakeup.New(), observer: Observer{PoolSwept: func(s PoolSweep) { told <- s }}}
 	go func() { defer close(ended); w.sweep(ctx) }()
 	w.sweepNow.Send()
 	if s := <-told; s != (PoolSweep{Idle: n, Alive: 0}) {
@@ -177,7 +177,7 @@ func TestSweep(t *testing.T) {
 // taken again and again.
 func TestGiveClosesWhatLeadsElsewhere(t *testing.T) {
 	db := pgtest.Empty(t).DB
-	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	for name, test := range map[string]struct {
 		r    result
 		kept int
@@ -221,7 +221,7 @@ func TestTakeGivesUpIfNobodyAnswers(t *testing.T) {
 			db := sql.OpenDB(unreachable{})
 			defer db.Close()
 			db.SetMaxOpenConns(maxOpenConns)
-			w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
+			w := &Worker{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
 			began := time.Now()
@@ -237,7 +237,7 @@ func TestTakeWaitsWhileAllAreInUse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).DB
 	db.SetMaxOpenConns(1)
-	w := &Worker{db: db, limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{db: pgdriver.Pool{DB: db}, limits: usualLimits, sweepNow: wakeup.New()}
 	held, err := w.take(t.Context(), time.Minute)
 	if err != nil {
 		t.Fatal(err)

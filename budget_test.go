@@ -39,7 +39,7 @@ func TestLoopsLeaveTheReserve(t *testing.T) {
 	db := pgtest.Empty(t).DB
 	const loops, limit = 20, 6
 	db.SetMaxOpenConns(limit)
-	w := &Worker{db: db, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
+	w := &Worker{db: pgdriver.Pool{DB: db}, loopConns: newBudget(limit), limits: usualLimits, sweepNow: wakeup.New()}
 	var mu sync.Mutex
 	inUse, most := 0, 0
 	use := func(n int) {

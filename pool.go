@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/sweep"
 )
@@ -95,9 +96,7 @@ func (p *pooled) QueryContext(ctx context.Context, query string, args ...any) (*
 
 func (p *pooled) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if err := p.take(ctx); err != nil {
-		ended, cancel := context.WithCancel(ctx)
-		cancel() // only database/sql can make a Row of an error; another connection must not answer
-		return p.w.db.QueryRowContext(ended, query, args...)
+		return pgdriver.FailedRow(ctx, p.w.db.DB, err)
 	}
 	return p.conn.QueryRowContext(ctx, query, args...)
 }
@@ -128,5 +127,5 @@ func (w *Worker) watchPool(ctx context.Context) {
 // sweep closes the dead among the pool's idle connections each time that
 // somebody asks for it by sweepNow.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.db, w.sweepNow, func(idle, alive int) { tell(w.observer.PoolSwept, PoolSweep{idle, alive}) })
+	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) { tell(w.observer.PoolSwept, PoolSweep{idle, alive}) })
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // What a pool closes between two looks is told, and not what it closes in all
@@ -16,7 +18,7 @@ func TestPoolThatClosesAFewConnectionsIsNotTold(t *testing.T) {
 		db.SetMaxIdleConns(1)
 		told := make(chan PoolUse, 1)
 		cfg := DefaultConfig()
-		w := &Worker{db: db, cfg: cfg, observer: Observer{PoolTooSmall: func(u PoolUse) { told <- u }}}
+		w := &Worker{db: pgdriver.Pool{DB: db}, cfg: cfg, observer: Observer{PoolTooSmall: func(u PoolUse) { told <- u }}}
 		const every = 10 * time.Second // two heartbeats
 		ended := make(chan struct{})
 		go func() { defer close(ended); w.watchPool(t.Context()) }()

@@ -36,7 +36,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, w.db); err != nil {
+	if err := pgdriver.Answers(ctx, w.db.DB); err != nil {
 		return fmt.Errorf("worker: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
 	defer func() { err = pgdriver.CutOff(ctx, err) }()
@@ -68,11 +68,11 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 			return fmt.Errorf("worker: %w", err)
 		}
 	}
-	f := w.cfg.frontier(w.db, w.bound, t, w.noticeNews)
+	f := w.cfg.frontier(w.db.DB, w.bound, t, w.noticeNews)
 	w.observeFrontier(&f)
 	w.frontier = frontier.New(f)
 	w.ahead = reader.NewAhead(w.bound, w.cfg.BatchSize, func() *frontier.Value { return w.frontier.Value() }, readConns{w}, aheadBytes)
-	coordination := w.cfg.coord(w.db, w.id, w.units, t, w.heartbeatStatus)
+	coordination := w.cfg.coord(w.db.DB, w.id, w.units, t, w.heartbeatStatus)
 	coordination.Incarnation, coordination.Elsewhere = w.incarnation, w.isElsewhere
 	w.observeCoordination(&coordination)
 	w.coord = coord.New(coordination)
@@ -91,7 +91,7 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 	if t, err = t.Resolve(ctx, conn); err != nil {
 		return t, fmt.Errorf("worker: %w", err)
 	}
-	source, err := w.cfg.frontier(w.db, w.log, t, nil).Preflight(ctx, conn)
+	source, err := w.cfg.frontier(w.db.DB, w.log, t, nil).Preflight(ctx, conn)
 	if err != nil {
 		return t, err
 	}
@@ -110,7 +110,7 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 // validate checks what New was given, without the database.
 func (w *Worker) validate() error {
 	var all []error
-	if w.db == nil {
+	if w.db.DB == nil {
 		all = append(all, errors.New("db is nil: open one with sql.Open"))
 	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < minPool {
 		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every consumer that is to run at the same time): raise db.SetMaxOpenConns", n, minPool))

@@ -30,7 +30,7 @@ const leaveTimeout = 5 * time.Second
 // Worker runs its share of the consumers of a log. It starts once.
 type Worker struct {
 	id        uuid.UUID
-	db        *sql.DB
+	db        pgdriver.Pool
 	log       store.Log
 	consumers []consumer.Consumer
 	cfg       Config
@@ -80,7 +80,7 @@ type Worker struct {
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts ...Option) *Worker {
 	w := &Worker{
 		id:         uuid.New(),
-		db:         db,
+		db:         pgdriver.Pool{DB: db},
 		log:        eventStore,
 		consumers:  consumers,
 		cfg:        DefaultConfig(),

@@ -43,7 +43,7 @@ func (c *consumerLoop) findZombie(ctx context.Context, session int64) (progress.
 	if err != nil || z == (progress.OpenBatch{}) || z.Signature == progress.Signature(c.w.id) {
 		return z, err
 	}
-	dead, err := c.w.coord.Dead(ctx, c.w.db, z.Worker)
+	dead, err := c.w.coord.Dead(ctx, c.w.db.DB, z.Worker)
 	if err != nil || !dead {
 		return progress.OpenBatch{}, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // LeaderStrategy is how workers agree on who assigns the units.
@@ -122,7 +123,7 @@ func (c Config) assigns() bool { return c.Assignments.Name != "" }
 // liveness is what package liveness needs to know.
 func (c Config) liveness() liveness.Config {
 	l := liveness.Config{
-		DB: c.DB, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
+		DB: pgdriver.Pool{DB: c.DB}, ID: c.ID, Nodes: c.Nodes, Token: c.Token, Column: c.Column, Names: c.Units, Hostname: c.Hostname,
 		HeartbeatInterval: c.HeartbeatInterval, HeartbeatTimeout: c.HeartbeatTimeout, Lock: c.Strategy == Advisory,
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/wakeup"
 )
 
@@ -201,7 +202,7 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 // The leader is quicker to give a worker's units to others, since that does no
 // harm to one that lives and has lost its connection.
 func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead bool, err error) {
-	dead, err = c.alive.Dead(ctx, db, id, c.alive.Grace())
+	dead, err = c.alive.Dead(ctx, pgdriver.Pool{DB: db}, id, c.alive.Grace())
 	return dead, wrap(err)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -53,7 +54,7 @@ func TestDead(t *testing.T) {
 	})
 	expect("its lock is free, its heartbeat young", locked, false)
 	for cfg, want := range map[*Config]bool{&locked: true, &unproven: false, &leased: false} {
-		if got, err := asker.alive.Dead(t.Context(), d.DB, cfg.ID, 0); err != nil || got != want {
+		if got, err := asker.alive.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, cfg.ID, 0); err != nil || got != want {
 			t.Errorf("without grace, strategy %d, proven %v: dead is %v, %v", cfg.Strategy, cfg != &unproven, got, err)
 		}
 	}

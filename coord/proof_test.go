@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -35,7 +36,7 @@ FROM real_token, age`)
 		if n := see(t, leader, dead.cfg.ID); !n.Proven {
 			t.Errorf("the token is %d transactions old, and the heartbeat is not proven", age)
 		}
-		if ended, err := asker.alive.Dead(t.Context(), d.DB, dead.cfg.ID, 0); err != nil || !ended {
+		if ended, err := asker.alive.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, dead.cfg.ID, 0); err != nil || !ended {
 			t.Errorf("the token is %d transactions old, and dead is %v, %v", age, ended, err)
 		}
 	}

@@ -38,7 +38,7 @@ type Session struct {
 func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	ctx, end := f.bounded(ctx)
 	defer end()
-	conn, err := f.cfg.DB.Conn(ctx)
+	conn, err := pgdriver.Pool{DB: f.cfg.DB}.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("frontier: take a connection: %w", err)
 	}

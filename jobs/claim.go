@@ -94,7 +94,7 @@ func (l *loop) capped() bool {
 // claimCapped claims under the caps, whose lock it holds until the claim is
 // committed. room is for how many jobs there was room; without any it claims nothing.
 func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) (jobs []queue.Job, room int, err error) {
-	tx, err := conn.BeginTx(ctx, nil)
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return nil, 0, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
 	}

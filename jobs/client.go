@@ -12,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/listen"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 )
@@ -19,7 +20,7 @@ import (
 // Client enqueues jobs and looks what becomes of them. Any number of goroutines may
 // use it. It owns nothing: there is no need to close it.
 type Client struct {
-	db     *sql.DB
+	db     pgdriver.Pool
 	table  string
 	queue  *queue.Queue
 	tables tables.Jobs
@@ -66,7 +67,7 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 			o.applyClient(&cfg)
 		}
 	}
-	c := &Client{db: db, table: cmp.Or(cfg.table, tables.DefaultJobs)}
+	c := &Client{db: pgdriver.Pool{DB: db}, table: cmp.Or(cfg.table, tables.DefaultJobs)}
 	t, err := tables.ParseJobs(cfg.table, "WithTable")
 	switch {
 	case db == nil:

@@ -83,7 +83,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			until = time.Now().Add(w.cfg.heartbeatTimeout)
 		}
 		if time.Now().Before(until) {
-			sweep.Close(ctx, w.db)
+			sweep.Close(ctx, w.db.DB)
 		}
 		if ctx.Err() == nil {
 			w.taskFailed("compare servers", err)

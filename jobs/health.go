@@ -57,7 +57,7 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, w.db); err != nil {
+	if err := pgdriver.Answers(ctx, w.db.DB); err != nil {
 		all = append(all, fmt.Errorf("the database does not answer: see that the server runs and can be reached from here: %w", errtext.Of(err)))
 	}
 	for _, err := range []error{w.Live(), s.CoordinationError, s.SettleError} {

@@ -42,7 +42,7 @@ func onPool[T any](ctx context.Context, w *Worker, f func(conn *sql.Conn) (T, er
 // sweep closes the dead among the pool's idle connections each time that somebody
 // asks for it.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.db, w.sweepNow, func(idle, alive int) {
+	sweep.Run(ctx, w.db.DB, w.sweepNow, func(idle, alive int) {
 		tell(w.voice, "PoolSwept", func(o *Observer) func(PoolSweep) { return o.PoolSwept }, PoolSweep{idle, alive})
 	})
 }

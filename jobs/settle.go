@@ -137,7 +137,7 @@ func (w *Worker) lost(r *run) {
 func (w *Worker) answersNow() bool {
 	ctx, cancel := context.WithTimeout(w.life, leaveTimeout)
 	defer cancel()
-	return pgdriver.Answers(ctx, w.db) == nil
+	return pgdriver.Answers(ctx, w.db.DB) == nil
 }
 
 // ErrUnsettled: a stop has not waited for the database to answer, and it does not

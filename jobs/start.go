@@ -33,7 +33,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, w.db); err != nil {
+	if err := pgdriver.Answers(ctx, w.db.DB); err != nil {
 		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
 	defer func() { err = pgdriver.CutOff(ctx, err) }()
@@ -66,7 +66,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 // validate checks what NewWorker was given, without the database.
 func (w *Worker) validate() error {
 	var all []error
-	if w.db == nil {
+	if w.db.DB == nil {
 		all = append(all, errors.New("db is nil: open one with sql.Open"))
 	} else if n := w.db.Stats().MaxOpenConnections; n > 0 && n < reserve+1 {
 		all = append(all, fmt.Errorf("db allows %d open connections, a worker needs at least %d (and one more for every job of RegisterTx that is to run at the same time): raise db.SetMaxOpenConns", n, reserve+1))
@@ -152,7 +152,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 // worker that claims a job runs it.
 func (w *Worker) coordination() coord.Config {
 	c := coord.Config{
-		DB: w.db, ID: w.id, Units: w.kinds, Column: "kinds",
+		DB: w.db.DB, ID: w.id, Units: w.kinds, Column: "kinds",
 		Nodes: w.tables.Workers, Leader: w.tables.Leader, Changes: w.tables.Changes, Token: w.tables.Token,
 		HeartbeatInterval: w.cfg.heartbeat, HeartbeatTimeout: w.cfg.heartbeatTimeout, RebalanceInterval: w.cfg.heartbeat,
 		Strategy: coord.Advisory, Hostname: w.cfg.hostname,

@@ -35,7 +35,7 @@ const (
 // Worker runs jobs. It starts once.
 type Worker struct {
 	id            uuid.UUID
-	db            *sql.DB
+	db            pgdriver.Pool
 	handlers      *Handlers
 	cfg           config
 	grace         time.Duration
@@ -86,7 +86,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: db, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: turn.Limit, choreInterval: choresEvery, echoes: echoEvery,
+		id: uuid.New(), db: pgdriver.Pool{DB: db}, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: turn.Limit, choreInterval: choresEvery, echoes: echoEvery,
 		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 )
@@ -18,7 +19,7 @@ import (
 // Operator works on the consumers of one set of tables. Any number of
 // goroutines may use it.
 type Operator struct {
-	db       *sql.DB
+	db       pgdriver.Pool
 	t        tables.Tables
 	dry      *rehearsal[Operation] // nil: changes are made
 	revision *int64                // that a consumer must have; nil: any
@@ -34,7 +35,7 @@ func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	return &Operator{db: db, t: t}, nil
+	return &Operator{db: pgdriver.Pool{DB: db}, t: t}, nil
 }
 
 // positionColumn orders the events.
@@ -103,7 +104,7 @@ func (o *Operator) operate(ctx context.Context, kind Kind, name string, invalid 
 
 // audited runs the transaction of one operation, and tells the workers. do
 // returns the ID of the operation's row. A rehearsal is rolled back instead.
-func audited[T any](ctx context.Context, db *sql.DB, news ident.Table, dry *rehearsal[T], do func(tx *sql.Tx) (id int64, err error)) error {
+func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry *rehearsal[T], do func(tx *sql.Tx) (id int64, err error)) error {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err

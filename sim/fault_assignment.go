@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
@@ -150,7 +151,7 @@ func (s *slot) oldBuild(ctx, intake context.Context, _ point) error {
 		names = append(names, c.Name)
 	}
 	session, err := liveness.New(liveness.Config{
-		DB: db, ID: id, Nodes: t.Nodes, Token: t.Token, Column: "consumers", Names: names,
+		DB: pgdriver.Pool{DB: db}, ID: id, Nodes: t.Nodes, Token: t.Token, Column: "consumers", Names: names,
 		HeartbeatInterval: k.HeartbeatInterval, HeartbeatTimeout: k.HeartbeatTimeout, Lock: true,
 	}).Open(ctx)
 	if err != nil {

@@ -47,7 +47,7 @@ SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('
 }
 
 func (p *patient) proxy(ctx context.Context) (finding, error) {
-	pooling, err := pgdriver.FindPooling(ctx, p.db)
+	pooling, err := pgdriver.FindPooling(ctx, pgdriver.Pool{DB: p.db})
 	switch {
 	case err != nil:
 		return finding{}, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/liveness"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -87,7 +88,7 @@ func (s site) oldWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	session, err := liveness.New(liveness.Config{
-		DB: s.DB, ID: uuid.New(), Nodes: names.Nodes, Token: names.Token, Column: "consumers", Names: []string{"c"}, Hostname: "old",
+		DB: pgdriver.Pool{DB: s.DB}, ID: uuid.New(), Nodes: names.Nodes, Token: names.Token, Column: "consumers", Names: []string{"c"}, Hostname: "old",
 		HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: time.Minute, Lock: true,
 	}).Open(t.Context())
 	if err != nil {

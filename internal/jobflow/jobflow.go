@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/awaited"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // Client is what a *jobs.Client has.
 type Client struct {
-	DB     *sql.DB
+	DB     pgdriver.Pool
 	Tables tables.Jobs
 	Queue  *queue.Queue
 	Ends   *awaited.Ends

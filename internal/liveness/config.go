@@ -1,17 +1,17 @@
 package liveness
 
 import (
-	"database/sql"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Config is what a Registry needs.
 type Config struct {
-	DB *sql.DB
+	DB pgdriver.Pool
 	ID uuid.UUID // of this worker
 
 	Nodes  ident.Table // the rows of the workers, see package migrations

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
@@ -82,7 +83,7 @@ func TestALife(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, nodes, token := newTables(t)
 			config := func(names ...string) Config {
-				return Config{DB: d.DB, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds", Names: names,
+				return Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds", Names: names,
 					HeartbeatInterval: 5 * time.Second, HeartbeatTimeout: 30 * time.Second, Lock: lock}
 			}
 			me, other := join(t, config("a")), join(t, config("b", "c"))
@@ -101,7 +102,7 @@ func TestALife(t *testing.T) {
 			}
 			dead := func() bool {
 				t.Helper()
-				dead, err := me.registry.Dead(t.Context(), d.DB, other.ID, 0)
+				dead, err := me.registry.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, other.ID, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -133,7 +134,7 @@ func TestALife(t *testing.T) {
 // The next look but one sends another, long before it is due.
 func TestHeartbeatOlderThanTheTokenIsSentAgain(t *testing.T) {
 	d, nodes, token := newTables(t)
-	me := join(t, Config{DB: d.DB, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
+	me := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
 		HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: true})
 	looks := func(when string, want ...bool) {
 		t.Helper()
@@ -153,7 +154,7 @@ func TestHeartbeatOlderThanTheTokenIsSentAgain(t *testing.T) {
 func TestHeartbeatReturnsTheIncarnation(t *testing.T) {
 	for _, lock := range []bool{true, false} {
 		d, nodes, token := newTables(t)
-		s := join(t, Config{DB: d.DB, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
+		s := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
 			HeartbeatInterval: time.Hour, HeartbeatTimeout: 2 * time.Hour, Lock: lock, Incarnation: `(SELECT token::text FROM nodes_token)`})
 		beat := func() Self {
 			s.Beaten = time.Time{}

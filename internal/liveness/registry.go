@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,7 +77,7 @@ func (r *Registry) Connect(ctx context.Context) (*Session, error) {
 // row, its last heartbeat is older than HeartbeatTimeout, or its lock is free
 // and its last heartbeat older than grace. A worker may look like it for a
 // moment, so ask twice, a while apart. It takes a Register that succeeded.
-func (r *Registry) Dead(ctx context.Context, db *sql.DB, id uuid.UUID, grace time.Duration) (dead bool, err error) {
+func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, grace time.Duration) (dead bool, err error) {
 	args, err := r.deadArgs([]uuid.UUID{id}, grace)
 	if err != nil {
 		return false, err

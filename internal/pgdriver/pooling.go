@@ -26,7 +26,7 @@ type Pooling struct {
 // since others who use the proxy may blur that.
 //
 // A proxy that leaves them their sessions shows by the pids that it makes up.
-func FindPooling(ctx context.Context, db *sql.DB) (Pooling, error) {
+func FindPooling(ctx context.Context, db Pool) (Pooling, error) {
 	var conns [2]*sql.Conn
 	for i := range conns {
 		conn, err := db.Conn(ctx)
@@ -68,7 +68,7 @@ var (
 // have another statement, or none. Without a name that cannot be helped; a trial would
 // miss it now and then. With a name it can: some proxies know the names. [IsMixedUp]
 // reports whether it was the proxy that failed.
-func TryStatements(ctx context.Context, db *sql.DB) error {
+func TryStatements(ctx context.Context, db Pool) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func namesStatements(ctx context.Context, conn *sql.Conn) (named bool, err error
 }
 
 // tryTogether executes the same few statements on several connections at the same time.
-func tryTogether(ctx context.Context, db *sql.DB) error {
+func tryTogether(ctx context.Context, db Pool) error {
 	const clients, rounds, statements = 4, 50, 3
 	var wg sync.WaitGroup
 	failures := make([]error, clients)
@@ -123,7 +123,7 @@ func tryTogether(ctx context.Context, db *sql.DB) error {
 	return errtext.Join(failures...)
 }
 
-func tryStatement(ctx context.Context, db *sql.DB, statement, value int) error {
+func tryStatement(ctx context.Context, db Pool, statement, value int) error {
 	var sum int
 	err := ask(ctx, db, fmt.Sprintf(`SELECT $1::int + %d`, statement), []any{value}, &sum)
 	if err == nil && sum != value+statement {

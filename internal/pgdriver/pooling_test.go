@@ -27,11 +27,11 @@ func TestStatementsWithoutANameAreRefusedUntried(t *testing.T) {
 	for name, open := range map[string]pgtest.Opener{
 		"pgx describe_exec": pgtest.BrokenByBouncer["pgx describe_exec"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"],
 	} {
-		if err := pgdriver.TryStatements(t.Context(), open(t, d)); !pgdriver.IsMixedUp(err) {
+		if err := pgdriver.TryStatements(t.Context(), pgdriver.Pool{DB: open(t, d)}); !pgdriver.IsMixedUp(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := pgdriver.TryStatements(t.Context(), pgtest.BrokenByBouncer["pgx cache_statement"](t, d)); err != nil {
+	if err := pgdriver.TryStatements(t.Context(), pgdriver.Pool{DB: pgtest.BrokenByBouncer["pgx cache_statement"](t, d)}); err != nil {
 		t.Errorf("statements with names: %v", err)
 	}
 }
@@ -40,11 +40,11 @@ func tryOften(t *testing.T, open pgtest.Opener, proxy *pgtest.Database, broken b
 	t.Parallel() // they use the sessions of one another
 	for range 20 {
 		db := open(t, proxy)
-		p, err := pgdriver.FindPooling(t.Context(), db)
+		p, err := pgdriver.FindPooling(t.Context(), pgdriver.Pool{DB: db})
 		if err != nil || !p.Pooled {
 			t.Fatalf("looked for a proxy and found %+v, %v", p, err)
 		}
-		if err := pgdriver.TryStatements(t.Context(), db); pgdriver.IsMixedUp(err) != broken || err != nil && !broken {
+		if err := pgdriver.TryStatements(t.Context(), pgdriver.Pool{DB: db}); pgdriver.IsMixedUp(err) != broken || err != nil && !broken {
 			t.Fatalf("tried statements: %v", err)
 		}
 		if err := db.Close(); err != nil {

@@ -2,7 +2,6 @@ package progress
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 	"time"
@@ -103,7 +102,7 @@ const CleanChunk = 10_000
 
 // Clean deletes at most cleanChunk closed audit rows that are older than keep,
 // and returns how many it deleted.
-func (c Checkpoints) Clean(ctx context.Context, db *sql.DB, keep time.Duration) (int64, error) {
+func (c Checkpoints) Clean(ctx context.Context, db store.Querier, keep time.Duration) (int64, error) {
 	r, err := db.ExecContext(ctx, c.clean, strconv.FormatInt(keep.Milliseconds(), 10), CleanChunk)
 	if err != nil {
 		return 0, fmt.Errorf("worker: delete old rows of the audit: %w", err)

@@ -45,7 +45,7 @@ func Run(ctx context.Context, db *sql.DB, now *wakeup.Signal, tell func(idle, al
 //
 // If the answer takes half of a limit, On sends the signal: others may wait for a dead
 // connection, too.
-func On(ctx context.Context, db *sql.DB, limit time.Duration, now *wakeup.Signal, f func(conn *sql.Conn) error) error {
+func On(ctx context.Context, db pgdriver.Pool, limit time.Duration, now *wakeup.Signal, f func(conn *sql.Conn) error) error {
 	defer time.AfterFunc(limit/2, now.Send).Stop()
 	conn, err := db.Conn(ctx)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 
 // Scheduler enqueues the jobs of schedules. Make one with [New], and run it with Start.
 type Scheduler struct {
-	db      *sql.DB
+	db      pgdriver.Pool
 	client  *jobs.Client
 	t       tables.Jobs
 	all     []*plan
@@ -69,7 +69,7 @@ var (
 // New makes a Scheduler. client enqueues the jobs; db is its database. What is wrong
 // with them, Start returns. The logger is slog.Default; see [Scheduler.WithLogger].
 func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
-	s := &Scheduler{db: db, client: client, logger: slog.Default()}
+	s := &Scheduler{db: pgdriver.Pool{DB: db}, client: client, logger: slog.Default()}
 	var all []error
 	if db == nil {
 		all = append(all, errors.New("db is nil: open one with sql.Open"))
@@ -170,7 +170,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 func (s *Scheduler) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, s.db); err != nil {
+	if err := pgdriver.Answers(ctx, s.db.DB); err != nil {
 		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startLimit, err)
 	}
 	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
@@ -190,7 +190,7 @@ func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
 }
 
 func (s *Scheduler) placeOne(ctx context.Context, p *plan) error {
-	tx, err := s.db.BeginTx(ctx, nil)
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}
@@ -302,7 +302,7 @@ func (s *Scheduler) fire(ctx context.Context, p *plan, r row, now time.Time) (mo
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementLimit)
 	defer cancel()
-	tx, err := s.db.BeginTx(ctx, nil)
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return false, err
 	}

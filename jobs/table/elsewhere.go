@@ -97,7 +97,7 @@ func (w *Worker) watchServer(ctx context.Context) {
 			return err
 		})
 		if w.home.closes() {
-			sweep.Close(ctx, w.store.db)
+			sweep.Close(ctx, w.store.db.DB)
 		}
 	}
 }

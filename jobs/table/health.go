@@ -48,7 +48,7 @@ func (w *Worker) Ready(ctx context.Context, _ time.Duration) (all []error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, w.store.db); err != nil {
+	if err := pgdriver.Answers(ctx, w.store.db.DB); err != nil {
 		all = append(all, fmt.Errorf("the database does not answer: see that the server runs and can be reached from here: %w", errtext.Of(err)))
 	}
 	if err := w.Live(); err != nil {

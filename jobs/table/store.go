@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -23,7 +24,7 @@ type Store[R any] struct {
 
 // rows is a Store without the type of its records.
 type rows struct {
-	db       *sql.DB
+	db       pgdriver.Pool
 	settings settings
 	bad      error // of what NewStore was given
 
@@ -42,7 +43,7 @@ func NewStore[R any](db *sql.DB, o Options[R]) *Store[R] {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	return &Store[R]{&rows{db: db, settings: s, bad: err}, o.Scan}
+	return &Store[R]{&rows{db: pgdriver.Pool{DB: db}, settings: s, bad: err}, o.Scan}
 }
 
 // statements looks the table up, once it has been found as it must be.

@@ -218,7 +218,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
 	db := w.store.db
-	if err := pgdriver.Answers(ctx, db); err != nil {
+	if err := pgdriver.Answers(ctx, db.DB); err != nil {
 		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
 	}
 	defer func() { err = pgdriver.CutOff(ctx, err) }()
@@ -310,7 +310,7 @@ func (w *Worker) on(ctx context.Context, f func(ctx context.Context, conn *sql.C
 // sweep closes the dead among the pool's idle connections each time that somebody
 // asks for it.
 func (w *Worker) sweep(ctx context.Context) {
-	sweep.Run(ctx, w.store.db, w.sweepNow, func(idle, alive int) {
+	sweep.Run(ctx, w.store.db.DB, w.sweepNow, func(idle, alive int) {
 		hooks.Tell(w.voice, "PoolSwept", func(o *Observer) func(PoolSweep) { return o.PoolSwept }, PoolSweep{idle, alive})
 	})
 }

@@ -1,0 +1,140 @@
+package pgdriver_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// everyMode is each driver in each of its modes.
+func everyMode() map[string]pgtest.Opener {
+	all := maps.Clone(pgtest.ThroughBouncer)
+	maps.Copy(all, pgtest.BrokenByBouncer)
+	return all
+}
+
+// A transaction that somebody has left open on a connection of the pool becomes nobody
+// else's: the connection is closed, and what its transaction did is rolled back.
+func TestPoolRefusesTransactionsLeftOpen(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE left_open (n int)`)
+	for driver, open := range everyMode() {
+		for begin, work := range map[string]string{
+			"BEGIN":                                 `INSERT INTO left_open VALUES (1)`,
+			"BEGIN ISOLATION LEVEL REPEATABLE READ": `SELECT 1`,
+			"BEGIN ":                                `SELECT 1 / 0`,
+		} {
+			t.Run(driver+" "+begin+work, func(t *testing.T) {
+				t.Parallel()
+				db := open(t, d)
+				db.SetMaxOpenConns(1)
+				_, err := db.ExecContext(t.Context(), begin)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = db.ExecContext(t.Context(), work) // pgx has another connection for it
+				pool := pgdriver.Pool{DB: db}
+				refused, n := 0, 0
+				for range 3 {
+					err := pool.QueryRowContext(t.Context(), `SELECT count(*) FROM left_open WHERE pg_current_xact_id_if_assigned() IS NOT NULL`).Scan(&n)
+					switch {
+					case errors.Is(err, pgdriver.ErrLeftOpen):
+						refused++
+					case err != nil:
+						t.Fatal(err)
+					}
+				}
+				want := 0
+				if strings.HasPrefix(driver, "lib/pq") {
+					want = 1
+				}
+				if n != 0 || refused != want {
+					t.Errorf("saw %d rows of the transaction that was left open; refused %d times, want %d", n, refused, want)
+				}
+			})
+		}
+	}
+}
+
+// What runs outside a transaction is not refused, whatever the driver does to a statement.
+func TestPoolGivesConnections(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	for driver, open := range everyMode() {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			db := open(t, d)
+			db.SetMaxOpenConns(1) // what is not given back is missed
+			pool := pgdriver.Pool{DB: db}
+			for n := range 50 {
+				checkPool(t, t.Context(), pool, n)
+			}
+		})
+	}
+}
+
+func checkPool(t *testing.T, ctx context.Context, pool pgdriver.Pool, n int) {
+	t.Helper()
+	if _, err := pool.ExecContext(ctx, `SELECT 1`); err != nil {
+		t.Fatal(err)
+	}
+	var got int
+	if err := pool.QueryRowContext(ctx, `SELECT $1::int`, n).Scan(&got); err != nil || got != n {
+		t.Fatal(got, err)
+	}
+	all, err := pgdriver.QueryAll(ctx, pool, func(r *sql.Rows) (n int, err error) { return n, r.Scan(&n) }, `SELECT generate_series(1, $1::int)`, 3)
+	if err != nil || len(all) != 3 {
+		t.Fatal(all, err)
+	}
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pgx does not name an encoding: the session has that of the role, the database or an old
+// server. lib/pq always asks for UTF8.
+func TestPoolRefusesOtherEncodings(t *testing.T) {
+	t.Parallel()
+	for encoding, ok := range map[string]bool{"UTF8": true, "SQL_ASCII": true, "LATIN1": false, "WIN1252": false} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.Empty(t)
+			var name string
+			if err := d.DB.QueryRow(`SELECT quote_ident(current_database())`).Scan(&name); err != nil {
+				t.Fatal(err)
+			}
+			d.Exec(t, `ALTER DATABASE `+name+` SET client_encoding = `+encoding)
+			var text string
+			read := func(db *sql.DB) error {
+				return pgdriver.Pool{DB: db}.QueryRowContext(t.Context(), `SELECT 'Größe'`).Scan(&text)
+			}
+			err := read(d.OpenMode(t, pgx.QueryExecModeCacheStatement))
+			if errors.Is(err, pgdriver.ErrEncoding) == ok {
+				t.Errorf("pgx: %v", err)
+			}
+			if err := read(d.OpenPQ(t)); err != nil || text != "Größe" {
+				t.Errorf("lib/pq: %q, %v", text, err)
+			}
+		})
+	}
+}
