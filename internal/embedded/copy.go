@@ -37,11 +37,7 @@ func (s *Server) PutBack(ctx context.Context) error {
 		return errors.New("embedded: there is no copy of the data: call Save before")
 	}
 	return s.whileDown(ctx, "set back", func() error {
-		// The directory itself may be a disk.
-		entries, err := os.ReadDir(s.home.data())
-		for _, e := range entries {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(s.home.data(), e.Name())))
-		}
+		err := empty(s.home.data())
 		if err == nil {
 			err = s.duplicate(ctx, s.home.copy(), s.home.data())
 		}
@@ -64,6 +60,15 @@ func (s *Server) whileDown(ctx context.Context, done string, do func() error) er
 		return fmt.Errorf("embedded: the server is down and cannot be %s: %w", done, err)
 	}
 	return s.start(ctx)
+}
+
+// empty removes what is in a directory. The directory itself may be a disk.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
 }
 
 // duplicate copies what is in a directory to another, as the server's user.

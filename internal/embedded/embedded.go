@@ -23,6 +23,11 @@ type Config struct {
 	// started, and win over those chosen here: {"max_connections": "1000"}.
 	Settings map[string]string
 
+	// Pristine is the Path of a Pristine. A server that is started gets a copy of
+	// it. Start runs initdb if the field is empty, or if the directory is gone or
+	// was made by other programs.
+	Pristine string
+
 	// OnDisk keeps the data of a server that is started on the file system of
 	// temporary files, for measurements. By default the data is in memory where
 	// this machine has room for it there.
@@ -52,15 +57,23 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			return connect(ctx, url, "the server that DATABASE_URL names")
 		}
 	}
-	sweep(os.TempDir())
-	sweep(memory)
-	who, err := serverAccount()
+	bin, who, err := programs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	bin, err := find(ctx, who, thisMachine())
-	if err != nil {
-		return nil, fmt.Errorf("embedded: %w", err)
-	}
 	return launch(ctx, bin, who, cfg)
+}
+
+// programs returns the programs of the server and the user who runs them. It
+// removes what dead processes have left.
+func programs(ctx context.Context) (bin binaries, who *account, err error) {
+	sweep(os.TempDir())
+	sweep(memory)
+	if who, err = serverAccount(); err != nil {
+		return bin, nil, err
+	}
+	if bin, err = find(ctx, who, thisMachine()); err != nil {
+		return bin, nil, fmt.Errorf("embedded: %w", err)
+	}
+	return bin, who, nil
 }

@@ -46,9 +46,10 @@ func newHome(root string) (*home, error) {
 	}
 }
 
-func (h *home) data() string { return filepath.Join(h.path, "data") }
-func (h *home) copy() string { return filepath.Join(h.path, "copy") }
-func (h *home) log() string  { return filepath.Join(h.path, "log") }
+func (h *home) data() string   { return filepath.Join(h.path, "data") }
+func (h *home) copy() string   { return filepath.Join(h.path, "copy") }
+func (h *home) log() string    { return filepath.Join(h.path, "log") }
+func (h *home) origin() string { return filepath.Join(h.path, "origin") } // of a Pristine
 
 func (h *home) remove() error {
 	err := removeHome(h.path)
@@ -59,8 +60,12 @@ func (h *home) remove() error {
 }
 
 // removeHome takes the lock file last, so that a sweep still recognises a home
-// that was left half removed.
+// that was left half removed. It takes the origin first, so that nobody trusts a
+// copy of a home that is half removed.
 func removeHome(path string) error {
+	if err := os.Remove((&home{path: path}).origin()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	unmountDisk((&home{path: path}).data())
 	entries, err := os.ReadDir(path)
 	for _, e := range entries {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	aside = Config{}.root()
 	os.Setenv("TMPDIR", tmp)
 	os.Unsetenv("DATABASE_URL")
 	if err := flag.Set("rapid.checks", "5000"); err != nil {
@@ -52,6 +54,10 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
+	if err := removePristine(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if left := leftIn(tmp); left != "" {
 		fmt.Fprintln(os.Stderr, "left after the tests:"+left)
 		code = 1
@@ -228,10 +234,40 @@ func reachableDir(t *testing.T) string {
 	return dir
 }
 
-// own starts a server for a test.
+// aside is a directory for what is none of the tests' own.
+var aside string
+
+// pristine is the data directory that the servers of own are copies of.
+var pristine struct {
+	sync.Once
+	*Pristine
+	err error
+}
+
+func pristinePath(t *testing.T) string {
+	t.Helper()
+	pristine.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		pristine.Pristine, pristine.err = makePristine(ctx, aside)
+	})
+	if pristine.err != nil {
+		t.Fatal(pristine.err)
+	}
+	return pristine.Path()
+}
+
+func removePristine() error {
+	if pristine.Pristine == nil {
+		return nil
+	}
+	return pristine.Remove()
+}
+
+// own starts a server for a test, on a copy of the pristine directory.
 func own(t *testing.T, settings map[string]string) *Server {
 	t.Helper()
-	s, err := Start(t.Context(), Config{Own: true, Settings: settings})
+	s, err := Start(t.Context(), Config{Own: true, Settings: settings, Pristine: pristinePath(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

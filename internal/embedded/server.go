@@ -116,7 +116,13 @@ func launch(ctx context.Context, bin binaries, who *account, cfg Config) (*Serve
 	}
 	maps.Copy(s.settings, cfg.Settings)
 	return s.settle(func() error {
-		err := s.initdb(ctx)
+		if o, copied := s.copyPristine(ctx, cfg.Pristine); copied {
+			return s.startOnCopy(ctx, o)
+		}
+		err := empty(s.home.data())
+		if err == nil {
+			err = s.initdb(ctx)
+		}
 		if err == nil {
 			err = s.startOnSomePort(ctx, freePort)
 		}

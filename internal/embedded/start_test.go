@@ -45,38 +45,41 @@ func TestStartCancelled(t *testing.T) {
 		"server runs":   func(home string) bool { return exists(home, "data/postmaster.pid") && exists(home, "log") },
 	}
 	for name, reached := range reached {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				defer cancel()
-				tick := time.NewTicker(time.Millisecond)
-				defer tick.Stop()
-				for {
-					homes, _ := filepath.Glob(filepath.Join(os.TempDir(), homePrefix+"*"))
-					if slices.ContainsFunc(append(homes, "none"), reached) {
-						return
-					}
-					select {
-					case <-done:
-						return
-					case <-tick.C:
-					}
-				}
-			})
-			s, err := Start(ctx, Config{Own: true})
-			close(done)
-			wg.Wait()
-			if err == nil { // it was too late
-				err = errors.Join(context.Canceled, s.Stop(t.Context()))
-			}
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("the error is %v", err)
-			}
-			nothingLeft(t)
-		})
+		t.Run(name, func(t *testing.T) { startCancelled(t, reached, "") })
+		t.Run(name+" on a copy", func(t *testing.T) { startCancelled(t, reached, pristinePath(t)) })
 	}
+}
+
+func startCancelled(t *testing.T, reached func(home string) bool, pristine string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			homes, _ := filepath.Glob(filepath.Join(os.TempDir(), homePrefix+"*"))
+			if slices.ContainsFunc(append(homes, "none"), reached) {
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	s, err := Start(ctx, Config{Own: true, Pristine: pristine})
+	close(done)
+	wg.Wait()
+	if err == nil { // it was too late
+		err = errors.Join(context.Canceled, s.Stop(t.Context()))
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	nothingLeft(t)
 }
 
 // The port is taken between the look and the start.
