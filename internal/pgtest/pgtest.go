@@ -88,7 +88,7 @@ func OwnServer(t testing.TB, settings map[string]string) *embedded.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	server, err := embedded.Start(ctx, embedded.Config{Own: true, Settings: settings})
+	server, err := embedded.Start(ctx, embedded.Config{Own: true, Settings: settings, Pristine: dataDir()})
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -115,6 +115,7 @@ type shared struct {
 	serverErr  error // why there is none, which every test says
 	server     *embedded.Server
 	settings   map[string]string // of a server that is started
+	dataDir    string            // that it gets a copy of, "": none
 	admin      *sql.DB
 	prefix     string // of the names of all databases
 	template   string // "": not made yet
@@ -147,6 +148,7 @@ func (s *shared) start() (err error) {
 		}
 		s.template = runTemplate
 	}
+	s.dataDir = dataDir()
 	// Processes that share a server must not meet.
 	s.prefix = "pgtest_" + strings.ToLower(rand.Text()[:12]) + "_"
 	return s.begin(ctx)
@@ -155,7 +157,7 @@ func (s *shared) start() (err error) {
 // begin starts the server if there is none, and connects to it.
 func (s *shared) begin(ctx context.Context) (err error) {
 	if s.server == nil {
-		s.server, err = embedded.Start(ctx, embedded.Config{URL: flag.Lookup(urlFlag).Value.String(), Settings: s.settings})
+		s.server, err = embedded.Start(ctx, embedded.Config{URL: flag.Lookup(urlFlag).Value.String(), Settings: s.settings, Pristine: s.dataDir})
 		if err != nil {
 			return err
 		}

@@ -19,9 +19,10 @@ import (
 )
 
 // The test processes of one go test share a server. The first that needs one
-// starts a host: the same program, in the background, which starts the server,
-// makes the template, and stops the server when go test has ended. The run's
-// directory holds the connection string for the processes that come later.
+// starts a host: the same program, in the background, which runs initdb for all
+// servers of the run, starts the server, makes the template, and stops the server
+// when go test has ended. The run's directory holds the offer for the processes
+// that come later.
 
 // run is one go test process.
 type run struct {
@@ -62,7 +63,11 @@ func (r run) dir() string {
 }
 
 // offer is what a host prints when its server is ready, or why it is not.
-type offer struct{ URL, Error string }
+type offer struct {
+	URL      string
+	Pristine string // for embedded.Config
+	Error    string
+}
 
 // hostVariable in the environment makes a test program the host of a run. Its
 // value is the id of the go test process.
@@ -89,9 +94,8 @@ func (r run) join(ctx context.Context) (*embedded.Server, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(r.dir(), "url")
-	if url, err := os.ReadFile(file); err == nil {
-		if server, err := embedded.Start(ctx, embedded.Config{URL: string(url)}); err == nil {
+	if o, ok := r.offered(); ok {
+		if server, err := embedded.Start(ctx, embedded.Config{URL: o.URL}); err == nil {
 			return server, nil
 		}
 	}
@@ -99,10 +103,34 @@ func (r run) join(ctx context.Context) (*embedded.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(file, []byte(o.URL), 0o600); err != nil {
+	text, err := json.Marshal(o)
+	if err == nil {
+		err = os.WriteFile(r.offerFile(), text, 0o600)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return embedded.Start(ctx, embedded.Config{URL: o.URL})
+}
+
+func (r run) offerFile() string { return filepath.Join(r.dir(), "offer") }
+
+// offered returns the offer of the last host, which may have died. A file that
+// is half written is no offer.
+func (r run) offered() (o offer, ok bool) {
+	text, err := os.ReadFile(r.offerFile())
+	return o, err == nil && json.Unmarshal(text, &o) == nil
+}
+
+// dataDir returns the pristine data directory of the run that runs this program,
+// "" if there is none. It does not start a host, which costs more than initdb.
+func dataDir() string {
+	r, ok := currentRun()
+	if !ok {
+		return ""
+	}
+	o, _ := r.offered()
+	return o.Pristine
 }
 
 // startHost starts a host and waits until it has a server. The host outlives
@@ -161,13 +189,19 @@ func (r run) serve() (err error) {
 	defer cancel()
 	s := shared{settings: map[string]string{"max_connections": strconv.Itoa(max(600, 300*runtime.GOMAXPROCS(0)))}}
 	defer func() { err = errors.Join(err, s.close(), os.RemoveAll(r.dir())) }()
+	p, err := embedded.MakePristine(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Remove()) }()
+	s.dataDir = p.Path()
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	if err := s.makeTemplate(runTemplate); err != nil {
 		return err
 	}
-	if err := errors.Join(json.NewEncoder(os.Stdout).Encode(offer{URL: s.server.URL("")}), os.Stdout.Close()); err != nil {
+	if err := errors.Join(json.NewEncoder(os.Stdout).Encode(offer{URL: s.server.URL(""), Pristine: p.Path()}), os.Stdout.Close()); err != nil {
 		return err
 	}
 	// The kernel tells a process of the end of its own parent and children only.

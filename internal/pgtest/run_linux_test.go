@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,6 +54,23 @@ func TestProcessesOfARunShareAServer(t *testing.T) {
 		t.Error("another run shares the server of this one")
 	}
 	awaitGone(t, urls[0][1])
+}
+
+// TestSaysIdentifiers tells TestServersOfARunAreCopies the system identifiers of
+// three servers.
+func TestSaysIdentifiers(t *testing.T) {
+	for _, url := range []string{pgtest.New(t).URL, pgtest.Alone(t).URL, pgtest.OwnServer(t, nil).URL("")} {
+		t.Logf("identifier %d", count(t, open(t, url), `SELECT system_identifier FROM pg_control_system()`))
+	}
+}
+
+// initdb draws an identifier, so servers with the same one are copies.
+func TestServersOfARunAreCopies(t *testing.T) {
+	out := asGoTest(t, `"$TESTS" -test.v -test.run '^TestSaysIdentifiers$'`)
+	found := regexp.MustCompile(`identifier \d+`).FindAllString(out, -1)
+	if len(found) != 3 || len(slices.Compact(found)) != 1 {
+		t.Errorf("three servers of a run are no copies of one data directory:\n%s", out)
+	}
 }
 
 // A server that has died is replaced for the processes that come later.

@@ -19,4 +19,6 @@ func currentRun() (run, bool) { return run{}, false }
 
 func (run) join(context.Context) (*embedded.Server, error) { return nil, errors.ErrUnsupported }
 
+func dataDir() string { return "" }
+
 func host() {}
