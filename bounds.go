@@ -23,9 +23,16 @@ type limits struct {
 	// turn is after what time a loop hangs, beyond its longest pause: longer than
 	// some statements that get no answer.
 	turn time.Duration
+	// leave is for the last statements when a worker stops.
+	leave time.Duration
+	// guard is, beyond two batches, for a guard while nobody can say what it waits for.
+	guard time.Duration
 }
 
-var usualLimits = limits{quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, turn: 2 * time.Minute}
+var usualLimits = limits{
+	quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, turn: 2 * time.Minute,
+	leave: 5 * time.Second, guard: 10 * time.Second,
+}
 
 // errNoAnswer is what a statement fails with whose bound has passed.
 var errNoAnswer = errors.New("no answer, gave up the connection")

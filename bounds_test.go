@@ -45,6 +45,33 @@ func TestBoundOfAStatement(t *testing.T) {
 	})
 }
 
+// What a worker of New waits for.
+func TestUsualLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := New(nil, nil, nil, WithBatchTimeout(time.Minute))
+		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 5 * time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second}); w.limits != want {
+			t.Errorf("the limits are %+v, want %+v", w.limits, want)
+		}
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		c := consumerLoop{w: w, stop: stopped}
+		for name, bound := range map[string]func(context.Context) (context.Context, context.CancelFunc){"a look at the row": c.inquiry, "the last chance": c.lastChance} {
+			began := time.Now()
+			ctx, cancel := bound(t.Context())
+			if <-ctx.Done(); time.Since(began) != 5*time.Second {
+				t.Errorf("%s lasts %v, want 5s", name, time.Since(began))
+			}
+			cancel()
+		}
+		if got := w.stopLimit(); got != time.Minute+10*time.Second {
+			t.Errorf("a stop waits for %v, want 1m10s", got)
+		}
+		if got := c.guardLimit(); got != 2*time.Minute+10*time.Second {
+			t.Errorf("a guard waits for %v, want 2m10s", got)
+		}
+	})
+}
+
 // A server that is slow gets more time from try to try: it is not dead.
 func TestPatience(t *testing.T) {
 	c := consumerLoop{w: &Worker{limits: usualLimits}}

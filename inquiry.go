@@ -23,7 +23,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 	case c.last.seen:
 		return true
 	}
-	ctx, cancel := inquiry(ctx)
+	ctx, cancel := c.inquiry(ctx)
 	defer cancel()
 	conn, release, err := c.w.inquiryConn(ctx, c.quickLimit())
 	if err != nil {
@@ -38,8 +38,8 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 
 // inquiry bounds a look at the row, or its repair. The end of the worker does
 // not end it: what is not set back then, nobody will.
-func inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+func (c *consumerLoop) inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), c.w.limits.leave)
 }
 
 // lastChance is inquiry from when the worker is told to stop. A loop whose
@@ -47,7 +47,7 @@ func inquiry(ctx context.Context) (context.Context, context.CancelFunc) {
 // last batch ends with it.
 func (c *consumerLoop) lastChance(ctx context.Context) (context.Context, context.CancelFunc) {
 	chance, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(c.stop, func() { time.AfterFunc(leaveTimeout, cancel) })
+	stop := context.AfterFunc(c.stop, func() { time.AfterFunc(c.w.limits.leave, cancel) })
 	return chance, func() {
 		stop()
 		cancel()
@@ -63,7 +63,7 @@ func (c *consumerLoop) close(ctx context.Context, fatal error) error {
 	chance, cancel := c.lastChance(ctx)
 	if fatal != nil {
 		cancel()
-		chance, cancel = inquiry(ctx) // the worker ends because of it
+		chance, cancel = c.inquiry(ctx) // the worker ends because of it
 	}
 	defer cancel()
 	switch found := c.answer(ctx, chance); {
@@ -111,7 +111,7 @@ func (c *consumerLoop) answer(ctx, chance context.Context) error {
 // inquire judges the last batch, and sets the checkpoint back if the handler
 // committed. to is where that is then.
 func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.w.limits.leave)
 	defer cancel()
 	conn, release, err := c.w.inquiryConn(ctx, c.quickLimit())
 	if err != nil {

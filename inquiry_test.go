@@ -115,11 +115,12 @@ func TestInquiryAfterALostAnswer(t *testing.T) {
 func TestLoopThatLosesItsConsumerInAnOutage(t *testing.T) {
 	t.Parallel()
 	h, d, g := committedUnseen(t)
+	h.limits.leave = time.Second
 	g.closed.Store(true)
 	h.db.SetMaxIdleConns(-1)
 	closing, began := make(chan error, 1), time.Now()
 	go func() { closing <- h.loop.close(context.Background(), nil) }()
-	await(t, "the outage to last longer than a stop", func() bool { return time.Since(began) > leaveTimeout+time.Second })
+	await(t, "the outage to last longer than a stop", func() bool { return time.Since(began) > h.limits.leave+time.Second })
 	g.closed.Store(false)
 	if err := <-closing; !errors.Is(err, ErrTransactionEnded) || h.position(t, d) != 0 {
 		t.Errorf("the loop ended with %v, the checkpoint is at %d", err, h.position(t, d))

@@ -8,13 +8,8 @@ import (
 	"time"
 )
 
-const (
-	// overdueAfter is how long a handler may go on after its context has ended.
-	overdueAfter = time.Second
-	// stopGrace is what a stop allows beyond the time that it gives the batches
-	// in hand: for handlers that end, for rollbacks, and for a last look at the row.
-	stopGrace = 2 * leaveTimeout
-)
+// overdueAfter is how long a handler may go on after its context has ended.
+const overdueAfter = time.Second
 
 // watchHandler says so, once, if the handler of a batch goes on after ctx has
 // ended. The function that it returns is to be called when the handler returns.
@@ -47,13 +42,17 @@ func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func
 	}
 }
 
+// stopGrace is what a stop allows beyond the time that it gives the batches
+// in hand: for handlers that end, for rollbacks, and for a last look at the row.
+func (w *Worker) stopGrace() time.Duration { return 2 * w.limits.leave }
+
 // stopLimit is how long a stop waits for the batches in hand.
 func (w *Worker) stopLimit() time.Duration {
 	limit := w.cfg.ShutdownTimeout
 	if limit == 0 {
 		limit = w.cfg.BatchTimeout
 	}
-	return limit + stopGrace
+	return limit + w.stopGrace()
 }
 
 // leftBehind says which consumers a stop has not waited for.

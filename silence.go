@@ -242,7 +242,7 @@ func (g *guardWatch) pollBoth(ctx context.Context) (s session, known bool) {
 
 // guardLimit bounds a guard while nobody can say what it waits for: longer than
 // another worker's batch.
-func (c *consumerLoop) guardLimit() time.Duration { return 2*c.w.cfg.BatchTimeout + 10*time.Second }
+func (c *consumerLoop) guardLimit() time.Duration { return 2*c.w.cfg.BatchTimeout + c.w.limits.guard }
 
 // show tells whose lock the guard waits for: the status while it does, the log
 // after growing pauses.

@@ -24,9 +24,6 @@ import (
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// leaveTimeout bounds the last statements when a worker stops.
-const leaveTimeout = 5 * time.Second
-
 // Worker runs its share of the consumers of a log. It starts once.
 type Worker struct {
 	id        uuid.UUID
@@ -158,7 +155,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		err = nil // asked to stop before it began
 	}
 	halt()
-	err = errtext.Join(err, background.Wait(stopGrace))
+	err = errtext.Join(err, background.Wait(w.stopGrace()))
 	if w.isReady() {
 		w.leave(life)
 		tell(w.observer.WorkerStopped, WorkerInfo{ID: w.id, Consumers: len(w.units), Err: err})
@@ -264,7 +261,7 @@ func (w *Worker) boundOutage(ctx context.Context) error {
 // leave hands the consumers back and takes the worker off the list. If the
 // database does not answer, the others notice by themselves.
 func (w *Worker) leave(life context.Context) {
-	ctx, cancel := context.WithTimeout(life, leaveTimeout)
+	ctx, cancel := context.WithTimeout(life, w.limits.leave)
 	defer cancel()
 	w.taskFailed(life, "leave", "", w.coord.Leave(ctx))
 }
