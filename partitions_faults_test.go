@@ -164,7 +164,7 @@ func TestASplitThatTakesLong(t *testing.T) {
 	wish := func(n int) consumer.Consumer {
 		c := &partitioned{ledger{name: "c"}, consumer.Partitions{Count: n, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string {
 			if slow.Load() {
-				time.Sleep(6 * time.Second)
+				time.Sleep(600 * time.Millisecond)
 			}
 			return e.AggregateID
 		})}}
@@ -180,7 +180,9 @@ func TestASplitThatTakesLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	slow.Store(true)
-	start(t, d.DB, []consumer.Consumer{wish(2)}, opts...)
+	second := worker.New(d.DB, newStore(), []consumer.Consumer{wish(2)}, append(quick(), opts...)...)
+	worker.SetQuick(second, 500*time.Millisecond) // less than the key takes
+	runWorker(t, second)
 	awaitLayout(t, d.DB, 2)
 }
 

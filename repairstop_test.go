@@ -142,6 +142,7 @@ func TestStopInAnOutageSaysWhatIsNotKnown(t *testing.T) {
 			}}}
 			var log lines
 			w := worker.New(db, newStore(), consumers, append(quick(), worker.WithLogger(&log))...)
+			worker.SetLeave(w, time.Second)
 			stop = w.Stop
 			r := runWorker(t, w)
 			err := r.result(t)

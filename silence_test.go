@@ -57,7 +57,9 @@ func awaitFallen(t *testing.T, h *pgtest.Hole) {
 // the server still holds for it is ended.
 func TestConnectionThatDiesInSilence(t *testing.T) {
 	eachSilence(t, func(t *testing.T, d *pgtest.Database, db *sql.DB, h *pgtest.Hole) {
-		start(t, db, []consumer.Consumer{&ledger{name: "all"}}, worker.WithBatchTimeout(3*time.Second))
+		w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "all"}}, append(quick(), worker.WithBatchTimeout(time.Second))...)
+		worker.SetQuick(w, time.Second)
+		runWorker(t, w)
 		awaitFallen(t, h)
 		awaitHandled(t, d.DB, "all", upTo(5)...)
 	})
@@ -119,12 +121,15 @@ func TestStopWhenAllConnectionsAreSilent(t *testing.T) {
 	d := newLog(t)
 	db, h := d.OpenHole(t)
 	appendN(t, d.DB, "Order", "1", 1)
-	w := start(t, db, []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}})
+	w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}}, quick()...)
+	// Start waits for the coordinator for twice as long, and a lock is released within a second.
+	worker.SetLeave(w, 2*time.Second)
+	r := runWorker(t, w)
 	// A COMMIT whose answer is still to come is waited for, up to BatchTimeout.
-	await(t, "no batch to be in hand", func() bool { return statusOf(w.Worker, "a").Handled+statusOf(w.Worker, "b").Handled == 2 })
+	await(t, "no batch to be in hand", func() bool { return statusOf(w, "a").Handled+statusOf(w, "b").Handled == 2 })
 	h.SwallowAll()
 	w.Stop()
-	if err := w.result(t); err != nil {
+	if err := r.result(t); err != nil {
 		t.Errorf("Start returned %v", err)
 	}
 }
@@ -163,11 +168,14 @@ func TestGuardWaitsForALock(t *testing.T) {
 	}
 	var log lines
 	var retries atomic.Int32
-	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithBatchTimeout(100*time.Millisecond), worker.WithLogger(&log),
-		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { retries.Add(1) }}))
+	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithBatchTimeout(100*time.Millisecond), worker.WithLogger(&log),
+		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { retries.Add(1) }}))...)
+	worker.SetQuick(w, 4*time.Second)
+	worker.SetGuard(w, 4*time.Second) // one look without an answer does not end the guard
+	runWorker(t, w)
 	remedy := fmt.Sprintf("pg_terminate_backend(%d)", pid)
 	says := func() bool {
-		err := statusOf(w.Worker, "c").LastError
+		err := statusOf(w, "c").LastError
 		return err != nil && strings.Contains(err.Error(), remedy) && strings.Contains(err.Error(), "idle in transaction")
 	}
 	await(t, "the status to say whose lock it is", says)
@@ -175,14 +183,14 @@ func TestGuardWaitsForALock(t *testing.T) {
 	await(t, "the guard to have waited longer than the bounds", func() bool {
 		var long bool
 		err := d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '11 seconds')`).Scan(&long)
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '5 seconds')`).Scan(&long)
 		return err == nil && long
 	})
 	if err := holder.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, "c", 1)
-	await(t, "the status to say so no longer", func() bool { return statusOf(w.Worker, "c").LastError == nil })
+	await(t, "the status to say so no longer", func() bool { return statusOf(w, "c").LastError == nil })
 	if n := retries.Load(); n != 0 {
 		t.Errorf("the batch was tried again %d times", n)
 	}
@@ -203,7 +211,9 @@ func TestRollbackIntoSilence(t *testing.T) {
 		})
 		return err
 	}}
-	start(t, db, []consumer.Consumer{c}, worker.WithBatchTimeout(3*time.Second))
+	w := worker.New(db, newStore(), []consumer.Consumer{c}, append(quick(), worker.WithBatchTimeout(time.Second))...)
+	worker.SetQuick(w, time.Second)
+	runWorker(t, w)
 	awaitHandled(t, d.DB, "c", 1)
 	if h.Fallen() != 1 {
 		t.Errorf("%d connections died, want 1", h.Fallen())

@@ -103,10 +103,13 @@ func TestStopLeavesBehindAHandlerThatIgnoresItsContext(t *testing.T) {
 			appendN(t, d.DB, "Order", "1", 1)
 			c := newDeaf("deaf")
 			defer func() { close(c.release); <-c.ended }()
-			w := start(t, d.DB, []consumer.Consumer{c, &ledger{name: "good"}}, opts...)
+			w := worker.New(d.DB, newStore(), []consumer.Consumer{c, &ledger{name: "good"}}, append(quick(), opts...)...)
+			worker.SetLeave(w, 500*time.Millisecond)
+			r := runWorker(t, w)
+			awaitHandled(t, d.DB, "good", 1) // so that its batch cannot be overdue
 			await(t, "the handler to run", func() bool { return c.calls.Load() == 1 })
 			w.Stop()
-			err := w.result(t)
+			err := r.result(t)
 			if !errors.Is(err, worker.ErrHandlerOverdue) || !strings.Contains(err.Error(), `"deaf"`) || strings.Contains(err.Error(), `"good"`) {
 				t.Errorf("Start returned %v", err)
 			}
