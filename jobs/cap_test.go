@@ -54,6 +54,51 @@ END $$`)
 	}
 }
 
+// Also where transactions are stricter than read committed by default: claims from several
+// queues have no row in common but that of the cap, so no conflict would stop them.
+func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			o, err := ops.NewJobs(s.d.DB, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := o.SetCap(t.Context(), ops.AllQueues, 1, somebody); err != nil {
+				t.Fatal(err)
+			}
+			var over atomic.Int64
+			jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error {
+				var n int
+				err := s.d.DB.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE state = 'running'`).Scan(&n)
+				if n > 1 {
+					over.Add(1)
+				}
+				return err
+			})
+			var entries []jobs.Entry
+			for n := range 100 {
+				entries = append(entries, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Queue(fmt.Sprint("q", n%4))}})
+			}
+			all, err := s.EnqueueMany(t.Context(), nil, entries)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for q := range 4 {
+				s.runOn(s.d.OpenSet(t, "default_transaction_isolation", level), jobs.WithQueue(fmt.Sprint("q", q), 5))
+			}
+			for _, e := range all {
+				s.ended(e.ID)
+			}
+			if n := over.Load(); n > 0 {
+				t.Errorf("%d jobs ran beside another; the cap is 1", n)
+			}
+		})
+	}
+}
+
 // Without a cap nothing runs of a queue that is paused. What an operator sets binds
 // workers that run.
 func TestPauseAndCapBindWhoRuns(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -261,11 +262,15 @@ func checkKeys(specs []enqueueSpec) error {
 	return nil
 }
 
-// on calls f with tx, or without one with the pool or a transaction of its own.
+// on calls f with tx, or without one with the pool or a transaction of its own. Where
+// transactions are stricter than read committed by default, the pool may find a conflict
+// that a transaction which names its isolation level does not.
 func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Querier) error) error {
 	switch {
 	case tx == nil && !several:
-		return f(c.db)
+		if err := f(c.db); !pgdriver.IsConflict(err) {
+			return err
+		}
 	case tx != nil && isNil(tx):
 		return fmt.Errorf("jobs: tx is a nil %T: give a transaction, or the untyped nil", tx)
 	case tx != nil:

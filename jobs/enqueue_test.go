@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -148,5 +149,36 @@ func TestTimes(t *testing.T) {
 	}
 	if n := s.notes(); len(n) != 1 {
 		t.Errorf("there ran %s", n)
+	}
+}
+
+// Calls with the same key at the same time have one job, also where transactions are
+// stricter than read committed by default.
+func TestKeysUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, level := range []string{"repeatable read", "serializable"} {
+		c := jobs.NewClient(s.d.OpenSet(t, "default_transaction_isolation", level))
+		for n := range 20 {
+			for name, option := range map[string]jobs.EnqueueOption{"unique": jobs.Unique(fmt.Sprint(level, n)), "once": jobs.Once(fmt.Sprint(level, n), time.Hour)} {
+				var calls sync.WaitGroup
+				var ids sync.Map
+				for range 8 {
+					calls.Go(func() {
+						e, err := c.Enqueue(t.Context(), nil, task{1}, option, jobs.In(time.Hour))
+						if err != nil {
+							t.Errorf("%s, %s: %v", level, name, err)
+						}
+						ids.Store(e.ID, true)
+					})
+				}
+				calls.Wait()
+				different := 0
+				ids.Range(func(any, any) bool { different++; return true })
+				if different != 1 {
+					t.Errorf("%s, %s: %d jobs under one key", level, name, different)
+				}
+			}
+		}
 	}
 }

@@ -94,6 +94,20 @@ func (d *Database) OpenMode(t testing.TB, mode pgx.QueryExecMode) *sql.DB {
 	return closed(t, stdlib.OpenDB(*cfg))
 }
 
+// OpenSet opens another pool on the database, over pgx, with a setting in its sessions. It
+// is closed in cleanup.
+func (d *Database) OpenSet(t testing.TB, name, value string) *sql.DB {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal("pgtest: pgx does not understand the connection string")
+	}
+	cfg.RuntimeParams[name] = value
+	db := closed(t, stdlib.OpenDB(*cfg))
+	db.SetMaxIdleConns(16)
+	return db
+}
+
 // OpenPQ opens another pool on the database, over lib/pq. It is closed in
 // cleanup.
 func (d *Database) OpenPQ(t testing.TB) *sql.DB {

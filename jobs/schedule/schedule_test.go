@@ -130,6 +130,32 @@ WHERE pause <> interval '%d microseconds'`, period.Microseconds()))
 	}
 }
 
+// Processes that start at the same time meet at the rows of their schedules, also where
+// transactions are stricter than read committed by default.
+func TestSchedulersStartUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	var all []*schedule.Scheduler
+	for range 8 {
+		var schedules []schedule.Schedule
+		for n := range 20 {
+			schedules = append(schedules, schedule.Job(fmt.Sprint("s", n), schedule.Every(time.Hour), jobOf))
+		}
+		s, _ := run(t, d.OpenSet(t, "default_transaction_isolation", "repeatable read"), schedules...)
+		all = append(all, s)
+	}
+	until(t, "all schedules to be placed", func() bool {
+		for _, s := range all {
+			for _, st := range s.Status() {
+				if st.Next.IsZero() {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
 // It is the same with every driver, and every way to send statements.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
