@@ -51,6 +51,7 @@ type result struct {
 	at      *store.PersistedEvent // being handled when it failed
 	moved   progress.Moved        // after a commit
 	left    error                 // what a handler left on the connection
+	many    bool                  // it failed for the sum of its events, see timedOut
 	began   time.Time             // the turn
 }
 
@@ -138,8 +139,9 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work,
 	at, err := c.handleAll(inner, t, w)
 	b.Handle = time.Since(began)
 	if err != nil {
-		return c.classify(ctx, t, at, err)
+		return c.timedOut(c.classify(ctx, t, at, err), t, w)
 	}
+	c.pace = c.pace.handled(len(w.Events), b.Handle)
 	began = time.Now()
 	c.last.end = unsure
 	err = t.Commit()

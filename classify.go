@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
@@ -43,6 +44,23 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 		// connection of its that was lost.
 		r.outcome = handlerFailed
 	}
+	return r
+}
+
+// timedOut looks whether a batch did not end in time although no call of its handler took
+// most of that: then it had too many events, and none of them is to blame.
+func (c *consumerLoop) timedOut(r result, t *transaction, w *work) result {
+	n := len(w.Events)
+	if n < 2 || !errors.Is(r.err, errBatchTimeout) || len(t.call) == 1 && time.Since(t.called) > c.w.cfg.BatchTimeout/2 {
+		return r
+	}
+	begun := n
+	if i := w.index(r.at); i >= 0 {
+		begun = i + 1
+	}
+	c.pace = c.pace.timedOut(begun, c.w.cfg.BatchTimeout)
+	r.many, r.at = true, nil
+	r.err = fmt.Errorf("%w, with %d of %d events begun: the next batch has at most %d; lower WithBatchSize, or raise WithBatchTimeout", r.err, begun, n, c.batchSize())
 	return r
 }
 

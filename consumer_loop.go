@@ -41,6 +41,7 @@ type consumerLoop struct {
 
 	rescaling rescaling
 	lazily    lazily
+	pace      pace
 }
 
 // newLoop makes the loop of a consumer.
@@ -173,7 +174,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() {
+	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() && !c.paced() {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison)

@@ -95,7 +95,8 @@
 // A handler fails if it returns an error or panics, if its batch takes longer than
 // [WithBatchTimeout], or if the commit is refused. The events before the failing
 // one are then committed, and that one is tried alone. So an error names the event,
-// and the event holds up nothing that comes before it. A [consumer.BatchConsumer]
+// and the event holds up nothing that comes before it. If a batch took too long, and no
+// call of the handler took half of that time, the next batch has fewer events instead. A [consumer.BatchConsumer]
 // names the event by a [consumer.EventError]. Where nobody names it, the batch is
 // tried again as it is, and then halved until the event is found; those tries do
 // not count as failures of the event.

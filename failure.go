@@ -40,6 +40,7 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 	var retried *progress.Retry
 	if r.work != nil {
 		f.batch, f.events, f.at, retried = true, r.work.Events, r.work.index(r.at), r.work.retried
+		f.many = r.many
 	}
 	if f.outcome == lost {
 		f.well = c.othersLive(intake, r.began)

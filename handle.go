@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -178,13 +179,16 @@ type transaction struct {
 	moved  progress.Version       // by its guard
 	marked bool                   // the driver shows its end, also if another follows at once
 	call   []store.PersistedEvent // that the handler was given last
+	called time.Time              // when
 	intact bool                   // the driver shows that no call has ended it
 	ended  bool                   // or that one has
 	fault  []store.PersistedEvent // the same, if the transaction ended in that call
 }
 
 // calls takes note of what the handler is given next.
-func (t *transaction) calls(events []store.PersistedEvent) { t.call, t.intact = events, false }
+func (t *transaction) calls(events []store.PersistedEvent) {
+	t.call, t.called, t.intact = events, time.Now(), false
+}
 
 // errGone is what a handler fails with that returned nil on a lost connection.
 var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.ErrBadConn)

@@ -139,7 +139,9 @@ type Config struct {
 // Option changes one setting of a worker.
 type Option func(*Config)
 
-// WithBatchSize sets how many events a batch holds at most.
+// WithBatchSize sets how many events a batch holds at most. The default is 100. Batches of
+// a slow handler hold fewer: so many that they take about a quarter of BatchTimeout. The
+// first batch of a consumer holds at most 10.
 func WithBatchSize(n int) Option { return func(c *Config) { c.BatchSize = n } }
 
 // WithBatchPause sets a pause after each full batch, to be gentle on the
@@ -148,7 +150,8 @@ func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPa
 
 // WithBatchTimeout bounds a batch from the moment it owns its checkpoint to
 // the end of its commit. A batch that takes longer is rolled back and counts
-// as a failure.
+// as a failure. If the batch has several events and none of them took half of the time,
+// no event is to blame: the next batch has at most half as many.
 func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.BatchTimeout = d } }
 
 // WithMaxConsecutiveFailures sets how many failures in a row of one consumer

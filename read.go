@@ -56,7 +56,7 @@ func (c *consumerLoop) takeReadAhead(intake context.Context) *work {
 	if c.deadLetterNext() {
 		return nil
 	}
-	if c.progress == nil || len(c.progress.Open) > 0 || c.rescaling.bounded {
+	if c.progress == nil || len(c.progress.Open) > 0 || c.rescaling.bounded || c.paced() {
 		c.reader.Drop()
 		return nil
 	}
@@ -179,7 +179,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 // place is where the consumer stands, and how far it may read.
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.bisect
-	at := reader.Place{Position: c.at(), Limit: b.size(c.w.cfg.BatchSize), Bound: b.upTo(reader.Unbounded)}
+	at := reader.Place{Position: c.at(), Limit: b.size(c.batchSize()), Bound: b.upTo(reader.Unbounded)}
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}
@@ -191,6 +191,12 @@ func (c *consumerLoop) place() reader.Place {
 	}
 	return at
 }
+
+// batchSize is how many events a batch has at most.
+func (c *consumerLoop) batchSize() int { return c.pace.size(c.w.cfg.BatchSize, c.w.cfg.BatchTimeout) }
+
+// paced reports whether the time that the handler takes makes batches smaller.
+func (c *consumerLoop) paced() bool { return c.batchSize() < c.w.cfg.BatchSize }
 
 // othersBefore reports whether events of others, as of other parts, may lie between the
 // checkpoint and a position. A pause wants the checkpoint just before its event: SkipEvent takes

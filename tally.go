@@ -46,6 +46,7 @@ type failure struct {
 	events  []store.PersistedEvent // of the batch
 	at      int                    // index of the event that was being handled, below 0: unknown
 	well    bool                   // other connections outlived it
+	many    bool                   // the batch had too many events for its time
 	now     time.Time
 	random  float64 // in [0, 1), spreads the pauses
 }
@@ -119,6 +120,9 @@ func (t *tally) trouble(cfg *Config, f failure) decision {
 func (t *tally) byHandler(cfg *Config, f failure) decision {
 	t.disturbed, t.owed = 0, 0
 	t.failures++
+	if f.many { // the next batch has fewer
+		return decision{byHandler: true, inARow: t.failures, pause: backoff.Delay(1, cfg.PollInterval, cfg.MaxPollInterval, f.random)}
+	}
 	t.bisect = t.bisect.failed(f.events, f.at)
 	v := decision{byHandler: true, inARow: t.failures}
 	alone := len(f.events) <= 1
