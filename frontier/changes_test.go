@@ -10,6 +10,7 @@ import (
 
 // Every look at the log carries the counter, whatever the store names.
 func TestChangesAreNoticed(t *testing.T) {
+	t.Parallel()
 	for name, unnamed := range map[string]bool{"named sequence": false, "no sequence": true} {
 		t.Run(name, func(t *testing.T) {
 			d := pgtest.New(t)

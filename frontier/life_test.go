@@ -46,6 +46,7 @@ func awaitQuery(t testing.TB, db *sql.DB, query string, args ...any) {
 }
 
 func TestRunGivesItsConnectionBack(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, poolNamed(t, d.URL, "frontier"))
 	cfg.DB.SetMaxOpenConns(1)
@@ -63,6 +64,7 @@ func TestRunGivesItsConnectionBack(t *testing.T) {
 
 // Run returns also while a statement of its waits in the server.
 func TestRunEndsDuringAStatement(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	f, stop := run(t, testConfig(t, poolNamed(t, d.URL, "frontier")))
 	awaitSettled(t, f, 0)
@@ -91,6 +93,7 @@ func TestRunRefusesAnImpossibleConfig(t *testing.T) {
 }
 
 func TestReconnects(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	f, _ := run(t, testConfig(t, poolNamed(t, d.URL, "frontier")))
 	awaitSettled(t, f, 0)
@@ -115,6 +118,7 @@ func TestReconnects(t *testing.T) {
 
 // Whoever comes second with a token takes that of the first.
 func TestFrontiersAgreeOnTheToken(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	one, two := open(t, testConfig(t, d.DB)), open(t, testConfig(t, d.DB))
 	one.step(readStart) // there is no token yet
@@ -132,6 +136,7 @@ func TestFrontiersAgreeOnTheToken(t *testing.T) {
 
 // A dump copies the token, but the database it is restored to has another oid.
 func TestTokenOfAnotherDatabaseIsReplaced(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	const copied = "11111111-1111-1111-1111-111111111111"
 	d.Exec(t, `INSERT INTO consumer_checkpoints_token (token, database) VALUES ('`+copied+`', 1)`)
@@ -173,6 +178,7 @@ func awaitServer(t testing.TB, db *sql.DB) {
 // positions may be issued again: there must be another token, and nothing in
 // memory may be left.
 func TestCrashChangesTheToken(t *testing.T) {
+	t.Parallel()
 	server, db := crashServer(t)
 	f, _ := run(t, testConfig(t, poolNamed(t, server.URL("postgres"), "frontier")))
 	appendEvent(t, db)
@@ -201,6 +207,7 @@ func TestCrashChangesTheToken(t *testing.T) {
 
 // The settled row survives a crash, so history is not fenced again.
 func TestCrashKeepsTheSettledRow(t *testing.T) {
+	t.Parallel()
 	server, db := crashServer(t)
 	cfg := testConfig(t, db)
 	s := open(t, cfg)
@@ -232,6 +239,7 @@ func TestCrashKeepsTheSettledRow(t *testing.T) {
 // Under another token the row is not raised: what a session found out is
 // nothing worth any more.
 func TestSettledRowIsRaisedUnderItsTokenOnly(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -245,6 +253,7 @@ func TestSettledRowIsRaisedUnderItsTokenOnly(t *testing.T) {
 }
 
 func TestSettledRowOfAnotherLogIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	d.Exec(t, `INSERT INTO consumer_checkpoints_settled (log, settled) VALUES (1, 0)`)
 	s := open(t, testConfig(t, d.DB))
@@ -257,6 +266,7 @@ func TestSettledRowOfAnotherLogIsLeftAlone(t *testing.T) {
 
 // Somebody who holds the settled row does not hold up the frontier.
 func TestLockedSettledRowIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -268,6 +278,7 @@ func TestLockedSettledRowIsLeftAlone(t *testing.T) {
 }
 
 func TestStartsFromTheSettledRow(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -284,6 +295,7 @@ func TestStartsFromTheSettledRow(t *testing.T) {
 // Positions that are issued anew: nothing that was known about the old ones
 // holds, in memory or in the settled row.
 func TestRestartedSequence(t *testing.T) {
+	t.Parallel()
 	for _, restart := range []string{
 		`TRUNCATE events RESTART IDENTITY`,
 		`DELETE FROM events; ALTER SEQUENCE events_global_position_seq RESTART`,
@@ -325,6 +337,7 @@ func TestRestartedSequence(t *testing.T) {
 // the sequence's file tells of it: the settled row of the old ones would hide
 // the open transaction.
 func TestRestartedSequenceThatCaughtUp(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -349,6 +362,7 @@ func TestRestartedSequenceThatCaughtUp(t *testing.T) {
 }
 
 func TestTableIsReplaced(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	f, _ := run(t, testConfig(t, d.DB))
 	for range 3 {

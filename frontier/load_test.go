@@ -20,6 +20,7 @@ import (
 // back, idle, roll back to savepoints and are prepared: with the real
 // statements, what TestProtocol does with the real decisions.
 func TestNothingIsLostUnderLoad(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		log    store.Log

@@ -15,6 +15,7 @@ import (
 )
 
 func TestPreflightPasses(t *testing.T) {
+	t.Parallel()
 	for name, setup := range map[string]string{
 		"serial":   ``,
 		"identity": `ALTER TABLE events ALTER global_position DROP DEFAULT; DROP SEQUENCE events_global_position_seq; ALTER TABLE events ALTER global_position ADD GENERATED ALWAYS AS IDENTITY`,
@@ -42,6 +43,7 @@ func TestPreflightPasses(t *testing.T) {
 }
 
 func TestPreflightQuotedNames(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE SCHEMA "My Log"`)
 	d.Exec(t, `CREATE TABLE "My Log"."The ""Events""" ("Position" BIGSERIAL PRIMARY KEY)`)
@@ -56,6 +58,7 @@ func TestPreflightQuotedNames(t *testing.T) {
 }
 
 func TestPreflightRefuses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		setup string
@@ -107,6 +110,7 @@ GRANT SELECT, INSERT, UPDATE ON consumer_checkpoints_token, consumer_checkpoints
 const hideRows = `ALTER TABLE events ENABLE ROW LEVEL SECURITY;`
 
 func TestPreflightOfARole(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, setup string
 		want        error
@@ -127,6 +131,7 @@ func TestPreflightOfARole(t *testing.T) {
 
 // The least privileges are enough, and what they hide delays nothing.
 func TestLeastPrivileges(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, poolOf(t, d, hideRows+`CREATE POLICY all_rows ON events USING (true); ALTER ROLE %role BYPASSRLS`))
 	f, _ := run(t, cfg)
@@ -164,6 +169,7 @@ func TestServerCheck(t *testing.T) {
 // What Preflight refuses may also come later. Then the frontier waits, and
 // goes on once it is mended.
 func TestGroundIsLostWhileRunning(t *testing.T) {
+	t.Parallel()
 	for want, clause := range map[error][2]string{
 		ErrSequenceCache: {"CACHE 5", "CACHE 1"},
 		ErrSequenceStep:  {"INCREMENT 3", "INCREMENT 1"},
@@ -191,6 +197,7 @@ func TestGroundIsLostWhileRunning(t *testing.T) {
 
 // The scan looks at the settings themselves, however they came about.
 func TestScanChecksTheSettings(t *testing.T) {
+	t.Parallel()
 	for want, change := range map[error]string{
 		ErrSequenceCache: `seqcache = 5`, ErrSequenceStep: `seqincrement = 3`, ErrSequenceCycle: `seqcycle = true`,
 	} {
@@ -211,6 +218,7 @@ func TestScanChecksTheSettings(t *testing.T) {
 }
 
 func TestHiddenRowsWhileRunning(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, poolOf(t, d, ``)))
 	s.start()
@@ -226,6 +234,7 @@ func TestHiddenRowsWhileRunning(t *testing.T) {
 // Rows above the sequence, by explicit ids or a restore that has not come to
 // its end: the positions below them will be issued yet.
 func TestRowsAboveTheSequence(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()

@@ -101,6 +101,7 @@ func uniform(t *rapid.T) func(n int) int {
 //
 //	go test ./frontier -run TestProtocol -rapid.checks=100000
 func TestProtocol(t *testing.T) {
+	t.Parallel()
 	seen := map[string]int{}
 	steps := 0
 	rapid.Check(t, func(t *rapid.T) {

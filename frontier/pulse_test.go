@@ -13,6 +13,7 @@ import (
 // A session proves that the server has been well from one time to another only
 // if it lived through both, and the server did.
 func TestOutlived(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]struct {
 		statement string
 		args      []any
@@ -58,6 +59,7 @@ func awaitOutlived(t *testing.T, f *Frontier, from time.Time) {
 
 // Who asks does not wait for longer than it wants to.
 func TestOutlivedEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	f, _ := run(t, testConfig(t, poolNamed(t, d.URL, "frontier")))
 	awaitSettled(t, f, 0)

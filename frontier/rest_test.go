@@ -26,6 +26,7 @@ func passed(t *testing.T, d *pgtest.Database, q store.Querier) stepper {
 }
 
 func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)
 	cfg.StaleAfter = time.Nanosecond
@@ -63,6 +64,7 @@ func TestStaleTransactionIsPassedAndNarrowed(t *testing.T) {
 // A transaction within a statement may draw at any time, though its state has
 // long been the same.
 func TestBusyTransactionIsNotNarrowed(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)
 	cfg.StaleAfter = time.Nanosecond
@@ -119,6 +121,7 @@ func awaitAtLock(t testing.TB, db *sql.DB, key int) {
 // A transaction that was prepared cannot draw: it owns nothing above a last
 // value that was read since. What it drew before, it owns.
 func TestPreparedTransactionIsNarrowed(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	conn, err := d.DB.Conn(t.Context())
 	if err != nil {
@@ -147,6 +150,7 @@ func TestPreparedTransactionIsNarrowed(t *testing.T) {
 // An aborted transaction draws nothing either, until it goes on from a
 // savepoint.
 func TestAbortedTransactionIsNarrowedUntilItGoesOn(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	tx := begin(t, d.DB)
 	abort := func() {

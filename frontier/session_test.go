@@ -14,6 +14,7 @@ import (
 )
 
 func TestFollowsCommitsInOrder(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	f, _ := run(t, testConfig(t, d.DB))
 	for range 20 {
@@ -24,6 +25,7 @@ func TestFollowsCommitsInOrder(t *testing.T) {
 }
 
 func TestCommitsInOrderNeedNoScan(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -46,19 +48,28 @@ func drivers(t *testing.T, d *pgtest.Database) map[string]*sql.DB {
 	return all
 }
 
-// TestEveryDriver runs every statement there is, for a log whose sequence is
-// known and for one that does not say.
+// TestEveryDriver runs every statement there is, for a log whose sequence is known.
 func TestEveryDriver(t *testing.T) {
-	template := pgtest.Alone(t)
-	for name := range drivers(t, template) {
-		for _, log := range []store.Log{events(), eventLog{}} {
-			t.Run(fmt.Sprintf("%s %T", name, log), func(t *testing.T) {
-				d := pgtest.Alone(t)
-				cfg := testConfig(t, drivers(t, d)[name])
-				cfg.Log, cfg.Policy = log, Wait
-				everyStatement(t, d, cfg)
-			})
-		}
+	t.Parallel()
+	eachDriver(t, events(), pgtest.New)
+}
+
+// TestEveryDriverOfAnUnnamedLog does so for a log that does not name its sequence. It is
+// the only parallel test with databases of pgtest.Alone, and has one at a time: a scan
+// takes a session of another database that is just starting for a holder.
+func TestEveryDriverOfAnUnnamedLog(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, eventLog{}, pgtest.Alone)
+}
+
+func eachDriver(t *testing.T, log store.Log, database func(testing.TB) *pgtest.Database) {
+	for name := range drivers(t, database(t)) {
+		t.Run(name, func(t *testing.T) {
+			d := database(t)
+			cfg := testConfig(t, drivers(t, d)[name])
+			cfg.Log, cfg.Policy = log, Wait
+			everyStatement(t, d, cfg)
+		})
 	}
 }
 
@@ -108,6 +119,7 @@ func everyStatement(t *testing.T, d *pgtest.Database, cfg Config) {
 }
 
 func TestRolledBackAppendIsSettledAtOnce(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -118,6 +130,7 @@ func TestRolledBackAppendIsSettledAtOnce(t *testing.T) {
 }
 
 func TestSavepointRolledBackIsHeldUntilTheTransactionEnds(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -226,6 +239,7 @@ func prepare(t testing.TB, db *sql.DB, gid, statement string) {
 // A transaction that is prepared while a fence waits for it is waited for all
 // the same, whatever it is called afterwards.
 func TestPreparedWhileAwaited(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -250,6 +264,7 @@ func TestPreparedWhileAwaited(t *testing.T) {
 // A transaction that was old before the session began does not hold it up;
 // under the policy Wait it does.
 func TestOldTransactionAtTheStart(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []Policy{SkipStale, Wait} {
 		for _, prepared := range []bool{false, true} {
 			t.Run(fmt.Sprintf("policy %d prepared %v", policy, prepared), func(t *testing.T) {
@@ -314,6 +329,7 @@ func TestUnnamedLogAwaitsWhoHasNoID(t *testing.T) {
 // Transactions of other databases do not matter, also where every transaction
 // is a holder.
 func TestOtherDatabasesDoNotMatter(t *testing.T) {
+	t.Parallel()
 	other := pgtest.New(t)
 	appendEvent(t, begin(t, other.DB))
 	prepareEvent(t, other.DB, "elsewhere")

@@ -10,6 +10,7 @@ import (
 // What a frontier has written down is found again, also within a transaction,
 // and not taken for true once the sequence was restarted or set back.
 func TestSettledReadsWhatWasRaised(t *testing.T) {
+	t.Parallel()
 	for name, restart := range map[string]string{
 		"truncated":                 `TRUNCATE events RESTART IDENTITY`,
 		"truncated, and used again": `DO $$ BEGIN TRUNCATE events RESTART IDENTITY; PERFORM setval('events_global_position_seq', 50); END $$`,
@@ -51,6 +52,7 @@ func TestSettledReadsWhatWasRaised(t *testing.T) {
 }
 
 func TestSettledRefusesWhatTheProofDoesNotHoldFor(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	cfg := testConfig(t, d.DB)
 	exec(t, d.DB, `ALTER SEQUENCE events_global_position_seq CACHE 10`)

@@ -227,6 +227,7 @@ func TestTailCacheLeavesValuesAlone(t *testing.T) {
 
 // On a server: whoever follows has the rows of the next look, nobody else.
 func TestTailCacheOnAServer(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	s := open(t, testConfig(t, d.DB))
 	s.start()
@@ -262,6 +263,7 @@ func (l provenLog) ReadEvents(ctx context.Context, q store.Querier, after int64,
 
 // Rows of another incarnation are not shared, and the frontier starts again.
 func TestTailCacheOfAnotherIncarnation(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	cfg, moved := testConfig(t, d.DB), false
 	cfg.Log = elsewhereLog{events(), &moved}
