@@ -111,10 +111,13 @@ type serverFaults struct {
 	env     sim.Env
 
 	copying *sync.RWMutex // held while the server is copied
+
+	hurry time.Duration // divides the pauses; a run of the command has 0, which is 1
 }
 
+// between draws a pause.
 func (f *serverFaults) between(low, high time.Duration) time.Duration {
-	return low + time.Duration(f.dice.Int64N(int64(high-low)))
+	return (low + time.Duration(f.dice.Int64N(int64(high-low)))) / max(f.hurry, 1)
 }
 
 func (f *serverFaults) killServer(ctx context.Context) error {
