@@ -76,8 +76,9 @@ func TestServersOfARunAreCopies(t *testing.T) {
 // A server that has died is replaced for the processes that come later.
 func TestServerOfARunIsReplaced(t *testing.T) {
 	const tests = `"$TESTS" -test.v -test.run '^TestSaysURL$'`
-	const kill = `for p in /proc/[0-9]*; do
-		if tr '\0' '\n' <$p/environ 2>/dev/null | grep -qx PGTEST_HOST=$$; then kill -9 ${p#/proc/}; fi
+	const kill = `for p in $(grep -lzx PGTEST_HOST=$$ /proc/[0-9]*/environ 2>/dev/null); do
+		p=${p%/environ}
+		kill -9 ${p#/proc/}
 	done`
 	out := asGoTest(t, tests+"\n"+kill+"\n"+tests)
 	urls := regexp.MustCompile(`url (\S+)`).FindAllStringSubmatch(out, -1)
