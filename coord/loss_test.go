@@ -193,7 +193,7 @@ func TestServerRestart(t *testing.T) {
 			}
 			plantToken(t, db)
 			var workers []*worker
-			for range 10 {
+			for range len(six) + 1 { // one has nothing
 				cfg := config(db, six...)
 				cfg.RebalanceInterval = 10 * time.Millisecond
 				workers = append(workers, start(t, cfg))
@@ -335,7 +335,7 @@ func TestStandbyLeavesThePool(t *testing.T) {
 			return err
 		}))
 		t.Cleanup(func() { db.Close() })
-		const idle = 20
+		const idle = 8
 		db.SetMaxIdleConns(idle)
 		fill := func() {
 			t.Helper()
