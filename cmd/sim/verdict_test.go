@@ -113,11 +113,11 @@ func (r *relay) cut() {
 
 // A run whose harness loses its connections is repeated once, and then told as not judged.
 func TestRunWithoutConnectionsIsNotJudged(t *testing.T) {
-	t.Chdir(t.TempDir()) // where a run that broke would be kept
+	t.Parallel()
 	for name, kind := range map[string][]string{"events": {"-consumers", "2"}, "jobs": {"-jobs"}} {
 		t.Run(name, func(t *testing.T) {
 			r, db := newRelay(t, pgtest.Server(t).URL(""))
-			args := append([]string{"-json", "-db", db, "-workers", "2", "-writers", "4", "-duration", "3s", "-seed", "3", "-faults", "none"}, kind...)
+			args := append([]string{"-json", "-db", db, "-workers", "2", "-writers", "4", "-duration", "3s", "-seed", "3", "-faults", "none", "-keep", t.TempDir()}, kind...)
 			var stdout, stderr bytes.Buffer
 			if status := run(t.Context(), args, &stdout, &stderr); status != command.NotJudged {
 				t.Errorf("exit status %d, want %d", status, command.NotJudged)
