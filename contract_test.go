@@ -83,6 +83,7 @@ func reportsMarks(t *testing.T, driver string, d *pgtest.Database) bool {
 // Whatever a handler does to its transaction: after a restart with a mended
 // one, no event is missing, and the error has said what may be applied twice.
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
+	t.Parallel()
 	for how, e := range endings {
 		for then, sequel := range sequels {
 			for _, driver := range []string{"pgx", "lib/pq"} {

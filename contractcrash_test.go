@@ -14,6 +14,7 @@ import (
 // A handler's commit outlasts the server: the checkpoint is set back also if the
 // server restarts or crashes while the batch is in hand.
 func TestHandlerThatCommitsBeforeTheServerRestarts(t *testing.T) {
+	t.Parallel()
 	for how, crash := range map[string]bool{"restart": false, "crash": true} {
 		for _, driver := range []string{"pgx", "lib/pq"} {
 			t.Run(driver+" "+how, func(t *testing.T) {

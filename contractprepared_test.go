@@ -16,6 +16,7 @@ import (
 // checkpoint at the batch's end. The error says what not to do with it, whatever
 // the driver shows and however the handler returns.
 func TestHandlerThatPreparesItsTransaction(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		for then, sequel := range sequels {
 			t.Run(driver+", then "+then, func(t *testing.T) {
@@ -39,6 +40,7 @@ func TestHandlerThatPreparesItsTransaction(t *testing.T) {
 // does, also if a stranger prepared it, and with any driver: nobody can go on until
 // somebody ends it.
 func TestPreparedTransactionThatHoldsAConsumerIsNamed(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()

@@ -43,6 +43,7 @@ func (r *retries) told() []worker.Retry {
 // goes to the dead letters, and no other. Only what may be the database's own
 // trouble is forgiven, once.
 func TestEventThatLosesItsConnection(t *testing.T) {
+	t.Parallel()
 	raise := func(state string) func(context.Context, *sql.Tx) error {
 		return func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `DO $$ BEGIN RAISE EXCEPTION 'out of it' USING ERRCODE = '`+state+`'; END $$`)
@@ -124,6 +125,7 @@ func TestCommitIntoSilence(t *testing.T) {
 // The server goes away under a handler again and again, at the same event: none
 // of that is the handler's failure.
 func TestOutageUnderAHandlerNeverCounts(t *testing.T) {
+	t.Parallel()
 	for name, outage := range map[string]func(ctx context.Context, s *embedded.Server, others *sql.DB) error{
 		"it crashes": func(ctx context.Context, s *embedded.Server, _ *sql.DB) error {
 			if err := s.Kill(); err != nil {

@@ -135,6 +135,7 @@ func ledgers(n int, types ...string) (all []consumer.Consumer) {
 // with several hosts does that while the primary takes none. What the standby
 // lacks is not void, and nobody is stuck behind such a connection.
 func TestAPoolThatLeadsToALaggingStandby(t *testing.T) {
+	t.Parallel()
 	for name, log := range map[string]store.Log{"bound": newStore(), "asked after each read": foreignLog{newStore(), newStore()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -225,6 +226,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 // both: they must move to where the pool leads, though everything they do there
 // succeeds.
 func TestASessionOnTheAbandonedPrimary(t *testing.T) {
+	t.Parallel()
 	const ofFrontier, ofCoordination = "%string_agg(p::text%", "%WITH given AS%"
 	for name, queries := range map[string][]string{"frontier": {ofFrontier}, "coordination": {ofCoordination}, "both": {ofFrontier, ofCoordination}} {
 		t.Run(name, func(t *testing.T) {

@@ -127,6 +127,7 @@ func (s *signed) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 // owner's first, or somebody does, and it never happens. The consumer may
 // have come back to the first worker by the time of the next batch.
 func TestPausedInTheMiddleOfABatch(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		strategy worker.LeaderStrategy
 		ended    bool

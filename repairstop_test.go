@@ -97,6 +97,7 @@ func TestRepairOutlastsAStop(t *testing.T) {
 // out. If the driver has shown that the handler left the transaction alone, there
 // is nothing to say.
 func TestStopInAnOutageSaysWhatIsNotKnown(t *testing.T) {
+	t.Parallel()
 	const spareOwn = `SELECT pg_backend_pid()`
 	for name, c := range map[string]struct {
 		driver, statement string

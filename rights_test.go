@@ -198,6 +198,7 @@ func (d *deployment) parts(t *testing.T, lease bool) (all []part) {
 // A worker does all that it ever does with privileges on the columns that Start
 // asks for. Without any of them some statement would fail.
 func TestPrivilegesOnColumns(t *testing.T) {
+	t.Parallel()
 	for name, strategy := range map[string]worker.LeaderStrategy{"advisory": worker.LeaderStrategyAdvisory, "lease": worker.LeaderStrategyLease} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -317,6 +317,7 @@ func (d *deployment) mayNot(t *testing.T, db *sql.DB, statements ...string) {
 
 // Each role does all that it ever does with what migrations.Grants gives it.
 func TestRolesUnderTheirGrants(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		config   migrations.Config
 		strategy worker.LeaderStrategy

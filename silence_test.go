@@ -56,6 +56,7 @@ func awaitFallen(t *testing.T, h *pgtest.Hole) {
 // A connection that dies in silence holds its consumer up for a moment. What
 // the server still holds for it is ended.
 func TestConnectionThatDiesInSilence(t *testing.T) {
+	t.Parallel()
 	eachSilence(t, func(t *testing.T, d *pgtest.Database, db *sql.DB, h *pgtest.Hole) {
 		w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "all"}}, append(quick(), worker.WithBatchTimeout(time.Second))...)
 		worker.SetQuick(w, time.Second)
@@ -67,6 +68,7 @@ func TestConnectionThatDiesInSilence(t *testing.T) {
 
 // Stop does not wait for a connection that has died in silence.
 func TestStopWhileAConnectionIsSilent(t *testing.T) {
+	t.Parallel()
 	eachSilence(t, func(t *testing.T, _ *pgtest.Database, db *sql.DB, h *pgtest.Hole) {
 		w := start(t, db, []consumer.Consumer{&ledger{name: "all"}}, worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(time.Second))
 		awaitFallen(t, h)

@@ -93,6 +93,7 @@ func TestHandlerThatIgnoresItsContext(t *testing.T) {
 // Start returns without a handler that ignores its context, and names its
 // consumer. Another worker goes on with that.
 func TestStopLeavesBehindAHandlerThatIgnoresItsContext(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]worker.Option{
 		"bounded by BatchTimeout":    {worker.WithBatchTimeout(100 * time.Millisecond)},
 		"bounded by ShutdownTimeout": {worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(100 * time.Millisecond)},
