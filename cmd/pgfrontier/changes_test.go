@@ -20,6 +20,7 @@ import (
 
 // A change is made with the operator and the reason, and is refused where it makes no sense.
 func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	s.expect(t, exitDone, []string{"pause", "c", "--reason", "the disk is full"}, "pause of c: done")
@@ -43,6 +44,7 @@ func TestPauseAndResume(t *testing.T) {
 // What cannot be undone shows what it would record and wants the name typed; where nobody
 // is there, it wants --yes.
 func TestSkipIsConfirmed(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.place(t, 0)
@@ -80,6 +82,7 @@ func TestSkipIsConfirmed(t *testing.T) {
 
 // Where the result of a change cannot be printed, the change was made all the same.
 func TestStdoutIsFull(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	var talk bytes.Buffer
@@ -99,6 +102,7 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("the disk is full"
 // --dry-run says on which revision it is, and a change that was decided on it is refused
 // once the consumer has moved, be it the first time ever.
 func TestDryRunAndRevision(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.place(t, 0)
@@ -124,6 +128,7 @@ func TestDryRunAndRevision(t *testing.T) {
 
 // What is previewed is what is recorded.
 func TestPreviewIsWhatHappens(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 6)
 	s.settle(t, 6)
@@ -147,6 +152,7 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 // The dead letters of a consumer that runs are discarded as they were shown: its batches
 // do not matter, a letter more does.
 func TestDiscardWhileItRuns(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 5)
 	s.place(t, 5)
@@ -165,6 +171,7 @@ func TestDiscardWhileItRuns(t *testing.T) {
 
 // A change that takes as many as --limit says that there may be more.
 func TestLimited(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.place(t, 3)
@@ -182,6 +189,7 @@ func TestLimited(t *testing.T) {
 
 // A name that no consumer has is refused, and not taken for one that has nothing.
 func TestUnknownNames(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 1)
 	s.place(t, 0)
@@ -198,6 +206,7 @@ func TestUnknownNames(t *testing.T) {
 // A change that was shown is refused if the consumer has moved meanwhile, and so is one
 // with the revision of an old look.
 func TestOldViews(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.place(t, 0)
@@ -214,6 +223,7 @@ func TestOldViews(t *testing.T) {
 
 // A batch that ends while a change is previewed makes it another one than was shown.
 func TestMovedWhileItIsPreviewed(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.place(t, 0)
@@ -239,6 +249,7 @@ func TestMovedWhileItIsPreviewed(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 5)
 	s.Exec(t, `UPDATE events SET created_at = '2026-01-01T00:00:00Z'::timestamptz + global_position * interval '1 hour'`)
@@ -262,6 +273,7 @@ func TestReset(t *testing.T) {
 
 // A worker handles the events of one aggregate again.
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	if err := s.begin(t, "b", 2).Commit(); err != nil {
@@ -286,6 +298,7 @@ func TestReplay(t *testing.T) {
 }
 
 func TestPartitionAndRetire(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 7)
 	s.expect(t, exitDone, words("partition c 4 --reason r"))
@@ -298,6 +311,7 @@ func TestPartitionAndRetire(t *testing.T) {
 }
 
 func TestRetireWithAWorker(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.work(t)
 	await(t, "the worker to register with a checkpoint", func() bool {
@@ -307,6 +321,7 @@ func TestRetireWithAWorker(t *testing.T) {
 }
 
 func TestLetters(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 5)
 	s.place(t, 5)
@@ -343,6 +358,7 @@ func TestLetters(t *testing.T) {
 
 // Each filter takes the letters that it says, and leaves out those that another one does not take.
 func TestFiltersOfLetters(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 4)
 	s.place(t, 4)
@@ -362,6 +378,7 @@ func TestFiltersOfLetters(t *testing.T) {
 
 // A payload that is no JSON is shown all the same.
 func TestPayloadsOfAnyKind(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 2)
 	s.place(t, 2)
@@ -375,6 +392,7 @@ func TestPayloadsOfAnyKind(t *testing.T) {
 
 // The role's tables may have other names.
 func TestOtherNamesOfTables(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 3)
 	s.Exec(t, `ALTER TABLE consumer_gap_skips RENAME TO holes`)
@@ -447,6 +465,7 @@ func (c *cutConn) Read(p []byte) (int, error) {
 
 // When the answer to COMMIT is lost, the status is 3, and the number of the operation is said.
 func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	proxy := s.losing(t, "commit", nil)
@@ -462,6 +481,7 @@ func TestUnknownOutcome(t *testing.T) {
 
 // Who interrupts a change at its COMMIT is told that it may have been made.
 func TestInterruptedAtCommit(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -92,6 +92,7 @@ func get(t testing.TB, method, address string, form url.Values) (status int, bod
 // The console is served to who has its address, changes things as the operator, and ends
 // with the command.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	b := s.start(t, place{}, words("console --listen 127.0.0.1:0")...)
@@ -154,6 +155,7 @@ func TestConsole(t *testing.T) {
 
 // Each console has another secret, and the flag that insists is needed for other addresses.
 func TestConsoleAnywhere(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	var urls []string
 	for range 2 {

@@ -76,6 +76,7 @@ func clock(by string) string {
 
 // Each check finds what it is about, and says what to do.
 func TestDoctorFinds(t *testing.T) {
+	t.Parallel()
 	const hour = `now() - interval '1 hour'`
 	const overdueJob = `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `)`
 	for _, c := range []struct {
@@ -131,6 +132,7 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "schedules", level: levelWarn, says: "nightly since 1h", remedy: "start a process", fault: `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', ` + hour + `)`},
 	} {
 		t.Run(c.check+" "+c.says, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t)
 			if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
 				t.Fatal(err)
@@ -372,6 +374,7 @@ func TestDoctorBehindAProxy(t *testing.T) {
 }
 
 func TestDoctorOnAStandby(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "4"})
 	standby, err := primary.Standby(t.Context(), 0)
 	lacking.Skip(t, err)

@@ -38,6 +38,7 @@ func (s site) add(t testing.TB, kind, state string) int64 {
 func line(format string, args ...any) []string { return words(fmt.Sprintf(format, args...)) }
 
 func TestJobs(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	failed, due, running := s.add(t, "welcome", "failed"), s.add(t, "welcome", "available"), s.add(t, "bill", "running")
 	done := s.add(t, "bill", "completed")
@@ -70,6 +71,7 @@ func TestJobs(t *testing.T) {
 
 // A filter takes the jobs that it says, and leaves out those that another one does not take.
 func TestFiltersOfJobs(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	ids := []int64{s.add(t, "welcome", "available"), s.add(t, "bill", "available"), s.add(t, "welcome", "available"), s.add(t, "welcome", "running")}
 	s.Exec(t, `UPDATE jobs SET queue = 'post' WHERE id IN ($1, $2)`, ids[2], ids[3])
@@ -87,6 +89,7 @@ func TestFiltersOfJobs(t *testing.T) {
 
 // Jobs that come after those that were shown are not cancelled with them.
 func TestCancelWhatWasShown(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	first := s.add(t, "welcome", "available")
 	var later int64
@@ -114,6 +117,7 @@ func TestCancelWhatWasShown(t *testing.T) {
 
 // A job that runs, and was not shown, is not asked to end with those that were.
 func TestCancelNoOtherThatRuns(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	s.add(t, "call", "available")
 	between := s.add(t, "other", "running")
@@ -127,6 +131,7 @@ func TestCancelNoOtherThatRuns(t *testing.T) {
 
 // A job or a queue that is another one now than what was shown is left alone.
 func TestJobsMoved(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	waits := fmt.Sprint(s.add(t, "welcome", "available"))
 	done := fmt.Sprint(s.add(t, "bill", "completed"))
@@ -151,6 +156,7 @@ func TestJobsMoved(t *testing.T) {
 // Of several who were shown the same and confirm it, one makes a job: the others have seen no
 // job that it made.
 func TestRerunOnce(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	id := fmt.Sprint(s.add(t, "bill", "completed"))
 	for made := range int64(2) {
@@ -183,6 +189,7 @@ func TestRerunOnce(t *testing.T) {
 }
 
 func TestQueuesAndSchedules(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', clock_timestamp() - interval '1 hour')`)
 	s.expect(t, exitDone, words("jobs pause mail --reason lunch"))

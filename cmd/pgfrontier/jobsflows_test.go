@@ -32,6 +32,7 @@ func (s site) flow(t testing.TB) (run string) {
 
 // Runs of flows are shown, cancelled, and go on from a step.
 func TestFlows(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	run := s.flow(t)
 	s.expect(t, exitDone, words("jobs flows list --flow two --state running"), run, "two")
@@ -53,6 +54,7 @@ func TestFlows(t *testing.T) {
 }
 
 func TestRetentionAndRetire(t *testing.T) {
+	t.Parallel()
 	s := newJobsSite(t)
 	s.Exec(t, `INSERT INTO jobs_schedules (name, hash) VALUES ('nightly', 'h')`)
 	s.expect(t, exitUnable, words("jobs retention mail 0 --reason r"), "cannot be undone") // it deletes the history

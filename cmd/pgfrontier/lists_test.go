@@ -11,6 +11,7 @@ import (
 )
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 5)
 	s.settle(t, 4)
@@ -50,6 +51,7 @@ func TestStatusCheck(t *testing.T) {
 
 // A watch shows the view again and again, until it is interrupted, which is no error.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 3)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -116,6 +118,7 @@ func TestHostileTexts(t *testing.T) {
 
 // The worker of a consumer may be dead.
 func TestSilentWorkers(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id) VALUES (gen_random_uuid()); INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'c', worker_id FROM worker_nodes`)
@@ -129,6 +132,7 @@ func TestSilentWorkers(t *testing.T) {
 
 // A page of operations follows another.
 func TestPagesOfOperations(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	s.expect(t, exitDone, words("pause c --reason first"))
@@ -141,6 +145,7 @@ func TestPagesOfOperations(t *testing.T) {
 }
 
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 9)
 	s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at, closed_at)
@@ -154,6 +159,7 @@ func TestGaps(t *testing.T) {
 
 // The session that was shown is ended, and no later one.
 func TestBlocked(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.expect(t, exitDone, words("blocked"), "no transaction")
 	tx := s.begin(t, "x", 1)
@@ -192,6 +198,7 @@ func TestBlocked(t *testing.T) {
 
 // Tables of usual names and numbers fit a terminal.
 func TestListsFit(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.place(t, 3)
@@ -212,6 +219,7 @@ func TestListsFit(t *testing.T) {
 
 // The names of consumers are completed, save those that mean something to a shell.
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	s := at(pgtest.New(t))
 	s.place(t, 0)
 	s.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('d$(reboot)'), (E'd\x1b[2J'), ('d;e'), ('d`+"`e`"+`'), (E'd\ne'), ('größe_v1')`)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestMigrate(t *testing.T) {
+	t.Parallel()
 	s := at(pgtest.Empty(t))
 	s.expect(t, exitRefused, words("migrate check"), "missing or out of date", "worker_nodes")
 	s.expect(t, exitRefused, words("migrate check --jobs -o json"), `"ok":false`)
@@ -30,6 +31,7 @@ func TestMigrate(t *testing.T) {
 
 // The SQL that is printed makes what check wants, and needs no database to be printed.
 func TestMigrateSQL(t *testing.T) {
+	t.Parallel()
 	s, offline := at(pgtest.Empty(t)), site{}
 	for _, line := range []string{"migrate sql --store", "migrate sql", "migrate sql --jobs"} {
 		s.Exec(t, offline.expect(t, exitDone, words(line)).out)
@@ -95,6 +97,7 @@ var (
 
 // The roles of the printed grants may do what their verbs do, and no more.
 func TestMigrateGrants(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
 		t.Fatal(err)

@@ -39,6 +39,7 @@ type remedy func()
 
 // The runbook says what all voices answer, and its remedies work.
 func TestRunbook(t *testing.T) {
+	t.Parallel()
 	sections := runbook(t)
 	alarms := slices.Concat(logAlarms, consumerAlarms, deploymentAlarms, jobsAlarms)
 	names := map[string]bool{}

@@ -32,6 +32,7 @@ func (w wishing) Partitions() consumer.Partitions { return consumer.Partitions{C
 
 // Two builds that wish for different numbers keep the units as they are, and everybody says so.
 func TestWorkersDisagreeOnPartitions(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	finds := func(level string, says ...string) func() bool {
 		return func() bool {
@@ -65,6 +66,7 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 
 // A program from before partitions makes a consumer whole again, and everybody says so.
 func TestOldWorkerKeepsAConsumerWhole(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 3)
 	s.workWith(t, divided{})

@@ -114,6 +114,7 @@ func TestUnreachable(t *testing.T) {
 
 // A password that the server refuses is not printed either.
 func TestWrongPassword(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.Exec(t, `CREATE ROLE cli_guest LOGIN PASSWORD 'right'`)
 	t.Cleanup(func() { s.Exec(t, `DROP ROLE cli_guest`) })
@@ -240,6 +241,7 @@ func split(t *testing.T, line string) (args []string) {
 
 // An interrupt ends a question, and changes nothing.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.append(t, 1)
 	s.place(t, 0)

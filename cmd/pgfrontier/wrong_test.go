@@ -13,6 +13,7 @@ import (
 
 // What is wrong is a line each, as text and JSON, and nothing if nothing is.
 func TestStatusNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.place(t, 0)
 	wrong := func() []any { return s.expect(t, exitDone, words("status -o json")).data(t)["wrong"].([]any) }
