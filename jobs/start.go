@@ -16,8 +16,11 @@ import (
 )
 
 const (
-	// startTimeout bounds the checks of the database at the start.
-	startTimeout = 10 * time.Second
+	// answerTimeout bounds how long Start waits for the database to answer.
+	answerTimeout = 10 * time.Second
+	// startTimeout bounds the checks of a database that answers. A slow one, as after a
+	// failover, is no reason to end a worker.
+	startTimeout = time.Minute
 	// reserve is how many connections of a limited pool the transactions of handlers
 	// leave to the worker: for heartbeats, to claim and to settle.
 	reserve = 3
@@ -33,8 +36,8 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, w.db.DB); err != nil {
-		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
+	if err := pgdriver.AnswersWithin(ctx, w.db.DB, answerTimeout); err != nil {
+		return fmt.Errorf("jobs: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerTimeout, err)
 	}
 	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	if err := w.checkPooling(ctx); err != nil {

@@ -54,8 +54,9 @@ type Status struct {
 
 const (
 	statementLimit = 10 * time.Second
-	longestPause   = 10 * time.Second // between two looks at the table
-	startLimit     = 10 * time.Second
+	longestPause   = 10 * time.Second      // between two looks at the table
+	answerLimit    = 10 * time.Second      // for the database to answer at the start
+	startLimit     = time.Minute           // for what follows; a slow database ends no Scheduler
 	whileHeld      = 50 * time.Millisecond // another process moves the schedule on
 )
 
@@ -170,8 +171,8 @@ func (s *Scheduler) Start(ctx context.Context) error {
 func (s *Scheduler) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	if err := pgdriver.Answers(ctx, s.db.DB); err != nil {
-		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startLimit, err)
+	if err := pgdriver.AnswersWithin(ctx, s.db.DB, answerLimit); err != nil {
+		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerLimit, err)
 	}
 	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
 		return err

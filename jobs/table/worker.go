@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// startTimeout bounds the checks of the database at the start.
-	startTimeout = 10 * time.Second
+	// answerTimeout bounds how long Start waits for the database to answer.
+	answerTimeout = 10 * time.Second
+	// startTimeout bounds the checks of a database that answers. A slow one, as after a
+	// failover, is no reason to end a worker.
+	startTimeout = time.Minute
 	// leaveTimeout bounds what is waited for when a worker stops.
 	leaveTimeout = 5 * time.Second
 	// grace is how long a handler has to return after its context has ended.
@@ -218,8 +221,8 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
 	db := w.store.db
-	if err := pgdriver.Answers(ctx, db.DB); err != nil {
-		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", startTimeout, err)
+	if err := pgdriver.AnswersWithin(ctx, db.DB, answerTimeout); err != nil {
+		return fmt.Errorf("jobs/table: the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerTimeout, err)
 	}
 	defer func() { err = pgdriver.CutOff(ctx, err) }()
 	switch p, err := pgdriver.FindPooling(ctx, db); {
