@@ -197,7 +197,10 @@
 // [ErrTransactionPooling] or [ErrPreparedStatements].
 //
 // Privileges. Start returns [ErrPrivileges] with every GRANT that its role lacks.
-// cmd/migrate-gen -grants prints all of them.
+// cmd/migrate-gen -grants prints all of them. Start also refuses a role to which
+// row-level security of the events or of a table of the library applies, whatever its
+// policies: a dead letter that the role does not see would hold no event back. Switched on
+// later, it shows for the events only.
 //
 // Servers. Name the primary only, or add target_session_attrs=read-write. Each read and
 // each guard proves the server's incarnation, so an answer of a standby, an abandoned

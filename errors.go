@@ -39,8 +39,8 @@ var (
 	// ErrAlreadyStarted is the answer to a second Start.
 	ErrAlreadyStarted = errors.New("worker: a Worker starts once; make another with New")
 
-	// ErrPrivileges wraps what the database role of a worker lacks, as the GRANTs
-	// that mend it.
+	// ErrPrivileges wraps what the database role of a worker lacks: the GRANTs that
+	// mend it, and how it sees the rows that row-level security hides from it.
 	ErrPrivileges = errors.New("worker: the database role needs privileges (cmd/migrate-gen -grants prints all of them)")
 
 	// ErrInvalidConfig wraps what Start refuses before it touches the

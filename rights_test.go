@@ -129,6 +129,31 @@ func TestStartNamesEveryMissingPrivilege(t *testing.T) {
 	}
 }
 
+// Start refuses row-level security on each table of the library, though a policy shows all
+// rows today, and takes a role that it does not apply to.
+func TestStartRefusesRowSecurity(t *testing.T) {
+	t.Parallel()
+	d := deploy(t, inSchemas)
+	d.grant(t)
+	login := d.login(t, "working", d.roles.Worker)
+	db, role := d.open(t, login), ident.Quote(login)
+	for _, table := range []string{`"progress"."consumer_dead_letters"`, `"log"."events"`} {
+		d.Exec(t, `ALTER TABLE `+table+` ENABLE ROW LEVEL SECURITY`)
+		d.Exec(t, `CREATE POLICY all_rows ON `+table+` USING (true)`)
+		_, err := d.tryStart(t, db)
+		if !errors.Is(err, worker.ErrPrivileges) || !strings.HasSuffix(err.Error(), "or ALTER TABLE "+strings.ReplaceAll(table, `"`, "")+" DISABLE ROW LEVEL SECURITY") ||
+			!strings.Contains(err.Error(), "hides rows from role "+role+": ALTER ROLE "+role+" BYPASSRLS") {
+			t.Errorf("with row-level security on %s Start returned %v", table, err)
+		}
+		d.Exec(t, `ALTER ROLE `+role+` BYPASSRLS`)
+		if _, err := d.tryStart(t, db); err != nil {
+			t.Errorf("with BYPASSRLS: %v", err)
+		}
+		d.Exec(t, `ALTER ROLE `+role+` NOBYPASSRLS`)
+		d.Exec(t, `ALTER TABLE `+table+` DISABLE ROW LEVEL SECURITY`)
+	}
+}
+
 // A schema that the role may not use hides its tables from the search path.
 func TestStartNamesAClosedSchema(t *testing.T) {
 	t.Parallel()

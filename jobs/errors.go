@@ -38,7 +38,8 @@ var (
 	// ErrPoolClosed: db was closed while the worker ran. Its jobs run again, and the context
 	// of their handlers has ended with this error.
 	ErrPoolClosed = errors.New("jobs: sql: database is closed: close db after Start has returned, not before")
-	// ErrPrivileges: the role lacks privileges; the error has the GRANTs.
+	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
+	// the error has the remedies.
 	ErrPrivileges = errors.New("jobs: the role lacks privileges")
 	// ErrStandby: the server takes no writes.
 	ErrStandby = errors.New("jobs: the server is a standby, or the session is read-only, and a worker must write: add target_session_attrs=read-write to the connection string, or name the primary only")

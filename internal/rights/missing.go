@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -81,20 +83,84 @@ FROM (
 ) AS g
 ORDER BY g.kind, g.n`
 
-// Missing returns the GRANTs that the role of q's session lacks of the needs.
-func Missing(ctx context.Context, q store.Querier, needs []Need) (grants []string, err error) {
+// hidden takes needs as JSON and returns a remedy for the tables of the library whose
+// row-level security applies to the current role, and one for each table of a user's
+// without a policy. It passes over tables that are not there.
+//
+// A policy of the library's tables is no excuse: nobody can tell from its expression which
+// rows it hides.
+const hidden = `
+WITH need AS MATERIALIZED (
+	SELECT x.n, x.value->>'table' AS name, parse_ident(x.value->>'table') AS part, x.value->>'privilege' AS privilege,
+		coalesce((x.value->>'policies')::boolean, false) AS policies
+	FROM json_array_elements($1::text::json) WITH ORDINALITY AS x(value, n)
+), relation AS (
+	SELECT need.n, need.privilege, need.policies, c.oid, c.relowner, quote_ident(s.nspname) || '.' || quote_ident(c.relname) AS whole
+	FROM need JOIN pg_class AS c ON c.oid = CASE WHEN cardinality(part) = 1 THEN to_regclass(name)::oid ELSE (
+		SELECT t.oid FROM pg_class AS t JOIN pg_namespace AS s ON s.oid = t.relnamespace WHERE s.nspname = part[1] AND t.relname = part[2]) END
+	JOIN pg_namespace AS s ON s.oid = c.relnamespace
+	WHERE row_security_active(c.oid)
+), refused AS (
+	SELECT whole, relowner, bool_or(NOT policies) AS own, min(n) AS n, string_agg(DISTINCT privilege, ', ') AS privileges
+	FROM relation AS r
+	WHERE NOT policies OR NOT EXISTS (
+		SELECT FROM pg_policy AS p
+		WHERE p.polrelid = r.oid AND p.polpermissive
+			AND p.polcmd IN ('*', CASE r.privilege WHEN 'SELECT' THEN 'r' WHEN 'INSERT' THEN 'a' WHEN 'UPDATE' THEN 'w' ELSE 'd' END)
+			AND EXISTS (SELECT FROM unnest(p.polroles) AS of(role) WHERE CASE WHEN role = 0 THEN true ELSE pg_has_role(role, 'USAGE') END))
+	GROUP BY whole, relowner
+), remedy AS (
+	SELECT own, n, whole, privileges,
+		'ALTER TABLE ' || whole || CASE WHEN pg_has_role(relowner, 'USAGE') THEN ' NO FORCE' ELSE ' DISABLE' END || ' ROW LEVEL SECURITY' AS alter
+	FROM refused
+), me AS (SELECT quote_ident(current_user) AS role)
+SELECT said FROM (
+	SELECT 0 AS n, 'row-level security hides rows from role ' || role || ': ALTER ROLE ' || role || ' BYPASSRLS, or make the role the owner, or '
+		|| string_agg(alter, '; ' ORDER BY n) AS said
+	FROM remedy, me WHERE own GROUP BY role
+	UNION ALL
+	SELECT n, 'row-level security of ' || whole || ' hides all rows, as no policy lets role ' || role || ' ' || privileges
+		|| ': CREATE POLICY ... ON ' || whole || ', or ALTER ROLE ' || role || ' BYPASSRLS, or ' || alter
+	FROM remedy, me WHERE NOT own
+) AS all_said
+ORDER BY n`
+
+// Missing returns what the role of q's session lacks of the needs: GRANTs, and what lets
+// the role see all rows.
+func Missing(ctx context.Context, q store.Querier, needs []Need) (remedies []string, err error) {
+	for _, statement := range []string{missing, hidden} {
+		more, err := ask(ctx, q, statement, needs)
+		if err != nil {
+			return nil, fmt.Errorf("look up the privileges: %w", err)
+		}
+		remedies = append(remedies, more...)
+	}
+	return remedies, nil
+}
+
+// Hidden returns what lets the role of q's session see all rows of the tables, empty if
+// the role does. Tables that are not there count as seen.
+func Hidden(ctx context.Context, q store.Querier, tables ...ident.Table) (remedy string, err error) {
+	needs := make([]Need, len(tables))
+	for i, t := range tables {
+		needs[i] = Need{Table: t.SQL(), Privilege: "SELECT"}
+	}
+	all, err := ask(ctx, q, hidden, needs)
+	if err != nil {
+		return "", fmt.Errorf("look up the row-level security: %w", err)
+	}
+	return strings.Join(all, "; "), nil
+}
+
+func ask(ctx context.Context, q store.Querier, statement string, needs []Need) ([]string, error) {
 	list, err := json.Marshal(needs)
 	if err != nil {
 		return nil, err
 	}
-	grants, err = pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (grant string, err error) {
-		err = rows.Scan(&grant)
-		return grant, err
-	}, missing, string(list))
-	if err != nil {
-		return nil, fmt.Errorf("look up the privileges: %w", err)
-	}
-	return grants, nil
+	return pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (text string, err error) {
+		err = rows.Scan(&text)
+		return text, err
+	}, statement, string(list))
 }
 
 // HiddenAppenders names some roles that may append to a table of events, and

@@ -1,5 +1,6 @@
 // Package rights knows which privileges a worker's statements need, and finds
-// those that a session's role lacks.
+// those that a session's role lacks. A role whose rows row-level security hides lacks
+// something, too: a statement that does not see a row returns no error.
 //
 // The needs name columns, so that a role with privileges on columns will do.
 // They are written by hand beside the statements of four packages. Tests keep
@@ -21,6 +22,9 @@ type Need struct {
 	Privilege string   `json:"privilege"`
 	Columns   []string `json:"columns"` // "*": all
 	Serial    string   `json:"serial"`  // the column that draws from the sequence
+	// Policies: the table is a user's, whose policies may hide rows. Otherwise the role
+	// must see all rows.
+	Policies bool `json:"policies"`
 }
 
 // uses are what statements do with a table: the columns that they name.

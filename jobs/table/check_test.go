@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
@@ -266,6 +267,28 @@ func TestBadInput(t *testing.T) {
 	small.SetMaxOpenConns(2)
 	if err := s.worker(small, nil).Start(t.Context()); !errors.Is(err, table.ErrInvalidConfig) || !strings.Contains(err.Error(), "db allows 2 open connections") {
 		t.Errorf("a small pool: %v", err)
+	}
+}
+
+// A policy may hide rows from a worker. Start refuses a table all of whose rows are hidden.
+func TestStartRefusesRowSecurityWithoutAPolicy(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	db := s.openPGX(s.refuse(`ALTER TABLE example_jobs ENABLE ROW LEVEL SECURITY`, ""))
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
+	defer cancel()
+	err := s.worker(db, nil).Start(ctx)
+	for _, words := range []string{"row-level security of public.example_jobs hides all rows", "SELECT, UPDATE: CREATE POLICY", "BYPASSRLS", "ALTER TABLE public.example_jobs DISABLE ROW LEVEL SECURITY"} {
+		if !errors.Is(err, table.ErrPrivileges) || !strings.Contains(err.Error(), words) {
+			t.Errorf("Start returned %v, without %q", err, words)
+		}
+	}
+	s.script(`CREATE POLICY tenant ON example_jobs USING (id % 2 = 1)`)
+	first, second := s.add(""), s.add("")
+	stop := s.start(s.worker(db, nil))
+	s.becomes(first, table.StateCompleted)
+	if err := stop(); err != nil || s.state(second) != string(table.StateQueued) {
+		t.Errorf("the other tenant's job is %s; Start returned %v", s.state(second), err)
 	}
 }
 

@@ -195,6 +195,10 @@
 // A worker's role needs SELECT and UPDATE of the table's columns above, and SELECT of
 // what the view and the expressions read. Start names the GRANTs that lack.
 //
+// Row-level security of the table may hide rows from the role, such as those of other
+// tenants: the worker works on the rows that it sees. Start refuses a table without a policy
+// that lets the role SELECT and UPDATE, as such a worker would idle.
+//
 // # What Start returns
 //
 // Start returns nil after a clean stop. Otherwise its error can be told apart:

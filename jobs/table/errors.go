@@ -18,7 +18,8 @@ var (
 	// ErrUnfit: the table or the view is not as a worker needs it; the error has a
 	// line for each finding.
 	ErrUnfit = errors.New("jobs/table: the table does not fit")
-	// ErrPrivileges: the role lacks privileges; the error has the GRANTs.
+	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
+	// the error has the remedies.
 	ErrPrivileges = errors.New("jobs/table: the role lacks privileges")
 	// ErrPreparedStatements: the driver prepares statements in one session that it
 	// executes in the next.
