@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -68,7 +69,8 @@ type Attempt struct {
 }
 
 // Get returns a job. It returns [ErrNotFound] for one that was never enqueued, or
-// has ended longer ago than finished jobs are kept.
+// has ended longer ago than finished jobs are kept; and [ErrPrivileges] for one that
+// row-level security may hide from the role.
 func (c *Client) Get(ctx context.Context, id int64) (Info, error) {
 	if c.err != nil {
 		return Info{}, c.err
@@ -81,7 +83,7 @@ func (c *Client) get(ctx context.Context, on Querier, id int64) (Info, error) {
 	f, err := c.queue.Find(ctx, on, id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return Info{}, fmt.Errorf("%w: %d", ErrNotFound, id)
+		return Info{}, cmp.Or(c.hidden(ctx, on, c.tables.Jobs, c.tables.History), fmt.Errorf("%w: %d", ErrNotFound, id))
 	case err != nil:
 		return Info{}, err
 	}
@@ -118,6 +120,9 @@ func (c *Client) Counts(ctx context.Context) ([]Count, error) {
 		return nil, c.err
 	}
 	tallies, err := c.queue.Counts(ctx, c.db)
+	if err == nil && len(tallies) == 0 {
+		err = c.hidden(ctx, c.db, c.tables.Jobs)
+	}
 	if err != nil {
 		return nil, errtext.Of(err)
 	}
@@ -141,6 +146,9 @@ func (c *Client) Logs(ctx context.Context, id int64) ([]LogEntry, error) {
 		return nil, c.err
 	}
 	found, err := c.queue.Logs(ctx, c.db, id)
+	if err == nil && len(found) == 0 {
+		err = c.hidden(ctx, c.db, c.tables.Logs)
+	}
 	if err != nil {
 		return nil, errtext.Of(err)
 	}

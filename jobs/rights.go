@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
 // checkRights reports with ErrPrivileges all that this worker's role needs and may
 // not do. Some statements run for the first time after weeks, and would then fail
-// for ever. Of the consumers' tables it asks only for those that are there.
+// for ever. Others would see no row, and return no error: a queue would not look paused.
+// Of the consumers' tables it asks only for those that are there.
 func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs) error {
 	events, err := tables.Parse(w.cfg.events, "WithCheckpointsTable: ")
 	if err != nil {
@@ -25,6 +27,15 @@ func (w *Worker) checkRights(ctx context.Context, conn *sql.Conn, t tables.Jobs)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: %s", ErrPrivileges, strings.Join(missing, "; "))
+	}
+	return nil
+}
+
+// hidden returns ErrPrivileges if row-level security may have hidden rows that were not
+// found in the tables. An error of the look is none of the caller's.
+func (c *Client) hidden(ctx context.Context, on Querier, tables ...ident.Table) error {
+	if remedy, err := rights.Hidden(ctx, on, tables...); err == nil && remedy != "" {
+		return fmt.Errorf("%w: %s", ErrPrivileges, remedy)
 	}
 	return nil
 }

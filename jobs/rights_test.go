@@ -8,12 +8,16 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 )
 
@@ -98,5 +102,57 @@ func TestStartNamesMissingPrivileges(t *testing.T) {
 				t.Errorf("the client counts %v, %v", n, err)
 			}
 		})
+	}
+}
+
+// What row-level security hides is not taken for what is not there: whatever starts refuses
+// it, and a client that finds nothing says so.
+func TestHiddenRowsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	role, db := s.login("hidden")
+	s.d.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role)
+	s.d.Exec(t, `GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO `+role)
+	id := s.add(task{1})
+	client := jobs.NewClient(db)
+	scheduler := func(ctx context.Context) error {
+		return schedule.New(db, client, schedule.Job("s", schedule.Every(time.Hour), func(time.Time) jobs.Args { return task{2} })).Start(ctx)
+	}
+	get := func(ctx context.Context) error { _, err := client.Get(ctx, id); return err }
+	run := func(ctx context.Context) error { _, err := flow.NewClient(client).Get(ctx, 1); return err }
+	for _, test := range []struct {
+		about, table string
+		does         func(ctx context.Context) error
+	}{
+		{"a worker", "jobs_queues", jobs.NewWorker(db, s.Handlers).Start},
+		{"a worker that advances flows", "jobs_flow_sweep", jobs.NewWorker(db, s.Handlers, flow.Advance()).Start},
+		{"a scheduler", "jobs_schedules", scheduler},
+		{"a scheduler", "jobs_schema", scheduler},
+		{"Get", "jobs", get},
+		{"Get", "jobs_history", func(ctx context.Context) error { _, err := client.Get(ctx, id+1); return err }},
+		{"Cancel", "jobs", func(ctx context.Context) error { _, err := client.Cancel(ctx, nil, id); return err }},
+		{"Wait", "jobs", func(ctx context.Context) error { _, err := jobs.Wait[any](ctx, client, id); return err }},
+		{"Counts", "jobs", func(ctx context.Context) error { _, err := client.Counts(ctx); return err }},
+		{"Logs", "jobs_logs", func(ctx context.Context) error { _, err := client.Logs(ctx, id); return err }},
+		{"Get of a run", "jobs_flow_runs", run},
+		{"Cancel of a run", "jobs_flow_runs", func(ctx context.Context) error { _, err := flow.NewClient(client).Cancel(ctx, nil, 1); return err }},
+		{"Wait for a run", "jobs_flow_runs", func(ctx context.Context) error { _, err := flow.NewClient(client).Wait(ctx, 1); return err }},
+	} {
+		s.d.Exec(t, `ALTER TABLE `+test.table+` ENABLE ROW LEVEL SECURITY`)
+		ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience) // what starts would run
+		err := test.does(ctx)
+		cancel()
+		want := "row-level security hides rows from role " + role + ": ALTER ROLE " + role + " BYPASSRLS, or make the role the owner, or ALTER TABLE public." + test.table + " DISABLE ROW LEVEL SECURITY"
+		if !errors.Is(err, jobs.ErrPrivileges) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s, of %s: %v, want %s", test.about, test.table, err, want)
+		}
+		s.d.Exec(t, `ALTER TABLE `+test.table+` DISABLE ROW LEVEL SECURITY`)
+	}
+	if err := get(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if err := run(t.Context()); !errors.Is(err, flow.ErrNotFound) {
+		t.Errorf("a run that is not there: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/changes"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -17,9 +18,18 @@ import (
 func (c *Client) lock(ctx context.Context, on jobs.Querier, run int64) (s State, cancelled bool, err error) {
 	err = on.QueryRowContext(ctx, c.sql.lock, run).Scan(&s, &cancelled)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrNotFound
+		err = c.notFound(ctx, on)
 	}
 	return s, cancelled, err
+}
+
+// notFound returns ErrNotFound, or jobs.ErrPrivileges if row-level security may have hidden
+// the run.
+func (c *Client) notFound(ctx context.Context, on jobs.Querier) error {
+	if remedy, err := rights.Hidden(ctx, on, c.core.Tables.FlowRuns, c.core.Tables.FlowSteps); err == nil && remedy != "" {
+		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, remedy)
+	}
+	return ErrNotFound
 }
 
 // Cancel ends a run: steps that have not begun do not begin, and the contexts of those

@@ -195,7 +195,7 @@ func (c *Client) Wait(ctx context.Context, run int64) (Run, error) {
 		return none, c.core.Ends.Until(ctx, "run "+strconv.FormatInt(run, 10), func() (over bool, err error) {
 			var state State
 			if err = on.QueryRowContext(ctx, c.sql.await, run).Scan(&state); err == nil && state == "" {
-				err = ErrNotFound
+				err = c.notFound(ctx, on)
 			}
 			return state != StateRunning, err
 		})

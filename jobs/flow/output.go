@@ -84,7 +84,7 @@ func (c *Client) noStep(ctx context.Context, on jobs.Querier, run int64) error {
 	case err != nil:
 		return err
 	case len(names) == 0:
-		return ErrNotFound
+		return c.notFound(ctx, on)
 	}
 	return fmt.Errorf("%w: the run is of another flow, or of another version of it, and has %s", ErrNotFound, listed(names))
 }

@@ -123,7 +123,7 @@ func (c *Client) Get(ctx context.Context, run int64) (Run, error) {
 	r, err := with(c, nil, func(on jobs.Querier) (Run, error) {
 		found, err := pgdriver.QueryAll(ctx, on, scanRun, c.sql.find, run)
 		if err == nil && len(found) == 0 {
-			err = ErrNotFound
+			err = c.notFound(ctx, on)
 		}
 		if err != nil {
 			return Run{}, err

@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/rights"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
@@ -173,6 +174,12 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	defer cancel()
 	if err := pgdriver.AnswersWithin(ctx, s.db.DB, answerLimit); err != nil {
 		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerLimit, err)
+	}
+	// Of a schedule that it does not see, a Scheduler would not know whether it is paused.
+	if remedy, err := rights.Hidden(ctx, s.db, s.t.Version, s.t.Schedules, s.t.Jobs, s.t.Once); err != nil {
+		return err
+	} else if remedy != "" {
+		return fmt.Errorf("%w: %s", jobs.ErrPrivileges, remedy)
 	}
 	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
 		return err
