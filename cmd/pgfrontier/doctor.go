@@ -70,6 +70,7 @@ var (
 		{"server", (*patient).server, true},
 		{"proxy", (*patient).proxy, true},
 		{"notify", (*patient).notify, true},
+		{"row security", (*patient).rowSecurity, true}, // before what reads the tables
 		{"tables", (*patient).tables, true},
 	}
 	tableChecks = []check{

@@ -99,6 +99,18 @@ func (p *patient) notify(ctx context.Context) (finding, error) {
 	return finding{}, err
 }
 
+func (p *patient) rowSecurity(ctx context.Context) (finding, error) {
+	remedy, err := rights.Hidden(ctx, p.db, p.ourTables()...)
+	switch {
+	case err != nil:
+		return finding{}, err
+	case remedy != "":
+		hides, mend, _ := strings.Cut(remedy, ": ")
+		return fail(mend, "%s, and a worker of this role does not start", hides), nil
+	}
+	return ok("none hides rows from this role"), nil
+}
+
 func (p *patient) tables(ctx context.Context) (finding, error) {
 	err := migrations.Check(ctx, p.db, p.names)
 	if errors.Is(err, migrations.ErrNotApplied) {
@@ -159,15 +171,17 @@ WHERE s.seqrelid = to_regclass($1::text)`, p.sequence).Scan(&used)
 	return ok("%.3g %% are used up", used*100), nil
 }
 
-// ours are the tables of the library that can be named to the server.
-func (p *patient) ours() string {
+// ours names the tables of the library to the server.
+func (p *patient) ours() string { return strings.Join(listed(p.ourTables(), ident.Table.SQL), "\n") }
+
+func (p *patient) ourTables() []ident.Table {
 	t := p.t
 	all := []ident.Table{t.Nodes, t.Assignments, t.Checkpoints, t.GapSkips, t.Leader, t.Events, t.Heads, t.Token, t.Settled, t.Changes, t.Version, t.DeadLetters, t.Operations}
 	if j, err := tables.ParseJobs(p.names.JobsTable, "--table jobs"); err == nil {
 		all = append(all, j.Jobs, j.History, j.Attempts, j.Logs, j.Queues, j.Wanted, j.Operations, j.Once, j.Emitted, j.EmittedThrough,
 			j.Workers, j.Leader, j.Token, j.Changes, j.Schedules, j.Flows, j.FlowRuns, j.FlowSteps, j.FlowSweep, j.Version)
 	}
-	return strings.Join(listed(all, ident.Table.SQL), "\n")
+	return all
 }
 
 const oursSQL = `SELECT to_regclass(name)::oid FROM unnest(string_to_array($1::text, E'\n')) AS name`

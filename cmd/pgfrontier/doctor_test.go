@@ -335,7 +335,10 @@ func TestDoctorUnderOtherRoles(t *testing.T) {
 	t.Cleanup(func() { s.Exec(t, `DROP OWNED BY cli_doctor, cli_appender; DROP ROLE cli_doctor, cli_appender`) })
 	s.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO cli_doctor; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO cli_doctor`)
 	d := site{s.Database, map[string]string{"DATABASE_URL": s.as("cli_doctor", "d")}}
-	for _, check := range []string{"visibility", "log"} {
+	s.Exec(t, `ALTER TABLE consumer_dead_letters ENABLE ROW LEVEL SECURITY`)
+	d.expectFound(t, "row security", levelFail, "a worker of this role does not start", "ALTER TABLE public.consumer_dead_letters DISABLE ROW LEVEL SECURITY")
+	s.Exec(t, `ALTER TABLE consumer_dead_letters DISABLE ROW LEVEL SECURITY`)
+	for _, check := range []string{"visibility", "log", "row security"} {
 		if f := d.found(t, check); f.Level != levelOK {
 			t.Errorf("before: %+v", f)
 		}
@@ -356,6 +359,7 @@ func TestDoctorUnderOtherRoles(t *testing.T) {
 	d.expectFound(t, "log", levelWarn, "could not be checked", "workers' role")
 	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO cli_doctor; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)
 	d.expectFound(t, "log", levelFail, "row-level security", "BYPASSRLS")
+	d.expectFound(t, "row security", levelFail, "hides rows from role cli_doctor", "ALTER TABLE public.events DISABLE ROW LEVEL SECURITY")
 	d.expectFound(t, "transactions", levelWarn, "could not be checked", "mend the log")
 	d.expect(t, exitDone, words("status"), "row-level security")
 	d.expect(t, exitRefused, words("status --check"), "BYPASSRLS")
