@@ -193,8 +193,8 @@ func rowSecurityError(table string) error {
 }
 
 // findSequence finds the sequence that the column's default draws from: the
-// one that the default refers to, else the one that the column owns (serial
-// by a function, or identity).
+// one that the default refers to, else the one that the column owns: the
+// identity's, else that of a serial by a function.
 func (o *origin) findSequence(ctx context.Context, q store.Querier) error {
 	var drawn, owned sql.NullInt64
 	var candidates int
@@ -208,13 +208,13 @@ WITH col AS (
 	JOIN pg_depend AS dep ON dep.classid = 'pg_attrdef'::regclass AND dep.objid = def.oid AND dep.refclassid = 'pg_class'::regclass
 	JOIN pg_class AS s ON s.oid = dep.refobjid AND s.relkind = 'S'
 ), owned AS (
-	SELECT s.oid
+	SELECT s.oid, dep.deptype
 	FROM col
 	JOIN pg_depend AS dep ON dep.refclassid = 'pg_class'::regclass AND dep.refobjid = col.attrelid AND dep.refobjsubid = col.attnum
 		AND dep.classid = 'pg_class'::regclass AND dep.deptype IN ('a', 'i')
 	JOIN pg_class AS s ON s.oid = dep.objid AND s.relkind = 'S'
 )
-SELECT (SELECT min(oid)::bigint FROM drawn), (SELECT count(*)::int FROM drawn), (SELECT min(oid)::bigint FROM owned)`,
+SELECT (SELECT min(oid)::bigint FROM drawn), (SELECT count(*)::int FROM drawn), (SELECT oid::bigint FROM owned ORDER BY deptype DESC, oid LIMIT 1)`,
 		o.tableOID, o.column).Scan(&drawn, &candidates, &owned)
 	switch {
 	case err != nil:
