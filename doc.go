@@ -208,7 +208,7 @@
 //
 // Start refuses what would break the proof, and the worker watches it afterwards:
 //
-//   - a sequence with CACHE above 1, an increment other than 1, or CYCLE;
+//   - a sequence with CACHE above 1, an increment other than 1, CYCLE or a MINVALUE below 1;
 //   - row-level security on the events table;
 //   - a standby.
 //

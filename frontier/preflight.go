@@ -22,6 +22,7 @@ var (
 	ErrSequenceCache   = errors.New("the sequence's cache is not 1")
 	ErrSequenceStep    = errors.New("the sequence's increment is not 1")
 	ErrSequenceCycle   = errors.New("the sequence cycles")
+	ErrSequenceLow     = errors.New("positions may be below 1")
 	ErrSequenceBehind  = errors.New("the log has positions above its sequence")
 	ErrLogReplaced     = errors.New("the log's table or sequence was replaced")
 )
@@ -111,7 +112,10 @@ func (c Config) resolve(ctx context.Context, q store.Querier) (origin, error) {
 		return o, err
 	}
 	o.named = true
-	return o, o.findSequence(ctx, q)
+	if err := o.findSequence(ctx, q); err != nil {
+		return o, err
+	}
+	return o, o.checkLowest(ctx, q)
 }
 
 func (o *origin) checkServer(ctx context.Context, q store.Querier) error {
@@ -236,11 +240,11 @@ func (o *origin) readSequence(ctx context.Context, q store.Querier) error {
 	var readable bool
 	err := q.QueryRowContext(ctx, `
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), coalesce(pg_relation_filenode(c.oid), 0)::bigint,
-	has_sequence_privilege(c.oid, 'SELECT'), s.seqcache, s.seqincrement, s.seqcycle
+	has_sequence_privilege(c.oid, 'SELECT'), s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
 FROM pg_sequence AS s
 JOIN pg_class AS c ON c.oid = s.seqrelid
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &readable, &s.cache, &s.increment, &s.cycle)
+WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &readable, &s.cache, &s.increment, &s.cycle, &s.lowest)
 	switch {
 	case err != nil:
 		return fmt.Errorf("frontier: read the settings of the sequence of %s.%s: %w", o.table, o.column, err)
@@ -250,10 +254,25 @@ WHERE s.seqrelid = $1::bigint::oid`, o.sequenceOID).Scan(&o.sequence, &o.file, &
 	return s.check(o.sequence)
 }
 
+// checkLowest refuses a log that has an event below position 1: a checkpoint of 0 means
+// that nothing was handled, so no consumer reads that event.
+func (o *origin) checkLowest(ctx context.Context, q store.Querier) error {
+	var lowest int64
+	if err := q.QueryRowContext(ctx, `SELECT coalesce(min(`+o.column+`), 1) FROM `+o.table).Scan(&lowest); err != nil {
+		return fmt.Errorf("frontier: read the lowest position of %s: %w", o.table, err)
+	}
+	if lowest < 1 {
+		return setupError(ErrSequenceLow, "give the events below 1 positions from "+o.sequence+", or DELETE FROM "+o.table+" WHERE "+o.column+" < 1",
+			"table %s has an event at position %d, and consumers begin at 1", o.table, lowest)
+	}
+	return nil
+}
+
 // settings of a sequence that the proof depends on.
 type settings struct {
 	cache, increment int64
 	cycle            bool
+	lowest           int64 // its MINVALUE, below which last_value cannot be
 }
 
 func (s settings) check(sequence string) error {
@@ -265,6 +284,9 @@ func (s settings) check(sequence string) error {
 		return setupError(ErrSequenceStep, "ALTER SEQUENCE "+sequence+" INCREMENT 1", "sequence %s has increment %d", sequence, s.increment)
 	case s.cycle:
 		return setupError(ErrSequenceCycle, "ALTER SEQUENCE "+sequence+" NO CYCLE", "sequence %s would issue positions again", sequence)
+	case s.lowest < 1:
+		return setupError(ErrSequenceLow, "ALTER SEQUENCE "+sequence+" MINVALUE 1 START 1, with RESTART 1 if it has issued no position above 0",
+			"sequence %s has MINVALUE %d, and consumers begin at 1", sequence, s.lowest)
 	}
 	return nil
 }

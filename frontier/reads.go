@@ -154,7 +154,7 @@ func (s *Session) scanLocks(ctx context.Context) (scanRead, error) {
 func (s *Session) scanNamed(ctx context.Context) (token, holders string, err error) {
 	var hidden bool
 	var set settings
-	v, err := s.read(ctx, "scan the locks", s.sql.scan, []any{s.origin.sequenceOID}, &hidden, &set.cache, &set.increment, &set.cycle, &holders)
+	v, err := s.read(ctx, "scan the locks", s.sql.scan, []any{s.origin.sequenceOID}, &hidden, &set.cache, &set.increment, &set.cycle, &set.lowest, &holders)
 	if err != nil {
 		return "", "", err
 	}

@@ -66,7 +66,7 @@ WITH locks AS MATERIALIZED (
 	FROM locks AS l LEFT JOIN locks AS x ON l.pid IS NULL AND x.locktype = 'transactionid' AND x.vx = l.vx
 	WHERE l.locktype = 'relation'
 )
-` + common + `coalesce(row_security_active(to_regclass($2::text)::oid), false), q.seqcache, q.seqincrement, q.seqcycle, ` + holdersAs + `)
+` + common + `coalesce(row_security_active(to_regclass($2::text)::oid), false), q.seqcache, q.seqincrement, q.seqcycle, q.seqmin, ` + holdersAs + `)
 FROM ` + o.sequence + ` AS s JOIN pg_sequence AS q ON q.seqrelid = s.tableoid`
 	s.place = `
 INSERT INTO ` + settled.SQL() + ` AS t (log, settled) VALUES ($1::bigint, 0)

@@ -44,6 +44,9 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, expected store.ExpectedV
 	case len(persisted) != len(events):
 		return store.AppendResult{}, fmt.Errorf("storepostgres: %d of %d events were inserted into %s: does a trigger or a rule drop rows there?",
 			len(persisted), len(events), s.events)
+	case persisted[0].GlobalPosition < 1:
+		return store.AppendResult{}, fmt.Errorf("storepostgres: an event was inserted into %s at position %d, and consumers begin at 1: roll back, and ALTER the SEQUENCE of its global_position with MINVALUE 1 START 1 RESTART 1",
+			s.events, persisted[0].GlobalPosition)
 	}
 	result := store.AppendResult{Events: persisted, GlobalPositions: make([]int64, len(persisted))}
 	for i, e := range persisted {

@@ -202,6 +202,29 @@ func sqlState(t *testing.T, err error) string {
 	return ""
 }
 
+// Consumers begin at position 1.
+func TestAppendRefusesPositionsBelowOne(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq MINVALUE -1 START -1 RESTART`)
+	tx, err := d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	_, err = defaultStore.Append(t.Context(), tx, store.NoStream(), newEvents(3, "Order", "1"))
+	if err == nil || !strings.Contains(err.Error(), "position -1") || !strings.Contains(err.Error(), "MINVALUE 1 START 1 RESTART 1") {
+		t.Fatalf("Append returned %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq MINVALUE 1 START 1 RESTART 1`)
+	if r := mustAppend(t, defaultStore, d.DB, store.NoStream(), newEvent("Order", "1")); r.GlobalPositions[0] != 1 {
+		t.Errorf("then the position is %d", r.GlobalPositions[0])
+	}
+}
+
 // A role that may not read the events gets no columns in the error's detail.
 func TestErrorsWithoutDetail(t *testing.T) {
 	t.Parallel()
