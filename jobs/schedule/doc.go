@@ -28,4 +28,9 @@
 // the next tick by the new ones, and programs that still have the old ones enqueue
 // nothing for it, and log that. So the program that started last decides. A schedule that is removed
 // from the program stops with the last process that has it.
+//
+// Times are compared by a hash of a sample of two past years and of the text of the [Spec], if that
+// has a method String. The next tick is compared as well. Two Specs without String that differ
+// neither in the sample nor in the next tick are taken for the same schedule: Start then changes
+// nothing, and a program that still runs with the old one goes on. Give such a Spec a method String.
 package schedule

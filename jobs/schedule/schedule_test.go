@@ -252,6 +252,31 @@ func TestOtherTimes(t *testing.T) {
 	}
 }
 
+// later is each hour until a moment, and then each 20 milliseconds. It has no String.
+type later time.Time
+
+func (l later) Next(t time.Time) time.Time {
+	at := each(time.Hour).Next(t)
+	if from := time.Time(l); at.After(from) {
+		at = each(20 * time.Millisecond).Next(t)
+		if !at.After(from) {
+			at = from.Add(20 * time.Millisecond)
+		}
+	}
+	return at
+}
+
+// Times that differ from the present on only are others, by the next tick.
+func TestOtherNextTick(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	_, stop := run(t, d.DB, schedule.Job("s", each(time.Hour), jobOf))
+	until(t, "the row", func() bool { return count(t, d, `SELECT count(*) FROM jobs_schedules`) == 1 })
+	stop()
+	s, _ := run(t, d.DB, schedule.Job("s", later(time.Now().Add(-2*time.Hour).Truncate(time.Hour)), jobOf))
+	until(t, "the jobs of the new times", func() bool { return s.Status()[0].Jobs > 2 })
+}
+
 // A program with other times reads the clock when it holds the row: what the one before
 // has enqueued until then is not enqueued again.
 func TestOtherTimesBeginAfterThoseBefore(t *testing.T) {

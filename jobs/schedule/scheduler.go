@@ -37,6 +37,7 @@ type Scheduler struct {
 type plan struct {
 	Schedule
 	hash     string // of its times
+	sampled  string // the hash of the same times by earlier builds
 	failures int    // in a row
 	retryAt  time.Time
 	status   Status
@@ -91,12 +92,11 @@ func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
 		if slices.ContainsFunc(s.all, func(p *plan) bool { return p.name == one.name }) {
 			all = append(all, fmt.Errorf("two schedules are called %s: a name is one schedule's", errtext.Value(one.name)))
 		}
-		all = append(all, guarded(func() error {
+		all = append(all, guarded(func() (err error) {
 			if err := one.check(); err != nil {
 				return err
 			}
-			hash, err := fingerprint(one.spec)
-			if p.hash = hash; err != nil {
+			if p.hash, p.sampled, err = fingerprint(one.spec); err != nil {
 				return fmt.Errorf("schedule %s: %w", errtext.Value(one.name), err)
 			}
 			return nil
@@ -187,7 +187,7 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	return s.place(ctx, s.all)
 }
 
-// place gives schedules their rows, unless these have their times.
+// place gives schedules their rows, and each row its next tick unless it has that.
 func (s *Scheduler) place(ctx context.Context, plans []*plan) error {
 	for _, p := range plans {
 		if err := guarded(func() error { return s.placeOne(ctx, p) }); err != nil {
@@ -203,15 +203,15 @@ func (s *Scheduler) placeOne(ctx context.Context, p *plan) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	now, seized, err := seize(ctx, tx, s.t.Schedules, p.name, p.hash)
-	if err != nil || !seized {
-		return err
-	}
-	first, err := next(p.spec, now)
+	r, now, err := hold(ctx, tx, s.t.Schedules, p.name, p.hash)
 	if err != nil {
 		return err
 	}
-	if err := place(ctx, tx, s.t.Schedules, p.name, first); err != nil {
+	first, changes, err := p.placed(r, now)
+	if err != nil || !changes {
+		return err
+	}
+	if err := place(ctx, tx, s.t.Schedules, p.name, p.hash, first); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -226,16 +226,21 @@ func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) 
 		return 0, err
 	}
 	read := time.Now()
-	var gone []*plan // somebody has deleted their rows
+	var replace []*plan // somebody has deleted their rows, or moved them too far
 	pause = longestPause
 	for _, p := range s.all {
 		i := slices.IndexFunc(rows, func(r row) bool { return r.name == p.name })
 		if i < 0 {
-			gone = append(gone, p)
+			replace = append(replace, p)
 			continue
 		}
 		r := rows[i]
-		foreign := r.hash != p.hash
+		skipped := false
+		if err := guarded(func() error { skipped = p.skipped(r, now); return nil }); err == nil && skipped {
+			replace = append(replace, p)
+			continue
+		}
+		foreign := r.hash != p.hash && r.hash != p.sampled
 		if foreign && !p.status.Foreign {
 			s.logger.WarnContext(ctx, "another program has given a schedule other times, and enqueues its jobs; this one does not until it starts again", "schedule", p.name)
 		}
@@ -250,8 +255,8 @@ func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) 
 			pause = min(pause, s.tryToFire(ctx, p, r, now))
 		}
 	}
-	if len(gone) > 0 {
-		return 0, s.place(bounded, gone)
+	if len(replace) > 0 {
+		return 0, s.place(bounded, replace)
 	}
 	return max(0, pause-time.Since(read)), nil
 }

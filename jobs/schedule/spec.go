@@ -12,6 +12,10 @@ import (
 //
 // It must be a function of its argument alone: every process computes the same times. They
 // are a millisecond apart, or more, and not after the year 9999.
+//
+// A Spec may have a method String() string, as [fmt.Stringer]. Two Specs with different texts are
+// different schedules. The text must be the same in every process: it has no
+// addresses, and nothing of the current time. [Every] and [Daily] have one.
 type Spec interface {
 	// Next returns the first time after t, or the zero time if there is none.
 	Next(t time.Time) time.Time
@@ -24,6 +28,8 @@ type every struct{ period time.Duration }
 func Every(period time.Duration) Spec { return every{period} }
 
 func (e every) Next(t time.Time) time.Time { return t.UTC().Truncate(e.period).Add(e.period) }
+
+func (e every) String() string { return "every " + e.period.String() }
 
 func (e every) check() error {
 	if e.period < time.Second {
@@ -77,6 +83,10 @@ func (d daily) on(year int, month time.Month, day int) time.Time {
 	return at
 }
 
+func (d daily) String() string {
+	return fmt.Sprintf("daily at %d:%02d in %s", d.hour, d.minute, d.zone)
+}
+
 func (d daily) check() error {
 	if d.hour < 0 || d.hour > 23 || d.minute < 0 || d.minute > 59 {
 		return fmt.Errorf("Daily: %d:%02d is no time of a day, it takes 0 to 23 and 0 to 59", d.hour, d.minute)
@@ -113,17 +123,68 @@ func following(s Spec, tick time.Time) (time.Time, error) {
 	return at, err
 }
 
-// fingerprint tells Specs apart by what they do: the same times have the same one in
-// every process and build.
-func fingerprint(s Spec) (string, error) {
-	const ticks = 50
+// The samples that a fingerprint is made of. Those of the second kind are taken at all hours,
+// minutes and seasons of two years. The years are past, so that all releases of the time zone
+// database agree on them.
+const (
+	sampleTicks  = 50
+	sampleProbes = 512
+	probeStep    = 35*time.Hour + 17*time.Minute + 23*time.Second
+)
+
+// fingerprint tells Specs apart: the same times with the same String have the same hash in every
+// process and build. sampled is the hash that earlier builds compute. It samples the first
+// ticks of 2024 only, so that it is also that of some other Specs.
+func fingerprint(s Spec) (hash, sampled string, err error) {
+	begin := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	h := sha256.New()
-	at, err := next(s, time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC))
-	for n := 0; n < ticks && err == nil && !at.IsZero(); n++ {
+	at, err := next(s, begin)
+	for n := 0; n < sampleTicks && err == nil && !at.IsZero(); n++ {
 		fmt.Fprintln(h, at.UnixMicro())
 		at, err = following(s, at)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16]), err
+	sampled = hex.EncodeToString(h.Sum(nil)[:16])
+	for n := 0; n < sampleProbes && err == nil; n++ {
+		at, err = next(s, begin.Add(time.Duration(n)*probeStep))
+		fmt.Fprintln(h, at.UnixMicro())
+	}
+	if named, is := s.(fmt.Stringer); is {
+		fmt.Fprintln(h, named.String())
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16]), sampled, err
+}
+
+// placed returns the tick that the row of a schedule is to have when a Scheduler starts,
+// and whether the row must change for that. The row keeps a tick that is due, unless the
+// schedule has other times: else a start would drop the tick. No tick is placed twice
+// after the database's clock was set back.
+func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err error) {
+	same := r.hash == p.hash || r.hash == p.sampled
+	from := now
+	if same && r.last.After(now) {
+		from = r.last
+	}
+	if first, err = next(p.spec, from); err != nil {
+		return first, false, err
+	}
+	switch {
+	case !same, r.next.IsZero():
+		return first, true, nil
+	case r.next.After(now):
+		return first, !r.next.Equal(first), nil
+	}
+	at, err := next(p.spec, r.next.Add(-time.Microsecond))
+	return first, !at.Equal(r.next), err
+}
+
+// skipped reports whether a program with other times, which have the same sample, has moved
+// the row beyond a tick of this schedule. A row with a hash of the current kind is not skipped.
+func (p *plan) skipped(r row, now time.Time) bool {
+	if r.hash == p.hash || r.hash != p.sampled || !r.next.IsZero() && !r.next.After(now) {
+		return false
+	}
+	first, changes, err := p.placed(r, now)
+	return err == nil && changes && !first.IsZero() && (r.next.IsZero() || first.Before(r.next))
 }
 
 // due returns the latest ticks from first on that are not after now, limit at most,

@@ -19,7 +19,7 @@ func tickAfter(t interface{ Fatal(...any) }, s Spec, from time.Time) time.Time {
 
 func printOf(t *testing.T, s Spec) string {
 	t.Helper()
-	print, err := fingerprint(s)
+	print, _, err := fingerprint(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,10 +143,124 @@ func TestDailyWhenTheClockChanges(t *testing.T) {
 	}
 }
 
-// Specs with the same times are the same, others are not.
+// minutes is each minute that it accepts, like a line of cron, and has no String.
+type minutes func(at time.Time) bool
+
+func (m minutes) Next(t time.Time) time.Time {
+	at := t.UTC().Truncate(time.Minute).Add(time.Minute)
+	for !m(at) {
+		at = at.Add(time.Minute)
+	}
+	return at
+}
+
+// minutely, and others that begin alike.
+var (
+	minutely    = minutes(func(time.Time) bool { return true })
+	twoHours    = minutes(func(at time.Time) bool { return at.Hour() < 2 })
+	fullHours   = minutes(func(at time.Time) bool { return at.Minute() == 0 })
+	notDecember = minutes(func(at time.Time) bool { return at.Month() < 12 })
+)
+
+// days is each midnight of days that it accepts.
+type days func(day time.Weekday) bool
+
+func (d days) Next(t time.Time) time.Time {
+	at := t.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
+	for !d(at.Weekday()) {
+		at = at.Add(24 * time.Hour)
+	}
+	return at
+}
+
+// Specs that begin 2024 alike differ if they differ later.
+func TestFingerprintSeesBeyondTheFirstTicks(t *testing.T) {
+	workdays := days(func(day time.Weekday) bool { return day != time.Sunday })
+	allWeek := days(func(time.Weekday) bool { return true })
+	for about, pair := range map[string][2]Spec{
+		"two hours of a day": {twoHours, minutely},
+		"a month":            {notDecember, minutely},
+		"zones":              {Daily(7, 0, nil), Daily(7, 0, zone(t, "Europe/London"))},
+	} {
+		_, a, _ := fingerprint(pair[0])
+		if _, b, _ := fingerprint(pair[1]); a != b {
+			t.Errorf("%s: the first ticks differ, so this tests nothing", about)
+		}
+		if printOf(t, pair[0]) == printOf(t, pair[1]) {
+			t.Errorf("%s: taken for the same", about)
+		}
+	}
+	if printOf(t, workdays) == printOf(t, allWeek) {
+		t.Error("days of a week: taken for the same")
+	}
+}
+
+// The hashes stay from build to build. With others a rolling deployment would take every
+// schedule for a changed one.
+func TestFingerprintIsStable(t *testing.T) {
+	for _, c := range []struct {
+		spec          Spec
+		hash, sampled string
+	}{
+		{Every(time.Hour), "67760da21aed890cdb1d87feff165cec", "556447a46a476055194cb188c23ea0ba"},
+		{Daily(7, 30, zone(t, "Europe/Berlin")), "5ff27249e9bd2d0f40038933dcc0b2cf", "c7c0123c08a65ccf160e3d6efa38e59c"},
+		{fullHours, "fb03d5386bdf6be968fb68e0e28b8ebd", "556447a46a476055194cb188c23ea0ba"},
+	} {
+		if hash, sampled, err := fingerprint(c.spec); err != nil || hash != c.hash || sampled != c.sampled {
+			t.Errorf("%v: %s, %s, %v", c.spec, hash, sampled, err)
+		}
+	}
+}
+
+// A row keeps its tick unless the schedule has other times.
+func TestPlaced(t *testing.T) {
+	t.Parallel()
+	at := func(clock string) time.Time {
+		moment, err := time.Parse(time.RFC3339, "2026-07-01T"+clock+"Z")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return moment
+	}
+	hourly := &plan{Schedule: Schedule{spec: Every(time.Hour)}, hash: "h", sampled: "s"}
+	now := at("10:30:00")
+	for _, c := range []struct {
+		about   string
+		row     row
+		first   time.Time
+		changes bool
+		skipped bool
+	}{
+		{"a new row", row{hash: "h"}, at("11:00:00"), true, false},
+		{"the next tick", row{hash: "h", next: at("11:00:00")}, at("11:00:00"), false, false},
+		{"the next tick, of an earlier build", row{hash: "s", next: at("11:00:00")}, at("11:00:00"), false, false},
+		{"a tick that is due", row{hash: "h", next: at("09:00:00")}, at("11:00:00"), false, false},
+		{"a tick that is due, of an earlier build", row{hash: "s", next: at("09:00:00")}, at("11:00:00"), false, false},
+		{"due, and no tick", row{hash: "h", next: at("09:10:00")}, at("11:00:00"), true, false},
+		{"due, and no tick, of an earlier build", row{hash: "s", next: at("09:10:00")}, at("11:00:00"), true, false},
+		{"a later tick", row{hash: "h", next: at("12:00:00")}, at("11:00:00"), true, false},
+		{"a later tick, of an earlier build", row{hash: "s", next: at("12:00:00")}, at("11:00:00"), true, true},
+		{"a tick too many", row{hash: "s", next: at("10:45:00")}, at("11:00:00"), true, false},
+		{"no tick, of an earlier build", row{hash: "s"}, at("11:00:00"), true, true},
+		{"other times", row{hash: "x", next: at("11:00:00")}, at("11:00:00"), true, false},
+		{"other times, and due", row{hash: "x", next: at("09:00:00")}, at("11:00:00"), true, false},
+		{"the clock was set back", row{hash: "h", next: at("12:00:00"), last: at("11:00:00")}, at("12:00:00"), false, false},
+		{"the clock was set back, of an earlier build", row{hash: "s", next: at("12:00:00"), last: at("11:00:00")}, at("12:00:00"), false, false},
+	} {
+		first, changes, err := hourly.placed(c.row, now)
+		if err != nil || !first.Equal(c.first) || changes != c.changes {
+			t.Errorf("%s: %v, changes %t, %v", c.about, first, changes, err)
+		}
+		if got := hourly.skipped(c.row, now); got != c.skipped {
+			t.Errorf("%s: skipped %t", c.about, got)
+		}
+	}
+}
+
+// Specs with the same times and the same text are the same, others are not.
 func TestFingerprint(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
-	same := [][2]Spec{{Every(24 * time.Hour), Daily(0, 0, nil)}, {Daily(7, 0, berlin), Daily(7, 0, zone(t, "Europe/Berlin"))}}
+	same := [][2]Spec{{Every(60 * time.Minute), Every(time.Hour)}, {Daily(7, 0, nil), Daily(7, 0, time.UTC)}, {Daily(7, 0, berlin), Daily(7, 0, zone(t, "Europe/Berlin"))}}
 	for _, s := range same {
 		if printOf(t, s[0]) != printOf(t, s[1]) {
 			t.Errorf("%v and %v differ", s[0], s[1])

@@ -18,6 +18,7 @@ type row struct {
 	name   string
 	hash   string
 	next   time.Time // zero: no tick is to come
+	last   time.Time // the latest tick with a job; zero: none yet
 	paused bool
 }
 
@@ -50,12 +51,12 @@ func look(ctx context.Context, q store.Querier, table ident.Table, names []strin
 		return nil, now, err
 	}
 	rows, err = pgdriver.QueryAll(ctx, q, func(r *sql.Rows) (found row, err error) {
-		var next, at sql.NullInt64
-		err = r.Scan(&found.name, &found.hash, &next, &found.paused, &at)
-		found.next, now = fromMicro(next), fromMicro(at)
+		var next, last, at sql.NullInt64
+		err = r.Scan(&found.name, &found.hash, &next, &last, &found.paused, &at)
+		found.next, found.last, now = fromMicro(next), fromMicro(last), fromMicro(at)
 		return found, err
 	}, `
-SELECT name, hash, `+toMicros(`next_at`)+`, paused_at IS NOT NULL, `+toMicros(`clock_timestamp()`)+`
+SELECT name, hash, `+toMicros(`next_at`)+`, `+toMicros(`last_at`)+`, paused_at IS NOT NULL, `+toMicros(`clock_timestamp()`)+`
 FROM `+table.SQL()+` WHERE name IN (SELECT jsonb_array_elements_text($1::jsonb))`, string(list))
 	if err != nil {
 		return nil, now, fmt.Errorf("read the schedules: %w", err)
@@ -67,28 +68,27 @@ FROM `+table.SQL()+` WHERE name IN (SELECT jsonb_array_elements_text($1::jsonb))
 // of a schedule: the client's machine may be gone.
 const bounded = `set_config('idle_in_transaction_session_timeout', '5000', true)`
 
-// seize makes the row of a schedule, or takes it from other times, and holds it. It
-// reports whether it did, and the database's clock since then: no tick of the times
-// before is later.
-func seize(ctx context.Context, tx store.Querier, table ident.Table, name, hash string) (now time.Time, seized bool, err error) {
-	var micros sql.NullInt64
+// hold makes the row of a schedule, without a tick, or locks the row that there is. It
+// returns the row, and the database's clock since then: whoever held the row before has
+// enqueued no later tick.
+func hold(ctx context.Context, tx store.Querier, table ident.Table, name, hash string) (r row, now time.Time, err error) {
+	var next, last, micros sql.NullInt64
 	var limit string
+	r.name = name
 	err = tx.QueryRowContext(ctx, `
 INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) VALUES ($1::text, $2::text, NULL)
-ON CONFLICT (name) DO UPDATE SET hash = excluded.hash WHERE s.hash <> excluded.hash
-RETURNING `+toMicros(`clock_timestamp()`)+`, `+bounded, name, hash).Scan(&micros, &limit)
-	if errors.Is(err, sql.ErrNoRows) {
-		return now, false, nil
-	}
+ON CONFLICT (name) DO UPDATE SET hash = s.hash
+RETURNING hash, `+toMicros(`next_at`)+`, `+toMicros(`last_at`)+`, `+toMicros(`clock_timestamp()`)+`, `+bounded, name, hash).Scan(&r.hash, &next, &last, &micros, &limit)
 	if err != nil {
-		return now, false, fmt.Errorf("place the schedule: %w", err)
+		return r, now, fmt.Errorf("place the schedule: %w", err)
 	}
-	return fromMicro(micros), true, nil
+	r.next, r.last = fromMicro(next), fromMicro(last)
+	return r, fromMicro(micros), nil
 }
 
-// place gives a schedule that was seized its next tick.
-func place(ctx context.Context, tx store.Querier, table ident.Table, name string, next time.Time) error {
-	_, err := tx.ExecContext(ctx, `UPDATE `+table.SQL()+` SET next_at = `+fmt.Sprintf(fromMicros, `$2`)+` WHERE name = $1::text`, name, toMicro(next))
+// place gives the row of a schedule that is held its times and its next tick.
+func place(ctx context.Context, tx store.Querier, table ident.Table, name, hash string, next time.Time) error {
+	_, err := tx.ExecContext(ctx, `UPDATE `+table.SQL()+` SET hash = $2::text, next_at = `+fmt.Sprintf(fromMicros, `$3`)+` WHERE name = $1::text`, name, hash, toMicro(next))
 	if err != nil {
 		return fmt.Errorf("place the schedule: %w", err)
 	}

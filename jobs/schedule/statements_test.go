@@ -1,13 +1,16 @@
 package schedule
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 )
@@ -33,14 +36,14 @@ func TestAdvance(t *testing.T) {
 	d, names := newTables(t)
 	tick := time.Date(2026, 1, 1, 0, 0, 0, 1_000, time.UTC)
 	after := tick.Add(time.Hour)
-	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
-		t.Fatal(seized, err)
+	if r, _, err := hold(t.Context(), d.DB, names.Schedules, "s", "g"); err != nil || r.hash != "g" || !r.next.IsZero() {
+		t.Fatal(r, err)
 	}
-	if err := place(t.Context(), d.DB, names.Schedules, "s", tick); err != nil {
+	if err := place(t.Context(), d.DB, names.Schedules, "s", "h", tick); err != nil {
 		t.Fatal(err)
 	}
-	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || seized {
-		t.Errorf("seized although it has these times: %t, %v", seized, err)
+	if r, _, err := hold(t.Context(), d.DB, names.Schedules, "s", "i"); err != nil || r.hash != "h" || !r.next.Equal(tick) {
+		t.Errorf("held: %+v, %v", r, err)
 	}
 	for _, c := range []struct {
 		about string
@@ -67,12 +70,12 @@ func TestAdvance(t *testing.T) {
 func TestTicksAreExact(t *testing.T) {
 	t.Parallel()
 	d, names := newTables(t)
-	if _, seized, err := seize(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil || !seized {
-		t.Fatal(seized, err)
+	if _, _, err := hold(t.Context(), d.DB, names.Schedules, "s", "h"); err != nil {
+		t.Fatal(err)
 	}
 	for year := 1970; year < 2200; year++ {
 		tick := time.Date(year, 3, 5, 7, 11, 13, (year*7919)%1_000_000*1_000, time.UTC)
-		if err := place(t.Context(), d.DB, names.Schedules, "s", tick); err != nil {
+		if err := place(t.Context(), d.DB, names.Schedules, "s", "h", tick); err != nil {
 			t.Fatal(err)
 		}
 		rows, now, err := look(t.Context(), d.DB, names.Schedules, []string{"s"})
@@ -102,9 +105,9 @@ func TestHolderIsBounded(t *testing.T) {
 		return limit
 	}
 	for name, holds := range map[string]func(tx *sql.Tx) error{
-		"seize": func(tx *sql.Tx) error {
-			_, _, err := seize(t.Context(), tx, names.Schedules, "s", "h")
-			return errors.Join(err, place(t.Context(), tx, names.Schedules, "s", tick))
+		"hold": func(tx *sql.Tx) error {
+			_, _, err := hold(t.Context(), tx, names.Schedules, "s", "h")
+			return errors.Join(err, place(t.Context(), tx, names.Schedules, "s", "h", tick))
 		},
 		"advance": func(tx *sql.Tx) error {
 			_, err := tx.Exec(`INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('s', 'h', $1)`, tick)
@@ -128,5 +131,73 @@ func TestHolderIsBounded(t *testing.T) {
 		if got := limit(conn); got != "0" {
 			t.Errorf("%s: the limit stays: %s", name, got)
 		}
+	}
+}
+
+type hourJob struct{ Tick time.Time }
+
+func (hourJob) Kind() string { return "hour" }
+
+// hours makes a scheduler of hours, and returns the hash that earlier builds have of it.
+func hours(t *testing.T, d *pgtest.Database) (s *Scheduler, sampled string) {
+	t.Helper()
+	s = New(d.DB, jobs.NewClient(d.DB), Job("s", Every(time.Hour), func(tick time.Time) jobs.Args { return hourJob{tick} })).WithLogger(slog.New(slog.DiscardHandler))
+	_, sampled, err := fingerprint(Every(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, sampled
+}
+
+func runs(t *testing.T, s *Scheduler) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Start: %v", err)
+		}
+	})
+}
+
+// The row of an earlier build, whose hash is of the sample alone, stays as it is for the same
+// schedule. So that build goes on beside this one, and the tick that is due is enqueued once.
+func TestEarlierBuildKeepsItsSchedule(t *testing.T) {
+	t.Parallel()
+	d, _ := newTables(t)
+	s, sampled := hours(t, d)
+	d.Exec(t, `INSERT INTO jobs_schedules (name, hash, last_at, next_at) VALUES ('s', $1, date_trunc('hour', now()) - interval '1 hour', date_trunc('hour', now()))`, sampled)
+	runs(t, s)
+	if !pgtest.Poll(func() bool { return s.Status()[0].Jobs > 0 && s.Status()[0].Next.After(s.Status()[0].Last) }) {
+		t.Fatalf("waited in vain for the tick that was due: %+v", s.Status())
+	}
+	var hash string
+	var n int
+	if err := d.DB.QueryRow(`SELECT hash, (SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz = s.last_at) FROM jobs_schedules AS s`).Scan(&hash, &n); err != nil {
+		t.Fatal(err)
+	}
+	if hash != sampled || n != 1 {
+		t.Errorf("the row has the hash %s, want that of the earlier build; the tick has %d jobs", hash, n)
+	}
+}
+
+// A program whose times have the same sample, and which skips ticks, is told apart once it does.
+func TestEarlierBuildThatSkipsTicksStandsBack(t *testing.T) {
+	t.Parallel()
+	d, _ := newTables(t)
+	s, sampled := hours(t, d)
+	d.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('s', $1, date_trunc('hour', now()))`, sampled)
+	runs(t, s)
+	if !pgtest.Poll(func() bool { return s.Status()[0].Jobs > 0 }) {
+		t.Fatal("waited in vain for the tick that was due")
+	}
+	d.Exec(t, `UPDATE jobs_schedules SET next_at = date_trunc('hour', now()) + interval '5 hours'`)
+	if !pgtest.Poll(func() bool {
+		var n int
+		return d.DB.QueryRow(`SELECT count(*) FROM jobs_schedules WHERE hash = $1 AND next_at <= now() + interval '1 hour'`, s.all[0].hash).Scan(&n) == nil && n == 1
+	}) {
+		t.Error("the row was not placed again")
 	}
 }
