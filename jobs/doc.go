@@ -83,8 +83,9 @@
 //	  PostgreSQL refuses
 //
 // An error has a code if it, or one that it wraps, has a method Code() string. The code
-// is stored with the text of the error. [Info.Attempts] has every run that did not
-// finish the job.
+// is stored with the text of the error. If the error is the handler's own and its code is one of
+// the worker's, APP_ is put in front: see [CodePanic]. [Info.Attempts] has every run that did
+// not finish the job.
 //
 // [Exponential], the default, doubles the pause from 15 seconds to a day: 15 attempts
 // take about three days. [Steps] and [Fixed] are others, and any function of the number

@@ -9,11 +9,14 @@ import (
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/hooks"
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
 // The codes that the worker itself gives to failures. Those of handlers come from
-// their errors: an error with a method Code() string has one.
+// their errors: an error with a method Code() string has one. If an error of a handler has
+// a code of this list, or one that only package flow gives (SKIPPED, FORGOTTEN, NO_LIST,
+// TOO_FEW), its code is stored with APP_ in front, such as APP_TIMEOUT.
 const (
 	CodePanic      = "PANIC"       // the handler panicked, or called runtime.Goexit
 	CodeTimeout    = "TIMEOUT"     // it ran longer than its Timeout
@@ -71,13 +74,28 @@ func IsFailure(err error) bool {
 	return err != nil && (!errors.As(err, &v) || v.what == fails || v.what == retries)
 }
 
-// codeOf is the code of an error, "" if it has none.
-func codeOf(err error) (code string) {
-	var coded interface{ Code() string }
-	if errors.As(err, &coded) {
-		hooks.Aside(func() { code = errtext.Word(coded.Code()) })
+// reserved are the codes that only the worker and flows give.
+var reserved = []string{
+	CodePanic, CodeTimeout, CodeArgs, CodeResult, CodeTxEnded, CodeConnection, CodeLost,
+	jobflow.CodeSkipped, jobflow.CodeForgotten, jobflow.CodeNoList, jobflow.CodeTooFew,
+}
+
+// codeOf is the code of an error, "" if it has none, and how it is stored: a handler's error
+// has none of the reserved codes, since statements decide by them.
+func codeOf(err error) (code, stored string) {
+	var with interface{ Code() string }
+	if !errors.As(err, &with) {
+		return "", ""
 	}
-	return code
+	hooks.Aside(func() { code = errtext.Word(with.Code()) })
+	switch with.(type) {
+	case *codedError, *PanicError, jobflow.Skipped:
+		return code, code
+	}
+	if slices.Contains(reserved, code) {
+		return code, "APP_" + code
+	}
+	return code, code
 }
 
 // decide says what becomes of a job whose handler has returned err. cause is why
@@ -93,11 +111,13 @@ func (h *handler) decide(row queue.Job, result []byte, err, cause error) queue.E
 		end.To, end.Outcome, end.Error = queue.Available, queue.Released, errtext.Storable(cause)
 		return end
 	}
-	end.Error, end.Code = errtext.Storable(err), codeOf(err)
+	var code string
+	end.Error = errtext.Storable(err)
+	code, end.Code = codeOf(err)
 	var v *verdict
 	if !errors.As(err, &v) {
 		v = &verdict{what: retries, delay: -1}
-		if slices.Contains(h.terminal, end.Code) || len(h.only) > 0 && !slices.Contains(h.only, end.Code) {
+		if slices.Contains(h.terminal, code) || len(h.only) > 0 && !slices.Contains(h.only, code) {
 			v.what = fails
 		}
 	}

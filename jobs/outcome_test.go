@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/queue"
 )
 
@@ -22,6 +23,8 @@ func TestDecide(t *testing.T) {
 	h := &handler{maxAttempts: 3, retry: func(n int, _ error) time.Duration { return time.Duration(n) * time.Second }, terminal: []string{"FATAL"}}
 	only := *h
 	only.only = []string{"BUSY"}
+	both := *h
+	both.terminal = []string{CodeTimeout}
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
 		h          *handler
@@ -44,6 +47,11 @@ func TestDecide(t *testing.T) {
 		"cancelled":                {h, boom, ErrCancelled, "available false released "},
 		"stopping":                 {h, boom, errStopping, "available false released "},
 		"stopping, and it says so": {h, Snooze(time.Hour), errStopping, "available false released "},
+		"a code of the worker's":   {h, codedTest(CodeLost), nil, "available true error 3s APP_WORKER_LOST"},
+		"a code of a flow's":       {h, Discard(codedTest("SKIPPED")), nil, "cancelled false  APP_SKIPPED"},
+		"a code in both lists":     {&both, codedTest(CodeTimeout), nil, "failed true  APP_TIMEOUT"},
+		"skipped by a flow":        {h, Discard(jobflow.Skipped{}), nil, "cancelled false  SKIPPED"},
+		"a time-out":               {h, coded(CodeTimeout, false, boom, "boom"), nil, "available true error 3s TIMEOUT"},
 		"a panic":                  {h, &PanicError{Value: 1}, nil, "available true error 3s PANIC"},
 	} {
 		e := c.h.decide(queue.Job{Failures: 2}, nil, c.err, c.cause)

@@ -45,6 +45,27 @@ type Companion interface {
 	Ended(meta json.RawMessage)
 }
 
+// The codes of steps that only flows give.
+const (
+	CodeSkipped   = "SKIPPED"   // the handler has skipped the step
+	CodeForgotten = "FORGOTTEN" // the step's job is in no table
+	CodeNoList    = "NO_LIST"   // the result that is to be spread is no list
+	CodeTooFew    = "TOO_FEW"   // the list is shorter than the quorum
+)
+
+// Skipped is the error of a handler that has skipped its step.
+type Skipped struct{ Why string }
+
+func (s Skipped) Error() string {
+	if s.Why == "" {
+		return "the step is not needed"
+	}
+	return s.Why
+}
+
+// Code is CodeSkipped.
+func (Skipped) Code() string { return CodeSkipped }
+
 // Worker is what a companion knows of its worker.
 type Worker struct {
 	Tables    tables.Jobs

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tier"
@@ -63,7 +64,7 @@ func (b *bench) end(t fatal, run int64, outcomes map[stepID]outcome, steps ...st
 		o := outcomes[id-idOf(run, 0, 0)]
 		state, code := o.state, sql.NullString{}
 		if state == "skipped" {
-			state, code = "cancelled", sql.NullString{String: codeSkipped, Valid: true}
+			state, code = "cancelled", sql.NullString{String: jobflow.CodeSkipped, Valid: true}
 		}
 		n := must(b.d.DB.Exec(`
 WITH gone AS (DELETE FROM jobs WHERE id = (SELECT job_id FROM jobs_flow_steps WHERE id = $1 AND state = 'enqueued') RETURNING *)

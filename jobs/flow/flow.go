@@ -262,23 +262,9 @@ func setResult[A jobs.Args](j *jobs.Job[A], result any, err error) error {
 	return nil
 }
 
-// codeSkipped is the code of a job whose handler has skipped it.
-const codeSkipped = "SKIPPED"
-
-type skipped struct{ why string }
-
-func (s skipped) Error() string {
-	if s.why == "" {
-		return "the step is not needed"
-	}
-	return s.why
-}
-
-func (s skipped) Code() string { return codeSkipped }
-
 // Skip is returned by a handler of a step that is not needed. The run goes on as if it
 // had completed, without a result. The job is [jobs.StateCancelled].
-func Skip(why string) error { return jobs.Discard(skipped{why}) }
+func Skip(why string) error { return jobs.Discard(jobflow.Skipped{Why: why}) }
 
 // Marker is what the Meta of a step's job has.
 type marker struct {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/jobs"
 )
@@ -185,7 +186,7 @@ func (r Run) failure() error {
 	e := &FailedError{Run: r.ID, State: r.State}
 	for _, s := range r.Steps {
 		for _, one := range append([]StepInfo{s}, s.Items...) {
-			if (one.State == jobs.StateFailed || one.State == jobs.StateExpired || one.State == jobs.StateCancelled && one.Code != codeSkipped) && e.Text == "" {
+			if (one.State == jobs.StateFailed || one.State == jobs.StateExpired || one.State == jobs.StateCancelled && one.Code != jobflow.CodeSkipped) && e.Text == "" {
 				e.Step, e.Code, e.Text = one.Name, one.Code, one.Error
 			}
 		}

@@ -82,6 +82,12 @@ func newOrder(s *stage, opts ...flow.StepOption) *order {
 
 var errBoom = errors.New("boom")
 
+// withCode is an error of the user's with a code.
+type withCode string
+
+func (c withCode) Error() string { return "the payment provider says " + string(c) }
+func (c withCode) Code() string  { return string(c) }
+
 // What becomes of a run depends on the ends of its last steps.
 func TestEnds(t *testing.T) {
 	t.Parallel()
@@ -91,14 +97,16 @@ func TestEnds(t *testing.T) {
 		setUp func(o *order)
 		want  string
 	}{
-		"all is well":        {nil, func(*order) {}, "completed: charge completed ship completed refund skipped note completed"},
-		"the first fails":    {nil, func(o *order) { o.onCharge = boom }, "failed: charge failed ship skipped refund completed note completed"},
-		"the second fails":   {nil, func(o *order) { o.onShip = boom }, "failed: charge completed ship failed refund completed note completed"},
-		"the refund fails":   {nil, func(o *order) { o.onShip, o.onRefund = boom, boom }, "failed: charge completed ship failed refund failed note completed"},
-		"it may fail":        {[]flow.StepOption{flow.Optional()}, func(o *order) { o.onShip = boom }, "completed: charge completed ship failed refund completed note completed"},
-		"it skips itself":    {nil, func(o *order) { o.onShip = func() error { return flow.Skip("a gift") } }, "completed: charge completed ship skipped refund skipped note completed"},
-		"it discards itself": {nil, func(o *order) { o.onShip = func() error { return jobs.Discard(errBoom) } }, "failed: charge completed ship cancelled refund completed note completed"},
-		"it panics":          {nil, func(o *order) { o.onShip = func() error { panic("boom") } }, "failed: charge completed ship failed refund completed note completed"},
+		"all is well":                      {nil, func(*order) {}, "completed: charge completed ship completed refund skipped note completed"},
+		"the first fails":                  {nil, func(o *order) { o.onCharge = boom }, "failed: charge failed ship skipped refund completed note completed"},
+		"the second fails":                 {nil, func(o *order) { o.onShip = boom }, "failed: charge completed ship failed refund completed note completed"},
+		"the refund fails":                 {nil, func(o *order) { o.onShip, o.onRefund = boom, boom }, "failed: charge completed ship failed refund failed note completed"},
+		"it may fail":                      {[]flow.StepOption{flow.Optional()}, func(o *order) { o.onShip = boom }, "completed: charge completed ship failed refund completed note completed"},
+		"it skips itself":                  {nil, func(o *order) { o.onShip = func() error { return flow.Skip("a gift") } }, "completed: charge completed ship skipped refund skipped note completed"},
+		"it discards itself":               {nil, func(o *order) { o.onShip = func() error { return jobs.Discard(errBoom) } }, "failed: charge completed ship cancelled refund completed note completed"},
+		"it has our code":                  {nil, func(o *order) { o.onShip = func() error { return jobs.Fail(withCode("SKIPPED")) } }, "failed: charge completed ship failed refund completed note completed"},
+		"it discards itself with our code": {nil, func(o *order) { o.onShip = func() error { return jobs.Discard(withCode("SKIPPED")) } }, "failed: charge completed ship cancelled refund completed note completed"},
+		"it panics":                        {nil, func(o *order) { o.onShip = func() error { panic("boom") } }, "failed: charge completed ship failed refund completed note completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -106,8 +106,8 @@ const given = `given AS MATERIALIZED (
 
 // effects is what the ends of the steps s mean to those that depend on them: good, and
 // failed, which a step that was skipped because of such a step has too.
-const effects = `s.state = 'completed' OR coalesce(s.code, '') = 'SKIPPED' OR s.optional AND s.state IN ('failed', 'cancelled', 'expired') AS good,
-		coalesce(s.code, '') <> 'SKIPPED' AND (s.state IN ('failed', 'cancelled', 'expired') OR s.state = 'skipped' AND s.blamed) AS failed`
+const effects = `s.state = 'completed' OR s.state = 'skipped' AND coalesce(s.code, '') = 'SKIPPED' OR s.optional AND s.state IN ('failed', 'cancelled', 'expired') AS good,
+		s.state IN ('failed', 'cancelled', 'expired') OR s.state = 'skipped' AND coalesce(s.code, '') <> 'SKIPPED' AND s.blamed AS failed`
 
 // meaning is what the end of a step e means along its edge d.
 const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed ELSE e.good AND (d."when" IS NULL OR coalesce(e.result @> d."when", false)) END`
@@ -129,7 +129,7 @@ WITH {given}, seen AS MATERIALIZED (
 	SELECT s.* FROM given AS g CROSS JOIN LATERAL (SELECT id, state, job_id, finished_at FROM {steps} WHERE id = g.id LIMIT 1) AS s
 	WHERE s.finished_at IS NULL AND s.state NOT IN ('waiting', 'ready', 'spread')
 ), gone AS MATERIALIZED (
-	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
+	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.state = 'cancelled' AND h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
 		CASE WHEN h.state IS NULL THEN 'FORGOTTEN' ELSE h.code END AS code, CASE WHEN h.state IS NULL THEN 'its job is neither unfinished nor in the history' ELSE h.error END AS error, h.result
 	FROM seen AS s LEFT JOIN LATERAL (SELECT state, code, error, result FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true
 	WHERE s.state <> 'enqueued' OR h.state IS NOT NULL OR (SELECT true FROM {jobs} WHERE id = s.job_id LIMIT 1) IS NULL
