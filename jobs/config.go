@@ -169,9 +169,11 @@ type Hooks struct {
 	// BeforeHandle is called before a job's handler, by the goroutine that claims:
 	// jobs of a queue one after the other. Return soon.
 	BeforeHandle func(ctx context.Context, job Header)
-	// AfterHandle is called after a job's handler has returned, or was given up,
-	// by its goroutine. err is what it returned. What becomes of the job is not yet
-	// stored.
+	// AfterHandle is called once for each call of BeforeHandle, by the goroutine of the
+	// handler: after the handler has returned or was given up, and also if it could not be
+	// called, since no connection could be had for its transaction, or if its job could not
+	// be completed, since another transaction has locked the job's row. err is what the handler
+	// returned, or why the job runs again. What becomes of the job is not yet stored.
 	AfterHandle func(ctx context.Context, job Header, err error)
 }
 

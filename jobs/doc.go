@@ -170,7 +170,8 @@
 // slower than others. A cap of 1 runs the jobs of a queue one after the other.
 //
 // For limits of a process, such as memory, [Hooks.BeforeClaim] leaves a claim out or
-// adds an SQL condition, BeforeHandle takes of a budget, and AfterHandle gives back.
+// adds an SQL condition, BeforeHandle takes of a budget, and AfterHandle gives back. They come
+// in pairs, also if the handler could not be called.
 //
 // # When a worker dies
 //

@@ -66,9 +66,7 @@ func (w *Worker) settle(all []outcome) {
 		if o.cause == nil {
 			o.cause = r.whyEnded()
 		}
-		if after := w.cfg.hooks.AfterHandle; after != nil && o.kind != unstarted {
-			w.voice.Aside("AfterHandle", func() { after(w.handling, r.header, o.err) })
-		}
+		w.afterHandle(r, o.err)
 		e := &ending{outcome: o, took: time.Since(r.started)}
 		w.hand.enter(settling, r)
 		if o.kind == completed {
@@ -77,6 +75,14 @@ func (w *Worker) settle(all []outcome) {
 		}
 		e.decide()
 		w.settler.add(e)
+	}
+}
+
+// afterHandle calls the hook, once for each call of BeforeHandle: whatever ends a run that
+// start has begun.
+func (w *Worker) afterHandle(r *run, err error) {
+	if after := w.cfg.hooks.AfterHandle; after != nil {
+		w.voice.Aside("AfterHandle", func() { after(w.handling, r.header, err) })
 	}
 }
 
