@@ -99,6 +99,48 @@ func TestCapOverAllQueuesUnderStrictIsolation(t *testing.T) {
 	}
 }
 
+// A cap binds claims with a condition, and the worker shows it.
+func TestCapBindsConditions(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetCap(t.Context(), "default", 2, somebody); err != nil {
+		t.Fatal(err)
+	}
+	s.d.Exec(t, `CREATE TABLE most (n bigint)`)
+	s.d.Exec(t, `
+CREATE FUNCTION count_running() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO most SELECT count(*) FROM jobs WHERE state = 'running';
+	RETURN NULL;
+END $$`)
+	s.d.Exec(t, `CREATE TRIGGER count_running AFTER UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION count_running()`)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	var entries []jobs.Entry
+	for n := range 50 {
+		entries = append(entries, jobs.Entry{Args: task{n}})
+	}
+	all, err := s.EnqueueMany(t.Context(), nil, entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := s.run(jobs.WithQueue("default", 40), jobs.WithHooks(jobs.Hooks{BeforeClaim: func(context.Context, string) jobs.Claim {
+		return jobs.Claim{Condition: "(args->>'N')::int >= $1", Args: []any{0}}
+	}}))
+	for _, e := range all {
+		s.ended(e.ID)
+	}
+	var most int
+	if err := s.d.DB.QueryRow(`SELECT max(n) FROM most`).Scan(&most); err != nil || most != 2 {
+		t.Errorf("%d jobs ran at once, %v; the cap is 2", most, err)
+	}
+	if !w.Status().Queues[0].Capped {
+		t.Error("the worker shows no cap")
+	}
+}
+
 // Without a cap nothing runs of a queue that is paused. What an operator sets binds
 // workers that run.
 func TestPauseAndCapBindWhoRuns(t *testing.T) {

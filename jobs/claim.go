@@ -99,10 +99,10 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 		return nil, 0, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	if room, err = l.w.queue.Room(ctx, tx, l.name, d.Limit); err != nil || room == 0 {
+	if room, d.Caps, err = l.w.queue.Room(ctx, tx, l.name, d.Limit); err != nil || room == 0 {
 		return nil, 0, err
 	}
-	d.Limit, d.Start, d.Capped = room, min(room, d.Start), true
+	d.Limit, d.Start = room, min(room, d.Start)
 	if jobs, err = l.walk(ctx, tx, d); err != nil {
 		return nil, 0, err
 	}

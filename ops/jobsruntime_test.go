@@ -47,13 +47,13 @@ func (h *hand) take(t testing.TB, name string, limit int) []queue.Job {
 		return nil
 	}
 	defer func() { _ = tx.Rollback() }()
-	room, err := h.Room(context.Background(), tx, name, limit)
+	room, caps, err := h.Room(context.Background(), tx, name, limit)
 	if err != nil {
 		t.Error(err)
 		return nil
 	}
 	h.claim++
-	jobs, err := h.Claim(context.Background(), tx, queue.Demand{Worker: h.id, Claim: h.claim, Queue: name, Kinds: []string{"k"}, Capped: true,
+	jobs, err := h.Claim(context.Background(), tx, queue.Demand{Worker: h.id, Claim: h.claim, Queue: name, Kinds: []string{"k"}, Caps: caps,
 		Lanes: []queue.Lane{{Priority: 5}}, Limit: room, Start: room})
 	if err == nil {
 		err = tx.Commit()

@@ -34,10 +34,13 @@ type Demand struct {
 	Limit  int      // jobs at most
 	Start  int      // of them these, the first ones, start now
 
-	Capped    bool   // in a transaction that has found the room, see [Queue.Room]
-	Condition string // on the columns of the table, with parameters from $8; it is taken as capped
+	Caps      Caps   // that the transaction has locked, see [Queue.Room]
+	Condition string // on the columns of the table, with parameters from $8
 	Args      []any  // of the condition
 }
+
+// Caps are those that bind a queue: its own, and that of all queues together.
+type Caps struct{ Own, All bool }
 
 // Job is a job that a worker has claimed.
 type Job struct {
@@ -56,8 +59,8 @@ type Job struct {
 }
 
 // Claim takes jobs that are due. A worker without a row in the table of workers
-// gets none, and nobody gets one of a queue that is paused, nor, unless Capped, of
-// one that has a cap. Jobs that others hold are passed over.
+// gets none, and nobody gets one of a queue that is paused, nor of one that has a cap other than
+// the Caps that the transaction has locked. Jobs that others hold are passed over.
 func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, error) {
 	lanes, err := list(d.Lanes)
 	if err != nil {
@@ -67,14 +70,12 @@ func (q *Queue) Claim(ctx context.Context, on store.Querier, d Demand) ([]Job, e
 	if err != nil {
 		return nil, fmt.Errorf("jobs: claim: %w", err)
 	}
-	statement := q.sql.claim
-	switch {
-	case d.Condition != "":
-		statement = strings.Replace(q.sql.condition, "{condition}", " AND ("+d.Condition+")", 1)
-	case d.Capped:
-		statement = q.sql.claimCapped
+	statement := strings.ReplaceAll(q.sql.claim[d.Caps], "{limit}", strconv.Itoa(d.Limit))
+	condition := ""
+	if d.Condition != "" {
+		condition = " AND (" + d.Condition + ")"
 	}
-	statement = strings.ReplaceAll(statement, "{limit}", strconv.Itoa(d.Limit))
+	statement = strings.Replace(statement, "{condition}", condition, 1)
 	args := append([]any{d.Worker.String(), d.Claim, d.Queue, lanes, kinds, d.Limit, d.Start}, d.Args...)
 	jobs, err := pgdriver.QueryAll(ctx, on, scanJob, statement, args...)
 	if err != nil {
@@ -139,10 +140,10 @@ func (q *Queue) Peek(ctx context.Context, on store.Querier, queue string, all []
 }
 
 // Room locks the caps of a queue and of all queues until the end of tx, and
-// returns how many jobs may be claimed up to then, limit at most. Jobs are counted
-// in a later statement than the one that locks: that one's snapshot may be older
-// than what the last owner of the lock has claimed.
-func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, err error) {
+// returns how many jobs may be claimed up to then, limit at most, and which caps it has
+// locked. Jobs are counted in a later statement than the one that locks: that one's snapshot
+// may be older than what the last owner of the lock has claimed.
+func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit int) (room int, locked Caps, err error) {
 	type limitOf struct {
 		queue string
 		most  int64
@@ -152,10 +153,10 @@ func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit 
 		return l, r.Scan(&l.queue, &l.most, &idle)
 	}, q.sql.lock, queue)
 	if err != nil {
-		return 0, fmt.Errorf("jobs: lock the caps of queue %q: %w", queue, err)
+		return 0, locked, fmt.Errorf("jobs: lock the caps of queue %q: %w", queue, err)
 	}
 	if len(caps) == 0 {
-		return limit, nil
+		return limit, locked, nil
 	}
 	var own, all sql.NullInt64
 	for _, l := range caps {
@@ -167,9 +168,9 @@ func (q *Queue) Room(ctx context.Context, tx store.Querier, queue string, limit 
 	}
 	var n int64
 	if err := tx.QueryRowContext(ctx, q.sql.room, queue, own, all).Scan(&n); err != nil {
-		return 0, fmt.Errorf("jobs: count what runs of queue %q: %w", queue, err)
+		return 0, locked, fmt.Errorf("jobs: count what runs of queue %q: %w", queue, err)
 	}
-	return int(min(n, int64(limit))), nil
+	return int(min(n, int64(limit))), Caps{Own: own.Valid, All: all.Valid}, nil
 }
 
 // Want makes those who enqueue tell of new jobs of a queue for the next half

@@ -160,6 +160,54 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+// A claim takes nothing of a queue with a cap that its transaction has not locked, with or
+// without a condition: the cap may have been set after the lock.
+func TestClaimUnderCapsThatAreNotLocked(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `INSERT INTO jobs (kind) SELECT 'a' FROM generate_series(1, 100)`)
+	for _, c := range []struct {
+		set    []string // the queues with a cap
+		locked Caps
+		takes  bool
+	}{
+		{nil, Caps{}, true},
+		{[]string{"default"}, Caps{}, false},
+		{[]string{"*"}, Caps{}, false},
+		{[]string{"default"}, Caps{Own: true}, true},
+		{[]string{"default", "*"}, Caps{Own: true}, false},
+		{[]string{"*"}, Caps{All: true}, true},
+		{[]string{"default", "*"}, Caps{All: true}, false},
+		{[]string{"default", "*"}, Caps{Own: true, All: true}, true},
+		{[]string{"another"}, Caps{}, true},
+	} {
+		s.d.Exec(t, `DELETE FROM jobs_queues`)
+		for _, name := range c.set {
+			s.d.Exec(t, `INSERT INTO jobs_queues (name, max_running) VALUES ($1, 1)`, name)
+		}
+		for _, condition := range []string{"", "id > 0"} {
+			d := s.demand(1, "a")
+			d.Caps, d.Condition = c.locked, condition
+			if got := s.take(d); (len(got) == 1) != c.takes {
+				t.Errorf("caps of %q, locked %+v, condition %q: %d jobs were claimed", c.set, c.locked, condition, len(got))
+			}
+		}
+	}
+}
+
+// Room says which caps it has locked.
+func TestRoomLocksCaps(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, want := range []Caps{{}, {Own: true}, {All: true}, {Own: true, All: true}} {
+		s.d.Exec(t, `DELETE FROM jobs_queues`)
+		s.d.Exec(t, `INSERT INTO jobs_queues (name, max_running) VALUES ('default', CASE WHEN $1 THEN 1 END), ('*', CASE WHEN $2 THEN 1 END)`, want.Own, want.All)
+		if _, got, err := s.Room(t.Context(), s.d.DB, "default", 9); err != nil || got != want {
+			t.Errorf("locked %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
 // A job that waits is cancelled at once; one that runs is asked to end, and is
 // cancelled whatever its run comes to but success.
 func TestCancel(t *testing.T) {
@@ -274,8 +322,9 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	claim := strings.NewReplacer("{limit}", "10", "{condition}", "").Replace(s.sql.claim[Caps{}])
 	for name, p := range map[string]struct{ types, statement, args string }{
-		"claim":       {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
+		"claim":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":1,"id":0},{"p":5,"id":0}]', '["k1"]', 10, 10`},
 		"start":       {"text, text", s.sql.start, `'{1}', '{1}'`},
 		"complete":    {"text, text", s.sql.complete, `'{1}', '{1}'`},
 		"completeOne": {"bigint, bigint", s.sql.completeOne, `1, 1`},
@@ -283,7 +332,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"look":        {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
 		"cancel":      {"bigint", s.sql.cancel, `7`},
 		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
-		"above":       {"text, bigint, text, text, text, bigint, bigint", strings.ReplaceAll(s.sql.claim, "{limit}", "10"), `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
+		"above":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
 		"unknown":     {"text, text", s.sql.unknown, `'q1', '["k1"]'`},
 		"expire":      {"", s.sql.expire, ""},
 		"claimers":    {"", s.sql.claimers, ""},

@@ -11,7 +11,8 @@ import (
 type statements struct {
 	enqueue, enqueueAlike, enqueueOnce, emit, keys, once, await, log string
 	find, attempts, counts, logs                                     string
-	claim, claimCapped, condition, look, start, lock, room, peek     string
+	claim                                                            map[Caps]string // by the caps that are locked
+	look, start, lock, room, peek                                    string
 	complete, completeOne, settle, verdict, cancel                   string
 	want, unknown, claimers, expire, retained, retain, forget        string
 
@@ -44,13 +45,16 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{uncapped}", uncapped, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
 		keys: r(keysSQL), once: r(onceOwnerSQL), await: r(awaitSQL), log: r(logSQL),
 		find: r(findSQL), attempts: r(attemptsSQL), counts: r(countsSQL), logs: r(logsSQL),
-		claim: r(claimSQL("{uncapped}", "")), claimCapped: r(claimSQL("true", "")), condition: r(claimSQL("true", "{condition}")),
+		claim: map[Caps]string{
+			{}: r(claimSQL(uncapped(`name IN ($3::text, '*')`))), {Own: true}: r(claimSQL(uncapped(`name = '*'`))),
+			{All: true}: r(claimSQL(uncapped(`name = $3::text`))), {Own: true, All: true}: r(claimSQL("true")),
+		},
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), completeOne: r(completeOneSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
 		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL), retain: r(retainSQL), forget: r(forgetSQL),
@@ -63,11 +67,12 @@ func newStatements(t tables.Jobs) statements {
 // becomes a sequential scan under a generic plan.
 //
 // The limit is part of the text: with a parameter for it a generic plan is taken for
-// a tenth of the queue, so that each claim would be planned again.
+// a tenth of the queue, so that each claim would be planned again. So is the condition, what
+// the user wants of a job.
 //
-// open is the condition under which the queue may be claimed from without its cap
-// being looked at, also what the user wants of a job.
-func claimSQL(open, condition string) string {
+// open is the condition under which the queue may be claimed from: it has no cap but those that
+// the transaction has locked. The statement looks itself. The worker's knowledge may be old.
+func claimSQL(open string) string {
 	return `
 WITH lane AS (
 	{lane rows}($4::jsonb) {lane shape}
@@ -77,7 +82,7 @@ WITH lane AS (
 		SELECT ctid AS at FROM {jobs}
 		WHERE state = 'available' AND queue = $3::text AND priority = lane.p AND run_at <= statement_timestamp()
 			AND (run_at, id) > (lane.at, lane.id)
-			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp())` + condition + `
+			AND kind = ANY (ARRAY(SELECT jsonb_array_elements_text($5::jsonb))) AND (good_until IS NULL OR good_until > statement_timestamp()){condition}
 		ORDER BY run_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED) AS j
 	WHERE EXISTS (SELECT FROM {workers} WHERE worker_id = $1::uuid)
 		AND NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND paused_at IS NOT NULL)
@@ -107,9 +112,11 @@ const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', '1500
 // beginning for each row, so it is left out if all start.
 const starts = `($7::bigint >= $6::bigint OR j.ctid = ANY (ARRAY(SELECT at FROM picked WHERE n <= $7::bigint)))`
 
-// uncapped is true if a queue has no cap. A cap that an operator sets then binds
+// uncapped is true if none of some queues has a cap. A cap that an operator sets then binds
 // the next claim, whatever the worker knows.
-const uncapped = `NOT EXISTS (SELECT FROM {queues} WHERE name IN ($3::text, '*') AND max_running IS NOT NULL)`
+func uncapped(queues string) string {
+	return `NOT EXISTS (SELECT FROM {queues} WHERE ` + queues + ` AND max_running IS NOT NULL)`
+}
 
 // primary is true, and an error on a standby: that may lag behind, and no statement
 // may name an unlogged table there. It reads nothing.

@@ -189,10 +189,12 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	demand.Condition = "j.id > $8::bigint"
 	demand.Condition, demand.Args = "id > $8::bigint", []any{1 << 40}
 	value[[]queue.Job](d)(q.Claim(ctx, db, demand))
-	demand.Condition, demand.Args, demand.Capped = "", nil, true
+	demand.Condition, demand.Args = "", nil
 	d.Exec(d.t, `INSERT INTO infra.work_queues (name, max_running) VALUES ('default', 9) ON CONFLICT (name) DO UPDATE SET max_running = 9`)
 	tx := value[*sql.Tx](d)(db.BeginTx(ctx, nil))
-	value[int](d)(q.Room(ctx, tx, "default", 10))
+	_, caps, err := q.Room(ctx, tx, "default", 10)
+	d.check(err)
+	demand.Caps = caps
 	demand.Claim, demand.Limit = 2, 1
 	value[[]queue.Job](d)(q.Claim(ctx, tx, demand))
 	d.check(tx.Commit())
