@@ -109,7 +109,8 @@ func TestHooksComeInPairs(t *testing.T) {
 		jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[task]) error { return nil })
 		id := s.add(task{1})
 		db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
-		db.SetMaxOpenConns(6)
+		const connections = 6
+		db.SetMaxOpenConns(connections)
 		var before, after atomic.Int64
 		var taken []*sql.Conn
 		give := func() {
@@ -121,12 +122,13 @@ func TestHooksComeInPairs(t *testing.T) {
 		s.runOn(db, jobs.WithHooks(jobs.Hooks{
 			BeforeHandle: func(ctx context.Context, _ jobs.Header) {
 				for first := before.Add(1) == 1; first; {
-					ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+					ctx, cancel := context.WithTimeout(ctx, time.Second) // for the worker's statements to end
 					c, err := db.Conn(ctx)
-					if cancel(); err != nil {
+					if cancel(); err == nil {
+						taken = append(taken, c)
+					} else if db.Stats().InUse == connections {
 						return
-					}
-					taken = append(taken, c)
+					} // else a login takes long
 				}
 			},
 			AfterHandle: func(_ context.Context, _ jobs.Header, err error) {
