@@ -10,6 +10,15 @@ import (
 	"github.com/google/uuid"
 )
 
+// EarliestTime and LatestTime bound the times that this module reads from tables: what a
+// time.Time and its JSON can hold, in microseconds. A row that another program wrote may
+// have an earlier or a later time, also '-infinity' or 'infinity'. Such a time is read as
+// the bound. Change neither.
+var (
+	EarliestTime = time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC) // the first after the zero Time
+	LatestTime   = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+)
+
 // NullString is a text that may be absent.
 type NullString = sql.NullString
 
@@ -48,7 +57,7 @@ type PersistedEvent struct {
 	TraceID       NullString
 	CorrelationID NullString
 	CausationID   NullString
-	CreatedAt     time.Time
+	CreatedAt     time.Time // from EarliestTime to LatestTime
 }
 
 // Stream is the history of one aggregate, or a part of it, in order of

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"regexp"
 	"strconv"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // RoundLimit lowers the LIMIT of a statement a little, to one of a few: each is a
@@ -30,9 +32,40 @@ func ShiftParameters(sql string, n int) string {
 	})
 }
 
-// Microseconds is an SQL expression for a time as a number that no setting of a session
-// changes. of stands in it twice, so it must not be volatile. The epoch is taken of the
-// second: until PostgreSQL 13 it is a double, too short for both in one.
+const bound = "2006-01-02 15:04:05.999999-07"
+
+// The bounds of times as SQL. The literals have no type, so that they take that of the
+// column.
+var (
+	earliest = `'` + store.EarliestTime.Format(bound) + `'`
+	latest   = `'` + store.LatestTime.Format(bound) + `'`
+)
+
+// Time is an SQL expression for a time of a row, as a time.Time and its JSON can hold it.
+// A time before [store.EarliestTime] is that, '-infinity' included. A time after
+// [store.LatestTime] is that, 'infinity' included. NULL is NULL. of stands in the
+// expression three times, so it must not be volatile. Select it, and compare the column
+// itself: no index serves the expression.
+func Time(of string) string {
+	return `(CASE WHEN ` + of + ` < ` + earliest + ` THEN ` + earliest + ` WHEN ` + of + ` > ` + latest + ` THEN ` + latest + ` ELSE ` + of + ` END)`
+}
+
+// TimeOrNever is Time, but NULL for 'infinity', which stands for never.
+func TimeOrNever(of string) string {
+	return `(CASE WHEN ` + of + ` < ` + earliest + ` THEN ` + earliest + ` WHEN ` + of + ` <= ` + latest + ` THEN ` + of + ` WHEN ` + of + ` < 'infinity' THEN ` + latest + ` END)`
+}
+
+// Microseconds is an SQL expression for [Time] as a number that no setting of a session
+// changes. of stands in it several times, so it must not be volatile. The epoch is taken of
+// the second: until PostgreSQL 13 it is a double, too short for both in one.
 func Microseconds(of string) string {
+	of = Time(of)
 	return `(extract(epoch FROM date_trunc('second', ` + of + `))::bigint * 1000000 + extract(microseconds FROM ` + of + `)::bigint % 1000000)`
+}
+
+// Age is an SQL expression for how long ago a time was when the statement began, in
+// microseconds. It is 0 for a time ahead, and 100 years for one that was earlier, so that a
+// time.Duration can hold it. NULL is NULL. of must not be volatile.
+func Age(of string) string {
+	return `(CASE WHEN ` + of + ` < statement_timestamp() THEN (extract(epoch FROM statement_timestamp() - greatest(` + of + `, statement_timestamp() - interval '36500 days')) * 1000000)::bigint WHEN ` + of + ` IS NOT NULL THEN 0 END)`
 }
