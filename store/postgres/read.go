@@ -94,7 +94,7 @@ func collect(ctx context.Context, q store.Querier, limit int, text string, args 
 	dest := page.dest()
 	for rows.Next() {
 		if err := rows.Scan(dest...); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("the event at position %d: %w", page.row.GlobalPosition, err)
 		}
 		page.keep(limit)
 	}
@@ -123,4 +123,5 @@ func (p *eventPage) keep(limit int) {
 	}
 	p.row.CreatedAt = p.row.CreatedAt.UTC()
 	p.events = append(p.events, p.row)
+	p.row = store.PersistedEvent{}
 }

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -250,4 +252,66 @@ func TestBadScopedRanges(t *testing.T) {
 			t.Errorf("CountMissing of %+v: got %v", r, err)
 		}
 	}
+}
+
+// An event whose time no time.Time can hold is read like the others, with a bound as its time.
+func TestReadsOfEventsWithFarTimes(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		mustAppend(t, defaultStore, db, store.NoStream(), newEvents(6, "Order", "1")...)
+		if _, err := db.ExecContext(t.Context(), `UPDATE events SET created_at = (ARRAY['-infinity', '4000-01-01 BC', '2024-01-02 03:04:05Z', '20000-01-01', '294276-12-31', 'infinity'])[global_position]::timestamptz`); err != nil {
+			t.Fatal(err)
+		}
+		want := []time.Time{store.EarliestTime, store.EarliestTime, time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC), store.LatestTime, store.LatestTime, store.LatestTime}
+		scoped := func(types []string, maxBytes int) ([]store.PersistedEvent, error) {
+			page, err := defaultStore.ReadScoped(t.Context(), db, store.ScopedRange{UpTo: 6, Types: types, Limit: 10, MaxBytes: maxBytes})
+			return page.Events, err
+		}
+		const large, small = 1 << 20, 1_000 // with the small one, the bytes are added up
+		for name, read := range map[string]func() ([]store.PersistedEvent, error){
+			"ReadEvents": func() ([]store.PersistedEvent, error) { return defaultStore.ReadEvents(t.Context(), db, 0, 10) },
+			"ReadSized": func() (e []store.PersistedEvent, err error) {
+				e, _, err = defaultStore.ReadSized(t.Context(), db, 0, 10, large)
+				return e, err
+			},
+			"ReadSized, exact": func() (e []store.PersistedEvent, err error) {
+				e, _, err = defaultStore.ReadSized(t.Context(), db, 0, 1_000, small)
+				return e, err
+			},
+			"ReadScoped, one type":       func() ([]store.PersistedEvent, error) { return scoped([]string{"Order"}, 0) },
+			"ReadScoped, types":          func() ([]store.PersistedEvent, error) { return scoped([]string{"Order", "Cart"}, 0) },
+			"ReadScoped, types, by size": func() ([]store.PersistedEvent, error) { return scoped([]string{"Order", "Cart"}, large) },
+			"ReadAggregateStream": func() ([]store.PersistedEvent, error) {
+				s, err := defaultStore.ReadAggregateStream(t.Context(), db, "Order", "1", nil, nil)
+				return s.Events, err
+			},
+		} {
+			events, err := read()
+			if err != nil || len(events) != len(want) {
+				t.Errorf("%s: %d events, %v", name, len(events), err)
+				continue
+			}
+			for i, e := range events {
+				if !e.CreatedAt.Equal(want[i]) || e.GlobalPosition != int64(i+1) || e.EventID == uuid.Nil {
+					t.Errorf("%s: event %d is %+v, want the time %v", name, i+1, e, want[i])
+				}
+			}
+		}
+	})
+}
+
+// A row that is no event names its position.
+func TestUnreadableEventIsNamed(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		mustAppend(t, defaultStore, db, store.NoStream(), newEvents(3, "Order", "1")...)
+		for _, change := range []string{`ALTER TABLE events ALTER event_version DROP NOT NULL`, `UPDATE events SET event_version = NULL WHERE global_position = 2`} {
+			if _, err := db.ExecContext(t.Context(), change); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := defaultStore.ReadEvents(t.Context(), db, 0, 10); err == nil || !strings.Contains(err.Error(), "the event at position 2: ") {
+			t.Errorf("got %v", err)
+		}
+	})
 }

@@ -43,10 +43,10 @@ func sized(text string, bound int) sizedSQL {
 	fits := ` <= $` + strconv.Itoa(bound) + `::bigint`
 	light := strings.NewReplacer(
 		"e.payload,", "CASE WHEN "+bytesOf+fits+" THEN e.payload ELSE decode('"+hex.EncodeToString(isWithheld)+"', 'hex') END,",
-		"e.metadata,", "CASE WHEN "+metadataBytes+fits+" THEN e.metadata END,").Replace(eventColumns)
+		"e.metadata,", "CASE WHEN "+metadataBytes+fits+" THEN e.metadata END,").Replace(readColumns)
 	return sizedSQL{
 		light: strings.Replace(text, "{columns}", light, 1),
-		exact: `SELECT ` + eventColumns + `
+		exact: `SELECT ` + readColumns + `
   FROM (SELECT e.*, sum(` + bytesOf + `) OVER (ORDER BY e.global_position ROWS UNBOUNDED PRECEDING) - ` + bytesOf + ` AS bytes_before
           FROM (` + strings.Replace(text, "{columns}", "e.*", 1) + `) AS e) AS e
  WHERE e.bytes_before < $` + strconv.Itoa(bound) + `::bigint

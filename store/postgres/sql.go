@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // statements are a store's SQL. No text depends on what is read or appended,
@@ -25,7 +26,7 @@ func newStatements(events, heads ident.Table, channel, incarnation string) state
 		notify = ", pg_notify('" + channel + "', '')"
 	}
 	tables := strings.NewReplacer(
-		"{events}", events.SQL(), "{heads}", heads.SQL(), "{notify}", notify, "{columns}", eventColumns,
+		"{events}", events.SQL(), "{heads}", heads.SQL(), "{notify}", notify, "{columns}", readColumns,
 		"{proof 1}", proof(incarnation, 1), "{proof 2}", proof(incarnation, 2), "{proof 3}", proof(incarnation, 3), "{proof 5}", proof(incarnation, 5))
 	appendTo := func(head string) string {
 		return tables.Replace(strings.Replace(appendSQL, "{head}", head, 1))
@@ -110,6 +111,10 @@ SELECT $1::text, $2::text, head.version + e.n, e.event_id, e.event_type, e.event
        trace_id, correlation_id, causation_id, metadata, created_at, n)
  ORDER BY e.n
 RETURNING global_position, aggregate_version, metadata, created_at`
+
+// readColumns are eventColumns for a SELECT: an event whose time a time.Time cannot hold is
+// read all the same.
+var readColumns = strings.Replace(eventColumns, `e.created_at`, pgdriver.Time(`e.created_at`), 1)
 
 // eventColumns are in the order of eventDest.
 const eventColumns = `e.global_position, e.aggregate_version, e.aggregate_type, e.aggregate_id, e.event_type,
