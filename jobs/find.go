@@ -38,13 +38,14 @@ func (s State) Finished() bool {
 	return false
 }
 
-// Info is a job as the database has it.
+// Info is a job as the database has it. Its times are UTC, and lie between
+// store.EarliestTime and store.LatestTime, whatever wrote the row.
 type Info struct {
 	Header
 	State      State
 	Args       json.RawMessage
 	CreatedAt  time.Time
-	GoodUntil  *time.Time
+	GoodUntil  *time.Time // nil: it does not expire
 	StartedAt  *time.Time // of the run that goes on, or that has ended it
 	Worker     uuid.UUID  // of that run
 	FinishedAt *time.Time

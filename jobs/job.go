@@ -26,7 +26,7 @@ type Header struct {
 	Kind        string
 	Queue       string
 	Priority    int       // 1, the first, to 9
-	RunAt       time.Time // when it was due
+	RunAt       time.Time // when it was due; the zero Time: never, it is infinity
 	Attempt     int       // counts the claims, this one included
 	Failures    int       // of them, the failed ones so far
 	MaxAttempts int       // failures after which the job has failed; 0, of Get: as its handler says

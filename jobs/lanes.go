@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/store"
 )
 
 const (
@@ -45,7 +46,10 @@ func (l *lanes) next(low bool, now time.Time) []queue.Lane {
 		lane := queue.Lane{Priority: p}
 		if f := l.floors[p]; !low {
 			if f.id != 0 {
-				lane.At, lane.ID = &f.at, f.id
+				lane.ID = f.id
+				if f.at.After(store.EarliestTime) { // else the job may be older still
+					lane.At = &f.at
+				}
 			}
 			if !f.bare.IsZero() {
 				ago := (now.Sub(f.bare) + lateness).Microseconds()

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/store"
 )
 
 // backlog is a queue as claims see it. Jobs of kind "foreign" are passed over.
@@ -185,5 +186,17 @@ func TestFullLowClaim(t *testing.T) {
 	l.claimed([]queue.Job{{Run: queue.Run{ID: 1}, Priority: 7, RunAt: at(1)}}, 2, true, false, begin, begin)
 	if l.floors[7].id != 8 {
 		t.Errorf("a low claim that was not full lowered a floor: %+v", l.floors)
+	}
+}
+
+// A job that is due since '-infinity' is read with a later time. The next claim finds those
+// behind it all the same.
+func TestFloorOfEarliestTime(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	var l lanes
+	l.claimed([]queue.Job{{Run: queue.Run{ID: 4}, Priority: 5, RunAt: store.EarliestTime}, {Run: queue.Run{ID: 3}, Priority: 5, RunAt: store.EarliestTime}}, 2, true, false, begin, begin)
+	if lane := l.next(false, begin)[4]; lane.At != nil || lane.ID != 4 {
+		t.Errorf("the next claim begins behind job %d at %v", lane.ID, lane.At)
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Jobs run once each, and what their handlers return decides what becomes of them.
@@ -159,5 +161,42 @@ func TestRunBatch(t *testing.T) {
 				t.Errorf("the calls had %s jobs", s.notes())
 			}
 		})
+	}
+}
+
+// Rows that another program wrote may have any time. Each is read as what it means, and none
+// holds up another.
+func TestJobsWithFarTimes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		s.note("%d at %d", j.Args.N, j.RunAt.Year())
+		return nil
+	})
+	never := s.add(task{0})
+	s.d.Exec(t, `UPDATE jobs SET run_at = 'infinity', good_until = 'infinity' WHERE id = $1`, never)
+	later := s.add(task{0})
+	s.d.Exec(t, `UPDATE jobs SET run_at = '20000-01-01', good_until = '294276-12-31' WHERE id = $1`, later)
+	expired := s.add(task{0})
+	s.d.Exec(t, `UPDATE jobs SET run_at = '-infinity', good_until = '-infinity' WHERE id = $1`, expired)
+	s.d.Exec(t, `INSERT INTO jobs (kind, args, run_at, good_until)
+		SELECT 'task', '{"N": 1}', CASE n % 3 WHEN 0 THEN '-infinity' WHEN 1 THEN '4000-01-01 BC' ELSE now() END, 'infinity' FROM generate_series(1, 30) AS n`)
+	s.run(jobs.WithQueue("default", 2))
+	s.until("all that are due to run", func() bool { return len(s.notes()) == 30 })
+	if n := strings.Count(strings.Join(s.notes(), " "), " at 1 "); n < 19 {
+		t.Errorf("%d ran with the earliest time: %q", n, s.notes())
+	}
+	i := s.ended(expired)
+	if i.State != jobs.StateExpired || i.RunAt != store.EarliestTime || i.GoodUntil == nil || *i.GoodUntil != store.EarliestTime {
+		t.Errorf("what was good until -infinity is %+v", i)
+	}
+	for id, want := range map[int64]struct {
+		runAt time.Time
+		ends  bool
+	}{never: {time.Time{}, false}, later: {store.LatestTime, true}} {
+		i, err := s.Get(t.Context(), id)
+		if err != nil || i.State != jobs.StateAvailable || !i.RunAt.Equal(want.runAt) || (i.GoodUntil != nil) != want.ends {
+			t.Errorf("job %d: %+v, %v", id, i, err)
+		}
 	}
 }

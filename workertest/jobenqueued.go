@@ -41,9 +41,11 @@ func Enqueued[T jobs.Args](ctx context.Context, on jobs.Querier, opts ...jobs.Cl
 	}
 	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (j EnqueuedJob[T], err error) {
 		var args, meta []byte
+		var due sql.NullTime
 		j.Kind = kind
-		err = r.Scan(&j.ID, &j.Queue, &j.Priority, &j.RunAt, &j.Attempt, &j.Failures, &j.MaxAttempts, &j.Resets, &meta, &args, &j.State, &j.GoodUntil, &j.UniqueKey)
+		err = r.Scan(&j.ID, &j.Queue, &j.Priority, &due, &j.Attempt, &j.Failures, &j.MaxAttempts, &j.Resets, &meta, &args, &j.State, &j.GoodUntil, &j.UniqueKey)
 		if err == nil {
+			j.RunAt = due.Time.UTC()
 			j.Meta, err = meta, json.Unmarshal(args, &j.Args)
 		}
 		return j, err
@@ -54,11 +56,11 @@ func Enqueued[T jobs.Args](ctx context.Context, on jobs.Querier, opts ...jobs.Cl
 	return all, nil
 }
 
-const enqueuedSQL = `
-SELECT id, queue, priority, run_at, attempt, failures, coalesce(max_attempts, 0), resets, meta, args, state, good_until, coalesce(unique_key, '')
+var enqueuedSQL = `
+SELECT id, queue, priority, ` + pgdriver.TimeOrNever(`run_at`) + `, attempt, failures, coalesce(max_attempts, 0), resets, meta, args, state, ` + pgdriver.TimeOrNever(`good_until`) + `, coalesce(unique_key, '')
 FROM {jobs} WHERE kind = $1::text
 UNION ALL
-SELECT id, queue, priority, run_at, attempt, failures, coalesce(max_attempts, 0), resets, meta, args, state, good_until, ''
+SELECT id, queue, priority, ` + pgdriver.TimeOrNever(`run_at`) + `, attempt, failures, coalesce(max_attempts, 0), resets, meta, args, state, ` + pgdriver.TimeOrNever(`good_until`) + `, ''
 FROM {history} WHERE kind = $1::text
 ORDER BY id`
 

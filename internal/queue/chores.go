@@ -78,7 +78,7 @@ func (q *Queue) Retain(ctx context.Context, on store.Querier, queue string, keep
 		return 0, after, fmt.Errorf("jobs: remove old finished jobs of queue %q: %w", queue, err)
 	}
 	if until.Valid {
-		after = until.Time
+		after = until.Time.UTC()
 	}
 	return removed, after, nil
 }

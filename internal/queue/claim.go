@@ -19,7 +19,7 @@ import (
 // behind a moment if that is later.
 type Lane struct {
 	Priority int        `json:"p"`
-	At       *time.Time `json:"at,omitempty"`  // of a job; nil: from the first
+	At       *time.Time `json:"at,omitempty"`  // of a job; nil: from the first, or of one that is due since '-infinity'
 	ID       int64      `json:"id"`            // of it
 	Ago      *int64     `json:"ago,omitempty"` // microseconds since the moment; nil: there is none
 }
@@ -47,7 +47,7 @@ type Job struct {
 	Run
 	Kind     string
 	Priority int
-	RunAt    time.Time
+	RunAt    time.Time // zero: never, it is infinity
 	Args     json.RawMessage
 	Meta     json.RawMessage // nil: none
 	Attempt  int             // from 1
@@ -96,8 +96,9 @@ func (q *Queue) Look(ctx context.Context, on store.Querier, worker uuid.UUID, qu
 
 func scanJob(r *sql.Rows) (j Job, err error) {
 	var args, meta []byte
-	err = r.Scan(&j.ID, &j.Claim, &j.Kind, &j.Priority, &j.RunAt, &args, &meta, &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel)
-	j.Args, j.Meta = args, meta
+	var due sql.NullTime
+	err = r.Scan(&j.ID, &j.Claim, &j.Kind, &j.Priority, &due, &args, &meta, &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel)
+	j.RunAt, j.Args, j.Meta = due.Time.UTC(), args, meta
 	return j, err
 }
 

@@ -40,37 +40,53 @@ type Attempt struct {
 	Error     string
 }
 
-const findSQL = `
-SELECT id, kind, queue, priority, run_at, good_until, state, args, meta, created_at, attempt, failures, resets, coalesce(max_attempts, 0),
-	started_at, claimed_by, NULL::timestamptz, '', '', NULL::jsonb FROM {jobs} WHERE id = $1::bigint
-UNION ALL
-SELECT id, kind, queue, priority, run_at, good_until, state, args, meta, created_at, attempt, failures, resets, coalesce(max_attempts, 0),
-	started_at, claimed_by, finished_at, coalesce(code, ''), coalesce(error, ''), result FROM {history} WHERE id = $1::bigint`
+var findSQL = func() string {
+	part := func(table, end string) string {
+		return `
+SELECT id, kind, queue, priority, ` + pgdriver.TimeOrNever(`run_at`) + `, ` + pgdriver.TimeOrNever(`good_until`) + `, state, args, meta, ` + pgdriver.Time(`created_at`) + `,
+	attempt, failures, resets, coalesce(max_attempts, 0), ` + pgdriver.Time(`started_at`) + `, claimed_by, ` + end + ` FROM ` + table + ` WHERE id = $1::bigint`
+	}
+	return part(`{jobs}`, `NULL::timestamptz, '', '', NULL::jsonb`) + `
+UNION ALL` + part(`{history}`, pgdriver.Time(`finished_at`)+`, coalesce(code, ''), coalesce(error, ''), result`)
+}()
 
-const attemptsSQL = `
-SELECT attempt, worker_id, started_at, ended_at, outcome, coalesce(code, ''), coalesce(error, '')
+var attemptsSQL = `
+SELECT attempt, worker_id, ` + pgdriver.Time(`started_at`) + `, ` + pgdriver.Time(`ended_at`) + `, outcome, coalesce(code, ''), coalesce(error, '')
 FROM {attempts} WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT 100`
 
 // Find returns a job. It returns sql.ErrNoRows if there is none.
 func (q *Queue) Find(ctx context.Context, on store.Querier, id int64) (f Found, err error) {
 	var args, meta, result []byte
 	var worker uuid.NullUUID
-	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, &f.RunAt, &f.GoodUntil, &f.State, &args, &meta, &f.CreatedAt,
-		&f.Attempt, &f.Failures, &f.Resets, &f.Most, &f.StartedAt, &worker, &f.FinishedAt, &f.Code, &f.Error, &result)
+	var due, goodUntil, started, finished sql.NullTime
+	err = on.QueryRowContext(ctx, q.sql.find, id).Scan(&f.ID, &f.Kind, &f.Queue, &f.Priority, &due, &goodUntil, &f.State, &args, &meta, &f.CreatedAt,
+		&f.Attempt, &f.Failures, &f.Resets, &f.Most, &started, &worker, &finished, &f.Code, &f.Error, &result)
 	if err != nil {
 		return f, fmt.Errorf("jobs: look up job %d: %w", id, err)
 	}
 	f.Args, f.Meta, f.Result, f.Worker = args, meta, result, worker.UUID
+	f.RunAt, f.CreatedAt, f.GoodUntil, f.StartedAt, f.FinishedAt = due.Time.UTC(), f.CreatedAt.UTC(), utc(goodUntil), utc(started), utc(finished)
 	f.Attempts, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (a Attempt, err error) {
 		var worker uuid.NullUUID
-		err = r.Scan(&a.Number, &worker, &a.StartedAt, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
-		a.Worker = worker.UUID
+		var started sql.NullTime
+		err = r.Scan(&a.Number, &worker, &started, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
+		a.Worker, a.StartedAt, a.EndedAt = worker.UUID, utc(started), a.EndedAt.UTC()
 		return a, err
 	}, q.sql.attempts, id)
 	if err != nil {
 		return f, fmt.Errorf("jobs: look up the attempts of job %d: %w", id, err)
 	}
 	return f, nil
+}
+
+// utc returns a time in UTC, nil for NULL. In another zone the year may be 10000, which
+// JSON cannot hold.
+func utc(t sql.NullTime) *time.Time {
+	if !t.Valid {
+		return nil
+	}
+	at := t.Time.UTC()
+	return &at
 }
 
 // Tally says how many jobs of a queue are in a state.
@@ -121,15 +137,15 @@ type LogEntry struct {
 	Entry   json.RawMessage
 }
 
-const logsSQL = `
-SELECT attempt, updated_at, entry FROM {logs} WHERE job_id = $1::bigint ORDER BY attempt, id LIMIT 1000`
+var logsSQL = `
+SELECT attempt, ` + pgdriver.Time(`updated_at`) + `, entry FROM {logs} WHERE job_id = $1::bigint ORDER BY attempt, id LIMIT 1000`
 
 // Logs returns what the runs of a job have logged.
 func (q *Queue) Logs(ctx context.Context, on store.Querier, id int64) ([]LogEntry, error) {
 	all, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (l LogEntry, err error) {
 		var entry []byte
 		err = r.Scan(&l.Attempt, &l.At, &entry)
-		l.Entry = entry
+		l.At, l.Entry = l.At.UTC(), entry
 		return l, err
 	}, q.sql.logs, id)
 	if err != nil {

@@ -170,3 +170,17 @@ func TestPeekInLanes(t *testing.T) {
 		t.Errorf("a claim behind a moment before it takes %v", idsOf(jobs))
 	}
 }
+
+// A job that is due since '-infinity' is due, and looked for like the others.
+func TestPeekOfFarTimes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, at := range []string{"-infinity", "4000-01-01 BC"} {
+		s.add(NewJob{Kind: "a"})
+		s.d.Exec(t, `UPDATE jobs SET run_at = $1`, at)
+		p, err := s.Peek(t.Context(), s.d.DB, "default", []Lane{{Priority: 5}}, []string{"a"}, time.Minute)
+		if err != nil || p.None || p.Due > 0 {
+			t.Errorf("%s: %+v, %v", at, p, err)
+		}
+	}
+}

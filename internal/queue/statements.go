@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
@@ -29,7 +30,7 @@ const (
 const freed = `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`
 
 // columns is what scanJob reads.
-const columns = `j.id, j.claim, j.kind, j.priority, j.run_at, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
+var columns = `j.id, j.claim, j.kind, j.priority, ` + pgdriver.TimeOrNever(`j.run_at`) + `, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
 
 // ChannelsSQL are SQL expressions for the names of the channels on which new jobs
 // and awaited ends are told. A table's oid is its own within the database.
@@ -280,7 +281,7 @@ SELECT greatest(0, least(
 // has a cap, or is paused. It walks like a claim, and not over all that is due later.
 const peekSQL = `
 SELECT (
-	SELECT (extract(epoch FROM min(j.run_at) - statement_timestamp()) * 1000000)::bigint FROM (
+	SELECT (extract(epoch FROM min(greatest(j.run_at, statement_timestamp() - interval '1 day')) - statement_timestamp()) * 1000000)::bigint FROM (
 		{lane rows}($2::jsonb) {lane shape}
 	) AS lane CROSS JOIN LATERAL (
 		SELECT run_at FROM {jobs} WHERE state = 'available' AND queue = $1::text AND priority = lane.p

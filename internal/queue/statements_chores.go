@@ -3,6 +3,7 @@ package queue
 import (
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
 )
 
@@ -44,7 +45,7 @@ SELECT queue FROM q`
 // says how many, and when the last of them has finished. The next call begins there, at
 // $3: the index is full of what was removed before that. A job whose end its flow has
 // not taken note of stays.
-const retainSQL = `
+var retainSQL = `
 WITH old AS MATERIALIZED (
 	SELECT id, finished_at FROM {history} WHERE queue = $2::text AND finished_at >= coalesce($3::timestamptz, '-infinity')
 		AND finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = $2::text), (SELECT retention FROM {queues} WHERE name = '*'),
@@ -58,7 +59,7 @@ WITH old AS MATERIALIZED (
 ), logs AS (
 	DELETE FROM {logs} WHERE job_id = ANY (ARRAY(SELECT id FROM old))
 )
-SELECT (SELECT count(*) FROM gone), (SELECT max(finished_at) FROM old)`
+SELECT (SELECT count(*) FROM gone), (SELECT ` + pgdriver.Time(`max(finished_at)`) + ` FROM old)`
 
 const forgetSQL = `
 DELETE FROM {once} WHERE key = ANY (ARRAY(
