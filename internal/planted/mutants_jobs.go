@@ -126,7 +126,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "tick-uncompared", Jobs: true,
 		Mistake: "the row of a schedule is locked, so nobody else can have moved it on",
-		Edits:   []Edit{{"jobs/schedule/statements.go", " AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+` FOR", " AND $2::bigint IS NOT NULL FOR"}},
+		Edits:   []Edit{{"jobs/schedule/statements.go", " AND `+pgdriver.Microseconds(`next_at`)+` = $2::bigint FOR", " AND $2::bigint IS NOT NULL FOR"}},
 		Faults:  jobCalm,
 	},
 	{

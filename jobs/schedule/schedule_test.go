@@ -21,6 +21,7 @@ import (
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
+	"github.com/pgfrontier/worker/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -555,5 +556,28 @@ func TestBadConfiguration(t *testing.T) {
 	}
 	if err := schedule.New(d.DB, client, schedule.Job("s", schedule.Every(time.Hour), jobOf)).Start(t.Context()); !errors.Is(err, migrations.ErrNotApplied) {
 		t.Errorf("without tables: %v", err)
+	}
+}
+
+// A schedule whose next tick somebody has set to infinity rests, one with -infinity is due,
+// and neither holds up the others.
+func TestInfiniteTicks(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	hourly := schedule.Every(time.Hour)
+	_, stop := run(t, d.DB, schedule.Job("never", hourly, jobOf), schedule.Job("due", hourly, jobOf), schedule.Job("far", hourly, jobOf))
+	until(t, "the rows", func() bool { return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE next_at IS NOT NULL`) == 3 })
+	stop()
+	d.Exec(t, `UPDATE jobs_schedules SET next_at = CASE name WHEN 'never' THEN 'infinity'::timestamptz WHEN 'due' THEN '-infinity' ELSE '20000-01-01' END,
+		last_at = '-infinity', resumed_at = 'infinity'`)
+	s, _ := run(t, d.DB, schedule.Job("never", hourly, jobOf), schedule.Job("due", hourly, jobOf), schedule.Job("far", hourly, jobOf))
+	until(t, "the job that was due, and its next tick", func() bool {
+		return s.Status()[1].Jobs == 1 && count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'due' AND next_at BETWEEN now() AND now() + interval '1 hour'`) == 1
+	})
+	if all := s.Status(); !all[0].Next.IsZero() || all[0].Jobs != 0 || !all[2].Next.Equal(store.LatestTime) || all[2].Jobs != 0 {
+		t.Errorf("the others are %+v", all)
+	}
+	if n := count(t, d, `SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz > now() - interval '1 hour'`); n != 1 {
+		t.Errorf("%d jobs are of the latest tick", n)
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // Spec tells the times of a schedule. The schedules of github.com/robfig/cron are
@@ -188,14 +191,18 @@ func (p *plan) skipped(r row, now time.Time) bool {
 }
 
 // due returns the latest ticks from first on that are not after now, limit at most,
-// and the first tick after now, the zero time if there is none.
+// and the first tick after now, the zero time if there is none. first is a tick, unless it
+// is store.EarliestTime: that is read from '-infinity'.
 func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time, err error) {
 	// A long outage has missed many: look from ever further back until there are enough.
 	for back := time.Minute; ; back *= 2 {
 		from := now.Add(-back)
+		if back > math.MaxInt64/2 || !from.After(first) { // twice as much is no time.Duration
+			from = first
+		}
 		ticks = nil
 		at := first
-		if from.After(first) {
+		if from.After(first) || first.Equal(store.EarliestTime) {
 			at, err = next(s, from)
 		}
 		for err == nil && !at.IsZero() && !at.After(now) {

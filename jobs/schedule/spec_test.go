@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/store"
 )
 
 // tickAfter is the tick of a Spec after a time.
@@ -274,4 +276,23 @@ func TestFingerprint(t *testing.T) {
 			}
 		}
 	}
+}
+
+// From '-infinity' on, the latest ticks of all are due, also if there are fewer than asked for.
+func TestDueSinceEver(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		spec := drawTicks(t)
+		now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rapid.Int64Range(0, 2_000_000_000).Draw(t, "now")) * time.Second)
+		limit := rapid.IntRange(1, 50).Draw(t, "limit")
+		var want []time.Time
+		at := tickAfter(t, spec, store.EarliestTime)
+		for ; !at.IsZero() && !at.After(now); at = tickAfter(t, spec, at) {
+			want = append(want, at)
+		}
+		want = want[max(0, len(want)-limit):]
+		if got, after, err := due(spec, store.EarliestTime, now, limit); err != nil || !slices.Equal(got, want) || after != at {
+			t.Fatalf("due: %v and then %v, %v, want %v and %v", got, after, err, want, at)
+		}
+	})
 }

@@ -23,9 +23,9 @@ type row struct {
 }
 
 // toMicros is SQL for a time as microseconds, which every driver and server takes for the
-// same. It asks a clock once.
+// same. It asks a clock once. NULL and 'infinity' are NULL: no time is to come.
 func toMicros(of string) string {
-	return `(SELECT ` + pgdriver.Microseconds(`c.at`) + ` FROM (SELECT ` + of + ` AS at) AS c)`
+	return `(SELECT ` + pgdriver.Microseconds(`c.at`) + ` FROM (SELECT nullif(` + of + `, 'infinity') AS at) AS c)`
 }
 
 const fromMicros = `timestamptz 'epoch' + %s::bigint * interval '1 microsecond'`
@@ -98,14 +98,15 @@ func place(ctx context.Context, tx store.Querier, table ident.Table, name, hash 
 // advance moves a schedule on from the tick that was read to the next, and reports
 // whether it was this statement that did. Another process may have been faster, or be
 // at it, or another program may have given the schedule other times. An operator has
-// the ticks up to a time pass.
+// the ticks up to a time pass. A tick that was read from a row is compared as it was read:
+// the column may hold '-infinity'.
 func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, last, next time.Time) (pass time.Time, moved bool, err error) {
 	var micros sql.NullInt64
 	var limit string
 	err = tx.QueryRowContext(ctx, `
 UPDATE `+table.SQL()+` SET last_at = coalesce(`+fmt.Sprintf(fromMicros, `$3`)+`, last_at), next_at = `+fmt.Sprintf(fromMicros, `$4`)+`
 WHERE name = (SELECT name FROM `+table.SQL()+`
-	WHERE name = $1::text AND hash = $5::text AND next_at = `+fmt.Sprintf(fromMicros, `$2`)+` FOR NO KEY UPDATE SKIP LOCKED)
+	WHERE name = $1::text AND hash = $5::text AND `+pgdriver.Microseconds(`next_at`)+` = $2::bigint FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING `+toMicros(`CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`)+`, `+bounded,
 		r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&micros, &limit)
 	if errors.Is(err, sql.ErrNoRows) {
