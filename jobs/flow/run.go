@@ -90,7 +90,7 @@ func shown(state, job string) jobs.State {
 func scanRun(r *sql.Rows) (run Run, err error) {
 	var cancelled, finished sql.NullTime
 	err = r.Scan(&run.ID, &run.Flow, &run.Version, &run.State, &run.Key, &run.Unfinished, &cancelled, &run.CreatedAt, &finished)
-	run.CancelAt, run.FinishedAt = timeOf(cancelled), timeOf(finished)
+	run.CancelAt, run.CreatedAt, run.FinishedAt = timeOf(cancelled), run.CreatedAt.UTC(), timeOf(finished)
 	return run, err
 }
 
@@ -98,7 +98,8 @@ func timeOf(t sql.NullTime) *time.Time {
 	if !t.Valid {
 		return nil
 	}
-	return &t.Time
+	at := t.Time.UTC()
+	return &at
 }
 
 func scanStep(r *sql.Rows) (s StepInfo, err error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/store"
 )
 
 // Jobs of an order.
@@ -788,5 +789,31 @@ func testDriver(t *testing.T, open func(d *pgtest.Database) *sql.DB, bounced boo
 	s.want("from the list", "failed: list completed resize failed zip skipped", s.ended(run))
 	if all, err := s.Runs(t.Context(), flow.Filter{Flow: "album"}, 5); err != nil || len(all) != 2 {
 		t.Errorf("the runs are %+v, %v", all, err)
+	}
+}
+
+// Runs with any times are shown, and a turn to sweep that lies far ahead is taken.
+func TestFlowsWithFarTimes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	o := newOrder(s)
+	s.work()
+	run := start(s, o.Flow, 1)
+	s.ended(run)
+	for _, c := range []struct {
+		at   string
+		want time.Time
+	}{{"infinity", store.LatestTime}, {"20000-01-01", store.LatestTime}, {"-infinity", store.EarliestTime}} {
+		s.d.Exec(t, `UPDATE jobs_flow_runs SET created_at = $1, cancel_at = $1, finished_at = $1`, c.at)
+		s.d.Exec(t, `UPDATE jobs_flow_steps SET finished_at = $1`, c.at)
+		s.d.Exec(t, `UPDATE jobs_history SET started_at = $1`, c.at)
+		r, err := s.Get(t.Context(), run)
+		if err != nil || r.CreatedAt != c.want || *r.CancelAt != c.want || *r.FinishedAt != c.want || *r.Steps[0].FinishedAt != c.want || *r.Steps[0].StartedAt != c.want {
+			t.Errorf("%s: %+v, %v", c.at, r, err)
+		}
+		s.d.Exec(t, `UPDATE jobs_flow_sweep SET next_at = $1`, c.at)
+		s.until("the turn to sweep to be taken", func() bool {
+			return s.count(`SELECT count(*) FROM jobs_flow_sweep WHERE next_at BETWEEN now() - interval '1 hour' AND now() + interval '1 hour'`) == 1
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 )
@@ -193,10 +194,11 @@ WITH {given}, list AS MATERIALIZED (
 )
 SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0`
 
-// turnSQL takes the turn to sweep, for $1 microseconds.
+// turnSQL takes the turn to sweep, for $1 microseconds. A turn of more than an hour was not
+// taken by this statement: nobody would sweep until then.
 const turnSQL = `
 INSERT INTO {turn} AS t ("only", next_at) VALUES (true, statement_timestamp() + $1::bigint * interval '1 microsecond')
-ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp()
+ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp() OR t.next_at > statement_timestamp() + interval '1 hour'
 RETURNING true`
 
 // sweepSQL looks at the next thousand steps above $1, of runs that have not ended, that
@@ -271,25 +273,25 @@ const forgetSQL = `
 DELETE FROM {steps} WHERE id = ANY (ARRAY(
 	SELECT s.id FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)) AS m CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS s))`
 
-const runColumns = `r.id, r.flow, r.version, r.state, coalesce(r.key, ''), r.unfinished, r.cancel_at, r.created_at, r.finished_at`
+var runColumns = `r.id, r.flow, r.version, r.state, coalesce(r.key, ''), r.unfinished, ` + pgdriver.Time(`r.cancel_at`) + `, ` + pgdriver.Time(`r.created_at`) + `, ` + pgdriver.Time(`r.finished_at`)
 
-const findSQL = `
+var findSQL = `
 SELECT ` + runColumns + ` FROM {runs} AS r WHERE r.id = $1::bigint`
 
 // stepColumns is what scanStep reads of the step s, and its job.
-const stepColumns = `s.id, s.name, s.spec->>'kind', s.state, coalesce(s.job_id, 0), coalesce(j.state, h.state, ''), coalesce(j.attempt, h.attempt, 0), coalesce(j.failures, h.failures, 0),
-	coalesce(j.started_at, h.started_at), s.finished_at, coalesce(s.code, h.code, ''), coalesce(s.error, h.error, ''), s.result, s.optional, s.list_id, s.quorum, s.dependents::text`
+var stepColumns = `s.id, s.name, s.spec->>'kind', s.state, coalesce(s.job_id, 0), coalesce(j.state, h.state, ''), coalesce(j.attempt, h.attempt, 0), coalesce(j.failures, h.failures, 0),
+	` + pgdriver.Time(`coalesce(j.started_at, h.started_at)`) + `, ` + pgdriver.Time(`s.finished_at`) + `, coalesce(s.code, h.code, ''), coalesce(s.error, h.error, ''), s.result, s.optional, s.list_id, s.quorum, s.dependents::text`
 
 const ofStep = `LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at FROM {jobs} WHERE id = s.job_id LIMIT 1) AS j ON true
 LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at, code, error FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true`
 
 // stepsSQL reads the steps of a run, those of its shape.
-const stepsSQL = `
+var stepsSQL = `
 SELECT ` + stepColumns + ` FROM {steps} AS s ` + ofStep + ` WHERE {of run} AND s.id & 1048575 = 0 ORDER BY s.id`
 
 // itemsSQL reads the jobs of Map steps, the first $2 of those that have not completed,
 // and then of the others.
-const itemsSQL = `
+var itemsSQL = `
 SELECT ` + stepColumns + ` FROM {steps} AS s ` + ofStep + ` WHERE {of run} AND s.id & 1048575 <> 0 ORDER BY s.state = 'completed', s.id LIMIT $2::bigint`
 
 // countsSQL counts the jobs of Map steps by their states.
@@ -300,7 +302,7 @@ WHERE {of run} AND s.id & 1048575 <> 0 GROUP BY 1, 2, 3`
 
 // listSQL lists runs below $1. What else a filter names follows, so that the planner
 // knows which index serves it.
-const listSQL = `
+var listSQL = `
 SELECT ` + runColumns + ` FROM {runs} AS r WHERE r.id < $1::bigint`
 
 // awaitSQL makes the end of a run be told, and says whether it is still to come.
