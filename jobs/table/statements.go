@@ -168,7 +168,7 @@ WITH d AS MATERIALIZED (
 		{finished_at} = CASE WHEN m.final <> 'queued' THEN clock_timestamp() END,
 		{queued_at} = CASE WHEN m.final = 'queued' AND m.requeued THEN clock_timestamp() ELSE t.{queued_at} END,
 		{process_after} = CASE WHEN m.final <> 'queued' THEN t.{process_after}
-			WHEN m.hidden THEN clock_timestamp() + least(greatest(clock_timestamp() - t.{queued_at}, interval '10 seconds'), interval '1 hour')
+			WHEN m.hidden THEN clock_timestamp() + (statement_timestamp() - greatest(least(t.{queued_at}, statement_timestamp() - interval '10 seconds'), statement_timestamp() - interval '1 hour'))
 			WHEN m.delay IS NOT NULL THEN clock_timestamp() + m.delay * interval '1 microsecond'
 			ELSE t.{process_after} END
 	FROM mine AS m WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine)) AND t.{id} = m.id AND m.was = 'processing'
@@ -218,7 +218,7 @@ func resetSQL(age string) string {
 WITH d AS MATERIALIZED (
 	SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, heartbeat)
 ), stalled AS MATERIALIZED (
-	SELECT t.{id} AS id, ` + pgdriver.Microseconds(`statement_timestamp()`) + ` - d.heartbeat AS age,
+	SELECT t.{id} AS id, ` + pgdriver.Age(heartbeat) + ` AS age,
 		CASE WHEN t.{cancel} THEN 'canceled' WHEN coalesce(t.{num_resets}, 0) >= {resets} THEN 'failed' ELSE 'queued' END AS final
 	FROM {table} AS t, d
 	WHERE t.{id} = ANY (ARRAY(SELECT id FROM d)) AND t.{id} = d.id AND t.{state} = 'processing'
@@ -273,11 +273,11 @@ const countSQL = `SELECT count(*) FROM {table} AS {alias} WHERE {alias}.{state} 
 const existsSQL = `SELECT EXISTS (SELECT FROM {table} AS {alias} WHERE {alias}.{state} = ANY ($1::text::{state type}[]){condition})`
 
 // longestSQL tells how long the row has been due that has been due for longest.
-const longestSQL = `
-SELECT coalesce(max(` + `(extract(epoch FROM statement_timestamp() - d.due) * 1000000)::bigint` + `), 0) FROM (
+var longestSQL = `
+SELECT coalesce(max(` + pgdriver.Age(`d.due`) + `), 0) FROM (
 	SELECT greatest({alias}.{queued_at}, {alias}.{process_after}) AS due FROM {table} AS {alias} WHERE {alias}.{state} = 'queued'{condition}
 	UNION ALL
-	SELECT coalesce({alias}.{finished_at} + {retry after}, {alias}.{queued_at}) FROM {table} AS {alias} WHERE {alias}.{state} = 'errored' AND {retries}{condition}
+	SELECT coalesce(` + pgdriver.Time(`{alias}.{finished_at}`) + ` + {retry after}, {alias}.{queued_at}) FROM {table} AS {alias} WHERE {alias}.{state} = 'errored' AND {retries}{condition}
 ) AS d WHERE isfinite(d.due) AND d.due <= statement_timestamp()`
 
 // newStatements makes the SQL of a table with these types of columns.

@@ -115,9 +115,10 @@ func TestHiddenForLong(t *testing.T) {
 	s := newStage(t)
 	id := s.add(`(repository_id, queued_at) VALUES (99, now() - interval '10 minutes')`)
 	ages := s.add(`(repository_id, queued_at) VALUES (99, now() - interval '10 days')`)
+	s.add(`(repository_id, queued_at) VALUES (99, 'infinity'), (99, '-infinity'), (99, '20000-01-01')`)
 	s.run(nil)
-	s.until("both to be hidden", func() bool {
-		return s.text(`SELECT count(*)::text FROM example_jobs WHERE process_after > now()`) == "2"
+	s.until("all to be hidden", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE process_after > now()`) == "5"
 	})
 	s.want("the pauses", "10 60", `SELECT string_agg(round(extract(epoch FROM process_after - now()) / 60)::text, ' ' ORDER BY id) FROM example_jobs WHERE id IN ($1, $2)`, id, ages)
 }
