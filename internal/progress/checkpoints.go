@@ -65,7 +65,11 @@ func (s Server) issued() string {
 
 // written is an SQL expression for the time at which a checkpoint was written,
 // the same in every session.
-const written = `(extract(epoch FROM updated_at) * 1000000)::bigint::text`
+var written = pgdriver.Microseconds(`updated_at`) + `::text`
+
+// seen is an SQL expression for the time at which an open range was first seen, as the JSON
+// of a time.Time. In the zone of a session, the offset of an old time may have seconds.
+var seen = `to_jsonb(` + pgdriver.Time(`first_seen_at`) + ` AT TIME ZONE 'UTC') #>> '{}' || 'Z'`
 
 // New makes the statements of a worker. A batch's transaction that stays idle
 // for batchTimeout is ended by the server.
@@ -100,10 +104,10 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 func load(t tables.Tables, server Server) string {
 	return `
 SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesce((
-	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', first_seen_at) ORDER BY gap_position)
+	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', ` + seen + `) ORDER BY gap_position)
 	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(t.DeadLetters.SQL()) + `,
-	effects::text, paused_at, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
+	effects::text, ` + pgdriver.Time(`paused_at`) + `, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
 FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
 }
 
@@ -162,7 +166,7 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 		return nil, fmt.Errorf("worker: effects of consumer %q: %w", unit, err)
 	}
 	if pausedAt.Valid {
-		since.Since = pausedAt.Time
+		since.Since = pausedAt.Time.UTC()
 		p.Paused = &since
 	}
 	return &p, nil

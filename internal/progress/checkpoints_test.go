@@ -2,11 +2,15 @@ package progress_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/progress/progresstest"
+	"github.com/pgfrontier/worker/store"
 )
 
 // TestLoadWhileTheSequenceIsAltered gives the sequence one file after the other. A load that
@@ -38,5 +42,38 @@ func TestLoadWhileTheSequenceIsAltered(t *testing.T) {
 	}
 	if loads.Load() == 0 {
 		t.Error("each load has failed")
+	}
+}
+
+// Times that no time.Time can hold keep no consumer from its progress.
+func TestLoadWithFarTimes(t *testing.T) {
+	t.Parallel()
+	g := rescalable(t, 2)
+	conn, err := g.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for _, zone := range []string{"UTC", "Europe/Berlin"} { // of old times there, the offset has seconds
+		if _, err := conn.ExecContext(t.Context(), `SET timezone = '`+zone+`'`); err != nil {
+			t.Fatal(err)
+		}
+		for at, want := range map[string]time.Time{"-infinity": store.EarliestTime, "4000-01-01 BC": store.EarliestTime, "20000-01-01": store.LatestTime, "infinity": store.LatestTime} {
+			g.Exec(t, `UPDATE consumer_checkpoints SET updated_at = $1, paused_at = $1`, at)
+			g.Exec(t, `UPDATE consumer_gap_skips SET first_seen_at = $1, created_at = '2020-02-02'`, at)
+			p, err := g.Load(t.Context(), conn, "c")
+			if err != nil || len(p.Open) != 2 || !p.Open[0].Seen.Equal(want) || p.Paused == nil || !p.Paused.Since.Equal(want) || p.Written != fmt.Sprint(want.UnixMicro()) {
+				t.Errorf("%s, %s: %+v, %v", zone, at, p, err)
+			}
+			if _, _, err := g.Compact(t.Context(), conn, "c", 0, 0, 100); err != nil {
+				t.Errorf("%s, %s: compaction: %v", zone, at, err)
+			}
+			rescale(t, g, func(r *progress.Rescale) bool {
+				if _, _, err := r.Open(t.Context(), []string{"c"}); err != nil {
+					t.Errorf("%s, %s: the open ranges: %v", zone, at, err)
+				}
+				return false
+			})
+		}
 	}
 }

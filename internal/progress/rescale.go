@@ -87,7 +87,7 @@ WHERE ` + it,
 SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, effects::text, EXISTS (
 	SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name AND a.worker_id = $2::uuid AND a.partitions = $3::int)
 FROM ` + checkpoints + ` AS c WHERE ` + them + ` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`,
-		open: `SELECT consumer_name, gap_position, gap_end, (extract(epoch FROM first_seen_at) * 1000000)::bigint FROM ` + skips + ` WHERE state = 'open' AND ` + them,
+		open: `SELECT consumer_name, gap_position, gap_end, ` + pgdriver.Microseconds(`first_seen_at`) + ` FROM ` + skips + ` WHERE state = 'open' AND ` + them,
 		// The unit $2 takes the place of those in $1, at the position $3, with the open
 		// ranges in $6. The consumer's own row is there already.
 		merge: `
