@@ -33,13 +33,15 @@ func (r *Recorder) Batch(next worker.BatchFunc) worker.BatchFunc {
 	}
 }
 
-// Handle takes note of the events, for [worker.WithHandleMiddleware].
+// Handle takes note of the events that have a time, for [worker.WithHandleMiddleware].
 func (r *Recorder) Handle(next worker.HandleFunc) worker.HandleFunc {
 	return func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
 		d, _ := consumer.Info(ctx)
 		if created, is := ctx.Value(deliveriesKey{}).(*deliveries); is && !d.Replay {
 			for i := range events {
-				*created = append(*created, events[i].CreatedAt)
+				if at := events[i].CreatedAt; at.After(store.EarliestTime) && at.Before(store.LatestTime) {
+					*created = append(*created, at)
+				}
 			}
 		}
 		return next(ctx, tx, events)

@@ -65,7 +65,7 @@ func (o *Operator) gapsSQL(onlyOpen bool) string {
 		open = ` AND s.state = 'open'`
 	}
 	return `
-SELECT g.id, g.consumer_name, g.worker_id, g.gap_position, coalesce(g.gap_end, g.gap_position), coalesce(g.missing, 1), g.state, g.skip_to_position, g.first_seen_at, g.closed_at
+SELECT g.id, g.consumer_name, g.worker_id, g.gap_position, coalesce(g.gap_end, g.gap_position), coalesce(g.missing, 1), g.state, g.skip_to_position, ` + pgdriver.Time(`g.first_seen_at`) + `, ` + pgdriver.Time(`g.closed_at`) + `
 FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
 	SELECT * FROM ` + o.t.GapSkips.SQL() + ` AS s
 	WHERE s.consumer_name = ANY (ARRAY[u.name]) AND s.id < $2::bigint` + open + `

@@ -26,7 +26,7 @@ type lockedJob struct {
 // it has finished, or never was.
 func (o *Jobs) lockJob(ctx context.Context, tx *sql.Tx, id int64) (j lockedJob, found bool, err error) {
 	err = tx.QueryRowContext(ctx, `
-SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)#>>'{}', cancel_at FROM `+o.t.Jobs.SQL()+` WHERE id = $1::bigint FOR UPDATE`, id).
+SELECT state, kind, queue, attempt, run_at <= clock_timestamp(), to_json(run_at)#>>'{}', `+pgdriver.Time(`cancel_at`)+` FROM `+o.t.Jobs.SQL()+` WHERE id = $1::bigint FOR UPDATE`, id).
 		Scan(&j.State, &j.Kind, &j.queue, &j.Attempt, &j.due, &j.runAt, &j.asked)
 	switch {
 	case noRows(err):
@@ -52,7 +52,7 @@ type finishedJob struct {
 // the two tables, and never comes back under the same ID.
 func (o *Jobs) finished(ctx context.Context, tx *sql.Tx, id int64) (j finishedJob, err error) {
 	err = tx.QueryRowContext(ctx, `
-SELECT state, kind, queue, attempt, finished_at, coalesce(code, ''), coalesce(error, '') FROM `+o.t.History.SQL()+` WHERE id = $1::bigint`, id).
+SELECT state, kind, queue, attempt, `+pgdriver.Time(`finished_at`)+`, coalesce(code, ''), coalesce(error, '') FROM `+o.t.History.SQL()+` WHERE id = $1::bigint`, id).
 		Scan(&j.State, &j.Kind, &j.queue, &j.Attempt, &j.FinishedAt, &j.Code, &j.Error)
 	j.FinishedAt = j.FinishedAt.UTC()
 	switch {

@@ -171,8 +171,8 @@ func (o *Jobs) listSQL(f Filter, limit int) (query string, args []any) {
 WITH page AS MATERIALIZED (
 	SELECT * FROM (` + strings.Join(parts, ` UNION ALL `) + `) AS j ORDER BY id DESC LIMIT ` + most + `
 )
-SELECT p.id, p.kind, p.queue, p.state, p.priority, CASE WHEN isfinite(p.run_at) THEN p.run_at END, CASE WHEN isfinite(p.good_until) THEN p.good_until END, p.args::text, p.meta::text, coalesce(p.unique_key, ''), p.created_at,
-	p.attempt, p.failures, p.resets, coalesce(p.max_attempts, 0), p.max_resets, p.claimed_by::text, p.started_at, p.cancel_at, p.finished_at,
+SELECT p.id, p.kind, p.queue, p.state, p.priority, ` + pgdriver.TimeOrNever(`p.run_at`) + `, ` + pgdriver.TimeOrNever(`p.good_until`) + `, p.args::text, p.meta::text, coalesce(p.unique_key, ''), ` + pgdriver.Time(`p.created_at`) + `,
+	p.attempt, p.failures, p.resets, coalesce(p.max_attempts, 0), p.max_resets, p.claimed_by::text, ` + pgdriver.Time(`p.started_at`) + `, ` + pgdriver.Time(`p.cancel_at`) + `, ` + pgdriver.Time(`p.finished_at`) + `,
 	CASE WHEN p.finished_at IS NULL THEN coalesce(a.code, '') ELSE coalesce(p.code, '') END,
 	CASE WHEN p.finished_at IS NULL THEN coalesce(a.error, '') ELSE coalesce(p.error, '') END, p.result::text
 FROM page AS p LEFT JOIN LATERAL (
@@ -233,7 +233,7 @@ func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 		a.StartedAt, a.EndedAt = timeOf(started), a.EndedAt.UTC()
 		return a, err
 	}, `
-SELECT attempt, coalesce(worker_id::text, ''), started_at, ended_at, outcome, coalesce(code, ''), coalesce(error, '')
+SELECT attempt, coalesce(worker_id::text, ''), `+pgdriver.Time(`started_at`)+`, `+pgdriver.Time(`ended_at`)+`, outcome, coalesce(code, ''), coalesce(error, '')
 FROM `+o.t.Attempts.SQL()+` WHERE job_id = $1::bigint ORDER BY attempt DESC LIMIT $2::bigint`, id, maxAttempts)
 	slices.Reverse(all)
 	if err != nil {
@@ -301,6 +301,6 @@ func (o *Jobs) operationsSQL(f OperationsFilter, limit int) (query string, args 
 		which[i] = `(SELECT * FROM ` + o.t.Operations.SQL() + ` WHERE ` + where + ` ORDER BY id DESC LIMIT ` + most + `)`
 	}
 	return `
-SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, created_at
+SELECT id, coalesce(job_id, 0), coalesce(queue, ''), operation, coalesce(detail, '{}')::text, operator, reason, ` + pgdriver.Time(`created_at`) + `
 FROM (` + strings.Join(which, ` UNION ALL `) + `) AS o ORDER BY id DESC LIMIT ` + most, q.args
 }

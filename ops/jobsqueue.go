@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Forever is the retention of finished jobs that are never deleted.
@@ -67,7 +68,7 @@ func (o *Jobs) lockQueue(ctx context.Context, tx *sql.Tx, queue string) (s setti
 	var by, reason sql.NullString
 	var limit, retention sql.NullInt64
 	err = tx.QueryRowContext(ctx, `
-SELECT paused_at, paused_by, paused_reason, max_running, `+microsSQL+` FROM `+o.t.Queues.SQL()+` WHERE name = $1::text FOR NO KEY UPDATE`, queue).
+SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, max_running, `+microsSQL+` FROM `+o.t.Queues.SQL()+` WHERE name = $1::text FOR NO KEY UPDATE`, queue).
 		Scan(&since, &by, &reason, &limit, &retention)
 	if err != nil {
 		return s, gaveUp(ctx, what, holder, err)

@@ -99,14 +99,14 @@ func (o *Jobs) queuesSQL() string {
 			of(o.t.Jobs.SQL(), `state = 'available'`) + ` AND priority = p::smallint AND run_at ` + due + ` statement_timestamp() ORDER BY run_at` + fmt.Sprintf(" LIMIT %d) AS lane", mostCounted+1)
 	}
 	oldest := `
-	(SELECT coalesce(greatest((extract(epoch FROM statement_timestamp() - min(first.run_at) FILTER (WHERE isfinite(first.run_at))) * 1000000)::bigint, 0), 0)
+	(SELECT coalesce(` + pgdriver.Age(`min(first.run_at)`) + `, 0)
 	FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (SELECT j.run_at FROM ` + o.t.Jobs.SQL() + ` AS j
 		WHERE state = 'available' AND j.queue = n.name AND priority = p::smallint ORDER BY run_at LIMIT 1) AS first)`
 	b.WriteString(`names(name) AS (
 	SELECT '` + AllQueues + `' UNION SELECT name FROM ` + o.t.Queues.SQL() + `
 	WHERE paused_at IS NOT NULL OR max_running IS NOT NULL OR retention IS NOT NULL UNION ` + strings.Join(names, ` UNION `) + `
 )
-SELECT n.name, s.paused_at, s.paused_by, s.paused_reason, s.max_running, ` + microsSQL + `,` +
+SELECT n.name, ` + pgdriver.Time(`s.paused_at`) + `, s.paused_by, s.paused_reason, s.max_running, ` + microsSQL + `,` +
 		count(lanes(`>`)) + `,` + count(lanes(`<=`)) + `,` +
 		count(of(o.t.Jobs.SQL(), `state = 'running'`)) + `,` + count(of(o.t.History.SQL(), `state = 'failed' AND state <> 'completed'`)) + `,` + oldest + `
 FROM names AS n LEFT JOIN ` + o.t.Queues.SQL() + ` AS s ON s.name = n.name

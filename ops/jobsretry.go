@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Retry runs a job again, and returns the ID under which it runs.
@@ -93,7 +94,7 @@ func (o *Jobs) retried(ctx context.Context, tx *sql.Tx, id int64) (r retry, err 
 		return r, err
 	}
 	err = tx.QueryRowContext(ctx, `
-SELECT (detail->>'new_job')::bigint, created_at, operator FROM `+o.t.Operations.SQL()+`
+SELECT (detail->>'new_job')::bigint, `+pgdriver.Time(`created_at`)+`, operator FROM `+o.t.Operations.SQL()+`
 WHERE job_id = $1::bigint AND detail->>'new_job' IS NOT NULL ORDER BY id DESC LIMIT 1`, id).Scan(&r.as, &r.at, &r.by)
 	if err != nil && !noRows(err) {
 		return r, fmt.Errorf("look whether it was retried: %w", err)

@@ -41,8 +41,8 @@ func (o *Jobs) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
 		}
 		return s, err
 	}, `
-SELECT name, next_at, last_at, paused_at, paused_by, paused_reason,
-	greatest(0, coalesce(extract(epoch FROM clock_timestamp() - next_at) * 1000000, 0))::bigint
+SELECT name, `+pgdriver.TimeOrNever(`next_at`)+`, `+pgdriver.Time(`last_at`)+`, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason,
+	coalesce(`+pgdriver.Age(`next_at`)+`, 0)
 FROM `+o.t.Schedules.SQL()+` ORDER BY name COLLATE "C"`)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the schedules: %w", o.explain(err)))
@@ -97,7 +97,7 @@ func (o *Jobs) onSchedule(ctx context.Context, kind Kind, name string, by By, do
 		var since sql.NullTime
 		var by, reason sql.NullString
 		err := tx.QueryRowContext(ctx, `
-SELECT paused_at, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(&since, &by, &reason)
+SELECT `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason FROM `+o.t.Schedules.SQL()+` WHERE name = $1::text FOR UPDATE`, name).Scan(&since, &by, &reason)
 		switch {
 		case noRows(err):
 			return nil, ErrNoSchedule

@@ -92,7 +92,7 @@ LEFT JOIN LATERAL (SELECT * FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + posit
 	}
 	return `
 SELECT l.consumer_name, l.global_position, l.aggregate_type, l.aggregate_id, coalesce(l.order_key, ''), l.event_id, l.event_type,
-	l.error, l.attempts, l.replay, l.retry_at, l.created_at, l.updated_at, ` + carried + `
+	l.error, l.attempts, l.replay, ` + pgdriver.Time(`l.retry_at`) + `, ` + pgdriver.Time(`l.created_at`) + `, ` + pgdriver.Time(`l.updated_at`) + `, ` + carried + `
 FROM (
 	SELECT l.* FROM (` + o.namesSQL() + `) AS u CROSS JOIN LATERAL (
 		SELECT * FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = ANY (ARRAY[u.name])` + conditions + `

@@ -78,7 +78,7 @@ SELECT c.consumer_name, c.last_position,
 	greatest((SELECT coalesce(max(` + positionColumn + `), 0) FROM ` + o.t.Events.SQL() + `) - c.last_position, 0),
 	coalesce((
 		SELECT CASE WHEN isfinite(e.created_at) THEN least(greatest(extract(epoch FROM statement_timestamp() - e.created_at), 0), 3155760000) * 1000000 END
-		FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` > c.last_position ORDER BY e.` + positionColumn + ` LIMIT 1), 0)::bigint, c.revision, c.updated_at, c.paused_at, c.paused_by, c.paused_reason, a.worker_id,
+		FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` > c.last_position ORDER BY e.` + positionColumn + ` LIMIT 1), 0)::bigint, c.revision, ` + pgdriver.Time(`c.updated_at`) + `, ` + pgdriver.Time(`c.paused_at`) + `, c.paused_by, c.paused_reason, a.worker_id,
 	(SELECT count(*) FROM ` + o.t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
 	(SELECT count(*) FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = c.consumer_name AND NOT l.replay),
 	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key
@@ -224,8 +224,8 @@ func scanOperation(rows *sql.Rows) (op Operation, err error) {
 // from their operations only: a step through the index finds each name. Other names may lie
 // between those of the units, as collations pass over signs.
 func (o *Operator) operationsSQL(consumer string, before int64, limit int) (query string, args []any) {
-	const columns = `
-SELECT o.id, o.consumer_name, o.operation, coalesce(o.detail, '{}')::text, o.operator, o.reason, o.created_at FROM `
+	columns := `
+SELECT o.id, o.consumer_name, o.operation, coalesce(o.detail, '{}')::text, o.operator, o.reason, ` + pgdriver.Time(`o.created_at`) + ` FROM `
 	const lastUnit = `greatest($3::text || '#fff-fff', $3::text || '#999-999')` // whether letters or digits come first
 	table := o.t.Operations.SQL()
 	if consumer == "" {

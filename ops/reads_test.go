@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -13,10 +14,15 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
+	"github.com/pgfrontier/worker/workertest"
 )
 
 // What holds the log back is shown while it does.
@@ -561,3 +567,103 @@ func TestPlansOfManyLetters(t *testing.T) {
 		}
 	}
 }
+
+// Whatever time another program wrote into a column, every list is read, and every list is JSON.
+func TestListsWithFarTimes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	if err := migrations.ApplyJobs(t.Context(), s.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	j := jobsSite{s.Database, jobsOperator(t, s.DB)}
+	ctx := t.Context()
+	s.append(t, "a", 4)
+	s.place(t, 1)
+	s.open(t, 2, 2)
+	s.letter(t, 1, "a", 1)
+	s.Exec(t, `UPDATE consumer_dead_letters SET retry_at = now()`)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid) VALUES (gen_random_uuid(), '{c}', 'h', 1)`)
+	for _, state := range append(slices.Clone(unfinished), finished...) {
+		j.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, started_at, outcome) VALUES ($1, 1, now(), 'error')`, j.add(t, state))
+	}
+	id := value[int64](t, j, `SELECT max(id) FROM jobs_history WHERE state = 'failed'`)
+	running := value[int64](t, j, `SELECT max(id) FROM jobs WHERE state = 'running'`)
+	j.Exec(t, `UPDATE jobs SET cancel_at = now() WHERE id = $1`, running)
+	j.Exec(t, `INSERT INTO jobs_logs (job_id, attempt, entry) VALUES ($1, 1, '1')`, id)
+	j.Exec(t, `INSERT INTO jobs_schedules (name, hash, next_at, last_at, paused_at) VALUES ('s', 'h', now(), now(), now())`)
+	f := flow.New[int]("one")
+	flow.Add[flow.None](f, "first", func(int) firstJob { return firstJob{} })
+	started, err := f.Start(ctx, flow.NewClient(jobs.NewClient(s.DB)), nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Retry(ctx, id, by); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Pause(ctx, "c", by), j.PauseQueue(ctx, "slow", by)); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(want error, err error) error {
+		if !errors.Is(err, want) {
+			return fmt.Errorf("got %w, want %w", err, want)
+		}
+		return nil
+	}
+	client := jobs.NewClient(s.DB)
+	reads := map[string]func() (any, error){
+		"Consumers":          func() (any, error) { return s.Consumers(ctx) },
+		"Operations":         func() (any, error) { return s.Operator.Operations(ctx, "", 10) },
+		"consumer's":         func() (any, error) { return s.Operator.Operations(ctx, "c", 10) },
+		"DeadLetters":        func() (any, error) { return s.FilterDeadLetters(ctx, "c", ops.LetterFilter{}, true, 10) },
+		"Gaps":               func() (any, error) { return s.Gaps(ctx, "c", ops.GapFilter{}, 10) },
+		"Workers":            func() (any, error) { return s.Workers(ctx) },
+		"Event":              func() (any, error) { return s.Event(ctx, 2) },
+		"Next":               func() (any, error) { return s.Next(ctx, "c") },
+		"Pause":              func() (any, error) { return nil, refused(ops.ErrPaused, s.Pause(ctx, "c", by)) },
+		"List":               func() (any, error) { return j.List(ctx, ops.Filter{}, 100) },
+		"Attempts":           func() (any, error) { return j.Attempts(ctx, id) },
+		"jobs' Operations":   func() (any, error) { return j.Operations(ctx, ops.OperationsFilter{}, 10) },
+		"Queues":             func() (any, error) { return j.Queues(ctx) },
+		"Schedules":          func() (any, error) { return j.Schedules(ctx) },
+		"FlowRun":            func() (any, error) { return j.FlowRun(ctx, started.Run) },
+		"FlowRuns":           func() (any, error) { return j.FlowRuns(ctx, flow.Filter{}, 10) },
+		"PauseQueue":         func() (any, error) { return nil, refused(ops.ErrPaused, j.PauseQueue(ctx, "slow", by)) },
+		"PauseSchedule":      func() (any, error) { return nil, refused(ops.ErrPaused, j.PauseSchedule(ctx, "s", by)) },
+		"Retry":              func() (any, error) { _, err := j.Retry(ctx, id, by); return nil, refused(ops.ErrRetried, err) },
+		"Get":                func() (any, error) { return client.Get(ctx, id) },
+		"Get of one running": func() (any, error) { return client.Get(ctx, running) },
+		"Logs":               func() (any, error) { return client.Logs(ctx, id) },
+		"Enqueued":           func() (any, error) { return workertest.Enqueued[mailJob](ctx, s.DB) },
+		"Cancel": func() (any, error) {
+			_, err := j.Cancel(ctx, running, by)
+			if refused := (*ops.JobStateError)(nil); !errors.As(err, &refused) {
+				return nil, fmt.Errorf("not refused: %w", err)
+			}
+			return nil, nil
+		},
+	}
+	columns, err := pgdriver.QueryAll(ctx, s.DB, func(r *sql.Rows) (c [2]string, err error) { return c, r.Scan(&c[0], &c[1]) }, `
+SELECT c.table_name, c.column_name FROM information_schema.columns AS c
+WHERE c.table_schema = 'public' AND c.data_type LIKE 'timestamp%' ORDER BY 1, 2`)
+	if err != nil || len(columns) < 40 {
+		t.Fatalf("%d columns, %v", len(columns), err)
+	}
+	for _, at := range []string{"-infinity", "4713-01-01 BC", "20000-01-01", "294276-12-31 23:59:59.999999", "infinity"} {
+		for _, c := range columns {
+			s.Exec(t, fmt.Sprintf(`UPDATE %s SET %s = $1 WHERE %[2]s IS NOT NULL`, c[0], c[1]), at)
+		}
+		for name, read := range reads {
+			got, err := read()
+			if err == nil {
+				_, err = json.Marshal(got)
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", at, name, err)
+			}
+		}
+	}
+}
+
+type mailJob struct{}
+
+func (mailJob) Kind() string { return "mail" }

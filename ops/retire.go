@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // RegisteredError refuses a Retire of a consumer that a worker has code for.
@@ -60,7 +61,7 @@ func (o *Operator) Retire(ctx context.Context, consumer string, by By) error {
 func (o *Operator) unregistered(ctx context.Context, tx *sql.Tx, consumer string) error {
 	e := RegisteredError{table: o.t.Nodes.SQL()}
 	err := tx.QueryRowContext(ctx, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), heartbeat_at FROM `+o.t.Nodes.SQL()+`
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+pgdriver.Time(`heartbeat_at`)+` FROM `+o.t.Nodes.SQL()+`
 WHERE coalesce($1::text = ANY (consumers), true) AND heartbeat_at > clock_timestamp() - interval '1 day'
 ORDER BY heartbeat_at DESC LIMIT 1`, consumer).Scan(&e.Worker, &e.Host, &e.PID, &e.Heartbeat)
 	switch {

@@ -59,7 +59,7 @@ func (o *Operator) lock(ctx context.Context, tx *sql.Tx, name string) ([]locked,
 		at.paused = pauseOf(since, by, reason)
 		return at, at.parseEffects(had)
 	}, `
-SELECT consumer_name, last_position, paused_at, paused_by, paused_reason, partition_key, effects::text
+SELECT consumer_name, last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, partition_key, effects::text
 FROM `+o.t.Checkpoints.SQL()+` WHERE `+which+` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE`, name)
 	switch {
 	case err != nil:
@@ -77,7 +77,7 @@ func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at
 	var by, reason sql.NullString
 	var limit, had string
 	err = tx.QueryRowContext(ctx, `
-SELECT last_position, paused_at, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true)
+SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true)
 FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &split, &had, &limit)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

@@ -84,7 +84,7 @@ func namesOf(list string) []string {
 func (o *Operator) workersSQL() string {
 	return `
 SELECT n.worker_id, coalesce(n.hostname, ''), coalesce(n.pid, 0), coalesce(n.build, ''), coalesce(n.protocol, 0),
-	greatest(extract(epoch FROM clock_timestamp() - n.heartbeat_at) * 1000000, 0)::bigint, n.created_at,
+	` + pgdriver.Age(`n.heartbeat_at`) + `, ` + pgdriver.Time(`n.created_at`) + `,
 	coalesce(n.status->'Leader' = 'true'::jsonb, false), n.status::text, n.able, CASE WHEN row_number() OVER (PARTITION BY n.able ORDER BY n.heartbeat_at DESC, n.worker_id) = 1 THEN array_to_string(n.consumers, chr(10)) END, n.partitions::text,
 	(SELECT json_agg(a.consumer_name ORDER BY a.consumer_name COLLATE "C") FROM ` + o.t.Assignments.SQL() + ` AS a WHERE a.worker_id = n.worker_id)::text
 FROM (SELECT *, hashtextextended(array_to_string(consumers, chr(10)), 0) AS able FROM ` + o.t.Nodes.SQL() + `) AS n ORDER BY n.heartbeat_at DESC, n.worker_id`

@@ -118,7 +118,7 @@ func (p *patient) clocks(ctx context.Context) (finding, error) {
 		}
 		return text, nil
 	}, `
-SELECT worker_id, (extract(epoch FROM heartbeat_at) * 1000000)::bigint, coalesce(status::text, '') FROM `+p.t.Nodes.SQL()+`
+SELECT worker_id, `+pgdriver.Microseconds(`heartbeat_at`)+`, coalesce(status::text, '') FROM `+p.t.Nodes.SQL()+`
 WHERE isfinite(heartbeat_at) ORDER BY heartbeat_at DESC`)
 	if err != nil {
 		return finding{}, err
@@ -364,7 +364,7 @@ func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
 		w.HeartbeatAge = time.Duration(age) * time.Microsecond
 		return w, err
 	}, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), greatest(extract(epoch FROM clock_timestamp() - heartbeat_at) * 1000000, 0)::bigint
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+pgdriver.Age(`heartbeat_at`)+`
 FROM `+t.Workers.SQL()+` ORDER BY heartbeat_at DESC, worker_id`)
 	if err != nil {
 		return finding{}, err

@@ -144,7 +144,7 @@ func (a *app) before(ctx context.Context, since time.Time) (position int64, err 
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
 	err = db.QueryRowContext(ctx, `
-SELECT coalesce(min(global_position), 0) - 1 FROM `+t.Events.SQL()+` WHERE created_at >= $1::timestamptz`, since.Format(time.RFC3339Nano)).Scan(&position)
+SELECT coalesce(min(global_position), 0) - 1 FROM `+t.Events.SQL()+` WHERE created_at >= $1::timestamptz AND isfinite(created_at)`, since.Format(time.RFC3339Nano)).Scan(&position)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("look for the first event since %s: %w", since.Format(time.RFC3339), err)
