@@ -35,6 +35,7 @@ const (
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
+	QueryCanceled         = "57014" // statement_timeout, too
 
 	invalidValues         = "22"
 	integrityViolations   = "23"
@@ -95,6 +96,43 @@ func IsRowSecurity(err error) bool {
 		return pgx.Routine == routine
 	}
 	return errors.As(err, &pq) && pq.Get('R') == routine
+}
+
+// Fault is what made a statement about several rows fail.
+type Fault int
+
+const (
+	FaultServer    Fault = iota // the connection, the server or another transaction: no row
+	FaultStatement              // the whole statement, or what a trigger or a function did for one row
+	FaultRow                    // one of the rows
+)
+
+// FaultOf returns what made a statement about several rows fail. It knows no state of the
+// server, only the SQLSTATE: a table that lacks may be one of the statement, or one that a
+// trigger writes to for one of the rows. Without an error it returns FaultServer.
+func FaultOf(err error) Fault {
+	s := SQLState(err)
+	switch {
+	case len(s) != 5, IsLostStatement(err), s == ReadOnlyTransaction:
+		return FaultServer
+	case IsRowSecurity(err):
+		return FaultRow
+	case s == QueryCanceled:
+		return FaultStatement
+	}
+	switch class := s[:2]; class {
+	case "08", "25", "26", "28", "3D", "40", "53", "57", "58", "F0":
+		return FaultServer
+	case "09", "21", "22", "23", "27", "38", "39", "44", "54":
+		return FaultRow
+	case "HV", "XX":
+		return FaultStatement
+	default:
+		if class[0] >= 'I' { // SQL leaves these classes to others: a trigger may raise them
+			return FaultRow
+		}
+	}
+	return FaultStatement
 }
 
 // IsUndefined reports whether a table or a column is not there.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -53,6 +54,33 @@ func TestPredicates(t *testing.T) {
 	}
 	if !pgdriver.IsUnanswered(errors.New("no answer")) {
 		t.Error("an error without an answer is taken for one")
+	}
+}
+
+// stateError is an error with an SQLSTATE.
+type stateError string
+
+func (s stateError) Error() string    { return "state " + string(s) }
+func (s stateError) SQLState() string { return string(s) }
+
+// A statement about several rows is halved only if a row may have made it fail.
+func TestFaultOf(t *testing.T) {
+	for want, states := range map[pgdriver.Fault][]string{
+		pgdriver.FaultServer: {"", "x", "08006", "08P01", "25006", "25P02", "25P03", "26000", "28P01", "3D000", "40001", "40P01", "42P05", "53100", "53200", "53300",
+			"57P01", "57P03", "58030", "F0000"},
+		pgdriver.FaultStatement: {"0A000", "2D000", "42501", "42703", "42883", "42P01", "55000", "55P03", "57014", "HV000", "XX000", "XX001"},
+		pgdriver.FaultRow:       {"09000", "21000", "22P05", "23505", "23514", "38000", "44000", "54000", "54001", "P0001", "ZZ001", "I0000"},
+	} {
+		for _, state := range states {
+			if got := pgdriver.FaultOf(fmt.Errorf("wrapped: %w", stateError(state))); got != want {
+				t.Errorf("%q: %d, want %d", state, got, want)
+			}
+		}
+	}
+	for _, err := range []error{nil, context.DeadlineExceeded, io.EOF} {
+		if got := pgdriver.FaultOf(err); got != pgdriver.FaultServer {
+			t.Errorf("%v: %d", err, got)
+		}
 	}
 }
 

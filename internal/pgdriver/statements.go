@@ -69,3 +69,15 @@ func Microseconds(of string) string {
 func Age(of string) string {
 	return `(CASE WHEN ` + of + ` < statement_timestamp() THEN (extract(epoch FROM statement_timestamp() - greatest(` + of + `, statement_timestamp() - interval '36500 days')) * 1000000)::bigint WHEN ` + of + ` IS NOT NULL THEN 0 END)`
 }
+
+// Array returns the text of an array of numbers: every driver takes it in every mode.
+func Array(numbers []int64) string {
+	b := []byte{'{'}
+	for i, n := range numbers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return string(append(b, '}'))
+}
