@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -19,9 +21,9 @@ import (
 // fail are looked for, and left out of the next ones; the others are claimed, and
 // returned with an error, too.
 func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, limit int) (runs []*run, found int, err error) {
-	out := array(w.begin(Claiming))
+	out := pgdriver.Array(w.begin(Claiming))
 	runs, found, err = w.pick(ctx, on, w.sql.claim, out, c, limit)
-	if isRows(err) {
+	if pgdriver.FaultOf(err) != pgdriver.FaultServer {
 		runs, found, err = w.pickApart(ctx, on, out, c, limit, err)
 	}
 	if found >= limit || c.SQL != "" {
@@ -34,20 +36,27 @@ func (w *Worker) claimOn(ctx context.Context, on store.Querier, c Condition, lim
 	return runs, found, err
 }
 
+// mostBeside is how many rows a worker with fewer free slots looks at.
+const mostBeside = 16
+
 // pickApart claims what a claim has found that failed with err because of some of its
-// rows: those are refused.
+// rows: those are refused. It looks at some more than may be claimed: whether an error is about a
+// row shows beside another one.
 func (w *Worker) pickApart(ctx context.Context, on store.Querier, out string, c Condition, limit int, err error) (runs []*run, found int, _ error) {
 	ids, err2 := pgdriver.QueryAll(ctx, on, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) },
-		w.sql.peek.with(pgdriver.ShiftParameters(c.SQL, claimParameters), limit), append([]any{out, w.host}, c.Args...)...)
+		w.sql.peek.with(pgdriver.ShiftParameters(c.SQL, claimParameters), max(limit, mostBeside)), append([]any{out, w.host}, c.Args...)...)
 	if err2 != nil { // a condition or the order has failed
 		return nil, 0, err
 	}
-	err = halved(ids, func(ids []int64) error {
-		more, _, err := w.pick(ctx, on, w.sql.claimOf, array(ids), c, limit)
+	err = batch.Each(ids, func(ids []int64) error {
+		if len(runs) >= limit {
+			return nil
+		}
+		more, _, err := w.pick(ctx, on, w.sql.claimOf, pgdriver.Array(ids), c, limit-len(runs))
 		runs = append(runs, more...)
 		return err
 	}, func(id int64, err error) error { return w.refuse(Claiming, id, err) })
-	return runs, len(ids), err
+	return runs, min(len(ids), limit), err
 }
 
 // pick claims up to limit of the rows that a claim is about, and takes a slot for each.
@@ -98,17 +107,22 @@ func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready
 		return nil, nil
 	}
 	var all []error
-	_ = halved(runs, func(runs []*run) error {
+	failed := map[*run]bool{}
+	err = batch.Each(runs, func(runs []*run) error {
 		more, err := w.openAll(ctx, on, runs)
-		if isRows(err) {
+		if pgdriver.FaultOf(err) != pgdriver.FaultServer {
 			return err
 		}
 		ready, all = append(ready, more...), append(all, err)
 		return nil
 	}, func(r *run, err error) error {
+		failed[r] = true
 		w.fail(r, fmt.Errorf("the row cannot be read: %w", errtext.Of(err)))
 		return nil
 	})
+	if err != nil { // no row can be read
+		all = append(all, w.release(slices.DeleteFunc(slices.Clone(runs), func(r *run) bool { return failed[r] }), err))
+	}
 	return ready, errtext.Join(all...)
 }
 
@@ -117,16 +131,10 @@ func (w *Worker) open(ctx context.Context, on store.Querier, runs []*run) (ready
 func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (ready []*run, err error) {
 	shown, err := w.read(ctx, on, runs)
 	switch {
-	case isRows(err):
+	case pgdriver.FaultOf(err) != pgdriver.FaultServer:
 		return nil, err
 	case err != nil:
-		err = errtext.Of(fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err))
-		for _, r := range runs {
-			if !r.over.Load() { // else Scan was given up
-				w.settleUnstarted(r, end{To: StateQueued}, err)
-			}
-		}
-		return nil, err
+		return nil, w.release(runs, err)
 	}
 	var hide []int64
 	for _, r := range runs {
@@ -148,6 +156,17 @@ func (w *Worker) openAll(ctx context.Context, on store.Querier, runs []*run) (re
 		hooks.Tell(w.voice, "JobsHidden", func(o *Observer) func([]int64) { return o.JobsHidden }, hide)
 	}
 	return ready, nil
+}
+
+// release queues runs again that could not be read, and returns why.
+func (w *Worker) release(runs []*run, err error) error {
+	err = errtext.Of(fmt.Errorf("jobs/table: read the claimed rows of %s: %w", w.store.settings.view, err))
+	for _, r := range runs {
+		if !r.over.Load() { // else Scan was given up
+			w.settleUnstarted(r, end{To: StateQueued}, err)
+		}
+	}
+	return err
 }
 
 // fail settles a run whose row cannot be handled as if its handler had returned err.

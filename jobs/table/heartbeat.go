@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -114,12 +115,12 @@ func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bo
 	case len(before) == 0 && w.Status().HeartbeatError == nil:
 		return server, nil
 	}
-	out := array(w.begin(Heartbeating))
-	return server, halved(before, func(runs []*run) error { return w.beatOn(ctx, w.pulse, runs, out, seen) }, func(r *run, err error) error {
+	out := pgdriver.Array(w.begin(Heartbeating))
+	return server, batch.Each(before, func(runs []*run) error { return w.beatOn(ctx, w.pulse, runs, out, seen) }, func(r *run, err error) error {
 		if err := w.refuse(Heartbeating, r.claim.ID, err); err != nil {
 			return err
 		}
-		return w.beatOn(ctx, w.pulse, []*run{r}, array([]int64{r.claim.ID}), seen)
+		return w.beatOn(ctx, w.pulse, []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
 	})
 }
 

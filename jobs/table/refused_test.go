@@ -301,3 +301,37 @@ func TestPrivilegeThatGoes(t *testing.T) {
 		t.Errorf("told %q", n)
 	}
 }
+
+// What a trigger lacks for some of the rows, a function here, holds up no others, also if
+// one slot claims row after row. A job whose end is refused so has failed.
+func TestRowsWhoseTriggerLacksAFunction(t *testing.T) {
+	t.Parallel()
+	for handlers, odd := range map[int]string{1: "repository_id IN (1, 2) AND state = 'processing'", 5: "repository_id IN (3, 7) AND state = 'completed'"} {
+		t.Run(fmt.Sprint(handlers), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.refuse(trigger(`PERFORM lacking()`), odd)
+			s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 10) AS i`)
+			w := s.worker(s.d.DB, func(o *table.WorkerOptions) { o.NumHandlers = handlers; s.hears(o) })
+			s.start(w)
+			s.until("the others to complete", func() bool {
+				return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "8"
+			})
+			if handlers > 1 {
+				s.until("the refused ones to have failed", func() bool {
+					return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'failed' AND failure_message LIKE '%lacking()%'`) == "2"
+				})
+				return
+			}
+			s.until("the refusals to show", func() bool {
+				err := w.Status().ClaimError
+				return err != nil && strings.Contains(err.Error(), "lacking()")
+			})
+			s.script(mend)
+			s.until("all to complete", func() bool {
+				return s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'completed'`) == "10"
+			})
+			s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
+		})
+	}
+}

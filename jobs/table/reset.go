@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -81,7 +82,7 @@ func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error
 	if len(due) == 0 {
 		return nil
 	}
-	return halved(due, func(due []silence) error { return w.resetRows(ctx, conn, due) },
+	return batch.Each(due, func(due []silence) error { return w.resetRows(ctx, conn, due) },
 		func(one silence, err error) error { return w.refuse(Resetting, one.id, err) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -20,6 +21,7 @@ import (
 // ran, in the next. If the database does not answer, it keeps it and tries again.
 type settler struct {
 	w       *Worker
+	pace    batch.Pace
 	wake    chan struct{}
 	changed chan struct{} // something was stored
 
@@ -40,9 +42,20 @@ type ending struct {
 	gone   bool   // it is
 }
 
+// size is about how many bytes a statement has for the ending.
+func (e *ending) size() int {
+	const rest = 200
+	if e.end.Message == nil {
+		return rest
+	}
+	return rest + len(*e.end.Message)
+}
+
 const (
 	// mostStored bounds how many jobs a statement settles.
 	mostStored = 2000
+	// mostBytes bounds the bytes that it has for them.
+	mostBytes = 4 << 20
 	// heldPause is the pause before jobs are settled again whose rows somebody holds.
 	heldPause = 200 * time.Millisecond
 	// finishLimit is how long a stop waits for ends to be stored.
@@ -79,8 +92,9 @@ func (s *settler) waits() int {
 // run stores until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	for failures := 0; ; {
-		batch := s.takeAll()
-		if len(batch) == 0 {
+		begin := time.Now()
+		all := s.take()
+		if len(all) == 0 {
 			select {
 			case <-s.wake:
 				continue
@@ -91,10 +105,11 @@ func (s *settler) run(ctx context.Context) {
 		s.w.turns.settles.Begin()
 		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			s.w.begin(Settling) // leaves nothing out
-			return halved(batch, func(batch []*ending) error { return s.store(ctx, conn, batch) },
+			return batch.Each(all, func(part []*ending) error { return s.store(ctx, conn, part) },
 				func(e *ending, err error) error { return s.refused(ctx, conn, e, err) })
 		})
-		held := s.putBack(batch, err)
+		s.pace.Took(len(all), time.Since(begin), s.w.limit, err)
+		held := s.putBack(all, err)
 		if ctx.Err() != nil {
 			return
 		}
@@ -105,7 +120,7 @@ func (s *settler) run(ctx context.Context) {
 		case err != nil:
 			failures++
 			pause = backoff.Session(failures)
-		case held == len(batch):
+		case held == len(all):
 			failures, pause = 0, heldPause
 		default:
 			failures = 0
@@ -116,23 +131,28 @@ func (s *settler) run(ctx context.Context) {
 	}
 }
 
-// takeAll returns what has gathered.
-func (s *settler) takeAll() []*ending {
+// take returns what has gathered: as much as a statement may settle.
+func (s *settler) take() []*ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := min(len(s.waiting), mostStored)
-	batch := s.waiting[:n:n]
+	n, bytes := 0, 0
+	for most := min(len(s.waiting), s.pace.Most(mostStored)); n < most; n++ {
+		if bytes += s.waiting[n].size(); n > 0 && bytes > mostBytes {
+			break
+		}
+	}
+	all := s.waiting[:n:n]
 	s.waiting = s.waiting[n:]
 	s.flying = n
-	return batch
+	return all
 }
 
 // putBack keeps what could not be stored, behind what has gathered since. It returns
 // how much that is.
-func (s *settler) putBack(batch []*ending, err error) (kept int) {
+func (s *settler) putBack(all []*ending, err error) (kept int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rest := slices.DeleteFunc(batch, func(e *ending) bool { return e.gone })
+	rest := slices.DeleteFunc(all, func(e *ending) bool { return e.gone })
 	s.flying, s.err = 0, err
 	s.waiting = append(s.waiting, rest...)
 	signal(s.changed)
@@ -201,7 +221,7 @@ func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err 
 		err = errUnchanged
 	}
 	switch {
-	case isRows(err) || state == unchanged:
+	case pgdriver.FaultOf(err) != pgdriver.FaultServer || state == unchanged:
 		_ = s.w.refuse(Settling, e.run.claim.ID, fmt.Errorf("%w; and as failed: %w", e.err, err)) // one too many holds nothing up
 		s.lost(e)
 	case err != nil:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -206,7 +207,7 @@ func stalledSQL(half string) string {
 	return `
 SELECT t.{id}, ` + pgdriver.Microseconds(heartbeat) + ` FROM {table} AS t
 WHERE t.{state} = 'processing' AND ` + silent(half) + `
-ORDER BY t.{id} LIMIT ` + fmt.Sprint(1000+mostRefused)
+ORDER BY t.{id} LIMIT ` + fmt.Sprint(1000+batch.MostRefused)
 }
 
 // resetSQL resets those of the list whose heartbeat has not come since. Killers of
