@@ -32,6 +32,8 @@ type chores struct {
 	at    time.Time // the next
 	pass  pass
 	token atomic.Bool // look for it now: the server may have crashed
+
+	expires some
 }
 
 // run does them until ctx ends.
@@ -103,7 +105,7 @@ func (p *pass) underWay() bool { return p.expire || p.forget || len(p.queues) > 
 func (c *chores) cleanUp(ctx context.Context) {
 	p := &c.pass
 	if p.expire {
-		p.expire = c.slice(ctx, "expire jobs", c.expireSome)
+		p.expire = c.slice(ctx, expireTask, c.expireSome)
 	}
 	if len(p.queues) > 0 && !c.slice(ctx, "remove finished jobs", c.retainSome) {
 		p.queues, p.after = nil, time.Time{}
@@ -134,13 +136,21 @@ func (c *chores) slice(ctx context.Context, name string, step func(ctx context.C
 }
 
 func (c *chores) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
-	ids, err := c.w.queue.Expire(ctx, conn)
-	if len(ids) == 0 || err != nil {
-		return false, err
+	expired := 0
+	n, err := c.expires.take(ctx, c.w, expireTask, func(out []int64, most int) ([]int64, error) {
+		return c.w.queue.Expirable(ctx, conn, out, most)
+	}, func(jobs []int64) (int, error) {
+		ids, err := c.w.queue.Expire(ctx, conn, jobs)
+		expired += len(ids)
+		return len(ids), err
+	})
+	if expired > 0 {
+		tell(c.w.voice, "JobsExpired", func(o *Observer) func(int) { return o.JobsExpired }, expired)
 	}
-	tell(c.w.voice, "JobsExpired", func(o *Observer) func(int) { return o.JobsExpired }, len(ids))
-	return true, nil
+	return n > 0, err
 }
+
+const expireTask = "expire jobs"
 
 // retainSome removes finished jobs of the first queue that is left. It goes on where the
 // last call has ended.

@@ -44,8 +44,9 @@ type Observer struct {
 	// QueueFailed: the jobs of a queue can not be claimed, or looked at. It is
 	// tried again.
 	QueueFailed func(Trouble)
-	// SettleFailed: what becomes of jobs can not be stored, of all or of one whose row
-	// somebody has locked. It is kept and tried again.
+	// SettleFailed: what becomes of jobs can not be stored, of all, of one whose row
+	// somebody has locked, or of one that the database refuses. The last two are set aside,
+	// and the others are stored. All are kept and tried again.
 	SettleFailed func(Trouble)
 	// NotifyFailed: the listening connection was lost, or notifications do not arrive on it:
 	// it leads elsewhere. The worker polls meanwhile.
@@ -58,7 +59,8 @@ type Observer struct {
 	UnknownKinds func(Unknown)
 	// PoolSwept: idle connections of the pool did not answer, and were closed.
 	PoolSwept func(PoolSweep)
-	// TaskFailed: a task in the background failed. It will be tried again.
+	// TaskFailed: a task in the background failed, as a whole or for the jobs that it names.
+	// It will be tried again.
 	TaskFailed func(Task)
 	// HookPanicked: a hook of an Observer, or of Hooks, panicked or called runtime.Goexit.
 	// Told once for each.

@@ -90,3 +90,46 @@ func TestWaitOfPolicies(t *testing.T) {
 		}
 	})
 }
+
+// A statement settles no more bytes than it may, and each outcome once. With too many of
+// them waiting, nothing is claimed.
+func TestSettlerTakesBoundedBytes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := &settler{wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), w: &Worker{}}
+		sizes := rapid.SliceOfN(rapid.IntRange(0, 2*mostBytes), 0, 30).Draw(t, "sizes")
+		now, total := time.Now(), 0
+		for i, n := range sizes {
+			total += n
+			e := &ending{outcome: outcome{run: &run{row: queue.Job{Run: queue.Run{ID: int64(i)}}}}, end: queue.End{Result: make([]byte, n)}}
+			s.add(e)
+			if rapid.Bool().Draw(t, "set aside") { // and due
+				s.waiting, s.aside = s.waiting[:len(s.waiting)-1], append(s.aside, e)
+			}
+		}
+		if is := s.full(); is != (s.bytes >= mostUnsettledBytes) || s.bytes < total {
+			t.Fatalf("full: %t with %d bytes of %d", is, s.bytes, total)
+		}
+		seen := map[int64]bool{}
+		for {
+			all, _ := s.take(now)
+			if len(all) == 0 {
+				break
+			}
+			sum := 0
+			for _, e := range all {
+				if sum += e.bytes; seen[e.run.row.ID] {
+					t.Fatalf("%d is taken again", e.run.row.ID)
+				}
+				seen[e.run.row.ID], e.told = true, true
+			}
+			if sum > mostBytes && len(all) > 1 {
+				t.Fatalf("%d bytes of %d", sum, len(all))
+			}
+			s.landed(all, nil)
+		}
+		if len(seen) != len(sizes) || s.bytes != 0 || s.unsettled() != 0 {
+			t.Fatalf("%d of %d are taken, %d bytes are left", len(seen), len(sizes), s.bytes)
+		}
+	})
+}

@@ -3,12 +3,16 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/turn"
 )
 
@@ -21,6 +25,7 @@ const rescueTick = 250 * time.Millisecond
 type rescuer struct {
 	w    *Worker
 	turn turn.Turn
+	some some
 
 	mu    sync.Mutex
 	dead  map[uuid.UUID]time.Time // since when they seem dead
@@ -110,7 +115,7 @@ func (r *rescuer) run(ctx context.Context) {
 			continue
 		}
 		if ids := r.due(time.Now()); len(ids) > 0 {
-			r.w.task(ctx, &r.turn, "reset the jobs of dead workers", func(ctx context.Context, conn *sql.Conn) error { return r.reset(ctx, conn, ids) })
+			r.w.task(ctx, &r.turn, resetTask, func(ctx context.Context, conn *sql.Conn) error { return r.reset(ctx, conn, ids) })
 		}
 	}
 }
@@ -129,26 +134,93 @@ func (w *Worker) task(ctx context.Context, t *turn.Turn, name string, f func(ctx
 }
 
 // reset gives the jobs of the dead to others. That they are dead is judged again, in
-// the statement that does it.
+// the statement that does it. A job that the database refuses to reset is set aside.
 func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) error {
 	total := Reset{Workers: ids}
+	defer func() {
+		if total.Back+total.Ended > 0 {
+			tell(r.w.voice, "JobsReset", func(o *Observer) func(Reset) { return o.JobsReset }, total)
+		}
+	}()
 	for {
 		with, args, err := r.w.coord.DeadSQL(ids, r.w.cfg.rescueDelay)
 		if err != nil {
 			return err
 		}
-		back, ended, err := r.w.queue.Reset(ctx, conn, with, args...)
+		n, err := r.some.take(ctx, r.w, resetTask, func(out []int64, most int) ([]int64, error) {
+			return r.w.queue.Lost(ctx, conn, out, most, with, args...)
+		}, func(jobs []int64) (int, error) {
+			back, ended, err := r.w.queue.Reset(ctx, conn, jobs, with, args...)
+			total.Back, total.Ended = total.Back+back, total.Ended+ended
+			return back + ended, err
+		})
 		if err != nil {
 			return err
 		}
-		total.Back, total.Ended = total.Back+back, total.Ended+ended
-		if back+ended == 0 {
+		if n == 0 {
 			break
 		}
 	}
 	r.took(ids, time.Now())
-	if total.Back+total.Ended > 0 {
-		tell(r.w.voice, "JobsReset", func(o *Observer) func(Reset) { return o.JobsReset }, total)
-	}
 	return nil
+}
+
+const resetTask = "reset the jobs of dead workers"
+
+// mostTaken bounds how many jobs a statement ends or resets that no worker has.
+const mostTaken = 1000
+
+// some are the jobs that a task of the leader takes, some at a time.
+type some struct {
+	pace    batch.Pace
+	refused batch.Refused
+}
+
+// take finds jobs and takes them. It returns how many it has taken. Jobs that the database
+// refuses to take are told, and left out of the next calls for a while.
+func (s *some) take(ctx context.Context, w *Worker, task string, find func(out []int64, most int) ([]int64, error), take func(ids []int64) (int, error)) (taken int, err error) {
+	begin, most := time.Now(), s.pace.Most(mostTaken)
+	out := s.refused.Begin(begin)
+	s.refused.Partly(nil)
+	ids, err := find(out, most)
+	if len(ids) == 0 || err != nil {
+		if err == nil {
+			s.refused.End()
+		}
+		return 0, err
+	}
+	var refused []error
+	err = batch.Each(ids, func(ids []int64) error {
+		n, err := take(ids)
+		taken += n
+		return err
+	}, func(id int64, err error) error {
+		err = fmt.Errorf("job %d: %w", id, w.refusal(id, err))
+		if _, ok := s.refused.Add(id, err, time.Now()); !ok {
+			return fmt.Errorf("more than %d jobs are refused, the last one: %w", batch.MostRefused, err)
+		}
+		refused = append(refused, err)
+		return nil
+	})
+	s.pace.Took(len(ids), time.Since(begin), w.limit, err)
+	switch len(refused) {
+	case 0:
+	case 1:
+		w.taskFailed(task, refused[0])
+	default:
+		w.taskFailed(task, fmt.Errorf("%w (and %d more jobs)", refused[0], len(refused)-1))
+	}
+	if err == nil && taken == 0 && len(refused) > 0 {
+		return len(refused), nil // there may be more behind these
+	}
+	return taken, err
+}
+
+// refusal says why the database refuses to change a job, and the remedy.
+func (w *Worker) refusal(id int64, err error) error {
+	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
+		return fmt.Errorf("%s has an earlier job of that id, and others go on: raise the sequence of %s, and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
+			w.tables.History, w.tables.Jobs, w.tables.History.SQL(), id, errtext.Of(err))
+	}
+	return fmt.Errorf("the database refuses it, and others go on: mend what refuses it, such as a constraint or a trigger of %s or %s: %w", w.tables.Jobs, w.tables.History, errtext.Of(err))
 }

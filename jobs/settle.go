@@ -51,8 +51,18 @@ type ending struct {
 	took time.Duration
 	told bool // it is stored, and everybody knows
 
-	locked int       // how often its row was, when it was to be stored
-	until  time.Time // then it is tried again
+	bytes   int       // its size, once the settler has it
+	why     error     // it was set aside by the last statement; nil: it was not
+	locked  int       // how often its row was, when it was to be stored
+	refused int       // how often the database has refused to store it
+	until   time.Time // then it is tried again
+}
+
+// size is about how many bytes a statement has to move to store the ending: those of the
+// row, too, which goes from one table to another.
+func (e *ending) size() int {
+	const row = 200
+	return row + len(e.run.row.Args) + len(e.run.row.Meta) + len(e.end.Result) + len(e.end.Error)
 }
 
 // unstartedDelay is the delay of a job whose handler could not be called, and

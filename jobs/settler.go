@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/queue"
@@ -16,8 +18,9 @@ import (
 )
 
 // settler stores what became of jobs: whatever has gathered while the last statement
-// ran, in the next. If the database does not answer, it keeps it and tries again; so it
-// does with a job whose row another transaction has locked, and stores the others.
+// ran, in the next. If the database does not answer, it keeps it and tries again. A job
+// whose row another transaction has locked, or that the database refuses, is set aside and
+// tried again, and the others are stored.
 type settler struct {
 	w         *Worker
 	turn      turn.Turn
@@ -27,11 +30,13 @@ type settler struct {
 
 	storedAt time.Time     // the end of the last statement
 	took     time.Duration // by it
+	pace     batch.Pace
 
 	mu      sync.Mutex
 	waiting []*ending
-	locked  []*ending // their rows are, they are tried again
+	aside   []*ending // locked or refused, they are tried again
 	flying  int       // in the statement that runs
+	bytes   int       // of all these
 	err     error
 }
 
@@ -43,10 +48,14 @@ func newSettler(w *Worker) *settler {
 const (
 	// mostStored bounds how many jobs a statement settles.
 	mostStored = 2000
+	// mostBytes bounds the bytes of the jobs that a statement settles, but for the first.
+	mostBytes = 4 << 20
 	// enough outcomes are stored at once, without waiting for more.
 	enough = 200
 	// mostUnsettled is how many outcomes may wait: then nothing more is claimed.
 	mostUnsettled = 10_000
+	// mostUnsettledBytes is how many bytes they may have, likewise.
+	mostUnsettledBytes = 64 << 20
 	// lockedOften is how often the row of a job was locked when somebody is told, about
 	// two seconds after the first time.
 	lockedOften = 10
@@ -55,24 +64,39 @@ const (
 )
 
 func (s *settler) add(e *ending) {
+	e.bytes = e.size()
 	s.mu.Lock()
 	s.waiting = append(s.waiting, e)
+	s.bytes += e.bytes
 	s.mu.Unlock()
 	signal(s.wake)
 }
 
-// landed takes note that a statement has stored a batch, but for jobs whose rows are
-// locked.
-func (s *settler) landed(batch []*ending) {
+// landed sorts a batch that was tried: what is told is done. What was refused, and what
+// the statements have passed over since its row is locked, is set aside. The rest waits
+// behind what has gathered since, so that others meet the statement first.
+func (s *settler) landed(tried []*ending, err error) {
+	now := time.Now()
 	s.mu.Lock()
-	waited := s.unsettled() >= mostUnsettled
-	s.flying -= len(batch)
-	for _, e := range batch {
-		if !e.told {
+	waited := s.isFull()
+	s.flying -= len(tried)
+	for _, e := range tried {
+		switch {
+		case e.told:
+			s.bytes -= e.bytes
+			continue
+		case e.why != nil:
+			e.refused++
+			e.until = now.Add(batch.Pause(e.refused))
+		case err != nil:
+			s.waiting = append(s.waiting, e)
+			continue
+		default:
+			e.why = errRowLocked
 			e.locked++
-			e.until = time.Now().Add(lockedPause(e.locked))
-			s.locked = append(s.locked, e)
+			e.until = now.Add(lockedPause(e.locked))
 		}
+		s.aside = append(s.aside, e)
 	}
 	s.mu.Unlock()
 	signal(s.changed)
@@ -82,7 +106,12 @@ func (s *settler) landed(batch []*ending) {
 }
 
 // unsettled is how much is not stored.
-func (s *settler) unsettled() int { return len(s.waiting) + len(s.locked) + s.flying }
+func (s *settler) unsettled() int { return len(s.waiting) + len(s.aside) + s.flying }
+
+// isFull reports whether too much waits.
+func (s *settler) isFull() bool {
+	return s.unsettled() >= mostUnsettled || s.bytes >= mostUnsettledBytes
+}
 
 // lockedPause is the pause before a job is settled again whose row was locked so often.
 func lockedPause(often int) time.Duration {
@@ -98,8 +127,9 @@ func (s *settler) status() (waits int, err error) {
 
 // full reports whether too much waits.
 func (s *settler) full() bool {
-	n, _ := s.status()
-	return n >= mostUnsettled
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.isFull()
 }
 
 // run stores until ctx ends.
@@ -138,15 +168,16 @@ func (s *settler) storeInTurn(ctx context.Context, batch []*ending) error {
 	err := s.storeBounded(ctx, batch)
 	s.storedAt = time.Now()
 	s.took = s.storedAt.Sub(begin)
-	switch {
-	case err == nil:
-		s.landed(batch)
-		s.stored(batch)
-	case ctx.Err() != nil:
-		s.putBack(batch)
-	default:
-		s.putBack(batch)
+	s.pace.Took(len(batch), s.took, s.w.limit, err)
+	s.landed(batch, err)
+	if ctx.Err() != nil {
+		return err
+	}
+	s.tellAside(batch)
+	if err != nil {
 		s.fails(err)
+	} else {
+		s.stored()
 	}
 	return err
 }
@@ -166,23 +197,35 @@ func (s *settler) gather(ctx context.Context) bool {
 	}
 }
 
-// take returns what has gathered, and what was locked and is due again. next tells when
-// there will be more of the latter, if there is nothing now.
+// take returns what has gathered, and what was set aside and is due again: as much as a
+// statement may settle. next tells when there will be more of the latter, if there is
+// nothing now.
 func (s *settler) take(now time.Time) (batch []*ending, next <-chan time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := min(len(s.waiting), mostStored)
-	batch = s.waiting[:n:n]
+	most, bytes := s.pace.Most(mostStored), 0
+	fits := func(e *ending) bool {
+		if bytes += e.bytes; len(batch) > 0 && (bytes > mostBytes || len(batch) == most) {
+			return false
+		}
+		e.why = nil
+		batch = append(batch, e)
+		return true
+	}
+	n := 0
+	for n < len(s.waiting) && fits(s.waiting[n]) {
+		n++
+	}
 	s.waiting = s.waiting[n:]
 	var first time.Time
-	s.locked = slices.DeleteFunc(s.locked, func(e *ending) bool {
-		due := !now.Before(e.until) && len(batch) < mostStored
-		if due {
-			batch = append(batch, e)
-		} else if first.IsZero() || e.until.Before(first) {
+	s.aside = slices.DeleteFunc(s.aside, func(e *ending) bool {
+		if !now.Before(e.until) && fits(e) {
+			return true
+		}
+		if first.IsZero() || e.until.Before(first) {
 			first = e.until
 		}
-		return due
+		return false
 	})
 	s.flying += len(batch)
 	if len(batch) == 0 && !first.IsZero() {
@@ -191,32 +234,47 @@ func (s *settler) take(now time.Time) (batch []*ending, next <-chan time.Time) {
 	return batch, next
 }
 
-// putBack keeps what could not be stored. Some of it may have been, without an
-// answer; what is known to be stored is told, and is not kept.
-func (s *settler) putBack(batch []*ending) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.flying -= len(batch)
-	s.waiting = append(slices.DeleteFunc(batch, func(e *ending) bool { return e.told }), s.waiting...)
-}
-
-// stored takes note that a statement has succeeded. A row that stays locked is a trouble.
-func (s *settler) stored(batch []*ending) {
+// tellAside tells of what a statement has set aside: of what it has refused the first time,
+// and of a row that stays locked.
+func (s *settler) tellAside(batch []*ending) {
+	locked := false
 	for _, e := range batch {
-		if !e.told && e.locked >= lockedOften {
-			s.fails(fmt.Errorf("jobs: what became of job %d cannot be stored: %w", e.run.row.ID, errRowLocked))
-			return
+		switch {
+		case e.told || e.why == nil:
+		case e.why != errRowLocked:
+			if e.refused == 1 {
+				s.fails(e.trouble())
+			}
+		case e.locked >= lockedOften && !locked:
+			locked = true
+			s.fails(e.trouble())
 		}
 	}
+}
+
+// stored records that a statement has succeeded, and what it has set aside.
+func (s *settler) stored() {
 	s.mu.Lock()
-	stuck := slices.ContainsFunc(s.locked, func(e *ending) bool { return e.locked >= lockedOften })
-	if !stuck {
-		s.err = nil
+	s.err = nil
+	stuck := 0
+	for _, e := range s.aside {
+		if e.refused > 0 || e.locked >= lockedOften {
+			stuck++
+			s.err = cmp.Or(s.err, errtext.Of(e.trouble()))
+		}
+	}
+	if stuck > 1 {
+		s.err = fmt.Errorf("%w (and %d more jobs)", s.err, stuck-1)
 	}
 	s.mu.Unlock()
-	if !stuck {
+	if stuck == 0 {
 		s.w.recovered("settle", "")
 	}
+}
+
+// trouble is why what became of the job is not stored.
+func (e *ending) trouble() error {
+	return fmt.Errorf("jobs: what became of job %d cannot be stored: %w", e.run.row.ID, e.why)
 }
 
 func (s *settler) fails(err error) {
@@ -262,45 +320,31 @@ func (s *settler) store(ctx context.Context, on Querier, batch []*ending) error 
 	return s.store(ctx, on, later)
 }
 
-func (s *settler) complete(ctx context.Context, on Querier, batch []*ending) error {
-	if len(batch) == 0 {
-		return nil
-	}
-	ids, err := s.w.queue.Complete(ctx, on, runsOf(batch))
-	if err != nil {
-		return err
-	}
-	states := make(map[int64]queue.State, len(ids))
-	for _, id := range ids {
-		states[id] = queue.Completed
-	}
-	return s.conclude(ctx, on, batch, states)
+func (s *settler) complete(ctx context.Context, on Querier, all []*ending) error {
+	return s.each(ctx, on, all, func(part []*ending) error {
+		ids, err := s.w.queue.Complete(ctx, on, runsOf(part))
+		if err != nil {
+			return err
+		}
+		states := make(map[int64]queue.State, len(ids))
+		for _, id := range ids {
+			states[id] = queue.Completed
+		}
+		return s.conclude(ctx, on, part, states)
+	})
 }
 
-// storeOthers settles what takes more than to be completed. A batch with a value
-// that PostgreSQL refuses is halved until it is found.
-func (s *settler) storeOthers(ctx context.Context, on Querier, batch []*ending) error {
-	if len(batch) == 0 {
-		return nil
-	}
-	ends := make([]queue.End, len(batch))
-	for i, e := range batch {
+// storeOthers settles what takes more than to be completed.
+func (s *settler) storeOthers(ctx context.Context, on Querier, all []*ending) error {
+	return s.each(ctx, on, all, func(part []*ending) error { return s.settle(ctx, on, part) })
+}
+
+func (s *settler) settle(ctx context.Context, on Querier, part []*ending) error {
+	ends := make([]queue.End, len(part))
+	for i, e := range part {
 		ends[i] = e.end
 	}
 	settled, err := s.w.queue.Settle(ctx, on, ends)
-	if pgdriver.IsInvalidValue(err) {
-		if len(batch) > 1 {
-			half := len(batch) / 2
-			if err := s.storeOthers(ctx, on, batch[:half]); err != nil {
-				return err
-			}
-			return s.storeOthers(ctx, on, batch[half:])
-		}
-		e := batch[0]
-		e.err = coded(CodeResult, true, err, "PostgreSQL refuses the result or the error of the job: %v", errtext.Of(err))
-		e.end = e.run.handler.decide(e.run.row, nil, e.err, nil)
-		settled, err = s.w.queue.Settle(ctx, on, []queue.End{e.end})
-	}
 	if err != nil {
 		return err
 	}
@@ -308,7 +352,26 @@ func (s *settler) storeOthers(ctx context.Context, on Querier, batch []*ending) 
 	for _, one := range settled {
 		states[one.ID] = one.State
 	}
-	return s.conclude(ctx, on, batch, states)
+	return s.conclude(ctx, on, part, states)
+}
+
+// each calls f with all. A job that the database refuses is set aside, and the others go on.
+// One whose result or error PostgreSQL refuses fails.
+func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(part []*ending) error) error {
+	if len(all) == 0 {
+		return nil
+	}
+	return batch.Each(all, f, func(e *ending, err error) error {
+		if pgdriver.IsInvalidValue(err) && (e.end.Result != nil || e.end.Error != "") {
+			e.err = coded(CodeResult, true, err, "PostgreSQL refuses the result or the error of the job: %v", errtext.Of(err))
+			e.end = e.run.handler.decide(e.run.row, nil, e.err, nil)
+			if err = s.settle(ctx, on, []*ending{e}); err == nil || pgdriver.FaultOf(err) == pgdriver.FaultServer {
+				return err
+			}
+		}
+		e.why = s.w.refusal(e.run.row.ID, err)
+		return nil
+	})
 }
 
 // conclude takes note of what was stored. Jobs that a statement did not find were

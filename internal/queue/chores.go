@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,23 +16,50 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Reset takes jobs from workers that are dead. with is the begin of a statement,
-// up to a CTE "dead" with their worker_id, and args are its arguments: who is dead
-// is judged in the statement that takes the jobs. Jobs that had started and were
-// reset too often fail. It takes the first thousand, and returns how many run
-// again, and how many have ended.
-func (q *Queue) Reset(ctx context.Context, on store.Querier, with string, args ...any) (back, ended int, err error) {
-	err = on.QueryRowContext(ctx, with+q.sql.reset, args...).Scan(&back, &ended)
+// Lost returns the first running jobs of workers that are dead, most at most, without
+// those of out. with is the begin of a statement, up to a CTE "dead" with their worker_id,
+// and args are its arguments.
+func (q *Queue) Lost(ctx context.Context, on store.Querier, out []int64, most int, with string, args ...any) (ids []int64, err error) {
+	text, args := listed(with+q.sql.lost, most, args, out)
+	ids, err = pgdriver.QueryAll(ctx, on, scanID, text, args...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for jobs of dead workers: %w", err)
+	}
+	return ids, nil
+}
+
+// Reset takes those of some jobs that [Queue.Lost] would find: who is dead is judged in the
+// statement that takes the jobs. Jobs that had started and were reset too often fail. It
+// returns how many run again, and how many have ended.
+func (q *Queue) Reset(ctx context.Context, on store.Querier, ids []int64, with string, args ...any) (back, ended int, err error) {
+	text, args := listed(with+q.sql.reset, 0, args, ids)
+	err = on.QueryRowContext(ctx, text, args...).Scan(&back, &ended)
 	if err != nil {
 		return 0, 0, fmt.Errorf("jobs: reset the jobs of dead workers: %w", err)
 	}
 	return back, ended, nil
 }
 
-// Expire ends jobs that nobody has claimed in time, a thousand at most, and
-// returns their ids.
-func (q *Queue) Expire(ctx context.Context, on store.Querier) (expired []int64, err error) {
-	expired, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, q.sql.expire)
+// listed puts a limit into a statement, and a list of ids behind its other arguments.
+func listed(text string, most int, args []any, ids []int64) (string, []any) {
+	args = append(slices.Clone(args), pgdriver.Array(ids))
+	return strings.NewReplacer("{limit}", strconv.Itoa(pgdriver.RoundLimit(most)), "{ids}", "$"+strconv.Itoa(len(args))).Replace(text), args
+}
+
+// Expirable returns the first jobs that nobody has claimed in time, most at most, without
+// those of out.
+func (q *Queue) Expirable(ctx context.Context, on store.Querier, out []int64, most int) (ids []int64, err error) {
+	text, args := listed(q.sql.expirable, most, nil, out)
+	ids, err = pgdriver.QueryAll(ctx, on, scanID, text, args...)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for jobs that expire: %w", err)
+	}
+	return ids, nil
+}
+
+// Expire ends those of some jobs that nobody has claimed in time, and returns their ids.
+func (q *Queue) Expire(ctx context.Context, on store.Querier, ids []int64) (expired []int64, err error) {
+	expired, err = pgdriver.QueryAll(ctx, on, scanID, q.sql.expire, pgdriver.Array(ids))
 	if err != nil {
 		return nil, fmt.Errorf("jobs: expire: %w", err)
 	}

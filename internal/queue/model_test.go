@@ -136,7 +136,11 @@ func (b *book) cancel(rt *rapid.T) {
 }
 
 func (b *book) reset(rt *rapid.T) {
-	back, ended, err := b.Reset(b.t.Context(), b.d.DB, deadSQL, b.me.String())
+	lost, err := b.Lost(b.t.Context(), b.d.DB, nil, 1000, deadSQL, b.me.String())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	back, ended, err := b.Reset(b.t.Context(), b.d.DB, lost, deadSQL, b.me.String())
 	if err != nil {
 		rt.Fatal(err)
 	}

@@ -271,7 +271,10 @@ func TestReset(t *testing.T) {
 	if _, err := s.Cancel(t.Context(), s.d.DB, ids[3]); err != nil {
 		t.Fatal(err)
 	}
-	back, ended, err := s.Reset(t.Context(), s.d.DB, deadSQL, s.me.String())
+	if lost, err := s.Lost(t.Context(), s.d.DB, ids[:1], 2, deadSQL, s.me.String()); err != nil || !slices.Equal(lost, ids[1:3]) {
+		t.Errorf("lost: %v, %v", lost, err)
+	}
+	back, ended, err := s.Reset(t.Context(), s.d.DB, ids, deadSQL, s.me.String())
 	if back != 2 || ended != 2 || err != nil {
 		t.Fatalf("back %d, ended %d, %v", back, ended, err)
 	}
@@ -295,7 +298,11 @@ func TestExpire(t *testing.T) {
 	if jobs := s.take(s.demand(10, "a")); !slices.Equal(idsOf(jobs), ids[1:]) {
 		t.Errorf("claimed: %v", idsOf(jobs))
 	}
-	expired, err := s.Expire(t.Context(), s.d.DB)
+	found, err := s.Expirable(t.Context(), s.d.DB, nil, 10)
+	if err != nil || !slices.Equal(found, ids[:1]) {
+		t.Errorf("found: %v, %v", found, err)
+	}
+	expired, err := s.Expire(t.Context(), s.d.DB, ids)
 	if err != nil || !slices.Equal(expired, ids[:1]) {
 		t.Errorf("expired: %v, %v", expired, err)
 	}
@@ -334,7 +341,10 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
 		"above":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
 		"unknown":     {"text, text", s.sql.unknown, `'q1', '["k1"]'`},
-		"expire":      {"", s.sql.expire, ""},
+		"expirable":   {"text", strings.ReplaceAll(s.sql.expirable, "{limit}", "896"), `'{7}'`},
+		"expire":      {"text", s.sql.expire, `'{1,2,3}'`},
+		"lost":        {"uuid, text", deadSQL + strings.NewReplacer("{limit}", "896", "{ids}", "$2").Replace(s.sql.lost), `'` + s.me.String() + `', '{7}'`},
+		"reset":       {"uuid, text", deadSQL + strings.ReplaceAll(s.sql.reset, "{ids}", "$2"), `'` + s.me.String() + `', '{1,2,3}'`},
 		"claimers":    {"", s.sql.claimers, ""},
 		"forget":      {"", s.sql.forget, ""},
 		"retained":    {"", s.sql.retained, ""},

@@ -17,7 +17,8 @@ type statements struct {
 	complete, completeOne, settle, verdict, cancel                   string
 	want, unknown, claimers, expire, retained, retain, forget        string
 
-	reset string // what follows the CTE dead
+	expirable   string
+	lost, reset string // what follows the CTE dead
 }
 
 // kept are the columns that a finished job takes along, and those of its claim.
@@ -59,7 +60,7 @@ func newStatements(t tables.Jobs) statements {
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), completeOne: r(completeOneSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
 		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL), retain: r(retainSQL), forget: r(forgetSQL),
-		reset: r(resetSQL),
+		expirable: r(expirableSQL), lost: r(lostSQL), reset: r(resetSQL),
 	}
 }
 
@@ -226,12 +227,23 @@ WITH target AS MATERIALIZED (
 )
 SELECT coalesce((SELECT state FROM target), '') WHERE (SELECT count(*) FROM told) >= 0`
 
-// expireSQL and resetSQL take what lies first in an index and nobody else holds. The ids
-// come as an array: a join with them may become a sequential scan of the backlog.
+// expirableSQL and lostSQL find what lies first in an index, nobody else holds and is not
+// set aside. The limit is part of the text, as that of a claim.
+const expirableSQL = `
+SELECT id FROM {jobs} WHERE state = 'available' AND good_until <= statement_timestamp() AND NOT id = ANY ($1::text::bigint[])
+ORDER BY good_until LIMIT {limit} FOR UPDATE SKIP LOCKED`
+
+const lostSQL = `
+SELECT j.id FROM {jobs} AS j
+WHERE j.state = 'running' AND j.claimed_by = ANY (ARRAY(SELECT worker_id FROM dead)) AND NOT j.id = ANY ({ids}::text::bigint[])
+ORDER BY j.id LIMIT {limit} FOR UPDATE OF j SKIP LOCKED`
+
+// expireSQL and resetSQL take those of a list that nobody else holds. The ids come as an
+// array: a join with them may become a sequential scan of the backlog.
 const expireSQL = `
 WITH gone AS (
 	DELETE FROM {jobs} WHERE id = ANY (ARRAY(
-		SELECT id FROM {jobs} WHERE state = 'available' AND good_until <= statement_timestamp() ORDER BY good_until LIMIT 1000 FOR UPDATE SKIP LOCKED))
+		SELECT id FROM {jobs} WHERE id = ANY ($1::text::bigint[]) AND state = 'available' AND good_until <= statement_timestamp() FOR UPDATE SKIP LOCKED))
 	RETURNING *
 ), told AS MATERIALIZED (
 	SELECT pg_notify({ends}, id::text) FROM gone WHERE awaited
@@ -243,8 +255,8 @@ const resetSQL = `, lost AS MATERIALIZED (
 	SELECT j.id, j.claim, j.claimed_by, j.started_at,
 		CASE WHEN j.cancel_at IS NOT NULL THEN 'cancelled' WHEN j.started_at IS NOT NULL AND j.resets >= j.max_resets THEN 'failed' END AS final
 	FROM {jobs} AS j
-	WHERE j.state = 'running' AND j.claimed_by = ANY (ARRAY(SELECT worker_id FROM dead))
-	ORDER BY j.id LIMIT 1000 FOR UPDATE OF j SKIP LOCKED
+	WHERE j.id = ANY ({ids}::text::bigint[]) AND j.state = 'running' AND j.claimed_by = ANY (ARRAY(SELECT worker_id FROM dead))
+	ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
 ), gone AS (
 	DELETE FROM {jobs} AS j USING lost AS l WHERE j.id = l.id AND l.final IS NOT NULL RETURNING j.*, l.final
 ), told AS MATERIALIZED (

@@ -216,10 +216,10 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	value[[]string](d)(q.Unknown(ctx, db, "default", []string{"b"}))
 	d.Exec(d.t, `DELETE FROM infra.work_workers WHERE worker_id = $1::uuid`, me.String())
 	with, args := dead(value[[]uuid.UUID](d)(q.Claimers(ctx, db)))
-	if back, _, err := q.Reset(ctx, db, with, args...); err != nil || back == 0 {
+	if back, _, err := q.Reset(ctx, db, value[[]int64](d)(q.Lost(ctx, db, nil, 10, with, args...)), with, args...); err != nil || back == 0 {
 		d.t.Errorf("%d jobs are reset, %v", back, err)
 	}
-	value[[]int64](d)(q.Expire(ctx, db))
+	value[[]int64](d)(q.Expire(ctx, db, value[[]int64](d)(q.Expirable(ctx, db, nil, 10))))
 	for _, name := range value[[]string](d)(q.Retained(ctx, db)) {
 		_, _, err := q.Retain(ctx, db, name, time.Microsecond, time.Time{})
 		d.check(err)

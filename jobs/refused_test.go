@@ -1,0 +1,69 @@
+package jobs_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// A job whose id an earlier one has in the history holds up no other: not where runs end,
+// nor where jobs expire, nor where those of a dead worker are reset. It is told with the
+// remedy, and ends once the earlier job is gone.
+func TestJobWhoseIDTheHistoryHas(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[named]) error { return j.SetResult(j.Args.Name) })
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
+		SELECT n, 'task', 'default', 5, now(), '{}', now(), 1, 0, 0, 5, 'completed' FROM unnest('{1,6,11,16}'::int[]) AS n`)
+	for n := range 20 { // ids 1 to 20, five for each way to end
+		switch n / 5 {
+		case 0:
+			s.add(task{n})
+		case 1:
+			s.add(named{"a result"})
+		case 2:
+			s.add(task{n}, jobs.GoodUntil(time.Now().Add(-time.Hour)))
+		case 3:
+			s.d.Exec(t, `INSERT INTO jobs (kind, args, state, claim, claimed_by, claimed_at, started_at, attempt, cancel_at)
+				VALUES ('task', '{}', 'running', 1, $1::uuid, now(), now(), 1, now())`, uuid.NewString())
+		}
+	}
+	w := s.run(jobs.WithRescueDelay(100*time.Millisecond), jobs.WithObserver(jobs.Observer{
+		SettleFailed: func(f jobs.Trouble) { s.note("settle: %v", f.Err) },
+		TaskFailed:   func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) },
+		Recovered:    func(r jobs.Recovery) { s.note("recovered %s", r.What) },
+	}))
+	ends := func() (n int) {
+		if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_history`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	s.until("the others to end", func() bool { return ends() == 4+16 })
+	told := func(what string, id int) func() bool {
+		return func() bool {
+			all := strings.Join(s.notes(), "\n")
+			return strings.Contains(all, what) && strings.Contains(all, fmt.Sprintf("SET id = -id WHERE id = %d)", id))
+		}
+	}
+	s.until("a job without a result to be told", told("settle: jobs: what became of job 1 cannot be stored: ", 1))
+	s.until("a job with a result to be told", told("settle: jobs: what became of job 6 cannot be stored: ", 6))
+	s.until("a job that expires to be told", told("expire jobs: job 11: ", 11))
+	s.until("a job of a dead worker to be told", told("reset the jobs of dead workers: job 16: ", 16))
+	s.until("the status to show both", func() bool {
+		st := w.Status()
+		return st.Unsettled == 2 && st.SettleError != nil && strings.Contains(st.SettleError.Error(), "(and 1 more jobs)")
+	})
+	s.d.Exec(t, `UPDATE jobs_history SET id = -id WHERE id IN (1, 6, 11, 16)`)
+	s.until("all to end", func() bool { return ends() == 4+20 })
+	s.until("the trouble to be over", func() bool {
+		return w.Status().SettleError == nil && strings.Contains(strings.Join(s.notes(), "\n"), "recovered settle")
+	})
+}
