@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -225,15 +226,15 @@ func (s statements) advanceAll(ctx context.Context, on jobs.Querier, ids []int64
 	return errtext.Join(all...)
 }
 
-// halving calls f with ids. If PostgreSQL refuses a value, it calls f with each half, and
-// so on, until it is one run's: somebody has changed its rows, and the others go on.
+// halving calls f with ids. If one of them may have made it fail, it calls f with each half,
+// and so on, until it is one run's: somebody has changed its rows, and the others go on.
 func halving(ids []int64, f func(ids []int64) error) error {
-	err := f(ids)
-	if len(ids) > 1 && (pgdriver.IsInvalidValue(err) || pgdriver.IsIntegrityViolation(err)) {
-		half := len(ids) / 2
-		return errtext.Join(halving(ids[:half], f), halving(ids[half:], f))
-	}
-	return err
+	var all []error
+	err := batch.Each(ids, f, func(_ int64, err error) error {
+		all = append(all, err)
+		return nil
+	})
+	return errtext.Join(append(all, err)...)
 }
 
 // proceed goes on with steps that were moved: those that have ended are told in turn,
