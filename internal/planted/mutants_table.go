@@ -60,7 +60,7 @@ var tableMutants = []Mutant{
 	{
 		Name:    "table-refused-at-front",
 		Mistake: "a row that the table refuses is told, and need not be left out",
-		Edits:   []Edit{{"jobs/table/refused.go", `if now.Before(one.until) {`, `if now.IsZero() && now.Before(one.until) {`}},
+		Edits:   []Edit{{"internal/batch/batch.go", `if now.Before(one.until) {`, `if now.IsZero() && now.Before(one.until) {`}},
 		Test:    Test{"./jobs/table", "TestRowsThatCannotBeClaimed"},
 	},
 	{
