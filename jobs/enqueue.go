@@ -370,16 +370,20 @@ func (c *Client) insertList(ctx context.Context, on Querier, specs []enqueueSpec
 }
 
 func (c *Client) insertOnce(ctx context.Context, on Querier, s enqueueSpec) (Enqueued, error) {
-	id, err := c.queue.EnqueueOnce(ctx, on, s.job, *s.once)
-	if id != 0 || err != nil {
-		return Enqueued{ID: id}, err
+	for range uniqueTries {
+		id, err := c.queue.EnqueueOnce(ctx, on, s.job, *s.once)
+		if id != 0 || err != nil {
+			return Enqueued{ID: id}, err
+		}
+		id, hash, err := c.queue.OnceOwner(ctx, on, s.once.Key)
+		switch {
+		case err != nil:
+			return Enqueued{}, err
+		case id != 0 && hash != s.once.Hash:
+			return Enqueued{}, fmt.Errorf("%w: job %d, of another kind or with other arguments, under %s", ErrKeyReused, id, errtext.Value(s.once.Key))
+		case id != 0:
+			return Enqueued{ID: id, Existing: true}, nil
+		}
 	}
-	id, hash, err := c.queue.OnceOwner(ctx, on, s.once.Key)
-	switch {
-	case err != nil:
-		return Enqueued{}, err
-	case id != 0 && hash != s.once.Hash:
-		return Enqueued{}, fmt.Errorf("%w: job %d, of another kind or with other arguments, under %s", ErrKeyReused, id, errtext.Value(s.once.Key))
-	}
-	return Enqueued{ID: id, Existing: true}, nil
+	return Enqueued{}, fmt.Errorf("%w: %s", ErrUniqueBusy, errtext.Value(s.once.Key))
 }

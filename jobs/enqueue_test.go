@@ -182,3 +182,30 @@ func TestKeysUnderStrictIsolation(t *testing.T) {
 		}
 	}
 }
+
+// between is a Querier that calls before ahead of each look for the owner of a key.
+type between struct {
+	jobs.Querier
+	before func()
+}
+
+func (b between) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	b.before()
+	return b.Querier.QueryRowContext(ctx, query, args...)
+}
+
+// A key of Once that expires and is removed while Enqueue looks who has it is free.
+func TestOnceExpiresMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.add(task{1}, jobs.Once("k", time.Hour))
+	looks := 0
+	on := between{s.d.DB, func() { looks++; s.d.Exec(t, `DELETE FROM jobs_once`) }}
+	e, err := s.Enqueue(t.Context(), on, task{2}, jobs.Once("k", time.Hour))
+	if err != nil || e.Existing || e.ID == 0 || looks != 1 {
+		t.Fatalf("%+v after %d looks, %v", e, looks, err)
+	}
+	if i, err := s.Get(t.Context(), e.ID); err != nil || string(i.Args) != `{"N": 2}` {
+		t.Errorf("the job is %+v, %v", i, err)
+	}
+}
