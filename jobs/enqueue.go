@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -8,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -158,6 +160,9 @@ func (e Entry) spec() (s enqueueSpec, err error) {
 		if s.job.Meta, err = encode(s.meta); err != nil {
 			fail(fmt.Errorf("Meta: %w", err))
 		}
+		if string(s.job.Meta) == "null" { // of a nil pointer: there is none
+			s.job.Meta = nil
+		}
 	}
 	s.checkTimes(fail)
 	if n := s.job.MaxAttempts; s.mostSet && (n < 1 || n > math.MaxInt32) {
@@ -223,8 +228,12 @@ func (c *Client) Enqueue(ctx context.Context, tx Querier, args Args, opts ...Enq
 }
 
 // EnqueueMany enqueues jobs as Enqueue does, in few statements, and returns them in
-// order. Without tx it is one transaction of its own if there is more than one
-// statement to execute.
+// order. Without tx, or with a *sql.DB, it is one transaction of its own if there is more than
+// one entry: all are enqueued or none. With a *sql.Conn that is so only in a transaction that the
+// caller has begun on the connection.
+//
+// If the entries take several statements, those with keys are enqueued in the order of the
+// keys, so that two calls with the same keys do not deadlock. The others keep their order.
 func (c *Client) EnqueueMany(ctx context.Context, tx Querier, entries []Entry) (all []Enqueued, err error) {
 	if c.err != nil {
 		return nil, c.err
@@ -267,16 +276,21 @@ func checkKeys(specs []enqueueSpec) error {
 // that a transaction which names its isolation level does not.
 func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Querier) error) error {
 	switch {
-	case tx == nil && !several:
-		if err := f(c.db); !pgdriver.IsConflict(err) {
-			return err
-		}
 	case tx != nil && isNil(tx):
 		return fmt.Errorf("jobs: tx is a nil %T: give a transaction, or the untyped nil", tx)
-	case tx != nil:
+	}
+	pool := c.db
+	if given, is := tx.(*sql.DB); is {
+		pool = pgdriver.Pool{DB: given}
+	} else if tx != nil {
 		return f(tx)
 	}
-	own, err := c.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if !several {
+		if err := f(pool); !pgdriver.IsConflict(err) {
+			return err
+		}
+	}
+	own, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return fmt.Errorf("jobs: enqueue: %w", err)
 	}
@@ -290,14 +304,68 @@ func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Que
 	return nil
 }
 
-// A statement takes up to so many jobs, and so many bytes of arguments.
+// A statement takes up to so many jobs, and so many bytes of arguments and Meta.
 const (
 	statementJobs  = 1000
 	statementBytes = 8 << 20
 )
 
-// insert enqueues specs in order: those of a key of Once one by one.
+// insert enqueues specs, and returns what became of them in their order. Two calls with the same
+// keys must not wait for each other crosswise: if the keys take several statements, they come
+// in one order in every call, those of Once before the others.
 func (c *Client) insert(ctx context.Context, on Querier, specs []enqueueSpec) ([]Enqueued, error) {
+	if !spreadsKeys(specs) {
+		return c.insertSorted(ctx, on, specs)
+	}
+	order := make([]int, len(specs))
+	for i := range order {
+		order[i] = i
+	}
+	byKey := func(i, j int) int {
+		a, b := specs[i], specs[j]
+		return cmp.Or(-cmp.Compare(a.onceKey(), b.onceKey()), cmp.Compare(a.job.UniqueKey, b.job.UniqueKey))
+	}
+	slices.SortStableFunc(order, byKey)
+	sorted := make([]enqueueSpec, len(specs))
+	for k, i := range order {
+		sorted[k] = specs[i]
+	}
+	placed, err := c.insertSorted(ctx, on, sorted)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Enqueued, len(specs))
+	for k, i := range order {
+		all[i] = placed[k]
+	}
+	return all, nil
+}
+
+// spreadsKeys reports whether the keys of specs take several statements. One statement sorts
+// its keys itself.
+func spreadsKeys(specs []enqueueSpec) bool {
+	keys, once, bytes := 0, 0, 0
+	for _, s := range specs {
+		bytes += len(s.job.Args) + len(s.job.Meta)
+		if s.once != nil {
+			once++
+		}
+		if s.once != nil || s.job.UniqueKey != "" {
+			keys++
+		}
+	}
+	return keys > 1 && (once > 0 || len(specs) > statementJobs || bytes >= statementBytes)
+}
+
+func (s enqueueSpec) onceKey() string {
+	if s.once == nil {
+		return ""
+	}
+	return s.once.Key
+}
+
+// insertSorted enqueues specs in order: those of a key of Once one by one.
+func (c *Client) insertSorted(ctx context.Context, on Querier, specs []enqueueSpec) ([]Enqueued, error) {
 	all := make([]Enqueued, len(specs))
 	for from := 0; from < len(specs); {
 		if specs[from].once != nil {
@@ -311,7 +379,7 @@ func (c *Client) insert(ctx context.Context, on Querier, specs []enqueueSpec) ([
 		}
 		to, bytes := from, 0
 		for to < len(specs) && specs[to].once == nil && to-from < statementJobs && (bytes == 0 || bytes < statementBytes) {
-			bytes += len(specs[to].job.Args)
+			bytes += len(specs[to].job.Args) + len(specs[to].job.Meta)
 			to++
 		}
 		if err := c.insertList(ctx, on, specs[from:to], all[from:to]); err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -207,5 +208,86 @@ func TestOnceExpiresMeanwhile(t *testing.T) {
 	}
 	if i, err := s.Get(t.Context(), e.ID); err != nil || string(i.Args) != `{"N": 2}` {
 		t.Errorf("the job is %+v, %v", i, err)
+	}
+}
+
+// nothing has null for its JSON form.
+type nothing struct{}
+
+func (*nothing) Kind() string                 { return "task" }
+func (*nothing) MarshalJSON() ([]byte, error) { return []byte("null"), nil }
+
+// Arguments that are JSON's null stay null, with a key and without.
+func TestNullArguments(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	entries := []jobs.Entry{{Args: &nothing{}}}
+	for _, o := range []jobs.EnqueueOption{jobs.Unique("a"), jobs.UniqueUntilStart("b"), jobs.Once("c", 0), jobs.Priority(1)} {
+		entries = append(entries, jobs.Entry{Args: &nothing{}, Options: []jobs.EnqueueOption{o}})
+	}
+	for _, list := range [][]jobs.Entry{entries[:1], entries} {
+		all, err := s.EnqueueMany(t.Context(), nil, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range all {
+			var args string
+			if err := s.d.DB.QueryRow(`SELECT args::text FROM jobs WHERE id = $1`, e.ID).Scan(&args); err != nil || args != "null" {
+				t.Errorf("entry %d of %d has %s, %v", i, len(all), args, err)
+			}
+		}
+	}
+}
+
+// EnqueueMany with a *sql.DB enqueues all or none.
+func TestEnqueueManyOnPool(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.add(task{1}, jobs.Once("k", 0))
+	_, err := s.EnqueueMany(t.Context(), s.d.DB, []jobs.Entry{{Args: task{1}}, {Args: task{2}, Options: []jobs.EnqueueOption{jobs.Once("k", 0)}}, {Args: task{3}}})
+	if !errors.Is(err, jobs.ErrKeyReused) {
+		t.Fatal(err)
+	}
+	var n int
+	if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs`).Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d jobs, %v, want the one from before", n, err)
+	}
+}
+
+// Calls with the same keys in opposite orders do not deadlock, though each takes several
+// statements. What they return is in the order of their entries.
+func TestEnqueueManyOfTheSameKeys(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		n   int
+		key func(key string) jobs.EnqueueOption
+	}{"Unique": {2500, jobs.Unique}, "Once": {60, func(key string) jobs.EnqueueOption { return jobs.Once(key, 0) }}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			for round := range 4 {
+				var up []jobs.Entry
+				for n := range c.n {
+					up = append(up, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{c.key(fmt.Sprintf("%d %c%d", round, 'A'+n%2*32, n))}})
+				}
+				down := slices.Clone(up)
+				slices.Reverse(down)
+				var wg sync.WaitGroup
+				var ids [2][]jobs.Enqueued
+				var errs [2]error
+				for i, list := range [][]jobs.Entry{up, down} {
+					wg.Go(func() { ids[i], errs[i] = s.EnqueueMany(t.Context(), nil, list) })
+				}
+				wg.Wait()
+				if err := errors.Join(errs[:]...); err != nil {
+					t.Fatal(err)
+				}
+				for i := range ids[0] {
+					if a, b := ids[0][i], ids[1][c.n-1-i]; a.ID != b.ID || a.Existing == b.Existing {
+						t.Fatalf("key %d: %+v and %+v", i, a, b)
+					}
+				}
+			}
+		})
 	}
 }

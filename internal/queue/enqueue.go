@@ -29,6 +29,12 @@ type NewJob struct {
 	MaxResets   *int            `json:"max_resets,omitempty"`
 	UniqueKey   string          `json:"unique_key,omitempty"`  // no two unfinished jobs have the same
 	UntilStart  bool            `json:"until_start,omitempty"` // it is free again once the job runs
+	nullArgs
+}
+
+// nullArgs says that the arguments are JSON's null: a record of jsonb has SQL's NULL for it.
+type nullArgs struct {
+	Null bool `json:"null_args,omitempty"`
 }
 
 // Enqueue inserts jobs and returns their ids, in order, 0 for one whose unique key
@@ -123,6 +129,10 @@ func (q *Queue) Emit(ctx context.Context, on store.Querier, job NewJob, emitter 
 }
 
 func (q *Queue) enqueue(ctx context.Context, on store.Querier, statement string, jobs []NewJob, more ...any) (ids []int64, err error) {
+	jobs = slices.Clone(jobs)
+	for i := range jobs {
+		jobs[i].Null = string(jobs[i].Args) == "null"
+	}
 	given, err := list(jobs)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: enqueue: %w", err)

@@ -2,8 +2,8 @@ package queue
 
 // enqueueSQL draws the ids first, so that it can tell which job got which. The
 // sequence is looked up in a subquery: once a statement, not once a job. It
-// inserts in the order of the unique keys: two that enqueue the same ones do not
-// wait for each other crosswise. NOTIFY takes a lock of the whole server at the
+// inserts in the order of the bytes of the unique keys, as those who call it with several lists
+// sort them: two that enqueue the same ones do not wait for each other crosswise. NOTIFY takes a lock of the whole server at the
 // COMMIT, so it is left out while nobody wants to be told.
 //
 // pass are CTEs by which the statement finds out whether the one job that it was
@@ -14,13 +14,13 @@ WITH given AS MATERIALIZED (
 	SELECT x.*, nextval((SELECT pg_get_serial_sequence({sequence}, 'id')::regclass)) AS id
 	FROM ROWS FROM (jsonb_to_recordset($1::jsonb) AS (
 		kind text, queue text, priority smallint, at timestamptz, delay bigint, good_until timestamptz, args jsonb, meta jsonb,
-		max_attempts int, max_resets int, unique_key text, until_start boolean)) WITH ORDINALITY
-		AS x(kind, queue, priority, at, delay, good_until, args, meta, max_attempts, max_resets, unique_key, until_start, n)
+		max_attempts int, max_resets int, unique_key text, until_start boolean, null_args boolean)) WITH ORDINALITY
+		AS x(kind, queue, priority, at, delay, good_until, args, meta, max_attempts, max_resets, unique_key, until_start, null_args, n)
 )` + pass + `, new AS (
 	INSERT INTO {jobs} (id, kind, queue, priority, run_at, good_until, args, meta, max_attempts, max_resets, unique_key, until_start)
 	SELECT id, kind, coalesce(queue, 'default'), coalesce(priority, 5), coalesce(at, clock_timestamp() + coalesce(delay, 0) * interval '1 microsecond'),
-		good_until, coalesce(args, '{}'), meta, max_attempts, coalesce(max_resets, 5), unique_key, coalesce(until_start, false)
-	FROM given WHERE ` + passed + ` ORDER BY unique_key, n
+		good_until, CASE WHEN null_args THEN 'null' ELSE coalesce(args, '{}') END, meta, max_attempts, coalesce(max_resets, 5), unique_key, coalesce(until_start, false)
+	FROM given WHERE ` + passed + ` ORDER BY unique_key COLLATE "C", n
 	ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 	RETURNING id, queue
 ), told AS MATERIALIZED (

@@ -47,9 +47,9 @@ func enqueueSQL(from string) string {
 	return `, new AS (
 	INSERT INTO {jobs} (id, kind, queue, priority, run_at, args, meta, max_attempts, max_resets)
 	SELECT s.job_id, x.kind, coalesce(x.queue, 'default'), coalesce(x.priority, 5), clock_timestamp() + coalesce(x.delay, 0) * interval '1 microsecond',
-		coalesce(x.args, '{}'), jsonb_build_object('flow_run', s.id >> 30, 'flow_step', s.id, 'step', s.name), x.max_attempts, coalesce(x.max_resets, 5)
+		coalesce(s.spec->'args', '{}'), jsonb_build_object('flow_run', s.id >> 30, 'flow_step', s.id, 'step', s.name), x.max_attempts, coalesce(x.max_resets, 5)
 	FROM ` + from + ` AS s CROSS JOIN LATERAL jsonb_to_record(s.spec)
-		AS x(kind text, queue text, priority smallint, delay bigint, args jsonb, max_attempts int, max_resets int)
+		AS x(kind text, queue text, priority smallint, delay bigint, max_attempts int, max_resets int)
 	WHERE s.state = 'enqueued'
 	RETURNING queue
 ), news AS MATERIALIZED (
