@@ -88,7 +88,9 @@
 // Use SET LOCAL, not SET. All tables of the worker are found once, at
 // [Worker.Start], and named with their schema afterwards. So a search path or a
 // temporary table that a handler leaves in its session misleads no statement of the
-// worker. It still misleads other handlers on that connection.
+// worker. It still misleads other handlers on that connection. What SET LOCAL sets lasts until the end
+// of the batch, so the handlers of its later events have it too: after SET LOCAL ROLE, set the role
+// back before you return.
 //
 // # Failures
 //

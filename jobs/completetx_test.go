@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -138,5 +140,37 @@ func TestCompleteTxInATransactionOfTheWorker(t *testing.T) {
 	}
 	if i := s.ended(ignored); i.State != jobs.StateCompleted {
 		t.Errorf("the job is %s: %s", i.State, i.Error)
+	}
+}
+
+// A handler may go on as a role that may not write the tables of jobs.
+func TestRegisterTxAsAnotherRole(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	role := "tenant_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	s.d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { s.d.Exec(t, `DROP OWNED BY `+role+` CASCADE`); s.d.Exec(t, `DROP ROLE `+role) })
+	s.d.Exec(t, `CREATE TABLE kept (who text)`)
+	s.d.Exec(t, `GRANT INSERT ON kept TO `+role)
+	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
+		if _, err := tx.ExecContext(ctx, `SET LOCAL ROLE `+role); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO kept VALUES (current_user)`)
+		return err
+	}, jobs.MaxAttempts(1))
+	for _, db := range []*sql.DB{s.d.DB, s.d.OpenPQ(t)} {
+		id := s.add(task{1})
+		_, stop := s.runOn(db)
+		if i := s.ended(id); i.State != jobs.StateCompleted {
+			t.Errorf("the job is %s: %s", i.State, i.Error)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	var n int
+	if err := s.d.DB.QueryRow(`SELECT count(*) FROM kept WHERE who = $1`, role).Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d rows of the role, %v", n, err)
 	}
 }

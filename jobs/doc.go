@@ -107,7 +107,8 @@
 //
 // The rules are those of package worker's consumers. Run every statement through the
 // transaction. Do not end it: the job then fails with TX_ENDED, since what it wrote may
-// stay. Use SET LOCAL, not SET. Pass the context on.
+// stay. Use SET LOCAL, not SET. Pass the context on. After SET LOCAL ROLE the worker itself sets
+// the role back before it completes the job. Before [Job.CompleteTx] set it back yourself.
 //
 // A transaction that PostgreSQL sacrifices (deadlock, serialization failure) runs again
 // at once, up to three times, and is no failure. If somebody has locked the job's row, the

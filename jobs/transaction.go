@@ -19,6 +19,7 @@ type transaction struct {
 
 	shown bool  // the driver shows whether it still has its mark
 	began int64 // by the server's clock, in microseconds
+	role  string
 }
 
 // takeTx takes a connection, once it is this call's turn: the transactions of
@@ -50,7 +51,7 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	if t.began, err = pgdriver.QueryInt(ctx, t.conn, t.tx, markSQL); err != nil {
+	if err = pgdriver.QueryRow(ctx, t.conn, t.tx, markSQL, &t.began, &t.role); err != nil {
 		return fmt.Errorf("begin a transaction: mark it: %w", err)
 	}
 	_, t.shown = pgdriver.Status(t.conn)
@@ -108,7 +109,9 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 		return txRolledBack, ended
 	}
 	if err == nil {
-		err = complete(ctx)
+		if err = t.resetRole(ctx); err == nil {
+			err = complete(ctx)
+		}
 		if pgdriver.SQLState(err) == pgdriver.InFailedTransaction {
 			err = fmt.Errorf("%w: %w", errTxAborted, err)
 		}
@@ -130,12 +133,21 @@ func (t *transaction) end(ctx context.Context, err error, complete func(context.
 	return txRolledBack, fmt.Errorf("commit: %w", err)
 }
 
+// resetRole gives the transaction the role back with which it began. The handler may have
+// changed it by SET LOCAL ROLE, to one that may not write the tables of jobs.
+func (t *transaction) resetRole(ctx context.Context) error {
+	if _, err := t.tx.ExecContext(ctx, `SELECT set_config('role', $1::text, true)`, t.role); err != nil {
+		return fmt.Errorf("set the role back to %s, with which the transaction began: %w", t.role, err)
+	}
+	return nil
+}
+
 // beganAt is an SQL expression for the begin of the transaction it is part of. Another one,
 // also one that follows at once (AND CHAIN), has another.
 var beganAt = pgdriver.Microseconds(`transaction_timestamp()`)
 
-// markSQL marks the transaction, and asks when it began.
-var markSQL = `SELECT ` + beganAt + ` WHERE ` + pgdriver.MarkTransaction + ` = 'on'`
+// markSQL marks the transaction, and asks when it began and with which role.
+var markSQL = `SELECT ` + beganAt + `, current_setting('role') WHERE ` + pgdriver.MarkTransaction + ` = 'on'`
 
 // wasEnded reports that the handler has ended the transaction itself. What it wrote may
 // stay, so that the job must not run again. A mark that the driver shows proves that it has

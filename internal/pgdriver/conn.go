@@ -84,21 +84,21 @@ const MarkTransaction = `set_config('` + marker + `', 'on', true)`
 
 const marker = "default_transaction_read_only"
 
-// QueryInt asks for a number in tx, which conn has. It asks pgx itself if that is the
+// QueryRow asks for a row in tx, which conn has. It asks pgx itself if that is the
 // driver, which costs less than database/sql.
-func QueryInt(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string) (n int64, err error) {
+func QueryRow(ctx context.Context, conn *sql.Conn, tx *sql.Tx, query string, into ...any) (err error) {
 	asked := false
 	err = raw(conn, func(driverConn any) error {
 		c, ok := driverConn.(*stdlib.Conn)
 		if asked = ok; !ok {
 			return nil
 		}
-		return c.Conn().QueryRow(ctx, query).Scan(&n)
+		return c.Conn().QueryRow(ctx, query).Scan(into...)
 	})
 	if err == nil && !asked {
-		err = tx.QueryRowContext(ctx, query).Scan(&n)
+		err = tx.QueryRowContext(ctx, query).Scan(into...)
 	}
-	return n, err
+	return err
 }
 
 // Status returns the state of conn's transaction without asking the server, and
