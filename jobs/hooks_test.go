@@ -12,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -62,89 +59,43 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// AfterHandle follows each BeforeHandle, though somebody has locked the job's row, or no
-// connection can be had for the handler's transaction.
+// AfterHandle follows each BeforeHandle, though somebody has locked the job's row.
 func TestHooksComeInPairs(t *testing.T) {
 	t.Parallel()
-	t.Run("locked row", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		var before, after atomic.Int64
-		begun := make(chan struct{}, 100)
-		release, let := gate(t)
-		jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[task]) error {
-			begun <- struct{}{}
-			<-release
-			return nil
-		})
-		id := s.add(task{1})
-		s.run(jobs.WithHooks(jobs.Hooks{
-			BeforeHandle: func(context.Context, jobs.Header) { before.Add(1) },
-			AfterHandle:  func(context.Context, jobs.Header, error) { after.Add(1) },
-		}))
-		<-begun
-		lock, err := s.d.DB.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = lock.Rollback() }() // ends the lock, whatever fails
-		if _, err := lock.Exec(`SELECT FROM jobs WHERE id = $1 FOR UPDATE`, id); err != nil {
-			t.Fatal(err)
-		}
-		let()
-		s.until("AfterHandle while the row is locked", func() bool { return after.Load() == 1 })
-		if err := lock.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt < 2 {
-			t.Errorf("the job is %s after %d attempts", i.State, i.Attempt)
-		}
-		if b, a := before.Load(), after.Load(); b < 2 || b != a {
-			t.Errorf("BeforeHandle was called %d times, AfterHandle %d times", b, a)
-		}
+	s := newStage(t)
+	var before, after atomic.Int64
+	begun := make(chan struct{}, 100)
+	release, let := gate(t)
+	jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[task]) error {
+		begun <- struct{}{}
+		<-release
+		return nil
 	})
-	t.Run("no connection", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[task]) error { return nil })
-		id := s.add(task{1})
-		db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
-		const connections = 6
-		db.SetMaxOpenConns(connections)
-		var before, after atomic.Int64
-		var taken []*sql.Conn
-		give := func() {
-			for _, c := range taken {
-				_ = c.Close() // back to the pool
-			}
-			taken = nil
-		}
-		s.runOn(db, jobs.WithHooks(jobs.Hooks{
-			BeforeHandle: func(ctx context.Context, _ jobs.Header) {
-				for first := before.Add(1) == 1; first; {
-					ctx, cancel := context.WithTimeout(ctx, time.Second) // for the worker's statements to end
-					c, err := db.Conn(ctx)
-					if cancel(); err == nil {
-						taken = append(taken, c)
-					} else if db.Stats().InUse == connections {
-						return
-					} // else a login takes long
-				}
-			},
-			AfterHandle: func(_ context.Context, _ jobs.Header, err error) {
-				if after.Add(1) == 1 && err == nil {
-					t.Error("AfterHandle is not told that the handler could not be called")
-				}
-				give()
-			},
-		}))
-		if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt < 2 {
-			t.Errorf("the job is %s after %d attempts", i.State, i.Attempt)
-		}
-		if b, a := before.Load(), after.Load(); b < 2 || b != a {
-			t.Errorf("BeforeHandle was called %d times, AfterHandle %d times", b, a)
-		}
-	})
+	id := s.add(task{1})
+	s.run(jobs.WithHooks(jobs.Hooks{
+		BeforeHandle: func(context.Context, jobs.Header) { before.Add(1) },
+		AfterHandle:  func(context.Context, jobs.Header, error) { after.Add(1) },
+	}))
+	<-begun
+	lock, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }() // ends the lock, whatever fails
+	if _, err := lock.Exec(`SELECT FROM jobs WHERE id = $1 FOR UPDATE`, id); err != nil {
+		t.Fatal(err)
+	}
+	let()
+	s.until("AfterHandle while the row is locked", func() bool { return after.Load() == 1 })
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if i := s.ended(id); i.State != jobs.StateCompleted || i.Attempt < 2 {
+		t.Errorf("the job is %s after %d attempts", i.State, i.Attempt)
+	}
+	if b, a := before.Load(), after.Load(); b < 2 || b != a {
+		t.Errorf("BeforeHandle was called %d times, AfterHandle %d times", b, a)
+	}
 }
 
 // Middleware is around the handler, the first outermost; what it returns counts.
