@@ -116,7 +116,7 @@ func ExampleRetry() {
 		case "closed":
 			return jobs.Snooze(8 * time.Hour) // no failure: the bank opens at nine
 		}
-		return &PaymentError{"TIMEOUT"} // tried again, ten times
+		return &PaymentError{"NO_ANSWER"} // tried again, ten times
 	}, jobs.Retry(jobs.Exponential(10*time.Second, time.Hour)), jobs.MaxAttempts(10), jobs.Terminal("DECLINED", "EXPIRED"))
 
 	for _, card := range []string{"stolen", "", "busy", "closed", "good"} {
@@ -132,5 +132,5 @@ func ExampleRetry() {
 	// "": failed, failures: 1, code: ""
 	// "busy": available, failures: 1, code: ""
 	// "closed": available, failures: 0, code: ""
-	// "good": available, failures: 1, code: "TIMEOUT"
+	// "good": available, failures: 1, code: "NO_ANSWER"
 }
