@@ -479,8 +479,8 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		"AND partitions = $3::int",                  // lock the unit, or the parts
 		"SELECT global_position, aggregate_id FROM", // its letters
 		"WITH child AS", "split_at = clock_timestamp()", "DELETE FROM \"public\".\"consumer_checkpoints\"",
-		"first_seen_at) * 1000000)::bigint", // the open ranges
-		"jsonb_to_recordset($6::jsonb)",     // the merge
+		"gap_end, (extract(epoch FROM",  // the open ranges
+		"jsonb_to_recordset($6::jsonb)", // the merge
 		rescaleRecord,
 		"ON CONFLICT (\"only\") DO UPDATE SET count",
 		"commit",

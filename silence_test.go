@@ -19,7 +19,7 @@ import (
 // fallsInto are the statements of a batch, by what they contain.
 var fallsInto = map[string]string{
 	"BEGIN":  "begin isolation level read committed",
-	"load":   "'seen', first_seen_at",
+	"load":   "'seen', to_jsonb",
 	"read":   "octet_length(e.payload)", // not that of Start, which tries whether it may read
 	"guard":  "WITH guard AS",
 	"COMMIT": "commit\x00",
