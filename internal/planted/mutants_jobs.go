@@ -150,7 +150,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "clock-before", Jobs: true,
 		Mistake: "a program that gives a schedule other times reads the clock when its transaction begins",
-		Edits:   []Edit{{"jobs/schedule/statements.go", "`+toMicros(`clock_timestamp()`)+`, `+bounded, name", "`+toMicros(`transaction_timestamp()`)+`, `+bounded, name"}},
+		Edits:   []Edit{{"jobs/schedule/statements.go", "`+toMicros(`clock_timestamp()`)+`, `+bounded+`, coalesce(", "`+toMicros(`transaction_timestamp()`)+`, `+bounded+`, coalesce("}},
 		Test:    Test{"./jobs/schedule", "TestOtherTimesBeginAfterThoseBefore"},
 	},
 	{

@@ -568,12 +568,14 @@ func TestInfiniteTicks(t *testing.T) {
 	_, stop := run(t, d.DB, schedule.Job("never", hourly, jobOf), schedule.Job("due", hourly, jobOf), schedule.Job("far", hourly, jobOf))
 	until(t, "the rows", func() bool { return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE next_at IS NOT NULL`) == 3 })
 	stop()
-	d.Exec(t, `UPDATE jobs_schedules SET next_at = CASE name WHEN 'never' THEN 'infinity'::timestamptz WHEN 'due' THEN '-infinity' ELSE '20000-01-01' END,
+	d.Exec(t, `UPDATE jobs_schedules SET next_at = CASE name WHEN 'never' THEN 'infinity'::timestamptz WHEN 'due' THEN '-infinity' ELSE next_at END,
 		last_at = '-infinity', resumed_at = 'infinity'`)
 	s, _ := run(t, d.DB, schedule.Job("never", hourly, jobOf), schedule.Job("due", hourly, jobOf), schedule.Job("far", hourly, jobOf))
 	until(t, "the job that was due, and its next tick", func() bool {
 		return s.Status()[1].Jobs == 1 && count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'due' AND next_at BETWEEN now() AND now() + interval '1 hour'`) == 1
 	})
+	d.Exec(t, `UPDATE jobs_schedules SET next_at = '20000-01-01' WHERE name = 'far'`) // a start would take it for a tick of other times
+	until(t, "the far tick", func() bool { return s.Status()[2].Next.Equal(store.LatestTime) })
 	if all := s.Status(); !all[0].Next.IsZero() || all[0].Jobs != 0 || !all[2].Next.Equal(store.LatestTime) || all[2].Jobs != 0 {
 		t.Errorf("the others are %+v", all)
 	}

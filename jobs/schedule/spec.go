@@ -158,7 +158,8 @@ func fingerprint(s Spec) (hash, sampled string, err error) {
 }
 
 // placed returns the tick that the row of a schedule is to have when a Scheduler starts,
-// and whether the row must change for that. The row keeps a tick that is due, unless the
+// and whether the row must change for that. The row keeps an infinite one, which somebody has set
+// by hand, and a tick that is due, unless the
 // schedule has other times: else a start would drop the tick. No tick is placed twice
 // after the database's clock was set back.
 func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err error) {
@@ -171,6 +172,8 @@ func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err 
 		return first, false, err
 	}
 	switch {
+	case same && r.byHand:
+		return first, false, nil
 	case !same, r.next.IsZero():
 		return first, true, nil
 	case r.next.After(now):

@@ -236,6 +236,8 @@ func TestPlaced(t *testing.T) {
 		{"a new row", row{hash: "h"}, at("11:00:00"), true, false},
 		{"the next tick", row{hash: "h", next: at("11:00:00")}, at("11:00:00"), false, false},
 		{"the next tick, of an earlier build", row{hash: "s", next: at("11:00:00")}, at("11:00:00"), false, false},
+		{"never, by hand", row{hash: "h", byHand: true}, at("11:00:00"), false, false},
+		{"never, by hand, before other times", row{hash: "x", byHand: true}, at("11:00:00"), true, false},
 		{"a tick that is due", row{hash: "h", next: at("09:00:00")}, at("11:00:00"), false, false},
 		{"a tick that is due, of an earlier build", row{hash: "s", next: at("09:00:00")}, at("11:00:00"), false, false},
 		{"due, and no tick", row{hash: "h", next: at("09:10:00")}, at("11:00:00"), true, false},

@@ -20,6 +20,7 @@ type row struct {
 	next   time.Time // zero: no tick is to come
 	last   time.Time // the latest tick with a job; zero: none yet
 	paused bool
+	byHand bool // next_at is infinite; only hold reads it
 }
 
 // toMicros is SQL for a time as microseconds, which every driver and server takes for the
@@ -78,7 +79,7 @@ func hold(ctx context.Context, tx store.Querier, table ident.Table, name, hash s
 	err = tx.QueryRowContext(ctx, `
 INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) VALUES ($1::text, $2::text, NULL)
 ON CONFLICT (name) DO UPDATE SET hash = s.hash
-RETURNING hash, `+toMicros(`next_at`)+`, `+toMicros(`last_at`)+`, `+toMicros(`clock_timestamp()`)+`, `+bounded, name, hash).Scan(&r.hash, &next, &last, &micros, &limit)
+RETURNING hash, `+toMicros(`next_at`)+`, `+toMicros(`last_at`)+`, `+toMicros(`clock_timestamp()`)+`, `+bounded+`, coalesce(NOT isfinite(next_at), false)`, name, hash).Scan(&r.hash, &next, &last, &micros, &limit, &r.byHand)
 	if err != nil {
 		return r, now, fmt.Errorf("place the schedule: %w", err)
 	}
