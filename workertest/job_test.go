@@ -106,7 +106,11 @@ func TestHandleJobOutcomes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for driver, db := range map[string]*sql.DB{"pgx": d.DB, "lib/pq": d.OpenPQ(t)} {
 				h := jobs.NewHandlers()
-				jobs.RegisterTx(h, c.handle, jobs.MaxAttempts(3), jobs.Timeout(100*time.Millisecond), jobs.Terminal("DECLINED"),
+				limit := time.Minute
+				if errors.Is(c.is, jobs.ErrTimeout) {
+					limit = 100 * time.Millisecond
+				}
+				jobs.RegisterTx(h, c.handle, jobs.MaxAttempts(3), jobs.Timeout(limit), jobs.Terminal("DECLINED"),
 					jobs.Retry(func(int, error) time.Duration { return 20 * time.Second }))
 				c.given.Args = charge{1}
 				all, err := workertest.HandleJobs(t.Context(), db, h, []workertest.GivenJob{c.given}, func(*sql.Tx) error {
