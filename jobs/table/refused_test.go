@@ -115,7 +115,9 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 					return err != nil && strings.Contains(err.Error(), "claim of job ") && strings.Contains(err.Error(), "mend the row") && strings.Contains(err.Error(), "(and 3 more rows)")
 				})
 				s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
-				got := s.notes()
+				// A claim that meets refused rows alone cannot know whether they are the reason: it
+				// fails as a whole, once more.
+				got := slices.DeleteFunc(s.notes(), func(note string) bool { return note == "failed claim 0" })
 				slices.Sort(got)
 				want := []string{"failed claim 1", "failed claim 12", "failed claim 2", "failed claim 3"}
 				if !slices.Equal(got, want) {
