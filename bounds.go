@@ -25,7 +25,7 @@ type limits struct {
 	turn time.Duration
 	// leave is for the last statements when a worker stops.
 	leave time.Duration
-	// guard is, beyond two batches, for a guard while nobody can say what it waits for.
+	// guard bounds, beyond two batches, the wait of a guard whose blocker is unknown.
 	guard time.Duration
 }
 

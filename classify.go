@@ -47,8 +47,8 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 	return r
 }
 
-// timedOut looks whether a batch did not end in time although no call of its handler took
-// most of that: then it had too many events, and none of them is to blame.
+// timedOut marks the result of a batch that exceeded BatchTimeout although its last call of the
+// handler took less than half of it: the batch had too many events, and no event is to blame.
 func (c *consumerLoop) timedOut(r result, t *transaction, w *work) result {
 	n := len(w.Events)
 	if n < 2 || !errors.Is(r.err, errBatchTimeout) || len(t.call) == 1 && time.Since(t.called) > c.w.cfg.BatchTimeout/2 {

@@ -8,7 +8,7 @@ func SetTurn(w *Worker, d time.Duration) { w.limits.turn = d }
 // SetLeave bounds the last statements when the worker stops.
 func SetLeave(w *Worker, d time.Duration) { w.limits.leave = d }
 
-// SetGuard bounds, beyond two batches, a guard while nobody can say what it waits for.
+// SetGuard bounds, beyond two batches, the wait of a guard whose blocker is unknown.
 func SetGuard(w *Worker, d time.Duration) { w.limits.guard = d }
 
 // SetQuick bounds quick statements, from when the worker has started. A loop tries such a

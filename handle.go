@@ -185,7 +185,7 @@ type transaction struct {
 	fault  []store.PersistedEvent // the same, if the transaction ended in that call
 }
 
-// calls takes note of what the handler is given next.
+// calls records what the handler is given next, and when.
 func (t *transaction) calls(events []store.PersistedEvent) {
 	t.call, t.called, t.intact = events, time.Now(), false
 }

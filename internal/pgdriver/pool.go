@@ -11,8 +11,8 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 )
 
-// ErrLeftOpen: a connection of the pool has a transaction that somebody has left open.
-// Whatever was sent on the connection would become part of that transaction.
+// ErrLeftOpen: a connection of the pool has an open transaction, begun by an earlier user of
+// the connection. Every later statement would become part of that transaction.
 var ErrLeftOpen = errors.New(`a connection of the pool had a transaction open, and was closed: begin transactions with BeginTx, not by sending BEGIN, and end each of them`)
 
 // ErrEncoding: the session has another client_encoding than Go's strings.
@@ -43,8 +43,8 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 	return nil, err
 }
 
-// closeLeftOpen closes the idle connections that have a transaction open: who has left one
-// open has often left more, and each would cost its next owner a failure.
+// closeLeftOpen closes all idle connections that have an open transaction. Otherwise each of
+// them would cost its next user a failure.
 func (p Pool) closeLeftOpen(ctx context.Context) {
 	for range p.Stats().Idle {
 		conn, err := p.DB.Conn(ctx)
@@ -100,7 +100,7 @@ func (p Pool) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
 // closeAfter gives a connection back once its rows are closed, or its transaction has
-// ended: that is what Close waits for.
+// ended: that is what Close waits for. The goroutine ends with them.
 func closeAfter(conn *sql.Conn) { go func() { _ = conn.Close() }() }
 
 // FailedRow makes a Row of an error, which only database/sql can do.

@@ -28,7 +28,7 @@ type home struct {
 	closing     time.Time // until when idle connections are closed
 }
 
-// beatsAt takes note of the server of the heartbeats, and reports whether the pool has led
+// beatsAt records the server of the heartbeats, and reports whether the pool has led
 // to another.
 func (h *home) beatsAt(server int64, while time.Duration) bool {
 	h.mu.Lock()
@@ -38,7 +38,7 @@ func (h *home) beatsAt(server int64, while time.Duration) bool {
 	return h.apart
 }
 
-// leadsTo takes note of the server of another connection, and reports whether that is not
+// leadsTo records the server of another connection, and reports whether that is not
 // the one of the heartbeats.
 func (h *home) leadsTo(server int64, while time.Duration) bool {
 	h.mu.Lock()
