@@ -88,20 +88,20 @@
 // Use SET LOCAL, not SET. All tables of the worker are found once, at
 // [Worker.Start], and named with their schema afterwards. So a search path or a
 // temporary table that a handler leaves in its session misleads no statement of the
-// worker. It still misleads other handlers on that connection. What SET LOCAL sets lasts until the end
-// of the batch, so the handlers of its later events have it too: after SET LOCAL ROLE, set the role
-// back before you return.
+// worker. It still misleads other handlers on that connection. What SET LOCAL sets
+// lasts until the end of the batch, so the handlers of its later events have it too:
+// after SET LOCAL ROLE, set the role back before you return.
 //
 // # Failures
 //
 // A handler fails if it returns an error or panics, if its batch takes longer than
 // [WithBatchTimeout], or if the commit is refused. The events before the failing
 // one are then committed, and that one is tried alone. So an error names the event,
-// and the event holds up nothing that comes before it. If a batch took too long, and no
-// call of the handler took half of that time, the next batch has fewer events instead. A [consumer.BatchConsumer]
-// names the event by a [consumer.EventError]. Where nobody names it, the batch is
-// tried again as it is, and then halved until the event is found; those tries do
-// not count as failures of the event.
+// and the event holds up nothing that comes before it. If a batch took too long, and its
+// last call of the handler took less than half of that time, the next batch has fewer
+// events instead. A [consumer.BatchConsumer] names the event by a [consumer.EventError].
+// If no event is named, the batch is tried again as it is, and then halved until the event
+// is found; those tries do not count as failures of the event.
 //
 // What a handler needs may be away for a moment. So between tries the worker pauses,
 // with jitter, from [WithPollInterval] up to [WithMaxPollInterval]. After [WithMaxConsecutiveFailures] in a row at one event,

@@ -150,8 +150,8 @@ func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPa
 
 // WithBatchTimeout bounds a batch from the moment it owns its checkpoint to
 // the end of its commit. A batch that takes longer is rolled back and counts
-// as a failure. If the batch has several events and none of them took half of the time,
-// no event is to blame: the next batch has at most half as many.
+// as a failure. If the batch has several events, and the last call of the handler took less
+// than half of the time, no event is to blame: the next batch has at most half as many.
 func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.BatchTimeout = d } }
 
 // WithMaxConsecutiveFailures sets how many failures in a row of one consumer

@@ -14,18 +14,33 @@ import (
 
 var somebody = ops.By{Operator: "somebody", Reason: "a test"}
 
-// Under a cap no more jobs run at once than it allows, however many workers there
-// are. A trigger counts what runs, in the transaction that makes it run.
-func TestCap(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	s.d.Exec(t, `CREATE TABLE most (n bigint)`)
-	s.d.Exec(t, `
+// countRunning has a trigger count the jobs that run, in each transaction that changes that.
+func (s *stage) countRunning() {
+	s.t.Helper()
+	s.d.Exec(s.t, `CREATE TABLE most (n bigint)`)
+	s.d.Exec(s.t, `
 CREATE FUNCTION count_running() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	INSERT INTO most SELECT count(*) FROM jobs WHERE state = 'running';
 	RETURN NULL;
 END $$`)
-	s.d.Exec(t, `CREATE TRIGGER count_running AFTER UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION count_running()`)
+	s.d.Exec(s.t, `CREATE TRIGGER count_running AFTER UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION count_running()`)
+}
+
+// mostRunning returns how many jobs have run at once, at most, since countRunning.
+func (s *stage) mostRunning() (n int) {
+	s.t.Helper()
+	if err := s.d.DB.QueryRow(`SELECT max(n) FROM most`).Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// Under a cap no more jobs run at once than it allows, however many workers there
+// are.
+func TestCap(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.countRunning()
 	o, err := ops.NewJobs(s.d.DB, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -48,9 +63,8 @@ END $$`)
 	for _, e := range all {
 		s.ended(e.ID)
 	}
-	var most int
-	if err := s.d.DB.QueryRow(`SELECT max(n) FROM most`).Scan(&most); err != nil || most != 5 {
-		t.Errorf("%d jobs ran at once, %v; the cap is 5", most, err)
+	if most := s.mostRunning(); most != 5 {
+		t.Errorf("%d jobs ran at once; the cap is 5", most)
 	}
 }
 
@@ -110,13 +124,7 @@ func TestCapBindsConditions(t *testing.T) {
 	if err := o.SetCap(t.Context(), "default", 2, somebody); err != nil {
 		t.Fatal(err)
 	}
-	s.d.Exec(t, `CREATE TABLE most (n bigint)`)
-	s.d.Exec(t, `
-CREATE FUNCTION count_running() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-	INSERT INTO most SELECT count(*) FROM jobs WHERE state = 'running';
-	RETURN NULL;
-END $$`)
-	s.d.Exec(t, `CREATE TRIGGER count_running AFTER UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION count_running()`)
+	s.countRunning()
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	var entries []jobs.Entry
 	for n := range 50 {
@@ -132,9 +140,8 @@ END $$`)
 	for _, e := range all {
 		s.ended(e.ID)
 	}
-	var most int
-	if err := s.d.DB.QueryRow(`SELECT max(n) FROM most`).Scan(&most); err != nil || most != 2 {
-		t.Errorf("%d jobs ran at once, %v; the cap is 2", most, err)
+	if most := s.mostRunning(); most != 2 {
+		t.Errorf("%d jobs ran at once; the cap is 2", most)
 	}
 	if !w.Status().Queues[0].Capped {
 		t.Error("the worker shows no cap")
