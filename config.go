@@ -14,6 +14,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/listen"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
@@ -127,13 +128,14 @@ func (c Config) coord(db *sql.DB, id uuid.UUID, units []*unit, t tables.Tables, 
 		Sticky:            c.AssignmentStrategy == AssignSticky,
 		Status:            status,
 		Wishes:            map[string]coord.Wish{},
+		Scopes:            map[string]scope.Scope{},
 	}
 	if c.LeaderStrategy == LeaderStrategyLease {
 		cc.Strategy = coord.Lease
 	}
 	for _, u := range units {
 		cc.Units = append(cc.Units, u.name)
-		cc.Wishes[u.name] = u.wish
+		cc.Wishes[u.name], cc.Scopes[u.name] = u.wish, u.scope
 	}
 	return cc
 }

@@ -60,7 +60,8 @@ type Observer struct {
 	// under FailPause, or its log began again.
 	ConsumerPaused func(ConsumerInfo)
 	// ConsumerWaiting: it waits for another transaction's lock (told again after
-	// growing pauses), or at WithMaxOpenRanges (told once).
+	// growing pauses), or (told once) at WithMaxOpenRanges, or as a worker runs whose
+	// build selects more.
 	ConsumerWaiting func(ConsumerWait)
 
 	// BatchStarted: a batch is about to begin its transaction. The durations
@@ -83,6 +84,9 @@ type Observer struct {
 	// Rescaled: units of a consumer were replaced by others, which have the same
 	// keys between them: a split, or a merge.
 	Rescaled func(Rescaled)
+	// ScopeChanged: a build runs the consumer that selects other aggregate types than the
+	// one before, or has another version.
+	ScopeChanged func(ScopeChange)
 	// DeadBatchEnded: the batch of a dead worker lived on in the server, held a
 	// consumer's row, and was ended.
 	DeadBatchEnded func(DeadBatch)
@@ -157,7 +161,7 @@ type ConsumerFailure struct {
 // ConsumerWait is what a consumer waits for.
 type ConsumerWait struct {
 	Consumer string
-	Trouble  Trouble // TroubleLock or TroubleDoubts; Recovered tells its end
+	Trouble  Trouble // TroubleLock, TroubleDoubts or TroubleScope; Recovered tells its end
 	Err      error   // names what it waits for, and the remedy
 }
 
@@ -198,6 +202,19 @@ type Rescaled struct {
 	Consumer string
 	From, To []string // one of them has one unit
 	Position int64    // where they stand
+}
+
+// ScopeChange tells from where on a consumer is run by code that selects something else.
+// The table of operations has the same.
+type ScopeChange struct {
+	Consumer string
+	From, To string // in words
+	// Position is the checkpoint. Events of Added at or below it are not delivered, see
+	// ops.Operator.ReplayTypes; those of Removed above it are not, either.
+	Position       int64
+	Added, Removed []string // types; none where there are too many to name
+	AllAdded       bool     // all types but those that were selected
+	AllRemoved     bool     // all types but those that are selected
 }
 
 // TransactionEnd is a batch whose handler has ended its transaction.

@@ -151,6 +151,9 @@ func (log logFunc) batches(o *Observer) {
 	o.Rescaled = func(r Rescaled) {
 		log.info("consumer rescaled", "consumer", r.Consumer, "from", r.From, "to", r.To, "position", r.Position)
 	}
+	o.ScopeChanged = func(c ScopeChange) {
+		log.warn("consumer selects something else", "consumer", c.Consumer, "from", c.From, "to", c.To, "position", c.Position)
+	}
 	o.DeadBatchEnded = func(b DeadBatch) {
 		log.info("ended the batch of a dead worker", "consumer", b.Consumer, "dead_worker", b.Worker, "pid", b.PID)
 	}

@@ -31,6 +31,7 @@ func unite(all []Observer, p *protection) Observer {
 		DeadLettered:        join(all, p, "DeadLettered", func(o Observer) func(DeadLetter) { return o.DeadLettered }),
 		DeadLetterFailed:    join(all, p, "DeadLetterFailed", func(o Observer) func(DeadLetter) { return o.DeadLetterFailed }),
 		Rescaled:            join(all, p, "Rescaled", func(o Observer) func(Rescaled) { return o.Rescaled }),
+		ScopeChanged:        join(all, p, "ScopeChanged", func(o Observer) func(ScopeChange) { return o.ScopeChanged }),
 		DeadBatchEnded:      join(all, p, "DeadBatchEnded", func(o Observer) func(DeadBatch) { return o.DeadBatchEnded }),
 		TransactionEnded:    join(all, p, "TransactionEnded", func(o Observer) func(TransactionEnd) { return o.TransactionEnded }),
 		FrontierBlocked:     join(all, p, "FrontierBlocked", func(o Observer) func(BlockingTransaction) { return o.FrontierBlocked }),

@@ -101,7 +101,7 @@ func (w *Worker) head(ctx context.Context, token string) (head int64, err error)
 // place gives a unit its first checkpoint, if it has none.
 func (w *Worker) place(ctx context.Context, u *unit, after int64, token string) error {
 	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		return w.checkpoints.Place(ctx, w.db, u.name, after, token)
+		return w.checkpoints.Place(ctx, w.db, u.name, after, token, u.scope)
 	})
 }
 

@@ -94,7 +94,10 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	if err := c.restarted(); err != nil {
 		return c.stopRestarted(intake, conn, err)
 	}
-	return result{outcome: again}
+	if r, done := c.rescope(intake, conn); r.outcome != again || done {
+		return r
+	}
+	return c.load(intake, conn, v) // it says from now on what this code selects
 }
 
 // errReplaced reports that a split or a merge has put other units in the place of

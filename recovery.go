@@ -32,6 +32,7 @@ const (
 	TroubleOverdue      Trouble = "overdue"      // HandlerOverdue: the handler has returned
 	TroubleLock         Trouble = "lock"         // ConsumerWaiting: for another transaction's lock
 	TroubleDoubts       Trouble = "doubts"       // ConsumerWaiting: at WithMaxOpenRanges
+	TroubleScope        Trouble = "scope"        // ConsumerWaiting: a worker runs whose build selects more
 )
 
 // Recovery says that a trouble is over.

@@ -290,12 +290,12 @@ func (c *consumerLoop) merge(ctx context.Context, tx *sql.Tx, into string, targe
 }
 
 // canMerge reports whether locked parts have all slots of a target, stand at one
-// position, are this worker's, and run.
+// position, are this worker's, select the same, and run.
 func canMerge(target partition.Range, parts []progress.Part) bool {
 	var slots []partition.Range
 	for _, p := range parts {
 		_, s, ok := partition.Parse(p.Unit)
-		if !ok || !p.Mine || p.Paused || p.Position != parts[0].Position {
+		if !ok || !p.Mine || p.Paused || p.Position != parts[0].Position || p.Scope != parts[0].Scope {
 			return false
 		}
 		slots = append(slots, s)

@@ -165,6 +165,7 @@ func TestWhatMayBeMerged(t *testing.T) {
 		"one is paused":     {func(parts []progress.Part) []progress.Part { parts[2].Paused = true; return parts }, false},
 		"one is another's":  {func(parts []progress.Part) []progress.Part { parts[0].Mine = false; return parts }, false},
 		"one is behind":     {func(parts []progress.Part) []progress.Part { parts[1].Position--; return parts }, false},
+		"one selects more":  {func(parts []progress.Part) []progress.Part { parts[2].Scope = `{}`; return parts }, false},
 		"one is further":    {func(parts []progress.Part) []progress.Part { parts[2].Position++; return parts }, false},
 		"one is no unit":    {func(parts []progress.Part) []progress.Part { parts[1].Unit = "c#5"; return parts }, false},
 		"one is there more": {func(parts []progress.Part) []progress.Part { return append(parts, parts[2]) }, false},

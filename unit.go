@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
@@ -41,8 +43,9 @@ type declared struct {
 	start    consumer.Start
 	placed   chan struct{} // closed when it has its first checkpoint; nil if it had one at the start
 
-	wish coord.Wish
-	key  consumer.Key
+	scope scope.Scope // of types, version and start
+	wish  coord.Wish
+	key   consumer.Key
 	// inTurn has room for the one part that runs, of a consumer that is split by
 	// other builds and does not say that its events may be handled at the same
 	// time. It is nil if it says so.
@@ -92,7 +95,7 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("a %T panicked when asked for its name, types, start or partitions: %s", c, errtext.Panic(v))
+			err = fmt.Errorf("a %T panicked when asked for its name, types, version, start or partitions: %s", c, errtext.Panic(v))
 		}
 	}()
 	d := &declared{title: c.Name(), consumer: c, wish: coord.Single}
@@ -116,6 +119,9 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 			return nil, fmt.Errorf("%q: AggregateTypes gives %s, which %w: no event is of such a type", u.name, errtext.Value(t), err)
 		}
 	}
+	if d.scope, err = d.selects(); err != nil {
+		return nil, err
+	}
 	switch after, _ := u.start.Position(); {
 	case strings.Contains(u.name, "#"):
 		return nil, fmt.Errorf("the name %q has a '#', which is not allowed", u.name)
@@ -125,6 +131,23 @@ func unitOf(c consumer.Consumer) (_ *unit, err error) {
 		return nil, fmt.Errorf("%q: StartAt gives position %d, which is below 0", u.name, after)
 	}
 	return u, nil
+}
+
+// selects asks a consumer for the version of its code, and says what that selects.
+func (d *declared) selects() (s scope.Scope, err error) {
+	version, start := 0, ""
+	if v, ok := d.consumer.(consumer.Versioned); ok {
+		if version = v.Version(); version < 0 {
+			return s, fmt.Errorf("%q: Version gives %d, which is below 0", d.title, version)
+		}
+	}
+	switch after, atHead := d.start.Position(); {
+	case atHead:
+		start = "head"
+	case after > 0:
+		start = strconv.FormatInt(after, 10)
+	}
+	return scope.Of(d.types, version, start), nil
 }
 
 // partitions asks a consumer for its partitions.

@@ -181,7 +181,11 @@ func (w *Worker) begin(ctx context.Context) error {
 	if err := w.placeFirst(ctx); err != nil {
 		return err
 	}
-	return w.coord.Register(ctx)
+	if err := w.coord.Register(ctx); err != nil {
+		return err
+	}
+	w.widen(ctx) // the others see by now that this worker lives
+	return nil
 }
 
 // runBackground runs everything but the consumers.

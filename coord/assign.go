@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/scope"
 )
 
 // Member is a live worker and the units that it has code for.
@@ -16,6 +18,9 @@ type Member struct {
 	// Wishes are those that differ from [Single]. Nil: a program from before there
 	// were partitions, which runs no part of a unit.
 	Wishes map[string]Wish
+	// Scopes are what the code selects of the log. A unit that is not there: it does not
+	// say, as it is from before there were scopes.
+	Scopes map[string]scope.Scope
 }
 
 // Assign gives every unit that some member has code for to exactly one of

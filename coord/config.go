@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/scope"
 )
 
 // LeaderStrategy is how workers agree on who assigns the units.
@@ -33,6 +34,9 @@ type Config struct {
 	// Wishes are those for units that are to be handled in partitions. Another ID
 	// for other wishes.
 	Wishes map[string]Wish
+	// Scopes are what the code of units selects of the log: of workers that differ, those
+	// with the greatest run the unit. Another ID for other scopes.
+	Scopes map[string]scope.Scope
 
 	Nodes, Leader ident.Table // see package migrations
 	Changes       ident.Table // likewise, see package changes
@@ -128,7 +132,7 @@ func (c Config) liveness() liveness.Config {
 		Status: c.Status, Incarnation: c.Incarnation, Elsewhere: c.Elsewhere, OnTaskFailed: c.OnTaskFailed,
 	}
 	if c.assigns() {
-		l.DetailsColumn, l.Details = "partitions", wishesText(c.Wishes)
+		l.DetailsColumn, l.Details = "partitions", detailsText(c.Wishes, c.Scopes)
 	}
 	return l
 }

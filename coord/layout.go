@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/scope"
 )
 
 // Wish is what a worker's code says of the partitions of a consumer.
@@ -21,23 +22,50 @@ type Wish struct {
 // Single is the wish for a consumer that is not to be split.
 var Single = Wish{Count: 1}
 
-// wishesText is how a worker's row shows its wishes: an empty object for none.
-func wishesText(wishes map[string]Wish) string {
-	told := map[string]Wish{}
+// details are what a worker's row shows of a consumer. Programs from before there were
+// scopes show no consumer without a wish, and read none.
+type details struct {
+	Wish
+	Scope *scope.Scope `json:"scope,omitempty"`
+}
+
+// detailsText is how a worker's row shows its wishes and scopes: an empty object for none.
+func detailsText(wishes map[string]Wish, scopes map[string]scope.Scope) string {
+	told := map[string]details{}
 	for consumer, w := range wishes {
 		if w != Single {
-			told[consumer] = w
+			told[consumer] = details{Wish: w}
 		}
+	}
+	for consumer, s := range scopes {
+		d := details{Wish: Single, Scope: &s}
+		if w, wished := told[consumer]; wished {
+			d.Wish = w.Wish
+		}
+		told[consumer] = d
 	}
 	text, _ := json.Marshal(told) // numbers and strings
 	return string(text)
 }
 
-// wishesOf reads what a worker's row shows: nil for a program from before there
-// were partitions, and for what is no wish.
-func wishesOf(n liveness.Node) (wishes map[string]Wish) {
-	_ = json.Unmarshal(n.Details, &wishes)
-	return wishes
+// detailsOf reads what a worker's row shows. wishes is nil for a program from before there
+// were partitions, and for what is no wish; scopes has none of a program from before there
+// were any.
+func detailsOf(n liveness.Node) (wishes map[string]Wish, scopes map[string]scope.Scope) {
+	var told map[string]details
+	if err := json.Unmarshal(n.Details, &told); err != nil || told == nil {
+		return nil, nil
+	}
+	wishes, scopes = map[string]Wish{}, map[string]scope.Scope{}
+	for consumer, d := range told {
+		if d.Wish != Single {
+			wishes[consumer] = d.Wish
+		}
+		if d.Scope != nil {
+			scopes[consumer] = *d.Scope
+		}
+	}
+	return wishes, scopes
 }
 
 // wish returns what a member wishes for a consumer that it has code for.
@@ -77,8 +105,8 @@ type layout struct {
 }
 
 // layoutsOf returns the consumers that are split, or have a number of partitions
-// that is fixed or wished for, with what is to become of them. All others are one
-// unit each.
+// that is fixed or wished for, or of which builds select different types, with what is to
+// become of them. All others are one unit each, which anyone with its code may run.
 func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	all := map[string]*layout{}
 	of := func(consumer string) *layout {
@@ -93,6 +121,9 @@ func layoutsOf(alive []Member, parts []part) map[string]*layout {
 				of(consumer)
 			}
 		}
+	}
+	for _, consumer := range disputed(alive) {
+		of(consumer)
 	}
 	for _, p := range parts {
 		consumer, slots, ok := partition.Parse(p.Unit)
@@ -159,6 +190,7 @@ func (l *layout) decide(alive []Member) {
 	key := l.key
 	if !l.split {
 		if l.count <= 1 {
+			outrank(alive, l.consumer, l.able)
 			return
 		}
 		key = wishes[0].Key
@@ -166,6 +198,39 @@ func (l *layout) decide(alive []Member) {
 	for i, m := range alive {
 		l.able[i] = l.able[i] && !m.isOld() && m.wish(l.consumer).Key == key
 	}
+	outrank(alive, l.consumer, l.able)
+}
+
+// outrank takes from the members who are able to run a consumer those whose code selects
+// something else than that of the greatest, see [scope.Scope.Compare]: it would pass what
+// the others are to get. Who does not say what its code selects stays.
+func outrank(alive []Member, consumer string, able []bool) {
+	var best *scope.Scope
+	for i, m := range alive {
+		if s, says := m.Scopes[consumer]; says && able[i] && (best == nil || s.Compare(*best) > 0) {
+			best = &s
+		}
+	}
+	for i, m := range alive {
+		if s, says := m.Scopes[consumer]; says && able[i] {
+			able[i] = s.Compare(*best) == 0
+		}
+	}
+}
+
+// disputed are the consumers of which some members select something else than others.
+func disputed(alive []Member) (consumers []string) {
+	first := map[string]scope.Scope{}
+	for _, m := range alive {
+		for consumer, s := range m.Scopes {
+			if other, known := first[consumer]; !known {
+				first[consumer] = s
+			} else if other.Compare(s) != 0 && !slices.Contains(consumers, consumer) {
+				consumers = append(consumers, consumer)
+			}
+		}
+	}
+	return consumers
 }
 
 // target returns the partition that a unit is to become, to come apart into, or

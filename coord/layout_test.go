@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/scope"
 )
 
 // able is a live worker with code for "c" and two more, and a wish for "c".
@@ -221,20 +223,86 @@ func TestPartsComeTogether(t *testing.T) {
 
 func TestWishesAreReadAsWritten(t *testing.T) {
 	wishes := map[string]Wish{"c": {4, ""}, "d": {1, "customer"}, "e": Single}
-	got := wishesOf(liveness.Node{Said: liveness.Said{Details: []byte(wishesText(wishes))}})
+	got, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(wishes, nil))}})
 	delete(wishes, "e")
 	if !maps.Equal(got, wishes) {
 		t.Errorf("%v", got)
 	}
-	m := Member{Wishes: wishesOf(liveness.Node{Said: liveness.Said{Details: []byte(wishesText(nil))}})}
+	var m Member
+	m.Wishes, _ = detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(detailsText(nil, nil))}})
 	if m.isOld() || m.wish("c") != Single {
 		t.Error("a program that wishes nothing counts as old")
 	}
 	for _, details := range []string{"", "null", "[]"} {
-		if wishes := wishesOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); wishes != nil {
+		if wishes, _ := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(details)}}); wishes != nil {
 			t.Errorf("%q: %v", details, wishes)
 		}
 	}
+}
+
+func TestScopesAreReadAsWritten(t *testing.T) {
+	scopes := map[string]scope.Scope{"c": scope.Of([]string{"A", "B"}, 2, "head"), "d": scope.Of(nil, 0, "")}
+	wishes := map[string]Wish{"c": {4, "k"}, "d": Single}
+	text := detailsText(wishes, scopes)
+	gotWishes, got := detailsOf(liveness.Node{Said: liveness.Said{Details: []byte(text)}})
+	if !maps.EqualFunc(got, scopes, func(a, b scope.Scope) bool { return a.String() == b.String() }) || !maps.Equal(gotWishes, map[string]Wish{"c": {4, "k"}}) {
+		t.Errorf("%v, %v", got, gotWishes)
+	}
+	// A program from before there were scopes reads wishes.
+	var old map[string]Wish
+	if err := json.Unmarshal([]byte(text), &old); err != nil || !maps.Equal(old, wishes) {
+		t.Errorf("%v, %v", old, err)
+	}
+}
+
+// Of workers whose code of a consumer differs, those with the greatest scope run it; those
+// that do not say what theirs is may. The others' consumers are dealt as ever.
+func TestGreatestScopeRunsTheConsumer(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		all := []scope.Scope{scope.Of([]string{"A"}, 0, ""), scope.Of([]string{"A", "B"}, 0, ""), scope.Of(nil, 0, ""), scope.Of([]string{"A"}, 1, "")}
+		rows, key := []part{{Unit: "c"}}, ""
+		if rapid.Bool().Draw(t, "split") {
+			rows, key = splitAt(3, "k"), "k"
+		}
+		var alive []Member
+		for range rapid.IntRange(1, 5).Draw(t, "workers") {
+			m := able(Wish{Count: 1, Key: rapid.SampledFrom([]string{"", "k"}).Draw(t, "key")})
+			if n := rapid.IntRange(0, len(all)).Draw(t, "scope"); n < len(all) {
+				m.Scopes = map[string]scope.Scope{"c": all[n]}
+			}
+			alive = append(alive, m)
+		}
+		may := func(m Member) bool { return key == "" || m.wish("c").Key == key }
+		var best *scope.Scope
+		some := false
+		for _, m := range alive {
+			some = some || may(m)
+			if s, says := m.Scopes["c"]; says && may(m) && (best == nil || s.Compare(*best) > 0) {
+				best = &s
+			}
+		}
+		n := plan(alive, assignments{parts: rows}, false)
+		given := 0
+		for _, ch := range n.changes {
+			if partition.Consumer(ch.Unit) != "c" {
+				continue
+			}
+			given++
+			m := alive[slices.IndexFunc(alive, func(m Member) bool { return m.ID == ch.Worker })]
+			if s, says := m.Scopes["c"]; !may(m) || says && s.Compare(*best) != 0 {
+				t.Fatalf("%s went to %+v, the greatest is %v", ch.Unit, m, best)
+			}
+		}
+		if some != (given > 0) {
+			t.Fatalf("%d units of c were dealt to %+v", given, alive)
+		}
+		for _, u := range []string{"a", "b"} {
+			if !slices.ContainsFunc(n.changes, func(c change) bool { return c.Unit == u }) {
+				t.Fatalf("%s is nobody's", u)
+			}
+		}
+	})
 }
 
 // A consumer goes from one to two partitions, and back, as its owners do it.

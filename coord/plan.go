@@ -82,7 +82,9 @@ func plan(alive []Member, is assignments, sticky bool) (n next) {
 // members are the workers that are alive.
 func members(alive []liveness.Node) (all []Member) {
 	for _, n := range alive {
-		all = append(all, Member{ID: n.ID, Units: n.Names, Wishes: wishesOf(n)})
+		m := Member{ID: n.ID, Units: n.Names}
+		m.Wishes, m.Scopes = detailsOf(n)
+		all = append(all, m)
 	}
 	return all
 }

@@ -12,7 +12,7 @@ import (
 
 // Version is the version of the tables that this package creates. It grows
 // with every change of them. A table beside the checkpoints records it.
-const Version = 5
+const Version = 6
 
 // oldest is the version of the oldest programs that may run beside these tables.
 // It is kept there too: so an old process that restarts after an upgrade goes on.

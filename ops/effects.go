@@ -13,8 +13,9 @@ import (
 
 // keepEffects writes down of which events a unit has had the effects, before an operation
 // changes what that follows from: its checkpoint, its positions in doubt and its dead
-// letters. If the unit goes forward, it crosses the events up to a position.
-func (o *Operator) keepEffects(ctx context.Context, tx *sql.Tx, at locked, crossed int64) error {
+// letters. If the unit goes forward, it crosses the events up to a position. missed are
+// positions that it has passed without their effects.
+func (o *Operator) keepEffects(ctx context.Context, tx *sql.Tx, at locked, crossed int64, missed ...int64) error {
 	pending, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r store.Range, err error) {
 		return r, rows.Scan(&r.First, &r.Last)
 	}, `
@@ -26,6 +27,7 @@ SELECT global_position, global_position FROM `+o.t.DeadLetters.SQL()+` WHERE con
 	}
 	_, slots, _ := partition.Parse(at.consumer)
 	had := at.effects.Pass(slots, at.key, at.position, pending)
+	had = had.Lack(missed)
 	if crossed > at.position {
 		had = had.Cross(crossed)
 	}

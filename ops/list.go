@@ -151,6 +151,10 @@ const (
 	KindDiscard Kind = "discard" // a dead letter
 	KindReplay  Kind = "replay"  // an aggregate
 	KindRetire  Kind = "retire"
+	// KindScope is a worker's: a build runs the consumer that selects other types than the
+	// one before. KindReplayTypes delivers what was passed for that.
+	KindScope       Kind = "scope"
+	KindReplayTypes Kind = "replay types"
 	// KindPartition fixes the number of partitions. KindSplit and KindMerge are a
 	// worker's: it has replaced units of a consumer.
 	KindPartition Kind = "partition"

@@ -3,10 +3,14 @@ package ops
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/scope"
 )
 
 // Replay lets a consumer handle all events of one aggregate again that it has passed, in
@@ -89,4 +93,189 @@ SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+o.t.Nodes.SQL(), p
 		return fmt.Errorf("%w: the consumer keeps events in order by the key %s, which only its code knows: Reset it, or a unit of it", ErrInvalid, errtext.Value(key))
 	}
 	return nil
+}
+
+// mostTypes bounds the events that ReplayTypes takes: each is a transaction of its own.
+const mostTypes = 100_000
+
+// ReplayTypes lets a consumer handle the events of aggregate types that it has passed
+// because the code that ran it did not name the types, see [consumer.ScopedConsumer]. Which
+// these are, the table of operations tells: none comes twice. So that the events of an
+// aggregate come in order, those of it that were handled come again, too, as Replay does
+// it. [consumer.Delivery] has Replay set for these only.
+//
+// It returns [ErrNoEvents] if the consumer has passed none in this way, [ErrInvalid] if the
+// code that runs it does not name a type, if it has passed more than 100,000, for which Reset is quicker,
+// and for a consumer with a key of its own, see [consumer.ByKey]: only its code knows the
+// order.
+func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string, by By) error {
+	var invalid error
+	if len(types) == 0 {
+		invalid = fmt.Errorf("%w: no type is named", ErrInvalid)
+	}
+	for _, t := range types {
+		invalid = errtext.Join(invalid, checkText("type", t, maxAggregate))
+	}
+	if name != partition.Consumer(name) {
+		invalid = errtext.Join(invalid, fmt.Errorf("%w: %s is a unit: name the consumer", ErrInvalid, errtext.Value(name)))
+	}
+	if invalid != nil {
+		return errtext.Of(fmt.Errorf("ops: %s of consumer %s: %w", KindReplayTypes, errtext.Value(name), invalid))
+	}
+	missed := map[string][]int64{} // positions, by unit
+	choose := func(tx *sql.Tx, units []locked) ([]locked, error) {
+		err := o.keyless(ctx, tx, units[0])
+		if err == nil {
+			err = o.selected(ctx, tx, name, types)
+		}
+		if err != nil {
+			return nil, err
+		}
+		steps, err := o.steps(ctx, tx, name)
+		for _, at := range units {
+			if err == nil {
+				missed[at.consumer], err = o.missed(ctx, tx, at, types, steps)
+			}
+		}
+		units = slices.DeleteFunc(units, func(at locked) bool { return len(missed[at.consumer]) == 0 })
+		if err == nil && len(units) == 0 {
+			err = errNoneMissed
+		}
+		return units, err
+	}
+	return o.change(ctx, KindReplayTypes, name, by, choose, func(tx *sql.Tx, at locked) (any, error) {
+		return o.giveTypes(ctx, tx, at, types, missed[at.consumer])
+	})
+}
+
+var errNoneMissed = fmt.Errorf("%w: of these types it has passed no event because its code did not select them", ErrNoEvents)
+
+// typesDetail is what the table of operations keeps of ReplayTypes.
+type typesDetail struct {
+	scope.Given
+	Events int64 `json:"events"` // that come
+	Missed int   `json:"missed"` // of these, how many for the first time
+}
+
+// selected refuses types that the code does not select which runs a consumer.
+func (o *Operator) selected(ctx context.Context, tx *sql.Tx, name string, types []string) error {
+	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (text string, err error) {
+		err = rows.Scan(&text)
+		return text, err
+	}, `
+SELECT coalesce(scope::text, '') FROM `+o.t.Checkpoints.SQL()+` WHERE split_at IS NULL AND (consumer_name = $1::text OR `+unitsOf+`)`, name)
+	if err != nil {
+		return fmt.Errorf("read what its code selects: %w", err)
+	}
+	for _, text := range rows {
+		if text == "" {
+			return fmt.Errorf("%w: it is not known what its code selects: start a worker with this version of the library", ErrInvalid)
+		}
+		s, err := scope.Parse(text)
+		if err != nil {
+			return err
+		}
+		for _, t := range types {
+			if !s.Selects(t) {
+				return fmt.Errorf("%w: its code selects %s, and not %s: deploy a build that names the type first", ErrInvalid, s.Words(), errtext.Value(t))
+			}
+		}
+	}
+	return nil
+}
+
+// steps reads what has decided since the consumer began which events were delivered.
+func (o *Operator) steps(ctx context.Context, tx *sql.Tx, name string) (steps []scope.Step, err error) {
+	type row struct{ unit, kind, detail string }
+	rows, err := pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.unit, &r.kind, &r.detail)
+		return r, err
+	}, `
+SELECT consumer_name, operation, detail::text FROM `+o.t.Operations.SQL()+`
+WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'reset', 'repair', 'replay types', 'retire') ORDER BY id`, name)
+	if err != nil {
+		return nil, fmt.Errorf("read what was done to it: %w", err)
+	}
+	for _, r := range rows {
+		if Kind(r.kind) == KindRetire {
+			steps = nil // it began anew
+			continue
+		}
+		_, slots, _ := partition.Parse(r.unit)
+		s := scope.Step{Slots: slots}
+		var of any
+		switch Kind(r.kind) {
+		case KindScope:
+			s.Changed = &scope.Changed{}
+			of = s.Changed
+		case KindReplayTypes:
+			s.Given = &scope.Given{}
+			of = s.Given
+		default:
+			s.Moved = &scope.Moved{}
+			of = s.Moved
+		}
+		if err := json.Unmarshal([]byte(r.detail), of); err != nil {
+			return nil, fmt.Errorf("read the operation %s on %s: %w", r.kind, errtext.Value(r.unit), err)
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+// missed are the positions of the events of types that a unit has passed unselected. What it has
+// passed in doubt and has appeared is still to be delivered, late.
+func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []string, steps []scope.Step) (positions []int64, err error) {
+	named, err := json.Marshal(types)
+	if err != nil || len(steps) == 0 {
+		return nil, err
+	}
+	_, slots, _ := partition.Parse(at.consumer)
+	_, err = pgdriver.QueryAll(ctx, tx, func(rows *sql.Rows) (_ struct{}, err error) {
+		var e event
+		if err := rows.Scan(&e.Position, &e.AggregateType, &e.AggregateID); err != nil {
+			return struct{}{}, err
+		}
+		if slot := partition.Slot(e.AggregateID); slots.Has(slot) && scope.Missed(steps, slot, e.AggregateType, e.Position) {
+			positions = append(positions, e.Position)
+		}
+		if len(positions) > mostTypes {
+			err = fmt.Errorf("%w: it has passed more than %d events: Reset it, or make another consumer", ErrInvalid, mostTypes)
+		}
+		return struct{}{}, err
+	}, `
+SELECT `+positionColumn+`, aggregate_type, aggregate_id FROM `+o.t.Events.SQL()+` AS e
+WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND NOT EXISTS (
+	SELECT FROM `+o.t.GapSkips.SQL()+` AS s
+	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
+ORDER BY `+positionColumn, at.consumer, string(named), at.position)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of the types: %w", err)
+	}
+	return positions, nil
+}
+
+// giveTypes puts the aggregates of events that a unit has missed among the letters.
+func (o *Operator) giveTypes(ctx context.Context, tx *sql.Tx, at locked, types []string, missed []int64) (d typesDetail, err error) {
+	d = typesDetail{Given: scope.Given{Types: types, To: at.position}, Missed: len(missed)}
+	positions, err := json.Marshal(missed)
+	if err != nil {
+		return d, err
+	}
+	if err := o.keepEffects(ctx, tx, at, 0, missed...); err != nil {
+		return d, err
+	}
+	d.Events, err = exec(ctx, tx, "put the events among the letters", `
+INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
+SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
+FROM `+o.t.Events.SQL()+` AS e JOIN (
+	SELECT DISTINCT m.aggregate_type, m.aggregate_id FROM `+o.t.Events.SQL()+` AS m
+	WHERE m.`+positionColumn+` = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)::bigint))
+) AS of ON of.aggregate_type = e.aggregate_type AND of.aggregate_id = e.aggregate_id
+WHERE e.`+positionColumn+` <= $3::bigint AND NOT EXISTS (
+	SELECT FROM `+o.t.GapSkips.SQL()+` AS s
+	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
+ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
+		at.consumer, string(positions), at.position)
+	return d, err
 }

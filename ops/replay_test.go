@@ -463,3 +463,79 @@ type ofCustomers struct{ ledger }
 func (*ofCustomers) Partitions() consumer.Partitions {
 	return consumer.Partitions{Count: 1, Key: consumer.ByKey("customer", func(e store.PersistedEvent) string { return e.AggregateID })}
 }
+
+// What a build passed because it did not name a type comes once it is named, in the order of
+// each aggregate, once. What was handled before comes again only with what was not.
+func TestReplayTypes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	build := func(types ...string) (stop func()) { return s.work(t, &scopedForgetter{types: types}) }
+	passes := func(id string, n int) {
+		t.Helper()
+		s.append(t, id, n)
+		await(t, "the consumer to have passed them", func() bool {
+			return s.count(t, `SELECT last_position FROM consumer_checkpoints`) == s.count(t, `SELECT max(global_position) FROM events`)
+		})
+	}
+	stop := build("Other")
+	await(t, "the consumer", func() bool { return s.count(t, `SELECT count(*) FROM consumer_checkpoints`) == 1 })
+	passes("a", 2) // 1 2
+	passes("b", 1) // 3
+	stop()
+	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), `its code selects Other, and not "Order": deploy a build that names the type first`) {
+		t.Fatal(err)
+	}
+	stop = build("Order", "Other")
+	passes("a", 1) // 4
+	passes("d", 1) // 5
+	s.awaitDelivered(t, "4 5")
+	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitNoLetters(t)
+	if got := s.delivered(t); got != "4 5 -1 1 2 -1 3 4r" {
+		t.Fatalf("delivered %q", got)
+	}
+	var d struct{ To, Events, Missed int64 }
+	if op := s.last(t, &d); op.Kind != ops.KindReplayTypes || d.To != 5 || d.Events != 4 || d.Missed != 3 {
+		t.Errorf("recorded %+v, %s", op, op.Detail)
+	}
+	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); !errors.Is(err, ops.ErrNoEvents) {
+		t.Errorf("again: %v", err)
+	}
+	stop()
+	stop = build("Other")
+	passes("b", 2) // 6 7
+	stop()
+	build("Order", "Other")
+	passes("d", 1)                                           // 8
+	if err := s.Reset(t.Context(), "c", 6, by); err != nil { // 7 comes by that
+		t.Fatal(err)
+	}
+	await(t, "it to be back", func() bool {
+		return strings.HasSuffix(s.delivered(t), " 7r 8r") || strings.HasSuffix(s.delivered(t), " 7 8r")
+	})
+	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitNoLetters(t)
+	if got := s.delivered(t); !strings.HasSuffix(got, "-1 3r 6 7r") {
+		t.Errorf("delivered %q", got)
+	}
+	for want, do := range map[string]func() error{
+		"no type is named":  func() error { return s.ReplayTypes(t.Context(), "c", nil, by) },
+		"name the consumer": func() error { return s.ReplayTypes(t.Context(), "c#000-7ff", []string{"Order"}, by) },
+		"type is empty":     func() error { return s.ReplayTypes(t.Context(), "c", []string{""}, by) },
+	} {
+		if err := do(); !errors.Is(err, ops.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+type scopedForgetter struct {
+	forgetter
+	types []string
+}
+
+func (s *scopedForgetter) AggregateTypes() []string { return s.types }

@@ -199,6 +199,28 @@ still to come. It is not for a consumer with a key of its own.`,
 	})
 }
 
+func (a *app) replayTypesVerb() *cobra.Command {
+	return a.consumerChanges(&cobra.Command{
+		Use: "replay-types NAME TYPE...", Short: "deliver what an earlier build did not select", Args: cobra.MinimumNArgs(2), ValidArgsFunction: a.consumerNames,
+		Long: `Lets a consumer handle the events of aggregate types that it has passed because the
+build that ran it then did not name the types: the verb operations lists these
+changes as scope. Which events these are is known: none comes twice. So that the
+events of an aggregate come in order, those of it that were handled come again, and
+the handler is told so. letters list shows those that are still to come. It is not for
+a consumer with a key of its own.`,
+		Example: `  pgfrontier replay-types totals_v1 Invoice --dry-run --reason "invoices count from the beginning"`,
+		RunE: a.verb(func(ctx context.Context, args []string) error {
+			return a.onConsumer(ctx, consumerChange{
+				what: "replay-types", name: args[0], decided: onNothing,
+				final: "Aggregates that were handled in part are handled again from their first event.",
+				do: func(ctx context.Context, o *ops.Operator, by ops.By) (object, error) {
+					return object{"types": args[1:]}, o.ReplayTypes(ctx, args[0], args[1:], by)
+				},
+			})
+		}),
+	})
+}
+
 func (a *app) retireVerb() *cobra.Command {
 	return a.consumerChanges(&cobra.Command{
 		Use: "retire NAME", Short: "remove a consumer for good", Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,

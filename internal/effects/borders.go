@@ -92,6 +92,21 @@ func (b Borders) Cross(to int64) Borders {
 	})
 }
 
+// Lack takes note that the effects of positions were not had: they were passed unseen.
+func (b Borders) Lack(missed []int64) Borders {
+	if len(b) == 0 || len(missed) == 0 {
+		return b
+	}
+	var positions []store.Range
+	for _, p := range missed {
+		positions = append(positions, store.Range{First: p, Last: p})
+	}
+	positions = sorted(positions)
+	return b.each(partition.All, "", func(one *Border) {
+		one.Except = union(one.Except, within(positions, store.Range{First: 1, Last: one.After}))
+	})
+}
+
 // Handle takes note that the events at positions were handled.
 func (b Borders) Handle(positions []store.Range) (after Borders, changed bool) {
 	positions = sorted(positions)

@@ -15,6 +15,7 @@ import (
 	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/store"
 )
@@ -26,6 +27,7 @@ type Checkpoints struct {
 
 	// SQL
 	load, revisions, place, clean string
+	scopes, rescope, selecting    string
 	issued                        string
 	arrived, known                string
 	guard, guardAndAudit, pause   string
@@ -83,6 +85,9 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		issued:         server.issued(),
 		revisions:      revisions(t),
 		place:          place(t, server),
+		scopes:         scopes(t),
+		rescope:        rescope(t, server),
+		selecting:      selecting(t),
 		incarnation:    `SELECT coalesce(` + server.Incarnation + `, '')`,
 		guard:          guard,
 		guardAndAudit:  guardAndAudit,
@@ -107,7 +112,7 @@ SELECT last_position, revision, ctid::text, xmin::text, ` + written + `, coalesc
 	SELECT jsonb_agg(jsonb_build_object('id', id, 'first', gap_position, 'last', gap_end, 'seen', ` + seen + `) ORDER BY gap_position)
 	FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')::text,
 	` + lettersOf(t.DeadLetters.SQL()) + `,
-	effects::text, ` + pgdriver.Time(`paused_at`) + `, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
+	effects::text, ` + pgdriver.Time(`paused_at`) + `, coalesce(paused_by, ''), coalesce(paused_reason, ''), split_at IS NOT NULL, coalesce(scope::text, ''), coalesce(` + server.Incarnation + `, ''), coalesce(` + server.last() + `, 0)
 FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text`
 }
 
@@ -127,7 +132,7 @@ WITH place AS MATERIALIZED (
 	WHERE NOT EXISTS (SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text)
 	AND ($3::text = '' OR ` + server.Incarnation + ` = $3::text)
 )
-INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position) SELECT $1::text, $2::bigint FROM place
+INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position, scope) SELECT $1::text, $2::bigint, $4::jsonb FROM place
 ON CONFLICT (consumer_name) DO NOTHING`
 }
 
@@ -144,10 +149,10 @@ func (e NoCheckpointError) Error() string {
 // once more.
 func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*State, error) {
 	var p State
-	var open, had string
+	var open, had, selects string
 	var pausedAt sql.NullTime
 	var since Pause
-	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Letters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &p.Token, &p.Last)
+	err := q.QueryRowContext(ctx, c.load, unit).Scan(&p.Position, &p.Revision, &p.Row, &p.Author, &p.Written, &open, &p.DeadLetters, &p.Letters, &p.Retry, &had, &pausedAt, &since.By, &since.Reason, &p.Split, &selects, &p.Token, &p.Last)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, NoCheckpointError{unit}
@@ -164,6 +169,9 @@ func (c Checkpoints) Load(ctx context.Context, q store.Querier, unit string) (*S
 	}
 	if p.Effects, err = effects.Parse(had); err != nil {
 		return nil, fmt.Errorf("worker: effects of consumer %q: %w", unit, err)
+	}
+	if p.Recorded, err = recorded(unit, selects); err != nil {
+		return nil, err
 	}
 	if pausedAt.Valid {
 		since.Since = pausedAt.Time.UTC()
@@ -206,8 +214,8 @@ func (c Checkpoints) Incarnation(ctx context.Context, q store.Querier) (token st
 
 // Place gives a consumer that has never run its first checkpoint; with a
 // token, only in that incarnation of the server.
-func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string) error {
-	if _, err := q.ExecContext(ctx, c.place, unit, after, token); err != nil {
+func (c Checkpoints) Place(ctx context.Context, q store.Querier, unit string, after int64, token string, s scope.Scope) error {
+	if _, err := q.ExecContext(ctx, c.place, unit, after, token, s.String()); err != nil {
 		return fmt.Errorf("worker: first checkpoint of consumer %q: %w", unit, err)
 	}
 	return nil

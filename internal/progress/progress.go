@@ -15,8 +15,9 @@ type State struct {
 	Token       string // the incarnation that it was loaded in, empty if there was none
 	Last        int64  // the sequence's last value then; math.MaxInt64 if the log names none
 	Open        []OpenRange
-	Paused      *Pause // nil: it may run
-	Split       bool   // the row is no unit: others have its consumer's slots
+	Paused      *Pause   // nil: it may run
+	Split       bool     // the row is no unit: others have its consumer's slots
+	Recorded    Recorded // of the code that has run it
 	Effects     effects.Borders
 	DeadLetters int     // aggregates that have dead letters and are not replayed, DeadLettersCounted at most
 	Letters     bool    // there are letters, also of those that are replayed

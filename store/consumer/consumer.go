@@ -43,7 +43,22 @@ type ScopedConsumer interface {
 	Consumer
 	// AggregateTypes returns the types to be delivered; an empty list means
 	// all. The worker asks once, at its start.
+	//
+	// The checkpoint records the types. While workers run whose builds name different
+	// ones, only those with the most run the consumer: once a worker has started that
+	// names a type, no other build passes its events. Those at or below the checkpoint of
+	// that time are not delivered; ops.Operator.ReplayTypes delivers them.
 	AggregateTypes() []string
+}
+
+// Versioned is a Consumer whose code has a number. While workers run whose builds differ in
+// it, those with the highest run the consumer, and the others wait: a change of what a
+// decoder makes of events, say, is not undone in turns. Of builds with the same number, that
+// with more aggregate types runs it, see [ScopedConsumer].
+type Versioned interface {
+	Consumer
+	// Version returns the number of the code, 0 or above. A Consumer without it has 0.
+	Version() int
 }
 
 // Forgetter is a Consumer that can take back what it keeps of one aggregate.

@@ -1,0 +1,129 @@
+package progress
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/scope"
+	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
+)
+
+// Recorded is what the row of a unit says of the code that has run it.
+type Recorded struct {
+	Unit   string
+	Stored string       // as the row has it; empty: nobody has said
+	Scope  *scope.Scope // the same; nil: nobody has said
+}
+
+// recorded reads what a row has stored.
+func recorded(unit, stored string) (r Recorded, err error) {
+	r = Recorded{Unit: unit, Stored: stored}
+	if stored != "" {
+		var s scope.Scope
+		if s, err = scope.Parse(stored); err != nil {
+			return r, fmt.Errorf("worker: consumer %q: %w", unit, err)
+		}
+		r.Scope = &s
+	}
+	return r, nil
+}
+
+func scopes(t tables.Tables) string {
+	return `
+SELECT consumer_name, coalesce(scope::text, '') FROM ` + t.Checkpoints.SQL() + `
+WHERE split_part(consumer_name, '#', 1) IN (SELECT jsonb_array_elements_text($1::jsonb))
+ORDER BY consumer_name COLLATE "C"`
+}
+
+// Scopes reads what the rows of consumers say, those of their parts included.
+func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []string) ([]Recorded, error) {
+	names, err := json.Marshal(consumers)
+	if err != nil {
+		return nil, err
+	}
+	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (Recorded, error) {
+		var unit, stored string
+		if err := rows.Scan(&unit, &stored); err != nil {
+			return Recorded{}, err
+		}
+		return recorded(unit, stored)
+	}, c.scopes, string(names))
+	if err != nil {
+		return nil, fmt.Errorf("worker: read what %d consumers select: %w", len(consumers), err)
+	}
+	return all, nil
+}
+
+// Rescoped is a change of what the code selects that runs a unit.
+type Rescoped struct {
+	From     *scope.Scope `json:"from"` // nil: nobody has said
+	To       scope.Scope  `json:"to"`
+	Position int64        `json:"position"` // up to it, it was From
+}
+
+// rescope is one statement: what it records tells the position that the unit had under the
+// lock of its row. If From is not known, nothing is told.
+func rescope(t tables.Tables, server Server) string {
+	return `
+WITH changed AS (
+	UPDATE ` + t.Checkpoints.SQL() + ` SET scope = $3::jsonb, revision = revision + 1, updated_at = clock_timestamp()
+	WHERE consumer_name = $1::text AND coalesce(scope::text, '') = $2::text AND ($6::text = '' OR ` + server.Incarnation + ` = $6::text)
+	RETURNING last_position
+), told AS (
+	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
+	SELECT $1::text, 'scope', jsonb_build_object('from', nullif($2::text, '')::jsonb, 'to', $3::jsonb, 'position', last_position), $4::text, $5::text
+	FROM changed WHERE $2::text <> ''
+)
+SELECT last_position FROM changed`
+}
+
+// Rescope records that from its position on, a unit is run by code that selects to, if the
+// row still says what was recorded. Each batch is refused that was planned before. With a
+// token, that is only in this incarnation of the server. reason is for people.
+func (c Checkpoints) Rescope(ctx context.Context, q store.Querier, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
+	d = Rescoped{From: r.Scope, To: to}
+	err = q.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), c.operator(), reason, token).Scan(&d.Position)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return d, false, nil
+	case err != nil:
+		return d, false, fmt.Errorf("worker: record what consumer %q selects: %w", r.Unit, err)
+	}
+	return d, true, nil
+}
+
+// Selecting is another worker that says what its code of a consumer selects.
+type Selecting struct {
+	Worker uuid.UUID
+	Place  string // for people
+	Key    string // of the consumer's partitions
+	Scope  scope.Scope
+}
+
+func selecting(t tables.Tables) string {
+	return `
+SELECT worker_id::text, coalesce(hostname, '') || '/' || coalesce(pid, 0), coalesce(partitions->($1::text)->>'key', ''), partitions->($1::text)->>'scope'
+FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND partitions->($1::text)->>'scope' IS NOT NULL`
+}
+
+// Selecting reads what the other workers say that have code for a consumer, dead or alive.
+func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
+	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (s Selecting, err error) {
+		var text string
+		if err = rows.Scan(&s.Worker, &s.Place, &s.Key, &text); err == nil {
+			s.Scope, err = scope.Parse(text)
+		}
+		return s, err
+	}, c.selecting, consumer, c.worker.String())
+	if err != nil {
+		return nil, fmt.Errorf("worker: read what the workers' code of consumer %q selects: %w", consumer, err)
+	}
+	return all, nil
+}
