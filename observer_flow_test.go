@@ -19,6 +19,7 @@ var elsewhere = map[string]string{
 	"RolesHidden":    "TestStartNamesEveryMissingPrivilege",
 	"DeadBatchEnded": "TestProcessStoppedAndWoken",
 	"Rescaled":       "TestAConsumerIsSplitAndMerged",
+	"ScopeChanged":   "TestBuildsThatDifferDoNotRunSideBySide",
 	"PoolSwept":      "TestSweep",
 }
 

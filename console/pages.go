@@ -41,7 +41,8 @@ type consumerPage struct {
 	*snapshot `json:"-"`
 	Consumer  ops.Consumer
 	LastError string `json:",omitempty"`
-	// Disagreement is which workers wish for other partitions than there are; empty: none.
+	// Disagreement is which workers select less than others, or wish for other partitions
+	// than there are; empty: none.
 	Disagreement string `json:",omitempty"`
 	Next         []ops.Next
 	Open         []ops.Gap
@@ -107,7 +108,7 @@ func consumerOf(s *snapshot, name string) (p consumerPage, err error) {
 		return p, noConsumer(name)
 	}
 	p.LastError = s.LastError(name)
-	p.Disagreement = wishes.Disagreement(p.Consumer, s.living(), placeOf)
+	p.Disagreement = cmp.Or(wishes.Waiting(p.Consumer, s.living(), placeOf), wishes.Disagreement(p.Consumer, s.living(), placeOf))
 	for _, u := range p.Consumer.Units {
 		if e := s.LastError(u.Name); e != "" && p.LastError == "" {
 			p.LastError = u.Name + ": " + e

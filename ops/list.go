@@ -33,6 +33,8 @@ type Consumer struct {
 	OpenRanges  int64     // ranges of positions that it passed while they were in doubt
 	DeadLetters int64
 
+	Scope *Scope // of the code that runs it, or has run it last; of one that is split, of its first unit; nil: nobody has said
+
 	Units  []Unit // of a consumer that is split, in order; none: it is not
 	Wanted int    // partitions that the workers are to make of it; 0: it stays as it is
 	Fixed  int    // partitions that an operator has fixed, see Partition; 0: none
@@ -61,9 +63,13 @@ func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
 		var by, reason sql.NullString
 		c := &r.Consumer
 		var age int64
-		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &age, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key)
+		var scope sql.NullString
+		err = rows.Scan(&c.Name, &c.Position, &c.HeadLag, &age, &c.Revision, &c.UpdatedAt, &since, &by, &reason, &c.Worker, &c.OpenRanges, &c.DeadLetters, &c.Wanted, &c.Fixed, &r.split, &r.key, &scope)
 		c.OldestAge, c.UpdatedAt = time.Duration(age)*time.Microsecond, c.UpdatedAt.UTC()
 		c.Paused = pauseOf(since, by, reason)
+		if err == nil && scope.Valid {
+			err = json.Unmarshal([]byte(scope.String), &c.Scope)
+		}
 		return r, err
 	}, o.consumersSQL())
 	if err != nil {
@@ -81,7 +87,7 @@ SELECT c.consumer_name, c.last_position,
 		FROM ` + o.t.Events.SQL() + ` AS e WHERE e.` + positionColumn + ` > c.last_position ORDER BY e.` + positionColumn + ` LIMIT 1), 0)::bigint, c.revision, ` + pgdriver.Time(`c.updated_at`) + `, ` + pgdriver.Time(`c.paused_at`) + `, c.paused_by, c.paused_reason, a.worker_id,
 	(SELECT count(*) FROM ` + o.t.GapSkips.SQL() + ` AS s WHERE s.consumer_name = c.consumer_name AND s.state = 'open'),
 	(SELECT count(*) FROM ` + o.t.DeadLetters.SQL() + ` AS l WHERE l.consumer_name = c.consumer_name AND NOT l.replay),
-	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key
+	coalesce(a.partitions, 0), coalesce(c.partitions, 0), c.split_at IS NOT NULL, c.partition_key, c.scope::text
 FROM ` + o.t.Checkpoints.SQL() + ` AS c LEFT JOIN ` + o.t.Assignments.SQL() + ` AS a ON a.consumer_name = c.consumer_name
 ORDER BY split_part(c.consumer_name, '#', 1) COLLATE "C", c.consumer_name COLLATE "C"`
 }
@@ -107,7 +113,7 @@ func consumersOf(rows []consumerRow) (all []Consumer) {
 		}
 		c := &all[n-1]
 		if len(c.Units) == 0 {
-			c.Position, c.HeadLag, c.Paused, c.Worker, c.Wanted = r.Position, r.HeadLag, r.Paused, r.Worker, r.Wanted
+			c.Position, c.HeadLag, c.Paused, c.Worker, c.Wanted, c.Scope = r.Position, r.HeadLag, r.Paused, r.Worker, r.Wanted, r.Scope
 		}
 		c.Position, c.HeadLag = min(c.Position, r.Position), max(c.HeadLag, r.HeadLag)
 		c.OldestAge = max(c.OldestAge, r.OldestAge)

@@ -29,7 +29,10 @@ type Worker struct {
 	Able   []string // consumers that it has code for; nil: it does not say, as it is of another library
 	// Wishes are what its code wishes for where that is not one partition, by consumer. Nil: it
 	// says nothing of partitions, as its program is from before there were any.
-	Wishes    map[string]Wish
+	Wishes map[string]Wish
+	// Scopes are what its code selects of the log, by consumer; one that is not there: it
+	// does not say.
+	Scopes    map[string]Scope
 	Consumers []string        // consumers and units that are assigned to it
 	Status    json.RawMessage // what it said of itself at its last heartbeat, as Worker.Status; nil: nothing
 }
@@ -38,6 +41,34 @@ type Worker struct {
 type Wish struct {
 	Count int
 	Key   string // its name; empty: the aggregate's id
+}
+
+// Scope is what a consumer's code selects. Of workers that differ in it, those with the
+// highest version, and of these those with the most types, run the consumer.
+type Scope struct {
+	Types   []string // of aggregates; none: all
+	Version int      // of the code, see [consumer.Versioned]
+}
+
+// details reads what a worker's row says of its consumers. Of another library it may be
+// anything.
+func (w *Worker) details(text string) {
+	var told map[string]struct {
+		Wish
+		Scope *Scope
+	}
+	if json.Unmarshal([]byte(text), &told) != nil || told == nil {
+		return
+	}
+	w.Wishes, w.Scopes = map[string]Wish{}, map[string]Scope{}
+	for name, d := range told {
+		if d.Wish != (Wish{Count: 1}) {
+			w.Wishes[name] = d.Wish
+		}
+		if d.Scope != nil {
+			w.Scopes[name] = *d.Scope
+		}
+	}
 }
 
 // Workers lists the workers that are registered, in order of their heartbeats, the
@@ -59,7 +90,7 @@ func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 		if set.Valid {
 			w.Able = slices.Clone(sets[set.Int64])
 		}
-		_ = json.Unmarshal([]byte(wishes.String), &w.Wishes) // of another library it may be anything
+		w.details(wishes.String)
 		if err == nil && consumers.Valid {
 			err = json.Unmarshal([]byte(consumers.String), &w.Consumers)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -100,6 +101,9 @@ func (d dossier) text() string {
 	}
 	if d.Wanted > 0 || d.Fixed > 0 {
 		f.add("partitions", "%d wanted, %d fixed by an operator", d.Wanted, d.Fixed)
+	}
+	if s := d.Scope; s != nil {
+		f.add("selects", "%s", scope.Of(s.Types, s.Version, "").Words())
 	}
 	if says := d.disagreement(d.Consumer); says != "" {
 		f.add("wishes", "%s", says)

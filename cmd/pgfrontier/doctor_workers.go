@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -202,9 +203,11 @@ func (p *patient) partitions(context.Context) (finding, error) {
 	return ok("no consumer is in partitions"), nil
 }
 
-// disagreement says who keeps a consumer from the number of partitions that is wished for.
+// disagreement says which builds do not run a consumer as others select more, or who keeps it
+// from the number of partitions that is wished for.
 func (v view) disagreement(c ops.Consumer) string {
-	return wishes.Disagreement(c, v.living(), func(w ops.Worker) string { return v.place(w.ID) })
+	place := func(w ops.Worker) string { return v.place(w.ID) }
+	return cmp.Or(wishes.Waiting(c, v.living(), place), wishes.Disagreement(c, v.living(), place))
 }
 
 // each calls do for each consumer, or of one that is split for its units.

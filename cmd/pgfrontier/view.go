@@ -295,7 +295,7 @@ func (v view) consumer(c ops.Consumer) object {
 	return object{
 		"name": c.Name, "position": c.Position, "behind": c.HeadLag, "oldest_age_seconds": seconds(c.OldestAge), "state": v.state(c),
 		"revision": c.Revision, "updated_at": c.UpdatedAt, "paused": paused(c.Paused), "worker": owner(c.Worker),
-		"open_ranges": c.OpenRanges, "dead_letters": c.DeadLetters, "partitions_wanted": c.Wanted, "partitions_fixed": c.Fixed,
+		"open_ranges": c.OpenRanges, "dead_letters": c.DeadLetters, "selects": selects(c.Scope), "partitions_wanted": c.Wanted, "partitions_fixed": c.Fixed,
 		"units": listed(c.Units, func(u ops.Unit) object {
 			return object{
 				"name": u.Name, "partition": u.Partition, "key": u.Key, "position": u.Position, "behind": u.HeadLag,
@@ -304,6 +304,14 @@ func (v view) consumer(c ops.Consumer) object {
 			}
 		}),
 	}
+}
+
+// selects is null where nobody has said. No types are all.
+func selects(s *ops.Scope) any {
+	if s == nil {
+		return nil
+	}
+	return object{"types": listed(s.Types, func(t string) string { return t }), "version": s.Version}
 }
 
 // paused is null of what is not.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -53,6 +54,44 @@ func Disagreement(c ops.Consumer, live []ops.Worker, place func(ops.Worker) stri
 		why = "it is not split, as the workers have different keys"
 	}
 	return why + ": " + strings.Join(texts(groups), "; ")
+}
+
+// Waiting says which of the live workers do not run a consumer because the code of others
+// selects more, and what each selects. It is empty if none does.
+func Waiting(c ops.Consumer, live []ops.Worker, place func(ops.Worker) string) string {
+	type build struct {
+		scope  scope.Scope
+		places []string
+	}
+	var builds []build
+	for _, w := range live {
+		told, says := w.Scopes[c.Name]
+		if !says {
+			continue
+		}
+		s := scope.Of(told.Types, told.Version, "")
+		i := slices.IndexFunc(builds, func(b build) bool { return b.scope.Compare(s) == 0 })
+		if i < 0 {
+			i, builds = len(builds), append(builds, build{scope: s})
+		}
+		builds[i].places = append(builds[i].places, place(w))
+	}
+	if len(builds) < 2 {
+		return ""
+	}
+	slices.SortFunc(builds, func(a, b build) int { return b.scope.Compare(a.scope) })
+	var all []string
+	for i, b := range builds {
+		does := "waits"
+		if len(b.places) > 1 {
+			does = "wait"
+		}
+		if i == 0 {
+			does = "may run it"
+		}
+		all = append(all, fmt.Sprintf("%s %s, selecting %s", some(b.places), does, b.scope.Words()))
+	}
+	return "the builds select different things: " + strings.Join(all, "; ")
 }
 
 // Becoming returns the number of partitions that a consumer is on its way to, 0 if it has

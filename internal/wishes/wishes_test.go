@@ -62,6 +62,27 @@ func TestDisagreement(t *testing.T) {
 	}
 }
 
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	says := func(pid int, version int, types ...string) ops.Worker {
+		return ops.Worker{PID: pid, Scopes: map[string]ops.Scope{"c": {Types: types, Version: version}}}
+	}
+	for name, c := range map[string]struct {
+		live []ops.Worker
+		want string
+	}{
+		"nobody":             {nil, ""},
+		"all the same":       {[]ops.Worker{says(1, 0, "A", "B"), says(2, 0, "B", "A"), {PID: 3}}, ""},
+		"more types":         {[]ops.Worker{says(1, 0, "A"), says(2, 0, "B", "A"), says(3, 0, "A")}, "the builds select different things: h/2 may run it, selecting A, B; h/1, h/3 wait, selecting A"},
+		"a higher version":   {[]ops.Worker{says(1, 2, "A"), says(2, 1)}, "the builds select different things: h/1 may run it, selecting A (version 2); h/2 waits, selecting all types (version 1)"},
+		"another consumer's": {[]ops.Worker{says(1, 2, "A"), {PID: 2, Scopes: map[string]ops.Scope{"d": {}}}}, ""},
+	} {
+		if got := Waiting(ops.Consumer{Name: "c"}, c.live, place); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // Workers that say nothing of partitions, and those that wish for the same, are all that
 // there is no word about.
 func TestSilenceMeansAgreement(t *testing.T) {

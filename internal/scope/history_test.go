@@ -1,0 +1,88 @@
+package scope_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/scope"
+)
+
+// A consumer of two halves lives through builds, resets and replays; a model writes down
+// for each event whether it was delivered since it was last to be. Missed finds those that
+// were passed unselected, and no others.
+func TestMissed(t *testing.T) {
+	t.Parallel()
+	halves := []partition.Range{{First: 0, Last: 0x7ff}, {First: 0x800, Last: 0xfff}}
+	types := []string{"A", "B", "C"}
+	rapid.Check(t, func(t *rapid.T) {
+		const last = 12
+		draw := func() scope.Scope {
+			return scope.Of(rapid.SliceOfNDistinct(rapid.SampledFrom(types), 0, 2, rapid.ID[string]).Draw(t, "types"), 0, "")
+		}
+		type fate int // of an event
+		const (
+			ahead fate = iota
+			delivered
+			unselected
+			crossed
+		)
+		var steps []scope.Step
+		kinds := rapid.SliceOfN(rapid.SampledFrom(types), last, last).Draw(t, "log")
+		first := draw()
+		selects := []scope.Scope{first, first}
+		at := []int64{0, 0}
+		fates := [2][last + 1]fate{}
+		for range rapid.IntRange(0, 20).Draw(t, "steps") {
+			h := rapid.IntRange(0, 1).Draw(t, "half")
+			switch rapid.SampledFrom([]string{"run", "run", "build", "reset", "replay"}).Draw(t, "step") {
+			case "run":
+				to := rapid.Int64Range(at[h], last).Draw(t, "to")
+				for p := at[h] + 1; p <= to; p++ {
+					if fates[h][p] = delivered; !selects[h].Selects(kinds[p-1]) {
+						fates[h][p] = unselected
+					}
+				}
+				at[h] = to
+			case "build":
+				to := draw()
+				steps = append(steps, scope.Step{Slots: halves[h], Changed: &scope.Changed{From: selects[h], Position: at[h]}})
+				selects[h] = to
+			case "reset":
+				to := rapid.Int64Range(0, last).Draw(t, "to")
+				steps = append(steps, scope.Step{Slots: halves[h], Moved: &scope.Moved{From: at[h], To: to}})
+				for p := int64(1); p <= last; p++ {
+					switch {
+					case p > to && p <= at[h]:
+						fates[h][p] = ahead
+					case p > at[h] && p <= to:
+						fates[h][p] = crossed
+					}
+				}
+				at[h] = to
+			case "replay":
+				kind := rapid.SampledFrom(types).Draw(t, "kind")
+				if !selects[h].Selects(kind) {
+					continue // it is refused
+				}
+				steps = append(steps, scope.Step{Slots: halves[h], Given: &scope.Given{Types: []string{kind}, To: at[h]}})
+				for p := int64(1); p <= at[h]; p++ {
+					if kinds[p-1] == kind && fates[h][p] == unselected {
+						fates[h][p] = delivered
+					}
+				}
+			}
+		}
+		for h := range halves {
+			for p := int64(1); p <= at[h]; p++ {
+				if !selects[h].Selects(kinds[p-1]) {
+					continue // a replay of it is refused
+				}
+				if got, want := scope.Missed(steps, halves[h].First+7, kinds[p-1], p), fates[h][p] == unselected; got != want {
+					t.Fatalf("half %d, position %d of type %s: %v, want %v", h, p, kinds[p-1], got, want)
+				}
+			}
+		}
+	})
+}
