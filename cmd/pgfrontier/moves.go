@@ -208,7 +208,7 @@ changes as scope. Which events these are is known: none comes twice. So that the
 events of an aggregate come in order, those of it that were handled come again, and
 the handler is told so. letters list shows those that are still to come. It is not for
 a consumer with a key of its own.`,
-		Example: `  pgfrontier replay-types totals_v1 Invoice --dry-run --reason "invoices count from the beginning"`,
+		Example: `  pgfrontier replay-types totals_v1 Invoice --reason "invoices count, too"`,
 		RunE: a.verb(func(ctx context.Context, args []string) error {
 			return a.onConsumer(ctx, consumerChange{
 				what: "replay-types", name: args[0], decided: onNothing,
