@@ -118,7 +118,7 @@ func (o *Jobs) change(ctx context.Context, kind Kind, a *about, by By, invalid e
 	err := errtext.Join(invalid, by.check())
 	if err == nil {
 		err = audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
-			if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)`, idleLimit); err != nil {
+			if _, err := exec(ctx, tx, "limit the transaction", `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)`, idleLimit); err != nil {
 				return 0, err
 			}
 			detail, err := do(tx)

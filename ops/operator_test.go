@@ -442,3 +442,30 @@ func TestServerEndsAnIdleOperation(t *testing.T) {
 		t.Errorf("afterwards it is %s, want 0", outside)
 	}
 }
+
+// An operation waits for a batch that holds the consumer's row, whatever lock_timeout the
+// role has. One that a statement_timeout ends names the remedy.
+func TestOperationWaitsBeyondLockTimeout(t *testing.T) {
+	t.Parallel()
+	s := full(t, false)
+	batch, err := s.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer batch.Rollback()
+	if _, err := batch.Exec(`SELECT FROM consumer_checkpoints WHERE consumer_name = 'c' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if err := operator(t, s.OpenSet(t, "statement_timeout", "500")).Pause(t.Context(), "c", by); err == nil || !strings.Contains(err.Error(), "raise the statement_timeout of the role") {
+		t.Errorf("a statement_timeout: %v", err)
+	}
+	paused := make(chan error, 1)
+	go func() { paused <- operator(t, s.OpenSet(t, "lock_timeout", "100")).Pause(t.Context(), "c", by) }()
+	pgtest.AwaitBlockedFor(t, s.DB, 300*time.Millisecond)
+	if err := batch.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-paused; err != nil {
+		t.Error(err)
+	}
+}

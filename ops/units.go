@@ -77,7 +77,7 @@ func (o *Operator) lockOwn(ctx context.Context, tx *sql.Tx, consumer string) (at
 	var by, reason sql.NullString
 	var limit, had string
 	err = tx.QueryRowContext(ctx, `
-SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true)
+SELECT last_position, `+pgdriver.Time(`paused_at`)+`, paused_by, paused_reason, split_at IS NOT NULL, effects::text, set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true)
 FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consumer, idleLimit).Scan(&at.position, &since, &by, &reason, &split, &had, &limit)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -92,6 +92,9 @@ FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text FOR UPDATE`, consu
 func waitError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("gave up waiting for its checkpoint row, which a running batch keeps until it ends (BatchTimeout at most): allow more time: %w", err)
+	}
+	if pgdriver.IsTimeLimit(err) {
+		return fmt.Errorf("gave up waiting for its checkpoint row, which a running batch keeps until it ends (BatchTimeout at most): raise the statement_timeout of the role: %w", err)
 	}
 	return fmt.Errorf("lock its checkpoint row: %w", err)
 }

@@ -36,6 +36,7 @@ const (
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
 	QueryCanceled         = "57014" // statement_timeout, too
+	LockNotAvailable      = "55P03" // lock_timeout
 
 	invalidValues         = "22"
 	integrityViolations   = "23"
@@ -65,6 +66,13 @@ func IsConflict(err error) bool {
 func IsTransactionTimeout(err error) bool {
 	s := SQLState(err)
 	return s == IdleInTransaction || s == TransactionTimeout
+}
+
+// IsTimeLimit reports whether the server ended a statement, or a wait in it, because a
+// setting of the session limits its time. An operator's pg_cancel_backend looks the same.
+func IsTimeLimit(err error) bool {
+	s := SQLState(err)
+	return s == QueryCanceled || s == LockNotAvailable || s == TransactionTimeout
 }
 
 // IsOutOfResources reports whether the server lacked memory or could not read

@@ -166,3 +166,19 @@ func AwaitBlocked(t testing.TB, db *sql.DB) {
 		t.Fatal("waited in vain for a session to wait for a lock")
 	}
 }
+
+// AwaitBlockedFor waits until a statement in the database that waits for a lock has lasted for
+// longer than d.
+func AwaitBlockedFor(t testing.TB, db *sql.DB, d time.Duration) {
+	t.Helper()
+	blocked := 0
+	if !Poll(func() bool {
+		if err := db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+			AND clock_timestamp() - query_start > $1::bigint * interval '1 microsecond'`, d.Microseconds()).Scan(&blocked); err != nil {
+			t.Fatal(err)
+		}
+		return blocked > 0
+	}) {
+		t.Fatalf("waited in vain for a session to wait for a lock for %v", d)
+	}
+}

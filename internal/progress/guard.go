@@ -26,24 +26,32 @@ import (
 // A connection that dies silently must not keep the row: the server ends a transaction that
 // stays idle for as long as a batch may take. That is set before the row is waited for, since
 // its lock stays with a guard that is refused afterwards.
+//
+// The lock_timeout of the role does not end the wait for the row. The handlers' statements
+// have that lock_timeout again.
 func guard(t tables.Tables, worker uuid.UUID, server Server) (plain, audited string) {
-	const bounded = `(SELECT set_config('idle_in_transaction_session_timeout', $6::text, true)) IS NOT NULL`
+	// The subquery reads the role's setting before it is changed.
+	const limits = `limits AS MATERIALIZED (
+	SELECT role, set_config('lock_timeout', '0', true) AS lock, set_config('idle_in_transaction_session_timeout', $6::text, true) AS idle
+	FROM (SELECT current_setting('lock_timeout') AS role OFFSET 0) AS before
+)`
+	const restored = `set_config('lock_timeout', (SELECT role FROM limits), true) IS NOT NULL`
 	guard := func(more string) string {
 		return `
-WITH guard AS (
+WITH ` + limits + `, guard AS (
 	UPDATE ` + t.Checkpoints.SQL() + `
 	SET last_position = $3::bigint, revision = revision + 1, updated_at = clock_timestamp()` + more + `
 	WHERE ctid = $7::text::tid
 		AND consumer_name = $1::text AND revision = $2::bigint AND last_position <= $3::bigint AND last_position = $8::bigint
 		AND ` + server.Incarnation + ` = $4::text AND $3::bigint <= ` + server.last() + `
 		AND EXISTS (SELECT FROM ` + t.Assignments.SQL() + ` WHERE consumer_name = $1::text AND worker_id = $5::uuid)
-		AND ` + bounded + `
+		AND (SELECT lock || idle FROM limits) IS NOT NULL
 	RETURNING revision, ctid::text AS at, xmin::text AS author, ` + written + ` AS written, tableoid AS home, updated_at
 )`
 	}
 	// Others can see whose batch holds the row.
 	result := `
-SELECT revision, at, author, written, pg_current_xact_id()::text, ` + pgdriver.MarkTransaction + `, ` + signBatch(worker) + ` FROM guard`
+SELECT revision, at, author, written, pg_current_xact_id()::text, ` + pgdriver.MarkTransaction + `, ` + restored + ` AND ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.GapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)

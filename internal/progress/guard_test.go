@@ -283,3 +283,37 @@ func TestWorkerPausesOnlyWhatIsUnchanged(t *testing.T) {
 		})
 	}
 }
+
+// The lock_timeout of the role does not end a guard that waits for the row, and is that of the
+// handlers' statements.
+func TestGuardWaitsBeyondLockTimeout(t *testing.T) {
+	t.Parallel()
+	g := progresstest.New(t)
+	holder := g.Begin(t)
+	if _, err := holder.Exec(`SELECT FROM consumer_checkpoints WHERE consumer_name = 'c' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := g.OpenSet(t, "lock_timeout", "100").BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	from := g.Loaded(t)
+	guarded := make(chan error, 1)
+	go func() {
+		_, ok, err := g.Guard(t.Context(), tx, "c", from, progress.Advance{To: 11, Token: g.Token})
+		if err == nil && !ok {
+			err = errors.New("refused")
+		}
+		guarded <- err
+	}()
+	pgtest.AwaitBlockedFor(t, g.DB, 300*time.Millisecond)
+	_ = holder.Rollback()
+	if err := <-guarded; err != nil {
+		t.Fatal(err)
+	}
+	var limit string
+	if err := tx.QueryRow(`SHOW lock_timeout`).Scan(&limit); err != nil || limit != "100ms" {
+		t.Errorf("after the guard lock_timeout is %q, %v", limit, err)
+	}
+}

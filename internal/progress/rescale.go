@@ -55,7 +55,7 @@ func newRescaleSQL(t tables.Tables) rescaleSQL {
 	)
 	return rescaleSQL{
 		changes: t.Changes,
-		own:     `SELECT set_config('idle_in_transaction_session_timeout', $2::text, true) FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE`,
+		own:     `SELECT set_config('idle_in_transaction_session_timeout', $2::text, true) || set_config('lock_timeout', '0', true) FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE`,
 		unit: `
 SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS NULL
 	AND EXISTS (SELECT FROM ` + assignments + ` WHERE ` + it + ` AND worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`,

@@ -199,13 +199,16 @@ func TestARescaleHoldsTheLayout(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
 	tx := g.Begin(t)
+	if _, err := tx.Exec(`SET LOCAL lock_timeout = 100`); err != nil {
+		t.Fatal(err)
+	}
 	if _, ok, err := g.Rescale(t.Context(), tx, "c", g.Token); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	expectRows(t, g.DB, `SELECT consumer_name FROM consumer_checkpoints FOR UPDATE SKIP LOCKED`, "")
-	var limit string
-	if err := tx.QueryRow(`SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil || limit != "15s" {
-		t.Errorf("the server waits for %q, %v", limit, err)
+	var limit, lock string
+	if err := tx.QueryRow(`SELECT current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')`).Scan(&limit, &lock); err != nil || limit != "15s" || lock != "0" {
+		t.Errorf("the server waits for %q, and a statement for a lock for %q, %v", limit, lock, err)
 	}
 }
 

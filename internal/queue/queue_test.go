@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"database/sql"
 	"encoding/json"
 	"regexp"
 	"slices"
@@ -356,5 +357,35 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap") || strings.Contains(all, "Sort")) {
 			t.Errorf("%s:\n%s", name, all)
 		}
+	}
+}
+
+// A claim waits for another one of the same capped queue, whatever lock_timeout the role has.
+func TestRoomWaitsBeyondLockTimeout(t *testing.T) {
+	s := newStage(t)
+	s.d.Exec(t, `INSERT INTO jobs_queues (name, max_running) VALUES ('default', 1)`)
+	begin := func(db *sql.DB) *sql.Tx {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback() })
+		return tx
+	}
+	first, second := begin(s.d.DB), begin(s.d.OpenSet(t, "lock_timeout", "100"))
+	if room, _, err := s.Room(t.Context(), first, "default", 5); err != nil || room != 1 {
+		t.Fatalf("room for %d, %v", room, err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, _, err := s.Room(t.Context(), second, "default", 5)
+		waits <- err
+	}()
+	pgtest.AwaitBlockedFor(t, s.d.DB, 300*time.Millisecond)
+	if err := first.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waits; err != nil {
+		t.Error(err)
 	}
 }

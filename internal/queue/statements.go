@@ -279,7 +279,7 @@ SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM gone) WHERE (SELECT co
 // lockSQL makes the claims of a capped queue take turns. What they count, they
 // count in the next statement: this one's snapshot is older than its lock.
 const lockSQL = `
-SELECT name, max_running, set_config('idle_in_transaction_session_timeout', '2000', true)
+SELECT name, max_running, set_config('idle_in_transaction_session_timeout', '2000', true) || set_config('lock_timeout', '0', true)
 FROM {queues} WHERE name IN ('*', $1::text) AND max_running IS NOT NULL ORDER BY name FOR NO KEY UPDATE`
 
 // roomSQL counts up to the caps, of the queue and of all; NULL is no cap.
