@@ -52,6 +52,8 @@ type result struct {
 	moved   progress.Moved        // after a commit
 	left    error                 // what a handler left on the connection
 	many    bool                  // it failed for the sum of its events, see timedOut
+	fatal   error                 // ends the worker, and there is nothing to settle
+	waited  bool                  // the server ended the guard's wait for the row
 	began   time.Time             // the turn
 }
 
@@ -84,6 +86,8 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	moved, owned, err := c.guard(ctx, intake, conn, tx, w)
 	b.Guard = time.Since(began)
 	switch {
+	case pgdriver.IsTimeLimit(err):
+		return result{outcome: disturbed, waited: true, err: fmt.Errorf("worker: guard of a batch: a time limit of the role, such as statement_timeout, ended the wait for the consumer's row, which another batch holds: raise the limit: %w", err)}
 	case err != nil:
 		return result{outcome: disturbed, err: fmt.Errorf("worker: guard of a batch: %w", err)}
 	case !owned:
@@ -110,8 +114,9 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	inner, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()
-	defer c.watchGuard(inner, giveUp, conn)()
+	end := c.watchGuard(inner, giveUp, conn)
 	m, owned, err = c.w.checkpoints.Guard(inner, tx, c.unit.name, &w.from, w.advance)
+	end(err)
 	return m, owned, why(inner, ctx, err)
 }
 

@@ -34,6 +34,7 @@ type consumerLoop struct {
 	crowded   bool            // it waits for open ranges to close, and has said so
 	refused   *progress.Retry // the dead letter that has just failed again; nil: none has
 	last      *lastBatch
+	zombie    suspicion       // what the guards' watches have found that holds the row
 	lent      atomic.Bool     // a handler has had the loop's connection in hand
 	stop      context.Context // the worker's intake; nil: that of run
 

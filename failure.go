@@ -50,6 +50,9 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 	}
 	f.now = time.Now()
 	v := c.tallyOf(retried).failed(&c.w.cfg, f)
+	if r.waited { // it ends when the other batch does
+		v.pause, v.exhausted = min(v.pause, pollSessionEvery), false
+	}
 	var ofKey keyError
 	keyless := errors.As(r.err, &ofKey)
 	switch {

@@ -181,13 +181,23 @@ func (w *Worker) pollSession(ctx context.Context, pid int64, consumer string) (s
 
 // watchGuard watches a guard on conn, which may wait long for another's lock
 // and must not wait for an answer that never comes: then giveUp ends it. The
-// function that it returns ends the watch.
-func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func()) {
+// function that it returns ends the watch, with what became of the guard. If a time limit
+// of the role ended the wait, the row's holder is looked for once more: the limit may be
+// shorter than the time to the first look.
+func (c *consumerLoop) watchGuard(ctx context.Context, giveUp context.CancelCauseFunc, conn *sql.Conn) (end func(err error)) {
 	g := &guardWatch{c: c, session: c.w.sessionOf(conn), giveUp: giveUp, vigil: vigil{proof: time.Now()}}
 	g.endZombies = c.endZombies(g.session)
 	stop := meanwhile(ctx, c.w.limits.lock, g.poll)
-	return func() {
+	return func(err error) {
 		stop()
+		switch {
+		case err == nil:
+			c.zombie = suspicion{}
+		case pgdriver.IsTimeLimit(err) && ctx.Err() == nil:
+			limited, cancel := context.WithTimeout(ctx, pollSessionLimit)
+			defer cancel()
+			c.w.taskFailed(ctx, "end dead batch", c.unit.name, g.endZombies(limited))
+		}
 		c.status.lasts(nil)
 		c.w.recovered(c.about(TroubleLock))
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/progress"
 )
@@ -12,28 +13,34 @@ import (
 //
 // It does not need the session of the guard that waits: the locks of a batch
 // say whose it is, also through a proxy that makes up its clients' sessions.
+//
+// What a look has found outlives the guard: a statement_timeout may end each guard
+// before the second look.
 func (c *consumerLoop) endZombies(session int64) (look func(ctx context.Context) error) {
 	if c.w.cfg.LeaderStrategy != LeaderStrategyAdvisory {
 		return func(context.Context) error { return nil } // a session may be many workers'
 	}
-	var s suspicion
 	return func(ctx context.Context) error {
 		z, err := c.findZombie(ctx, session)
-		if s.confirms(z) {
+		if c.zombie.confirms(z, time.Now()) {
 			return c.endZombie(ctx, z)
 		}
 		return err
 	}
 }
 
-// suspicion is what the latest look has found.
-type suspicion struct{ progress.OpenBatch }
+// suspicion is the batch that each look since a time has found.
+type suspicion struct {
+	progress.OpenBatch
+	since time.Time
+}
 
-// confirms reports whether a look found the same as the one before.
-func (s *suspicion) confirms(z progress.OpenBatch) bool {
-	again := z == s.OpenBatch && z != (progress.OpenBatch{})
-	s.OpenBatch = z
-	return again
+// confirms reports whether the looks find the same batch for a while.
+func (s *suspicion) confirms(z progress.OpenBatch, now time.Time) bool {
+	if z != s.OpenBatch {
+		*s = suspicion{z, now}
+	}
+	return z != (progress.OpenBatch{}) && now.Sub(s.since) >= pollSessionEvery
 }
 
 // findZombie returns the batch that holds the consumer's row, if its worker

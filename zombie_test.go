@@ -196,15 +196,17 @@ func TestBatchOfADeadWorkerIsEnded(t *testing.T) {
 // A worker that seems dead for a moment, or another one each time, is spared.
 func TestOneLookIsNotEnough(t *testing.T) {
 	nobody, one, other := progress.OpenBatch{}, progress.OpenBatch{Session: 1, Signature: 7}, progress.OpenBatch{Session: 1, Signature: 8}
-	var s suspicion
-	var confirmed []int
-	for i, z := range []progress.OpenBatch{nobody, nobody, one, nobody, one, other, one, nobody, other, other, nobody} {
-		if s.confirms(z) {
-			confirmed = append(confirmed, i)
+	for apart, want := range map[time.Duration][]int{pollSessionEvery: {9, 10}, pollSessionEvery / 2: {10}} {
+		var s suspicion
+		var confirmed []int
+		for i, z := range []progress.OpenBatch{nobody, nobody, one, nobody, one, other, one, nobody, other, other, other, nobody} {
+			if s.confirms(z, time.Unix(0, 0).Add(time.Duration(i)*apart)) {
+				confirmed = append(confirmed, i)
+			}
 		}
-	}
-	if !slices.Equal(confirmed, []int{9}) {
-		t.Errorf("confirmed by the looks %v, not only what was seen twice in a row", confirmed)
+		if !slices.Equal(confirmed, want) {
+			t.Errorf("looks %v apart confirmed %v, not only %v: what was found by looks in a row for %v", apart, confirmed, want, pollSessionEvery)
+		}
 	}
 }
 
@@ -304,6 +306,37 @@ func TestWhoseSessionIsKnown(t *testing.T) {
 			const madeUp = 1<<32 - 1
 			if s, err := querySession(t.Context(), w.db, madeUp); err != nil || s.busy || len(s.blockers) > 0 {
 				t.Errorf("a session that does not exist: %+v, %v", s, err)
+			}
+		})
+	}
+}
+
+// The batch of a dead worker is ended also if a time limit of the role ends each guard
+// before the watch has looked at all.
+func TestBatchOfADeadWorkerIsEndedUnderTimeLimitsOfTheRole(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			g := progresstest.New(t)
+			holder := g.Begin(t)
+			batchOf(-1)(t, g, holder)
+			g.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type) VALUES ('t', 'a', 1, gen_random_uuid(), 'e')`)
+			w := New(g.OpenSet(t, setting, "500"), storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{idler{}},
+				WithBatchTimeout(time.Hour))
+			ended := make(chan error, 1)
+			go func() { ended <- w.Start(t.Context()) }()
+			began := time.Now()
+			await(t, "the event to be handled", func() bool {
+				var at int64
+				return g.DB.QueryRow(`SELECT last_position FROM consumer_checkpoints`).Scan(&at) == nil && at == 31
+			})
+			if lasted := time.Since(began); lasted > 50*time.Second { // a minute is the time-out of the dead worker's batch
+				t.Errorf("after %v", lasted)
+			}
+			w.Stop()
+			if err := <-ended; err != nil {
+				t.Errorf("Start returned %v", err)
 			}
 		})
 	}
