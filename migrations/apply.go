@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
@@ -46,6 +48,10 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 		}
 		// Transactions that use the tables take their locks in other orders.
 		err = s.once(ctx, db)
+		if errors.Is(err, errTurn) && pgdriver.IsTimeLimit(err) && backoff.Sleep(ctx, 50*time.Millisecond) {
+			tries--
+			continue // the role has a statement_timeout, and its turn may come yet
+		}
 		if tries == deadlocks || pgdriver.SQLState(err) != pgdriver.DeadlockDetected {
 			return err
 		}
@@ -75,11 +81,23 @@ func (s schema) once(ctx context.Context, db *sql.DB) error {
 
 // lock makes appliers take turns: CREATE ... IF NOT EXISTS fails when two of
 // them race. Being the transaction's, it works behind a pooler, too.
-const lock = `SELECT pg_advisory_xact_lock(hashtextextended('github.com/pgfrontier/worker/migrations', 0))`
+//
+// The lock_timeout of the role does not end this wait. It ends the waits of the statements
+// that follow, if the role has one.
+const lock = `
+WITH before AS MATERIALIZED (
+	SELECT role, set_config('lock_timeout', '0', true) AS lock FROM (SELECT current_setting('lock_timeout') AS role OFFSET 0) AS before
+), turn AS MATERIALIZED (
+	SELECT role, pg_advisory_xact_lock(hashtextextended('github.com/pgfrontier/worker/migrations', 0)) FROM before WHERE lock IS NOT NULL
+)
+SELECT set_config('lock_timeout', role, true) FROM turn`
+
+// errTurn is what an applier fails with whose turn did not come.
+var errTurn = errors.New("migrations: cannot wait for other processes that apply them")
 
 func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
-		return fmt.Errorf("migrations: cannot wait for other processes that apply them: %w", err)
+		return fmt.Errorf("%w: %w", errTurn, err)
 	}
 	if done, err := s.applied(ctx, tx); done || err != nil {
 		return err

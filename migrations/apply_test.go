@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -440,5 +441,45 @@ func TestNamesTakenByOthers(t *testing.T) {
 			t.Errorf("%s: %v", taken, err)
 		}
 		equal(t, taken, list(t, d.DB, `SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace`), before)
+	}
+}
+
+// A process that applies the tables waits for another one that does, whatever time limits
+// its role has. The statements that follow have the role's lock_timeout.
+func TestApplyTakesTurnsUnderTimeLimitsOfTheRole(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.Empty(t)
+			other, err := d.DB.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Rollback()
+			if _, err := other.Exec(`SELECT pg_advisory_xact_lock(hashtextextended('github.com/pgfrontier/worker/migrations', 0))`); err != nil {
+				t.Fatal(err)
+			}
+			applied := make(chan error, 1)
+			limited := with(t, d, setting, "1000") // milliseconds
+			go func() { applied <- migrations.Apply(t.Context(), limited, nil) }()
+			pgtest.AwaitBlockedFor(t, d.DB, 900*time.Millisecond)
+			if setting == "lock_timeout" {
+				pgtest.AwaitBlockedFor(t, d.DB, 1500*time.Millisecond)
+			} else { // the next try
+				if !pgtest.Poll(func() bool {
+					return list(t, d.DB, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+						AND clock_timestamp() - query_start < interval '500 ms'`)[0] == "1"
+				}) {
+					t.Fatal("waited in vain for another try")
+				}
+			}
+			if err := other.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-applied; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -184,7 +184,12 @@ func (s *Scheduler) begin(ctx context.Context) error {
 	if err := migrations.CheckJobs(ctx, s.db, &migrations.Config{JobsTable: s.client.Table()}); err != nil {
 		return err
 	}
-	return s.place(ctx, s.all)
+	for failures := 1; ; failures++ {
+		// Another process may hold a row for longer than the role's statement_timeout.
+		if err := s.place(ctx, s.all); !pgdriver.IsTimeLimit(err) || !backoff.Sleep(ctx, backoff.Session(failures)) {
+			return err
+		}
+	}
 }
 
 // place gives schedules their rows, and each row its next tick unless it has that.

@@ -69,6 +69,10 @@ FROM `+table.SQL()+` WHERE name IN (SELECT jsonb_array_elements_text($1::jsonb))
 // of a schedule: the client's machine may be gone.
 const bounded = `set_config('idle_in_transaction_session_timeout', '5000', true)`
 
+// patient keeps the lock_timeout of the role from ending the wait for such a row. It must be
+// evaluated before the statement waits.
+const patient = `set_config('lock_timeout', '0', true) IS NOT NULL`
+
 // hold makes the row of a schedule, without a tick, or locks the row that there is. It
 // returns the row, and the database's clock since then: whoever held the row before has
 // enqueued no later tick.
@@ -77,7 +81,7 @@ func hold(ctx context.Context, tx store.Querier, table ident.Table, name, hash s
 	var limit string
 	r.name = name
 	err = tx.QueryRowContext(ctx, `
-INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) VALUES ($1::text, $2::text, NULL)
+INSERT INTO `+table.SQL()+` AS s (name, hash, next_at) SELECT $1::text, $2::text, NULL WHERE `+patient+`
 ON CONFLICT (name) DO UPDATE SET hash = s.hash
 RETURNING hash, `+toMicros(`next_at`)+`, `+toMicros(`last_at`)+`, `+toMicros(`clock_timestamp()`)+`, `+bounded+`, coalesce(NOT isfinite(next_at), false)`, name, hash).Scan(&r.hash, &next, &last, &micros, &limit, &r.byHand)
 	if err != nil {

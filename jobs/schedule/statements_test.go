@@ -201,3 +201,42 @@ func TestEarlierBuildThatSkipsTicksStandsBack(t *testing.T) {
 		t.Error("the row was not placed again")
 	}
 }
+
+// A Scheduler that starts waits for a row that another process holds, whatever time limits
+// its role has.
+func TestStartWaitsBeyondTheTimeLimitsOfTheRole(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			d, names := newTables(t)
+			tx, err := d.DB.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, _, err := hold(t.Context(), tx, names.Schedules, "s", "h"); err != nil {
+				t.Fatal(err)
+			}
+			db := d.OpenSet(t, setting, "500") // milliseconds
+			s := New(db, jobs.NewClient(db), Job("s", Every(time.Hour), func(time.Time) jobs.Args { return nil }))
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- s.Start(ctx) }()
+			pgtest.AwaitBlockedFor(t, d.DB, 50*time.Millisecond)
+			if setting == "lock_timeout" {
+				pgtest.AwaitBlockedFor(t, d.DB, 800*time.Millisecond)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if !pgtest.Poll(func() bool { return !s.Status()[0].Next.IsZero() }) {
+				t.Error("the schedule was not placed")
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("Start returned %v", err)
+			}
+		})
+	}
+}
