@@ -110,7 +110,7 @@ type Config struct {
 	NotifyChannel          string             // the channel that the store notifies; default "worker_events"
 
 	HeartbeatInterval time.Duration  // 10ms to 1h; default 5s
-	HeartbeatTimeout  time.Duration  // silence after which a worker is dead, 2 x HeartbeatInterval to 24h; default 30s
+	HeartbeatTimeout  time.Duration  // silence after which this worker is dead, 2 x HeartbeatInterval to 24h; default 30s
 	RebalanceInterval time.Duration  // between two checks of the assignments, 10ms to 1h; default 5s
 	LeaderStrategy    LeaderStrategy // default LeaderStrategyAdvisory
 
@@ -251,7 +251,7 @@ func WithHeartbeatInterval(d time.Duration) Option {
 	return func(c *Config) { c.HeartbeatInterval = d }
 }
 
-// WithHeartbeatTimeout sets after what silence a worker is taken for dead.
+// WithHeartbeatTimeout sets after what silence the others take this worker for dead.
 func WithHeartbeatTimeout(d time.Duration) Option { return func(c *Config) { c.HeartbeatTimeout = d } }
 
 // WithRebalanceInterval sets how often the leader checks the assignments by

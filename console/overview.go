@@ -158,7 +158,7 @@ func (s *snapshot) WorkerName(id [16]byte) string {
 // Silent reports whether a worker's heartbeat is old, or gone.
 func (s *snapshot) Silent(id [16]byte) bool {
 	i, ok := s.names[id]
-	return !ok || s.Workers[i].HeartbeatAge > alarms.Silent
+	return !ok || alarms.IsSilent(s.Workers[i])
 }
 
 // living are the workers whose heartbeat is fresh.

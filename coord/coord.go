@@ -65,7 +65,7 @@ func New(cfg Config) *Coordinator {
 }
 
 // Register makes this worker known to the others, and removes the rows of
-// workers that have been silent for twice the HeartbeatTimeout. It does not
+// workers that have been silent for twice their HeartbeatTimeout. It does not
 // try again: whoever starts a worker wants to know what is wrong.
 func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
@@ -195,14 +195,14 @@ func (c *Coordinator) announce(ctx context.Context, s *session) {
 }
 
 // Dead reports whether what a worker has begun may be ended: the worker has no
-// row, its last heartbeat is older than HeartbeatTimeout, or its lock is free
+// row, its last heartbeat is older than its HeartbeatTimeout, or its lock is free
 // and the next heartbeat overdue. A worker may look like it for a moment, so
 // ask twice, a while apart. It takes a Register that succeeded.
 //
 // The leader is quicker to give a worker's units to others, since that does no
 // harm to one that lives and has lost its connection.
 func (c *Coordinator) Dead(ctx context.Context, db *sql.DB, id uuid.UUID) (dead bool, err error) {
-	dead, err = c.alive.Dead(ctx, pgdriver.Pool{DB: db}, id, c.alive.Grace())
+	dead, err = c.alive.Dead(ctx, pgdriver.Pool{DB: db}, id, liveness.OwnGrace)
 	return dead, wrap(err)
 }
 

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -123,4 +124,45 @@ func TestDeadLeavesNoBadConnection(t *testing.T) {
 		t.Errorf("after a failure the connection is still in the pool; the error is %v", err)
 	}
 	mustExec(t, d.DB, `ALTER TABLE away RENAME TO worker_nodes`)
+}
+
+// A worker whose heartbeat lies in the future is missed after its HeartbeatTimeout, also by
+// those that look only once: the leader sets the heartbeat back.
+func TestHeartbeatInTheFuture(t *testing.T) {
+	t.Parallel()
+	eachStrategy(t, func(t *testing.T, d *pgtest.Database, s LeaderStrategy) {
+		leader := start(t, withStrategy(brisk(config(d.DB, "a")), s))
+		leader.awaitAssigned("a")
+		gone := uuid.New()
+		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at, heartbeat_interval, heartbeat_timeout, consumers, protocol, partitions)
+			VALUES ($1::uuid, 'infinity', '1 s', '2 s', '{a}', 1, '{}')`, gone.String())
+		if dead, err := leader.Dead(t.Context(), d.DB, gone); err != nil || dead {
+			t.Errorf("at once it is dead: %v, %v", dead, err)
+		}
+		await(t, "it is dead", func() bool {
+			dead, err := leader.Dead(t.Context(), d.DB, gone)
+			return err == nil && dead
+		})
+		leader.awaitAssigned("a")
+	})
+}
+
+// A lease is held for as long as its holder's HeartbeatTimeout says, whatever that of another
+// worker is.
+func TestLeaseOfAWorkerWithALongerTimeout(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	slow := withStrategy(config(d.DB, "a"), Lease)
+	slow.HeartbeatTimeout = time.Hour
+	leader := start(t, slow)
+	await(t, "it leads", func() bool { return leader.Status().Leader })
+	quick := start(t, withStrategy(brisk(config(d.DB, "a")), Lease))
+	beats := func() time.Time { return quick.Status().LastHeartbeat }
+	for range 5 { // each claims a lease that is free
+		last := beats()
+		await(t, "another heartbeat", func() bool { return beats().After(last) })
+	}
+	if quick.Status().Leader || !leader.Status().Leader || scan[int](t, d.DB, `SELECT term FROM worker_leader_election`) != 1 {
+		t.Errorf("the lease was taken from its holder: %+v", quick.Status())
+	}
 }

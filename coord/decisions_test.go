@@ -45,14 +45,18 @@ func TestLease(t *testing.T) {
 		l := lease{
 			holder: rapid.SampledFrom([]uuid.UUID{me, other, uuid.Nil}).Draw(t, "holder"),
 			left:   drawDuration(t, "left", -2*duration, 3*duration),
+			most:   duration,
 			read:   begin,
 		}
+		if l.holder == other { // by its own settings
+			l.most = drawDuration(t, "most", time.Millisecond, 3*duration)
+		}
 		elapsed := drawDuration(t, "elapsed", -duration, 3*duration)
-		valid := l.holder != uuid.Nil && l.left > 0 && l.left <= duration
-		if l.expired(duration) == valid {
+		valid := l.holder != uuid.Nil && l.left > 0 && l.left <= l.most
+		if l.expired() == valid {
 			t.Fatalf("expired: %v", !valid)
 		}
-		if got := l.heldBy(me, duration); got != (valid && l.holder == me) {
+		if got := l.heldBy(me); got != (valid && l.holder == me) {
 			t.Fatalf("held by me: %v", got)
 		}
 		if valid && l.holder == other && l.due(me, duration, interval) {
@@ -61,7 +65,7 @@ func TestLease(t *testing.T) {
 		if !valid && !l.due(me, duration, interval) {
 			t.Fatal("does not claim what is free")
 		}
-		if l.heldBy(me, duration) && l.due(me, duration, interval) != (duration-l.left >= interval) {
+		if l.heldBy(me) && l.due(me, duration, interval) != (duration-l.left >= interval) {
 			t.Fatalf("renews after %v of %v: %v", duration-l.left, interval, l.due(me, duration, interval))
 		}
 		got := l.remaining(begin.Add(elapsed), duration)
@@ -74,7 +78,7 @@ func TestLease(t *testing.T) {
 		if later := l.remaining(begin.Add(elapsed+time.Millisecond), duration); later > got {
 			t.Fatalf("the remaining time grew from %v to %v", got, later)
 		}
-		if !l.expired(duration) && elapsed == 0 && l.left > duration/10 && got == 0 {
+		if !l.expired() && elapsed == 0 && l.left > duration/10 && got == 0 {
 			t.Fatal("a lease that was just got is worth nothing")
 		}
 	})

@@ -149,9 +149,15 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 
 // lead is the leader's part of a round.
 func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.Duration, err error) {
-	watch, nodes, again := s.watch.Judge(v.nodes, time.Now())
+	now := time.Now()
+	watch, nodes, again := s.watch.Judge(v.nodes, now)
 	alive := members(nodes)
 	s.watch = watch
+	if ahead := watch.Ahead(v.nodes, now); len(ahead) > 0 {
+		if err := s.SetBack(ctx, ahead); err != nil {
+			return 0, err
+		}
+	}
 	if c.cfg.OnMembers != nil {
 		c.cfg.OnMembers(ids(v.nodes), ids(nodes))
 	}

@@ -121,7 +121,7 @@ func (s *session) seeLease(ctx context.Context, v *view, beat bool, status strin
 			return err
 		}
 	}
-	v.leads = s.lease.heldBy(s.cfg.ID, s.cfg.HeartbeatTimeout)
+	v.leads = s.lease.heldBy(s.cfg.ID)
 	return nil
 }
 
@@ -166,7 +166,7 @@ func (s *session) leave(ctx context.Context) error {
 
 // stepDown forgets what only a leader knows.
 func (s *session) stepDown() {
-	s.leads, s.watch, s.balanced, s.checked, s.idle = false, nil, nil, time.Time{}, nil
+	s.leads, s.watch, s.balanced, s.checked, s.idle = false, liveness.Watch{}, nil, time.Time{}, nil
 	s.Forget()
 }
 
@@ -203,11 +203,12 @@ func (l *lease) UnmarshalJSON(text []byte) error {
 		Holder *uuid.UUID
 		Term   int64
 		Left   int64 // microseconds
+		Most   int64 // likewise
 	}
 	if err := json.Unmarshal(text, &row); err != nil {
 		return err
 	}
-	*l = lease{term: row.Term, left: time.Duration(row.Left) * time.Microsecond}
+	*l = lease{term: row.Term, left: time.Duration(row.Left) * time.Microsecond, most: time.Duration(row.Most) * time.Microsecond}
 	if row.Holder != nil {
 		l.holder = *row.Holder
 	}

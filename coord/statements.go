@@ -25,8 +25,14 @@ const holdsLock = `EXISTS (SELECT FROM ` + liveness.SessionLocks + `, given
 
 // valid compares a lease with the clock at the moment of evaluation: now()
 // would be the start of a transaction that may have waited for the row.
-func valid(lease string) string {
-	return `(` + lease + `.expires_at > clock_timestamp() AND ` + lease + `.expires_at <= clock_timestamp() + (SELECT timeout FROM given))`
+func (c Config) valid(lease string) string {
+	return `(` + lease + `.expires_at > clock_timestamp() AND ` + lease + `.expires_at <= clock_timestamp() + ` + c.most(lease) + `)`
+}
+
+// most is an SQL expression for the time that a lease is granted for: the HeartbeatTimeout of its
+// holder.
+func (c Config) most(lease string) string {
+	return `coalesce((SELECT ` + liveness.TimeoutSQL("n", "NULL") + ` FROM ` + c.Nodes.SQL() + ` AS n WHERE n.worker_id = ` + lease + `.worker_id), (SELECT timeout FROM given))`
 }
 
 func (c Config) statements() statements {
@@ -92,11 +98,11 @@ WHERE held.mode = 'ExclusiveLock' AND held.key = given.key AND a.state = 'idle' 
 
 func (s *statements) lease(c Config, seen string) {
 	leader := c.Leader.SQL()
-	const left = `coalesce(CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END, 0)::bigint`
+	left := `coalesce(CASE WHEN isfinite(expires_at) THEN extract(epoch FROM expires_at - clock_timestamp()) * 1000000 END, 0)::bigint, 'most', (extract(epoch FROM ` + c.most("l") + `) * 1000000)::bigint`
 	s.follow = seen + `
-	coalesce((SELECT json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `) FROM ` + leader + ` WHERE name = (SELECT name FROM given)), '{}')::text`
+	coalesce((SELECT json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `) FROM ` + leader + ` AS l WHERE name = (SELECT name FROM given)), '{}')::text`
 	s.lead = s.follow + `,` + c.everything() + `, '[]'`
-	renews := `(l.worker_id = excluded.worker_id AND ` + valid("l") + `)`
+	renews := `(l.worker_id = excluded.worker_id AND ` + c.valid("l") + `)`
 	s.claim = given + `
 INSERT INTO ` + leader + ` AS l (name, worker_id, term, acquired_at, expires_at)
 SELECT name, id, 1, clock_timestamp(), clock_timestamp() + timeout FROM given
@@ -104,14 +110,14 @@ ON CONFLICT (name) DO UPDATE SET worker_id = excluded.worker_id,
 	term = l.term + CASE WHEN ` + renews + ` THEN 0 ELSE 1 END,
 	acquired_at = CASE WHEN ` + renews + ` THEN l.acquired_at ELSE clock_timestamp() END,
 	expires_at = clock_timestamp() + (SELECT timeout FROM given)
-WHERE l.worker_id IS NULL OR l.worker_id = excluded.worker_id OR ` + valid("l") + ` IS NOT TRUE
+WHERE l.worker_id IS NULL OR l.worker_id = excluded.worker_id OR ` + c.valid("l") + ` IS NOT TRUE
 RETURNING json_build_object('holder', worker_id, 'term', term, 'left', ` + left + `)::text`
 	s.assign = given + `, locked AS MATERIALIZED (
-	SELECT l.expires_at FROM ` + leader + ` AS l
+	SELECT l.worker_id, l.expires_at FROM ` + leader + ` AS l
 	WHERE l.name = (SELECT name FROM given) AND l.worker_id = (SELECT id FROM given)
 	FOR UPDATE
 ), leader AS MATERIALIZED (
-	SELECT 1 FROM locked WHERE ` + valid("locked") + `
+	SELECT 1 FROM locked WHERE ` + c.valid("locked") + `
 )` + c.assignAs()
 }
 

@@ -107,7 +107,7 @@ func WithHeartbeatInterval(d time.Duration) Option {
 	return option(func(c *config) { c.heartbeat = d })
 }
 
-// WithHeartbeatTimeout is after what silence a worker counts as dead whose session
+// WithHeartbeatTimeout is after what silence this worker counts as dead if its session
 // seems to live, 30 s by default.
 func WithHeartbeatTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.heartbeatTimeout = d })

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 )
@@ -165,5 +167,26 @@ func TestChoresHoldUpNoRescue(t *testing.T) {
 	})
 	if i := s.ended(id); i.State != jobs.StateCompleted || i.Resets != 1 {
 		t.Errorf("the job is %s after %d resets, want it completed after one", i.State, i.Resets)
+	}
+}
+
+// The jobs of a worker whose last heartbeat lies in the future, as after the server's clock
+// was set back, run again after its HeartbeatTimeout.
+func TestDeadWorkerWithAHeartbeatInTheFuture(t *testing.T) {
+	t.Parallel()
+	for name, strategy := range map[string]jobs.LeaderStrategy{"advisory": jobs.LeaderStrategyAdvisory, "lease": jobs.LeaderStrategyLease} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+			gone := uuid.NewString()
+			s.d.Exec(t, `INSERT INTO jobs_workers (worker_id, heartbeat_at, heartbeat_interval, heartbeat_timeout, kinds, protocol) VALUES ($1, clock_timestamp() + interval '1 day', '1 s', '2 s', '{task}', 1)`, gone)
+			id := s.add(task{1})
+			s.d.Exec(t, `UPDATE jobs SET state = 'running', claim = 7, claimed_by = $1, claimed_at = now(), started_at = now(), attempt = 1`, gone)
+			s.run(jobs.WithLeaderStrategy(strategy))
+			if i := s.ended(id); i.State != jobs.StateCompleted || i.Resets != 1 {
+				t.Errorf("the job is %s after %d resets", i.State, i.Resets)
+			}
+		})
 	}
 }

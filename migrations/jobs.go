@@ -11,7 +11,7 @@ import (
 
 // JobsVersion is the version of the tables of jobs, as [Version] is that of the
 // worker's.
-const JobsVersion = 2
+const JobsVersion = 3
 
 // oldestJobs is for the tables of jobs what oldest is for the worker's.
 const oldestJobs = 1
@@ -238,7 +238,11 @@ func jobsTables(n tables.Jobs) []table {
 				"worker_id UUID NOT NULL", "heartbeat_at " + now, "created_at " + now, "updated_at " + now, "kinds TEXT[]",
 				"hostname TEXT", "pid INT", "protocol INT NOT NULL DEFAULT 1", "build TEXT", "status JSONB",
 			},
-			key:     "worker_id",
+			key: "worker_id",
+			changes: []string{
+				"ADD COLUMN IF NOT EXISTS heartbeat_interval INTERVAL",
+				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL", // as in the table of the workers of consumers
+			},
 			indexes: []index{{on: "heartbeat_at"}},
 		},
 		{

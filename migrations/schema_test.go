@@ -80,6 +80,8 @@ worker_nodes: protocol int4 not null default 1
 worker_nodes: build text
 worker_nodes: status jsonb
 worker_nodes: partitions jsonb
+worker_nodes: heartbeat_interval interval
+worker_nodes: heartbeat_timeout interval
 consumer_assignments: consumer_name text not null
 consumer_assignments: worker_id uuid not null
 consumer_assignments: created_at timestamptz not null default clock_timestamp()

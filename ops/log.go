@@ -55,7 +55,7 @@ func (o *Operator) logSQL() string {
 	return `
 SELECT coalesce((SELECT max(` + positionColumn + `) FROM ` + o.t.Events.SQL() + `), 0), coalesce((
 	SELECT CASE jsonb_typeof(status->'Safe') WHEN 'number' THEN (status->>'Safe')::numeric::bigint END
-	FROM ` + o.t.Nodes.SQL() + ` ORDER BY heartbeat_at DESC LIMIT 1), 0)`
+	FROM ` + o.t.Nodes.SQL() + ` ORDER BY heartbeat_at > clock_timestamp(), heartbeat_at DESC LIMIT 1), 0)`
 }
 
 // Blocker is a transaction that may hold the consumers back.

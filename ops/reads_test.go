@@ -215,18 +215,18 @@ func TestWorkers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	a, b := uuid.New(), uuid.New()
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, hostname, pid, build, protocol, consumers, status)
-		VALUES ($1, now() - interval '1 minute', 'h', 7, 'b1', 3, '{c,"d e"}', '{"Leader": true}')`, a)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, heartbeat_timeout, hostname, pid, build, protocol, consumers, status)
+		VALUES ($1, now() - interval '1 minute', '90 s', 'h', 7, 'b1', 3, '{c,"d e"}', '{"Leader": true}')`, a)
 	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, partitions) VALUES ($1, now() + interval '1 hour', '[]')`, b) // of another library, and its clock
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('d e', $1), ('c', $1)`, a)
 	all, err := s.Workers(t.Context())
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	if w := all[0]; w.ID != b || w.HeartbeatAge != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Wishes != nil || w.Host+w.Build != "" || w.PID != 0 {
+	if w := all[0]; w.ID != b || w.HeartbeatAge > -time.Minute || w.HeartbeatTimeout != 0 || w.Leader || w.Status != nil || w.Able != nil || w.Consumers != nil || w.Wishes != nil || w.Host+w.Build != "" || w.PID != 0 {
 		t.Errorf("the bare one: %+v", w)
 	}
-	if w := all[1]; w.ID != a || w.HeartbeatAge < time.Minute || w.HeartbeatAge > time.Hour || !w.Leader || string(w.Status) != `{"Leader": true}` || fmt.Sprint(w.Able, len(w.Able)) != "[c d e] 2" ||
+	if w := all[1]; w.ID != a || w.HeartbeatTimeout != 90*time.Second || w.HeartbeatAge < time.Minute || w.HeartbeatAge > time.Hour || !w.Leader || string(w.Status) != `{"Leader": true}` || fmt.Sprint(w.Able, len(w.Able)) != "[c d e] 2" ||
 		fmt.Sprint(w.Consumers, len(w.Consumers)) != "[c d e] 2" || w.Host != "h" || w.PID != 7 || w.Build != "b1" || w.Protocol != 3 || w.CreatedAt.IsZero() {
 		t.Errorf("%+v", w)
 	}

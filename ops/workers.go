@@ -12,18 +12,24 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Worker is a row of the table of workers.
 type Worker struct {
-	ID           uuid.UUID
-	Host         string
-	PID          int
-	Build        string
-	Protocol     int
-	HeartbeatAge time.Duration // by the database's clock
-	CreatedAt    time.Time     // when it registered
+	ID       uuid.UUID
+	Host     string
+	PID      int
+	Build    string
+	Protocol int
+	// HeartbeatAge is by the database's clock. Below 0, the heartbeat lies in the future: that
+	// clock was set back, and the worker has sent none since.
+	HeartbeatAge time.Duration
+	// HeartbeatTimeout is the age at which the others count it as dead. 0: its program is of an
+	// earlier version, which does not say.
+	HeartbeatTimeout time.Duration
+	CreatedAt        time.Time // when it registered
 	// Leader reports whether it assigned the consumers, at its last heartbeat.
 	Leader bool
 	Able   []string // consumers that it has code for; nil: it does not say, as it is of another library
@@ -72,15 +78,16 @@ func (w *Worker) details(text string) {
 }
 
 // Workers lists the workers that are registered, in order of their heartbeats, the
-// latest first. One that has died is removed within twice the HeartbeatTimeout.
+// latest first. One that has died is removed within twice its HeartbeatTimeout.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	sets := map[int64][]string{}
 	all, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
-		var age int64
+		var age, timeout int64
 		var set sql.NullInt64
 		var status, able, wishes, consumers sql.NullString
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &w.CreatedAt, &w.Leader, &status, &set, &able, &wishes, &consumers)
-		w.HeartbeatAge, w.CreatedAt = time.Duration(age)*time.Microsecond, w.CreatedAt.UTC()
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &w.Build, &w.Protocol, &age, &timeout, &w.CreatedAt, &w.Leader, &status, &set, &able, &wishes, &consumers)
+		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
+		w.CreatedAt = w.CreatedAt.UTC()
 		if status.Valid {
 			w.Status = json.RawMessage(status.String)
 		}
@@ -115,7 +122,7 @@ func namesOf(list string) []string {
 func (o *Operator) workersSQL() string {
 	return `
 SELECT n.worker_id, coalesce(n.hostname, ''), coalesce(n.pid, 0), coalesce(n.build, ''), coalesce(n.protocol, 0),
-	` + pgdriver.Age(`n.heartbeat_at`) + `, ` + pgdriver.Time(`n.created_at`) + `,
+	` + liveness.AgeSQL("n") + `, (extract(epoch FROM ` + liveness.TimeoutSQL("n", "interval '0'") + `) * 1000000)::bigint, ` + pgdriver.Time(`n.created_at`) + `,
 	coalesce(n.status->'Leader' = 'true'::jsonb, false), n.status::text, n.able, CASE WHEN row_number() OVER (PARTITION BY n.able ORDER BY n.heartbeat_at DESC, n.worker_id) = 1 THEN array_to_string(n.consumers, chr(10)) END, n.partitions::text,
 	(SELECT json_agg(a.consumer_name ORDER BY a.consumer_name COLLATE "C") FROM ` + o.t.Assignments.SQL() + ` AS a WHERE a.worker_id = n.worker_id)::text
 FROM (SELECT *, hashtextextended(array_to_string(consumers, chr(10)), 0) AS able FROM ` + o.t.Nodes.SQL() + `) AS n ORDER BY n.heartbeat_at DESC, n.worker_id`

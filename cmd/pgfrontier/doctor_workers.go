@@ -13,6 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/alarms"
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
@@ -40,7 +42,10 @@ const silentRemedy = "see whether these processes live; another worker removes t
 // silentOnes are the workers whose heartbeat is old.
 func (v view) silentOnes() (dead []string) {
 	for _, w := range v.workers {
-		if w.HeartbeatAge > silent {
+		switch {
+		case w.HeartbeatAge < 0:
+			dead = append(dead, fmt.Sprintf("%s (its heartbeat is %s ahead of the database's clock, which was set back)", placeOf(w), short(-w.HeartbeatAge)))
+		case alarms.IsSilent(w):
 			dead = append(dead, fmt.Sprintf("%s (%s)", placeOf(w), short(w.HeartbeatAge)))
 		}
 	}
@@ -362,13 +367,13 @@ func (p *patient) jobWorkers(ctx context.Context) (finding, error) {
 	}
 	var v view
 	v.workers, err = pgdriver.QueryAll(ctx, p.db, func(rows *sql.Rows) (w ops.Worker, err error) {
-		var age int64
-		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age)
-		w.HeartbeatAge = time.Duration(age) * time.Microsecond
+		var age, timeout int64
+		err = rows.Scan(&w.ID, &w.Host, &w.PID, &age, &timeout)
+		w.HeartbeatAge, w.HeartbeatTimeout = time.Duration(age)*time.Microsecond, time.Duration(timeout)*time.Microsecond
 		return w, err
 	}, `
-SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+pgdriver.Age(`heartbeat_at`)+`
-FROM `+t.Workers.SQL()+` ORDER BY heartbeat_at DESC, worker_id`)
+SELECT worker_id, coalesce(hostname, ''), coalesce(pid, 0), `+liveness.AgeSQL("n")+`, (extract(epoch FROM `+liveness.TimeoutSQL("n", "interval '0'")+`) * 1000000)::bigint
+FROM `+t.Workers.SQL()+` AS n ORDER BY heartbeat_at DESC, worker_id`)
 	if err != nil {
 		return finding{}, err
 	}

@@ -119,12 +119,10 @@ func (v view) unitState(p *ops.Pause, worker uuid.UUID) string {
 	return stateRuns
 }
 
-const silent = alarms.Silent
-
 // living are the workers whose heartbeat is fresh.
 func (v view) living() (all []ops.Worker) {
 	for _, w := range v.workers {
-		if w.HeartbeatAge <= silent {
+		if !alarms.IsSilent(w) {
 			all = append(all, w)
 		}
 	}

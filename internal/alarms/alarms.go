@@ -47,15 +47,21 @@ func (t Alarm) String() string {
 }
 
 const (
-	// Silent is after what age of its heartbeat a worker is taken for dead: the default
-	// of WithHeartbeatTimeout.
-	Silent = 30 * time.Second
+	// silent is after what age of its heartbeat a worker is taken for dead that does not say its
+	// HeartbeatTimeout: the default of WithHeartbeatTimeout.
+	silent = 30 * time.Second
 
 	// Late is what jobs that are due, and ticks of schedules, may wait.
 	Late = 5 * time.Minute
 
 	most = 5 // of a kind
 )
+
+// IsSilent reports whether a worker is taken for dead: its heartbeat is older than its
+// HeartbeatTimeout, or lies in the future, where nobody sees how old it is.
+func IsSilent(w ops.Worker) bool {
+	return w.HeartbeatAge < 0 || w.HeartbeatAge > cmp.Or(w.HeartbeatTimeout, silent)
+}
 
 // Complaint is an error in what a worker said of itself.
 type Complaint struct{ Part, Text string }
@@ -82,7 +88,7 @@ func ofWorkers(workers []ops.Worker, place func(ops.Worker) string) (all []Alarm
 	first, others := map[string]string{}, map[string]int{}
 	errors := map[string]string{}
 	for _, w := range workers {
-		if w.HeartbeatAge > Silent {
+		if IsSilent(w) {
 			continue
 		}
 		for _, complaint := range Complaints(w.Status) {

@@ -218,3 +218,19 @@ func TestFindReadsFewRows(t *testing.T) {
 		_ = conn.Close()
 	}
 }
+
+// A worker is silent by its own time-out, or else by the default one, and if its heartbeat
+// lies in the future.
+func TestIsSilent(t *testing.T) {
+	for _, c := range []struct {
+		age, timeout time.Duration
+		want         bool
+	}{
+		{0, 0, false}, {29 * time.Second, 0, false}, {31 * time.Second, 0, true}, {-1, 0, true}, {-1, time.Hour, true},
+		{59 * time.Minute, time.Hour, false}, {61 * time.Minute, time.Hour, true}, {4 * time.Second, 3 * time.Second, true},
+	} {
+		if got := alarms.IsSilent(ops.Worker{HeartbeatAge: c.age, HeartbeatTimeout: c.timeout}); got != c.want {
+			t.Errorf("%v old, with a time-out of %v: %v", c.age, c.timeout, got)
+		}
+	}
+}

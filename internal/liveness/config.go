@@ -27,7 +27,7 @@ type Config struct {
 	Hostname string // of this machine, for people; empty: as the system says
 
 	HeartbeatInterval time.Duration // between two signs of life
-	HeartbeatTimeout  time.Duration // silence after which a worker counts as dead, more than HeartbeatInterval
+	HeartbeatTimeout  time.Duration // silence after which this worker counts as dead, more than HeartbeatInterval
 	// Lock makes the worker hold a session lock. It takes a connection that is a
 	// session of the server.
 	Lock bool

@@ -41,7 +41,7 @@ func TestJudge(t *testing.T) {
 			if test.neighbours != nil {
 				test.neighbours(&neighbour)
 			}
-			w, _, _ := Watch(nil).Judge([]Node{n, neighbour}, begin)
+			w, _, _ := Watch{}.Judge([]Node{n, neighbour}, begin)
 			if test.second != nil {
 				test.second(&n)
 			}
@@ -53,6 +53,36 @@ func TestJudge(t *testing.T) {
 				t.Errorf("wants to look again soon: %v, want %v", again, test.again)
 			}
 		})
+	}
+}
+
+// A heartbeat that lies in the future counts as sent when it is seen first. The next one,
+// the worker's death and another leader's first look begin anew.
+func TestJudgeHeartbeatsInTheFuture(t *testing.T) {
+	const timeout = 30 * time.Second
+	n := aNode()
+	n.Timeout = timeout.Microseconds()
+	var w Watch
+	now := time.Now()
+	for i, look := range []struct {
+		after time.Duration
+		ahead string
+		alive bool
+	}{
+		{0, "2042", true}, {timeout - 1, "2042", true}, {1, "2042", false}, {time.Hour, "2042", false},
+		{0, "2043", true}, {timeout - 1, "2043", true}, {1, "2044", true},
+		{timeout, "", true}, {time.Hour, "", true}, {0, "2044", true}, {timeout, "infinity", true}, {timeout, "infinity", false},
+	} {
+		now = now.Add(look.after)
+		n.Ahead = look.ahead
+		var alive []Node
+		w, alive, _ = w.Judge([]Node{n}, now)
+		if got := len(alive) == 1; got != look.alive {
+			t.Errorf("look %d: alive %v", i, got)
+		}
+		if found := w.Ahead([]Node{n}, now); len(found) == 1 == look.alive {
+			t.Errorf("look %d: to be set back are %v", i, found)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func newTables(t *testing.T) (d *pgtest.Database, nodes, token ident.Table) {
 	d = pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE nodes (worker_id UUID PRIMARY KEY, heartbeat_at TIMESTAMPTZ NOT NULL, updated_at TIMESTAMPTZ,
-		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT)`)
+		status JSONB, kinds TEXT[], hostname TEXT, pid INT, build TEXT, protocol INT, heartbeat_interval INTERVAL, heartbeat_timeout INTERVAL)`)
 	d.Exec(t, `CREATE UNLOGGED TABLE nodes_token ("only" BOOLEAN PRIMARY KEY, token UUID NOT NULL, database OID NOT NULL)`)
 	token = ident.Table{Name: "nodes_token"}
 	d.Exec(t, incarnation.Plant(token), scan(t, d.DB, `SELECT oid::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
@@ -89,7 +89,7 @@ func TestALife(t *testing.T) {
 			me, other := join(t, config("a")), join(t, config("b", "c"))
 			judge := func() (alive []Node) {
 				_, nodes := look(t, me)
-				watch, _, _ := Watch(nil).Judge(nodes, time.Now())
+				watch, _, _ := Watch{}.Judge(nodes, time.Now())
 				_, alive, _ = watch.Judge(nodes, time.Now().Add(Confirmation))
 				return alive
 			}
@@ -181,4 +181,82 @@ func scan(t *testing.T, db *sql.DB, query string) (v string) {
 		t.Fatal(err)
 	}
 	return v
+}
+
+// A worker that finds its heartbeat in the future sends another at once.
+func TestHeartbeatInTheFutureIsSentAgain(t *testing.T) {
+	for name, lock := range map[string]bool{"with a lock": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			d, nodes, token := newTables(t)
+			me := join(t, Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds",
+				HeartbeatInterval: time.Hour, HeartbeatTimeout: 3 * time.Hour, Lock: lock})
+			d.Exec(t, `UPDATE nodes SET heartbeat_at = 'infinity'`)
+			for _, want := range []bool{false, true, false} {
+				if v, _ := look(t, me); v.Beat != want {
+					t.Errorf("a look sends a heartbeat: %v, want %v", v.Beat, want)
+				}
+			}
+		})
+	}
+}
+
+// Each worker is judged by its own time-out, and one that does not say by that of who judges.
+func TestWorkersAreJudgedByTheirOwnTimeouts(t *testing.T) {
+	d, nodes, token := newTables(t)
+	config := func(interval, timeout time.Duration, lock bool) Config {
+		return Config{DB: pgdriver.Pool{DB: d.DB}, ID: uuid.New(), Nodes: nodes, Token: token, Column: "kinds", HeartbeatInterval: interval, HeartbeatTimeout: timeout, Lock: lock}
+	}
+	me := join(t, config(time.Second, 10*time.Second, true))
+	slow, old, far := join(t, config(20*time.Second, time.Minute, false)), join(t, config(20*time.Second, time.Minute, false)), join(t, config(time.Hour, 3*time.Hour, false))
+	d.Exec(t, `UPDATE nodes SET heartbeat_timeout = NULL, heartbeat_interval = NULL WHERE worker_id = $1::uuid`, old.ID.String())
+	d.Exec(t, `UPDATE nodes SET heartbeat_timeout = '1000000 years' WHERE worker_id = $1::uuid`, far.ID.String())
+	expect := func(age string, slowDead, oldDead, farDead bool) {
+		t.Helper()
+		d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - $1::text::interval WHERE worker_id <> $2::uuid`, age, me.ID.String())
+		_, seen := look(t, me)
+		_, alive, _ := Watch{}.Judge(seen, time.Now())
+		for s, want := range map[*Session]bool{slow: slowDead, old: oldDead, far: farDead} {
+			if judged := !slices.ContainsFunc(alive, func(n Node) bool { return n.ID == s.ID }); judged != want {
+				t.Errorf("after %s the leader takes the worker with the time-out %v for dead: %v", age, s.HeartbeatTimeout, judged)
+			}
+			if dead, err := me.registry.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, s.ID, OwnGrace); err != nil || dead != want {
+				t.Errorf("after %s the worker with the time-out %v is dead: %v, %v", age, s.HeartbeatTimeout, dead, err)
+			}
+		}
+	}
+	expect("5 s", false, false, false)
+	expect("15 s", false, true, false)
+	expect("65 s", true, true, false)
+	expect("25 h", true, true, true)
+
+	d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - interval '100 s' WHERE worker_id <> $1::uuid`, me.ID.String())
+	if n, err := me.Clean(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d rows were removed, %v", n, err)
+	}
+	if left := scan(t, d.DB, `SELECT count(*) FROM nodes WHERE worker_id = '`+old.ID.String()+`'`); left != "0" {
+		t.Error("another row than that of the silent worker was removed")
+	}
+
+	// Without its lock, a worker that has lost its connection has as long as its own interval wants.
+	// That of me is 4.3 s.
+	locked := join(t, config(3*time.Second, 6*time.Second, true))
+	d.Exec(t, `DELETE FROM nodes WHERE protocol < 2`)
+	locked.Close()
+	if !pgtest.Poll(func() bool {
+		return scan(t, d.DB, `SELECT clock_timestamp() - pg_postmaster_start_time() > interval '6 s'`) == "true"
+	}) {
+		t.Fatal("waited in vain for the server to be older than the heartbeats")
+	}
+	for age, want := range map[string]bool{"4.6 s": false, "5.2 s": true} {
+		d.Exec(t, `UPDATE nodes SET heartbeat_at = clock_timestamp() - $1::text::interval WHERE worker_id = $2::uuid`, age, locked.ID.String())
+		if !pgtest.Poll(func() bool {
+			return scan(t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND `+pgtest.Here) == "1"
+		}) {
+			t.Fatal("waited in vain for its lock to be free")
+		}
+		dead, err := me.registry.Dead(t.Context(), pgdriver.Pool{DB: d.DB}, locked.ID, OwnGrace)
+		if err != nil || dead != want {
+			t.Errorf("without its lock, %s after its heartbeat, it is dead: %v, %v", age, dead, err)
+		}
+	}
 }

@@ -24,7 +24,7 @@ func (s *Session) Register(ctx context.Context) error {
 	if s.Lock {
 		protocol = ProtocolLock
 	}
-	said := []any{string(names), host, os.Getpid(), Build(), protocol}
+	said := []any{string(names), host, os.Getpid(), Build(), protocol, s.HeartbeatInterval.Microseconds()}
 	if s.DetailsColumn != "" {
 		said = append(said, s.Details)
 	}
@@ -41,11 +41,21 @@ func (s *Session) Register(ctx context.Context) error {
 	return err
 }
 
-// Clean removes the rows of workers that have been silent for twice the
+// Clean removes the rows of workers that have been silent for twice their
 // HeartbeatTimeout, and returns how many.
 func (s *Session) Clean(ctx context.Context) (rows int, err error) {
 	n, err := s.Exec(ctx, "remove stale workers", s.registry.sql.clean, s.registry.args()...)
 	return int(n), err
+}
+
+// SetBack takes heartbeats away that [Watch.Ahead] has found, unless their workers have sent
+// others since. So everybody judges these workers as dead, those that look only once included.
+func (s *Session) SetBack(ctx context.Context, ahead []heartbeat) error {
+	list, err := json.Marshal(ahead)
+	if err == nil {
+		_, err = s.Exec(ctx, "set back heartbeats that lie in the future", s.registry.sql.setBack, string(list))
+	}
+	return err
 }
 
 // report sends this worker's status, which is for people: if it cannot be had,

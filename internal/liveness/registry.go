@@ -73,8 +73,11 @@ func (r *Registry) Connect(ctx context.Context) (*Session, error) {
 	return &Session{Config: r.Config, registry: r, Conn: conn, Opened: time.Now()}, nil
 }
 
+// OwnGrace is for Dead and DeadSQL: the [Config.Grace] of each worker that is judged.
+const OwnGrace time.Duration = -1
+
 // Dead reports whether what a worker has begun may be ended: the worker has no
-// row, its last heartbeat is older than HeartbeatTimeout, or its lock is free
+// row, its last heartbeat is older than its HeartbeatTimeout, or its lock is free
 // and its last heartbeat older than grace. A worker may look like it for a
 // moment, so ask twice, a while apart. It takes a Register that succeeded.
 func (r *Registry) Dead(ctx context.Context, db pgdriver.Pool, id uuid.UUID, grace time.Duration) (dead bool, err error) {
@@ -118,7 +121,11 @@ func (r *Registry) deadArgs(workers []uuid.UUID, grace time.Duration) ([]any, er
 		suspects[i] = suspect{id, home.WorkerKey(id)}
 	}
 	list, err := json.Marshal(suspects)
-	return r.args(string(list), ProtocolLock, grace.Microseconds()), err
+	micros := grace.Microseconds()
+	if grace < 0 {
+		micros = -1
+	}
+	return r.args(string(list), ProtocolLock, micros), err
 }
 
 // args are the values of given, and more.

@@ -31,7 +31,8 @@ type Session struct {
 	Endless bool      // with Lock: the server lets sessions be idle for ever
 
 	// overdue: the last heartbeat is older than the token, so that this
-	// worker's death would not be noticed by its lock. The next look sends one.
+	// worker's death would not be noticed by its lock, or lies in the future, so
+	// that its death would not be noticed at all. The next look sends one.
 	overdue bool
 	located time.Time          // start of the heartbeat whose server was compared last
 	strange bool               // it was elsewhere then
@@ -71,7 +72,7 @@ type Self struct {
 
 	backend     int
 	incarnation string // of the server that took the heartbeat; empty: nobody has put a token there
-	proven      bool   // the heartbeat before this statement is of the same incarnation
+	proven      bool   // the heartbeat before this statement is of the same incarnation, and not ahead of the clock
 }
 
 // Into returns where to scan the columns of [Config.SelfSQL].

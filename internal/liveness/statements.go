@@ -1,12 +1,17 @@
 package liveness
 
-import "github.com/pgfrontier/worker/internal/incarnation"
+import (
+	"fmt"
+
+	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+)
 
 // statements is the SQL of a Registry. All but the first take given.
-type statements struct{ resolve, register, clean, dead string }
+type statements struct{ resolve, register, clean, setBack, dead string }
 
-// given are the parameters that statements share: this worker's id, and
-// HeartbeatTimeout in microseconds. Statements of others that use the fragments
+// given are the parameters that statements share: this worker's id, and its
+// HeartbeatTimeout in microseconds, for workers whose rows have none. Statements of others that use the fragments
 // below have a CTE of this name with these columns.
 const given = `
 WITH given AS (
@@ -47,6 +52,7 @@ func (c Config) SelfSQL(due string) string {
 	if c.Lock {
 		proven = c.proven()
 	}
+	proven += ` AND NOT ` + ahead
 	return `pg_backend_pid(),
 	coalesce(CASE WHEN ` + due + `::boolean THEN ` + current + ` END, '')::text,
 	CASE WHEN ` + due + `::boolean THEN EXISTS (SELECT FROM beat) ELSE EXISTS (SELECT FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)) END,
@@ -70,11 +76,40 @@ func (c Config) NodesSQL(known string) string {
 	return `coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
 		'names', ` + unknown + c.Column + ` END,` + details + `
 		'fresh', n.worker_id = (SELECT id FROM given) OR ` + fresh + `,
+		'ahead', CASE WHEN n.worker_id <> (SELECT id FROM given) AND ` + ahead + ` THEN n.heartbeat_at::text ELSE '' END,
+		'timeout', (extract(epoch FROM ` + TimeoutSQL("n", "(SELECT timeout FROM given)") + `) * 1000000)::bigint,
 		'proven', ` + proven + `)) FROM ` + c.Nodes.SQL() + ` AS n), '[]')::text`
 }
 
-// fresh is true if the last heartbeat of worker n is young enough.
-const fresh = `n.heartbeat_at > clock_timestamp() - (SELECT timeout FROM given)`
+// TimeoutSQL is an SQL expression for the HeartbeatTimeout of a worker, whose row has an
+// alias. otherwise is for a row that has none, of an earlier build. A time-out of more than a
+// day is one that somebody has written by hand.
+func TimeoutSQL(row, otherwise string) string {
+	of := row + `.heartbeat_timeout`
+	return `coalesce(CASE WHEN ` + of + ` <= interval '1 day' THEN ` + of + ` WHEN ` + of + ` IS NOT NULL THEN interval '1 day' END, ` + otherwise + `)`
+}
+
+// AgeSQL is an SQL expression for the age of a worker's heartbeat in microseconds, for
+// people. Below 0, the heartbeat lies in the future.
+func AgeSQL(row string) string {
+	return `CASE WHEN ` + row + `.heartbeat_at > clock_timestamp()
+		THEN least((extract(epoch FROM clock_timestamp() - least(` + row + `.heartbeat_at, clock_timestamp() + interval '36500 days')) * 1000000)::bigint, -1)
+		ELSE ` + pgdriver.Age(row+`.heartbeat_at`) + ` END`
+}
+
+// fresh is true if the last heartbeat of worker n is not older than its HeartbeatTimeout.
+var fresh = `n.heartbeat_at > clock_timestamp() - ` + TimeoutSQL("n", "(SELECT timeout FROM given)")
+
+// ahead is true if the last heartbeat of worker n lies in the future: the clock of the
+// server was set back since.
+const ahead = `n.heartbeat_at > clock_timestamp()`
+
+// grace is an SQL expression for the [Config.Grace] of worker n, and for that of c where the
+// row of n has no time-out.
+func (c Config) grace() string {
+	return fmt.Sprintf(`CASE WHEN n.heartbeat_interval + n.heartbeat_timeout IS NULL THEN %d * interval '1 microsecond'
+			ELSE least(n.heartbeat_interval + least(greatest(n.heartbeat_timeout / 3, interval '1 second'), interval '10 seconds'), n.heartbeat_timeout) END`, c.Grace().Microseconds())
+}
 
 // proven is true if it was sent in the present incarnation of the server.
 func (c Config) proven() string { return incarnation.WroteRow(c.Token, "n", "heartbeat_at") }
@@ -83,36 +118,42 @@ func (c Config) statements() statements {
 	nodes := c.Nodes.SQL()
 	var column, value, set string
 	if c.DetailsColumn != "" {
-		column, value, set = `, `+c.DetailsColumn, `, $9::jsonb`, `, `+c.DetailsColumn+` = excluded.`+c.DetailsColumn
+		column, value, set = `, `+c.DetailsColumn, `, $10::jsonb`, `, `+c.DetailsColumn+` = excluded.`+c.DetailsColumn
 	}
 	return statements{
 		resolve: `
 SELECT n.nspname::text, c.relname::text, pg_backend_pid() FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass($1::text)`,
 		register: given + `
-INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, ` + c.Column + `, hostname, pid, build, protocol` + column + `)
-SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($4::jsonb)), $5::text, $6::int, $7::text, $8::int` + value + ` FROM given
+INSERT INTO ` + nodes + ` (worker_id, heartbeat_at, status, ` + c.Column + `, hostname, pid, build, protocol, heartbeat_interval, heartbeat_timeout` + column + `)
+SELECT id, clock_timestamp(), nullif($3::text, '')::jsonb, ARRAY(SELECT jsonb_array_elements_text($4::jsonb)), $5::text, $6::int, $7::text, $8::int,
+	$9::bigint * interval '1 microsecond', timeout` + value + ` FROM given
 ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at, updated_at = clock_timestamp(),
 	status = excluded.status, ` + c.Column + ` = excluded.` + c.Column + `, hostname = excluded.hostname, pid = excluded.pid,
-	build = excluded.build, protocol = excluded.protocol` + set,
+	build = excluded.build, protocol = excluded.protocol, heartbeat_interval = excluded.heartbeat_interval, heartbeat_timeout = excluded.heartbeat_timeout` + set,
 		clean: given + `
 DELETE FROM ` + nodes + ` WHERE worker_id IN (
 	SELECT n.worker_id FROM ` + nodes + ` AS n, given
-	WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * given.timeout
+	WHERE n.worker_id <> given.id AND n.heartbeat_at < clock_timestamp() - 2 * ` + TimeoutSQL("n", "given.timeout") + `
 	FOR UPDATE OF n SKIP LOCKED)`,
+		setBack: `
+UPDATE ` + nodes + ` AS n SET heartbeat_at = '-infinity' FROM jsonb_to_recordset($1::jsonb) AS a(id uuid, at text)
+WHERE n.worker_id = a.id AND n.heartbeat_at::text = a.at AND ` + ahead,
 		dead: given + `, ` + c.dead() + `
 SELECT EXISTS (SELECT FROM dead)`,
 	}
 }
 
 // dead is a CTE "dead" with those of the workers in the list $3 that are dead. A
-// worker in the list has an id, and the key of its lock.
+// worker in the list has an id, and the key of its lock. $5 is the grace in
+// microseconds, below 0 that of each worker.
 func (c Config) dead() string {
 	return `dead AS MATERIALIZED (
 	SELECT d.id AS worker_id FROM jsonb_to_recordset($3::jsonb) AS d(id uuid, key bigint)
 	WHERE NOT EXISTS (
 		SELECT FROM ` + c.Nodes.SQL() + ` AS n WHERE n.worker_id = d.id AND ` + fresh + ` AND NOT (
-			n.protocol >= $4::int AND n.heartbeat_at < clock_timestamp() - $5::bigint * interval '1 microsecond' AND ` + c.proven() + `
+			n.protocol >= $4::int AND n.heartbeat_at < clock_timestamp() - CASE WHEN $5::bigint < 0 THEN ` + c.grace() + ` ELSE $5::bigint * interval '1 microsecond' END
+			AND ` + c.proven() + `
 			AND NOT EXISTS (SELECT FROM ` + SessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = d.key)))
 )`
 }

@@ -214,7 +214,7 @@ var coordMutants = []Mutant{
 		Mistake: "the leader writes assignments without a proof, in the same transaction, that it still leads: it has just looked",
 		Edits: []Edit{
 			{"coord/statements.go", "SELECT 1 WHERE ` + holdsLock + `", "SELECT 1"},
-			{"coord/statements.go", "	FOR UPDATE\n), leader AS MATERIALIZED (\n	SELECT 1 FROM locked WHERE ` + valid(\"locked\") + `\n", "), leader AS MATERIALIZED (\n	SELECT 1\n"},
+			{"coord/statements.go", "	FOR UPDATE\n), leader AS MATERIALIZED (\n	SELECT 1 FROM locked WHERE ` + c.valid(\"locked\") + `\n", "), leader AS MATERIALIZED (\n	SELECT 1\n"},
 		},
 		Faults: "depose=10",
 		Draws:  "leader lease",

@@ -37,9 +37,9 @@ func JobsWorker(t tables.Jobs, lease bool) []Need {
 		{table: t.EmittedThrough, reads: "emitter position", inserts: "emitter position", writes: "position"},
 		{
 			table:   t.Workers,
-			reads:   "worker_id heartbeat_at status kinds hostname pid build protocol xmin",
-			inserts: "worker_id heartbeat_at status kinds hostname pid build protocol",
-			writes:  "heartbeat_at updated_at status kinds hostname pid build protocol",
+			reads:   "worker_id heartbeat_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout xmin",
+			inserts: "worker_id heartbeat_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout",
+			writes:  "heartbeat_at updated_at status kinds hostname pid build protocol heartbeat_interval heartbeat_timeout",
 			deletes: true,
 		},
 		{table: t.Token, reads: "only token database xmin", inserts: "only token database", writes: "token database"},

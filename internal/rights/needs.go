@@ -65,9 +65,9 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	tables := []uses{
 		{
 			table:   t.Nodes,
-			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions" + incarnation,
-			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions",
-			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions",
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout" + incarnation,
+			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
+			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
 			deletes: true,
 		},
 		{
