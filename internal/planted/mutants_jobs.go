@@ -138,7 +138,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "pause-unread", Jobs: true,
 		Mistake: "who has moved a schedule on may enqueue its job; the row was looked at before",
-		Edits:   []Edit{{"jobs/schedule/statements.go", `CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`, `resumed_at`}},
+		Edits:   []Edit{{"jobs/schedule/statements.go", `CASE WHEN paused_at IS NOT NULL THEN clock_timestamp() WHEN resumed_at <= clock_timestamp() THEN resumed_at END`, `resumed_at`}},
 		Faults:  jobCalm,
 	},
 	{

@@ -21,7 +21,6 @@ import (
 	"github.com/pgfrontier/worker/jobs/schedule"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
-	"github.com/pgfrontier/worker/store"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -574,12 +573,39 @@ func TestInfiniteTicks(t *testing.T) {
 	until(t, "the job that was due, and its next tick", func() bool {
 		return s.Status()[1].Jobs == 1 && count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'due' AND next_at BETWEEN now() AND now() + interval '1 hour'`) == 1
 	})
-	d.Exec(t, `UPDATE jobs_schedules SET next_at = '20000-01-01' WHERE name = 'far'`) // a start would take it for a tick of other times
-	until(t, "the far tick", func() bool { return s.Status()[2].Next.Equal(store.LatestTime) })
-	if all := s.Status(); !all[0].Next.IsZero() || all[0].Jobs != 0 || !all[2].Next.Equal(store.LatestTime) || all[2].Jobs != 0 {
+	d.Exec(t, `UPDATE jobs_schedules SET next_at = '20000-01-01' WHERE name = 'far'`) // no clock of a server was ever there
+	until(t, "the far tick to be replaced", func() bool {
+		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'far' AND next_at BETWEEN now() AND now() + interval '1 hour'`) == 1
+	})
+	if all := s.Status(); !all[0].Next.IsZero() || all[0].Jobs != 0 || all[2].Jobs != 0 {
 		t.Errorf("the others are %+v", all)
 	}
 	if n := count(t, d, `SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz > now() - interval '1 hour'`); n != 1 {
 		t.Errorf("%d jobs are of the latest tick", n)
 	}
+}
+
+// The database's clock was ahead, and is right again. A schedule goes on from now, whatever
+// its row says of times to come, while it runs and when it starts.
+func TestScheduleAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	ahead := func() {
+		d.Exec(t, `UPDATE jobs_schedules SET next_at = next_at + interval '1 day', last_at = next_at + interval '1 day', resumed_at = next_at + interval '1 day'`)
+		d.Exec(t, `DELETE FROM jobs`)
+	}
+	ticks := func() {
+		t.Helper()
+		until(t, "ticks of now", func() bool {
+			return count(t, d, `SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz BETWEEN now() - interval '1 minute' AND now() + interval '1 minute'`) > 1
+		})
+	}
+	_, stop := run(t, d.DB, schedule.Job("s", schedule.Every(time.Second), jobOf))
+	ticks()
+	stop()
+	ahead()
+	run(t, d.DB, schedule.Job("s", schedule.Every(time.Second), jobOf))
+	ticks()
+	ahead()
+	ticks()
 }

@@ -240,8 +240,8 @@ func (s *Scheduler) round(ctx context.Context) (pause time.Duration, err error) 
 			continue
 		}
 		r := rows[i]
-		skipped := false
-		if err := guarded(func() error { skipped = p.skipped(r, now); return nil }); err == nil && skipped {
+		beyond := false
+		if err := guarded(func() error { beyond = p.beyond(r, now); return nil }); err == nil && beyond {
 			replace = append(replace, p)
 			continue
 		}

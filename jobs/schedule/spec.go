@@ -161,14 +161,21 @@ func fingerprint(s Spec) (hash, sampled string, err error) {
 // and whether the row must change for that. The row keeps an infinite one, which somebody has set
 // by hand, and a tick that is due, unless the
 // schedule has other times: else a start would drop the tick. No tick is placed twice
-// after the database's clock was set back.
+// after the database's clock was set back, unless that is by more than [Late] and by several
+// ticks: then the schedule goes on from now, as it would stand still until the clock is where
+// it was.
 func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err error) {
 	same := r.hash == p.hash || r.hash == p.sampled
-	from := now
-	if same && r.last.After(now) {
-		from = r.last
+	if first, err = next(p.spec, now); err == nil && same && r.last.After(now) {
+		var second time.Time
+		if r.last.Sub(now) > Late && !first.IsZero() {
+			second, err = next(p.spec, first)
+		}
+		if err == nil && (second.IsZero() || second.After(r.last)) {
+			first, err = next(p.spec, r.last)
+		}
 	}
-	if first, err = next(p.spec, from); err != nil {
+	if err != nil {
 		return first, false, err
 	}
 	switch {
@@ -183,10 +190,11 @@ func (p *plan) placed(r row, now time.Time) (first time.Time, changes bool, err 
 	return first, !at.Equal(r.next), err
 }
 
-// skipped reports whether a program with other times, which have the same sample, has moved
-// the row beyond a tick of this schedule. A row with a hash of the current kind is not skipped.
-func (p *plan) skipped(r row, now time.Time) bool {
-	if r.hash == p.hash || r.hash != p.sampled || !r.next.IsZero() && !r.next.After(now) {
+// beyond reports whether the row's next tick is later than the schedule's: the database's clock
+// was set back, or a program with other times, which have the same sample, has moved the row. Such
+// a program may also have left the row without a tick.
+func (p *plan) beyond(r row, now time.Time) bool {
+	if r.hash != p.hash && r.hash != p.sampled || !r.next.After(now) && (!r.next.IsZero() || r.hash == p.hash) {
 		return false
 	}
 	first, changes, err := p.placed(r, now)

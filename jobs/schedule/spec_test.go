@@ -231,7 +231,7 @@ func TestPlaced(t *testing.T) {
 		row     row
 		first   time.Time
 		changes bool
-		skipped bool
+		beyond  bool
 	}{
 		{"a new row", row{hash: "h"}, at("11:00:00"), true, false},
 		{"the next tick", row{hash: "h", next: at("11:00:00")}, at("11:00:00"), false, false},
@@ -242,21 +242,28 @@ func TestPlaced(t *testing.T) {
 		{"a tick that is due, of an earlier build", row{hash: "s", next: at("09:00:00")}, at("11:00:00"), false, false},
 		{"due, and no tick", row{hash: "h", next: at("09:10:00")}, at("11:00:00"), true, false},
 		{"due, and no tick, of an earlier build", row{hash: "s", next: at("09:10:00")}, at("11:00:00"), true, false},
-		{"a later tick", row{hash: "h", next: at("12:00:00")}, at("11:00:00"), true, false},
+		{"a later tick", row{hash: "h", next: at("12:00:00")}, at("11:00:00"), true, true},
 		{"a later tick, of an earlier build", row{hash: "s", next: at("12:00:00")}, at("11:00:00"), true, true},
 		{"a tick too many", row{hash: "s", next: at("10:45:00")}, at("11:00:00"), true, false},
 		{"no tick, of an earlier build", row{hash: "s"}, at("11:00:00"), true, true},
 		{"other times", row{hash: "x", next: at("11:00:00")}, at("11:00:00"), true, false},
 		{"other times, and due", row{hash: "x", next: at("09:00:00")}, at("11:00:00"), true, false},
 		{"the clock was set back", row{hash: "h", next: at("12:00:00"), last: at("11:00:00")}, at("12:00:00"), false, false},
+		{"the clock was set back by ticks", row{hash: "h", next: at("13:00:00"), last: at("12:00:00")}, at("11:00:00"), true, true},
 		{"the clock was set back, of an earlier build", row{hash: "s", next: at("12:00:00"), last: at("11:00:00")}, at("12:00:00"), false, false},
 	} {
 		first, changes, err := hourly.placed(c.row, now)
 		if err != nil || !first.Equal(c.first) || changes != c.changes {
 			t.Errorf("%s: %v, changes %t, %v", c.about, first, changes, err)
 		}
-		if got := hourly.skipped(c.row, now); got != c.skipped {
-			t.Errorf("%s: skipped %t", c.about, got)
+		if got := hourly.beyond(c.row, now); got != c.beyond {
+			t.Errorf("%s: beyond %t", c.about, got)
+		}
+	}
+	each := &plan{Schedule: Schedule{spec: Every(time.Second)}, hash: "h"}
+	for last, want := range map[time.Time]time.Time{at("10:30:50"): at("10:30:51"), at("10:31:50"): at("10:30:01")} {
+		if first, _, err := each.placed(row{hash: "h", next: last.Add(time.Second), last: last}, now); err != nil || !first.Equal(want) {
+			t.Errorf("each second, the clock was set back from %v: %v, %v", last, first, err)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, la
 UPDATE `+table.SQL()+` SET last_at = coalesce(`+fmt.Sprintf(fromMicros, `$3`)+`, last_at), next_at = `+fmt.Sprintf(fromMicros, `$4`)+`
 WHERE name = (SELECT name FROM `+table.SQL()+`
 	WHERE name = $1::text AND hash = $5::text AND `+pgdriver.Microseconds(`next_at`)+` = $2::bigint FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING `+toMicros(`CASE WHEN paused_at IS NULL THEN resumed_at ELSE clock_timestamp() END`)+`, `+bounded,
+RETURNING `+toMicros(`CASE WHEN paused_at IS NOT NULL THEN clock_timestamp() WHEN resumed_at <= clock_timestamp() THEN resumed_at END`)+`, `+bounded,
 		r.name, toMicro(r.next), toMicro(last), toMicro(next), r.hash).Scan(&micros, &limit)
 	if errors.Is(err, sql.ErrNoRows) {
 		return pass, false, nil
