@@ -30,6 +30,7 @@ func TestReset(t *testing.T) {
 		"canceled":          {abandoned + `0, true`, "canceled 0", "-", 2},
 		"canceled too late": {abandoned + `2, true`, "canceled 2", "-", 2},
 		"never a heartbeat": {`(state, worker_hostname) SELECT 'processing', 'gone/1'`, "completed 1", "-", 2},
+		"a heartbeat ahead": {`(state, last_heartbeat_at) SELECT 'processing', clock_timestamp() + interval '1 day'`, "completed 1", "-", 2},
 		"an odd heartbeat":  {`(state, last_heartbeat_at) SELECT 'processing', '-infinity'`, "completed 1", "-", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,5 +120,19 @@ func TestOldHeartbeatsOfTheLiving(t *testing.T) {
 	s.want("resets", "0", `SELECT num_resets::text FROM example_jobs WHERE id = $1`, id)
 	if n := living.Status().Lost; n > 0 {
 		t.Errorf("%d runs were lost", n)
+	}
+}
+
+// A row that has failed is due again after RetryAfter, also if it failed before the server's
+// clock was set back.
+func TestRetryAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.o.RetryAfter = time.Hour
+	ahead, recent := s.add(`(state, finished_at) SELECT 'errored', clock_timestamp() + interval '1 day'`), s.add(`(state, finished_at) SELECT 'errored', clock_timestamp()`)
+	s.run(nil)
+	s.becomes(ahead, table.StateCompleted)
+	if got := s.state(recent); got != string(table.StateErrored) {
+		t.Errorf("the one that has just failed is %s", got)
 	}
 }

@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/ident"
@@ -60,6 +61,9 @@ const fenceOne = `t.{id} = $1::bigint AND t.{started_at} = 'epoch'::timestamptz 
 // due is the condition that a row may be claimed. The first part is that of the index.
 // The rest is a CASE: without statistics the planner takes it for true of every other
 // row, and so walks the index in its order instead of sorting what it expects to be few.
+//
+// A row that finished in the future did so before the server's clock was set back. A minute is
+// more than the moment by which a statement may be behind.
 func (s settings) due() string {
 	if s.retryAfter == 0 {
 		return `{alias}.{state} = 'queued'
@@ -68,7 +72,8 @@ func (s settings) due() string {
 	return `{alias}.{state} IN ('queued', 'errored')
 		AND CASE WHEN {alias}.{cancel} THEN true
 			WHEN {alias}.{state} = 'queued' THEN {alias}.{process_after} IS NULL OR {alias}.{process_after} <= statement_timestamp()
-			ELSE {alias}.{finished_at} IS NULL OR {alias}.{finished_at} <= statement_timestamp() - ` + interval(s.retryAfter.Microseconds()) + ` END`
+			ELSE {alias}.{finished_at} IS NULL OR {alias}.{finished_at} <= statement_timestamp() - ` + interval(s.retryAfter.Microseconds()) + `
+				OR {alias}.{finished_at} > statement_timestamp() + ` + interval(time.Minute.Microseconds()) + ` END`
 }
 
 // interval is a product: the number in an interval's text is a short one until
@@ -193,12 +198,14 @@ WHERE t.{id} = ANY (ARRAY(SELECT id FROM mine))
 RETURNING t.{id}`
 
 // heartbeat is when a row last showed that its worker lives, NULL if it never has, or
-// somebody wrote a time that none can be.
+// somebody wrote a time that none can be. It may lie in the future, if the server's clock
+// was set back.
 const heartbeat = `CASE WHEN isfinite(coalesce(t.{last_heartbeat_at}, t.{started_at})) THEN coalesce(t.{last_heartbeat_at}, t.{started_at}) END`
 
-// silent is the condition that a heartbeat is older than an interval.
+// silent is the condition that a heartbeat is older than an interval, or lies in the
+// future, where nobody sees how old it is: the watch tells whether another one comes.
 func silent(than string) string {
-	return `coalesce(` + heartbeat + `, '-infinity') <= clock_timestamp() - ` + than
+	return `NOT coalesce(` + heartbeat + `, '-infinity') BETWEEN clock_timestamp() - ` + than + ` AND clock_timestamp()`
 }
 
 // stalledSQL finds rows whose heartbeat may stop: half of StalledMaxAge is over. Some may
