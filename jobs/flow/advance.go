@@ -40,8 +40,11 @@ const (
 	gather = 5 * time.Millisecond
 	// sweepEvery is how often somebody looks for steps that have ended untold.
 	sweepEvery = time.Second
-	// sweepShare bounds the share of its time that the sweep takes, to one of so many.
+	// sweepShare bounds the share of its time that the sweep takes, to one of so many, while
+	// the pause is not longer than longestPause.
 	sweepShare = 20
+	// longestPause bounds the pause between two sweeps, as the statement of the turn does.
+	longestPause = time.Minute
 	// retainEvery is how often a worker removes runs that have ended.
 	retainEvery = 10 * time.Second
 	// lastLimit bounds the last statements, when the worker stops.
@@ -174,7 +177,7 @@ func (a *advancer) task(ctx context.Context, name string, f func(ctx context.Con
 
 // sweep looks for steps that have ended and were not told, if it is this worker's turn.
 func (a *advancer) sweep(ctx context.Context) {
-	pause := max(sweepEvery, sweepShare*a.took)
+	pause := min(max(sweepEvery, sweepShare*a.took), longestPause)
 	a.sweepAt = time.Now().Add(sweepEvery + time.Duration(rand.Int64N(int64(sweepEvery)/4)))
 	mine := false
 	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {

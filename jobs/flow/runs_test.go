@@ -816,4 +816,8 @@ func TestFlowsWithFarTimes(t *testing.T) {
 			return s.count(`SELECT count(*) FROM jobs_flow_sweep WHERE next_at BETWEEN now() - interval '1 hour' AND now() + interval '1 hour'`) == 1
 		})
 	}
+	s.d.Exec(t, `UPDATE jobs_flow_sweep SET next_at = now() + interval '10 minutes'`) // the clock was set back
+	s.until("the turn to sweep to be taken", func() bool {
+		return s.count(`SELECT count(*) FROM jobs_flow_sweep WHERE next_at < now() + interval '2 minutes'`) == 1
+	})
 }

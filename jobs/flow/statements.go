@@ -194,11 +194,12 @@ WITH {given}, list AS MATERIALIZED (
 )
 SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0`
 
-// turnSQL takes the turn to sweep, for $1 microseconds. A turn of more than an hour was not
-// taken by this statement: nobody would sweep until then.
+// turnSQL takes the turn to sweep, for $1 microseconds. A turn that is longer than
+// longestPause ahead was taken before the server's clock was set back: nobody would sweep until
+// then.
 const turnSQL = `
 INSERT INTO {turn} AS t ("only", next_at) VALUES (true, statement_timestamp() + $1::bigint * interval '1 microsecond')
-ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp() OR t.next_at > statement_timestamp() + interval '1 hour'
+ON CONFLICT ("only") DO UPDATE SET next_at = excluded.next_at WHERE t.next_at <= statement_timestamp() OR t.next_at > statement_timestamp() + interval '1 minute'
 RETURNING true`
 
 // sweepSQL looks at the next thousand steps above $1, of runs that have not ended, that
