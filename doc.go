@@ -248,7 +248,8 @@
 //   - [ErrTransactionEnded], [ErrOutcomeUnknown]: a handler ended its transaction, or
 //     may have. Read the error: it says what to do;
 //   - [ErrHandlerOverdue]: a handler kept the worker from stopping;
-//   - [ErrOutage]: the database was away for longer than [WithRetryLimit].
+//   - [ErrOutage]: the database was away for longer than [WithRetryLimit];
+//   - [ErrPoolClosed]: the program has closed db before Start returned.
 //
 // Any other is mostly a database that did not answer at the start, or a connection
 // that broke: a restart may help.

@@ -285,3 +285,28 @@ func TestFailDeadLetter(t *testing.T) {
 		t.Errorf("after all that the status is %+v", s)
 	}
 }
+
+// A worker whose pool somebody closes ends, and says why. The batch in hand is finished.
+func TestPoolClosedUnderTheWorker(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	db := d.OpenSet(t, "application_name", "closed")
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	c := &ledger{name: "c", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+		close(begun)
+		<-goOn
+		return nil
+	}}
+	w := start(t, db, []consumer.Consumer{c})
+	<-begun
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the worker to drain", func() bool { return w.Status().State == worker.StateDraining })
+	close(goOn)
+	if err := w.result(t); !errors.Is(err, worker.ErrPoolClosed) {
+		t.Errorf("Start returned %v", err)
+	}
+	awaitHandled(t, d.DB, "c", 1)
+}

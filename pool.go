@@ -124,6 +124,20 @@ func (w *Worker) watchPool(ctx context.Context) {
 	}
 }
 
+// closedEvery is the pause between two looks whether the pool is closed, which cost nothing.
+const closedEvery = time.Second
+
+// watchClosed ends the worker when somebody closes the pool. The connections that the worker keeps
+// outlive that, so that heartbeats, which would keep the consumers here, go on.
+func (w *Worker) watchClosed(ctx context.Context) error {
+	for backoff.Sleep(ctx, closedEvery) {
+		if w.db.IsClosed() {
+			return ErrPoolClosed
+		}
+	}
+	return nil
+}
+
 // sweep closes the dead among the pool's idle connections each time that
 // somebody asks for it by sweepNow.
 func (w *Worker) sweep(ctx context.Context) {

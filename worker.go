@@ -114,6 +114,9 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // checking the configuration and the database, and starts nothing if it finds
 // fault. When it returns, nothing of the worker is running any more.
 //
+// Close db after that, not before. A worker that finds it closed finishes the batches in
+// hand, and returns [ErrPoolClosed].
+//
 // A stop in an outage may return [ErrOutcomeUnknown]: a batch has failed, and the
 // database does not answer what its handler did.
 //
@@ -198,6 +201,7 @@ func (w *Worker) runBackground(g *group.Group, running context.Context) {
 	g.Run(func() error { w.retain(running); return nil })
 	g.Run(func() error { w.compact(running); return nil })
 	g.Run(func() error { w.watchPool(running); return nil })
+	g.Run(func() error { return w.watchClosed(running) })
 	g.Run(func() error { w.watchServer(running); return nil })
 	g.Run(func() error { w.sweep(running); return nil })
 	if w.cfg.DispatcherStrategy == DispatcherStrategyNotify {

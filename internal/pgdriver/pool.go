@@ -43,6 +43,12 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 	return nil, err
 }
 
+// IsClosed reports whether somebody has closed the pool. It asks without taking a connection.
+func (p Pool) IsClosed() bool {
+	_, err := p.DB.Conn(ended{context.Background(), context.Canceled})
+	return IsPoolClosed(err)
+}
+
 // closeLeftOpen closes all idle connections that have an open transaction. Otherwise each of
 // them would cost its next user a failure.
 func (p Pool) closeLeftOpen(ctx context.Context) {

@@ -609,3 +609,25 @@ func TestScheduleAfterTheClockWasSetBack(t *testing.T) {
 	ahead()
 	ticks()
 }
+
+// A Scheduler whose pool somebody closes ends, and says why.
+func TestPoolClosedUnderTheScheduler(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	db := d.OpenSet(t, "application_name", "closed")
+	s := schedule.New(db, jobs.NewClient(db), schedule.Job("s", schedule.Every(time.Second), jobOf))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(t.Context()) }()
+	until(t, "a tick", func() bool { return s.Status()[0].Jobs > 0 })
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, schedule.ErrPoolClosed) {
+			t.Errorf("Start returned %v", err)
+		}
+	case <-time.After(pgtest.Patience):
+		t.Fatal("the Scheduler goes on without its pool")
+	}
+}

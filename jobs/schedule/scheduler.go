@@ -65,6 +65,8 @@ const (
 var (
 	// ErrInvalid is in every error about what New was given.
 	ErrInvalid = errors.New("schedule: invalid configuration")
+	// ErrPoolClosed ends a Scheduler whose db was closed while the Scheduler ran.
+	ErrPoolClosed = errors.New("schedule: sql: database is closed: close db after Start has returned, not before")
 	// ErrAlreadyStarted is the answer to a second Start.
 	ErrAlreadyStarted = errors.New("schedule: a Scheduler starts once; make another with New")
 )
@@ -136,7 +138,8 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 }
 
 // Start runs until ctx ends, and then returns nil. It returns an error at once if New
-// was given something wrong, or the database cannot be used.
+// was given something wrong, or the database cannot be used, and [ErrPoolClosed] if db is
+// closed before ctx ends.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if s.err != nil {
 		return s.err
@@ -154,6 +157,9 @@ func (s *Scheduler) Start(ctx context.Context) error {
 		pause, err := s.round(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if pgdriver.IsPoolClosed(err) {
+			return ErrPoolClosed
 		}
 		failures++
 		if err == nil {

@@ -103,7 +103,7 @@ func place(ctx context.Context, tx store.Querier, table ident.Table, name, hash 
 // advance moves a schedule on from the tick that was read to the next, and reports
 // whether it was this statement that did. Another process may have been faster, or be
 // at it, or another program may have given the schedule other times. An operator has
-// the ticks up to a time pass. A tick that was read from a row is compared as it was read:
+// the ticks up to a time pass; one in the future is of before the clock was set back. A tick that was read from a row is compared as it was read:
 // the column may hold '-infinity'.
 func advance(ctx context.Context, tx store.Querier, table ident.Table, r row, last, next time.Time) (pass time.Time, moved bool, err error) {
 	var micros sql.NullInt64
