@@ -20,9 +20,9 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 	case errors.Is(cause, errBatchTimeout):
 		// The connection may be broken too, but because we gave up on it.
 		r.outcome = handlerFailed
-		r.err = cause
+		r.err = withReturned(cause, err)
 	case cause != nil:
-		r.outcome, r.err = disturbed, cause // the worker is being torn down
+		r.outcome, r.err = disturbed, withReturned(cause, err) // the worker is being torn down
 	case t.ended:
 		r.outcome = forbidden
 	case errors.As(err, &ofKey):
@@ -45,6 +45,16 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 		r.outcome = handlerFailed
 	}
 	return r
+}
+
+// withReturned adds to what has ended a batch the error that the handler returned, unless the
+// error says no more.
+func withReturned(cause, err error) error {
+	switch {
+	case err == nil, errors.Is(cause, err), err == context.Canceled, err == context.DeadlineExceeded:
+		return cause
+	}
+	return fmt.Errorf("%w; the handler returned: %w", cause, err)
 }
 
 // timedOut marks the result of a batch that exceeded BatchTimeout although its last call of the

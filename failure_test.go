@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -309,4 +310,37 @@ func TestPoolClosedUnderTheWorker(t *testing.T) {
 		t.Errorf("Start returned %v", err)
 	}
 	awaitHandled(t, d.DB, "c", 1)
+}
+
+// What ends a batch comes with the error that the handler returned.
+func TestBatchTimeoutKeepsTheHandlersError(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("the ship has sailed")
+	for name, handle := range map[string]func(ctx context.Context, w *worker.Worker, e store.PersistedEvent) error{
+		"its own": func(ctx context.Context, _ *worker.Worker, _ store.PersistedEvent) error {
+			<-ctx.Done()
+			return boom
+		},
+		"of WaitFor": func(ctx context.Context, w *worker.Worker, e store.PersistedEvent) error {
+			return errors.Join(w.WaitFor(ctx, "c", e.GlobalPosition), boom)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			self := make(chan *worker.Worker, 2)
+			c := &ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+				w := <-self
+				self <- w
+				return handle(ctx, w, e)
+			}}
+			w := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1), worker.WithBatchTimeout(300*time.Millisecond))
+			self <- w.Worker
+			err := w.result(t)
+			if !errors.Is(err, boom) || !strings.Contains(err.Error(), "longer than BatchTimeout") || name == "of WaitFor" && !strings.Contains(err.Error(), "it is at position 0") {
+				t.Errorf("Start returned %v", err)
+			}
+		})
+	}
 }
