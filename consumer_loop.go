@@ -115,7 +115,9 @@ func (c *consumerLoop) inTurn(ctx, intake context.Context) (r result, fatal erro
 
 // step makes one turn and settles its result.
 func (c *consumerLoop) step(ctx, intake context.Context) (r result, fatal error) {
-	r = c.turn(ctx, intake)
+	if r = c.turn(ctx, intake); r.fatal != nil {
+		return r, r.fatal
+	}
 	return r, c.settle(ctx, &r)
 }
 

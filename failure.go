@@ -105,6 +105,10 @@ func (c *consumerLoop) failed(r result, v decision) (pause time.Duration, fatal 
 		tell(c.w.observer.ConsumerFailed, ConsumerFailure{c.unit.name, FailStop, e})
 		last := *e // e itself others read by now
 		last.Err = errtext.Join(ErrConsecutiveFailures, r.err)
+		if r.at != nil && len(r.work.Events) == 1 && r.work.retried == nil && c.othersBetween(r.work.from.Position, e.Position) {
+			c.poison = &poison{FailStop, e.Position, v.tries, &last, r.work.from.Revision}
+			return 0, nil // read passes what comes before the event, and ends the worker then
+		}
 		return 0, &last
 	case v.exhausted:
 		c.poison = &poison{policy, e.Position, v.tries, e, r.work.from.Revision}

@@ -344,3 +344,33 @@ func TestBatchTimeoutKeepsTheHandlersError(t *testing.T) {
 		})
 	}
 }
+
+// A worker that ends at an event leaves the checkpoint just before the event, whosever the
+// events before are: SkipEvent takes the event that it names.
+func TestFailStopAtTheOnlyEventOfItsType(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Invoice", "1", 3)
+	appendN(t, d.DB, "Order", "1", 1)
+	consumers := func(bad ...int64) []consumer.Consumer {
+		c := newRefusing("failing", bad...)
+		return []consumer.Consumer{&scopedLedger{ledger{name: "failing", types: []string{"Order"}, before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+			return c.before(ctx, tx, e)
+		}}}}
+	}
+	w := start(t, d.DB, consumers(4), worker.WithMaxConsecutiveFailures(2))
+	err := w.result(t)
+	var ce *worker.ConsumerError
+	if !errors.Is(err, worker.ErrConsecutiveFailures) || !errors.As(err, &ce) || ce.Position != 4 || ce.Failures != 2 {
+		t.Fatalf("Start returned %v", err)
+	}
+	if s := statusOf(w.Worker, "failing"); s.LastError == nil {
+		t.Error("the status forgets why the worker has ended")
+	}
+	if err := operator(t, d).SkipEvent(t.Context(), "failing", ce.Position, by); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	start(t, d.DB, consumers())
+	awaitHandled(t, d.DB, "failing", 5)
+}

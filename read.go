@@ -158,8 +158,12 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	switch {
 	case v.Token == "" || !c.hasWork(v):
 		return nil, result{outcome: idle}
-	case c.poison != nil && c.poison.policy == FailPause: // nothing else comes between
-		if !c.othersBefore(c.poison.position) {
+	case c.endsAtPoison(): // nothing else comes between
+		switch {
+		case c.othersBetween(c.progress.Position, c.poison.position):
+		case c.poison.policy == FailStop:
+			return nil, result{outcome: idle, fatal: c.poison.err}
+		default:
 			return nil, c.pause(intake, conn)
 		}
 	case c.lazyDue() && !c.deadLetterNext() && !c.hasNews(v):
@@ -186,7 +190,7 @@ func (c *consumerLoop) place() reader.Place {
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}
-	if c.poison != nil && c.poison.policy == FailPause {
+	if c.endsAtPoison() {
 		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of its own is there
 	}
 	for _, o := range c.progress.Open {
@@ -201,11 +205,17 @@ func (c *consumerLoop) batchSize() int { return c.pace.size(c.w.cfg.BatchSize, c
 // paced reports whether the time that the handler takes makes batches smaller.
 func (c *consumerLoop) paced() bool { return c.batchSize() < c.w.cfg.BatchSize }
 
-// othersBefore reports whether events of others, as of other parts, may lie between the
-// checkpoint and a position. A pause wants the checkpoint just before its event: SkipEvent takes
-// the next event of all.
-func (c *consumerLoop) othersBefore(position int64) bool {
-	return (c.unit.isPart() || len(c.unit.types) > 0) && c.progress.Position < position-1
+// endsAtPoison reports whether the poison event stays where it is: the consumer is paused, or the
+// worker ends.
+func (c *consumerLoop) endsAtPoison() bool {
+	return c.poison != nil && c.poison.policy != FailDeadLetter
+}
+
+// othersBetween reports whether events of others, as of other parts, may lie between a
+// checkpoint and a position. The end at a poison event wants the checkpoint just before the event:
+// SkipEvent takes the next event of all.
+func (c *consumerLoop) othersBetween(checkpoint, position int64) bool {
+	return (c.unit.isPart() || len(c.unit.types) > 0) && checkpoint < position-1
 }
 
 // pidOf returns what tells the server's process behind conn.
