@@ -119,3 +119,59 @@ func TestStopLeavesBehindAHandlerThatIgnoresItsContext(t *testing.T) {
 		})
 	}
 }
+
+// While one consumer of a worker that stops finishes a slow batch, the others run elsewhere,
+// whoever leads, and the worker is given no other.
+func TestOneSlowBatchKeepsNoOtherConsumer(t *testing.T) {
+	t.Parallel()
+	for name, leads := range map[string]bool{"the leader stops": true, "another leads": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			inHand, release := make(chan struct{}), make(chan struct{})
+			defer close(release)
+			slow := &ledger{name: "slow", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+				close(inHand)
+				<-release
+				return nil
+			}}
+			names := []string{"c0", "c1", "c2", "c3", "slow"}
+			quick := func() (all []consumer.Consumer) {
+				for _, n := range names[:4] {
+					all = append(all, &ledger{name: n})
+				}
+				return all
+			}
+			fleet := map[bool]*running{}
+			for _, first := range []bool{true, false} { // the first that starts leads
+				consumers := quick()
+				if first == leads {
+					consumers = append(consumers, slow)
+				}
+				w := start(t, d.DB, consumers, worker.WithHeartbeatInterval(time.Second), worker.WithHeartbeatTimeout(time.Minute), worker.WithBatchTimeout(time.Hour))
+				fleet[first == leads] = w
+				await(t, "it to be registered", func() bool { return !w.Status().LastHeartbeat.IsZero() })
+				if first {
+					await(t, "it to lead", func() bool { return w.Status().Leader })
+				}
+			}
+			stops := fleet[true]
+			await(t, "both to have some", func() bool {
+				return one[int](t, d.DB, `SELECT count(DISTINCT worker_id) FROM consumer_assignments`) == 2 && one[int](t, d.DB, `SELECT count(*) FROM consumer_assignments`) == 5
+			})
+			appendN(t, d.DB, "Order", "1", 1)
+			<-inHand
+			stops.Stop()
+			appendN(t, d.DB, "Order", "1", 1)
+			for _, n := range names[:4] {
+				awaitHandled(t, d.DB, n, 1, 2)
+			}
+			await(t, "the others to have all", func() bool {
+				return one[int](t, d.DB, `SELECT count(*) FROM consumer_assignments WHERE worker_id = $1 AND consumer_name <> 'slow'`, stops.ID().String()) == 0
+			})
+			if got := handled(t, d.DB, "slow"); got != nil {
+				t.Errorf("the slow one has handled %v", got)
+			}
+		})
+	}
+}

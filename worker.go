@@ -152,7 +152,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		w.state.Store(StateRunning)
 		tell(w.observer.WorkerStarted, WorkerInfo{ID: w.id, Consumers: len(w.units)})
 		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
-		w.runBackground(background, running)
+		w.runBackground(background, running, intake)
 		err = w.supervise(running, intake, drain)
 	} else if intake.Err() != nil {
 		err = nil // asked to stop before it began
@@ -192,11 +192,12 @@ func (w *Worker) begin(ctx context.Context) error {
 }
 
 // runBackground runs everything but the consumers.
-func (w *Worker) runBackground(g *group.Group, running context.Context) {
+func (w *Worker) runBackground(g *group.Group, running, intake context.Context) {
 	g.Run(func() error { return w.frontier.Run(running) })
 	g.Run(func() error { return w.coord.Run(running) })
 	g.Run(func() error { return w.boundOutage(running) })
 	g.Run(func() error { w.placeAtHead(running); return nil })
+	g.Run(func() error { w.handOver(running, intake); return nil })
 	g.Run(func() error { w.watchProgress(running); return nil })
 	g.Run(func() error { w.retain(running); return nil })
 	g.Run(func() error { w.compact(running); return nil })
@@ -232,6 +233,19 @@ func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
 		drain()
 	case <-running.Done():
 	}
+}
+
+// handOver lets the others take the consumers over once the intake has ended, whatever
+// batches are still in hand: each keeps its own consumer only.
+func (w *Worker) handOver(running, intake context.Context) {
+	select {
+	case <-intake.Done():
+	case <-running.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(running, w.limits.leave)
+	defer cancel()
+	w.taskFailed(running, "hand the consumers over", "", w.coord.Drain(ctx))
 }
 
 // boundDraining ends the batches in hand when they take too long.

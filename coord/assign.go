@@ -21,6 +21,8 @@ type Member struct {
 	// Scopes are what the code selects of the log. A unit that is not there: it does not
 	// say, as it is from before there were scopes.
 	Scopes map[string]scope.Scope
+
+	draining bool // it finishes what it has
 }
 
 // Assign gives every unit that some member has code for to exactly one of

@@ -101,6 +101,25 @@ func (c *Coordinator) clean(ctx context.Context, s *session) bool {
 	return err == nil
 }
 
+// Drain asks the leader to give this worker's units to others, and no more to it. Who takes a
+// unit over waits for what this worker still does with it. It comes before the end of Run,
+// and may be repeated.
+func (c *Coordinator) Drain(ctx context.Context) error {
+	if !c.cfg.assigns() {
+		return nil
+	}
+	s, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, err := s.Exec(ctx, "say that it is draining", s.sql.drain, s.args()...); err != nil {
+		return wrap(err)
+	}
+	c.announce(ctx, s)
+	return nil
+}
+
 // Leave hands this worker's units back and takes it off the list, so that the
 // others need not find out. It comes after Run has returned, or instead of
 // Run, and may be repeated.

@@ -305,6 +305,32 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	})
 }
 
+// A member that is draining is dealt nothing. What nobody else has code for stays with it.
+func TestDrainingMemberIsDealtNothing(t *testing.T) {
+	t.Parallel()
+	gone, stays := able(Single), able(Wish{2, ""})
+	gone.draining = true
+	gone.Units = append(gone.Units, "own")
+	is := assignments{owners: map[string]uuid.UUID{"a": gone.ID, "c": gone.ID, "own": gone.ID}}
+	n := plan([]Member{gone, stays}, is, true)
+	for _, ch := range n.changes {
+		if ch.Worker != stays.ID {
+			t.Errorf("%+v", ch)
+		}
+	}
+	if len(n.changes) != 3 || !slices.Equal(n.unowned, []string{"own"}) || n.changes[2].Partitions != 2 {
+		t.Errorf("%+v", n)
+	}
+	if all := idle([]Member{gone, stays}, is.owners, n); len(all) != 1 || all["b"] != notKept {
+		t.Errorf("%v are idle", all)
+	}
+	before := gone
+	before.draining = false
+	if sameMembers([]Member{before}, []Member{gone}) {
+		t.Error("nobody looks at the assignments of one that begins to drain")
+	}
+}
+
 // A consumer goes from one to two partitions, and back, as its owners do it.
 func TestLeaderDealsPartitions(t *testing.T) {
 	t.Parallel()

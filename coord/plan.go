@@ -35,6 +35,7 @@ type next struct {
 // partitions that are wanted. Each unit goes to who was dealt the partition of
 // its first slot: so the parts of one come together, and what is split spreads.
 func plan(alive []Member, is assignments, sticky bool) (n next) {
+	alive = takers(alive)
 	layouts := layoutsOf(alive, is.parts)
 	var before map[string]uuid.UUID
 	if sticky {
@@ -82,11 +83,22 @@ func plan(alive []Member, is assignments, sticky bool) (n next) {
 // members are the workers that are alive.
 func members(alive []liveness.Node) (all []Member) {
 	for _, n := range alive {
-		m := Member{ID: n.ID, Units: n.Names}
+		m := Member{ID: n.ID, Units: n.Names, draining: n.Draining}
 		m.Wishes, m.Scopes = detailsOf(n)
 		all = append(all, m)
 	}
 	return all
+}
+
+// takers are the members as they are dealt units: one that is draining has code for none.
+func takers(alive []Member) []Member {
+	alive = slices.Clone(alive)
+	for i, m := range alive {
+		if m.draining {
+			alive[i] = Member{ID: m.ID, Units: []string{}, Wishes: map[string]Wish{}}
+		}
+	}
+	return alive
 }
 
 // ids are those of workers.
@@ -99,5 +111,5 @@ func ids(nodes []liveness.Node) (all []uuid.UUID) {
 
 // sameMembers needs no look at their units, which never change.
 func sameMembers(a, b []Member) bool {
-	return slices.EqualFunc(a, b, func(a, b Member) bool { return a.ID == b.ID })
+	return slices.EqualFunc(a, b, func(a, b Member) bool { return a.ID == b.ID && a.draining == b.draining })
 }

@@ -8,6 +8,7 @@ type statements struct {
 	claim          string // the lease
 	assign         string
 	release, leave string
+	drain          string
 	endSilent      string
 }
 
@@ -38,6 +39,8 @@ func (c Config) most(lease string) string {
 func (c Config) statements() statements {
 	nodes, leader := c.Nodes.SQL(), c.Leader.SQL()
 	s := statements{
+		drain: given + `
+UPDATE ` + nodes + ` SET draining = true, updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
 		leave: given + c.handBack() + `
 DELETE FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)`,
 		// Before leave and not part of it: the leader locks its lease first

@@ -61,7 +61,8 @@ func workerTables(n tables.Tables) []table {
 				"ADD COLUMN IF NOT EXISTS status JSONB",
 				"ADD COLUMN IF NOT EXISTS partitions JSONB", // null: a program from before there were any
 				"ADD COLUMN IF NOT EXISTS heartbeat_interval INTERVAL",
-				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL", // null: a program that does not say, and is judged by that of the others
+				"ADD COLUMN IF NOT EXISTS draining BOOLEAN NOT NULL DEFAULT false", // it finishes the batches in hand, and is dealt nothing
+				"ADD COLUMN IF NOT EXISTS heartbeat_timeout INTERVAL",              // null: a program that does not say, and is judged by that of the others
 				"ALTER COLUMN heartbeat_at SET DEFAULT clock_timestamp()",
 			}, stamps...),
 			indexes: []index{{on: "heartbeat_at"}},

@@ -81,6 +81,7 @@ worker_nodes: build text
 worker_nodes: status jsonb
 worker_nodes: partitions jsonb
 worker_nodes: heartbeat_interval interval
+worker_nodes: draining bool not null default false
 worker_nodes: heartbeat_timeout interval
 consumer_assignments: consumer_name text not null
 consumer_assignments: worker_id uuid not null

@@ -49,15 +49,12 @@ func (o *Operator) Replay(ctx context.Context, consumer, aggregateType, aggregat
 			return nil, err
 		}
 		d := replayDetail{AggregateType: aggregateType, AggregateID: aggregateID, To: at.position}
-		// What was passed in doubt and has appeared is still to be delivered, late.
 		var err error
 		d.Events, err = exec(ctx, tx, "put the events among the letters", `
 INSERT INTO `+o.t.DeadLetters.SQL()+` AS l (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, attempts, retry_at, replay, forget)
 SELECT $1::text, e.`+positionColumn+`, e.aggregate_type, e.aggregate_id, e.event_id, e.event_type, 0, clock_timestamp(), true, true
 FROM `+o.t.Events.SQL()+` AS e
-WHERE e.aggregate_type = $2::text AND e.aggregate_id = $3::text AND e.`+positionColumn+` <= $4::bigint AND NOT EXISTS (
-	SELECT FROM `+o.t.GapSkips.SQL()+` AS s
-	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
+WHERE e.aggregate_type = $2::text AND e.aggregate_id = $3::text AND e.`+positionColumn+` <= $4::bigint AND `+o.certain()+`
 ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
 			at.consumer, aggregateType, aggregateID, at.position)
 		if err == nil && d.Events == 0 {
@@ -65,6 +62,14 @@ ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.r
 		}
 		return d, err
 	})
+}
+
+// certain is an SQL condition for an event e that the unit $1 has not passed in doubt: one
+// that has appeared since is still to be delivered, late.
+func (o *Operator) certain() string {
+	return `NOT EXISTS (
+	SELECT FROM ` + o.t.GapSkips.SQL() + ` AS s
+	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.` + positionColumn + ` AND s.gap_end >= e.` + positionColumn + `)`
 }
 
 // maxAggregate is the longest type or id of an aggregate, in bytes: an index has both.
@@ -223,8 +228,7 @@ WHERE (consumer_name = $1::text OR `+unitsOf+`) AND operation IN ('scope', 'rese
 	return steps, nil
 }
 
-// missed are the positions of the events of types that a unit has passed unselected. What it has
-// passed in doubt and has appeared is still to be delivered, late.
+// missed are the positions of the events of types that a unit has passed unselected.
 func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []string, steps []scope.Step) (positions []int64, err error) {
 	named, err := json.Marshal(types)
 	if err != nil || len(steps) == 0 {
@@ -245,9 +249,7 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 		return struct{}{}, err
 	}, `
 SELECT `+positionColumn+`, aggregate_type, aggregate_id FROM `+o.t.Events.SQL()+` AS e
-WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND NOT EXISTS (
-	SELECT FROM `+o.t.GapSkips.SQL()+` AS s
-	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
+WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND `+o.certain()+`
 ORDER BY `+positionColumn, at.consumer, string(named), at.position)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of the types: %w", err)
@@ -272,9 +274,7 @@ FROM `+o.t.Events.SQL()+` AS e JOIN (
 	SELECT DISTINCT m.aggregate_type, m.aggregate_id FROM `+o.t.Events.SQL()+` AS m
 	WHERE m.`+positionColumn+` = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)::bigint))
 ) AS of ON of.aggregate_type = e.aggregate_type AND of.aggregate_id = e.aggregate_id
-WHERE e.`+positionColumn+` <= $3::bigint AND NOT EXISTS (
-	SELECT FROM `+o.t.GapSkips.SQL()+` AS s
-	WHERE s.consumer_name = $1::text AND s.state = 'open' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
+WHERE e.`+positionColumn+` <= $3::bigint AND `+o.certain()+`
 ON CONFLICT (consumer_name, global_position) DO UPDATE SET retry_at = excluded.retry_at, replay = true, forget = true, updated_at = clock_timestamp()`,
 		at.consumer, string(positions), at.position)
 	return d, err

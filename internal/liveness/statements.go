@@ -71,7 +71,7 @@ func (c Config) NodesSQL(known string) string {
 	unknown := `CASE WHEN n.worker_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(` + known + `::jsonb)::uuid)) THEN n.`
 	if c.DetailsColumn != "" {
 		details = `
-		'details', ` + unknown + c.DetailsColumn + ` END,`
+		'draining', n.draining, 'details', ` + unknown + c.DetailsColumn + ` END,`
 	}
 	return `coalesce((SELECT json_agg(json_build_object('id', n.worker_id, 'protocol', n.protocol,
 		'names', ` + unknown + c.Column + ` END,` + details + `

@@ -46,7 +46,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "split-forgets-effects",
 		Mistake: "a new unit has handled nothing",
-		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb FROM`}},
+		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects, scope FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope FROM`}},
 		Test:    Test{".", "TestEffectsOnceOverPartitions"},
 	},
 	{

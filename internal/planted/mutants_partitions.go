@@ -180,7 +180,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-unpauses",
 		Mistake: "children begin unpaused",
-		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects FROM`, `$4::text, NULL, NULL, NULL, effects FROM`}},
+		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects, scope FROM`, `$4::text, NULL, NULL, NULL, effects, scope FROM`}},
 		Test:    Test{".", "TestPausesAndRescaling"},
 	},
 	{
@@ -259,5 +259,25 @@ var partitionMutants = []Mutant{
 `, `			old = false
 `}},
 		Test: Test{"./coord", "TestHowManyPartitionsAreWanted"},
+	},
+	{
+		Name:    "old-build-goes-on",
+		Mistake: "a build that selects less goes on until the leader gives its consumers to another",
+		Edits:   []Edit{{"worker.go", `	w.widen(ctx) // the others see by now that this worker lives
+`, ``}},
+		Test: Test{".", "TestBuildsThatDifferDoNotRunSideBySide"},
+	},
+	{
+		Name:    "assigned-build-is-right",
+		Mistake: "who is assigned a consumer selects what it is to select",
+		Edits:   []Edit{{"scope.go", `is.Scope.Compare(c.unit.scope) > 0 {`, `false {`}},
+		Test:    Test{".", "TestOutrankedBuildWaits"},
+	},
+	{
+		Name:    "stops-in-silence",
+		Mistake: "the others hear of a stop when its last batch has ended",
+		Edits: []Edit{{"worker.go", `	g.Run(func() error { w.handOver(running, intake); return nil })
+`, ``}},
+		Test: Test{".", "TestOneSlowBatchKeepsNoOtherConsumer"},
 	},
 }

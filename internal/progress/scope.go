@@ -110,10 +110,11 @@ type Selecting struct {
 func selecting(t tables.Tables) string {
 	return `
 SELECT worker_id::text, coalesce(hostname, '') || '/' || coalesce(pid, 0), coalesce(partitions->($1::text)->>'key', ''), partitions->($1::text)->>'scope'
-FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND partitions->($1::text)->>'scope' IS NOT NULL`
+FROM ` + t.Nodes.SQL() + ` WHERE worker_id <> $2::uuid AND NOT draining AND partitions->($1::text)->>'scope' IS NOT NULL`
 }
 
-// Selecting reads what the other workers say that have code for a consumer, dead or alive.
+// Selecting reads what the other workers say that have code for a consumer and may be given
+// it, dead or alive.
 func (c Checkpoints) Selecting(ctx context.Context, q store.Querier, consumer string) ([]Selecting, error) {
 	all, err := pgdriver.QueryAll(ctx, q, func(rows *sql.Rows) (s Selecting, err error) {
 		var text string

@@ -65,9 +65,9 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 	tables := []uses{
 		{
 			table:   t.Nodes,
-			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout" + incarnation,
+			reads:   "worker_id heartbeat_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout" + incarnation,
 			inserts: "worker_id heartbeat_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
-			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions heartbeat_interval heartbeat_timeout",
+			writes:  "heartbeat_at updated_at status consumers hostname pid build protocol partitions draining heartbeat_interval heartbeat_timeout",
 			deletes: true,
 		},
 		{
@@ -79,9 +79,9 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		},
 		{
 			table:   t.Checkpoints,
-			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects ctid xmin xmax tableoid",
-			inserts: "consumer_name last_position" + born,
-			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects" + split,
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects scope ctid xmin xmax tableoid",
+			inserts: "consumer_name last_position scope" + born,
+			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects scope" + split,
 			deletes: rescales,
 		},
 		{
