@@ -93,7 +93,7 @@ var partitionMutants = []Mutant{
 		Edits: []Edit{
 			{rescaleFile, `worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`, `worker_id = $2::uuid AND partitions = $3::int)`},
 			{rescaleFile, "WITH child AS (", "WITH parent AS (\n	SELECT * FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE\n), child AS ("},
-			{rescaleFile, "effects FROM ` + checkpoints + `, child WHERE ` + it + `", `effects FROM parent, child`},
+			{rescaleFile, "effects, scope FROM ` + checkpoints + `, child WHERE ` + it + `", `effects, scope FROM parent, child`},
 		},
 		Test: Test{".", "TestRescalingWaitsForABatch"},
 	},
@@ -263,7 +263,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "old-build-goes-on",
 		Mistake: "a build that selects less goes on until the leader gives its consumers to another",
-		Edits:   []Edit{{"worker.go", `	w.widen(ctx) // the others see by now that this worker lives
+		Edits: []Edit{{"worker.go", `	w.widen(ctx) // the others see by now that this worker lives
 `, ``}},
 		Test: Test{".", "TestBuildsThatDifferDoNotRunSideBySide"},
 	},
