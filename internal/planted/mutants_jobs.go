@@ -171,8 +171,9 @@ var jobMutants = []Mutant{
 	{
 		Name: "run-unlocked", Jobs: true,
 		Mistake: "who takes note of ends locks their rows; the run is locked when its steps are counted",
-		Edits: []Edit{{"jobs/flow/statements.go", `s.job_id IS NOT DISTINCT FROM g.job_id
-		AND (SELECT count(*) FROM turn) > 0`, `s.job_id IS NOT DISTINCT FROM g.job_id`}},
+		Edits: []Edit{{"jobs/flow/statements.go", `ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+), mine`, `ORDER BY id
+), mine`}},
 		Test: Test{"./jobs/flow", "TestRunsAreLockedFirst"},
 	},
 	{

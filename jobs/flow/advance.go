@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,19 +36,35 @@ func Advance() jobs.Option {
 const (
 	// mostAtOnce bounds the steps of a statement.
 	mostAtOnce = 500
+	// mostLists bounds the lists of a statement.
+	mostLists = 20
+	// mostSpread bounds the elements of lists that a statement adds steps or jobs for.
+	mostSpread = 10_000
+	// spreadSlice bounds for how long a worker adds the jobs of a long list before others
+	// have their turn.
+	spreadSlice = time.Second
 	// enough steps are told at once, without waiting for more.
 	enough = 200
 	// gather bounds the pause in which ended steps gather for the next statement.
 	gather = 5 * time.Millisecond
+	// heldTries bounds how often a step is tried again whose run others have locked, in about
+	// a second. Then it is left to the sweep.
+	heldTries = 10
+	// mostKept bounds the steps that are tried again.
+	mostKept = 10_000
 	// sweepEvery is how often somebody looks for steps that have ended untold.
 	sweepEvery = time.Second
-	// sweepShare bounds the share of its time that the sweep takes, to one of so many, while
-	// the pause is not longer than longestPause.
+	// sweepShare bounds the share of its time that the look of a sweep takes, to one of so
+	// many, while the pause is not longer than longestPause.
 	sweepShare = 20
 	// longestPause bounds the pause between two sweeps, as the statement of the turn does.
 	longestPause = time.Minute
 	// retainEvery is how often a worker removes runs that have ended.
 	retainEvery = 10 * time.Second
+	// retainSlice bounds for how long it does so before others have their turn.
+	retainSlice = 500 * time.Millisecond
+	// mostOld bounds the runs of a statement that removes them.
+	mostOld = 100
 	// lastLimit bounds the last statements, when the worker stops.
 	lastLimit = 2 * time.Second
 )
@@ -60,9 +78,19 @@ type advancer struct {
 	mu    sync.Mutex
 	ended []int64 // steps
 
+	kept     map[movedStep]kept // steps to go on with
 	sweepAt  time.Time
-	took     time.Duration // by the last sweep
+	took     time.Duration // by the look of the last sweep
+	swept    batch.Refused[int64]
 	retainAt time.Time
+	pace     batch.Pace
+	old      batch.Refused[int64]
+}
+
+// kept is when a step is tried again, and how often it was.
+type kept struct {
+	at    time.Time
+	tries int
 }
 
 // Prepare takes the tables of the worker, and checks that its role may do all that an
@@ -127,14 +155,16 @@ func (a *advancer) waiting() int {
 func (a *advancer) Run(ctx context.Context) {
 	a.sweepAt = time.Now()
 	for ctx.Err() == nil {
-		if !time.Now().Before(a.sweepAt) {
+		now := time.Now()
+		if !now.Before(a.sweepAt) {
 			a.sweep(ctx)
 		}
-		if a.waiting() > 0 {
+		next := a.next()
+		if a.waiting() > 0 || !now.Before(next) {
 			a.tell(ctx)
 			continue
 		}
-		timer := time.NewTimer(time.Until(a.sweepAt))
+		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-a.wake:
 		case <-timer.C:
@@ -149,20 +179,59 @@ func (a *advancer) Run(ctx context.Context) {
 	}
 }
 
-// tell tells of ended steps in one statement, and of what follows. If that fails, the
-// sweep will find them.
+// next is when there is something to do without being told.
+func (a *advancer) next() time.Time {
+	at := a.sweepAt
+	for _, k := range a.kept {
+		if k.at.Before(at) {
+			at = k.at
+		}
+	}
+	return at
+}
+
+// tell tells of ended steps in one statement, and of what follows, and goes on with those
+// that were kept. If that fails, the sweep will find them.
 func (a *advancer) tell(ctx context.Context) {
 	begin := time.Now()
 	ids := a.take()
+	var again []movedStep
+	before := map[movedStep]kept{}
+	for m, k := range a.kept {
+		if !begin.Before(k.at) && len(again) < mostAtOnce {
+			again, before[m] = append(again, m), k
+			delete(a.kept, m)
+		}
+	}
 	a.task(ctx, "advance flows", func(bounded context.Context, conn *sql.Conn) error {
-		err := a.sql.advanceAll(bounded, conn, ids, a.w.Wake)
+		r := a.sql.round(conn)
+		r.wake = a.w.Wake
+		err := errtext.Join(r.advance(bounded, ids), r.proceed(bounded, again))
 		if err != nil && ctx.Err() != nil {
 			a.putBack(ids) // the worker stops, and has a moment left for these
 		}
+		a.keep(r, before)
 		return err
 	})
 	if took := time.Since(begin); a.waiting() < enough {
 		backoff.Sleep(ctx, min(took, gather))
+	}
+}
+
+// keep keeps the steps that a round has left: those that are held for a moment, and those
+// of long lists.
+func (a *advancer) keep(r *round, before map[movedStep]kept) {
+	if a.kept == nil {
+		a.kept = map[movedStep]kept{}
+	}
+	now := time.Now()
+	for _, m := range r.held {
+		if tries := before[m].tries + 1; tries <= heldTries && len(a.kept) < mostKept {
+			a.kept[m] = kept{now.Add(time.Millisecond << tries), tries}
+		}
+	}
+	for _, m := range r.more {
+		a.kept[m] = kept{at: now}
 	}
 }
 
@@ -187,23 +256,74 @@ func (a *advancer) sweep(ctx context.Context) {
 	if !mine {
 		return
 	}
-	begin := time.Now()
+	a.took = 0
+	out, whole := a.swept.Begin(time.Now()), true
 	for after, more := int64(0), true; more && ctx.Err() == nil; {
 		more = false
 		a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
-			after, err = a.sql.sweepPage(ctx, conn, after, a.w.Wake)
-			more = after > 0
+			r := a.sql.round(conn)
+			r.wake, r.out = a.w.Wake, out
+			r.refused = func(id int64, err error) error {
+				_, ok := a.swept.Add(id, err, time.Now())
+				a.w.Failed("advance flows", err)
+				if !ok {
+					return fmt.Errorf("more than %d steps are refused, the last one: %w", batch.MostRefused, err)
+				}
+				return nil
+			}
+			after, err = r.sweepPage(ctx, after)
+			more, whole = after > 0, whole && err == nil
+			a.took += r.looked
+			r.held = nil // the next sweep finds them
+			a.keep(r, nil)
 			return err
 		})
 	}
-	a.took = time.Since(begin)
-	if now := time.Now(); a.w.Retention > 0 && now.After(a.retainAt) {
+	if whole && ctx.Err() == nil {
+		a.swept.End()
+	}
+	if now := time.Now(); now.After(a.retainAt) {
 		a.retainAt = now.Add(retainEvery)
-		a.task(ctx, "remove runs of flows", func(ctx context.Context, conn *sql.Conn) error { return a.sql.retain(ctx, conn, a.w.Retention) })
+		a.task(ctx, "remove runs of flows", a.retain)
 	}
 }
 
-// movedStep is a step that a statement has moved on.
+// retain removes runs that have ended, for a slice of time. If there are more, it goes on
+// after the next sweep.
+func (a *advancer) retain(ctx context.Context, conn *sql.Conn) error {
+	out := a.old.Begin(time.Now())
+	for begin := time.Now(); ; {
+		at, most := time.Now(), a.pace.Most(mostOld)
+		all, err := a.sql.ended(ctx, conn, a.w.Retention, out, most)
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			a.old.End()
+			return nil
+		}
+		err = batch.Each(all, func(runs []int64) error { return a.sql.remove(ctx, conn, runs) }, func(run int64, err error) error {
+			err = fmt.Errorf("remove run %d: the database refuses it, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", run, err)
+			_, ok := a.old.Add(run, err, time.Now())
+			a.w.Failed("remove runs of flows", errtext.Of(err))
+			if !ok {
+				return fmt.Errorf("more than %d runs are refused, the last one: %w", batch.MostRefused, err)
+			}
+			out = append(out, run)
+			return nil
+		})
+		a.pace.Took(len(all), time.Since(at), a.w.Limit, err)
+		if err != nil {
+			return err
+		}
+		if time.Since(begin) > retainSlice {
+			a.retainAt = time.Time{}
+			return nil
+		}
+	}
+}
+
+// movedStep is a step that a statement has moved on, or that a round has left.
 type movedStep struct {
 	id    int64
 	state string
@@ -211,29 +331,68 @@ type movedStep struct {
 
 func scanMoved(r *sql.Rows) (m movedStep, err error) { return m, r.Scan(&m.id, &m.state) }
 
-// advanceAll tells of the ends of steps, and of what follows from them without a job.
-// wake is called if there are new jobs; it may be nil.
-func (s statements) advanceAll(ctx context.Context, on jobs.Querier, ids []int64, wake func()) error {
+// The states of a movedStep that the table does not have.
+const (
+	movedHeld  = "held"  // its run is locked by others
+	movedLong  = "long"  // a Map step with a long list, to which steps are still to be added
+	movedGrown = "grown" // the steps of a long list behind this one are to be enqueued
+)
+
+// round goes on with steps until nothing follows without a job.
+type round struct {
+	statements
+	on      jobs.Querier
+	wake    func()                          // called if there are new jobs; nil: nobody is
+	out     []int64                         // steps that a sweep leaves out, in order
+	refused func(id int64, err error) error // told of a step that the database refuses; nil: it is an error
+
+	late   time.Time   // then long lists are left for the next round
+	held   []movedStep // left: their runs are locked by others
+	more   []movedStep // left: of long lists
+	looked time.Duration
+}
+
+func (s statements) round(on jobs.Querier) *round {
+	return &round{statements: s, on: on, late: time.Now().Add(spreadSlice)}
+}
+
+// advance tells of the ends of steps, and of what follows from them without a job.
+func (r *round) advance(ctx context.Context, ids []int64) error {
 	var all []error
 	for len(ids) > 0 {
 		n := min(len(ids), mostAtOnce)
-		all = append(all, halving(ids[:n], func(ids []int64) error {
-			moved, err := pgdriver.QueryAll(ctx, on, scanMoved, s.advance, list(ids))
+		all = append(all, r.halving(ids[:n], func(ids []int64) error {
+			moved, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.statements.advance, list(ids))
 			if err != nil {
 				return fmt.Errorf("tell of the end of %d steps, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
 			}
-			return s.proceed(ctx, on, moved, wake)
+			return r.proceed(ctx, r.notHeld(moved, "enqueued"))
 		}))
 		ids = ids[n:]
 	}
 	return errtext.Join(all...)
 }
 
+// notHeld keeps the steps whose runs others have locked, and returns the others.
+func (r *round) notHeld(moved []movedStep, state string) (rest []movedStep) {
+	for _, m := range moved {
+		if m.state == movedHeld {
+			r.held = append(r.held, movedStep{m.id, state})
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	return rest
+}
+
 // halving calls f with ids. If one of them may have made it fail, it calls f with each half,
 // and so on, until it is one run's: somebody has changed its rows, and the others go on.
-func halving(ids []int64, f func(ids []int64) error) error {
+func (r *round) halving(ids []int64, f func(ids []int64) error) error {
 	var all []error
-	err := batch.Each(ids, f, func(_ int64, err error) error {
+	err := batch.Each(ids, f, func(id int64, err error) error {
+		if r.refused != nil {
+			return r.refused(id, err)
+		}
 		all = append(all, err)
 		return nil
 	})
@@ -242,41 +401,122 @@ func halving(ids []int64, f func(ids []int64) error) error {
 
 // proceed goes on with steps that were moved: those that have ended are told in turn,
 // and those of Map spread. Each statement is whole; if one is the last, the sweep goes on.
-func (s statements) proceed(ctx context.Context, on jobs.Querier, moved []movedStep, wake func()) error {
+func (r *round) proceed(ctx context.Context, moved []movedStep) error {
 	enqueued := false
-	var ended, ready []int64
+	var ended, ready, grown []int64
+	var refused error
 	for _, m := range moved {
-		switch m.state {
-		case "enqueued":
+		switch {
+		case m.state == "enqueued":
 			enqueued = true
-		case "ready":
+		case m.state == movedLong:
+			err := r.grow(ctx, m.id)
+			refused = errtext.Join(refused, err)
+		case m.state == movedGrown:
+			err := r.beginBehind(ctx, m.id)
+			refused = errtext.Join(refused, err)
+		case m.state == "ready" && stepID(m.id).item() > 0:
+			grown = append(grown, m.id)
+		case m.state == "ready":
 			ready = append(ready, m.id)
-		case "", "waiting", "spread":
+		case m.state == "", m.state == "waiting", m.state == "spread":
 		default:
 			ended = append(ended, m.id)
 		}
 	}
-	var refused error
-	if len(ready) > 0 {
-		refused = halving(ready, func(ids []int64) error {
-			spread, err := pgdriver.QueryAll(ctx, on, scanMoved, s.spread, list(ids))
+	if len(grown) > 0 {
+		refused = errtext.Join(refused, r.begin(ctx, grown))
+	}
+	for first := true; len(ready) > 0; first = false {
+		if !first && time.Now().After(r.late) {
+			for _, id := range ready {
+				r.more = append(r.more, movedStep{id, "ready"})
+			}
+			break
+		}
+		n := min(len(ready), mostLists)
+		part := ready[:n]
+		ready = ready[n:]
+		refused = errtext.Join(refused, r.halving(part, func(ids []int64) error {
+			moved, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.spread, list(ids))
 			if err != nil {
 				return fmt.Errorf("add the jobs of %d lists, the first is of run %d: %w", len(ids), stepID(ids[0]).run(), err)
 			}
-			for _, m := range spread {
-				if m.state == "spread" {
+			for _, m := range r.notHeld(moved, "ready") {
+				switch m.state {
+				case "spread":
 					enqueued = true
-				} else {
+				case "ready":
+					ready = append(ready, m.id)
+				case movedLong:
+					err = errtext.Join(err, r.grow(ctx, m.id))
+				default:
 					ended = append(ended, m.id)
 				}
 			}
+			return err
+		}))
+	}
+	if enqueued && r.wake != nil {
+		r.wake()
+	}
+	return errtext.Join(refused, r.advance(ctx, ended))
+}
+
+// grow adds steps to a Map step with a long list, and enqueues their jobs once all are
+// there, as far as there is time.
+func (r *round) grow(ctx context.Context, id int64) error {
+	for first := true; first || time.Now().Before(r.late); first = false {
+		moved, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.statements.grow, list([]int64{id}))
+		if err != nil {
+			return fmt.Errorf("add steps of a long list of run %d: %w", stepID(id).run(), err)
+		}
+		moved = r.notHeld(moved, movedLong)
+		switch {
+		case len(moved) == 0: // held, or it does not wait for its list any more
 			return nil
-		})
+		case moved[0].state == "spread":
+			return r.beginBehind(ctx, id)
+		}
 	}
-	if enqueued && wake != nil {
-		wake()
+	r.more = append(r.more, movedStep{id, movedLong})
+	return nil
+}
+
+// beginBehind enqueues the jobs of the steps of a long list behind one, as far as there is
+// time.
+func (r *round) beginBehind(ctx context.Context, id int64) error {
+	for first := true; first || time.Now().Before(r.late); first = false {
+		ids, err := pgdriver.QueryAll(ctx, r.on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, r.grown, id)
+		if err != nil {
+			return fmt.Errorf("look for steps of a long list of run %d: %w", stepID(id).run(), err)
+		}
+		held := len(r.held)
+		if err := r.begin(ctx, ids); err != nil || len(ids) < mostSpread {
+			return err
+		}
+		if len(r.held) > held {
+			r.held = append(r.held[:held], movedStep{id, movedGrown})
+			return nil
+		}
+		id = ids[len(ids)-1]
 	}
-	return errtext.Join(refused, s.advanceAll(ctx, on, ended, wake))
+	r.more = append(r.more, movedStep{id, movedGrown})
+	return nil
+}
+
+// begin enqueues the jobs of steps of long lists.
+func (r *round) begin(ctx context.Context, ids []int64) error {
+	return r.halving(ids, func(ids []int64) error {
+		moved, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.statements.begin, list(ids))
+		if err != nil {
+			return fmt.Errorf("add %d jobs of a long list of run %d: %w", len(ids), stepID(ids[0]).run(), err)
+		}
+		if moved = r.notHeld(moved, "ready"); len(moved) > 0 && r.wake != nil {
+			r.wake()
+		}
+		return nil
+	})
 }
 
 // takeTurn reports whether nobody else sweeps for this pause.
@@ -290,33 +530,44 @@ func (s statements) takeTurn(ctx context.Context, on jobs.Querier, pause time.Du
 
 // sweepPage goes on with steps that somebody has left among the next thousand above a
 // step. It returns the last of these, 0 after the last page.
-func (s statements) sweepPage(ctx context.Context, on jobs.Querier, after int64, wake func()) (last int64, err error) {
-	left, err := pgdriver.QueryAll(ctx, on, scanMoved, s.sweep, after)
+func (r *round) sweepPage(ctx context.Context, after int64) (last int64, err error) {
+	begin := time.Now()
+	left, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.sweep, after)
+	r.looked = time.Since(begin)
 	if err != nil {
 		return 0, err
 	}
 	var ended []int64
-	for i, m := range left {
-		switch m.state {
-		case "":
+	var rest []movedStep
+	for _, m := range left {
+		_, out := slices.BinarySearch(r.out, m.id)
+		switch {
+		case m.state == "":
 			last = m.id
-		case "enqueued":
-			ended, left[i].state = append(ended, m.id), ""
+		case out:
+		case m.state == "enqueued":
+			ended = append(ended, m.id)
+		default:
+			rest = append(rest, m)
 		}
 	}
-	return last, errtext.Join(s.advanceAll(ctx, on, ended, wake), s.proceed(ctx, on, left, wake))
+	return last, errtext.Join(r.advance(ctx, ended), r.proceed(ctx, rest))
 }
 
-// retain removes runs that ended longer ago than they are kept.
-func (s statements) retain(ctx context.Context, on jobs.Querier, keep time.Duration) error {
-	old, err := pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, s.old, keep.Microseconds())
-	if err != nil || len(old) == 0 {
-		return err
-	}
-	for _, statement := range []string{s.forgetSteps, s.forgetRuns} {
-		if _, err := on.ExecContext(ctx, statement, list(old)); err != nil {
+// ended returns the first runs that ended longer ago than they are kept; keep 0 is for ever.
+func (s statements) ended(ctx context.Context, on jobs.Querier, keep time.Duration, out []int64, most int) ([]int64, error) {
+	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
+	text := strings.ReplaceAll(s.old, "{limit}", strconv.Itoa(pgdriver.RoundLimit(most)))
+	return pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) }, text, given, list(out))
+}
+
+// remove removes runs that have ended, and that nobody has locked.
+func (s statements) remove(ctx context.Context, on jobs.Querier, runs []int64) error {
+	for n := 1; n > 0; {
+		if err := on.QueryRowContext(ctx, s.forgetSteps, list(runs)).Scan(&n); err != nil {
 			return err
 		}
 	}
-	return nil
+	var n int
+	return on.QueryRowContext(ctx, s.forgetRuns, list(runs)).Scan(&n)
 }

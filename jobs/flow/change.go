@@ -55,7 +55,7 @@ func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was St
 
 // cancel cancels a run that the transaction has locked.
 func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
-	for _, statement := range []string{c.sql.cancel, c.sql.stop} {
+	for _, statement := range []string{c.sql.cancel, c.sql.shrink, c.sql.stop} {
 		if _, err := on.ExecContext(ctx, statement, run); err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 			return err
 		}
 	}
-	return c.sql.advanceAll(ctx, on, steps, nil)
+	return c.sql.round(on).advance(ctx, steps)
 }
 
 // Retry makes a run that has ended go on: the steps of these names begin again, and what
@@ -161,5 +161,5 @@ func (c *Client) retry(ctx context.Context, on jobs.Querier, run int64, cancelle
 	for i, a := range plan.again {
 		moved[i] = movedStep{int64(a.ID), a.State}
 	}
-	return c.sql.proceed(ctx, on, moved, nil)
+	return c.sql.round(on).proceed(ctx, moved)
 }

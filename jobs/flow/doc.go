@@ -49,10 +49,11 @@
 // # Lists
 //
 // [Map] does a job for each element of a list that another step has as its result. The
-// elements are the arguments. The jobs are enqueued when the list is complete, in the
-// statement that takes note of that: once, however often the step that made the list was
-// tried. [Mapped.Outputs] has their results, in the order of the list. A list is a
-// result, so it is a megabyte of JSON at most ([jobs.MaxArgs]).
+// elements are the arguments. The jobs are enqueued when the list is complete: once,
+// however often the step that made the list was tried. [Mapped.Outputs] has their results, in the order of the list. A list is a
+// result, so it is a megabyte of JSON at most ([jobs.MaxArgs]). The jobs of a list with more
+// than 10,000 elements are enqueued in pieces: the first of them may have ended before the last
+// one is enqueued.
 //
 // # How a run ends
 //
@@ -96,7 +97,9 @@
 //     for has ended. That is one statement, which also takes note of the end.
 //   - Which steps run, and how the run ends, depends on how jobs end, not on when.
 //   - No flow statement waits for another crosswise: all lock the run first, those of
-//     several runs in the order of their ids, and jobs last.
+//     several runs in the order of their ids, and jobs last. A worker passes over runs that
+//     others have locked: an open transaction of [Client.Cancel] or [Client.Retry] holds up
+//     its own run only.
 //
 // As with all jobs, a handler may run more than once. The effects in the transaction of
 // [HandleTx] happen once.

@@ -2,14 +2,16 @@ package flow
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
 // side are eight steps side by side, and one that joins them.
@@ -63,7 +65,7 @@ func TestJoinsUnderConcurrentFinishers(t *testing.T) {
 				wg.Go(func() {
 					for ids := shuffled(ended); len(ids) > 0; {
 						n := min(len(ids), 1+rand.IntN(40))
-						if err := b.sql.advanceAll(context.Background(), b.d.DB, ids[:n], nil); err != nil {
+						if err := b.advance(context.Background(), ids[:n]); err != nil {
 							errs <- err
 							return
 						}
@@ -102,10 +104,9 @@ func (b *bench) noDeadlocks(t testing.TB) {
 	}
 }
 
-// Who tells of ends locks the runs, in the order of their ids, before anything else: so
-// nobody can wait crosswise. While one run is locked, what belongs to later ones is free,
-// and so are its own steps.
-func TestRunsAreLockedFirstAndInOrder(t *testing.T) {
+// Who tells of ends passes over a run that others have locked, as an open transaction of
+// Cancel or Retry does, and tells those of all others at once.
+func TestLockedRunsArePassedOver(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	d := side()
@@ -115,28 +116,34 @@ func TestRunsAreLockedFirstAndInOrder(t *testing.T) {
 		b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
 		ids = append([]int64{int64(idOf(run, 0, 0))}, ids...) // the last first
 	}
+	told := func() string {
+		return must(pgdriver.QueryAll(t.Context(), b.d.DB, func(r *sql.Rows) (runs string, err error) { return runs, r.Scan(&runs) },
+			`SELECT coalesce(string_agg((id >> 30)::text, ' ' ORDER BY id), '') FROM jobs_flow_steps WHERE need = 7`))(t)[0]
+	}
 	held := must(b.d.DB.Begin())(t)
 	defer func() { _ = held.Rollback() }()
-	must(held.Exec(`SELECT FROM jobs_flow_runs WHERE id = $1 FOR UPDATE`, runs[1]))(t)
-	done := make(chan error, 1)
-	go func() { done <- b.sql.advanceAll(context.Background(), b.d.DB, ids, nil) }()
-	pgtest.AwaitBlocked(t, b.d.DB)
-	var locked, free int
-	err := b.d.DB.QueryRow(`
-WITH runs AS MATERIALIZED (SELECT id FROM jobs_flow_runs WHERE id <> $1 FOR UPDATE SKIP LOCKED), steps AS MATERIALIZED (SELECT id FROM jobs_flow_steps FOR UPDATE SKIP LOCKED)
-SELECT (SELECT count(*) FROM runs WHERE id = $2), (SELECT count(*) FROM runs WHERE id = $3) + (SELECT count(*) FROM steps)`, runs[1], runs[0], runs[2]).Scan(&locked, &free)
-	if err != nil || locked != 0 || free != 1+30 {
-		t.Errorf("the first run is free: %t, and %d of what should be is, %v", locked > 0, free, err)
+	if _, err := b.Cancel(t.Context(), held, runs[1]); err != nil {
+		t.Fatal(err)
 	}
+	r := b.sql.round(b.d.DB)
+	if err := r.advance(t.Context(), ids); err != nil {
+		t.Fatal(err)
+	}
+	if got := told(); got != "1 3" {
+		t.Errorf("the joins of runs %q were told while run 2 is locked", got)
+	}
+	if want := []movedStep{{int64(idOf(runs[1], 0, 0)), "enqueued"}}; !slices.Equal(r.held, want) {
+		t.Errorf("left is %v, want %v", r.held, want)
+	}
+	b.sweepAll(t) // nor is the sweep held up
 	if err := held.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
+	if err := b.advance(t.Context(), []int64{r.held[0].id}); err != nil {
 		t.Fatal(err)
 	}
-	var told int
-	if err := b.d.DB.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE need = 7`).Scan(&told); err != nil || told != 3 {
-		t.Errorf("%d joins were told, %v", told, err)
+	if got := told(); got != "1 2 3" {
+		t.Errorf("the joins of runs %q were told", got)
 	}
 }
 
@@ -157,7 +164,7 @@ func TestListsAreReadOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		errs := make([]error, 8)
 		for i := range errs {
-			wg.Go(func() { errs[i] = b.sql.proceed(context.Background(), b.d.DB, moved, nil) })
+			wg.Go(func() { errs[i] = b.sql.round(b.d.DB).proceed(context.Background(), moved) })
 		}
 		wg.Wait()
 		for _, err := range errs {
@@ -169,6 +176,126 @@ func TestListsAreReadOnce(t *testing.T) {
 		if err := b.d.DB.QueryRow(`SELECT unfinished FROM jobs_flow_runs WHERE id = $1`, run).Scan(&unfinished); err != nil || unfinished != 4 || len(b.enqueuedOf(t, run)) != 3 {
 			t.Errorf("%d are unfinished, %d enqueued, %v", unfinished, len(b.enqueuedOf(t, run)), err)
 		}
+	}
+}
+
+// listed is a run whose list of n numbers is complete, and the step that has to be spread.
+func (b *bench) listed(t *testing.T, n int, opts ...StepOption) (run int64, each movedStep) {
+	t.Helper()
+	d := &definition{name: "lists"}
+	d.add("list", "k", -1, nil)
+	d.add("each", "k", 0, append(opts, func(_ *definition, s *node) { s.after = []dependency{{n: 0, on: onSuccess}} }))
+	run = b.begin(t, d)
+	b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {"completed", "[" + strings.TrimSuffix(strings.Repeat("1,", n), ",") + "]"}}, idOf(run, 0, 0))
+	moved := must(pgdriver.QueryAll(t.Context(), b.d.DB, scanMoved, b.sql.advance, list([]stepID{idOf(run, 0, 0)})))(t)
+	if len(moved) != 1 || moved[0].state != "ready" {
+		t.Fatalf("moved is %v", moved)
+	}
+	return run, moved[0]
+}
+
+// spreads goes on with steps until nothing is left, in rounds that have no time for more than
+// a statement or two.
+func (b *bench) spreads(t *testing.T, moved ...movedStep) {
+	t.Helper()
+	for len(moved) > 0 {
+		r := b.sql.round(b.d.DB)
+		r.late = time.Time{}
+		if err := r.proceed(t.Context(), moved); err != nil {
+			t.Fatal(err)
+		}
+		moved = append(r.more, r.held...)
+	}
+}
+
+// sweeps sweeps until all jobs of a run's list are enqueued. A sweep leaves what takes long.
+func (b *bench) sweeps(t *testing.T, run int64, n int) {
+	t.Helper()
+	for range 20 {
+		b.sweepAll(t)
+		if len(b.enqueuedOf(t, run)) == n {
+			return
+		}
+	}
+	t.Errorf("of run %d %d jobs are enqueued, want %d", run, len(b.enqueuedOf(t, run)), n)
+}
+
+// A long list is spread by short statements, each job once, also by several at once, or by
+// sweeps alone; and so are many lists.
+func TestLongListsAreSpreadInPieces(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const n = 2*mostSpread + 100
+	spread := func(run int64, want string) {
+		t.Helper()
+		var got string
+		if err := b.d.DB.QueryRow(`
+SELECT (SELECT unfinished FROM jobs_flow_runs WHERE id = $1) || ' ' || count(*) || ' ' || count(DISTINCT s.job_id) || ' ' || count(j.id)
+FROM jobs_flow_steps AS s LEFT JOIN jobs AS j ON j.id = s.job_id AND j.args = '1' WHERE s.id >> 30 = $1 AND s.id & 1048575 <> 0`, run).Scan(&got); err != nil || got != want {
+			t.Errorf("run %d: unfinished, steps, jobs: %s, want %s, %v", run, got, want, err)
+		}
+	}
+	whole := fmt.Sprint(n+1, " ", n, " ", n, " ", n)
+	run, each := b.listed(t, n)
+	b.spreads(t, each)
+	spread(run, whole)
+
+	run, each = b.listed(t, n)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { b.spreads(t, each) })
+	}
+	wg.Wait()
+	spread(run, whole)
+
+	run, _ = b.listed(t, n)
+	b.sweeps(t, run, n)
+	spread(run, whole)
+
+	var all []movedStep
+	var runs []int64
+	for range 30 {
+		run, each := b.listed(t, mostSpread/8)
+		all, runs = append(all, each), append(runs, run)
+	}
+	b.spreads(t, all...)
+	for _, run := range runs {
+		spread(run, fmt.Sprint(mostSpread/8+1, strings.Repeat(fmt.Sprint(" ", mostSpread/8), 3)))
+	}
+}
+
+// A run is cancelled while its long list is spread, before the Map step knows how many steps
+// there are and after: it ends, and a retry spreads the list anew.
+func TestCancelWhileALongListIsSpread(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const n = mostSpread + 100
+	for statements := 1; statements < 5; statements++ { // the list is long, two pieces of steps, spread, two pieces of jobs
+		run, each := b.listed(t, n)
+		moved := []movedStep{each}
+		for range statements {
+			r := b.sql.round(b.d.DB)
+			r.late = time.Time{}
+			if err := r.proceed(t.Context(), moved); err != nil {
+				t.Fatal(err)
+			}
+			moved = r.more
+		}
+		if _, err := b.Cancel(t.Context(), nil, run); err != nil {
+			t.Fatalf("after %d rounds: %v", statements, err)
+		}
+		b.spreads(t, moved...)
+		b.sweepAll(t)
+		var state string
+		var unfinished int
+		if err := b.d.DB.QueryRow(`SELECT state, unfinished FROM jobs_flow_runs WHERE id = $1`, run).Scan(&state, &unfinished); err != nil || state != "cancelled" || unfinished != 0 {
+			t.Errorf("after %d rounds the run is %s, and %d steps have not ended, %v", statements, state, unfinished, err)
+		}
+		if err := b.Retry(t.Context(), nil, run, "each"); err != nil {
+			t.Fatalf("after %d rounds: %v", statements, err)
+		}
+		b.sweeps(t, run, n)
+		b.d.Exec(t, `TRUNCATE jobs, jobs_flow_steps, jobs_flow_runs`)
 	}
 }
 
@@ -186,7 +313,7 @@ func TestSpoiledRun(t *testing.T) {
 			b.d.Exec(t, `UPDATE jobs_flow_runs SET unfinished = 0 WHERE id = $1`, run)
 		}
 	}
-	err := b.sql.advanceAll(t.Context(), b.d.DB, ids, nil)
+	err := b.sql.round(b.d.DB).advance(t.Context(), ids)
 	if err == nil || !strings.Contains(err.Error(), "1 steps, the first is of run 5") {
 		t.Errorf("it is told as %v", err)
 	}

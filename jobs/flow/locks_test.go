@@ -1,15 +1,9 @@
 package flow
 
-import (
-	"context"
-	"testing"
-	"time"
+import "testing"
 
-	"github.com/pgfrontier/worker/internal/pgtest"
-)
-
-// Who takes note of an end waits for its run before it locks a step: somebody who has
-// locked the run, as a cancellation does, finds all steps free.
+// Who takes note of an end locks its run before a step: while somebody has locked the run, as
+// a cancellation does, all steps are free and stay as they are.
 func TestRunsAreLockedFirst(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -20,27 +14,22 @@ func TestRunsAreLockedFirst(t *testing.T) {
 	if _, _, err := b.lock(t.Context(), tx, run); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan error, 1)
-	go func() { told <- b.sql.advanceAll(context.Background(), b.d.DB, []int64{int64(idOf(run, 0, 0))}, nil) }()
-	for deadline := time.Now().Add(pgtest.Patience); ; time.Sleep(time.Millisecond) {
-		var waits bool
-		if err := b.d.DB.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE a.datname = current_database() AND NOT l.granted)`).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
-		if waits {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("waited in vain for the statement to wait for the run")
-		}
+	r := b.sql.round(b.d.DB)
+	if err := r.advance(t.Context(), []int64{int64(idOf(run, 0, 0))}); err != nil || len(r.held) != 1 {
+		t.Fatalf("held is %v, %v", r.held, err)
 	}
-	if _, err := tx.Exec(`SELECT FROM jobs_flow_steps WHERE id >> 30 = $1 FOR UPDATE NOWAIT`, run); err != nil {
-		t.Errorf("who waits for the run has locked steps: %v", err)
+	var changed int
+	if err := tx.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = $1 AND (finished_at IS NOT NULL OR need = 7)`, run).Scan(&changed); err != nil || changed != 0 {
+		t.Errorf("%d steps of a locked run have changed, %v", changed, err)
+	}
+	// Who has the run locked tells of it: nobody else does.
+	if err := b.sql.round(tx).advance(t.Context(), []int64{int64(idOf(run, 0, 0))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.d.DB.Exec(`SELECT FROM jobs_flow_runs WHERE id = $1 FOR NO KEY UPDATE NOWAIT`, run); err == nil {
+		t.Error("the run is free while its steps change")
 	}
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
-	}
-	if err := <-told; err != nil {
-		t.Error(err)
 	}
 }

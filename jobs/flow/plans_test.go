@@ -52,7 +52,11 @@ SELECT id + 1000000, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5
 		"output":      {"bigint, text, bigint", b.sql.output, `1, 'join', 1`},
 		"outputs":     {"bigint", b.sql.outputs, `1`},
 		"names":       {"bigint", b.sql.names, `1`},
-		"old":         {"bigint", b.sql.old, `1`},
+		"grow":        {"text", b.sql.grow, `'[1073741824]'`},
+		"grown":       {"bigint", b.sql.grown, `1073741824`},
+		"begin":       {"text", b.sql.begin, `'[1073741825]'`},
+		"shrink":      {"bigint", b.sql.shrink, `1`},
+		"old":         {"bigint, text", strings.ReplaceAll(b.sql.old, "{limit}", "100"), `1, '[7]'`},
 		"forgetSteps": {"text", b.sql.forgetSteps, `'[1]'`},
 		"forgetRuns":  {"text", b.sql.forgetRuns, `'[1]'`},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
+	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -820,4 +821,52 @@ func TestFlowsWithFarTimes(t *testing.T) {
 	s.until("the turn to sweep to be taken", func() bool {
 		return s.count(`SELECT count(*) FROM jobs_flow_sweep WHERE next_at < now() + interval '2 minutes'`) == 1
 	})
+}
+
+// Runs that have ended are removed by the thousand, as an operator has said, also by a worker
+// that keeps them for ever. A run that somebody has locked, or that the database refuses to
+// remove, holds up no other.
+func TestRetentionOfManyRuns(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `
+INSERT INTO jobs_flow_runs (flow, version, state, unfinished, created_at, finished_at)
+SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '30 days' FROM generate_series(1, 3000)`)
+	s.d.Exec(t, `INSERT INTO jobs_flow_steps (id, name, state, spec, finished_at) SELECT (r.id << 30) | (n::bigint << 20), 'x', 'completed', '{}', now() FROM jobs_flow_runs AS r, generate_series(0, 2) AS n`)
+	s.d.Exec(t, `CREATE TABLE invoices (run bigint REFERENCES jobs_flow_runs)`)
+	s.d.Exec(t, `INSERT INTO invoices VALUES (3)`)
+	lock, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }()
+	if _, err := lock.Exec(`SELECT FROM jobs_flow_runs WHERE id = 2 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.SetRetention(t.Context(), ops.AllQueues, time.Hour, ops.By{Operator: "ann", Reason: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan string, 100)
+	s.work(jobs.WithRetention(0), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) {
+		select {
+		case told <- fmt.Sprint(f.Name, ": ", f.Err):
+		default:
+		}
+	}}))
+	runs := `SELECT count(*) FROM jobs_flow_runs WHERE id NOT IN (2, 3)`
+	s.until("all others to be removed", func() bool { return s.count(runs) == 0 })
+	if n := s.count(`SELECT count(*) FROM jobs_flow_steps WHERE id >> 30 = 2`); n != 3 {
+		t.Errorf("the run that is locked has %d steps", n)
+	}
+	if got := <-told; !strings.HasPrefix(got, "remove runs of flows: remove run 3: ") {
+		t.Errorf("told is %q", got)
+	}
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the run that was locked to be removed", func() bool { return s.count(`SELECT count(*) FROM jobs_flow_runs WHERE id <> 3`) == 0 })
 }

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
@@ -15,12 +16,14 @@ import (
 //
 // Whatever changes a run or its steps locks the run's row first, and those of several
 // runs in the order of their ids. So nobody waits for another crosswise, and what
-// happens to a run happens one after the other. A statement may have waited for the lock
-// and know the steps as they were before: it changes counters by what is added to them,
-// and states only where they still are what it expects.
+// happens to a run happens one after the other. A statement of a worker passes over runs
+// that others have locked, and returns their steps: a transaction that is left open on one
+// run keeps no other from going on. A statement may know the steps as they were before it
+// had the lock: it changes counters by what is added to them, and states only where they
+// still are what it expects.
 type statements struct {
-	start, owner, advance, spread, sweep, turn                      string
-	lock, cancel, stop, enqueued, hold, revive, forget              string
+	start, owner, advance, spread, grow, grown, begin, sweep, turn  string
+	lock, cancel, shrink, stop, enqueued, hold, revive, forget      string
 	find, steps, items, counts, list, await, output, outputs, names string
 	edges, old, forgetSteps, forgetRuns                             string
 }
@@ -31,11 +34,11 @@ func newStatements(t tables.Jobs) statements {
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(), "{queues}", t.Queues.SQL(),
 		"{news}", news, "{ends}", ends,
 		"{next job}", `nextval((SELECT pg_get_serial_sequence(`+ident.Literal(t.Jobs.SQL())+`, 'id')::regclass))`,
-		"{given}", given, "{effects}", effects, "{of run}", ofRun)
+		"{given}", given, "{held}", held, "{most}", strconv.Itoa(mostSpread), "{effects}", effects, "{of run}", ofRun)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
-		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), sweep: r(sweepSQL), turn: r(turnSQL),
-		lock: r(lockSQL), cancel: r(cancelSQL), stop: r(stopSQL), enqueued: r(enqueuedSQL), hold: r(holdSQL), revive: r(reviveSQL), forget: r(forgetSQL),
+		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), grow: r(growSQL), grown: r(grownSQL), begin: r(beginSQL), sweep: r(sweepSQL), turn: r(turnSQL),
+		lock: r(lockSQL), cancel: r(cancelSQL), shrink: r(shrinkSQL), stop: r(stopSQL), enqueued: r(enqueuedSQL), hold: r(holdSQL), revive: r(reviveSQL), forget: r(forgetSQL),
 		find: r(findSQL), steps: r(stepsSQL), items: r(itemsSQL), counts: r(countsSQL), list: r(listSQL), await: r(awaitSQL), output: r(outputSQL), outputs: r(outputsSQL), names: r(namesSQL),
 		edges: r(edgesSQL), old: r(oldSQL), forgetSteps: r(forgetStepsSQL), forgetRuns: r(forgetRunsSQL),
 	}
@@ -98,12 +101,20 @@ const concluded = `, counted AS (
 	SELECT pg_notify({ends}, 'run ' || id) FROM counted WHERE over
 )`
 
-// given are the ids of steps, $1, and turn locks their runs.
+// given are the ids of steps, $1. turn locks their runs, but those that others have
+// locked. mine are the steps of runs that it has locked.
 const given = `given AS MATERIALIZED (
 	SELECT DISTINCT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)
 ), turn AS MATERIALIZED (
-	SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT DISTINCT id >> 30 FROM given)) ORDER BY id FOR NO KEY UPDATE
+	SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT DISTINCT id >> 30 FROM given)) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+), mine AS MATERIALIZED (
+	SELECT id FROM given WHERE id >> 30 = ANY (ARRAY(SELECT id FROM turn))
 )`
+
+// held are the given steps of runs that others have locked.
+const held = `
+UNION ALL SELECT id, 'held' FROM given
+WHERE NOT id >> 30 = ANY (ARRAY(SELECT id FROM turn)) AND (SELECT true FROM {runs} AS r WHERE r.id = given.id >> 30 LIMIT 1)`
 
 // effects is what the ends of the steps s mean to those that depend on them: good, and
 // failed, which a step that was skipped because of such a step has too.
@@ -124,10 +135,10 @@ const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed E
 // have not ended.
 //
 // It returns the steps that it has moved on, with their state: those that are enqueued
-// now, and those that have to be told or spread in turn.
+// now, and those that have to be told or spread in turn; and those that are held.
 var advanceSQL = `
 WITH {given}, seen AS MATERIALIZED (
-	SELECT s.* FROM given AS g CROSS JOIN LATERAL (SELECT id, state, job_id, finished_at FROM {steps} WHERE id = g.id LIMIT 1) AS s
+	SELECT s.* FROM mine AS g CROSS JOIN LATERAL (SELECT id, state, job_id, finished_at FROM {steps} WHERE id = g.id LIMIT 1) AS s
 	WHERE s.finished_at IS NULL AND s.state NOT IN ('waiting', 'ready', 'spread')
 ), gone AS MATERIALIZED (
 	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.state = 'cancelled' AND h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
@@ -140,7 +151,6 @@ WITH {given}, seen AS MATERIALIZED (
 		error = CASE s.state WHEN 'enqueued' THEN g.error ELSE s.error END, result = CASE s.state WHEN 'enqueued' THEN g.result ELSE s.result END
 	FROM gone AS g
 	WHERE s.id = g.id AND s.id = ANY (ARRAY(SELECT id FROM gone)) AND s.finished_at IS NULL AND s.state = g.was AND s.job_id IS NOT DISTINCT FROM g.job_id
-		AND (SELECT count(*) FROM turn) > 0
 	RETURNING s.id, s.leaf, s.dependents, s.result, {effects}
 ), told AS MATERIALIZED (
 	SELECT id, count(*) FILTER (WHERE ok)::int AS good, count(*) FILTER (WHERE NOT ok)::int AS bad, bool_or(blamed AND NOT ok) AS blamed
@@ -160,25 +170,31 @@ WITH {given}, seen AS MATERIALIZED (
 	WHERE s.id = t.id AND s.id = ANY (ARRAY(SELECT id FROM told)) AND s.state IN ('waiting', 'spread')
 	RETURNING s.id, s.name, s.state, s.spec, s.job_id
 )` + enqueueSQL("moved") + `` + concluded + `
-SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0`
+SELECT id, state FROM moved WHERE state NOT IN ('waiting', 'spread') AND (SELECT count(*) FROM news) >= 0 AND (SELECT count(*) FROM ends) >= 0{held}`
 
 // spreadSQL adds the jobs of steps of Map, whose lists are complete. They were told so
-// by an earlier statement, so this one sees the lists.
+// by an earlier statement, so this one sees the lists. It takes the first lists that have
+// {most} elements together, and returns the others as ready. One that has more by itself is
+// long: see growSQL.
 var spreadSQL = `
 WITH {given}, list AS MATERIALIZED (
-	SELECT m.id, CASE WHEN l.result IS NULL OR jsonb_typeof(l.result) = 'null' THEN '[]' WHEN jsonb_typeof(l.result) = 'array' THEN l.result END AS list
-	FROM given AS g CROSS JOIN LATERAL (SELECT id, state, list_id FROM {steps} WHERE id = g.id LIMIT 1) AS m
+	SELECT m.id, m.quorum, CASE WHEN l.result IS NULL OR jsonb_typeof(l.result) = 'null' THEN '[]' WHEN jsonb_typeof(l.result) = 'array' THEN l.result END AS list
+	FROM mine AS g CROSS JOIN LATERAL (SELECT id, state, list_id, quorum FROM {steps} WHERE id = g.id LIMIT 1) AS m
 	CROSS JOIN LATERAL (SELECT result FROM {steps} WHERE id = m.list_id LIMIT 1) AS l
 	WHERE m.state = 'ready'
+), counts AS MATERIALIZED (
+	SELECT id, list, n, n > {most} AND n >= quorum AS long FROM (SELECT *, jsonb_array_length(list) AS n FROM list) AS l
+), sums AS MATERIALIZED (
+	SELECT *, sum(CASE WHEN long THEN 0 ELSE coalesce(n, 0) END) OVER (ORDER BY id) AS upto FROM counts
 ), sized AS MATERIALIZED (
-	SELECT id, list, jsonb_array_length(list) AS n FROM list
+	SELECT id, list, n FROM sums WHERE long IS NOT TRUE AND (upto <= {most} OR n > {most})
 ), spread AS (
 	UPDATE {steps} AS s SET need = CASE s.quorum WHEN 0 THEN z.size ELSE s.quorum END, may_fail = CASE s.quorum WHEN 0 THEN 0 ELSE z.size - s.quorum END,
 		state = CASE WHEN z.n IS NULL OR z.n < s.quorum THEN 'failed' WHEN z.n = 0 THEN 'completed' ELSE 'spread' END,
 		code = CASE WHEN z.n IS NULL THEN 'NO_LIST' WHEN z.n < s.quorum THEN 'TOO_FEW' END,
 		error = CASE WHEN z.n IS NULL THEN 'the result of the step that makes its list is no list' WHEN z.n < s.quorum THEN 'the list has ' || z.n || ' elements, and ' || s.quorum || ' are needed' END
 	FROM (SELECT id, list, coalesce(n, 0) AS size, n FROM sized) AS z
-	WHERE s.id = z.id AND s.id = ANY (ARRAY(SELECT id FROM sized)) AND s.state = 'ready' AND (SELECT count(*) FROM turn) > 0
+	WHERE s.id = z.id AND s.id = ANY (ARRAY(SELECT id FROM sized)) AND s.state = 'ready'
 	RETURNING s.id, s.name, s.state, s.spec, z.list, z.n
 ), children AS (
 	INSERT INTO {steps} (id, name, state, dependents, spec, job_id)
@@ -192,7 +208,52 @@ WITH {given}, list AS MATERIALIZED (
 		SELECT id >> 30 AS id, sum(n) AS n FROM spread WHERE state = 'spread' GROUP BY 1) AS e)) AS c(id bigint, n int)
 	WHERE r.id = c.id AND r.id = ANY (ARRAY(SELECT id >> 30 FROM spread))
 )
-SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0`
+SELECT id, state FROM spread WHERE (SELECT count(*) FROM news) >= 0
+UNION ALL SELECT id, CASE WHEN long THEN 'long' ELSE 'ready' END FROM sums WHERE id NOT IN (SELECT id FROM sized){held}`
+
+// growSQL adds the next {most} steps of a Map step with a long list, $1 as a list: they are
+// ready, and have no job yet. Once all are there, it marks the Map step as spread, and counts
+// them. beginSQL enqueues their jobs. Each statement is short, however long the list is.
+var growSQL = `
+WITH {given}, list AS MATERIALIZED (
+	SELECT m.id, l.result AS list, jsonb_array_length(l.result) AS n,
+		coalesce((SELECT max(c.id) - m.id FROM {steps} AS c WHERE c.id > m.id AND c.id < m.id + 1048576), 0) AS have
+	FROM mine AS g CROSS JOIN LATERAL (SELECT id, state, list_id FROM {steps} WHERE id = g.id LIMIT 1) AS m
+	CROSS JOIN LATERAL (SELECT result FROM {steps} WHERE id = m.list_id LIMIT 1) AS l
+	WHERE m.state = 'ready'
+), grown AS (
+	UPDATE {steps} AS s SET state = CASE WHEN l.have < l.n THEN 'ready' ELSE 'spread' END,
+		need = CASE WHEN l.have < l.n THEN s.need WHEN s.quorum = 0 THEN l.n ELSE s.quorum END,
+		may_fail = CASE WHEN l.have < l.n THEN s.may_fail WHEN s.quorum = 0 THEN 0 ELSE l.n - s.quorum END
+	FROM list AS l WHERE s.id = l.id AND s.id = ANY (ARRAY(SELECT id FROM list)) AND s.state = 'ready'
+	RETURNING s.id, s.name, s.state, s.spec, l.list, l.n, l.have
+), children AS (
+	INSERT INTO {steps} (id, name, state, dependents, spec)
+	SELECT m.id + c.i, m.name, 'ready', jsonb_build_array(jsonb_build_object('n', (m.id >> 20) & 1023, 'on', 'success')), m.spec || jsonb_build_object('args', c.value)
+	FROM grown AS m CROSS JOIN LATERAL jsonb_array_elements(m.list) WITH ORDINALITY AS c(value, i)
+	WHERE m.state = 'ready' AND c.i > m.have AND c.i <= m.have + {most}
+	ON CONFLICT (id) DO NOTHING
+), counted AS (
+	UPDATE {runs} AS r SET unfinished = r.unfinished + g.n FROM grown AS g
+	WHERE r.id = g.id >> 30 AND r.id = ANY (ARRAY(SELECT id >> 30 FROM grown)) AND g.state = 'spread'
+)
+SELECT id, CASE state WHEN 'ready' THEN 'long' ELSE state END FROM grown{held}`
+
+// grownSQL finds the next {most} steps of a long list that have no job yet, behind the step
+// $1, which is the Map step itself or one of its list.
+const grownSQL = `
+SELECT id FROM {steps} WHERE id > $1::bigint AND id < ($1::bigint >> 20 << 20) + 1048576 AND state = 'ready' ORDER BY id LIMIT {most}`
+
+// beginSQL enqueues the jobs of steps of long lists, once the Map step knows how many there
+// are. If it has ended before the last of them has begun, the others begin all the same.
+var beginSQL = `
+WITH {given}, begun AS (
+	UPDATE {steps} AS s SET state = 'enqueued', job_id = {next job}
+	WHERE s.id = ANY (ARRAY(SELECT id FROM mine)) AND s.state = 'ready' AND s.id & 1048575 <> 0
+		AND (SELECT m.state FROM {steps} AS m WHERE m.id = s.id >> 20 << 20) IN ('spread', 'completed', 'failed')
+	RETURNING s.id, s.name, s.state, s.spec, s.job_id
+)` + enqueueSQL("begun") + `
+SELECT id, state FROM begun WHERE (SELECT count(*) FROM news) >= 0{held}`
 
 // turnSQL takes the turn to sweep, for $1 microseconds. A turn that is longer than
 // longestPause ahead was taken before the server's clock was set back: nobody would sweep until
@@ -238,6 +299,13 @@ WITH stopped AS (
 	SELECT s.id, s.leaf, {effects} FROM stopped AS s
 )` + concluded + `
 SELECT count(*) FROM ends`
+
+// shrinkSQL removes the steps of long lists of a run, $1, whose Map steps do not know yet how
+// many there are.
+const shrinkSQL = `
+DELETE FROM {steps} WHERE id = ANY (ARRAY(
+	SELECT c.id FROM (SELECT id FROM {steps} AS s WHERE {of run} AND s.state = 'ready' AND s.id & 1048575 = 0 AND s.list_id IS NOT NULL) AS m
+	CROSS JOIN LATERAL (SELECT id FROM {steps} WHERE id > m.id AND id < m.id + 1048576 ORDER BY id) AS c))`
 
 // enqueuedSQL are the steps of a run that have a job.
 const enqueuedSQL = `
@@ -328,19 +396,32 @@ const outputsSQL = `
 SELECT coalesce(jsonb_agg(result ORDER BY id), '[]')::text FROM {steps}
 WHERE id > $1::bigint AND id < $1::bigint + 1048576 AND state = 'completed'`
 
-// oldSQL finds runs that have ended longer than $1 microseconds ago, or as an operator
-// has said for all queues.
+// oldSQL finds runs that have ended longer ago than an operator has said for all queues, or
+// else than $1 microseconds; NULL: for ever. Those of the list $2 are left out.
 const oldSQL = `
 SELECT id FROM {runs} WHERE finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = '*'), $1::bigint * interval '1 microsecond')
-ORDER BY finished_at, id LIMIT 100`
+	AND NOT id = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)::bigint))
+ORDER BY finished_at, id LIMIT {limit} FOR UPDATE SKIP LOCKED`
 
-// forgetStepsSQL removes steps of runs, $1: five thousand of each at most.
+// forgetStepsSQL removes steps of runs, $1, that have ended: five thousand at most. It
+// returns how many.
 const forgetStepsSQL = `
-DELETE FROM {steps} WHERE id = ANY (ARRAY(
-	SELECT s.id FROM (SELECT value::bigint AS id FROM jsonb_array_elements_text($1::jsonb)) AS r CROSS JOIN LATERAL (
-		SELECT id FROM {steps} WHERE id >= r.id << 30 AND id < (r.id + 1) << 30 ORDER BY id LIMIT 5000) AS s))`
+WITH ended AS MATERIALIZED (
+	SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) AND finished_at IS NOT NULL ORDER BY id FOR UPDATE SKIP LOCKED
+), gone AS (
+	DELETE FROM {steps} WHERE id = ANY (ARRAY(
+		SELECT s.id FROM ended AS r CROSS JOIN LATERAL (
+			SELECT id FROM {steps} WHERE id >= r.id << 30 AND id < (r.id + 1) << 30 ORDER BY id) AS s LIMIT 5000))
+	RETURNING 1
+)
+SELECT count(*) FROM gone`
 
 // forgetRunsSQL removes runs, $1, that have ended and have no steps left.
 const forgetRunsSQL = `
-DELETE FROM {runs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) AND finished_at IS NOT NULL
-	AND (SELECT true FROM {steps} AS s WHERE s.id >= {runs}.id << 30 AND s.id < ({runs}.id + 1) << 30 LIMIT 1) IS NULL`
+WITH gone AS (
+	DELETE FROM {runs} WHERE id = ANY (ARRAY(
+		SELECT id FROM {runs} WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)::bigint)) AND finished_at IS NOT NULL FOR UPDATE SKIP LOCKED))
+		AND (SELECT true FROM {steps} AS s WHERE s.id >= {runs}.id << 30 AND s.id < ({runs}.id + 1) << 30 LIMIT 1) IS NULL
+	RETURNING 1
+)
+SELECT count(*) FROM gone`
