@@ -133,8 +133,8 @@ const forgetAfter = time.Minute
 
 // Refused are the rows that are set aside of a kind of statement. The next rounds leave
 // them out, for longer each time. It is not safe for concurrent use.
-type Refused struct {
-	of      map[int64]refusal
+type Refused[K cmp.Ordered] struct {
+	of      map[K]refusal
 	began   time.Time // the last round
 	partial bool      // it may not have come to all that it did not leave out
 }
@@ -151,7 +151,7 @@ func Pause(times int) time.Duration {
 }
 
 // Begin begins a round, and returns what it leaves out.
-func (r *Refused) Begin(now time.Time) (out []int64) {
+func (r *Refused[K]) Begin(now time.Time) (out []K) {
 	r.began, r.partial = now, false
 	for id, one := range r.of {
 		if now.Before(one.until) {
@@ -164,7 +164,7 @@ func (r *Refused) Begin(now time.Time) (out []int64) {
 
 // Partly records that the round did not come to all rows, and which ones it has taken of
 // those that were refused before.
-func (r *Refused) Partly(taken []int64) {
+func (r *Refused[K]) Partly(taken []K) {
 	r.partial = true
 	for _, id := range taken {
 		delete(r.of, id)
@@ -173,13 +173,13 @@ func (r *Refused) Partly(taken []int64) {
 
 // Add records a refusal. known: the row was refused in the rounds before, too. ok is false
 // if there are too many.
-func (r *Refused) Add(id int64, err error, now time.Time) (known, ok bool) {
+func (r *Refused[K]) Add(id K, err error, now time.Time) (known, ok bool) {
 	before, known := r.of[id]
 	if !known && len(r.of) == MostRefused {
 		return false, false
 	}
 	if r.of == nil {
-		r.of = map[int64]refusal{}
+		r.of = map[K]refusal{}
 	}
 	times := before.times + 1
 	r.of[id] = refusal{err, times, now.Add(Pause(times))}
@@ -188,16 +188,16 @@ func (r *Refused) Add(id int64, err error, now time.Time) (known, ok bool) {
 
 // End ends a round that has done all it could: what it has tried and not refused is well
 // again. A partial one cannot tell.
-func (r *Refused) End() {
+func (r *Refused[K]) End() {
 	since := r.began
 	if r.partial {
 		since = since.Add(-forgetAfter)
 	}
-	maps.DeleteFunc(r.of, func(_ int64, one refusal) bool { return !since.Before(one.until) })
+	maps.DeleteFunc(r.of, func(_ K, one refusal) bool { return !since.Before(one.until) })
 }
 
 // Err is about the rows that are set aside, nil if there are none.
-func (r *Refused) Err() error {
+func (r *Refused[K]) Err() error {
 	if len(r.of) == 0 {
 		return nil
 	}

@@ -169,7 +169,7 @@ func TestPace(t *testing.T) {
 func TestRefused(t *testing.T) {
 	tier.Checks(t, 2_000, 200_000)
 	rapid.Check(t, func(t *rapid.T) {
-		var r Refused
+		var r Refused[int64]
 		type known struct {
 			times int
 			last  time.Time
@@ -218,7 +218,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	})
-	var r Refused
+	var r Refused[int64]
 	for id := range int64(MostRefused) {
 		if _, ok := r.Add(id, ofRow, time.Now()); !ok {
 			t.Fatal("there is no room")

@@ -76,7 +76,7 @@ type Worker struct {
 	taken   int        // slots
 	status  Status
 	errs    map[string]error // of whole statements, by what they are for
-	refused map[string]*batch.Refused
+	refused map[string]*batch.Refused[int64]
 }
 
 // handler is a Handler without the type of its records. Jobs are pointers to Job.
@@ -115,7 +115,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: turn.Limit,
 		stopped: make(chan struct{}), closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
-		refused: map[string]*batch.Refused{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
+		refused: map[string]*batch.Refused[int64]{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
 	}
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
