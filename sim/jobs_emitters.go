@@ -174,7 +174,7 @@ func (o *jobOperator) tidy(ctx, _ context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = queue.New(t).Raise(ctx, o.of.on.db, events); err == nil {
+	if _, err = queue.New(t).Raise(ctx, o.of.on.db, events); err == nil {
 		o.did(notesRemoved, "", "")
 	}
 	return err

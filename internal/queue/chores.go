@@ -96,32 +96,67 @@ func (q *Queue) Retained(ctx context.Context, on store.Querier) (queues []string
 	return queues, nil
 }
 
-// Retain removes what finished in a queue longer ago than the queue keeps it, or else
-// than keep, a thousand jobs at most, and returns how many. keep 0 is for ever. last is
-// where the next call for this queue begins; the zero time is the first job. What is
-// committed late may lie below.
-func (q *Queue) Retain(ctx context.Context, on store.Querier, queue string, keep time.Duration, after time.Time) (removed int, last time.Time, err error) {
-	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
-	from := sql.NullString{String: after.Format(time.RFC3339Nano), Valid: !after.IsZero()}
-	var until sql.NullTime
-	if err := on.QueryRowContext(ctx, q.sql.retain, given, queue, from).Scan(&removed, &until); err != nil {
-		return 0, after, fmt.Errorf("jobs: remove old finished jobs of queue %q: %w", queue, err)
-	}
-	if until.Valid {
-		after = until.Time.UTC()
-	}
-	return removed, after, nil
+// Finished is the place of a finished job in the order in which jobs are removed. The zero
+// Finished is before the first.
+type Finished struct {
+	At time.Time
+	ID int64
 }
 
-// Forget removes keys of Once whose time is over, a thousand at most, and returns how
-// many.
-func (q *Queue) Forget(ctx context.Context, on store.Querier) (removed int, err error) {
-	result, err := on.ExecContext(ctx, q.sql.forget)
+// Retainable returns the first jobs behind a place that finished in a queue longer ago than
+// the queue keeps them, or else than keep, without those of out, and the place of the last
+// one. keep 0 is for ever. most bounds the jobs. What is committed late may lie before
+// the place.
+func (q *Queue) Retainable(ctx context.Context, on store.Querier, queue string, keep time.Duration, after Finished, out []int64, most int) (ids []int64, last Finished, err error) {
+	given := sql.NullInt64{Int64: keep.Microseconds(), Valid: keep > 0}
+	from := sql.NullString{String: after.At.Format(time.RFC3339Nano), Valid: !after.At.IsZero()}
+	text, args := listed(q.sql.retainable, most, []any{given, queue, from, after.ID}, out)
+	last = after
+	ids, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (id int64, err error) {
+		err = r.Scan(&id, &last.At)
+		last = Finished{last.At.UTC(), id}
+		return id, err
+	}, text, args...)
+	if err != nil {
+		return nil, after, fmt.Errorf("jobs: look for old finished jobs of queue %q: %w", queue, err)
+	}
+	return ids, last, nil
+}
+
+// Remove removes finished jobs, and returns how many. It fails at once if somebody has locked
+// one of them.
+func (q *Queue) Remove(ctx context.Context, on store.Querier, ids []int64) (removed int, err error) {
+	if err = on.QueryRowContext(ctx, q.sql.remove, pgdriver.Array(ids)).Scan(&removed); err != nil {
+		return 0, fmt.Errorf("jobs: remove old finished jobs: %w", err)
+	}
+	return removed, nil
+}
+
+// Forgettable returns the first keys of Once whose time is over and that nobody has locked,
+// most at most, without those of out.
+func (q *Queue) Forgettable(ctx context.Context, on store.Querier, out []string, most int) (keys []string, err error) {
+	given, err := list(out)
+	if err == nil {
+		text := strings.ReplaceAll(q.sql.forgettable, "{limit}", strconv.Itoa(pgdriver.RoundLimit(most)))
+		keys, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (key string, err error) { return key, r.Scan(&key) }, text, given)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for old keys: %w", err)
+	}
+	return keys, nil
+}
+
+// Forget removes those of some keys of Once whose time is over and that nobody has locked,
+// and returns how many.
+func (q *Queue) Forget(ctx context.Context, on store.Querier, keys []string) (removed int, err error) {
+	given, err := list(keys)
+	if err == nil {
+		err = on.QueryRowContext(ctx, q.sql.forget, given).Scan(&removed)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("jobs: remove old keys: %w", err)
 	}
-	n, err := result.RowsAffected()
-	return int(n), err
+	return removed, nil
 }
 
 // HasEvents reports whether the tables that Raise reads are there.
@@ -135,10 +170,14 @@ func (q *Queue) HasEvents(ctx context.Context, on store.Querier, events tables.T
 }
 
 // Raise removes the notes of [Queue.Emit] that no consumer can need again, as the
-// progress in the tables events shows.
-func (q *Queue) Raise(ctx context.Context, on store.Querier, events tables.Tables) error {
-	if _, err := on.ExecContext(ctx, raiseSQL(q.tables, events)); err != nil {
-		return fmt.Errorf("jobs: remove notes of events that are settled: %w", err)
+// progress in the tables events shows: those of some thousand events. It returns how many.
+func (q *Queue) Raise(ctx context.Context, on store.Querier, events tables.Tables) (removed int64, err error) {
+	result, err := on.ExecContext(ctx, raiseSQL(q.tables, events))
+	if err == nil {
+		removed, err = result.RowsAffected()
 	}
-	return nil
+	if err != nil {
+		return 0, fmt.Errorf("jobs: remove notes of events that are settled: %w", err)
+	}
+	return removed, nil
 }

@@ -34,7 +34,7 @@ func TestNotesOfEventsInDoubtStay(t *testing.T) {
 	s.d.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, skip_to_position, highest_visible_position, state)
 		VALUES ('mailer', $1::uuid, 5, 5, 1, 6, 10, 'open')`, uuid.NewString())
 	for range 2 {
-		if err := s.Raise(ctx, s.d.DB, events); err != nil {
+		if _, err := s.Raise(ctx, s.d.DB, events); err != nil {
 			t.Fatal(err)
 		}
 	}

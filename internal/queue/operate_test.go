@@ -82,9 +82,13 @@ func TestWhoseRetention(t *testing.T) {
 		}
 		sum := 0
 		for _, name := range queues {
-			n, _, err := s.Retain(t.Context(), s.d.DB, name, keep, time.Time{})
+			ids, _, err := s.Retainable(t.Context(), s.d.DB, name, keep, Finished{}, nil, 1000)
 			if err != nil {
 				t.Fatal(err)
+			}
+			n, err := s.Remove(t.Context(), s.d.DB, ids)
+			if err != nil || n != len(ids) {
+				t.Fatalf("%d of %d were removed, %v", n, len(ids), err)
 			}
 			sum += n
 		}
@@ -115,14 +119,18 @@ FROM (SELECT i, now() - interval '1 hour' + i / 700 * interval '1 minute' AS at 
 		t.Fatalf("the queues are %q, %v", queues, err)
 	}
 	for _, name := range queues {
-		sum, after := 0, time.Time{}
+		sum, after := 0, Finished{}
 		for {
-			n, last, err := s.Retain(t.Context(), s.d.DB, name, time.Minute, after)
-			if err != nil || last.Before(after) {
-				t.Fatalf("%d were removed up to %v after %v, %v", n, last, after, err)
+			ids, last, err := s.Retainable(t.Context(), s.d.DB, name, time.Minute, after, nil, 1000)
+			if err != nil || last.At.Before(after.At) {
+				t.Fatalf("%d were found up to %v after %v, %v", len(ids), last, after, err)
 			}
-			if n == 0 {
+			if len(ids) == 0 {
 				break
+			}
+			n, err := s.Remove(t.Context(), s.d.DB, ids)
+			if err != nil || n != len(ids) {
+				t.Fatalf("%d of %d were removed, %v", n, len(ids), err)
 			}
 			sum, after = sum+n, last
 		}

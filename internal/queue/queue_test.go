@@ -347,9 +347,11 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"lost":        {"uuid, text", deadSQL + strings.NewReplacer("{limit}", "896", "{ids}", "$2").Replace(s.sql.lost), `'` + s.me.String() + `', '{7}'`},
 		"reset":       {"uuid, text", deadSQL + strings.ReplaceAll(s.sql.reset, "{ids}", "$2"), `'` + s.me.String() + `', '{1,2,3}'`},
 		"claimers":    {"", s.sql.claimers, ""},
-		"forget":      {"", s.sql.forget, ""},
+		"forgettable": {"text", strings.ReplaceAll(s.sql.forgettable, "{limit}", "896"), `'["1"]'`},
+		"forget":      {"text", s.sql.forget, `'["1","2"]'`},
 		"retained":    {"", s.sql.retained, ""},
-		"retain":      {"bigint, text, timestamptz", s.sql.retain, `1000000, 'q1', '2020-01-01'`},
+		"retainable":  {"bigint, text, text, bigint, text", strings.NewReplacer("{limit}", "896", "{ids}", "$5").Replace(s.sql.retainable), `1000000, 'q1', '2020-01-01', 7, '{7}'`},
+		"remove":      {"text", s.sql.remove, `'{1,2}'`},
 	} {
 		all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
 		// As the index has it, so that the first ones are enough.

@@ -15,7 +15,8 @@ type statements struct {
 	claim                                                            map[Caps]string // by the caps that are locked
 	look, start, lock, room, peek                                    string
 	complete, completeOne, settle, verdict, cancel                   string
-	want, unknown, claimers, expire, retained, retain, forget        string
+	want, unknown, claimers, expire, retained                        string
+	retainable, remove, forgettable, forget                          string
 
 	expirable   string
 	lost, reset string // what follows the CTE dead
@@ -59,7 +60,8 @@ func newStatements(t tables.Jobs) statements {
 		},
 		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), completeOne: r(completeOneSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
-		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL), retain: r(retainSQL), forget: r(forgetSQL),
+		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL),
+		retainable: r(retainableSQL), remove: r(removeSQL), forgettable: r(forgettableSQL), forget: r(forgetSQL),
 		expirable: r(expirableSQL), lost: r(lostSQL), reset: r(resetSQL),
 	}
 }

@@ -40,35 +40,48 @@ WITH RECURSIVE q AS (
 )
 SELECT queue FROM q`
 
-// retainSQL removes what finished in queue $2 longer ago than that keeps it, or else all
-// queues, or else $1 microseconds; NULL: for ever. It removes a thousand jobs at most, and
-// says how many, and when the last of them has finished. The next call begins there, at
-// $3: the index is full of what was removed before that. A job whose end its flow has
-// not taken note of stays.
-var retainSQL = `
-WITH old AS MATERIALIZED (
-	SELECT id, finished_at FROM {history} WHERE queue = $2::text AND finished_at >= coalesce($3::timestamptz, '-infinity')
-		AND finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = $2::text), (SELECT retention FROM {queues} WHERE name = '*'),
-			$1::bigint * interval '1 microsecond')
-		AND (SELECT true FROM {flow steps} AS s WHERE s.job_id = {history}.id AND s.state = 'enqueued' LIMIT 1) IS NULL
-	ORDER BY finished_at LIMIT 1000
-), gone AS (
-	DELETE FROM {history} WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+// retainableSQL finds what finished in queue $2 longer ago than that keeps it, or else all
+// queues, or else $1 microseconds; NULL: for ever. It begins behind the job $4, which
+// finished at $3: the index is full of what was removed before that. A job whose end its
+// flow has not noted stays.
+var retainableSQL = `
+SELECT id, ` + pgdriver.Time(`finished_at`) + ` FROM {history} WHERE queue = $2::text
+	AND finished_at >= coalesce($3::timestamptz, '-infinity') AND (finished_at, id) > (coalesce($3::timestamptz, '-infinity'), $4::bigint)
+	AND finished_at < statement_timestamp() - coalesce((SELECT retention FROM {queues} WHERE name = $2::text), (SELECT retention FROM {queues} WHERE name = '*'),
+		$1::bigint * interval '1 microsecond')
+	AND NOT id = ANY ({ids}::text::bigint[])
+	AND (SELECT true FROM {flow steps} AS s WHERE s.job_id = {history}.id AND s.state = 'enqueued' LIMIT 1) IS NULL
+ORDER BY finished_at, id LIMIT {limit}`
+
+// removeSQL removes the finished jobs $1, with their attempts and logs. It fails if somebody
+// has locked one of them, and does not wait: its role need not be allowed to lock rows, so it
+// cannot pass over that one.
+const removeSQL = `
+WITH gone AS (
+	DELETE FROM {history} WHERE id = ANY (ARRAY(SELECT unnest($1::text::bigint[]) WHERE set_config('lock_timeout', '20', true) IS NOT NULL)) RETURNING id
 ), attempts AS (
-	DELETE FROM {attempts} WHERE job_id = ANY (ARRAY(SELECT id FROM old))
+	DELETE FROM {attempts} WHERE job_id = ANY (ARRAY(SELECT id FROM gone))
 ), logs AS (
-	DELETE FROM {logs} WHERE job_id = ANY (ARRAY(SELECT id FROM old))
+	DELETE FROM {logs} WHERE job_id = ANY (ARRAY(SELECT id FROM gone))
 )
-SELECT (SELECT count(*) FROM gone), (SELECT ` + pgdriver.Time(`max(finished_at)`) + ` FROM old)`
+SELECT count(*) FROM gone`
+
+const forgettableSQL = `
+SELECT key FROM {once} WHERE expires_at < statement_timestamp() AND NOT key = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb)))
+ORDER BY expires_at LIMIT {limit} FOR UPDATE SKIP LOCKED`
 
 const forgetSQL = `
-DELETE FROM {once} WHERE key = ANY (ARRAY(
-	SELECT key FROM {once} WHERE expires_at < statement_timestamp() ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED))`
+WITH gone AS (
+	DELETE FROM {once} WHERE key = ANY (ARRAY(
+		SELECT key FROM {once} WHERE key = ANY (ARRAY(SELECT jsonb_array_elements_text($1::jsonb))) AND expires_at < statement_timestamp() FOR UPDATE SKIP LOCKED))
+	RETURNING 1
+)
+SELECT count(*) FROM gone`
 
 // raiseSQL raises for each emitter the position up to which its events are
 // settled: its checkpoint, less what may still be delivered below that, late or
 // from the dead letters. It removes the rows below the position that another call
-// has raised it to before. Who enqueues holds the row of the position, or does
+// has raised it to before, those of the first five thousand events. Who enqueues holds the row of the position, or does
 // not know of it yet, and the rows below it are then still there.
 func raiseSQL(t tables.Jobs, events tables.Tables) string {
 	return strings.NewReplacer("{emitted}", t.Emitted.SQL(), "{through}", t.EmittedThrough.SQL(),
@@ -87,6 +100,8 @@ WITH old AS MATERIALIZED (
 	INSERT INTO {through} (emitter, position)
 	SELECT emitter, position FROM settled WHERE emitter NOT IN (SELECT emitter FROM {through})
 	ON CONFLICT (emitter) DO NOTHING
+), bound AS MATERIALIZED (
+	SELECT emitter, least(position, (SELECT e.position FROM {emitted} AS e WHERE e.emitter = old.emitter ORDER BY e.position OFFSET 5000 LIMIT 1)) AS position FROM old
 )
-DELETE FROM {emitted} AS e USING old WHERE e.emitter = old.emitter AND e.position <= old.position`)
+DELETE FROM {emitted} AS e USING bound AS b WHERE e.emitter = b.emitter AND e.position <= b.position`)
 }

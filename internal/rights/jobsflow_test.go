@@ -221,11 +221,13 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 	}
 	value[[]int64](d)(q.Expire(ctx, db, value[[]int64](d)(q.Expirable(ctx, db, nil, 10))))
 	for _, name := range value[[]string](d)(q.Retained(ctx, db)) {
-		_, _, err := q.Retain(ctx, db, name, time.Microsecond, time.Time{})
+		ids, _, err := q.Retainable(ctx, db, name, time.Microsecond, queue.Finished{}, nil, 1000)
 		d.check(err)
+		value[int](d)(q.Remove(ctx, db, ids))
 	}
-	value[int](d)(q.Forget(ctx, db))
-	d.check(q.Raise(ctx, db, events), migrations.CheckJobs(ctx, db, &config))
+	value[int](d)(q.Forget(ctx, db, value[[]string](d)(q.Forgettable(ctx, db, nil, 1000))))
+	value[int64](d)(q.Raise(ctx, db, events))
+	d.check(migrations.CheckJobs(ctx, db, &config))
 	d.announce(db)
 }
 
