@@ -3,13 +3,18 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
+	"github.com/pgfrontier/worker/internal/serial"
 	"github.com/pgfrontier/worker/internal/turn"
 )
 
@@ -33,7 +38,18 @@ type chores struct {
 	pass  pass
 	token atomic.Bool // look for it now: the server may have crashed
 
-	expires some
+	expires some[int64]
+	retains some[int64]
+	forgets some[string] // keys of Once
+}
+
+func newChores(w *Worker) *chores {
+	return &chores{w: w, expires: some[int64]{what: refusedJob}, retains: some[int64]{what: refusedJob}, forgets: some[string]{what: refusedKey}}
+}
+
+// refusedKey names a key of Once that the database refuses to remove.
+func refusedKey(w *Worker, key string, err error) error {
+	return fmt.Errorf("key %s: the database refuses to remove it from %s, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", errtext.Value(key), w.tables.Once, errtext.Of(err))
 }
 
 // run does them until ctx ends.
@@ -67,20 +83,27 @@ func (c *chores) begin(ctx context.Context) {
 		return err
 	})
 	c.task(ctx, "keep the token", c.w.plantToken)
+	c.task(ctx, "compare the sequence of jobs", func(ctx context.Context, conn *sql.Conn) error {
+		c.w.compareSequence(ctx, conn)
+		return nil
+	})
 	if !c.pass.underWay() {
 		c.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
 			c.pass.queues, err = c.w.queue.Retained(ctx, conn)
 			return err
 		})
-		c.pass.expire, c.pass.forget = true, true
+		c.pass.expire, c.pass.forget, c.pass.notes = true, true, true
 	}
-	c.task(ctx, "remove notes of events", func(ctx context.Context, conn *sql.Conn) error {
-		there, err := c.w.queue.HasEvents(ctx, conn, c.w.events)
-		if !there || err != nil {
-			return err
-		}
-		return c.w.queue.Raise(ctx, conn, c.w.events)
-	})
+}
+
+// compareSequence tells if the ids of new jobs come again. Such a job runs, and what becomes
+// of it cannot be stored. An error of the look is no reason not to start.
+func (w *Worker) compareSequence(ctx context.Context, conn *sql.Conn) {
+	found, err := serial.Find(ctx, conn, serial.Enqueued(w.tables))
+	if err == nil && len(found) > 0 {
+		err = fmt.Errorf("ids of jobs come again: %v: raise it (pgfrontier sequences --raise, or RaiseSequences of ops.Jobs)", found[0])
+	}
+	w.taskFailed("compare the sequence of jobs", err)
 }
 
 // plantToken puts a token into its table after the server has emptied it: only with
@@ -94,11 +117,12 @@ func (w *Worker) plantToken(ctx context.Context, conn *sql.Conn) error {
 // time: millions of jobs may have finished on one day.
 type pass struct {
 	expire, forget bool
-	queues         []string  // whose finished jobs are still to be removed
-	after          time.Time // up to when those of the first were; zero: none yet
+	notes          bool           // of events
+	queues         []string       // whose finished jobs are still to be removed
+	after          queue.Finished // the last one of the first queue that was looked at; zero: none yet
 }
 
-func (p *pass) underWay() bool { return p.expire || p.forget || len(p.queues) > 0 }
+func (p *pass) underWay() bool { return p.expire || p.forget || p.notes || len(p.queues) > 0 }
 
 // cleanUp goes on with the pass for a slice of time each. What fails is tried again in the
 // next pass.
@@ -107,14 +131,14 @@ func (c *chores) cleanUp(ctx context.Context) {
 	if p.expire {
 		p.expire = c.slice(ctx, expireTask, c.expireSome)
 	}
-	if len(p.queues) > 0 && !c.slice(ctx, "remove finished jobs", c.retainSome) {
-		p.queues, p.after = nil, time.Time{}
+	if len(p.queues) > 0 && !c.slice(ctx, retainTask, c.retainSome) {
+		p.queues, p.after = nil, queue.Finished{}
 	}
 	if p.forget {
-		p.forget = c.slice(ctx, "remove old keys", func(ctx context.Context, conn *sql.Conn) (more bool, err error) {
-			n, err := c.w.queue.Forget(ctx, conn)
-			return n > 0, err
-		})
+		p.forget = c.slice(ctx, forgetTask, c.forgetSome)
+	}
+	if p.notes {
+		p.notes = c.slice(ctx, "remove notes of events", c.raiseSome)
 	}
 }
 
@@ -150,18 +174,48 @@ func (c *chores) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err
 	return n > 0, err
 }
 
-const expireTask = "expire jobs"
+const (
+	expireTask = "expire jobs"
+	retainTask = "remove finished jobs"
+	forgetTask = "remove old keys"
+)
 
 // retainSome removes finished jobs of the first queue that is left. It goes on where the
 // last call has ended.
 func (c *chores) retainSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	p := &c.pass
-	n, after, err := c.w.queue.Retain(ctx, conn, p.queues[0], c.w.cfg.retention, p.after)
+	last := p.after
+	n, err := c.retains.take(ctx, c.w, retainTask, func(out []int64, most int) (ids []int64, err error) {
+		ids, last, err = c.w.queue.Retainable(ctx, conn, p.queues[0], c.w.cfg.retention, p.after, out, most)
+		return ids, err
+	}, func(jobs []int64) (int, error) { return c.w.queue.Remove(ctx, conn, jobs) })
+	if pgdriver.FaultOf(err) != pgdriver.FaultServer { // nothing of this queue can be removed
+		c.w.taskFailed(retainTask, err)
+		n, last, err = 0, p.after, nil
+	}
 	if err != nil {
 		return false, err
 	}
-	if p.after = after; n == 0 {
-		p.queues, p.after = p.queues[1:], time.Time{}
+	if n == 0 && last == p.after { // there is nothing more: what is locked was passed over
+		p.queues, last = p.queues[1:], queue.Finished{}
 	}
+	p.after = last
 	return len(p.queues) > 0, nil
+}
+
+// raiseSome removes notes of events.
+func (c *chores) raiseSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+	there, err := c.w.queue.HasEvents(ctx, conn, c.w.events)
+	if !there || err != nil {
+		return false, err
+	}
+	n, err := c.w.queue.Raise(ctx, conn, c.w.events)
+	return n > 0, err
+}
+
+func (c *chores) forgetSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
+	n, err := c.forgets.take(ctx, c.w, forgetTask, func(out []string, most int) ([]string, error) {
+		return c.w.queue.Forgettable(ctx, conn, out, most)
+	}, func(keys []string) (int, error) { return c.w.queue.Forget(ctx, conn, keys) })
+	return n > 0, err
 }

@@ -3,6 +3,9 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +49,93 @@ func TestRetention(t *testing.T) {
 	if err := s.d.DB.QueryRow(`SELECT (SELECT count(*) FROM jobs_attempts WHERE job_id = $1) + (SELECT count(*) FROM jobs_logs WHERE job_id = $1)`, gone).Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d attempts and entries are left, %v", left, err)
 	}
+}
+
+// A finished job that somebody has locked, or whose removal the database refuses, holds up no
+// other: neither in its queue nor in those behind it. So do keys of Once. What is refused is
+// told.
+func TestRetentionPassesOver(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state, finished_at)
+		SELECT n, 'task', CASE WHEN n = 1 THEN 'a' WHEN n < 100 THEN 'b' ELSE 'c' END, 5, now(), '{}', now(), 1, 0, 0, 5, 'completed', now() - interval '1 day' FROM generate_series(1, 150) AS n`)
+	s.d.Exec(t, `INSERT INTO jobs_once (key, job_id, hash, expires_at) SELECT 'k' || n, n, '', now() - interval '1 hour' FROM generate_series(1, 50) AS n`)
+	s.d.Exec(t, `CREATE TABLE invoices (job bigint REFERENCES jobs_history, key text REFERENCES jobs_once)`)
+	s.d.Exec(t, `INSERT INTO invoices VALUES (20, 'k20')`)
+	lock, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }()
+	if _, err := lock.Exec(`SELECT FROM jobs_history WHERE id IN (1, 10) FOR UPDATE`); err != nil { // all that the first queue has
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(`SELECT FROM jobs_once WHERE key = 'k10' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	s.run(jobs.WithRetention(time.Hour), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) }}))
+	left := func(want string) func() bool {
+		return func() bool {
+			var got string
+			if err := s.d.DB.QueryRow(`SELECT coalesce((SELECT string_agg(id::text, ' ' ORDER BY id) FROM jobs_history), '') || ' / ' || coalesce((SELECT string_agg(key, ' ' ORDER BY key) FROM jobs_once), '')`).Scan(&got); err != nil {
+				t.Fatal(err)
+			}
+			return got == want
+		}
+	}
+	s.until("all but the locked and the refused to be removed", left("1 10 20 / k10 k20"))
+	for _, want := range []string{"remove finished jobs: job 20: ", "remove old keys: key \"k20\": "} {
+		s.until(want, func() bool {
+			return slices.ContainsFunc(s.notes(), func(n string) bool { return strings.HasPrefix(n, want) && strings.Contains(n, "others go on") })
+		})
+	}
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the locked to be removed", left("20 / k20"))
+	s.d.Exec(t, `DROP TABLE invoices`)
+	s.until("all to be removed", left(" / "))
+}
+
+// A worker says that ids of jobs come again: when it starts, and while it runs.
+func TestIDsComeAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
+		VALUES (7, 'task', 'default', 5, now(), '{}', now(), 1, 0, 0, 5, 'completed')`)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	const says = "compare the sequence of jobs: ids of jobs come again: sequence jobs_id_seq is at "
+	told := func() (n int) {
+		for _, note := range s.notes() {
+			if strings.HasPrefix(note, says) && strings.Contains(note, ": raise it (pgfrontier sequences --raise") {
+				n++
+			}
+		}
+		return n
+	}
+	observed := jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) }, WorkerStarted: func(jobs.WorkerInfo) { s.note("started with %d", told()) }})
+	_, stop := s.runOn(s.d.DB, observed)
+	s.until("the worker to start", func() bool { return slices.Contains(s.notes(), "started with 1") })
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raised, err := o.RaiseSequences(t.Context(), somebody); err != nil || len(raised) != 1 {
+		t.Fatalf("raised %v, %v", raised, err)
+	}
+	if e := s.add(task{}); e != 8 {
+		t.Errorf("the next job is %d", e)
+	}
+	s.ended(8)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	before := told()
+	s.run(observed)
+	s.until("the next worker to start", func() bool { return slices.Contains(s.notes(), fmt.Sprint("started with ", before)) })
+	s.d.Exec(t, `TRUNCATE jobs RESTART IDENTITY`)
+	s.until("it to be told while the worker runs", func() bool { return told() > before })
 }
 
 // Jobs of a worker whose row is gone run again: nobody else would know of it.

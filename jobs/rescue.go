@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -25,7 +26,7 @@ const rescueTick = 250 * time.Millisecond
 type rescuer struct {
 	w    *Worker
 	turn turn.Turn
-	some some
+	some some[int64]
 
 	mu    sync.Mutex
 	dead  map[uuid.UUID]time.Time // since when they seem dead
@@ -33,7 +34,7 @@ type rescuer struct {
 }
 
 func newRescuer(w *Worker) *rescuer {
-	return &rescuer{w: w, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
+	return &rescuer{w: w, some: some[int64]{what: refusedJob}, dead: map[uuid.UUID]time.Time{}, clean: map[uuid.UUID]time.Time{}}
 }
 
 // see takes note of who seems dead at a look of the leader.
@@ -170,15 +171,16 @@ const resetTask = "reset the jobs of dead workers"
 // mostTaken bounds how many jobs a statement ends or resets that no worker has.
 const mostTaken = 1000
 
-// some are the jobs that a task of the leader takes, some at a time.
-type some struct {
+// some are the rows that a task of the leader takes, some at a time.
+type some[K cmp.Ordered] struct {
+	what    func(w *Worker, id K, err error) error // names a row that is refused, and the remedy
 	pace    batch.Pace
-	refused batch.Refused
+	refused batch.Refused[K]
 }
 
-// take finds jobs and takes them. It returns how many it has taken. Jobs that the database
+// take finds rows and takes them. It returns how many it has taken. Rows that the database
 // refuses to take are told, and left out of the next calls for a while.
-func (s *some) take(ctx context.Context, w *Worker, task string, find func(out []int64, most int) ([]int64, error), take func(ids []int64) (int, error)) (taken int, err error) {
+func (s *some[K]) take(ctx context.Context, w *Worker, task string, find func(out []K, most int) ([]K, error), take func(ids []K) (int, error)) (taken int, err error) {
 	begin, most := time.Now(), s.pace.Most(mostTaken)
 	out := s.refused.Begin(begin)
 	s.refused.Partly(nil)
@@ -190,14 +192,14 @@ func (s *some) take(ctx context.Context, w *Worker, task string, find func(out [
 		return 0, err
 	}
 	var refused []error
-	err = batch.Each(ids, func(ids []int64) error {
+	err = batch.Each(ids, func(ids []K) error {
 		n, err := take(ids)
 		taken += n
 		return err
-	}, func(id int64, err error) error {
-		err = fmt.Errorf("job %d: %w", id, w.refusal(id, err))
+	}, func(id K, err error) error {
+		err = s.what(w, id, err)
 		if _, ok := s.refused.Add(id, err, time.Now()); !ok {
-			return fmt.Errorf("more than %d jobs are refused, the last one: %w", batch.MostRefused, err)
+			return fmt.Errorf("more than %d rows are refused, the last one: %w", batch.MostRefused, err)
 		}
 		refused = append(refused, err)
 		return nil
@@ -208,7 +210,7 @@ func (s *some) take(ctx context.Context, w *Worker, task string, find func(out [
 	case 1:
 		w.taskFailed(task, refused[0])
 	default:
-		w.taskFailed(task, fmt.Errorf("%w (and %d more jobs)", refused[0], len(refused)-1))
+		w.taskFailed(task, fmt.Errorf("%w (and %d more rows)", refused[0], len(refused)-1))
 	}
 	if err == nil && taken == 0 && len(refused) > 0 {
 		return len(refused), nil // there may be more behind these
@@ -216,11 +218,19 @@ func (s *some) take(ctx context.Context, w *Worker, task string, find func(out [
 	return taken, err
 }
 
+// refusedJob names a job that the database refuses to change.
+func refusedJob(w *Worker, id int64, err error) error {
+	return fmt.Errorf("job %d: %w", id, w.refusal(id, err))
+}
+
 // refusal says why the database refuses to change a job, and the remedy.
 func (w *Worker) refusal(id int64, err error) error {
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
-		return fmt.Errorf("%s has an earlier job of that id, and others go on: raise the sequence of %s, and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
+		return fmt.Errorf("%s has an earlier job of that id, and others go on: raise the sequence of %s (pgfrontier sequences --raise), and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
 			w.tables.History, w.tables.Jobs, w.tables.History.SQL(), id, errtext.Of(err))
+	}
+	if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
+		return fmt.Errorf("another transaction has locked it, and others go on: %w", errtext.Of(err))
 	}
 	return fmt.Errorf("the database refuses it, and others go on: mend what refuses it, such as a constraint or a trigger of %s or %s: %w", w.tables.Jobs, w.tables.History, errtext.Of(err))
 }

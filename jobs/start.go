@@ -55,7 +55,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	w.runners.w = w
 	w.settler = newSettler(w)
 	w.rescuer = newRescuer(w)
-	w.chores = &chores{w: w}
+	w.chores = newChores(w)
 	w.coord = coord.New(w.coordination())
 	for _, q := range w.queues() {
 		if len(w.kinds) > 0 { // else there is nothing to claim
@@ -148,6 +148,7 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 	if err := w.plantToken(ctx, conn); err != nil {
 		return fmt.Errorf("jobs: put a token into %s: %w", w.tables.Token, err)
 	}
+	w.compareSequence(ctx, conn)
 	return w.prepareCompanions(ctx, conn)
 }
 

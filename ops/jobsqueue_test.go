@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -215,4 +218,101 @@ slow: 1 scheduled, 2 due, for 1h0m0s, 1 running, 2 failed, false
 	if got.String() != want {
 		t.Errorf("the queues are\n%swant\n%s", &got, want)
 	}
+}
+
+// Sequences that lie below the ids of their tables are found, shown and raised, each recorded;
+// what is as it should be stays, and so does what steps by two.
+func TestRaiseSequences(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	if err := errors.Join(migrations.Apply(t.Context(), d.DB, nil), migrations.ApplyJobs(t.Context(), d.DB, nil)); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := ops.NewJobs(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumers, err := ops.New(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	none := func(when string) {
+		t.Helper()
+		ofJobs, err := jobs.Sequences(ctx)
+		ofConsumers, err2 := consumers.Sequences(ctx)
+		if len(ofJobs)+len(ofConsumers) > 0 || err != nil || err2 != nil {
+			t.Errorf("%s: %v, %v, %v, %v", when, ofJobs, ofConsumers, err, err2)
+		}
+	}
+	none("empty tables")
+	d.Exec(t, `INSERT INTO jobs (kind) SELECT 'k' FROM generate_series(1, 5)`)
+	d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) SELECT id - 3, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'completed' FROM jobs`)
+	none("ids that were drawn")
+	d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) VALUES (40, 1, 'error')`)
+	d.Exec(t, `INSERT INTO jobs_operations (id, operation, operator, reason) VALUES (1, 'x', 'x', 'x')`)
+	d.Exec(t, `INSERT INTO jobs_flow_steps (id, name, state, spec) VALUES (9::bigint << 30, 'x', 'waiting', '{}')`)
+	d.Exec(t, `INSERT INTO consumer_operations (id, consumer_name, operation, operator, reason) VALUES (3, '', 'x', 'x', 'x')`)
+	want := map[string]string{"jobs_operations": "0 1", "jobs": "5 40", "jobs_flow_runs": "0 9"}
+	check := func(what string, all []ops.Sequence, err error) {
+		t.Helper()
+		got := map[string]string{}
+		for _, s := range all {
+			got[s.Table] = fmt.Sprint(s.Last, " ", s.Highest)
+		}
+		if err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v, %v", what, got, want, err)
+		}
+	}
+	found, err := jobs.Sequences(ctx)
+	check("found", found, err)
+	var would []ops.Sequence
+	effects, err := jobs.Preview(func(o *ops.Jobs) (err error) { would, err = o.RaiseSequences(ctx, by); return err })
+	check("previewed", would, err)
+	if len(effects) != 3 || effects[1].Kind != ops.KindRaise || !strings.Contains(string(effects[1].Detail), `"now":40`) {
+		t.Errorf("it would record %+v", effects)
+	}
+	found, err = jobs.Sequences(ctx)
+	check("after the preview", found, err)
+
+	// An open transaction that has enqueued a job may have drawn what is not seen yet.
+	tx, err := d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(`INSERT INTO jobs (kind) VALUES ('k')`); err != nil {
+		t.Fatal(err)
+	}
+	raised := make(chan error, 1)
+	go func() {
+		all, err := jobs.RaiseSequences(context.WithoutCancel(ctx), by)
+		want["jobs"] = "6 40"
+		check("raised", all, err)
+		raised <- err
+	}()
+	pgtest.AwaitBlocked(t, d.DB)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-raised; err != nil {
+		t.Fatal(err)
+	}
+	if all, err := consumers.RaiseSequences(ctx, by); err != nil || len(all) != 1 || all[0].Highest != 3 {
+		t.Errorf("of consumers %v, %v", all, err)
+	}
+	none("raised")
+	var next int64
+	if err := d.DB.QueryRow(`INSERT INTO jobs (kind) VALUES ('k') RETURNING id`).Scan(&next); err != nil || next != 41 {
+		t.Errorf("the next job is %d, %v", next, err)
+	}
+	recorded, err := jobs.Operations(ctx, ops.OperationsFilter{}, 10)
+	if err != nil || len(recorded) != 4 || recorded[0].Kind != ops.KindRaise || recorded[0].By != by {
+		t.Errorf("recorded %+v, %v", recorded, err)
+	}
+	if all, err := jobs.RaiseSequences(ctx, by); err != nil || len(all) > 0 {
+		t.Errorf("raised again: %v, %v", all, err)
+	}
+	// Those of two primaries step by two, past each other's ids.
+	d.Exec(t, `ALTER SEQUENCE jobs_id_seq INCREMENT BY 2 RESTART WITH 1`)
+	none("a sequence that steps by two")
 }

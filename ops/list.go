@@ -166,6 +166,7 @@ const (
 	KindPartition Kind = "partition"
 	KindSplit     Kind = "split"
 	KindMerge     Kind = "merge"
+	KindRaise     Kind = "raise"     // a sequence that lay below its table's ids
 	KindTerminate Kind = "terminate" // a session that held the consumers back
 	KindRepair    Kind = "repair"    // by a worker: a checkpoint set back that a handler had committed
 )

@@ -76,6 +76,7 @@ var (
 	tableChecks = []check{
 		{"log", (*patient).eventLog, false},
 		{"positions", (*patient).positions, false},
+		{"sequences", (*patient).sequences, true},
 		{"indexes", (*patient).indexes, true},
 		{"visibility", (*patient).visibility, false},
 		{"transactions", (*patient).transactions, false},

@@ -171,6 +171,31 @@ WHERE s.seqrelid = to_regclass($1::text)`, p.sequence).Scan(&used)
 	return ok("%.3g %% are used up", used*100), nil
 }
 
+// sequences looks for ids that come again.
+func (p *patient) sequences(ctx context.Context) (finding, error) {
+	var all []ops.Sequence
+	if !p.jobsOnly {
+		some, err := p.o.Sequences(ctx)
+		if err != nil {
+			return finding{}, err
+		}
+		all = append(all, some...)
+	}
+	if there, err := p.haveJobs(ctx); err != nil {
+		return finding{}, err
+	} else if there {
+		some, err := p.jobs.Sequences(ctx)
+		if err != nil {
+			return finding{}, err
+		}
+		all = append(all, some...)
+	}
+	if len(all) > 0 {
+		return fail("pgfrontier sequences --raise, as the owner of the tables", "ids come again: %s", list(listed(all, ops.Sequence.String))), nil
+	}
+	return ok("none lies below the ids of its table"), nil
+}
+
 // ours names the tables of the library to the server.
 func (p *patient) ours() string { return strings.Join(listed(p.ourTables(), ident.Table.SQL), "\n") }
 

@@ -69,6 +69,25 @@ func TestJobs(t *testing.T) {
 	s.expect(t, exitDone, line("jobs operations --job %d", failed), "retry", "rerun", "ann: r")
 }
 
+// Sequences that lie below ids are shown, found by the doctor, and raised with a reason.
+func TestSequences(t *testing.T) {
+	t.Parallel()
+	s := newJobsSite(t)
+	s.expect(t, exitDone, words("sequences"), "none lies below an id")
+	s.Exec(t, `INSERT INTO jobs (id, kind) VALUES (70, 'welcome')`)
+	s.expectFound(t, "sequences", levelFail, "jobs_id_seq", "sequences --raise")
+	s.expect(t, exitDone, words("sequences"), "jobs_id_seq", "70")
+	s.expect(t, exitUnable, words("sequences --raise"), "--reason")
+	s.expect(t, exitDone, words("sequences --raise --reason r --dry-run"), "would record", `"now":70`)
+	s.expect(t, exitDone, words("sequences -o json"), `"highest":70`)
+	s.expect(t, exitDone, words("sequences --raise --reason r -o json"), `"count":1`)
+	s.expect(t, exitDone, words("sequences"), "none lies below an id")
+	s.expect(t, exitDone, words("jobs operations"), "raise", "ann: r")
+	if id := s.add(t, "welcome", "available"); id != 71 {
+		t.Errorf("the next job is %d", id)
+	}
+}
+
 // A filter takes the jobs that it says, and leaves out those that another one does not take.
 func TestFiltersOfJobs(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,140 @@
+package ops
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/serial"
+)
+
+// Sequence is a sequence that lies below an id which its table, or the table's history, has
+// already: after a switch to a logical replica, a restore in part, or TRUNCATE ... RESTART
+// IDENTITY. Ids come again until [Jobs.RaiseSequences] raises it.
+type Sequence struct {
+	Table    string
+	Sequence string
+	Last     int64 // id that it has drawn; 0: none
+	Highest  int64 // id that the tables have
+}
+
+func (s Sequence) String() string {
+	return serial.Behind{Table: s.Table, Sequence: s.Sequence, Last: s.Last, Highest: s.Highest}.String()
+}
+
+func sequencesOf(found []serial.Behind) (all []Sequence) {
+	for _, b := range found {
+		all = append(all, Sequence{b.Table, b.Sequence, b.Last, b.Highest})
+	}
+	return all
+}
+
+// errRaised ends the transaction of a raise that is not needed.
+var errRaised = errors.New("somebody has raised it meanwhile")
+
+// raise raises each sequence that lies below an id. add keeps what a rehearsal would record,
+// and change makes one operation.
+func raise(ctx context.Context, db pgdriver.Pool, all []serial.Serial, rehearsed bool, add func(detail json.RawMessage), change func(do func(tx *sql.Tx) (detail any, err error)) error) (raised []Sequence, err error) {
+	for _, s := range all {
+		found, err := serial.Find(ctx, db, s)
+		switch {
+		case err != nil:
+			return raised, fmt.Errorf("ops: raise the sequences: %w", explain(err))
+		case len(found) == 0:
+			continue
+		case rehearsed:
+			detail, err := json.Marshal(found[0])
+			if err != nil {
+				return raised, err
+			}
+			add(detail) // it cannot be recorded and undone: setval stands
+		default:
+			err := change(func(tx *sql.Tx) (any, error) {
+				was, err := s.Raise(ctx, tx)
+				if err == nil && was == nil {
+					err = errRaised
+				}
+				if err == nil {
+					found[0] = *was
+				}
+				return found[0], err
+			})
+			if errors.Is(err, errRaised) {
+				continue
+			}
+			if err != nil {
+				return raised, err
+			}
+		}
+		raised = append(raised, sequencesOf(found)...)
+	}
+	return raised, nil
+}
+
+// Sequences returns the sequences of the tables of jobs that lie below an id. Of one that
+// this role may not read it knows nothing.
+func (o *Jobs) Sequences(ctx context.Context) ([]Sequence, error) {
+	found, err := serial.Find(ctx, o.db, serial.Jobs(o.t)...)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: compare the sequences of jobs: %w", o.explain(err)))
+	}
+	return sequencesOf(found), nil
+}
+
+// RaiseSequences raises the sequences that Sequences returns to the highest id, each in a
+// transaction of its own, and returns them as they were. Whoever writes to the table waits
+// meanwhile. It takes the owner of the tables, and changes nothing that is as it should
+// be.
+//
+// Jobs that were enqueued under an id of the history before stay as they are: the worker
+// that runs one says how to mend it.
+func (o *Jobs) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
+	if err := by.check(); err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))
+	}
+	raised, err := raise(ctx, o.db, serial.Jobs(o.t), o.dry != nil && o.dry.accept == nil, func(detail json.RawMessage) {
+		o.dry.add(JobsOperation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
+	}, func(do func(tx *sql.Tx) (any, error)) error {
+		return o.change(ctx, KindRaise, &about{}, by, nil, do)
+	})
+	return raised, errtext.Of(err)
+}
+
+// Sequences returns the sequences of the tables of consumers that lie below an id, as
+// [Jobs.Sequences] does. The one of the log is the frontier's: a worker does not start with
+// it below a position.
+func (o *Operator) Sequences(ctx context.Context) ([]Sequence, error) {
+	found, err := serial.Find(ctx, o.db, serial.Consumers(o.t)...)
+	if err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: compare the sequences of consumers: %w", explain(err)))
+	}
+	return sequencesOf(found), nil
+}
+
+// RaiseSequences raises the sequences that Sequences returns, as [Jobs.RaiseSequences] does.
+func (o *Operator) RaiseSequences(ctx context.Context, by By) ([]Sequence, error) {
+	if err := by.check(); err != nil {
+		return nil, errtext.Of(fmt.Errorf("ops: raise the sequences: %w", err))
+	}
+	raised, err := raise(ctx, o.db, serial.Consumers(o.t), o.dry != nil && o.dry.accept == nil, func(detail json.RawMessage) {
+		o.dry.add(Operation{Kind: KindRaise, Detail: detail, By: by, At: time.Now().UTC()})
+	}, func(do func(tx *sql.Tx) (any, error)) error {
+		err := audited(ctx, o.db, o.t.Changes, o.dry, func(tx *sql.Tx) (int64, error) {
+			detail, err := do(tx)
+			if err != nil {
+				return 0, err
+			}
+			return o.record(ctx, tx, KindRaise, "", by, detail)
+		})
+		if err != nil {
+			return fmt.Errorf("ops: raise the sequences: %w", explain(err))
+		}
+		return nil
+	})
+	return raised, errtext.Of(err)
+}
