@@ -84,8 +84,8 @@
 //
 // An error has a code if it, or one that it wraps, has a method Code() string. The code
 // is stored with the text of the error. If the error is the handler's own and its code is one of
-// the worker's, APP_ is put in front: see [CodePanic]. [Info.Attempts] has every run that did
-// not finish the job.
+// the worker's, APP_ is put in front: see [CodePanic]. [Info.Attempts] has the latest hundred
+// runs that did not finish the job; of those a thousand are kept.
 //
 // [Exponential], the default, doubles the pause from 15 seconds to a day: 15 attempts
 // take about three days. [Steps] and [Fixed] are others, and any function of the number
@@ -151,8 +151,10 @@
 // transaction committed late or it was given back, may be overtaken for about a second,
 // or longer behind hundreds of thousands of jobs without a handler, or while a long
 // transaction keeps vacuum from removing dead rows.
-// Priorities are strict: while jobs of priority 1 are due, none of 2 starts. Jobs run
-// side by side, so they end in any order.
+// Priorities are strict among jobs that nobody has claimed: while jobs of priority 1 are due,
+// no claim takes one of 2. With [WithPrefetch], what a worker has claimed ahead starts before
+// jobs of a higher priority that become due later. Jobs run side by side, so they end in any
+// order.
 //
 // An idle worker looks for jobs each [WithPollInterval], a second by default, and
 // starts those with a later time at that time. With [WithNotifyConnectionString] it is
@@ -160,7 +162,7 @@
 // of the queue is idle: a notification costs every commit of the server.
 //
 // [WithPrefetch] claims more jobs than there are slots, for jobs that take a
-// millisecond. A prefetched job that expires or is cancelled does not start, and a stop
+// millisecond. Leave it out where priorities matter more than that. A prefetched job that expires or is cancelled does not start, and a stop
 // gives it back.
 //
 // # Caps
@@ -295,7 +297,8 @@
 //   - Effects in the transaction of RegisterTx, RegisterBatchTx and CompleteTx happen
 //     exactly once, if the job completes, and not at all otherwise.
 //   - All other effects happen at least once.
-//   - A cap is not exceeded, and a job does not start after its GoodUntil.
+//   - A cap is not exceeded, and a job does not start after its GoodUntil: neither is it
+//     claimed, nor does it begin its transaction of RegisterTx.
 //   - A unique key has one unfinished job, and an event one job for each call.
 //
 // What is not:

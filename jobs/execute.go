@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -91,18 +92,50 @@ func (w *Worker) attempt(runs []*run, try int) {
 		w.settle(each(c.runs, outcome{err: err, kind: unstarted}))
 		return
 	}
+	if len(c.runs) == 0 { // all are late
+		return
+	}
 	defer context.AfterFunc(c.ctx, c.watch)()
 	c.invoke()
 }
 
-// begin begins the transaction, if the handler takes one.
+// begin begins the transaction, if the handler takes one. Jobs may have waited for it, so
+// begin gives back those whose time is over since.
 func (c *call) begin() error {
 	if c.tx == nil {
 		return nil
 	}
 	defer time.AfterFunc(c.w.limit, func() { c.cancel(errSilent) }).Stop()
-	return c.tx.begin(c.ctx)
+	if err := c.tx.begin(c.ctx); err != nil {
+		return err
+	}
+	var bounded []int64
+	for _, r := range c.runs {
+		if r.row.Bounded {
+			bounded = append(bounded, r.row.ID)
+		}
+	}
+	if len(bounded) == 0 || c.try > 0 {
+		return nil
+	}
+	late, err := c.w.queue.Late(c.ctx, c.tx.tx, bounded)
+	if err != nil {
+		return err
+	}
+	runs, jobs := c.runs, c.jobs
+	c.runs, c.jobs = nil, nil
+	for i, r := range runs {
+		if slices.Contains(late, r.row.ID) {
+			c.w.settle([]outcome{{run: r, err: errLate, kind: unstarted}})
+		} else {
+			c.runs, c.jobs = append(c.runs, r), append(c.jobs, jobs[i])
+		}
+	}
+	return nil
 }
+
+// errLate: the job expires.
+var errLate = errors.New("its GoodUntil was over before it had a transaction")
 
 // decode decodes the arguments. A job whose arguments do not fails.
 func (c *call) decode(runs []*run) {

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -299,5 +302,85 @@ func TestCompleteInATransaction(t *testing.T) {
 	var effects string
 	if err := s.d.DB.QueryRow(`SELECT count(*) || ' ' || count(DISTINCT n) FROM effects`).Scan(&effects); err != nil || effects != "2 2" {
 		t.Errorf("effects: %s, %v", effects, err)
+	}
+}
+
+// A job that waits for a connection until its GoodUntil is over does not begin: it expires.
+// AfterHandle follows its BeforeHandle all the same, and those beside it run.
+func TestGoodUntilIsOverBeforeTheTransaction(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	var before, after atomic.Int64
+	release, let := gate(t)
+	begun := make(chan struct{}, 10)
+	jobs.RegisterTx(s.Handlers, func(_ context.Context, _ *sql.Tx, j *jobs.Job[task]) error {
+		s.note("began %d", j.Args.N)
+		begun <- struct{}{}
+		<-release
+		return nil
+	})
+	db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
+	db.SetMaxOpenConns(4) // one transaction at a time
+	first := s.add(task{0})
+	s.runOn(db, jobs.WithQueue("default", 3), jobs.WithHooks(jobs.Hooks{
+		BeforeHandle: func(context.Context, jobs.Header) { before.Add(1) },
+		AfterHandle:  func(context.Context, jobs.Header, error) { after.Add(1) },
+	}))
+	<-begun
+	late, inTime := s.add(task{1}, jobs.GoodUntil(time.Now().Add(time.Hour))), s.add(task{2}, jobs.GoodUntil(time.Now().Add(time.Hour)))
+	s.until("both to wait for a connection", func() bool { return before.Load() == 3 })
+	s.d.Exec(t, `UPDATE jobs SET good_until = clock_timestamp() WHERE id = $1`, late)
+	let()
+	for id, want := range map[int64]jobs.State{first: jobs.StateCompleted, late: jobs.StateExpired, inTime: jobs.StateCompleted} {
+		if i := s.ended(id); i.State != want {
+			t.Errorf("job %d is %s, want %s", id, i.State, want)
+		}
+	}
+	if slices.Contains(s.notes(), "began 1") {
+		t.Error("the handler began after GoodUntil")
+	}
+	s.until("the hooks to come in pairs", func() bool { return before.Load() == 3 && after.Load() == 3 })
+}
+
+// AfterHandle follows BeforeHandle, though no connection can be had for the transaction.
+func TestHooksComeInPairsWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	var before, after atomic.Int64
+	jobs.RegisterTx(s.Handlers, func(context.Context, *sql.Tx, *jobs.Job[task]) error { return nil })
+	db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
+	db.SetMaxOpenConns(5)
+	var taken []*sql.Conn
+	give := func() {
+		for _, conn := range taken {
+			_ = conn.Close()
+		}
+		taken = nil
+	}
+	defer give()
+	s.runOn(db, jobs.WithHooks(jobs.Hooks{
+		BeforeHandle: func(ctx context.Context, _ jobs.Header) {
+			if before.Add(1) > 1 {
+				return
+			}
+			for len(taken) < 4 { // the application takes all but that of the heartbeats
+				if conn, err := db.Conn(ctx); err == nil {
+					taken = append(taken, conn)
+				}
+			}
+		},
+		AfterHandle: func(_ context.Context, _ jobs.Header, err error) { after.Add(1); s.note("after: %v", err) },
+	}))
+	id := s.add(task{1})
+	s.until("AfterHandle while there is no connection", func() bool { return after.Load() == 1 })
+	if notes := s.notes(); !strings.HasPrefix(notes[0], "after: take a connection: ") {
+		t.Errorf("noted: %q", notes)
+	}
+	give()
+	if i := s.ended(id); i.State != jobs.StateCompleted {
+		t.Errorf("the job is %s", i.State)
+	}
+	if b, a := before.Load(), after.Load(); b < 2 || b != a {
+		t.Errorf("BeforeHandle was called %d times, AfterHandle %d times", b, a)
 	}
 }

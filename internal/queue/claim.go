@@ -56,6 +56,7 @@ type Job struct {
 	Most     int             // failures after which it has failed; 0: as its handler says
 	Started  bool
 	Cancel   bool // somebody wants it to end
+	Bounded  bool // it has a GoodUntil
 }
 
 // Claim takes jobs that are due. A worker without a row in the table of workers
@@ -97,7 +98,7 @@ func (q *Queue) Look(ctx context.Context, on store.Querier, worker uuid.UUID, qu
 func scanJob(r *sql.Rows) (j Job, err error) {
 	var args, meta []byte
 	var due sql.NullTime
-	err = r.Scan(&j.ID, &j.Claim, &j.Kind, &j.Priority, &due, &args, &meta, &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel)
+	err = r.Scan(&j.ID, &j.Claim, &j.Kind, &j.Priority, &due, &args, &meta, &j.Attempt, &j.Failures, &j.Resets, &j.Most, &j.Started, &j.Cancel, &j.Bounded)
 	j.RunAt, j.Args, j.Meta = due.Time.UTC(), args, meta
 	return j, err
 }
@@ -111,6 +112,15 @@ func (q *Queue) Start(ctx context.Context, on store.Querier, runs []Run) (starte
 		return nil, fmt.Errorf("jobs: start: %w", err)
 	}
 	return started, nil
+}
+
+// Late returns those of some jobs whose time is over.
+func (q *Queue) Late(ctx context.Context, on store.Querier, ids []int64) (late []int64, err error) {
+	late, err = pgdriver.QueryAll(ctx, on, scanID, q.sql.late, pgdriver.Array(ids))
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look whether jobs are late: %w", err)
+	}
+	return late, nil
 }
 
 // Peek is what an idle worker finds.

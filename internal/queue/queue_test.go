@@ -337,6 +337,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"complete":    {"text, text", s.sql.complete, `'{1}', '{1}'`},
 		"completeOne": {"bigint, bigint", s.sql.completeOne, `1, 1`},
 		"settle":      {"text", s.sql.settle, `'[{"id":1,"claim":1,"to":"available","counts":false}]'`},
+		"late":        {"text", s.sql.late, `'{1}'`},
 		"look":        {"text, text", s.sql.look, `'` + s.me.String() + `', 'q1'`},
 		"cancel":      {"bigint", s.sql.cancel, `7`},
 		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},

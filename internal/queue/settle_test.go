@@ -127,3 +127,17 @@ func TestLockedRunsStay(t *testing.T) {
 		}
 	}
 }
+
+// A job that snoozes for ever keeps its latest attempts only, and those of others stay.
+func TestAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"})
+	s.d.Exec(t, `INSERT INTO jobs_attempts (job_id, attempt, outcome) SELECT id, n, 'snoozed' FROM jobs, generate_series(1, $1::int) AS n`, mostAttempts)
+	s.d.Exec(t, `UPDATE jobs SET attempt = $2 WHERE id = $1`, ids[0], mostAttempts)
+	jobs := s.take(s.demand(2, "a"))
+	s.settle(End{Run: jobs[0].Run, To: Available, Outcome: Snoozed}, End{Run: jobs[1].Run, To: Available, Outcome: Snoozed})
+	s.want("attempts", "2 1001 1000, 1 1000 1000", `
+SELECT string_agg(text, ', ' ORDER BY text DESC) FROM (
+	SELECT min(attempt) || ' ' || max(attempt) || ' ' || count(*) AS text FROM jobs_attempts GROUP BY job_id) AS a`)
+}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/pgfrontier/worker/internal/ident"
@@ -13,7 +14,7 @@ type statements struct {
 	enqueue, enqueueAlike, enqueueOnce, emit, keys, once, await, log string
 	find, attempts, counts, logs                                     string
 	claim                                                            map[Caps]string // by the caps that are locked
-	look, start, lock, room, peek                                    string
+	look, start, late, lock, room, peek                              string
 	complete, completeOne, settle, verdict, cancel                   string
 	want, unknown, claimers, expire, retained                        string
 	retainable, remove, forgettable, forget                          string
@@ -31,8 +32,11 @@ const (
 // freed is what every end of a run does to a job that is to run again.
 const freed = `state = 'available', claim = NULL, claimed_by = NULL, claimed_at = NULL, started_at = NULL`
 
+// mostAttempts bounds the attempts of a job that are kept: one that snoozes may run for ever.
+const mostAttempts = 1000
+
 // columns is what scanJob reads.
-var columns = `j.id, j.claim, j.kind, j.priority, ` + pgdriver.TimeOrNever(`j.run_at`) + `, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL`
+var columns = `j.id, j.claim, j.kind, j.priority, ` + pgdriver.TimeOrNever(`j.run_at`) + `, j.args, j.meta, j.attempt, j.failures, j.resets, coalesce(j.max_attempts, 0), j.started_at IS NOT NULL, j.cancel_at IS NOT NULL, j.good_until IS NOT NULL`
 
 // ChannelsSQL are SQL expressions for the names of the channels on which new jobs
 // and awaited ends are told. A table's oid is its own within the database.
@@ -48,7 +52,7 @@ func newStatements(t tables.Jobs) statements {
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
 		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
-		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary)
+		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		enqueue: r(enqueueSQL("", "true")), enqueueAlike: r(alikeSQL), enqueueOnce: r(enqueueSQL(onceSQL, passedOnce)), emit: r(enqueueSQL(emitSQL, passedOnce)),
@@ -58,7 +62,7 @@ func newStatements(t tables.Jobs) statements {
 			{}: r(claimSQL(uncapped(`name IN ($3::text, '*')`))), {Own: true}: r(claimSQL(uncapped(`name = '*'`))),
 			{All: true}: r(claimSQL(uncapped(`name = $3::text`))), {Own: true, All: true}: r(claimSQL("true")),
 		},
-		look: r(lookSQL), start: r(startSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
+		look: r(lookSQL), start: r(startSQL), late: r(lateSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), completeOne: r(completeOneSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
 		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL),
 		retainable: r(retainableSQL), remove: r(removeSQL), forgettable: r(forgettableSQL), forget: r(forgetSQL),
@@ -149,6 +153,10 @@ WHERE {unlocked}
 	AND j.started_at IS NULL AND j.cancel_at IS NULL AND (j.good_until IS NULL OR j.good_until > clock_timestamp())
 RETURNING j.id`
 
+// lateSQL finds jobs whose time is over.
+const lateSQL = `
+SELECT id FROM {jobs} WHERE id = ANY ($1::text::bigint[]) AND good_until <= clock_timestamp()`
+
 const completeSQL = `
 WITH d AS MATERIALIZED (SELECT * FROM unnest($1::text::bigint[], $2::text::bigint[]) AS d(id, claim)), gone AS (
 	DELETE FROM {jobs} AS j WHERE {unlocked} {completed}
@@ -199,6 +207,9 @@ WITH d AS MATERIALIZED (
 	INSERT INTO {attempts} (job_id, attempt, claim, worker_id, started_at, outcome, code, error)
 	SELECT id, attempt, claim, claimed_by, started_at, coalesce(outcome, 'released'), code, error FROM back
 	ON CONFLICT (job_id, attempt) DO NOTHING
+), forgotten AS (
+	DELETE FROM {attempts} AS a USING back AS b
+	WHERE a.job_id = ANY (ARRAY(SELECT id FROM back WHERE attempt > {most attempts})) AND a.job_id = b.id AND a.attempt = b.attempt - {most attempts}
 )
 SELECT id, state FROM past WHERE (SELECT count(*) FROM told) >= 0 AND {bounded} UNION ALL SELECT id, 'available' FROM back`
 
