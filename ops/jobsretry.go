@@ -127,7 +127,8 @@ type jobRetryDetail struct {
 // Discard deletes a finished job from the history, with its attempts and what its
 // handler has logged. The operation's detail keeps its kind, state, code and error,
 // and neither its arguments nor its result. An unfinished job is refused with a
-// [JobStateError]: Cancel it first.
+// [JobStateError]: Cancel it first. So is a step's whose end its run has not noted yet: the
+// run would fail.
 func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 	a := about{job: id}
 	return o.change(ctx, KindDiscard, &a, by, checkJob(id), func(tx *sql.Tx) (any, error) {
@@ -143,6 +144,13 @@ func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 			return nil, err
 		}
 		a.queue = f.queue
+		awaited, err := o.awaitedByFlow(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		if awaited {
+			return nil, &JobStateError{f.State, "it is a step of a flow, whose run has not noted its end yet: try again in some seconds, and see that a worker with flow.Advance runs"}
+		}
 		d := jobDiscardDetail{finishedJob: f}
 		for _, s := range []struct {
 			what, query string
@@ -161,6 +169,16 @@ func (o *Jobs) Discard(ctx context.Context, id int64, by By) error {
 		}
 		return d, nil
 	})
+}
+
+// awaitedByFlow reports whether the run of a flow has not noted yet that the job of one of its
+// steps has ended.
+func (o *Jobs) awaitedByFlow(ctx context.Context, tx *sql.Tx, id int64) (awaited bool, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM `+o.t.FlowSteps.SQL()+` WHERE job_id = $1::bigint AND state = 'enqueued')`, id).Scan(&awaited)
+	if err != nil {
+		return false, fmt.Errorf("look whether a run of a flow waits for it: %w", err)
+	}
+	return awaited, nil
 }
 
 type jobDiscardDetail struct {

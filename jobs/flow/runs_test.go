@@ -870,3 +870,38 @@ SELECT 'f', 'v', 'completed', 0, now() - interval '30 days', now() - interval '3
 	}
 	s.until("the run that was locked to be removed", func() bool { return s.count(`SELECT count(*) FROM jobs_flow_runs WHERE id <> 3`) == 0 })
 }
+
+// The job of a step is not discarded before its run has noted its end.
+func TestDiscardBeforeTheEndIsNoted(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	f := flow.New[int]("order")
+	charge := flow.Add[flow.None](f, "charge", func(n int) chargeJob { return chargeJob{n} })
+	flow.Add[flow.None](f, "ship", func(n int) shipJob { return shipJob{n} }, flow.After(charge))
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[chargeJob]) error { return nil })
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[shipJob]) error { return nil })
+	run := start(s, f, 1)
+	s.workOn(s.d.DB) // does not advance
+	r, err := s.Get(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := r.Steps[0].Job
+	s.until("the job to end", func() bool { i, err := s.jobs.Get(t.Context(), job); return err == nil && i.State.Finished() })
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := ops.By{Operator: "ann", Reason: "a test"}
+	var state *ops.JobStateError
+	if err := o.Discard(t.Context(), job, by); !errors.As(err, &state) || !strings.Contains(err.Error(), "flow.Advance") {
+		t.Errorf("discarded before: %v", err)
+	}
+	s.work()
+	if r := s.ended(run); r.State != flow.StateCompleted {
+		t.Errorf("the run: %s", states(r))
+	}
+	if err := o.Discard(t.Context(), job, by); err != nil {
+		t.Errorf("discarded after: %v", err)
+	}
+}
