@@ -2,14 +2,19 @@ package jobs_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
+	"github.com/pgfrontier/worker/migrations"
 )
 
 // A job whose id an earlier one has in the history holds up no other: not where runs end,
@@ -66,4 +71,43 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 	s.until("the trouble to be over", func() bool {
 		return w.Status().SettleError == nil && strings.Contains(strings.Join(s.notes(), "\n"), "recovered settle")
 	})
+}
+
+// A job whose error the database's encoding does not hold is tried again, as any other that
+// fails: the error is stored in ASCII. One whose result it does not hold fails.
+func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	const name = "of_latin_1"
+	d.Exec(t, `CREATE DATABASE `+name+` TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'`)
+	d.Exec(t, `ALTER DATABASE `+name+` SET client_encoding = 'UTF8'`)
+	t.Cleanup(func() { d.Exec(t, `DROP DATABASE `+name+` WITH (FORCE)`) })
+	u, err := url.Parse(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	latin := &pgtest.Database{URL: u.String()}
+	latin.DB = latin.OpenMode(t, pgx.QueryExecModeCacheStatement)
+	if err := migrations.ApplyJobs(t.Context(), latin.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{Client: jobs.NewClient(latin.DB), Handlers: jobs.NewHandlers(), t: t, d: latin}
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		switch {
+		case j.Args.N == 1 && j.Attempt == 1:
+			return errors.New("caf\u00e9: \u5931\u6557 \U0001f600")
+		case j.Args.N == 2:
+			return j.SetResult("\u5931\u6557")
+		}
+		return nil
+	}, jobs.Retry(jobs.Fixed(0)))
+	s.run()
+	i := s.ended(s.add(task{1}))
+	if i.State != jobs.StateCompleted || i.Attempt != 2 || len(i.Attempts) != 1 || i.Attempts[0].Error != `caf\u00e9: \u5931\u6557 \U0001f600` {
+		t.Errorf("the job with an error is %+v", i)
+	}
+	if i := s.ended(s.add(task{2})); i.State != jobs.StateFailed || i.Code != jobs.CodeResult || i.Attempt != 1 {
+		t.Errorf("the job with a result is %+v", i)
+	}
 }

@@ -356,15 +356,23 @@ func (s *settler) settle(ctx context.Context, on Querier, part []*ending) error 
 }
 
 // each calls f with all. A job that the database refuses is set aside, and the others go on.
-// One whose result or error PostgreSQL refuses fails.
+// One whose result PostgreSQL refuses fails. An error that the database's encoding does not
+// hold is stored in ASCII.
 func (s *settler) each(ctx context.Context, on Querier, all []*ending, f func(part []*ending) error) error {
 	if len(all) == 0 {
 		return nil
 	}
 	return batch.Each(all, f, func(e *ending, err error) error {
-		if pgdriver.IsInvalidValue(err) && (e.end.Result != nil || e.end.Error != "") {
-			e.err = coded(CodeResult, true, err, "PostgreSQL refuses the result or the error of the job: %v", errtext.Of(err))
+		if code, text := errtext.ASCII(e.end.Code), errtext.ASCII(e.end.Error); pgdriver.IsInvalidValue(err) && (code != e.end.Code || text != e.end.Error) {
+			e.end.Code, e.end.Error = code, text
+			if err = s.settle(ctx, on, []*ending{e}); err == nil || pgdriver.FaultOf(err) == pgdriver.FaultServer {
+				return err
+			}
+		}
+		if pgdriver.IsInvalidValue(err) && e.end.Result != nil {
+			e.err = coded(CodeResult, true, err, "PostgreSQL refuses the result of the job: %v", errtext.Of(err))
 			e.end = e.run.handler.decide(e.run.row, nil, e.err, nil)
+			e.end.Error = errtext.ASCII(e.end.Error)
 			if err = s.settle(ctx, on, []*ending{e}); err == nil || pgdriver.FaultOf(err) == pgdriver.FaultServer {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 )
 
 // Of returns an error that says on one line what err says, and unwraps to it;
@@ -28,6 +29,23 @@ func Storable(err error) string {
 		return ""
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(Of(err).Error(), "\uFFFD"), "\x00", `\0`)
+}
+
+// ASCII returns a text that every encoding of a database holds: other characters become
+// their escapes, as in Go.
+func ASCII(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r < utf8.RuneSelf:
+			b.WriteRune(r)
+		case r <= 0xFFFF:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	return b.String()
 }
 
 // Join is errors.Join on one line.

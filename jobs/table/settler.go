@@ -213,6 +213,13 @@ func (s *settler) store(ctx context.Context, on store.Querier, batch []*ending) 
 // refused settles a job as failed whose row the table does not take as it should be. If
 // the table refuses that, too, the row is left to stall.
 func (s *settler) refused(ctx context.Context, on store.Querier, e *ending, err error) error {
+	if m := e.end.Message; m != nil && pgdriver.IsInvalidValue(err) && errtext.ASCII(*m) != *m {
+		ascii := errtext.ASCII(*m) // the database's encoding may not hold the other one
+		e.end.Message = &ascii
+		if err = s.store(ctx, on, []*ending{e}); err == nil || pgdriver.FaultOf(err) == pgdriver.FaultServer {
+			return err
+		}
+	}
 	e.err = fmt.Errorf("PostgreSQL refuses to store that the job is %s: %w", e.end.To, errtext.Of(err))
 	e.end = end{claim: e.run.claim, To: StateFailed, Message: text(e.err)}
 	settled, err := s.w.settleOn(ctx, on, []end{e.end})
