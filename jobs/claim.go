@@ -63,12 +63,12 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 	defer cancel()
 	limit := want
 	if l.capped() {
-		err = l.w.on(ctx, func(conn *sql.Conn) (err error) {
+		err = l.on(ctx, func(conn *sql.Conn) (err error) {
 			jobs, limit, err = l.claimCapped(ctx, conn, d)
 			return err
 		})
 	} else {
-		jobs, err = onPool(ctx, l.w, func(conn *sql.Conn) ([]queue.Job, error) { return l.walk(ctx, conn, d) })
+		jobs, err = onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) { return l.walk(ctx, conn, d) })
 	}
 	now := time.Now()
 	l.took, l.claimedAt = now.Sub(begin), now

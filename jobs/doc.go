@@ -278,7 +278,7 @@
 // # Connections, drivers, PgBouncer
 //
 // A worker keeps one connection for its heartbeats. It needs one for each queue now and
-// then, one to settle, and one for each job of RegisterTx that runs. A pool that is
+// then, for 32 queues at once at most, one to settle, and one for each job of RegisterTx that runs. A pool that is
 // limited must have four or more: transactions of handlers leave three alone and take
 // turns with the rest. Call SetMaxIdleConns with all of these together: database/sql
 // keeps two by default, and opens and closes the others again and again.

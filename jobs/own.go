@@ -30,9 +30,24 @@ func (w *Worker) watchPool(running context.Context, unpool func(why error)) erro
 	}
 }
 
-// onPool is [Worker.on] for statements with an answer.
-func onPool[T any](ctx context.Context, w *Worker, f func(conn *sql.Conn) (T, error)) (answer T, err error) {
-	err = w.on(ctx, func(conn *sql.Conn) (err error) {
+// mostLooping bounds the connections that the loops of all queues use at once: a worker of a
+// thousand queues would open as many when it starts.
+const mostLooping = 32
+
+// on is [Worker.on] for the statements of a loop, which take turns.
+func (l *loop) on(ctx context.Context, f func(conn *sql.Conn) error) error {
+	select {
+	case l.w.looping <- struct{}{}:
+		defer func() { <-l.w.looping }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return l.w.on(ctx, f)
+}
+
+// onLoop is [loop.on] for statements with an answer.
+func onLoop[T any](ctx context.Context, l *loop, f func(conn *sql.Conn) (T, error)) (answer T, err error) {
+	err = l.on(ctx, func(conn *sql.Conn) (err error) {
 		answer, err = f(conn)
 		return err
 	})

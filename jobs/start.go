@@ -49,6 +49,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	if n := w.db.Stats().MaxOpenConnections; n > 0 {
 		w.txs = make(chan struct{}, max(n-reserve, 1))
 	}
+	w.looping = make(chan struct{}, mostLooping)
 	w.kinds = w.handlers.kinds()
 	w.slots = newSlots(w.cfg.concurrency, w.cfg.stopAfterJobs, w.wakeAll)
 	w.hand.init()

@@ -65,6 +65,7 @@ type Worker struct {
 	loops    []*loop
 	slots    *slots
 	txs      chan struct{} // bounds the transactions of handlers; nil: endless
+	looping  chan struct{} // bounds the statements of the loops
 	settler  *settler
 	sweepNow *wakeup.Signal // wakes sweep
 	rescuer  *rescuer

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/store"
 )
@@ -198,5 +201,28 @@ func TestJobsWithFarTimes(t *testing.T) {
 		if err != nil || i.State != jobs.StateAvailable || !i.RunAt.Equal(want.runAt) || (i.GoodUntil != nil) != want.ends {
 			t.Errorf("job %d: %+v, %v", id, i, err)
 		}
+	}
+}
+
+// A worker of many queues opens some connections, not one for each queue.
+func TestConnectionsOfManyQueues(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	const queues = 300
+	var opts []jobs.Option
+	for n := range queues {
+		opts = append(opts, jobs.WithQueue(fmt.Sprint("q", n), 1))
+	}
+	db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
+	db.SetMaxIdleConns(queues)
+	w, _ := s.runOn(db, append(opts, jobs.WithPollInterval(time.Second))...)
+	last := s.add(task{1}, jobs.Queue(fmt.Sprint("q", queues-1)))
+	s.ended(last)
+	s.until("all queues to be looked at", func() bool {
+		return !slices.ContainsFunc(w.Status().Queues, func(q jobs.QueueStatus) bool { return q.LastError != nil })
+	})
+	if n := db.Stats().OpenConnections; n > 40 {
+		t.Errorf("%d connections are open", n)
 	}
 }
