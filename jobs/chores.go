@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,9 @@ type chores struct {
 	expires some[int64]
 	retains some[int64]
 	forgets some[string] // keys of Once
+
+	unserved   map[string]int // queues without a worker, and how often they were seen as such
+	unadvanced int            // how often nobody was seen to advance flows
 }
 
 func newChores(w *Worker) *chores {
@@ -87,6 +91,8 @@ func (c *chores) begin(ctx context.Context) {
 		c.w.compareSequence(ctx, conn)
 		return nil
 	})
+	c.task(ctx, "look for queues without a worker", c.lookForUnserved)
+	c.task(ctx, "look for flows without a worker", c.lookForUnadvanced)
 	if !c.pass.underWay() {
 		c.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
 			c.pass.queues, err = c.w.queue.Retained(ctx, conn)
@@ -94,6 +100,42 @@ func (c *chores) begin(ctx context.Context) {
 		})
 		c.pass.expire, c.pass.forget, c.pass.notes = true, true, true
 	}
+}
+
+// sightings is how often in a row something is seen before it is told: a worker that starts, or
+// that has just left for another one, is no reason.
+const sightings = 2
+
+// lookForUnserved tells once of each queue whose jobs are due and that no worker serves.
+func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
+	queues, err := c.w.queue.Unserved(ctx, conn)
+	if err != nil {
+		return err
+	}
+	was := c.unserved
+	c.unserved = make(map[string]int, len(queues))
+	for _, name := range queues {
+		if c.unserved[name] = was[name] + 1; c.unserved[name] == sightings {
+			c.w.taskFailed("look for queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
+		}
+	}
+	return nil
+}
+
+// lookForUnadvanced tells once that runs of flows have not ended and no worker advances them.
+func (c *chores) lookForUnadvanced(ctx context.Context, conn *sql.Conn) error {
+	unadvanced, err := c.w.queue.Unadvanced(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case !unadvanced:
+		c.unadvanced = 0
+		return nil
+	}
+	if c.unadvanced++; c.unadvanced == sightings {
+		return errors.New("runs of flows have not ended, and no worker advances them, so they stand still: give flow.Advance() to the workers")
+	}
+	return nil
 }
 
 // compareSequence tells if the ids of new jobs come again. Such a job runs, and what becomes

@@ -168,3 +168,42 @@ func TestRowRemoved(t *testing.T) {
 		t.Errorf("the worker has a row: %v, %v", there, err)
 	}
 }
+
+// A worker says once, after some seconds, which queue with due jobs no worker serves, and that
+// nobody advances flows. It says nothing of what is served, paused or due later.
+func TestNobodyServes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	o, err := ops.NewJobs(s.d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.PauseQueue(t.Context(), "paused", somebody); err != nil {
+		t.Fatal(err)
+	}
+	s.add(task{}, jobs.Queue("paused"))
+	s.add(task{}, jobs.Queue("later"), jobs.In(time.Hour))
+	s.add(task{}, jobs.Queue("mail"))
+	s.add(sized{}, jobs.Queue("default")) // no handler, and its queue is served
+	s.d.Exec(t, `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`)
+	s.run(jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { s.note("%s: %v", f.Name, f.Err) }}))
+	const queue, flows = `look for queues without a worker: queue "mail" has jobs that are due`, `look for flows without a worker: runs of flows have not ended`
+	told := func(what string) (n int) {
+		for _, note := range s.notes() {
+			if strings.HasPrefix(note, what) {
+				n++
+			}
+		}
+		return n
+	}
+	s.until("both to be told", func() bool { return told(queue) == 1 && told(flows) == 1 })
+	s.run(jobs.WithQueue("mail", 1))
+	s.until("the job to run", func() bool {
+		counts, err := s.Counts(t.Context())
+		return err == nil && !slices.ContainsFunc(counts, func(c jobs.Count) bool { return c.Queue == "mail" })
+	})
+	if len(s.notes()) != 2 {
+		t.Errorf("noted: %q", s.notes())
+	}
+}

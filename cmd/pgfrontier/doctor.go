@@ -98,6 +98,7 @@ var (
 		{"jobs", (*patient).jobsTables, true},
 		{"job workers", (*patient).jobWorkers, true},
 		{"queues", (*patient).queues, true},
+		{"unserved", (*patient).unserved, true},
 		{"failed jobs", (*patient).failedJobs, true},
 		{"schedules", (*patient).schedules, true},
 	}

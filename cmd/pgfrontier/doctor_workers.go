@@ -17,6 +17,7 @@ import (
 	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/queue"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/internal/wishes"
 	"github.com/pgfrontier/worker/migrations"
@@ -422,6 +423,33 @@ func (p *patient) queues(ctx context.Context) (finding, error) {
 		return warn("pgfrontier jobs list --state available; see that a worker of the queue runs and has handlers for their kinds, and whether a cap or jobs of higher priority keep them", "jobs are due and do not run: %s", list(waiting)), nil
 	}
 	return ok("none is paused, and no job is overdue"), nil
+}
+
+// unserved looks for queues and flows that no worker does anything about. A worker that has
+// just started may not have said yet what it does.
+func (p *patient) unserved(ctx context.Context) (finding, error) {
+	if there, err := p.haveJobs(ctx); !there {
+		return ok("none"), err
+	}
+	t, err := tables.ParseJobs(p.names.JobsTable, "--table jobs")
+	if err != nil {
+		return finding{}, err
+	}
+	q := queue.New(t)
+	queues, err := q.Unserved(ctx, p.db)
+	if err != nil {
+		return finding{}, err
+	}
+	unadvanced, err := q.Unadvanced(ctx, p.db)
+	switch {
+	case err != nil:
+		return finding{}, err
+	case len(queues) > 0:
+		return warn("look again in some seconds; then start a worker that has them, by WithQueue", "jobs are due, and no worker serves their queues: %s", list(queues)), nil
+	case unadvanced:
+		return warn("look again in some seconds; then give flow.Advance() to the workers", "runs of flows have not ended, and no worker advances them"), nil
+	}
+	return ok("each queue with due jobs has a worker, and so have flows"), nil
 }
 
 // failedJobs wait for a person, as dead letters do.

@@ -87,6 +87,28 @@ func (q *Queue) Unknown(ctx context.Context, on store.Querier, queue string, kin
 	return unknown, nil
 }
 
+// Unserved returns queues with jobs that are due, and that no worker claims from.
+func (q *Queue) Unserved(ctx context.Context, on store.Querier) (queues []string, err error) {
+	queues, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, q.sql.unserved)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for queues without a worker: %w", err)
+	}
+	return queues, nil
+}
+
+// Unadvanced reports whether runs of flows have not ended, and no worker advances them. A role
+// that may not read their tables is told that it is not so.
+func (q *Queue) Unadvanced(ctx context.Context, on store.Querier) (unadvanced bool, err error) {
+	err = on.QueryRowContext(ctx, flowsSQL, q.tables.FlowRuns.SQL(), q.tables.FlowSweep.SQL()).Scan(&unadvanced)
+	if err == nil && unadvanced {
+		err = on.QueryRowContext(ctx, q.sql.unadvanced).Scan(&unadvanced)
+	}
+	if err != nil {
+		return false, fmt.Errorf("jobs: look for flows that nobody advances: %w", err)
+	}
+	return unadvanced, nil
+}
+
 // Retained returns the queues that have finished jobs.
 func (q *Queue) Retained(ctx context.Context, on store.Querier) (queues []string, err error) {
 	queues, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, q.sql.retained)

@@ -343,6 +343,7 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"due":         {"text, text, text, bigint", s.sql.peek, `'q1', '[{"p":1,"id":0},{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 1000000`},
 		"above":       {"text, bigint, text, text, text, bigint, bigint", claim, `'` + s.me.String() + `', 1, 'q1', '[{"p":5,"at":"2020-01-01T00:00:00Z","id":7,"ago":9}]', '["k1"]', 10, 10`},
 		"unknown":     {"text, text", s.sql.unknown, `'q1', '["k1"]'`},
+		"unserved":    {"", s.sql.unserved, ""},
 		"expirable":   {"text", strings.ReplaceAll(s.sql.expirable, "{limit}", "896"), `'{7}'`},
 		"expire":      {"text", s.sql.expire, `'{1,2,3}'`},
 		"lost":        {"uuid, text", deadSQL + strings.NewReplacer("{limit}", "896", "{ids}", "$2").Replace(s.sql.lost), `'` + s.me.String() + `', '{7}'`},

@@ -16,7 +16,7 @@ type statements struct {
 	claim                                                            map[Caps]string // by the caps that are locked
 	look, start, late, lock, room, peek                              string
 	complete, completeOne, settle, verdict, cancel                   string
-	want, unknown, claimers, expire, retained                        string
+	want, unknown, unserved, unadvanced, claimers, expire, retained  string
 	retainable, remove, forgettable, forget                          string
 
 	expirable   string
@@ -50,7 +50,7 @@ func newStatements(t tables.Jobs) statements {
 	names := strings.NewReplacer(
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{attempts}", t.Attempts.SQL(), "{logs}", t.Logs.SQL(), "{workers}", t.Workers.SQL(),
 		"{queues}", t.Queues.SQL(), "{token}", t.Token.SQL(), "{wanted}", t.Wanted.SQL(), "{once}", t.Once.SQL(),
-		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{through}", t.EmittedThrough.SQL(),
+		"{emitted}", t.Emitted.SQL(), "{flow steps}", t.FlowSteps.SQL(), "{flow runs}", t.FlowRuns.SQL(), "{flow sweep}", t.FlowSweep.SQL(), "{through}", t.EmittedThrough.SQL(),
 		"{sequence}", ident.Literal(t.Jobs.SQL()), "{news}", news, "{ends}", ends,
 		"{kept}", kept, "{held}", held, "{freed}", freed, "{columns}", columns, "{completed}", completed, "{lane rows}", laneRows, "{lane shape}", laneShape, "{unlocked}", unlocked, "{fence}", fence, "{starts}", starts, "{bounded}", bounded, "{primary}", primary, "{most attempts}", strconv.Itoa(mostAttempts))
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
@@ -64,7 +64,7 @@ func newStatements(t tables.Jobs) statements {
 		},
 		look: r(lookSQL), start: r(startSQL), late: r(lateSQL), lock: r(lockSQL), room: r(roomSQL), peek: r(peekSQL),
 		complete: r(completeSQL), completeOne: r(completeOneSQL), settle: r(settleSQL), verdict: r(verdictSQL), cancel: r(cancelSQL),
-		want: r(wantSQL), unknown: r(unknownSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL),
+		want: r(wantSQL), unknown: r(unknownSQL), unserved: r(unservedSQL), unadvanced: r(unadvancedSQL), claimers: r(claimersSQL), expire: r(expireSQL), retained: r(retainedSQL),
 		retainable: r(retainableSQL), remove: r(removeSQL), forgettable: r(forgettableSQL), forget: r(forgetSQL),
 		expirable: r(expirableSQL), lost: r(lostSQL), reset: r(resetSQL),
 	}

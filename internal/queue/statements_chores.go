@@ -18,6 +18,31 @@ SELECT kind FROM (
 WHERE kind <> ALL (ARRAY(SELECT jsonb_array_elements_text($2::jsonb)))
 GROUP BY kind ORDER BY kind LIMIT 10`
 
+// unservedSQL finds queues with jobs that are due, and that no worker claims from. A worker
+// whose status says nothing of queues may claim from any; one without kinds claims from none.
+const unservedSQL = `
+WITH RECURSIVE waits AS (
+	(SELECT queue FROM {jobs} WHERE state = 'available' ORDER BY queue LIMIT 1)
+	UNION ALL
+	SELECT next.queue FROM waits AS w CROSS JOIN LATERAL (SELECT queue FROM {jobs} WHERE state = 'available' AND queue > w.queue ORDER BY queue LIMIT 1) AS next
+)
+SELECT w.queue FROM waits AS w
+WHERE NOT EXISTS (SELECT FROM {workers} AS o WHERE coalesce(cardinality(o.kinds), 1) > 0
+		AND (jsonb_typeof(o.status->'Queues') IS DISTINCT FROM 'array' OR o.status->'Queues' @> jsonb_build_array(jsonb_build_object('Name', w.queue))))
+	AND NOT EXISTS (SELECT FROM {queues} WHERE name IN (w.queue, '*') AND paused_at IS NOT NULL)
+	AND EXISTS (SELECT FROM generate_series(1, 9) AS p CROSS JOIN LATERAL (
+		SELECT FROM {jobs} WHERE state = 'available' AND queue = w.queue AND priority = p::smallint AND run_at <= statement_timestamp() ORDER BY run_at, id LIMIT 1) AS j)
+LIMIT 100`
+
+// flowsSQL says whether this role may read what unadvancedSQL reads.
+const flowsSQL = `
+SELECT coalesce(has_column_privilege(to_regclass($1::text), 'finished_at', 'SELECT') AND has_column_privilege(to_regclass($2::text), 'next_at', 'SELECT'), false)`
+
+// unadvancedSQL says whether runs of flows have not ended and nobody looks after them. Who
+// advances flows takes a turn once a second, or pauses for as long as the turn says.
+const unadvancedSQL = `
+SELECT EXISTS (SELECT FROM {flow runs} WHERE finished_at IS NULL) AND coalesce((SELECT next_at FROM {flow sweep}) < statement_timestamp() - interval '1 minute', true)`
+
 // claimersSQL finds the workers that jobs run for and that have no row. It steps
 // from worker to worker in the index.
 const claimersSQL = `

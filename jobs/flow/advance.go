@@ -28,7 +28,8 @@ import (
 // told: those of a dead worker, and what an operator has ended. It also removes runs that
 // have ended, as [jobs.WithRetention] says.
 //
-// Give it to all workers that run steps. Without a worker that has it, no run gets on.
+// Give it to all workers that run steps. Without a worker that has it, no run gets on: the
+// workers say so after some seconds ([jobs.Observer.TaskFailed]), and so does the doctor.
 func Advance() jobs.Option {
 	return jobflow.Beside(func() jobflow.Companion { return &advancer{wake: make(chan struct{}, 1)} }).(jobs.Option)
 }
