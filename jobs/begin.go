@@ -103,7 +103,7 @@ func (l *loop) mayStart(ctx context.Context, all []*run) (may map[int64]bool, er
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
-	ids, err := onLoop(ctx, l, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, conn, runs) })
+	ids, err := onLoop(ctx, l, func(conn *sql.Conn) ([]int64, error) { return l.w.queue.Start(ctx, l.w.planned(conn, conn), runs) })
 	l.startAt = time.Now().Add(min(time.Since(begin), gather))
 	for _, id := range ids {
 		may[id] = true

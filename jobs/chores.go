@@ -82,7 +82,7 @@ func (c *chores) task(ctx context.Context, name string, f func(ctx context.Conte
 // begin does what is done at once, and begins a pass over what is old.
 func (c *chores) begin(ctx context.Context) {
 	c.task(ctx, "look for jobs of workers that are gone", func(ctx context.Context, conn *sql.Conn) error {
-		ids, err := c.w.queue.Claimers(ctx, conn)
+		ids, err := c.w.queue.Claimers(ctx, c.w.planned(conn, conn))
 		c.w.rescuer.suspect(ids)
 		return err
 	})
@@ -95,7 +95,7 @@ func (c *chores) begin(ctx context.Context) {
 	c.task(ctx, "look for flows without a worker", c.lookForUnadvanced)
 	if !c.pass.underWay() {
 		c.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
-			c.pass.queues, err = c.w.queue.Retained(ctx, conn)
+			c.pass.queues, err = c.w.queue.Retained(ctx, c.w.planned(conn, conn))
 			return err
 		})
 		c.pass.expire, c.pass.forget, c.pass.notes = true, true, true
@@ -108,7 +108,7 @@ const sightings = 2
 
 // lookForUnserved tells once of each queue whose jobs are due and that no worker serves.
 func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
-	queues, err := c.w.queue.Unserved(ctx, conn)
+	queues, err := c.w.queue.Unserved(ctx, c.w.planned(conn, conn))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
 
 // lookForUnadvanced tells once that runs of flows have not ended and no worker advances them.
 func (c *chores) lookForUnadvanced(ctx context.Context, conn *sql.Conn) error {
-	unadvanced, err := c.w.queue.Unadvanced(ctx, conn)
+	unadvanced, err := c.w.queue.Unadvanced(ctx, c.w.planned(conn, conn))
 	switch {
 	case err != nil:
 		return err
@@ -204,9 +204,9 @@ func (c *chores) slice(ctx context.Context, name string, step func(ctx context.C
 func (c *chores) expireSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	expired := 0
 	n, err := c.expires.take(ctx, c.w, expireTask, func(out []int64, most int) ([]int64, error) {
-		return c.w.queue.Expirable(ctx, conn, out, most)
+		return c.w.queue.Expirable(ctx, c.w.planned(conn, conn), out, most)
 	}, func(jobs []int64) (int, error) {
-		ids, err := c.w.queue.Expire(ctx, conn, jobs)
+		ids, err := c.w.queue.Expire(ctx, c.w.planned(conn, conn), jobs)
 		expired += len(ids)
 		return len(ids), err
 	})
@@ -228,9 +228,9 @@ func (c *chores) retainSome(ctx context.Context, conn *sql.Conn) (more bool, err
 	p := &c.pass
 	last := p.after
 	n, err := c.retains.take(ctx, c.w, retainTask, func(out []int64, most int) (ids []int64, err error) {
-		ids, last, err = c.w.queue.Retainable(ctx, conn, p.queues[0], c.w.cfg.retention, p.after, out, most)
+		ids, last, err = c.w.queue.Retainable(ctx, c.w.planned(conn, conn), p.queues[0], c.w.cfg.retention, p.after, out, most)
 		return ids, err
-	}, func(jobs []int64) (int, error) { return c.w.queue.Remove(ctx, conn, jobs) })
+	}, func(jobs []int64) (int, error) { return c.w.queue.Remove(ctx, c.w.planned(conn, conn), jobs) })
 	if pgdriver.FaultOf(err) != pgdriver.FaultServer { // nothing of this queue can be removed
 		c.w.taskFailed(retainTask, err)
 		n, last, err = 0, p.after, nil
@@ -247,17 +247,17 @@ func (c *chores) retainSome(ctx context.Context, conn *sql.Conn) (more bool, err
 
 // raiseSome removes notes of events.
 func (c *chores) raiseSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
-	there, err := c.w.queue.HasEvents(ctx, conn, c.w.events)
+	there, err := c.w.queue.HasEvents(ctx, c.w.planned(conn, conn), c.w.events)
 	if !there || err != nil {
 		return false, err
 	}
-	n, err := c.w.queue.Raise(ctx, conn, c.w.events)
+	n, err := c.w.queue.Raise(ctx, c.w.planned(conn, conn), c.w.events)
 	return n > 0, err
 }
 
 func (c *chores) forgetSome(ctx context.Context, conn *sql.Conn) (more bool, err error) {
 	n, err := c.forgets.take(ctx, c.w, forgetTask, func(out []string, most int) ([]string, error) {
-		return c.w.queue.Forgettable(ctx, conn, out, most)
-	}, func(keys []string) (int, error) { return c.w.queue.Forget(ctx, conn, keys) })
+		return c.w.queue.Forgettable(ctx, c.w.planned(conn, conn), out, most)
+	}, func(keys []string) (int, error) { return c.w.queue.Forget(ctx, c.w.planned(conn, conn), keys) })
 	return n > 0, err
 }

@@ -68,7 +68,7 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 			return err
 		})
 	} else {
-		jobs, err = onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) { return l.walk(ctx, conn, d) })
+		jobs, err = onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) { return l.walk(ctx, conn, conn, d) })
 	}
 	now := time.Now()
 	l.took, l.claimedAt = now.Sub(begin), now
@@ -103,7 +103,7 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 		return nil, 0, err
 	}
 	d.Limit, d.Start = room, min(room, d.Start)
-	if jobs, err = l.walk(ctx, tx, d); err != nil {
+	if jobs, err = l.walk(ctx, conn, tx, d); err != nil {
 		return nil, 0, err
 	}
 	if err := tx.Commit(); err != nil {
@@ -114,7 +114,10 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 
 // walk sends a claim. The time that it takes is its own: it includes no wait for a
 // connection, nor for the lock of a cap, which a worker that was stopped may hold.
-func (l *loop) walk(ctx context.Context, on Querier, d queue.Demand) ([]queue.Job, error) {
+func (l *loop) walk(ctx context.Context, conn *sql.Conn, on Querier, d queue.Demand) ([]queue.Job, error) {
+	if d.Condition == "" { // a user's condition may leave the types of its parameters to the session
+		on = l.w.planned(conn, on)
+	}
 	l.walkAt = time.Now()
 	d.Lanes = l.lanes.next(l.low, l.walkAt)
 	jobs, err := l.w.queue.Claim(ctx, on, d)

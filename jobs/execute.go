@@ -285,7 +285,7 @@ func (c *call) finishTx(err error) {
 			done = append(done, completion{r, result})
 		}
 	}
-	end, err := c.tx.end(c.ctx, err, func(ctx context.Context) error { return c.w.completeIn(ctx, c.tx.tx, done) })
+	end, err := c.tx.end(c.ctx, err, func(ctx context.Context) error { return c.w.completeIn(ctx, c.w.planned(c.tx.conn, c.tx.tx), done) })
 	switch {
 	case end == txCommitted, end == txDoubtful:
 		kind := completed

@@ -17,7 +17,7 @@ func (l *loop) idle(ctx context.Context, found int) {
 	if now := time.Now(); l.w.cfg.notify != "" && now.After(l.wantedTo) {
 		ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 		defer cancel()
-		err := l.on(ctx, func(conn *sql.Conn) error { return l.w.queue.Want(ctx, conn, l.name) })
+		err := l.on(ctx, func(conn *sql.Conn) error { return l.w.queue.Want(ctx, l.w.planned(conn, conn), l.name) })
 		l.failed(err)
 		l.wantedTo = now.Add(wantEvery)
 		l.hungry = err == nil // what was enqueued before this is not told
@@ -37,7 +37,7 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	begin := time.Now()
 	low, poll := l.lanes.walkIsLow(begin), l.w.cfg.pollInterval
 	p, err := onLoop(ctx, l, func(conn *sql.Conn) (queue.Peek, error) {
-		return l.w.queue.Peek(ctx, conn, l.name, l.lanes.next(low, begin), l.w.kinds, poll)
+		return l.w.queue.Peek(ctx, l.w.planned(conn, conn), l.name, l.lanes.next(low, begin), l.w.kinds, poll)
 	})
 	l.peekedAt = time.Now()
 	l.peekTook = l.peekedAt.Sub(begin)
@@ -68,7 +68,9 @@ func (l *loop) peek(ctx context.Context, now bool) {
 
 // lookForUnknown tells of kinds that wait and that there are no handlers for.
 func (l *loop) lookForUnknown(ctx context.Context) {
-	kinds, err := onLoop(ctx, l, func(conn *sql.Conn) ([]string, error) { return l.w.queue.Unknown(ctx, conn, l.name, l.w.kinds) })
+	kinds, err := onLoop(ctx, l, func(conn *sql.Conn) ([]string, error) {
+		return l.w.queue.Unknown(ctx, l.w.planned(conn, conn), l.name, l.w.kinds)
+	})
 	if err != nil {
 		l.failed(err)
 		return

@@ -52,7 +52,9 @@ func (l *loop) lookNow(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
 	begin := time.Now()
-	rows, err := onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) { return l.w.queue.Look(ctx, conn, l.w.id, l.name) })
+	rows, err := onLoop(ctx, l, func(conn *sql.Conn) ([]queue.Job, error) {
+		return l.w.queue.Look(ctx, l.w.planned(conn, conn), l.w.id, l.name)
+	})
 	l.failed(err)
 	if err != nil {
 		return

@@ -17,6 +17,9 @@ func (w *Worker) on(ctx context.Context, f func(conn *sql.Conn) error) error {
 	return err
 }
 
+// planned sends statements of the worker's own through a connection, or its transaction.
+func (w *Worker) planned(conn *sql.Conn, on Querier) Querier { return w.plans.On(conn, on) }
+
 // watchPool fails once a statement has found the pool closed. The heartbeats have a
 // connection of their own, which a closed pool leaves alone: without unpool the worker
 // would keep its jobs, and perhaps lead.

@@ -149,9 +149,9 @@ func (r *rescuer) reset(ctx context.Context, conn *sql.Conn, ids []uuid.UUID) er
 			return err
 		}
 		n, err := r.some.take(ctx, r.w, resetTask, func(out []int64, most int) ([]int64, error) {
-			return r.w.queue.Lost(ctx, conn, out, most, with, args...)
+			return r.w.queue.Lost(ctx, r.w.planned(conn, conn), out, most, with, args...)
 		}, func(jobs []int64) (int, error) {
-			back, ended, err := r.w.queue.Reset(ctx, conn, jobs, with, args...)
+			back, ended, err := r.w.queue.Reset(ctx, r.w.planned(conn, conn), jobs, with, args...)
 			total.Back, total.Ended = total.Back+back, total.Ended+ended
 			return back + ended, err
 		})

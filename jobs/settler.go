@@ -290,7 +290,7 @@ func (s *settler) fails(err error) {
 func (s *settler) storeBounded(ctx context.Context, batch []*ending) error {
 	ctx, cancel := context.WithTimeout(ctx, s.w.limit)
 	defer cancel()
-	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, conn, batch) })
+	return s.w.on(ctx, func(conn *sql.Conn) error { return s.store(ctx, s.w.planned(conn, conn), batch) })
 }
 
 // store settles jobs. It may be repeated with the same ones: those that were not told are

@@ -66,6 +66,7 @@ type Worker struct {
 	slots    *slots
 	txs      chan struct{} // bounds the transactions of handlers; nil: endless
 	looping  chan struct{} // bounds the statements of the loops
+	plans    pgdriver.Plans
 	settler  *settler
 	sweepNow *wakeup.Signal // wakes sweep
 	rescuer  *rescuer

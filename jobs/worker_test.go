@@ -226,3 +226,42 @@ func TestConnectionsOfManyQueues(t *testing.T) {
 		t.Errorf("%d connections are open", n)
 	}
 }
+
+// A burst of jobs into a quiet system runs as fast as others, though the worker's sessions have
+// made their plans while the table was small, and nobody has analyzed it since: no statement
+// reads all of the table for long.
+func TestPlansOfASmallTable(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database()); END $$`)
+	s.d.Exec(t, `ALTER TABLE jobs SET (autovacuum_enabled = off)`)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
+	db.SetMaxIdleConns(20)
+	s.add(task{0})
+	s.d.Exec(t, `VACUUM ANALYZE jobs`) // one page
+	w, _ := s.runOn(db, jobs.WithQueue("default", 50))
+	completed := func() int64 { return w.Status().Queues[0].Completed }
+	for n := range int64(5) {
+		for range 10 {
+			s.add(task{0})
+		}
+		s.until("the first jobs", func() bool { return completed() == 10*n+11 })
+	}
+	read := func() (rows int64) {
+		if err := s.d.DB.QueryRow(`SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'jobs'`).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	const burst = 50_000
+	before := read()
+	s.d.Exec(t, `INSERT INTO jobs (kind, args) SELECT 'task', '{}' FROM generate_series(1, $1::int)`, burst)
+	began := time.Now()
+	s.until("the burst", func() bool { return completed() == 51+burst })
+	t.Logf("%d jobs in %v", burst, time.Since(began).Round(time.Millisecond))
+	// Statistics are told when a session falls silent: those of the slow statements are there.
+	if n := (read() - before) / burst; n > 60 {
+		t.Errorf("the table was read %d times from end to end", n)
+	}
+}

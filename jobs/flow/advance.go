@@ -79,6 +79,7 @@ type advancer struct {
 	mu    sync.Mutex
 	ended []int64 // steps
 
+	plans    pgdriver.Plans
 	kept     map[movedStep]kept // steps to go on with
 	sweepAt  time.Time
 	took     time.Duration // by the look of the last sweep
@@ -205,7 +206,7 @@ func (a *advancer) tell(ctx context.Context) {
 		}
 	}
 	a.task(ctx, "advance flows", func(bounded context.Context, conn *sql.Conn) error {
-		r := a.sql.round(conn)
+		r := a.sql.round(a.plans.On(conn, conn))
 		r.wake = a.w.Wake
 		err := errtext.Join(r.advance(bounded, ids), r.proceed(bounded, again))
 		if err != nil && ctx.Err() != nil {
@@ -262,7 +263,7 @@ func (a *advancer) sweep(ctx context.Context) {
 	for after, more := int64(0), true; more && ctx.Err() == nil; {
 		more = false
 		a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
-			r := a.sql.round(conn)
+			r := a.sql.round(a.plans.On(conn, conn))
 			r.wake, r.out = a.w.Wake, out
 			r.refused = func(id int64, err error) error {
 				_, ok := a.swept.Add(id, err, time.Now())
@@ -295,7 +296,7 @@ func (a *advancer) retain(ctx context.Context, conn *sql.Conn) error {
 	out := a.old.Begin(time.Now())
 	for begin := time.Now(); ; {
 		at, most := time.Now(), a.pace.Most(mostOld)
-		all, err := a.sql.ended(ctx, conn, a.w.Retention, out, most)
+		all, err := a.sql.ended(ctx, a.plans.On(conn, conn), a.w.Retention, out, most)
 		if err != nil {
 			return err
 		}
@@ -303,7 +304,7 @@ func (a *advancer) retain(ctx context.Context, conn *sql.Conn) error {
 			a.old.End()
 			return nil
 		}
-		err = batch.Each(all, func(runs []int64) error { return a.sql.remove(ctx, conn, runs) }, func(run int64, err error) error {
+		err = batch.Each(all, func(runs []int64) error { return a.sql.remove(ctx, a.plans.On(conn, conn), runs) }, func(run int64, err error) error {
 			err = fmt.Errorf("remove run %d: the database refuses it, and others go on: mend what refuses it, such as a trigger or a foreign key: %w", run, err)
 			_, ok := a.old.Add(run, err, time.Now())
 			a.w.Failed("remove runs of flows", errtext.Of(err))

@@ -10,6 +10,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
 )
 
 // gather bounds the pause in which slots gather for the next claim, while there is more
@@ -129,7 +130,11 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 	found, ready := 0, []*run(nil)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
 		var runs []*run
-		runs, found, err = l.w.claimOn(ctx, conn, condition, limit)
+		on := store.Querier(conn)
+		if condition.SQL == "" { // a user's condition may leave the types of its parameters to the session
+			on = l.w.plans.On(conn, conn)
+		}
+		runs, found, err = l.w.claimOn(ctx, on, condition, limit)
 		l.claimed = time.Now()
 		l.took = l.claimed.Sub(begin)
 		if err != nil {
@@ -137,7 +142,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 		}
 		l.w.tellClaimed(len(runs), l.took)
 		var unread error
-		ready, unread = l.w.open(ctx, conn, runs)
+		ready, unread = l.w.open(ctx, l.w.plans.On(conn, conn), runs)
 		return errtext.Join(err, unread)
 	})
 	for _, r := range ready {
@@ -224,7 +229,7 @@ func (l *loop) disown(ctx context.Context) {
 	}
 	ids, _ := arrays(mine)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		_, err := conn.ExecContext(ctx, l.w.sql.disown, ids, l.w.host)
+		_, err := l.w.plans.On(conn, conn).ExecContext(ctx, l.w.sql.disown, ids, l.w.host)
 		return err
 	})
 	if err != nil { // the next claim will tell, if it fails, too

@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/batch"
 	"github.com/pgfrontier/worker/internal/hooks"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/store"
 )
 
 // silence is a row in processing whose heartbeat has not come for a while.
@@ -51,7 +52,7 @@ func (w *Worker) resetStalled(ctx context.Context) {
 	known := watch{}
 	for tick := w.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
 		w.turns.resets.Begin()
-		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return w.resetOn(ctx, conn, known) })
+		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return w.resetOn(ctx, w.plans.On(conn, conn), known) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -65,7 +66,7 @@ func (w *Worker) resetStalled(ctx context.Context) {
 
 // resetOn looks once. How old heartbeats are, the database judges, and again in the
 // statement that resets.
-func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error {
+func (w *Worker) resetOn(ctx context.Context, conn store.Querier, known watch) error {
 	silent, err := pgdriver.QueryAll(ctx, conn, func(rows *sql.Rows) (s silence, err error) {
 		err = rows.Scan(&s.id, &s.heartbeat)
 		return s, err
@@ -87,7 +88,7 @@ func (w *Worker) resetOn(ctx context.Context, conn *sql.Conn, known watch) error
 }
 
 // resetRows resets those that are silent still.
-func (w *Worker) resetRows(ctx context.Context, conn *sql.Conn, due []silence) error {
+func (w *Worker) resetRows(ctx context.Context, conn store.Querier, due []silence) error {
 	ids, heartbeats := silences(due)
 	type row struct {
 		Reset

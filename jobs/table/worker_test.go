@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
@@ -214,3 +217,37 @@ func TestStatusAndLogger(t *testing.T) {
 type writer func(p []byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// A burst of rows into a quiet table runs as fast as others, though the worker's sessions have
+// made their plans while the table was small, and nobody has analyzed it since.
+func TestPlansOfASmallTable(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database()); END $$`)
+	s.d.Exec(t, `ALTER TABLE example_jobs SET (autovacuum_enabled = off)`)
+	db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
+	db.SetMaxIdleConns(20)
+	s.d.Exec(t, `INSERT INTO example_jobs (state) VALUES ('completed')`)
+	s.d.Exec(t, `VACUUM ANALYZE example_jobs`) // one page
+	w := s.worker(db, func(o *table.WorkerOptions) { o.NumHandlers = 50 })
+	s.start(w)
+	for n := range int64(5) {
+		s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 FROM generate_series(1, 10)`)
+		s.until("the first rows", func() bool { return w.Status().Completed == 10*(n+1) })
+	}
+	read := func() (rows int64) {
+		if err := s.d.DB.QueryRow(`SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'example_jobs'`).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	const burst = 20_000
+	before := read()
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT 1 FROM generate_series(1, $1::int)`, burst)
+	began := time.Now()
+	s.until("the burst", func() bool { return w.Status().Completed == 50+burst })
+	t.Logf("%d rows in %v", burst, time.Since(began).Round(time.Millisecond))
+	if n := (read() - before) / burst; n > 60 {
+		t.Errorf("the table was read %d times from end to end", n)
+	}
+}

@@ -1,0 +1,84 @@
+package pgdriver
+
+import (
+	"context"
+	"database/sql"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/store"
+)
+
+// Plans keeps statements from plans that have become wrong. A session keeps the plan of a
+// prepared statement until the table is analyzed. If that was made while the table was
+// small, it reads all of a table that has grown since, in each statement. So once a statement
+// was slow, the next ones are planned anew, for a while. That costs the server less than a millisecond,
+// where it may save a hundred.
+//
+// Only pgx keeps prepared statements by itself, in its default mode. Any number of goroutines
+// may use Plans. The zero value is ready.
+type Plans struct{ until atomic.Int64 } // when plans are kept again, in Unix nanoseconds
+
+const (
+	// slowStatement is how long a statement takes that may have a wrong plan.
+	slowStatement = 3 * time.Millisecond
+	// planAnew is for how long statements are planned anew then.
+	planAnew = 30 * time.Second
+)
+
+// took records how long a statement took.
+func (p *Plans) took(began, now time.Time) {
+	if now.Sub(began) >= slowStatement {
+		p.until.Store(now.Add(planAnew).UnixNano())
+	}
+}
+
+// anew reports whether statements are planned anew.
+func (p *Plans) anew(now time.Time) bool { return now.UnixNano() < p.until.Load() }
+
+// On returns a Querier that sends statements through on, which is conn or its transaction.
+// The statements must give the type of each parameter, as in $1::text.
+func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier {
+	q := planned{p: p, on: on}
+	if p.anew(time.Now()) {
+		_ = raw(conn, func(driverConn any) error { // a lost connection says so by itself
+			if c, ok := driverConn.(*stdlib.Conn); ok && c.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+				q.mode = []any{pgx.QueryExecModeExec}
+			}
+			return nil
+		})
+	}
+	return q
+}
+
+// planned sends statements, and records how long they take.
+type planned struct {
+	p    *Plans
+	on   store.Querier
+	mode []any // in front of the arguments, for pgx: plan anew; nil: keep the plan
+}
+
+func (q planned) args(args []any) []any {
+	if q.mode == nil || len(args) == 0 { // without arguments there may be several statements
+		return args
+	}
+	return append(q.mode[:1:1], args...)
+}
+
+func (q planned) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	defer func(began time.Time) { q.p.took(began, time.Now()) }(time.Now())
+	return q.on.ExecContext(ctx, query, q.args(args)...)
+}
+
+func (q planned) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	defer func(began time.Time) { q.p.took(began, time.Now()) }(time.Now())
+	return q.on.QueryContext(ctx, query, q.args(args)...)
+}
+
+func (q planned) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	defer func(began time.Time) { q.p.took(began, time.Now()) }(time.Now())
+	return q.on.QueryRowContext(ctx, query, q.args(args)...)
+}

@@ -1,0 +1,73 @@
+package pgdriver_test
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+// Statements keep their plans until one is slow. Then pgx is told to plan anew for a while,
+// in the mode in which it keeps plans; whatever the driver and its mode, they work.
+func TestPlans(t *testing.T) {
+	d := pgtest.Empty(t)
+	for name, c := range map[string]struct {
+		db   *sql.DB
+		anew bool // after a slow statement
+	}{
+		"pgx":    {d.OpenMode(t, pgx.QueryExecModeCacheStatement), true},
+		"exec":   {d.OpenMode(t, pgx.QueryExecModeExec), false},
+		"simple": {d.OpenMode(t, pgx.QueryExecModeSimpleProtocol), false},
+		"lib/pq": {d.OpenPQ(t), false},
+	} {
+		conn, err := c.db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		var p pgdriver.Plans
+		kept := func() bool { return p.Keeps(conn) }
+		work := func(seconds float64) {
+			t.Helper()
+			tx, err := conn.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			on := p.On(conn, tx)
+			var text string
+			if err := on.QueryRowContext(t.Context(), `SELECT $2::text FROM pg_sleep($1::float8)`, seconds, "a").Scan(&text); err != nil || text != "a" {
+				t.Errorf("%s: %q, %v", name, text, err)
+			}
+			if all, err := pgdriver.QueryAll(t.Context(), on, func(r *sql.Rows) (n int64, err error) { return n, r.Scan(&n) }, `SELECT unnest($1::text::bigint[])`, "{3,4}"); err != nil || len(all) != 2 {
+				t.Errorf("%s: %v, %v", name, all, err)
+			}
+			if result, err := on.ExecContext(t.Context(), `SELECT 1 WHERE $1::bigint = 7`, int64(7)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if n, err := result.RowsAffected(); err != nil || n != 1 {
+				t.Errorf("%s: %d rows, %v", name, n, err)
+			}
+			if _, err := on.ExecContext(t.Context(), `SELECT 1`); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		p.KeepFrom(time.Time{})
+		if !kept() {
+			t.Errorf("%s: plans are not kept at first", name)
+		}
+		for range 2 {
+			work(2 * pgdriver.SlowStatement.Seconds())
+			if kept() == c.anew {
+				t.Errorf("%s: after a slow statement plans are kept: %t", name, kept())
+			}
+		}
+		p.KeepFrom(time.Now())
+		if !kept() {
+			t.Errorf("%s: plans are not kept after a while", name)
+		}
+	}
+}
