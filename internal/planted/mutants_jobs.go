@@ -206,7 +206,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "cancelled-once-told", Jobs: true,
 		Mistake: "a cancellation ends the jobs of a run; its other steps are told of that",
-		Edits:   []Edit{{"jobs/flow/change.go", `[]string{c.sql.cancel, c.sql.stop}`, `[]string{c.sql.cancel}`}},
+		Edits:   []Edit{{"jobs/flow/change.go", `[]string{c.sql.cancel, c.sql.shrink, c.sql.stop}`, `[]string{c.sql.cancel}`}},
 		Faults:  jobCalm + ",abort=2",
 	},
 }
