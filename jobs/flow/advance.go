@@ -56,10 +56,11 @@ const (
 	// sweepEvery is how often somebody looks for steps that have ended untold.
 	sweepEvery = time.Second
 	// sweepShare bounds the share of its time that the look of a sweep takes, to one of so
-	// many, while the pause is not longer than longestPause.
+	// many.
 	sweepShare = 20
-	// longestPause bounds the pause between two sweeps, as the statement of the turn does.
-	longestPause = time.Minute
+	// sweepPause bounds the pause between two sweeps all the same, below what the statement of
+	// the turn takes for a clock that was set back.
+	sweepPause = 20 * time.Second
 	// retainEvery is how often a worker removes runs that have ended.
 	retainEvery = 10 * time.Second
 	// retainSlice bounds for how long it does so before others have their turn.
@@ -248,7 +249,7 @@ func (a *advancer) task(ctx context.Context, name string, f func(ctx context.Con
 
 // sweep looks for steps that have ended and were not told, if it is this worker's turn.
 func (a *advancer) sweep(ctx context.Context) {
-	pause := min(max(sweepEvery, sweepShare*a.took), longestPause)
+	pause := min(max(sweepEvery, sweepShare*a.took), sweepPause)
 	a.sweepAt = time.Now().Add(sweepEvery + time.Duration(rand.Int64N(int64(sweepEvery)/4)))
 	mine := false
 	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {

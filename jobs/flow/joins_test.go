@@ -225,7 +225,7 @@ func (b *bench) sweeps(t *testing.T, run int64, n int) {
 func TestLongListsAreSpreadInPieces(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	const n = 2*mostSpread + 100
+	const n = mostSpread + 100
 	spread := func(run int64, want string) {
 		t.Helper()
 		var got string
@@ -254,7 +254,7 @@ FROM jobs_flow_steps AS s LEFT JOIN jobs AS j ON j.id = s.job_id AND j.args = '1
 
 	var all []movedStep
 	var runs []int64
-	for range 30 {
+	for range 12 {
 		run, each := b.listed(t, mostSpread/8)
 		all, runs = append(all, each), append(runs, run)
 	}

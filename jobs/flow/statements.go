@@ -272,7 +272,7 @@ WITH page AS MATERIALIZED (
 	FROM (SELECT id FROM {runs} WHERE finished_at IS NULL AND id >= $1::bigint >> 30 ORDER BY id) AS r CROSS JOIN LATERAL (
 		SELECT id, state, job_id FROM {steps} WHERE id > $1::bigint AND id >= r.id << 30 AND id < (r.id + 1) << 30
 			AND finished_at IS NULL AND state NOT IN ('waiting', 'spread')
-		ORDER BY id) AS s
+		ORDER BY id LIMIT 1000) AS s
 	LIMIT 1000
 )
 SELECT coalesce(max(id), 0), '' FROM page
