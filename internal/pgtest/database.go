@@ -168,17 +168,18 @@ func AwaitBlocked(t testing.TB, db *sql.DB) {
 }
 
 // AwaitBlockedFor waits until a statement in the database that waits for a lock has lasted for
-// longer than d.
-func AwaitBlockedFor(t testing.TB, db *sql.DB, d time.Duration) {
+// longer than d. It returns when the last such statement began.
+func AwaitBlockedFor(t testing.TB, db *sql.DB, d time.Duration) (began time.Time) {
 	t.Helper()
-	blocked := 0
+	var at sql.NullTime
 	if !Poll(func() bool {
-		if err := db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-			AND clock_timestamp() - query_start > $1::bigint * interval '1 microsecond'`, d.Microseconds()).Scan(&blocked); err != nil {
+		if err := db.QueryRow(`SELECT max(query_start) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+			AND clock_timestamp() - query_start > $1::bigint * interval '1 microsecond'`, d.Microseconds()).Scan(&at); err != nil {
 			t.Fatal(err)
 		}
-		return blocked > 0
+		return at.Valid
 	}) {
 		t.Fatalf("waited in vain for a session to wait for a lock for %v", d)
 	}
+	return at.Time
 }

@@ -223,9 +223,13 @@ func TestStartWaitsBeyondTheTimeLimitsOfTheRole(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- s.Start(ctx) }()
-			pgtest.AwaitBlockedFor(t, d.DB, 50*time.Millisecond)
 			if setting == "lock_timeout" {
 				pgtest.AwaitBlockedFor(t, d.DB, 800*time.Millisecond)
+			} else {
+				first := pgtest.AwaitBlockedFor(t, d.DB, 0)
+				if !pgtest.Poll(func() bool { return pgtest.AwaitBlockedFor(t, d.DB, 0).After(first) }) {
+					t.Fatal("waited in vain for another try")
+				}
 			}
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
