@@ -209,14 +209,14 @@ func TestConnectionsOfManyQueues(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	const queues = 300
+	const queues = 100
 	var opts []jobs.Option
 	for n := range queues {
 		opts = append(opts, jobs.WithQueue(fmt.Sprint("q", n), 1))
 	}
 	db := (&pgtest.Database{URL: s.d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
 	db.SetMaxIdleConns(queues)
-	w, _ := s.runOn(db, append(opts, jobs.WithPollInterval(time.Second))...)
+	w, _ := s.runOn(db, append(opts, jobs.WithPollInterval(10*time.Second))...)
 	last := s.add(task{1}, jobs.Queue(fmt.Sprint("q", queues-1)))
 	s.ended(last)
 	s.until("all queues to be looked at", func() bool {
