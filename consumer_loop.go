@@ -260,6 +260,7 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	if a.To >= c.lazily.upTo {
 		c.lazily = lazily{}
 	}
+	c.noteHandled(w)
 	if c.passed(w.retried, w.Look.Through); !c.tally.bisect.active() {
 		c.poison = nil
 	} else if c.poison != nil {

@@ -91,8 +91,12 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	case err != nil:
 		return result{outcome: disturbed, err: err}
 	}
-	if err := c.restarted(); err != nil {
+	switch err := c.restarted(intake, conn); {
+	case errors.As(err, new(restartedError)):
 		return c.stopRestarted(intake, conn, err)
+	case err != nil:
+		c.progress = nil // not proven yet
+		return result{outcome: disturbed, err: err}
 	}
 	if r, done := c.rescope(intake, conn); r.outcome != again || done {
 		return r

@@ -9,33 +9,65 @@ import (
 	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
-// restartedError stops a consumer whose checkpoint belongs to a log that began
-// again: the events up to it came again, and would be taken for handled.
+// restartedError stops a consumer whose checkpoint may belong to a log that began
+// again: the events up to the checkpoint would be taken for handled.
 type restartedError struct {
 	unit           string
 	position, last int64
 }
 
 func (e restartedError) Error() string {
-	issued := fmt.Sprintf("the log's sequence has issued %d at most", e.last)
-	if e.position <= e.last {
-		issued = "the log was emptied since, and its sequence restarted"
+	const reset = "reset the consumer to where it is to go on from (0 for all events) and resume it (package ops)"
+	if e.position > e.last {
+		return fmt.Sprintf("worker: consumer %q is at position %d, but the log's sequence has issued %d at most: positions up to there come again and would not be handled; %s", e.unit, e.position, e.last, reset)
 	}
-	return fmt.Sprintf("worker: consumer %q is at position %d, but %s: positions up to there come again and would not be handled; reset the consumer to where it is to go on from (0 for all events) and resume it (package ops)", e.unit, e.position, issued)
+	return fmt.Sprintf("worker: consumer %[1]q is at position %[2]d, but the events table and its sequence have other files than before: if maintenance rewrote them (ALTER TABLE, VACUUM FULL) and the events up to %[2]d are those that the consumer has handled, resume it without a reset, which would apply them again (pgfrontier resume); if the log was emptied since, and its sequence restarted, events up to there would not be handled: %[3]s", e.unit, e.position, reset)
 }
 
-// restarted returns a restartedError if the checkpoint that was just loaded
-// belongs to the log as it was before.
-func (c *consumerLoop) restarted() error {
+// restarted returns a restartedError if the checkpoint that was just loaded may
+// belong to the log as it was before.
+func (c *consumerLoop) restarted(ctx context.Context, conn *sql.Conn) error {
 	p := c.progress
-	switch {
-	case p.Paused != nil || p.Token == "":
+	if p.Paused != nil || p.Token == "" {
 		return nil // later
-	case p.Position > p.Last, p.Position > 0 && incarnation.LogRestarted(c.unit.log, p.Token):
+	}
+	stop := p.Position > p.Last
+	if !stop && p.Position > 0 && incarnation.LogRestarted(c.unit.log, p.Token) {
+		same, err := c.sameLog(ctx, conn)
+		if err != nil {
+			return err
+		}
+		stop = !same
+	}
+	if stop {
 		return restartedError{c.unit.name, p.Position, p.Last}
 	}
 	c.unit.log = p.Token
 	return nil
+}
+
+// sameLog reports whether the log is known to be the one that the consumer has
+// handled up to its checkpoint. What rewrites table and sequence gives both other
+// files, as TRUNCATE ... RESTART IDENTITY does, but keeps each event at its
+// position.
+func (c *consumerLoop) sameLog(ctx context.Context, conn *sql.Conn) (same bool, err error) {
+	if c.unit.handled.position == 0 {
+		return false, nil
+	}
+	err = c.reading(ctx, c.pidOf(conn), func(ctx context.Context) (err error) {
+		same, err = c.reader.IsLast(ctx, conn, c.progress.Token, c.unit.handled.position, c.unit.handled.id, c.progress.Position, c.w.cfg.BatchSize)
+		return err
+	})
+	return same, err
+}
+
+// noteHandled records the last event of a committed batch, if it is the new one.
+func (c *consumerLoop) noteHandled(w *work) {
+	if n := len(w.Events); n > 0 && w.retried == nil {
+		if e := &w.Events[n-1]; e.GlobalPosition > w.from.Position {
+			c.unit.handled.position, c.unit.handled.id = e.GlobalPosition, e.EventID
+		}
+	}
 }
 
 // stopRestarted pauses a consumer, so that no worker passes over new events when

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
@@ -31,6 +33,11 @@ type unit struct {
 	reload *reloadSignal
 	voids  voidRows
 	log    string // the incarnation in which its checkpoint was last sound
+	// handled is the last event that this worker has handled and committed for it.
+	handled struct {
+		position int64 // 0: none
+		id       uuid.UUID
+	}
 }
 
 // declared is what a consumer says of itself.

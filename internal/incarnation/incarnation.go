@@ -62,8 +62,9 @@ func writtenAfter(a, b string) string {
 	return `(age(` + b + `) < 0 OR age(` + a + `) < age(` + b + `))`
 }
 
-// LogRestarted reports whether the log was emptied, and its sequence restarted,
-// between two incarnations of one server: both have other files.
+// LogRestarted reports whether the log may have been emptied, and its sequence
+// restarted, between two incarnations of one server: both have other files. What
+// rewrites both, as ALTER TABLE ... SET LOGGED does, gives them other files, too.
 func LogRestarted(before, after string) bool {
 	b, a := strings.Fields(before), strings.Fields(after)
 	return len(b) == fields && len(a) == fields && b[0] == a[0] && b[1] == a[1] && b[2] != a[2] && b[3] != a[3]

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/bounded"
 	"github.com/pgfrontier/worker/store"
@@ -84,4 +86,39 @@ func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahea
 		pages[0].keep(r.wants)
 	}
 	return pages[0], nil
+}
+
+// IsLast reports whether the event at a position still has this id, and no event
+// that the consumer wants lies between that position and upTo. It returns false if
+// one page of the log does not show it.
+func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, id uuid.UUID, upTo int64, limit int) (bool, error) {
+	log, limit := r.log.At(token), r.sized.Limit(max(limit, 2))
+	var events []store.PersistedEvent
+	var err error
+	if r.scoped {
+		var page store.ScopedPage
+		page, err = log.(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: position - 1, UpTo: max(position, upTo), Types: r.types, Limit: limit})
+		events = page.Events
+	} else {
+		events, err = log.ReadEvents(ctx, q, position-1, limit)
+	}
+	if err != nil {
+		return false, fmt.Errorf("worker: read the event at position %d: %w", position, err)
+	}
+	r.sized.Took(events)
+	if len(events) == 0 || id == uuid.Nil || events[0].GlobalPosition != position || events[0].EventID != id {
+		return false, nil
+	}
+	if position >= upTo {
+		return true, nil
+	}
+	for i := range events[1:] {
+		switch e := &events[i+1]; {
+		case e.GlobalPosition > upTo:
+			return true, nil
+		case r.wants(e):
+			return false, nil
+		}
+	}
+	return len(events) < limit, nil
 }
