@@ -57,11 +57,11 @@ type Observer struct {
 	// MaxConsecutiveFailures times in a row, and the FailurePolicy applies.
 	ConsumerFailed func(ConsumerFailure)
 	// ConsumerPaused: nobody runs it until an operator resumes it. It has failed
-	// under FailPause, or its log began again.
+	// under FailPause, or its log may have begun again.
 	ConsumerPaused func(ConsumerInfo)
 	// ConsumerWaiting: it waits for another transaction's lock (told again after
 	// growing pauses), or (told once) at WithMaxOpenRanges, or as a worker runs whose
-	// build selects more.
+	// build selects more, or to begin at the head.
 	ConsumerWaiting func(ConsumerWait)
 
 	// BatchStarted: a batch is about to begin its transaction. The durations
@@ -161,7 +161,7 @@ type ConsumerFailure struct {
 // ConsumerWait is what a consumer waits for.
 type ConsumerWait struct {
 	Consumer string
-	Trouble  Trouble // TroubleLock, TroubleDoubts or TroubleScope; Recovered tells its end
+	Trouble  Trouble // TroubleLock, TroubleDoubts, TroubleScope or TroubleStart; Recovered tells its end
 	Err      error   // names what it waits for, and the remedy
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -58,7 +59,7 @@ func (w *Worker) placeAtHead(ctx context.Context) {
 // server must live the same life from before the head is read until the unit is
 // placed: in another, positions up to that head may be issued again.
 func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
-	life, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != "" })
+	life, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != "" }, func() {})
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,13 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 	if err != nil {
 		return err
 	}
-	v, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head })
+	waits := false
+	v, err := w.awaitValue(ctx, func(v *frontier.Value) bool { return v.Token != life.Token || v.Settled >= head }, func() {
+		for _, u := range units {
+			w.waitsToBegin(u, head, !waits)
+		}
+		waits = true
+	})
 	if err != nil {
 		return err
 	}
@@ -80,8 +87,45 @@ func (w *Worker) placeSettled(ctx context.Context, units []*unit) error {
 		if err := w.findPlaced(ctx, u); err != nil {
 			return err // not placed: the server has crashed just now
 		}
+		if w.recovered(subject{trouble: TroubleStart, consumer: u.name}); waits {
+			u.status.recovered()
+		}
 	}
 	return nil
+}
+
+// errWaitsToBegin says why a consumer that begins at the head has no checkpoint yet.
+type errWaitsToBegin struct {
+	consumer string
+	head     int64
+	blocked  []frontier.Holder
+}
+
+func (e errWaitsToBegin) Error() string {
+	text := fmt.Sprintf("worker: consumer %q waits to begin at the head, position %d, until the transactions have ended that may commit events below it", e.consumer, e.head)
+	if len(e.blocked) == 0 {
+		return text + ": see FrontierError of Status and the log"
+	}
+	for i, h := range e.blocked {
+		if i == blockedShown {
+			return fmt.Sprintf("%s; %d more: see Blocked of Status", text, len(e.blocked)-i)
+		}
+		text += fmt.Sprintf("; pid %d, application_name %q, prepared as %q: %s", h.PID, h.ApplicationName, h.GID, h.Remedy())
+	}
+	return text
+}
+
+// blockedShown is how many transactions an error names.
+const blockedShown = 3
+
+// waitsToBegin tells that a consumer waits to begin at the head; the observer, once.
+func (w *Worker) waitsToBegin(u *unit, head int64, first bool) {
+	err := errWaitsToBegin{u.name, head, w.frontier.Blocked()}
+	u.status.disturbed(err)
+	w.troubled(subject{trouble: TroubleStart, consumer: u.name}, err)
+	if first {
+		tell(w.observer.ConsumerWaiting, ConsumerWait{u.name, TroubleStart, err})
+	}
 }
 
 // head reads the highest visible position in one incarnation of the server.
@@ -113,8 +157,11 @@ func (w *Worker) findPlaced(ctx context.Context, u *unit) error {
 	})
 }
 
-// awaitValue waits until the frontier publishes what satisfies enough.
-func (w *Worker) awaitValue(ctx context.Context, enough func(*frontier.Value) bool) (*frontier.Value, error) {
+// awaitValue waits until the frontier publishes what satisfies enough. It calls
+// waits each time that StaleGapThreshold has passed.
+func (w *Worker) awaitValue(ctx context.Context, enough func(*frontier.Value) bool, waits func()) (*frontier.Value, error) {
+	ticker := time.NewTicker(w.cfg.StaleGapThreshold)
+	defer ticker.Stop()
 	for {
 		changed := w.frontier.Changed()
 		if v := w.frontier.Value(); enough(v) {
@@ -122,6 +169,8 @@ func (w *Worker) awaitValue(ctx context.Context, enough func(*frontier.Value) bo
 		}
 		select {
 		case <-changed:
+		case <-ticker.C:
+			waits()
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

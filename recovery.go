@@ -33,6 +33,7 @@ const (
 	TroubleLock         Trouble = "lock"         // ConsumerWaiting: for another transaction's lock
 	TroubleDoubts       Trouble = "doubts"       // ConsumerWaiting: at WithMaxOpenRanges
 	TroubleScope        Trouble = "scope"        // ConsumerWaiting: a worker runs whose build selects more
+	TroubleStart        Trouble = "start"        // ConsumerWaiting: to begin at the head, for transactions that have drawn positions
 )
 
 // Recovery says that a trouble is over.
@@ -109,9 +110,11 @@ func (t *troubles) forget(which func(subject) bool) {
 }
 
 // leave forgets the troubles of a consumer whose loop has ended: the worker that
-// runs it next meets them, or does not.
+// runs it next meets them, or does not. TroubleStart is not the loop's.
 func (t *troubles) leave(consumer string) {
-	t.forget(func(s subject) bool { return s.consumer == consumer && s.trouble != TroubleUnowned })
+	t.forget(func(s subject) bool {
+		return s.consumer == consumer && s.trouble != TroubleUnowned && s.trouble != TroubleStart
+	})
 }
 
 // troubled takes note of a trouble that was told.

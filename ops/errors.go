@@ -23,7 +23,7 @@ var (
 
 	// ErrNoCheckpoint reports a consumer without a row in the checkpoints
 	// table.
-	ErrNoCheckpoint = errors.New("it has no row in the checkpoints table: check the name (Consumers lists them); a consumer gets its row when a worker that has code for it starts for the first time")
+	ErrNoCheckpoint = errors.New("it has no row in the checkpoints table: check the name (Consumers lists them); a consumer gets its row when a worker that has code for it starts for the first time, and one that begins at the head when the transactions have ended that had drawn positions below it (Blockers lists them)")
 
 	// ErrPaused reports a Pause of a consumer that is paused.
 	ErrPaused = errors.New("it is paused already")

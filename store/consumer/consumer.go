@@ -89,7 +89,9 @@ type Start struct {
 func AtBeginning() Start { return Start{} }
 
 // AtHead begins with the events that commit after the consumer was first
-// registered.
+// registered. It is registered when all transactions have ended that had drawn a
+// position below the head: until then it waits, and after StaleGapThreshold the
+// worker's Status and observer name these transactions.
 func AtHead() Start { return Start{head: true} }
 
 // After begins with the first event above position.
