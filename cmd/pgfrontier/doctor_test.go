@@ -107,6 +107,7 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "owners", level: levelFail, says: "no worker lives to run: c", remedy: "start the workers", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c')`},
 		{check: "owners", level: levelFail, says: "no worker has code for: c", remedy: "retire", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id) VALUES (gen_random_uuid())`},
 		{check: "owners", level: levelWarn, says: "no living worker runs: c", remedy: "leader's log", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c'); INSERT INTO worker_nodes (worker_id, consumers) VALUES (gen_random_uuid(), '{c}')`},
+		{check: "owners", level: levelWarn, says: "they wait to begin at the head: c", remedy: "pgfrontier blocked", fault: `INSERT INTO worker_nodes (worker_id, consumers) VALUES (gen_random_uuid(), '{c}')`},
 		{check: "owners", level: levelFail, says: "no worker lives to run: c", remedy: "start the workers", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
 			INSERT INTO worker_nodes (worker_id, consumers, heartbeat_at) VALUES (gen_random_uuid(), '{c}', ` + hour + `);
 			INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT 'c', worker_id FROM worker_nodes`},

@@ -165,7 +165,13 @@ func (p *patient) owners(context.Context) (finding, error) {
 			able[name] = true
 		}
 	}
-	var without, unassigned []string
+	var without, unassigned, beginning []string
+	for name := range able {
+		if !slices.ContainsFunc(p.consumers, func(c ops.Consumer) bool { return c.Name == name }) {
+			beginning = append(beginning, name)
+		}
+	}
+	slices.Sort(beginning)
 	each(p.consumers, func(c ops.Consumer, name string, worker uuid.UUID) {
 		switch {
 		case lives[worker]:
@@ -182,6 +188,8 @@ func (p *patient) owners(context.Context) (finding, error) {
 		return fail("deploy a worker that has their code, or retire them", "no worker has code for: %s", list(without)), nil
 	case len(unassigned) > 0:
 		return warn("look again in half a minute; then see the leader's log", "no living worker runs: %s", list(unassigned)), nil
+	case len(beginning) > 0:
+		return warn("let the transactions end that hold them back, see pgfrontier blocked", "they wait to begin at the head: %s", list(beginning)), nil
 	}
 	return ok("each consumer is run"), nil
 }
