@@ -24,7 +24,9 @@ import (
 // their processes run. Apply refuses a table of the same name that it cannot
 // upgrade, and names all that the table lacks.
 //
-// An upgrade waits for transactions that use the tables. On a large events
+// An upgrade waits for transactions that use the tables, such as that of pg_dump, until
+// ctx ends. The workers wait behind each try, which lasts a second. The error names
+// the transactions in the way. On a large events
 // table it holds up appends while it builds a missing index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
@@ -41,8 +43,12 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 	if db == nil {
 		return errors.New("migrations: db is nil")
 	}
-	for tries := 1; ; tries++ {
+	var inTheWay error // as of the latest try
+	for tries, waits := 1, 0; ; tries++ {
 		done, err := s.applied(ctx, db)
+		if err != nil && ctx.Err() != nil && inTheWay != nil {
+			return fmt.Errorf("%w: %w", inTheWay, err)
+		}
 		if done || err != nil {
 			return err
 		}
@@ -51,6 +57,15 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 		if errors.Is(err, errTurn) && pgdriver.IsTimeLimit(err) && backoff.Sleep(ctx, 50*time.Millisecond) {
 			tries--
 			continue // the role has a statement_timeout, and its turn may come yet
+		}
+		if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
+			tries, waits = tries-1, waits+1
+			if inTheWay = s.inTheWay(ctx, db, err); backoff.Sleep(ctx, backoff.Session(waits)) {
+				continue
+			}
+		}
+		if ctx.Err() != nil && inTheWay != nil {
+			return fmt.Errorf("%w: %w", inTheWay, ctx.Err())
 		}
 		if tries == deadlocks || pgdriver.SQLState(err) != pgdriver.DeadlockDetected {
 			return err
@@ -82,15 +97,36 @@ func (s schema) once(ctx context.Context, db *sql.DB) error {
 // lock makes appliers take turns: CREATE ... IF NOT EXISTS fails when two of
 // them race. Being the transaction's, it works behind a pooler, too.
 //
-// The lock_timeout of the role does not end this wait. It ends the waits of the statements
-// that follow, if the role has one.
+// The lock_timeout of the role does not end this wait. The statements that follow wait for
+// a second at most, or for the lock_timeout of the role if that is shorter: heartbeats and
+// batches queue behind a statement that waits to change their table.
 const lock = `
 WITH before AS MATERIALIZED (
 	SELECT role, set_config('lock_timeout', '0', true) AS lock FROM (SELECT current_setting('lock_timeout') AS role OFFSET 0) AS before
 ), turn AS MATERIALIZED (
 	SELECT role, pg_advisory_xact_lock(hashtextextended('github.com/pgfrontier/worker/migrations', 0)) FROM before WHERE lock IS NOT NULL
 )
-SELECT set_config('lock_timeout', role, true) FROM turn`
+SELECT set_config('lock_timeout', CASE WHEN role::interval > '0' AND role::interval < '1s' THEN role ELSE '1s' END, true) FROM turn`
+
+// inTheWay returns the end of a wait for a lock, with the transactions that held locks of
+// the tables all the while.
+func (s schema) inTheWay(ctx context.Context, db *sql.DB, end error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	who, err := filter(ctx, db, holders, sqlNames(slices.Concat(s.own, s.beside)))
+	if err != nil || len(who) == 0 {
+		return end
+	}
+	return fmt.Errorf("%w: in the way is %s: let its application end the transaction, or SELECT pg_terminate_backend(pid)", end, strings.Join(who, ", "))
+}
+
+// holders takes a JSON array of tables.
+const holders = `
+SELECT DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction, see pg_prepared_xacts') || coalesce(' (application_name ' || quote_ident(a.application_name) || ', ' || a.state || ')', '')
+FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND l.relation IN (SELECT to_regclass(x.name)::oid FROM json_array_elements_text($1::text::json) AS x(name))
+AND l.pid IS DISTINCT FROM pg_backend_pid() AND coalesce(a.xact_start < clock_timestamp() - interval '1 second', true) ORDER BY 1`
 
 // errTurn is what an applier fails with whose turn did not come.
 var errTurn = errors.New("migrations: cannot wait for other processes that apply them")
@@ -114,7 +150,9 @@ func (s schema) apply(ctx context.Context, tx *sql.Tx) error {
 	}
 	// One by one: the extended protocol takes a single statement at a time.
 	for _, statement := range slices.Concat(statements, statementsOf(s.beside), s.ownStatements()) {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
+		if _, err := tx.ExecContext(ctx, statement); pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
+			return fmt.Errorf("migrations: cannot lock the tables: %w", err)
+		} else if err != nil {
 			return fmt.Errorf("migrations: %w, in %s", err, statement)
 		}
 	}

@@ -353,17 +353,58 @@ func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
 	if err := migrations.Apply(t.Context(), impatient, nil); err != nil {
 		t.Errorf("Apply waited: %v", err)
 	}
-	runErr := func() error {
-		text, err := migrations.SQL(nil)
+	for _, f := range []func(*migrations.Config) (string, error){migrations.StoreSQL, migrations.SQL} {
+		text, err := f(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = impatient.ExecContext(t.Context(), text)
-		return err
-	}()
-	if runErr == nil || !strings.Contains(runErr.Error(), "lock timeout") {
-		t.Errorf("the locks held would not have stopped an upgrade, so this test shows nothing: %v", runErr)
+		if _, err := impatient.ExecContext(t.Context(), text); err != nil {
+			t.Errorf("the text waited: %v", err)
+		}
 	}
+	if _, err := impatient.ExecContext(t.Context(), `ALTER TABLE worker_nodes ADD COLUMN IF NOT EXISTS pid INT`); err == nil || !strings.Contains(err.Error(), "lock timeout") {
+		t.Errorf("the locks held would not have stopped an upgrade, so this test shows nothing: %v", err)
+	}
+}
+
+// An upgrade beside a long transaction, such as pg_dump's, lets others have the tables between its
+// tries, and names the transaction if ctx ends before it. Afterwards it succeeds.
+func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.Exec(t, `ALTER TABLE worker_nodes DROP COLUMN partitions; INSERT INTO worker_nodes (worker_id) VALUES (gen_random_uuid())`)
+	dump, err := with(t, d, "application_name", "dump").BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dump.Rollback()
+	if _, err := dump.Exec(`LOCK TABLE worker_nodes IN ACCESS SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	applied := make(chan error, 1)
+	go func() { applied <- migrations.Apply(ctx, d.DB, nil) }()
+	heartbeats := with(t, d, "lock_timeout", "4000") // milliseconds
+	for range 3 {                                    // each waits for the end of one try at most
+		pgtest.AwaitBlockedFor(t, d.DB, 100*time.Millisecond)
+		if _, err := heartbeats.ExecContext(t.Context(), `UPDATE worker_nodes SET heartbeat_at = clock_timestamp()`); err != nil {
+			t.Fatalf("a heartbeat waits behind the upgrade: %v", err)
+		}
+	}
+	cancel()
+	if err := <-applied; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "(application_name dump, idle in transaction)") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Apply ended with %v", err)
+	}
+	go func() { applied <- migrations.Apply(t.Context(), d.DB, nil) }()
+	pgtest.AwaitBlockedFor(t, d.DB, 100*time.Millisecond)
+	if err := dump.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-applied; err != nil {
+		t.Errorf("after the transaction: %v", err)
+	}
+	complete(t, d.DB)
 }
 
 func TestMissingIndexesAreNoticed(t *testing.T) {
@@ -445,7 +486,7 @@ func TestNamesTakenByOthers(t *testing.T) {
 }
 
 // A process that applies the tables waits for another one that does, whatever time limits
-// its role has. The statements that follow have the role's lock_timeout.
+// its role has. The statements that follow wait for a second at most.
 func TestApplyTakesTurnsUnderTimeLimitsOfTheRole(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"lock_timeout", "statement_timeout"} {

@@ -8,7 +8,12 @@ import (
 )
 
 // SQL returns the worker's tables as SQL text for any migration tool. The text
-// can be run again, and upgrades older tables in place.
+// can be run again, and upgrades older tables in place. What is there already is
+// not locked.
+//
+// The text sets no lock_timeout. While workers run, set one of about a second in the
+// migration tool, and run the text again if it ends a wait: the workers' heartbeats
+// queue behind a statement that waits for a long transaction, such as pg_dump's.
 func SQL(c *Config) (string, error) {
 	s, err := newSchema(c)
 	if err != nil {

@@ -42,17 +42,62 @@ type index struct {
 func (t table) statements() []string {
 	statements := []string{t.create()}
 	if len(t.changes) > 0 {
-		statements = append(statements, fmt.Sprintf("ALTER TABLE %s\n    %s", t.SQL(), strings.Join(t.changes, ",\n    ")))
+		statements = append(statements, do(fmt.Sprintf("IF %s\nTHEN ALTER TABLE %s\n    %s; END IF;", t.outdated(), t.SQL(), strings.Join(t.changes, ",\n    "))))
 	}
 	for _, f := range t.fixes {
-		statements = append(statements, do(fmt.Sprintf(`IF EXISTS (
-    SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped
-) THEN ALTER TABLE %s ALTER COLUMN %s %s; END IF;`, ident.Literal(t.SQL()), ident.Literal(f.column), t.SQL(), ident.Quote(f.column), f.action)))
+		statements = append(statements, do(fmt.Sprintf("IF EXISTS (%s\n) THEN ALTER TABLE %s ALTER COLUMN %s %s; END IF;", t.unfixed(f), t.SQL(), ident.Quote(f.column), f.action)))
 	}
 	for _, i := range t.indexes {
 		statements = append(statements, t.createIndex(i))
 	}
 	return statements
+}
+
+// outdated is an SQL condition: a change would change something. ALTER TABLE takes an ACCESS
+// EXCLUSIVE lock also where it changes nothing.
+func (t table) outdated() string {
+	var columns, defaults, constraints []string
+	for _, c := range t.changes {
+		if column, ok := strings.CutPrefix(c, "ADD COLUMN IF NOT EXISTS "); ok {
+			columns = append(columns, ident.Literal(columnName(column)))
+		} else if column, ok := strings.CutPrefix(c, "ALTER COLUMN "); ok {
+			defaults = append(defaults, ident.Literal(columnName(column)))
+		} else if name, ok := strings.CutPrefix(c, "DROP CONSTRAINT IF EXISTS "); ok {
+			constraints = append(constraints, ident.Literal(strings.ReplaceAll(strings.Trim(name, `"`), `""`, `"`)))
+		} else {
+			panic("migrations: nobody knows when this change is needed: " + c)
+		}
+	}
+	of := func(names []string) string { return "(" + strings.Join(names, ", ") + ")" }
+	oid := "to_regclass(" + ident.Literal(t.SQL()) + ")"
+	var any []string
+	if len(columns) > 0 {
+		any = append(any, fmt.Sprintf(`(
+    SELECT count(*) FROM pg_attribute WHERE attrelid = %s AND NOT attisdropped AND attname IN %s
+) < %d`, oid, of(columns), len(columns)))
+	}
+	if len(defaults) > 0 {
+		any = append(any, fmt.Sprintf(`(
+    SELECT count(*) FROM pg_attribute AS a JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = %s AND a.attname IN %s AND pg_get_expr(d.adbin, d.adrelid) = 'clock_timestamp()'
+) < %d`, oid, of(defaults), len(defaults)))
+	}
+	if len(constraints) > 0 {
+		any = append(any, fmt.Sprintf(`EXISTS (
+    SELECT FROM pg_constraint WHERE conrelid = %s AND conname IN %s
+)`, oid, of(constraints)))
+	}
+	return strings.Join(any, " OR ")
+}
+
+// unfixed selects the column of a fix, if the fix would change something.
+func (t table) unfixed(f fix) string {
+	is := map[string]string{"DROP DEFAULT": "atthasdef", "DROP NOT NULL": "attnotnull"}[f.action]
+	if is == "" {
+		is = "NOT atthasdef" // SET DEFAULT
+	}
+	return fmt.Sprintf(`
+    SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped AND %s`, ident.Literal(t.SQL()), ident.Literal(f.column), is)
 }
 
 // createIndex builds no second index where there is an equivalent one, under
@@ -67,7 +112,9 @@ func (t table) createIndex(i index) string {
 	}
 	create := fmt.Sprintf("CREATE %s IF NOT EXISTS %s ON %s (%s)%s", kind, ident.Quote(t.indexName(i)), t.SQL(), i.on, where)
 	if i.where != "" {
-		return create
+		// CREATE INDEX locks the table also where it creates nothing.
+		name := ident.Table{Schema: t.Schema, Name: t.indexName(i)}.SQL()
+		return do(fmt.Sprintf("IF to_regclass(%s) IS NULL THEN %s; END IF;", ident.Literal(name), create))
 	}
 	return do(fmt.Sprintf("IF NOT EXISTS (%s\n) THEN %s; END IF;", equivalent(ident.Literal(t.SQL()), ident.Literal(i.on), strconv.FormatBool(i.unique)), create))
 }
