@@ -30,7 +30,9 @@ func (b boundStore) At(incarnation string) store.Log {
 // Bind finds the events table as q's session sees it now. It returns a log
 // that reads the table under its qualified name, whatever the search path of a
 // session is later. incarnation is an SQL expression: see [store.Binder]. Bind
-// refuses a temporary table, and one that lacks a column of an event.
+// refuses a temporary table, one that lacks a column of an event, and one whose aggregates
+// are compared under a nondeterministic collation: types that are equal to the database
+// are different to a consumer that names one of them.
 func (s *Store) Bind(ctx context.Context, q store.Querier, incarnation string) (store.BoundLog, error) {
 	if err := s.canRead(q); err != nil {
 		return nil, err
@@ -51,12 +53,15 @@ func (s *Store) Binds(log store.Log) bool { return log == store.Log(s) }
 
 // find returns the qualified name of the events table.
 func (s *Store) find(ctx context.Context, q store.Querier) (events ident.Table, err error) {
-	var persistence, columns string
+	var persistence, columns, alter string
 	err = q.QueryRowContext(ctx, `
 SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
-	SELECT string_agg(a.attname, ' ') FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '')
+	SELECT string_agg(a.attname, ' ') FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), ''), coalesce((
+	SELECT string_agg('ALTER COLUMN ' || quote_ident(a.attname) || ' TYPE ' || format_type(a.atttypid, a.atttypmod) || ' COLLATE "default"', ', ' ORDER BY a.attnum)
+	  FROM pg_attribute AS a JOIN pg_collation AS l ON l.oid = a.attcollation
+	 WHERE a.attrelid = c.oid AND a.attname IN ('aggregate_type', 'aggregate_id') AND NOT a.attisdropped AND NOT l.collisdeterministic), '')
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
- WHERE c.oid = to_regclass($1::text)`, s.events.SQL()).Scan(&events.Schema, &events.Name, &persistence, &columns)
+ WHERE c.oid = to_regclass($1::text)`, s.events.SQL()).Scan(&events.Schema, &events.Name, &persistence, &columns, &alter)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return events, fmt.Errorf("storepostgres: there is no table %s: create it with migrations.Apply, or correct WithEventsTable", s.events)
@@ -64,6 +69,8 @@ SELECT n.nspname::text, c.relname::text, c.relpersistence::text, coalesce((
 		return events, fmt.Errorf("storepostgres: look for table %s: %w", s.events, err)
 	case persistence == "t":
 		return events, fmt.Errorf("storepostgres: %s is no table of the log but a temporary one of this session, %s: name the schema in WithEventsTable", s.events, events)
+	case alter != "":
+		return events, fmt.Errorf("storepostgres: a nondeterministic collation of table %s makes aggregates equal to the database that are different to consumers: ALTER TABLE %s %s", events, events.SQL(), alter)
 	}
 	there := strings.Fields(columns)
 	var lacking []string

@@ -117,3 +117,30 @@ func TestBindRefuses(t *testing.T) {
 		})
 	}
 }
+
+// Types that are equal under a nondeterministic collation are different to a consumer that
+// names one. The ALTER of the error mends it.
+func TestBindRefusesNondeterministicCollations(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.Exec(t, `CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+	d.Exec(t, `CREATE COLLATION exact (provider = icu, locale = 'und')`)
+	bind := func() error {
+		_, err := storepostgres.NewStore(nil).Bind(t.Context(), d.DB, `'x'`)
+		return err
+	}
+	d.Exec(t, `ALTER TABLE events ALTER COLUMN aggregate_id TYPE text COLLATE caseless, ALTER COLUMN aggregate_type TYPE varchar(100) COLLATE caseless`)
+	err := bind()
+	if err == nil || strings.Contains(err.Error(), "\n") {
+		t.Fatalf("Bind returns %v", err)
+	}
+	_, alter, _ := strings.Cut(err.Error(), "ALTER TABLE ")
+	d.Exec(t, `ALTER TABLE `+alter)
+	if err := bind(); err != nil {
+		t.Errorf("after ALTER TABLE %s: %v", alter, err)
+	}
+	d.Exec(t, `ALTER TABLE events ALTER COLUMN aggregate_type TYPE text COLLATE exact`)
+	if err := bind(); err != nil {
+		t.Errorf("under a deterministic collation: %v", err)
+	}
+}
