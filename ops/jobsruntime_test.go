@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,12 +143,18 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 	s := newJobsSite(t)
 	const enqueued = 300
 	s.Exec(t, `INSERT INTO jobs (kind, queue) SELECT 'k', 'q' FROM generate_series(1, $1)`, enqueued)
-	stop := time.Now().Add(2 * time.Second)
+	began := time.Now()
+	retried := make([]atomic.Int64, 3)
+	var discarded atomic.Int64
+	over := func() bool { // after two seconds, and what is judged below has happened
+		lasts, came := time.Since(began), retried[0].Load()+retried[1].Load()+retried[2].Load()
+		return lasts > patience || lasts > 2*time.Second && came > 0 && discarded.Load() > 0
+	}
 	var all sync.WaitGroup
 	for range 3 {
 		h := newHand(t, s)
 		all.Go(func() {
-			for time.Now().Before(stop) {
+			for !over() {
 				var ends []queue.End
 				for _, j := range h.take(t, "q", 1+rand.IntN(5)) {
 					delay := rand.Int64N(20_000)
@@ -158,11 +165,10 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 			}
 		})
 	}
-	retried := make([]int64, 3)
 	for i := range retried {
 		all.Go(func() {
 			ctx := context.Background()
-			for time.Now().Before(stop) {
+			for !over() {
 				var err error
 				switch id := rand.Int64N(enqueued) + 1; rand.IntN(6) {
 				case 0:
@@ -170,10 +176,12 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 				case 1, 2:
 					var as int64
 					if as, err = s.Retry(ctx, id, by); err == nil && as != id {
-						retried[i]++
+						retried[i].Add(1)
 					}
 				case 3:
-					err = s.Discard(ctx, id, by)
+					if err = s.Discard(ctx, id, by); err == nil {
+						discarded.Add(1)
+					}
 				case 4:
 					_, err = s.CancelAll(ctx, ops.Filter{Kind: "k", After: id}, 2, by)
 				default:
@@ -195,8 +203,8 @@ func TestOperatorsAmongWorkers(t *testing.T) {
 	there := value[int64](t, s, `SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM jobs_history)`)
 	gone := value[int64](t, s, `SELECT count(DISTINCT job_id) FROM jobs_operations WHERE operation = 'discard'`)
 	came := value[int64](t, s, `SELECT count(DISTINCT detail->>'new_job') FROM jobs_operations WHERE operation = 'retry'`)
-	if there != enqueued+came-gone || came != retried[0]+retried[1]+retried[2] || came == 0 || gone == 0 {
-		t.Errorf("there are %d jobs of %d, %d have come by retries (%v), %d have gone", there, enqueued, came, retried, gone)
+	if there != enqueued+came-gone || came != retried[0].Load()+retried[1].Load()+retried[2].Load() || came == 0 || gone == 0 {
+		t.Errorf("there are %d jobs of %d, %d have come by retries, %d have gone", there, enqueued, came, gone)
 	}
 	if n := value[int](t, s, `SELECT count(*) FROM (SELECT job_id FROM jobs_operations WHERE detail ? 'new_job' GROUP BY job_id HAVING count(*) > 1) AS twice`); n > 0 {
 		t.Errorf("%d jobs were retried twice", n)
