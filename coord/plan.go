@@ -80,13 +80,20 @@ func plan(alive []Member, is assignments, sticky bool) (n next) {
 	return n
 }
 
-// members are the workers that are alive.
-func members(alive []liveness.Node) (all []Member) {
+// members are the workers that are alive. What one says of itself is read once.
+func (s *session) members(alive []liveness.Node) (all []Member) {
+	read := make(map[uuid.UUID]Member, len(alive))
 	for _, n := range alive {
-		m := Member{ID: n.ID, Units: n.Names, draining: n.Draining}
-		m.Wishes, m.Scopes = detailsOf(n)
+		m, known := s.read[n.ID]
+		if !known {
+			m = Member{ID: n.ID, Units: n.Names}
+			m.Wishes, m.Scopes = detailsOf(n)
+		}
+		m.draining = n.Draining
+		read[n.ID] = m
 		all = append(all, m)
 	}
+	s.read = read
 	return all
 }
 

@@ -151,7 +151,7 @@ func (c *Coordinator) round(ctx context.Context, s *session) (wait time.Duration
 func (c *Coordinator) lead(ctx context.Context, s *session, v view) (wait time.Duration, err error) {
 	now := time.Now()
 	watch, nodes, again := s.watch.Judge(v.nodes, now)
-	alive := members(nodes)
+	alive := s.members(nodes)
 	s.watch = watch
 	if ahead := watch.Ahead(v.nodes, now); len(ahead) > 0 {
 		if err := s.SetBack(ctx, ahead); err != nil {

@@ -29,8 +29,9 @@ type session struct {
 
 	// What only a leader knows.
 	watch    liveness.Watch
-	balanced []Member  // whom the last rebalance found alive
-	checked  time.Time // when that was; zero: the next look reads the assignments
+	read     map[uuid.UUID]Member // whom the last look found alive
+	balanced []Member             // whom the last rebalance found alive
+	checked  time.Time            // when that was; zero: the next look reads the assignments
 	idle     vigil
 }
 
@@ -166,7 +167,7 @@ func (s *session) leave(ctx context.Context) error {
 
 // stepDown forgets what only a leader knows.
 func (s *session) stepDown() {
-	s.leads, s.watch, s.balanced, s.checked, s.idle = false, liveness.Watch{}, nil, time.Time{}, nil
+	s.leads, s.watch, s.read, s.balanced, s.checked, s.idle = false, liveness.Watch{}, nil, nil, time.Time{}, nil
 	s.Forget()
 }
 
