@@ -12,6 +12,9 @@ import (
 	"github.com/pgfrontier/worker/internal/scope"
 )
 
+// widenLimit bounds the wait of a start for the batch that a consumer has in hand.
+const widenLimit = 2 * time.Second
+
 const taskScope = "record what a consumer selects"
 
 // widen records, for each consumer that other code has run, that this code selects more.
@@ -19,26 +22,30 @@ const taskScope = "record what a consumer selects"
 // gives the consumer to this build. A batch in hand ends first. What cannot be recorded now
 // is recorded when the consumer is assigned to this worker.
 func (w *Worker) widen(ctx context.Context) {
-	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		var names []string
-		for _, u := range w.units {
-			names = append(names, u.name)
-		}
-		all, err := w.checkpoints.Scopes(ctx, w.db, names)
-		for _, r := range all {
-			u := w.unit(partition.Consumer(r.Unit))
-			if err != nil || u == nil || r.Scope == nil || r.Scope.Compare(u.scope) >= 0 {
-				continue
-			}
-			var d progress.Rescoped
-			var ok bool
-			if d, ok, err = w.checkpoints.Rescope(ctx, w.db, r, u.scope, "", rescoped(r.Scope, u.scope)); ok {
-				w.tellRescoped(r.Unit, d)
-			}
-		}
+	var names []string
+	for _, u := range w.units {
+		names = append(names, u.name)
+	}
+	var all []progress.Recorded
+	err := w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+		all, err = w.checkpoints.Scopes(ctx, w.db, names)
 		return err
 	})
 	w.taskFailed(ctx, taskScope, "", err)
+	for _, r := range all {
+		u := w.unit(partition.Consumer(r.Unit))
+		if u == nil || r.Scope == nil || r.Scope.Compare(u.scope) >= 0 {
+			continue
+		}
+		err := w.bounded(ctx, widenLimit, func(ctx context.Context) error {
+			d, ok, err := w.checkpoints.Rescope(ctx, w.db, r, u.scope, "", rescoped(r.Scope, u.scope))
+			if ok {
+				w.tellRescoped(r.Unit, d)
+			}
+			return err
+		})
+		w.taskFailed(ctx, taskScope, r.Unit, err)
+	}
 }
 
 // rescoped says in words what a change of the scope means. It is kept with it.
@@ -80,6 +87,9 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 		}
 		var err error
 		d, ok, err = c.w.checkpoints.Rescope(ctx, conn, is, c.unit.scope, c.progress.Token, rescoped(is.Scope, c.unit.scope))
+		if ok && is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0 {
+			return c.yieldsAgain(ctx, conn, is)
+		}
 		return err
 	})
 	switch {
@@ -89,9 +99,35 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 		c.w.tellRescoped(c.unit.name, d)
 		c.outranked(nil)
 		c.forget()
+		c.alone = time.Time{}
 		return result{outcome: again}, false
 	}
 	return result{outcome: overtaken}, true
+}
+
+// yieldsAgain gives the unit back that was taken from code that selected more, if a worker
+// with such code has registered meanwhile: that has seen its own scope in the row, and
+// counts on it.
+func (c *consumerLoop) yieldsAgain(ctx context.Context, conn *sql.Conn, was progress.Recorded) error {
+	above, err := c.above(ctx, conn)
+	if above == nil || err != nil {
+		return err
+	}
+	mine := progress.Recorded{Unit: was.Unit, Scope: &c.unit.scope}
+	all, err := c.w.checkpoints.Scopes(ctx, conn, []string{c.unit.title})
+	for _, r := range all {
+		if r.Unit == was.Unit {
+			mine.Stored = r.Stored
+		}
+	}
+	if err == nil {
+		var d progress.Rescoped
+		var ok bool
+		if d, ok, err = c.w.checkpoints.Rescope(ctx, conn, mine, *was.Scope, c.progress.Token, rescoped(&c.unit.scope, *was.Scope)); ok {
+			c.w.tellRescoped(c.unit.name, d)
+		}
+	}
+	return err
 }
 
 // above returns why the unit waits: another worker lives, or may, whose code selects more
@@ -117,6 +153,7 @@ func (c *consumerLoop) above(ctx context.Context, conn *sql.Conn) (why error, er
 		silent = true
 	}
 	if !silent {
+		c.alone = time.Time{}
 		return nil, nil
 	}
 	if c.alone.IsZero() {

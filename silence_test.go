@@ -21,7 +21,7 @@ var fallsInto = map[string]string{
 	"BEGIN":  "begin isolation level read committed",
 	"load":   "'seen', to_jsonb",
 	"read":   "octet_length(e.payload)", // not that of Start, which tries whether it may read
-	"guard":  "WITH guard AS",
+	"guard":  "guard AS (",
 	"COMMIT": "commit\x00",
 }
 

@@ -96,7 +96,7 @@ func stopsBefore(sql string) string {
 	switch {
 	case sql == "commit":
 		return "commit"
-	case strings.HasPrefix(sql, "WITH guard"):
+	case strings.HasPrefix(sql, "WITH limits"):
 		return "guard"
 	case strings.HasPrefix(sql, "SELECT coalesce((SELECT token"): // belongs to the read before it
 		return ""

@@ -211,7 +211,7 @@ func inWords(err error) string {
 
 // statementNames are those of the statements, by what they contain.
 var statementNames = []struct{ has, name string }{
-	{"WITH guard", "guard"},
+	{"guard AS (", "guard"},
 	{"SELECT last_position, revision", "load"},
 	{"SELECT coalesce((SELECT token", "incarnation"},
 	{`_token" AS t`, "plant the token"},

@@ -86,7 +86,7 @@ TRUNCATE events, aggregate_heads, consumer_assignments, consumer_checkpoints, co
 	for _, l := range s.workers[0].loops {
 		s.owner[l.unit()] = l.c.w
 		statements = append(statements,
-			fmt.Sprintf(`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('%s', 0)`, l.unit()),
+			fmt.Sprintf(`INSERT INTO consumer_checkpoints (consumer_name, last_position, scope) VALUES ('%s', 0, '%s')`, l.unit(), l.c.unit.scope),
 			fmt.Sprintf(`INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ('%s', '%s')`, l.unit(), l.c.w.id))
 	}
 	for _, statement := range statements {

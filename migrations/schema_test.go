@@ -101,6 +101,7 @@ consumer_checkpoints: partitions int4
 consumer_checkpoints: partition_key text not null default ''::text
 consumer_checkpoints: effects jsonb not null default '[]'::jsonb
 consumer_checkpoints: scope jsonb
+consumer_checkpoints: scope_since int8
 consumer_gap_skips: id int8 not null default nextval('consumer_gap_skips_id_seq'::regclass)
 consumer_gap_skips: consumer_name text not null
 consumer_gap_skips: worker_id uuid not null

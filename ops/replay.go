@@ -100,17 +100,20 @@ SELECT coalesce(max(partitions->$1::text->>'key'), '') FROM `+o.t.Nodes.SQL(), p
 	return nil
 }
 
-// mostTypes bounds the events that ReplayTypes takes: each is a transaction of its own.
-const mostTypes = 100_000
+// mostTypes bounds the events that ReplayTypes takes: each is a transaction of its own, which
+// writes the list of those that are left.
+const mostTypes = 5_000
 
 // ReplayTypes lets a consumer handle the events of aggregate types that it has passed
 // because the code that ran it did not name the types, see [consumer.ScopedConsumer]. Which
 // these are, the table of operations tells: none comes twice. So that the events of an
 // aggregate come in order, those of it that were handled come again, too, as Replay does
-// it. [consumer.Delivery] has Replay set for these only.
+// it. [consumer.Delivery] has Replay set for these only. Left out are events before the
+// consumer's start, those that it passed before tables of version 6, and those whose
+// positions were in doubt when the code changed.
 //
 // It returns [ErrNoEvents] if the consumer has passed none in this way, [ErrInvalid] if the
-// code that runs it does not name a type, if it has passed more than 100,000, for which Reset is quicker,
+// code that runs it does not name a type, if it has passed more than 5,000,
 // and for a consumer with a key of its own, see [consumer.ByKey]: only its code knows the
 // order.
 func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string, by By) error {
@@ -250,6 +253,10 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 	}, `
 SELECT `+positionColumn+`, aggregate_type, aggregate_id FROM `+o.t.Events.SQL()+` AS e
 WHERE aggregate_type = ANY (ARRAY(SELECT jsonb_array_elements_text($2::jsonb))) AND `+positionColumn+` <= $3::bigint AND `+o.certain()+`
+	AND `+positionColumn+` > (SELECT coalesce(scope_since, last_position) FROM `+o.t.Checkpoints.SQL()+` WHERE consumer_name = $1::text)
+	AND NOT EXISTS (
+		SELECT FROM `+o.t.GapSkips.SQL()+` AS s
+		WHERE s.consumer_name = $1::text AND s.state = 'late' AND s.gap_position <= e.`+positionColumn+` AND s.gap_end >= e.`+positionColumn+`)
 ORDER BY `+positionColumn, at.consumer, string(named), at.position)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of the types: %w", err)

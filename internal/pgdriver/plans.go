@@ -3,6 +3,7 @@ package pgdriver
 import (
 	"context"
 	"database/sql"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,18 +21,33 @@ import (
 //
 // Only pgx keeps prepared statements by itself, in its default mode. Any number of goroutines
 // may use Plans. The zero value is ready.
-type Plans struct{ until atomic.Int64 } // when plans are kept again, in Unix nanoseconds
+type Plans struct {
+	until   atomic.Int64 // when plans are kept again, in Unix nanoseconds
+	fastest sync.Map     // by statement: *atomic.Int64, in nanoseconds
+}
 
 const (
-	// slowStatement is how long a statement takes that may have a wrong plan.
+	// slowStatement is how long a statement takes at least that may have a wrong plan.
 	slowStatement = 3 * time.Millisecond
+	// slower is by how much it is slower than it was at its fastest. So a network that is
+	// slow makes no plan wrong.
+	slower = 5
 	// planAnew is for how long statements are planned anew then.
 	planAnew = 30 * time.Second
 )
 
 // took records how long a statement took.
-func (p *Plans) took(began, now time.Time) {
-	if now.Sub(began) >= slowStatement {
+func (p *Plans) took(query string, began, now time.Time) {
+	took := int64(now.Sub(began))
+	known, _ := p.fastest.LoadOrStore(query, new(atomic.Int64))
+	fastest := known.(*atomic.Int64)
+	before := fastest.Load()
+	for ; before == 0 || took < before; before = fastest.Load() {
+		if fastest.CompareAndSwap(before, max(took, 1)) {
+			return // it was never faster
+		}
+	}
+	if took >= int64(slowStatement) && took >= slower*before {
 		p.until.Store(now.Add(planAnew).UnixNano())
 	}
 }
@@ -69,16 +85,16 @@ func (q planned) args(args []any) []any {
 }
 
 func (q planned) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	defer func(began time.Time) { q.p.took(began, time.Now()) }(time.Now())
+	defer func(began time.Time) { q.p.took(query, began, time.Now()) }(time.Now())
 	return q.on.ExecContext(ctx, query, q.args(args)...)
 }
 
 func (q planned) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	defer func(began time.Time) { q.p.took(began, time.Now()) }(time.Now())
+	defer func(began time.Time) { q.p.took(query, began, time.Now()) }(time.Now())
 	return q.on.QueryContext(ctx, query, q.args(args)...)
 }
 
 func (q planned) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	defer func(began time.Time) { q.p.took(began, time.Now()) }(time.Now())
+	defer func(began time.Time) { q.p.took(query, began, time.Now()) }(time.Now())
 	return q.on.QueryRowContext(ctx, query, q.args(args)...)
 }

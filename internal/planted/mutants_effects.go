@@ -46,7 +46,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "split-forgets-effects",
 		Mistake: "a new unit has handled nothing",
-		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects, scope FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope FROM`}},
+		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope, scope_since FROM`}},
 		Test:    Test{".", "TestEffectsOnceOverPartitions"},
 	},
 	{

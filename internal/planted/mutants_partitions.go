@@ -93,7 +93,7 @@ var partitionMutants = []Mutant{
 		Edits: []Edit{
 			{rescaleFile, `worker_id = $2::uuid AND partitions = $3::int) FOR UPDATE`, `worker_id = $2::uuid AND partitions = $3::int)`},
 			{rescaleFile, "WITH child AS (", "WITH parent AS (\n	SELECT * FROM ` + checkpoints + ` WHERE ` + it + ` FOR UPDATE\n), child AS ("},
-			{rescaleFile, "effects, scope FROM ` + checkpoints + `, child WHERE ` + it + `", `effects, scope FROM parent, child`},
+			{rescaleFile, "effects, scope, scope_since FROM ` + checkpoints + `, child WHERE ` + it + `", `effects, scope, scope_since FROM parent, child`},
 		},
 		Test: Test{".", "TestRescalingWaitsForABatch"},
 	},
@@ -180,7 +180,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "split-unpauses",
 		Mistake: "children begin unpaused",
-		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects, scope FROM`, `$4::text, NULL, NULL, NULL, effects, scope FROM`}},
+		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `$4::text, NULL, NULL, NULL, effects, scope, scope_since FROM`}},
 		Test:    Test{".", "TestPausesAndRescaling"},
 	},
 	{
@@ -270,8 +270,10 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "assigned-build-is-right",
 		Mistake: "who is assigned a consumer selects what it is to select",
-		Edits:   []Edit{{"scope.go", `is.Scope.Compare(c.unit.scope) > 0 {`, `false {`}},
-		Test:    Test{".", "TestOutrankedBuildWaits"},
+		Edits: []Edit{{"scope.go", `		if is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0 {
+			above`, `		if false {
+			above`}},
+		Test: Test{".", "TestOutrankedBuildWaits"},
 	},
 	{
 		Name:    "stops-in-silence",

@@ -132,7 +132,7 @@ WITH place AS MATERIALIZED (
 	WHERE NOT EXISTS (SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text)
 	AND ($3::text = '' OR ` + server.Incarnation + ` = $3::text)
 )
-INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position, scope) SELECT $1::text, $2::bigint, $4::jsonb FROM place
+INSERT INTO ` + t.Checkpoints.SQL() + ` (consumer_name, last_position, scope, scope_since) SELECT $1::text, $2::bigint, $4::jsonb, $2::bigint FROM place
 ON CONFLICT (consumer_name) DO NOTHING`
 }
 

@@ -66,8 +66,8 @@ SELECT last_position FROM ` + checkpoints + ` WHERE ` + it + ` AND split_at IS N
 WITH child AS (
 	SELECT jsonb_array_elements_text($2::jsonb) AS unit
 ), born AS (
-	INSERT INTO ` + checkpoints + ` (consumer_name, last_position, revision, partition_key, paused_at, paused_by, paused_reason, effects, scope)
-	SELECT unit, last_position, revision + 1, $4::text, paused_at, paused_by, paused_reason, effects, scope FROM ` + checkpoints + `, child WHERE ` + it + `
+	INSERT INTO ` + checkpoints + ` (consumer_name, last_position, revision, partition_key, paused_at, paused_by, paused_reason, effects, scope, scope_since)
+	SELECT unit, last_position, revision + 1, $4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM ` + checkpoints + `, child WHERE ` + it + `
 ), gone AS (
 	DELETE FROM ` + skips + ` WHERE ` + it + ` AND state = 'open' RETURNING *
 ), opened AS (
@@ -84,7 +84,7 @@ UPDATE ` + checkpoints + ` SET split_at = clock_timestamp(), revision = revision
 WHERE ` + it,
 		remove: `DELETE FROM ` + checkpoints + ` WHERE ` + it,
 		parts: `
-SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, effects::text, coalesce(scope::text, ''), EXISTS (
+SELECT consumer_name, last_position, revision, paused_at IS NOT NULL, effects::text, coalesce(scope::text, ''), coalesce(scope_since, last_position), EXISTS (
 	SELECT FROM ` + assignments + ` AS a WHERE a.consumer_name = c.consumer_name AND a.worker_id = $2::uuid AND a.partitions = $3::int)
 FROM ` + checkpoints + ` AS c WHERE ` + them + ` AND split_at IS NULL ORDER BY consumer_name COLLATE "C" FOR UPDATE OF c`,
 		open: `SELECT consumer_name, gap_position, gap_end, ` + pgdriver.Microseconds(`first_seen_at`) + ` FROM ` + skips + ` WHERE state = 'open' AND ` + them,
@@ -105,8 +105,8 @@ WITH gone AS (
 	INSERT INTO ` + assignments + ` (consumer_name, worker_id, partitions) VALUES ($2::text, $7::uuid, $8::int)
 	ON CONFLICT (consumer_name) DO UPDATE SET worker_id = excluded.worker_id, partitions = excluded.partitions, updated_at = clock_timestamp()
 )
-INSERT INTO ` + checkpoints + ` AS c (consumer_name, last_position, revision, partition_key, effects, scope) VALUES ($2::text, $3::bigint, $4::bigint, $5::text, $9::jsonb, nullif($10::text, '')::jsonb)
-ON CONFLICT (consumer_name) DO UPDATE SET last_position = excluded.last_position, effects = excluded.effects, scope = excluded.scope, revision = greatest(c.revision + 1, excluded.revision),
+INSERT INTO ` + checkpoints + ` AS c (consumer_name, last_position, revision, partition_key, effects, scope, scope_since) VALUES ($2::text, $3::bigint, $4::bigint, $5::text, $9::jsonb, nullif($10::text, '')::jsonb, $11::bigint)
+ON CONFLICT (consumer_name) DO UPDATE SET last_position = excluded.last_position, effects = excluded.effects, scope = excluded.scope, scope_since = excluded.scope_since, revision = greatest(c.revision + 1, excluded.revision),
 	split_at = NULL, paused_at = NULL, paused_by = NULL, paused_reason = NULL, updated_at = clock_timestamp()`,
 		record: `
 INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
@@ -190,6 +190,7 @@ type Part struct {
 	Paused   bool
 	Effects  effects.Borders
 	Scope    string // as it is stored; empty: nobody has said
+	Since    int64  // from which position on it is known what was selected
 	Mine     bool   // assigned to this worker, and wanted in so many partitions
 }
 
@@ -201,7 +202,7 @@ func (r *Rescale) LockParts(ctx context.Context, units []string, partitions int)
 	}
 	parts, err := pgdriver.QueryAll(ctx, r.tx, func(rows *sql.Rows) (p Part, err error) {
 		var had string
-		if err = rows.Scan(&p.Unit, &p.Position, &p.Revision, &p.Paused, &had, &p.Scope, &p.Mine); err == nil {
+		if err = rows.Scan(&p.Unit, &p.Position, &p.Revision, &p.Paused, &had, &p.Scope, &p.Since, &p.Mine); err == nil {
 			p.Effects, err = effects.Parse(had)
 		}
 		return p, err
@@ -279,10 +280,11 @@ func unite(ranges []Watched) (all []Watched) {
 // Merge puts a unit in the place of locked parts that all stand at one position.
 func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []Watched, key string, partitions int) error {
 	var units []string
-	var revision int64
+	var revision, since int64
 	var had []effects.Part
 	for _, p := range parts {
-		units, revision = append(units, p.Unit), max(revision, p.Revision)
+		units, since = append(units, p.Unit), max(since, p.Since)
+		revision = max(revision, p.Revision)
 		_, slots, _ := partition.Parse(p.Unit)
 		had = append(had, effects.Part{Slots: slots, Borders: p.Effects})
 	}
@@ -295,7 +297,7 @@ func (r *Rescale) Merge(ctx context.Context, parts []Part, into string, open []W
 	if err := errtext.Join(err1, err2); err != nil {
 		return err
 	}
-	_, err := r.tx.ExecContext(ctx, r.c.rescale.merge, string(names), into, parts[0].Position, revision+1, key, string(watched), r.c.worker.String(), partitions, borders.String(), parts[0].Scope)
+	_, err := r.tx.ExecContext(ctx, r.c.rescale.merge, string(names), into, parts[0].Position, revision+1, key, string(watched), r.c.worker.String(), partitions, borders.String(), parts[0].Scope, since)
 	if err != nil {
 		return fmt.Errorf("make unit %q of %d: %w", into, len(parts), err)
 	}

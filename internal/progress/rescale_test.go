@@ -74,8 +74,8 @@ func rescale(t *testing.T, g progresstest.Guarded, do func(r *progress.Rescale) 
 func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 	t.Parallel()
 	g := rescalable(t, 2)
-	const scopeRows = `SELECT count(*), scope FROM consumer_checkpoints GROUP BY scope`
-	g.Exec(t, `UPDATE consumer_checkpoints SET scope = '{"types": ["T"]}'`)
+	const scopeRows = `SELECT count(*), scope, scope_since FROM consumer_checkpoints GROUP BY scope, scope_since`
+	g.Exec(t, `UPDATE consumer_checkpoints SET scope = '{"types": ["T"]}', scope_since = 4`)
 	rescale(t, g, func(r *progress.Rescale) bool {
 		position, letters, ok, err := r.LockUnit(t.Context(), "c", 2)
 		if position != 10 || !ok || err != nil || len(letters) != 2 {
@@ -87,7 +87,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 		return true
 	})
 	expectRows(t, g.DB, checkpointRows, `(c#000-7ff,10,1,,f,k)`, `(c#800-fff,10,1,,f,k)`, `(c,10,1,partitions,t,"")`)
-	expectRows(t, g.DB, scopeRows, `(3,"{""types"": [""T""]}")`)
+	expectRows(t, g.DB, scopeRows, `(3,"{""types"": [""T""]}",4)`)
 	expectRows(t, g.DB, openRows, "(c#000-7ff,2,3,2,open,t)", "(c#000-7ff,5,5,1,open,t)", "(c#800-fff,2,3,2,open,t)", "(c#800-fff,5,5,1,open,t)", "(c,7,8,2,void,t)")
 	expectRows(t, g.DB, letterRows, "(c#000-7ff,1)", "(c#800-fff,4)")
 	expectRows(t, g.DB, ownerRows, "(c#000-7ff,2)", "(c#800-fff,2)", "(c,2)")
@@ -121,7 +121,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 			t.Fatalf("%v, %v", parts, err)
 		}
 		for i, p := range parts {
-			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: []int64{7, 9, 7}[i], Mine: true, Scope: `{"types": ["T"]}`, Effects: []effects.Borders{low, low, high}[i]}) {
+			if !reflect.DeepEqual(p, progress.Part{Unit: units[i], Position: 20, Revision: []int64{7, 9, 7}[i], Mine: true, Scope: `{"types": ["T"]}`, Since: 4, Effects: []effects.Borders{low, low, high}[i]}) {
 				t.Errorf("%+v", p)
 			}
 		}
@@ -135,7 +135,7 @@ func TestSplitAndMergeMoveAllThatAUnitHas(t *testing.T) {
 		return true
 	})
 	expectRows(t, g.DB, checkpointRows, `(c,20,10,,f,"")`)
-	expectRows(t, g.DB, scopeRows, `(1,"{""types"": [""T""]}")`)
+	expectRows(t, g.DB, scopeRows, `(1,"{""types"": [""T""]}",4)`)
 	var had string
 	if err := g.DB.QueryRow(`SELECT effects FROM consumer_checkpoints`).Scan(&had); err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestRescaleReadsNoWholeTable(t *testing.T) {
 	for name, args := range map[string]string{
 		"own": `'c', '1'`, "unit": `'c', ` + worker + `, 2`, "letters": `'c'`, "split": `'c', ` + names + `, '[{"position": 1, "unit": "c#000-7ff"}]', ''`,
 		"inert": `'c'`, "remove": `'c#000-7ff'`, "parts": names + `, ` + worker + `, 2`, "open": names,
-		"merge": names + `, 'c', 10, 7, '', '[{"first": 1, "last": 2, "seen": 1}]', ` + worker + `, 1, '[]', ''`,
+		"merge": names + `, 'c', 10, 7, '', '[{"first": 1, "last": 2, "seen": 1}]', ` + worker + `, 1, '[]', '', 0`,
 	} {
 		plan := pgtest.ExplainGeneric(t, conn, "", g.RescaleStatement(name), "("+args+")")
 		if strings.Contains(plan, "Seq Scan on consumer_gap_skips") || strings.Contains(plan, "Seq Scan on consumer_dead_letters") {

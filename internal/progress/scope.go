@@ -38,7 +38,7 @@ func recorded(unit, stored string) (r Recorded, err error) {
 func scopes(t tables.Tables) string {
 	return `
 SELECT consumer_name, coalesce(scope::text, '') FROM ` + t.Checkpoints.SQL() + `
-WHERE split_part(consumer_name, '#', 1) IN (SELECT jsonb_array_elements_text($1::jsonb))
+WHERE split_at IS NULL AND split_part(consumer_name, '#', 1) IN (SELECT jsonb_array_elements_text($1::jsonb))
 ORDER BY consumer_name COLLATE "C"`
 }
 
@@ -73,12 +73,14 @@ type Rescoped struct {
 func rescope(t tables.Tables, server Server) string {
 	return `
 WITH changed AS (
-	UPDATE ` + t.Checkpoints.SQL() + ` SET scope = $3::jsonb, revision = revision + 1, updated_at = clock_timestamp()
-	WHERE consumer_name = $1::text AND coalesce(scope::text, '') = $2::text AND ($6::text = '' OR ` + server.Incarnation + ` = $6::text)
+	UPDATE ` + t.Checkpoints.SQL() + ` SET scope = $3::jsonb, scope_since = CASE WHEN scope IS NULL THEN last_position ELSE coalesce(scope_since, last_position) END,
+		revision = revision + 1, updated_at = clock_timestamp()
+	WHERE consumer_name = $1::text AND split_at IS NULL AND coalesce(scope::text, '') = $2::text AND ($6::text = '' OR ` + server.Incarnation + ` = $6::text)
 	RETURNING last_position
 ), told AS (
 	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
-	SELECT $1::text, 'scope', jsonb_build_object('from', nullif($2::text, '')::jsonb, 'to', $3::jsonb, 'position', last_position), $4::text, $5::text
+	SELECT $1::text, 'scope', jsonb_build_object('from', nullif($2::text, '')::jsonb, 'to', $3::jsonb, 'position', last_position, 'open', coalesce((
+		SELECT jsonb_agg(jsonb_build_object('first', gap_position, 'last', gap_end)) FROM ` + t.GapSkips.SQL() + ` WHERE consumer_name = $1::text AND state = 'open'), '[]')), $4::text, $5::text
 	FROM changed WHERE $2::text <> ''
 )
 SELECT last_position FROM changed`

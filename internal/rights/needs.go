@@ -79,9 +79,9 @@ func Worker(t tables.Tables, lease, rescales bool) []Need {
 		},
 		{
 			table:   t.Checkpoints,
-			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects scope ctid xmin xmax tableoid",
-			inserts: "consumer_name last_position scope" + born,
-			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects scope" + split,
+			reads:   "consumer_name last_position revision updated_at paused_at paused_by paused_reason split_at partitions partition_key effects scope scope_since ctid xmin xmax tableoid",
+			inserts: "consumer_name last_position scope scope_since" + born,
+			writes:  "last_position revision updated_at paused_at paused_by paused_reason effects scope scope_since" + split,
 			deletes: rescales,
 		},
 		{

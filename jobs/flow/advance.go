@@ -201,9 +201,15 @@ func (a *advancer) tell(ctx context.Context) {
 	var again []movedStep
 	before := map[movedStep]kept{}
 	for m, k := range a.kept {
-		if !begin.Before(k.at) && len(again) < mostAtOnce {
-			again, before[m] = append(again, m), k
-			delete(a.kept, m)
+		if begin.Before(k.at) || len(before) == mostAtOnce {
+			continue
+		}
+		before[m] = k
+		delete(a.kept, m)
+		if m.state == "enqueued" { // its run was held
+			ids = append(ids, m.id)
+		} else {
+			again = append(again, m)
 		}
 	}
 	a.task(ctx, "advance flows", func(bounded context.Context, conn *sql.Conn) error {
