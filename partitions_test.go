@@ -248,7 +248,7 @@ func TestNoPartsBesideAnotherLibrary(t *testing.T) {
 	d := newLog(t)
 	start(t, d.DB, []consumer.Consumer{inPartitions(2)})
 	awaitLayout(t, d.DB, 2)
-	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), now() + interval '1 hour')`)
+	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout) VALUES (gen_random_uuid(), '1 day')`)
 	awaitLayout(t, d.DB, 1)
 	d.Exec(t, `DELETE FROM worker_nodes WHERE consumers IS NULL`)
 	awaitLayout(t, d.DB, 2)

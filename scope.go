@@ -77,7 +77,7 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 	}
 	var d progress.Rescoped
 	var ok bool
-	err := c.quickly(intake, func(ctx context.Context) error {
+	err := c.watched(intake, conn, func(ctx context.Context) error {
 		if is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0 {
 			above, err := c.above(ctx, conn)
 			if above != nil || err != nil {
@@ -103,6 +103,17 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 		return result{outcome: again}, false
 	}
 	return result{outcome: overtaken}, true
+}
+
+// watched runs what may wait for the row of the unit, and watches it as a guard is watched:
+// whose lock it waits for is said, and the batch of a dead worker is ended.
+func (c *consumerLoop) watched(intake context.Context, conn *sql.Conn, do func(ctx context.Context) error) error {
+	inner, giveUp := context.WithCancelCause(intake)
+	defer giveUp(nil)
+	end := c.watchGuard(inner, giveUp, conn)
+	err := do(inner)
+	end(err)
+	return why(inner, intake, err)
 }
 
 // yieldsAgain gives the unit back that was taken from code that selected more, if a worker

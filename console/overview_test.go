@@ -156,7 +156,7 @@ func TestWorkersDisagreeOnPartitions(t *testing.T) {
 	if s.read(t, "consumer?name=c", &page); !strings.HasPrefix(page.Disagreement, says) {
 		t.Errorf("%q", page.Disagreement)
 	}
-	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '1 hour' WHERE pid = 2`)
+	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '1 hour', heartbeat_timeout = NULL WHERE pid = 2`)
 	if body := s.get(t, "consumer?name=c").body; strings.Contains(body, "Partitions:") {
 		t.Errorf("the dead have a say:\n%s", body)
 	}
@@ -176,13 +176,14 @@ func TestErrorOfAPartition(t *testing.T) {
 // staff adds a worker that was heard of so many seconds ago, and gives it consumers and units.
 func (s *site) staff(t testing.TB, pid, age int, runs ...string) {
 	t.Helper()
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, heartbeat_at) VALUES (lpad($1::int::text, 32, '0')::uuid, '{}', 'h', $1::int, now() - $2::int * interval '1 s')`, pid, age)
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, consumers, hostname, pid, heartbeat_at, heartbeat_timeout)
+		VALUES (lpad($1::int::text, 32, '0')::uuid, '{}', 'h', $1::int, now() - greatest($2::int, 0) * interval '1 s', CASE WHEN $2::int < 0 THEN interval '1 day' END)`, pid, age)
 	for _, name := range runs {
 		s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) VALUES ($1, lpad($2::int::text, 32, '0')::uuid)`, name, pid)
 	}
 }
 
-const fresh = -3600 // seconds: a heartbeat that stays fresh, however slow the test is
+const fresh = -1 // a heartbeat that stays fresh, however slow the test is
 
 // The state of a consumer says what its worker and its events show. One partition in trouble is
 // enough, unless it is paused.
@@ -305,10 +306,10 @@ func TestSilentWorker(t *testing.T) {
 	tell(lives, silent)
 	v := s.watch(t, "live?page=")
 	v.until(t, lives[""][0])
-	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '31 s'`)
+	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() - interval '31 s', heartbeat_timeout = NULL`)
 	tell(silent, lives)
 	v.until(t, silent[""][0])
-	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now() + interval '1 hour'`)
+	s.Exec(t, `UPDATE worker_nodes SET heartbeat_at = now(), heartbeat_timeout = '1 day'`)
 	tell(lives, silent)
 }
 

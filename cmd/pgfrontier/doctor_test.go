@@ -125,7 +125,7 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "jobs", level: levelFail, says: "jobs_attempts", remedy: "migrate up --jobs", fault: `DROP TABLE jobs_attempts CASCADE`},
 		{check: "job workers", level: levelFail, says: "no worker of jobs lives, and jobs are due: mail for 1h", remedy: "start", fault: overdueJob},
 		{check: "job workers", level: levelFail, says: "no worker of jobs lives, and jobs are due: mail for 1h", remedy: "start", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, heartbeat_at) VALUES (gen_random_uuid(), now() - interval '31 seconds')`},
-		{check: "job workers", level: levelWarn, says: "h/8 (1h0m)", remedy: "rows of dead", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, hostname, pid, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, now() + interval '1 hour'), (gen_random_uuid(), 'h', 8, ` + hour + `)`},
+		{check: "job workers", level: levelWarn, says: "h/8 (1h0m)", remedy: "rows of dead", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, hostname, pid, heartbeat_at, heartbeat_timeout) VALUES (gen_random_uuid(), 'h', 7, now(), '1 day'), (gen_random_uuid(), 'h', 8, ` + hour + `, NULL)`},
 		{check: "queues", level: levelWarn, says: "mail by bob (lunch)", remedy: "jobs resume", fault: `INSERT INTO jobs_queues (name, paused_at, paused_by, paused_reason) VALUES ('mail', now(), 'bob', 'lunch')`},
 		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
 		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
@@ -234,7 +234,7 @@ func TestDoctorKnowsMaxOpenRanges(t *testing.T) {
 		s.Exec(t, `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position, first_seen_at)
 			SELECT 'c', gen_random_uuid(), 1000 + 2 * i, 1000 + 2 * i, 1, 'open', 1001 + 2 * i, 1001 + 2 * i, now() FROM generate_series(1, $1::int) AS i`, n)
 	}
-	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, status) VALUES (gen_random_uuid(), now() + interval '1 hour', '{"MaxOpenRanges": 1000}')`) // another's option
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_timeout, status) VALUES (gen_random_uuid(), '1 day', '{"MaxOpenRanges": 1000}')`) // another's option
 	open(80)
 	if f := s.found(t, "in doubt"); f.Level != levelOK {
 		t.Errorf("80 ranges: %+v", f)

@@ -21,7 +21,7 @@ func TestScreenshots(t *testing.T) {
 	}
 	s := newSite(t, "")
 	s.furnish(t, "")
-	s.Exec(t, `UPDATE worker_nodes SET consumers = '{totals_v1,mail_v1,shipping_v1}', heartbeat_at = now() + interval '1 hour', status = status - 'FrontierError'`)
+	s.Exec(t, `UPDATE worker_nodes SET consumers = '{totals_v1,mail_v1,shipping_v1}', heartbeat_at = now(), heartbeat_timeout = '1 day', status = status - 'FrontierError'`)
 	s.Exec(t, `INSERT INTO consumer_assignments (consumer_name, worker_id) SELECT consumer_name, worker_id FROM consumer_checkpoints, worker_nodes WHERE consumer_name <> 'stopped_v1'`)
 	s.Exec(t, `UPDATE events SET created_at = now() - (101 - global_position) * interval '1 s'`)
 	s.Exec(t, `INSERT INTO consumer_checkpoints_settled (log, settled)
