@@ -24,7 +24,7 @@ func TestDocumented(t *testing.T) {
 	s.place(t, 3)
 	s.letter(t, 1, "a", "timeout")
 	s.Exec(t, `UPDATE consumer_checkpoints SET consumer_name = 'totals_v1'; UPDATE consumer_dead_letters SET consumer_name = 'totals_v1'`)
-	s.Exec(t, `UPDATE consumer_checkpoints SET scope = '{"types": ["Order"]}'`)
+	s.Exec(t, `UPDATE consumer_checkpoints SET scope = '{"types": ["Order"]}', scope_since = 0`)
 	s.Exec(t, `INSERT INTO consumer_operations (consumer_name, operation, detail, operator, reason)
 		VALUES ('totals_v1', 'scope', '{"from": {"types": ["Invoice"]}, "to": {"types": ["Order"]}, "position": 3}', 'worker', 'the code selects Order')`)
 	s.add(t, "welcome", "failed")
