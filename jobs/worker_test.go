@@ -223,7 +223,7 @@ func TestConnectionsOfManyQueues(t *testing.T) {
 	s.until("all queues to be looked at", func() bool {
 		return !slices.ContainsFunc(w.Status().Queues, func(q jobs.QueueStatus) bool { return q.LastError != nil })
 	})
-	if n := db.Stats().OpenConnections; n > 40 {
+	if n := db.Stats().OpenConnections; n > 70 { // 32 and some for other things; each queue would have one
 		t.Errorf("%d connections are open", n)
 	}
 }
