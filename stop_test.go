@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -174,4 +175,51 @@ func TestOneSlowBatchKeepsNoOtherConsumer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A worker that stops keeps a consumer until the consumer's own batch has ended: only this
+// worker can set the checkpoint back if the handler has ended the transaction.
+func TestStopKeepsAConsumerUntilItsBatchHasEnded(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	if !reportsMarks(t, "pgx", d) {
+		t.Skip("the server does not show the end of the transaction to the driver")
+	}
+	appendN(t, d.DB, "Order", "1", 6)
+	inHand, release := make(chan struct{}), make(chan struct{})
+	var overtaken func()
+	c := ender(endings["COMMIT AND CHAIN"], func() error {
+		overtaken()
+		return errRefused
+	})
+	ends := c.before
+	c.before = func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		if e.GlobalPosition == 3 {
+			close(inHand)
+			<-release
+		}
+		return ends(ctx, tx, e)
+	}
+	stops := start(t, d.DB, []consumer.Consumer{c, &ledger{name: "other"}})
+	<-inHand
+	goes := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}, &ledger{name: "other"}})
+	await(t, "the second worker to be registered", func() bool { return !goes.Status().LastHeartbeat.IsZero() })
+	holds := func(consumer string, w *running) bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1 AND worker_id = $2`, consumer, w.ID().String()) == 1
+	}
+	stops.Stop()
+	await(t, "the other consumer to be handed over", func() bool { return holds("other", goes) })
+	overtaken = func() { // by the second worker, if it has the consumer by now
+		if holds("c", goes) {
+			pgtest.Poll(func() bool { return slices.Contains(handled(t, d.DB, "c"), 7) })
+		}
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	close(release)
+	if err := stops.result(t); !errors.Is(err, worker.ErrTransactionEnded) || !strings.Contains(err.Error(), "set back from") {
+		t.Errorf("the first worker ended with %v", err)
+	}
+	await(t, "all events", func() bool {
+		return one[int](t, d.DB, `SELECT count(DISTINCT position) FROM ledger WHERE consumer = 'c'`) == one[int](t, d.DB, `SELECT count(*) FROM events`)
+	})
 }

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -66,8 +68,15 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				w.dropPart(u)
 			}
 		}
-		if len(stop) == 0 && (fatal != nil || intake.Err() != nil) {
-			return fatal
+		if fatal != nil || intake.Err() != nil {
+			if len(stop) == 0 {
+				return fatal
+			}
+			select {
+			case <-w.unfinished: // handOver has not come to the last ones
+			default:
+			}
+			w.unfinished <- slices.Collect(maps.Keys(stop))
 		}
 		select {
 		case <-changed:

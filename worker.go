@@ -59,6 +59,7 @@ type Worker struct {
 	awaited      *awaited
 
 	ages       *ages
+	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
 	watched    atomic.Int64   // when watchProgress last began a turn, in Unix nanoseconds
 	watchNow   *wakeup.Signal // wakes watchProgress
 	sweepNow   *wakeup.Signal // wakes sweep
@@ -86,6 +87,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		watchNow:   wakeup.New(),
 		sweepNow:   wakeup.New(),
 		compactNow: wakeup.New(),
+		unfinished: make(chan []string, 1),
 		limits:     usualLimits,
 		ready:      make(chan struct{}),
 		awaited:    newAwaited(),
@@ -152,7 +154,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		w.state.Store(StateRunning)
 		tell(w.observer.WorkerStarted, WorkerInfo{ID: w.id, Consumers: len(w.units)})
 		background.Run(func() error { w.boundDraining(running, intake, halt); return nil })
-		w.runBackground(background, running, intake)
+		w.runBackground(background, running)
 		err = w.supervise(running, intake, drain)
 	} else if intake.Err() != nil {
 		err = nil // asked to stop before it began
@@ -192,12 +194,12 @@ func (w *Worker) begin(ctx context.Context) error {
 }
 
 // runBackground runs everything but the consumers.
-func (w *Worker) runBackground(g *group.Group, running, intake context.Context) {
+func (w *Worker) runBackground(g *group.Group, running context.Context) {
 	g.Run(func() error { return w.frontier.Run(running) })
 	g.Run(func() error { return w.coord.Run(running) })
 	g.Run(func() error { return w.boundOutage(running) })
 	g.Run(func() error { w.placeAtHead(running); return nil })
-	g.Run(func() error { w.handOver(running, intake); return nil })
+	g.Run(func() error { w.handOver(running); return nil })
 	g.Run(func() error { w.watchProgress(running); return nil })
 	g.Run(func() error { w.retain(running); return nil })
 	g.Run(func() error { w.compact(running); return nil })
@@ -235,17 +237,29 @@ func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
 	}
 }
 
-// handOver lets the others take the consumers over once the intake has ended, whatever
-// batches are still in hand: each keeps its own consumer only.
-func (w *Worker) handOver(running, intake context.Context) {
-	select {
-	case <-intake.Done():
-	case <-running.Done():
-		return
+// handOver hands each consumer back when its own batch has ended, from the end of the
+// intake on. Until then the consumer stays assigned to this worker: if the batch's handler
+// has ended the transaction, only this worker can set the checkpoint back.
+func (w *Worker) handOver(running context.Context) {
+	var kept []string
+	var again <-chan time.Time // nil: the last try succeeded
+	for failures := 0; ; {
+		select {
+		case kept = <-w.unfinished:
+		case <-again:
+		case <-running.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(running, w.limits.leave)
+		err := w.coord.Drain(ctx, kept)
+		cancel()
+		w.taskFailed(running, "hand the consumers over", "", err)
+		if again, failures = nil, failures+1; err == nil {
+			failures = 0
+		} else {
+			again = time.After(backoff.Infrastructure(failures))
+		}
 	}
-	ctx, cancel := context.WithTimeout(running, w.limits.leave)
-	defer cancel()
-	w.taskFailed(running, "hand the consumers over", "", w.coord.Drain(ctx))
 }
 
 // boundDraining ends the batches in hand when they take too long.

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
@@ -101,19 +102,22 @@ func (c *Coordinator) clean(ctx context.Context, s *session) bool {
 	return err == nil
 }
 
-// Drain asks the leader to give this worker's units to others, and no more to it. Who takes a
-// unit over waits for what this worker still does with it. It comes before the end of Run,
-// and may be repeated.
-func (c *Coordinator) Drain(ctx context.Context) error {
+// Drain hands this worker's units back, except for those that it still runs, and asks the
+// leader for no more. It comes before the end of Run, and may be repeated.
+func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	if !c.cfg.assigns() {
 		return nil
+	}
+	kept, err := json.Marshal(append([]string{}, running...))
+	if err != nil {
+		return err
 	}
 	s, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if _, err := s.Exec(ctx, "say that it is draining", s.sql.drain, s.args()...); err != nil {
+	if _, err := s.Exec(ctx, "say that it is draining", s.sql.drain, s.args(string(kept))...); err != nil {
 		return wrap(err)
 	}
 	c.announce(ctx, s)

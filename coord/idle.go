@@ -36,7 +36,7 @@ func idle(alive []Member, owners map[string]uuid.UUID, n next) map[string]cause 
 	units := map[string]cause{}
 	for _, u := range n.unowned {
 		if slices.ContainsFunc(alive, func(m Member) bool { return m.draining && m.ID == owners[u] }) {
-			continue // it may still be at it
+			continue // its batch may be in flight
 		}
 		units[u] = noCode
 		if slices.ContainsFunc(alive, func(m Member) bool { return slices.Contains(m.Units, partition.Consumer(u)) }) {

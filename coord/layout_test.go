@@ -255,8 +255,8 @@ func TestScopesAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// Of workers whose code of a consumer differs, those with the greatest scope run it; those
-// that do not say what theirs is may. The others' consumers are dealt as ever.
+// If members have different scopes of a consumer, those with the greatest scope run it, or a
+// member without a scope does. Other consumers are not affected.
 func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -299,35 +299,47 @@ func TestGreatestScopeRunsTheConsumer(t *testing.T) {
 		}
 		for _, u := range []string{"a", "b"} {
 			if !slices.ContainsFunc(n.changes, func(c change) bool { return c.Unit == u }) {
-				t.Fatalf("%s is nobody's", u)
+				t.Fatalf("%s is assigned to no member", u)
 			}
 		}
 	})
 }
 
-// A member that is draining is dealt nothing. What nobody else has code for stays with it.
+// A draining member gets no unit, and keeps its units until it hands them back.
 func TestDrainingMemberIsDealtNothing(t *testing.T) {
 	t.Parallel()
 	gone, stays := able(Single), able(Wish{2, ""})
 	gone.draining = true
 	gone.Units = append(gone.Units, "own")
 	is := assignments{owners: map[string]uuid.UUID{"a": gone.ID, "c": gone.ID, "own": gone.ID}}
-	n := plan([]Member{gone, stays}, is, true)
-	for _, ch := range n.changes {
-		if ch.Worker != stays.ID {
-			t.Errorf("%+v", ch)
+	expect := func(units ...string) next {
+		t.Helper()
+		n := plan([]Member{gone, stays}, is, true)
+		var got []string
+		for _, ch := range n.changes {
+			if got = append(got, ch.Unit); ch.Worker != stays.ID {
+				t.Errorf("%+v", ch)
+			}
 		}
+		if !slices.Equal(got, units) || !slices.Equal(n.unowned, []string{"own"}) {
+			t.Errorf("%q are given, %q have no code; want %q", got, n.unowned, units)
+		}
+		return n
 	}
-	if len(n.changes) != 3 || !slices.Equal(n.unowned, []string{"own"}) || n.changes[2].Partitions != 2 {
-		t.Errorf("%+v", n)
-	}
+	n := expect("b")
 	if all := idle([]Member{gone, stays}, is.owners, n); len(all) != 1 || all["b"] != notKept {
 		t.Errorf("%v are idle", all)
+	}
+	is.owners["b"] = stays.ID
+	delete(is.owners, "a")
+	delete(is.owners, "c")
+	if n := expect("a", "c"); len(n.changes) == 2 && n.changes[1].Partitions != 2 {
+		t.Errorf("%+v", n.changes)
 	}
 	before := gone
 	before.draining = false
 	if sameMembers([]Member{before}, []Member{gone}) {
-		t.Error("nobody looks at the assignments of one that begins to drain")
+		t.Error("a member that begins to drain is no reason to read the assignments")
 	}
 }
 

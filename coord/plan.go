@@ -34,8 +34,9 @@ type next struct {
 // plan compares the assignments with what they should be. What is dealt are the
 // partitions that are wanted. Each unit goes to who was dealt the partition of
 // its first slot: so the parts of one come together, and what is split spreads.
+// A unit of a member that is draining stays with it until the member hands the unit back.
 func plan(alive []Member, is assignments, sticky bool) (n next) {
-	alive = takers(alive)
+	alive, draining := takers(alive)
 	layouts := layoutsOf(alive, is.parts)
 	var before map[string]uuid.UUID
 	if sticky {
@@ -46,6 +47,7 @@ func plan(alive []Member, is assignments, sticky bool) (n next) {
 		worker, ok := dealt[target]
 		was, owned := is.owners[unit]
 		switch {
+		case draining[was]:
 		case ok && (!owned || was != worker || is.wanted[unit] != partitions):
 			n.changes = append(n.changes, change{unit, worker, partitions})
 		case !ok && owned:
@@ -97,15 +99,16 @@ func (s *session) members(alive []liveness.Node) (all []Member) {
 	return all
 }
 
-// takers are the members as they are dealt units: one that is draining has code for none.
-func takers(alive []Member) []Member {
-	alive = slices.Clone(alive)
-	for i, m := range alive {
+// takers are the members as units are dealt to them: a member that is draining has code for
+// none.
+func takers(alive []Member) (all []Member, draining map[uuid.UUID]bool) {
+	all, draining = slices.Clone(alive), map[uuid.UUID]bool{}
+	for i, m := range all {
 		if m.draining {
-			alive[i] = Member{ID: m.ID, Units: []string{}, Wishes: map[string]Wish{}}
+			all[i], draining[m.ID] = Member{ID: m.ID, Units: []string{}, Wishes: map[string]Wish{}}, true
 		}
 	}
-	return alive
+	return all, draining
 }
 
 // ids are those of workers.

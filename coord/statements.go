@@ -39,9 +39,9 @@ func (c Config) most(lease string) string {
 func (c Config) statements() statements {
 	nodes, leader := c.Nodes.SQL(), c.Leader.SQL()
 	s := statements{
-		drain: given + `
+		drain: given + c.handBack(`AND consumer_name <> ALL (ARRAY(SELECT jsonb_array_elements_text($5::jsonb)))`) + `
 UPDATE ` + nodes + ` SET draining = true, updated_at = clock_timestamp() WHERE worker_id = (SELECT id FROM given)`,
-		leave: given + c.handBack() + `
+		leave: given + c.handBack(``) + `
 DELETE FROM ` + nodes + ` WHERE worker_id = (SELECT id FROM given)`,
 		// Before leave and not part of it: the leader locks its lease first
 		// and the assignments afterwards.
@@ -62,16 +62,16 @@ SELECT ` + alive.SelfSQL("$6") + `,
 	return s
 }
 
-// handBack is a CTE that deletes this worker's assignments. Rows are locked in
-// order of name, as by everyone who writes several, so that no two wait for each
-// other.
-func (c Config) handBack() string {
+// handBack is a CTE that deletes this worker's assignments, as far as a condition
+// holds. Rows are locked in order of name, as by everyone who writes several, so that
+// no two wait for each other.
+func (c Config) handBack(condition string) string {
 	if !c.assigns() {
 		return ``
 	}
 	assignments := c.Assignments.SQL()
 	return `, mine AS MATERIALIZED (
-	SELECT consumer_name FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given)
+	SELECT consumer_name FROM ` + assignments + ` WHERE worker_id = (SELECT id FROM given) ` + condition + `
 	ORDER BY consumer_name COLLATE "C" FOR UPDATE
 ), back AS (
 	DELETE FROM ` + assignments + ` AS a USING mine WHERE a.consumer_name = mine.consumer_name

@@ -270,16 +270,20 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "assigned-build-is-right",
 		Mistake: "who is assigned a consumer selects what it is to select",
-		Edits: []Edit{{"scope.go", `		if is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0 {
-			above`, `		if false {
-			above`}},
-		Test: Test{".", "TestOutrankedBuildWaits"},
+		Edits:   []Edit{{"scope.go", `case order > 0:`, `case false:`}},
+		Test:    Test{".", "TestOutrankedBuildWaits"},
 	},
 	{
 		Name:    "stops-in-silence",
 		Mistake: "the others hear of a stop when its last batch has ended",
-		Edits: []Edit{{"worker.go", `	g.Run(func() error { w.handOver(running, intake); return nil })
+		Edits: []Edit{{"worker.go", `	g.Run(func() error { w.handOver(running); return nil })
 `, ``}},
 		Test: Test{".", "TestOneSlowBatchKeepsNoOtherConsumer"},
+	},
+	{
+		Name:    "draining-units-are-dealt",
+		Mistake: "a worker that stops needs its consumers no longer",
+		Edits:   []Edit{{"coord/plan.go", `case draining[was]:`, `case draining[was] && false:`}},
+		Test:    Test{".", "TestStopKeepsAConsumerUntilItsBatchHasEnded"},
 	},
 }
