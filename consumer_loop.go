@@ -38,14 +38,13 @@ type consumerLoop struct {
 	lent      atomic.Bool     // a handler has had the loop's connection in hand
 	stop      context.Context // the worker's intake; nil: that of run
 
-	waiting bool      // another build goes first, and that was said
-	alone   time.Time // since when all who would go first seem dead; zero: one lives, or nobody has looked
-
 	triedLetter bool // in the turn before, so new events come next
 
 	rescaling rescaling
 	lazily    lazily
 	pace      pace
+
+	precedence precedence
 }
 
 // newLoop makes the loop of a consumer.

@@ -17,11 +17,13 @@ const widenLimit = 2 * time.Second
 
 const taskScope = "record what a consumer selects"
 
-// widen records, for each consumer that other code has run, that this code selects more.
-// From then on no batch of the other code commits, whoever it is assigned to, and the leader
-// gives the consumer to this build. A batch in hand ends first. What cannot be recorded now
-// is recorded when the consumer is assigned to this worker.
+// widen records this build's scope for each consumer whose recorded scope is smaller. From
+// then on no batch of the other build commits, whatever the assignments are, and the leader
+// assigns the consumer to this build. A batch in flight ends first. A scope that cannot be
+// recorded now is recorded when the consumer is assigned to this worker.
 func (w *Worker) widen(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.HeartbeatTimeout/2) // Run sends no heartbeat yet
+	defer cancel()
 	var names []string
 	for _, u := range w.units {
 		names = append(names, u.name)
@@ -48,7 +50,7 @@ func (w *Worker) widen(ctx context.Context) {
 	}
 }
 
-// rescoped says in words what a change of the scope means. It is kept with it.
+// rescoped returns the reason that the table of operations keeps with a change of the scope.
 func rescoped(from *scope.Scope, to scope.Scope) string {
 	if from == nil {
 		return ""
@@ -66,47 +68,92 @@ func (w *Worker) tellRescoped(unit string, d progress.Rescoped) {
 	tell(w.observer.ScopeChanged, c)
 }
 
-// rescope makes sure that the row says what this code selects, and loads it again if that
-// has changed. While a worker lives whose code is greater, it waits: the leader gives the
-// unit to that one.
+// precedence is what a loop knows of builds that select something else.
+type precedence struct {
+	waiting bool               // another build goes first, and that was told
+	alone   time.Time          // since when all workers that go first seem dead; zero: they do not
+	taken   *progress.Rescoped // from a build that goes first; nil: the take-over has been confirmed
+}
+
+// rescope makes sure that the row records what this code selects. done is false if the row
+// has changed and is to be loaded again. While a worker lives whose code goes first, the loop
+// waits: the leader gives the unit to that worker.
 func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result, done bool) {
 	is := c.progress.Recorded
-	if is.Scope != nil && is.Scope.Compare(c.unit.scope) == 0 {
+	p, order := &c.precedence, 0
+	if is.Scope != nil {
+		order = is.Scope.Compare(c.unit.scope)
+	}
+	if is.Scope != nil && order == 0 && p.taken == nil {
 		c.outranked(nil)
 		return result{outcome: again}, true
 	}
-	var d progress.Rescoped
-	var ok bool
-	err := c.watched(intake, conn, func(ctx context.Context) error {
-		if is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0 {
-			above, err := c.above(ctx, conn)
-			if above != nil || err != nil {
-				c.outranked(above)
-				return err
-			}
-		}
-		var err error
-		d, ok, err = c.w.checkpoints.Rescope(ctx, conn, is, c.unit.scope, c.progress.Token, rescoped(is.Scope, c.unit.scope))
-		if ok && is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0 {
-			return c.yieldsAgain(ctx, conn, is)
+	changed := false
+	err := c.watched(intake, conn, func(ctx context.Context) (err error) {
+		switch {
+		case is.Scope != nil && order == 0:
+			changed, err = c.confirm(ctx, conn)
+		case order > 0:
+			changed, err = c.takeOver(ctx, conn)
+		default:
+			changed, _, err = c.record(ctx, conn, is, c.unit.scope)
 		}
 		return err
 	})
 	switch {
 	case err != nil:
 		return result{outcome: disturbed, err: err}, true
-	case ok:
-		c.w.tellRescoped(c.unit.name, d)
-		c.outranked(nil)
+	case changed:
 		c.forget()
-		c.alone = time.Time{}
 		return result{outcome: again}, false
+	case order == 0 && is.Scope != nil:
+		c.outranked(nil)
+		return result{outcome: again}, true
 	}
 	return result{outcome: overtaken}, true
 }
 
-// watched runs what may wait for the row of the unit, and watches it as a guard is watched:
-// whose lock it waits for is said, and the batch of a dead worker is ended.
+// record records in the row that the unit is run by code that selects to.
+func (c *consumerLoop) record(ctx context.Context, conn *sql.Conn, is progress.Recorded, to scope.Scope) (ok bool, d progress.Rescoped, err error) {
+	d, ok, err = c.w.checkpoints.Rescope(ctx, conn, is, to, c.progress.Token, rescoped(is.Scope, to))
+	if ok {
+		c.w.tellRescoped(c.unit.name, d)
+	}
+	return ok, d, err
+}
+
+// takeOver takes the unit from code that goes first, unless a worker with such code lives.
+func (c *consumerLoop) takeOver(ctx context.Context, conn *sql.Conn) (taken bool, err error) {
+	above, err := c.above(ctx, conn)
+	if above != nil || err != nil {
+		c.outranked(above)
+		return false, err
+	}
+	taken, d, err := c.record(ctx, conn, c.progress.Recorded, c.unit.scope)
+	if taken {
+		c.precedence.taken, c.precedence.alone = &d, time.Time{}
+	}
+	return taken, err
+}
+
+// confirm gives the unit back if a worker whose code goes first has registered before the
+// row was changed: the start of that worker has read its own scope in the row, and relies on it.
+func (c *consumerLoop) confirm(ctx context.Context, conn *sql.Conn) (back bool, err error) {
+	above, err := c.above(ctx, conn)
+	if err != nil {
+		return false, err
+	}
+	if above != nil {
+		if back, _, err = c.record(ctx, conn, c.progress.Recorded, *c.precedence.taken.From); err != nil {
+			return false, err
+		}
+	}
+	c.precedence.taken = nil
+	return back, nil
+}
+
+// watched runs statements that may wait for the row of the unit, and watches them as a guard
+// is watched: the status names the blocker, and the batch of a dead worker is ended.
 func (c *consumerLoop) watched(intake context.Context, conn *sql.Conn, do func(ctx context.Context) error) error {
 	inner, giveUp := context.WithCancelCause(intake)
 	defer giveUp(nil)
@@ -116,33 +163,8 @@ func (c *consumerLoop) watched(intake context.Context, conn *sql.Conn, do func(c
 	return why(inner, intake, err)
 }
 
-// yieldsAgain gives the unit back that was taken from code that selected more, if a worker
-// with such code has registered meanwhile: that has seen its own scope in the row, and
-// counts on it.
-func (c *consumerLoop) yieldsAgain(ctx context.Context, conn *sql.Conn, was progress.Recorded) error {
-	above, err := c.above(ctx, conn)
-	if above == nil || err != nil {
-		return err
-	}
-	mine := progress.Recorded{Unit: was.Unit, Scope: &c.unit.scope}
-	all, err := c.w.checkpoints.Scopes(ctx, conn, []string{c.unit.title})
-	for _, r := range all {
-		if r.Unit == was.Unit {
-			mine.Stored = r.Stored
-		}
-	}
-	if err == nil {
-		var d progress.Rescoped
-		var ok bool
-		if d, ok, err = c.w.checkpoints.Rescope(ctx, conn, mine, *was.Scope, c.progress.Token, rescoped(&c.unit.scope, *was.Scope)); ok {
-			c.w.tellRescoped(c.unit.name, d)
-		}
-	}
-	return err
-}
-
-// above returns why the unit waits: another worker lives, or may, whose code selects more
-// than this, and can run it. A part takes a worker with the key of the others.
+// above returns an error that names a living worker with a greater scope, nil if there is
+// none. For a part, only workers with the key of its partitions count.
 func (c *consumerLoop) above(ctx context.Context, conn *sql.Conn) (why error, err error) {
 	others, err := c.w.checkpoints.Selecting(ctx, conn, c.unit.title)
 	if err != nil {
@@ -158,38 +180,37 @@ func (c *consumerLoop) above(ctx context.Context, conn *sql.Conn) (why error, er
 			return nil, err
 		}
 		if why = (errOutranked{c.unit.name, c.unit.scope, o}); !dead {
-			c.alone = time.Time{}
+			c.precedence.alone = time.Time{}
 			return why, nil
 		}
 		silent = true
 	}
 	if !silent {
-		c.alone = time.Time{}
+		c.precedence.alone = time.Time{}
 		return nil, nil
 	}
-	if c.alone.IsZero() {
-		c.alone = time.Now()
+	if c.precedence.alone.IsZero() {
+		c.precedence.alone = time.Now()
 	}
-	if time.Since(c.alone) < liveness.Confirmation {
+	if time.Since(c.precedence.alone) < liveness.Confirmation {
 		return why, nil // one look is not enough to take a worker for dead
 	}
 	return nil, nil
 }
 
-// outranked takes note that the unit waits for another build to run it, or that it does
-// not.
+// outranked records why the unit waits for another build to run it; nil: it does not wait.
 func (c *consumerLoop) outranked(why error) {
 	if why == nil {
-		if c.waiting {
+		if c.precedence.waiting {
 			c.status.recovered()
 		}
-		c.waiting = false
+		c.precedence.waiting = false
 		c.w.recovered(c.about(TroubleScope))
 		return
 	}
 	c.status.disturbed(why)
-	if !c.waiting {
-		c.waiting = true
+	if !c.precedence.waiting {
+		c.precedence.waiting = true
 		tell(c.w.observer.ConsumerWaiting, ConsumerWait{c.unit.name, TroubleScope, why})
 	}
 	c.w.troubled(c.about(TroubleScope), why)

@@ -175,8 +175,30 @@ func TestOutrankedBuildWaits(t *testing.T) {
 	}
 }
 
-// Nobody has said what the code of an earlier version of this library selects: that is
-// recorded, and is no change.
+// A worker that registers while another takes the consumer over has read its own scope in
+// the row. So the other gives the consumer back.
+func TestTakeOverIsConfirmed(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	const wide = `{"types": ["Invoice", "Order"]}`
+	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position, scope, scope_since) VALUES ('c', 0, '`+wide+`', 0)`)
+	d.Exec(t, `CREATE FUNCTION registers() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		INSERT INTO worker_nodes (worker_id, consumers, partitions) VALUES (gen_random_uuid(), '{}', '{"c": {"count": 1, "scope": `+wide+`}}');
+		RETURN NULL; END $$`)
+	d.Exec(t, `CREATE TRIGGER meanwhile AFTER UPDATE OF scope ON consumer_checkpoints FOR EACH ROW WHEN (NEW.scope::text NOT LIKE '%Invoice%') EXECUTE FUNCTION registers()`)
+	appendN(t, d.DB, "Invoice", "1", 1)
+	appendN(t, d.DB, "Order", "1", 1)
+	w := startBuild(t, d, of("Order"), worker.WithHeartbeatTimeout(time.Minute))
+	await(t, "it to wait", func() bool {
+		return strings.Contains(fmt.Sprint(w.Status().Consumers[0].LastError), "which goes first")
+	})
+	if got := one[string](t, d.DB, `SELECT scope::text FROM consumer_checkpoints`); got != wide || handled(t, d.DB, "c") != nil {
+		t.Errorf("the row has %s, handled are %v", got, handled(t, d.DB, "c"))
+	}
+}
+
+// A row of an earlier version of this library has no scope. The worker records one, and
+// reports no change.
 func TestScopeOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

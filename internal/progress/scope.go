@@ -18,8 +18,8 @@ import (
 // Recorded is what the row of a unit says of the code that has run it.
 type Recorded struct {
 	Unit   string
-	Stored string       // as the row has it; empty: nobody has said
-	Scope  *scope.Scope // the same; nil: nobody has said
+	Stored string       // as the row has it; empty: not recorded
+	Scope  *scope.Scope // the same; nil: not recorded
 }
 
 // recorded reads what a row has stored.
