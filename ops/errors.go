@@ -35,7 +35,7 @@ var (
 	ErrAtPosition = errors.New("it is at this position already")
 
 	// ErrNoEvents reports a Replay of an aggregate of which the consumer has passed no
-	// event.
+	// event, and a ReplayTypes that finds none.
 	ErrNoEvents = errors.New("it has passed no event of this aggregate: check the type and the id, and how far the consumer is (Consumers says)")
 
 	// ErrNoBlocker reports a Terminate of a session that has ended its transaction.

@@ -33,7 +33,7 @@ type Consumer struct {
 	OpenRanges  int64     // ranges of positions that it passed while they were in doubt
 	DeadLetters int64
 
-	Scope *Scope // of the code that runs it, or has run it last; of one that is split, of its first unit; nil: nobody has said
+	Scope *Scope // of the code that runs it, or has run it last; of one that is split, of its first unit; nil: not recorded
 
 	Units  []Unit // of a consumer that is split, in order; none: it is not
 	Wanted int    // partitions that the workers are to make of it; 0: it stays as it is

@@ -147,7 +147,7 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 		}
 		units = slices.DeleteFunc(units, func(at locked) bool { return len(missed[at.consumer]) == 0 })
 		if err == nil && len(units) == 0 {
-			err = errNoneMissed
+			err = noneMissed{}
 		}
 		return units, err
 	}
@@ -156,7 +156,14 @@ func (o *Operator) ReplayTypes(ctx context.Context, name string, types []string,
 	})
 }
 
-var errNoneMissed = fmt.Errorf("%w: of these types it has passed no event because its code did not select them", ErrNoEvents)
+// noneMissed is ErrNoEvents of ReplayTypes.
+type noneMissed struct{}
+
+func (noneMissed) Error() string {
+	return "it has passed no event of these types because its code did not select them: the verb operations of pgfrontier, or Operations, lists the changes (scope)"
+}
+
+func (noneMissed) Unwrap() error { return ErrNoEvents }
 
 // typesDetail is what the table of operations keeps of ReplayTypes.
 type typesDetail struct {

@@ -522,6 +522,17 @@ func TestReplayTypes(t *testing.T) {
 	if got := s.delivered(t); !strings.HasSuffix(got, "-1 3r 6 7r") {
 		t.Errorf("delivered %q", got)
 	}
+	stop()
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 0`) // as if nothing was given
+	s.Exec(t, `DELETE FROM consumer_operations WHERE operation IN ('replay types', 'reset')`)
+	s.Exec(t, `UPDATE consumer_checkpoints SET last_position = 8, scope_since = 8`)
+	if err := s.ReplayTypes(t.Context(), "c", []string{"Order"}, by); !errors.Is(err, ops.ErrNoEvents) {
+		t.Errorf("of what came before the consumer began: %v", err)
+	}
+	s.Exec(t, `UPDATE consumer_checkpoints SET scope_since = 0`)
+	if _, err := s.Preview(func(o *ops.Operator) error { return o.ReplayTypes(t.Context(), "c", []string{"Order"}, by) }); err != nil {
+		t.Errorf("of the same, from the beginning: %v", err)
+	}
 	for want, do := range map[string]func() error{
 		"no type is named":  func() error { return s.ReplayTypes(t.Context(), "c", nil, by) },
 		"name the consumer": func() error { return s.ReplayTypes(t.Context(), "c#000-7ff", []string{"Order"}, by) },

@@ -39,7 +39,10 @@ const (
 // took records how long a statement took.
 func (p *Plans) took(query string, began, now time.Time) {
 	took := int64(now.Sub(began))
-	known, _ := p.fastest.LoadOrStore(query, new(atomic.Int64))
+	known, ok := p.fastest.Load(query)
+	if !ok {
+		known, _ = p.fastest.LoadOrStore(query, new(atomic.Int64))
+	}
 	fastest := known.(*atomic.Int64)
 	before := fastest.Load()
 	for ; before == 0 || took < before; before = fastest.Load() {

@@ -72,3 +72,21 @@ func TestPlans(t *testing.T) {
 		}
 	}
 }
+
+// A statement that is slow each time, as over a slow network, keeps its plan.
+func TestSlowNetworkKeepsPlans(t *testing.T) {
+	conn, err := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeCacheStatement).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var p pgdriver.Plans
+	for range 5 {
+		if _, err := p.On(conn, conn).ExecContext(t.Context(), `SELECT pg_sleep($1::float8)`, 0.3); err != nil {
+			t.Fatal(err)
+		}
+		if !p.Keeps(conn) {
+			t.Error("plans are not kept")
+		}
+	}
+}

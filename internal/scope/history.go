@@ -39,8 +39,8 @@ type Given struct {
 
 // Missed reports whether a consumer has passed the event of a type at a position because
 // the code that ran it did not select the type. The steps are all that concern the
-// consumer, in their order; slot is the event's. Of a position that was in doubt at a change
-// nobody knows which code it came to, so it counts as not missed.
+// consumer, in their order; slot is the event's. A position that was in doubt at a change
+// counts as not missed: the steps do not tell which build its event was delivered to.
 func Missed(steps []Step, slot int, kind string, position int64) (missed bool) {
 	passed := false
 	for _, s := range steps {

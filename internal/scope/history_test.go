@@ -1,6 +1,7 @@
 package scope_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -8,6 +9,29 @@ import (
 	"github.com/pgfrontier/worker/internal/partition"
 	"github.com/pgfrontier/worker/internal/scope"
 )
+
+// A position that was in doubt at a change counts as not missed, whatever came before and after.
+func TestPositionInDoubtIsNotMissed(t *testing.T) {
+	t.Parallel()
+	at := func(from scope.Scope, position int64, open string) scope.Step {
+		var c scope.Changed
+		if err := json.Unmarshal([]byte(open), &c); err != nil {
+			t.Fatal(err)
+		}
+		c.From, c.Position = from, position
+		return scope.Step{Slots: partition.All, Changed: &c}
+	}
+	a := scope.Of([]string{"A"}, 0, "")
+	doubts := at(a, 9, `{"open": [{"first": 3, "last": 5}]}`)
+	for position, want := range map[int64]bool{2: true, 3: false, 5: false, 6: true, 9: true, 10: false} {
+		if got := scope.Missed([]scope.Step{doubts}, 0, "B", position); got != want {
+			t.Errorf("position %d: %v", position, got)
+		}
+	}
+	if scope.Missed([]scope.Step{at(a, 9, `{}`), doubts}, 0, "B", 4) {
+		t.Error("position 4 is missed, and was in doubt at the second change")
+	}
+}
 
 // A consumer of two halves lives through builds, resets and replays; a model writes down
 // for each event whether it was delivered since it was last to be. Missed finds those that

@@ -39,9 +39,9 @@ func (s Scope) String() string {
 	return string(text)
 }
 
-// Compare orders scopes: of builds that differ, the greatest runs the consumer. That is the
-// higher version, then the one with more types. Which of as many goes first means nothing,
-// but is the same for everyone.
+// Compare orders scopes: the build with the greatest scope runs the consumer. The higher
+// version is greater, then the scope with more types. Scopes with equally many types are
+// ordered by the names of the types, so that all workers agree.
 func (s Scope) Compare(o Scope) int {
 	width := func(s Scope) int {
 		if len(s.Types) == 0 {

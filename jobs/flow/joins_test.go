@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -320,5 +321,48 @@ func TestSpoiledRun(t *testing.T) {
 	var told int
 	if err := b.d.DB.QueryRow(`SELECT count(*) FROM jobs_flow_steps WHERE need = 7`).Scan(&told); err != nil || told != 8 {
 		t.Errorf("%d joins were told, %v", told, err)
+	}
+}
+
+// A worker tells again of a step whose run was locked. No sweep finds the step here.
+func TestWorkerRetriesStepsOfLockedRuns(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	run := b.begin(t, side())
+	b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
+	a := &advancer{sql: b.sql, ended: []int64{int64(idOf(run, 0, 0))}, w: jobflow.Worker{
+		Limit: time.Minute, Wake: func() {},
+		On: func(ctx context.Context, f func(conn *sql.Conn) error) error {
+			conn, err := b.d.DB.Conn(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return f(conn)
+		},
+		Failed: func(task string, err error) {
+			if err != nil {
+				t.Errorf("%s: %v", task, err)
+			}
+		},
+	}}
+	held := must(b.d.DB.Begin())(t)
+	defer func() { _ = held.Rollback() }()
+	if _, err := b.Cancel(t.Context(), held, run); err != nil {
+		t.Fatal(err)
+	}
+	a.tell(t.Context())
+	if len(a.kept) != 1 {
+		t.Fatalf("kept are %v", a.kept)
+	}
+	if err := held.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	for len(a.kept) > 0 && t.Context().Err() == nil {
+		a.tell(t.Context())
+	}
+	if all := must(pgdriver.QueryAll(t.Context(), b.d.DB, func(r *sql.Rows) (id int64, err error) { return id, r.Scan(&id) },
+		`SELECT id FROM jobs_flow_steps WHERE need = 7`))(t); len(all) != 1 {
+		t.Error("the join was not told of the step")
 	}
 }

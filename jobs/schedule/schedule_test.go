@@ -610,7 +610,7 @@ func TestScheduleAfterTheClockWasSetBack(t *testing.T) {
 	ticks()
 }
 
-// A Scheduler whose pool somebody closes ends, and says why.
+// Start returns ErrPoolClosed after the program has closed the pool.
 func TestPoolClosedUnderTheScheduler(t *testing.T) {
 	t.Parallel()
 	d := database(t)
