@@ -47,8 +47,8 @@ func (c *consumerLoop) classify(ctx context.Context, t *transaction, at *store.P
 	return r
 }
 
-// withReturned adds to what has ended a batch the error that the handler returned, unless the
-// error says no more.
+// withReturned adds the handler's error to the cause that has ended a batch, unless the error
+// only repeats the cause.
 func withReturned(cause, err error) error {
 	switch {
 	case err == nil, errors.Is(cause, err), err == context.Canceled, err == context.DeadlineExceeded:

@@ -31,8 +31,8 @@ var (
 	// and what to do if it had. Otherwise nothing is lost.
 	ErrOutcomeUnknown = errors.New("worker: an outage hides whether a handler ended the batch's transaction")
 
-	// ErrPoolClosed ends a worker whose db was closed while the worker ran. The batches in hand
-	// are finished first. The others notice by themselves that the worker is gone.
+	// ErrPoolClosed reports that the program closed db while the worker ran. Batches in flight
+	// finish first. The other workers take over after HeartbeatTimeout.
 	ErrPoolClosed = errors.New("worker: sql: database is closed: close db after Start has returned, not before")
 
 	// ErrHandlerOverdue ends a stop that waited in vain for handlers. They

@@ -287,7 +287,7 @@ func TestFailDeadLetter(t *testing.T) {
 	}
 }
 
-// A worker whose pool somebody closes ends, and says why. The batch in hand is finished.
+// Start returns ErrPoolClosed after the program has closed db. The batch in flight finishes.
 func TestPoolClosedUnderTheWorker(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

@@ -84,8 +84,8 @@ type Observer struct {
 	// Rescaled: units of a consumer were replaced by others, which have the same
 	// keys between them: a split, or a merge.
 	Rescaled func(Rescaled)
-	// ScopeChanged: a build runs the consumer that selects other aggregate types than the
-	// one before, or has another version.
+	// ScopeChanged: a build with other aggregate types or another version than the previous
+	// build runs the consumer.
 	ScopeChanged func(ScopeChange)
 	// DeadBatchEnded: the batch of a dead worker lived on in the server, held a
 	// consumer's row, and was ended.
@@ -204,8 +204,8 @@ type Rescaled struct {
 	Position int64    // where they stand
 }
 
-// ScopeChange tells from where on a consumer is run by code that selects something else.
-// The table of operations has the same.
+// ScopeChange is a change of the aggregate types, or of the version, of the code that runs a
+// consumer. The table of operations keeps it too.
 type ScopeChange struct {
 	Consumer string
 	From, To string // in words

@@ -127,7 +127,7 @@ func (w *Worker) watchPool(ctx context.Context) {
 // closedEvery is the pause between two looks whether the pool is closed, which cost nothing.
 const closedEvery = time.Second
 
-// watchClosed ends the worker when somebody closes the pool. The connections that the worker keeps
+// watchClosed ends the worker after the program has closed the pool. The connections that the worker keeps
 // outlive that, so that heartbeats, which would keep the consumers here, go on.
 func (w *Worker) watchClosed(ctx context.Context) error {
 	for backoff.Sleep(ctx, closedEvery) {

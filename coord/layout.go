@@ -105,8 +105,8 @@ type layout struct {
 }
 
 // layoutsOf returns the consumers that are split, or have a number of partitions
-// that is fixed or wished for, or of which builds select different types, with what is to
-// become of them. All others are one unit each, which anyone with its code may run.
+// that is fixed or wished for, or for which members have different scopes, each with its
+// target. Every other consumer is one unit that any member with its code may run.
 func layoutsOf(alive []Member, parts []part) map[string]*layout {
 	all := map[string]*layout{}
 	of := func(consumer string) *layout {
@@ -201,9 +201,9 @@ func (l *layout) decide(alive []Member) {
 	outrank(alive, l.consumer, l.able)
 }
 
-// outrank takes from the members who are able to run a consumer those whose code selects
-// something else than that of the greatest, see [scope.Scope.Compare]: it would pass what
-// the others are to get. Who does not say what its code selects stays.
+// outrank clears able for the members whose scope is not the greatest of those able, see
+// [scope.Scope.Compare]: their code would pass events that the greatest scope selects. A
+// member without a scope stays able.
 func outrank(alive []Member, consumer string, able []bool) {
 	var best *scope.Scope
 	for i, m := range alive {
@@ -218,7 +218,7 @@ func outrank(alive []Member, consumer string, able []bool) {
 	}
 }
 
-// disputed are the consumers of which some members select something else than others.
+// disputed returns the consumers for which members have different scopes.
 func disputed(alive []Member) (consumers []string) {
 	first := map[string]scope.Scope{}
 	for _, m := range alive {

@@ -304,7 +304,7 @@ func (v view) consumer(c ops.Consumer) object {
 	}
 }
 
-// selects is null where nobody has said. No types are all.
+// selects is null if no scope is recorded. An empty list of types means all types.
 func selects(s *ops.Scope) any {
 	if s == nil {
 		return nil

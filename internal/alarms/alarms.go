@@ -57,8 +57,8 @@ const (
 	most = 5 // of a kind
 )
 
-// IsSilent reports whether a worker is taken for dead: its heartbeat is older than its
-// HeartbeatTimeout, or lies in the future, where nobody sees how old it is.
+// IsSilent reports whether a worker counts as dead: its heartbeat is older than its
+// HeartbeatTimeout, or lies in the future, so that the age of the heartbeat is unknown.
 func IsSilent(w ops.Worker) bool {
 	return w.HeartbeatAge < 0 || w.HeartbeatAge > cmp.Or(w.HeartbeatTimeout, silent)
 }

@@ -92,7 +92,7 @@ func (b Borders) Cross(to int64) Borders {
 	})
 }
 
-// Lack takes note that the effects of positions were not had: they were passed unseen.
+// Lack records that the effects of positions were not had, although the unit has passed them.
 func (b Borders) Lack(missed []int64) Borders {
 	if len(b) == 0 || len(missed) == 0 {
 		return b

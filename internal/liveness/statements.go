@@ -82,8 +82,8 @@ func (c Config) NodesSQL(known string) string {
 }
 
 // TimeoutSQL is an SQL expression for the HeartbeatTimeout of a worker, whose row has an
-// alias. otherwise is for a row that has none, of an earlier build. A time-out of more than a
-// day is one that somebody has written by hand.
+// alias. otherwise is for a row of an earlier build, which has no time-out. A time-out above a
+// day was written by hand, and counts as a day.
 func TimeoutSQL(row, otherwise string) string {
 	of := row + `.heartbeat_timeout`
 	return `coalesce(CASE WHEN ` + of + ` <= interval '1 day' THEN ` + of + ` WHEN ` + of + ` IS NOT NULL THEN interval '1 day' END, ` + otherwise + `)`

@@ -189,7 +189,7 @@ type Part struct {
 	Revision int64
 	Paused   bool
 	Effects  effects.Borders
-	Scope    string // as it is stored; empty: nobody has said
+	Scope    string // as it is stored; empty: not recorded
 	Since    int64  // from which position on it is known what was selected
 	Mine     bool   // assigned to this worker, and wanted in so many partitions
 }
