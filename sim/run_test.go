@@ -29,13 +29,13 @@ func small(t *testing.T) Config {
 	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
 }
 
-// holds makes runs that must hold, five at most, each with another seed. It ends when seen
-// returns "": all that the test is about has happened. A busy machine may have no time for
-// what is rare in one run, and none to judge one.
+// holds makes runs that must hold, five at most, each with another seed and twice as long as
+// the one before. It ends when seen returns "": all that the test is about has happened. A
+// busy machine may have no time for what is rare in a short run, and none to judge one.
 func holds(t *testing.T, c Config, seen func(*oracle.Report) (missing string)) {
 	t.Helper()
 	missing := "a run that was judged"
-	for last := c.Seed + 5; c.Seed < last && missing != ""; c.Seed++ {
+	for last := c.Seed + 5; c.Seed < last && missing != ""; c.Seed, c.Duration = c.Seed+1, 2*c.Duration {
 		r, err := Judged(func(patience float64) (*oracle.Report, error) {
 			c.Patience = patience
 			return Run(t.Context(), c)
