@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 )
 
@@ -145,7 +146,7 @@ func (w *Worker) head(ctx context.Context, token string) (head int64, err error)
 // place gives a unit its first checkpoint, if it has none.
 func (w *Worker) place(ctx context.Context, u *unit, after int64, token string) error {
 	return w.bounded(ctx, w.limits.quick, func(ctx context.Context) error {
-		return w.checkpoints.Place(ctx, w.db, u.name, after, token, u.scope)
+		return pgdriver.Repeated(func() error { return w.checkpoints.Place(ctx, w.db, u.name, after, token, u.scope) })
 	})
 }
 

@@ -87,6 +87,17 @@ func (f *flow) bad(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
 	return nil
 }
 
+// held is a handler that tells when it has the aggregate "held", and waits for the end.
+func held(begun chan<- struct{}, end <-chan struct{}) func(context.Context, *sql.Tx, store.PersistedEvent) error {
+	return func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+		if e.AggregateID == "held" {
+			begun <- struct{}{}
+			<-end
+		}
+		return nil
+	}
+}
+
 // run starts a worker.
 func (f *flow) run(t *testing.T, consumers []consumer.Consumer, opts ...worker.Option) *running {
 	t.Helper()
@@ -163,12 +174,16 @@ func (f *flow) play(t *testing.T) {
 
 	f.Exec(t, `DELETE FROM consumer_checkpoints_token`) // as crash recovery does
 	f.awaitAt(t, "c", f.append(t, "a", 1))
-	second := f.run(t, []consumer.Consumer{&effect{"c", f.bad}, &effect{name: "other"}})
+	begun, end := make(chan struct{}, 1), make(chan struct{})
+	second := f.run(t, []consumer.Consumer{&effect{"c", f.bad}, &effect{"other", held(begun, end)}})
 	f.awaitAt(t, "other", f.append(t, "a", 1))
 	w.Stop()
 	f.must(t, w.result(t))
-	f.awaitAt(t, "c", f.append(t, "a", 1))
+	f.awaitAt(t, "c", f.append(t, "held", 1))
+	<-begun
 	second.Stop()
+	await(t, "the worker to say that it drains", func() bool { return f.executed("draining = true") })
+	close(end)
 	f.must(t, second.result(t))
 	f.fail(t)
 	f.rescale(t)

@@ -3,6 +3,8 @@ package worker_test
 import (
 	"testing"
 
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -67,4 +69,35 @@ func settings(t *testing.T, q store.Querier) map[string]string {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// Workers that start at once, where transactions are stricter than read committed by default:
+// a statement that waits for the same of another worker is sacrificed, and made again.
+func TestStartUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			other, err := d.DB.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Rollback()
+			if _, err := other.Exec(`INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 0)`); err != nil {
+				t.Fatal(err)
+			}
+			w := runWorker(t, worker.New(d.OpenSet(t, "default_transaction_isolation", level), newStore(), []consumer.Consumer{&ledger{name: "c"}}))
+			pgtest.AwaitBlocked(t, d.DB)
+			if err := other.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			appendN(t, d.DB, "Order", "1", 1)
+			await(t, "the event to be handled, or the worker to end", func() bool { return checkpoint(t, d.DB, "c") > 0 || len(w.done) > 0 })
+			w.Stop()
+			if err := w.result(t); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

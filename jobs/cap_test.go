@@ -281,3 +281,31 @@ func TestWaitForACapPutsOffNoLowWalk(t *testing.T) {
 	}
 	t.Error("80 jobs in turn overtook one that was visible late")
 }
+
+// Workers that start at once, where transactions are stricter than read committed by default:
+// a statement that waits for the same of another worker is sacrificed, and made again.
+func TestStartUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+			other, err := s.d.DB.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Rollback()
+			if _, err := other.Exec(`INSERT INTO jobs_token ("only", token, database) SELECT true, gen_random_uuid(), oid FROM pg_database WHERE datname = current_database()`); err != nil {
+				t.Fatal(err)
+			}
+			id := s.add(task{1})
+			s.runOn(s.d.OpenSet(t, "default_transaction_isolation", level))
+			pgtest.AwaitBlocked(t, s.d.DB)
+			if err := other.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			s.ended(id)
+		})
+	}
+}

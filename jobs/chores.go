@@ -151,8 +151,10 @@ func (w *Worker) compareSequence(ctx context.Context, conn *sql.Conn) {
 // plantToken puts a token into its table after the server has emptied it: only with
 // one is a free lock a sign of death.
 func (w *Worker) plantToken(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, incarnation.PlantOnce(w.tables.Token), uuid.NewString())
-	return err
+	return pgdriver.Repeated(func() error {
+		_, err := conn.ExecContext(ctx, incarnation.PlantOnce(w.tables.Token), uuid.NewString())
+		return err
+	})
 }
 
 // pass is what is left to do of a pass over all that is old. It may take many slices of

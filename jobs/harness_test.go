@@ -97,7 +97,13 @@ func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop fun
 	jobs.SetLimit(w, 2*time.Second)
 	jobs.SetChores(w, 100*time.Millisecond)
 	result := make(chan error, 1)
-	go func() { result <- w.Start(context.WithoutCancel(s.t.Context())) }()
+	go func() {
+		err := w.Start(context.WithoutCancel(s.t.Context()))
+		if err != nil {
+			s.note("the worker ended with: %v", err)
+		}
+		result <- err
+	}()
 	stop = sync.OnceValue(func() error {
 		w.Stop()
 		select {

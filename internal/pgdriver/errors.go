@@ -61,6 +61,22 @@ func IsConflict(err error) bool {
 	return s == SerializationFailure || s == DeadlockDetected
 }
 
+// conflicts is how often a statement is repeated.
+const conflicts = 5
+
+// Repeated calls f, which is to execute one statement outside of a transaction, again as long
+// as PostgreSQL sacrifices it for another transaction. Where transactions are stricter than
+// read committed by default, so is a statement alone: a row that another transaction has
+// written since is then an error. Once that transaction has ended, the next try sees the row.
+func Repeated(f func() error) (err error) {
+	for range conflicts {
+		if err = f(); !IsConflict(err) {
+			break
+		}
+	}
+	return err
+}
+
 // IsTransactionTimeout reports whether the server ended the transaction, and
 // the connection, because it took too long.
 func IsTransactionTimeout(err error) bool {
