@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/pgfrontier/worker"
@@ -99,5 +100,18 @@ func TestStartUnderStrictIsolation(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// What pgx cannot read under the settings of the role, it is not started with.
+func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	for setting, value := range map[string]string{"DateStyle": "SQL, DMY", "bytea_output": "escape"} {
+		db := d.InMode("exec").OpenSet(t, setting, value)
+		err := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}).Start(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "set DateStyle to ISO and bytea_output to hex") {
+			t.Errorf("%s = %s: Start returned %v", setting, value, err)
+		}
 	}
 }

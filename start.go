@@ -91,6 +91,9 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 		return t, fmt.Errorf("worker: take a connection: %w", err)
 	}
 	defer conn.Close()
+	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
+		return t, fmt.Errorf("worker: %w", err)
+	}
 	if t, err = t.Resolve(ctx, conn); err != nil {
 		return t, fmt.Errorf("worker: %w", err)
 	}

@@ -304,3 +304,14 @@ func TestDeadWorkerBehindPgBouncer(t *testing.T) {
 		})
 	}
 }
+
+// What pgx cannot read under the settings of the role, it is not started with.
+func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	err := jobs.NewWorker(s.d.InMode("exec").OpenSet(t, "DateStyle", "SQL, DMY"), s.Handlers).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "set DateStyle to ISO and bytea_output to hex") {
+		t.Errorf("Start returned %v", err)
+	}
+}

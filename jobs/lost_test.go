@@ -3,7 +3,6 @@ package jobs_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -95,14 +94,7 @@ func TestAdoption(t *testing.T) {
 // executed in one message: otherwise a lost answer would be that of its preparation.
 func (s *stage) openHole(t *testing.T) (*sql.DB, *pgtest.Hole) {
 	t.Helper()
-	u, err := url.Parse(s.d.URL)
-	if err != nil {
-		t.Fatal("the connection string is no URL")
-	}
-	query := u.Query()
-	query.Set("default_query_exec_mode", "exec")
-	u.RawQuery = query.Encode()
-	db, hole := (&pgtest.Database{URL: u.String()}).OpenHole(t)
+	db, hole := s.d.InMode("exec").OpenHole(t)
 	db.SetMaxIdleConns(20)
 	return db, hole
 }

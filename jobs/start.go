@@ -116,6 +116,9 @@ func (w *Worker) checkDatabase(ctx context.Context) error {
 		return fmt.Errorf("jobs: take a connection: %w", err)
 	}
 	defer conn.Close()
+	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
 	var readOnly bool
 	if err := conn.QueryRowContext(ctx, `SELECT current_setting('transaction_read_only')::boolean`).Scan(&readOnly); err != nil {
 		return fmt.Errorf("jobs: look whether the server takes writes: %w", err)

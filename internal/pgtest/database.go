@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,16 @@ func (d *Database) OpenMode(t testing.TB, mode pgx.QueryExecMode) *sql.DB {
 	}
 	cfg.DefaultQueryExecMode = mode
 	return closed(t, stdlib.OpenDB(*cfg))
+}
+
+// InMode is the database with a way in which pgx sends statements, as default_query_exec_mode
+// names it.
+func (d *Database) InMode(mode string) *Database {
+	separator := "?"
+	if strings.Contains(d.URL, "?") {
+		separator = "&"
+	}
+	return &Database{URL: d.URL + separator + "default_query_exec_mode=" + mode}
 }
 
 // OpenSet opens another pool on the database, over pgx, with a setting in its sessions. It

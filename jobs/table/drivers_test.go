@@ -118,3 +118,14 @@ func TestPgBouncerRefused(t *testing.T) {
 		}
 	}
 }
+
+// What pgx cannot read under the settings of the role, it is not started with.
+func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.h.Handle = func(context.Context, *table.Job[example]) error { return nil }
+	err := s.worker(s.d.InMode("exec").OpenSet(t, "DateStyle", "SQL, DMY"), nil).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "set DateStyle to ISO and bytea_output to hex") {
+		t.Errorf("Start returned %v", err)
+	}
+}

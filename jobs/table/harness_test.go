@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -107,14 +106,7 @@ func newStage(t *testing.T) *stage {
 // values in one go: a statement whose answer is lost was executed.
 func (s *stage) openHole() (*sql.DB, *pgtest.Hole) {
 	s.t.Helper()
-	u, err := url.Parse(s.d.URL)
-	if err != nil {
-		s.t.Fatal("the connection string is no URL")
-	}
-	query := u.Query()
-	query.Set("default_query_exec_mode", "exec")
-	u.RawQuery = query.Encode()
-	return (&pgtest.Database{URL: u.String()}).OpenHole(s.t)
+	return s.d.InMode("exec").OpenHole(s.t)
 }
 
 // note takes note of something that happens.

@@ -241,7 +241,12 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("jobs/table: take a connection: %w", err)
 	}
-	if err := w.store.check(ctx, conn, w.host); err != nil {
+	if err = pgdriver.CheckFormats(ctx, conn); err != nil {
+		err = fmt.Errorf("jobs/table: %w", err)
+	} else {
+		err = w.store.check(ctx, conn, w.host)
+	}
+	if err != nil {
 		_ = conn.Close()
 		return err
 	}
