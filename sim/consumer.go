@@ -64,9 +64,10 @@ type bookkeeper struct {
 	node  *node
 	dice  *rand.Rand
 
-	tx       *sql.Tx   // of the batch in hand
-	nextMove time.Time // of its consumer to another worker
-	failNext *sql.Tx   // the batch whose next event fails
+	tx       *sql.Tx       // of the batch in hand
+	nextMove time.Time     // of its consumer to another worker
+	failNext *sql.Tx       // the batch whose next event fails
+	slow     time.Duration // that the handler takes over each event of the batch in hand
 }
 
 func (b *bookkeeper) Name() string             { return b.scope.Name }

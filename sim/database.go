@@ -324,7 +324,34 @@ func (d *database) collect(ctx context.Context, e *history.Evidence) (err error)
 	}, `SELECT consumer_name, (detail->>'from')::bigint, (detail->>'to')::bigint, detail->>'transaction' FROM consumer_operations WHERE operation = 'repair' ORDER BY id`); err != nil {
 		return fmt.Errorf("sim: read the repairs: %w", err)
 	}
-	return errors.Join(d.collectOperations(ctx, e), d.collectUnauthorized(ctx, e))
+	return errors.Join(d.collectOperations(ctx, e), d.collectUnauthorized(ctx, e), d.collectSelected(ctx, e))
+}
+
+// collectSelected reads what the code of consumers selected whose builds differ: up to each
+// change of that, and up to now.
+func (d *database) collectSelected(ctx context.Context, e *history.Evidence) error {
+	for _, c := range e.Consumers {
+		if len(c.Sometimes) == 0 {
+			continue
+		}
+		all, err := rows(ctx, d, func(r *sql.Rows, v *history.Selected) error {
+			var types, open string
+			v.Consumer = c.Name
+			err := r.Scan(&v.To, &types, &open)
+			return errors.Join(err, json.Unmarshal([]byte(types), &v.Types), json.Unmarshal([]byte(open), &v.Open))
+		}, `
+SELECT "to", types, open FROM (
+	SELECT id, (detail->>'position')::bigint AS "to", coalesce(detail->'from'->'types', '[]')::text AS types, (detail->'open')::text AS open
+	FROM consumer_operations WHERE operation = 'scope' AND consumer_name = $1::text
+	UNION ALL
+	SELECT 9223372036854775807, last_position, coalesce(scope->'types', '[]')::text, '[]' FROM consumer_checkpoints WHERE consumer_name = $1::text
+) AS s ORDER BY id`, c.Name)
+		if err != nil {
+			return fmt.Errorf("sim: read what the code of %s selected: %w", c.Name, err)
+		}
+		e.Selected = append(e.Selected, all...)
+	}
+	return nil
 }
 
 // collectOperations reads what operators did to the consumers' progress. What

@@ -79,6 +79,9 @@ type operator struct {
 func (s *slot) operator(ctx context.Context) (operator, error) {
 	o, err := ops.New(s.on.db, nil)
 	of, placed := oneOf(s.dice, s.scenario.Scope...), true
+	if len(of.Sometimes) > 0 {
+		of = s.scenario.Scope[0] // who went past what, is judged without operators
+	}
 	if last := s.scenario.Scope[len(s.scenario.Scope)-1]; last.Partitioned && chance(s.dice, 0.4) {
 		of = last
 	}

@@ -23,9 +23,10 @@ type faultRow struct {
 	async   bool           // somebody does not wait for commits to be safe
 	needs   []*requirement // of the server
 
-	// How it is injected: into a worker at a moment of a batch, into a handler at
-	// each event, or by a writer in place of a plain append. A row without any is
-	// a setting, which is read by name.
+	// How it is injected: into a worker as it starts or at a moment of a batch, into a
+	// handler at each event, or by a writer in place of a plain append. A row without any
+	// is a setting, which is read by name.
+	build   build
 	worker  []injection
 	handler func(s *simulation, ctx context.Context, b *bookkeeper, d delivered, intensity float64) (done bool, err error)
 	writer  []operation
@@ -55,7 +56,7 @@ type delivered struct {
 
 // faultRows are all faults. The order is that of -h, and of what a seed draws.
 var faultRows = slices.Concat(workerFaults, backendFaults, notificationFaults, assignmentFaults, handlerFaults, contractFaults,
-	operatorFaults, crashFaults, restoreFaults, standbyFaults, asyncFaults, writerFaults)
+	operatorFaults, crashFaults, restoreFaults, standbyFaults, asyncFaults, writerFaults, buildFaults, mannerFaults)
 
 // faultTable is what they are.
 var faultTable = func() (t fault.Table) {
@@ -134,7 +135,7 @@ func drawFaults(seed uint64) Intensities {
 			drawn[f.Name] = factor
 		}
 	}
-	if chance(r, 0.4) {
+	if chance(fault.Dice(seed, "listeners"), 0.4) {
 		for _, f := range faultRows {
 			if f.listens {
 				delete(drawn, f.Name)

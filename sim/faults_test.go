@@ -47,7 +47,7 @@ func TestEveryFaultCanBeTurnedOff(t *testing.T) {
 	names := map[string]bool{}
 	for _, f := range faultRows {
 		ways := len(f.worker) + len(f.writer)
-		if f.handler != nil {
+		if f.handler != nil || f.build != nil {
 			ways++
 		}
 		if names[f.Name] || f.Name == "" || f.Does == "" || len(f.Counts) == 0 || (ways == 0) != f.async {

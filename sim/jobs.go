@@ -36,6 +36,7 @@ type jobSimulation struct {
 	operators []*jobOperator
 	emitter   *emitter
 	emitting  []*slot       // of workers of consumers that enqueue
+	builds    builds        // of the faults that are on
 	stalls    chan struct{} // one for each worker that may be stalled at a time
 	evidence  history.Evidence
 }
@@ -77,8 +78,10 @@ func newJobSimulation(c Config, scenario Scenario, on *database, driver Driver) 
 	queues := names(scenario.Jobs.Queues)
 	s.history.Add("", "", history.RunBegan, history.Header{Seed: c.Seed, Repeat: c.command(), Workers: c.Workers, Writers: c.Writers, Consumers: queues})
 	s.evidence.History = s.history
-	s.evidence.Jobs = &history.Jobs{Slowness: max(c.Bounds.Slowness, 1), MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.Jobs.rescueBound().Seconds(),
-		DeadAfter: (scenario.Jobs.HeartbeatTimeout + scenario.Jobs.RescueDelay).Seconds()}
+	s.evidence.Jobs = &history.Jobs{Slowness: max(c.Bounds.Slowness, 1), MaxAttempts: jobAttempts, Queues: queues, RescueBound: scenario.rescueBound().Seconds(), DeadAfter: scenario.deadAfter().Seconds()}
+	for _, f := range jobFaultRows {
+		s.builds = s.builds.with(f.Row, f.build, scenario.Faults)
+	}
 	for i := range c.Writers {
 		s.enqueuers = append(s.enqueuers, newEnqueuer(i+1, s))
 	}

@@ -99,11 +99,11 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 		return r.Scan(&v.ID, &v.Token, &v.Kind, &v.Queue, &v.State, &v.Attempt, &v.Failures, &v.Resets, &v.MaxResets, &v.MaxAttempts, &v.Worker, &v.Claim, &v.CancelAsked,
 			&v.StartedAt, &v.GoodUntil, &v.FinishedAt, &v.Code, &v.Result)
 	}, `SELECT id, args->>'token', kind, queue, state, attempt, failures, resets, max_resets, coalesce(max_attempts, 0), coalesce(claimed_by::text, ''), coalesce(claim, 0), cancel_at IS NOT NULL,
-		`+since("started_at")+`, `+since("good_until")+`, `+since("finished_at")+`, coalesce(code, ''), coalesce(result::text, '') FROM jobs_history ORDER BY id`, zero)
+		`+since("started_at")+`, `+since("good_until")+`, `+since("finished_at")+`, coalesce(code, ''), coalesce(result::text, '') FROM jobs_history WHERE kind <> $2::text ORDER BY id`, zero, occupied)
 	read("the finished jobs", failed)
 	j.Left, failed = rows(ctx, d, func(r *sql.Rows, v *history.Unfinished) error {
 		return r.Scan(&v.ID, &v.Token, &v.Kind, &v.Queue, &v.State, &v.Attempt, &v.Worker, &v.DueIn, &v.Expired)
-	}, `SELECT id, args->>'token', kind, queue, state, attempt, coalesce(claimed_by::text, ''), extract(epoch FROM run_at - clock_timestamp())::float8,
+	}, `SELECT id, args->>'token', kind, queue, state, attempt, coalesce(claimed_by::text, ''), extract(epoch FROM greatest(run_at, '1970-01-01') - clock_timestamp())::float8,
 		coalesce(state = 'available' AND good_until < clock_timestamp(), false) FROM jobs ORDER BY id`)
 	read("the unfinished jobs", failed)
 	j.Attempts, failed = rows(ctx, d, func(r *sql.Rows, v *history.JobAttempt) error {
@@ -117,7 +117,7 @@ func (d *database) collectJobs(ctx context.Context, j *history.Jobs, zero time.T
 	read("the effects", failed)
 	j.Steps, failed = rows(ctx, d, func(r *sql.Rows, v *history.JobStep) error {
 		return r.Scan(&v.At, &v.ID, &v.Was, &v.State, &v.Attempt, &v.Claim, &v.Queue, &v.Priority, &v.RunAt, &v.Bounded, &v.Key)
-	}, `SELECT `+since("at")+`, job, was, state, attempt, coalesce(claim, 0), queue, priority, `+since("run_at")+`, bounded, coalesce(key, '') FROM sim_steps ORDER BY seq`, zero)
+	}, `SELECT `+since("at")+`, job, was, state, attempt, coalesce(claim, 0), queue, priority, `+since("greatest(run_at, '1970-01-01')")+`, bounded, coalesce(key, '') FROM sim_steps ORDER BY seq`, zero)
 	read("the steps", failed)
 	j.Claims, failed = rows(ctx, d, func(r *sql.Rows, v *history.CappedRun) error {
 		return r.Scan(&v.At, &v.Queue, &v.Cap, &v.Running, &v.All, &v.Total, &v.Paused)

@@ -153,7 +153,7 @@ func (s *jobSlot) hole(_, intake context.Context, at jobPoint) error {
 	swallowed := 0
 	if _, there := s.inject(intake, at, func() {
 		s.of.book.fault(s.node.name)
-		s.node.silent.Store(true)
+		s.node.unable.Store(true)
 		swallowed = s.node.net.swallow()
 	}); swallowed > 0 {
 		s.tally.add(history.Swallowed, swallowed)

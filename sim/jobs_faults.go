@@ -23,9 +23,10 @@ type jobFaultRow struct {
 	async  bool           // somebody does not wait for commits to be safe
 	needs  []*requirement // of the server
 
-	// How it is injected: into a worker at a point, by an operator now and then, in
-	// what a handler is told to do, or by an enqueuer in place of a plain commit. A
+	// How it is injected: into a worker as it starts or at a point, by an operator now and
+	// then, in what a handler is told to do, or by an enqueuer in place of a plain commit. A
 	// row without any is a setting, which is read by name.
+	build    build
 	worker   []jobInjection
 	operator func(o *jobOperator, ctx, intake context.Context) error
 	act      string
@@ -98,7 +99,7 @@ func atJob(inject func(s *jobSlot, ctx, intake context.Context, at jobPoint) err
 
 // jobFaultRows are all faults of a run of jobs. The order is that of -h, and of what
 // a seed draws.
-var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults, jobScheduleFaults, jobFlowFaults)
+var jobFaultRows = slices.Concat(jobWorkerFaults, jobServerFaults, jobHandlerFaults, jobOperatorFaults, jobEmitterFaults, jobEnqueueFaults, jobScheduleFaults, jobFlowFaults, jobMannerFaults)
 
 // jobFaultTable is what they are.
 var jobFaultTable = func() (t fault.Table) {

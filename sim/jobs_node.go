@@ -23,7 +23,7 @@ type jobNode struct {
 	worker  *jobs.Worker
 	notes   jobNotes
 	gone    atomic.Bool // it was crashed: what its handlers still do, nobody hears
-	silent  atomic.Bool // some of its connections have died in silence
+	unable  atomic.Bool // it may not be able to store what became of some runs: connections died in silence, or an id is taken
 
 	dice   *rand.Rand // of all handlers
 	dicing sync.Mutex
@@ -52,11 +52,12 @@ func newJobNode(s Scenario, m *machine, version int64, notes jobNotes, listen st
 
 // startNode starts the life-th worker of a slot.
 func (s *jobSimulation) startNode(ctx context.Context, slot, life int) (*jobNode, error) {
-	m, err := newMachine(s.scenario, s.on, s.history, slot, life, s.scenario.Jobs.Pool)
+	scenario := s.builds.of(s.scenario, slot, life, &s.tally)
+	m, err := newMachine(scenario, s.on, s.history, slot, life, scenario.Jobs.Pool)
 	if err != nil {
 		return nil, err
 	}
-	n := newJobNode(s.scenario, m, s.version.Load(), s.book, m.listening())
+	n := newJobNode(scenario, m, s.version.Load(), s.book, m.listening())
 	s.book.add(history.Runner{Name: n.name, ID: n.id(), Version: n.version})
 	if ends(s.on.life()) {
 		s.book.fault(n.name)
@@ -138,7 +139,7 @@ func (n *jobNode) await(asked string) history.Exit {
 		return history.Exit{Worker: n.name, Asked: asked, Bound: bound, InTime: true}
 	}
 	x := n.awaitEnd(asked, bound)
-	if x.InTime && n.silent.Load() && errors.Is(n.err, jobs.ErrUnsettled) {
+	if x.InTime && n.unable.Load() && errors.Is(n.err, jobs.ErrUnsettled) {
 		x.Asked = history.ExitOutage
 	}
 	return x

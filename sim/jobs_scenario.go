@@ -87,13 +87,26 @@ func drawJobKnobs(r *rand.Rand) JobKnobs {
 // for a connection.
 const jobsStatementLimit = 10 * time.Second
 
+// deadAfter is after how long at least the jobs of a worker that hangs are given to others.
+func (s Scenario) deadAfter() time.Duration {
+	timeout := s.Jobs.HeartbeatTimeout
+	if s.Faults[timeoutsOn] > 0 {
+		timeout = time.Duration(shortest * float64(timeout))
+	}
+	return timeout + s.Jobs.RescueDelay
+}
+
 // rescueBound is how long the jobs of a worker that has crashed may wait for another:
 // until it counts as dead, and so does a leader that has crashed with it, then the
 // rescue's delay, and one statement, for which a connection may have to be made while
 // all others make theirs. All of that is settings of the library: a slow machine has no
 // more time.
-func (k JobKnobs) rescueBound() time.Duration {
-	return 2*k.HeartbeatTimeout + k.RescueDelay + jobsStatementLimit
+func (s Scenario) rescueBound() time.Duration {
+	timeout := s.Jobs.HeartbeatTimeout
+	if s.Faults[timeoutsOn] > 0 {
+		timeout = time.Duration(longest * float64(timeout))
+	}
+	return 2*timeout + s.Jobs.RescueDelay + jobsStatementLimit
 }
 
 // options are those of a worker.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,7 @@ func newMachine(s Scenario, on *database, h *history.History, slot, life, pool i
 	if s.Faults[asyncWorkersOn] > 0 {
 		m.config.RuntimeParams["synchronous_commit"] = "off"
 	}
+	maps.Copy(m.config.RuntimeParams, s.settings)
 	m.net.carry(m.config)
 	s.watchMerges(m.config, h, m.name)
 	if m.relay, err = newRelay(m.config); err != nil {

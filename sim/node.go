@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,7 @@ func (n *node) newWorker(s Scenario, h *history.History, i injector, listen stri
 				dice: fault.Dice(s.Seed, fmt.Sprintf("consumer %s on %s", unit, n.name)),
 			}
 		}
+		scope.Types = slices.Concat(scope.Types, scope.Sometimes)
 		if !scope.Partitioned {
 			consumers = append(consumers, book(scope.Name))
 			continue

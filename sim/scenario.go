@@ -71,6 +71,8 @@ type Scenario struct {
 	Faults Intensities
 	Scope  []history.Scope // the consumers
 	Jobs   *JobKnobs       // the settings of a run of jobs; nil: it is one of events
+
+	settings map[string]string // of the sessions of one worker, beside the usual ones
 }
 
 // Knobs are the settings that differ from seed to seed.
@@ -126,6 +128,9 @@ func Draw(c Config) Scenario {
 			scope = history.Scope{Name: "head-1", AtHead: true}
 		}
 		s.Scope = append(s.Scope, scope)
+	}
+	if s.Faults[narrowBuildsOn] > 0 {
+		s.Scope = append(s.Scope, grown)
 	}
 	s.Scope = append(s.Scope, history.Scope{Name: "parts-1", Partitioned: true})
 	return s

@@ -16,7 +16,7 @@ type slot struct {
 }
 
 func newSlot(number int, s Scenario, on *database, t *tally, h *history.History, i injector) *slot {
-	dice := fault.Dice(s.Seed, fmt.Sprintf("slot %d", number))
+	dice, b := fault.Dice(s.Seed, fmt.Sprintf("slot %d", number)), buildsOf(s.Faults)
 	return &slot{
 		place: place[*node]{
 			number: number, dice: dice, on: on, tally: t, history: h, calm: s.Knobs.Calm, outage: s.Knobs.Outage,
@@ -24,7 +24,7 @@ func newSlot(number int, s Scenario, on *database, t *tally, h *history.History,
 				if s.Faults[asyncWorkersOn] > 0 {
 					t.add(asyncWorkers, 1)
 				}
-				return startNode(ctx, s, on, h, number, life, i)
+				return startNode(ctx, b.of(s, number, life, t), on, h, number, life, i)
 			},
 		},
 		scenario: s, deck: fault.NewDeck(dice, injections(s.Faults)),
@@ -37,6 +37,14 @@ func injections(on Intensities) (all []fault.Card[injection]) {
 		for _, i := range f.worker {
 			all = append(all, fault.Card[injection]{What: i, Times: on[f.Name]})
 		}
+	}
+	return all
+}
+
+// buildsOf are those of all faults.
+func buildsOf(on Intensities) (all builds) {
+	for _, f := range faultRows {
+		all = all.with(f.Row, f.build, on)
 	}
 	return all
 }

@@ -18,7 +18,8 @@ const myself = "sim.worker"
 // to its worker. The condition of a trigger, and what is stable in it, looks at
 // the snapshot of the statement that it belongs to. So this is what the guard
 // could have seen: an assignment that was moved while it waited counts as its
-// own. The repair after a broken rule needs no assignment. Who splits a consumer looked
+// own. The repair after a broken rule needs no assignment, nor does a start that records what
+// its build selects. Who splits a consumer looked
 // when it locked the row, and what is assigned since is the units' that come of it.
 //
 // Who writes an assignment must lead: its session holds the leader's lock, or
@@ -36,7 +37,8 @@ CREATE FUNCTION sim_unauthorized() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	RETURN NULL;
 END $$;
 CREATE TRIGGER sim_unauthorized AFTER UPDATE ON consumer_checkpoints FOR EACH ROW
-	WHEN (current_setting('` + myself + `', true) <> '' AND OLD.split_at IS NULL AND NEW.split_at IS NULL AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_unauthorized();
+	WHEN (current_setting('` + myself + `', true) <> '' AND OLD.split_at IS NULL AND NEW.split_at IS NULL
+		AND OLD.scope IS NOT DISTINCT FROM NEW.scope AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_unauthorized();
 
 CREATE TABLE sim_assigned (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, led BOOLEAN NOT NULL);
 CREATE FUNCTION sim_assign() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

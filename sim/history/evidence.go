@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,6 +34,7 @@ type Evidence struct {
 	Placements []Placement `json:"placements,omitempty"` // of the consumers, each when it first got a checkpoint
 	Kept       int         `json:"kept,omitempty"`       // times that WaitFor said that a consumer had handled an event, and it had
 	Unkept     []string    `json:"unkept,omitempty"`     // times that it had not
+	Selected   []Selected  `json:"selected,omitempty"`   // by consumers whose builds differ, those of each in their order
 	Sound      int         `json:"sound,omitempty"`      // sessions in a worker's pool that were as they had been opened
 	Unsound    []string    `json:"unsound,omitempty"`    // those that were not
 
@@ -104,6 +106,8 @@ type Scope struct {
 	Name   string   `json:"name"`
 	Types  []string `json:"types,omitempty"`   // none: all
 	AtHead bool     `json:"at_head,omitempty"` // it begins with what commits after its placement
+	// Sometimes are types that only some of the workers' builds select.
+	Sometimes []string `json:"sometimes,omitempty"`
 	// Partitioned consumers are split and merged. Their units have standings, audit
 	// rows, operations and breaches. An epoch is the consumer's: it counts the resets
 	// of all units that it ever had.
@@ -118,6 +122,19 @@ func (s Scope) Wants(aggregateType string) bool {
 		}
 	}
 	return len(s.Types) == 0
+}
+
+// Selects reports whether a build of the consumer selects events of that type.
+func (s Scope) Selects(aggregateType string) bool {
+	return s.Wants(aggregateType) || slices.Contains(s.Sometimes, aggregateType)
+}
+
+// Selected is what a consumer's code selected from the log on its way to a position.
+type Selected struct {
+	Consumer string   `json:"consumer"`
+	To       int64    `json:"to"`
+	Types    []string `json:"types,omitempty"` // none: all
+	Open     []Span   `json:"open,omitempty"`  // what was in doubt when other code took over
 }
 
 // Event is an event as the writers, the log and the ledger know it.

@@ -71,6 +71,9 @@ func judgeAll(e *history.Evidence) []Finding {
 	if e != units {
 		all = append(all, partitions(units))
 	}
+	if len(e.Selected) > 0 {
+		all = append(all, builds(e))
+	}
 	if e.Unread { // without the operations nobody knows the epochs of ranges
 		all = provable(e, all, "order", "effects", "forwards", "assigned", "leadership")
 	}
@@ -224,7 +227,7 @@ func nothingElse(e *history.Evidence) Finding {
 	}
 	for _, x := range e.Ledger {
 		c, known := scopes[x.Consumer]
-		f.check(known && wants(c, x.Event), func() string { return fmt.Sprintf("%s applied %v, which is out of its scope", x.Consumer, x.Event) })
+		f.check(known && selects(c, x.Event), func() string { return fmt.Sprintf("%s applied %v, which is out of its scope", x.Consumer, x.Event) })
 		f.check(e.Incomplete || committed[x.Position] == x.Event, func() string {
 			return fmt.Sprintf("%s applied %v, which was not committed like that", x.Consumer, x.Event)
 		})

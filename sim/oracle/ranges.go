@@ -38,6 +38,12 @@ func wants(c history.Scope, e history.Event) bool {
 	return c.Wants(e.Type) && ok && of.Holds(slotOf(e))
 }
 
+// selects reports whether a build of a consumer selects an event. A consumer with several
+// is not split.
+func selects(c history.Scope, e history.Event) bool {
+	return wants(c, e) || c.Selects(e.Type) && !strings.Contains(c.Name, "#")
+}
+
 // within reports whether a unit, or a consumer, has all slots of a range of it.
 func within(name, unit string) bool {
 	of, some, ok1 := slotsOf(name)

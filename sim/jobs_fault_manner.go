@@ -1,0 +1,108 @@
+package sim
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/sim/fault"
+	"github.com/pgfrontier/worker/sim/history"
+)
+
+const idsTaken history.Fault = "running jobs whose id the history had already"
+
+// jobMannerFaults are manners of callers, clocks and other programs, and what differs between
+// the workers of a deployment.
+var jobMannerFaults = []jobFaultRow{
+	{Row: settingsRow, build: setOddly},
+	{Row: timeoutsRow, build: setTimeouts},
+	{
+		Row:    clockRow,
+		worker: atJob((*jobSlot).setClock, inRun, afterClaim),
+	},
+	{
+		Row:    leftRow,
+		worker: atJob(func(s *jobSlot, ctx, _ context.Context, _ jobPoint) error { s.leaveTransaction(ctx); return nil }, inRun, inRun),
+	},
+	{
+		Row:    snapshotRow,
+		worker: atJob(func(s *jobSlot, ctx, intake context.Context, _ jobPoint) error { return s.holdSnapshot(ctx, intake) }, inRun),
+	},
+	{
+		Row: fault.Row{Name: "odd-time", Does: "enqueues jobs with an infinite or far time", Counts: []history.Fault{oddTimes}},
+		end: jobEnd{0.05, (*enqueuer).enqueueOddly},
+	},
+	{
+		Row:      fault.Row{Name: "ids", Does: "puts another job with the id of a running one into the history, until an operator removes it", Counts: []history.Fault{idsTaken}},
+		operator: (*jobOperator).takeID,
+	},
+}
+
+// setClock is that of workers of consumers.
+func (s *jobSlot) setClock(ctx, intake context.Context, at jobPoint) error {
+	s.of.faultAll()
+	if err := s.shiftTimes(ctx, "jobs_workers", "jobs_leader"); err != nil || !chance(s.dice, 0.5) {
+		return err
+	}
+	return s.crash(ctx, intake, at)
+}
+
+// enqueueOddly commits jobs that are due since the beginning of time, or were made at its
+// end, as programs do that write the table themselves.
+func (e *enqueuer) enqueueOddly(ctx, intake context.Context, a *enqueueAttempt) error {
+	var ids []int64
+	for _, x := range a.entries {
+		if x.ID > 0 && !x.Existing && !x.Far {
+			ids = append(ids, x.ID)
+		}
+	}
+	made, due := oneOf(e.dice, times...), oneOf(e.dice, "-infinity", "4713-01-01 BC")
+	r, err := a.tx.ExecContext(ctx, `UPDATE jobs SET created_at = $2::timestamptz, run_at = $3::timestamptz WHERE id = ANY ($1::bigint[])`, ids, made, due)
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err == nil && n > 0 {
+		e.of.tally.add(oddTimes, 1)
+	}
+	return e.commit(ctx, intake, a)
+}
+
+// occupied is the kind of the jobs in the history that are in the way.
+const occupied = "occupied"
+
+// takeID puts a job into the history that has the id of one that runs. What becomes of that
+// one cannot be stored until this is removed. Its handler completes nothing itself.
+func (o *jobOperator) takeID(ctx, intake context.Context) error {
+	o.of.unableAll()
+	var id int64
+	err := o.of.on.db.QueryRowContext(ctx, `
+INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
+SELECT id, $1::text, queue, 5, now(), '{}', now(), 1, 0, 0, 5, 'completed' FROM jobs WHERE state = 'running' AND kind = $2::text ORDER BY started_at DESC NULLS LAST LIMIT 1
+ON CONFLICT DO NOTHING RETURNING id`, occupied, batchTask{}.Kind()).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	o.did(idsTaken, "", fmt.Sprintf("job %d", id))
+	backoff.Sleep(intake, between(o.dice, 100*time.Millisecond, 2*time.Second))
+	o.of.unableAll()
+	return o.of.on.steadily(ctx, func() error {
+		_, err := o.of.on.db.ExecContext(ctx, `DELETE FROM jobs_history WHERE kind = $1::text`, occupied)
+		return err
+	})
+}
+
+// unableAll takes down that any worker may be unable to store the end of a run.
+func (s *jobSimulation) unableAll() {
+	s.faultAll()
+	for _, slot := range s.slots {
+		if n := slot.current(); n != nil {
+			n.unable.Store(true)
+		}
+	}
+}
