@@ -123,8 +123,8 @@ func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
 // database does not answer what its handler did.
 //
 // At a stop no new batch begins, those in hand finish (each bounded by
-// BatchTimeout, all by ShutdownTimeout), and the consumers are handed back to
-// the other workers.
+// BatchTimeout, all by ShutdownTimeout), and each consumer is handed back to the
+// other workers when its own batch has ended.
 //
 // A handler that ignores the end of its context cannot be ended. A few seconds
 // after that bound Start returns without it, with [ErrHandlerOverdue] and the

@@ -63,7 +63,7 @@ func (c Checkpoints) Scopes(ctx context.Context, q store.Querier, consumers []st
 
 // Rescoped is a change of what the code selects that runs a unit.
 type Rescoped struct {
-	From     *scope.Scope `json:"from"` // nil: nobody has said
+	From     *scope.Scope `json:"from"` // nil: it was not recorded
 	To       scope.Scope  `json:"to"`
 	Position int64        `json:"position"` // up to it, it was From
 }

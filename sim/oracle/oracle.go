@@ -251,7 +251,7 @@ func byPosition(events []history.Event) map[int64]history.Event {
 
 // order finds events applied too early or too late. Events delivered late may
 // come out of the order of positions, not out of the order of their aggregate.
-// A reset begins anew.
+// After a reset the order starts over.
 func order(e *history.Evidence) Finding {
 	f := Finding{Name: "order", Rule: "each consumer applied the events of an aggregate in order of version, and all but late ones in order of position"}
 	if e.Strict {
