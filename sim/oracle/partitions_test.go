@@ -210,3 +210,20 @@ func TestSlotsAreThoseOfTheLibrary(t *testing.T) {
 		}
 	})
 }
+
+// A reset that was undone as a copy of the server was put back explains a range that fell, and
+// no other fall.
+func TestUndoneResetOfAPartitionedConsumer(t *testing.T) {
+	for epoch, broken := range map[int64]int64{0: 1, 1: 0} {
+		at := func(position, life, epoch int64) []history.Standing {
+			return []history.Standing{{Consumer: "p", Checkpoint: position, Revision: 2 + epoch, Epoch: epoch, Life: life}}
+		}
+		e := &history.Evidence{
+			Consumers: []history.Scope{{Name: "p", Partitioned: true}}, Restores: []history.Restore{{Copied: 1, Restored: 3}},
+			Samples: [][]history.Standing{at(12, 0, 0), at(12, 2, 0), at(0, 2, epoch), at(12, 4, 0), at(20, 4, 0)},
+		}
+		if f := forwards(inRanges(e)); f.Broken != broken {
+			t.Errorf("with %d resets that were undone, broken %d times, want %d: %v", epoch, f.Broken, broken, f.Examples)
+		}
+	}
+}

@@ -134,9 +134,11 @@ type consumerRange struct {
 }
 
 // epoch returns how often the range had been reset when units of its consumer had
-// been so often.
+// been so often. Resets that a copy of the server put back has undone, of whichever unit they
+// were, count as resets of the range.
 func (r consumerRange) epoch(ofConsumer int64) int64 {
-	return r.resets[max(0, min(ofConsumer, int64(len(r.resets)-1)))]
+	known := int64(len(r.resets) - 1)
+	return r.resets[max(0, min(ofConsumer, known))] + max(0, ofConsumer-known)
 }
 
 // rangesOf finds the ranges between the borders of all units that a consumer ever had.
