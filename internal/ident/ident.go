@@ -97,8 +97,15 @@ func (t Table) String() string {
 	return t.Schema + "." + t.Name
 }
 
-// Literal quotes a text as a value of SQL. Prefer a parameter: some statements take none.
-func Literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
+// Literal quotes a text as a value of SQL, also where standard_conforming_strings is off, as
+// quote_literal of PostgreSQL does. Prefer a parameter: some statements take none.
+func Literal(s string) string {
+	quoted := `'` + strings.ReplaceAll(s, `'`, `''`) + `'`
+	if strings.Contains(s, `\`) {
+		quoted = ` E` + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}
 
 // Quote quotes one identifier.
 func Quote(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
@@ -64,5 +65,20 @@ func TestCheckFormats(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("every driver reads every format: nothing was refused")
+	}
+}
+
+// A literal is the same text, whatever the session makes of backslashes.
+func TestLiterals(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	for _, conforming := range []string{"on", "off"} {
+		db := d.OpenSet(t, "standard_conforming_strings", conforming)
+		for _, text := range []string{``, `plain`, `it's`, `a\b`, `\`, `\'`, `\\'\n`, `ü\x41`} {
+			var got string
+			if err := db.QueryRowContext(t.Context(), `SELECT `+ident.Literal(text)).Scan(&got); err != nil || got != text {
+				t.Errorf("standard_conforming_strings %s: %q is %q, %v", conforming, text, got, err)
+			}
+		}
 	}
 }
