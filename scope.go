@@ -22,6 +22,7 @@ const taskScope = "record what a consumer selects"
 // assigns the consumer to this build. A batch in flight ends first. A scope that cannot be
 // recorded now is recorded when the consumer is assigned to this worker.
 func (w *Worker) widen(ctx context.Context) {
+	whole := ctx
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.HeartbeatTimeout/2) // Run sends no heartbeat yet
 	defer cancel()
 	var names []string
@@ -33,7 +34,7 @@ func (w *Worker) widen(ctx context.Context) {
 		all, err = w.checkpoints.Scopes(ctx, w.db, names)
 		return err
 	})
-	w.taskFailed(ctx, taskScope, "", err)
+	w.taskFailed(whole, taskScope, "", err)
 	for _, r := range all {
 		u := w.unit(partition.Consumer(r.Unit))
 		if u == nil || r.Scope == nil || r.Scope.Compare(u.scope) >= 0 {
@@ -46,7 +47,7 @@ func (w *Worker) widen(ctx context.Context) {
 			}
 			return err
 		})
-		w.taskFailed(ctx, taskScope, r.Unit, err)
+		w.taskFailed(whole, taskScope, r.Unit, err)
 	}
 }
 
@@ -70,33 +71,30 @@ func (w *Worker) tellRescoped(unit string, d progress.Rescoped) {
 
 // precedence is what a loop knows of builds that select something else.
 type precedence struct {
-	waiting bool               // another build goes first, and that was told
-	alone   time.Time          // since when all workers that go first seem dead; zero: they do not
-	taken   *progress.Rescoped // from a build that goes first; nil: the take-over has been confirmed
+	waiting   bool      // another build goes first, and that was told
+	alone     time.Time // since when all workers that go first seem dead; zero: they do not
+	confirmed bool      // the row has this scope, and no worker that goes first lived after that was recorded
 }
 
-// rescope makes sure that the row records what this code selects. done is false if the row
-// has changed and is to be loaded again. While a worker lives whose code goes first, the loop
-// waits: the leader gives the unit to that worker.
+// rescope makes sure that the row records what this code selects. done is false if this call
+// has changed the row, which is to be loaded again. While a worker lives whose code goes
+// first, the loop waits: the leader gives the unit to that worker.
 func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result, done bool) {
 	is := c.progress.Recorded
-	p, order := &c.precedence, 0
-	if is.Scope != nil {
-		order = is.Scope.Compare(c.unit.scope)
-	}
-	if is.Scope != nil && order == 0 && p.taken == nil {
+	recorded := is.Scope != nil && is.Scope.Compare(c.unit.scope) == 0
+	if recorded && c.precedence.confirmed {
 		c.outranked(nil)
 		return result{outcome: again}, true
 	}
 	changed := false
 	err := c.watched(intake, conn, func(ctx context.Context) (err error) {
 		switch {
-		case is.Scope != nil && order == 0:
+		case recorded:
 			changed, err = c.confirm(ctx, conn)
-		case order > 0:
+		case is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0:
 			changed, err = c.takeOver(ctx, conn)
 		default:
-			changed, _, err = c.record(ctx, conn, is, c.unit.scope)
+			changed, err = c.record(ctx, conn, c.unit.scope)
 		}
 		return err
 	})
@@ -106,7 +104,7 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 	case changed:
 		c.forget()
 		return result{outcome: again}, false
-	case order == 0 && is.Scope != nil:
+	case recorded && c.precedence.confirmed:
 		c.outranked(nil)
 		return result{outcome: again}, true
 	}
@@ -114,42 +112,42 @@ func (c *consumerLoop) rescope(intake context.Context, conn *sql.Conn) (r result
 }
 
 // record records in the row that the unit is run by code that selects to.
-func (c *consumerLoop) record(ctx context.Context, conn *sql.Conn, is progress.Recorded, to scope.Scope) (ok bool, d progress.Rescoped, err error) {
-	d, ok, err = c.w.checkpoints.Rescope(ctx, conn, is, to, c.progress.Token, rescoped(is.Scope, to))
+func (c *consumerLoop) record(ctx context.Context, conn *sql.Conn, to scope.Scope) (ok bool, err error) {
+	is := c.progress.Recorded
+	d, ok, err := c.w.checkpoints.Rescope(ctx, conn, is, to, c.progress.Token, rescoped(is.Scope, to))
 	if ok {
+		c.precedence.confirmed = false
 		c.w.tellRescoped(c.unit.name, d)
 	}
-	return ok, d, err
+	return ok, err
 }
 
 // takeOver takes the unit from code that goes first, unless a worker with such code lives.
 func (c *consumerLoop) takeOver(ctx context.Context, conn *sql.Conn) (taken bool, err error) {
-	above, err := c.above(ctx, conn)
-	if above != nil || err != nil {
-		c.outranked(above)
+	first, err := c.first(ctx, conn)
+	if first != nil || err != nil {
+		c.outranks(first)
 		return false, err
 	}
-	taken, d, err := c.record(ctx, conn, c.progress.Recorded, c.unit.scope)
-	if taken {
-		c.precedence.taken, c.precedence.alone = &d, time.Time{}
-	}
-	return taken, err
+	return c.record(ctx, conn, c.unit.scope)
 }
 
-// confirm gives the unit back if a worker whose code goes first has registered before the
-// row was changed: the start of that worker has read its own scope in the row, and relies on it.
+// confirm looks once more, now that the row has this scope, whether a worker lives whose code
+// goes first: it may have registered before the row was changed, and its start has then read
+// its own scope there, and relies on it. Such a worker gets the unit back.
 func (c *consumerLoop) confirm(ctx context.Context, conn *sql.Conn) (back bool, err error) {
-	above, err := c.above(ctx, conn)
-	if err != nil {
+	first, err := c.first(ctx, conn)
+	switch {
+	case err != nil:
 		return false, err
+	case first == nil:
+		c.precedence.confirmed, c.precedence.alone = true, time.Time{}
+		return false, nil
+	case !first.lives:
+		c.outranks(first)
+		return false, nil
 	}
-	if above != nil {
-		if back, _, err = c.record(ctx, conn, c.progress.Recorded, *c.precedence.taken.From); err != nil {
-			return false, err
-		}
-	}
-	c.precedence.taken = nil
-	return back, nil
+	return c.record(ctx, conn, first.Scope)
 }
 
 // watched runs statements that may wait for the row of the unit, and watches them as a guard
@@ -163,14 +161,20 @@ func (c *consumerLoop) watched(intake context.Context, conn *sql.Conn, do func(c
 	return why(inner, intake, err)
 }
 
-// above returns an error that names a living worker with a greater scope, nil if there is
-// none. For a part, only workers with the key of its partitions count.
-func (c *consumerLoop) above(ctx context.Context, conn *sql.Conn) (why error, err error) {
+// ahead is another worker whose code goes first.
+type ahead struct {
+	progress.Selecting
+	lives bool // false: it seems dead, and one look is not enough to tell
+}
+
+// first returns the worker whose code goes first, nil if there is none, or none that is not
+// dead. For a part, only workers with the key of its partitions count.
+func (c *consumerLoop) first(ctx context.Context, conn *sql.Conn) (*ahead, error) {
 	others, err := c.w.checkpoints.Selecting(ctx, conn, c.unit.title)
 	if err != nil {
 		return nil, err
 	}
-	var silent bool
+	var first *ahead
 	for _, o := range others {
 		if o.Scope.Compare(c.unit.scope) <= 0 || c.unit.isPart() && o.Key != c.unit.wish.Key {
 			continue
@@ -179,23 +183,27 @@ func (c *consumerLoop) above(ctx context.Context, conn *sql.Conn) (why error, er
 		if err != nil {
 			return nil, err
 		}
-		if why = (errOutranked{c.unit.name, c.unit.scope, o}); !dead {
-			c.precedence.alone = time.Time{}
-			return why, nil
+		if first == nil || !dead && (!first.lives || o.Scope.Compare(first.Scope) > 0) {
+			first = &ahead{o, !dead}
 		}
-		silent = true
 	}
-	if !silent {
-		c.precedence.alone = time.Time{}
+	p := &c.precedence
+	switch {
+	case first == nil || first.lives:
+		p.alone = time.Time{}
+	case p.alone.IsZero():
+		p.alone = time.Now()
+	case time.Since(p.alone) >= liveness.Confirmation:
 		return nil, nil
 	}
-	if c.precedence.alone.IsZero() {
-		c.precedence.alone = time.Now()
+	return first, nil
+}
+
+// outranks records that the unit waits for another worker's build to run it; nil: nothing new.
+func (c *consumerLoop) outranks(first *ahead) {
+	if first != nil {
+		c.outranked(errOutranked{c.unit.name, c.unit.scope, first.Selecting})
 	}
-	if time.Since(c.precedence.alone) < liveness.Confirmation {
-		return why, nil // one look is not enough to take a worker for dead
-	}
-	return nil, nil
 }
 
 // outranked records why the unit waits for another build to run it; nil: it does not wait.

@@ -202,7 +202,11 @@ func TestStopKeepsAConsumerUntilItsBatchHasEnded(t *testing.T) {
 	}
 	stops := start(t, d.DB, []consumer.Consumer{c, &ledger{name: "other"}})
 	<-inHand
-	goes := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}, &ledger{name: "other"}})
+	var second *worker.Worker // of two, the one with the lesser id gets c
+	for second == nil || second.ID().String() < stops.ID().String() {
+		second = worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}, &ledger{name: "other"}}, quick()...)
+	}
+	goes := runWorker(t, second)
 	await(t, "the second worker to be registered", func() bool { return !goes.Status().LastHeartbeat.IsZero() })
 	holds := func(consumer string, w *running) bool {
 		return one[int](t, d.DB, `SELECT count(*) FROM consumer_assignments WHERE consumer_name = $1 AND worker_id = $2`, consumer, w.ID().String()) == 1

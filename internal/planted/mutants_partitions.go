@@ -270,7 +270,7 @@ var partitionMutants = []Mutant{
 	{
 		Name:    "assigned-build-is-right",
 		Mistake: "who is assigned a consumer selects what it is to select",
-		Edits:   []Edit{{"scope.go", `case order > 0:`, `case false:`}},
+		Edits:   []Edit{{"scope.go", `case is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0:`, `case false:`}},
 		Test:    Test{".", "TestOutrankedBuildWaits"},
 	},
 	{

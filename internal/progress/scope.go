@@ -91,7 +91,9 @@ SELECT last_position FROM changed`
 // token, that is only in this incarnation of the server. reason is for people.
 func (c Checkpoints) Rescope(ctx context.Context, q store.Querier, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
-	err = q.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), c.operator(), reason, token).Scan(&d.Position)
+	err = pgdriver.Repeated(func() error {
+		return q.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), c.operator(), reason, token).Scan(&d.Position)
+	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return d, false, nil
