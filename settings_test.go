@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
@@ -108,7 +110,7 @@ func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	for setting, value := range map[string]string{"DateStyle": "SQL, DMY", "bytea_output": "escape"} {
-		db := d.InMode("exec").OpenSet(t, setting, value)
+		db := d.InMode(pgx.QueryExecModeExec).OpenSet(t, setting, value)
 		err := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}).Start(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "set DateStyle to ISO and bytea_output to hex") {
 			t.Errorf("%s = %s: Start returned %v", setting, value, err)

@@ -309,3 +309,35 @@ func TestStartUnderStrictIsolation(t *testing.T) {
 		})
 	}
 }
+
+// A client whose statement PostgreSQL sacrifices for that of a worker, where transactions are
+// stricter than read committed by default, waits on.
+func TestWaitUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		s := newStage(t)
+		jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[named]) error { return j.SetResult("done") })
+		id := s.add(named{"a"})
+		claims, err := s.d.DB.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := claims.Exec(`UPDATE jobs SET meta = '{}' WHERE id = $1`, id); err != nil {
+			t.Fatal(err)
+		}
+		client := jobs.NewClient(s.d.OpenSet(t, "default_transaction_isolation", level))
+		waited := make(chan error, 1)
+		go func() {
+			_, err := jobs.Wait[string](t.Context(), client, id)
+			waited <- err
+		}()
+		pgtest.AwaitBlocked(t, s.d.DB)
+		if err := claims.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		s.run()
+		if err := <-waited; err != nil {
+			t.Errorf("%s: %v", level, err)
+		}
+	}
+}

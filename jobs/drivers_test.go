@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
@@ -310,7 +312,7 @@ func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
-	err := jobs.NewWorker(s.d.InMode("exec").OpenSet(t, "DateStyle", "SQL, DMY"), s.Handlers).Start(t.Context())
+	err := jobs.NewWorker(s.d.InMode(pgx.QueryExecModeExec).OpenSet(t, "DateStyle", "SQL, DMY"), s.Handlers).Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "set DateStyle to ISO and bytea_output to hex") {
 		t.Errorf("Start returned %v", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
@@ -94,7 +96,7 @@ func TestAdoption(t *testing.T) {
 // executed in one message: otherwise a lost answer would be that of its preparation.
 func (s *stage) openHole(t *testing.T) (*sql.DB, *pgtest.Hole) {
 	t.Helper()
-	db, hole := s.d.InMode("exec").OpenHole(t)
+	db, hole := s.d.InMode(pgx.QueryExecModeExec).OpenHole(t)
 	db.SetMaxIdleConns(20)
 	return db, hole
 }

@@ -64,9 +64,9 @@ var settings = []map[string]string{
 	{"default_transaction_isolation": "repeatable read", "default_transaction_deferrable": "on"},
 	{"lock_timeout": "1s", "statement_timeout": "3s"},
 	{"idle_in_transaction_session_timeout": "10s", "transform_null_equals": "on", "array_nulls": "off"},
-	{"DateStyle": "ISO, DMY", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kathmandu", "extra_float_digits": "-3"},
+	{"DateStyle": "German", "bytea_output": "escape", "IntervalStyle": "sql_standard", "TimeZone": "Asia/Kathmandu", "extra_float_digits": "-3"},
 	{"quote_all_identifiers": "on", "plan_cache_mode": "force_generic_plan", "search_path": "public, pg_catalog"},
-	{"enable_seqscan": "off", "jit_above_cost": "0", "check_function_bodies": "off", "row_security": "off"},
+	{"enable_seqscan": "off", "jit_above_cost": "0"},
 }
 
 func setOddly(s *Scenario, dice *rand.Rand) { s.settings = oneOf(dice, settings...) }

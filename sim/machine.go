@@ -46,6 +46,10 @@ func newMachine(s Scenario, on *database, h *history.History, slot, life, pool i
 		m.config.RuntimeParams["synchronous_commit"] = "off"
 	}
 	maps.Copy(m.config.RuntimeParams, s.settings)
+	if mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol { // workers refuse these, if values are sent as text
+		delete(m.config.RuntimeParams, "DateStyle")
+		delete(m.config.RuntimeParams, "bytea_output")
+	}
 	m.net.carry(m.config)
 	s.watchMerges(m.config, h, m.name)
 	if m.relay, err = newRelay(m.config); err != nil {

@@ -155,6 +155,7 @@ func (a *app) open(ctx context.Context) (*sql.DB, error) {
 	}
 	if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec // works through a transaction-pooling proxy too
+		c.RuntimeParams["DateStyle"] = "ISO"           // whatever the role has: times are sent as text then
 	}
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "pgfrontier"

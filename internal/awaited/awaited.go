@@ -39,7 +39,12 @@ func (e *Ends) Until(ctx context.Context, name string, look func() (over bool, e
 		pause = lastLook
 	}
 	for {
-		if over, err := look(); over || err != nil {
+		over := false
+		err := pgdriver.Repeated(func() (err error) {
+			over, err = look()
+			return err
+		})
+		if over || err != nil {
 			return pgdriver.CutOff(ctx, err)
 		}
 		select {

@@ -3,6 +3,7 @@ package pgdriver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,9 +11,13 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// CheckFormats fails if the driver cannot read times or bytea values as the settings of the
-// session make the server send them. pgx knows the format of ISO and hex alone where it is
-// sent text: with exec and simple_protocol.
+// ErrFormats: the driver cannot read what settings of the session make the server send. pgx
+// knows the text of ISO times and of bytea values in hex alone.
+var ErrFormats = errors.New("the driver cannot read the format of times or bytea values that the server sends: set DateStyle to ISO and bytea_output to hex, for the role, the database or in the connection string")
+
+// CheckFormats fails with [ErrFormats] if the driver cannot read times or bytea values as the
+// settings of the session make the server send them. pgx is sent text with exec and
+// simple_protocol.
 func CheckFormats(ctx context.Context, q store.Querier) error {
 	var style, output string
 	err := q.QueryRowContext(ctx, `SELECT current_setting('DateStyle'), current_setting('bytea_output')`).Scan(&style, &output)
@@ -29,7 +34,7 @@ func CheckFormats(ctx context.Context, q store.Querier) error {
 	case ctx.Err() != nil, SQLState(err) != "", IsConnectionLoss(err):
 		return fmt.Errorf("look in which format values are sent: %w", err)
 	case !at.Equal(time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)), !bytes.Equal(raw, []byte{0, 255}):
-		return fmt.Errorf("the driver cannot read times or bytea values as DateStyle = %q and bytea_output = %s make the server send them: set DateStyle to ISO and bytea_output to hex, for the role, the database or in the connection string", style, output)
+		return fmt.Errorf("DateStyle is %q, bytea_output is %s: %w", style, output, ErrFormats)
 	}
 	return nil
 }

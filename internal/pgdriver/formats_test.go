@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -21,13 +20,7 @@ func TestCheckFormats(t *testing.T) {
 	d := pgtest.Empty(t)
 	pools := map[string]*sql.DB{"pq": d.OpenPQ(t)}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
-		cfg, err := pgx.ParseConfig(d.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.DefaultQueryExecMode = mode
-		pools[mode.String()] = stdlib.OpenDB(*cfg)
-		t.Cleanup(func() { _ = pools[mode.String()].Close() })
+		pools[mode.String()] = d.OpenMode(t, mode)
 	}
 	refused := 0
 	for _, set := range []string{`SET DateStyle = 'ISO, MDY'`, `SET DateStyle = 'ISO, DMY'`, `SET DateStyle = 'SQL, DMY'`, `SET DateStyle = 'German'`, `SET DateStyle = 'Postgres, MDY'`,

@@ -65,7 +65,7 @@ func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier {
 	if p.anew(time.Now()) {
 		_ = raw(conn, func(driverConn any) error { // a lost connection says so by itself
 			if c, ok := driverConn.(*stdlib.Conn); ok && c.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-				q.mode = []any{pgx.QueryExecModeExec}
+				q.mode = []any{pgx.QueryExecModeDescribeExec} // values in binary, as else: a text depends on the session
 			}
 			return nil
 		})

@@ -73,20 +73,36 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// A statement that is slow each time, as over a slow network, keeps its plan.
-func TestSlowNetworkKeepsPlans(t *testing.T) {
+// Statements that are planned anew read what those with a plan read, under any setting.
+func TestPlansReadTheSame(t *testing.T) {
 	conn, err := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeCacheStatement).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), `SET DateStyle = 'German'`); err != nil {
+		t.Fatal(err)
+	}
+	for _, until := range []time.Time{{}, time.Now().Add(time.Hour)} {
+		var p pgdriver.Plans
+		p.KeepFrom(until)
+		want, got := time.Date(1999, 8, 7, 6, 5, 4, 3000, time.UTC), time.Time{}
+		if err := p.On(conn, conn).QueryRowContext(t.Context(), `SELECT $1::timestamptz`, want).Scan(&got); err != nil || !got.Equal(want) {
+			t.Errorf("kept: %t: read %v, %v", p.Keeps(conn), got, err)
+		}
+	}
+}
+
+// A statement that is slow each time, as over a slow network, keeps its plan.
+func TestSlowNetworkKeepsPlans(t *testing.T) {
 	var p pgdriver.Plans
-	for range 5 {
-		if _, err := p.On(conn, conn).ExecContext(t.Context(), `SELECT pg_sleep($1::float8)`, 0.3); err != nil {
-			t.Fatal(err)
+	for _, took := range []time.Duration{300, 310, 1490, 290, 1440} {
+		p.Took("SELECT", took*time.Millisecond)
+		if !p.KeptAt(time.Now()) {
+			t.Errorf("plans are not kept after %v", took*time.Millisecond)
 		}
-		if !p.Keeps(conn) {
-			t.Error("plans are not kept")
-		}
+	}
+	if p.Took("SELECT", 1450*time.Millisecond); p.KeptAt(time.Now()) {
+		t.Error("plans are kept after five times the fastest")
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -19,8 +21,8 @@ var ErrLeftOpen = errors.New(`a connection of the pool had a transaction open, a
 var ErrEncoding = errors.New("names and types with other letters than ASCII would be read and written wrongly: set client_encoding=UTF8 in the connection string, or for the role or the database")
 
 // Pool is a pool each of whose connections has no transaction open when it is taken, and
-// has the encoding of Go's strings. A connection that is not like that is closed; the
-// error is then [ErrLeftOpen] or [ErrEncoding].
+// has the encoding of Go's strings and times that the driver can read. A connection that is
+// not like that is closed; the error is then [ErrLeftOpen], [ErrEncoding] or [ErrFormats].
 //
 // pgx closes a connection with an open transaction by itself. lib/pq, as most drivers,
 // gives it to the next caller; with such a driver each connection that is taken costs a
@@ -133,11 +135,14 @@ var closed = func() chan struct{} {
 
 // checkSession asks pgx what the server has reported to it, and otherwise the server.
 func checkSession(ctx context.Context, conn *sql.Conn) error {
-	status, encoding := TxUnknown, ""
+	status, encoding, style := TxUnknown, "", "ISO"
 	if err := raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			status, encoding = TxStatus(pg.TxStatus()), pg.ParameterStatus("client_encoding")
+			if told := pg.ParameterStatus("DateStyle"); told != "" && isSentText(c.Conn().Config().DefaultQueryExecMode) {
+				style = told
+			}
 		}
 		return nil
 	}); err != nil {
@@ -154,8 +159,15 @@ func checkSession(ctx context.Context, conn *sql.Conn) error {
 		return ErrLeftOpen
 	case encoding != "UTF8" && encoding != "SQL_ASCII" && encoding != "": // SQL_ASCII: bytes as they are; "": not told
 		return fmt.Errorf("client_encoding is %s: %w", errtext.Value(encoding), ErrEncoding)
+	case !strings.HasPrefix(style, "ISO"):
+		return fmt.Errorf("DateStyle is %s: %w", errtext.Value(style), ErrFormats)
 	}
 	return nil
+}
+
+// isSentText reports whether the server sends the values of results as text.
+func isSentText(mode pgx.QueryExecMode) bool {
+	return mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol
 }
 
 // askSession asks the server. Outside a transaction, each statement has a transaction of

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -136,5 +137,28 @@ func TestPoolRefusesOtherEncodings(t *testing.T) {
 				t.Errorf("lib/pq: %q, %v", text, err)
 			}
 		})
+	}
+}
+
+// pgx reads other times than those of ISO where they are sent in binary. lib/pq asks for ISO.
+func TestPoolRefusesTimesThatTheDriverCannotRead(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	var name string
+	if err := d.DB.QueryRow(`SELECT quote_ident(current_database())`).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `ALTER DATABASE `+name+` SET DateStyle = 'SQL, DMY'`)
+	pools := map[string]*sql.DB{"lib/pq": d.OpenPQ(t)}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		pools[mode.String()] = d.OpenMode(t, mode)
+	}
+	for mode, db := range pools {
+		var at time.Time
+		err := pgdriver.Pool{DB: db}.QueryRowContext(t.Context(), `SELECT timestamptz '1999-08-07 06:05:04+00'`).Scan(&at)
+		refused := mode == "exec" || mode == "simple protocol"
+		if errors.Is(err, pgdriver.ErrFormats) != refused || !refused && (err != nil || at.Unix() != 934005904) {
+			t.Errorf("%s: read %v, %v", mode, at, err)
+		}
 	}
 }

@@ -87,22 +87,16 @@ func (d *Database) Exec(t testing.TB, query string, args ...any) {
 // is closed in cleanup.
 func (d *Database) OpenMode(t testing.TB, mode pgx.QueryExecMode) *sql.DB {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(d.URL)
-	if err != nil {
-		t.Fatal("pgtest: pgx does not understand the connection string")
-	}
-	cfg.DefaultQueryExecMode = mode
-	return closed(t, stdlib.OpenDB(*cfg))
+	return d.InMode(mode).open(t, "pgx")
 }
 
-// InMode is the database with a way in which pgx sends statements, as default_query_exec_mode
-// names it.
-func (d *Database) InMode(mode string) *Database {
+// InMode is the database with a way in which pgx sends statements.
+func (d *Database) InMode(mode pgx.QueryExecMode) *Database {
 	separator := "?"
 	if strings.Contains(d.URL, "?") {
 		separator = "&"
 	}
-	return &Database{URL: d.URL + separator + "default_query_exec_mode=" + mode}
+	return &Database{URL: d.URL + separator + "default_query_exec_mode=" + strings.ReplaceAll(mode.String(), " ", "_")}
 }
 
 // OpenSet opens another pool on the database, over pgx, with a setting in its sessions. It

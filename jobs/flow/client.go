@@ -161,7 +161,11 @@ func with[T any](c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error))
 	case c.core.Err != nil:
 		return t, c.core.Err
 	case tx == nil:
-		return f(c.core.DB)
+		err = pgdriver.Repeated(func() (err error) {
+			t, err = f(c.core.DB)
+			return err
+		})
+		return t, err
 	case v.Kind() == reflect.Pointer && v.IsNil():
 		return t, fmt.Errorf("tx is a nil %T: give a transaction, or the untyped nil", tx)
 	}

@@ -905,3 +905,39 @@ func TestDiscardBeforeTheEndIsNoted(t *testing.T) {
 		t.Errorf("discarded after: %v", err)
 	}
 }
+
+// A start whose statement PostgreSQL sacrifices for that of another client, where transactions
+// are stricter than read committed by default, finds the other's run.
+func TestStartOfAKeyUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		s := newStage(t)
+		o := newOrder(s)
+		first, err := s.d.DB.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = first.Rollback() }()
+		run, err := o.Start(t.Context(), s.Client, first, 1, flow.Key("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := flow.NewClient(jobs.NewClient(s.d.OpenSet(t, "default_transaction_isolation", level)))
+		type answer struct {
+			flow.Started
+			error
+		}
+		second := make(chan answer, 1)
+		go func() {
+			started, err := o.Start(t.Context(), client, nil, 1, flow.Key("k"))
+			second <- answer{started, err}
+		}()
+		pgtest.AwaitBlocked(t, s.d.DB)
+		if err := first.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-second; got.error != nil || got.Run != run.Run || !got.Existing {
+			t.Errorf("%s: %+v, want run %d, which is there", level, got, run.Run)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
 )
@@ -124,7 +126,7 @@ func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.h.Handle = func(context.Context, *table.Job[example]) error { return nil }
-	err := s.worker(s.d.InMode("exec").OpenSet(t, "DateStyle", "SQL, DMY"), nil).Start(t.Context())
+	err := s.worker(s.d.InMode(pgx.QueryExecModeExec).OpenSet(t, "DateStyle", "SQL, DMY"), nil).Start(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "set DateStyle to ISO and bytea_output to hex") {
 		t.Errorf("Start returned %v", err)
 	}

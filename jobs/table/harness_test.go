@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
 )
@@ -106,7 +108,7 @@ func newStage(t *testing.T) *stage {
 // values in one go: a statement whose answer is lost was executed.
 func (s *stage) openHole() (*sql.DB, *pgtest.Hole) {
 	s.t.Helper()
-	return s.d.InMode("exec").OpenHole(s.t)
+	return s.d.InMode(pgx.QueryExecModeExec).OpenHole(s.t)
 }
 
 // note takes note of something that happens.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Job is what a handler is given. It is valid until the handler returns.
@@ -109,7 +110,8 @@ func (r *run) logged(ctx context.Context, statement string, into *int, args ...a
 	ctx, cancel := context.WithTimeout(ctx, r.w.limit)
 	defer cancel()
 	args = append([]any{r.claim.ID, r.claim.Claim, r.w.host}, args...)
-	switch err := r.w.store.db.QueryRowContext(ctx, statement, args...).Scan(into); {
+	err := pgdriver.Repeated(func() error { return r.w.store.db.QueryRowContext(ctx, statement, args...).Scan(into) })
+	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("jobs/table: log of job %d: %w", r.header.ID, ErrClaimLost)
 	case err != nil:

@@ -101,7 +101,7 @@ func (s *rows) Requeue(ctx context.Context, id int64, after time.Time) error {
 			err = errHeld
 		case err == nil && mine && !requeued:
 			err = errUnchanged
-		case err == nil && !mine:
+		case pgdriver.IsConflict(err), err == nil && !mine:
 			if held = true; backoff.Sleep(ctx, heldPause) {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
@@ -144,4 +145,38 @@ func TestLog(t *testing.T) {
 	id := s.add("")
 	s.becomes(id, table.StateCompleted)
 	s.want("the log", `{"n":1} "two"`, `SELECT execution_logs[1]::text || ' ' || execution_logs[2]::text FROM example_jobs WHERE id = $1`, id)
+}
+
+// What PostgreSQL sacrifices for a statement of others, where transactions are stricter than
+// read committed by default, is made again.
+func TestLogUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	begun, held, logged := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
+		close(begun)
+		<-held
+		_, err := j.Log(ctx, "an entry")
+		logged <- err
+		return err
+	}
+	id := s.add("")
+	s.start(s.worker(s.d.OpenSet(t, "default_transaction_isolation", "serializable"), nil))
+	<-begun
+	other, err := s.d.DB.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(`UPDATE example_jobs SET num_resets = num_resets WHERE id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	close(held)
+	pgtest.AwaitBlocked(t, s.d.DB)
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-logged; err != nil {
+		t.Error(err)
+	}
+	s.becomes(id, table.StateCompleted)
 }
