@@ -103,7 +103,7 @@ func (c *Coordinator) clean(ctx context.Context, s *session) bool {
 }
 
 // Drain hands this worker's units back, except for those that it still runs, and asks the
-// leader for no more. It comes before the end of Run, and may be repeated.
+// leader to assign it no other. It comes before the end of Run, and may be repeated.
 func (c *Coordinator) Drain(ctx context.Context, running []string) error {
 	if !c.cfg.assigns() {
 		return nil

@@ -77,16 +77,20 @@ func (s *slot) stopSlowly(ctx, intake context.Context, at point) error {
 	return s.replace(ctx, intake, history.ExitStopped, 0)
 }
 
-// takeTime lets a handler take its time over each event of some batches: together about as
-// long as a full batch may take.
+// takeTime lets a handler take its time over some batches, at their first event: about as long
+// as a batch may take, or over each event as long as that of a full batch.
 func (s *simulation) takeTime(ctx context.Context, b *bookkeeper, d delivered, intensity float64) (bool, error) {
 	const often, nearest, furthest = 0.01, 0.6, 1.3 // of the batches; of the time-out
 	if d.first {
 		b.slow = 0
 		if !s.over() && chance(b.dice, often*intensity) {
-			share := nearest + b.dice.Float64()*(furthest-nearest)
-			b.slow = time.Duration(share * float64(s.scenario.Knobs.BatchTimeout) / float64(s.scenario.Knobs.BatchSize))
-			b.injected(slowBatches, fmt.Sprintf("each event takes %v", b.slow))
+			d := time.Duration((nearest + b.dice.Float64()*(furthest-nearest)) * float64(s.scenario.Knobs.BatchTimeout))
+			b.injected(slowBatches, fmt.Sprintf("%v of %v", d, s.scenario.Knobs.BatchTimeout))
+			if chance(b.dice, 0.5) {
+				b.slow = d / time.Duration(s.scenario.Knobs.BatchSize)
+			} else if !backoff.Sleep(ctx, d) {
+				return true, context.Cause(ctx)
+			}
 		}
 	}
 	if b.slow > 0 && !backoff.Sleep(ctx, b.slow) {
@@ -104,8 +108,8 @@ func (s *slot) setClock(ctx, intake context.Context, at point) error {
 	return s.crash(ctx, intake, at)
 }
 
-// shiftTimes moves the times of workers' rows and of the leader's lease by an hour. Who
-// writes one of them meanwhile, has the other clock.
+// shiftTimes moves the times of workers' rows and of the leader's lease by an hour. A row
+// that is written between the two statements is not moved.
 func (s *place[P]) shiftTimes(ctx context.Context, workers, lease string) error {
 	by := oneOf(s.dice, "1 hour", "1 hour", "-1 hour")
 	for _, statement := range []string{

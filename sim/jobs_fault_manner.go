@@ -85,16 +85,15 @@ ON CONFLICT DO NOTHING RETURNING id`, occupied, batchTask{}.Kind()).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		o.did(idsTaken, "", fmt.Sprintf("job %d", id))
+		backoff.Sleep(intake, between(o.dice, 100*time.Millisecond, 2*time.Second))
 	}
-	o.did(idsTaken, "", fmt.Sprintf("job %d", id))
-	backoff.Sleep(intake, between(o.dice, 100*time.Millisecond, 2*time.Second))
 	o.of.unableAll()
-	return o.of.on.steadily(ctx, func() error {
+	return errors.Join(err, o.of.on.steadily(ctx, func() error { // also if a crash took the answer
 		_, err := o.of.on.db.ExecContext(ctx, `DELETE FROM jobs_history WHERE kind = $1::text`, occupied)
 		return err
-	})
+	}))
 }
 
 // unableAll takes down that any worker may be unable to store the end of a run.

@@ -75,7 +75,7 @@ func judgeAll(e *history.Evidence) []Finding {
 		all = append(all, builds(e))
 	}
 	if e.Unread { // without the operations nobody knows the epochs of ranges
-		all = provable(e, all, "order", "effects", "forwards", "assigned", "leadership")
+		all = provable(e, all, "order", "effects", "forwards", "assigned", "leadership", "builds")
 	}
 	return provable(e, all, "audit", "comes to rest")
 }
