@@ -168,7 +168,7 @@ func (d *database) setUp(ctx context.Context) error {
 	if err := migrations.Apply(ctx, d.db, nil); err != nil {
 		return err
 	}
-	for _, statements := range []string{ledgerTable, epochTables, placedTable, copyTable, triggers, lifeTable} {
+	for _, statements := range []string{ledgerTable, epochTables, placedTable, copyTable, triggers, contestTrigger, lifeTable} {
 		if _, err := d.db.ExecContext(ctx, statements); err != nil {
 			return err
 		}
@@ -337,10 +337,10 @@ func (d *database) collectSelected(ctx context.Context, e *history.Evidence) err
 		all, err := rows(ctx, d, func(r *sql.Rows, v *history.Selected) error {
 			var types, open string
 			v.Consumer = c.Name
-			err := r.Scan(&v.To, &types, &open)
+			err := r.Scan(&v.To, &types, &open, &v.Contested)
 			return errors.Join(err, json.Unmarshal([]byte(types), &v.Types), json.Unmarshal([]byte(open), &v.Open))
 		}, `
-SELECT "to", types, open FROM (
+SELECT "to", types, open, id IN (SELECT operation FROM sim_contested) FROM (
 	SELECT id, (detail->>'position')::bigint AS "to", coalesce(detail->'from'->'types', '[]')::text AS types, (detail->'open')::text AS open
 	FROM consumer_operations WHERE operation = 'scope' AND consumer_name = $1::text
 	UNION ALL

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/pgfrontier/worker/internal/liveness"
 	"github.com/pgfrontier/worker/sim/history"
 )
 
@@ -52,6 +53,24 @@ CREATE FUNCTION sim_assign() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER sim_assign AFTER INSERT OR UPDATE ON consumer_assignments FOR EACH ROW
 	WHEN (current_setting('` + myself + `', true) <> '') EXECUTE FUNCTION sim_assign()`
+
+// contestTrigger notes when the code of a consumer with several builds becomes that of a build
+// that selects less, while a worker lives whose build selects more: its heartbeat is fresh and,
+// where workers have locks, its session holds its lock. That worker may have come between the
+// look for it and the change. Then the consumer is given back before its next batch.
+const contestTrigger = `
+CREATE TABLE sim_contested (operation BIGINT NOT NULL);
+CREATE FUNCTION sim_contest() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	INSERT INTO sim_contested SELECT NEW.id WHERE EXISTS (
+		SELECT FROM worker_nodes AS n
+		WHERE jsonb_array_length(n.partitions->NEW.consumer_name->'scope'->'types') > jsonb_array_length(NEW.detail->'to'->'types')
+			AND NOT n.draining AND n.heartbeat_at BETWEEN clock_timestamp() - n.heartbeat_timeout AND clock_timestamp()
+			AND (NOT EXISTS (SELECT FROM ` + liveness.SessionLocks + ` WHERE held.mode = 'ShareLock') OR EXISTS (
+				SELECT FROM ` + liveness.SessionLocks + ` WHERE held.mode = 'ShareLock' AND held.key = ('x' || encode(substr(sha256(convert_to(
+					format('["worker","public","worker_nodes","%s"]', n.worker_id), 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint)));
+	RETURN NULL;
+END $$;
+CREATE TRIGGER sim_contest AFTER INSERT ON consumer_operations FOR EACH ROW WHEN (NEW.operation = 'scope') EXECUTE FUNCTION sim_contest()`
 
 // collectUnauthorized reads what they noted.
 func (d *database) collectUnauthorized(ctx context.Context, e *history.Evidence) (err error) {

@@ -135,6 +135,8 @@ type Selected struct {
 	To       int64    `json:"to"`
 	Types    []string `json:"types,omitempty"` // none: all
 	Open     []Span   `json:"open,omitempty"`  // what was in doubt when other code took over
+	// Contested is true if that other code selects less, and a worker lived whose code selects more.
+	Contested bool `json:"contested,omitempty"`
 }
 
 // Event is an event as the writers, the log and the ledger know it.

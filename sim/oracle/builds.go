@@ -10,7 +10,7 @@ import (
 // builds judges the types that only some builds of a consumer select. Whose turn it was, the
 // database says.
 func builds(e *history.Evidence) Finding {
-	f := Finding{Name: "builds", Rule: "an event that only some builds of a consumer select was applied once if such a build took the consumer past it, and else never"}
+	f := Finding{Name: "builds", Rule: "an event that only some builds of a consumer select was applied once if such a build took the consumer past it, and else never; no build went on with a consumer while a worker lived whose build selects more"}
 	if e.Unread {
 		return f
 	}
@@ -27,6 +27,7 @@ func builds(e *history.Evidence) Finding {
 			honest[it]++
 		}
 	}
+	f.takeOvers(e)
 	for _, c := range e.Consumers {
 		for _, event := range e.Committed {
 			if c.Wants(event.Type) || !selects(c, event) {
@@ -40,6 +41,20 @@ func builds(e *history.Evidence) Finding {
 		}
 	}
 	return f
+}
+
+// takeOvers finds builds that went on with a consumer while one lived that goes first.
+func (f *Finding) takeOvers(e *history.Evidence) {
+	last := map[string]history.Selected{}
+	for _, s := range e.Selected {
+		before, any := last[s.Consumer]
+		last[s.Consumer] = s
+		if any {
+			f.check(!before.Contested || s.To <= before.To, func() string {
+				return fmt.Sprintf("a build that selects %v took %s over at %d while a worker lived that selects more, and went on to %d", s.Types, s.Consumer, before.To, s.To)
+			})
+		}
+	}
 }
 
 // wantedByBuilds is how often an event is to be applied at least, and at most. What was in

@@ -42,7 +42,7 @@ func taken(t *rapid.T) (e *history.Evidence, wide, doubtful map[int64]bool) {
 func TestBuilds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e, wide, doubtful := taken(t)
-		if f := builds(e); !f.Holds() || f.Checks != int64(len(e.Committed)) {
+		if f := builds(e); !f.Holds() || f.Checks != int64(len(e.Committed)+len(e.Selected)-1) {
 			t.Fatalf("%d checks, broken %d times: %v", f.Checks, f.Broken, f.Examples)
 		}
 		a := rapid.SampledFrom(e.Committed).Draw(t, "event")
@@ -70,4 +70,20 @@ func TestBuilds(t *testing.T) {
 			t.Fatalf("position %d applied again after its handler had broken the rules: %v", a.Position, f.Examples)
 		}
 	})
+}
+
+// A build that takes a consumer over from one that lives, and goes first, gives it back before
+// its next batch.
+func TestContestedTakeOvers(t *testing.T) {
+	for end, broken := range map[int64]int64{20: 0, 21: 1} {
+		e := &history.Evidence{Selected: []history.Selected{
+			{Consumer: "grown", To: 20, Types: []string{"account", "order"}, Contested: true},
+			{Consumer: "other", To: 99},
+			{Consumer: "grown", To: end, Types: []string{"order"}},
+			{Consumer: "grown", To: 30, Types: []string{"account", "order"}},
+		}}
+		if f := builds(e); f.Broken != broken {
+			t.Errorf("the narrow build stopped at %d: broken %d times, want %d: %v", end, f.Broken, broken, f.Examples)
+		}
+	}
 }
