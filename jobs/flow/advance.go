@@ -5,10 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,14 +50,6 @@ const (
 	heldTries = 10
 	// mostKept bounds the steps that are tried again.
 	mostKept = 10_000
-	// sweepEvery is how often somebody looks for steps that have ended untold.
-	sweepEvery = time.Second
-	// sweepShare bounds the share of its time that the look of a sweep takes, to one of so
-	// many.
-	sweepShare = 20
-	// sweepPause bounds the pause between two sweeps all the same, below what the statement of
-	// the turn takes for a clock that was set back.
-	sweepPause = 20 * time.Second
 	// retainEvery is how often a worker removes runs that have ended.
 	retainEvery = 10 * time.Second
 	// retainSlice bounds for how long it does so before others have their turn.
@@ -85,6 +74,7 @@ type advancer struct {
 	sweepAt  time.Time
 	took     time.Duration // by the look of the last sweep
 	swept    batch.Refused[int64]
+	long     map[int64]int64 // by run with more steps than a page: the last that the sweeps have looked at
 	retainAt time.Time
 	pace     batch.Pace
 	old      batch.Refused[int64]
@@ -240,8 +230,20 @@ func (a *advancer) keep(r *round, before map[movedStep]kept) {
 		}
 	}
 	for _, m := range r.more {
-		a.kept[m] = kept{at: now}
+		if m.state != movedGrown || !a.goesOn(m) {
+			a.kept[m] = kept{at: now}
+		}
 	}
+}
+
+// goesOn reports whether the jobs of the step's list are already being enqueued.
+func (a *advancer) goesOn(m movedStep) bool {
+	for k := range a.kept {
+		if k.state == movedGrown && k.id>>itemBits == m.id>>itemBits {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *advancer) task(ctx context.Context, name string, f func(ctx context.Context, conn *sql.Conn) error) {
@@ -250,50 +252,6 @@ func (a *advancer) task(ctx context.Context, name string, f func(ctx context.Con
 	err := a.w.On(bounded, func(conn *sql.Conn) error { return f(bounded, conn) })
 	if ctx.Err() == nil {
 		a.w.Failed(name, err)
-	}
-}
-
-// sweep looks for steps that have ended and were not told, if it is this worker's turn.
-func (a *advancer) sweep(ctx context.Context) {
-	pause := min(max(sweepEvery, sweepShare*a.took), sweepPause)
-	a.sweepAt = time.Now().Add(sweepEvery + time.Duration(rand.Int64N(int64(sweepEvery)/4)))
-	mine := false
-	a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
-		mine, err = a.sql.takeTurn(ctx, conn, pause)
-		return err
-	})
-	if !mine {
-		return
-	}
-	a.took = 0
-	out, whole := a.swept.Begin(time.Now()), true
-	for after, more := int64(0), true; more && ctx.Err() == nil; {
-		more = false
-		a.task(ctx, "look for ended steps of flows", func(ctx context.Context, conn *sql.Conn) (err error) {
-			r := a.sql.round(a.plans.On(conn, conn))
-			r.wake, r.out = a.w.Wake, out
-			r.refused = func(id int64, err error) error {
-				_, ok := a.swept.Add(id, err, time.Now())
-				a.w.Failed("advance flows", err)
-				if !ok {
-					return fmt.Errorf("more than %d steps are refused, the last one: %w", batch.MostRefused, err)
-				}
-				return nil
-			}
-			after, err = r.sweepPage(ctx, after)
-			more, whole = after > 0, whole && err == nil
-			a.took += r.looked
-			r.held = nil // the next sweep finds them
-			a.keep(r, nil)
-			return err
-		})
-	}
-	if whole && ctx.Err() == nil {
-		a.swept.End()
-	}
-	if now := time.Now(); now.After(a.retainAt) {
-		a.retainAt = now.Add(retainEvery)
-		a.task(ctx, "remove runs of flows", a.retain)
 	}
 }
 
@@ -345,6 +303,7 @@ const (
 	movedHeld  = "held"  // its run is locked by others
 	movedLong  = "long"  // a Map step with a long list, to which steps are still to be added
 	movedGrown = "grown" // the steps of a long list behind this one are to be enqueued
+	movedFull  = "full"  // the last step of a page of a sweep, behind which there may be more
 )
 
 // round goes on with steps until nothing follows without a job.
@@ -526,41 +485,6 @@ func (r *round) begin(ctx context.Context, ids []int64) error {
 		}
 		return nil
 	})
-}
-
-// takeTurn reports whether nobody else sweeps for this pause.
-func (s statements) takeTurn(ctx context.Context, on jobs.Querier, pause time.Duration) (mine bool, err error) {
-	err = on.QueryRowContext(ctx, s.turn, pause.Microseconds()).Scan(&mine)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return mine, err
-}
-
-// sweepPage goes on with steps that somebody has left among the next thousand above a
-// step. It returns the last of these, 0 after the last page.
-func (r *round) sweepPage(ctx context.Context, after int64) (last int64, err error) {
-	begin := time.Now()
-	left, err := pgdriver.QueryAll(ctx, r.on, scanMoved, r.sweep, after)
-	r.looked = time.Since(begin)
-	if err != nil {
-		return 0, err
-	}
-	var ended []int64
-	var rest []movedStep
-	for _, m := range left {
-		_, out := slices.BinarySearch(r.out, m.id)
-		switch {
-		case m.state == "":
-			last = m.id
-		case out:
-		case m.state == "enqueued":
-			ended = append(ended, m.id)
-		default:
-			rest = append(rest, m)
-		}
-	}
-	return last, errtext.Join(r.advance(ctx, ended), r.proceed(ctx, rest))
 }
 
 // ended returns the first runs that ended longer ago than they are kept; keep 0 is for ever.

@@ -124,8 +124,19 @@ func (b *bench) tell(t fatal, steps []stepID) {
 // sweepAll does what a worker does whose turn it is.
 func (b *bench) sweepAll(t fatal) {
 	t.Helper()
+	ctx := context.Background()
+	conn := must(b.d.DB.Conn(ctx))(t)
+	defer conn.Close()
 	for after, more := int64(0), true; more; more = after > 0 {
-		after = must(b.sql.round(b.d.DB).sweepPage(context.Background(), after))(t)
+		r := b.sql.round(conn)
+		after = must(r.sweepPage(ctx, conn, after))(t).last
+		for len(r.more) > 0 { // the next rounds
+			left := r.more
+			r.more = nil
+			if err := r.proceed(ctx, left); err != nil {
+				t.Fatalf("%v", err)
+			}
+		}
 	}
 }
 

@@ -180,3 +180,6 @@ func idOf(run int64, n, item int) stepID {
 func (id stepID) run() int64 { return int64(id >> runShift) }
 func (id stepID) n() int     { return int(id >> itemBits & (1<<stepBits - 1)) }
 func (id stepID) item() int  { return int(id & (1<<itemBits - 1)) }
+
+// lastItem is the last step that the list of a step can have.
+func (id stepID) lastItem() int64 { return int64(id | (1<<itemBits - 1)) }

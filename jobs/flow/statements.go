@@ -265,7 +265,8 @@ RETURNING true`
 
 // sweepSQL looks at the next thousand steps above $1, of runs that have not ended, that
 // are enqueued, or were moved on and nobody went on with. It returns those that
-// must be told, and first, without a state, the last that it has looked at.
+// must be told, and first the last that it has looked at, without a state, or as "full" if
+// there may be more.
 const sweepSQL = `
 WITH page AS MATERIALIZED (
 	SELECT s.id, s.state, s.job_id
@@ -275,7 +276,7 @@ WITH page AS MATERIALIZED (
 		ORDER BY id LIMIT 1000) AS s
 	LIMIT 1000
 )
-SELECT coalesce(max(id), 0), '' FROM page
+SELECT coalesce(max(id), 0), CASE count(*) WHEN 1000 THEN 'full' ELSE '' END FROM page
 UNION ALL
 SELECT id, state FROM page WHERE state <> 'enqueued' OR (SELECT true FROM {jobs} WHERE id = page.job_id LIMIT 1) IS NULL`
 
