@@ -210,3 +210,37 @@ func TestHandleMiddlewareThatDoesNotWait(t *testing.T) {
 		t.Errorf("the 3 events took %d calls", n)
 	}
 }
+
+// Middleware of several options is nested, the first outermost.
+func TestMiddlewareIsNested(t *testing.T) {
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 1)
+	var mu sync.Mutex
+	var calls []string
+	called := func(who string) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, who)
+	}
+	var opts []worker.Option
+	for _, who := range []string{"outer", "inner"} {
+		opts = append(opts, worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {
+			return func(ctx context.Context, b worker.Batch) error {
+				called(who + " batch")
+				return next(ctx, b)
+			}
+		}), worker.WithHandleMiddleware(func(next worker.HandleFunc) worker.HandleFunc {
+			return func(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+				called(who + " handle")
+				return next(ctx, tx, events)
+			}
+		}))
+	}
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, append(opts, worker.WithBatchMiddleware(nil))...)
+	awaitHandled(t, d.DB, "c", 1)
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"outer batch", "inner batch", "outer handle", "inner handle"}; !slices.Equal(calls, want) {
+		t.Errorf("called %q, want %q", calls, want)
+	}
+}

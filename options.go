@@ -182,9 +182,20 @@ func WithShutdownTimeout(d time.Duration) Option { return func(c *Config) { c.Sh
 // WithBatchMiddleware wraps every batch, for tracing. The middleware is called
 // when the batch owns its checkpoint; next runs the handlers, with the context
 // that it is given, and the commit, and must be called once. What next returns
-// has happened, whatever the middleware returns.
+// has happened, whatever the middleware returns. Of several, the first is the outermost.
 func WithBatchMiddleware(m func(next BatchFunc) BatchFunc) Option {
-	return func(c *Config) { c.BatchMiddleware = m }
+	return func(c *Config) { c.BatchMiddleware = nested(c.BatchMiddleware, m) }
+}
+
+// nested puts middleware around another, either of which may be nil.
+func nested[F any](outer, inner func(next F) F) func(next F) F {
+	switch {
+	case outer == nil:
+		return inner
+	case inner == nil:
+		return outer
+	}
+	return func(next F) F { return outer(inner(next)) }
 }
 
 // HandleFunc is a call of a handler: with one event, or with several if it is a
@@ -200,9 +211,9 @@ type HandleFunc func(ctx context.Context, tx *sql.Tx, events []store.PersistedEv
 //
 // Use it for what needs the events, such as links to the traces of their producers, and
 // [WithBatchMiddleware] for what needs the outcome: only that knows whether the batch
-// was committed.
+// was committed. Of several, the first is the outermost.
 func WithHandleMiddleware(m func(next HandleFunc) HandleFunc) Option {
-	return func(c *Config) { c.HandleMiddleware = m }
+	return func(c *Config) { c.HandleMiddleware = nested(c.HandleMiddleware, m) }
 }
 
 // WithDecoder sets what makes of each stored event the one that handlers get: it

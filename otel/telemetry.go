@@ -110,12 +110,8 @@ func (t *Telemetry) Watch(w *worker.Worker) { t.recorder.Watch(w) }
 // and for how long, at most every ten seconds; not if o is nil.
 func (t *Telemetry) WatchJobs(w *jobs.Worker, o *ops.Jobs) { t.recorder.WatchJobs(w, o) }
 
-// Options are those of a worker: its Observer and both kinds of middleware. A program that
-// has middleware of its own gives the worker instead the options
-//
-//	worker.WithObserver(t.Observer())
-//	worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc { return t.Batch(mine(next)) })
-//	worker.WithHandleMiddleware(func(next worker.HandleFunc) worker.HandleFunc { return t.Handle(mine(next)) })
+// Options are those of a worker: its Observer and both kinds of middleware. They go together
+// with options of others: observers are all told, and middleware is nested, the first outermost.
 func (t *Telemetry) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(t.Observer()), worker.WithBatchMiddleware(t.Batch), worker.WithHandleMiddleware(t.Handle)}
 }

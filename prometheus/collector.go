@@ -59,12 +59,8 @@ func (c *Collector) Watch(w *worker.Worker) { c.recorder.Watch(w) }
 // and for how long, at most every ten seconds; not if o is nil.
 func (c *Collector) WatchJobs(w *jobs.Worker, o *ops.Jobs) { c.recorder.WatchJobs(w, o) }
 
-// Options are those of a worker: its Observer and both kinds of middleware. A program that
-// has middleware of its own gives the worker instead the options
-//
-//	worker.WithObserver(c.Observer())
-//	worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc { return c.Batch(mine(next)) })
-//	worker.WithHandleMiddleware(func(next worker.HandleFunc) worker.HandleFunc { return c.Handle(mine(next)) })
+// Options are those of a worker: its Observer and both kinds of middleware. They go together
+// with options of others: observers are all told, and middleware is nested, the first outermost.
 func (c *Collector) Options() []worker.Option {
 	return []worker.Option{worker.WithObserver(c.Observer()), worker.WithBatchMiddleware(c.Batch), worker.WithHandleMiddleware(c.Handle)}
 }

@@ -50,7 +50,8 @@ func Info(ctx context.Context) (d Delivery, ok bool) {
 // is valid until Handle returns; ok is false outside of Handle.
 //
 // Do not close it. Close waits for the end of the transaction, and Handle for
-// Close, until BatchTimeout ends both.
+// Close, until BatchTimeout ends both. Do not use the transaction inside of conn.Raw
+// either: Raw holds the connection, and each statement of the transaction waits for it.
 func Conn(ctx context.Context) (conn *sql.Conn, ok bool) {
 	v, _ := ctx.Value(deliveryKey{}).(delivery)
 	if v.conn == nil {
