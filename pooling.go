@@ -39,7 +39,7 @@ func (w *Worker) checkPooling(ctx context.Context) error {
 }
 
 // errStandby adds the remedy to the answer of a standby.
-var errStandby = errors.New("worker: a connection leads to a standby: add target_session_attrs=read-write to the connection string, or name the primary only")
+var errStandby = errors.New("worker: the server takes no writes: if a connection leads to a standby, add target_session_attrs=read-write to the connection string, or name the primary only; else RESET default_transaction_read_only of the role or the database")
 
 // explain adds the remedy to an error that a proxy causes which was not there
 // at the start, and to that of a standby. Not to a protocol violation (08P01):

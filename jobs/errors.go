@@ -42,7 +42,7 @@ var (
 	// the error has the remedies.
 	ErrPrivileges = errors.New("jobs: the role lacks privileges")
 	// ErrStandby: the server takes no writes.
-	ErrStandby = errors.New("jobs: the server is a standby, or the session is read-only, and a worker must write: add target_session_attrs=read-write to the connection string, or name the primary only")
+	ErrStandby = errors.New("jobs: the server takes no writes, and a worker must write: if it is a standby, add target_session_attrs=read-write to the connection string, or name the primary only; else RESET default_transaction_read_only of the role or the database")
 	// ErrTransactionPooling: something between this worker and the server gives each
 	// transaction another session, so that a session's locks protect nothing.
 	ErrTransactionPooling = errors.New("jobs: the connection goes through a transaction-pooling proxy, where session locks do not hold: use WithLeaderStrategy(LeaderStrategyLease), or connect directly or with session pooling")

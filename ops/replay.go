@@ -254,7 +254,7 @@ func (o *Operator) missed(ctx context.Context, tx *sql.Tx, at locked, types []st
 			positions = append(positions, e.Position)
 		}
 		if len(positions) > mostTypes {
-			err = fmt.Errorf("%w: it has passed more than %d events: Reset it, or make another consumer", ErrInvalid, mostTypes)
+			err = fmt.Errorf("%w: it has passed more than %d events: give the types to a consumer of their own that begins with the first event; after a Reset these events would count as a replay", ErrInvalid, mostTypes)
 		}
 		return struct{}{}, err
 	}, `

@@ -63,10 +63,11 @@ type attribute struct {
 }
 
 // attributesSQL reads the columns of a table. A domain counts as what it is of. Types of
-// users have their schema: sessions may have other search paths.
+// users have their schema: sessions may have other search paths. The base is compared, and
+// quotes of quote_all_identifiers would be in the way.
 const attributesSQL = `
 SELECT a.attname::text, CASE WHEN n.nspname = 'pg_catalog' THEN format_type(a.atttypid, a.atttypmod) ELSE quote_ident(n.nspname) || '.' || quote_ident(t.typname) END,
-	format_type(b.oid, NULL), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+	replace(format_type(b.oid, NULL), '"', ''), CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
 	a.attnotnull OR t.typnotnull, a.attgenerated <> '' OR a.attidentity = 'a', a.attnum,
 	coalesce((SELECT string_agg(e.enumlabel, ',') FROM pg_enum AS e WHERE e.enumtypid = b.oid), '')
 FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid JOIN pg_namespace AS n ON n.oid = t.typnamespace JOIN pg_type AS b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)

@@ -131,3 +131,17 @@ func TestStartRefusesFormatsThatTheDriverCannotRead(t *testing.T) {
 		t.Errorf("Start returned %v", err)
 	}
 }
+
+// Settings of the role that change how types are named make no table unfit. A session that
+// may not write is refused.
+func TestSettingsOfTheRole(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.h.Handle = func(context.Context, *table.Job[example]) error { return nil }
+	err := s.worker(s.d.OpenSet(t, "default_transaction_read_only", "on"), nil).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "RESET default_transaction_read_only") {
+		t.Errorf("where nothing can be written Start returned %v", err)
+	}
+	s.start(s.worker(s.d.OpenSet(t, "quote_all_identifiers", "on"), nil))
+	s.becomes(s.add(""), table.StateCompleted)
+}

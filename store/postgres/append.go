@@ -125,9 +125,9 @@ func appendArgs(events []store.Event) []any {
 		traces.nullText(e.TraceID)
 		correlations.nullText(e.CorrelationID)
 		causations.nullText(e.CausationID)
-		metadata.nullText(sql.NullString{String: string(e.Metadata), Valid: len(e.Metadata) > 0})
+		metadata.text(string(e.Metadata)) // empty is NULL
 		if e.CreatedAt.IsZero() {
-			created.null()
+			created.text("") // likewise
 		} else {
 			created.raw(e.CreatedAt.UTC().Format(timestamp))
 		}

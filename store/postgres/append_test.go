@@ -363,3 +363,31 @@ func TestManyEventsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// What is NULL is NULL, and a text is that text, also where NULL in an array is a text.
+func TestAppendUnderArrayNullsOff(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, db := range []*sql.DB{d.OpenSet(t, "array_nulls", "off"), d.OpenSet(t, "array_nulls", "on")} {
+		s, stream := storepostgres.NewStore(nil), uuid.NewString()
+		given := []store.Event{
+			{AggregateType: "a", AggregateID: stream, EventType: "NULL", EventID: uuid.New()},
+			{AggregateType: "a", AggregateID: stream, EventType: "e", EventID: uuid.New(), TraceID: sql.NullString{Valid: true}, CorrelationID: sql.NullString{String: "NULL", Valid: true},
+				CausationID: sql.NullString{String: "=", Valid: true}, Metadata: []byte(`null`), CreatedAt: time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)},
+		}
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Append(t.Context(), tx, store.NoStream(), given)
+		if err = errors.Join(err, tx.Commit()); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		err = db.QueryRow(`SELECT string_agg(concat_ws(' ', event_type, quote_nullable(trace_id), quote_nullable(correlation_id), quote_nullable(causation_id), quote_nullable(metadata::text), created_at > now() - interval '1 hour'), '; ' ORDER BY aggregate_version)
+			FROM events WHERE aggregate_id = $1`, stream).Scan(&got)
+		if want := `NULL NULL NULL NULL NULL t; e '' 'NULL' '=' 'null' f`; err != nil || got != want {
+			t.Errorf("stored is %s, %v, want %s", got, err, want)
+		}
+	}
+}

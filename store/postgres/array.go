@@ -22,17 +22,21 @@ func (a *array) raw(s string) {
 	a.b.WriteString(s)
 }
 
-func (a *array) null()         { a.raw("NULL") }
 func (a *array) int(n int)     { a.raw(strconv.Itoa(n)) }
 func (a *array) text(s string) { a.raw(`"` + quoteElement.Replace(s) + `"`) }
 
+// nullText adds a text that may be NULL, as unmarked reads it: under array_nulls = off, NULL is
+// a text as any other.
 func (a *array) nullText(s sql.NullString) {
 	if s.Valid {
-		a.text(s.String)
+		a.text("=" + s.String)
 	} else {
-		a.null()
+		a.text("")
 	}
 }
+
+// unmarked is an SQL expression for an element that nullText has added.
+func unmarked(element string) string { return `substr(nullif(` + element + `, ''), 2)` }
 
 func (a *array) String() string {
 	if a.b.Len() == 0 {

@@ -96,17 +96,17 @@ const (
 // order. (The default of a column is computed after the ORDER BY of the SELECT
 // that feeds the INSERT.) The payloads come as one value and are cut apart
 // here: no escaping, and half the bytes of an array's text.
-const appendSQL = `WITH head AS (
+var appendSQL = `WITH head AS (
     {head}
     RETURNING h.aggregate_version - $3::bigint AS version{notify}
 )
 INSERT INTO {events} (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, event_version,
        payload, trace_id, correlation_id, causation_id, metadata, created_at)
 SELECT $1::text, $2::text, head.version + e.n, e.event_id, e.event_type, e.event_version,
-       substring($4::bytea FROM e.start FOR e.length), e.trace_id, e.correlation_id, e.causation_id,
-       e.metadata::jsonb, COALESCE(e.created_at, clock_timestamp())
+       substring($4::bytea FROM e.start FOR e.length), ` + unmarked(`e.trace_id`) + `, ` + unmarked(`e.correlation_id`) + `, ` + unmarked(`e.causation_id`) + `,
+       nullif(e.metadata, '')::jsonb, COALESCE(nullif(e.created_at, '')::timestamptz, clock_timestamp())
   FROM head CROSS JOIN unnest($5::int[], $6::int[], $7::uuid[], $8::text[], $9::int[],
-       $10::text[], $11::text[], $12::text[], $13::text[], $14::timestamptz[]) WITH ORDINALITY
+       $10::text[], $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY
     AS e (start, length, event_id, event_type, event_version,
        trace_id, correlation_id, causation_id, metadata, created_at, n)
  ORDER BY e.n
