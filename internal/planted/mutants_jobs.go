@@ -186,7 +186,7 @@ var jobMutants = []Mutant{
 	{
 		Name: "no-flow-sweep", Jobs: true,
 		Mistake: "a worker tells of the ends of its jobs, the one that is cancelled by its operator: nobody has to look",
-		Edits: []Edit{{"jobs/flow/advance.go", `	if !mine {
+		Edits: []Edit{{"jobs/flow/sweep.go", `	if !mine {
 		return`, `	if mine || !mine {
 		return`}},
 		Faults: jobCalm,
