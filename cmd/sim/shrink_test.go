@@ -55,7 +55,7 @@ func TestSmallestIsFound(t *testing.T) {
 		if err != nil || name(got) != name(needed) {
 			t.Fatalf("found %s, %v; want %s", name(got), err, name(needed))
 		}
-		if most := 400; tries > most {
+		if most := 100 + 10*len(sim.FaultTable()); tries > most {
 			t.Fatalf("it took %d tries, more than %d", tries, most)
 		}
 	})
