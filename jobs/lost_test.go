@@ -20,7 +20,7 @@ func TestSilentConnections(t *testing.T) {
 	statements := map[string]string{
 		"claim": "FOR UPDATE SKIP LOCKED) AS j", "complete": "'completed' FROM gone", "settle": "mine AS MATERIALIZED",
 		"start": "started_at = clock_timestamp(), unique_key", "look": "AS j WHERE j.state = 'running' AND j.queue",
-		"commit": "commit", "begin": "begin", "effect": "INSERT INTO effects",
+		"commit": "commit\x00", "begin": "begin", "effect": "INSERT INTO effects",
 	}
 	for name, text := range statements {
 		for when, swallow := range map[string]func(*pgtest.Hole, string){"before": (*pgtest.Hole).Swallow, "after": (*pgtest.Hole).SwallowAnswer} {
