@@ -75,7 +75,9 @@ func (l *loop) claimOnce(ctx context.Context, want, slots int, condition Claim) 
 	if err != nil {
 		return nil, err
 	}
-	if limit > 0 {
+	if limit == 0 {
+		l.walkAt = begin // it would have taken nothing
+	} else {
 		l.lanes.claimed(jobs, limit, l.low, condition.Condition != "", l.walkAt, l.walkedAt)
 	}
 	if len(jobs) > 0 {

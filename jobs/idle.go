@@ -29,8 +29,8 @@ func (l *loop) idle(ctx context.Context, found int) {
 }
 
 // peek looks when the next job is due, and sets the time of the next claim. That is at
-// once if now is true and a job is due, or if the last claim began above that job; else
-// it is when the job is due, a poll from now at most.
+// once if now is true and a job is due, or if the last claim began above that job, or before
+// it was due; else it is when the job is due, a poll from now at most.
 func (l *loop) peek(ctx context.Context, now bool) {
 	ctx, cancel := context.WithTimeout(ctx, l.w.limit)
 	defer cancel()
@@ -55,7 +55,7 @@ func (l *loop) peek(ctx context.Context, now bool) {
 	case p.None || p.Paused:
 	case p.Due > 0:
 		l.pollAt = earlier(l.pollAt, l.peekedAt.Add(p.Due))
-	case now || low && !l.low || p.Capped && !wasCapped:
+	case now || low && !l.low || p.Capped && !wasCapped || l.peekedAt.Add(p.Due).After(l.walkAt):
 		if l.hungry = true; low {
 			l.lanes.lowDue = time.Time{} // above the floors there may be nothing
 		}
