@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -176,7 +175,7 @@ func (w *writer) appendOddly(ctx, intake context.Context, a *attempt) error {
 	if err := w.appendOnce(ctx, intake, a); err != nil {
 		return err
 	}
-	positions := history.PositionsOf(slices.Clone(a.drawn[before:]))
+	positions := history.PositionsOf(a.drawn[before:])
 	_, err := a.tx.ExecContext(ctx, `UPDATE events SET created_at = $2::timestamptz WHERE global_position = ANY ($1::bigint[])`, positions, oneOf(w.dice, times...))
 	return err
 }

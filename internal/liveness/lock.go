@@ -39,9 +39,9 @@ SELECT set_config(v.name, v.setting, false)
 FROM (VALUES ('idle_session_timeout', $1::text), ('statement_timeout', $2::text), ('lock_timeout', '0'), ('transaction_timeout', '0'), ('default_transaction_isolation', 'read committed'), ('tcp_user_timeout', $1::text),
 	('tcp_keepalives_idle', $3::text), ('tcp_keepalives_interval', $4::text), ('tcp_keepalives_count', '3')) AS v(name, setting)
 JOIN pg_settings AS s ON s.name = v.name`
-	// Under serializable, two heartbeats at once could be sacrificed for each other, and the
-	// session with its locks would end. The locks of a process that was stopped, or whose machine is gone, are
-	// freed by the time its heartbeat is too old.
+	// The locks of a process that was stopped, or whose machine is gone, are freed by the time
+	// its heartbeat is too old. Under serializable, PostgreSQL could sacrifice one of two
+	// heartbeats for the other, and the session would end with its locks.
 	timeout := s.HeartbeatTimeout
 	_, err := s.Exec(ctx, "set the session's time-outs and isolation level", settings,
 		milliseconds(timeout), milliseconds(s.TimeLimit()), seconds(timeout/2), seconds(timeout/10))

@@ -135,13 +135,14 @@ var closed = func() chan struct{} {
 
 // checkSession asks pgx what the server has reported to it, and otherwise the server.
 func checkSession(ctx context.Context, conn *sql.Conn) error {
-	status, encoding, style := TxUnknown, "", "ISO"
+	status, encoding, unread := TxUnknown, "", "" // a DateStyle that the driver cannot read
 	if err := raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
 			status, encoding = TxStatus(pg.TxStatus()), pg.ParameterStatus("client_encoding")
-			if told := pg.ParameterStatus("DateStyle"); told != "" && isSentText(c.Conn().Config().DefaultQueryExecMode) {
-				style = told
+			// Config copies all of it: it is asked last.
+			if style := pg.ParameterStatus("DateStyle"); !strings.HasPrefix(style, "ISO") && isSentText(c.Conn().Config().DefaultQueryExecMode) {
+				unread = style
 			}
 		}
 		return nil
@@ -159,8 +160,8 @@ func checkSession(ctx context.Context, conn *sql.Conn) error {
 		return ErrLeftOpen
 	case encoding != "UTF8" && encoding != "SQL_ASCII" && encoding != "": // SQL_ASCII: bytes as they are; "": not told
 		return fmt.Errorf("client_encoding is %s: %w", errtext.Value(encoding), ErrEncoding)
-	case !strings.HasPrefix(style, "ISO"):
-		return fmt.Errorf("DateStyle is %s: %w", errtext.Value(style), ErrFormats)
+	case unread != "":
+		return fmt.Errorf("DateStyle is %s: %w", errtext.Value(unread), ErrFormats)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/jobflow"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
@@ -330,22 +329,8 @@ func TestWorkerRetriesStepsOfLockedRuns(t *testing.T) {
 	b := newBench(t)
 	run := b.begin(t, side())
 	b.end(t, run, map[stepID]outcome{idOf(0, 0, 0): {state: "completed"}}, idOf(run, 0, 0))
-	a := &advancer{sql: b.sql, ended: []int64{int64(idOf(run, 0, 0))}, w: jobflow.Worker{
-		Limit: time.Minute, Wake: func() {},
-		On: func(ctx context.Context, f func(conn *sql.Conn) error) error {
-			conn, err := b.d.DB.Conn(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			return f(conn)
-		},
-		Failed: func(task string, err error) {
-			if err != nil {
-				t.Errorf("%s: %v", task, err)
-			}
-		},
-	}}
+	a := b.advancer(t)
+	a.ended = []int64{int64(idOf(run, 0, 0))}
 	held := must(b.d.DB.Begin())(t)
 	defer func() { _ = held.Rollback() }()
 	if _, err := b.Cancel(t.Context(), held, run); err != nil {
