@@ -150,8 +150,8 @@ func TestStartRefuses(t *testing.T) {
 			if strings.Contains(err.Error(), "hush") {
 				t.Errorf("%q tells the password", err)
 			}
-			if db != nil && db.Stats().InUse > 0 {
-				t.Errorf("%d connections are still in use", db.Stats().InUse)
+			if db != nil {
+				pgtest.AwaitUnused(t, db)
 			}
 		})
 	}

@@ -48,9 +48,7 @@ func TestShare(t *testing.T) {
 		if n := scan[int](t, d.DB, `SELECT count(*) FROM worker_leader_election WHERE worker_id IS NOT NULL`); n != 0 {
 			t.Error("a lease is still held")
 		}
-		if n := d.DB.Stats().InUse; n != 0 {
-			t.Errorf("%d connections are still in use", n)
-		}
+		pgtest.AwaitUnused(t, d.DB)
 		await(t, "all advisory locks are free", func() bool {
 			return scan[int](t, d.DB, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 0
 		})
@@ -314,9 +312,7 @@ func TestRegisterFails(t *testing.T) {
 			if err := c.Register(t.Context()); err == nil || !strings.Contains(err.Error(), test.word) {
 				t.Errorf("Register: %v, which does not say %q", err, test.word)
 			}
-			if n := d.DB.Stats().InUse; n != 0 {
-				t.Errorf("%d connections are still in use", n)
-			}
+			pgtest.AwaitUnused(t, d.DB)
 		})
 	}
 }

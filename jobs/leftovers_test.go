@@ -37,9 +37,7 @@ func (s *stage) expectNobody(t *testing.T, what string, db *sql.DB) {
 	if left := workerGoroutines(); len(left) > 0 {
 		t.Errorf("%s: %d goroutines are left:\n%s", what, len(left), strings.Join(left, "\n\n"))
 	}
-	if n := db.Stats().InUse; n > 0 {
-		t.Errorf("%s: %d connections are in use", what, n)
-	}
+	pgtest.AwaitUnused(t, db)
 	// The connection is closed; the server takes a moment to notice.
 	s.until(what+": the listening session to end", func() bool {
 		var listening int

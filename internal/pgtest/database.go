@@ -158,6 +158,15 @@ func Poll(done func() bool) bool {
 	return true
 }
 
+// AwaitUnused waits until no connection of db is in use. A connection comes back a moment
+// after the rows that it brought.
+func AwaitUnused(t testing.TB, db *sql.DB) {
+	t.Helper()
+	if !Poll(func() bool { return db.Stats().InUse == 0 }) {
+		t.Errorf("%d connections are still in use", db.Stats().InUse)
+	}
+}
+
 // AwaitBlocked waits until a session of the database waits for a lock.
 func AwaitBlocked(t testing.TB, db *sql.DB) {
 	t.Helper()
