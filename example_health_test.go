@@ -19,7 +19,7 @@ func Example_health() {
 	db, drop := database(`CREATE TABLE ledger (consumer TEXT, position BIGINT)`) // sql.Open("pgx", url) and migrations.Apply
 	defer drop()
 	started := make(chan struct{})
-	w := worker.New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{&ledger{name: "totals_v1"}},
+	w := worker.New(db, storepostgres.NewStore(storepostgres.DefaultStoreConfig()), []consumer.Consumer{Ledger{}},
 		worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { close(started) }}))
 
 	probes := http.NewServeMux()

@@ -57,7 +57,7 @@ func Main(m *testing.M) {
 	host()
 	common.entered, apart.entered = true, true
 	// Tests wait for servers most of the time. The command line still decides.
-	_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 	tier.FixSeed()
 	code := m.Run()
 	if err := errors.Join(common.close(), apart.close()); err != nil {

@@ -148,13 +148,13 @@ var handledMutants = []Mutant{
 		Name:    "late-together",
 		Mistake: "the late events are read without regard to which of them is under suspicion: they are few",
 		Edits:   []Edit{{"internal/reader/reader.go", `from.Bound < Unbounded && upTo < min(`, `false && upTo < min(`}},
-		Test:    Test{".", "TestLateEventThatCannotBeHandledIsFound"},
+		Test:    Test{"./internal/e2e", "TestLateEventThatCannotBeHandledIsFound"},
 	},
 	{
 		Name:    "passed-is-handled",
 		Mistake: "WaitFor returns when the checkpoint is there, also if the consumer has passed the position in doubt",
 		Edits:   []Edit{{"internal/progress/arrival.go", `a.Position >= position && !a.Open`, `a.Position >= position`}},
-		Test:    Test{".", "TestWaitForALateEvent"},
+		Test:    Test{"./internal/e2e", "TestWaitForALateEvent"},
 	},
 	{
 		Name:    "refused-idle",
@@ -181,13 +181,13 @@ var contractMutants = []Mutant{
 		Name:    "dropped-proof",
 		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
 		Edits:   []Edit{{"consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},
-		Test:    Test{".", "TestStopInAnOutageSaysWhatIsNotKnown"},
+		Test:    Test{"./internal/e2e", "TestStopInAnOutageSaysWhatIsNotKnown"},
 	},
 	{
 		Name:    "row-only",
 		Mistake: "a row that others have moved on says nothing of a batch, so its handler did nothing",
 		Edits:   []Edit{{"inquiry.go", `case b.end == abandoned && b.movedOn(now):`, `case false:`}},
-		Test:    Test{".", "TestHandlerThatCommitsAndIsOvertaken"},
+		Test:    Test{"./internal/e2e", "TestHandlerThatCommitsAndIsOvertaken"},
 	},
 }
 
@@ -203,7 +203,7 @@ var failureMutants = []Mutant{
 		Name:    "one-tally",
 		Mistake: "a dead letter's failures are counted with those of what is new: it is the same consumer",
 		Edits:   []Edit{{"failure.go", `return &c.again`, `return &c.tally`}},
-		Test:    Test{".", "TestDeadLetterThatAlwaysConflicts"},
+		Test:    Test{"./internal/e2e", "TestDeadLetterThatAlwaysConflicts"},
 	},
 }
 

@@ -33,7 +33,7 @@ var effectsMutants = []Mutant{
 		Name:    "effects-stay-excepted",
 		Mistake: "an exception stays one: the event behind it was not handled when the border was raised",
 		Edits:   []Edit{{"work.go", `w.advance.Effects = w.advance.Handles(w.from.Position, w.from.Effects, retried, aside)`, `_, _ = retried, aside`}},
-		Test:    Test{".", "TestRepairBringsExceptionsBack"},
+		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
 	},
 	{
 		Name:    "batch-over-border",
@@ -47,19 +47,19 @@ var effectsMutants = []Mutant{
 		Name:    "split-forgets-effects",
 		Mistake: "a new unit has handled nothing",
 		Edits:   []Edit{{rescaleFile, `paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `paused_at, paused_by, paused_reason, '[]'::jsonb, scope, scope_since FROM`}},
-		Test:    Test{".", "TestEffectsOnceOverPartitions"},
+		Test:    Test{"./internal/e2e", "TestEffectsOnceOverPartitions"},
 	},
 	{
 		Name:    "merge-has-one-border",
 		Mistake: "the parts of a consumer stand at one position when they merge: so they have one border",
 		Edits:   []Edit{{rescaleFile, `borders := effects.Join(had, key)`, `borders := effects.Join(had[:1], key)`}},
-		Test:    Test{".", "TestEffectsOnceOverPartitions"},
+		Test:    Test{"./internal/e2e", "TestEffectsOnceOverPartitions"},
 	},
 	{
 		Name:    "repair-keeps-effects",
 		Mistake: "a repair sets the position back, and leaves what the batch took out of the exceptions",
 		Edits:   []Edit{{"repair.go", `if b.work.advance.Effects != nil {`, `if false && b.work.advance.Effects != nil {`}},
-		Test:    Test{".", "TestRepairBringsExceptionsBack"},
+		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
 	},
 	{
 		Name:    "replay-of-doubts",

@@ -111,25 +111,25 @@ var partitionMutants = []Mutant{
 		Name:    "merge-forgets-doubts",
 		Mistake: "the merged unit needs no open ranges: its parts have watched them",
 		Edits:   []Edit{{rescaleFile, `watched, err2 := json.Marshal(append([]Watched{}, open...))`, `watched, err2 := json.Marshal(append([]Watched{}, open[:0]...))`}},
-		Test:    Test{".", "TestDoubtsAtASplit"},
+		Test:    Test{"./internal/e2e", "TestDoubtsAtASplit"},
 	},
 	{
 		Name:    "split-forgets-doubts",
 		Mistake: "open ranges belong to the past of the unit that is split",
 		Edits:   []Edit{{rescaleFile, `NULL FROM gone, child`, `NULL FROM gone, child WHERE false`}},
-		Test:    Test{".", "TestDoubtsAtASplit"},
+		Test:    Test{"./internal/e2e", "TestDoubtsAtASplit"},
 	},
 	{
 		Name:    "split-doubts-once",
 		Mistake: "open ranges go to one of the children: each position has one event",
 		Edits:   []Edit{{rescaleFile, `NULL FROM gone, child`, `NULL FROM gone, child WHERE unit = (SELECT max(unit) FROM child)`}},
-		Test:    Test{".", "TestDoubtsAtASplit"},
+		Test:    Test{"./internal/e2e", "TestDoubtsAtASplit"},
 	},
 	{
 		Name:    "split-leaves-letters",
 		Mistake: "dead letters stay under the name that wrote them",
 		Edits:   []Edit{{rescaleFile, `WHERE l.consumer_name = $1::text AND l.global_position = m.position`, `WHERE l.consumer_name = $1::text AND l.global_position = m.position AND false`}},
-		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
+		Test:    Test{"./internal/e2e", "TestDeadLettersFollowTheirKey"},
 	},
 	{
 		Name:    "split-copies-letters",
@@ -144,7 +144,7 @@ var partitionMutants = []Mutant{
 		Name:    "merge-leaves-letters",
 		Mistake: "dead letters stay with the part that wrote them",
 		Edits:   []Edit{{rescaleFile, "SET consumer_name = $2::text WHERE ` + them + `", "SET consumer_name = $2::text WHERE false AND ` + them + `"}},
-		Test:    Test{".", "TestDeadLettersFollowTheirKey"},
+		Test:    Test{"./internal/e2e", "TestDeadLettersFollowTheirKey"},
 	},
 	{
 		Name:    "reset-beside-a-split",
@@ -162,14 +162,14 @@ var partitionMutants = []Mutant{
 		Name:    "parts-in-turn",
 		Mistake: "parts of one consumer in one worker take turns, as those of a consumer do that is not safe for more",
 		Edits:   []Edit{{"unit.go", `Key: p.Key.Name()}, p.Key`, `Key: p.Key.Name()}, p.Key; d.inTurn = make(chan struct{}, 1)`}},
-		Test:    Test{".", "TestPartsHandleAtTheSameTime"},
+		Test:    Test{"./internal/e2e", "TestPartsHandleAtTheSameTime"},
 	},
 	{
 		Name:    "letters-by-aggregate",
 		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
 		Edits: []Edit{{"keys.go", `	key, err := d.keyOf(e)
 	return progress.Order{ID: storable(key)}, err`, `	return progress.Order{Type: e.AggregateType, ID: e.AggregateID}, nil`}},
-		Test: Test{".", "TestDeadLettersHoldUpTheirKey"},
+		Test: Test{"./internal/e2e", "TestDeadLettersHoldUpTheirKey"},
 	},
 	{
 		Name:    "compact-over-lives",
@@ -181,7 +181,7 @@ var partitionMutants = []Mutant{
 		Name:    "split-unpauses",
 		Mistake: "children begin unpaused",
 		Edits:   []Edit{{rescaleFile, `$4::text, paused_at, paused_by, paused_reason, effects, scope, scope_since FROM`, `$4::text, NULL, NULL, NULL, effects, scope, scope_since FROM`}},
-		Test:    Test{".", "TestPausesAndRescaling"},
+		Test:    Test{"./internal/e2e", "TestPausesAndRescaling"},
 	},
 	{
 		Name:    "merge-paused",
@@ -265,25 +265,25 @@ var partitionMutants = []Mutant{
 		Mistake: "a build that selects less goes on until the leader gives its consumers to another",
 		Edits: []Edit{{"worker.go", `	w.widen(ctx) // the others see by now that this worker lives
 `, ``}},
-		Test: Test{".", "TestBuildsThatDifferDoNotRunSideBySide"},
+		Test: Test{"./internal/e2e", "TestBuildsThatDifferDoNotRunSideBySide"},
 	},
 	{
 		Name:    "assigned-build-is-right",
 		Mistake: "who is assigned a consumer selects what it is to select",
 		Edits:   []Edit{{"scope.go", `case is.Scope != nil && is.Scope.Compare(c.unit.scope) > 0:`, `case false:`}},
-		Test:    Test{".", "TestOutrankedBuildWaits"},
+		Test:    Test{"./internal/e2e", "TestOutrankedBuildWaits"},
 	},
 	{
 		Name:    "stops-in-silence",
 		Mistake: "the others hear of a stop when its last batch has ended",
 		Edits: []Edit{{"worker.go", `	g.Run(func() error { w.handOver(running); return nil })
 `, ``}},
-		Test: Test{".", "TestOneSlowBatchKeepsNoOtherConsumer"},
+		Test: Test{"./internal/e2e", "TestOneSlowBatchKeepsNoOtherConsumer"},
 	},
 	{
 		Name:    "draining-units-are-dealt",
 		Mistake: "a worker that stops needs its consumers no longer",
 		Edits:   []Edit{{"coord/plan.go", `case draining[was]:`, `case draining[was] && false:`}},
-		Test:    Test{".", "TestStopKeepsAConsumerUntilItsBatchHasEnded"},
+		Test:    Test{"./internal/e2e", "TestStopKeepsAConsumerUntilItsBatchHasEnded"},
 	},
 }

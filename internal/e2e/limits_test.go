@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"reflect"
+	"time"
+
+	"github.com/pgfrontier/worker"
+)
+
+// A worker has bounds that no option sets. A test of what happens at one of them does
+// not wait for minutes, so it reaches into the worker.
+
+// setTurn sets after what time a loop hangs.
+func setTurn(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "turn") = d }
+
+// setLeave bounds the last statements when the worker stops.
+func setLeave(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "leave") = d }
+
+// setGuard bounds, beyond two batches, the wait of a guard whose blocker is unknown.
+func setGuard(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "guard") = d }
+
+// setQuick bounds quick statements, from when the worker has started. A loop tries such a
+// statement again, with more time. A start does not, so a short bound would end a worker on
+// a slow machine.
+func setQuick(w *worker.Worker, d time.Duration) {
+	observer := field[worker.Observer](w, "observer")
+	tellStarted := observer.WorkerStarted
+	observer.WorkerStarted = func(i worker.WorkerInfo) {
+		*field[time.Duration](w, "limits", "quick") = d
+		if tellStarted != nil {
+			tellStarted(i)
+		}
+	}
+}
+
+// field is an unexported field of a worker, or of a struct in it. It panics if there is none
+// of this type.
+func field[T any](w *worker.Worker, path ...string) *T {
+	v := reflect.ValueOf(w).Elem()
+	for _, name := range path {
+		v = v.FieldByName(name)
+	}
+	if v.Type() != reflect.TypeFor[T]() {
+		panic(v.Type())
+	}
+	return (*T)(v.Addr().UnsafePointer())
+}

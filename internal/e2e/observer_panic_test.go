@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// text is a log that several goroutines write to.
+type text struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (x *text) Write(p []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.b.Write(p)
+}
+
+func (x *text) lines() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(x.b.String(), "\n"), "\n")
+}
+
+// Workers whose hooks all panic, at every call, do their work and stop in peace.
+func TestHooksThatPanic(t *testing.T) {
+	t.Parallel()
+	var s sightings
+	var log text
+	callEveryHook(t, &s, worker.WithLogger(store.NewSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))),
+		worker.WithObserver(everything(func(hook string, about any) {
+			s.saw(hook, about)
+			panic(errors.New("no such metric:\n" + hook))
+		})))
+	told := map[string]int{}
+	for _, line := range log.lines() {
+		if !strings.HasPrefix(line, "time=") {
+			t.Errorf("a line of the log is broken: %s", line)
+		}
+		if !strings.Contains(line, "panicked") {
+			continue
+		}
+		for _, hook := range hooks() {
+			if strings.Contains(line, "hook="+hook+" ") {
+				told[hook]++
+			}
+		}
+		if !strings.Contains(line, "no such metric") || !strings.Contains(line, "observer_panic_test.go") {
+			t.Errorf("it does not say what and where: %s", line)
+		}
+	}
+	for _, hook := range hooks() {
+		const workers = 4
+		if elsewhere[hook] == "" && told[hook] < 1 || told[hook] > workers {
+			t.Errorf("the log says %d times that %s panicked, want once for each of %d workers at most", told[hook], hook, workers)
+		}
+	}
+}
+
+// panickyLogger panics as its fields say, and keeps what it is told otherwise.
+type panickyLogger struct {
+	lines
+	alsoErrors bool
+}
+
+func (*panickyLogger) Info(context.Context, string, ...any) { panic("no space left") }
+
+func (l *panickyLogger) Error(ctx context.Context, msg string, kv ...any) {
+	if l.alsoErrors {
+		panic("no space left")
+	}
+	l.lines.Error(ctx, msg, kv...)
+}
+
+func TestLoggerThatPanics(t *testing.T) {
+	t.Parallel()
+	for name, log := range map[string]*panickyLogger{"sometimes": {}, "always": {alsoErrors: true}} {
+		t.Run(name, func(t *testing.T) {
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 3)
+			c := newRefusing("c", 2)
+			w := start(t, d.DB, []consumer.Consumer{c}, worker.WithLogger(log))
+			await(t, "a second try", func() bool { return c.tried(2) > 1 })
+			c.refuses.Store(false)
+			awaitHandled(t, d.DB, "c", upTo(3)...)
+			w.Stop()
+			if err := w.result(t); err != nil {
+				t.Fatal(err)
+			}
+			told := log.with("logger panicked")
+			if log.alsoErrors {
+				return
+			}
+			if len(told) != 1 || !strings.Contains(told[0], "Info") || !strings.Contains(told[0], "no space left") || !strings.Contains(told[0], "observer_panic_test.go") {
+				t.Errorf("the log says %q, want one line about Info", told)
+			}
+		})
+	}
+}

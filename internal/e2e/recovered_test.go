@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// recoveries counts, by trouble, how often its end was told.
+type recoveries struct {
+	mu sync.Mutex
+	n  map[worker.Trouble]int
+}
+
+func (r *recoveries) add(about worker.Recovery) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n == nil {
+		r.n = map[worker.Trouble]int{}
+	}
+	r.n[about.Trouble]++
+}
+
+func (r *recoveries) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fmt.Sprint(r.n)
+}
+
+// Each kind of trouble is told, ends, and its end is told once, by the Observer
+// and in the log.
+func TestTheEndOfEachTroubleIsTold(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	var fails atomic.Int32
+	release, deaf := make(chan struct{}), atomic.Bool{}
+	c := &ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, _ store.PersistedEvent) error {
+		if deaf.CompareAndSwap(true, false) {
+			<-release
+			return ctx.Err()
+		}
+		if fails.Add(-1) >= 0 {
+			return errors.New("refused")
+		}
+		return nil
+	}}
+	var cut cutter
+	var log lines
+	var over recoveries
+	w := start(t, cut.open(t, d), []consumer.Consumer{c}, worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(3),
+		worker.WithBatchTimeout(5*time.Second), worker.WithStaleGapThreshold(stale), worker.WithMaxOpenRanges(1), worker.WithLogger(&log),
+		worker.WithObserver(worker.Observer{Recovered: over.add}))
+	want := map[worker.Trouble]int{}
+	ended := func(trouble worker.Trouble) {
+		t.Helper()
+		want[trouble]++
+		await(t, fmt.Sprintf("the troubles %v to be over", want), func() bool { return over.String() == fmt.Sprint(want) })
+	}
+	says := func(text string) func() bool {
+		return func() bool {
+			s := statusOf(w.Worker, "c")
+			return s.LastError != nil && strings.Contains(s.LastError.Error(), text)
+		}
+	}
+	more := func() { t.Helper(); appendN(t, d.DB, "Order", "1", 1) }
+
+	more()
+	await(t, "the consumer to run", func() bool { return len(handled(t, d.DB, "c")) == 1 })
+	fails.Store(2)
+	more()
+	ended(worker.TroubleBatch)
+
+	fails.Store(3)
+	more()
+	await(t, "the pause", func() bool { return statusOf(w.Worker, "c").Paused != nil })
+	if err := operator(t, d).Resume(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	want[worker.TroublePaused]++
+	ended(worker.TroubleBatch)
+
+	cut.before.Store(1)
+	more()
+	ended(worker.TroubleDatabase)
+
+	lock, err := d.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(`SELECT FROM consumer_checkpoints FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	more()
+	await(t, "the wait for a lock to be told", says("waits for a lock"))
+	if err := lock.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	ended(worker.TroubleLock)
+
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 10`)
+	await(t, "the frontier to fail", func() bool { return w.Status().FrontierError != nil })
+	d.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
+	ended(worker.TroubleFrontier)
+
+	first := beginAppend(t, d.DB, "Order", "first", 1)
+	more()
+	second := beginAppend(t, d.DB, "Order", "second", 1)
+	more()
+	await(t, "the consumer to wait for a doubt to end", says("WithMaxOpenRanges"))
+	await(t, "both transactions to be told", func() bool { return len(log.with("transaction stays open")) == 2 })
+	if err := errors.Join(first.Rollback(), second.Rollback()); err != nil {
+		t.Fatal(err)
+	}
+	want[worker.TroubleTransaction] = 2
+	ended(worker.TroubleDoubts)
+
+	d.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	ended(worker.TroubleCoordination)
+
+	deaf.Store(true)
+	more()
+	await(t, "the handler to be overdue", func() bool { return errors.Is(statusOf(w.Worker, "c").LastError, worker.ErrHandlerOverdue) })
+	close(release)
+	want[worker.TroubleOverdue]++
+	ended(worker.TroubleBatch)
+
+	lines := log.with("recovered")
+	total := 0
+	for trouble, n := range want {
+		total += n
+		if got := len(log.with("recovered trouble " + string(trouble))); got != n {
+			t.Errorf("the log tells of the end of %s %d times, want %d", trouble, got, n)
+		}
+	}
+	if len(lines) != total {
+		t.Errorf("the log tells of %d ends, want %d: %v", len(lines), total, lines)
+	}
+}

@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// What a handler returns is its own failure and counts, also if it wraps an
+// error of the library that means something else when that says it.
+func TestErrorsOfTheLibraryFromAHandler(t *testing.T) {
+	for name, returned := range map[string]error{"another incarnation": store.ErrIncarnation, "ended": worker.ErrTransactionEnded} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			c := &ledger{name: "c", before: func(context.Context, *sql.Tx, store.PersistedEvent) error {
+				return fmt.Errorf("my own worker: %w", returned)
+			}}
+			err := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(2)).result(t)
+			if !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), "2 in a row") {
+				t.Errorf("Start: %v", err)
+			}
+		})
+	}
+}
+
+// A handler that closes the connection of its batch waits for itself, until
+// BatchTimeout ends both. The error says so, and not that it was slow.
+func TestHandlerThatClosesItsConnection(t *testing.T) {
+	for name, closes := range map[string]bool{"closes": true, "is slow": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+				if conn, _ := consumer.Conn(ctx); closes {
+					return conn.Close()
+				}
+				_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
+				return err
+			}}
+			err := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1), worker.WithBatchTimeout(time.Second)).result(t)
+			if !errors.Is(err, worker.ErrConsecutiveFailures) || !strings.Contains(err.Error(), "longer than BatchTimeout (1s)") ||
+				strings.Contains(err.Error(), "the handler closed the connection of consumer.Conn") != closes {
+				t.Errorf("Start: %v", err)
+			}
+		})
+	}
+}
+
+// A hook or a Logger that ends the goroutine in which it is called ends the
+// worker, whose part that was, with an error that says what.
+func TestHooksThatCallGoexit(t *testing.T) {
+	for name, o := range map[string]worker.Observer{
+		"of a loop":           {BatchDone: func(worker.Batch) { runtime.Goexit() }},
+		"of the coordination": {LeadershipChanged: func(worker.Leadership) { runtime.Goexit() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLog(t)
+			appendN(t, d.DB, "Order", "1", 1)
+			err := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithObserver(o)).result(t)
+			if err == nil || !strings.Contains(err.Error(), "a hook of the Observer or the Logger called runtime.Goexit") {
+				t.Errorf("Start: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,9 @@
+package worker
+
+import (
+	"testing"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
