@@ -27,6 +27,8 @@ import (
 type home struct {
 	mu            sync.Mutex
 	session, pool string
+	last          string // that a heartbeat has found, also before a failure
+	moved         bool   // the heartbeats have had two servers
 }
 
 // isElsewhere records the server of a heartbeat, and reports whether the pool leads to
@@ -34,8 +36,16 @@ type home struct {
 func (h *home) isElsewhere(started string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.session = started
+	h.moved = h.moved || h.last != "" && h.last != started
+	h.session, h.last = started, started
 	return h.differ()
+}
+
+// hasMoved reports whether the pool may have connections to an earlier server.
+func (h *home) hasMoved() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.moved
 }
 
 // found is the same for a connection of the pool.
@@ -63,20 +73,13 @@ var errElsewhere = errors.New("a connection of the pool leads to another server 
 // watchServer closes the idle connections of the pool when they may lead to another
 // server than the heartbeats go to, and for a while those that are given back later.
 // Package coord gives its session up, too. What is opened then leads where the
-// connection string does.
+// connection string does. Once the server was another one, watchServer looks at all idle
+// connections each time: a handler may give one back after hours.
 func (w *Worker) watchServer(ctx context.Context) {
 	for until := time.Now(); backoff.Sleep(ctx, w.cfg.heartbeat); {
 		bounded, cancel := context.WithTimeout(ctx, w.limit)
 		err := w.on(bounded, func(conn *sql.Conn) error {
-			var started string
-			err := conn.QueryRowContext(bounded, `SELECT `+startedSQL).Scan(&started)
-			switch {
-			case err != nil:
-				return fmt.Errorf("jobs: look which server this is: %w", err)
-			case w.home.found(started):
-				return errElsewhere
-			}
-			return nil
+			return w.checkServer(bounded, conn)
 		})
 		cancel()
 		if errors.Is(err, errElsewhere) {
@@ -84,9 +87,24 @@ func (w *Worker) watchServer(ctx context.Context) {
 		}
 		if time.Now().Before(until) {
 			sweep.Close(ctx, w.db.DB)
+		} else if w.home.hasMoved() {
+			sweep.Keep(ctx, w.db.DB, func(ctx context.Context, conn *sql.Conn) bool { return w.checkServer(ctx, conn) == nil })
 		}
 		if ctx.Err() == nil {
 			w.taskFailed("compare servers", err)
 		}
 	}
+}
+
+// checkServer fails if a connection of the pool leads to another server than the heartbeats.
+func (w *Worker) checkServer(ctx context.Context, conn *sql.Conn) error {
+	var started string
+	err := conn.QueryRowContext(ctx, `SELECT `+startedSQL).Scan(&started)
+	switch {
+	case err != nil:
+		return fmt.Errorf("jobs: look which server this is: %w", err)
+	case w.home.found(started):
+		return errElsewhere
+	}
+	return nil
 }

@@ -63,11 +63,11 @@ func TestFailingHandler(t *testing.T) {
 		},
 		"an error that panics": {
 			handle: func(context.Context, *sql.Tx) error { return mute{} },
-			says:   "PANIC=method of worker_test.mute",
+			says:   "PANIC=method of e2e.mute",
 		},
 		"a panic with a value that panics": {
 			handle: func(context.Context, *sql.Tx) error { panic(mute{}) },
-			says:   "PANIC=method of worker_test.mute",
+			says:   "PANIC=method of e2e.mute",
 		},
 		"a batch that takes too long": {
 			handle: func(ctx context.Context, _ *sql.Tx) error { <-ctx.Done(); return ctx.Err() },
