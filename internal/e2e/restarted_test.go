@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"testing"
@@ -46,6 +48,29 @@ func TestAConsumerAboveTheSequenceIsPaused(t *testing.T) {
 	}
 }
 
+// loadAgain empties the log and the ledger, and appends n events, in one transaction.
+func loadAgain(ctx context.Context, db *sql.DB, n int) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // a no-op after Commit
+	events := make([]store.Event, n)
+	for i := range events {
+		events[i] = event("Order", "1")
+	}
+	if _, err = tx.ExecContext(ctx, `TRUNCATE events, aggregate_heads RESTART IDENTITY`); err != nil {
+		return err
+	}
+	if _, err = newStore().Append(ctx, tx, store.Any(), events); err != nil {
+		return err
+	}
+	if _, err = tx.ExecContext(ctx, `DELETE FROM ledger`); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
 // The new log may be longer than the old one at once, and the consumer paused by
 // somebody else meanwhile. Who resumes it where it is has seen why it was paused:
 // it goes on from there.
@@ -64,25 +89,7 @@ func TestALogThatWasLoadedAgainIsNotTakenForHandled(t *testing.T) {
 				}
 				await(t, "the worker to know", func() bool { return statusOf(w.Worker, "all").Paused != nil })
 			}
-			tx, err := d.DB.Begin()
-			if err != nil {
-				t.Fatal(err)
-			}
-			events := make([]store.Event, 30)
-			for i := range events {
-				events[i] = event("Order", "1")
-			}
-			_, err = tx.Exec(`TRUNCATE events, aggregate_heads RESTART IDENTITY`)
-			if err == nil {
-				_, err = newStore().Append(t.Context(), tx, store.Any(), events)
-			}
-			if err == nil {
-				_, err = tx.Exec(`DELETE FROM ledger`)
-			}
-			if err == nil {
-				err = tx.Commit()
-			}
-			if err != nil {
+			if err := pgtest.DespiteDeadlocks(t.Context(), func() error { return loadAgain(t.Context(), d.DB, 30) }); err != nil {
 				t.Fatal(err)
 			}
 			if test.pausedBefore {

@@ -3,11 +3,13 @@ package pgtest
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq" // for OpenPQ
 )
@@ -78,8 +80,22 @@ func (d *Database) Exec(t testing.TB, query string, args ...any) {
 	// Not the test's context: it has ended when cleanups run.
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	if _, err := d.DB.ExecContext(ctx, query, args...); err != nil {
+	if err := DespiteDeadlocks(ctx, func() error {
+		_, err := d.DB.ExecContext(ctx, query, args...)
+		return err
+	}); err != nil {
 		t.Fatalf("%v, in\n%s", err, query)
+	}
+}
+
+// DespiteDeadlocks calls do, which runs a transaction, again when a deadlock has ended that. What
+// changes tables or empties them takes its locks in another order than the workers beside it.
+func DespiteDeadlocks(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "40P01" || ctx.Err() != nil {
+			return err
+		}
 	}
 }
 
