@@ -45,6 +45,7 @@ func (b *bulkLedger) HandleBatch(ctx context.Context, tx *sql.Tx, events []store
 }
 
 func TestBatchConsumer(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 250)
 	b := &bulkLedger{name: "bulk", sizes: make(chan int, 100)}
@@ -93,6 +94,7 @@ func TestBatchConsumerThatFails(t *testing.T) {
 // A target that is away for a moment fails every batch, however small. It is
 // neither the end of a worker nor the fault of an event.
 func TestBatchConsumerOutlastsATargetThatIsAway(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []worker.FailurePolicy{worker.FailStop, worker.FailPause, worker.FailDeadLetter} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
@@ -116,6 +118,7 @@ func TestBatchConsumerOutlastsATargetThatIsAway(t *testing.T) {
 }
 
 func TestBatchMiddleware(t *testing.T) {
+	t.Parallel()
 	type spanKey struct{}
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
@@ -164,6 +167,7 @@ func (panicky) Err() error { panic("no context") }
 // A batch that ends in a panic on its way has not happened, also if the middleware
 // hides that.
 func TestBatchMiddlewareWithABadContext(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		bad  func(context.Context) context.Context
 		says string
@@ -192,6 +196,7 @@ func TestBatchMiddlewareWithABadContext(t *testing.T) {
 }
 
 func TestBatchMiddlewareThatDoesNothing(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithMaxConsecutiveFailures(1),

@@ -53,6 +53,7 @@ func (l *lines) with(text string) (found []string) {
 // the log, by the observer and, until it ends, by Status; whatever is done with
 // the events behind it.
 func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
+	t.Parallel()
 	for policy, message := range map[worker.GapPolicy]string{
 		worker.GapSkipStale: "transaction stays open passed true",
 		worker.GapWait:      "transaction stays open passed false",
@@ -114,6 +115,7 @@ func TestWhoHoldsTheFrontierBackIsNamed(t *testing.T) {
 // Beside a doubt, consumers stay behind the head as far as they are told to;
 // without one, they do not.
 func TestStaleGapHarborLag(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
 	appendN(t, d.DB, "Order", "2", 4)                // 2 to 5
@@ -161,6 +163,7 @@ func TestFrontierThatFailsSaysWhy(t *testing.T) {
 // A role that may not see what others do takes every later gap for one that an
 // idle transaction may fill; one with pg_read_all_stats does not.
 func TestRoleThatSeesIdlenessHasFewDoubts(t *testing.T) {
+	t.Parallel()
 	for may, want := range map[bool]int64{false: 6, true: 1} {
 		d := newLog(t)
 		role := fmt.Sprintf("r_%s", strings.ToLower(rand.Text()))

@@ -104,6 +104,7 @@ func losesItsAnswer(c *cutConn, commit []byte) (int, error) {
 }
 
 func TestCommitOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	for name, arm := range map[string]func(*cutter){
 		"never reached the server":         func(c *cutter) { c.before.Store(2) },
 		"happened, but the answer is lost": func(c *cutter) { c.after.Store(2) },

@@ -240,6 +240,7 @@ func TestHandlerThatEndsItsTransactionAndFailsLater(t *testing.T) {
 // RESET ALL takes away the mark by which the end of a transaction shows, and is
 // no handler's fault.
 func TestHandlerMayResetAllSettings(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	c := &ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
@@ -251,6 +252,7 @@ func TestHandlerMayResetAllSettings(t *testing.T) {
 
 // A repair is in the table of operations, with who, what and why.
 func TestOperatorSeesARepair(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	w := start(t, d.DB, []consumer.Consumer{ender(endings["tx.Commit"], sequels["returns nil"])})
@@ -270,6 +272,7 @@ func TestOperatorSeesARepair(t *testing.T) {
 // A repair writes the row of the void positions below the event at fault again,
 // as a batch does that ends there: with one time, by which compaction knows it.
 func TestRepairKeepsTheVoidPositionsBelow(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	if err := beginAppend(t, d.DB, "Order", "void", 1).Rollback(); err != nil { // 2

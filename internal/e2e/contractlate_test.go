@@ -66,6 +66,7 @@ func TestLateEventsOfAHandlerThatCommits(t *testing.T) {
 // What a batch did to the dead letters is undone with it: one that it tried
 // again is back, one that it added is not there.
 func TestDeadLettersOfAHandlerThatCommits(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "a", 1) // 1, fails
 	appendN(t, d.DB, "Order", "b", 1) // 2

@@ -17,6 +17,7 @@ import (
 // A handler that never returns, since it ends its goroutine, has its commit
 // undone all the same.
 func TestHandlerThatCommitsAndCallsGoexit(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	err := start(t, d.DB, []consumer.Consumer{ender(endings["tx.Commit"], func() error { runtime.Goexit(); return nil })}).result(t)
@@ -48,6 +49,7 @@ func TestHandlerThatLosesItsConnection(t *testing.T) {
 
 // A handler's commit is found also where its connection dies with it.
 func TestHandlerThatCommitsAndLosesItsConnection(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"pgx", "lib/pq"} {
 		t.Run(driver, func(t *testing.T) {
 			d := newLog(t)
@@ -73,6 +75,7 @@ func TestHandlerThatCommitsAndLosesItsConnection(t *testing.T) {
 // A middleware that ends its goroutine after the batch was committed does not
 // make that commit the handler's.
 func TestMiddlewareThatCallsGoexitAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	exits := worker.WithBatchMiddleware(func(next worker.BatchFunc) worker.BatchFunc {

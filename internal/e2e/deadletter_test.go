@@ -112,6 +112,7 @@ func TestDeadLettersAndNewsTakeTurns(t *testing.T) {
 // An event that joins the dead letters of its aggregate while these are tried
 // again needs no request of its own.
 func TestLetterThatJoinsARetry(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	buryAll(t, d, "c", 3)
@@ -255,6 +256,7 @@ func playLetters(t *testing.T, script []lettersMove, batchSize int, seen *sync.M
 // though all that is new goes well meanwhile. The log says so, and the letter
 // has the reason.
 func TestDeadLetterThatAlwaysConflicts(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)
 	buryAll(t, d, "c", 2)

@@ -44,6 +44,7 @@ func upcast(_ context.Context, e store.PersistedEvent) (store.PersistedEvent, er
 }
 
 func TestDecoder(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 50)
 	start(t, d.DB, decoding(), worker.WithDecoder(func(ctx context.Context, e store.PersistedEvent) (store.PersistedEvent, error) {
@@ -107,6 +108,7 @@ func TestDecoderThatFails(t *testing.T) {
 
 // An operator skips an event that nobody can decode, as any other.
 func TestDecoderThatFailsIsSkipped(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	w := start(t, d.DB, decoding()[:1], worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(2),
@@ -128,6 +130,7 @@ func TestDecoderThatFailsIsSkipped(t *testing.T) {
 // A decoder that writes into the payload that it was given changes it for its own
 // consumer only, and not for the next attempt.
 func TestDecoderInPlace(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 20)
 	var all []consumer.Consumer
@@ -154,6 +157,7 @@ func TestDecoderInPlace(t *testing.T) {
 // A decoder that does not care for its context keeps a batch until it returns. The handler
 // gets no event after that: its context has ended.
 func TestDecoderThatIsOverdue(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)
 	var calls atomic.Int32

@@ -25,6 +25,7 @@ type mute struct{}
 func (m mute) Error() string { panic(m) }
 
 func TestFailingHandler(t *testing.T) {
+	t.Parallel()
 	boom := errors.New("boom")
 	for name, test := range map[string]struct {
 		handle func(ctx context.Context, tx *sql.Tx) error
@@ -166,6 +167,7 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 }
 
 func TestFailureThatPassesIsForgotten(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 6)
 	var calls atomic.Int32

@@ -70,6 +70,7 @@ func statusOf(w *worker.Worker, name string) worker.ConsumerStatus {
 }
 
 func TestFailPause(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 20)
 	c, other := newRefusing("failing", 13), &ledger{name: "other"}

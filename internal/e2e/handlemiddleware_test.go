@@ -20,6 +20,7 @@ import (
 // The middleware has the transaction and the events of each call, after they were
 // decoded, and its context arrives.
 func TestHandleMiddleware(t *testing.T) {
+	t.Parallel()
 	type spanKey struct{}
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
@@ -135,6 +136,7 @@ func TestHandleMiddlewareThatIsBroken(t *testing.T) {
 // A handler's error counts also if the middleware hides it, and an event that a batch
 // consumer names is found.
 func TestHandleMiddlewareThatHidesErrors(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	for i := range 10 {
 		appendN(t, d.DB, "Order", fmt.Sprint(i), 1)
@@ -158,6 +160,7 @@ func TestHandleMiddlewareThatHidesErrors(t *testing.T) {
 // A middleware that calls the next function when it has returned handles nothing: by then,
 // the batch is tried again.
 func TestHandleMiddlewareThatCallsLate(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)
 	var calls atomic.Int32
@@ -186,6 +189,7 @@ func TestHandleMiddlewareThatCallsLate(t *testing.T) {
 // A middleware that returns while the next function runs is waited for: the handler has
 // one call at a time.
 func TestHandleMiddlewareThatDoesNotWait(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	var calls atomic.Int32
@@ -213,6 +217,7 @@ func TestHandleMiddlewareThatDoesNotWait(t *testing.T) {
 
 // Middleware of several options is nested, the first outermost.
 func TestMiddlewareIsNested(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	var mu sync.Mutex

@@ -187,11 +187,11 @@ func start(t testing.TB, db *sql.DB, consumers []consumer.Consumer, opts ...work
 // quick are settings for tests.
 func quick() []worker.Option {
 	return []worker.Option{
-		worker.WithDispatcherInterval(20 * time.Millisecond),
-		worker.WithPollInterval(20 * time.Millisecond),
-		worker.WithHeartbeatInterval(100 * time.Millisecond),
+		worker.WithDispatcherInterval(50 * time.Millisecond),
+		worker.WithPollInterval(50 * time.Millisecond),
+		worker.WithHeartbeatInterval(200 * time.Millisecond),
 		worker.WithHeartbeatTimeout(3 * time.Second),
-		worker.WithRebalanceInterval(100 * time.Millisecond),
+		worker.WithRebalanceInterval(200 * time.Millisecond),
 	}
 }
 

@@ -85,6 +85,7 @@ func appendHeavy(t testing.TB, d *pgtest.Database, n, size int) {
 // Large events behind small ones: no read brings more than it may, whether the
 // consumers are at the end of the log or far behind, and whatever the batches.
 func TestReadsAreBoundedByBytes(t *testing.T) {
+	t.Parallel()
 	const small, large, size = 5, 3 * bounded.MaxBytes >> 20, 1 << 20
 	for _, behind := range []bool{false, true} {
 		for _, batchSize := range []int{1, 1000} {

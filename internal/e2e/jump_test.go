@@ -10,6 +10,7 @@ import (
 // The sequence has jumped. That costs a consumer of some types as little as one
 // of all: a few statements, and one row of the audit for the gap, or two.
 func TestJumpOfTheSequence(t *testing.T) {
+	t.Parallel()
 	const jump = int64(10_000_000_000_000)
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)

@@ -144,6 +144,7 @@ func audit(t testing.TB, db *sql.DB, state string) map[string]int64 {
 
 // Open positions outlive the worker that passed them.
 func TestOpenPositionsSurviveAChangeOfOwner(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
 	appendN(t, d.DB, "Order", "2", 1)                // 2
@@ -214,6 +215,7 @@ func TestOrderWithinAnAggregateSurvivesALateCommit(t *testing.T) {
 }
 
 func TestMaxOpenRangesMakesTheConsumerWait(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	var open []*sql.Tx
 	for i := range 4 {
@@ -242,6 +244,7 @@ func TestMaxOpenRangesMakesTheConsumerWait(t *testing.T) {
 
 // Under GapWait nothing is late.
 func TestGapWaitKeepsGlobalOrder(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
 	appendN(t, d.DB, "Order", "2", 1)                // 2
@@ -260,6 +263,7 @@ func TestGapWaitKeepsGlobalOrder(t *testing.T) {
 }
 
 func TestRetentionDeletesClosedAuditRowsOnly(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	old := `clock_timestamp() - interval '1 day'`
 	for _, row := range []string{

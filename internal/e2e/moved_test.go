@@ -73,6 +73,7 @@ func migrated(t *testing.T, program, folder string) (schema string) {
 
 // A consumer says once, at the start, what it is called and what it wants.
 func TestNameAndTypesAreAskedOnce(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	d.DB.SetMaxOpenConns(4)                                      // the least
 	c := &fickle{ledger: ledger{name: strings.Repeat("n", 200)}} // the longest
@@ -102,6 +103,7 @@ func (f *fickle) AggregateTypes() []string {
 
 // What eventsalsa/worker and pupsourcing/worker take is refused from here on.
 func TestLimitsOfNamesAndPools(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("postgres", "host=127.0.0.1 port=1")
 	if err != nil {
 		t.Fatal(err)
@@ -117,6 +119,7 @@ func TestLimitsOfNamesAndPools(t *testing.T) {
 }
 
 func TestNothingRefersToAnotherTable(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	var n int
 	if err := d.DB.QueryRow(`SELECT count(*) FROM pg_constraint WHERE contype = 'f'`).Scan(&n); err != nil || n != 0 {
@@ -127,6 +130,7 @@ func TestNothingRefersToAnotherTable(t *testing.T) {
 // The defaults are those of eventsalsa/worker, but for a pause and a lag that
 // protect nothing here.
 func TestDefaultsAreThoseOfOtherWorkers(t *testing.T) {
+	t.Parallel()
 	c := worker.DefaultConfig()
 	got := []any{c.BatchSize, c.BatchTimeout, c.MaxConsecutiveFailures, c.PollInterval, c.MaxPollInterval, c.DispatcherStrategy, c.DispatcherInterval, c.NotifyChannel,
 		c.HeartbeatInterval, c.HeartbeatTimeout, c.RebalanceInterval, c.StaleGapThreshold, c.LeaderStrategy,

@@ -47,6 +47,7 @@ func TestIdleConsumerIsToldThatItWasMoved(t *testing.T) {
 
 // What the store says when it appends arrives on the channel that both name.
 func TestAppendsAreNotified(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	const channel = "some_events"
 	notifying := storepostgres.NewStore(storepostgres.NewStoreConfig(storepostgres.WithNotifyChannel(channel)))

@@ -101,6 +101,7 @@ func TestObserverIsToldEverything(t *testing.T) {
 }
 
 func TestBatchesAreDescribed(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 5)
 	done := make(chan worker.Batch, 100)
@@ -120,6 +121,7 @@ func TestBatchesAreDescribed(t *testing.T) {
 }
 
 func TestTee(t *testing.T) {
+	t.Parallel()
 	var calls []string
 	saw := func(who string) func(string, any) {
 		return func(hook string, about any) { calls = append(calls, fmt.Sprint(who, hook, about)) }
@@ -143,6 +145,7 @@ func TestTee(t *testing.T) {
 }
 
 func TestSlogObserver(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	o := worker.NewSlogObserver(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	for _, name := range hooks() {
@@ -172,6 +175,7 @@ func TestSlogObserver(t *testing.T) {
 
 // An Observer that was made to log, and changed, logs by the hooks that were not.
 func TestSlogObserverThatIsChanged(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	l := slog.New(slog.NewTextHandler(&out, nil))
 	changed := worker.NewSlogObserver(l)

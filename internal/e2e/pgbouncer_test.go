@@ -137,6 +137,7 @@ func TestPgBouncerWithAdvisoryLocks(t *testing.T) {
 
 // With session pooling a connection keeps its session, and everything works.
 func TestPgBouncerWithSessionPooling(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	bounced := d.Bounced(t, map[string]string{"pool_mode": "session"})
 	db := bounced.OpenMode(t, pgx.QueryExecModeCacheStatement)
@@ -146,6 +147,7 @@ func TestPgBouncerWithSessionPooling(t *testing.T) {
 
 // LISTEN has a connection of its own that leads straight to the server.
 func TestPgBouncerWithNotify(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	db := d.Bounced(t, few).DB
 	start(t, db, []consumer.Consumer{&ledger{name: "c"}}, leased(

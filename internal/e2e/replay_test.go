@@ -51,6 +51,7 @@ func (s *spoken) middleware(next worker.HandleFunc) worker.HandleFunc {
 // A batch that goes over the border is given to the handler in two calls, in one
 // transaction.
 func TestBatchIsCutAtTheBorder(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
 	calls := &spoken{}
@@ -79,6 +80,7 @@ func TestBatchIsCutAtTheBorder(t *testing.T) {
 // A handler that commits by itself what was an exception: the checkpoint is set back, and the
 // exception is one again.
 func TestRepairBringsExceptionsBack(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 5)
 	commits := false
@@ -118,6 +120,7 @@ func TestRepairBringsExceptionsBack(t *testing.T) {
 // Parts of a consumer inherit what it has had, are set back one by one, and are merged again:
 // each effect is had once.
 func TestEffectsOnceOverPartitions(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	for i := range 40 {
 		appendN(t, d.DB, "Order", fmt.Sprint(i%10), 1)
@@ -190,6 +193,7 @@ func (*replayed) Handle(ctx context.Context, tx *sql.Tx, e store.PersistedEvent)
 // A key that panics where parts with different borders were merged: nobody knows whether the
 // consumer has had the event. That waits for a key that works, and is no failure of the handler.
 func TestKeyThatPanicsAtBorders(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	for i := range 10 {
 		appendN(t, d.DB, "Order", fmt.Sprint(i), 1)

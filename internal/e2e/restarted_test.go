@@ -118,6 +118,7 @@ func TestALogThatWasLoadedAgainIsNotTakenForHandled(t *testing.T) {
 
 // A worker that starts later finds the same.
 func TestAWorkerThatStartsAboveTheSequence(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	d.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('all', 4)`)

@@ -18,6 +18,7 @@ import (
 // What a handler returns is its own failure and counts, also if it wraps an
 // error of the library that means something else when that says it.
 func TestErrorsOfTheLibraryFromAHandler(t *testing.T) {
+	t.Parallel()
 	for name, returned := range map[string]error{"another incarnation": store.ErrIncarnation, "ended": worker.ErrTransactionEnded} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -37,6 +38,7 @@ func TestErrorsOfTheLibraryFromAHandler(t *testing.T) {
 // A handler that closes the connection of its batch waits for itself, until
 // BatchTimeout ends both. The error says so, and not that it was slow.
 func TestHandlerThatClosesItsConnection(t *testing.T) {
+	t.Parallel()
 	for name, closes := range map[string]bool{"closes": true, "is slow": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,6 +63,7 @@ func TestHandlerThatClosesItsConnection(t *testing.T) {
 // A hook or a Logger that ends the goroutine in which it is called ends the
 // worker, whose part that was, with an error that says what.
 func TestHooksThatCallGoexit(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]worker.Observer{
 		"of a loop":           {BatchDone: func(worker.Batch) { runtime.Goexit() }},
 		"of the coordination": {LeadershipChanged: func(worker.Leadership) { runtime.Goexit() }},

@@ -198,6 +198,7 @@ func TestStartRefusesAStandby(t *testing.T) {
 // TestStartRefusesANilInterface has no place in the table, where nil means
 // the default.
 func TestStartRefusesANilInterface(t *testing.T) {
+	t.Parallel()
 	err := worker.New(nil, nil, nil).Start(context.Background())
 	for _, want := range []string{"db is nil", "eventStore is nil", "consumers is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -229,6 +230,7 @@ func separator(url string) string {
 
 // A server that was restarted just now leaves dead connections in the pool.
 func TestStartOutlivesDeadConnections(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	db := d.OpenMode(t, pgx.QueryExecModeCacheStatement)
 	for range 2 { // pgx trusts a connection that it has seen alive within a second

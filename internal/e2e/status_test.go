@@ -12,6 +12,7 @@ import (
 )
 
 func TestStatusAsJSON(t *testing.T) {
+	t.Parallel()
 	lag := int64(2)
 	s := worker.Status{
 		State: worker.StateRunning, Leader: true, CoordinationError: errors.New("no route to host"), FrontierError: errors.New("cache 10"), Safe: 7,
@@ -51,6 +52,7 @@ func TestStatusAsJSON(t *testing.T) {
 // The table of workers shows what each says of itself, of its own consumers
 // only.
 func TestStatusInTheTableOfWorkers(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	consumers := []consumer.Consumer{&ledger{name: "a"}, &ledger{name: "b"}}
@@ -70,6 +72,7 @@ FROM worker_nodes WHERE worker_id = $1`, w.ID().String()).Scan(&state, &names, &
 // What is left of an older build is shown by the leader and left alone, also
 // when its last worker has handed it back.
 func TestUnownedConsumersAreShown(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	older := start(t, d.DB, []consumer.Consumer{&ledger{name: "retired"}})
 	await(t, "the consumer to be placed", func() bool { return checkpoint(t, d.DB, "retired") >= 0 })

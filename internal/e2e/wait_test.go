@@ -54,6 +54,7 @@ func TestWaitFor(t *testing.T) {
 // A name that no worker knows is a mistake. One that a worker has code for is
 // not, although it has no checkpoint yet.
 func TestWaitForAConsumerThatIsNot(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
 	if err := w.WaitFor(t.Context(), "C", 1); !errors.Is(err, worker.ErrNoConsumer) || !strings.Contains(err.Error(), `"C"`) {
@@ -76,6 +77,7 @@ func TestWaitForAConsumerThatIsNot(t *testing.T) {
 // Nobody waits for a worker that will never look, and what is said of the consumer
 // was seen.
 func TestWaitForSaysWhatIsKnown(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	failed := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, worker.WithBatchSize(-1))
 	if err := failed.Start(t.Context()); !errors.Is(err, worker.ErrInvalidConfig) {
@@ -192,6 +194,7 @@ func TestWaitForTrustsNoServerWithoutAToken(t *testing.T) {
 
 // A position that is in doubt has been passed, not handled.
 func TestWaitForALateEvent(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}}, worker.WithStaleGapThreshold(50*time.Millisecond))
 	open := beginAppend(t, d.DB, "Order", "late", 1) // position 1
@@ -228,6 +231,7 @@ func TestWaitForALateEvent(t *testing.T) {
 // At the end of ShutdownTimeout a batch that ignores its worker's end is
 // rolled back.
 func TestShutdownTimeout(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 1)
 	in := make(chan struct{})

@@ -34,6 +34,7 @@ func TestHandlesEverythingInOrderAndGoesOnWhereItStopped(t *testing.T) {
 }
 
 func TestScopedConsumerGetsItsTypesAndCrossesTheRest(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 2)    // 1, 2
 	appendN(t, d.DB, "Invoice", "1", 30) // 3 to 32
@@ -68,6 +69,7 @@ func TestRolledBackPositionsAreCrossedAndAudited(t *testing.T) {
 }
 
 func TestWaitsForAnOpenTransactionAndLosesNothing(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	open := beginAppend(t, d.DB, "Order", "late", 1) // 1
 	appendN(t, d.DB, "Order", "2", 3)                // 2 to 4
@@ -116,6 +118,7 @@ func TestTwoWorkersShareAndTakeOver(t *testing.T) {
 }
 
 func TestStopInsideAHandlerCommitsTheBatch(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
 	ready := make(chan struct{})
@@ -140,6 +143,7 @@ func TestStopInsideAHandlerCommitsTheBatch(t *testing.T) {
 }
 
 func TestStartsOnce(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}})
 	w.Stop()
@@ -153,6 +157,7 @@ func TestStartsOnce(t *testing.T) {
 }
 
 func TestContextThatEndedBeforeTheStart(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -162,6 +167,7 @@ func TestContextThatEndedBeforeTheStart(t *testing.T) {
 }
 
 func TestContextEndsTheWorkerCleanly(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}})
@@ -205,6 +211,7 @@ func TestStartAt(t *testing.T) {
 }
 
 func TestConnAndInfoInsideHandle(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	d.Exec(t, `CREATE TABLE copied (position BIGINT)`)
@@ -257,6 +264,7 @@ func TestEveryDriverAndMode(t *testing.T) {
 }
 
 func TestIdleConsumerNoticesThatItWasMoved(t *testing.T) {
+	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	start(t, d.DB, []consumer.Consumer{&ledger{name: "moved"}, &ledger{name: "unmoved"}})
