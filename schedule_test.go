@@ -92,7 +92,7 @@ func (m moodyBulk) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.P
 //
 //	go test -run TestSchedulesOfFailures . -rapid.checks=10000 -timeout 2h
 func TestSchedulesOfFailures(t *testing.T) {
-	tier.Checks(t, 30, 500)
+	tier.Checks(t, 12, 500)
 	d := pgtest.New(t)
 	d.Exec(t, `CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, consumer TEXT, position BIGINT, aggregate TEXT)`)
 	d.Exec(t, `CREATE INDEX ON ledger (consumer)`)

@@ -13,6 +13,7 @@ import (
 // The resets of a consumer's units are counted together. What a merge opens is watched
 // again by the parts that did not watch it.
 func TestOperationsOnUnitsAreCollected(t *testing.T) {
+	t.Parallel()
 	on := newDatabase(t)
 	const (
 		open = `INSERT INTO consumer_gap_skips (consumer_name, worker_id, gap_position, gap_end, missing, state, skip_to_position, highest_visible_position)
@@ -64,6 +65,7 @@ func TestOperationsOnUnitsAreCollected(t *testing.T) {
 
 // A lock that the library never lets go is not the harness's failure.
 func TestAStatementThatWaitsForALockIsNotExplained(t *testing.T) {
+	t.Parallel()
 	on := newDatabase(t)
 	on.bounds = harness.Bounds{Slowness: 0.03} // not a second for a statement
 	db := stdlib.OpenDB(*on.config("harness"))

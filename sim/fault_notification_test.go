@@ -15,6 +15,7 @@ import (
 // TestFilterDropsAndHoldsNotifications listens through a relay, and sees to it
 // that all else passes meanwhile.
 func TestFilterDropsAndHoldsNotifications(t *testing.T) {
+	t.Parallel()
 	d := pgtest.New(t)
 	config, err := pgx.ParseConfig(d.URL)
 	if err != nil {
@@ -75,6 +76,7 @@ func TestFilterDropsAndHoldsNotifications(t *testing.T) {
 
 // TestListenerIsFound ends the backend of a listener, and of nobody else.
 func TestListenerIsFound(t *testing.T) {
+	t.Parallel()
 	on := databaseOn(t, pgtest.Server(t).URL(""))
 	t.Cleanup(func() {
 		if err := on.drop(); err != nil {
@@ -116,6 +118,7 @@ func TestListenerIsFound(t *testing.T) {
 }
 
 func TestMessagesAreReadWhole(t *testing.T) {
+	t.Parallel()
 	first, second := []byte("A\x00\x00\x00\x08abcd"), []byte("Z\x00\x00\x00\x05I")
 	from := bytes.NewReader(append(bytes.Clone(first), second...))
 	for _, want := range [][]byte{first, second} {

@@ -10,6 +10,7 @@ import (
 // worker that could repair it again has ended, nor one from before a consumer was
 // placed. Neither comes to be while it is put back.
 func TestCopyThatForgets(t *testing.T) {
+	t.Parallel()
 	on := newDatabase(t)
 	exec(t, on.db, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('c', 0), ('c#000-7ff', 0)`)
 	if saved, err := on.save(t.Context(), func(context.Context) error { return nil }); !saved || err != nil {

@@ -13,6 +13,7 @@ import (
 // TestSwarmCoversEveryFault sees to it that seeds differ in what is on, and
 // that each fault is on in many of them.
 func TestSwarmCoversEveryFault(t *testing.T) {
+	t.Parallel()
 	const seeds = 400
 	times, different := map[string]int{}, map[string]bool{}
 	for seed := range uint64(seeds) {
@@ -33,6 +34,7 @@ func TestSwarmCoversEveryFault(t *testing.T) {
 }
 
 func TestGivenFaultsLeaveTheRestOfTheSeed(t *testing.T) {
+	t.Parallel()
 	c := DefaultConfig()
 	drawn := Draw(c)
 	c.Faults = drawn.Faults
@@ -44,6 +46,7 @@ func TestGivenFaultsLeaveTheRestOfTheSeed(t *testing.T) {
 // TestEveryFaultCanBeTurnedOff sees to it that a row is whole, and that all that
 // a run does can be turned off.
 func TestEveryFaultCanBeTurnedOff(t *testing.T) {
+	t.Parallel()
 	names := map[string]bool{}
 	for _, f := range faultRows {
 		ways := len(f.worker) + len(f.writer)
@@ -71,6 +74,7 @@ func TestEveryFaultCanBeTurnedOff(t *testing.T) {
 }
 
 func TestDeckHoldsWhatIsOn(t *testing.T) {
+	t.Parallel()
 	cards := injections(Intensities{"crash": 2, "cut": 1})
 	times := map[float64]int{}
 	for _, c := range cards {
@@ -82,6 +86,7 @@ func TestDeckHoldsWhatIsOn(t *testing.T) {
 }
 
 func TestFaultsThatAreOnAreCounted(t *testing.T) {
+	t.Parallel()
 	happened := map[history.Fault]int64{history.Crashes: 2, history.IdleCrashes: 1, history.Stalls: 4}
 	got := faultTable.On(Intensities{"cut": 0.5, "crash": 2, "stall": 0}, func(f history.Fault) int64 { return happened[f] })
 	for i := range got {
@@ -95,6 +100,7 @@ func TestFaultsThatAreOnAreCounted(t *testing.T) {
 // TestEveryStateCanBeReached sees to it that what a state needs are faults that
 // there are: else it would never be missed.
 func TestEveryStateCanBeReached(t *testing.T) {
+	t.Parallel()
 	none := func(history.Fault) int64 { return 0 }
 	for name, c := range map[string]struct {
 		evidence *history.Evidence

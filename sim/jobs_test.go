@@ -53,6 +53,7 @@ func TestRunOfJobsHolds(t *testing.T) {
 
 // A seed draws the same each time, and faults of both kinds of runs can be told.
 func TestJobFaultsAreParsed(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(50) {
 		drawn := Draw(Config{Seed: seed, Jobs: true}).Faults
 		parsed, err := ParseJobFaults(drawn.String())
@@ -67,6 +68,7 @@ func TestJobFaultsAreParsed(t *testing.T) {
 
 // A name tells one fault of a run of jobs.
 func TestJobFaultsHaveNames(t *testing.T) {
+	t.Parallel()
 	names := jobFaultTable.Names()
 	slices.Sort(names)
 	if n := len(names); len(slices.Compact(names)) != n {

@@ -14,6 +14,7 @@ import (
 // the client has closed it; a new one works. The server hears of the end when
 // the link ends.
 func TestLinkSwallows(t *testing.T) {
+	t.Parallel()
 	server, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

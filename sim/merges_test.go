@@ -16,6 +16,7 @@ import (
 // A merge is refused that is rolled back although nothing has failed. Whether it had
 // read what its parts watch says why. Nothing else is written down.
 func TestRefusedMergesAreWrittenDown(t *testing.T) {
+	t.Parallel()
 	g := progresstest.New(t)
 	g.Exec(t, `INSERT INTO consumer_checkpoints (consumer_name, last_position) VALUES ('parts-1', 10), ('parts-1#000-7ff', 10), ('parts-1#800-fff', 10)`)
 	units := []string{"parts-1#000-7ff", "parts-1#800-fff"}

@@ -62,6 +62,7 @@ func eventually(t *testing.T, what string, come func() bool) {
 }
 
 func TestCommitIsLost(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	d.Exec(t, `CREATE TABLE marks (mark TEXT)`)
 	for _, answered := range []bool{false, true} {
@@ -103,6 +104,7 @@ func TestCommitIsLost(t *testing.T) {
 }
 
 func TestCutConnectionsAreReplaced(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)
@@ -119,6 +121,7 @@ func TestCutConnectionsAreReplaced(t *testing.T) {
 }
 
 func TestCrashSaysNothingAndComesNotBack(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)
@@ -133,6 +136,7 @@ func TestCrashSaysNothingAndComesNotBack(t *testing.T) {
 }
 
 func TestVanishedMachineStaysHalfOpenUntilCleanedUp(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)
@@ -158,6 +162,7 @@ func TestVanishedMachineStaysHalfOpenUntilCleanedUp(t *testing.T) {
 // Nobody gets an error of a connection that died in silence: it ends with the
 // patience of who waits, and the server keeps its session.
 func TestSwallowedConnectionIsSilent(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeExec)
 	n.dice = fault.Dice(1, t.Name())
@@ -180,6 +185,7 @@ func TestSwallowedConnectionIsSilent(t *testing.T) {
 }
 
 func TestStallEndsWithRelease(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)
@@ -204,6 +210,7 @@ func TestStallEndsWithRelease(t *testing.T) {
 }
 
 func TestStallHoldsBackAnswersAndCloses(t *testing.T) {
+	t.Parallel()
 	d := pgtest.Empty(t)
 	n, db := behind(t, d, pgx.QueryExecModeCacheStatement)
 	conn := connect(t, db)

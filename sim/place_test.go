@@ -25,6 +25,7 @@ func (e ended) await(asked string) history.Exit { return e.awaitEnd(asked, time.
 
 // A worker that says it did not reach the server is excused if the harness lost it, too.
 func TestStartWithoutAServerIsExcused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		harness *history.HarnessFailure

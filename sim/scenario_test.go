@@ -34,6 +34,7 @@ func TestSeedDecides(t *testing.T) {
 
 // TestKnobsAreValid sees to it that no seed draws what a worker refuses.
 func TestKnobsAreValid(t *testing.T) {
+	t.Parallel()
 	c := DefaultConfig()
 	for c.Seed = range uint64(2000) {
 		config := worker.DefaultConfig()
@@ -47,6 +48,7 @@ func TestKnobsAreValid(t *testing.T) {
 }
 
 func TestAThirdIsScoped(t *testing.T) {
+	t.Parallel()
 	share := map[string]int{"order": 4, "account": 3, "cart": 2, "device": 1}
 	c := DefaultConfig()
 	for c.Seed = range uint64(200) {

@@ -39,6 +39,7 @@ func spoiled(t *testing.T, c Config, scenario Scenario, triggers ...string) map[
 // its revision never changes, nor, as far as a view tells, its place.
 func TestBrokenGuardIsCaught(t *testing.T) {
 	tier.Long(t, "TestLostCommitsAreMissed; package oracle has evidence of each flaw")
+	t.Parallel()
 	c := small(t)
 	var f oracle.Finding
 	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part
@@ -60,6 +61,7 @@ func TestBrokenGuardIsCaught(t *testing.T) {
 // TestLostRowsAreMissed lets rows of ledger and audit vanish.
 func TestLostRowsAreMissed(t *testing.T) {
 	tier.Long(t, "TestLostCommitsAreMissed; package oracle has evidence without these rows")
+	t.Parallel()
 	c := small(t)
 	missed := map[string]bool{"exactly once": true, "audit": true, "no guessing": true}
 	c.Writers = 3 // with more, a busy machine has no time to catch up with a transaction that is open
@@ -98,6 +100,7 @@ func TestLostRowsAreMissed(t *testing.T) {
 // doubt and leave the record that they are watched: they are applied twice.
 func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
 	tier.Long(t, "TestLostCommitsAreMissed; package oracle has evidence of such a reset")
+	t.Parallel()
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 8, "prepare": 4, "reset": 10}
 	var f oracle.Finding

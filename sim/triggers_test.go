@@ -57,6 +57,7 @@ func exec(t *testing.T, db interface {
 }
 
 func TestTriggersNoteWhatWasNotAllowed(t *testing.T) {
+	t.Parallel()
 	on := newDatabase(t)
 	one, two := uuid.New(), uuid.New()
 	a, b := stranger(t, on, "a", one), stranger(t, on, "b", two)

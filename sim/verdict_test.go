@@ -24,6 +24,7 @@ func (s slowCopy) Save(ctx context.Context) error {
 // A copy of the server that takes too long is the harness's failure, and leaves the server
 // down.
 func TestRunIsNotJudgedWhenTheCopyTakesTooLong(t *testing.T) {
+	t.Parallel()
 	c := small(t)
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8"})
 	c.URL, c.Server = server.URL(""), slowCopy{server}
@@ -39,6 +40,7 @@ func TestRunIsNotJudgedWhenTheCopyTakesTooLong(t *testing.T) {
 }
 
 func TestRunWithoutAServerIsNotJudged(t *testing.T) {
+	t.Parallel()
 	for name, jobs := range map[string]bool{"events": false, "jobs": true} {
 		t.Run(name, func(t *testing.T) {
 			c := small(t)
@@ -57,6 +59,7 @@ func TestRunWithoutAServerIsNotJudged(t *testing.T) {
 
 // TestRunIsRepeatedOnce makes the second run if, and only if, the first was not judged.
 func TestRunIsRepeatedOnce(t *testing.T) {
+	t.Parallel()
 	report := func(o oracle.Outcome, step string) *oracle.Report {
 		r := &oracle.Report{}
 		e := &history.Evidence{Consumers: []history.Scope{{Name: "all"}}, History: history.Of(nil), Incomplete: true, Unread: true}

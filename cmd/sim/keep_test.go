@@ -120,6 +120,7 @@ func TestFirstFailuresAreKept(t *testing.T) {
 
 // A server that could not be replaced has taken its log with it. The run is kept without.
 func TestRunIsKeptWithoutALog(t *testing.T) {
+	t.Parallel()
 	place := t.TempDir()
 	k := &keeper{place: place, log: filepath.Join(place, "gone", "log")}
 	k.begin()

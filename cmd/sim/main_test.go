@@ -18,6 +18,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 func TestWrongUsage(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		args []string
 		says string
@@ -56,6 +57,7 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	if status := run(t.Context(), []string{"-h"}, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d", status, command.OK)

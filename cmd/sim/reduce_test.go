@@ -20,6 +20,7 @@ import (
 // the search begin with a larger one.
 func TestSmallerRunIsFound(t *testing.T) {
 	tier.Long(t, "TestSmallestIsFound, which searches without a server, and TestNothingToReduce")
+	t.Parallel()
 	mutants := planted.All()
 	i := slices.IndexFunc(mutants, func(m planted.Mutant) bool { return m.Name == "head" })
 	if i < 0 {

@@ -20,6 +20,7 @@ import (
 )
 
 func TestWrongSeedsAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ line, says string }{
 		"no reason":          {"-seed 7", "a seed needs a reason"},
 		"an empty reason":    {"-seed 7 # ", "a seed needs a reason"},
@@ -78,6 +79,7 @@ func TestSeedsAreReadAsTyped(t *testing.T) {
 
 // Each fault is on in one of the recorded seeds at least.
 func TestRecordedSeedsHaveEveryFault(t *testing.T) {
+	t.Parallel()
 	seeds, err := readSeeds("../../sim/seeds.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +103,7 @@ func TestRecordedSeedsHaveEveryFault(t *testing.T) {
 }
 
 func TestSeedsAreSummedUp(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "seeds")
 	lines := "-seed 3 -workers 2 -writers 4 -consumers 3 -duration 2s -faults crash=2,rollback=1,stale=1,delay=1 # events\n" +
 		"-jobs -seed 4 -workers 2 -writers 6 -duration 3s -faults crash=2,error=1,rollback=1 # jobs\n"
@@ -120,6 +123,7 @@ func TestSeedsAreSummedUp(t *testing.T) {
 
 // The lines of runs that did not hold are named, with the command.
 func TestLinesThatFailedAreNamed(t *testing.T) {
+	t.Parallel()
 	seeds, err := parseSeeds("seeds", "-seed 3 # events\n-jobs -seed 4 -duration 5s # jobs\n")
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +139,7 @@ func TestLinesThatFailedAreNamed(t *testing.T) {
 
 // Each recorded seed is the test of one defect: all are to be judged.
 func TestRecordedSeedThatIsNotJudgedCounts(t *testing.T) {
+	t.Parallel()
 	reports := reportsOf(append(slices.Repeat([]oracle.Outcome{oracle.Held}, 9), oracle.NotJudged)...)
 	for _, c := range []struct {
 		seeds []recorded

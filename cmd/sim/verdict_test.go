@@ -156,6 +156,7 @@ func reportsOf(outcomes ...oracle.Outcome) (all []*oracle.Report) {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	failure := harness.Failed("the stop of the server", time.Second, context.DeadlineExceeded)
 	ended, end := context.WithCancel(t.Context())
 	end()
