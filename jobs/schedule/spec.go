@@ -126,6 +126,16 @@ func following(s Spec, tick time.Time) (time.Time, error) {
 	return at, err
 }
 
+// afterRow is the tick after one of the row, which may come sooner than [apart]: the row's may
+// have been set by hand, or be that of other times. The spec's own ticks must not.
+func afterRow(s Spec, tick time.Time) (time.Time, error) {
+	at, err := next(s, tick)
+	if err == nil && !at.IsZero() && at.Sub(tick) < apart {
+		_, err = following(s, at)
+	}
+	return at, err
+}
+
 // The samples that a fingerprint is made of. Those of the second kind are taken at all hours,
 // minutes and seasons of two years. The years are past, so that all releases of the time zone
 // database agree on them.
@@ -202,8 +212,9 @@ func (p *plan) beyond(r row, now time.Time) bool {
 }
 
 // due returns the latest ticks from first on that are not after now, limit at most,
-// and the first tick after now, the zero time if there is none. first is a tick, unless it
-// is store.EarliestTime: that is read from '-infinity'.
+// and the first tick after now, the zero time if there is none. first is a tick of the row: one
+// of the spec, one that somebody has set by hand, however soon the spec's next comes, or
+// store.EarliestTime, which is read from '-infinity' and is no tick.
 func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time, err error) {
 	// A long outage has missed many: look from ever further back until there are enough.
 	for back := time.Minute; ; back *= 2 {
@@ -218,7 +229,11 @@ func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time
 		}
 		for err == nil && !at.IsZero() && !at.After(now) {
 			ticks = append(ticks, at)
-			at, err = following(s, at)
+			if at.Equal(first) {
+				at, err = afterRow(s, at)
+			} else {
+				at, err = following(s, at)
+			}
 		}
 		if err != nil || len(ticks) >= limit || !from.After(first) {
 			return ticks[max(0, len(ticks)-limit):], at, err

@@ -76,6 +76,32 @@ func TestDueIsTheLatestOfTheMissed(t *testing.T) {
 }
 
 // The times of Every are the same wherever one begins.
+// The row's tick may be any time, also one just before a tick of the spec. A spec whose own ticks
+// come too soon is refused.
+func TestDueFromARowBetweenTicks(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tick := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		first := tick.Add(-time.Duration(rapid.IntRange(1, 2_000).Draw(t, "microseconds before")) * time.Microsecond)
+		now := tick.Add(time.Duration(rapid.IntRange(0, 59).Draw(t, "seconds after")) * time.Second)
+		got, after, err := due(Every(time.Minute), first, now, 5)
+		if want := []time.Time{first, tick}; err != nil || !slices.EqualFunc(got, want, time.Time.Equal) || !after.Equal(tick.Add(time.Minute)) {
+			t.Fatalf("%v, then %v, %v; want %v", got, after, err, want)
+		}
+		if _, _, err := due(creeping{}, first, now, 5); err == nil {
+			t.Fatal("ticks that are a nanosecond apart are not refused")
+		}
+		if _, _, err := due(creeping{}, first, first, 5); err == nil {
+			t.Fatal("ticks that are a nanosecond apart are not refused, from now on")
+		}
+	})
+}
+
+// creeping has ticks that are a nanosecond apart.
+type creeping struct{}
+
+func (creeping) Next(t time.Time) time.Time { return t.Add(1) }
+
 func TestEvery(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
