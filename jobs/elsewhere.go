@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -82,18 +83,31 @@ func (w *Worker) watchServer(ctx context.Context) {
 			return w.checkServer(bounded, conn)
 		})
 		cancel()
-		if errors.Is(err, errElsewhere) {
+		if errors.Is(err, errElsewhere) || w.home.hasMoved() && w.anyElsewhere(ctx) {
 			until = time.Now().Add(w.cfg.heartbeatTimeout)
 		}
 		if time.Now().Before(until) {
 			sweep.Close(ctx, w.db.DB)
-		} else if w.home.hasMoved() {
-			sweep.Keep(ctx, w.db.DB, func(ctx context.Context, conn *sql.Conn) bool { return w.checkServer(ctx, conn) == nil })
 		}
 		if ctx.Err() == nil {
 			w.taskFailed("compare servers", err)
 		}
 	}
+}
+
+// anyElsewhere looks at all idle connections. It closes none that answers: the heartbeats may be
+// those that are on the wrong server.
+func (w *Worker) anyElsewhere(ctx context.Context) bool {
+	var elsewhere atomic.Bool
+	sweep.Keep(ctx, w.db.DB, func(ctx context.Context, conn *sql.Conn) bool {
+		err := w.checkServer(ctx, conn)
+		if errors.Is(err, errElsewhere) {
+			elsewhere.Store(true)
+			return true
+		}
+		return err == nil
+	})
+	return elsewhere.Load()
 }
 
 // checkServer fails if a connection of the pool leads to another server than the heartbeats.

@@ -48,7 +48,7 @@ func (s *stage) until(what string, is func() bool) {
 
 // quick are options that make a worker notice everything soon.
 func quick() []jobs.Option {
-	return []jobs.Option{jobs.WithPollInterval(20 * time.Millisecond), jobs.WithHeartbeatInterval(100 * time.Millisecond),
+	return []jobs.Option{jobs.WithPollInterval(50 * time.Millisecond), jobs.WithHeartbeatInterval(200 * time.Millisecond),
 		jobs.WithHeartbeatTimeout(3 * time.Second), jobs.WithRescueDelay(300 * time.Millisecond)}
 }
 

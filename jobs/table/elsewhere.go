@@ -102,10 +102,16 @@ func findServer(ctx context.Context, on store.Querier) (server int64, err error)
 func (w *Worker) watchServer(ctx context.Context) {
 	for backoff.Sleep(ctx, w.opts.HeartbeatInterval) {
 		_ = w.on(ctx, w.checkServer)
+		if w.home.hasMoved() {
+			// One that leads elsewhere has closes report true. None that answers is closed for that
+			// alone: the heartbeats may be those that are on the wrong server.
+			sweep.Keep(ctx, w.store.db.DB, func(ctx context.Context, conn *sql.Conn) bool {
+				err := w.checkServer(ctx, conn)
+				return err == nil || errors.Is(err, errElsewhere)
+			})
+		}
 		if w.home.closes() {
 			sweep.Close(ctx, w.store.db.DB)
-		} else if w.home.hasMoved() {
-			sweep.Keep(ctx, w.store.db.DB, func(ctx context.Context, conn *sql.Conn) bool { return w.checkServer(ctx, conn) == nil })
 		}
 	}
 }
