@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -28,8 +27,8 @@ import (
 type home struct {
 	mu            sync.Mutex
 	session, pool string
-	last          string // that a heartbeat has found, also before a failure
-	moved         bool   // the heartbeats have had two servers
+	last          string // the server of the last heartbeat; forget keeps it
+	moved         bool   // the heartbeats have changed servers, and hasMoved has not told it
 }
 
 // isElsewhere records the server of a heartbeat, and reports whether the pool leads to
@@ -42,11 +41,12 @@ func (h *home) isElsewhere(started string) bool {
 	return h.differ()
 }
 
-// hasMoved reports whether the pool may have connections to an earlier server.
-func (h *home) hasMoved() bool {
+// hasMoved reports whether the heartbeats have changed servers since the last call.
+func (h *home) hasMoved() (moved bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.moved
+	moved, h.moved = h.moved, false
+	return moved
 }
 
 // found is the same for a connection of the pool.
@@ -72,18 +72,27 @@ var startedSQL = pgdriver.Microseconds(`pg_postmaster_start_time()`) + `::text`
 var errElsewhere = errors.New("a connection of the pool leads to another server than the heartbeats: do several servers answer the connection string?")
 
 // watchServer closes the idle connections of the pool when they may lead to another
-// server than the heartbeats go to, and for a while those that are given back later.
+// server than the heartbeats go to, or did before a failover, and for the heartbeat time-out
+// those that are given back later. A pool gives out first what came back last: an old connection
+// below newer ones is not seen until a burst of jobs takes it.
 // Package coord gives its session up, too. What is opened then leads where the
-// connection string does. Once the server was another one, watchServer looks at all idle
-// connections each time: a handler may give one back after hours.
+// connection string does.
 func (w *Worker) watchServer(ctx context.Context) {
 	for until := time.Now(); backoff.Sleep(ctx, w.cfg.heartbeat); {
 		bounded, cancel := context.WithTimeout(ctx, w.limit)
 		err := w.on(bounded, func(conn *sql.Conn) error {
-			return w.checkServer(bounded, conn)
+			var started string
+			err := conn.QueryRowContext(bounded, `SELECT `+startedSQL).Scan(&started)
+			switch {
+			case err != nil:
+				return fmt.Errorf("jobs: look which server this is: %w", err)
+			case w.home.found(started):
+				return errElsewhere
+			}
+			return nil
 		})
 		cancel()
-		if errors.Is(err, errElsewhere) || w.home.hasMoved() && w.anyElsewhere(ctx) {
+		if errors.Is(err, errElsewhere) || w.home.hasMoved() {
 			until = time.Now().Add(w.cfg.heartbeatTimeout)
 		}
 		if time.Now().Before(until) {
@@ -93,32 +102,4 @@ func (w *Worker) watchServer(ctx context.Context) {
 			w.taskFailed("compare servers", err)
 		}
 	}
-}
-
-// anyElsewhere looks at all idle connections. It closes none that answers: the heartbeats may be
-// those that are on the wrong server.
-func (w *Worker) anyElsewhere(ctx context.Context) bool {
-	var elsewhere atomic.Bool
-	sweep.Keep(ctx, w.db.DB, func(ctx context.Context, conn *sql.Conn) bool {
-		err := w.checkServer(ctx, conn)
-		if errors.Is(err, errElsewhere) {
-			elsewhere.Store(true)
-			return true
-		}
-		return err == nil
-	})
-	return elsewhere.Load()
-}
-
-// checkServer fails if a connection of the pool leads to another server than the heartbeats.
-func (w *Worker) checkServer(ctx context.Context, conn *sql.Conn) error {
-	var started string
-	err := conn.QueryRowContext(ctx, `SELECT `+startedSQL).Scan(&started)
-	switch {
-	case err != nil:
-		return fmt.Errorf("jobs: look which server this is: %w", err)
-	case w.home.found(started):
-		return errElsewhere
-	}
-	return nil
 }

@@ -84,14 +84,19 @@ func (p *serverPair) cut(t *testing.T, except ...int64) {
 }
 
 // awaitMove cuts the pool's connections to the old primary, except some, until the
-// worker has put a token on the new one. The pool may just have opened one that does not
-// show yet.
+// worker has put a token on the new one and sends its heartbeats there. The pool may just have
+// opened one that does not show yet, and the heartbeats may have taken that.
 func (p *serverPair) awaitMove(t *testing.T, except ...int64) {
 	t.Helper()
+	var began string
+	if err := p.onStandby.QueryRow(`SELECT clock_timestamp()::text`).Scan(&began); err != nil {
+		t.Fatal(err)
+	}
 	p.until("the worker to be on the new primary", func() bool {
 		p.cut(t, except...)
-		var n int
-		return p.onStandby.QueryRow(`SELECT count(*) FROM jobs_token`).Scan(&n) == nil && n == 1
+		var moved bool
+		err := p.onStandby.QueryRow(`SELECT EXISTS (SELECT FROM jobs_token) AND EXISTS (SELECT FROM jobs_workers WHERE heartbeat_at > $1::text::timestamptz)`, began).Scan(&moved)
+		return err == nil && moved
 	})
 }
 
@@ -194,7 +199,8 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 				_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N)
 				return err
 			}, jobs.Retry(jobs.Fixed(0)))
-			w, _ := p.runOn(p.pool, jobs.WithQueue("default", 5))
+			// Connections that are given back within the heartbeat time-out are closed.
+			w, _ := p.runOn(p.pool, jobs.WithQueue("default", 5), jobs.WithHeartbeatTimeout(time.Minute))
 			for n := range 20 {
 				p.ended(p.add(txJob{n}))
 			}

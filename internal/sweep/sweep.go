@@ -71,14 +71,7 @@ func Idle(ctx context.Context, db *sql.DB) (idle, alive int) {
 
 // Close closes all idle connections.
 func Close(ctx context.Context, db *sql.DB) {
-	Keep(ctx, db, func(context.Context, *sql.Conn) bool { return false })
-}
-
-// Keep closes the idle connections that are not to be kept. It looks at all at the same time
-// and holds them until then, as [Idle] does: a pool gives out the connection that came back
-// last, and nobody may see the others for hours.
-func Keep(ctx context.Context, db *sql.DB, keep func(ctx context.Context, conn *sql.Conn) bool) {
-	try(ctx, db, keep)
+	try(ctx, db, func(context.Context, *sql.Conn) bool { return false })
 }
 
 func try(ctx context.Context, db *sql.DB, keep func(context.Context, *sql.Conn) bool) (idle, kept int) {

@@ -126,13 +126,17 @@ func following(s Spec, tick time.Time) (time.Time, error) {
 	return at, err
 }
 
-// afterRow is the tick after one of the row, which may come sooner than [apart]: the row's may
-// have been set by hand, or be that of other times. The spec's own ticks must not.
+// afterRow is the tick after that of a row. If the row's is none of the spec, as one that was set by
+// hand, the spec's may come sooner than [apart].
 func afterRow(s Spec, tick time.Time) (time.Time, error) {
 	at, err := next(s, tick)
-	if err == nil && !at.IsZero() && at.Sub(tick) < apart {
-		_, err = following(s, at)
+	if err != nil || at.IsZero() || at.Sub(tick) >= apart {
+		return at, err
 	}
+	if own, err := next(s, tick.Add(-time.Microsecond)); err != nil || own.Equal(tick) {
+		return following(s, tick)
+	}
+	_, err = following(s, at)
 	return at, err
 }
 

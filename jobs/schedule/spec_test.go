@@ -75,7 +75,6 @@ func TestDueIsTheLatestOfTheMissed(t *testing.T) {
 	})
 }
 
-// The times of Every are the same wherever one begins.
 // The row's tick may be any time, also one just before a tick of the spec. A spec whose own ticks
 // come too soon is refused.
 func TestDueFromARowBetweenTicks(t *testing.T) {
@@ -102,6 +101,7 @@ type creeping struct{}
 
 func (creeping) Next(t time.Time) time.Time { return t.Add(1) }
 
+// The times of Every are the same wherever one begins.
 func TestEvery(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

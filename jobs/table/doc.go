@@ -167,8 +167,9 @@
 //
 // A standby may be promoted while the old primary goes on, and new connections lead to
 // one, old ones to the other. Every HeartbeatInterval a worker compares when the server of
-// its heartbeats was started with that of another connection. If they differ, it closes the
-// connections that are idle, and HeartbeatError of [Status] says so.
+// its heartbeats was started with that of another connection. If they differ, or the heartbeats
+// have moved to another server, it closes the connections that are idle. HeartbeatError of
+// [Status] says that they differ.
 //
 // # Stop
 //

@@ -24,8 +24,7 @@ import (
 type home struct {
 	mu          sync.Mutex
 	pulse, pool int64     // in microseconds
-	last        int64     // that the heartbeats have found, also on an earlier connection
-	moved       bool      // the heartbeats have had two servers
+	last        int64     // the server of the last heartbeat; forget keeps it
 	apart       bool      // they have differed, and the heartbeats have not told it
 	closing     time.Time // until when idle connections are closed
 }
@@ -35,17 +34,12 @@ type home struct {
 func (h *home) beatsAt(server int64, while time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.moved = h.moved || h.last != 0 && h.last != server
+	if h.last != 0 && h.last != server { // idle connections may lead to the earlier one
+		h.closing = time.Now().Add(while)
+	}
 	h.pulse, h.last = server, server
 	h.compare(while)
 	return h.apart
-}
-
-// hasMoved reports whether the pool may have connections to an earlier server.
-func (h *home) hasMoved() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.moved
 }
 
 // leadsTo records the server of another connection, and reports whether that is not
@@ -94,33 +88,20 @@ func findServer(ctx context.Context, on store.Querier) (server int64, err error)
 }
 
 // watchServer looks where the pool leads until ctx ends. It closes idle connections when
-// that is another server than the one of the heartbeats, and for StalledMaxAge those that
-// are given back later. What is opened then leads where the connection string does. The
-// heartbeats tell of it, and take another connection. Once the server was another one,
-// watchServer looks at all idle connections each time: a handler may give one back after
-// hours. What else fails, others tell.
+// that is another server than the one of the heartbeats, or when these have moved to another
+// one, and for StalledMaxAge those that are given back later. What is opened then leads where the connection string does. The
+// heartbeats tell of it, and take another connection. What else fails, others tell.
 func (w *Worker) watchServer(ctx context.Context) {
 	for backoff.Sleep(ctx, w.opts.HeartbeatInterval) {
-		_ = w.on(ctx, w.checkServer)
-		if w.home.hasMoved() {
-			// One that leads elsewhere has closes report true. None that answers is closed for that
-			// alone: the heartbeats may be those that are on the wrong server.
-			sweep.Keep(ctx, w.store.db.DB, func(ctx context.Context, conn *sql.Conn) bool {
-				err := w.checkServer(ctx, conn)
-				return err == nil || errors.Is(err, errElsewhere)
-			})
-		}
+		_ = w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			server, err := findServer(ctx, conn)
+			if err == nil && w.home.leadsTo(server, w.store.settings.stalled) {
+				err = errElsewhere
+			}
+			return err
+		})
 		if w.home.closes() {
 			sweep.Close(ctx, w.store.db.DB)
 		}
 	}
-}
-
-// checkServer fails if a connection of the pool leads to another server than the heartbeats.
-func (w *Worker) checkServer(ctx context.Context, conn *sql.Conn) error {
-	server, err := findServer(ctx, conn)
-	if err == nil && w.home.leadsTo(server, w.store.settings.stalled) {
-		err = errElsewhere
-	}
-	return err
 }

@@ -28,6 +28,15 @@ func TestHome(t *testing.T) {
 	want("closing", h.closes(), true)
 	want("the other way round", h.leadsTo(1, 0), true)
 	want("closing", h.closes(), false)
+
+	h = home{}
+	want("the first heartbeat", h.beatsAt(1, time.Hour), false)
+	h.forget()
+	want("the same server again", h.beatsAt(1, time.Hour), false)
+	want("closing", h.closes(), false)
+	h.forget()
+	want("a heartbeat on another server", h.beatsAt(2, time.Hour), false)
+	want("closing", h.closes(), true)
 }
 
 // A claim that is not found is lost at once where it was made, and elsewhere after a while.
