@@ -213,7 +213,7 @@ func one(is bool) int {
 // An operator changes the number of partitions, and processes are killed in the middle of
 // splits and merges. A run may end, on a busy machine, before there is one of all.
 func TestRescaledRunHolds(t *testing.T) {
-	tier.Long(t, "TestRealRunHolds; the root package has TestRescalingIsCutOffAnywhere")
+	tier.Long(t, "TestRealRunHolds; internal/e2e has TestRescalingIsCutOffAnywhere")
 	c := small(t, Faults{rescale: 3, "kill": 0.5})
 	happened := map[string]int64{"units split": 0, "units merged": 0, string(killedHalfway): 0}
 	for c.Seed = 1; c.Seed <= 10; c.Seed++ {

@@ -122,7 +122,6 @@ var operators = []string{"reset", "forward", "skip"}
 
 func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 	tier.Long(t, "TestRealRunHolds; package ops has each operation beside a worker")
-	t.Parallel()
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "delay": 2, "crash": 1}
 	for _, k := range operators {
@@ -141,7 +140,6 @@ func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 
 func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 	tier.Long(t, "TestRealRunHolds and TestRunHoldsWhenTheServerCrashes")
-	t.Parallel()
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1}
 	for _, k := range serverSide {
@@ -188,16 +186,14 @@ func TestRunHoldsWhenTheServerCrashes(t *testing.T) {
 var shifting = []string{"hole", "contract", "restore", "standby", "split"}
 
 func TestRunHoldsWhenConnectionsDieInSilence(t *testing.T) {
-	tier.Long(t, "TestSwallowedConnectionIsSilent; the root package has TestAllConnectionsDieInSilence")
-	t.Parallel()
+	tier.Long(t, "TestSwallowedConnectionIsSilent; internal/e2e has TestAllConnectionsDieInSilence")
 	runHoldsWith(t, "hole", 10, history.Swallowed)
 }
 
 // A worker breaks the rules once in its life: often enough that some do, however
 // few events a busy machine manages.
 func TestRunHoldsWhenHandlersBreakTheRules(t *testing.T) {
-	tier.Long(t, "TestRealRunHolds; the root package has TestHandlerThatEndsItsTransactionAndFailsLater")
-	t.Parallel()
+	tier.Long(t, "TestRealRunHolds; internal/e2e has TestHandlerThatEndsItsTransactionAndFailsLater")
 	runHoldsWith(t, "contract", 30, history.Breaches)
 }
 
@@ -211,8 +207,7 @@ func runHoldsWith(t *testing.T, fault string, intensity float64, counted history
 }
 
 func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
-	tier.Long(t, "TestCopyThatForgets; the root package has TestAPoolThatStillLeadsToTheAbandonedPrimary")
-	t.Parallel()
+	tier.Long(t, "TestCopyThatForgets; internal/e2e has TestAPoolThatStillLeadsToTheAbandonedPrimary")
 	c := small(t)
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8", "wal_retrieve_retry_interval": "200ms"})
 	c.URL, c.Server, c.Duration = server.URL(""), server, 6*time.Second
@@ -226,7 +221,6 @@ var listeners = []string{"kill-listener", "notify-lost", "notify-late"}
 
 func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 	tier.Long(t, "TestFilterDropsAndHoldsNotifications, whose filter loses them")
-	t.Parallel()
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1}
 	for _, k := range listeners {
@@ -298,7 +292,6 @@ func nothingLeft(t *testing.T) {
 }
 
 func TestRunSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*Config)
 		says   string
@@ -325,7 +318,6 @@ func TestRunSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestCommandRepeatsTheRun(t *testing.T) {
-	t.Parallel()
 	c := DefaultConfig()
 	c.Seed = 7
 	if got, want := c.command(), "go run ./cmd/sim -seed 7"; got != want {

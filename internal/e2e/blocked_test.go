@@ -163,7 +163,6 @@ func TestFrontierThatFailsSaysWhy(t *testing.T) {
 // A role that may not see what others do takes every later gap for one that an
 // idle transaction may fill; one with pg_read_all_stats does not.
 func TestRoleThatSeesIdlenessHasFewDoubts(t *testing.T) {
-	t.Parallel()
 	for may, want := range map[bool]int64{false: 6, true: 1} {
 		d := newLog(t)
 		role := fmt.Sprintf("r_%s", strings.ToLower(rand.Text()))

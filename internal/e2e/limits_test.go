@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"reflect"
 	"time"
 
@@ -40,8 +41,8 @@ func field[T any](w *worker.Worker, path ...string) *T {
 	for _, name := range path {
 		v = v.FieldByName(name)
 	}
-	if v.Type() != reflect.TypeFor[T]() {
-		panic(v.Type())
+	if !v.IsValid() || v.Type() != reflect.TypeFor[T]() {
+		panic(fmt.Sprintf("a worker has no field %v of type %v", path, reflect.TypeFor[T]()))
 	}
 	return (*T)(v.Addr().UnsafePointer())
 }

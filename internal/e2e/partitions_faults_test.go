@@ -512,7 +512,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		}
 	}
 	stop()
-	if n := cut.cuts.Load(); n < 20 {
+	if n := cut.cuts.Load(); n < 10 {
 		t.Errorf("%d connections were cut", n)
 	}
 	start(t, d.DB, []consumer.Consumer{inPartitions(2)})

@@ -109,7 +109,7 @@ func load(t testing.TB, db *sql.DB, aggregates int) (stop func()) {
 				if err != nil {
 					t.Error(err)
 				}
-				time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // the server is not to be busy with this alone
+				time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // leaves the server time for the workers
 			}
 		})
 	}

@@ -88,8 +88,8 @@ func (d *Database) Exec(t testing.TB, query string, args ...any) {
 	}
 }
 
-// DespiteDeadlocks calls do, which runs a transaction, again when a deadlock has ended that. What
-// changes tables or empties them takes its locks in another order than the workers beside it.
+// DespiteDeadlocks repeats do while PostgreSQL ends its transaction as the victim of a deadlock,
+// until ctx ends. DDL and TRUNCATE take their locks in another order than the workers beside them.
 func DespiteDeadlocks(ctx context.Context, do func() error) error {
 	for {
 		err := do()

@@ -57,7 +57,8 @@ func Main(m *testing.M) {
 	host()
 	common.entered, apart.entered = true, true
 	// Tests wait for servers most of the time. The command line still decides.
-	_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
+	// More than sixteen at a time would need more connections than the servers allow.
+	_ = flag.Set("test.parallel", strconv.Itoa(min(4*runtime.GOMAXPROCS(0), 16)))
 	tier.FixSeed()
 	code := m.Run()
 	if err := errors.Join(common.close(), apart.close()); err != nil {
