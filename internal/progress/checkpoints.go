@@ -27,7 +27,8 @@ type Checkpoints struct {
 
 	// SQL
 	load, revisions, place, clean string
-	scopes, rescope, selecting    string
+	scopes, selecting             string
+	lockScope, rescope            string
 	issued                        string
 	arrived, known                string
 	guard, guardAndAudit, pause   string
@@ -86,6 +87,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		revisions:      revisions(t),
 		place:          place(t, server),
 		scopes:         scopes(t),
+		lockScope:      `SELECT FROM ` + t.Checkpoints.SQL() + ` WHERE consumer_name = $1::text AND split_at IS NULL FOR UPDATE`,
 		rescope:        rescope(t, server),
 		selecting:      selecting(t),
 		incarnation:    `SELECT coalesce(` + server.Incarnation + `, '')`,

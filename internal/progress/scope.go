@@ -68,8 +68,9 @@ type Rescoped struct {
 	Position int64        `json:"position"` // up to it, it was From
 }
 
-// rescope is one statement: what it records tells the position that the unit had under the
-// lock of its row. If From is not known, nothing is told.
+// rescope follows a lock of the row in the same transaction: what it records tells the position and
+// the open ranges that the last batch has left. Without, it would wait for a batch that commits, and
+// tell the new position with the open ranges of before. If From is not known, nothing is told.
 func rescope(t tables.Tables, server Server) string {
 	return `
 WITH changed AS (
@@ -86,13 +87,29 @@ WITH changed AS (
 SELECT last_position FROM changed`
 }
 
+// Beginner begins transactions: a pool, or a connection of one.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
 // Rescope records that from its position on, a unit is run by code that selects to, if the
 // row still says what was recorded. Each batch is refused that was planned before. With a
 // token, that is only in this incarnation of the server. reason is for people.
-func (c Checkpoints) Rescope(ctx context.Context, q store.Querier, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
+func (c Checkpoints) Rescope(ctx context.Context, db Beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
 	err = pgdriver.Repeated(func() error {
-		return q.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), c.operator(), reason, token).Scan(&d.Position)
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // a no-op after Commit
+		if _, err := tx.ExecContext(ctx, c.lockScope, r.Unit); err != nil {
+			return err
+		}
+		if err := tx.QueryRowContext(ctx, c.rescope, r.Unit, r.Stored, to.String(), c.operator(), reason, token).Scan(&d.Position); err != nil {
+			return err
+		}
+		return tx.Commit()
 	})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
