@@ -73,10 +73,9 @@ var errElsewhere = errors.New("a connection of the pool leads to another server 
 
 // watchServer closes the idle connections of the pool when they may lead to another
 // server than the heartbeats go to, or did before a failover, and for the heartbeat time-out
-// those that are given back later. A pool gives out first what came back last: an old connection
-// below newer ones is not seen until a burst of jobs takes it.
-// Package coord gives its session up, too. What is opened then leads where the
-// connection string does.
+// those that are given back later. A pool gives out first what came back last: without that, an
+// old connection below newer ones would be used only once a burst of jobs takes it. Package coord
+// gives its session up, too. What is opened then leads where the connection string does.
 func (w *Worker) watchServer(ctx context.Context) {
 	for until := time.Now(); backoff.Sleep(ctx, w.cfg.heartbeat); {
 		bounded, cancel := context.WithTimeout(ctx, w.limit)

@@ -3,15 +3,15 @@ package pgtest
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq" // for OpenPQ
+
+	"github.com/pgfrontier/worker/internal/pgdriver"
 )
 
 // Database is a database of one test, dropped in its cleanup.
@@ -93,7 +93,7 @@ func (d *Database) Exec(t testing.TB, query string, args ...any) {
 func DespiteDeadlocks(ctx context.Context, do func() error) error {
 	for {
 		err := do()
-		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "40P01" || ctx.Err() != nil {
+		if pgdriver.SQLState(err) != pgdriver.DeadlockDetected || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -87,15 +87,15 @@ WITH changed AS (
 SELECT last_position FROM changed`
 }
 
-// Beginner begins transactions: a pool, or a connection of one.
-type Beginner interface {
+// beginner is a pool, or a connection of one.
+type beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
 // Rescope records that from its position on, a unit is run by code that selects to, if the
 // row still says what was recorded. Each batch is refused that was planned before. With a
 // token, that is only in this incarnation of the server. reason is for people.
-func (c Checkpoints) Rescope(ctx context.Context, db Beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
+func (c Checkpoints) Rescope(ctx context.Context, db beginner, r Recorded, to scope.Scope, token, reason string) (d Rescoped, ok bool, err error) {
 	d = Rescoped{From: r.Scope, To: to}
 	err = pgdriver.Repeated(func() error {
 		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

@@ -238,7 +238,8 @@ func TestCancel(t *testing.T) {
 func TestStart(t *testing.T) {
 	s := newStage(t)
 	soon := time.Now().Add(time.Hour)
-	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a", GoodUntil: &soon})
+	ids := s.add(NewJob{Kind: "a"}, NewJob{Kind: "a"}, NewJob{Kind: "a", GoodUntil: &soon},
+		NewJob{Kind: "a", UniqueKey: "to the start", UntilStart: true}, NewJob{Kind: "a", UniqueKey: "to the end"})
 	d := s.demand(10, "a")
 	d.Start = 0
 	jobs := s.take(d)
@@ -246,10 +247,14 @@ func TestStart(t *testing.T) {
 	if _, err := s.Cancel(t.Context(), s.d.DB, ids[1]); err != nil {
 		t.Fatal(err)
 	}
-	started, err := s.Start(t.Context(), s.d.DB, []Run{jobs[0].Run, jobs[1].Run, jobs[2].Run})
-	if err != nil || !slices.Equal(started, ids[:1]) {
+	const keys = `SELECT string_agg(coalesce(unique_key, 'none'), ', ' ORDER BY id) FROM jobs WHERE id >= $1`
+	s.want("keys before the start", "to the start, to the end", keys, ids[3])
+	started, err := s.Start(t.Context(), s.d.DB, []Run{jobs[0].Run, jobs[1].Run, jobs[2].Run, jobs[3].Run, jobs[4].Run})
+	slices.Sort(started)
+	if err != nil || !slices.Equal(started, []int64{ids[0], ids[3], ids[4]}) {
 		t.Errorf("started: %v, %v", started, err)
 	}
+	s.want("keys after the start", "none, to the end", keys, ids[3])
 }
 
 // deadSQL says that one worker is dead.

@@ -126,8 +126,8 @@ func following(s Spec, tick time.Time) (time.Time, error) {
 	return at, err
 }
 
-// afterRow is the tick after that of a row. If the row's is none of the spec, as one that was set by
-// hand, the spec's may come sooner than [apart].
+// afterRow returns the spec's tick after the row's. It may come sooner than [apart] if the row's is
+// no tick of the spec, as one that was set by hand.
 func afterRow(s Spec, tick time.Time) (time.Time, error) {
 	at, err := next(s, tick)
 	if err != nil || at.IsZero() || at.Sub(tick) >= apart {
@@ -216,9 +216,9 @@ func (p *plan) beyond(r row, now time.Time) bool {
 }
 
 // due returns the latest ticks from first on that are not after now, limit at most,
-// and the first tick after now, the zero time if there is none. first is a tick of the row: one
-// of the spec, one that somebody has set by hand, however soon the spec's next comes, or
-// store.EarliestTime, which is read from '-infinity' and is no tick.
+// and the first tick after now, the zero time if there is none. first is the row's: a tick of the
+// spec, one that somebody has set by hand, or store.EarliestTime, which is read from '-infinity'
+// and is no tick.
 func due(s Spec, first, now time.Time, limit int) (ticks []time.Time, after time.Time, err error) {
 	// A long outage has missed many: look from ever further back until there are enough.
 	for back := time.Minute; ; back *= 2 {

@@ -89,8 +89,9 @@ func findServer(ctx context.Context, on store.Querier) (server int64, err error)
 
 // watchServer looks where the pool leads until ctx ends. It closes idle connections when
 // that is another server than the one of the heartbeats, or when these have moved to another
-// one, and for StalledMaxAge those that are given back later. What is opened then leads where the connection string does. The
-// heartbeats tell of it, and take another connection. What else fails, others tell.
+// one, and for StalledMaxAge those that are given back later. What is opened then leads where
+// the connection string does. The heartbeats tell of it, and take another connection. What
+// else fails, others tell.
 func (w *Worker) watchServer(ctx context.Context) {
 	for backoff.Sleep(ctx, w.opts.HeartbeatInterval) {
 		_ = w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
