@@ -60,7 +60,9 @@ func (w *Worker) compactAudit(ctx context.Context, u *unit) error {
 	counted := u.voids.n.Load()
 	for more := true; more; {
 		err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
-			u.voids.after, more, err = w.checkpoints.Compact(ctx, w.db, u.name, u.voids.after, voidsKept, compactChunk)
+			conn := &pooled{w: w}
+			u.voids.after, more, err = w.checkpoints.Compact(ctx, conn, u.name, u.voids.after, voidsKept, compactChunk)
+			conn.giveBack(err)
 			return err
 		})
 		if err != nil {

@@ -2,10 +2,10 @@ package worker
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/store"
 )
 
 // refuse takes note that a dead letter has failed again. That is written down
@@ -34,7 +34,7 @@ func (c *consumerLoop) settleDeadLetters(w *work) {
 }
 
 // writeDeadLetters writes what a batch does to the dead letters.
-func (c *consumerLoop) writeDeadLetters(ctx context.Context, tx *sql.Tx, w *work) error {
+func (c *consumerLoop) writeDeadLetters(ctx context.Context, tx store.Querier, w *work) error {
 	if len(w.deadLetters) > 0 {
 		return c.w.checkpoints.AddDeadLetters(ctx, tx, c.unit.name, w.deadLetters)
 	}

@@ -19,7 +19,9 @@ func (w *Worker) retain(ctx context.Context) {
 		for more := w.coord.Status().Leader; more && ctx.Err() == nil; {
 			var n int64
 			err := w.bounded(ctx, w.limits.read, func(ctx context.Context) (err error) {
-				n, err = w.checkpoints.Clean(ctx, w.db, keep)
+				conn := &pooled{w: w}
+				n, err = w.checkpoints.Clean(ctx, conn, keep)
+				conn.giveBack(err)
 				return err
 			})
 			w.taskFailed(ctx, "clean audit", "", err)

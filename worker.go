@@ -50,6 +50,7 @@ type Worker struct {
 	checkpoints  progress.Checkpoints
 	bound        store.BoundLog
 	pooling      pgdriver.Pooling
+	plans        pgdriver.Plans // of the log and of what consumers leave behind, while they were small
 	limits       limits
 	frontier     *frontier.Frontier
 	ahead        *reader.Ahead

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -78,6 +79,7 @@ type Frontier struct {
 	reopen  atomic.Bool       // somebody called Reopen since the session began
 	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
 	turned  atomic.Int64      // when Run last began a turn, in Unix nanoseconds; 0: it has not
+	plans   pgdriver.Plans    // of the log while it was small
 	limit   limit             // of Open and Step, which one goroutine calls at a time
 	pulse   pulse
 

@@ -23,7 +23,7 @@ type seen struct {
 func (s *Session) read(ctx context.Context, what, query string, args []any, more ...any) (seen, error) {
 	var v seen
 	args = append([]any{s.origin.database, s.origin.table}, args...)
-	err := s.conn.QueryRowContext(ctx, query, args...).Scan(append([]any{&v.token, &v.changes, &v.table, &v.sequence, &v.file, &v.last}, more...)...)
+	err := s.on.QueryRowContext(ctx, query, args...).Scan(append([]any{&v.token, &v.changes, &v.table, &v.sequence, &v.file, &v.last}, more...)...)
 	if err != nil {
 		return v, fmt.Errorf("frontier: %s: %w", what, err)
 	}
@@ -58,7 +58,7 @@ func (s *Session) readStart(ctx context.Context) (startRead, error) {
 // store: two equal tokens around a read name its incarnation.
 func (s *Session) readToken(ctx context.Context) (token string, err error) {
 	var changes int64
-	if err = s.conn.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
+	if err = s.on.QueryRowContext(ctx, s.sql.token, s.origin.database).Scan(&token, &changes); err != nil {
 		return "", fmt.Errorf("frontier: read the token: %w", err)
 	}
 	s.f.noticeChanges(changes)
@@ -109,7 +109,7 @@ func (s *Session) readRows(ctx context.Context, after int64, limit int) (events 
 }
 
 func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, limit int) (events []store.PersistedEvent, more bool, err error) {
-	events, more, err = s.reads.Events(ctx, log, s.conn, after, limit, bounded.MaxBytes)
+	events, more, err = s.reads.Events(ctx, log, s.on, after, limit, bounded.MaxBytes)
 	if err != nil {
 		return nil, false, fmt.Errorf("frontier: read the events at the end of the log: %w", err)
 	}
@@ -118,7 +118,7 @@ func (s *Session) readEvents(ctx context.Context, log store.Log, after int64, li
 
 func (s *Session) readHead(ctx context.Context) (headRead, error) {
 	if !s.origin.named {
-		head, err := s.f.cfg.Log.GetLatestGlobalPosition(ctx, s.conn)
+		head, err := s.f.cfg.Log.GetLatestGlobalPosition(ctx, s.on)
 		if err != nil {
 			return headRead{}, fmt.Errorf("frontier: read the head of the log: %w", err)
 		}
@@ -165,7 +165,7 @@ func (s *Session) scanNamed(ctx context.Context) (token, holders string, err err
 }
 
 func (s *Session) scanUnnamed(ctx context.Context) (token, holders string, err error) {
-	if err := s.conn.QueryRowContext(ctx, s.sql.scan, s.origin.database).Scan(&holders); err != nil {
+	if err := s.on.QueryRowContext(ctx, s.sql.scan, s.origin.database).Scan(&holders); err != nil {
 		return "", "", fmt.Errorf("frontier: scan the locks: %w", err)
 	}
 	token, err = s.readToken(ctx)

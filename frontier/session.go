@@ -22,6 +22,7 @@ import (
 type Session struct {
 	f       *Frontier
 	conn    *sql.Conn
+	on      store.Querier // conn, for statements
 	origin  origin
 	sql     statements
 	machine *machine
@@ -50,6 +51,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	return &Session{
 		f:      f,
 		conn:   conn,
+		on:     f.plans.On(conn, conn),
 		origin: o,
 		sql:    o.statements(f.cfg.Token, f.cfg.Settled, f.cfg.Changes),
 		now:    time.Now,
@@ -220,7 +222,7 @@ func (s *Session) free(blocked []Holder) {
 }
 
 func (s *Session) exec(ctx context.Context, what, query string, args ...any) error {
-	if _, err := s.conn.ExecContext(ctx, query, args...); err != nil {
+	if _, err := s.on.ExecContext(ctx, query, args...); err != nil {
 		return fmt.Errorf("frontier: %s: %w", what, err)
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 const SlowStatement = slowStatement
 
 // Keeps reports whether the next statement on conn keeps its plan.
-func (p *Plans) Keeps(conn *sql.Conn) bool { return p.On(conn, conn).(planned).mode == nil }
+func (p *Plans) Keeps(conn *sql.Conn) bool { return !p.anew(time.Now()) || !keepsPlans(conn) }
 
 // KeepFrom sets when plans are kept again.
 func (p *Plans) KeepFrom(t time.Time) { p.until.Store(t.UnixNano()) }

@@ -24,6 +24,7 @@ import (
 type Plans struct {
 	until   atomic.Int64 // when plans are kept again, in Unix nanoseconds
 	fastest sync.Map     // by statement: *atomic.Int64, in nanoseconds
+	known   atomic.Int64 // how many those are, at least
 }
 
 const (
@@ -32,6 +33,8 @@ const (
 	// slower is by how much it is slower than it was at its fastest. So a network that is
 	// slow makes no plan wrong.
 	slower = 5
+	// mostStatements bounds what is known: a user's log may make a new text for each read.
+	mostStatements = 1000
 	// planAnew is for how long statements are planned anew then.
 	planAnew = 30 * time.Second
 )
@@ -41,6 +44,9 @@ func (p *Plans) took(query string, began, now time.Time) {
 	took := int64(now.Sub(began))
 	known, ok := p.fastest.Load(query)
 	if !ok {
+		if p.known.Add(1) > mostStatements {
+			return
+		}
 		known, _ = p.fastest.LoadOrStore(query, new(atomic.Int64))
 	}
 	fastest := known.(*atomic.Int64)
@@ -60,31 +66,46 @@ func (p *Plans) anew(now time.Time) bool { return now.UnixNano() < p.until.Load(
 
 // On returns a Querier that sends statements through on, which is conn or its transaction.
 // The statements must give the type of each parameter, as in $1::text.
-func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier {
-	q := planned{p: p, on: on}
-	if p.anew(time.Now()) {
-		_ = raw(conn, func(driverConn any) error { // a lost connection says so by itself
-			if c, ok := driverConn.(*stdlib.Conn); ok && c.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-				q.mode = []any{pgx.QueryExecModeDescribeExec} // values in binary, as else: a text depends on the session
-			}
-			return nil
-		})
-	}
-	return q
+func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier { return planned{p, conn, on} }
+
+// Conn is [Plans.On] for a connection on which transactions are begun, too. Their statements
+// are not recorded.
+func (p *Plans) Conn(conn *sql.Conn) Conn { return Conn{p.On(conn, conn), conn} }
+
+// Conn is a connection whose plans are watched.
+type Conn struct {
+	store.Querier
+	conn *sql.Conn
+}
+
+// BeginTx is that of [sql.Conn].
+func (c Conn) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	return c.conn.BeginTx(ctx, opts)
 }
 
 // planned sends statements, and records how long they take.
 type planned struct {
 	p    *Plans
+	conn *sql.Conn
 	on   store.Querier
-	mode []any // in front of the arguments, for pgx: plan anew; nil: keep the plan
 }
 
+// args puts in front of the arguments what has pgx plan a statement anew, if that is due.
 func (q planned) args(args []any) []any {
-	if q.mode == nil || len(args) == 0 { // without arguments there may be several statements
+	if len(args) == 0 || !q.p.anew(time.Now()) || !keepsPlans(q.conn) { // without arguments there may be several statements
 		return args
 	}
-	return append(q.mode[:1:1], args...)
+	return append([]any{pgx.QueryExecModeDescribeExec}, args...) // values in binary, as else: a text depends on the session
+}
+
+// keepsPlans reports whether the driver keeps prepared statements by itself.
+func keepsPlans(conn *sql.Conn) (keeps bool) {
+	_ = raw(conn, func(driverConn any) error { // a lost connection says so by itself
+		c, ok := driverConn.(*stdlib.Conn)
+		keeps = ok && c.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+		return nil
+	})
+	return keeps
 }
 
 func (q planned) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {

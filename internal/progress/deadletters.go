@@ -163,7 +163,7 @@ func lettersOf(letters string) string {
 
 // AddDeadLetters adds dead letters. Where their order is to be tried again, so
 // are they.
-func (c Checkpoints) AddDeadLetters(ctx context.Context, tx *sql.Tx, unit string, letters []DeadLetter) error {
+func (c Checkpoints) AddDeadLetters(ctx context.Context, tx store.Querier, unit string, letters []DeadLetter) error {
 	rows, err := json.Marshal(letters)
 	if err != nil {
 		return err
@@ -247,7 +247,7 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 // Retried removes a dead letter that was handled, or keeps one that was not,
 // with all that follow it. Once the consumer has forgotten an aggregate, it does not do
 // so again for the next letter. What fails while it is replayed is a dead letter.
-func (c Checkpoints) Retried(ctx context.Context, tx *sql.Tx, unit string, r *Retry) (err error) {
+func (c Checkpoints) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry) (err error) {
 	if r.Err == nil && r.Forget {
 		_, err = tx.ExecContext(ctx, c.deadLetters.removeFirst, unit, r.Position)
 	} else if r.Err == nil {

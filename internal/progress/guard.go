@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/effects"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/tables"
+	"github.com/pgfrontier/worker/store"
 )
 
 // guard is the statement of [Checkpoints.Guard], without rows for the audit and
@@ -67,7 +68,7 @@ SELECT revision, at, author, written, pg_current_xact_id()::text, ` + pgdriver.M
 // is assigned to this worker. From then on the row's lock keeps every other
 // worker from beginning a batch of this consumer. If ok is false, roll back and
 // load again.
-func (c Checkpoints) Guard(ctx context.Context, tx *sql.Tx, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
+func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, from *State, a Advance) (m Moved, ok bool, err error) {
 	args := []any{unit, from.Revision, a.To, a.Token, c.worker.String(), c.idleTimeout, from.Row, from.Position}
 	statement := c.guard
 	if len(a.Marks) > 0 || len(a.Gone) > 0 || a.Effects != nil {
