@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,6 +108,41 @@ func TestNamesWithCapitals(t *testing.T) {
 	check(`queued_at and started_at are both column "started_at"`)
 	o.AlternateColumnNames["queued_at"] = "enqueued"
 	check(`or if it has another name, give that in AlternateColumnNames`)
+}
+
+// Columns that compare without regard to case change nothing: no two states, and no two
+// workers, differ in case alone.
+func TestCollationsOfTheColumns(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.d.Exec(t, `CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+	s.d.Exec(t, `DROP VIEW example_jobs_with_repository_name`)
+	for _, column := range []string{"state", "worker_hostname", "failure_message"} {
+		s.d.Exec(t, `ALTER TABLE example_jobs ALTER COLUMN `+column+` TYPE text COLLATE caseless`)
+	}
+	s.d.Exec(t, `CREATE VIEW example_jobs_with_repository_name AS SELECT j.*, 'r' AS repository_name FROM example_jobs AS j`)
+	s.o.ColumnExpressions[3] = "j.worker_hostname" // PostgreSQL searches no text under such a collation
+	s.o.StalledMaxAge = 2 * time.Second
+	var left sync.Map
+	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
+		if _, tried := left.LoadOrStore(j.Record.ID, true); j.Record.Repository == "r" && !tried {
+			return errors.New("again")
+		}
+		return nil
+	}
+	states := map[int64]table.State{
+		s.add(""):                                  table.StateCompleted,
+		s.add(`(state) VALUES ('QUEUED')`):         table.StateCompleted,
+		s.add(`(cancel) VALUES (true)`):            table.StateCanceled,
+		s.add(`(state) VALUES ('waits for more')`): "waits for more",
+		// Its worker is dead: one whose name is as that of the living, in capitals.
+		s.add(`(state, started_at, last_heartbeat_at, worker_hostname) VALUES ('processing', now() - interval '1 hour', now() - interval '1 hour', 'HERE')`): table.StateCompleted,
+	}
+	s.run(nil)
+	s.run(nil)
+	for id, state := range states {
+		s.becomes(id, state)
+	}
 }
 
 // A table of one session is no table of a worker's.
