@@ -19,7 +19,7 @@ import (
 // No statement reads all of a table that has grown, though the worker's sessions have made their
 // plans while all tables were small, and nobody has analyzed them since.
 func TestPlansOfSmallTables(t *testing.T) {
-	tier.Long(t, "TestPlans of internal/pgdriver, in which a slow statement is planned anew")
+	tier.Long(t, "TestOrderOverDeadLetters, and TestPlans of internal/pgdriver, in which a slow statement is planned anew")
 	t.Parallel()
 	d := newLog(t)
 	d.Exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database()); END $$`)
