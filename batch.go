@@ -115,7 +115,7 @@ func (c *consumerLoop) guard(ctx, intake context.Context, conn *sql.Conn, tx *sq
 	defer giveUp(nil)
 	defer context.AfterFunc(intake, func() { giveUp(context.Cause(intake)) })()
 	end := c.watchGuard(inner, giveUp, conn)
-	m, owned, err = c.w.checkpoints.Guard(inner, c.w.plans.On(conn, tx), c.unit.name, &w.from, w.advance)
+	m, owned, err = c.w.checkpoints.Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)
 	end(err)
 	return m, owned, why(inner, ctx, err)
 }
@@ -137,7 +137,7 @@ func (c *consumerLoop) whoRefused(ctx context.Context, tx *sql.Tx, token string)
 // fill does what a batch is for, and commits it. The handlers get the context
 // of the middleware.
 func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work, b *Batch) result {
-	if err := c.writeDeadLetters(ctx, c.w.plans.On(t.conn, t.Tx), w); err != nil {
+	if err := c.writeDeadLetters(ctx, c.w.db.Plans.On(t.conn, t.Tx), w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	began := time.Now()

@@ -151,7 +151,7 @@ func (c *consumerLoop) turn(ctx, intake context.Context) (r result) {
 	if err := c.reader.Failure(); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
-	if err = c.findDeadLetters(intake, c.w.plans.On(conn, conn), w); err != nil {
+	if err = c.findDeadLetters(intake, c.w.db.Plans.On(conn, conn), w); err != nil {
 		return result{outcome: disturbed, err: err}
 	}
 	c.plan(intake, w)

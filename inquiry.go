@@ -30,7 +30,7 @@ func (c *consumerLoop) rowTells(ctx context.Context, err error) bool {
 		return false // the next load will tell
 	}
 	defer func() { _ = release(err != nil, false) }()
-	v, _, err := c.examine(ctx, conn)
+	v, _, err := c.examine(ctx, c.w.db.Plans.On(conn, conn))
 	c.last.compared = err == nil
 	c.last.seen = err == nil && v != innocent
 	return c.last.seen
@@ -118,7 +118,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 		return handlerUnknown, 0, err
 	}
 	defer func() { _ = release(err != nil, false) }()
-	v, now, err := c.examine(ctx, conn)
+	v, now, err := c.examine(ctx, c.w.db.Plans.On(conn, conn))
 	if err != nil {
 		return handlerUnknown, 0, err
 	}
@@ -131,7 +131,7 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 		m := b.repair()
 		b.work.advance.Token = now.Token
 		var repaired bool
-		if repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b.left(), m); !repaired {
+		if repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {
 			v = handlerUnknown
 		}
 		return v, m.To, err

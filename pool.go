@@ -84,21 +84,21 @@ func (p *pooled) ExecContext(ctx context.Context, query string, args ...any) (sq
 	if err := p.take(ctx); err != nil {
 		return nil, err
 	}
-	return p.w.plans.On(p.conn, p.conn).ExecContext(ctx, query, args...)
+	return p.w.db.Plans.On(p.conn, p.conn).ExecContext(ctx, query, args...)
 }
 
 func (p *pooled) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	if err := p.take(ctx); err != nil {
 		return nil, err
 	}
-	return p.w.plans.On(p.conn, p.conn).QueryContext(ctx, query, args...)
+	return p.w.db.Plans.On(p.conn, p.conn).QueryContext(ctx, query, args...)
 }
 
 func (p *pooled) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	if err := p.take(ctx); err != nil {
 		return pgdriver.FailedRow(ctx, p.w.db.DB, err)
 	}
-	return p.w.plans.On(p.conn, p.conn).QueryRowContext(ctx, query, args...)
+	return p.w.db.Plans.On(p.conn, p.conn).QueryRowContext(ctx, query, args...)
 }
 
 func (p *pooled) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {

@@ -85,7 +85,7 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 	if c.progress != nil {
 		return result{outcome: again}
 	}
-	switch err := c.quickly(intake, func(ctx context.Context) error { return c.loadFrom(ctx, c.w.plans.On(conn, conn), v) }); {
+	switch err := c.quickly(intake, func(ctx context.Context) error { return c.loadFrom(ctx, c.w.db.Plans.On(conn, conn), v) }); {
 	case errors.Is(err, errReplaced):
 		return result{outcome: overtaken}
 	case err != nil:
@@ -178,7 +178,7 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 	}
 	var p reader.Page
 	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
-		p, err = c.reader.Read(ctx, c.w.plans.Conn(conn), v, c.place())
+		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, c.place())
 		return err
 	})
 	if err != nil {
@@ -239,7 +239,7 @@ func (c *consumerLoop) deadLetterNext() bool {
 func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v *frontier.Value) (*work, result) {
 	if len(c.progress.Retries) == 0 {
 		err := c.quickly(intake, func(ctx context.Context) (err error) {
-			c.progress.Retries, err = c.w.checkpoints.NextRetries(ctx, c.w.plans.On(conn, conn), c.unit.name, c.progress.Token)
+			c.progress.Retries, err = c.w.checkpoints.NextRetries(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, c.progress.Token)
 			return err
 		})
 		if err != nil {
@@ -252,7 +252,7 @@ func (c *consumerLoop) readDeadLetter(intake context.Context, conn *sql.Conn, v 
 	r := c.progress.Retries[0]
 	var events []store.PersistedEvent
 	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
-		events, err = c.w.bound.At(v.Token).ReadEvents(ctx, c.w.plans.On(conn, conn), r.Position-1, 1)
+		events, err = c.w.bound.At(v.Token).ReadEvents(ctx, c.w.db.Plans.Conn(conn), r.Position-1, 1)
 		return err
 	})
 	if err != nil {

@@ -55,7 +55,7 @@ func (c *consumerLoop) sameLog(ctx context.Context, conn *sql.Conn) (same bool, 
 		return false, nil
 	}
 	err = c.reading(ctx, c.pidOf(conn), func(ctx context.Context) (err error) {
-		same, err = c.reader.IsLast(ctx, conn, c.progress.Token, c.unit.handled.position, c.unit.handled.id, c.progress.Position, c.w.cfg.BatchSize)
+		same, err = c.reader.IsLast(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, c.unit.handled.position, c.unit.handled.id, c.progress.Position, c.w.cfg.BatchSize)
 		return err
 	})
 	return same, err

@@ -50,7 +50,6 @@ type Worker struct {
 	checkpoints  progress.Checkpoints
 	bound        store.BoundLog
 	pooling      pgdriver.Pooling
-	plans        pgdriver.Plans // of the log and of what consumers leave behind, while they were small
 	limits       limits
 	frontier     *frontier.Frontier
 	ahead        *reader.Ahead
@@ -79,7 +78,7 @@ type Worker struct {
 func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts ...Option) *Worker {
 	w := &Worker{
 		id:         uuid.New(),
-		db:         pgdriver.Pool{DB: db},
+		db:         pgdriver.NewPool(db),
 		log:        eventStore,
 		consumers:  consumers,
 		cfg:        DefaultConfig(),

@@ -79,7 +79,7 @@ type Frontier struct {
 	reopen  atomic.Bool       // somebody called Reopen since the session began
 	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
 	turned  atomic.Int64      // when Run last began a turn, in Unix nanoseconds; 0: it has not
-	plans   pgdriver.Plans    // of the log while it was small
+	plans   pgdriver.Plans    // that statements of sessions keep
 	limit   limit             // of Open and Step, which one goroutine calls at a time
 	pulse   pulse
 

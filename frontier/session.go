@@ -22,7 +22,7 @@ import (
 type Session struct {
 	f       *Frontier
 	conn    *sql.Conn
-	on      store.Querier // conn, for statements
+	on      pgdriver.Conn // conn, for statements
 	origin  origin
 	sql     statements
 	machine *machine
@@ -51,7 +51,7 @@ func (f *Frontier) Open(ctx context.Context) (*Session, error) {
 	return &Session{
 		f:      f,
 		conn:   conn,
-		on:     f.plans.On(conn, conn),
+		on:     f.plans.Conn(conn),
 		origin: o,
 		sql:    o.statements(f.cfg.Token, f.cfg.Settled, f.cfg.Changes),
 		now:    time.Now,

@@ -101,7 +101,7 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 		return nil, 0, fmt.Errorf("jobs: claim from queue %q: %w", l.name, err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
-	if room, d.Caps, err = l.w.queue.Room(ctx, tx, l.name, d.Limit); err != nil || room == 0 {
+	if room, d.Caps, err = l.w.queue.Room(ctx, l.w.planned(conn, tx), l.name, d.Limit); err != nil || room == 0 {
 		return nil, 0, err
 	}
 	d.Limit, d.Start = room, min(room, d.Start)
@@ -117,12 +117,9 @@ func (l *loop) claimCapped(ctx context.Context, conn *sql.Conn, d queue.Demand) 
 // walk sends a claim. The time that it takes is its own: it includes no wait for a
 // connection, nor for the lock of a cap, which a worker that was stopped may hold.
 func (l *loop) walk(ctx context.Context, conn *sql.Conn, on Querier, d queue.Demand) ([]queue.Job, error) {
-	if d.Condition == "" { // a user's condition may leave the types of its parameters to the session
-		on = l.w.planned(conn, on)
-	}
 	l.walkAt = time.Now()
 	d.Lanes = l.lanes.next(l.low, l.walkAt)
-	jobs, err := l.w.queue.Claim(ctx, on, d)
+	jobs, err := l.w.queue.Claim(ctx, l.w.planned(conn, on), d)
 	l.walkedAt = time.Now()
 	return jobs, err
 }

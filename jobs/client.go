@@ -67,7 +67,7 @@ func NewClient(db *sql.DB, opts ...ClientOption) *Client {
 			o.applyClient(&cfg)
 		}
 	}
-	c := &Client{db: pgdriver.Pool{DB: db}, table: cmp.Or(cfg.table, tables.DefaultJobs)}
+	c := &Client{db: pgdriver.NewPool(db), table: cmp.Or(cfg.table, tables.DefaultJobs)}
 	t, err := tables.ParseJobs(cfg.table, "WithTable")
 	switch {
 	case db == nil:

@@ -281,7 +281,7 @@ func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Que
 	}
 	pool := c.db
 	if given, is := tx.(*sql.DB); is {
-		pool = pgdriver.Pool{DB: given}
+		pool = pgdriver.Pool{DB: given, Plans: c.db.Plans}
 	} else if tx != nil {
 		return f(tx)
 	}

@@ -18,7 +18,7 @@ func (w *Worker) on(ctx context.Context, f func(conn *sql.Conn) error) error {
 }
 
 // planned sends statements of the worker's own through a connection, or its transaction.
-func (w *Worker) planned(conn *sql.Conn, on Querier) Querier { return w.plans.On(conn, on) }
+func (w *Worker) planned(conn *sql.Conn, on Querier) Querier { return w.db.Plans.On(conn, on) }
 
 // watchPool fails once a statement has found the pool closed. The heartbeats have a
 // connection of their own, which a closed pool leaves alone: without unpool the worker

@@ -66,7 +66,6 @@ type Worker struct {
 	slots    *slots
 	txs      chan struct{} // bounds the transactions of handlers; nil: endless
 	looping  chan struct{} // bounds the statements of the loops
-	plans    pgdriver.Plans
 	settler  *settler
 	sweepNow *wakeup.Signal // wakes sweep
 	rescuer  *rescuer
@@ -88,7 +87,7 @@ type Worker struct {
 // handlers must not change afterwards.
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
-		id: uuid.New(), db: pgdriver.Pool{DB: db}, handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: turn.Limit, choreInterval: choresEvery, echoes: echoEvery,
+		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: turn.Limit, choreInterval: choresEvery, echoes: echoEvery,
 		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {

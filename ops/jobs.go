@@ -42,7 +42,7 @@ func NewJobs(db *sql.DB, names *migrations.Config) (*Jobs, error) {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
 	flows := flow.NewClient(jobs.NewClient(db, jobs.WithTable(name)))
-	return &Jobs{db: pgdriver.Pool{DB: db}, t: t, queue: queue.New(t), flows: flows}, nil
+	return &Jobs{db: pgdriver.NewPool(db), t: t, queue: queue.New(t), flows: flows}, nil
 }
 
 // JobState is the state of a job. Those from JobCompleted on are final.

@@ -35,7 +35,7 @@ func New(db *sql.DB, names *migrations.Config) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ops: %w", err)
 	}
-	return &Operator{db: pgdriver.Pool{DB: db}, t: t}, nil
+	return &Operator{db: pgdriver.NewPool(db), t: t}, nil
 }
 
 // positionColumn orders the events.

@@ -1,24 +1,36 @@
 package pgdriver
 
 import (
-	"database/sql"
 	"time"
+
+	"github.com/pgfrontier/worker/store"
 )
 
-// SlowStatement is how long a statement takes that may have a wrong plan.
-const SlowStatement = slowStatement
+// LongestText is how long a statement is at most that is watched.
+const LongestText = longestText
 
-// Keeps reports whether the next statement on conn keeps its plan.
-func (p *Plans) Keeps(conn *sql.Conn) bool { return !p.anew(time.Now()) || !keepsPlans(conn) }
+// MostTexts is of how many statements something is known.
+const MostTexts = mostTexts
 
-// KeepFrom sets when plans are kept again.
-func (p *Plans) KeepFrom(t time.Time) { p.until.Store(t.UnixNano()) }
+// Keeps reports whether a statement keeps its plan when it is sent through on.
+func Keeps(on store.Querier, query string) bool {
+	args, _ := on.(planned).begin(query, []any{1})
+	return len(args) == 1
+}
 
-// KeptAt reports whether statements keep their plans at a time.
-func (p *Plans) KeptAt(t time.Time) bool { return !p.anew(t) }
+// KeepFrom sets when the plans of all statements are kept again.
+func (p *Plans) KeepFrom(t time.Time) {
+	p.texts.Range(func(_, known any) bool {
+		known.(*text).until.Store(t.UnixNano())
+		return true
+	})
+}
 
 // Took records how long a statement took that ends now.
-func (p *Plans) Took(query string, d time.Duration) {
+func (p *Plans) Took(query string, d time.Duration, anew bool, err error) {
 	now := time.Now()
-	p.took(query, now.Add(-d), now)
+	p.took(query, now.Add(-d), now, anew, err)
 }
+
+// Anew reports whether a statement is planned anew now.
+func (p *Plans) Anew(query string) bool { return p.anew(query, time.Now()) }

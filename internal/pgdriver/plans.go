@@ -15,16 +15,21 @@ import (
 
 // Plans keeps statements from plans that have become wrong. A session keeps the plan of a
 // prepared statement until the table is analyzed. If that was made while the table was
-// small, it reads all of a table that has grown since, in each statement. So once a statement
-// was slow, the next ones are planned anew, for a while. That costs the server less than a millisecond,
-// where it may save a hundred.
+// small, it reads all of a table that has grown since, each time. So once a statement
+// was slow, it is planned anew each time, for a while. That costs the server less than a
+// millisecond, where it may save a hundred.
 //
 // Only pgx keeps prepared statements by itself, in its default mode. Any number of goroutines
 // may use Plans. The zero value is ready.
 type Plans struct {
-	until   atomic.Int64 // when plans are kept again, in Unix nanoseconds
-	fastest sync.Map     // by statement: *atomic.Int64, in nanoseconds
-	known   atomic.Int64 // how many those are, at least
+	known atomic.Int64 // how many texts there are, about
+	texts sync.Map     // *text, by statement
+}
+
+// text is what is known of a statement. Times are in nanoseconds.
+type text struct {
+	fastest atomic.Int64
+	until   atomic.Int64 // when its plan is kept again, since 1970
 }
 
 const (
@@ -33,46 +38,65 @@ const (
 	// slower is by how much it is slower than it was at its fastest. So a network that is
 	// slow makes no plan wrong.
 	slower = 5
-	// mostStatements bounds what is known: a user's log may make a new text for each read.
-	mostStatements = 1000
-	// planAnew is for how long statements are planned anew then.
+	// planAnew is for how long a statement is planned anew then.
 	planAnew = 30 * time.Second
+	// A user's log may make a new text for each read. What is longer is not watched, and of
+	// more nothing is known any more.
+	mostTexts, longestText = 1000, 1 << 15
 )
 
-// took records how long a statement took.
-func (p *Plans) took(query string, began, now time.Time) {
-	took := int64(now.Sub(began))
-	known, ok := p.fastest.Load(query)
-	if !ok {
-		if p.known.Add(1) > mostStatements {
+// took records how long a statement took until its first row, and whether it was planned anew.
+// An error says nothing about how fast it can be.
+func (p *Plans) took(query string, began, now time.Time, anew bool, err error) {
+	took := max(int64(now.Sub(began)), 1)
+	t := p.text(query)
+	if t == nil {
+		if err != nil || len(query) > longestText {
 			return
 		}
-		known, _ = p.fastest.LoadOrStore(query, new(atomic.Int64))
-	}
-	fastest := known.(*atomic.Int64)
-	before := fastest.Load()
-	for ; before == 0 || took < before; before = fastest.Load() {
-		if fastest.CompareAndSwap(before, max(took, 1)) {
-			return // it was never faster
+		if p.known.Add(1) > mostTexts {
+			p.texts.Clear()
+			p.known.Store(0)
 		}
+		t = new(text)
+		t.fastest.Store(took)
+		p.texts.Store(query, t)
+		return
 	}
-	if took >= int64(slowStatement) && took >= slower*before {
-		p.until.Store(now.Add(planAnew).UnixNano())
+	fastest := t.fastest.Load()
+	slow := took >= int64(slowStatement) && took >= slower*fastest
+	switch {
+	case slow && anew && err == nil: // its plan is not the reason
+		t.fastest.CompareAndSwap(fastest, took)
+	case slow:
+		t.until.Store(now.Add(planAnew).UnixNano())
+	case took < fastest && err == nil:
+		t.fastest.CompareAndSwap(fastest, took) // or another was as fast
 	}
 }
 
-// anew reports whether statements are planned anew.
-func (p *Plans) anew(now time.Time) bool { return now.UnixNano() < p.until.Load() }
+func (p *Plans) text(query string) *text {
+	t, _ := p.texts.Load(query)
+	known, _ := t.(*text)
+	return known
+}
+
+// anew reports whether a statement is planned anew.
+func (p *Plans) anew(query string, now time.Time) bool {
+	t := p.text(query)
+	return t != nil && now.UnixNano() < t.until.Load()
+}
 
 // On returns a Querier that sends statements through on, which is conn or its transaction.
-// The statements must give the type of each parameter, as in $1::text.
-func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier { return planned{p, conn, on} }
+func (p *Plans) On(conn *sql.Conn, on store.Querier) store.Querier {
+	return planned{p, on, sync.OnceValue(func() bool { return keepsPlans(conn) })}
+}
 
-// Conn is [Plans.On] for a connection on which transactions are begun, too. Their statements
-// are not recorded.
+// Conn is [Plans.On] for a connection on which transactions may begin. Their statements are
+// sent as they are.
 func (p *Plans) Conn(conn *sql.Conn) Conn { return Conn{p.On(conn, conn), conn} }
 
-// Conn is a connection whose plans are watched.
+// Conn is a connection that keeps no wrong plans.
 type Conn struct {
 	store.Querier
 	conn *sql.Conn
@@ -85,40 +109,54 @@ func (c Conn) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 
 // planned sends statements, and records how long they take.
 type planned struct {
-	p    *Plans
-	conn *sql.Conn
-	on   store.Querier
+	p     *Plans
+	on    store.Querier
+	keeps func() bool // whether the driver keeps plans
 }
 
-// args puts in front of the arguments what has pgx plan a statement anew, if that is due.
-func (q planned) args(args []any) []any {
-	if len(args) == 0 || !q.p.anew(time.Now()) || !keepsPlans(q.conn) { // without arguments there may be several statements
-		return args
-	}
-	return append([]any{pgx.QueryExecModeDescribeExec}, args...) // values in binary, as else: a text depends on the session
-}
-
-// keepsPlans reports whether the driver keeps prepared statements by itself.
+// keepsPlans reports whether the driver keeps prepared statements by itself, and can do without.
 func keepsPlans(conn *sql.Conn) (keeps bool) {
 	_ = raw(conn, func(driverConn any) error { // a lost connection says so by itself
-		c, ok := driverConn.(*stdlib.Conn)
-		keeps = ok && c.Conn().Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+		if c, ok := driverConn.(*stdlib.Conn); ok {
+			config := c.Conn().Config()
+			keeps = config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && config.DescriptionCacheCapacity > 0
+		}
 		return nil
 	})
 	return keeps
 }
 
+// begin returns the arguments with what has pgx plan a statement anew, if that is due, and what
+// to call at its end.
+//
+// The mode is one that sends all of a statement in one go, as a proxy demands, and values in
+// binary, as else: a text depends on the session.
+func (q planned) begin(query string, args []any) (with []any, end func(error)) {
+	began := time.Now()
+	anew := q.p.anew(query, began) && q.keeps()
+	if anew {
+		args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+	}
+	return args, func(err error) { q.p.took(query, began, time.Now(), anew, err) }
+}
+
 func (q planned) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	defer func(began time.Time) { q.p.took(query, began, time.Now()) }(time.Now())
-	return q.on.ExecContext(ctx, query, q.args(args)...)
+	args, end := q.begin(query, args)
+	result, err := q.on.ExecContext(ctx, query, args...)
+	end(err)
+	return result, err
 }
 
 func (q planned) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	defer func(began time.Time) { q.p.took(query, began, time.Now()) }(time.Now())
-	return q.on.QueryContext(ctx, query, q.args(args)...)
+	args, end := q.begin(query, args)
+	rows, err := q.on.QueryContext(ctx, query, args...)
+	end(err)
+	return rows, err
 }
 
 func (q planned) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	defer func(began time.Time) { q.p.took(query, began, time.Now()) }(time.Now())
-	return q.on.QueryRowContext(ctx, query, q.args(args)...)
+	args, end := q.begin(query, args)
+	row := q.on.QueryRowContext(ctx, query, args...)
+	end(row.Err())
+	return row
 }

@@ -2,6 +2,9 @@ package pgdriver_test
 
 import (
 	"database/sql"
+	"errors"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,42 +14,43 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// Statements keep their plans until one is slow. Then pgx is told to plan anew for a while,
-// in the mode in which it keeps plans; whatever the driver and its mode, they work.
+// A statement keeps its plan until it is slow. Then pgx is told to plan it anew for a while,
+// in the mode in which it keeps plans; whatever the driver and its mode, it works.
 func TestPlans(t *testing.T) {
 	d := pgtest.Empty(t)
 	for name, c := range map[string]struct {
 		db   *sql.DB
 		anew bool // after a slow statement
 	}{
-		"pgx":    {d.OpenMode(t, pgx.QueryExecModeCacheStatement), true},
-		"exec":   {d.OpenMode(t, pgx.QueryExecModeExec), false},
-		"simple": {d.OpenMode(t, pgx.QueryExecModeSimpleProtocol), false},
-		"lib/pq": {d.OpenPQ(t), false},
+		"pgx":             {d.OpenMode(t, pgx.QueryExecModeCacheStatement), true},
+		"exec":            {d.OpenMode(t, pgx.QueryExecModeExec), false},
+		"simple":          {d.OpenMode(t, pgx.QueryExecModeSimpleProtocol), false},
+		"lib/pq":          {d.OpenPQ(t), false},
+		"no descriptions": {(&pgtest.Database{URL: d.URL + "&description_cache_capacity=0"}).OpenMode(t, pgx.QueryExecModeCacheStatement), false},
 	} {
 		conn, err := c.db.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
+		tx, err := conn.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
 		var p pgdriver.Plans
-		kept := func() bool { return p.Keeps(conn) }
+		on := p.On(conn, tx) // of a session that lives for long
+		const slow, list, exec = `SELECT $2::text FROM pg_sleep($1::float8)`, `SELECT unnest($1::text::bigint[])`, `SELECT 1 WHERE $1::bigint = 7`
 		work := func(seconds float64) {
 			t.Helper()
-			tx, err := conn.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = tx.Rollback() }()
-			on := p.On(conn, tx)
 			var text string
-			if err := on.QueryRowContext(t.Context(), `SELECT $2::text FROM pg_sleep($1::float8)`, seconds, "a").Scan(&text); err != nil || text != "a" {
+			if err := on.QueryRowContext(t.Context(), slow, seconds, "a").Scan(&text); err != nil || text != "a" {
 				t.Errorf("%s: %q, %v", name, text, err)
 			}
-			if all, err := pgdriver.QueryAll(t.Context(), on, func(r *sql.Rows) (n int64, err error) { return n, r.Scan(&n) }, `SELECT unnest($1::text::bigint[])`, "{3,4}"); err != nil || len(all) != 2 {
+			if all, err := pgdriver.QueryAll(t.Context(), on, func(r *sql.Rows) (n int64, err error) { return n, r.Scan(&n) }, list, "{3,4}"); err != nil || len(all) != 2 {
 				t.Errorf("%s: %v, %v", name, all, err)
 			}
-			if result, err := on.ExecContext(t.Context(), `SELECT 1 WHERE $1::bigint = 7`, int64(7)); err != nil {
+			if result, err := on.ExecContext(t.Context(), exec, int64(7)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			} else if n, err := result.RowsAffected(); err != nil || n != 1 {
 				t.Errorf("%s: %d rows, %v", name, n, err)
@@ -57,18 +61,18 @@ func TestPlans(t *testing.T) {
 		}
 		work(0) // as fast as it is
 		p.KeepFrom(time.Time{})
-		if !kept() {
-			t.Errorf("%s: plans are not kept at first", name)
+		if !pgdriver.Keeps(on, slow) {
+			t.Errorf("%s: a plan is not kept at first", name)
 		}
-		for range 2 {
-			work(0.5)
-			if kept() == c.anew {
-				t.Errorf("%s: after a slow statement plans are kept: %t", name, kept())
-			}
+		work(0.5)
+		if pgdriver.Keeps(on, slow) == c.anew {
+			t.Errorf("%s: after a slow statement its plan is kept: %t", name, c.anew)
 		}
+		p.KeepFrom(time.Now().Add(time.Hour)) // all of them are sent so
+		work(0)
 		p.KeepFrom(time.Now())
-		if !kept() {
-			t.Errorf("%s: plans are not kept after a while", name)
+		if !pgdriver.Keeps(on, slow) {
+			t.Errorf("%s: a plan is not kept after a while", name)
 		}
 	}
 }
@@ -83,26 +87,81 @@ func TestPlansReadTheSame(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), `SET DateStyle = 'German'`); err != nil {
 		t.Fatal(err)
 	}
-	for _, until := range []time.Time{{}, time.Now().Add(time.Hour)} {
-		var p pgdriver.Plans
-		p.KeepFrom(until)
+	var p pgdriver.Plans
+	on := p.On(conn, conn)
+	const query = `SELECT $1::timestamptz`
+	for _, keep := range []bool{true, false} {
 		want, got := time.Date(1999, 8, 7, 6, 5, 4, 3000, time.UTC), time.Time{}
-		if err := p.On(conn, conn).QueryRowContext(t.Context(), `SELECT $1::timestamptz`, want).Scan(&got); err != nil || !got.Equal(want) {
-			t.Errorf("kept: %t: read %v, %v", p.Keeps(conn), got, err)
+		if err := on.QueryRowContext(t.Context(), query, want).Scan(&got); err != nil || !got.Equal(want) {
+			t.Errorf("kept: %t: read %v, %v", keep, got, err)
+		}
+		p.KeepFrom(time.Now().Add(time.Hour))
+		if pgdriver.Keeps(on, query) {
+			t.Error("the plan is kept")
 		}
 	}
 }
 
-// A statement that is slow each time, as over a slow network, keeps its plan.
-func TestSlowNetworkKeepsPlans(t *testing.T) {
+// A connection on which plans are watched begins transactions: logs without order of
+// positions are read in one.
+func TestPlansOfAConnection(t *testing.T) {
+	conn, err := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeCacheStatement).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	var p pgdriver.Plans
-	for _, took := range []time.Duration{300, 310, 1490, 290, 1440} {
-		p.Took("SELECT", took*time.Millisecond)
-		if !p.KeptAt(time.Now()) {
-			t.Errorf("plans are not kept after %v", took*time.Millisecond)
+	tx, err := p.Conn(conn).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What makes a statement slow, if not its plan, leaves its plan alone, and that of others.
+func TestWhatMakesNoPlanWrong(t *testing.T) {
+	type sent struct {
+		query string
+		ms    int
+		anew  bool
+		err   error
+	}
+	failed := errors.New("failed")
+	for name, c := range map[string]struct {
+		sent []sent
+		anew bool // SELECT, then
+	}{
+		"a slow network":                           {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 310, false, nil}, {"SELECT", 1490, false, nil}, {"SELECT", 290, false, nil}, {"SELECT", 1440, false, nil}}, false},
+		"five times the fastest":                   {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 290, false, nil}, {"SELECT", 1450, false, nil}}, true},
+		"another is slow":                          {[]sent{{"SELECT", 300, false, nil}, {"UPDATE", 10, false, nil}, {"UPDATE", 1000, false, nil}}, false},
+		"a failure is fast":                        {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 0, false, failed}, {"SELECT", 310, false, nil}}, false},
+		"the first fails":                          {[]sent{{"SELECT", 0, false, failed}, {"SELECT", 310, false, nil}}, false},
+		"a failure is slow, as one that timed out": {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 3000, false, failed}}, true},
+		"as slow with a new plan":                  {[]sent{{"SELECT", 10, false, nil}, {"SELECT", 100, true, nil}, {"SELECT", 110, false, nil}}, false},
+	} {
+		var p pgdriver.Plans
+		for _, s := range c.sent {
+			p.Took(s.query, time.Duration(s.ms)*time.Millisecond, s.anew, s.err)
+		}
+		if p.Anew("SELECT") != c.anew {
+			t.Errorf("%s: SELECT is planned anew: %t", name, !c.anew)
 		}
 	}
-	if p.Took("SELECT", 1450*time.Millisecond); p.KeptAt(time.Now()) {
-		t.Error("plans are kept after five times the fastest")
+}
+
+// However many statements a user's log makes, those that are sent again are watched.
+func TestPlansOfManyStatements(t *testing.T) {
+	var p pgdriver.Plans
+	for i := range 3 * pgdriver.MostTexts {
+		p.Took(strconv.Itoa(i), time.Millisecond, false, nil)
+	}
+	for _, d := range []time.Duration{time.Millisecond, time.Second} {
+		p.Took("SELECT", d, false, nil)
+		p.Took(strings.Repeat("x", pgdriver.LongestText+1), d, false, nil)
+	}
+	if !p.Anew("SELECT") || p.Anew(strings.Repeat("x", pgdriver.LongestText+1)) {
+		t.Error("a statement after many others is not watched, or one that is too long is")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/store"
 )
 
 // ErrLeftOpen: a connection of the pool has an open transaction, begun by an earlier user of
@@ -27,7 +28,21 @@ var ErrEncoding = errors.New("names and types with other letters than ASCII woul
 // pgx closes a connection with an open transaction by itself. lib/pq, as most drivers,
 // gives it to the next caller; with such a driver each connection that is taken costs a
 // round trip.
-type Pool struct{ *sql.DB }
+type Pool struct {
+	*sql.DB
+	Plans *Plans // that its statements keep; nil: none is watched
+}
+
+// NewPool returns a Pool for statements that are sent again and again.
+func NewPool(db *sql.DB) Pool { return Pool{db, new(Plans)} }
+
+// on sends statements through a connection.
+func (p Pool) on(conn *sql.Conn) store.Querier {
+	if p.Plans == nil {
+		return conn
+	}
+	return p.Plans.On(conn, conn)
+}
 
 // Conn is that of [sql.DB].
 func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
@@ -74,7 +89,7 @@ func (p Pool) ExecContext(ctx context.Context, query string, args ...any) (sql.R
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // as after a statement of sql.DB
-	return conn.ExecContext(ctx, query, args...)
+	return p.on(conn).ExecContext(ctx, query, args...)
 }
 
 // QueryContext is that of [sql.DB].
@@ -84,7 +99,7 @@ func (p Pool) QueryContext(ctx context.Context, query string, args ...any) (*sql
 		return nil, err
 	}
 	defer closeAfter(conn)
-	return conn.QueryContext(ctx, query, args...)
+	return p.on(conn).QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext is that of [sql.DB].
@@ -94,7 +109,7 @@ func (p Pool) QueryRowContext(ctx context.Context, query string, args ...any) *s
 		return FailedRow(ctx, p.DB, err)
 	}
 	defer closeAfter(conn)
-	return conn.QueryRowContext(ctx, query, args...)
+	return p.on(conn).QueryRowContext(ctx, query, args...)
 }
 
 // BeginTx is that of [sql.DB].

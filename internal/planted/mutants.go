@@ -75,7 +75,7 @@ var guardMutants = []Mutant{
 				`if _, err := ctx.Value("db").(*sql.DB).ExecContext(ctx, c.guardAndAudit, append(args, a.Head, string(marks), string(gone))...); err != nil {
 			return m, false, err
 		}`},
-			{"batch.go", `Guard(inner, tx, c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db), tx, c.unit.name, &w.from, w.advance)`},
+			{"batch.go", `Guard(inner, c.w.db.Plans.On(conn, tx), c.unit.name, &w.from, w.advance)`, `Guard(context.WithValue(inner, "db", c.w.db), tx, c.unit.name, &w.from, w.advance)`},
 		},
 	},
 }
@@ -174,7 +174,7 @@ var contractMutants = []Mutant{
 	{
 		Name:    "no-repair",
 		Mistake: "a batch that its handler committed is reported, and its checkpoint stays: the worker ends, so somebody will see to it",
-		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, conn, c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
+		Edits:   []Edit{{"inquiry.go", `repaired, err = c.w.checkpoints.Repair(ctx, c.w.db.Plans.On(conn, conn), c.unit.name, b.left(), m); !repaired {`, `repaired = m.To >= 0; !repaired {`}},
 		Faults:  calm + ",contract=4",
 	},
 	{

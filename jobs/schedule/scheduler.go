@@ -74,7 +74,7 @@ var (
 // New makes a Scheduler. client enqueues the jobs; db is its database. What is wrong
 // with them, Start returns. The logger is slog.Default; see [Scheduler.WithLogger].
 func New(db *sql.DB, client *jobs.Client, schedules ...Schedule) *Scheduler {
-	s := &Scheduler{db: pgdriver.Pool{DB: db}, client: client, logger: slog.Default()}
+	s := &Scheduler{db: pgdriver.NewPool(db), client: client, logger: slog.Default()}
 	var all []error
 	if db == nil {
 		all = append(all, errors.New("db is nil: open one with sql.Open"))

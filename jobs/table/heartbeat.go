@@ -116,11 +116,11 @@ func (w *Worker) writeBeat(ctx context.Context, before []*run, seen map[claim]bo
 		return server, nil
 	}
 	out := pgdriver.Array(w.begin(Heartbeating))
-	return server, batch.Each(before, func(runs []*run) error { return w.beatOn(ctx, w.plans.On(w.pulse, w.pulse), runs, out, seen) }, func(r *run, err error) error {
+	return server, batch.Each(before, func(runs []*run) error { return w.beatOn(ctx, w.store.db.Plans.On(w.pulse, w.pulse), runs, out, seen) }, func(r *run, err error) error {
 		if err := w.refuse(Heartbeating, r.claim.ID, err); err != nil {
 			return err
 		}
-		return w.beatOn(ctx, w.plans.On(w.pulse, w.pulse), []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
+		return w.beatOn(ctx, w.store.db.Plans.On(w.pulse, w.pulse), []*run{r}, pgdriver.Array([]int64{r.claim.ID}), seen)
 	})
 }
 

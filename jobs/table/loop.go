@@ -10,7 +10,6 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/store"
 )
 
 // gather bounds the pause in which slots gather for the next claim, while there is more
@@ -130,10 +129,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 	found, ready := 0, []*run(nil)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
 		var runs []*run
-		on := store.Querier(conn)
-		if condition.SQL == "" { // a user's condition may leave the types of its parameters to the session
-			on = l.w.plans.On(conn, conn)
-		}
+		on := l.w.store.db.Plans.On(conn, conn)
 		runs, found, err = l.w.claimOn(ctx, on, condition, limit)
 		l.claimed = time.Now()
 		l.took = l.claimed.Sub(begin)
@@ -142,7 +138,7 @@ func (l *loop) claim(ctx, intake context.Context, free int) {
 		}
 		l.w.tellClaimed(len(runs), l.took)
 		var unread error
-		ready, unread = l.w.open(ctx, l.w.plans.On(conn, conn), runs)
+		ready, unread = l.w.open(ctx, on, runs)
 		return errtext.Join(err, unread)
 	})
 	for _, r := range ready {
@@ -229,7 +225,7 @@ func (l *loop) disown(ctx context.Context) {
 	}
 	ids, _ := arrays(mine)
 	err := l.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		_, err := l.w.plans.On(conn, conn).ExecContext(ctx, l.w.sql.disown, ids, l.w.host)
+		_, err := l.w.store.db.Plans.On(conn, conn).ExecContext(ctx, l.w.sql.disown, ids, l.w.host)
 		return err
 	})
 	if err != nil { // the next claim will tell, if it fails, too

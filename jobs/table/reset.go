@@ -52,7 +52,9 @@ func (w *Worker) resetStalled(ctx context.Context) {
 	known := watch{}
 	for tick := w.store.settings.stalled / 4; backoff.Sleep(ctx, tick); {
 		w.turns.resets.Begin()
-		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error { return w.resetOn(ctx, w.plans.On(conn, conn), known) })
+		err := w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			return w.resetOn(ctx, w.store.db.Plans.On(conn, conn), known)
+		})
 		if ctx.Err() != nil {
 			return
 		}

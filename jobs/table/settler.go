@@ -105,8 +105,8 @@ func (s *settler) run(ctx context.Context) {
 		s.w.turns.settles.Begin()
 		err := s.w.on(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			s.w.begin(Settling) // leaves nothing out
-			return batch.Each(all, func(part []*ending) error { return s.store(ctx, s.w.plans.On(conn, conn), part) },
-				func(e *ending, err error) error { return s.refused(ctx, s.w.plans.On(conn, conn), e, err) })
+			return batch.Each(all, func(part []*ending) error { return s.store(ctx, s.w.store.db.Plans.On(conn, conn), part) },
+				func(e *ending, err error) error { return s.refused(ctx, s.w.store.db.Plans.On(conn, conn), e, err) })
 		})
 		s.pace.Took(len(all), time.Since(begin), s.w.limit, err)
 		held := s.putBack(all, err)

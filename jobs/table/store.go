@@ -43,7 +43,7 @@ func NewStore[R any](db *sql.DB, o Options[R]) *Store[R] {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	return &Store[R]{&rows{db: pgdriver.Pool{DB: db}, settings: s, bad: err}, o.Scan}
+	return &Store[R]{&rows{db: pgdriver.NewPool(db), settings: s, bad: err}, o.Scan}
 }
 
 // statements looks the table up, once it has been found as it must be.

@@ -71,7 +71,6 @@ type Worker struct {
 	turns    turns
 	voice    *voice
 	troubles hooks.Troubles[string]
-	plans    pgdriver.Plans
 
 	mu      sync.Mutex // guards what follows
 	taken   int        // slots
