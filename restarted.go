@@ -5,7 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/google/uuid"
+
 	"github.com/pgfrontier/worker/internal/incarnation"
 )
 
@@ -43,7 +44,22 @@ func (c *consumerLoop) restarted(ctx context.Context, conn *sql.Conn) error {
 		return restartedError{c.unit.name, p.Position, p.Last}
 	}
 	c.unit.log = p.Token
-	return nil
+	return c.noteCheckpoint(ctx, conn)
+}
+
+// noteCheckpoint records the event at the checkpoint that a consumer begins with here: until it
+// has handled another one, that shows whether a log is the same.
+func (c *consumerLoop) noteCheckpoint(ctx context.Context, conn *sql.Conn) error {
+	if c.unit.handled.position != 0 || c.progress.Position == 0 {
+		return nil
+	}
+	return c.reading(ctx, c.pidOf(conn), func(ctx context.Context) error {
+		id, err := c.reader.EventAt(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, c.progress.Position)
+		if id != uuid.Nil {
+			c.unit.handled.position, c.unit.handled.id = c.progress.Position, id
+		}
+		return err
+	})
 }
 
 // sameLog reports whether the log is known to be the one that the consumer has
@@ -73,9 +89,9 @@ func (c *consumerLoop) noteHandled(w *work) {
 // stopRestarted pauses a consumer, so that no worker passes over new events when
 // the sequence has caught up. Who resumes it has seen why.
 func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why error) result {
-	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, errtext.Storable(why))
+	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.storable(why))
 	if err != nil {
-		return result{outcome: disturbed, err: err}
+		return result{outcome: disturbed, err: c.w.noteRefused(err)}
 	}
 	if paused {
 		c.unit.log = c.progress.Token

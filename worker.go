@@ -69,6 +69,7 @@ type Worker struct {
 	calls    hooks.Calls // of the observer's hooks
 	troubles troubles    // that were told
 	listener listener    // for DispatcherStrategyNotify
+	ascii    atomic.Bool // the database has refused a text that its encoding does not hold
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.

@@ -102,7 +102,7 @@ func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, e
 	if c.err != nil {
 		return "", c.err
 	}
-	err = c.on(ctx, tx, tx == nil, func(on Querier) error {
+	err = c.on(ctx, tx, true, func(on Querier) error {
 		state, err := c.queue.Cancel(ctx, on, id)
 		switch {
 		case err != nil:

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
@@ -77,18 +75,7 @@ func TestJobWhoseIDTheHistoryHas(t *testing.T) {
 // fails: the error is stored in ASCII. One whose result it does not hold fails.
 func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
 	t.Parallel()
-	d := pgtest.Empty(t)
-	const name = "of_latin_1"
-	d.Exec(t, `CREATE DATABASE `+name+` TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'`)
-	d.Exec(t, `ALTER DATABASE `+name+` SET client_encoding = 'UTF8'`)
-	t.Cleanup(func() { d.Exec(t, `DROP DATABASE `+name+` WITH (FORCE)`) })
-	u, err := url.Parse(d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Path = "/" + name
-	latin := &pgtest.Database{URL: u.String()}
-	latin.DB = latin.OpenMode(t, pgx.QueryExecModeCacheStatement)
+	latin := pgtest.Latin1(t)
 	if err := migrations.ApplyJobs(t.Context(), latin.DB, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -182,6 +182,45 @@ func TestConsumersGoOnAfterTheLogWasRewritten(t *testing.T) {
 	}
 }
 
+// So does one that has handled nothing since this worker has it.
+func TestIdleConsumersGoOnAfterTheLogWasRewritten(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 5)
+	appendN(t, d.DB, "Invoice", "1", 5)
+	consumers := []consumer.Consumer{&ledger{name: "all"}, &scopedLedger{ledger{name: "orders", types: []string{"Order"}}}}
+	at := func(w *running, position int64) {
+		t.Helper()
+		await(t, fmt.Sprintf("both to be at %d", position), func() bool {
+			for _, name := range []string{"all", "orders"} {
+				if s := statusOf(w.Worker, name); s.Paused != nil {
+					t.Fatalf("%s is paused: %s", name, s.Paused.Reason)
+				} else if s.Position != position {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	w := start(t, d.DB, consumers)
+	at(w, 10)
+	w.Stop()
+	if err := w.result(t); err != nil {
+		t.Fatal(err)
+	}
+	w = start(t, d.DB, consumers)
+	at(w, 10)
+	rewriteLog(t, d)
+	appendN(t, d.DB, "Invoice", "1", 1)
+	at(w, 11)
+	rewriteLog(t, d)
+	appendN(t, d.DB, "Order", "1", 1)
+	at(w, 12)
+	if all, some := len(handled(t, d.DB, "all")), len(handled(t, d.DB, "orders")); all != 12 || some != 6 {
+		t.Errorf("they handled %d and %d events", all, some)
+	}
+}
+
 // Where the event that was handled last is gone, the log that was rewritten may be
 // another one: resume goes on at the checkpoint and applies nothing twice.
 func TestARewrittenLogThatCannotBeTold(t *testing.T) {

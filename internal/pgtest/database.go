@@ -54,12 +54,20 @@ func Empty(t testing.TB) *Database {
 	return common.copyOf(t, pristine)
 }
 
-func (s *shared) copyOf(t testing.TB, template string) *Database {
+// Latin1 makes a database without any tables, whose encoding holds few characters.
+func Latin1(t testing.TB) *Database {
+	t.Helper()
+	Server(t)
+	d := common.copyOf(t, pristine, `ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'`)
+	return &Database{URL: d.with("client_encoding=UTF8"), DB: d.OpenSet(t, "client_encoding", "UTF8")}
+}
+
+func (s *shared) copyOf(t testing.TB, template string, options ...string) *Database {
 	t.Helper()
 	name := s.nextName()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	if err := s.create(ctx, name, template); err != nil {
+	if err := s.create(ctx, name, template, options...); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
@@ -108,11 +116,15 @@ func (d *Database) OpenMode(t testing.TB, mode pgx.QueryExecMode) *sql.DB {
 
 // InMode is the database with a way in which pgx sends statements.
 func (d *Database) InMode(mode pgx.QueryExecMode) *Database {
-	separator := "?"
+	return &Database{URL: d.with("default_query_exec_mode=" + strings.ReplaceAll(mode.String(), " ", "_"))}
+}
+
+// with is the connection string with one more parameter.
+func (d *Database) with(parameter string) string {
 	if strings.Contains(d.URL, "?") {
-		separator = "&"
+		return d.URL + "&" + parameter
 	}
-	return &Database{URL: d.URL + separator + "default_query_exec_mode=" + strings.ReplaceAll(mode.String(), " ", "_")}
+	return d.URL + "?" + parameter
 }
 
 // OpenSet opens another pool on the database, over pgx, with a setting in its sessions. It

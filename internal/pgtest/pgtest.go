@@ -225,8 +225,8 @@ func (s *shared) nextName() string {
 	return fmt.Sprintf("%s%d", s.prefix, s.count)
 }
 
-func (s *shared) create(ctx context.Context, name, template string) error {
-	_, err := s.admin.ExecContext(ctx, fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s %s`, ident.Quote(name), ident.Quote(template), s.strategy))
+func (s *shared) create(ctx context.Context, name, template string, options ...string) error {
+	_, err := s.admin.ExecContext(ctx, fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s %s %s`, ident.Quote(name), ident.Quote(template), s.strategy, strings.Join(options, " ")))
 	return err
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -247,13 +246,13 @@ func proven(ctx context.Context, q store.Querier, token, search string, args ...
 // Retried removes a dead letter that was handled, or keeps one that was not,
 // with all that follow it. Once the consumer has forgotten an aggregate, it does not do
 // so again for the next letter. What fails while it is replayed is a dead letter.
-func (c Checkpoints) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry) (err error) {
+func (c Checkpoints) Retried(ctx context.Context, tx store.Querier, unit string, r *Retry, text string) (err error) {
 	if r.Err == nil && r.Forget {
 		_, err = tx.ExecContext(ctx, c.deadLetters.removeFirst, unit, r.Position)
 	} else if r.Err == nil {
 		_, err = tx.ExecContext(ctx, c.deadLetters.remove, unit, r.Position)
 	} else {
-		_, err = tx.ExecContext(ctx, c.deadLetters.keep, unit, r.Position, errtext.Storable(r.Err))
+		_, err = tx.ExecContext(ctx, c.deadLetters.keep, unit, r.Position, text)
 	}
 	if err != nil {
 		return fmt.Errorf("worker: write the dead letter of consumer %q at position %d: %w", unit, r.Position, err)

@@ -92,28 +92,28 @@ func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahea
 // that the consumer wants lies between that position and upTo. It returns false if
 // one page of the log does not show it.
 func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, id uuid.UUID, upTo int64, limit int) (bool, error) {
-	log, limit := r.log.At(token), r.sized.Limit(max(limit, 2))
-	var events []store.PersistedEvent
-	var err error
-	if r.scoped {
-		var page store.ScopedPage
-		page, err = log.(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: position - 1, UpTo: max(position, upTo), Types: r.types, Limit: limit})
-		events = page.Events
-	} else {
-		events, err = log.ReadEvents(ctx, q, position-1, limit)
-	}
-	if err != nil {
-		return false, fmt.Errorf("worker: read the event at position %d: %w", position, err)
-	}
-	r.sized.Took(events)
-	if len(events) == 0 || id == uuid.Nil || events[0].GlobalPosition != position || events[0].EventID != id {
-		return false, nil
+	is, err := r.EventAt(ctx, q, token, position)
+	if err != nil || id == uuid.Nil || is != id {
+		return false, err
 	}
 	if position >= upTo {
 		return true, nil
 	}
-	for i := range events[1:] {
-		switch e := &events[i+1]; {
+	log, limit := r.log.At(token), r.sized.Limit(max(limit, 2))
+	var events []store.PersistedEvent
+	if r.scoped {
+		var page store.ScopedPage
+		page, err = log.(store.ScopedReader).ReadScoped(ctx, q, store.ScopedRange{After: position, UpTo: upTo, Types: r.types, Limit: limit})
+		events = page.Events
+	} else {
+		events, err = log.ReadEvents(ctx, q, position, limit)
+	}
+	if err != nil {
+		return false, fmt.Errorf("worker: read the events after position %d: %w", position, err)
+	}
+	r.sized.Took(events)
+	for i := range events {
+		switch e := &events[i]; {
 		case e.GlobalPosition > upTo:
 			return true, nil
 		case r.wants(e):
@@ -121,4 +121,16 @@ func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, posi
 		}
 	}
 	return len(events) < limit, nil
+}
+
+// EventAt returns the id of the event at a position, whatever its type; uuid.Nil: there is none.
+func (r *Reader) EventAt(ctx context.Context, q store.Querier, token string, position int64) (uuid.UUID, error) {
+	events, err := r.log.At(token).ReadEvents(ctx, q, position-1, 1)
+	switch {
+	case err != nil:
+		return uuid.Nil, fmt.Errorf("worker: read the event at position %d: %w", position, err)
+	case len(events) == 0 || events[0].GlobalPosition != position:
+		return uuid.Nil, nil
+	}
+	return events[0].EventID, nil
 }

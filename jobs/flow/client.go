@@ -155,39 +155,54 @@ func (c *Client) start(ctx context.Context, on jobs.Querier, name string, s shap
 
 // with calls f with tx, or with the pool if that is nil.
 func with[T any](c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error)) (t T, err error) {
-	switch v := reflect.ValueOf(tx); {
-	case c == nil:
-		return t, errors.New("client is nil: make one with NewClient")
-	case c.core.Err != nil:
-		return t, c.core.Err
-	case tx == nil:
-		err = pgdriver.Repeated(func() (err error) {
-			t, err = f(c.core.DB)
-			return err
-		})
+	pool, isPool, err := c.on(tx)
+	switch {
+	case err != nil:
 		return t, err
-	case v.Kind() == reflect.Pointer && v.IsNil():
-		return t, fmt.Errorf("tx is a nil %T: give a transaction, or the untyped nil", tx)
+	case !isPool:
+		return f(tx)
 	}
-	return f(tx)
+	err = pgdriver.Repeated(func() (err error) {
+		t, err = f(pool)
+		return err
+	})
+	return t, err
 }
 
-// inTx calls f in the transaction tx, or in one of its own if that is nil.
-func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error)) (T, error) {
-	return with(c, tx, func(on jobs.Querier) (t T, err error) {
-		if tx != nil {
-			return f(on)
-		}
-		own, err := c.core.DB.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			return t, err
-		}
-		defer func() { _ = own.Rollback() }() // a no-op after the commit
-		if t, err = f(own); err != nil {
-			return t, err
-		}
-		return t, own.Commit()
-	})
+// inTx calls f in the transaction tx, or in one of the pool's if that is nil.
+func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error)) (t T, err error) {
+	pool, isPool, err := c.on(tx)
+	switch {
+	case err != nil:
+		return t, err
+	case !isPool:
+		return f(tx)
+	}
+	own, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return t, err
+	}
+	defer func() { _ = own.Rollback() }() // a no-op after the commit
+	if t, err = f(own); err != nil {
+		return t, err
+	}
+	return t, own.Commit()
+}
+
+// on returns the pool that is meant by tx, which is a *sql.DB, or nil for the client's.
+func (c *Client) on(tx jobs.Querier) (pool pgdriver.Pool, isPool bool, err error) {
+	switch v := reflect.ValueOf(tx); {
+	case c == nil:
+		return pool, false, errors.New("client is nil: make one with NewClient")
+	case c.core.Err != nil:
+		return pool, false, c.core.Err
+	case tx == nil:
+		return c.core.DB, true, nil
+	case v.Kind() == reflect.Pointer && v.IsNil():
+		return pool, false, fmt.Errorf("tx is a nil %T: give a transaction, or the untyped nil", tx)
+	}
+	db, isPool := tx.(*sql.DB)
+	return pgdriver.Pool{DB: db, Plans: c.core.DB.Plans}, isPool, nil
 }
 
 // Wait waits until a run has ended, and returns it. If it has not completed, Wait

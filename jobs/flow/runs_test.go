@@ -304,6 +304,42 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// Cancel and Retry with a pool are all or nothing, as with nil.
+func TestChangesOnAPool(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	o := newOrder(s)
+	run := start(s, o.Flow, 1)
+	s.d.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not now''; END'`)
+	whole := func() string {
+		var text string
+		if err := s.d.DB.QueryRow(`SELECT (SELECT json_agg(r) FROM jobs_flow_runs AS r)::text || (SELECT json_agg(s ORDER BY s.id) FROM jobs_flow_steps AS s)::text || coalesce((SELECT json_agg(j) FROM jobs AS j)::text, '')`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for _, c := range []struct {
+		name, refused string
+		do            func() error
+	}{
+		{"Cancel", `BEFORE DELETE ON jobs`, func() error { _, err := s.Cancel(t.Context(), s.d.DB, run); return err }},
+		{"Retry", `BEFORE INSERT ON jobs`, func() error { return s.Retry(t.Context(), s.d.DB, run) }},
+	} {
+		s.d.Exec(t, `CREATE TRIGGER refuse `+c.refused+` FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		before := whole()
+		if err := c.do(); err == nil || !strings.Contains(err.Error(), "not now") {
+			t.Errorf("%s returns %v", c.name, err)
+		}
+		if after := whole(); after != before {
+			t.Errorf("after %s failed there is\n%s, and before\n%s", c.name, after, before)
+		}
+		s.d.Exec(t, `DROP TRIGGER refuse ON jobs`)
+		if err := c.do(); err != nil {
+			t.Errorf("%s returns %v", c.name, err)
+		}
+	}
+}
+
 // A retry goes on where a run has failed, or from the steps that it is given.
 func TestRetry(t *testing.T) {
 	t.Parallel()
