@@ -131,6 +131,9 @@ func (c *failpointConn) take(from *func()) func() {
 func failpointConnOf(conn *sql.Conn) (*failpointConn, error) {
 	var found *failpointConn
 	err := conn.Raw(func(driverConn any) error {
+		if plain, ok := driverConn.(plainConn); ok {
+			driverConn = plain.Conn
+		}
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			found, _ = c.Conn().PgConn().Conn().(*failpointConn)
 		}

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"maps"
 	"sync/atomic"
@@ -55,16 +56,44 @@ func newMachine(s Scenario, on *database, h *history.History, slot, life, pool i
 	if m.relay, err = newRelay(m.config); err != nil {
 		return nil, err
 	}
-	m.db = openPool(m.config, pool)
+	if s.Faults[leftRow.Name] > 0 && slot%2 == 0 {
+		m.db = sized(sql.OpenDB(plainConnector{stdlib.GetConnector(*m.config)}), pool)
+	} else {
+		m.db = openPool(m.config, pool)
+	}
 	return m, nil
 }
 
 // openPool opens a pool that keeps so many connections open.
 func openPool(config *pgx.ConnConfig, connections int) *sql.DB {
-	db := stdlib.OpenDB(*config)
+	return sized(stdlib.OpenDB(*config), connections)
+}
+
+func sized(db *sql.DB, connections int) *sql.DB {
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
 	return db
+}
+
+// plainConnector makes connections as most drivers do. They give one on which a transaction was
+// left open to the next caller, where pgx closes it, and the library does not know them.
+type plainConnector struct{ driver.Connector }
+
+func (c plainConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return plainConn{conn.(*stdlib.Conn)}, nil
+}
+
+type plainConn struct{ *stdlib.Conn }
+
+func (c plainConn) ResetSession(context.Context) error {
+	if c.Conn.Conn().IsClosed() {
+		return driver.ErrBadConn
+	}
+	return nil
 }
 
 // listening is the connection string by which the worker listens.

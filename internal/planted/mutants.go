@@ -57,6 +57,12 @@ var guardMutants = []Mutant{
 		Draws:  "open gaps skip-stale",
 	},
 	{
+		Name:    "pool-unproven",
+		Mistake: "a connection that the pool gives out has no transaction open: database/sql and the driver see to that",
+		Edits:   []Edit{{"internal/pgdriver/pool.go", "if err = checkSession(ctx, conn); err == nil {\n\t\treturn conn, nil", "if ctx.Err() == nil {\n\t\treturn conn, nil"}},
+		Faults:  calm + ",left=10",
+	},
+	{
 		Name:    "checkpoint-apart",
 		Mistake: "the checkpoint is committed before the handlers run, to keep its row's lock short",
 		Edits: []Edit{{"batch.go", `	// Waiting for the guard is no fault of the handler: its clock starts now.`, `	if err := tx.Commit(); err != nil {
