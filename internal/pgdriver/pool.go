@@ -44,20 +44,25 @@ func (p Pool) on(conn *sql.Conn) store.Querier {
 	return p.Plans.On(conn, conn)
 }
 
-// Conn is that of [sql.DB].
+// Conn is that of [sql.DB]. It passes over connections that have died in the pool: where the
+// driver does not look at them, the question whether they have a transaction finds out.
 func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
-	conn, err := p.DB.Conn(ctx)
-	if err != nil {
-		return nil, err
+	for idle := p.Stats().Idle; ; idle-- {
+		conn, err := p.DB.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = checkSession(ctx, conn); err == nil {
+			return conn, nil
+		}
+		Discard(conn)
+		if errors.Is(err, ErrLeftOpen) {
+			p.closeLeftOpen(ctx)
+		}
+		if idle <= 0 || ctx.Err() != nil || !IsConnectionLoss(err) {
+			return nil, err
+		}
 	}
-	if err = checkSession(ctx, conn); err == nil {
-		return conn, nil
-	}
-	Discard(conn)
-	if errors.Is(err, ErrLeftOpen) {
-		p.closeLeftOpen(ctx)
-	}
-	return nil, err
 }
 
 // IsClosed reports whether somebody has closed the pool. It asks without taking a connection.

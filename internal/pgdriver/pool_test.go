@@ -162,3 +162,32 @@ func TestPoolRefusesTimesThatTheDriverCannotRead(t *testing.T) {
 		}
 	}
 }
+
+// A connection that has died in the pool is no failure of who takes it: most drivers find out
+// only when it is used.
+func TestPoolPassesOverDeadConnections(t *testing.T) {
+	d := pgtest.Empty(t)
+	for name, db := range map[string]*sql.DB{"pgx": d.OpenMode(t, pgx.QueryExecModeCacheStatement), "lib/pq": d.OpenPQ(t)} {
+		pool := pgdriver.NewPool(db)
+		var conns []*sql.Conn
+		for range 5 {
+			conn, err := pool.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conns = append(conns, conn)
+		}
+		for _, conn := range conns {
+			if err := conn.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const others = ` FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`
+		d.Exec(t, `SELECT pg_terminate_backend(pid)`+others)
+		var n int
+		pgtest.Poll(func() bool { return d.DB.QueryRow(`SELECT count(*)`+others).Scan(&n) == nil && n == 0 })
+		if err := pool.QueryRowContext(t.Context(), `SELECT $1::int`, 7).Scan(&n); err != nil || n != 7 {
+			t.Errorf("%s: read %d, %v", name, n, err)
+		}
+	}
+}
