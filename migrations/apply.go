@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -25,8 +26,8 @@ import (
 // upgrade, and names all that the table lacks.
 //
 // An upgrade waits for transactions that use the tables, such as that of pg_dump, until
-// ctx ends. The workers wait behind each try, which lasts a second. The error names
-// the transactions in the way. On a large events
+// ctx ends. The workers wait behind each try, which lasts a second. The error, and
+// warnings to [slog.Default] while it waits, name the transactions in the way. On a large events
 // table it holds up appends while it builds a missing index: see [StoreSQL].
 func Apply(ctx context.Context, db *sql.DB, c *Config) error { return errtext.Of(apply(ctx, db, c)) }
 
@@ -60,7 +61,11 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 		}
 		if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 			tries, waits = tries-1, waits+1
-			if inTheWay = s.inTheWay(ctx, db, err); backoff.Sleep(ctx, backoff.Session(waits)) {
+			inTheWay = s.inTheWay(ctx, db, err)
+			if waits&(waits-1) == 0 { // more and more seldom
+				slog.WarnContext(ctx, "migrations wait for other transactions; tried again", "err", inTheWay)
+			}
+			if backoff.Sleep(ctx, backoff.Session(waits)) {
 				continue
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -16,7 +17,30 @@ import (
 	"github.com/pgfrontier/worker/migrations"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	pgtest.Main(m)
+}
+
+// said is what all tests log.
+var said lines
+
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 var custom = migrations.Config{
 	WorkerNodesTable:         "infra.nodes",
@@ -393,6 +417,9 @@ func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
 		}
 	}
 	cancel()
+	if text := said.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "(application_name dump, idle in transaction)") {
+		t.Errorf("Apply has logged %q", text)
+	}
 	if err := <-applied; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "(application_name dump, idle in transaction)") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("Apply ended with %v", err)
 	}
