@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -251,6 +252,57 @@ func TestEnqueueManyOnPool(t *testing.T) {
 	var n int
 	if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs`).Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d jobs, %v, want the one from before", n, err)
+	}
+}
+
+// counting counts what is sent through it.
+type counting struct {
+	*sql.DB
+	statements int
+}
+
+func (c *counting) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	c.statements++
+	return c.DB.QueryContext(ctx, query, args...)
+}
+
+// A statement has so many bytes at most, of arguments and of Meta.
+func TestEnqueueManyIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	var entries []jobs.Entry
+	for n := range 40 {
+		entries = append(entries, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Meta(strings.Repeat("m", 1_000_000))}})
+	}
+	on := &counting{DB: s.d.DB}
+	if _, err := s.EnqueueMany(t.Context(), on, entries); err != nil {
+		t.Fatal(err)
+	}
+	if on.statements < 4 {
+		t.Errorf("40 MB are sent in %d statements", on.statements)
+	}
+}
+
+// The ids of jobs are in the order of the entries, whether their options are all the same or not.
+func TestEnqueueManyKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, priorities := range []int{1, 2} {
+		var entries []jobs.Entry
+		for n := range 5_000 {
+			entries = append(entries, jobs.Entry{Args: task{n}, Options: []jobs.EnqueueOption{jobs.Priority(1 + n%priorities)}})
+		}
+		enqueued, err := s.EnqueueMany(t.Context(), nil, entries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.IsSortedFunc(enqueued, func(a, b jobs.Enqueued) int { return cmp.Compare(a.ID, b.ID) }) {
+			t.Error("the ids are not in order")
+		}
+		var others int
+		if err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs WHERE (args->>'N')::int <> id - $1::bigint AND id >= $1::bigint`, enqueued[0].ID).Scan(&others); err != nil || others > 0 {
+			t.Errorf("%d jobs have the arguments of others, %v", others, err)
+		}
 	}
 }
 
