@@ -310,6 +310,9 @@ func TestPoolClosedUnderTheWorker(t *testing.T) {
 	if err := w.result(t); !errors.Is(err, worker.ErrPoolClosed) {
 		t.Errorf("Start returned %v", err)
 	}
+	if err := w.Live(); err == nil {
+		t.Error("the worker is said to live")
+	}
 	awaitHandled(t, d.DB, "c", 1)
 }
 

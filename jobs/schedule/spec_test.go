@@ -187,6 +187,7 @@ var (
 	minutely    = minutes(func(time.Time) bool { return true })
 	twoHours    = minutes(func(at time.Time) bool { return at.Hour() < 2 })
 	fullHours   = minutes(func(at time.Time) bool { return at.Minute() == 0 })
+	mondays     = minutes(func(at time.Time) bool { return at.Weekday() == time.Monday })
 	notDecember = minutes(func(at time.Time) bool { return at.Month() < 12 })
 )
 
@@ -208,6 +209,7 @@ func TestFingerprintSeesBeyondTheFirstTicks(t *testing.T) {
 	for about, pair := range map[string][2]Spec{
 		"two hours of a day": {twoHours, minutely},
 		"a month":            {notDecember, minutely},
+		"a day of the week":  {mondays, minutely}, // 2024 began with one
 		"zones":              {Daily(7, 0, nil), Daily(7, 0, zone(t, "Europe/London"))},
 	} {
 		_, a, _ := fingerprint(pair[0])
