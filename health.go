@@ -132,7 +132,7 @@ func (w *Worker) hanging(coordinated time.Time) error {
 	}{
 		{"reads the log", w.frontier.Turned(), w.cfg.DispatcherInterval},
 		{"coordinates", coordinated, w.cfg.HeartbeatInterval},
-		{"watches the consumers", unix(w.watched.Load()), w.cfg.MaxPollInterval},
+		{"watches the consumers", w.watched.Get(), w.cfg.MaxPollInterval},
 	} {
 		if loop.at.IsZero() {
 			continue
@@ -143,12 +143,4 @@ func (w *Worker) hanging(coordinated time.Time) error {
 	}
 	hook, lasts := w.calls.Longest()
 	return turn.Hung("that calls the observer's "+hook, lasts, w.limits.turn)
-}
-
-// unix is a time in Unix nanoseconds, the zero time for 0.
-func unix(nanos int64) (at time.Time) {
-	if nanos != 0 {
-		at = time.Unix(0, nanos)
-	}
-	return at
 }

@@ -45,7 +45,7 @@ func TestLoopsMayPause(t *testing.T) {
 	w.state.Store(StateRunning)
 	for ago, hangs := range map[time.Duration]string{3 * time.Hour: "", 5 * time.Hour: "coordinates", 8 * time.Hour: "coordinates"} {
 		at := time.Now().Add(-ago)
-		w.watched.Store(at.UnixNano())
+		w.watched.Set(at)
 		if err := w.hanging(at); (err != nil) != (hangs != "") || err != nil && !strings.Contains(err.Error(), hangs) {
 			t.Errorf("without a turn for %v: %v, want %q", ago, err, hangs)
 		}

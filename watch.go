@@ -38,7 +38,7 @@ func (r *reloadSignal) signal() {
 // nothing is found.
 func (w *Worker) watchProgress(ctx context.Context) {
 	for quiet := 1; ; quiet++ {
-		w.watched.Store(time.Now().UnixNano())
+		w.watched.Set(time.Now())
 		if _, ok := w.watchNow.Sleep(ctx, backoff.Delay(quiet, w.cfg.PollInterval, w.cfg.MaxPollInterval, rand.Float64())); !ok {
 			return
 		}

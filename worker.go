@@ -19,6 +19,7 @@ import (
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/internal/wakeup"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
@@ -60,7 +61,7 @@ type Worker struct {
 
 	ages       *ages
 	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
-	watched    atomic.Int64   // when watchProgress last began a turn, in Unix nanoseconds
+	watched    turn.Moment    // when watchProgress last began a turn
 	watchNow   *wakeup.Signal // wakes watchProgress
 	sweepNow   *wakeup.Signal // wakes sweep
 	compactNow *wakeup.Signal // wakes compact

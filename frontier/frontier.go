@@ -11,6 +11,7 @@ import (
 	"github.com/pgfrontier/worker/internal/backoff"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/turn"
 	"github.com/pgfrontier/worker/store"
 )
 
@@ -78,7 +79,7 @@ type Frontier struct {
 	follow  atomic.Bool       // somebody called Follow since the latest statement
 	reopen  atomic.Bool       // somebody called Reopen since the session began
 	told    map[string]Holder // the stale ones that were reported, by virtual transaction; of the one who calls Step
-	turned  atomic.Int64      // when Run last began a turn, in Unix nanoseconds; 0: it has not
+	turned  turn.Moment       // when Run last began a turn
 	plans   pgdriver.Plans    // that statements of sessions keep
 	limit   limit             // of Open and Step, which one goroutine calls at a time
 	pulse   pulse
@@ -124,12 +125,7 @@ func (f *Frontier) Err() error {
 // Turned returns when Run last began a turn: a statement, or another try after a
 // failure. Every statement has a bound, so a Run without a turn for minutes hangs. It
 // is the zero time before Run.
-func (f *Frontier) Turned() (at time.Time) {
-	if n := f.turned.Load(); n != 0 {
-		at = time.Unix(0, n)
-	}
-	return at
-}
+func (f *Frontier) Turned() time.Time { return f.turned.Get() }
 
 // Changed returns a channel that is closed at the next publication. To miss no
 // change, take the channel, read Value, then wait for the channel.
@@ -200,7 +196,7 @@ func (f *Frontier) Run(ctx context.Context) error {
 		return err
 	}
 	for failures := 0; ; {
-		f.turned.Store(time.Now().UnixNano())
+		f.turned.Set(time.Now())
 		err := f.live(ctx, func() {
 			if failures > 0 {
 				f.trouble.Store(nil)
@@ -241,7 +237,7 @@ func (f *Frontier) live(ctx context.Context, healthy func()) error {
 	defer s.Close()
 	defer f.pulse.stop()
 	for s.Wait(ctx) {
-		f.turned.Store(time.Now().UnixNano())
+		f.turned.Set(time.Now())
 		if f.reopen.Swap(false) && time.Since(s.opened) > reopenEvery {
 			s.failed = true
 			return errElsewhere

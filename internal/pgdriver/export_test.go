@@ -21,15 +21,14 @@ func Keeps(on store.Querier, query string) bool {
 // KeepFrom sets when the plans of all statements are kept again.
 func (p *Plans) KeepFrom(t time.Time) {
 	p.texts.Range(func(_, known any) bool {
-		known.(*text).until.Store(t.UnixNano())
+		known.(*text).until.Store(int64(t.Sub(began)))
 		return true
 	})
 }
 
 // Took records how long a statement took that ends now.
 func (p *Plans) Took(query string, d time.Duration, anew bool, err error) {
-	now := time.Now()
-	p.took(query, now.Add(-d), now, anew, err)
+	p.took(query, d, time.Now(), anew, err)
 }
 
 // Anew reports whether a statement is planned anew now.

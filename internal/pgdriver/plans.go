@@ -26,10 +26,13 @@ type Plans struct {
 	texts sync.Map     // *text, by statement
 }
 
+// began is when time begins here: the machine's clock may be set meanwhile.
+var began = time.Now()
+
 // text is what is known of a statement. Times are in nanoseconds.
 type text struct {
 	fastest atomic.Int64
-	until   atomic.Int64 // when its plan is kept again, since 1970
+	until   atomic.Int64 // when its plan is kept again, since began
 }
 
 const (
@@ -47,8 +50,8 @@ const (
 
 // took records how long a statement took until its first row, and whether it was planned anew.
 // An error says nothing about how fast it can be.
-func (p *Plans) took(query string, began, now time.Time, anew bool, err error) {
-	took := max(int64(now.Sub(began)), 1)
+func (p *Plans) took(query string, took time.Duration, now time.Time, anew bool, err error) {
+	nanos := max(int64(took), 1)
 	t := p.text(query)
 	if t == nil {
 		if err != nil || len(query) > longestText {
@@ -59,19 +62,19 @@ func (p *Plans) took(query string, began, now time.Time, anew bool, err error) {
 			p.known.Store(0)
 		}
 		t = new(text)
-		t.fastest.Store(took)
+		t.fastest.Store(nanos)
 		p.texts.Store(query, t)
 		return
 	}
 	fastest := t.fastest.Load()
-	slow := took >= int64(slowStatement) && took >= slower*fastest
+	slow := took >= slowStatement && nanos >= slower*fastest
 	switch {
 	case slow && anew && err == nil: // its plan is not the reason
-		t.fastest.CompareAndSwap(fastest, took)
+		t.fastest.CompareAndSwap(fastest, nanos)
 	case slow:
-		t.until.Store(now.Add(planAnew).UnixNano())
-	case took < fastest && err == nil:
-		t.fastest.CompareAndSwap(fastest, took) // or another was as fast
+		t.until.Store(int64(now.Sub(began) + planAnew))
+	case nanos < fastest && err == nil:
+		t.fastest.CompareAndSwap(fastest, nanos) // or another was as fast
 	}
 }
 
@@ -84,7 +87,7 @@ func (p *Plans) text(query string) *text {
 // anew reports whether a statement is planned anew.
 func (p *Plans) anew(query string, now time.Time) bool {
 	t := p.text(query)
-	return t != nil && now.UnixNano() < t.until.Load()
+	return t != nil && int64(now.Sub(began)) < t.until.Load()
 }
 
 // On returns a Querier that sends statements through on, which is conn or its transaction.
@@ -132,12 +135,12 @@ func keepsPlans(conn *sql.Conn) (keeps bool) {
 // The mode is one that sends all of a statement in one go, as a proxy demands, and values in
 // binary, as else: a text depends on the session.
 func (q planned) begin(query string, args []any) (with []any, end func(error)) {
-	began := time.Now()
-	anew := q.p.anew(query, began) && q.keeps()
+	start := time.Now()
+	anew := q.p.anew(query, start) && q.keeps()
 	if anew {
 		args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 	}
-	return args, func(err error) { q.p.took(query, began, time.Now(), anew, err) }
+	return args, func(err error) { q.p.took(query, time.Since(start), time.Now(), anew, err) }
 }
 
 func (q planned) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {

@@ -10,19 +10,35 @@ import (
 // Limit is how long a turn of a loop may take: each of its statements has a bound.
 const Limit = 2 * time.Minute
 
+// Moment is a time that several goroutines know. It keeps the reading of the monotonic clock,
+// which the number of its nanoseconds would not: the machine's clock may be set meanwhile. It is
+// the zero time at first.
+type Moment struct{ at atomic.Pointer[time.Time] }
+
+// Set sets it.
+func (m *Moment) Set(at time.Time) { m.at.Store(&at) }
+
+// Get returns it.
+func (m *Moment) Get() (at time.Time) {
+	if last := m.at.Load(); last != nil {
+		at = *last
+	}
+	return at
+}
+
 // Turn says since when a loop does something. The zero Turn is of a loop that rests.
-type Turn struct{ since atomic.Int64 } // in Unix nanoseconds; 0: it rests
+type Turn struct{ since Moment } // the zero time: it rests
 
 // Begin begins a turn.
-func (t *Turn) Begin() { t.since.Store(time.Now().UnixNano()) }
+func (t *Turn) Begin() { t.since.Set(time.Now()) }
 
 // End ends it.
-func (t *Turn) End() { t.since.Store(0) }
+func (t *Turn) End() { t.since.Set(time.Time{}) }
 
 // Lasts returns for how long the turn has been lasting, 0 if the loop rests.
 func (t *Turn) Lasts() (d time.Duration) {
-	if n := t.since.Load(); n != 0 {
-		d = time.Since(time.Unix(0, n))
+	if at := t.since.Get(); !at.IsZero() {
+		d = time.Since(at)
 	}
 	return d
 }

@@ -34,3 +34,16 @@ func TestHung(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a loop began at is told by the monotonic clock: a machine's clock that is set makes no
+// loop hang.
+func TestMoment(t *testing.T) {
+	var m turn.Moment
+	if at := m.Get(); !at.IsZero() {
+		t.Errorf("it is %v at first", at)
+	}
+	at := time.Now()
+	if m.Set(at); m.Get() != at { // with the monotonic reading
+		t.Errorf("it is %v, want %v", m.Get(), at)
+	}
+}
