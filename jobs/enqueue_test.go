@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -185,6 +186,38 @@ func TestKeysUnderStrictIsolation(t *testing.T) {
 	}
 }
 
+// EnqueueMany waits for who has a key, and finds the job then, where transactions are stricter.
+func TestKeysOfManyUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, level := range []string{"repeatable read", "serializable"} {
+		c := jobs.NewClient(s.d.OpenSet(t, "default_transaction_isolation", level))
+		tx, err := s.d.DB.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		first, err := s.Enqueue(t.Context(), tx, task{1}, jobs.Unique(level), jobs.In(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []jobs.Enqueued
+		ended := make(chan error, 1)
+		go func() {
+			var err error
+			all, err = c.EnqueueMany(t.Context(), nil, []jobs.Entry{{Args: task{1}, Options: []jobs.EnqueueOption{jobs.Unique(level)}}, {Args: task{2}}})
+			ended <- err
+		}()
+		pgtest.AwaitBlocked(t, s.d.DB)
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil || all[0].ID != first.ID || !all[0].Existing {
+			t.Errorf("%s: %+v, %v, want job %d", level, all, err, first.ID)
+		}
+	}
+}
+
 // between is a Querier that calls before ahead of each look for the owner of a key.
 type between struct {
 	jobs.Querier
@@ -313,7 +346,7 @@ func TestEnqueueManyOfTheSameKeys(t *testing.T) {
 	for name, c := range map[string]struct {
 		n   int
 		key func(key string) jobs.EnqueueOption
-	}{"Unique": {2500, jobs.Unique}, "Once": {60, func(key string) jobs.EnqueueOption { return jobs.Once(key, 0) }}} {
+	}{"Unique": {2500, jobs.Unique}, "Unique, in one statement": {900, jobs.Unique}, "Once": {60, func(key string) jobs.EnqueueOption { return jobs.Once(key, 0) }}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
