@@ -182,7 +182,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() && !c.paced() {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
-	w.setAside(c.poison, c.w.storable)
+	w.setAside(c.poison, c.w.text)
 	w.takeEffects()
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
-	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/store"
 )
@@ -38,28 +37,19 @@ func (c *consumerLoop) settleDeadLetters(w *work) {
 // writeDeadLetters writes what a batch does to the dead letters.
 func (c *consumerLoop) writeDeadLetters(ctx context.Context, tx store.Querier, w *work) error {
 	if len(w.deadLetters) > 0 {
-		return c.w.noteRefused(c.w.checkpoints.AddDeadLetters(ctx, tx, c.unit.name, w.deadLetters))
+		return c.w.checkpoints.AddDeadLetters(ctx, tx, c.unit.name, w.deadLetters)
 	}
 	if w.retried != nil {
-		return c.w.noteRefused(c.w.checkpoints.Retried(ctx, tx, c.unit.name, w.retried, c.w.storable(w.retried.Err)))
+		return c.w.checkpoints.Retried(ctx, tx, c.unit.name, w.retried, c.w.text(w.retried.Err))
 	}
 	return nil
 }
 
-// storable returns what an error says, as the database stores it.
-func (w *Worker) storable(err error) string {
+// text is what an error says, as the database stores it.
+func (w *Worker) text(err error) string {
 	text := errtext.Storable(err)
-	if w.ascii.Load() {
+	if w.ascii {
 		text = errtext.ASCII(text)
 	}
 	return text
-}
-
-// noteRefused takes note of a text that the database's encoding may not hold: what is stored from
-// now on is in ASCII.
-func (w *Worker) noteRefused(err error) error {
-	if pgdriver.IsInvalidValue(err) {
-		w.ascii.Store(true)
-	}
-	return err
 }

@@ -133,8 +133,8 @@ func (c *consumerLoop) consumerError(r result, v decision) *ConsumerError {
 func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 	paused := false
 	err := c.quickly(ctx, func(ctx context.Context) (err error) {
-		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.storable(c.poison.err))
-		return c.w.noteRefused(err)
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.text(c.poison.err))
+		return err
 	})
 	if err != nil {
 		return result{outcome: disturbed, err: err} // it may have happened: load tells
@@ -151,7 +151,7 @@ func (c *consumerLoop) pause(ctx context.Context, conn *sql.Conn) result {
 // the poison event.
 func (c *consumerLoop) pausedForPoison() bool {
 	p := c.progress.Paused
-	return p != nil && p.By == progress.By(c.w.id) && p.Reason == c.w.storable(c.poison.err)
+	return p != nil && p.By == progress.By(c.w.id) && p.Reason == c.w.text(c.poison.err)
 }
 
 func (c *consumerLoop) announcePause() {

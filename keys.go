@@ -38,12 +38,15 @@ func (d *declared) keyOf(e *store.PersistedEvent) (key string, err error) {
 }
 
 // orderOf returns what decides which events follow an event into the dead letters: its
-// aggregate, or the consumer's own key.
-func (d *declared) orderOf(e *store.PersistedEvent) (progress.Order, error) {
+// aggregate, or the consumer's own key, in ASCII if the database does not hold all of it.
+func (d *declared) orderOf(e *store.PersistedEvent, ascii bool) (progress.Order, error) {
 	if d.key.Name() == "" {
 		return progress.Order{Type: e.AggregateType, ID: e.AggregateID}, nil
 	}
 	key, err := d.keyOf(e)
+	if ascii {
+		key = errtext.ASCII(key)
+	}
 	return progress.Order{ID: storable(key)}, err
 }
 

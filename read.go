@@ -287,7 +287,7 @@ func (c *consumerLoop) findDeadLetters(ctx context.Context, q store.Querier, w *
 	w.orders = map[int64]progress.Order{}
 	var all []progress.Order
 	for i := range w.Events {
-		o, err := c.unit.orderOf(&w.Events[i])
+		o, err := c.unit.orderOf(&w.Events[i], c.w.ascii)
 		switch {
 		case err != nil && w.retried != nil:
 			continue // the letter has its order already

@@ -3,11 +3,13 @@ package worker
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"github.com/pgfrontier/worker/internal/incarnation"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/reader"
+	"github.com/pgfrontier/worker/store"
 )
 
 // restartedError stops a consumer whose checkpoint may belong to a log that began
@@ -43,23 +45,32 @@ func (c *consumerLoop) restarted(ctx context.Context, conn *sql.Conn) error {
 	if stop {
 		return restartedError{c.unit.name, p.Position, p.Last}
 	}
+	if err := c.noteCheckpoint(ctx, conn); err != nil {
+		return err
+	}
 	c.unit.log = p.Token
-	return c.noteCheckpoint(ctx, conn)
+	return nil
 }
 
-// noteCheckpoint records the event at the checkpoint that a consumer begins with here: until it
-// has handled another one, that shows whether a log is the same.
+// noteCheckpoint records the event at the checkpoint that was loaded: until the consumer has
+// handled another one here, that shows whether a log is the same. Without one, maintenance that
+// rewrites the log pauses the consumer.
 func (c *consumerLoop) noteCheckpoint(ctx context.Context, conn *sql.Conn) error {
-	if c.unit.handled.position != 0 || c.progress.Position == 0 {
+	at := c.progress.Position
+	if c.unit.handled.position >= at {
 		return nil
 	}
-	return c.reading(ctx, c.pidOf(conn), func(ctx context.Context) error {
-		id, err := c.reader.EventAt(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, c.progress.Position)
-		if id != uuid.Nil {
-			c.unit.handled.position, c.unit.handled.id = c.progress.Position, id
+	err := c.reading(ctx, c.pidOf(conn), func(ctx context.Context) error {
+		is, found, err := c.reader.EventAt(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, at)
+		if found {
+			c.unit.handled.position, c.unit.handled.is = at, is
 		}
 		return err
 	})
+	if ctx.Err() != nil || errors.Is(err, store.ErrIncarnation) || pgdriver.IsConnectionLoss(err) {
+		return err
+	}
+	return nil // nobody needs this event, which an operator may have skipped as it cannot be read
 }
 
 // sameLog reports whether the log is known to be the one that the consumer has
@@ -71,7 +82,7 @@ func (c *consumerLoop) sameLog(ctx context.Context, conn *sql.Conn) (same bool, 
 		return false, nil
 	}
 	err = c.reading(ctx, c.pidOf(conn), func(ctx context.Context) (err error) {
-		same, err = c.reader.IsLast(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, c.unit.handled.position, c.unit.handled.id, c.progress.Position, c.w.cfg.BatchSize)
+		same, err = c.reader.IsLast(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, c.unit.handled.position, c.unit.handled.is, c.progress.Position, c.w.cfg.BatchSize)
 		return err
 	})
 	return same, err
@@ -81,7 +92,7 @@ func (c *consumerLoop) sameLog(ctx context.Context, conn *sql.Conn) (same bool, 
 func (c *consumerLoop) noteHandled(w *work) {
 	if n := len(w.Events); n > 0 && w.retried == nil {
 		if e := &w.Events[n-1]; e.GlobalPosition > w.from.Position {
-			c.unit.handled.position, c.unit.handled.id = e.GlobalPosition, e.EventID
+			c.unit.handled.position, c.unit.handled.is = e.GlobalPosition, reader.FingerprintOf(e)
 		}
 	}
 }
@@ -89,12 +100,17 @@ func (c *consumerLoop) noteHandled(w *work) {
 // stopRestarted pauses a consumer, so that no worker passes over new events when
 // the sequence has caught up. Who resumes it has seen why.
 func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why error) result {
-	paused, err := c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.storable(why))
+	paused := false
+	err := c.quickly(ctx, func(ctx context.Context) (err error) {
+		paused, err = c.w.checkpoints.Pause(ctx, conn, c.unit.name, c.progress, c.w.text(why))
+		return err
+	})
 	if err != nil {
-		return result{outcome: disturbed, err: c.w.noteRefused(err)}
+		return result{outcome: disturbed, err: err}
 	}
 	if paused {
 		c.unit.log = c.progress.Token
+		c.unit.handled.position = 0 // of the log before, perhaps
 		c.status.disturbed(why)
 		tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})
 	}

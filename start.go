@@ -94,6 +94,9 @@ func (w *Worker) bind(ctx context.Context, t tables.Tables) (tables.Tables, erro
 	if err := pgdriver.CheckFormats(ctx, conn); err != nil {
 		return t, fmt.Errorf("worker: %w", err)
 	}
+	if w.ascii, err = pgdriver.IsNarrow(ctx, conn); err != nil {
+		return t, fmt.Errorf("worker: %w", err)
+	}
 	if t, err = t.Resolve(ctx, conn); err != nil {
 		return t, fmt.Errorf("worker: %w", err)
 	}

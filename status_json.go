@@ -33,5 +33,9 @@ func (s ConsumerStatus) MarshalJSON() ([]byte, error) {
 func (w *Worker) heartbeatStatus() ([]byte, error) {
 	s := w.Status()
 	s.Consumers = slices.DeleteFunc(s.Consumers, func(c ConsumerStatus) bool { return !c.Assigned })
-	return json.Marshal(s)
+	status, err := json.Marshal(s)
+	if w.ascii {
+		status = []byte(errtext.ASCIIOfJSON(string(status)))
+	}
+	return status, err
 }

@@ -9,12 +9,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
 	"github.com/pgfrontier/worker/coord"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/partition"
+	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/internal/scope"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -33,10 +32,11 @@ type unit struct {
 	reload *reloadSignal
 	voids  voidRows
 	log    string // the incarnation in which its checkpoint was last sound
-	// handled is the last event that this worker has handled and committed for it.
+	// handled is the last event that this worker has handled and committed for it, or the one
+	// at the checkpoint that it has loaded.
 	handled struct {
 		position int64 // 0: none
-		id       uuid.UUID
+		is       reader.Fingerprint
 	}
 }
 

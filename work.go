@@ -55,7 +55,7 @@ func (w *work) plan(maxOpen int) (blocked bool) {
 
 // setAside takes those events out that go to the dead letters: the poison event,
 // and all of an aggregate, or of a key, that has some there already.
-func (w *work) setAside(p *poison, storable func(error) string) {
+func (w *work) setAside(p *poison, text func(error) string) {
 	have := w.haveDeadLetters
 	if have == nil {
 		return
@@ -65,7 +65,7 @@ func (w *work) setAside(p *poison, storable func(error) string) {
 		l := deadLetterOf(e, w.orders)
 		switch {
 		case p != nil && e.GlobalPosition == p.position:
-			l.Error, l.Attempts = storable(p.err), p.attempts
+			l.Error, l.Attempts = text(p.err), p.attempts
 		case w.replayed[l.Order]:
 			l.Replay = true
 		case !have[l.Order]:

@@ -55,6 +55,7 @@ type Worker struct {
 	frontier     *frontier.Frontier
 	ahead        *reader.Ahead
 	coord        *coord.Coordinator
+	ascii        bool   // the database's encoding does not hold every text: it is given escapes
 	channel      string // of the news beside the log, for DispatcherStrategyNotify
 	waitChannel  string // of who waits for which consumer, likewise
 	awaited      *awaited
@@ -70,7 +71,6 @@ type Worker struct {
 	calls    hooks.Calls // of the observer's hooks
 	troubles troubles    // that were told
 	listener listener    // for DispatcherStrategyNotify
-	ascii    atomic.Bool // the database has refused a text that its encoding does not hold
 }
 
 // New makes a worker. It does nothing yet: Start checks what it was given.

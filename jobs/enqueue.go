@@ -292,14 +292,14 @@ func (c *Client) on(ctx context.Context, tx Querier, several bool, f func(on Que
 	}
 	own, err := pool.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return fmt.Errorf("jobs: enqueue: %w", err)
+		return fmt.Errorf("jobs: begin a transaction: %w", err)
 	}
 	defer func() { _ = own.Rollback() }() // a no-op after the commit
 	if err := f(own); err != nil {
 		return err
 	}
 	if err := own.Commit(); err != nil {
-		return fmt.Errorf("jobs: enqueue: commit: %w", err)
+		return fmt.Errorf("jobs: commit: %w", err)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func (s schema) ensure(ctx context.Context, db *sql.DB) error {
 			tries, waits = tries-1, waits+1
 			inTheWay = s.inTheWay(ctx, db, err)
 			if waits&(waits-1) == 0 { // more and more seldom
-				slog.WarnContext(ctx, "migrations wait for other transactions; tried again", "err", inTheWay)
+				slog.WarnContext(ctx, "migrations wait for transactions", "err", inTheWay)
 			}
 			if backoff.Sleep(ctx, backoff.Session(waits)) {
 				continue

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	slog.SetDefault(slog.New(slog.NewTextHandler(io.MultiWriter(os.Stderr, &said), nil)))
 	pgtest.Main(m)
 }
 
@@ -396,8 +398,9 @@ func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
 func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
+	dumper := fmt.Sprint("dump ", time.Now().UnixNano())
 	d.Exec(t, `ALTER TABLE worker_nodes DROP COLUMN partitions; INSERT INTO worker_nodes (worker_id) VALUES (gen_random_uuid())`)
-	dump, err := with(t, d, "application_name", "dump").BeginTx(t.Context(), nil)
+	dump, err := with(t, d, "application_name", dumper).BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,10 +420,10 @@ func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
 		}
 	}
 	cancel()
-	if text := said.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "(application_name dump, idle in transaction)") {
+	if text := said.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "(application_name "+dumper+", idle in transaction)") {
 		t.Errorf("Apply has logged %q", text)
 	}
-	if err := <-applied; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "(application_name dump, idle in transaction)") || strings.Contains(err.Error(), "\n") {
+	if err := <-applied; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "(application_name "+dumper+", idle in transaction)") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("Apply ended with %v", err)
 	}
 	go func() { applied <- migrations.Apply(t.Context(), d.DB, nil) }()

@@ -32,14 +32,18 @@ func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
 		}
 		return nil
 	}
-	start(t, d.DB, []consumer.Consumer{&ledger{name: "buries", before: bad}}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1))
+	keyed := &partitioned{ledger{name: "keyed", before: bad}, consumer.Partitions{Count: 1, Key: consumer.ByKey("word", func(store.PersistedEvent) string { return said })}}
+	start(t, d.DB, []consumer.Consumer{&ledger{name: "buries", before: bad}, keyed}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1))
 	start(t, d.DB, []consumer.Consumer{&ledger{name: "pauses", before: bad}}, worker.WithFailurePolicy(worker.FailPause), worker.WithMaxConsecutiveFailures(1))
 	appendN(t, d.DB, "Order", "bad", 1)
 	appendN(t, d.DB, "Order", "good", 1)
 	awaitHandled(t, d.DB, "buries", 2)
 	attempts := func() int {
-		return one[int](t, d.DB, `SELECT attempts FROM consumer_dead_letters WHERE right(error, length($1::text)) = $1::text`, stored)
+		return one[int](t, d.DB, `SELECT attempts FROM consumer_dead_letters WHERE consumer_name = 'buries' AND right(error, length($1::text)) = $1::text`, stored)
 	}
+	await(t, "all of the key to follow the first", func() bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM consumer_dead_letters WHERE consumer_name = 'keyed' AND order_key = $1::text`, stored) == 2
+	})
 	before := attempts()
 	await(t, "the consumer to be paused", func() bool {
 		return one[string](t, d.DB, `SELECT coalesce(max(paused_reason), '') FROM consumer_checkpoints WHERE consumer_name = 'pauses'`) != ""

@@ -182,7 +182,7 @@ func TestConsumersGoOnAfterTheLogWasRewritten(t *testing.T) {
 	}
 }
 
-// So does one that has handled nothing since this worker has it.
+// A consumer that has handled nothing since this worker has it goes on after the log was rewritten.
 func TestIdleConsumersGoOnAfterTheLogWasRewritten(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

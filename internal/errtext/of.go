@@ -33,16 +33,21 @@ func Storable(err error) string {
 
 // ASCII returns a text that every encoding of a database holds: other characters become
 // their escapes, as in Go.
-func ASCII(s string) string {
+func ASCII(s string) string { return ascii(s, `\`) }
+
+// ASCIIOfJSON is ASCII for the strings of a JSON document.
+func ASCIIOfJSON(s string) string { return ascii(s, `\\`) }
+
+func ascii(s, backslash string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
 		case r < utf8.RuneSelf:
 			b.WriteRune(r)
 		case r <= 0xFFFF:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			fmt.Fprintf(&b, `%su%04x`, backslash, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			fmt.Fprintf(&b, `%sU%08x`, backslash, r)
 		}
 	}
 	return b.String()

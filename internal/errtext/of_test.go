@@ -1,6 +1,7 @@
 package errtext
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -128,4 +129,28 @@ func TestWhere(t *testing.T) {
 			t.Errorf("of %q: %q", stack, at)
 		}
 	}
+}
+
+// The strings of a JSON document become what ASCII makes of them.
+func TestASCIIOfJSON(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.String().Draw(t, "text")
+		document, err := json.Marshal(map[string]string{"k": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ascii := ASCIIOfJSON(string(document))
+		var back map[string]string
+		if err := json.Unmarshal([]byte(ascii), &back); err != nil || back["k"] != ASCII(strings.ToValidUTF8(text, "\uFFFD")) {
+			// JSON of Go has escapes for what breaks scripts, which stay as they are.
+			if !strings.ContainsAny(text, "\u2028\u2029") {
+				t.Fatalf("%q became %q, %v", document, back["k"], err)
+			}
+		}
+		for _, b := range []byte(ascii) {
+			if b >= 0x80 {
+				t.Fatalf("%q is not ASCII", ascii)
+			}
+		}
+	})
 }

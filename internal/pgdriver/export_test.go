@@ -21,7 +21,7 @@ func Keeps(on store.Querier, query string) bool {
 // KeepFrom sets when the plans of all statements are kept again.
 func (p *Plans) KeepFrom(t time.Time) {
 	p.texts.Range(func(_, known any) bool {
-		known.(*text).until.Store(int64(t.Sub(began)))
+		known.(*text).until.Store(int64(t.Sub(origin)))
 		return true
 	})
 }

@@ -38,3 +38,11 @@ func CheckFormats(ctx context.Context, q store.Querier) error {
 	}
 	return nil
 }
+
+// IsNarrow reports whether the database's encoding lacks characters that Go's strings have.
+func IsNarrow(ctx context.Context, q store.Querier) (narrow bool, err error) {
+	if err = q.QueryRowContext(ctx, `SELECT pg_catalog.current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')`).Scan(&narrow); err != nil {
+		err = fmt.Errorf("read the encoding of the database: %w", err)
+	}
+	return narrow, err
+}

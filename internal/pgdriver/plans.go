@@ -26,13 +26,13 @@ type Plans struct {
 	texts sync.Map     // *text, by statement
 }
 
-// began is when time begins here: the machine's clock may be set meanwhile.
-var began = time.Now()
+// origin is that of text.until: a difference keeps to the monotonic clock.
+var origin = time.Now()
 
 // text is what is known of a statement. Times are in nanoseconds.
 type text struct {
 	fastest atomic.Int64
-	until   atomic.Int64 // when its plan is kept again, since began
+	until   atomic.Int64 // when its plan is kept again, since origin
 }
 
 const (
@@ -72,7 +72,7 @@ func (p *Plans) took(query string, took time.Duration, now time.Time, anew bool,
 	case slow && anew && err == nil: // its plan is not the reason
 		t.fastest.CompareAndSwap(fastest, nanos)
 	case slow:
-		t.until.Store(int64(now.Sub(began) + planAnew))
+		t.until.Store(int64(now.Sub(origin) + planAnew))
 	case nanos < fastest && err == nil:
 		t.fastest.CompareAndSwap(fastest, nanos) // or another was as fast
 	}
@@ -87,7 +87,7 @@ func (p *Plans) text(query string) *text {
 // anew reports whether a statement is planned anew.
 func (p *Plans) anew(query string, now time.Time) bool {
 	t := p.text(query)
-	return t != nil && int64(now.Sub(began)) < t.until.Load()
+	return t != nil && int64(now.Sub(origin)) < t.until.Load()
 }
 
 // On returns a Querier that sends statements through on, which is conn or its transaction.

@@ -3,9 +3,11 @@ package pgdriver
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -44,10 +46,10 @@ func (p Pool) on(conn *sql.Conn) store.Querier {
 	return p.Plans.On(conn, conn)
 }
 
-// Conn is that of [sql.DB]. It passes over connections that have died in the pool: where the
-// driver does not look at them, the question whether they have a transaction finds out.
+// Conn is that of [sql.DB]. It passes over connections that have died in the pool. Most drivers
+// do not look at them, so what asks for a transaction finds out; pgx looks after a second of rest.
 func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
-	for idle := p.Stats().Idle; ; idle-- {
+	for start, idle := time.Now(), -1; ; idle-- {
 		conn, err := p.DB.Conn(ctx)
 		if err != nil {
 			return nil, err
@@ -59,11 +61,20 @@ func (p Pool) Conn(ctx context.Context) (*sql.Conn, error) {
 		if errors.Is(err, ErrLeftOpen) {
 			p.closeLeftOpen(ctx)
 		}
-		if idle <= 0 || ctx.Err() != nil || !IsConnectionLoss(err) {
+		if !IsConnectionLoss(err) || ctx.Err() != nil || time.Since(start) > passDead {
+			return nil, err
+		}
+		if idle < 0 {
+			idle = p.Stats().Idle + 1
+		} else if idle == 0 {
 			return nil, err
 		}
 	}
 }
+
+// passDead is for how long Conn passes over dead connections: each fails at once, unless the
+// network is silent.
+const passDead = 5 * time.Second
 
 // IsClosed reports whether somebody has closed the pool. It asks without taking a connection.
 func (p Pool) IsClosed() bool {
@@ -159,6 +170,9 @@ func checkSession(ctx context.Context, conn *sql.Conn) error {
 	if err := raw(conn, func(driverConn any) error {
 		if c, ok := driverConn.(*stdlib.Conn); ok {
 			pg := c.Conn().PgConn()
+			if pg.IsClosed() {
+				return driver.ErrBadConn
+			}
 			status, encoding = TxStatus(pg.TxStatus()), pg.ParameterStatus("client_encoding")
 			// Config copies all of it: it is asked last.
 			if style := pg.ParameterStatus("DateStyle"); !strings.HasPrefix(style, "ISO") && isSentText(c.Conn().Config().DefaultQueryExecMode) {

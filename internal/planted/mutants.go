@@ -59,7 +59,7 @@ var guardMutants = []Mutant{
 	{
 		Name:    "pool-unproven",
 		Mistake: "a connection that the pool gives out has no transaction open: database/sql and the driver see to that",
-		Edits:   []Edit{{"internal/pgdriver/pool.go", "if err = checkSession(ctx, conn); err == nil {\n\t\t\treturn conn, nil", "if ctx.Err() == nil {\n\t\t\treturn conn, nil"}},
+		Edits:   []Edit{{"internal/pgdriver/pool.go", "if err = checkSession(ctx, conn); err == nil {\n\t\t\treturn conn, nil", "if err == nil {\n\t\t\treturn conn, nil"}},
 		Faults:  calm + ",left=10",
 	},
 	{

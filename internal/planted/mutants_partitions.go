@@ -168,6 +168,9 @@ var partitionMutants = []Mutant{
 		Name:    "letters-by-aggregate",
 		Mistake: "dead letters follow each other by aggregate, whatever key keeps the order of the consumer",
 		Edits: []Edit{{"keys.go", `	key, err := d.keyOf(e)
+	if ascii {
+		key = errtext.ASCII(key)
+	}
 	return progress.Order{ID: storable(key)}, err`, `	return progress.Order{Type: e.AggregateType, ID: e.AggregateID}, nil`}},
 		Test: Test{"./internal/e2e", "TestDeadLettersHoldUpTheirKey"},
 	},

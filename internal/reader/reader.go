@@ -2,11 +2,10 @@ package reader
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"fmt"
 	"math"
-
-	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/bounded"
@@ -88,12 +87,25 @@ func (r *Reader) readNew(ctx context.Context, conn Conn, v *frontier.Value, ahea
 	return pages[0], nil
 }
 
-// IsLast reports whether the event at a position still has this id, and no event
+// Fingerprint tells an event from every other, also in a log that derives its ids from its
+// positions.
+type Fingerprint [sha256.Size]byte
+
+// FingerprintOf returns that of an event as the log has it.
+func FingerprintOf(e *store.PersistedEvent) (f Fingerprint) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %v %q %q %d %q %d %d ", e.GlobalPosition, e.EventID, e.AggregateType, e.AggregateID, e.AggregateVersion, e.EventType, e.EventVersion, e.CreatedAt.UnixMicro())
+	_, _ = h.Write(e.Payload)
+	h.Sum(f[:0])
+	return f
+}
+
+// IsLast reports whether the event at a position is still the same, and no event
 // that the consumer wants lies between that position and upTo. It returns false if
 // one page of the log does not show it.
-func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, id uuid.UUID, upTo int64, limit int) (bool, error) {
-	is, err := r.EventAt(ctx, q, token, position)
-	if err != nil || id == uuid.Nil || is != id {
+func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, position int64, f Fingerprint, upTo int64, limit int) (bool, error) {
+	is, found, err := r.EventAt(ctx, q, token, position)
+	if err != nil || !found || is != f {
 		return false, err
 	}
 	if position >= upTo {
@@ -123,14 +135,14 @@ func (r *Reader) IsLast(ctx context.Context, q store.Querier, token string, posi
 	return len(events) < limit, nil
 }
 
-// EventAt returns the id of the event at a position, whatever its type; uuid.Nil: there is none.
-func (r *Reader) EventAt(ctx context.Context, q store.Querier, token string, position int64) (uuid.UUID, error) {
+// EventAt looks for the event at a position, whatever its type.
+func (r *Reader) EventAt(ctx context.Context, q store.Querier, token string, position int64) (f Fingerprint, found bool, err error) {
 	events, err := r.log.At(token).ReadEvents(ctx, q, position-1, 1)
 	switch {
 	case err != nil:
-		return uuid.Nil, fmt.Errorf("worker: read the event at position %d: %w", position, err)
+		return f, false, fmt.Errorf("worker: read the event at position %d: %w", position, err)
 	case len(events) == 0 || events[0].GlobalPosition != position:
-		return uuid.Nil, nil
+		return f, false, nil
 	}
-	return events[0].EventID, nil
+	return FingerprintOf(&events[0]), true, nil
 }

@@ -153,7 +153,7 @@ func (c *Client) start(ctx context.Context, on jobs.Querier, name string, s shap
 	return Started{}, fmt.Errorf("%w: %s", ErrKeyBusy, errtext.Value(key.String))
 }
 
-// with calls f with tx, or with the pool if that is nil.
+// with calls f with tx, or with a pool: see [Client.on].
 func with[T any](c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error)) (t T, err error) {
 	pool, isPool, err := c.on(tx)
 	switch {
@@ -169,7 +169,7 @@ func with[T any](c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error))
 	return t, err
 }
 
-// inTx calls f in the transaction tx, or in one of the pool's if that is nil.
+// inTx calls f with tx, or in a transaction of a pool: see [Client.on].
 func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs.Querier) (T, error)) (t T, err error) {
 	pool, isPool, err := c.on(tx)
 	switch {
@@ -189,7 +189,7 @@ func inTx[T any](ctx context.Context, c *Client, tx jobs.Querier, f func(on jobs
 	return t, own.Commit()
 }
 
-// on returns the pool that is meant by tx, which is a *sql.DB, or nil for the client's.
+// on returns the pool that tx is, and the client's if tx is nil. Anything else is no pool.
 func (c *Client) on(tx jobs.Querier) (pool pgdriver.Pool, isPool bool, err error) {
 	switch v := reflect.ValueOf(tx); {
 	case c == nil:
