@@ -39,6 +39,7 @@ type consumerLoop struct {
 	stop      context.Context // the worker's intake; nil: that of run
 
 	triedLetter bool // in the turn before, so new events come next
+	suspects    int  // among so many of the next events one cannot be read; 0: none is known
 
 	rescaling rescaling
 	lazily    lazily
@@ -179,7 +180,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 	if w.Look.Through >= w.under.Safe && len(w.Events) > 0 && len(w.from.Open) == 0 {
 		c.w.frontier.Follow()
 	}
-	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() && !c.paced() {
+	if w.Full && !w.isEmpty() && !c.rescaling.bounded && len(w.from.Open) == 0 && !w.advance.MovesOpen() && !c.tally.bisect.active() && !c.paced() && c.suspects == 0 {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison, c.w.text)

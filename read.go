@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgfrontier/worker/frontier"
 	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/internal/progress"
 	"github.com/pgfrontier/worker/internal/reader"
 	"github.com/pgfrontier/worker/store"
@@ -177,20 +178,37 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		return c.readDeadLetter(intake, conn, v)
 	}
 	var p reader.Page
+	at := c.place()
 	err := c.reading(intake, c.pidOf(conn), func(ctx context.Context) (err error) {
-		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, c.place())
+		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, at)
 		return err
 	})
-	if err != nil {
+	if c.suspect(intake, at.Limit, p.Full, err); err != nil {
 		return nil, result{outcome: disturbed, err: err}
 	}
 	return c.workOf(p, v), result{}
+}
+
+// suspect records among how many of the next events one may be that cannot be read. A page has
+// half of them at most: so what comes before is handled, and in the end the event is read alone.
+func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err error) {
+	switch {
+	case err == nil && !more:
+		c.suspects = 0
+	case err == nil:
+		c.suspects = max(0, c.suspects-asked)
+	case ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err):
+		c.suspects = asked
+	}
 }
 
 // place is where the consumer stands, and how far it may read.
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.bisect
 	at := reader.Place{Position: c.at(), Limit: b.size(c.batchSize()), Bound: b.upTo(reader.Unbounded)}
+	if c.suspects > 0 {
+		at.Limit = min(at.Limit, max(1, c.suspects/2))
+	}
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}

@@ -157,14 +157,17 @@ func (s *Session) run(ctx context.Context, a action) error {
 		return err
 	case readRows:
 		events, more, err := s.readRows(ctx, a.after, a.limit)
-		if errors.Is(err, store.ErrIncarnation) {
-			m.forget()
-			return nil
-		}
-		if err == nil {
+		switch {
+		case err == nil:
 			m.onRows(s.now(), rowsRead{events, more})
+		case errors.Is(err, store.ErrIncarnation):
+			m.forget()
+		case ctx.Err() != nil || pgdriver.IsConnectionLoss(err):
+			return err
+		default:
+			m.onUnreadable()
 		}
-		return err
+		return nil
 	case scanLocks:
 		r, err := s.scanLocks(ctx)
 		if err == nil {

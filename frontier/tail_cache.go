@@ -108,6 +108,14 @@ func (m *machine) fillCache() bool {
 	return m.cache.upTo >= m.safe
 }
 
+// onUnreadable goes on without rows: one cannot be read. Consumers read for themselves, and those
+// that want it tell.
+func (m *machine) onUnreadable() {
+	m.cache.asked, m.cache.gap = 0, true
+	m.cache.restart(m.safe)
+	m.publish()
+}
+
 // onRows takes the answer to readRows. A run that joins safe is safe at once,
 // as in a tail. What lies beyond a gap is left to a tail, which says how far the
 // sequence has come: only then may a fence be opened below it.

@@ -1,0 +1,48 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgfrontier/worker/store"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// An event that cannot be read holds up those who want it there, and nobody else: what comes
+// before it is handled, the error names it, and who skips it goes on.
+func TestUnreadableEventCostsItselfOnly(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	parts := &partitioned{ledger{name: "parts"}, consumer.Partitions{Count: 2, Key: consumer.ByKey("k", func(e store.PersistedEvent) string { return fmt.Sprint(e.GlobalPosition) })}}
+	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}, parts, &scopedLedger{ledger{name: "orders", types: []string{"Order"}}}, &scopedLedger{ledger{name: "invoices", types: []string{"Invoice"}}}})
+	appendN(t, d.DB, "Order", "1", 2)
+	awaitHandled(t, d.DB, "all", 1, 2) // and follows
+	d.Exec(t, `ALTER TABLE events ALTER event_version DROP NOT NULL`)
+	tx := beginAppend(t, d.DB, "Order", "1", 120)
+	if _, err := tx.Exec(`UPDATE events SET event_version = NULL WHERE global_position = 80`); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	appendN(t, d.DB, "Invoice", "1", 5)
+	awaitHandled(t, d.DB, "invoices", 123, 124, 125, 126, 127)
+	var rest []int64
+	for p := int64(81); p <= 127; p++ {
+		rest = append(rest, p)
+	}
+	for name, after := range map[string][]int64{"all": rest, "orders": rest[:42]} {
+		await(t, name+" to be at the event", func() bool {
+			s := statusOf(w.Worker, name)
+			return s.Position == 79 && s.LastError != nil && strings.Contains(s.LastError.Error(), "the event at position 80: ")
+		})
+		if err := operator(t, d).SkipEvent(t.Context(), name, 80, by); err != nil {
+			t.Fatal(err)
+		}
+		awaitHandled(t, d.DB, name, append(upTo(79), after...)...)
+	}
+	await(t, "the parts to be at the event", func() bool {
+		return one[int](t, d.DB, `SELECT count(*) FROM ledger WHERE consumer = 'parts'`) == 79
+	})
+}
