@@ -130,6 +130,11 @@ func TestDoctorFinds(t *testing.T) {
 		{check: "queues", level: levelWarn, says: "do not run: mail for 1h", remedy: "has handlers", fault: `INSERT INTO jobs (kind, queue, run_at) VALUES ('welcome', 'mail', ` + hour + `), ('bill', 'open', now())`},
 		{check: "failed jobs", level: levelWarn, says: "mail has 1", remedy: "jobs retry", fault: `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state) VALUES (1, 'welcome', 'mail', 5, now(), '{}', now(), 1, 1, 0, 5, 'failed'), (2, 'bill', 'open', 5, now(), '{}', now(), 1, 1, 0, 5, 'expired')`},
 		{check: "failed jobs", level: levelFail, says: "could not be checked", remedy: "look again", fault: `DROP TABLE jobs_history CASCADE`},
+		{check: "unserved", level: levelWarn, says: "no worker serves their queues: mail", remedy: "WithQueue", fault: overdueJob + `; INSERT INTO jobs_workers (worker_id, kinds, status) VALUES (gen_random_uuid(), '{welcome}', '{"Queues": [{"Name": "open"}]}')`},
+		{check: "unserved", level: levelWarn, says: "no worker advances them", remedy: "flow.Advance()", fault: `INSERT INTO jobs_flow_runs (flow, version, unfinished) VALUES ('f', 'v', 1)`},
+		{check: "partitions", level: levelWarn, says: "c: the builds select different things: h/8 may run it, selecting ", remedy: "deploy the code that is wanted", fault: `INSERT INTO consumer_checkpoints (consumer_name) VALUES ('c');
+			INSERT INTO worker_nodes (worker_id, hostname, pid, consumers, partitions) VALUES
+			(gen_random_uuid(), 'h', 7, '{c}', '{"c": {"count": 1, "scope": {"types": ["A"], "version": 0}}}'), (gen_random_uuid(), 'h', 8, '{c}', '{"c": {"count": 1, "scope": {"types": ["A", "B"], "version": 0}}}')`},
 		{check: "schedules", level: levelWarn, says: "nightly since 1h", remedy: "start a process", fault: `INSERT INTO jobs_schedules (name, hash, next_at) VALUES ('nightly', 'h', ` + hour + `)`},
 	} {
 		t.Run(c.check+" "+c.says, func(t *testing.T) {
