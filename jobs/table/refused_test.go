@@ -3,6 +3,7 @@ package table_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -335,5 +336,20 @@ func TestRowsWhoseTriggerLacksAFunction(t *testing.T) {
 			})
 			s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
 		})
+	}
+}
+
+// What a handler says is stored as its escapes where the database's encoding does not hold it.
+func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
+	t.Parallel()
+	s := &stage{t: t, d: pgtest.Latin1(t), o: options()}
+	s.d.Exec(t, schema)
+	s.h.Handle = func(context.Context, *table.Job[example]) error { return errors.New("caf\u00e9: \u5931\u6557 \U0001f600") }
+	s.o.MaxNumRetries, s.o.RetryAfter = 0, 0
+	id := s.add("")
+	s.run(nil)
+	s.becomes(id, table.StateFailed)
+	if text := s.text(`SELECT failure_message FROM example_jobs WHERE id = $1`, id); !strings.Contains(text, `caf\u00e9: \u5931\u6557 \U0001f600`) {
+		t.Errorf("the row says %q", text)
 	}
 }
