@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,10 +32,9 @@ type Worker struct {
 	consumers []consumer.Consumer
 	cfg       Config
 
-	started  atomic.Bool
-	stopOnce sync.Once
-	stopped  chan struct{} // closed by Stop
-	ended    chan struct{} // closed when Start returns
+	started atomic.Bool
+	stop    group.Stop
+	ended   chan struct{} // closed when Start returns
 
 	state atomic.Value // State
 
@@ -84,7 +82,6 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 		log:        eventStore,
 		consumers:  consumers,
 		cfg:        DefaultConfig(),
-		stopped:    make(chan struct{}),
 		ended:      make(chan struct{}),
 		watchNow:   wakeup.New(),
 		sweepNow:   wakeup.New(),
@@ -109,9 +106,9 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 func (w *Worker) ID() uuid.UUID { return w.id }
 
 // Stop asks the worker to finish the batches in hand and end. It returns at
-// once; Start waits. It may be called at any time, any number of times, also
-// from a handler.
-func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
+// once, and no batch begins from then on; Start waits. It may be called at any time, any
+// number of times, also from a handler.
+func (w *Worker) Stop() { w.stop.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no
 // retry can mend; the first two are a clean stop and return nil. It begins by
@@ -146,10 +143,10 @@ func (w *Worker) Start(ctx context.Context) error {
 	intake, drain := context.WithCancel(life)
 	defer drain()
 	defer context.AfterFunc(ctx, drain)()
+	w.stop.Bind(drain)
 	running, halt := context.WithCancel(life)
 	defer halt()
 	background := &group.Group{Of: "worker", Fail: drain, Goexit: errGoexit}
-	background.Run(func() error { w.awaitStop(running, drain); return nil })
 
 	err := errtext.Of(explain(w.begin(intake)))
 	if err == nil {
@@ -228,15 +225,6 @@ func (w *Worker) noticeNews() {
 	tell(w.observer.Woken, Wakeup{WakeupChanges})
 	w.coord.Wake()
 	w.watchNow.Send()
-}
-
-// awaitStop turns Stop into the end of the intake.
-func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
-	select {
-	case <-w.stopped:
-		drain()
-	case <-running.Done():
-	}
 }
 
 // handOver hands each consumer back when its own batch has ended, from the end of the

@@ -44,10 +44,9 @@ type Worker struct {
 	hangsAfter    time.Duration // a turn of a loop
 	echoes        time.Duration // between two looks for an echo
 
-	started  atomic.Bool
-	stopOnce sync.Once
-	stopped  chan struct{} // closed by Stop
-	state    atomic.Value  // WorkerState
+	started atomic.Bool
+	stop    group.Stop
+	state   atomic.Value // WorkerState
 
 	poolOnce   sync.Once
 	poolClosed chan struct{} // closed when a statement finds db closed
@@ -88,7 +87,7 @@ type Worker struct {
 func NewWorker(db *sql.DB, handlers *Handlers, opts ...Option) *Worker {
 	w := &Worker{
 		id: uuid.New(), db: pgdriver.NewPool(db), handlers: handlers, cfg: defaults(), grace: grace, limit: statementLimit, hangsAfter: turn.Limit, choreInterval: choresEvery, echoes: echoEvery,
-		stopped: make(chan struct{}), poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
+		poolClosed: make(chan struct{}), ready: make(chan struct{}), sweepNow: wakeup.New(),
 	}
 	if handlers == nil {
 		w.handlers = NewHandlers()
@@ -117,7 +116,7 @@ func (w *Worker) ID() uuid.UUID { return w.id }
 // Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
 // It returns at once; Start waits. It may be called at any time, any number of
 // times, also from a handler.
-func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
+func (w *Worker) Stop() { w.stop.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking
@@ -146,6 +145,10 @@ func (w *Worker) Start(ctx context.Context) error {
 	intake, drain := context.WithCancel(life)
 	defer drain()
 	defer context.AfterFunc(ctx, drain)()
+	w.stop.Bind(drain)
+	if w.cfg.stopAfter > 0 {
+		defer time.AfterFunc(w.cfg.stopAfter, drain).Stop()
+	}
 	handling, abandon := context.WithCancelCause(life)
 	defer abandon(errStopping)
 	w.handling = handling
@@ -154,7 +157,6 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.life = running
 
 	background := &group.Group{Of: "jobs", Fail: drain, Goexit: errGoroutine}
-	background.Run(func() error { w.awaitStop(running, drain); return nil })
 	err := errtext.Of(w.prepare(intake))
 	if err == nil {
 		err = errtext.Of(pooled(w.coord.Register(intake)))
@@ -230,21 +232,6 @@ func (w *Worker) isReady() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// awaitStop turns Stop, and WithStopAfter, into the end of the intake.
-func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
-	var late <-chan time.Time
-	if w.cfg.stopAfter > 0 {
-		late = time.After(w.cfg.stopAfter)
-	}
-	select {
-	case <-w.stopped:
-		drain()
-	case <-late:
-		drain()
-	case <-running.Done():
 	}
 }
 

@@ -398,7 +398,7 @@ func TestApplyWaitsForNobodyWhenThereIsNothingToDo(t *testing.T) {
 func TestApplyDoesNotHoldUpOthersBesideALongTransaction(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	dumper := fmt.Sprint("dump ", time.Now().UnixNano())
+	dumper := fmt.Sprint("dump", time.Now().UnixNano())
 	d.Exec(t, `ALTER TABLE worker_nodes DROP COLUMN partitions; INSERT INTO worker_nodes (worker_id) VALUES (gen_random_uuid())`)
 	dump, err := with(t, d, "application_name", dumper).BeginTx(t.Context(), nil)
 	if err != nil {

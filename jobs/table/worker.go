@@ -53,9 +53,8 @@ type Worker struct {
 	hangs   time.Duration // after it, a turn of a loop hangs
 
 	started    atomic.Bool
-	stopOnce   sync.Once
 	closedOnce sync.Once
-	stopped    chan struct{} // closed by Stop
+	stop       group.Stop
 	closed     chan struct{} // closed when the pool is
 	state      atomic.Value  // WorkerState
 	wake       chan struct{} // for the loop
@@ -113,7 +112,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 	o = o.withDefaults(rows.settings.stalled)
 	w := &Worker{
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: turn.Limit,
-		stopped: make(chan struct{}), closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
+		closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
 		refused: map[string]*batch.Refused[int64]{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
 	}
@@ -129,7 +128,7 @@ func (w *Worker) ID() uuid.UUID { return w.id }
 // Stop asks the worker to stop claiming, to wait for the jobs in hand and to end.
 // It returns at once; Start waits. It may be called at any time, any number of
 // times, also from a handler.
-func (w *Worker) Stop() { w.stopOnce.Do(func() { close(w.stopped) }) }
+func (w *Worker) Stop() { w.stop.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking the
@@ -155,6 +154,10 @@ func (w *Worker) Start(ctx context.Context) error {
 	intake, drain := context.WithCancel(life)
 	defer drain()
 	defer context.AfterFunc(ctx, drain)()
+	w.stop.Bind(drain)
+	if w.opts.MaxActiveTime > 0 {
+		defer time.AfterFunc(w.opts.MaxActiveTime, drain).Stop()
+	}
 	handling, abandon := context.WithCancelCause(life)
 	defer abandon(errStopping)
 	running, halt := context.WithCancel(life)
@@ -162,7 +165,6 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.handling, w.life = handling, running
 
 	background := &group.Group{Of: "jobs/table", Fail: drain, Goexit: errGoroutine}
-	background.Run(func() error { w.awaitStop(running, drain); return nil })
 	err := errtext.Of(w.prepare(intake))
 	prepared := err == nil
 	if prepared {
@@ -267,21 +269,6 @@ func (w *Worker) validate() error {
 		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return nil
-}
-
-// awaitStop turns Stop, and MaxActiveTime, into the end of the intake.
-func (w *Worker) awaitStop(running context.Context, drain context.CancelFunc) {
-	var late <-chan time.Time
-	if w.opts.MaxActiveTime > 0 {
-		late = time.After(w.opts.MaxActiveTime)
-	}
-	select {
-	case <-w.stopped:
-		drain()
-	case <-late:
-		drain()
-	case <-running.Done():
-	}
 }
 
 // awaitClose ends the worker, and the contexts of the handlers, when somebody closes the
