@@ -67,7 +67,8 @@ func (c *consumerLoop) noteCheckpoint(ctx context.Context, conn *sql.Conn) error
 		}
 		return err
 	})
-	if ctx.Err() != nil || errors.Is(err, store.ErrIncarnation) || pgdriver.IsConnectionLoss(err) {
+	ofServer := pgdriver.SQLState(err) != "" && pgdriver.FaultOf(err) != pgdriver.FaultRow
+	if ctx.Err() != nil || ofServer || errors.Is(err, store.ErrIncarnation) || pgdriver.IsConnectionLoss(err) {
 		return err
 	}
 	return nil // nobody needs this event, which an operator may have skipped as it cannot be read

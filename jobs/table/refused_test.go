@@ -344,7 +344,9 @@ func TestErrorThatTheEncodingDoesNotHold(t *testing.T) {
 	t.Parallel()
 	s := &stage{t: t, d: pgtest.Latin1(t), o: options()}
 	s.d.Exec(t, schema)
-	s.h.Handle = func(context.Context, *table.Job[example]) error { return errors.New("caf\u00e9: \u5931\u6557 \U0001f600") }
+	s.h.Handle = func(context.Context, *table.Job[example]) error {
+		return errors.New("caf\u00e9: \u5931\u6557 \U0001f600")
+	}
 	s.o.MaxNumRetries, s.o.RetryAfter = 0, 0
 	id := s.add("")
 	s.run(nil)
