@@ -54,6 +54,7 @@ type result struct {
 	many    bool                  // it failed for the sum of its events, see timedOut
 	fatal   error                 // ends the worker, and there is nothing to settle
 	waited  bool                  // the server ended the guard's wait for the row
+	halved  bool                  // a page could not be read, and the next one is half as large
 	began   time.Time             // the turn
 }
 

@@ -184,6 +184,7 @@ func (c *consumerLoop) plan(intake context.Context, w *work) {
 		c.reader.Begin(intake, w.advance.To, w.Events)
 	}
 	w.setAside(c.poison, c.w.text)
+	w.noteLast()
 	w.takeEffects()
 }
 

@@ -53,6 +53,9 @@ func (c *consumerLoop) trouble(intake context.Context, r result) (pause time.Dur
 	if r.waited { // it ends when the other batch does
 		v.pause, v.exhausted = min(v.pause, pollSessionEvery), false
 	}
+	if r.halved {
+		v.pause, v.exhausted = 0, false
+	}
 	var ofKey keyError
 	keyless := errors.As(r.err, &ofKey)
 	switch {

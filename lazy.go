@@ -26,13 +26,13 @@ type lazily struct {
 func (c *consumerLoop) at() int64 { return max(c.progress.Position, c.lazily.upTo) }
 
 // passesLazily takes note that a planned work can wait, and reports whether it can. Not so if
-// somebody waits for the consumer, while a failing event is narrowed down (SkipEvent
+// somebody waits for the consumer, while an event that fails or cannot be read is narrowed down (SkipEvent
 // relies on the checkpoint before it), or if parts are to meet.
 func (c *consumerLoop) passesLazily(w *work) bool {
 	a := &w.advance
 	switch {
 	case !c.unit.isPart(), len(w.Events)+len(w.deadLetters)+len(a.Marks)+len(a.Gone)+len(w.from.Open) > 0, w.retried != nil,
-		c.tally.bisect.active(), c.poison != nil, c.rescaling.target != "", c.lazyDue(), c.w.awaited.isWaitedFor(c.unit.title):
+		c.tally.bisect.active(), c.poison != nil, c.suspects > 0, c.rescaling.target != "", c.lazyDue(), c.w.awaited.isWaitedFor(c.unit.title):
 		return false
 	}
 	if c.lazily.upTo == 0 {

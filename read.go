@@ -183,37 +183,45 @@ func (c *consumerLoop) read(intake context.Context, conn *sql.Conn, v *frontier.
 		p, err = c.reader.Read(ctx, c.w.db.Plans.Conn(conn), v, at)
 		return err
 	})
-	if c.suspect(intake, at.Limit, p.Full, err); err != nil {
-		return nil, result{outcome: disturbed, err: err}
+	halved := c.suspect(intake, at.Limit, p.Full, err)
+	if err != nil {
+		return nil, result{outcome: disturbed, err: err, halved: halved}
 	}
 	return c.workOf(p, v), result{}
 }
 
 // suspect records among how many of the next events one may be that cannot be read. A page has
 // half of them at most: so what comes before is handled, and in the end the event is read alone.
-func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err error) {
+// It reports whether the next page is smaller for that.
+func (c *consumerLoop) suspect(ctx context.Context, asked int, more bool, err error) (halved bool) {
 	switch {
 	case err == nil && !more:
 		c.suspects = 0
 	case err == nil:
 		c.suspects = max(0, c.suspects-asked)
-	case ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err):
-		c.suspects = asked
+	case ofEvents(ctx, err):
+		c.suspects, halved = asked, asked > 1
 	}
+	return halved
+}
+
+// ofEvents reports whether a read has failed for what it read, as far as can be told.
+func ofEvents(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !errors.Is(err, store.ErrIncarnation) && !pgdriver.IsConnectionLoss(err)
 }
 
 // place is where the consumer stands, and how far it may read.
 func (c *consumerLoop) place() reader.Place {
 	b := c.tally.bisect
 	at := reader.Place{Position: c.at(), Limit: b.size(c.batchSize()), Bound: b.upTo(reader.Unbounded)}
-	if c.suspects > 0 {
-		at.Limit = min(at.Limit, max(1, c.suspects/2))
-	}
 	if c.rescaling.bounded {
 		at.Bound = min(at.Bound, c.rescaling.upTo)
 	}
 	if c.endsAtPoison() {
 		at.Limit, at.Bound = c.w.cfg.BatchSize, min(at.Bound, c.poison.position-1) // no event of its own is there
+	}
+	if c.suspects > 0 {
+		at.Limit, at.Exact = min(at.Limit, max(1, c.suspects/2)), true
 	}
 	for _, o := range c.progress.Open {
 		at.Open = append(at.Open, o.Range)

@@ -3,13 +3,11 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pgfrontier/worker/internal/incarnation"
 	"github.com/pgfrontier/worker/internal/pgdriver"
-	"github.com/pgfrontier/worker/internal/reader"
-	"github.com/pgfrontier/worker/store"
 )
 
 // restartedError stops a consumer whose checkpoint may belong to a log that began
@@ -67,11 +65,18 @@ func (c *consumerLoop) noteCheckpoint(ctx context.Context, conn *sql.Conn) error
 		}
 		return err
 	})
-	ofServer := pgdriver.SQLState(err) != "" && pgdriver.FaultOf(err) != pgdriver.FaultRow
-	if ctx.Err() != nil || ofServer || errors.Is(err, store.ErrIncarnation) || pgdriver.IsConnectionLoss(err) {
-		return err
+	return optional(ctx, err)
+}
+
+// optional returns nil instead of an error of a read that nobody needs, if the event may be one
+// that cannot be read, and that an operator has skipped. What is of the statement, as of a plan
+// that has outlived the type of a column, is tried again.
+func optional(ctx context.Context, err error) error {
+	s := pgdriver.SQLState(err)
+	if err != nil && ofEvents(ctx, err) && (s == "" || pgdriver.FaultOf(err) == pgdriver.FaultRow || strings.HasPrefix(s, "XX") || s == "58030") { // corrupted data, or a file that cannot be read
+		return nil
 	}
-	return nil // nobody needs this event, which an operator may have skipped as it cannot be read
+	return err
 }
 
 // sameLog reports whether the log is known to be the one that the consumer has
@@ -86,15 +91,13 @@ func (c *consumerLoop) sameLog(ctx context.Context, conn *sql.Conn) (same bool, 
 		same, err = c.reader.IsLast(ctx, c.w.db.Plans.Conn(conn), c.progress.Token, c.unit.handled.position, c.unit.handled.is, c.progress.Position, c.w.cfg.BatchSize)
 		return err
 	})
-	return same, err
+	return same, optional(ctx, err)
 }
 
 // noteHandled records the last event of a committed batch, if it is the new one.
 func (c *consumerLoop) noteHandled(w *work) {
-	if n := len(w.Events); n > 0 && w.retried == nil {
-		if e := &w.Events[n-1]; e.GlobalPosition > w.from.Position {
-			c.unit.handled.position, c.unit.handled.is = e.GlobalPosition, reader.FingerprintOf(e)
-		}
+	if w.last.position > w.from.Position && w.retried == nil {
+		c.unit.handled.position, c.unit.handled.is = w.last.position, w.last.is
 	}
 }
 

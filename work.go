@@ -27,6 +27,18 @@ type work struct {
 	advance     progress.Advance
 	deadLetters []progress.DeadLetter // events that go there
 	joined      int                   // aggregates, or keys, that had none before
+
+	last struct { // of Events, before a handler may change it
+		position int64
+		is       reader.Fingerprint
+	}
+}
+
+// noteLast records the last event.
+func (w *work) noteLast() {
+	if n := len(w.Events); n > 0 {
+		w.last.position, w.last.is = w.Events[n-1].GlobalPosition, reader.FingerprintOf(&w.Events[n-1])
+	}
 }
 
 // plan decides what going over the page means, in at most maxOpen open ranges.

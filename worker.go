@@ -106,8 +106,8 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 func (w *Worker) ID() uuid.UUID { return w.id }
 
 // Stop asks the worker to finish the batches in hand and end. It returns at
-// once, and no batch begins from then on; Start waits. It may be called at any time, any
-// number of times, also from a handler.
+// once, and no batch begins from then on, save one that is just beginning; Start waits. It
+// may be called at any time, any number of times, also from a handler.
 func (w *Worker) Stop() { w.stop.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no

@@ -165,7 +165,7 @@ func (s *Session) run(ctx context.Context, a action) error {
 		case ctx.Err() != nil || pgdriver.IsConnectionLoss(err):
 			return err
 		default:
-			m.onUnreadable()
+			m.onUnreadable(s.now())
 		}
 		return nil
 	case scanLocks:

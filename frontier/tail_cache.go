@@ -110,7 +110,10 @@ func (m *machine) fillCache() bool {
 
 // onUnreadable goes on without rows: one cannot be read. Consumers read for themselves, and those
 // that want it tell.
-func (m *machine) onUnreadable() {
+func (m *machine) onUnreadable(now time.Time) {
+	if m.cache.due { // it stood for a tail
+		m.tailNow(now)
+	}
 	m.cache.asked, m.cache.gap = 0, true
 	m.cache.restart(m.safe)
 	m.publish()

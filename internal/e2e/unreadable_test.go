@@ -14,7 +14,7 @@ import (
 func TestUnreadableEventCostsItselfOnly(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
-	parts := &partitioned{ledger{name: "parts"}, consumer.Partitions{Count: 2, Key: consumer.ByKey("k", func(e store.PersistedEvent) string { return fmt.Sprint(e.GlobalPosition) })}}
+	parts := &partitioned{ledger{name: "parts"}, consumer.Partitions{Count: 16, Key: consumer.ByKey("k", func(e store.PersistedEvent) string { return fmt.Sprint(e.GlobalPosition) })}}
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}, parts, &scopedLedger{ledger{name: "orders", types: []string{"Order"}}}, &scopedLedger{ledger{name: "invoices", types: []string{"Invoice"}}}})
 	appendN(t, d.DB, "Order", "1", 2)
 	awaitHandled(t, d.DB, "all", 1, 2) // and follows
@@ -44,5 +44,7 @@ func TestUnreadableEventCostsItselfOnly(t *testing.T) {
 	}
 	await(t, "the parts to be at the event", func() bool {
 		return one[int](t, d.DB, `SELECT count(*) FROM ledger WHERE consumer = 'parts'`) == 79
+	}, func() string {
+		return one[string](t, d.DB, `SELECT (SELECT count(*) FROM ledger WHERE consumer = 'parts') || (SELECT string_agg(consumer_name || ' ' || last_position || ' ' || coalesce(split_at::text, ''), E'\n') FROM consumer_checkpoints WHERE consumer_name LIKE 'parts%')`) + fmt.Sprint(statusOf(w.Worker, "parts").LastError)
 	})
 }

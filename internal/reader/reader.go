@@ -31,6 +31,7 @@ type Place struct {
 	Open     []store.Range // that it has passed while they were in doubt
 	Limit    int           // events at most
 	Bound    int64         // the page reaches no further; Unbounded: as far as is safe
+	Exact    bool          // read no more than Limit, also if few of them are the consumer's
 }
 
 // Unbounded is no Bound.
@@ -44,6 +45,7 @@ const Unbounded = math.MaxInt64
 // before the late one, so a later snapshot than that which showed the next
 // shows the late one too, and the order within the aggregate is kept.
 func (r *Reader) Read(ctx context.Context, conn Conn, v *frontier.Value, from Place) (Page, error) {
+	r.exact = from.Exact
 	upTo := min(v.Safe, from.Bound)
 	p := Page{Look: frontier.Page{Checkpoint: from.Position, Through: from.Position}}
 	if upTo > from.Position {

@@ -17,6 +17,7 @@ type view struct {
 	mine   *Share          // nil: all of these types
 	failed error           // why the slot of an event is not known
 	scoped bool            // the log can leave out all others
+	exact  bool            // the present read is bounded by its Limit, not by the share of it
 	sized  *bounded.Reader // of all reads
 }
 
@@ -57,7 +58,7 @@ func (r *view) lookAhead(ctx context.Context, q store.Querier, v *frontier.Value
 // about as many events that it has as a page of all would have.
 func (r *view) lookAtAll(ctx context.Context, q store.Querier, v *frontier.Value, ahead span, limit, pagesAtMost, maxBytes int) ([]Page, error) {
 	read := limit * pagesAtMost
-	if r.mine != nil {
+	if r.mine != nil && !r.exact {
 		read *= min(r.mine.OneIn, max(1, farSight/read))
 	}
 	events, more, err := r.sized.Events(ctx, r.at(v), q, ahead.after, read, maxBytes)
