@@ -56,7 +56,9 @@ func newMachine(s Scenario, on *database, h *history.History, slot, life, pool i
 	if m.relay, err = newRelay(m.config); err != nil {
 		return nil, err
 	}
-	if s.Faults[leftRow.Name] > 0 && slot%2 == 0 {
+	// Not where handlers end their transactions: that is found at once only with drivers that the
+	// library knows, and the oracle expects it.
+	if s.Faults[leftRow.Name] > 0 && s.Faults["contract"] == 0 && slot%2 == 0 {
 		m.db = sized(sql.OpenDB(plainConnector{stdlib.GetConnector(*m.config)}), pool)
 	} else {
 		m.db = openPool(m.config, pool)
