@@ -96,8 +96,9 @@ func (c *Client) Table() string { return c.table }
 // one that returns nil has completed its job.
 //
 // It returns the state in which it found the job: of an unfinished one, what it was
-// before; a finished one stays as it is. tx may be nil; the row of the job is locked until
-// its end. If the job ends meanwhile, what became of it is stored after that.
+// before; a finished one stays as it is. The row of the job is locked until the end of tx. If the job ends meanwhile,
+// what became of it is stored after that. If tx is nil or a *sql.DB, Cancel has a transaction
+// of its own.
 func (c *Client) Cancel(ctx context.Context, tx Querier, id int64) (was State, err error) {
 	if c.err != nil {
 		return "", c.err

@@ -25,24 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 // said is what all tests log.
-var said lines
-
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+var said pgtest.Lines
 
 var custom = migrations.Config{
 	WorkerNodesTable:         "infra.nodes",

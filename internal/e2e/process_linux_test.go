@@ -20,7 +20,7 @@ import (
 type process struct {
 	*child.Process
 	name string
-	out  output
+	out  pgtest.Lines
 }
 
 // startProcess starts this program as a worker process. It ends with the test,

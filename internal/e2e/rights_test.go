@@ -28,7 +28,7 @@ func (d *deployment) tryStart(t *testing.T, db *sql.DB, opts ...worker.Option) (
 
 func (d *deployment) tryStartOf(t *testing.T, db *sql.DB, c consumer.Consumer, opts ...worker.Option) (log string, err error) {
 	t.Helper()
-	var out output
+	var out pgtest.Lines
 	opts = append(opts, worker.WithSlog(newLogger(&out)))
 	w := worker.New(db, d.log, []consumer.Consumer{c}, d.options(opts...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)

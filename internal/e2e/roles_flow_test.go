@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/ident"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/store"
@@ -101,7 +102,7 @@ func held(begun chan<- struct{}, end <-chan struct{}) func(context.Context, *sql
 // run starts a worker.
 func (f *flow) run(t *testing.T, consumers []consumer.Consumer, opts ...worker.Option) *running {
 	t.Helper()
-	var log output
+	var log pgtest.Lines
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(log.String())

@@ -212,4 +212,4 @@ func commit(t *testing.T, tx *sql.Tx) {
 	}
 }
 
-func newLogger(out *output) *slog.Logger { return slog.New(slog.NewTextHandler(out, nil)) }
+func newLogger(out *pgtest.Lines) *slog.Logger { return slog.New(slog.NewTextHandler(out, nil)) }

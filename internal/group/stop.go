@@ -13,7 +13,8 @@ type Stop struct {
 	drain context.CancelFunc
 }
 
-// Ask ends what is bound before it returns, so that nothing new begins from then on.
+// Ask asks to stop. It calls what [Stop.Bind] has bound before it returns, so that nothing new
+// begins after that.
 func (s *Stop) Ask() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,7 +23,7 @@ func (s *Stop) Ask() {
 	}
 }
 
-// Bind makes drain what Ask calls. If somebody has asked before, it is called at once.
+// Bind sets what Ask calls. If Ask was called before, Bind calls drain at once.
 func (s *Stop) Bind(drain context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

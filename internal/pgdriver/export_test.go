@@ -27,9 +27,9 @@ func (p *Plans) KeepFrom(t time.Time) {
 }
 
 // Took records how long a statement took that ends now.
-func (p *Plans) Took(query string, d time.Duration, anew bool, err error) {
-	p.took(query, d, time.Now(), anew, err)
+func (p *Plans) Took(query string, d time.Duration, replanned bool, err error) {
+	p.took(query, d, time.Now(), replanned, err)
 }
 
-// Anew reports whether a statement is planned anew now.
-func (p *Plans) Anew(query string) bool { return p.anew(query, time.Now()) }
+// Replans reports whether an execution plans the statement again now.
+func (p *Plans) Replans(query string) bool { return p.replans(query, time.Now()) }

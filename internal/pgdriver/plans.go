@@ -16,7 +16,7 @@ import (
 // Plans keeps statements from plans that have become wrong. A session keeps the plan of a
 // prepared statement until the table is analyzed. If that was made while the table was
 // small, it reads all of a table that has grown since, each time. So once a statement
-// was slow, it is planned anew each time, for a while. That costs the server less than a
+// was slow, each execution plans it again, for a while. That costs the server less than a
 // millisecond, where it may save a hundred.
 //
 // Only pgx keeps prepared statements by itself, in its default mode. Any number of goroutines
@@ -41,16 +41,16 @@ const (
 	// slower is by how much it is slower than it was at its fastest. So a network that is
 	// slow makes no plan wrong.
 	slower = 5
-	// planAnew is for how long a statement is planned anew then.
-	planAnew = 30 * time.Second
+	// replanFor is for how long each execution plans the statement again then.
+	replanFor = 30 * time.Second
 	// A user's log may make a new text for each read. What is longer is not watched, and of
 	// more nothing is known any more.
 	mostTexts, longestText = 1000, 1 << 15
 )
 
-// took records how long a statement took until its first row, and whether it was planned anew.
-// An error says nothing about how fast it can be.
-func (p *Plans) took(query string, took time.Duration, now time.Time, anew bool, err error) {
+// took records how long a statement took until its first row, and whether that included
+// planning it. An error says nothing about how fast it can be.
+func (p *Plans) took(query string, took time.Duration, now time.Time, replanned bool, err error) {
 	nanos := max(int64(took), 1)
 	t := p.text(query)
 	if t == nil {
@@ -69,10 +69,10 @@ func (p *Plans) took(query string, took time.Duration, now time.Time, anew bool,
 	fastest := t.fastest.Load()
 	slow := took >= slowStatement && nanos >= slower*fastest
 	switch {
-	case slow && anew && err == nil: // its plan is not the reason
+	case slow && replanned && err == nil: // its plan is not the reason
 		t.fastest.CompareAndSwap(fastest, nanos)
 	case slow:
-		t.until.Store(int64(now.Sub(origin) + planAnew))
+		t.until.Store(int64(now.Sub(origin) + replanFor))
 	case nanos < fastest && err == nil:
 		t.fastest.CompareAndSwap(fastest, nanos) // or another was as fast
 	}
@@ -84,8 +84,8 @@ func (p *Plans) text(query string) *text {
 	return known
 }
 
-// anew reports whether a statement is planned anew.
-func (p *Plans) anew(query string, now time.Time) bool {
+// replans reports whether an execution plans the statement again.
+func (p *Plans) replans(query string, now time.Time) bool {
 	t := p.text(query)
 	return t != nil && int64(now.Sub(origin)) < t.until.Load()
 }
@@ -129,18 +129,18 @@ func keepsPlans(conn *sql.Conn) (keeps bool) {
 	return keeps
 }
 
-// begin returns the arguments with what has pgx plan a statement anew, if that is due, and what
-// to call at its end.
+// begin returns the arguments, with what makes pgx plan the statement again if that is due, and
+// what to call at its end.
 //
 // The mode is one that sends all of a statement in one go, as a proxy demands, and values in
 // binary, as else: a text depends on the session.
 func (q planned) begin(query string, args []any) (with []any, end func(error)) {
 	start := time.Now()
-	anew := q.p.anew(query, start) && q.keeps()
-	if anew {
+	replan := q.p.replans(query, start) && q.keeps()
+	if replan {
 		args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 	}
-	return args, func(err error) { q.p.took(query, time.Since(start), time.Now(), anew, err) }
+	return args, func(err error) { q.p.took(query, time.Since(start), time.Now(), replan, err) }
 }
 
 func (q planned) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {

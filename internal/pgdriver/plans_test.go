@@ -14,13 +14,13 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// A statement keeps its plan until it is slow. Then pgx is told to plan it anew for a while,
+// A statement keeps its plan until it is slow. Then, for a while, pgx plans it again each time,
 // in the mode in which it keeps plans; whatever the driver and its mode, it works.
 func TestPlans(t *testing.T) {
 	d := pgtest.Empty(t)
 	for name, c := range map[string]struct {
-		db   *sql.DB
-		anew bool // after a slow statement
+		db      *sql.DB
+		replans bool // after a slow statement
 	}{
 		"pgx":             {d.OpenMode(t, pgx.QueryExecModeCacheStatement), true},
 		"exec":            {d.OpenMode(t, pgx.QueryExecModeExec), false},
@@ -65,8 +65,8 @@ func TestPlans(t *testing.T) {
 			t.Errorf("%s: a plan is not kept at first", name)
 		}
 		work(0.5)
-		if pgdriver.Keeps(on, slow) == c.anew {
-			t.Errorf("%s: after a slow statement its plan is kept: %t", name, c.anew)
+		if pgdriver.Keeps(on, slow) == c.replans {
+			t.Errorf("%s: after a slow statement its plan is kept: %t", name, c.replans)
 		}
 		p.KeepFrom(time.Now().Add(time.Hour)) // all of them are sent so
 		work(0)
@@ -77,7 +77,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// Statements that are planned anew read what those with a plan read, under any setting.
+// Statements that are planned again read what those with a kept plan read, under any setting.
 func TestPlansReadTheSame(t *testing.T) {
 	conn, err := pgtest.Empty(t).OpenMode(t, pgx.QueryExecModeCacheStatement).Conn(t.Context())
 	if err != nil {
@@ -123,15 +123,15 @@ func TestPlansOfAConnection(t *testing.T) {
 // What makes a statement slow, if not its plan, leaves its plan alone, and that of others.
 func TestWhatMakesNoPlanWrong(t *testing.T) {
 	type sent struct {
-		query string
-		ms    int
-		anew  bool
-		err   error
+		query     string
+		ms        int
+		replanned bool
+		err       error
 	}
 	failed := errors.New("failed")
 	for name, c := range map[string]struct {
-		sent []sent
-		anew bool // SELECT, then
+		sent    []sent
+		replans bool // SELECT, then
 	}{
 		"a slow network":                           {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 310, false, nil}, {"SELECT", 1490, false, nil}, {"SELECT", 290, false, nil}, {"SELECT", 1440, false, nil}}, false},
 		"five times the fastest":                   {[]sent{{"SELECT", 300, false, nil}, {"SELECT", 290, false, nil}, {"SELECT", 1450, false, nil}}, true},
@@ -143,10 +143,10 @@ func TestWhatMakesNoPlanWrong(t *testing.T) {
 	} {
 		var p pgdriver.Plans
 		for _, s := range c.sent {
-			p.Took(s.query, time.Duration(s.ms)*time.Millisecond, s.anew, s.err)
+			p.Took(s.query, time.Duration(s.ms)*time.Millisecond, s.replanned, s.err)
 		}
-		if p.Anew("SELECT") != c.anew {
-			t.Errorf("%s: SELECT is planned anew: %t", name, !c.anew)
+		if p.Replans("SELECT") != c.replans {
+			t.Errorf("%s: SELECT is planned again: %t", name, !c.replans)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestPlansOfManyStatements(t *testing.T) {
 		p.Took("SELECT", d, false, nil)
 		p.Took(strings.Repeat("x", pgdriver.LongestText+1), d, false, nil)
 	}
-	if !p.Anew("SELECT") || p.Anew(strings.Repeat("x", pgdriver.LongestText+1)) {
+	if !p.Replans("SELECT") || p.Replans(strings.Repeat("x", pgdriver.LongestText+1)) {
 		t.Error("a statement after many others is not watched, or one that is too long is")
 	}
 }

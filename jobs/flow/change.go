@@ -36,7 +36,8 @@ func (c *Client) notFound(ctx context.Context, on jobs.Querier) error {
 // whose jobs run end, as [jobs.Client.Cancel] does. The run ends with the last of them.
 //
 // It returns the state in which it found the run; a run that has ended stays as it is.
-// tx may be nil; the run is locked until its end.
+// The run is locked until the end of tx. If that is nil or a *sql.DB, Cancel has a
+// transaction of its own.
 //
 // Steps of [OnFailure] and [OnEnd] do not begin either: clean up where you cancel.
 func (c *Client) Cancel(ctx context.Context, tx jobs.Querier, run int64) (was State, err error) {
@@ -100,8 +101,9 @@ func (c *Client) cancel(ctx context.Context, on jobs.Querier, run int64) error {
 // Retry makes a run that has ended go on: the steps of these names begin again, and what
 // depends on them. Without names it is the steps whose failure made the run fail, or that
 // were cancelled with it; of a [Map] step it is the jobs that have failed. The others keep
-// their ends and results. The run goes on in the shape in which it was started. tx may be
-// nil; the run is locked until its end.
+// their ends and results. The run goes on in the shape in which it was started. The
+// run is locked until the end of tx. If that is nil or a *sql.DB, Retry has a transaction of
+// its own.
 //
 // What has completed without a failed step, by [Any], [Quorum] or another way, does not run
 // again with that; nor does the failed step, unless it is named. So a run that has completed

@@ -236,7 +236,7 @@ func (p phase) Next(t time.Time) time.Time {
 func TestOtherTimes(t *testing.T) {
 	t.Parallel()
 	d := database(t)
-	var said lines
+	var said pgtest.Lines
 	old := schedule.New(d.DB, jobs.NewClient(d.DB), schedule.Job("s", each(20*time.Millisecond), jobOf)).WithLogger(slog.New(slog.NewTextHandler(&said, nil)))
 	start(t, old)
 	until(t, "the first jobs", func() bool { return old.Status()[0].Jobs > 2 })
@@ -356,24 +356,6 @@ func TestClockOfTheProcessIsOff(t *testing.T) {
 			}
 		})
 	}
-}
-
-// lines are what a logger has written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // A schedule that is paused enqueues nothing, then or later.
