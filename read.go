@@ -99,6 +99,7 @@ func (c *consumerLoop) load(intake context.Context, conn *sql.Conn, v *frontier.
 		c.progress = nil // not proven yet
 		return result{outcome: disturbed, err: err}
 	}
+	c.status.loaded(c.progress)
 	if r, done := c.rescope(intake, conn); r.outcome != again || done {
 		return r
 	}
@@ -152,7 +153,6 @@ func (c *consumerLoop) loadFrom(ctx context.Context, q store.Querier, v *frontie
 		}
 		c.poison = nil // somebody has moved the consumer since
 	}
-	c.status.loaded(c.progress)
 	c.announce()
 	return nil
 }

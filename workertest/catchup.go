@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/migrations"
@@ -26,6 +28,10 @@ import (
 // returns that failure, a [worker.ConsumerError]. It is
 // [worker.ErrTransactionEnded] if a handler ended its transaction, in whatever
 // way: the transaction is checked after each call.
+//
+// It is also an error at once if a consumer is paused, by a test before this one perhaps:
+// it handles nothing. The worker itself pauses a consumer whose checkpoint is above its log,
+// as it is after TRUNCATE ... RESTART IDENTITY; the error says what to do.
 //
 // A [consumer.Partitioned] runs in its partitions, some of its first events perhaps
 // before they are made. Let -race watch its handler.
@@ -59,12 +65,19 @@ func CatchUp(ctx context.Context, db *sql.DB, log store.Log, consumers []consume
 			return fmt.Errorf("workertest: awaited %s: %w", awaited, err)
 		case <-time.After(lookEvery):
 		}
+		status := w.Status() // first: what it shows as loaded, the tables show, too
 		all, err := operator.Consumers(ctx)
-		status := w.Status()
 		if err != nil || len(status.Consumers) == 0 {
 			continue // what is wrong, the worker says
 		}
+		if err := paused(all, status); err != nil {
+			w.Stop()
+			return errors.Join(err, <-ended)
+		}
 		awaited = missing(all, status, head)
+		if awaited == "" {
+			awaited = unloaded(ctx, operator, all, status, w.ID())
+		}
 		if awaited == "" {
 			awaited = replaying(ctx, operator, status)
 		}
@@ -118,6 +131,57 @@ func replaying(ctx context.Context, o *ops.Operator, s worker.Status) string {
 	return ""
 }
 
+// paused says which of the consumers is paused, and why; nil if none is.
+func paused(all []ops.Consumer, s worker.Status) error {
+	for _, o := range all {
+		if !slices.ContainsFunc(s.Consumers, func(c worker.ConsumerStatus) bool { return c.Consumer == o.Name }) {
+			continue
+		}
+		name, p := o.Name, o.Paused
+		for _, u := range o.Units {
+			if p == nil {
+				name, p = u.Name, u.Paused
+			}
+		}
+		if p != nil {
+			return fmt.Errorf("workertest: consumer %q is paused by %q, because %s: resume it (ops.Operator.Resume), or test on a database of its own", name, p.By.Operator, errtext.Value(p.By.Reason))
+		}
+	}
+	return nil
+}
+
+// unloaded says which of the consumers nobody looks at who runs now; it is empty if there is
+// none. Only a worker that has loaded the progress knows that it is one of this log.
+func unloaded(ctx context.Context, o *ops.Operator, all []ops.Consumer, s worker.Status, own uuid.UUID) string {
+	workers, err := o.Workers(ctx)
+	if err != nil {
+		return "a look at the workers"
+	}
+	for _, c := range s.Consumers {
+		if c.Assigned {
+			if c.Lag == nil {
+				return fmt.Sprintf("that the worker loads the progress of %q", c.Name)
+			}
+			continue
+		}
+		i := slices.IndexFunc(all, func(o ops.Consumer) bool { return o.Name == c.Consumer })
+		by := []uuid.UUID{all[i].Worker}
+		if len(all[i].Units) > 0 {
+			by = nil
+			for _, u := range all[i].Units {
+				by = append(by, u.Worker)
+			}
+		}
+		// Rows may name workers that have left. This one has not begun with the consumer yet.
+		for _, id := range by {
+			if !slices.ContainsFunc(workers, func(w ops.Worker) bool { return w.ID == id && id != own }) {
+				return fmt.Sprintf("that a worker begins with consumer %q", c.Consumer)
+			}
+		}
+	}
+	return ""
+}
+
 // missing says what the consumers have not reached yet, and why as far as that
 // shows; it is empty if there is nothing.
 func missing(all []ops.Consumer, s worker.Status, head int64) string {
@@ -140,9 +204,6 @@ func missing(all []ops.Consumer, s worker.Status, head int64) string {
 			what = append(what, fmt.Sprintf("that consumer %q has no position in doubt (it has %d ranges)", name, o.OpenRanges))
 		default:
 			continue
-		}
-		if o.Paused != nil {
-			what = append(what, fmt.Sprintf("it is paused by %q, because %s", o.Paused.By.Operator, errtext.Value(o.Paused.By.Reason)))
 		}
 		if i := slices.IndexFunc(s.Consumers, func(part worker.ConsumerStatus) bool { return part.Consumer == name && part.LastError != nil }); i >= 0 {
 			what = append(what, fmt.Sprintf("its last error: %v", s.Consumers[i].LastError))

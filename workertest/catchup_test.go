@@ -136,7 +136,9 @@ func TestCatchUpSaysWhatItAwaited(t *testing.T) {
 	if err := o.Pause(t.Context(), "c", ops.By{Operator: "ann", Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
-	expectAwaited(t, d.DB, wait, `it is paused by "ann", because "lunch"`)
+	if err := catchUp(t, d.DB, []consumer.Consumer{&counter{name: "c"}}); err == nil || !strings.Contains(err.Error(), `consumer "c" is paused by "ann", because "lunch": resume it`) {
+		t.Errorf("of a paused consumer: %v", err)
+	}
 	if err := o.Resume(t.Context(), "c", ops.By{Operator: "ann", Reason: "done"}); err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +153,38 @@ func TestCatchUpSaysWhatItAwaited(t *testing.T) {
 	if got := counts(t, d.DB); got != "c a 1, c b 1" {
 		t.Errorf("counted %s", got)
 	}
+}
+
+// A consumer that handles nothing, however far it is, is an error and no success.
+func TestCatchUpOfPausedConsumers(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	o, err := ops.New(d.DB, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendEvents(t, d.DB, event("Order", "a"), event("Order", "a"))
+	consumers := []consumer.Consumer{&counter{name: "c"}}
+	if err := catchUp(t, d.DB, consumers); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(text string) {
+		t.Helper()
+		if err := catchUp(t, d.DB, consumers); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("CatchUp: %v, want %q", err, text)
+		}
+	}
+	by := ops.By{Operator: "ann", Reason: "lunch"}
+	if err := o.Pause(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	expect(`is paused by "ann"`) // at the head
+	if err := o.Resume(t.Context(), "c", by); err != nil {
+		t.Fatal(err)
+	}
+	d.Exec(t, `TRUNCATE events, aggregate_heads RESTART IDENTITY`)
+	appendEvents(t, d.DB, event("Order", "a"))
+	expect("the log's sequence has issued 1 at most")
 }
 
 // Events that wait for a replay are awaited, and new ones of their aggregate behind them.
