@@ -160,5 +160,5 @@ func (c *consumerLoop) pausedForPoison() bool {
 func (c *consumerLoop) announcePause() {
 	reason := errtext.Storable(c.poison.err)
 	c.w.troubled(c.about(TroublePaused), c.poison.err)
-	tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, reason})
+	tell(c.w.observer.ConsumerPaused, ConsumerInfo{Consumer: c.unit.name, Reason: reason})
 }

@@ -130,6 +130,7 @@ type Observer struct {
 	HookPanicked func(HookPanic)
 
 	logger *slog.Logger // that all hooks log to, as NewSlogObserver has made them
+	logs   bool         // or is not to: who adds it has said where logs go
 }
 
 // WorkerInfo names a worker.
@@ -165,10 +166,15 @@ type ConsumerWait struct {
 	Err      error   // names what it waits for, and the remedy
 }
 
-// ConsumerInfo names a consumer.
+// ConsumerInfo names a consumer. ConsumerStarted tells what its code selects, too.
 type ConsumerInfo struct {
 	Consumer string
 	Reason   string // why it was paused, or is not run
+
+	Types      []string // that it selects; none: all
+	Start      string   // where it begins without a checkpoint: "head", or the position before; "": at the first event
+	BatchSize  int      // events in a batch, at most
+	Partitions int      // that its code wishes for; 1: it stays whole
 }
 
 // Batch describes a batch and how long its parts took.

@@ -24,11 +24,19 @@ func NewSlogObserver(l *slog.Logger) Observer {
 	return o
 }
 
+// newWarner returns the Observer of a worker that was given none that logs. It has no hooks that
+// tell nothing wrong, and that are called often.
+func newWarner(l *slog.Logger) Observer {
+	o := NewSlogObserver(l)
+	o.BatchStarted, o.BatchDone, o.Skipped, o.Woken = nil, nil, nil, nil
+	return o
+}
+
 // newLoggerObserver returns an Observer that logs. A store.Logger has no
 // warnings: they are errors.
 func newLoggerObserver(l store.Logger) Observer {
 	if l == nil {
-		return Observer{}
+		return Observer{logs: true}
 	}
 	if l, is := l.(interface{ Slog() *slog.Logger }); is {
 		return NewSlogObserver(l.Slog())
@@ -78,6 +86,7 @@ func observerOf(log logFunc) Observer {
 	log.batches(&o)
 	log.letters(&o)
 	log.surroundings(&o)
+	o.logs = true
 	return o
 }
 
@@ -108,7 +117,9 @@ func (log logFunc) workers(o *Observer) {
 }
 
 func (log logFunc) consumers(o *Observer) {
-	o.ConsumerStarted = func(c ConsumerInfo) { log.info("consumer started", "consumer", c.Consumer) }
+	o.ConsumerStarted = func(c ConsumerInfo) {
+		log.info("consumer started", "consumer", c.Consumer, "types", c.Types, "start", c.Start, "batch_size", c.BatchSize, "partitions", c.Partitions)
+	}
 	o.ConsumerStopped = func(c ConsumerInfo) { log.info("consumer stopped", "consumer", c.Consumer) }
 	o.ConsumerUnowned = func(c ConsumerInfo) { log.warn("consumer unowned", "consumer", c.Consumer, "reason", c.Reason) }
 	o.ConsumerFailed = func(f ConsumerFailure) {

@@ -1,6 +1,9 @@
 package worker
 
-import "reflect"
+import (
+	"reflect"
+	"slices"
+)
 
 // Tee returns an Observer that passes everything on to all of several, in
 // this order.
@@ -9,6 +12,7 @@ func Tee(all ...Observer) Observer { return unite(all, nil) }
 // unite makes one Observer of several, with protection if it is there.
 func unite(all []Observer, p *protection) Observer {
 	return Observer{
+		logs:                slices.ContainsFunc(all, func(o Observer) bool { return o.logs }),
 		WorkerStarted:       join(all, p, "WorkerStarted", func(o Observer) func(WorkerInfo) { return o.WorkerStarted }),
 		WorkerStopped:       join(all, p, "WorkerStopped", func(o Observer) func(WorkerInfo) { return o.WorkerStopped }),
 		ShutdownTimedOut:    join(all, p, "ShutdownTimedOut", func(o Observer) func(WorkerInfo) { return o.ShutdownTimedOut }),

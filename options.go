@@ -311,10 +311,11 @@ func WithObserver(o Observer) Option {
 	return func(c *Config) { c.Observers = append(c.Observers, o) }
 }
 
-// WithSlog logs what happens: it adds the Observer of [NewSlogObserver].
+// WithSlog logs what happens: it adds the Observer of [NewSlogObserver]. By default warnings
+// and errors go to [slog.Default].
 func WithSlog(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
 
-// WithLogger logs what happens to a [store.Logger]; nil logs nothing. A logger
+// WithLogger logs what happens to a [store.Logger]; with nil nothing is logged. A logger
 // of [store.NewSlogLogger] is taken as WithSlog takes its *slog.Logger.
 func WithLogger(l store.Logger) Option { return WithObserver(newLoggerObserver(l)) }
 

@@ -198,7 +198,7 @@ func (w *Worker) observeCoordination(c *coord.Config) {
 	}
 	c.OnUnowned = func(consumer, reason string) {
 		w.troubled(unowned(consumer), errors.New(reason))
-		tell(w.observer.ConsumerUnowned, ConsumerInfo{consumer, reason})
+		tell(w.observer.ConsumerUnowned, ConsumerInfo{Consumer: consumer, Reason: reason})
 	}
 	c.OnOwned = func(consumer string) { w.recovered(unowned(consumer)) }
 	c.OnAssigned = func(workers, changes int) { tell(w.observer.Rebalanced, Rebalance{workers, changes}) }

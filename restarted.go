@@ -116,7 +116,7 @@ func (c *consumerLoop) stopRestarted(ctx context.Context, conn *sql.Conn, why er
 		c.unit.log = c.progress.Token
 		c.unit.handled.position = 0 // of the log before, perhaps
 		c.status.disturbed(why)
-		tell(c.w.observer.ConsumerPaused, ConsumerInfo{c.unit.name, why.Error()})
+		tell(c.w.observer.ConsumerPaused, ConsumerInfo{Consumer: c.unit.name, Reason: why.Error()})
 	}
 	return result{outcome: overtaken}
 }

@@ -97,7 +97,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 			opt(&w.cfg)
 		}
 	}
-	w.observer = protected(w.cfg.Observers, &w.calls)
+	w.observer = protected(hooks.WithLog(w.cfg.Observers, func(o Observer) bool { return o.logs }, newWarner), &w.calls)
 	w.state.Store(StateNew)
 	return w
 }

@@ -148,7 +148,8 @@ func WithObserver(o Observer) Option {
 	return option(func(c *config) { c.observers = append(c.observers, o) })
 }
 
-// WithLogger logs what an Observer is told.
+// WithLogger logs what an Observer is told. By default warnings and errors go to
+// [slog.Default].
 func WithLogger(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
 
 // WithCheckpointsTable names the consumer checkpoints of package worker in this

@@ -128,7 +128,7 @@ func (w *Worker) settled(e *ending, state queue.State) {
 	r.loop.count(state, e.end.Counts)
 	w.tellCompanions(state, r.row.Meta)
 	if w.settler.tellsDone {
-		tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone },
+		tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.done(State(state)) },
 			Done{Header: r.header, State: State(state), Failed: e.end.Counts, Err: e.err, Took: e.took, Waited: r.started.Sub(r.row.RunAt)})
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -46,7 +47,7 @@ func newJobNode(s Scenario, m *machine, version int64, notes jobNotes, listen st
 	if !chance(n.dice, n.knobs.Listeners) {
 		listen = ""
 	}
-	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), flow.Advance(), jobs.WithObserver(n.observer()))...)
+	n.worker = jobs.NewWorker(n.db, n.handlers(), append(n.knobs.options(listen), flow.Advance(), jobs.WithLogger(slog.New(slog.DiscardHandler)), jobs.WithObserver(n.observer()))...)
 	return n
 }
 

@@ -59,7 +59,7 @@ func (n *node) newWorker(s Scenario, h *history.History, i injector, listen stri
 			part: func(part string) *bookkeeper { return book(strings.TrimSuffix(scope.Name+"#"+part, "#")) },
 		})
 	}
-	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithObserver(observer(h, n.name)))...)
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithLogger(nil), worker.WithObserver(observer(h, n.name)))...)
 }
 
 // poolSize is one connection for each consumer, a few for the parts of one, and the

@@ -80,7 +80,7 @@ func (w *Worker) pick(ctx context.Context, on store.Querier, text claimText, lis
 			continue
 		}
 		if r.state != StateProcessing {
-			hooks.Tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone }, Done{Header: r.run.header, State: r.state, Err: ErrCanceled})
+			hooks.Tell(w.voice, "JobDone", func(o *Observer) func(Done) { return o.done(r.state) }, Done{Header: r.run.header, State: r.state, Err: ErrCanceled})
 			continue
 		}
 		if older := w.hand.add(r.run); older != nil {

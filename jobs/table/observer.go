@@ -43,6 +43,9 @@ type Observer struct {
 	PoolSwept func(PoolSweep)
 	// HookPanicked: a hook of an Observer, or of Handler, panicked. Told once for each.
 	HookPanicked func(HookPanic)
+
+	logs  bool // it logs
+	warns bool // and only what is wrong
 }
 
 // WorkerInfo names a worker.
@@ -116,9 +119,26 @@ type HookPanic struct {
 type voice = hooks.Voice[Observer]
 
 func newVoice(all []Observer) *voice {
+	all = hooks.WithLog(all, func(o Observer) bool { return o.logs }, newWarner)
 	return hooks.New(all, func(v *voice, hook, value string) {
 		hooks.Tell(v, "HookPanicked", func(o *Observer) func(HookPanic) { return o.HookPanicked }, HookPanic{hook, value})
 	})
+}
+
+// newWarner returns the Observer of a worker that was given none that logs.
+func newWarner(l *slog.Logger) Observer {
+	o := NewSlogObserver(l)
+	o.JobsClaimed, o.warns = nil, true // the first tells nothing wrong, and is called often
+	return o
+}
+
+// done is the hook for a job that has ended as state says, nil if there is none. A warner is not
+// called for each job that is well.
+func (o *Observer) done(state State) func(Done) {
+	if o.warns && state == StateCompleted {
+		return nil
+	}
+	return o.JobDone
 }
 
 // NewSlogObserver returns an Observer that logs: what is wrong as Error or Warn,
@@ -128,6 +148,7 @@ func NewSlogObserver(l *slog.Logger) Observer {
 		l = slog.Default()
 	}
 	return Observer{
+		logs:          true,
 		WorkerStarted: func(i WorkerInfo) { l.Info("table worker started", "worker", i.ID) },
 		WorkerStopped: func(i WorkerInfo) {
 			if i.Err != nil {

@@ -244,7 +244,7 @@ type WorkerOptions struct {
 	WorkerHostname string
 	// Observers are told what happens.
 	Observers []Observer
-	// Logger logs what an Observer is told. By default nothing is logged.
+	// Logger logs what an Observer is told. By default warnings and errors go to slog.Default.
 	Logger *slog.Logger
 }
 

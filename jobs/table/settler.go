@@ -257,7 +257,7 @@ func (s *settler) settled(e *ending, state State) {
 			st.Failed++
 		}
 	})
-	hooks.Tell(s.w.voice, "JobDone", func(o *Observer) func(Done) { return o.JobDone }, Done{e.run.header, state, e.err, e.took})
+	hooks.Tell(s.w.voice, "JobDone", func(o *Observer) func(Done) { return o.done(state) }, Done{e.run.header, state, e.err, e.took})
 	e.stored()
 }
 
