@@ -63,6 +63,47 @@ func TestTableThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// Who applies the remedies of the error to a table that has rows gets no jobs of them.
+func TestRemediesMakeNoJobsOfRows(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	d.Exec(t, `CREATE TABLE exports (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, invoice text)`)
+	d.Exec(t, `INSERT INTO exports (invoice) SELECT 'old' FROM generate_series(1, 100)`)
+	ran := make(chan string, 200)
+	store := table.NewStore(d.DB, table.Options[string]{
+		TableName: "exports", ColumnExpressions: []string{"exports.invoice"}, OrderByExpression: "exports.id",
+		Scan: func(row table.Row) (invoice string, err error) { return invoice, row.Scan(&invoice) },
+	})
+	err := store.Check(t.Context())
+	if !errors.Is(err, table.ErrUnfit) {
+		t.Fatal(err)
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != 13 { // the first says that it does not fit, and one column is there
+		t.Fatalf("%d lines: %v", len(lines), err)
+	}
+	for _, line := range lines[1:] {
+		_, remedy, _ := strings.Cut(line, ": ")
+		remedy, _, _ = strings.Cut(remedy, ", or if")
+		remedy, _, _ = strings.Cut(remedy, " (so ")
+		for statement := range strings.SplitSeq(remedy, "; ") {
+			d.Exec(t, statement)
+		}
+	}
+	w := table.NewWorker(store, table.Handler[string]{Handle: func(_ context.Context, j *table.Job[string]) error { ran <- j.Record; return nil }}, quick())
+	s := &stage{t: t, d: d}
+	s.start(w)
+	d.Exec(t, `INSERT INTO exports (invoice) VALUES ('new')`)
+	s.until("the new row to complete", func() bool { return w.Status().Completed > 0 })
+	d.Exec(t, `INSERT INTO exports (invoice) VALUES ('new')`)
+	s.until("another to complete", func() bool { return w.Status().Completed > 1 })
+	for len(ran) > 0 {
+		if invoice := <-ran; invoice != "new" {
+			t.Errorf("it ran the row %q", invoice)
+		}
+	}
+}
+
 // Names with capitals are those of the table, or else as in SQL without quotes. What is
 // almost one is named.
 func TestNamesWithCapitals(t *testing.T) {

@@ -20,6 +20,7 @@ type column struct {
 	name    string
 	kind    string // what types it may have
 	ddl     string // that adds it
+	then    string // what to change of it once it is there
 	cleared bool   // is set to NULL at times
 	read    bool   // is never written
 }
@@ -36,7 +37,7 @@ const (
 
 var columns = []column{
 	{name: "id", kind: integers, ddl: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", read: true},
-	{name: "state", kind: labels, ddl: "text NOT NULL DEFAULT 'queued'"},
+	{name: "state", kind: labels, ddl: "text NOT NULL DEFAULT 'completed'", then: "SET DEFAULT 'queued'"},
 	{name: "failure_message", kind: texts, ddl: "text", cleared: true},
 	{name: "queued_at", kind: times, ddl: "timestamptz DEFAULT now()"},
 	{name: "started_at", kind: times, ddl: "timestamptz", cleared: true},
@@ -232,7 +233,11 @@ func (s settings) fits(c column, attributes map[string]attribute, hostname strin
 				return []string{fmt.Sprintf("%s has no column %s, but %s: AlternateColumnNames: {%q: %q}", s.table, name, ident.Quote(other), c.name, other)}
 			}
 		}
-		return []string{fmt.Sprintf("%s has no column %s: ALTER TABLE %s ADD COLUMN %s %s, or if it has another name, give that in AlternateColumnNames", s.table, name, s.table.SQL(), ident.Quote(name), c.ddl)}
+		then := ""
+		if c.then != "" {
+			then = fmt.Sprintf("; ALTER TABLE %s ALTER COLUMN %s %s (so the rows that are there are no jobs: queue those that are to run)", s.table.SQL(), ident.Quote(name), c.then)
+		}
+		return []string{fmt.Sprintf("%s has no column %s: ALTER TABLE %s ADD COLUMN %s %s%s, or if it has another name, give that in AlternateColumnNames", s.table, name, s.table.SQL(), ident.Quote(name), c.ddl, then)}
 	}
 	about := fmt.Sprintf("column %s of %s (%s) ", name, s.table, at.full)
 	needs := 0

@@ -16,7 +16,7 @@ var (
 	// ErrAlreadyStarted: a Worker starts once.
 	ErrAlreadyStarted = errors.New("jobs/table: the worker was started before: make another one with NewWorker")
 	// ErrUnfit: the table or the view is not as a worker needs it; the error says
-	// what to do about each finding.
+	// what to do about each finding, each in a line of its own.
 	ErrUnfit = errors.New("jobs/table: the table does not fit")
 	// ErrPrivileges: the role lacks privileges, or row-level security hides rows from it;
 	// the error has the remedies.
