@@ -51,10 +51,18 @@ func Grants(c *Config, r Roles) (string, error) {
 	return s.grantText(grantsHeader, "Roles", []grantee{
 		{"Writer", r.Writer, "appends events, and nothing else", s.writerNeeds(), ""},
 		{"Worker", r.Worker, "runs consumers, whose handlers need more", s.workerNeeds(),
-			"\n-- To see what a transaction of another role does that holds back the log.\nGRANT pg_read_all_stats TO " + ident.Quote(r.Worker) + ";\n"},
+			"\n-- To see what a transaction of another role does that holds back the log.\n" + grantStats(r.Worker) + ";\n"},
 		{"Operator", r.Operator, "does what package ops does", s.operatorNeeds(), ""},
 		{"Reader", r.Reader, "reads events, and how consumers stand", s.readerNeeds(), ""},
 	})
+}
+
+// grantStats lets a role see what the sessions of others do. The owner of the tables may not be
+// allowed to grant that: the rest of the text stands without it, in one transaction, too.
+func grantStats(role string) string {
+	grant := "GRANT pg_read_all_stats TO " + ident.Quote(role)
+	return do("\n\t" + grant + ";\nEXCEPTION WHEN insufficient_privilege THEN\n\tRAISE WARNING '%', " +
+		ident.Literal("not granted, which takes a superuser or a role with ADMIN on it: "+grant) + ";\n")
 }
 
 // grantee is a role of a deployment.

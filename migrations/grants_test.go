@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgfrontier/worker/internal/ident"
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/migrations"
@@ -35,6 +37,45 @@ func TestGrantsQuoteNames(t *testing.T) {
 	equal(t, "tables and sequences that the role may not use", list(t, d.DB, `
 SELECT c.oid::regclass::text FROM pg_class AS c JOIN pg_roles AS r ON r.rolname LIKE 'a''b"c$do$; -- %' AND r.rolname LIKE '%' || right(current_database(), 16)
 WHERE c.relkind = 'r' AND c.relnamespace::regnamespace::text IN ('public', 'infra', 'progress', 'audit', 'log') AND NOT has_table_privilege(r.oid, c.oid, 'SELECT')`), nil)
+}
+
+// The owner of the tables, who is nothing else, runs the text in one transaction. What takes a
+// superuser is left to one, in a warning.
+func TestGrantsByTheOwner(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Empty(t)
+	suffix := list(t, d.DB, `SELECT right(current_database(), 16)::text`)[0]
+	owner, role := "owner_"+suffix, "role_"+suffix
+	d.Exec(t, `CREATE ROLE `+owner+`; CREATE ROLE `+role)
+	t.Cleanup(func() {
+		d.Exec(t, `DROP OWNED BY `+owner+`, `+role)
+		d.Exec(t, `DROP ROLE `+owner+`, `+role)
+	})
+	d.Exec(t, `CREATE SCHEMA app AUTHORIZATION `+owner)
+	db := d.OpenSet(t, "search_path", "app")
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), `SET ROLE `+owner); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, db, nil)
+	text, err := migrations.Grants(nil, migrations.Roles{Writer: role, Worker: role, Operator: role, Reader: role})
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := func() string {
+		return list(t, db, `SELECT has_table_privilege('`+role+`', 'consumer_checkpoints', 'UPDATE')::text || ' ' || pg_has_role('`+role+`', 'pg_read_all_stats', 'MEMBER')::text`)[0]
+	}
+	for _, want := range []string{"true false", "true true"} {
+		if _, err := db.ExecContext(t.Context(), "BEGIN; "+text+" COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if got := granted(); got != want {
+			t.Errorf("granted: %s, want %s", got, want)
+		}
+		if _, err := db.ExecContext(t.Context(), `RESET ROLE`); err != nil { // a superuser
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestJobsGrantsQuoteNames(t *testing.T) {
