@@ -43,7 +43,10 @@ func small(t *testing.T, faults Faults) Config {
 
 func TestRealRunHolds(t *testing.T) {
 	t.Parallel()
-	r := holds(t, small(t, Faults{"kill": 1, "stop": 1, "server-kill": 1}))
+	c := small(t, Faults{"kill": 1, "stop": 1, "server-kill": 1})
+	c.Workers, c.Writers, c.Consumers, c.Duration = 2, 4, 3, 4*time.Second
+	c.Seed = 1955 // all three faults come in the third second
+	r := holds(t, c)
 	seen := false
 	kinds := map[history.Kind]bool{}
 	for _, x := range r.Evidence.History.Records() {
