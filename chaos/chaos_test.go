@@ -69,7 +69,8 @@ func TestRealRunHolds(t *testing.T) {
 func TestRunOfJobsHolds(t *testing.T) {
 	t.Parallel()
 	c := small(t, Faults{"kill": 1, "deploy": 0.5, "server-kill": 1})
-	c.Jobs, c.Writers, c.Duration = true, 8, 9*time.Second
+	c.Jobs, c.Workers, c.Writers, c.Duration = true, 2, 4, 4*time.Second
+	c.Seed = 88 // all three faults come in the third second
 	j := jobsHold(t, c)
 	if len(j.Outages) == 0 || len(j.Claims) == 0 {
 		t.Errorf("%d outages, %d claims of capped queues", len(j.Outages), len(j.Claims))
