@@ -43,7 +43,10 @@ func small(t *testing.T, faults Faults) Config {
 
 func TestRealRunHolds(t *testing.T) {
 	t.Parallel()
-	r := holds(t, small(t, Faults{"kill": 1, "stop": 1, "server-kill": 1}))
+	c := small(t, Faults{"kill": 1, "stop": 1, "server-kill": 1})
+	c.Workers, c.Writers, c.Consumers, c.Duration = 2, 4, 3, 4*time.Second
+	c.Seed = 1955 // all three faults come in the third second
+	r := holds(t, c)
 	seen := false
 	kinds := map[history.Kind]bool{}
 	for _, x := range r.Evidence.History.Records() {
@@ -66,7 +69,8 @@ func TestRealRunHolds(t *testing.T) {
 func TestRunOfJobsHolds(t *testing.T) {
 	t.Parallel()
 	c := small(t, Faults{"kill": 1, "deploy": 0.5, "server-kill": 1})
-	c.Jobs, c.Writers, c.Duration = true, 8, 9*time.Second
+	c.Jobs, c.Workers, c.Writers, c.Duration = true, 2, 4, 4*time.Second
+	c.Seed = 88 // all three faults come in the third second
 	j := jobsHold(t, c)
 	if len(j.Outages) == 0 || len(j.Claims) == 0 {
 		t.Errorf("%d outages, %d claims of capped queues", len(j.Outages), len(j.Claims))

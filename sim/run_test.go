@@ -233,7 +233,7 @@ func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
 	t.Parallel()
 	c := small(t)
-	c.Duration = time.Second
+	c.Workers, c.Writers, c.Consumers, c.Duration = 1, 2, 1, time.Second
 	for _, name := range crashingServer {
 		c.Faults[name] = 5
 	}
@@ -256,7 +256,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	c := small(t)
-	c.Duration = time.Minute
+	c.Workers, c.Writers, c.Consumers, c.Duration = 1, 1, 1, time.Minute
 	c.Progress = func(p Progress) {
 		if p.Crashes > 0 {
 			interrupt() // in the middle of it

@@ -124,6 +124,7 @@ func TestResetThatKeepsOpenRangesIsCaught(t *testing.T) {
 func TestLostCommitsAreMissed(t *testing.T) {
 	t.Parallel()
 	c := mortal(t)
+	c.Workers, c.Consumers, c.Duration = 1, 1, 2*time.Second // it is the writers who lose
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "server-crash": 5, "backend-crash": 5}
 	var f oracle.Finding
 	for c.Seed = 1; c.Seed <= 5; c.Seed++ { // once is enough, but chance has its part

@@ -138,7 +138,7 @@ func TestJSON(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	picture := filepath.Join(t.TempDir(), "picture")
-	args := []string{"-json", "-report", picture, "-duration", "5s", "-workers", "2", "-writers", "3", "-consumers", "2", "-faults", "kill=1", "-seed", "3"}
+	args := []string{"-json", "-report", picture, "-duration", "1s", "-workers", "1", "-writers", "2", "-consumers", "1", "-faults", "kill=1", "-seed", "3"}
 	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d\n%s", status, command.OK, stderr.String())
 	}
@@ -146,7 +146,7 @@ func TestJSON(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
 		t.Fatalf("%v in %s\n%s", err, stdout.String(), stderr.String())
 	}
-	if want := "go run ./cmd/chaos -workers 2 -writers 3 -consumers 2 -duration 5s -faults kill=1 -seed 3"; r.Repeat != want || !r.Held {
+	if want := "go run ./cmd/chaos -workers 1 -writers 2 -consumers 1 -duration 1s -faults kill=1 -seed 3"; r.Repeat != want || !r.Held {
 		t.Errorf("held: %v, repeat: %q, want %q", r.Held, r.Repeat, want)
 	}
 	if text, err := os.ReadFile(picture); err != nil || !bytes.HasSuffix(text, []byte("</html>\n")) {
@@ -157,7 +157,7 @@ func TestJSON(t *testing.T) {
 func TestJSONOfJobs(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
-	args := []string{"-jobs", "-json", "-duration", "5s", "-workers", "2", "-writers", "3", "-faults", "kill=1", "-seed", "3"}
+	args := []string{"-jobs", "-json", "-duration", "1s", "-workers", "1", "-writers", "2", "-faults", "kill=1", "-seed", "3"}
 	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d\n%s", status, command.OK, stderr.String())
 	}
@@ -165,7 +165,7 @@ func TestJSONOfJobs(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
 		t.Fatalf("%v in %s\n%s", err, stdout.String(), stderr.String())
 	}
-	if want := "go run ./cmd/chaos -jobs -workers 2 -writers 3 -duration 5s -faults kill=1 -seed 3"; r.Repeat != want || !r.Held || r.Jobs == nil || r.Jobs.Completed == 0 {
+	if want := "go run ./cmd/chaos -jobs -workers 1 -writers 2 -duration 1s -faults kill=1 -seed 3"; r.Repeat != want || !r.Held || r.Jobs == nil || r.Jobs.Completed == 0 {
 		t.Errorf("held: %v, jobs: %+v, repeat: %q, want %q", r.Held, r.Jobs, r.Repeat, want)
 	}
 	if !strings.Contains(stderr.String(), "jobs enqueued") {

@@ -69,9 +69,9 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// small are the flags of a run of a few seconds.
+// small are the flags of a run of a second.
 func small(t *testing.T, more ...string) []string {
-	return append([]string{"-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "4", "-consumers", "3", "-duration", "3s", "-seed", "3"}, more...)
+	return append([]string{"-db", pgtest.Server(t).URL(""), "-workers", "1", "-writers", "2", "-consumers", "2", "-duration", "1s", "-seed", "3"}, more...)
 }
 
 func TestRunsAreSummedUp(t *testing.T) {
@@ -113,7 +113,7 @@ func TestJSON(t *testing.T) {
 	if err != nil || !bytes.Contains(text, []byte("seed 3")) || !bytes.HasSuffix(text, []byte("</html>\n")) {
 		t.Errorf("the picture: %v, %d bytes", err, len(text))
 	}
-	if want := "go run ./cmd/sim -workers 2 -writers 4 -consumers 3 -duration 3s -seed 3 -db ..."; out.Runs[0].Repeat != want {
+	if want := "go run ./cmd/sim -workers 1 -writers 2 -consumers 2 -duration 1s -seed 3 -db ..."; out.Runs[0].Repeat != want {
 		t.Errorf("repeat: got %q, want %q", out.Runs[0].Repeat, want)
 	}
 }
@@ -122,12 +122,12 @@ func TestJobs(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	dir := t.TempDir()
-	args := []string{"-jobs", "-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "6", "-duration", "3s", "-seed", "3", "-keep", dir,
+	args := []string{"-jobs", "-db", pgtest.Server(t).URL(""), "-workers", "2", "-writers", "2", "-duration", "1s", "-seed", "3", "-keep", dir,
 		"-faults", "crash=2,cut=2,error=1,rollback=1,delay=1"}
 	if status := run(t.Context(), args, &stdout, &stderr); status != command.OK {
 		t.Errorf("exit status %d, want %d:\n%s\n%s", status, command.OK, stdout.String(), stderr.String())
 	}
-	for _, want := range []string{"2 workers of jobs, 6 enqueuers", "jobs enqueued", "repeat:  go run ./cmd/sim -jobs -workers 2"} {
+	for _, want := range []string{"2 workers of jobs, 2 enqueuers", "jobs enqueued", "repeat:  go run ./cmd/sim -jobs -workers 2"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, stdout.String())
 		}

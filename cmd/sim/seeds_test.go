@@ -105,8 +105,8 @@ func TestRecordedSeedsHaveEveryFault(t *testing.T) {
 func TestSeedsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "seeds")
-	lines := "-seed 3 -workers 2 -writers 4 -consumers 3 -duration 2s -faults crash=2,rollback=1,stale=1,delay=1 # events\n" +
-		"-jobs -seed 4 -workers 2 -writers 6 -duration 3s -faults crash=2,error=1,rollback=1 # jobs\n"
+	lines := "-seed 3 -workers 1 -writers 3 -consumers 1 -duration 1s -faults crash=2,rollback=1,stale=1,delay=1 # events\n" +
+		"-jobs -seed 4 -workers 1 -writers 2 -duration 1s -faults crash=2,error=1,rollback=1 # jobs\n"
 	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}

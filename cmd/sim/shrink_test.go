@@ -39,7 +39,7 @@ func within(a, b sim.Config) bool {
 
 // TestSmallestIsFound looks for what a failure needs, in runs that have more.
 func TestSmallestIsFound(t *testing.T) {
-	tier.Checks(t, 25, 100)
+	tier.Checks(t, 12, 100)
 	rapid.Check(t, func(t *rapid.T) {
 		needed, from := drawConfig(t, "needed"), drawConfig(t, "from")
 		from.Workers, from.Writers, from.Consumers = max(from.Workers, needed.Workers), max(from.Writers, needed.Writers), max(from.Consumers, needed.Consumers)

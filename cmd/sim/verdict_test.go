@@ -99,7 +99,7 @@ func (r *relay) begins(startup []byte) {
 	}
 	r.mu.Unlock()
 	if now {
-		time.AfterFunc(time.Second, r.cut) // when the run is under way
+		time.AfterFunc(500*time.Millisecond, r.cut) // when the run is under way
 	}
 }
 
@@ -114,10 +114,10 @@ func (r *relay) cut() {
 // A run whose harness loses its connections is repeated once, and then told as not judged.
 func TestRunWithoutConnectionsIsNotJudged(t *testing.T) {
 	t.Parallel()
-	for name, kind := range map[string][]string{"events": {"-consumers", "2"}, "jobs": {"-jobs"}} {
+	for name, kind := range map[string][]string{"events": {"-consumers", "1"}, "jobs": {"-jobs"}} {
 		t.Run(name, func(t *testing.T) {
 			r, db := newRelay(t, pgtest.Server(t).URL(""))
-			args := append([]string{"-json", "-db", db, "-workers", "2", "-writers", "4", "-duration", "3s", "-seed", "3", "-faults", "none", "-keep", t.TempDir()}, kind...)
+			args := append([]string{"-json", "-db", db, "-workers", "1", "-writers", "1", "-duration", "2s", "-seed", "3", "-faults", "none", "-keep", t.TempDir()}, kind...)
 			var stdout, stderr bytes.Buffer
 			if status := run(t.Context(), args, &stdout, &stderr); status != command.NotJudged {
 				t.Errorf("exit status %d, want %d", status, command.NotJudged)

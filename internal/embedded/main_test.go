@@ -24,6 +24,10 @@ import (
 // its standard input ends: the owner of a server, or a process that does nothing.
 const roleVariable = "EMBEDDED_TEST_ROLE"
 
+// pristineVariable tells an owner the data directory that its server is a copy of. Empty:
+// the owner runs initdb.
+const pristineVariable = "EMBEDDED_TEST_PRISTINE"
+
 // TestMain gives the tests a directory for temporary files of their own, which
 // must be empty in the end.
 func TestMain(m *testing.M) {
@@ -113,7 +117,7 @@ type owned struct {
 func ownServer() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	s, err := Start(ctx, Config{})
+	s, err := Start(ctx, Config{Pristine: os.Getenv(pristineVariable)})
 	if err != nil {
 		return err
 	}
@@ -134,15 +138,16 @@ type owner struct {
 	stdout io.ReadCloser
 }
 
-// begin starts an owner, as another user if who is not nil.
-func begin(t *testing.T, who *account) *owner {
+// begin starts an owner, as another user if who is not nil. Its server is a copy of pristine,
+// unless that is empty.
+func begin(t *testing.T, who *account, pristine string) *owner {
 	t.Helper()
 	program, home := executable(t, "owner"), reachableDir(t)
 	if err := who.give(home); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), roleVariable+"=owner", "HOME="+home)
+	cmd.Env = append(os.Environ(), roleVariable+"=owner", pristineVariable+"="+pristine, "HOME="+home)
 	cmd.Dir = home
 	cmd.Stderr = os.Stderr
 	if who != nil {

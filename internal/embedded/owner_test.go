@@ -12,7 +12,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() == 0 {
 		who = &account{uid: 65534, gid: 65534}
 	}
-	o := begin(t, who)
+	o := begin(t, who, "")
 	o.wait(t)
 	uid := os.Geteuid()
 	if who != nil {
@@ -31,7 +31,7 @@ func TestOrdinaryUser(t *testing.T) {
 
 // Processes that start servers at the same time do not disturb each other.
 func TestParallelProcesses(t *testing.T) {
-	owners := []*owner{begin(t, nil), begin(t, nil)}
+	owners := []*owner{begin(t, nil, pristinePath(t)), begin(t, nil, pristinePath(t))}
 	urls := map[string]bool{}
 	for _, o := range owners {
 		o.wait(t)
@@ -52,7 +52,7 @@ func TestParallelProcesses(t *testing.T) {
 // The server of an owner that is killed ends with it, and the next Start
 // removes the files, but not those of an owner who lives.
 func TestOwnerKilled(t *testing.T) {
-	living, killed := begin(t, nil), begin(t, nil)
+	living, killed := begin(t, nil, pristinePath(t)), begin(t, nil, pristinePath(t))
 	living.wait(t)
 	killed.wait(t)
 	session(t, killed.URL)

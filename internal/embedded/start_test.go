@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 func TestStartFailsOnBadSetting(t *testing.T) {
@@ -45,7 +47,12 @@ func TestStartCancelled(t *testing.T) {
 		"server runs":   func(home string) bool { return exists(home, "data/postmaster.pid") && exists(home, "log") },
 	}
 	for name, reached := range reached {
-		t.Run(name, func(t *testing.T) { startCancelled(t, reached, "") })
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "server") { // after initdb, which has ended
+				tier.Long(t, "TestStartCancelled, whose server starts and runs on a copy")
+			}
+			startCancelled(t, reached, "")
+		})
 		t.Run(name+" on a copy", func(t *testing.T) { startCancelled(t, reached, pristinePath(t)) })
 	}
 }

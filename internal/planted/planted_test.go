@@ -43,7 +43,7 @@ func TestEveryMutantCanBePlanted(t *testing.T) {
 				changed[path.Dir(name)] = true
 			}
 			for dir := range changed {
-				if err := packages.check(t, dir, variants); err != nil {
+				if err := packages.check(dir, variants); err != nil {
 					t.Errorf("does not compile: %v", err)
 				}
 			}
@@ -70,8 +70,11 @@ func there(t *testing.T, test Test) bool {
 
 // packages are the module's, with all that they need.
 type packages struct {
-	files   map[string][]string // of a folder of the module
-	exports map[string]string   // by import path, the file with what the package exports
+	files    map[string][]string // of a folder of the module
+	exports  map[string]string   // by import path, the file with what the package exports
+	set      *token.FileSet
+	importer types.Importer       // reads what a package exports once
+	parsed   map[string]*ast.File // files as they are, by name from the root
 }
 
 func list(t *testing.T) packages {
@@ -84,7 +87,8 @@ func list(t *testing.T) packages {
 	if err != nil {
 		t.Fatalf("go list: %v\n%s", err, complaint.String())
 	}
-	p := packages{files: map[string][]string{}, exports: map[string]string{}}
+	p := packages{files: map[string][]string{}, exports: map[string]string{}, set: token.NewFileSet(), parsed: map[string]*ast.File{}}
+	p.importer = importer.ForCompiler(p.set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(p.exports[path]) })
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Split(strings.TrimSpace(line), "|")
 		p.exports[fields[0]] = fields[1]
@@ -98,30 +102,40 @@ func list(t *testing.T) packages {
 }
 
 // check type-checks a package with some files changed.
-func (p packages) check(t *testing.T, dir string, variants map[string]string) error {
-	t.Helper()
-	files := token.NewFileSet()
+func (p packages) check(dir string, variants map[string]string) error {
 	var parsed []*ast.File
 	if len(p.files[dir]) == 0 {
 		return fmt.Errorf("neither the sim nor a test of a mutant uses package %s", dir)
 	}
 	for _, name := range p.files[dir] {
 		name = path.Join(dir, name)
-		text, ok := variants[name]
-		if !ok {
-			raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
-			if err != nil {
-				return err
-			}
-			text = string(raw)
-		}
-		f, err := parser.ParseFile(files, name, text, 0)
+		f, err := p.parse(name, variants)
 		if err != nil {
 			return err
 		}
 		parsed = append(parsed, f)
 	}
-	config := types.Config{Importer: importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(p.exports[path]) })}
-	_, err := config.Check(dir, files, parsed, nil)
+	config := types.Config{Importer: p.importer}
+	_, err := config.Check(dir, p.set, parsed, nil)
 	return err
+}
+
+// parse parses a file as it is in variants, or else as it is on disk, which it does once.
+func (p packages) parse(name string, variants map[string]string) (*ast.File, error) {
+	if text, changed := variants[name]; changed {
+		return parser.ParseFile(p.set, name, text, parser.SkipObjectResolution)
+	}
+	if f := p.parsed[name]; f != nil {
+		return f, nil
+	}
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+	if err != nil {
+		return nil, err
+	}
+	f, err := parser.ParseFile(p.set, name, text, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	p.parsed[name] = f
+	return f, nil
 }
