@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 	flows "github.com/pgfrontier/worker/jobs/flow"
 	"github.com/pgfrontier/worker/jobs/schedule"
@@ -25,28 +27,41 @@ type coreJob struct{ N int }
 
 func (coreJob) Kind() string { return "core" }
 
+// coreSettings are what a role or a database can have set.
+var coreSettings = []struct {
+	name string
+	set  map[string]string
+	pq   bool // also with lib/pq
+}{
+	{"formats", map[string]string{"DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "'Asia/Kathmandu'", "bytea_output": "escape", "extra_float_digits": "-3", "xmloption": "document"}, false},
+	{"transactions", map[string]string{"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on", "synchronous_commit": "off", "row_security": "off"}, true},
+	{"limits", map[string]string{"lock_timeout": "'1s'", "statement_timeout": "'5s'", "idle_session_timeout": "'1500ms'", "idle_in_transaction_session_timeout": "'2s'", "transaction_timeout": "'5s'"}, true},
+	{"reading", map[string]string{"search_path": "pg_catalog, public", "standard_conforming_strings": "off", "escape_string_warning": "off", "backslash_quote": "off", "array_nulls": "off", "transform_null_equals": "on", "quote_all_identifiers": "on"}, true},
+	{"plans", map[string]string{"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_nestloop": "off", "jit_above_cost": "0", "from_collapse_limit": "1", "join_collapse_limit": "1", "cursor_tuple_fraction": "1", "default_statistics_target": "1"}, true},
+}
+
 // Events, jobs, flows, schedules and rows go on under whatever a role or a database can have
-// set.
+// set. The quick tier sets all of it at once for each driver. The long tier sets each group
+// alone, too, so that no setting hides the fault of another.
 func TestCoreUnderEverySetting(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		set map[string]string
-		pq  bool // also with lib/pq
-	}{
-		"formats":      {map[string]string{"DateStyle": "German", "IntervalStyle": "sql_standard", "TimeZone": "'Asia/Kathmandu'", "bytea_output": "escape", "extra_float_digits": "-3", "xmloption": "document"}, false},
-		"transactions": {map[string]string{"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on", "synchronous_commit": "off", "row_security": "off"}, true},
-		"limits":       {map[string]string{"lock_timeout": "'1s'", "statement_timeout": "'5s'", "idle_session_timeout": "'1500ms'", "idle_in_transaction_session_timeout": "'2s'", "transaction_timeout": "'5s'"}, true},
-		"reading":      {map[string]string{"search_path": "pg_catalog, public", "standard_conforming_strings": "off", "escape_string_warning": "off", "backslash_quote": "off", "array_nulls": "off", "transform_null_equals": "on", "quote_all_identifiers": "on"}, true},
-		"plans":        {map[string]string{"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_nestloop": "off", "jit_above_cost": "0", "from_collapse_limit": "1", "join_collapse_limit": "1", "cursor_tuple_fraction": "1", "default_statistics_target": "1"}, true},
-	} {
-		for driver, use := range map[string]bool{"pgx": true, "lib/pq": c.pq} {
-			if use {
-				t.Run(name+", "+driver, func(t *testing.T) {
-					t.Parallel()
-					core(t, c.set, driver)
-				})
+	for _, driver := range []string{"pgx", "lib/pq"} {
+		all := map[string]string{}
+		for _, c := range coreSettings {
+			if driver == "lib/pq" && !c.pq {
+				continue
 			}
+			maps.Copy(all, c.set)
+			t.Run(c.name+", "+driver, func(t *testing.T) {
+				tier.Long(t, "TestCoreUnderEverySetting, which sets all groups at once")
+				t.Parallel()
+				core(t, c.set, driver)
+			})
 		}
+		t.Run("all, "+driver, func(t *testing.T) {
+			t.Parallel()
+			core(t, all, driver)
+		})
 	}
 }
 
