@@ -58,7 +58,7 @@ func awaitLayout(t testing.TB, db *sql.DB, n int) {
 				one[string](t, db, `SELECT coalesce(json_agg(json_build_array(worker_id, partitions))::text, '') FROM worker_nodes`),
 				one[string](t, db, `SELECT coalesce(json_agg(c)::text, '') FROM consumer_checkpoints AS c`))
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
