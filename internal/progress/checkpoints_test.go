@@ -37,7 +37,7 @@ func TestLoadWhileTheSequenceIsAltered(t *testing.T) {
 			}
 		})
 	}
-	for range 1000 {
+	for range 250 {
 		g.Exec(t, `ALTER SEQUENCE events_global_position_seq CACHE 1`)
 	}
 	if loads.Load() == 0 {
