@@ -1,7 +1,8 @@
 package postgres_test
 
 import (
-	"fmt"
+	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -75,7 +76,7 @@ func TestReadsBoundedByBytes(t *testing.T) {
 				}
 			}
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
+		if !slices.EqualFunc(got, want, func(a, b store.PersistedEvent) bool { return reflect.DeepEqual(a, b) }) {
 			t.Errorf("%d events in pages, %d in all", len(got), len(want))
 		}
 	})
