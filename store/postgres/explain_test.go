@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 )
 
 // On a large table every read visits what it returns, or what its answer
@@ -16,7 +17,7 @@ import (
 func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	d.Exec(t, `ALTER TABLE events SET (autovacuum_enabled = off)`)
+	d.Exec(t, `ALTER TABLE events SET UNLOGGED, SET (autovacuum_enabled = off)`)
 	d.Exec(t, `INSERT INTO events (global_position, aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)
 		SELECT i, CASE WHEN i % 100 = 7 THEN 'rare' WHEN i % 2 = 0 THEN 'hot' ELSE 'other' END,
 		       (i / 10)::text, i % 10 + 1, gen_random_uuid(), 'Happened', convert_to(repeat('x', 200), 'UTF8')
@@ -76,12 +77,19 @@ func TestReadsVisitOnlyWhatTheyNeed(t *testing.T) {
 			reads = append(reads, read{r.name + ", proven", text, args, r.rows, r.complete})
 		}
 	}
+	fewSamples := 2
+	if tier.IsLong() {
+		fewSamples = 10
+	}
 	knowledge := []string{``, `ANALYZE events`, `SET default_statistics_target = 1`}
-	knowledge = append(knowledge, slices.Repeat([]string{`ANALYZE events`}, 10)...) // as different as few samples make it
+	knowledge = append(knowledge, slices.Repeat([]string{`ANALYZE events`}, fewSamples)...) // as different as few samples make it
 	knowledge = append(knowledge, `RESET default_statistics_target`, `VACUUM (ANALYZE) events`)
 	for _, knowledge := range knowledge {
 		if _, err := conn.ExecContext(t.Context(), knowledge); err != nil {
 			t.Fatal(err)
+		}
+		if strings.Contains(knowledge, "default_statistics_target") {
+			continue // plans change with the next ANALYZE
 		}
 		for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 			for _, r := range reads {
