@@ -3,6 +3,7 @@ package table_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs/table"
 )
 
@@ -17,17 +19,26 @@ import (
 // where it can, behind a proxy that gives each transaction another session.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
+	quick := []string{"direct pgx cache_statement", "direct lib/pq", "pgbouncer pgx simple_protocol"}
+	run := func(name string, open pgtest.Opener, bounced bool) {
+		t.Run(name, func(t *testing.T) {
+			if !slices.Contains(quick, name) {
+				tier.Long(t, "TestDrivers, over three of them")
+			}
+			t.Parallel()
+			testDriver(t, open, bounced)
+		})
+	}
 	for name, open := range pgtest.ThroughBouncer {
-		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
-		t.Run("pgbouncer "+name, func(t *testing.T) { testDriver(t, open, true) })
+		run("direct "+name, open, false)
+		run("pgbouncer "+name, open, true)
 	}
 	for name, open := range pgtest.BrokenByBouncer {
-		t.Run("direct "+name, func(t *testing.T) { testDriver(t, open, false) })
+		run("direct "+name, open, false)
 	}
 }
 
 func testDriver(t *testing.T, open pgtest.Opener, bounced bool) {
-	t.Parallel()
 	s := newStage(t)
 	at := s.d
 	if bounced {
