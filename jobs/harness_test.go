@@ -11,7 +11,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -34,10 +33,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	d.DB.SetMaxIdleConns(20)
 	return &stage{Client: jobs.NewClient(d.DB), Handlers: jobs.NewHandlers(), t: t, d: d}
 }

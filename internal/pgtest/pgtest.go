@@ -125,6 +125,10 @@ type shared struct {
 	templateOnce sync.Once
 	templateErr  error
 
+	jobsTemplate string // of this process alone; "": not made yet
+	jobsOnce     sync.Once
+	jobsErr      error
+
 	mu    sync.Mutex
 	count int // of databases so far
 }
@@ -184,6 +188,9 @@ func (s *shared) close() error {
 		if s.template != "" && s.template != runTemplate {
 			errs = append(errs, s.drop(ctx, s.template))
 		}
+		if s.jobsTemplate != "" {
+			errs = append(errs, s.drop(ctx, s.jobsTemplate))
+		}
 		errs = append(errs, s.admin.Close())
 	}
 	return errors.Join(append(errs, s.server.Stop(ctx))...)
@@ -193,26 +200,41 @@ func (s *shared) close() error {
 func (s *shared) ensureTemplate() error {
 	s.templateOnce.Do(func() {
 		if s.template == "" {
-			s.templateErr = s.makeTemplate(s.prefix + "template")
+			s.template = s.prefix + "template"
+			s.templateErr = s.makeTemplate(s.template, applyAll)
 		}
 	})
 	return s.templateErr
 }
 
-func (s *shared) makeTemplate(name string) (err error) {
+// ensureJobsTemplate makes the database that Jobs copies.
+func (s *shared) ensureJobsTemplate() error {
+	s.jobsOnce.Do(func() {
+		s.jobsTemplate = s.prefix + "jobs"
+		s.jobsErr = s.makeTemplate(s.jobsTemplate, applyJobs)
+	})
+	return s.jobsErr
+}
+
+func applyAll(ctx context.Context, db *sql.DB) error {
+	cfg := migrations.DefaultConfig()
+	return migrations.Apply(ctx, db, &cfg)
+}
+
+func applyJobs(ctx context.Context, db *sql.DB) error { return migrations.ApplyJobs(ctx, db, nil) }
+
+func (s *shared) makeTemplate(name string, apply func(ctx context.Context, db *sql.DB) error) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	if err := s.create(ctx, name, pristine); err != nil {
 		return err
 	}
-	s.template = name
 	db, err := sql.Open("pgx", s.server.URL(name))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	cfg := migrations.DefaultConfig()
-	return migrations.Apply(ctx, db, &cfg)
+	return apply(ctx, db)
 }
 
 // pristine is the template to which nobody adds or connects.

@@ -37,6 +37,16 @@ func TestNewHasTheTables(t *testing.T) {
 	}
 }
 
+func TestJobsHasTheirTables(t *testing.T) {
+	for range 2 {
+		d := pgtest.Jobs(t)
+		d.Exec(t, `INSERT INTO jobs_workers (worker_id) VALUES (gen_random_uuid())`)
+		if n := count(t, d.DB, `SELECT count(*) FROM jobs_workers`); n != 1 {
+			t.Errorf("%d rows, want 1", n)
+		}
+	}
+}
+
 func TestEmptyHasNone(t *testing.T) {
 	d := pgtest.Empty(t)
 	if n := count(t, d.DB, `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`); n != 0 {

@@ -15,7 +15,6 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 // bench is a database on which the statements run without a worker.
@@ -27,10 +26,7 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	d.DB.SetMaxIdleConns(20)
 	return &bench{NewClient(jobs.NewClient(d.DB)), t, d}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/jobs/flow"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -27,10 +26,7 @@ type stage struct {
 
 func newStage(t testing.TB) *stage {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	d.DB.SetMaxIdleConns(20)
 	client := jobs.NewClient(d.DB)
 	return &stage{Client: flow.NewClient(client), Handlers: jobs.NewHandlers(), jobs: client, t: t, d: d}

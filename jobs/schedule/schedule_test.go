@@ -40,10 +40,7 @@ func (e each) Next(t time.Time) time.Time {
 
 func database(t *testing.T) *pgtest.Database {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	return d
 }
 

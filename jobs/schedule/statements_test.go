@@ -11,17 +11,13 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
 	"github.com/pgfrontier/worker/jobs"
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/store"
 )
 
 // newTables makes the tables of jobs.
 func newTables(t *testing.T) (*pgtest.Database, tables.Jobs) {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	names, err := tables.ParseJobs("", "")
 	if err != nil {
 		t.Fatal(err)
