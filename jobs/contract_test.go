@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -33,14 +34,16 @@ type breach struct {
 }
 
 var breaches = map[string]breach{
-	"tx.Commit":           {do: func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, commits: true},
-	"tx.Rollback":         {do: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }},
-	"COMMIT":              {do: statements(`COMMIT`), commits: true},
-	"ROLLBACK":            {do: statements(`ROLLBACK`)},
-	"PREPARE TRANSACTION": {do: statements(`PREPARE TRANSACTION 'mine'`)},
-	"COMMIT AND CHAIN":    {do: statements(`COMMIT AND CHAIN`), commits: true},
-	"ROLLBACK AND CHAIN":  {do: statements(`ROLLBACK AND CHAIN`)},
-	"COMMIT, BEGIN":       {do: statements(`COMMIT`, `BEGIN`), commits: true},
+	"tx.Commit":   {do: func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, commits: true},
+	"tx.Rollback": {do: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }},
+	"COMMIT":      {do: statements(`COMMIT`), commits: true},
+	"ROLLBACK":    {do: statements(`ROLLBACK`)},
+	"PREPARE TRANSACTION": {do: func(ctx context.Context, tx *sql.Tx) error {
+		return statements(`PREPARE TRANSACTION '`+rand.Text()+`'`)(ctx, tx)
+	}},
+	"COMMIT AND CHAIN":   {do: statements(`COMMIT AND CHAIN`), commits: true},
+	"ROLLBACK AND CHAIN": {do: statements(`ROLLBACK AND CHAIN`)},
+	"COMMIT, BEGIN":      {do: statements(`COMMIT`, `BEGIN`), commits: true},
 }
 
 var sequels = map[string]func() error{
@@ -65,35 +68,52 @@ func (s *stage) effects(t *testing.T) (n int) {
 	return n
 }
 
+// effectsOf counts the effects with a number.
+func (s *stage) effectsOf(n int) (count int) {
+	s.t.Helper()
+	if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects WHERE n = $1`, n).Scan(&count); err != nil {
+		s.t.Fatal(err)
+	}
+	return count
+}
+
 // A handler that ends its transaction is not called again: what it wrote may stay.
 // The error says so. Other jobs of its batch did the same, and others are unharmed.
 func TestHandlerThatEndsItsTransaction(t *testing.T) {
 	t.Parallel()
-	for how, b := range breaches {
-		for then, sequel := range sequels {
-			for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
-				t.Run(driver+" "+how+", "+then, func(t *testing.T) {
-					if driver == "lib/pq" && then != "returns nil" {
-						tier.Long(t, "TestHandlerThatEndsItsTransaction, which returns nil over lib/pq")
-					}
-					t.Parallel()
-					s := newEffects(t)
-					jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
-						s.note("ran")
-						if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES (1)`); err != nil {
-							return err
-						}
-						if err := b.do(ctx, tx); err != nil {
-							return err
-						}
-						return sequel()
-					}, jobs.MaxAttempts(3), jobs.Retry(jobs.Fixed(0)))
-					jobs.Register(s.Handlers, func(context.Context, *jobs.Job[other]) error { return nil })
-					id := s.add(task{})
-					_, stop := s.runOn(open(t, s.d), jobs.WithQueue("default", 1))
-					i, ran, effects := s.ended(id), len(s.notes()), s.effects(t)
+	type ending struct{ how, then string }
+	var all []ending
+	for how := range breaches {
+		for then := range sequels {
+			all = append(all, ending{how, then})
+		}
+	}
+	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			s := newEffects(t)
+			jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[task]) error {
+				s.note("ran %d", j.Args.N)
+				if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N); err != nil {
+					return err
+				}
+				if err := breaches[all[j.Args.N].how].do(ctx, tx); err != nil {
+					return err
+				}
+				return sequels[all[j.Args.N].then]()
+			}, jobs.MaxAttempts(3), jobs.Retry(jobs.Fixed(0)))
+			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[other]) error { return nil })
+			var ids, others []int64
+			for n := range all {
+				ids, others = append(ids, s.add(task{n})), append(others, s.add(other{}))
+			}
+			_, stop := s.runOn(open(t, s.d), jobs.WithQueue("default", 1))
+			for n, e := range all {
+				t.Run(e.how+", "+e.then, func(t *testing.T) {
+					on := s.with(t)
+					i, ran, effects := on.ended(ids[n]), s.noted("ran %d", n), on.effectsOf(n)
 					switch {
-					case how == "PREPARE TRANSACTION" && strings.Contains(i.Error, "max_prepared_transactions"):
+					case e.how == "PREPARE TRANSACTION" && strings.Contains(i.Error, "max_prepared_transactions"):
 						if i.State != jobs.StateFailed || effects != 0 {
 							t.Errorf("the job is %s with %d effects", i.State, effects)
 						}
@@ -101,65 +121,78 @@ func TestHandlerThatEndsItsTransaction(t *testing.T) {
 						if i.State != jobs.StateFailed || i.Code != jobs.CodeTxEnded || ran != 1 || !strings.Contains(i.Error, "ended its transaction") {
 							t.Errorf("the job is %s, %s after %d runs: %s", i.State, i.Code, ran, i.Error)
 						}
-						if want := map[bool]int{true: 1}[b.commits]; effects != want {
+						if want := map[bool]int{true: 1}[breaches[e.how].commits]; effects != want {
 							t.Errorf("%d effects", effects)
 						}
 					}
-					if i := s.ended(s.add(other{})); i.State != jobs.StateCompleted {
-						t.Errorf("another job is %s: %s", i.State, i.Error)
-					}
-					if err := stop(); err != nil {
-						t.Error(err)
+					if i := on.ended(others[n]); i.State != jobs.StateCompleted || i.Failures+i.Resets > 0 {
+						t.Errorf("another job is %s after %d failures: %s", i.State, i.Failures, i.Error)
 					}
 				})
 			}
-		}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
 // A batch whose transaction its handler has ended is not run again in parts.
 func TestBatchThatEndsItsTransaction(t *testing.T) {
 	t.Parallel()
-	for how, b := range breaches {
-		if how == "PREPARE TRANSACTION" {
-			continue
+	var all []string // the queues
+	for how := range breaches {
+		if how != "PREPARE TRANSACTION" {
+			all = append(all, how)
 		}
-		for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
-			t.Run(driver+" "+how, func(t *testing.T) {
-				t.Parallel()
-				s := newEffects(t)
-				jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, all []*jobs.Job[task]) error {
-					s.note("ran")
-					for _, j := range all {
-						if j.Args.N == 3 {
-							j.Settle(jobs.Discard(errRefused))
-							continue
+	}
+	const size = 8
+	for driver, open := range map[string]pgtest.Opener{"pgx": pgtest.BrokenByBouncer["pgx cache_statement"], "lib/pq": pgtest.BrokenByBouncer["lib/pq"]} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			s := newEffects(t)
+			jobs.RegisterBatchTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, batch []*jobs.Job[task]) error {
+				q := batch[0].Args.N / size
+				s.note("ran %d", q)
+				for _, j := range batch {
+					if j.Args.N%size == 3 {
+						j.Settle(jobs.Discard(errRefused))
+						continue
+					}
+					if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N/size); err != nil {
+						return err
+					}
+				}
+				return breaches[all[q]].do(ctx, tx)
+			}, jobs.Retry(jobs.Fixed(0)))
+			var ids []int64
+			var queues []jobs.Option
+			for q := range all {
+				name := fmt.Sprint("q", q)
+				queues = append(queues, jobs.WithQueue(name, 2*size))
+				for n := range size {
+					ids = append(ids, s.add(task{q*size + n}, jobs.Queue(name)))
+				}
+			}
+			s.runOn(open(t, s.d), queues...)
+			for q, how := range all {
+				t.Run(how, func(t *testing.T) {
+					on := s.with(t)
+					for n, id := range ids[q*size : (q+1)*size] {
+						i, want := on.ended(id), "failed TX_ENDED"
+						if n == 3 {
+							want = "cancelled "
 						}
-						if _, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, j.Args.N); err != nil {
-							return err
+						if got := fmt.Sprint(i.State, " ", i.Code); got != want || i.Attempt != 1 {
+							t.Errorf("job %d is %s after %d attempts: %s", n, got, i.Attempt, i.Error)
 						}
 					}
-					return b.do(ctx, tx)
-				}, jobs.Retry(jobs.Fixed(0)))
-				var ids []int64
-				for n := range 8 {
-					ids = append(ids, s.add(task{n}))
-				}
-				s.runOn(open(t, s.d))
-				for n, id := range ids {
-					i, want := s.ended(id), "failed TX_ENDED"
-					if n == 3 {
-						want = "cancelled "
+					if n, calls := on.effectsOf(q), s.noted("ran %d", q); calls != 1 || n != (size-1)*map[bool]int{true: 1}[breaches[how].commits] {
+						t.Errorf("after %d calls there are %d effects", calls, n)
 					}
-					if got := fmt.Sprint(i.State, " ", i.Code); got != want || i.Attempt != 1 {
-						t.Errorf("job %d is %s after %d attempts: %s", n, got, i.Attempt, i.Error)
-					}
-				}
-				if n := s.effects(t); len(s.notes()) != 1 || n != 7*map[bool]int{true: 1}[b.commits] {
-					t.Errorf("after %d calls there are %d effects", len(s.notes()), n)
-				}
-			})
-		}
+				})
+			}
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -36,7 +37,7 @@ func noError() error { return nil }
 func TestHandlerThatFailsOddly(t *testing.T) {
 	t.Parallel()
 	huge := strings.Repeat("x", 10<<20)
-	for name, test := range map[string]struct {
+	tests := map[string]struct {
 		handle func(j *jobs.Job[task]) error
 		code   string
 		says   string
@@ -71,15 +72,18 @@ func TestHandlerThatFailsOddly(t *testing.T) {
 		"negative RetryAfter":    {func(*jobs.Job[task]) error { return jobs.RetryAfter(-time.Hour, errors.New("text")) }, "", "text"},
 		"endless RetryAfter":     {func(*jobs.Job[task]) error { return jobs.RetryAfter(math.MaxInt64, errors.New("text")) }, "", "text"},
 		"a verdict in a verdict": {func(*jobs.Job[task]) error { return jobs.Fail(jobs.Snooze(time.Hour)) }, "", "snoozed"},
-	} {
+	}
+	names := slices.Sorted(maps.Keys(tests))
+	all := newStage(t)
+	jobs.Register(all.Handlers, func(_ context.Context, j *jobs.Job[task]) error { return tests[names[j.Args.N]].handle(j) }, jobs.MaxAttempts(1))
+	jobs.Register(all.Handlers, func(context.Context, *jobs.Job[other]) error { return nil })
+	all.run()
+	for n, name := range names {
+		test := tests[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t)
-			jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error { return test.handle(j) }, jobs.MaxAttempts(1))
-			jobs.Register(s.Handlers, func(context.Context, *jobs.Job[other]) error { return nil })
-			id := s.add(task{})
-			s.run()
-			i := s.ended(id)
+			s := all.with(t)
+			i := s.ended(s.add(task{n}))
 			if name == "a result that panics" {
 				if i.State == jobs.StateAvailable {
 					t.Errorf("the job is %s", i.State)

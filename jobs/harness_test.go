@@ -120,12 +120,31 @@ func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop fun
 // ended waits until a job has finished.
 func (s *stage) ended(id int64) (i jobs.Info) {
 	s.t.Helper()
-	s.until(fmt.Sprintf("the end of job %d", id), func() bool {
+	if !pgtest.PollLasting(func() bool {
 		var err error
 		if i, err = s.Get(s.t.Context(), id); err != nil {
 			s.t.Fatal(err)
 		}
 		return i.State.Finished()
-	})
+	}) {
+		s.t.Fatalf("waited in vain for the end of job %d; noted: %q", id, s.notes())
+	}
 	return i
+}
+
+// with returns the stage for a subtest that shares the database and the worker. The
+// subtest has notes of its own.
+func (s *stage) with(t *testing.T) *stage {
+	return &stage{Client: s.Client, Handlers: s.Handlers, t: t, d: s.d}
+}
+
+// noted counts the notes with a text.
+func (s *stage) noted(format string, args ...any) (n int) {
+	text := fmt.Sprintf(format, args...)
+	for _, note := range s.notes() {
+		if note == text {
+			n++
+		}
+	}
+	return n
 }

@@ -5,13 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgfrontier/worker/internal/tier"
 	"github.com/pgfrontier/worker/jobs"
 )
 
@@ -23,7 +24,7 @@ type next = func(context.Context) error
 // done its work, nor calls that twice.
 func TestMiddlewareThatBreaksRules(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	tests := map[string]struct {
 		m     func(ctx context.Context, next next) error
 		fails bool // the handler
 		want  string
@@ -42,49 +43,56 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 		"panics afterwards":         {func(ctx context.Context, next next) error { _ = next(ctx); panic("boom") }, false, "failed boom", 1},
 		"exits":                     {func(ctx context.Context, next next) error { runtime.Goexit(); return nil }, false, "failed runtime.Goexit", 0},
 		"exits afterwards":          {func(ctx context.Context, next next) error { _ = next(ctx); runtime.Goexit(); return nil }, false, "failed runtime.Goexit", 1},
-	} {
-		for how, tx := range map[string]bool{"plain": false, "transaction": true} {
-			t.Run(name+" "+how, func(t *testing.T) {
-				if !tx && test.calls == 0 {
-					tier.Long(t, "TestMiddlewareThatBreaksRules, in a transaction")
-				}
-				t.Parallel()
-				s := newStage(t)
-				s.d.Exec(t, `CREATE TABLE effects (n int)`)
-				handle := func(ctx context.Context, on jobs.Querier) error {
-					s.note("called")
-					_, err := on.ExecContext(ctx, `INSERT INTO effects VALUES (1)`)
-					if test.fails {
-						return errRefused
-					}
-					return err
-				}
-				if tx {
-					jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, _ *jobs.Job[task]) error { return handle(ctx, tx) }, jobs.MaxAttempts(1))
-				} else {
-					jobs.Register(s.Handlers, func(ctx context.Context, _ *jobs.Job[task]) error { return handle(ctx, s.d.DB) }, jobs.MaxAttempts(1))
-				}
-				id := s.add(task{})
-				s.run(jobs.WithMiddleware(func(ctx context.Context, all []jobs.Header, next func(context.Context) error) error {
-					if len(all) != 1 || all[0].ID != id {
-						t.Errorf("the middleware is given %+v", all)
-					}
-					return test.m(ctx, next)
-				}, func(ctx context.Context, _ []jobs.Header, next func(context.Context) error) error { return next(ctx) }))
-				i := s.ended(id)
-				state, text, _ := strings.Cut(test.want, " ")
-				if string(i.State) != state || !strings.Contains(i.Error, text) {
-					t.Errorf("the job is %s: %s; want %s", i.State, i.Error, test.want)
-				}
-				if n := len(s.notes()); n != test.calls {
-					t.Errorf("the handler was called %d times", n)
-				}
-				var effects int
-				if err := s.d.DB.QueryRow(`SELECT count(*) FROM effects`).Scan(&effects); err != nil || tx && (effects == 1) != (state == "completed") {
-					t.Errorf("a job that is %s has %d effects, %v", i.State, effects, err)
-				}
-			})
+	}
+	names := slices.Sorted(maps.Keys(tests))
+	s := newStage(t)
+	s.d.Exec(t, `CREATE TABLE effects (n int)`)
+	handle := func(ctx context.Context, on jobs.Querier, n int) error { // n is even in a transaction
+		s.note("called %d", n)
+		_, err := on.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, n)
+		if tests[names[n/2]].fails {
+			return errRefused
 		}
+		return err
+	}
+	jobs.RegisterTx(s.Handlers, func(ctx context.Context, tx *sql.Tx, j *jobs.Job[txJob]) error { return handle(ctx, tx, j.Args.N) }, jobs.MaxAttempts(1))
+	jobs.Register(s.Handlers, func(ctx context.Context, j *jobs.Job[task]) error { return handle(ctx, s.d.DB, j.Args.N) }, jobs.MaxAttempts(1))
+	var ids []int64
+	numbers := map[int64]int{}
+	for n := range 2 * len(names) {
+		var args jobs.Args = txJob{n}
+		if n%2 > 0 {
+			args = task{n}
+		}
+		ids = append(ids, s.add(args))
+		numbers[ids[n]] = n
+	}
+	s.run(jobs.WithMiddleware(func(ctx context.Context, all []jobs.Header, next func(context.Context) error) error {
+		n, ok := numbers[all[0].ID]
+		if len(all) != 1 || !ok {
+			t.Errorf("the middleware is given %+v", all)
+			return errRefused
+		}
+		s.note("around %d", n)
+		return tests[names[n/2]].m(ctx, next)
+	}, func(ctx context.Context, _ []jobs.Header, next func(context.Context) error) error { return next(ctx) }))
+	for n, id := range ids {
+		name, tx := names[n/2], n%2 == 0
+		test := tests[name]
+		t.Run(name+" "+map[bool]string{true: "transaction", false: "plain"}[tx], func(t *testing.T) {
+			on := s.with(t)
+			i := on.ended(id)
+			state, text, _ := strings.Cut(test.want, " ")
+			if string(i.State) != state || !strings.Contains(i.Error, text) {
+				t.Errorf("the job is %s: %s; want %s", i.State, i.Error, test.want)
+			}
+			if around, calls := s.noted("around %d", n), s.noted("called %d", n); around != 1 || calls != test.calls {
+				t.Errorf("the middleware was called %d times, the handler %d times", around, calls)
+			}
+			if effects := on.effectsOf(n); tx && (effects == 1) != (state == "completed") {
+				t.Errorf("a job that is %s has %d effects", i.State, effects)
+			}
+		})
 	}
 }
 

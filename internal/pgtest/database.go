@@ -186,13 +186,19 @@ const Here = `pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_d
 // Poll calls done until it reports true, and reports whether it did within
 // Patience. It pauses for a tenth of the time that has passed, 1 to 20 ms: what
 // takes long is asked seldom, since most conditions are queries.
-func Poll(done func() bool) bool {
+func Poll(done func() bool) bool { return poll(done, 20*time.Millisecond) }
+
+// PollLasting is Poll for a condition that stays true, such as the end of a job. It
+// pauses for up to 200 ms.
+func PollLasting(done func() bool) bool { return poll(done, 200*time.Millisecond) }
+
+func poll(done func() bool, longest time.Duration) bool {
 	for began := time.Now(); !done(); {
 		passed := time.Since(began)
 		if passed > Patience {
 			return false
 		}
-		time.Sleep(min(max(passed/10, time.Millisecond), 20*time.Millisecond))
+		time.Sleep(min(max(passed/10, time.Millisecond), longest))
 	}
 	return true
 }
