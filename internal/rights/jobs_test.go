@@ -1,10 +1,12 @@
 package rights_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -145,7 +147,7 @@ func (d *deployment) mayNot(db *sql.DB, statements ...string) {
 }
 
 // part is one privilege on a column, a table or a sequence.
-type part struct{ on, table string }
+type part struct{ on, table, column string }
 
 // parts takes needs apart.
 func (d *deployment) parts(needs []rights.Need) (all []part) {
@@ -154,16 +156,16 @@ func (d *deployment) parts(needs []rights.Need) (all []part) {
 		switch {
 		case strings.HasPrefix(n.Table, "pg_catalog."): // everybody's
 		case n.Serial != "":
-			all = append(all, part{n.Privilege + ` ON SEQUENCE ` + d.scan(`SELECT pg_get_serial_sequence($1, $2)`, n.Table, n.Serial), n.Table})
+			all = append(all, part{n.Privilege + ` ON SEQUENCE ` + d.scan(`SELECT pg_get_serial_sequence($1, $2)`, n.Table, n.Serial), n.Table, ""})
 		case n.Columns == nil:
-			all = append(all, part{n.Privilege + ` ON ` + n.Table, n.Table})
+			all = append(all, part{n.Privilege + ` ON ` + n.Table, n.Table, ""})
 		default:
 			for _, c := range n.Columns {
 				if c == "*" {
 					c = d.scan(`SELECT string_agg(attname, ' ') FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped`, n.Table)
 				}
 				for name := range strings.FieldsSeq(c) {
-					all = append(all, part{n.Privilege + ` (` + ident.Quote(name) + `) ON ` + n.Table, n.Table})
+					all = append(all, part{n.Privilege + ` (` + ident.Quote(name) + `) ON ` + n.Table, n.Table, name})
 				}
 			}
 		}
@@ -188,7 +190,7 @@ func (d *deployment) checkParts(login string, needs []rights.Need, play func(db 
 			continue // sequences are not planned
 		}
 		d.Exec(d.t, `REVOKE `+p.on+` FROM `+role)
-		if !denies(p.table) {
+		if !denies(p) {
 			d.t.Errorf("no statement of %s needs %s", login, p.on)
 		}
 		d.Exec(d.t, `GRANT `+p.on+` TO `+role)
@@ -196,9 +198,10 @@ func (d *deployment) checkParts(login string, needs []rights.Need, play func(db 
 	d.forgive()
 }
 
-// explainer returns what plans the statements of a login that name a table, and
-// reports whether one of them is denied.
-func (d *deployment) explainer(login string) func(table string) bool {
+// explainer returns what plans the statements of a login that name the table of a part, and
+// reports whether one of them is denied. Statements that name the column come first, the
+// shortest before the others: each is planned anew after a change of a privilege.
+func (d *deployment) explainer(login string) func(p part) bool {
 	t := d.t
 	t.Helper()
 	conn, err := d.open(login).Conn(t.Context())
@@ -220,6 +223,8 @@ func (d *deployment) explainer(login string) func(table string) bool {
 		recorded = append(recorded, s)
 	}
 	d.mu.Unlock()
+	slices.SortFunc(recorded, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	var queries []string
 	for i, query := range recorded {
 		name := fmt.Sprint("s", i)
 		if run(`PREPARE `+name+` AS `+query) != nil {
@@ -237,12 +242,15 @@ func (d *deployment) explainer(login string) func(table string) bool {
 			t.Fatalf("%v in %s", err, query)
 		}
 		planned[query] = how
+		queries = append(queries, query)
 	}
-	return func(table string) bool {
-		for query, how := range planned {
-			if strings.Contains(query, table) || strings.Contains(query, strings.ReplaceAll(table, `"`, "")) {
-				if run(how) != nil {
-					return true
+	return func(p part) bool {
+		for _, names := range []bool{true, false} {
+			for _, query := range queries {
+				if strings.Contains(query, p.column) == names && (strings.Contains(query, p.table) || strings.Contains(query, strings.ReplaceAll(p.table, `"`, ""))) {
+					if run(planned[query]) != nil {
+						return true
+					}
 				}
 			}
 		}
