@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/migrations"
 	"github.com/pgfrontier/worker/ops"
 )
 
@@ -20,10 +19,7 @@ type jobsSite struct {
 
 func newJobsSite(t testing.TB) jobsSite {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	return jobsSite{d, jobsOperator(t, d.DB)}
 }
 

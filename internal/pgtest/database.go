@@ -48,7 +48,7 @@ func (s *shared) newDatabase(t testing.TB) *Database {
 }
 
 // Jobs makes a database with the tables of jobs under their default names, and no
-// others. A copy costs the server a sixth of what the migration does.
+// others. A copy costs the server a fifth of what the migration does.
 func Jobs(t testing.TB) *Database {
 	t.Helper()
 	Server(t)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/internal/tables"
-	"github.com/pgfrontier/worker/migrations"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -29,10 +28,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	d := pgtest.Empty(t)
-	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
-		t.Fatal(err)
-	}
+	d := pgtest.Jobs(t)
 	n, err := tables.ParseJobs("", "JobsTable")
 	if err != nil {
 		t.Fatal(err)
