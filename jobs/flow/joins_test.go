@@ -147,6 +147,48 @@ func TestLockedRunsArePassedOver(t *testing.T) {
 	}
 }
 
+// Where ids of jobs come again, another job may have a step's id in the history. Its end is not
+// the step's, whether the step's own job is unfinished or gone.
+func TestEndOfAnotherJobIsNoStepsEnd(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	run := b.begin(t, side())
+	step, other := idOf(run, 0, 0), idOf(run, 1, 0)
+	b.d.Exec(t, `
+INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
+SELECT job_id, 'other', 'default', 5, now(), '{}', now(), 1, 0, 0, 5, 'completed' FROM jobs_flow_steps WHERE id IN ($1, $2)`, int64(step), int64(other))
+	b.d.Exec(t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 1, claimed_by = gen_random_uuid(), claimed_at = now()
+WHERE id IN (SELECT job_id FROM jobs_flow_steps WHERE id IN ($1, $2))`, int64(step), int64(other))
+	stands := func(of stepID, want string) {
+		t.Helper()
+		var state, code string
+		if err := b.d.DB.QueryRow(`SELECT state, coalesce(code, '') FROM jobs_flow_steps WHERE id = $1`, int64(of)).Scan(&state, &code); err != nil {
+			t.Fatal(err)
+		}
+		if got := state + code; got != want {
+			t.Errorf("the step is %s, want %s", got, want)
+		}
+	}
+	b.tell(t, []stepID{step})
+	b.sweepAll(t)
+	stands(step, "enqueued")
+	if _, err := b.Cancel(t.Context(), nil, run); err != nil {
+		t.Fatal(err)
+	}
+	stands(other, "enqueued")
+	shown := must(b.Get(t.Context(), run))(t)
+	if s := shown.Steps[0]; s.State == "completed" {
+		t.Errorf("the run shows %+v", s)
+	}
+	b.d.Exec(t, `DELETE FROM jobs WHERE id = (SELECT job_id FROM jobs_flow_steps WHERE id = $1)`, int64(step))
+	b.tell(t, []stepID{step})
+	stands(step, "failedFORGOTTEN")
+	b.d.Exec(t, `DELETE FROM jobs_history WHERE kind = 'other'`)
+	b.end(t, run, map[stepID]outcome{idOf(0, 1, 0): {state: "completed"}}, other)
+	b.sweepAll(t)
+	stands(other, "completed")
+}
+
 // Eight who find a list complete add its jobs once.
 func TestListsAreReadOnce(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ func newStatements(t tables.Jobs) statements {
 		"{jobs}", t.Jobs.SQL(), "{history}", t.History.SQL(), "{wanted}", t.Wanted.SQL(), "{queues}", t.Queues.SQL(),
 		"{news}", news, "{ends}", ends,
 		"{next job}", `nextval((SELECT pg_get_serial_sequence(`+ident.Literal(t.Jobs.SQL())+`, 'id')::regclass))`,
-		"{given}", given, "{held}", held, "{most}", strconv.Itoa(mostSpread), "{effects}", effects, "{of run}", ofRun)
+		"{given}", given, "{held}", held, "{most}", strconv.Itoa(mostSpread), "{effects}", effects, "{of run}", ofRun, "{its job}", itsJob)
 	r := func(sql string) string { return names.Replace(names.Replace(sql)) } // fragments have names too
 	return statements{
 		start: r(startSQL), owner: r(ownerSQL), advance: r(advanceSQL), spread: r(spreadSQL), grow: r(growSQL), grown: r(grownSQL), begin: r(beginSQL), sweep: r(sweepSQL), turn: r(turnSQL),
@@ -121,6 +121,10 @@ WHERE NOT id >> 30 = ANY (ARRAY(SELECT id FROM turn)) AND (SELECT true FROM {run
 const effects = `s.state = 'completed' OR s.state = 'skipped' AND coalesce(s.code, '') = 'SKIPPED' OR s.optional AND s.state IN ('failed', 'cancelled', 'expired') AS good,
 		s.state IN ('failed', 'cancelled', 'expired') OR s.state = 'skipped' AND coalesce(s.code, '') <> 'SKIPPED' AND s.blamed AS failed`
 
+// itsJob finds the finished job of the step s. Where the ids of jobs come again, another job may
+// have that id in the history.
+const itsJob = `id = s.job_id AND meta->'flow_step' = to_jsonb(s.id)`
+
 // meaning is what the end of a step e means along its edge d.
 const meaning = `CASE d."on" WHEN 'end' THEN true WHEN 'failure' THEN e.failed ELSE e.good AND (d."when" IS NULL OR coalesce(e.result @> d."when", false)) END`
 
@@ -143,7 +147,7 @@ WITH {given}, seen AS MATERIALIZED (
 ), gone AS MATERIALIZED (
 	SELECT s.id, s.state AS was, s.job_id, coalesce(CASE WHEN h.state = 'cancelled' AND h.code = 'SKIPPED' THEN 'skipped' ELSE h.state END, 'failed') AS state,
 		CASE WHEN h.state IS NULL THEN 'FORGOTTEN' ELSE h.code END AS code, CASE WHEN h.state IS NULL THEN 'its job is neither unfinished nor in the history' ELSE h.error END AS error, h.result
-	FROM seen AS s LEFT JOIN LATERAL (SELECT state, code, error, result FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true
+	FROM seen AS s LEFT JOIN LATERAL (SELECT state, code, error, result FROM {history} WHERE {its job} LIMIT 1) AS h ON true
 	WHERE s.state <> 'enqueued' OR h.state IS NOT NULL OR (SELECT true FROM {jobs} WHERE id = s.job_id LIMIT 1) IS NULL
 ), effect AS (
 	UPDATE {steps} AS s SET finished_at = clock_timestamp(),
@@ -353,7 +357,7 @@ var stepColumns = `s.id, s.name, s.spec->>'kind', s.state, coalesce(s.job_id, 0)
 	` + pgdriver.Time(`coalesce(j.started_at, h.started_at)`) + `, ` + pgdriver.Time(`s.finished_at`) + `, coalesce(s.code, h.code, ''), coalesce(s.error, h.error, ''), s.result, s.optional, s.list_id, s.quorum, s.dependents::text`
 
 const ofStep = `LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at FROM {jobs} WHERE id = s.job_id LIMIT 1) AS j ON true
-LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at, code, error FROM {history} WHERE id = s.job_id LIMIT 1) AS h ON true`
+LEFT JOIN LATERAL (SELECT state, attempt, failures, started_at, code, error FROM {history} WHERE {its job} LIMIT 1) AS h ON true`
 
 // stepsSQL reads the steps of a run, those of its shape.
 var stepsSQL = `
