@@ -64,10 +64,11 @@ func (c *chores) run(ctx context.Context) {
 			c.task(ctx, "keep the token", c.w.plantToken)
 		}
 		if !c.w.coord.Status().Leader {
-			c.pass, c.at = pass{}, time.Time{} // a worker that leads again does them at once, and finds whom its rescuer forgot
+			c.pass, c.at = pass{}, time.Time{} // a worker that leads again does them at once
 			continue
 		}
-		if now.After(c.at) {
+		// The rescuer may have seen an end of this leadership that was over before the last tick.
+		if forgot := c.w.rescuer.forgot.Swap(false); forgot || now.After(c.at) {
 			c.at = now.Add(c.w.choreInterval)
 			c.begin(ctx)
 		}

@@ -14,5 +14,8 @@ func SetEchoes(w *Worker, d time.Duration) { w.echoes = d }
 // SetChores sets how often a worker that leads does what is not urgent.
 func SetChores(w *Worker, d time.Duration) { w.choreInterval = d }
 
+// ForgetDead lets the worker forget who seems dead, as the end of its leadership does.
+func ForgetDead(w *Worker) { w.rescuer.forget() }
+
 // SetHangsAfter sets how long a turn of a worker's loop may take.
 func SetHangsAfter(w *Worker, d time.Duration) { w.hangsAfter = d }

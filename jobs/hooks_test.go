@@ -255,6 +255,7 @@ func TestObserverThatCallsGoexit(t *testing.T) {
 		}
 	}
 	close(release)
+	s.until("the handler that was given up to return", func() bool { return w.Status().Queues[0].Running == 0 })
 	w.Stop()
 	if err := <-result; err != nil {
 		t.Errorf("the worker ended with %v", err)

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,9 @@ type rescuer struct {
 	w    *Worker
 	turn turn.Turn
 	some some[int64]
+
+	// forgot: those that were suspected are so no more, and have to be looked for again.
+	forgot atomic.Bool
 
 	mu    sync.Mutex
 	dead  map[uuid.UUID]time.Time // since when they seem dead
@@ -106,13 +110,14 @@ func (r *rescuer) forget() {
 	defer r.mu.Unlock()
 	clear(r.dead)
 	clear(r.clean)
+	r.forgot.Store(true)
 }
 
 // run does that until ctx ends.
 func (r *rescuer) run(ctx context.Context) {
 	for backoff.Sleep(ctx, rescueTick) {
 		if !r.w.coord.Status().Leader {
-			r.forget()
+			r.forget() // others have led meanwhile
 			continue
 		}
 		if ids := r.due(time.Now()); len(ids) > 0 {

@@ -118,10 +118,19 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 	})
 	s.d.Exec(t, `UPDATE jobs_leader SET worker_id = gen_random_uuid(), term = term + 1, expires_at = clock_timestamp() + interval '2 seconds'`)
 	s.until("the worker to lose leadership", func() bool { return !w.Status().Leader })
-	id := s.add(task{}, jobs.In(time.Hour))
-	s.d.Exec(t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 1, claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() WHERE id = $1`, id)
-	if i := s.ended(id); i.Resets != 1 {
+	lost := func() int64 {
+		id := s.add(task{}, jobs.In(time.Hour))
+		s.d.Exec(t, `UPDATE jobs SET state = 'running', attempt = 1, claim = 1, claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() WHERE id = $1`, id)
+		return id
+	}
+	if i := s.ended(lost()); i.Resets != 1 {
 		t.Errorf("the job has %d resets, want one", i.Resets)
+	}
+	// A loss that was over before the chores looked.
+	id := lost()
+	jobs.ForgetDead(w)
+	if i := s.ended(id); i.Resets != 1 {
+		t.Errorf("the second job has %d resets, want one", i.Resets)
 	}
 }
 

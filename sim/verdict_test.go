@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/internal/pgtest"
@@ -30,7 +29,6 @@ func TestRunIsNotJudgedWhenTheCopyTakesTooLong(t *testing.T) {
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8"})
 	c.URL, c.Server = server.URL(""), slowCopy{server}
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "restore": 10}
-	c.Workers, c.Writers, c.Consumers, c.Duration = 1, 1, 1, time.Second
 	c.Bounds = harness.Bounds{Slowness: 0.2} // six seconds for a copy
 	r, err := Run(t.Context(), c)
 	if err != nil {
