@@ -5,19 +5,21 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/embedded"
 	"github.com/pgfrontier/worker/internal/pgtest"
-	"github.com/pgfrontier/worker/sim/harness"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// slowCopy is a server whose copies take longer than the harness waits.
+// slowCopy is a server whose copies take longer than the harness waits, whose time is over at
+// once.
 type slowCopy struct{ *embedded.Server }
 
 func (s slowCopy) Save(ctx context.Context) error {
-	<-ctx.Done()
+	ctx, cancel := context.WithDeadline(ctx, time.Now())
+	defer cancel()
 	return s.Server.Save(ctx)
 }
 
@@ -29,12 +31,12 @@ func TestRunIsNotJudgedWhenTheCopyTakesTooLong(t *testing.T) {
 	server := pgtest.OwnServer(t, map[string]string{"wal_level": "replica", "max_wal_senders": "8"})
 	c.URL, c.Server = server.URL(""), slowCopy{server}
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "restore": 10}
-	c.Bounds = harness.Bounds{Slowness: 0.2} // six seconds for a copy
+	c.Duration = time.Minute // the copy ends it
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Outcome != oracle.NotJudged || !strings.HasPrefix(r.Verdict, "NOT JUDGED: the copy of the server took longer than 6s") {
+	if r.Outcome != oracle.NotJudged || !strings.HasPrefix(r.Verdict, "NOT JUDGED: the copy of the server took longer than ") {
 		t.Errorf("%q: %s\n%+v", r.Outcome, r.Verdict, r.Invariants)
 	}
 }
