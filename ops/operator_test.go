@@ -368,7 +368,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 			_ = c.Close()
 			return 0, net.ErrClosed
 		}
-		defer c.sent.Store(true)
+		c.sent.Store(true) // before: who reads may be another goroutine, and faster
 	}
 	return c.Conn.Write(b)
 }
