@@ -130,7 +130,7 @@ type Observer struct {
 	HookPanicked func(HookPanic)
 
 	logger *slog.Logger // that all hooks log to, as NewSlogObserver has made them
-	logs   bool         // or is not to: who adds it has said where logs go
+	logs   bool         // it logs, or it stands for a log that is switched off
 }
 
 // WorkerInfo names a worker.

@@ -24,8 +24,8 @@ func NewSlogObserver(l *slog.Logger) Observer {
 	return o
 }
 
-// newWarner returns the Observer of a worker that was given none that logs. It has no hooks that
-// tell nothing wrong, and that are called often.
+// newWarner returns the Observer of a worker that was given none that logs. It leaves out the
+// hooks that never warn and are called for each batch.
 func newWarner(l *slog.Logger) Observer {
 	o := NewSlogObserver(l)
 	o.BatchStarted, o.BatchDone, o.Skipped, o.Woken = nil, nil, nil, nil

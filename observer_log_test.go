@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// Without a word about logs, what is wrong goes to slog.Default, and nothing else does. Not
-// parallel: the logger is the process's.
+// A worker that was given no logger writes warnings and errors to slog.Default, and nothing
+// else. Not parallel: the logger is the process's.
 func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	usual := slog.Default()
 	defer slog.SetDefault(usual)
@@ -23,14 +24,14 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 		"an observer":        {[]Option{WithObserver(Observer{ConsumerPaused: func(ConsumerInfo) {}})}, true},
 		"another logger":     {[]Option{WithSlog(slog.New(slog.NewTextHandler(&named, nil)))}, false},
 		"an observer of one": {[]Option{WithObserver(Tee(Observer{}, NewSlogObserver(slog.New(slog.DiscardHandler))))}, false},
-		"logs to nobody":     {[]Option{WithLogger(nil)}, false},
+		"a nil logger":       {[]Option{WithLogger(nil)}, false},
 	} {
-		var said pgtest.Lines
-		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
 		w := New(nil, nil, nil, c.opts...)
+		var said pgtest.Lines
+		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil))) // also later than the worker
 		tell(w.observer.ConsumerPaused, ConsumerInfo{Consumer: "totals", Reason: "lunch"})
 		tell(w.observer.FrontierFailed, errors.New("gone"))
-		if got := strings.Contains(said.String(), `msg="consumer paused"`) && strings.Contains(said.String(), "gone"); got != c.want {
+		if got := strings.Contains(said.String(), `level=ERROR msg="consumer paused"`) && strings.Contains(said.String(), "gone"); got != c.want {
 			t.Errorf("%s: slog.Default has %q", name, said.String())
 		}
 		tell(w.observer.WorkerStarted, WorkerInfo{})
@@ -43,5 +44,26 @@ func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	}
 	if strings.Count(named.String(), "consumer paused") != 1 {
 		t.Errorf("the named logger has %q", named.String())
+	}
+}
+
+// selective is a consumer that says all that a consumer may say of what it selects.
+type selective struct{ consumer.Consumer }
+
+func (selective) Name() string                    { return "totals" }
+func (selective) AggregateTypes() []string        { return []string{"Order", "Invoice"} }
+func (selective) StartAt() consumer.Start         { return consumer.AtHead() }
+func (selective) Partitions() consumer.Partitions { return consumer.Partitions{Count: 4} }
+
+func TestConsumerStartedSaysWhatIsSelected(t *testing.T) {
+	t.Parallel()
+	u, err := unitOf(selective{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said pgtest.Lines
+	NewSlogObserver(slog.New(slog.NewTextHandler(&said, nil))).ConsumerStarted(u.info(7))
+	if want := `msg="consumer started" consumer=totals types="[Invoice Order]" start=head batch_size=7 partitions=4`; !strings.Contains(said.String(), want) {
+		t.Errorf("the log has %q, want %q", said.String(), want)
 	}
 }

@@ -49,7 +49,7 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 				loopIntake, cancel := context.WithCancel(intake)
 				stop[u.name] = cancel
 				u.status.begin()
-				tell(w.observer.ConsumerStarted, w.infoOf(u))
+				tell(w.observer.ConsumerStarted, u.info(w.cfg.BatchSize))
 				go func() {
 					err := fmt.Errorf("worker: the loop of consumer %q ended: %w", u.name, errGoexit)
 					defer func() {
@@ -95,9 +95,4 @@ func (w *Worker) supervise(ctx, intake context.Context, drain func()) error {
 			}
 		}
 	}
-}
-
-// infoOf is what [Observer.ConsumerStarted] is told of a unit.
-func (w *Worker) infoOf(u *unit) ConsumerInfo {
-	return ConsumerInfo{Consumer: u.name, Types: u.scope.Types, Start: u.scope.Start, BatchSize: w.cfg.BatchSize, Partitions: u.wish.Count}
 }

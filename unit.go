@@ -67,6 +67,11 @@ func (d *declared) unit(slots partition.Range) *unit {
 	return u
 }
 
+// info is what [Observer.ConsumerStarted] is told of the unit.
+func (u *unit) info(batchSize int) ConsumerInfo {
+	return ConsumerInfo{Consumer: u.name, Types: slices.Clone(u.scope.Types), Start: u.scope.Start, BatchSize: batchSize, Partitions: u.wish.Count}
+}
+
 // isPart reports whether the unit is one of a consumer that is split.
 func (u *unit) isPart() bool { return u.slots != partition.All }
 

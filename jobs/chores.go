@@ -67,7 +67,7 @@ func (c *chores) run(ctx context.Context) {
 			c.pass, c.at = pass{}, time.Time{} // a worker that leads again does them at once
 			continue
 		}
-		// The rescuer may have seen an end of this leadership that was over before the last tick.
+		// The rescuer may have seen a loss of leadership that was shorter than a tick.
 		if forgot := c.w.rescuer.forgot.Swap(false); forgot || now.After(c.at) {
 			c.at = now.Add(c.w.choreInterval)
 			c.begin(ctx)

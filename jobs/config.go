@@ -149,7 +149,7 @@ func WithObserver(o Observer) Option {
 }
 
 // WithLogger logs what an Observer is told. By default warnings and errors go to
-// [slog.Default].
+// [slog.Default]; slog.New(slog.DiscardHandler) keeps the worker silent.
 func WithLogger(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l)) }
 
 // WithCheckpointsTable names the consumer checkpoints of package worker in this

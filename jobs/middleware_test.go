@@ -47,8 +47,12 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 	names := slices.Sorted(maps.Keys(tests))
 	s := newStage(t)
 	s.d.Exec(t, `CREATE TABLE effects (n int)`)
+	type around struct{}                                                // the key of the job that the middleware was given
 	handle := func(ctx context.Context, on jobs.Querier, n int) error { // n is even in a transaction
 		s.note("called %d", n)
+		if of := ctx.Value(around{}); of != n {
+			t.Errorf("the handler of job %d is inside the middleware of job %v", n, of)
+		}
 		_, err := on.ExecContext(ctx, `INSERT INTO effects VALUES ($1)`, n)
 		if tests[names[n/2]].fails {
 			return errRefused
@@ -74,7 +78,7 @@ func TestMiddlewareThatBreaksRules(t *testing.T) {
 			return errRefused
 		}
 		s.note("around %d", n)
-		return tests[names[n/2]].m(ctx, next)
+		return tests[names[n/2]].m(context.WithValue(ctx, around{}, n), next)
 	}, func(ctx context.Context, _ []jobs.Header, next func(context.Context) error) error { return next(ctx) }))
 	for n, id := range ids {
 		name, tx := names[n/2], n%2 == 0

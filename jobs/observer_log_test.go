@@ -10,8 +10,8 @@ import (
 	"github.com/pgfrontier/worker/internal/pgtest"
 )
 
-// Without a word about logs, what is wrong goes to slog.Default, and nothing else does. Not
-// parallel: the logger is the process's.
+// A worker that was given no logger writes warnings and errors to slog.Default, and nothing
+// else. Not parallel: the logger is the process's.
 func TestWarningsGoToTheDefaultLogger(t *testing.T) {
 	usual := slog.Default()
 	defer slog.SetDefault(usual)

@@ -29,8 +29,7 @@ type rescuer struct {
 	turn turn.Turn
 	some some[int64]
 
-	// forgot: those that were suspected are so no more, and have to be looked for again.
-	forgot atomic.Bool
+	forgot atomic.Bool // dead was cleared: the chores have to look for workers without a row again
 
 	mu    sync.Mutex
 	dead  map[uuid.UUID]time.Time // since when they seem dead

@@ -57,8 +57,8 @@ func Grants(c *Config, r Roles) (string, error) {
 	})
 }
 
-// grantStats lets a role see what the sessions of others do. The owner of the tables may not be
-// allowed to grant that: the rest of the text stands without it, in one transaction, too.
+// grantStats lets a role see what the sessions of others do. The tables' owner may lack the right
+// to grant that. The statement then warns, so that a transaction of the whole text goes on.
 func grantStats(role string) string {
 	grant := "GRANT pg_read_all_stats TO " + ident.Quote(role)
 	return do("\n\t" + grant + ";\nEXCEPTION WHEN insufficient_privilege THEN\n\tRAISE WARNING '%', " +

@@ -29,9 +29,9 @@ import (
 // [worker.ErrTransactionEnded] if a handler ended its transaction, in whatever
 // way: the transaction is checked after each call.
 //
-// It is also an error at once if a consumer is paused, by a test before this one perhaps:
-// it handles nothing. The worker itself pauses a consumer whose checkpoint is above its log,
-// as it is after TRUNCATE ... RESTART IDENTITY; the error says what to do.
+// A paused consumer handles nothing, so CatchUp returns an error at once, which says who has
+// paused it and why. The worker itself pauses a consumer whose checkpoint is above its log, as
+// after TRUNCATE ... RESTART IDENTITY.
 //
 // A [consumer.Partitioned] runs in its partitions, some of its first events perhaps
 // before they are made. Let -race watch its handler.
@@ -150,8 +150,9 @@ func paused(all []ops.Consumer, s worker.Status) error {
 	return nil
 }
 
-// unloaded says which of the consumers nobody looks at who runs now; it is empty if there is
-// none. Only a worker that has loaded the progress knows that it is one of this log.
+// unloaded says which consumer no registered worker runs, or which one this worker has not
+// loaded; it is empty if there is none. Only a worker that has loaded a checkpoint knows whether
+// it is one of this log.
 func unloaded(ctx context.Context, o *ops.Operator, all []ops.Consumer, s worker.Status, own uuid.UUID) string {
 	workers, err := o.Workers(ctx)
 	if err != nil {
@@ -172,7 +173,7 @@ func unloaded(ctx context.Context, o *ops.Operator, all []ops.Consumer, s worker
 				by = append(by, u.Worker)
 			}
 		}
-		// Rows may name workers that have left. This one has not begun with the consumer yet.
+		// An assignment may name a worker that has left, or this one, which has not begun yet.
 		for _, id := range by {
 			if !slices.ContainsFunc(workers, func(w ops.Worker) bool { return w.ID == id && id != own }) {
 				return fmt.Sprintf("that a worker begins with consumer %q", c.Consumer)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -178,21 +177,7 @@ func TestJSONOfJobs(t *testing.T) {
 type program struct {
 	cmd *exec.Cmd
 	dir string
-
-	mu  sync.Mutex
-	out bytes.Buffer
-}
-
-func (c *program) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.out.Write(p)
-}
-
-func (c *program) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.out.String()
+	pgtest.Lines
 }
 
 func begin(t *testing.T, dir string, args ...string) *program {

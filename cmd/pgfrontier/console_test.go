@@ -10,32 +10,15 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
 )
-
-// spoken keeps what is printed while somebody reads it.
-type spoken struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (s *spoken) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *spoken) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
 
 // begun is a run of the command that goes on.
 type begun struct {
-	out, talk spoken
+	out, talk pgtest.Lines
 	stop      context.CancelFunc
 	code      chan int
 }

@@ -24,7 +24,7 @@ type seat struct {
 	keys    *os.File
 	tty     *os.File
 	before  *term.State
-	screen  spoken // all that was ever written to it
+	screen  pgtest.Lines // all that was ever written to it
 	process *exec.Cmd
 	ended   chan error
 }

@@ -1,49 +1,35 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
 
-// text is a log that several goroutines write to.
-type text struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (x *text) Write(p []byte) (int, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.b.Write(p)
-}
-
-func (x *text) lines() []string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return strings.Split(strings.TrimSuffix(x.b.String(), "\n"), "\n")
+// linesOf are the lines of a log.
+func linesOf(log *pgtest.Lines) []string {
+	return strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 }
 
 // Workers whose hooks all panic, at every call, do their work and stop in peace.
 func TestHooksThatPanic(t *testing.T) {
 	t.Parallel()
 	var s sightings
-	var log text
+	var log pgtest.Lines
 	callEveryHook(t, &s, worker.WithLogger(store.NewSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))),
 		worker.WithObserver(everything(func(hook string, about any) {
 			s.saw(hook, about)
 			panic(errors.New("no such metric:\n" + hook))
 		})))
 	told := map[string]int{}
-	for _, line := range log.lines() {
+	for _, line := range linesOf(&log) {
 		if !strings.HasPrefix(line, "time=") {
 			t.Errorf("a line of the log is broken: %s", line)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
 	"github.com/pgfrontier/worker/store"
 	"github.com/pgfrontier/worker/store/consumer"
 )
@@ -84,14 +85,14 @@ func (c *callCount) Error(context.Context, string, ...any) { c.calls.Add(1) }
 func TestObserverIsToldEverything(t *testing.T) {
 	t.Parallel()
 	var s sightings
-	var log text
+	var log pgtest.Lines
 	var own callCount
 	l := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	callEveryHook(t, &s, worker.WithSlog(l), worker.WithLogger(store.NewSlogLogger(l)), worker.WithObserver(worker.NewSlogObserver(l)),
 		worker.WithLogger(&own),
 		worker.WithObserver(worker.Observer{WorkerStarted: func(worker.WorkerInfo) { panic("a bad hook") }}),
 		worker.WithObserver(everything(s.saw)))
-	if lines := len(log.lines()); lines != len(s.all) || int(own.calls.Load()) != len(s.all) {
+	if lines := len(linesOf(&log)); lines != len(s.all) || int(own.calls.Load()) != len(s.all) {
 		t.Errorf("the logs have %d and %d lines for %d calls of hooks", lines, own.calls.Load(), len(s.all))
 	}
 	order := []int{s.first("WorkerStarted"), s.first("ConsumerStarted"), s.first("BatchStarted"), s.first("BatchDone"), s.last("ConsumerStopped"), s.last("WorkerStopped")}

@@ -44,21 +44,18 @@ func awaitLayout(t testing.TB, db *sql.DB, n int) {
 	for _, r := range partition.Cut(n) {
 		want = append(want, partition.Name("c", r))
 	}
-	deadline := time.Now().Add(pgtest.Patience)
-	for {
-		got := layout(t, db)
-		owned := one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
-		stale := one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name NOT IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
-		if slices.Equal(got, want) && owned == n && stale == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the units are %q with %d owners and %d stale ones, want %q\nassigned: %s\nworkers: %s\ncheckpoints: %s", got, owned, stale, want,
-				one[string](t, db, `SELECT coalesce(json_agg(a)::text, '') FROM consumer_assignments AS a`),
-				one[string](t, db, `SELECT coalesce(json_agg(json_build_array(worker_id, partitions))::text, '') FROM worker_nodes`),
-				one[string](t, db, `SELECT coalesce(json_agg(c)::text, '') FROM consumer_checkpoints AS c`))
-		}
-		time.Sleep(20 * time.Millisecond)
+	var got []string
+	var owned, stale int
+	if !pgtest.Poll(func() bool {
+		got = layout(t, db)
+		owned = one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
+		stale = one[int](t, db, `SELECT count(*) FROM consumer_assignments WHERE consumer_name NOT IN (SELECT consumer_name FROM consumer_checkpoints WHERE split_at IS NULL)`)
+		return slices.Equal(got, want) && owned == n && stale == 0
+	}) {
+		t.Fatalf("the units are %q with %d owners and %d stale ones, want %q\nassigned: %s\nworkers: %s\ncheckpoints: %s", got, owned, stale, want,
+			one[string](t, db, `SELECT coalesce(json_agg(a)::text, '') FROM consumer_assignments AS a`),
+			one[string](t, db, `SELECT coalesce(json_agg(json_build_array(worker_id, partitions))::text, '') FROM worker_nodes`),
+			one[string](t, db, `SELECT coalesce(json_agg(c)::text, '') FROM consumer_checkpoints AS c`))
 	}
 }
 

@@ -5,29 +5,35 @@ import (
 	"log/slog"
 )
 
-// WithLog returns the observers, and one more if none of them logs: without a word about logs,
-// what is wrong still has a place where people look.
+// WithLog returns the observers, and if none of them logs, one more, which writes warnings and
+// errors to slog.Default.
 func WithLog[O any](all []O, logs func(O) bool, warnings func(*slog.Logger) O) []O {
 	for _, o := range all {
 		if logs(o) {
 			return all
 		}
 	}
-	return append(all[:len(all):len(all)], warnings(slog.New(least{slog.Default().Handler(), slog.LevelWarn})))
+	usual := func() slog.Handler { return slog.Default().Handler() }
+	return append(all[:len(all):len(all)], warnings(slog.New(atLeast{slog.LevelWarn, usual})))
 }
 
-// least handles what is of a level at least.
-type least struct {
-	slog.Handler
+// atLeast passes records of at least a level on to a handler, which it asks for each time: a
+// program may call slog.SetDefault after it has made its workers.
+type atLeast struct {
 	level slog.Level
+	to    func() slog.Handler
 }
 
-func (h least) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= h.level && h.Handler.Enabled(ctx, l)
+func (h atLeast) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= h.level && h.to().Enabled(ctx, l)
 }
 
-func (h least) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return least{h.Handler.WithAttrs(attrs), h.level}
+func (h atLeast) Handle(ctx context.Context, r slog.Record) error { return h.to().Handle(ctx, r) }
+
+func (h atLeast) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return atLeast{h.level, func() slog.Handler { return h.to().WithAttrs(attrs) }}
 }
 
-func (h least) WithGroup(name string) slog.Handler { return least{h.Handler.WithGroup(name), h.level} }
+func (h atLeast) WithGroup(name string) slog.Handler {
+	return atLeast{h.level, func() slog.Handler { return h.to().WithGroup(name) }}
+}

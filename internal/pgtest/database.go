@@ -41,10 +41,10 @@ func (s *shared) newDatabase(t testing.TB) *Database {
 	if err := s.ensureServer(); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	if err := s.ensureTemplate(); err != nil {
+	if err := s.ensure(&s.events, "template", applyEvents); err != nil {
 		t.Fatalf("pgtest: the template with all tables: %v", err)
 	}
-	return s.copyOf(t, s.template)
+	return s.copyOf(t, s.events.name)
 }
 
 // Jobs makes a database with the tables of jobs under their default names, and no
@@ -52,10 +52,10 @@ func (s *shared) newDatabase(t testing.TB) *Database {
 func Jobs(t testing.TB) *Database {
 	t.Helper()
 	Server(t)
-	if err := common.ensureJobsTemplate(); err != nil {
+	if err := common.ensure(&common.jobs, "jobs", applyJobs); err != nil {
 		t.Fatalf("pgtest: the template with the tables of jobs: %v", err)
 	}
-	return common.copyOf(t, common.jobsTemplate)
+	return common.copyOf(t, common.jobs.name)
 }
 
 // Empty makes a database without any tables.

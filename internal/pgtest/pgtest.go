@@ -119,15 +119,9 @@ type shared struct {
 	dataDir    string            // that it gets a copy of, "": none
 	admin      *sql.DB
 	prefix     string // of the names of all databases
-	template   string // "": not made yet
 	strategy   string // how CREATE DATABASE copies
 
-	templateOnce sync.Once
-	templateErr  error
-
-	jobsTemplate string // of this process alone; "": not made yet
-	jobsOnce     sync.Once
-	jobsErr      error
+	events, jobs template // what New and Jobs copy
 
 	mu    sync.Mutex
 	count int // of databases so far
@@ -151,7 +145,7 @@ func (s *shared) start() (err error) {
 		if s.server, err = r.join(ctx); err != nil {
 			return err
 		}
-		s.template = runTemplate
+		s.events.name = runTemplate
 	}
 	s.dataDir = dataDir()
 	// Processes that share a server must not meet.
@@ -185,38 +179,35 @@ func (s *shared) close() error {
 	defer cancel()
 	var errs []error
 	if s.admin != nil {
-		if s.template != "" && s.template != runTemplate {
-			errs = append(errs, s.drop(ctx, s.template))
-		}
-		if s.jobsTemplate != "" {
-			errs = append(errs, s.drop(ctx, s.jobsTemplate))
+		for _, name := range []string{s.events.name, s.jobs.name} {
+			if name != "" && name != runTemplate {
+				errs = append(errs, s.drop(ctx, name))
+			}
 		}
 		errs = append(errs, s.admin.Close())
 	}
 	return errors.Join(append(errs, s.server.Stop(ctx))...)
 }
 
-// ensureTemplate makes the database that New copies.
-func (s *shared) ensureTemplate() error {
-	s.templateOnce.Do(func() {
-		if s.template == "" {
-			s.template = s.prefix + "template"
-			s.templateErr = s.makeTemplate(s.template, applyAll)
+// template is a database that others are copies of.
+type template struct {
+	name string // "": not made yet
+	once sync.Once
+	err  error
+}
+
+// ensure makes a template with the tables of apply, unless the run has it.
+func (s *shared) ensure(of *template, name string, apply func(ctx context.Context, db *sql.DB) error) error {
+	of.once.Do(func() {
+		if of.name == "" {
+			of.name = s.prefix + name
+			of.err = s.makeTemplate(of.name, apply)
 		}
 	})
-	return s.templateErr
+	return of.err
 }
 
-// ensureJobsTemplate makes the database that Jobs copies.
-func (s *shared) ensureJobsTemplate() error {
-	s.jobsOnce.Do(func() {
-		s.jobsTemplate = s.prefix + "jobs"
-		s.jobsErr = s.makeTemplate(s.jobsTemplate, applyJobs)
-	})
-	return s.jobsErr
-}
-
-func applyAll(ctx context.Context, db *sql.DB) error {
+func applyEvents(ctx context.Context, db *sql.DB) error {
 	cfg := migrations.DefaultConfig()
 	return migrations.Apply(ctx, db, &cfg)
 }

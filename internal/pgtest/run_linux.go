@@ -198,7 +198,7 @@ func (r run) serve() (err error) {
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
-	if err := s.makeTemplate(runTemplate, applyAll); err != nil {
+	if err := s.makeTemplate(runTemplate, applyEvents); err != nil {
 		return err
 	}
 	if err := errors.Join(json.NewEncoder(os.Stdout).Encode(offer{URL: s.server.URL(""), Pristine: p.Path()}), os.Stdout.Close()); err != nil {

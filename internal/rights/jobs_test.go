@@ -200,7 +200,7 @@ func (d *deployment) checkParts(login string, needs []rights.Need, play func(db 
 
 // explainer returns what plans the statements of a login that name the table of a part, and
 // reports whether one of them is denied. Statements that name the column come first, the
-// shortest before the others: each is planned anew after a change of a privilege.
+// shortest before the others: each is planned again after a change of a privilege.
 func (d *deployment) explainer(login string) func(p part) bool {
 	t := d.t
 	t.Helper()

@@ -40,8 +40,7 @@ func (e each) Next(t time.Time) time.Time {
 
 func database(t *testing.T) *pgtest.Database {
 	t.Helper()
-	d := pgtest.Jobs(t)
-	return d
+	return pgtest.Jobs(t)
 }
 
 // run runs a scheduler until the test ends, or until stop is called.

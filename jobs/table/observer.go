@@ -45,7 +45,7 @@ type Observer struct {
 	HookPanicked func(HookPanic)
 
 	logs  bool // it logs
-	warns bool // and only what is wrong
+	warns bool // it logs warnings and errors only
 }
 
 // WorkerInfo names a worker.
@@ -128,12 +128,12 @@ func newVoice(all []Observer) *voice {
 // newWarner returns the Observer of a worker that was given none that logs.
 func newWarner(l *slog.Logger) Observer {
 	o := NewSlogObserver(l)
-	o.JobsClaimed, o.warns = nil, true // the first tells nothing wrong, and is called often
+	o.JobsClaimed, o.warns = nil, true // JobsClaimed never warns
 	return o
 }
 
-// done is the hook for a job that has ended as state says, nil if there is none. A warner is not
-// called for each job that is well.
+// done returns the hook for a job that has ended in a state; nil: there is none. A job that has
+// completed is nothing to warn of.
 func (o *Observer) done(state State) func(Done) {
 	if o.warns && state == StateCompleted {
 		return nil

@@ -244,7 +244,8 @@ type WorkerOptions struct {
 	WorkerHostname string
 	// Observers are told what happens.
 	Observers []Observer
-	// Logger logs what an Observer is told. By default warnings and errors go to slog.Default.
+	// Logger logs what an Observer is told. By default warnings and errors go to
+	// slog.Default; slog.New(slog.DiscardHandler) keeps the worker silent.
 	Logger *slog.Logger
 }
 

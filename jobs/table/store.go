@@ -73,10 +73,10 @@ func (s *rows) statements(ctx context.Context) (statements, error) {
 }
 
 func unfit(findings []string) error {
-	if len(findings) > 1 {
-		findings[0] = "\n" + findings[0]
+	if len(findings) == 1 {
+		return fmt.Errorf("%w: %s", ErrUnfit, findings[0])
 	}
-	return fmt.Errorf("%w: %s", ErrUnfit, strings.Join(findings, "\n"))
+	return fmt.Errorf("%w:\n%s", ErrUnfit, strings.Join(findings, "\n"))
 }
 
 // Requeue queues a job again, whatever its state, due at a time; the zero time is at
