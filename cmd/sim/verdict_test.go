@@ -20,15 +20,17 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// relay leads to a server. Once in each run it cuts all connections.
+// relay leads to a server. Once in each run it cuts all connections: when a writer sends
+// something, so that the harness waits for an answer, which never comes.
 type relay struct {
 	to       string
 	listener net.Listener
 
 	mu    sync.Mutex
 	open  map[net.Conn]bool
-	armed bool // a run has begun that was not cut yet
-	cuts  int
+	armed bool // a run has begun, without writers yet
+	due   bool // the next message of a writer cuts all
+	cuts  int  // runs that were cut
 }
 
 // newRelay starts a relay, which ends with the test, and returns the connection string of
@@ -78,7 +80,11 @@ func (r *relay) serve(client net.Conn) {
 	n, _ := client.Read(first)
 	r.begins(first[:n])
 	_, _ = server.Write(first[:n])
-	_, _ = io.Copy(server, client)
+	var sent io.Reader = client
+	if bytes.Contains(first[:n], []byte("sim writer")) {
+		sent = io.TeeReader(client, writes{r})
+	}
+	_, _ = io.Copy(server, sent)
 	_ = server.Close()
 	both.Wait()
 	r.mu.Lock()
@@ -91,16 +97,34 @@ func (r *relay) serve(client net.Conn) {
 // come.
 func (r *relay) begins(startup []byte) {
 	r.mu.Lock()
-	r.armed = r.armed || bytes.Contains(startup, []byte("sim_measure_"))
-	now := r.armed && bytes.Contains(startup, []byte("sim writer"))
-	if now {
-		r.armed = false
-		r.cuts++
+	if bytes.Contains(startup, []byte("sim_measure_")) {
+		r.armed, r.due = true, false
 	}
+	now := r.armed && bytes.Contains(startup, []byte("sim writer"))
+	r.armed = r.armed && !now
 	r.mu.Unlock()
 	if now {
-		time.AfterFunc(500*time.Millisecond, r.cut) // when the run is under way
+		time.AfterFunc(500*time.Millisecond, func() { // when the run is under way
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.due = true
+			r.cuts++
+		})
 	}
+}
+
+// writes sees what a writer sends before it is passed on.
+type writes struct{ of *relay }
+
+func (w writes) Write(p []byte) (int, error) {
+	w.of.mu.Lock()
+	due := w.of.due
+	w.of.mu.Unlock()
+	if due {
+		w.of.cut()
+		return 0, net.ErrClosed
+	}
+	return len(p), nil
 }
 
 func (r *relay) cut() {
