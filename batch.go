@@ -99,8 +99,11 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.timeout(conn)) })
 	defer deadline.Stop()
 	defer c.watchHandler(ctx, *b)()
-	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved.Version, intact: true}
+	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved, intact: true}
 	_, t.marked = pgdriver.Status(conn)
+	if w.retried == nil && c.poison == nil {
+		t.until = time.Now().Add(time.Duration(c.w.limits.share * float64(c.w.cfg.BatchTimeout)))
+	}
 	c.last = &lastBatch{work: *w, after: moved.Version, transaction: moved.Transaction}
 	r = c.wrapped(ctx, *b, func(inner context.Context) result { return c.fill(ctx, inner, t, w, b) })
 	if r.outcome == committed {
@@ -143,6 +146,9 @@ func (c *consumerLoop) fill(ctx, inner context.Context, t *transaction, w *work,
 	}
 	began := time.Now()
 	at, err := c.handleAll(inner, t, w)
+	if err == nil && t.through > 0 {
+		err = c.shorten(ctx, t, w, b)
+	}
 	b.Handle = time.Since(began)
 	if err != nil {
 		return c.timedOut(c.classify(ctx, t, at, err), t, w)

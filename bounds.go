@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/pgdriver"
@@ -27,11 +28,13 @@ type limits struct {
 	leave time.Duration
 	// guard bounds, beyond two batches, the wait of a guard whose blocker is unknown.
 	guard time.Duration
+	// share is the part of BatchTimeout after which no further event of a batch begins.
+	share float64
 }
 
 var usualLimits = limits{
 	quick: 5 * time.Second, read: 30 * time.Second, lock: pollSessionEvery, notify: 5 * time.Second, turn: 2 * time.Minute,
-	leave: 5 * time.Second, guard: 10 * time.Second,
+	leave: 5 * time.Second, guard: 10 * time.Second, share: 0.5,
 }
 
 // errNoAnswer is what a statement fails with whose bound has passed.
@@ -46,7 +49,19 @@ func (w *Worker) bounded(ctx context.Context, limit time.Duration, statement fun
 	bound, cancel := context.WithTimeoutCause(ctx, limit, noAnswer(limit))
 	defer cancel()
 	defer time.AfterFunc(w.limits.quick, w.sweepNow.Send).Stop()
-	return why(bound, ctx, statement(bound))
+	err := statement(bound)
+	awaitDeadline(bound, err)
+	return why(bound, ctx, err)
+}
+
+// awaitDeadline waits for the end of ctx if err comes from its deadline: a timer of the network may
+// be faster than that of the context.
+func awaitDeadline(ctx context.Context, err error) {
+	var network net.Error
+	deadline, ok := ctx.Deadline()
+	if ok && errors.As(err, &network) && network.Timeout() && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
 }
 
 // why tells that it was the bound that ended a statement, not what is around it.

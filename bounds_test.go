@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -45,11 +47,32 @@ func TestBoundOfAStatement(t *testing.T) {
 	})
 }
 
+// lateContext ends some time after its deadline.
+type lateContext struct{ context.Context }
+
+func (lateContext) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// A network timer that fires at the deadline of the caller's context, and before that has ended,
+// is no error of the network.
+func TestDeadlineThatTheNetworkSeesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("the caller's"))
+		defer end()
+		w := &Worker{limits: usualLimits, sweepNow: wakeup.New()}
+		err := w.bounded(lateContext{ctx}, time.Minute, func(context.Context) error {
+			return &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+		})
+		if ctx.Err() == nil || errors.Is(err, errNoAnswer) {
+			t.Errorf("%v, and the context of the caller has ended: %v", err, ctx.Err())
+		}
+	})
+}
+
 // What a worker of New waits for.
 func TestUsualLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := New(nil, nil, nil, WithBatchTimeout(time.Minute))
-		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 5 * time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second}); w.limits != want {
+		if want := (limits{5 * time.Second, 30 * time.Second, time.Second, 5 * time.Second, 2 * time.Minute, 5 * time.Second, 10 * time.Second, 0.5}); w.limits != want {
 			t.Errorf("the limits are %+v, want %+v", w.limits, want)
 		}
 		stopped, stop := context.WithCancel(t.Context())

@@ -275,8 +275,8 @@ func (c *consumerLoop) committed(w *work, moved progress.Moved) {
 	c.w.observer.skipped(c.unit.name, a.Marks)
 	c.w.observer.deadLettered(c.unit.name, w.deadLetters)
 	c.settleDeadLetters(w)
-	if a.MovesOpen() {
-		c.forget() // there are open ranges now that it does not have
+	if a.MovesOpen() || w.shortened {
+		c.forget() // there are open ranges now that it does not have, or not all is done that was planned
 	}
 	if w.Full {
 		c.polled = nil

@@ -97,9 +97,9 @@
 // A handler fails if it returns an error or panics, if its batch takes longer than
 // [WithBatchTimeout], or if the commit is refused. The events before the failing
 // one are then committed, and that one is tried alone. So an error names the event,
-// and the event holds up nothing that comes before it. If a batch took too long, and its
-// last call of the handler took less than half of that time, the next batch has fewer
-// events instead. A [consumer.BatchConsumer] names the event by a [consumer.EventError].
+// and the event holds up nothing that comes before it. A batch of slow events commits
+// those that it has handled after half of its time. One of a [consumer.BatchConsumer]
+// that takes too long has fewer events the next time. A [consumer.BatchConsumer] names the event by a [consumer.EventError].
 // If no event is named, the batch is tried again as it is, and then halved until the event
 // is found; those tries do not count as failures of the event.
 //

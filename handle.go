@@ -52,7 +52,9 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (
 		if at, err := handle(consumer.WithDelivery(ctx, d, lend), t, rest[:n]); err != nil {
 			return at, err
 		}
-		rest, late = rest[n:], late-n
+		if rest, late = rest[n:], late-n; t.through > 0 {
+			break
+		}
 	}
 	return nil, nil
 }
@@ -101,6 +103,10 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 		t.calls(events[i : i+1])
 		if err := t.check(c.call(ctx, t.Tx, given)); err != nil {
 			return e, err
+		}
+		if !t.until.IsZero() && time.Now().After(t.until) {
+			t.through = e.GlobalPosition
+			break
 		}
 	}
 	return nil, nil
@@ -174,15 +180,17 @@ func recovering(f func() error) (err error) {
 // transaction is a batch's, with what shows whether it still is.
 type transaction struct {
 	*sql.Tx
-	ctx    context.Context // rolls it back when it ends
-	conn   *sql.Conn
-	moved  progress.Version       // by its guard
-	marked bool                   // the driver shows its end, also if another follows at once
-	call   []store.PersistedEvent // that the handler was given last
-	called time.Time              // when
-	intact bool                   // the driver shows that no call has ended it
-	ended  bool                   // or that one has
-	fault  []store.PersistedEvent // the same, if the transaction ended in that call
+	ctx     context.Context // rolls it back when it ends
+	conn    *sql.Conn
+	moved   progress.Moved         // the row, by its guard
+	marked  bool                   // the driver shows its end, also if another follows at once
+	call    []store.PersistedEvent // that the handler was given last
+	called  time.Time              // when
+	until   time.Time              // no event begins later, but the first; zero: all do
+	through int64                  // nothing above is handled, since it is later; 0: it is not
+	intact  bool                   // the driver shows that no call has ended it
+	ended   bool                   // or that one has
+	fault   []store.PersistedEvent // the same, if the transaction ended in that call
 }
 
 // calls records what the handler is given next, and when.

@@ -181,7 +181,7 @@ type ConsumerInfo struct {
 type Batch struct {
 	Consumer    string
 	Attempt     int   // from 1
-	Events      int   // that the handler is given
+	Events      int   // that the handler is given, or has handled, if the time was too short for the others
 	Late        int   // of these, how many are behind the checkpoint
 	From, To    int64 // the checkpoint before and after
 	First, Last int64 // positions of the first and the last event, 0 without any

@@ -150,8 +150,9 @@ func WithBatchPause(d time.Duration) Option { return func(c *Config) { c.BatchPa
 
 // WithBatchTimeout bounds a batch from the moment it owns its checkpoint to
 // the end of its commit. A batch that takes longer is rolled back and counts
-// as a failure. If the batch has several events, and the last call of the handler took less
-// than half of the time, no event is to blame: the next batch has at most half as many.
+// as a failure. After half of the time no further event begins: the batch commits those that
+// are handled, and the others follow in the next one. A [consumer.BatchConsumer], which has its
+// events in one call, gets half as many the next time; no event is to blame.
 func WithBatchTimeout(d time.Duration) Option { return func(c *Config) { c.BatchTimeout = d } }
 
 // WithMaxConsecutiveFailures sets how many failures in a row of one consumer

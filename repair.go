@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"math"
 	"slices"
 
@@ -16,26 +17,12 @@ func (b *lastBatch) left() progress.Committed {
 // repair finds the progress as it would be if the batch had ended before the
 // event at fault; if that is not known, as it was before the batch.
 func (b *lastBatch) repair() progress.Repair {
-	m := progress.Repair{}
-	if len(b.fault) > 0 {
-		m.Through = b.fault[0].GlobalPosition - 1
-	}
 	w := b.work
-	w.EndAt(m.Through)
-	if w.Void.First > m.Through {
-		w.Void = store.Missing{} // a sum that begins below stays: all of it is void
+	var through int64
+	if len(b.fault) > 0 {
+		through = b.fault[0].GlobalPosition - 1
 	}
-	w.plan(math.MaxInt)
-	part := w.advance
-	m.To, m.Marks = part.To, part.Marks
-	if b.work.advance.Effects != nil {
-		m.Effects = w.effectsThrough(m.Through)
-	}
-	for _, o := range w.from.Open {
-		if slices.Contains(b.work.advance.Gone, o.ID) && !slices.Contains(part.Gone, o.ID) {
-			m.Marks = append(m.Marks, progress.Mark{Range: o.Range, Missing: o.Count(), State: progress.Open, Seen: &o.Seen})
-		}
-	}
+	m := progress.Repair{SetBack: w.endAt(through)}
 	if r := w.retried; r != nil && r.Err == nil {
 		e := b.work.Events[0]
 		l := deadLetterOf(e, w.orders)
@@ -44,4 +31,48 @@ func (b *lastBatch) repair() progress.Repair {
 		m.Letters, m.Forget = []progress.DeadLetter{l}, r.Forget
 	}
 	return m
+}
+
+// shorten ends a batch at the last event that was handled: half of BatchTimeout has passed, and
+// with the others it might not end in time. What was done is not to be rolled back and done again.
+func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *Batch) error {
+	if t.through == w.last.position {
+		return nil
+	}
+	was := c.last.left()
+	w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.through })
+	s := w.endAt(t.through)
+	version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.conn, t.Tx), c.unit.name, t.moved.Role, was, s)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		t.ended = true
+		return ErrTransactionEnded
+	}
+	w.shortened, w.last.position = true, 0
+	c.last.work, c.last.after = *w, version
+	b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.through, w.advance.To
+	return nil
+}
+
+// endAt shortens a batch that has handled nothing above a position, and returns what its
+// progress is set back to.
+func (w *work) endAt(through int64) progress.SetBack {
+	planned := w.advance
+	w.EndAt(through)
+	if w.Void.First > through {
+		w.Void = store.Missing{} // a sum that begins below stays: all of it is void
+	}
+	w.plan(math.MaxInt)
+	s := progress.SetBack{To: w.advance.To, Through: through, Marks: w.advance.Marks}
+	if planned.Effects != nil {
+		s.Effects = w.effectsThrough(through)
+	}
+	for _, o := range w.from.Open {
+		if slices.Contains(planned.Gone, o.ID) && !slices.Contains(w.advance.Gone, o.ID) {
+			s.Marks = append(s.Marks, progress.Mark{Range: o.Range, Missing: o.Count(), State: progress.Open, Seen: &o.Seen})
+		}
+	}
+	return s
 }

@@ -65,7 +65,7 @@ func (s *stage) newWorker(name string) *steppedWorker {
 	s.must(w.prepare(s.ctx))
 	// A script may let any statement wait. Nobody looks meanwhile: how often that
 	// would be, the script does not say.
-	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour, leave: usualLimits.leave}
+	w.limits = limits{quick: time.Hour, read: time.Hour, lock: 1000 * time.Hour, leave: usualLimits.leave, share: 1}
 	w.pooling.Told = false
 	sw.Worker = w
 	s.t.Cleanup(sw.closeSession)

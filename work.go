@@ -27,6 +27,7 @@ type work struct {
 	advance     progress.Advance
 	deadLetters []progress.DeadLetter // events that go there
 	joined      int                   // aggregates, or keys, that had none before
+	shortened   bool                  // the batch ended before its last event, since its time was short
 
 	last struct { // of Events, before a handler may change it
 		position int64

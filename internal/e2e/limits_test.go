@@ -20,6 +20,9 @@ func setLeave(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "lim
 // setGuard bounds, beyond two batches, the wait of a guard whose blocker is unknown.
 func setGuard(w *worker.Worker, d time.Duration) { *field[time.Duration](w, "limits", "guard") = d }
 
+// setShare sets the part of BatchTimeout after which no further event of a batch begins.
+func setShare(w *worker.Worker, share float64) { *field[float64](w, "limits", "share") = share }
+
 // setQuick bounds quick statements, from when the worker has started. A loop tries such a
 // statement again, with more time. A start does not, so a short bound would end a worker on
 // a slow machine.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/pgfrontier/worker"
 	"github.com/pgfrontier/worker/store"
@@ -41,16 +44,100 @@ func TestSlowHandlerHasSmallBatches(t *testing.T) {
 	}
 }
 
-// The first batch of a very slow handler does not end in time. No event is to blame for that,
-// and the error says what is.
+// A batch whose time is short commits what it has handled. Nothing is handled twice, and the
+// audit and the dead letters are those of the events that were handled.
+func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	rollBackOne := func() { d.Exec(t, `SELECT nextval('events_global_position_seq')`) }
+	appendN(t, d.DB, "Order", "1", 2)  // 1 and 2
+	rollBackOne()                      // 3
+	appendN(t, d.DB, "Order", "2", 3)  // 4 to 6
+	rollBackOne()                      // 7
+	appendN(t, d.DB, "Order", "1", 20) // 8 to 27
+	var calls atomic.Int64
+	var batches, events, planned []int // all in the goroutine of the consumer
+	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "slow", before: func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+		calls.Add(1)
+		if e.GlobalPosition == 5 {
+			return errors.New("refused")
+		}
+		return nil
+	}}}, append(quick(), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2),
+		worker.WithObserver(worker.Observer{
+			BatchStarted: func(b worker.Batch) { planned = append(planned, b.Events) },
+			BatchDone: func(b worker.Batch) {
+				if b.Err == nil && b.Events > 0 {
+					batches, events = append(batches, int(b.To)), append(events, b.Events)
+				}
+			},
+		}))...)
+	setShare(w, 0)
+	r := runWorker(t, w)
+	want := append([]int64{1, 2, 4}, upTo(27)[7:]...)
+	awaitHandled(t, d.DB, "slow", want...)
+	r.Stop()
+	if n := calls.Load(); n != int64(len(want))+2 {
+		t.Errorf("%d calls for %d events and two failures", n, len(want))
+	}
+	if slices.Max(planned) < 3 || slices.Max(events) != 1 {
+		t.Errorf("batches of %d events were planned, and had %d", planned, events)
+	}
+	if !slices.IsSorted(batches) {
+		t.Errorf("checkpoints %v", batches)
+	}
+	if got := one[string](t, d.DB, `SELECT string_agg(gap_position || ' ' || state, ', ' ORDER BY gap_position) FROM consumer_gap_skips`); got != "3 void, 7 void" {
+		t.Errorf("the audit has %s", got)
+	}
+	if got := one[string](t, d.DB, `SELECT string_agg(global_position || ' ' || attempts, ', ' ORDER BY global_position) FROM consumer_dead_letters`); got != "5 2, 6 0" {
+		t.Errorf("the dead letters are %s", got)
+	}
+}
+
+// A batch that ends before its last event ends as the role with which it began. What the commit
+// runs is run as the role of the handler.
+func TestSlowBatchOfAnotherRole(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	role := "tenant_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE ROLE `+role)
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+` CASCADE`); d.Exec(t, `DROP ROLE `+role) })
+	d.Exec(t, `GRANT INSERT ON ledger TO `+role)
+	d.Exec(t, `GRANT USAGE ON ledger_id_seq TO `+role)
+	d.Exec(t, `CREATE FUNCTION as_tenant() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+		IF current_user NOT LIKE 'tenant%' THEN RAISE 'as %', current_user; END IF; RETURN NULL; END$$`)
+	d.Exec(t, `CREATE CONSTRAINT TRIGGER as_tenant AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION as_tenant()`)
+	appendN(t, d.DB, "Order", "1", 8)
+	for name, db := range map[string]*sql.DB{"pgx": d.DB, "pq": d.OpenPQ(t)} {
+		w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: name, before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
+			_, err := tx.ExecContext(ctx, `SET LOCAL ROLE `+role)
+			return err
+		}}}, quick()...)
+		setShare(w, 0)
+		r := runWorker(t, w)
+		awaitHandled(t, d.DB, name, upTo(8)...)
+		r.Stop()
+	}
+}
+
+// The first batch of a very slow consumer that takes all events in one call does not end in
+// time. No event is to blame for that, and the error says what is.
 func TestEventIsNotBlamedForTheSumOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
 	var calls, named atomic.Int64
 	said := make(chan error, 1)
-	start(t, d.DB, []consumer.Consumer{&ledger{name: "slow", before: waits(400*time.Millisecond, &calls)}},
-		worker.WithBatchTimeout(3*time.Second), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(3),
+	slow := waits(200*time.Millisecond, &calls)
+	start(t, d.DB, []consumer.Consumer{&bulkLedger{name: "slow", fails: func(events []store.PersistedEvent) error {
+		for range events {
+			if err := slow(t.Context(), nil, store.PersistedEvent{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}},
+		worker.WithBatchTimeout(1500*time.Millisecond), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(3),
 		worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) {
 			if e := (*worker.ConsumerError)(nil); errors.As(r.Err, &e) && e.Position != 0 {
 				named.Add(1)

@@ -34,7 +34,8 @@ type Checkpoints struct {
 	guard, guardAndAudit, pause   string
 	incarnation                   string
 	batch, endBatch               string
-	repair, repaired, compact     string
+	repair, repaired, shorten     string
+	compact                       string
 	holderPrepared                string
 	deadLetters                   deadLettersSQL
 	rescale                       rescaleSQL
@@ -102,6 +103,7 @@ func New(t tables.Tables, worker uuid.UUID, batchTimeout time.Duration, server S
 		known:          known(t),
 		repair:         repair(t, server),
 		repaired:       repaired(t),
+		shorten:        shorten(t, server),
 		batch:          findBatch(t),
 		endBatch:       endBatch(t),
 		holderPrepared: holderPrepared(t),

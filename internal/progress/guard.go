@@ -52,7 +52,7 @@ WITH ` + limits + `, guard AS (
 	}
 	// Others can see whose batch holds the row.
 	result := `
-SELECT revision, at, author, written, pg_current_xact_id()::text, ` + pgdriver.MarkTransaction + `, ` + restored + ` AND ` + signBatch(worker) + ` FROM guard`
+SELECT revision, at, author, written, pg_current_xact_id()::text, current_setting('role'), ` + pgdriver.MarkTransaction + `, ` + restored + ` AND ` + signBatch(worker) + ` FROM guard`
 	audit := `, gone AS (
 	DELETE FROM ` + t.GapSkips.SQL() + `
 	WHERE id IN (SELECT jsonb_array_elements_text($11::jsonb)::bigint) AND EXISTS (SELECT FROM guard)
@@ -84,7 +84,7 @@ func (c Checkpoints) Guard(ctx context.Context, tx store.Querier, unit string, f
 	}
 	var mark string
 	var signed bool
-	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &mark, &signed)
+	err = tx.QueryRowContext(ctx, statement, args...).Scan(&m.Revision, &m.Row, &m.Author, &m.Written, &m.Transaction, &m.Role, &mark, &signed)
 	if errors.Is(err, sql.ErrNoRows) {
 		return m, false, nil
 	}

@@ -37,6 +37,7 @@ type Version struct {
 type Moved struct {
 	Version
 	Transaction string // its author with the epoch, as pg_xact_status takes it
+	Role        string // of the transaction
 }
 
 // OpenRange are positions that the consumer passed while they were in doubt.

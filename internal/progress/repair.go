@@ -14,14 +14,19 @@ import (
 	"github.com/pgfrontier/worker/store"
 )
 
-// Repair is what a repair writes.
-type Repair struct {
+// SetBack is what a batch's progress is set back to, if not all of its events were handled.
+type SetBack struct {
 	To      int64            // the checkpoint
 	Through int64            // nothing above was handled
 	Marks   []Mark           // in place of those that the batch wrote
-	Letters []DeadLetter     // that the batch removed
-	Forget  bool             // the batch took the mark to forget off those that it left
 	Effects *effects.Borders // nil: the batch has not changed them
+}
+
+// Repair is what a repair writes.
+type Repair struct {
+	SetBack
+	Letters []DeadLetter // that the batch removed
+	Forget  bool         // the batch took the mark to forget off those that it left
 }
 
 // Committed is a batch that its handler committed, as it left the row.
@@ -33,41 +38,54 @@ type Committed struct {
 	Reason string // for the operators
 }
 
-// repair sets a checkpoint back, with all that the batch's transaction $4
-// wrote beside it. An operator is told by the table of operations. It is to
-// outlast a crash also where commits are asynchronous: nobody would repair it
-// again.
+// setBack sets a checkpoint back, with the audit and the effects that the batch's transaction $4
+// wrote beside it. more is set in the row, too, if the condition holds.
+func setBack(t tables.Tables, server Server, more, condition string) string {
+	skips := t.GapSkips.SQL()
+	return `set_back AS (
+	UPDATE ` + t.Checkpoints.SQL() + `
+	SET last_position = $6::bigint, effects = coalesce($11::jsonb, effects)` + more + `
+	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
+		AND ` + server.Incarnation + ` = $5::text AND ` + condition + `
+	RETURNING revision, updated_at, ctid::text AS at
+), unmarked AS (
+	DELETE FROM ` + skips + `
+	WHERE consumer_name = $1::text AND xmin::text = $4::text AND EXISTS (SELECT FROM set_back)
+), marked AS (` + insertMarks(t, "set_back", "$7", "$6", "$8", "$9") + `
+), removed AS (
+	DELETE FROM ` + t.DeadLetters.SQL() + `
+	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND `
+}
+
+// shorten sets the progress back within the batch's own transaction.
+func shorten(t tables.Tables, server Server) string {
+	return `
+WITH ` + setBack(t, server, "", "true") + `EXISTS (SELECT FROM set_back)
+)
+SELECT at FROM set_back`
+}
+
+// repair sets the progress back after the batch. An operator is told by the table of operations.
+// It is to outlast a crash also where commits are asynchronous: nobody would repair it again.
 func repair(t tables.Tables, server Server) string {
-	skips, letters := t.GapSkips.SQL(), t.DeadLetters.SQL()
+	letters := t.DeadLetters.SQL()
 	return `
 WITH durable AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
-), repaired AS (
-	UPDATE ` + t.Checkpoints.SQL() + `
-	SET last_position = $6::bigint, revision = revision + 1, updated_at = clock_timestamp(), effects = coalesce($15::jsonb, effects)
-	WHERE ctid = $3::text::tid AND consumer_name = $1::text AND revision = $2::bigint AND xmin::text = $4::text
-		AND ` + server.Incarnation + ` = $5::text AND EXISTS (SELECT FROM durable)
-	RETURNING revision, updated_at
-), unmarked AS (
-	DELETE FROM ` + skips + `
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND EXISTS (SELECT FROM repaired)
-), marked AS (` + insertMarks(t, "repaired", "$7", "$6", "$8", "$9") + `
-), removed AS (
-	DELETE FROM ` + letters + `
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND NOT $16::boolean AND EXISTS (SELECT FROM repaired)
+), ` + setBack(t, server, `, revision = revision + 1, updated_at = clock_timestamp()`, `EXISTS (SELECT FROM durable)`) + `NOT $16::boolean AND EXISTS (SELECT FROM set_back)
 ), marked_again AS (
 	UPDATE ` + letters + ` SET forget = true
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND $16::boolean AND EXISTS (SELECT FROM repaired)
+	WHERE consumer_name = $1::text AND xmin::text = $4::text AND $16::boolean AND EXISTS (SELECT FROM set_back)
 ), put_back AS (
 	INSERT INTO ` + letters + ` (consumer_name, global_position, aggregate_type, aggregate_id, event_id, event_type, error, attempts, order_key, retry_at, forget)
 	SELECT $1::text, l.position, l.type, l.id, l.event_id, l.event_type, l.error, l.attempts, CASE WHEN l.order_type = '' THEN l.order_id END, clock_timestamp(), coalesce(l.forget, false)
-	FROM repaired, jsonb_to_recordset($11::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text, forget boolean)
+	FROM set_back, jsonb_to_recordset($12::jsonb) AS l(position bigint, type text, id text, event_id uuid, event_type text, error text, attempts int, order_type text, order_id text, forget boolean)
 	ON CONFLICT (consumer_name, global_position) DO NOTHING
 ), recorded AS (
 	INSERT INTO ` + t.Operations.SQL() + ` (consumer_name, operation, detail, operator, reason)
-	SELECT $1::text, 'repair', $12::jsonb, $13::text, $14::text FROM repaired
+	SELECT $1::text, 'repair', $13::jsonb, $14::text, $15::text FROM set_back
 )
-SELECT revision FROM repaired`
+SELECT revision FROM set_back`
 }
 
 // repaired finds a repair of what the transaction $3 left.
@@ -87,16 +105,15 @@ type repairDetail struct {
 // Repair undoes what a batch that its handler committed has left undone. ok is
 // false if the row is no longer as the batch left it.
 func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b Committed, m Repair) (ok bool, err error) {
-	detail, err1 := json.Marshal(repairDetail{From: b.To, To: m.To, Transaction: b.After.Author})
-	marks, err2 := json.Marshal(append([]Mark{}, m.Marks...))
+	args, err1 := c.setBack(unit, b, m.SetBack)
+	detail, err2 := json.Marshal(repairDetail{From: b.To, To: m.To, Transaction: b.After.Author})
 	letters, err3 := json.Marshal(append([]DeadLetter{}, m.Letters...))
 	if err := errtext.Join(err1, err2, err3); err != nil {
 		return false, err
 	}
+	args = append(args, string(letters), string(detail), c.operator(), b.Reason, m.Forget)
 	var revision int64
-	err = q.QueryRowContext(ctx, c.repair, unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
-		m.To, c.worker.String(), b.Head, string(marks), m.Through, string(letters),
-		string(detail), c.operator(), b.Reason, stored(m.Effects), m.Forget).Scan(&revision)
+	err = q.QueryRowContext(ctx, c.repair, args...).Scan(&revision)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c.Repaired(ctx, q, unit, b.After, b.To) // perhaps the answer to the last try was lost
 	}
@@ -104,6 +121,48 @@ func (c Checkpoints) Repair(ctx context.Context, q store.Querier, unit string, b
 		return false, fmt.Errorf("worker: set back the checkpoint of consumer %q: %w", unit, err)
 	}
 	return true, nil
+}
+
+// setBack are the arguments of the statement setBack.
+func (c Checkpoints) setBack(unit string, b Committed, m SetBack) ([]any, error) {
+	marks, err := json.Marshal(append([]Mark{}, m.Marks...))
+	return []any{unit, b.After.Revision, b.After.Row, b.After.Author, b.Token,
+		m.To, c.worker.String(), b.Head, string(marks), m.Through, stored(m.Effects)}, err
+}
+
+// Shorten sets back, in a batch's own transaction, what its guard has written for events that
+// were not handled. It returns the version of the row, which the commit publishes. ok is false
+// if the transaction does not hold the row as the guard left it. A handler may have changed the
+// role, which it has again for what the commit runs.
+func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit, role string, b Committed, m SetBack) (v Version, ok bool, err error) {
+	v = b.After
+	args, err := c.setBack(unit, b, m)
+	if err != nil {
+		return v, false, err
+	}
+	err = asRole(ctx, tx, role, func() error {
+		return tx.QueryRowContext(ctx, c.shorten, args...).Scan(&v.Row)
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return v, false, nil
+	case err != nil:
+		return v, false, fmt.Errorf("worker: end a batch of consumer %q at position %d: %w", unit, m.To, err)
+	}
+	return v, true, nil
+}
+
+// asRole runs a statement in a transaction as a role, and gives back the one before.
+func asRole(ctx context.Context, tx store.Querier, role string, statement func() error) error {
+	const set = `SELECT before FROM (SELECT current_setting('role') AS before OFFSET 0) AS b WHERE set_config('role', $1::text, true) IS NOT NULL`
+	var before string
+	if err := tx.QueryRowContext(ctx, set, role).Scan(&before); err != nil {
+		return err
+	}
+	if err := statement(); err != nil || before == role {
+		return err
+	}
+	return tx.QueryRowContext(ctx, set, before).Scan(&role)
 }
 
 // Repaired reports whether this worker has set back already what a batch to a

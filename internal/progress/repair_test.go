@@ -41,7 +41,7 @@ func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
 	}{
 		"as the batch left it": {func(*testing.T, progresstest.Guarded, *progress.Committed) {}, true},
 		"the answer to the repair was lost": {func(t *testing.T, g progresstest.Guarded, b *progress.Committed) {
-			if ok, err := g.Repair(t.Context(), g.DB, "c", *b, progress.Repair{To: 12}); err != nil || !ok {
+			if ok, err := g.Repair(t.Context(), g.DB, "c", *b, progress.Repair{SetBack: progress.SetBack{To: 12}}); err != nil || !ok {
 				t.Fatal(ok, err)
 			}
 		}, true},
@@ -59,7 +59,7 @@ func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
 			b := committedByHandler(t, g)
 			c.change(t, g, &b)
 			seen := time.Unix(1, 0)
-			m := progress.Repair{To: 12, Through: 12, Marks: []progress.Mark{{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: progress.Open, Seen: &seen}}}
+			m := progress.Repair{SetBack: progress.SetBack{To: 12, Through: 12, Marks: []progress.Mark{{Range: store.Range{First: 11, Last: 11}, Missing: 1, State: progress.Open, Seen: &seen}}}}
 			ok, err := g.Repair(t.Context(), g.DB, "c", b, m)
 			if err != nil || ok != c.want {
 				t.Fatalf("repaired: %v, %v; want %v", ok, err, c.want)
@@ -104,7 +104,7 @@ func TestRepairLeavesOtherDeadLettersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := committedByHandler(t, g, func(tx *sql.Tx) { add(tx, 6, 12, 18) })
-	if ok, err := g.Repair(t.Context(), g.DB, "c", b, progress.Repair{To: 10, Through: 7}); err != nil || !ok {
+	if ok, err := g.Repair(t.Context(), g.DB, "c", b, progress.Repair{SetBack: progress.SetBack{To: 10, Through: 7}}); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	var left string
