@@ -55,12 +55,16 @@ func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
 	appendN(t, d.DB, "Order", "2", 3)  // 4 to 6
 	rollBackOne()                      // 7
 	appendN(t, d.DB, "Order", "1", 20) // 8 to 27
-	var calls atomic.Int64
+	appendN(t, d.DB, "Order", "2", 1)  // 28
+	var calls, early atomic.Int64
 	var batches, events, planned []int // all in the goroutine of the consumer
 	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "slow", before: func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
 		calls.Add(1)
 		if e.GlobalPosition == 5 {
 			return errors.New("refused")
+		}
+		if one[bool](t, d.DB, `SELECT EXISTS (SELECT FROM consumer_dead_letters WHERE global_position > $1)`, e.GlobalPosition) {
+			early.Add(1)
 		}
 		return nil
 	}}}, append(quick(), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2),
@@ -76,6 +80,9 @@ func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
 	r := runWorker(t, w)
 	want := append([]int64{1, 2, 4}, upTo(27)[7:]...)
 	awaitHandled(t, d.DB, "slow", want...)
+	await(t, "the last event to go to the dead letters", func() bool {
+		return one[bool](t, d.DB, `SELECT EXISTS (SELECT FROM consumer_dead_letters WHERE global_position = 28)`)
+	})
 	r.Stop()
 	if n := calls.Load(); n != int64(len(want))+2 {
 		t.Errorf("%d calls for %d events and two failures", n, len(want))
@@ -86,10 +93,13 @@ func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
 	if !slices.IsSorted(batches) {
 		t.Errorf("checkpoints %v", batches)
 	}
+	if early.Load() > 0 {
+		t.Errorf("%d events were handled after events behind them went to the dead letters", early.Load())
+	}
 	if got := one[string](t, d.DB, `SELECT string_agg(gap_position || ' ' || state, ', ' ORDER BY gap_position) FROM consumer_gap_skips`); got != "3 void, 7 void" {
 		t.Errorf("the audit has %s", got)
 	}
-	if got := one[string](t, d.DB, `SELECT string_agg(global_position || ' ' || attempts, ', ' ORDER BY global_position) FROM consumer_dead_letters`); got != "5 2, 6 0" {
+	if got := one[string](t, d.DB, `SELECT string_agg(global_position || ' ' || attempts, ', ' ORDER BY global_position) FROM consumer_dead_letters`); got != "5 2, 6 0, 28 0" {
 		t.Errorf("the dead letters are %s", got)
 	}
 }
@@ -108,11 +118,12 @@ func TestSlowBatchOfAnotherRole(t *testing.T) {
 		IF current_user NOT LIKE 'tenant%' THEN RAISE 'as %', current_user; END IF; RETURN NULL; END$$`)
 	d.Exec(t, `CREATE CONSTRAINT TRIGGER as_tenant AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION as_tenant()`)
 	appendN(t, d.DB, "Order", "1", 8)
+	failed := worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) { t.Error(r.Err) }})
 	for name, db := range map[string]*sql.DB{"pgx": d.DB, "pq": d.OpenPQ(t)} {
 		w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: name, before: func(ctx context.Context, tx *sql.Tx, _ store.PersistedEvent) error {
 			_, err := tx.ExecContext(ctx, `SET LOCAL ROLE `+role)
 			return err
-		}}}, quick()...)
+		}}}, append(quick(), failed)...)
 		setShare(w, 0)
 		r := runWorker(t, w)
 		awaitHandled(t, d.DB, name, upTo(8)...)
