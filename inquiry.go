@@ -128,6 +128,9 @@ func (c *consumerLoop) inquire(ctx context.Context) (v verdict, to int64, err er
 	case handlerRepaired:
 		return handlerCommitted, b.repair().To, nil
 	case handlerCommitted:
+		if err := c.reader.Recount(ctx, conn, now.Token, &b.work.Page, b.through()); err != nil {
+			return handlerUnknown, 0, err
+		}
 		m := b.repair()
 		b.work.advance.Token = now.Token
 		var repaired bool

@@ -18,11 +18,7 @@ func (b *lastBatch) left() progress.Committed {
 // event at fault; if that is not known, as it was before the batch.
 func (b *lastBatch) repair() progress.Repair {
 	w := b.work
-	var through int64
-	if len(b.fault) > 0 {
-		through = b.fault[0].GlobalPosition - 1
-	}
-	m := progress.Repair{SetBack: w.endAt(through)}
+	m := progress.Repair{SetBack: w.endAt(b.through())}
 	if r := w.retried; r != nil && r.Err == nil {
 		e := b.work.Events[0]
 		l := deadLetterOf(e, w.orders)
@@ -33,36 +29,48 @@ func (b *lastBatch) repair() progress.Repair {
 	return m
 }
 
+// through returns the position above which the batch has handled nothing.
+func (b *lastBatch) through() int64 {
+	if len(b.fault) == 0 {
+		return 0
+	}
+	return b.fault[0].GlobalPosition - 1
+}
+
 // shorten ends a batch at the last event that was handled: half of BatchTimeout has passed, and
 // with the others it might not end in time. What was done is not to be rolled back and done again.
 func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *Batch) error {
 	if t.through == w.last.position {
 		return nil
 	}
-	was := c.last.left()
-	w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.through })
-	s := w.endAt(t.through)
-	version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.conn, t.Tx), c.unit.name, t.moved.Role, was, s)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		t.ended = true
-		return ErrTransactionEnded
-	}
-	w.shortened, w.last.position = true, 0
-	c.last.work, c.last.after = *w, version
-	b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.through, w.advance.To
-	return nil
+	return progress.AsRole(ctx, t.Tx, t.moved.Role, func() error {
+		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.through); err != nil {
+			return err
+		}
+		was := c.last.left()
+		w.deadLetters = slices.DeleteFunc(slices.Clone(w.deadLetters), func(l progress.DeadLetter) bool { return l.Position > t.through })
+		version, ok, err := c.w.checkpoints.Shorten(ctx, c.w.db.Plans.On(t.conn, t.Tx), c.unit.name, was, w.endAt(t.through))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			t.ended = true
+			return ErrTransactionEnded
+		}
+		w.shortened, w.last.position = true, 0
+		c.last.work, c.last.after = *w, version
+		b.Events, b.Late, b.Last, b.To = len(w.Events), w.late(), t.through, w.advance.To
+		return nil
+	})
 }
 
 // endAt shortens a batch that has handled nothing above a position, and returns what its
-// progress is set back to.
+// progress is set back to. What is missing in it was counted again, see [reader.Reader.Recount].
 func (w *work) endAt(through int64) progress.SetBack {
 	planned := w.advance
 	w.EndAt(through)
 	if w.Void.First > through {
-		w.Void = store.Missing{} // a sum that begins below stays: all of it is void
+		w.Void = store.Missing{}
 	}
 	w.plan(math.MaxInt)
 	s := progress.SetBack{To: w.advance.To, Through: through, Marks: w.advance.Marks}

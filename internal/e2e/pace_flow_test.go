@@ -45,9 +45,21 @@ func TestSlowHandlerHasSmallBatches(t *testing.T) {
 }
 
 // A batch whose time is short commits what it has handled. Nothing is handled twice, and the
-// audit and the dead letters are those of the events that were handled.
+// audit and the dead letters are those of the events that were handled. What a scoped consumer
+// misses is counted.
 func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
 	t.Parallel()
+	t.Run("all types", func(t *testing.T) {
+		t.Parallel()
+		checkSlowBatch(t, func(l ledger) consumer.Consumer { return &l })
+	})
+	t.Run("one type", func(t *testing.T) {
+		t.Parallel()
+		checkSlowBatch(t, func(l ledger) consumer.Consumer { l.types = []string{"Order"}; return &scopedLedger{l} })
+	})
+}
+
+func checkSlowBatch(t *testing.T, of func(ledger) consumer.Consumer) {
 	d := newLog(t)
 	rollBackOne := func() { d.Exec(t, `SELECT nextval('events_global_position_seq')`) }
 	appendN(t, d.DB, "Order", "1", 2)  // 1 and 2
@@ -58,7 +70,7 @@ func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
 	appendN(t, d.DB, "Order", "2", 1)  // 28
 	var calls, early atomic.Int64
 	var batches, events, planned []int // all in the goroutine of the consumer
-	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "slow", before: func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+	w := worker.New(d.DB, newStore(), []consumer.Consumer{of(ledger{name: "slow", before: func(_ context.Context, _ *sql.Tx, e store.PersistedEvent) error {
 		calls.Add(1)
 		if e.GlobalPosition == 5 {
 			return errors.New("refused")
@@ -67,7 +79,7 @@ func TestSlowBatchCommitsWhatIsDone(t *testing.T) {
 			early.Add(1)
 		}
 		return nil
-	}}}, append(quick(), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2),
+	}})}, append(quick(), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(2),
 		worker.WithObserver(worker.Observer{
 			BatchStarted: func(b worker.Batch) { planned = append(planned, b.Events) },
 			BatchDone: func(b worker.Batch) {

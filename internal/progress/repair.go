@@ -132,18 +132,14 @@ func (c Checkpoints) setBack(unit string, b Committed, m SetBack) ([]any, error)
 
 // Shorten sets back, in a batch's own transaction, what its guard has written for events that
 // were not handled. It returns the version of the row, which the commit publishes. ok is false
-// if the transaction does not hold the row as the guard left it. A handler may have changed the
-// role, which it has again for what the commit runs.
-func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit, role string, b Committed, m SetBack) (v Version, ok bool, err error) {
+// if the transaction does not hold the row as the guard left it.
+func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit string, b Committed, m SetBack) (v Version, ok bool, err error) {
 	v = b.After
 	args, err := c.setBack(unit, b, m)
 	if err != nil {
 		return v, false, err
 	}
-	err = asRole(ctx, tx, role, func() error {
-		return tx.QueryRowContext(ctx, c.shorten, args...).Scan(&v.Row)
-	})
-	switch {
+	switch err := tx.QueryRowContext(ctx, c.shorten, args...).Scan(&v.Row); {
 	case errors.Is(err, sql.ErrNoRows):
 		return v, false, nil
 	case err != nil:
@@ -152,14 +148,15 @@ func (c Checkpoints) Shorten(ctx context.Context, tx store.Querier, unit, role s
 	return v, true, nil
 }
 
-// asRole runs a statement in a transaction as a role, and gives back the one before.
-func asRole(ctx context.Context, tx store.Querier, role string, statement func() error) error {
+// AsRole runs statements of the worker in a batch's transaction as the role with which that began.
+// A handler may have changed it, and has its own again for what the commit runs.
+func AsRole(ctx context.Context, tx store.Querier, role string, statements func() error) error {
 	const set = `SELECT before FROM (SELECT current_setting('role') AS before OFFSET 0) AS b WHERE set_config('role', $1::text, true) IS NOT NULL`
 	var before string
 	if err := tx.QueryRowContext(ctx, set, role).Scan(&before); err != nil {
 		return err
 	}
-	if err := statement(); err != nil || before == role {
+	if err := statements(); err != nil || before == role {
 		return err
 	}
 	return tx.QueryRowContext(ctx, set, before).Scan(&role)

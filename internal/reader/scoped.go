@@ -80,6 +80,18 @@ func (r *view) acrossHole(ctx context.Context, q store.Querier, v *frontier.Valu
 	return max(upTo, found.Through), nil
 }
 
+// Recount counts what a page misses up to a position, if the page has a sum that reaches
+// further: it is to end there. token is the incarnation that must answer.
+func (r *Reader) Recount(ctx context.Context, q store.Querier, token string, p *Page, through int64) (err error) {
+	if p.Void.Count == 0 || through < p.Void.First || through >= p.Void.Last {
+		return nil
+	}
+	if p.Void, err = r.log.At(token).(store.ScopedReader).CountMissing(ctx, q, p.Look.Checkpoint, through); err != nil {
+		return fmt.Errorf("worker: count missing positions: %w", err)
+	}
+	return nil
+}
+
 // countMissing sums up what each of the pages misses, which follow one another.
 // It counts them all at once, and again only those in which it may be. That may
 // be another snapshot than the pages': whatever is missing in any that is later
