@@ -184,6 +184,12 @@ var contractMutants = []Mutant{
 		Faults:  calm + ",contract=4",
 	},
 	{
+		Name:    "short-batch-keeps-checkpoint",
+		Mistake: "a batch that ends early commits the checkpoint that its guard has set: the events behind follow in the next batch",
+		Edits:   []Edit{{"batch.go", `err = c.shorten(ctx, t, w, b)`, `w.shortened = true`}},
+		Faults:  calm + ",slow-batch=6",
+	},
+	{
 		Name:    "dropped-proof",
 		Mistake: "a loop that ends in an outage asks no more what became of its last batch: another worker goes on from the row",
 		Edits:   []Edit{{"consumer_loop.go", `fatal = c.close(ctx, fatal)`, ``}},

@@ -58,7 +58,7 @@ var effectsMutants = []Mutant{
 	{
 		Name:    "repair-keeps-effects",
 		Mistake: "a repair sets the position back, and leaves what the batch took out of the exceptions",
-		Edits:   []Edit{{"repair.go", `if b.work.advance.Effects != nil {`, `if false && b.work.advance.Effects != nil {`}},
+		Edits:   []Edit{{"repair.go", `if planned.Effects != nil {`, `if false && planned.Effects != nil {`}},
 		Test:    Test{"./internal/e2e", "TestRepairBringsExceptionsBack"},
 	},
 	{
