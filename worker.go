@@ -113,7 +113,8 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // Start runs the worker until ctx ends, Stop is called, or an error that no
 // retry can mend; the first two are a clean stop and return nil. It begins by
 // checking the configuration and the database, and starts nothing if it finds
-// fault. When it returns, nothing of the worker is running any more.
+// fault. While the database cannot be reached, it tries again, for ever or for
+// [WithRetryLimit], and tells TaskFailed. When it returns, nothing of the worker is running any more.
 //
 // Close db after that, not before. A worker that finds it closed finishes the batches in
 // hand, and returns [ErrPoolClosed].
@@ -178,18 +179,34 @@ func (w *Worker) isReady() bool {
 
 // begin does what comes before anything runs.
 func (w *Worker) begin(ctx context.Context) error {
-	if err := w.prepare(ctx); err != nil {
+	if err := w.reach(ctx, w.prepare); err != nil {
 		return err
 	}
 	close(w.ready)
-	if err := w.placeFirst(ctx); err != nil {
+	if err := w.reach(ctx, w.placeFirst); err != nil {
 		return err
 	}
-	if err := w.coord.Register(ctx); err != nil {
+	if err := w.reach(ctx, func(ctx context.Context) error { return w.coord.Register(ctx) }); err != nil {
 		return err
 	}
 	w.widen(ctx) // the others see by now that this worker lives
 	return nil
+}
+
+// reach makes a step of the start, and repeats it while the database cannot be reached.
+func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
+	away := subject{trouble: TroubleDatabase}
+	err := pgdriver.Reach(ctx, w.cfg.RetryLimit, func(err error) {
+		w.troubled(away, err)
+		w.taskFailed(ctx, "start", "", err)
+	}, step)
+	switch {
+	case err == nil:
+		w.recovered(away)
+	case pgdriver.IsAway(err):
+		err = fmt.Errorf("%w: %w (WithRetryLimit)", ErrOutage, err)
+	}
+	return err
 }
 
 // runBackground runs everything but the consumers.

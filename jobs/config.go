@@ -25,6 +25,7 @@ type config struct {
 	pollInterval     time.Duration
 	heartbeat        time.Duration
 	heartbeatTimeout time.Duration
+	startLimit       time.Duration // 0: none
 	leader           LeaderStrategy
 	rescueDelay      time.Duration
 	shutdownTimeout  time.Duration
@@ -126,6 +127,10 @@ func WithRescueDelay(d time.Duration) Option { return option(func(c *config) { c
 func WithShutdownTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.shutdownTimeout = d })
 }
+
+// WithStartLimit sets for how long Start tries again while the database cannot be reached: 10ms
+// to a year. The default, 0, is for ever. Each try that fails is told to TaskFailed.
+func WithStartLimit(d time.Duration) Option { return option(func(c *config) { c.startLimit = d }) }
 
 // WithRetention is for how long finished jobs are kept, with their attempts and
 // logs: a week by default, 0 for ever. Package ops sets it for a queue. The leader
@@ -248,6 +253,7 @@ func (c config) validate() error {
 	between("WithRescueDelay", c.rescueDelay, 100*time.Millisecond, day, false)
 	between("WithShutdownTimeout", c.shutdownTimeout, 10*time.Millisecond, 365*day, true)
 	between("WithRetention", c.retention, time.Second, 36500*day, true)
+	between("WithStartLimit", c.startLimit, 10*time.Millisecond, 365*day, true)
 	between("WithStopAfter", c.stopAfter, time.Millisecond, 365*day, true)
 	if c.leader != LeaderStrategyAdvisory && c.leader != LeaderStrategyLease {
 		fail("WithLeaderStrategy: %s is unknown, allowed are %q and %q", errtext.Value(c.leader), LeaderStrategyAdvisory, LeaderStrategyLease)

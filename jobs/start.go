@@ -67,6 +67,11 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
+// reach makes a step of the start, and repeats it while the database cannot be reached.
+func (w *Worker) reach(ctx context.Context, step func(context.Context) error) error {
+	return pgdriver.Reach(ctx, w.cfg.startLimit, func(err error) { w.taskFailed("start", err) }, step)
+}
+
 // validate checks what NewWorker was given, without the database.
 func (w *Worker) validate() error {
 	var all []error

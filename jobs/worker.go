@@ -120,7 +120,8 @@ func (w *Worker) Stop() { w.stop.Ask() }
 
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking
-// the configuration and the database, and starts nothing if it finds fault. When it
+// the configuration and the database, and starts nothing if it finds fault. While the
+// database cannot be reached, it tries again, for ever or for [WithStartLimit]. When it
 // returns, nothing of the worker is running any more.
 //
 // Close db after that, not before. A worker that finds it closed cannot store what becomes
@@ -157,9 +158,9 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.life = running
 
 	background := &group.Group{Of: "jobs", Fail: drain, Goexit: errGoroutine}
-	err := errtext.Of(w.prepare(intake))
+	err := errtext.Of(w.reach(intake, w.prepare))
 	if err == nil {
-		err = errtext.Of(pooled(w.coord.Register(intake)))
+		err = errtext.Of(pooled(w.reach(intake, func(ctx context.Context) error { return w.coord.Register(ctx) })))
 	}
 	if err == nil {
 		err = w.work(background, running, intake, abandon)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -109,7 +110,8 @@ func TestStartRefuses(t *testing.T) {
 				t.Cleanup(func() { db.Close() })
 				return db
 			},
-			words: []string{"does not answer", "check the address"},
+			opts:  []worker.Option{worker.WithHeartbeatInterval(10 * time.Millisecond), worker.WithRetryLimit(20 * time.Millisecond)},
+			words: []string{"does not answer", "check the address", "WithRetryLimit", worker.ErrOutage.Error()},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,6 +156,41 @@ func TestStartRefuses(t *testing.T) {
 				pgtest.AwaitUnused(t, db)
 			}
 		})
+	}
+}
+
+// A worker that starts while the database is away waits for it, tells so, and is not ended by an
+// orchestrator. A stop ends the wait.
+func TestStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 3)
+	db, back := d.OpenAway(t)
+	told := make(chan worker.TaskFailure, 100)
+	over := make(chan worker.Recovery, 1)
+	opts := append(quick(), worker.WithObserver(worker.Observer{
+		TaskFailed: func(f worker.TaskFailure) { told <- f },
+		Recovered:  func(r worker.Recovery) { over <- r },
+	}))
+	stopped := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}, opts...)
+	ended := make(chan error, 1)
+	go func() { ended <- stopped.Start(t.Context()) }()
+	<-told
+	stopped.Stop()
+	if err := <-ended; err != nil {
+		t.Errorf("the worker that was stopped returned %v", err)
+	}
+	w := runWorker(t, worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}, opts...))
+	if f := <-told; f.Task != "start" || !strings.Contains(f.Err.Error(), "the database does not answer") {
+		t.Errorf("told: %+v", f)
+	}
+	if err := w.Live(); err != nil {
+		t.Errorf("while it waits: %v", err)
+	}
+	back()
+	awaitHandled(t, d.DB, "c", upTo(3)...)
+	if r := <-over; r.Trouble != worker.TroubleDatabase {
+		t.Errorf("over: %+v", r)
 	}
 }
 

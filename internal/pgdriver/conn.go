@@ -137,13 +137,6 @@ func PID(conn *sql.Conn) (pid int64) {
 	return pid
 }
 
-// AnswersWithin is [Answers], bounded.
-func AnswersWithin(ctx context.Context, db *sql.DB, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return Answers(ctx, db)
-}
-
 // Answers pings the database. Each idle connection of the pool may have died without
 // anybody noticing, and fails once.
 func Answers(ctx context.Context, db *sql.DB) (err error) {

@@ -3,7 +3,11 @@ package pgtest
 import (
 	"context"
 	"database/sql"
+	"net"
+	"os"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,6 +154,25 @@ func (d *Database) OpenSet(t testing.TB, name, value string) *sql.DB {
 	db := closed(t, stdlib.OpenDB(*cfg))
 	db.SetMaxIdleConns(16)
 	return db
+}
+
+// OpenAway opens another pool on the database, over pgx, whose connections are refused until back
+// is called. It is closed in cleanup.
+func (d *Database) OpenAway(t testing.TB) (db *sql.DB, back func()) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal("pgtest: pgx does not understand the connection string")
+	}
+	var there atomic.Bool
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if !there.Load() {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+		}
+		return dial(ctx, network, address)
+	}
+	return closed(t, stdlib.OpenDB(*cfg)), func() { there.Store(true) }
 }
 
 // OpenPQ opens another pool on the database, over lib/pq. It is closed in

@@ -609,3 +609,22 @@ func TestPoolClosedUnderTheScheduler(t *testing.T) {
 		t.Fatal("the Scheduler goes on without its pool")
 	}
 }
+
+// A Scheduler that starts while the database is away waits for it, and logs that.
+func TestStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	d := database(t)
+	db, back := d.OpenAway(t)
+	var log pgtest.Lines
+	scheduler := func() *schedule.Scheduler {
+		return schedule.New(db, jobs.NewClient(db), schedule.Job("tick", each(time.Hour), jobOf)).WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+	}
+	if err := scheduler().WithStartLimit(10 * time.Millisecond).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: the database does not answer") {
+		t.Errorf("with a limit: %v", err)
+	}
+	s := scheduler()
+	start(t, s)
+	until(t, "the log to tell", func() bool { return strings.Count(log.String(), "the database cannot be reached; tried again") > 1 })
+	back()
+	until(t, "the schedule to have its row", func() bool { return !s.Status()[0].Next.IsZero() })
+}

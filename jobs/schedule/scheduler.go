@@ -22,13 +22,14 @@ import (
 
 // Scheduler enqueues the jobs of schedules. Make one with [New], and run it with Start.
 type Scheduler struct {
-	db      pgdriver.Pool
-	client  *jobs.Client
-	t       tables.Jobs
-	all     []*plan
-	err     error // of what New was given
-	logger  *slog.Logger
-	started atomic.Bool
+	db         pgdriver.Pool
+	client     *jobs.Client
+	t          tables.Jobs
+	all        []*plan
+	err        error // of what New was given
+	logger     *slog.Logger
+	startLimit time.Duration // 0: none
+	started    atomic.Bool
 
 	mu sync.Mutex // of the plans' status
 }
@@ -58,7 +59,7 @@ const (
 	statementLimit = 10 * time.Second
 	longestPause   = 10 * time.Second      // between two looks at the table
 	answerLimit    = 10 * time.Second      // for the database to answer at the start
-	startLimit     = time.Minute           // for what follows; a slow database ends no Scheduler
+	checkLimit     = time.Minute           // for what follows; a slow database ends no Scheduler
 	whileHeld      = 50 * time.Millisecond // another process moves the schedule on
 )
 
@@ -119,6 +120,13 @@ func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
 	return s
 }
 
+// WithStartLimit sets for how long Start tries again while the database cannot be reached, and
+// returns the Scheduler. The default, 0, is for ever. Each try that fails is logged.
+func (s *Scheduler) WithStartLimit(d time.Duration) *Scheduler {
+	s.startLimit = d
+	return s
+}
+
 // Status returns what is known of the schedules, in the order in which New was given
 // them.
 func (s *Scheduler) Status() []Status {
@@ -138,7 +146,8 @@ func (s *Scheduler) change(p *plan, f func(*Status)) {
 }
 
 // Start runs until ctx ends, and then returns nil. It returns an error at once if New
-// was given something wrong, or the database cannot be used, and [ErrPoolClosed] if db is
+// was given something wrong, or the database cannot be used. While that cannot be reached, it
+// tries again, see [Scheduler.WithStartLimit]. It returns [ErrPoolClosed] if db is
 // closed before ctx ends.
 func (s *Scheduler) Start(ctx context.Context) error {
 	if s.err != nil {
@@ -147,7 +156,10 @@ func (s *Scheduler) Start(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyStarted
 	}
-	if err := s.begin(ctx); err != nil {
+	tell := func(err error) {
+		s.logger.WarnContext(ctx, "the database cannot be reached; tried again", "err", errtext.Of(err))
+	}
+	if err := pgdriver.Reach(ctx, s.startLimit, tell, s.begin); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -176,7 +188,7 @@ func (s *Scheduler) Start(ctx context.Context) error {
 
 // begin places the schedules in the table.
 func (s *Scheduler) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	if err := pgdriver.AnswersWithin(ctx, s.db.DB, answerLimit); err != nil {
 		return fmt.Errorf("the database does not answer (looked for at most %v): check the address, the credentials and that the server runs: %w", answerLimit, err)

@@ -84,6 +84,7 @@ type Reset struct {
 
 // What a Trouble is about.
 const (
+	Starting     = "start" // the database cannot be reached
 	Claiming     = "claim"
 	Heartbeating = "heartbeat"
 	Settling     = "settle"
@@ -92,7 +93,7 @@ const (
 
 // Trouble is what does not work, and is tried again.
 type Trouble struct {
-	What string // Claiming, Heartbeating, Settling or Resetting
+	What string // Starting, Claiming, Heartbeating, Settling or Resetting
 	ID   int64  // of the row that the table refuses to change, 0 if it is about no single row
 	Err  error
 }

@@ -229,6 +229,9 @@ type WorkerOptions struct {
 	// MaximumRuntimePerJob bounds a run with its PreHandle: its context ends with
 	// [ErrTimeout], and the job has a failure. 0, the default, is no bound.
 	MaximumRuntimePerJob time.Duration
+	// StartLimit is for how long Start tries again while the database cannot be reached, 10ms
+	// to a year. 0, the default, is for ever. Each try that fails is told to Failed.
+	StartLimit time.Duration
 	// NumTotalJobs ends the worker, as Stop does, once it has claimed so many jobs. 0,
 	// the default, is no bound.
 	NumTotalJobs int
@@ -302,6 +305,7 @@ func (o WorkerOptions) check(stalled time.Duration) error {
 		fail("HeartbeatInterval: %v is out of range, StalledMaxAge (%v) must be three of it or more", o.HeartbeatInterval, stalled)
 	}
 	between("MaximumRuntimePerJob", o.MaximumRuntimePerJob, time.Millisecond, 365*day, true)
+	between("StartLimit", o.StartLimit, 10*time.Millisecond, 365*day, true)
 	between("MaxActiveTime", o.MaxActiveTime, time.Millisecond, 365*day, true)
 	between("ShutdownTimeout", o.ShutdownTimeout, 10*time.Millisecond, 365*day, true)
 	if len(o.WorkerHostname) > maxHostname || strings.ContainsRune(o.WorkerHostname, 0) || strings.ToValidUTF8(o.WorkerHostname, "") != o.WorkerHostname {

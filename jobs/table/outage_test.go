@@ -2,6 +2,7 @@ package table_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,4 +51,30 @@ func TestConnectionsThatFallSilent(t *testing.T) {
 	s.becomes(id, table.StateCompleted)
 	s.becomes(s.add(""), table.StateCompleted)
 	s.want("what is counted", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
+}
+
+// A worker that starts while the database is away waits for it, and tells so.
+func TestStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	id := s.add("")
+	db, back := s.d.OpenAway(t)
+	told, over := make(chan table.Trouble, 100), make(chan table.Recovery, 100)
+	observer := table.Observer{Failed: func(f table.Trouble) { told <- f }, Recovered: func(r table.Recovery) { over <- r }}
+	limited := s.worker(db, func(o *table.WorkerOptions) {
+		o.StartLimit, o.Observers = 10*time.Millisecond, []table.Observer{observer}
+	})
+	if err := limited.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: jobs/table: the database does not answer") {
+		t.Errorf("with a limit: %v", err)
+	}
+	<-told
+	s.start(s.worker(db, func(o *table.WorkerOptions) { o.Observers = []table.Observer{observer} }))
+	if f := <-told; f.What != table.Starting || !strings.Contains(f.Err.Error(), "the database does not answer") {
+		t.Errorf("told: %+v", f)
+	}
+	back()
+	s.becomes(id, table.StateCompleted)
+	if r := <-over; r.What != table.Starting {
+		t.Errorf("over: %+v", r)
+	}
 }

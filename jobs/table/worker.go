@@ -114,7 +114,7 @@ func NewWorker[R any](s *Store[R], h Handler[R], o WorkerOptions) *Worker {
 		id: uuid.New(), store: rows, handler: made, opts: o, bad: bad, grace: grace, limit: statementLimit, hangs: turn.Limit,
 		closed: make(chan struct{}), wake: make(chan struct{}, 1), sweepNow: wakeup.New(),
 		hand: newHand(), voice: newVoice(o.Observers), errs: map[string]error{},
-		refused: map[string]*batch.Refused[int64]{Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
+		refused: map[string]*batch.Refused[int64]{Starting: {}, Claiming: {}, Heartbeating: {}, Settling: {}, Resetting: {}},
 	}
 	w.host = o.WorkerHostname + "/" + w.id.String()
 	w.settler = newSettler(w)
@@ -133,7 +133,8 @@ func (w *Worker) Stop() { w.stop.Ask() }
 // Start runs the worker until ctx ends, Stop is called, or an error that no retry
 // can mend; the first two are a clean stop and return nil. It begins by checking the
 // configuration and the table, see Store.Check, and starts nothing if it finds
-// fault. When it returns, nothing of the worker is running any more.
+// fault. While the database cannot be reached, it tries again, for ever or for StartLimit. When
+// it returns, nothing of the worker is running any more.
 //
 // At a stop the worker claims nothing, and waits for the jobs that run, for
 // ShutdownTimeout at most. Then their contexts end, and they are queued again
@@ -165,9 +166,10 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.handling, w.life = handling, running
 
 	background := &group.Group{Of: "jobs/table", Fail: drain, Goexit: errGoroutine}
-	err := errtext.Of(w.prepare(intake))
+	err := errtext.Of(pgdriver.Reach(intake, w.opts.StartLimit, func(err error) { w.outcome(Starting, err) }, w.prepare))
 	prepared := err == nil
 	if prepared {
+		w.outcome(Starting, nil)
 		err = w.work(background, running, intake, abandon)
 	} else if intake.Err() != nil {
 		err = nil // asked to stop before it began
@@ -251,9 +253,12 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 		_ = conn.Close()
 		return err
 	}
+	if w.sql, err = w.store.statements(ctx); err != nil {
+		_ = conn.Close()
+		return err
+	}
 	w.pulse = conn
-	w.sql, err = w.store.statements(ctx)
-	return err
+	return nil
 }
 
 // validate checks what NewWorker was given, without the database.

@@ -1,0 +1,47 @@
+package pgdriver
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pgfrontier/worker/internal/backoff"
+)
+
+// ErrSilent is in the error of a database that does not answer in time.
+var ErrSilent = errors.New("no answer in time")
+
+// Reach repeats a step of a start for as long as the database cannot be reached: it is down, it
+// restarts, or all its connections are taken. It tells each failure, and pauses after it. After a
+// limit it returns the error of the last try; 0: it never gives up before ctx ends. An error that
+// says something else, such as a wrong password, is returned at once.
+func Reach(ctx context.Context, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
+	began := time.Now()
+	for failures := 1; ; failures++ {
+		err := step(ctx)
+		if !IsAway(err) || ctx.Err() != nil {
+			return err
+		}
+		if limit > 0 && time.Since(began) >= limit {
+			return fmt.Errorf("gave up after %v: %w", limit, err)
+		}
+		tell(err)
+		if !backoff.Sleep(ctx, backoff.Session(failures)) {
+			return err
+		}
+	}
+}
+
+// IsAway reports whether the database could not be reached.
+func IsAway(err error) bool {
+	return errors.Is(err, ErrSilent) || IsConnectionLoss(err) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// AnswersWithin is [Answers], bounded.
+func AnswersWithin(ctx context.Context, db *sql.DB, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrSilent)
+	defer cancel()
+	return CutOff(ctx, Answers(ctx, db))
+}

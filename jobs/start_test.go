@@ -1,0 +1,34 @@
+package jobs_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// A worker that starts while the database is away waits for it, and tells so.
+func TestStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	id := s.add(task{1})
+	db, back := s.d.OpenAway(t)
+	told := make(chan jobs.Task, 100)
+	opts := append(quick(), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { told <- f }}))
+	limited := jobs.NewWorker(db, s.Handlers, append(opts, jobs.WithStartLimit(10*time.Millisecond))...)
+	if err := limited.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: jobs: the database does not answer") {
+		t.Errorf("with a limit: %v", err)
+	}
+	<-told
+	s.runOn(db, opts...)
+	if f := <-told; f.Name != "start" || !strings.Contains(f.Err.Error(), "the database does not answer") {
+		t.Errorf("told: %+v", f)
+	}
+	back()
+	if i := s.ended(id); i.State != jobs.StateCompleted {
+		t.Errorf("the job is %s: %s", i.State, i.Error)
+	}
+}
