@@ -19,7 +19,7 @@ const myself = "sim.worker"
 // to its worker. The condition of a trigger, and what is stable in it, looks at
 // the snapshot of the statement that it belongs to. So this is what the guard
 // could have seen: an assignment that was moved while it waited counts as its
-// own. A batch that ends before its last event moves the checkpoint again, in the same revision.
+// own. A batch that ends before its last event moves the checkpoint again, in the same transaction.
 // The repair after a broken rule needs no assignment, nor does a start that records what
 // its build selects. Who splits a consumer looked
 // when it locked the row, and what is assigned since is the units' that come of it.
@@ -39,7 +39,7 @@ CREATE FUNCTION sim_unauthorized() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	RETURN NULL;
 END $$;
 CREATE TRIGGER sim_unauthorized AFTER UPDATE ON consumer_checkpoints FOR EACH ROW
-	WHEN (current_setting('` + myself + `', true) <> '' AND OLD.revision <> NEW.revision AND OLD.split_at IS NULL AND NEW.split_at IS NULL
+	WHEN (current_setting('` + myself + `', true) <> '' AND OLD.xmin <> pg_current_xact_id()::xid AND OLD.split_at IS NULL AND NEW.split_at IS NULL
 		AND OLD.scope IS NOT DISTINCT FROM NEW.scope AND NOT sim_owns(NEW.consumer_name)) EXECUTE FUNCTION sim_unauthorized();
 
 CREATE TABLE sim_assigned (seq BIGSERIAL PRIMARY KEY, consumer TEXT NOT NULL, worker TEXT NOT NULL, led BOOLEAN NOT NULL);

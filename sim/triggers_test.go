@@ -98,7 +98,7 @@ func TestTriggersNoteWhatWasNotAllowed(t *testing.T) {
 		return n == 1
 	})
 	exec(t, on.db, assign, one) // taken from the one that waits
-	exec(t, tx, move)           // and still the first one's
+	exec(t, tx, move)           // and still the first one's: a batch that ends before its last event
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
