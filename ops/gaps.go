@@ -44,7 +44,7 @@ func (o *Operator) Gaps(ctx context.Context, consumer string, f GapFilter, limit
 		f.Before = math.MaxInt64
 	}
 	if err == nil {
-		all, err = pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (g Gap, err error) {
+		all, err = pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (g Gap, err error) {
 			var closed sql.NullTime
 			err = rows.Scan(&g.ID, &g.Consumer, &g.Worker, &g.First, &g.Last, &g.Missing, &g.State, &g.SkippedTo, &g.FirstSeenAt, &closed)
 			g.FirstSeenAt, g.ClosedAt = g.FirstSeenAt.UTC(), timeOf(closed)

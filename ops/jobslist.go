@@ -143,7 +143,7 @@ func (o *Jobs) List(ctx context.Context, f Filter, limit int) ([]Job, error) {
 		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", err))
 	}
 	query, args := o.listSQL(f, limit)
-	all, err := pgdriver.QueryAll(ctx, o.db, scanJob, query, args...)
+	all, err := pgdriver.ReadAll(ctx, o.db, scanJob, query, args...)
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the jobs: %w", o.explain(err)))
 	}
@@ -227,7 +227,7 @@ const maxAttempts = 1_000
 // Attempts lists the runs of a job that did not finish it, in their order, the latest
 // 1,000 at most. There are none of a job that is not there.
 func (o *Jobs) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (a Attempt, err error) {
+	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (a Attempt, err error) {
 		var started sql.NullTime
 		err = r.Scan(&a.Attempt, &a.Worker, &started, &a.EndedAt, &a.Outcome, &a.Code, &a.Error)
 		a.StartedAt, a.EndedAt = timeOf(started), a.EndedAt.UTC()
@@ -271,7 +271,7 @@ func (o *Jobs) Operations(ctx context.Context, f OperationsFilter, limit int) ([
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", err))
 	}
 	query, args := o.operationsSQL(f, limit)
-	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (op JobsOperation, err error) {
+	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (op JobsOperation, err error) {
 		var detail string
 		err = r.Scan(&op.ID, &op.Job, &op.Queue, &op.Kind, &detail, &op.By.Operator, &op.By.Reason, &op.At)
 		op.Detail, op.At = json.RawMessage(detail), op.At.UTC()

@@ -46,7 +46,7 @@ type Queue struct {
 // of name, as one snapshot shows them. The first is always [AllQueues]. It counts
 // 10,001 jobs at most for each number, so it costs little however long queues are.
 func (o *Jobs) Queues(ctx context.Context) ([]Queue, error) {
-	queues, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (q Queue, err error) {
+	queues, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (q Queue, err error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		var limit, retention sql.NullInt64

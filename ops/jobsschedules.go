@@ -27,7 +27,7 @@ type ScheduleInfo struct {
 
 // Schedules lists all schedules by name.
 func (o *Jobs) Schedules(ctx context.Context) ([]ScheduleInfo, error) {
-	all, err := pgdriver.QueryAll(ctx, o.db, func(r *sql.Rows) (s ScheduleInfo, err error) {
+	all, err := pgdriver.ReadAll(ctx, o.db, func(r *sql.Rows) (s ScheduleInfo, err error) {
 		var next, last, since sql.NullTime
 		var by, reason sql.NullString
 		var late int64

@@ -50,7 +50,7 @@ func (o *Operator) DeadLetters(ctx context.Context, consumer string) ([]DeadLett
 		err = checkConsumer(consumer)
 	}
 	if err == nil {
-		all, err = pgdriver.QueryAll(ctx, o.db, scanLetter, query, args...)
+		all, err = pgdriver.ReadAll(ctx, o.db, scanLetter, query, args...)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters: %w", explain(err)))

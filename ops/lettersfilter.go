@@ -73,7 +73,7 @@ func (o *Operator) FilterDeadLetters(ctx context.Context, consumer string, f Let
 	var all []DeadLetter
 	if err == nil {
 		query, args := o.lettersSQL(consumer, f, payload, limit)
-		all, err = pgdriver.QueryAll(ctx, o.db, scanLetter, query, args...)
+		all, err = pgdriver.ReadAll(ctx, o.db, scanLetter, query, args...)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the dead letters of consumer %s: %w", errtext.Value(consumer), explain(err)))

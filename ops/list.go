@@ -58,7 +58,7 @@ type Unit struct {
 // Consumers lists the consumers that have ever run, in order of name, as one
 // snapshot shows them.
 func (o *Operator) Consumers(ctx context.Context) ([]Consumer, error) {
-	rows, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (r consumerRow, err error) {
+	rows, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (r consumerRow, err error) {
 		var since sql.NullTime
 		var by, reason sql.NullString
 		c := &r.Consumer
@@ -216,7 +216,7 @@ func (o *Operator) OperationsBefore(ctx context.Context, consumer string, before
 	var all []Operation
 	if err == nil {
 		query, args := o.operationsSQL(consumer, before, limit)
-		all, err = pgdriver.QueryAll(ctx, o.db, scanOperation, query, args...)
+		all, err = pgdriver.ReadAll(ctx, o.db, scanOperation, query, args...)
 	}
 	if err != nil {
 		return nil, errtext.Of(fmt.Errorf("ops: list the operations: %w", explain(err)))

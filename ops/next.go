@@ -33,7 +33,7 @@ func (o *Operator) Next(ctx context.Context, consumer string) ([]Next, error) {
 	err := checkUnit(consumer)
 	var all []Next
 	if err == nil {
-		all, err = pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (n Next, err error) {
+		all, err = pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (n Next, err error) {
 			return n, rows.Scan(&n.Consumer, &n.Checkpoint, &n.Late, &n.Position, &n.AggregateType, &n.AggregateID, &n.EventID, &n.EventType)
 		}, o.nextSQL(), consumer)
 	}

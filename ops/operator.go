@@ -110,6 +110,9 @@ func audited[T any](ctx context.Context, db pgdriver.Pool, news ident.Table, dry
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	if err := pgdriver.WithoutJIT(ctx, tx); err != nil {
+		return err
+	}
 	switch {
 	case dry != nil && dry.accept == nil:
 		return dry.run(tx, do)

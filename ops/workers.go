@@ -81,7 +81,7 @@ func (w *Worker) details(text string) {
 // latest first. One that has died is removed within twice its HeartbeatTimeout.
 func (o *Operator) Workers(ctx context.Context) ([]Worker, error) {
 	sets := map[int64][]string{}
-	all, err := pgdriver.QueryAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
+	all, err := pgdriver.ReadAll(ctx, o.db, func(rows *sql.Rows) (w Worker, err error) {
 		var age, timeout int64
 		var set sql.NullInt64
 		var status, able, wishes, consumers sql.NullString

@@ -24,3 +24,28 @@ func QueryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) 
 	}
 	return all, rows.Err()
 }
+
+// WithoutJIT switches just-in-time compilation off until the end of a transaction. A statement that
+// visits few rows of a large table may be planned as dear, and to compile it takes seconds.
+func WithoutJIT(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, `SET LOCAL jit = off`)
+	return err
+}
+
+// ReadAll is [QueryAll] on a connection of its own, and without JIT.
+func ReadAll[T any](ctx context.Context, p Pool, scan func(*sql.Rows) (T, error), query string, args ...any) (all []T, err error) {
+	conn, err := p.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // back to the pool
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // it has only read
+	if err := WithoutJIT(ctx, tx); err != nil {
+		return nil, err
+	}
+	return QueryAll(ctx, p.Plans.On(conn, tx), scan, query, args...)
+}

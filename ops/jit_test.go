@@ -1,0 +1,82 @@
+package ops_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/ops"
+)
+
+// statements finds those of a connection that the server may compile.
+type statements struct {
+	mu       sync.Mutex
+	without  map[*pgx.Conn]bool // JIT, until the transaction ends
+	compiled []string
+}
+
+func (s *statements) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch text := strings.ToLower(strings.TrimSpace(q.SQL)); {
+	case strings.HasPrefix(text, "begin"), strings.HasPrefix(text, "rollback"), strings.HasPrefix(text, "commit"):
+		s.without[conn] = false
+	case text == "set local jit = off":
+		s.without[conn] = true
+	case !s.without[conn] && strings.Contains(text, "from"):
+		s.compiled = append(s.compiled, q.SQL)
+	}
+	return ctx
+}
+
+func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Lists and changes are not compiled by the server: on large tables that takes longer than they do.
+func TestNothingIsCompiled(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	if err := migrations.ApplyJobs(t.Context(), d.DB, nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := pgx.ParseConfig(d.URL)
+	if err != nil {
+		t.Fatal("pgx does not understand the connection string")
+	}
+	s := &statements{without: map[*pgx.Conn]bool{}}
+	cfg.Tracer = s
+	db := stdlib.OpenDB(*cfg)
+	t.Cleanup(func() { _ = db.Close() })
+	jobs, err := ops.NewJobs(db, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := operator(t, db)
+	for name, call := range map[string]func(ctx context.Context) error{
+		"queues":    func(ctx context.Context) error { _, err := jobs.Queues(ctx); return err },
+		"jobs":      func(ctx context.Context) error { _, err := jobs.List(ctx, ops.Filter{}, 10); return err },
+		"attempts":  func(ctx context.Context) error { _, err := jobs.Attempts(ctx, 1); return err },
+		"schedules": func(ctx context.Context) error { _, err := jobs.Schedules(ctx); return err },
+		"changes": func(ctx context.Context) error {
+			_, err := jobs.Operations(ctx, ops.OperationsFilter{}, 10)
+			return err
+		},
+		"a cap":      func(ctx context.Context) error { return jobs.SetCap(ctx, "q", 3, by) },
+		"consumers":  func(ctx context.Context) error { _, err := o.Consumers(ctx); return err },
+		"operations": func(ctx context.Context) error { _, err := o.Operations(ctx, "", 10); return err },
+		"workers":    func(ctx context.Context) error { _, err := o.Workers(ctx); return err },
+	} {
+		s.compiled = nil
+		if err := call(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, text := range s.compiled {
+			t.Errorf("%s: the server may compile %s", name, text)
+		}
+	}
+}
