@@ -43,8 +43,9 @@ type chores struct {
 	retains some[int64]
 	forgets some[string] // keys of Once
 
-	unserved   map[string]int // queues without a worker, and how often they were seen as such
-	unadvanced int            // how often nobody was seen to advance flows
+	unserved   sighted // queues without a worker
+	orphans    sighted // emitters without a checkpoint
+	unadvanced int     // how often nobody was seen to advance flows
 }
 
 func newChores(w *Worker) *chores {
@@ -94,6 +95,7 @@ func (c *chores) begin(ctx context.Context) {
 	})
 	c.task(ctx, "look for queues without a worker", c.lookForUnserved)
 	c.task(ctx, "look for flows without a worker", c.lookForUnadvanced)
+	c.task(ctx, orphansTask, c.lookForOrphans)
 	if !c.pass.underWay() {
 		c.task(ctx, "look for finished jobs", func(ctx context.Context, conn *sql.Conn) (err error) {
 			c.pass.queues, err = c.w.queue.Retained(ctx, c.w.planned(conn, conn))
@@ -107,18 +109,41 @@ func (c *chores) begin(ctx context.Context) {
 // that has just left for another one, is no reason.
 const sightings = 2
 
+// sighted is how often in a row something was seen, by its name.
+type sighted map[string]int
+
+// now takes note of what is seen, and returns what is to be told: each once.
+func (s *sighted) now(names []string) (tell []string) {
+	was := *s
+	*s = make(sighted, len(names))
+	for _, name := range names {
+		if (*s)[name] = was[name] + 1; (*s)[name] == sightings {
+			tell = append(tell, name)
+		}
+	}
+	return tell
+}
+
 // lookForUnserved tells once of each queue whose jobs are due and that no worker serves.
 func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
 	queues, err := c.w.queue.Unserved(ctx, c.w.planned(conn, conn))
 	if err != nil {
 		return err
 	}
-	was := c.unserved
-	c.unserved = make(map[string]int, len(queues))
-	for _, name := range queues {
-		if c.unserved[name] = was[name] + 1; c.unserved[name] == sightings {
-			c.w.taskFailed("look for queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
-		}
+	for _, name := range c.unserved.now(queues) {
+		c.w.taskFailed("look for queues without a worker", fmt.Errorf("queue %s has jobs that are due, and no worker serves it: start one that has it, by WithQueue", errtext.Value(name)))
+	}
+	return nil
+}
+
+// lookForOrphans tells once of each consumer whose notes of EnqueueFor nobody removes.
+func (c *chores) lookForOrphans(ctx context.Context, conn *sql.Conn) error {
+	emitters, err := c.w.queue.Orphans(ctx, c.w.planned(conn, conn), c.w.events)
+	if err != nil {
+		return err
+	}
+	for _, name := range c.orphans.now(emitters) {
+		c.w.taskFailed(orphansTask, fmt.Errorf("the rows of consumer %s in %s, written by EnqueueFor, are not removed, since %s has no such consumer: if its checkpoints are in another table, name that by WithCheckpointsTable; if it is retired, delete its rows", errtext.Value(name), c.w.tables.Emitted, c.w.events.Checkpoints))
 	}
 	return nil
 }
@@ -223,6 +248,8 @@ const (
 	expireTask = "expire jobs"
 	retainTask = "remove finished jobs"
 	forgetTask = "remove old keys"
+
+	orphansTask = "look for notes of events that nobody removes"
 )
 
 // retainSome removes finished jobs of the first queue that is left. It goes on where the

@@ -160,7 +160,7 @@ func WithLogger(l *slog.Logger) Option { return WithObserver(NewSlogObserver(l))
 // WithCheckpointsTable names the consumer checkpoints of package worker in this
 // database, "consumer_checkpoints" by default, and their audit of gaps. From them
 // the leader sees which notes of [Client.EnqueueFor] can go. Where there are no such
-// tables, nothing is removed.
+// tables, or no such consumer, nothing is removed, and TaskFailed tells.
 func WithCheckpointsTable(checkpoints, gapSkips string) Option {
 	return option(func(c *config) { c.events.ConsumerCheckpoints, c.events.ConsumerGapSkips = checkpoints, gapSkips })
 }

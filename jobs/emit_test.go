@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -63,6 +64,39 @@ func TestEnqueueFor(t *testing.T) {
 	s.until("all jobs to end", func() bool { return e.count(`SELECT count(*) FROM jobs`) == 0 })
 	if n := e.count(`SELECT count(*) FROM jobs_history`); n != 22 {
 		t.Errorf("%d jobs for eleven events, after a reset", n)
+	}
+}
+
+// Notes of a consumer that the tables of checkpoints do not have stay, and a worker tells so once.
+func TestNotesThatNobodyRemoves(t *testing.T) {
+	t.Parallel()
+	e := newEmitting(t)
+	e.append(3)
+	e.catchUp(false)
+	e.d.Exec(t, `CREATE TABLE my_checkpoints (LIKE consumer_checkpoints INCLUDING ALL)`)
+	e.d.Exec(t, `CREATE TABLE my_gap_skips (LIKE consumer_gap_skips INCLUDING ALL)`)
+	s := &stage{Client: jobs.NewClient(e.d.DB), Handlers: jobs.NewHandlers(), t: t, d: e.d}
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
+	for _, names := range [][2]string{{"my_checkpoints", "my_gap_skips"}, {"no_checkpoints", "no_gap_skips"}} {
+		told := make(chan jobs.Task, 100)
+		_, stop := s.runOn(e.d.DB, jobs.WithCheckpointsTable(names[0], names[1]), jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { told <- f }}))
+		if f := <-told; !strings.Contains(f.Err.Error(), `consumer "mailer" in public.jobs_emitted`) || !strings.Contains(f.Err.Error(), names[0]) {
+			t.Errorf("told: %+v", f)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if len(told) > 0 {
+			t.Errorf("told again: %+v", <-told)
+		}
+	}
+	if n := e.count(`SELECT count(*) FROM jobs_emitted`); n != 6 {
+		t.Errorf("%d notes of three events", n)
+	}
+	_, stop := s.runOn(e.d.DB, jobs.WithObserver(jobs.Observer{TaskFailed: func(f jobs.Task) { t.Error(f) }}))
+	s.until("the notes to be removed", func() bool { return e.count(`SELECT count(*) FROM jobs_emitted`) == 0 })
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }
 

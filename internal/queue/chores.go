@@ -191,6 +191,24 @@ func (q *Queue) HasEvents(ctx context.Context, on store.Querier, events tables.T
 	return there, nil
 }
 
+// Orphans returns emitters whose notes nobody removes: they have no checkpoint in the tables
+// events, or there are no such tables.
+func (q *Queue) Orphans(ctx context.Context, on store.Querier, events tables.Tables) (emitters []string, err error) {
+	there, err := q.HasEvents(ctx, on, events)
+	if err != nil {
+		return nil, err
+	}
+	known := &events
+	if !there {
+		known = nil
+	}
+	emitters, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, orphansSQL(q.tables, known))
+	if err != nil {
+		return nil, fmt.Errorf("jobs: look for notes of events that nobody removes: %w", err)
+	}
+	return emitters, nil
+}
+
 // Raise removes the notes of [Queue.Emit] that no consumer can need again, as the
 // progress in the tables events shows: those of some thousand events. It returns how many.
 func (q *Queue) Raise(ctx context.Context, on store.Querier, events tables.Tables) (removed int64, err error) {

@@ -103,6 +103,22 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone`
 
+// orphansSQL finds the emitters without a checkpoint, among all of them if nothing is known of
+// checkpoints: nobody removes their rows.
+func orphansSQL(t tables.Jobs, events *tables.Tables) string {
+	known := "false"
+	if events != nil {
+		known = `EXISTS (SELECT FROM ` + events.Checkpoints.SQL() + ` AS c WHERE c.consumer_name = of.emitter)`
+	}
+	return `
+WITH RECURSIVE of AS (
+	(SELECT emitter FROM ` + t.Emitted.SQL() + ` ORDER BY emitter LIMIT 1)
+	UNION ALL
+	SELECT next.emitter FROM of CROSS JOIN LATERAL (SELECT emitter FROM ` + t.Emitted.SQL() + ` AS e WHERE e.emitter > of.emitter ORDER BY emitter LIMIT 1) AS next
+)
+SELECT emitter FROM of WHERE NOT ` + known + ` LIMIT 100`
+}
+
 // raiseSQL raises for each emitter the position up to which its events are
 // settled: its checkpoint, less what may still be delivered below that, late or
 // from the dead letters. It removes the rows below the position that another call
