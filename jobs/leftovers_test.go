@@ -89,7 +89,7 @@ func TestNothingIsLeft(t *testing.T) {
 	_ = closed.Close()
 	for name, w := range map[string]*jobs.Worker{
 		"invalid":      jobs.NewWorker(db, nil, notify),
-		"no server":    jobs.NewWorker(nowhere, s.Handlers, notify),
+		"no server":    jobs.NewWorker(nowhere, s.Handlers, notify, jobs.WithStartLimit(10*time.Millisecond)),
 		"a closed db":  jobs.NewWorker(closed, s.Handlers, notify),
 		"no tables":    jobs.NewWorker(db, s.Handlers, jobs.WithTable("missing"), notify),
 		"no listening": jobs.NewWorker(db, s.Handlers, jobs.WithNotifyConnectionString("host=127.0.0.1 port=1 sslmode=disable"), jobs.WithStopAfter(100*time.Millisecond)),
