@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -67,7 +69,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 			if !ask {
 				backoff.Sleep(ctx, pollAgain) // a part is there, and others are not
 			}
-			ask = w.pauseUntil(ctx, there)
+			ask = w.pauseUntil(ctx, there, consumer, position, &why)
 		}
 		forget()
 		if handled || err != nil {
@@ -100,18 +102,76 @@ func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask 
 	return false, nil
 }
 
-// pauseUntil waits for there, DispatcherInterval at most, and reports whether
-// that is over: then it is time to ask again.
-func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}) (over bool) {
-	timer := time.NewTimer(w.cfg.DispatcherInterval)
-	defer timer.Stop()
-	select {
-	case <-there:
-	case <-ctx.Done():
-	case <-timer.C:
-		over = true
+// pauseUntil waits for there. Every DispatcherInterval it looks how far the consumer is, once for
+// all who wait for that consumer, and reports true if it is time to ask again: the consumer is at
+// the position, or somebody has to see what is wrong.
+func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, why *error) (again bool) {
+	every := time.NewTicker(w.cfg.DispatcherInterval)
+	defer every.Stop()
+	for {
+		select {
+		case <-there:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-every.C:
+		}
+		switch now, err := w.looks.at(ctx, consumer, w.cfg.DispatcherInterval, w.lookHowFar); {
+		case ctx.Err() != nil, errors.Is(err, context.Canceled), errors.Is(err, errNoAnswer), pgdriver.IsConnectionLoss(err):
+		case err != nil || now.Unknown || now.Position >= position:
+			return true
+		default:
+			*why = now.Why()
+		}
 	}
-	return over
+}
+
+// lookHowFar reads how far a consumer is.
+func (w *Worker) lookHowFar(ctx context.Context, consumer string) (now progress.Arrival, err error) {
+	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+		now, err = w.arrived(ctx, consumer, math.MaxInt64)
+		return err
+	})
+	return now, err
+}
+
+// looks are what is known of how far consumers are. Those who wait for the same consumer share
+// them, however many they are.
+type looks struct {
+	mu sync.Mutex
+	of map[string]*look // the latest, by consumer
+}
+
+type look struct {
+	began time.Time
+	done  chan struct{} // closed when the rest is known
+	now   progress.Arrival
+	err   error
+}
+
+// at returns what a look shows that began less than an interval ago, or makes one.
+func (l *looks) at(ctx context.Context, consumer string, interval time.Duration, read func(context.Context, string) (progress.Arrival, error)) (progress.Arrival, error) {
+	l.mu.Lock()
+	latest := l.of[consumer]
+	shared := latest != nil && time.Since(latest.began) < interval
+	if !shared {
+		latest = &look{began: time.Now(), done: make(chan struct{})}
+		if l.of == nil {
+			l.of = map[string]*look{}
+		}
+		l.of[consumer] = latest
+	}
+	l.mu.Unlock()
+	if !shared {
+		latest.now, latest.err = read(ctx, consumer)
+		close(latest.done)
+	}
+	select {
+	case <-latest.done:
+		return latest.now, latest.err
+	case <-ctx.Done():
+		return progress.Arrival{}, context.Cause(ctx)
+	}
 }
 
 // askFor asks the worker that runs a consumer to say when it is at a position.

@@ -57,6 +57,7 @@ type Worker struct {
 	channel      string // of the news beside the log, for DispatcherStrategyNotify
 	waitChannel  string // of who waits for which consumer, likewise
 	awaited      *awaited
+	looks        looks // of WaitFor
 
 	ages       *ages
 	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
