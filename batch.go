@@ -98,12 +98,12 @@ func (c *consumerLoop) runBatch(ctx, intake context.Context, conn *sql.Conn, w *
 	// Waiting for the guard is no fault of the handler: its clock starts now.
 	deadline := time.AfterFunc(c.w.cfg.BatchTimeout, func() { cancel(c.timeout(conn)) })
 	defer deadline.Stop()
-	defer c.watchHandler(ctx, *b)()
 	t := &transaction{Tx: tx, ctx: ctx, conn: conn, moved: moved, intact: true}
 	_, t.marked = pgdriver.Status(conn)
 	if w.retried == nil && c.poison == nil {
 		t.until = time.Now().Add(time.Duration(c.w.limits.share * float64(c.w.cfg.BatchTimeout)))
 	}
+	defer c.watchHandler(ctx, t, *b)()
 	c.last = &lastBatch{work: *w, after: moved.Version, transaction: moved.Transaction}
 	r = c.wrapped(ctx, *b, func(inner context.Context) result { return c.fill(ctx, inner, t, w, b) })
 	if r.outcome == committed {

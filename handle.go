@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -185,6 +186,7 @@ type transaction struct {
 	moved   progress.Moved         // the row, by its guard
 	marked  bool                   // the driver shows its end, also if another follows at once
 	call    []store.PersistedEvent // that the handler was given last
+	inHand  atomic.Int64           // position of the first of them, for other goroutines; 0: none was given
 	called  time.Time              // when
 	until   time.Time              // no event begins later, but the first; zero: all do
 	through int64                  // nothing above is handled, since it is later; 0: it is not
@@ -196,6 +198,7 @@ type transaction struct {
 // calls records what the handler is given next, and when.
 func (t *transaction) calls(events []store.PersistedEvent) {
 	t.call, t.called, t.intact = events, time.Now(), false
+	t.inHand.Store(events[0].GlobalPosition)
 }
 
 // errGone is what a handler fails with that returned nil on a lost connection.

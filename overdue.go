@@ -16,7 +16,7 @@ const overdueAfter = time.Second
 //
 // Nobody else can say it: the loop waits for the handler. database/sql rolls
 // the transaction back meanwhile, so the consumer's row is free.
-func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func()) {
+func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b Batch) (returned func()) {
 	done, told := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(told)
@@ -25,7 +25,7 @@ func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func
 			return
 		case <-time.After(overdueAfter):
 		}
-		err := fmt.Errorf("%w (%w)", ErrHandlerOverdue, context.Cause(ctx))
+		err := fmt.Errorf("%w%s (%w)", ErrHandlerOverdue, t.where(), context.Cause(ctx))
 		c.status.lasts(err)
 		c.w.troubled(c.about(TroubleOverdue), err)
 		defer c.w.recovered(c.about(TroubleOverdue))
@@ -40,6 +40,14 @@ func (c *consumerLoop) watchHandler(ctx context.Context, b Batch) (returned func
 			<-told
 		}
 	}
+}
+
+// where says which event the handler has in hand, as part of an error.
+func (t *transaction) where() string {
+	if first := t.inHand.Load(); first > 0 {
+		return fmt.Sprintf("; it was given the event at position %d", first)
+	}
+	return "" // it is in the middleware of the batch
 }
 
 // stopGrace is what a stop allows beyond the time that it gives the batches
