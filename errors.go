@@ -38,7 +38,7 @@ var (
 	// ErrHandlerOverdue ends a stop that waited in vain for handlers. They
 	// ignore the end of their context, and still run. The error names their
 	// consumers.
-	ErrHandlerOverdue = errors.New("worker: a handler ignores the end of its context: pass ctx on to everything that it waits for, and return when it ends")
+	ErrHandlerOverdue = errors.New("worker: a handler ignores the end of its context: pass ctx on to everything that it waits for, return when it ends, and do not use tx inside of conn.Raw, which waits for itself")
 
 	// ErrAlreadyStarted is the answer to a second Start.
 	ErrAlreadyStarted = errors.New("worker: a Worker starts once; make another with New")
