@@ -54,12 +54,7 @@ func (v view) silentOnes() (dead []string) {
 }
 
 func (p *patient) oneLeader(context.Context) (finding, error) {
-	var leaders []string
-	for _, w := range p.living() {
-		if w.Leader {
-			leaders = append(leaders, p.place(w.ID))
-		}
-	}
+	leaders := p.leaders()
 	switch {
 	case len(p.living()) > 0 && len(leaders) == 0:
 		return warn("look again in half a minute; then see what the workers complain of", "no worker leads, so nobody assigns consumers"), nil

@@ -25,6 +25,11 @@ func TestStatus(t *testing.T) {
 	if log := data["log"].(map[string]any); log["head"] != 5.0 {
 		t.Errorf("printed %v", log)
 	}
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status, heartbeat_at) VALUES (gen_random_uuid(), 'h', 7, '{"Leader": true}', now() - interval '1 hour')`)
+	s.expect(t, exitDone, words("status"), "0, and 1 silent, none leads")
+	s.Exec(t, `INSERT INTO worker_nodes (worker_id, hostname, pid, status, heartbeat_at) VALUES (gen_random_uuid(), 'h', 8, '{"Leader": true}', now())`)
+	s.expect(t, exitDone, words("status"), "1, and 1 silent, led by h/8")
+	s.expect(t, exitDone, words("status -o json"), `"workers":1`, `"silent":1`, `"leaders":["h/8"]`)
 }
 
 // The check has status 1 while an event waits for too long, or a transaction is open for

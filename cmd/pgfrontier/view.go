@@ -188,7 +188,12 @@ func (v view) logFacts(f *facts) {
 		}
 		f.add("open", "%d %s drawn positions, the oldest %s", v.log.Open, what, short(v.log.OldestOpen))
 	}
-	f.add("workers", "%d, %s", len(v.workers), v.leader())
+	living := len(v.living())
+	if silent := len(v.workers) - living; silent > 0 {
+		f.add("workers", "%d, and %d silent, %s", living, silent, v.leader())
+	} else {
+		f.add("workers", "%d, %s", living, v.leader())
+	}
 }
 
 const longest = 400 // characters of what is wrong: an error has the beginning that matters
@@ -234,12 +239,21 @@ func further(t alarms.Alarm) string {
 }
 
 func (v view) leader() string {
-	for _, w := range v.workers {
+	leaders := v.leaders()
+	if len(leaders) == 0 {
+		return "none leads"
+	}
+	return "led by " + list(leaders)
+}
+
+// leaders are the living workers that say that they lead.
+func (v view) leaders() (all []string) {
+	for _, w := range v.living() {
 		if w.Leader {
-			return "led by " + v.place(w.ID)
+			all = append(all, placeOf(w))
 		}
 	}
-	return "none leads"
+	return all
 }
 
 // after makes v the look after another, if there was one.
@@ -281,7 +295,9 @@ func (v view) object() object {
 	}
 	return object{
 		"log":       log,
-		"workers":   len(v.workers),
+		"workers":   len(v.living()),
+		"silent":    len(v.workers) - len(v.living()),
+		"leaders":   listed(v.leaders(), func(place string) string { return place }),
 		"consumers": listed(v.consumers, v.consumer),
 		"wrong": listed(v.wrong, func(t alarms.Alarm) object {
 			return object{"kind": t.Kind, "name": t.Name, "says": t.Says, "see": further(t)}
