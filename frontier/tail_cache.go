@@ -1,6 +1,7 @@
 package frontier
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -30,6 +31,7 @@ type tailCache struct {
 	after, upTo int64
 	events      []store.PersistedEvent // shared with published Values: never modified in place
 	bytes       int
+	dropped     int  // bytes that the array of events has in front of them
 	asked       int  // so many more events are wanted
 	due         bool // read what is new, instead of looking whether there is something
 	gap         bool // the last time, something was missing in it
@@ -69,8 +71,11 @@ func (r *tailCache) add(events []store.PersistedEvent, upTo int64) {
 	r.events, r.upTo = append(r.events, events...), upTo
 	for len(r.events) > cachedEvents || r.bytes > cachedBytes {
 		oldest := &r.events[0]
-		r.after, r.bytes = oldest.GlobalPosition, r.bytes-size(oldest)
+		r.after, r.bytes, r.dropped = oldest.GlobalPosition, r.bytes-size(oldest), r.dropped+size(oldest)
 		r.events = r.events[1:]
+	}
+	if r.dropped > cachedBytes/4 {
+		r.events, r.dropped = slices.Clone(r.events), 0
 	}
 }
 
