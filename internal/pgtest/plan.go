@@ -3,6 +3,8 @@ package pgtest
 import (
 	"database/sql"
 	"encoding/json"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -57,6 +59,22 @@ func Explain(t testing.TB, conn *sql.Conn, planCacheMode, statement, args string
 	}
 	return plans[0].Plan, text
 }
+
+// Cost is what a plan costs as a whole, as the planner sees it.
+func Cost(t testing.TB, plan string) float64 {
+	t.Helper()
+	found := wholeCost.FindStringSubmatch(plan)
+	if found == nil {
+		t.Fatalf("no cost in the plan\n%s", plan)
+	}
+	cost, err := strconv.ParseFloat(found[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cost
+}
+
+var wholeCost = regexp.MustCompile(`cost=[0-9.]+\.\.([0-9.]+) `)
 
 // ExplainGeneric returns the plan that a statement gets for all values of its parameters,
 // as text. It does not execute the statement.

@@ -357,6 +357,9 @@ SELECT id, kind, queue, priority, run_at, args, created_at, 1, 0, 0, 5, 'complet
 		"remove":      {"text", s.sql.remove, `'{1,2}'`},
 	} {
 		all := pgtest.ExplainGeneric(t, conn, p.types, p.statement, p.args)
+		if cost := pgtest.Cost(t, all); cost > 100_000 { // jit_above_cost
+			t.Errorf("%s costs %g, and the server would compile it:\n%s", name, cost, all)
+		}
 		// As the index has it, so that the first ones are enough.
 		inOrder := slices.Contains([]string{"claim", "above", "due", "retained"}, name)
 		if wholeTable.MatchString(all) || inOrder && (strings.Contains(all, "Bitmap") || strings.Contains(all, "Sort")) {
