@@ -97,9 +97,10 @@
 // A handler fails if it returns an error or panics, if its batch takes longer than
 // [WithBatchTimeout], or if the commit is refused. The events before the failing
 // one are then committed, and that one is tried alone. So an error names the event,
-// and the event holds up nothing that comes before it. A batch of slow events commits
-// those that it has handled after half of its time. One of a [consumer.BatchConsumer]
-// that takes too long has fewer events the next time. A [consumer.BatchConsumer] names the event by a [consumer.EventError].
+// and the event holds up nothing that comes before it. After half of
+// [WithBatchTimeout] a batch commits the events that it has handled, and the others follow in
+// the next one. A batch of a [consumer.BatchConsumer] that takes too long has fewer events the
+// next time. A [consumer.BatchConsumer] names the event by a [consumer.EventError].
 // If no event is named, the batch is tried again as it is, and then halved until the event
 // is found; those tries do not count as failures of the event.
 //
@@ -251,8 +252,7 @@
 //   - [ErrOutage]: the database was away for longer than [WithRetryLimit];
 //   - [ErrPoolClosed]: the program has closed db before Start returned.
 //
-// Any other is mostly a database that did not answer at the start, or a connection
-// that broke: a restart may help.
+// Any other is mostly of the checks at the start: the error says what to mend.
 //
 // Errors of a consumer are a [ConsumerError], which names the event. [Worker.WaitFor]
 // has two of its own, [ErrDeadLettered] and [ErrNoConsumer].

@@ -101,12 +101,13 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 		if err != nil {
 			return e, err
 		}
+		position := e.GlobalPosition // before the user's code has the event
 		t.calls(events[i : i+1])
 		if err := t.check(c.call(ctx, t.Tx, given)); err != nil {
 			return e, err
 		}
 		if !t.until.IsZero() && time.Now().After(t.until) {
-			t.through = e.GlobalPosition
+			t.through = position
 			break
 		}
 	}
@@ -186,10 +187,10 @@ type transaction struct {
 	moved   progress.Moved         // the row, by its guard
 	marked  bool                   // the driver shows its end, also if another follows at once
 	call    []store.PersistedEvent // that the handler was given last
-	inHand  atomic.Int64           // position of the first of them, for other goroutines; 0: none was given
+	inHand  atomic.Int64           // position of the first of them, for other goroutines, until the call returns; 0: there is none
 	called  time.Time              // when
-	until   time.Time              // no event begins later, but the first; zero: all do
-	through int64                  // nothing above is handled, since it is later; 0: it is not
+	until   time.Time              // after it no further event begins; zero: no bound
+	through int64                  // position of the last event handled, if the batch ends early; 0: it does not
 	intact  bool                   // the driver shows that no call has ended it
 	ended   bool                   // or that one has
 	fault   []store.PersistedEvent // the same, if the transaction ended in that call
@@ -208,6 +209,7 @@ var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.Er
 // it must. That costs no round trip. Where the driver does not show it, the
 // checkpoint's row tells afterwards, see lastBatch.
 func (t *transaction) check(err error) error {
+	t.inHand.Store(0)
 	status, marked := pgdriver.Status(t.conn)
 	switch {
 	case status == pgdriver.TxOpen && (marked || !t.marked):

@@ -123,7 +123,7 @@ type Observer struct {
 	PoolTooSmall func(PoolUse)
 	// PoolSwept: idle connections of the pool did not answer, and were closed.
 	PoolSwept func(PoolSweep)
-	// TaskFailed: a task in the background failed. It will be tried again, or
+	// TaskFailed: the start, or a task in the background, failed. It will be tried again, or
 	// others make up for it.
 	TaskFailed func(TaskFailure)
 	// HookPanicked: a hook of an Observer panicked. Told once for each hook.
@@ -181,7 +181,7 @@ type ConsumerInfo struct {
 type Batch struct {
 	Consumer    string
 	Attempt     int   // from 1
-	Events      int   // that the handler is given, or has handled, if the time was too short for the others
+	Events      int   // given to the handler; after an early commit, handled
 	Late        int   // of these, how many are behind the checkpoint
 	From, To    int64 // the checkpoint before and after
 	First, Last int64 // positions of the first and the last event, 0 without any

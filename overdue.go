@@ -47,7 +47,7 @@ func (t *transaction) where() string {
 	if first := t.inHand.Load(); first > 0 {
 		return fmt.Sprintf("; it was given the event at position %d", first)
 	}
-	return "" // it is in the middleware of the batch
+	return "" // it is in the middleware of the batch, or in a commit
 }
 
 // stopGrace is what a stop allows beyond the time that it gives the batches

@@ -37,8 +37,8 @@ const pollAgain = 5 * time.Millisecond
 // that consumer runs: so that what was just appended can be read from its
 // projection. It looks when the consumer gets there in this worker. Where this
 // worker and the one that runs the consumer listen (DispatcherStrategyNotify),
-// it asks that one to say so. It looks every DispatcherInterval besides, from
-// when the worker has started. The error is ErrDeadLettered if the event cannot
+// it asks that one, once, to say so. Besides, all who wait for a consumer look together every
+// DispatcherInterval, from when the worker has started. The error is ErrDeadLettered if the event cannot
 // be handled, ErrNoConsumer if there is no such consumer, and tells how far the
 // consumer is if ctx ends first. A worker that
 // ended before it could begin waits for nothing.
@@ -117,7 +117,10 @@ func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}, consumer
 		case <-every.C:
 		}
 		switch now, err := w.looks.at(ctx, consumer, w.cfg.DispatcherInterval, w.lookHowFar); {
-		case ctx.Err() != nil, errors.Is(err, context.Canceled), errors.Is(err, errNoAnswer), pgdriver.IsConnectionLoss(err):
+		case ctx.Err() != nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), pgdriver.IsTimeLimit(err):
+			// Somebody's time was over, perhaps that of another caller.
+		case errors.Is(err, errNoAnswer), pgdriver.IsConnectionLoss(err), pgdriver.IsStandby(err):
+			*why = err
 		case err != nil || now.Unknown || now.Position >= position:
 			return true
 		default:

@@ -67,7 +67,7 @@ func New(cfg Config) *Coordinator {
 
 // Register makes this worker known to the others, and removes the rows of
 // workers that have been silent for twice their HeartbeatTimeout. It does not
-// try again: whoever starts a worker wants to know what is wrong.
+// try again: the caller does, while the database cannot be reached.
 func (c *Coordinator) Register(ctx context.Context) error {
 	if err := c.cfg.validate(); err != nil {
 		return err

@@ -59,7 +59,7 @@ type Observer struct {
 	UnknownKinds func(Unknown)
 	// PoolSwept: idle connections of the pool did not answer, and were closed.
 	PoolSwept func(PoolSweep)
-	// TaskFailed: a task in the background failed, as a whole or for the jobs that it names.
+	// TaskFailed: the start, or a task in the background, failed, as a whole or for the jobs that it names.
 	// It will be tried again.
 	TaskFailed func(Task)
 	// HookPanicked: a hook of an Observer, or of Hooks, panicked or called runtime.Goexit.

@@ -100,7 +100,7 @@ func (w *Worker) checkPooling(ctx context.Context) error {
 		err = pgdriver.TryStatements(ctx, w.db)
 	}
 	if pgdriver.IsMixedUp(err) {
-		return fmt.Errorf("%w: %w", ErrPreparedStatements, err)
+		return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
 	}
 	return err
 }

@@ -22,7 +22,9 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	if err := limited.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: jobs: the database does not answer") {
 		t.Errorf("with a limit: %v", err)
 	}
-	<-told
+	for len(told) > 0 { // by that one, if its first try took less than the limit
+		<-told
+	}
 	s.runOn(db, opts...)
 	if f := <-told; f.Name != "start" || !strings.Contains(f.Err.Error(), "the database does not answer") {
 		t.Errorf("told: %+v", f)

@@ -143,6 +143,31 @@ func TestSlowBatchOfAnotherRole(t *testing.T) {
 	}
 }
 
+// A handler that commits, over a driver that does not show it, is found when its batch is to end
+// early: nothing is written outside of the batch's transaction, and the checkpoint is set back.
+func TestSlowBatchWhoseHandlerCommits(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 6)
+	w := worker.New(d.OpenPQ(t), newStore(), []consumer.Consumer{&ledger{name: "c", before: func(ctx context.Context, tx *sql.Tx, e store.PersistedEvent) error {
+		if e.GlobalPosition != 3 {
+			return nil
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO ledger (consumer, position) VALUES ('c', 3)`); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `COMMIT`)
+		return errors.Join(err, errNotWritten)
+	}}}, quick()...)
+	setShare(w, 0)
+	if err := runWorker(t, w).result(t); !errors.Is(err, worker.ErrTransactionEnded) || !strings.Contains(err.Error(), "set back from 6 to 2") {
+		t.Errorf("Start returned %v", err)
+	}
+	if at := one[int64](t, d.DB, `SELECT last_position FROM consumer_checkpoints`); at != 2 {
+		t.Errorf("the checkpoint is at %d, want 2", at)
+	}
+}
+
 // The first batch of a very slow consumer that takes all events in one call does not end in
 // time. No event is to blame for that, and the error says what is.
 func TestEventIsNotBlamedForTheSumOfOthers(t *testing.T) {

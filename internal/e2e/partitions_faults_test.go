@@ -496,7 +496,7 @@ func TestRescalingIsCutOffAnywhere(t *testing.T) {
 		if i >= len(layouts) && cut.cuts.Load() >= enough {
 			break
 		}
-		cut.off.Store(true) // a start does not try again
+		cut.off.Store(true) // a start would wait
 		var workers []*running
 		for range 2 {
 			db := stdlib.OpenDB(*config) // of its own: others' may have dead connections in it

@@ -166,12 +166,14 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 3)
 	db, back := d.OpenAway(t)
-	told := make(chan worker.TaskFailure, 100)
-	over := make(chan worker.Recovery, 1)
-	opts := append(quick(), worker.WithObserver(worker.Observer{
-		TaskFailed: func(f worker.TaskFailure) { told <- f },
-		Recovered:  func(r worker.Recovery) { over <- r },
-	}))
+	observed := func() (opts []worker.Option, told chan worker.TaskFailure, over chan worker.Recovery) {
+		told, over = make(chan worker.TaskFailure, 1000), make(chan worker.Recovery, 1000)
+		return append(quick(), worker.WithObserver(worker.Observer{
+			TaskFailed: func(f worker.TaskFailure) { told <- f },
+			Recovered:  func(r worker.Recovery) { over <- r },
+		})), told, over
+	}
+	opts, told, _ := observed()
 	stopped := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}, opts...)
 	ended := make(chan error, 1)
 	go func() { ended <- stopped.Start(t.Context()) }()
@@ -180,6 +182,7 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the worker that was stopped returned %v", err)
 	}
+	opts, told, over := observed()
 	w := runWorker(t, worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}}, opts...))
 	if f := <-told; f.Task != "start" || !strings.Contains(f.Err.Error(), "the database does not answer") {
 		t.Errorf("told: %+v", f)

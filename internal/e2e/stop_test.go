@@ -85,7 +85,7 @@ func TestHandlerThatIgnoresItsContext(t *testing.T) {
 	isOverdue := func() bool { return errors.Is(statusOf(w.Worker, "deaf").LastError, worker.ErrHandlerOverdue) }
 	await(t, "the status to say that the handler is overdue", isOverdue)
 	await(t, "the observer to be told", func() bool { return overdue.Load() != nil })
-	if b := overdue.Load(); b.Consumer != "deaf" || b.Last != 3 || !strings.Contains(b.Err.Error(), "; it was given the event at position 2 (") {
+	if b := overdue.Load(); b.Consumer != "deaf" || b.Last < 2 || !strings.Contains(b.Err.Error(), "; it was given the event at position 2 (") {
 		t.Errorf("the observer is told of %+v", b)
 	}
 	await(t, "the consumer's row to be free", func() bool { return rowIsFree(d, "deaf") })

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
@@ -41,7 +42,13 @@ func IsAway(err error) bool {
 
 // AnswersWithin is [Answers], bounded.
 func AnswersWithin(ctx context.Context, db *sql.DB, limit time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrSilent)
+	bound, cancel := context.WithTimeoutCause(ctx, limit, ErrSilent)
 	defer cancel()
-	return CutOff(ctx, Answers(ctx, db))
+	err := CutOff(bound, Answers(bound, db))
+	// A connect_timeout may be shorter than the limit.
+	var network net.Error
+	if ctx.Err() == nil && !errors.Is(err, ErrSilent) && (errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()) {
+		err = fmt.Errorf("%w: %w", ErrSilent, err)
+	}
+	return err
 }

@@ -57,10 +57,11 @@ func setBack(t tables.Tables, server Server, more, condition string) string {
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND `
 }
 
-// shorten sets the progress back within the batch's own transaction.
+// shorten sets the progress back within the batch's own transaction, and in no other: the handler
+// may have ended that.
 func shorten(t tables.Tables, server Server) string {
 	return `
-WITH ` + setBack(t, server, "", "true") + `EXISTS (SELECT FROM set_back)
+WITH ` + setBack(t, server, "", `pg_current_xact_id_if_assigned()::xid::text = $4::text`) + `EXISTS (SELECT FROM set_back)
 )
 SELECT at FROM set_back`
 }

@@ -235,7 +235,7 @@ func (w *Worker) prepare(ctx context.Context) (err error) {
 		return fmt.Errorf("jobs/table: look for a proxy: %w", err)
 	case p.Pooled:
 		if err := pgdriver.TryStatements(ctx, db); pgdriver.IsMixedUp(err) {
-			return fmt.Errorf("%w: %w", ErrPreparedStatements, err)
+			return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
 		} else if err != nil {
 			return fmt.Errorf("jobs/table: try statements through the proxy: %w", err)
 		}
