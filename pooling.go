@@ -51,5 +51,5 @@ func explain(err error) error {
 	if !pgdriver.IsLostStatement(err) || errors.Is(err, ErrPreparedStatements) {
 		return err
 	}
-	return fmt.Errorf("%w: %v", ErrPreparedStatements, err) // its SQLSTATE is that of a lost connection
+	return fmt.Errorf("%w: %w", ErrPreparedStatements, err)
 }
