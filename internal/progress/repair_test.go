@@ -82,6 +82,42 @@ func TestRepairChangesNothingThatIsNotTheBatchs(t *testing.T) {
 	}
 }
 
+// A batch that ends early sets its progress back in its own transaction, and in no other: its
+// handler may have ended that, and nothing may be written outside of it.
+func TestShortenWritesInTheBatchsTransactionOnly(t *testing.T) {
+	t.Parallel()
+	at := func(g progresstest.Guarded, q store.Querier) (position int64, row string) {
+		if err := q.QueryRowContext(t.Context(), `SELECT last_position, ctid::text FROM consumer_checkpoints`).Scan(&position, &row); err != nil {
+			t.Fatal(err)
+		}
+		return position, row
+	}
+	m := progress.SetBack{To: 12, Through: 12}
+	g := progresstest.New(t)
+	committedByHandler(t, g, func(tx *sql.Tx) {
+		_, row := at(g, tx)
+		b := progress.Committed{To: 20, Head: 30, Token: g.Token}
+		if err := tx.QueryRow(`SELECT revision, xmin::text FROM consumer_checkpoints`).Scan(&b.After.Revision, &b.After.Author); err != nil {
+			t.Fatal(err)
+		}
+		b.After.Row = row
+		shortened, ok, err := g.Shorten(t.Context(), tx, "c", b, m)
+		if position, row := at(g, tx); err != nil || !ok || position != 12 || shortened.Row != row || shortened.Revision != b.After.Revision {
+			t.Errorf("in the transaction: %+v, %v, %v; the checkpoint is at %d in %s", shortened, ok, err, position, row)
+		}
+	})
+	g = progresstest.New(t)
+	b := committedByHandler(t, g)
+	another := g.Begin(t)
+	defer func() { _ = another.Rollback() }()
+	for name, q := range map[string]store.Querier{"no transaction": g.DB, "another": another} {
+		_, ok, err := g.Shorten(t.Context(), q, "c", b, m)
+		if position, _ := at(g, q); err != nil || ok || position != 20 {
+			t.Errorf("%s: %v, %v; the checkpoint is at %d", name, ok, err, position)
+		}
+	}
+}
+
 // Of the dead letters, a repair removes those that the batch has added for events
 // which it has not handled. A batch of late events, or of a dead letter, is at
 // fault far below letters that have been there before.
