@@ -54,8 +54,8 @@ func (w *Worker) bounded(ctx context.Context, limit time.Duration, statement fun
 	return why(bound, ctx, err)
 }
 
-// awaitDeadline waits for the end of ctx if err comes from its deadline: a timer of the network may
-// be faster than that of the context.
+// awaitDeadline waits for the end of ctx if err comes from its deadline: that of the network, which
+// is the same, may fire first.
 func awaitDeadline(ctx context.Context, err error) {
 	var network net.Error
 	deadline, ok := ctx.Deadline()

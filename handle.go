@@ -63,7 +63,7 @@ func (c *consumerLoop) handleAll(ctx context.Context, t *transaction, w *work) (
 // forgetAggregate lets the consumer forget the aggregate of an event, the first one that is
 // replayed.
 func (c *consumerLoop) forgetAggregate(ctx context.Context, t *transaction, first []store.PersistedEvent) error {
-	t.calls(first)
+	t.calls(first, time.Now())
 	return t.check(recovering(func() error {
 		return c.unit.forgets.Forget(ctx, t.Tx, first[0].AggregateType, first[0].AggregateID)
 	}))
@@ -101,15 +101,16 @@ func (c *consumerLoop) handleEach(ctx context.Context, t *transaction, events []
 		if err != nil {
 			return e, err
 		}
-		position := e.GlobalPosition // before the user's code has the event
-		t.calls(events[i : i+1])
+		now, position := time.Now(), e.GlobalPosition // before the user's code has the event
+		if t.handled > 0 && !t.until.IsZero() && now.After(t.until) {
+			t.through = t.handled
+			break
+		}
+		t.calls(events[i:i+1], now)
 		if err := t.check(c.call(ctx, t.Tx, given)); err != nil {
 			return e, err
 		}
-		if !t.until.IsZero() && time.Now().After(t.until) {
-			t.through = position
-			break
-		}
+		t.handled = position
 	}
 	return nil, nil
 }
@@ -119,7 +120,7 @@ func (c *consumerLoop) handleBulk(ctx context.Context, t *transaction, events []
 	if err != nil {
 		return &events[at], err
 	}
-	t.calls(events)
+	t.calls(events, time.Now())
 	err = t.check(c.call(ctx, t.Tx, given))
 	if culprit := (*consumer.EventError)(nil); errors.As(err, &culprit) && culprit.Index >= 0 && culprit.Index < len(events) {
 		return &events[culprit.Index], err
@@ -182,24 +183,25 @@ func recovering(f func() error) (err error) {
 // transaction is a batch's, with what shows whether it still is.
 type transaction struct {
 	*sql.Tx
-	ctx     context.Context // rolls it back when it ends
-	conn    *sql.Conn
-	moved   progress.Moved         // the row, by its guard
-	marked  bool                   // the driver shows its end, also if another follows at once
-	call    []store.PersistedEvent // that the handler was given last
-	inHand  atomic.Int64           // position of the first of them, for other goroutines, until the call returns; 0: there is none
-	called  time.Time              // when
-	until   time.Time              // after it no further event begins; zero: no bound
-	through int64                  // position of the last event handled, if the batch ends early; 0: it does not
-	intact  bool                   // the driver shows that no call has ended it
-	ended   bool                   // or that one has
-	fault   []store.PersistedEvent // the same, if the transaction ended in that call
+	ctx      context.Context // rolls it back when it ends
+	conn     *sql.Conn
+	moved    progress.Moved         // the row, by its guard
+	marked   bool                   // the driver shows its end, also if another follows at once
+	call     []store.PersistedEvent // that the handler was given last
+	inFlight atomic.Int64           // position of the first of them, for other goroutines, until the call returns; 0: there is none
+	called   time.Time              // when
+	until    time.Time              // after it no further event begins; zero: no bound
+	handled  int64                  // position of the last event that was handled; 0: none
+	through  int64                  // handled, if the batch ends early; 0: it does not
+	intact   bool                   // the driver shows that no call has ended it
+	ended    bool                   // or that one has
+	fault    []store.PersistedEvent // the same, if the transaction ended in that call
 }
 
 // calls records what the handler is given next, and when.
-func (t *transaction) calls(events []store.PersistedEvent) {
-	t.call, t.called, t.intact = events, time.Now(), false
-	t.inHand.Store(events[0].GlobalPosition)
+func (t *transaction) calls(events []store.PersistedEvent, now time.Time) {
+	t.call, t.called, t.intact = events, now, false
+	t.inFlight.Store(events[0].GlobalPosition)
 }
 
 // errGone is what a handler fails with that returned nil on a lost connection.
@@ -209,7 +211,7 @@ var errGone = fmt.Errorf("the connection was lost in the handler: %w", driver.Er
 // it must. That costs no round trip. Where the driver does not show it, the
 // checkpoint's row tells afterwards, see lastBatch.
 func (t *transaction) check(err error) error {
-	t.inHand.Store(0)
+	t.inFlight.Store(0)
 	status, marked := pgdriver.Status(t.conn)
 	switch {
 	case status == pgdriver.TxOpen && (marked || !t.marked):

@@ -42,9 +42,9 @@ func (c *consumerLoop) watchHandler(ctx context.Context, t *transaction, b Batch
 	}
 }
 
-// where says which event the handler has in hand, as part of an error.
+// where says which event the handler was given and has not returned from, as part of an error.
 func (t *transaction) where() string {
-	if first := t.inHand.Load(); first > 0 {
+	if first := t.inFlight.Load(); first > 0 {
 		return fmt.Sprintf("; it was given the event at position %d", first)
 	}
 	return "" // it is in the middleware of the batch, or in a commit

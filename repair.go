@@ -40,9 +40,6 @@ func (b *lastBatch) through() int64 {
 // shorten ends a batch at the last event that was handled: half of BatchTimeout has passed, and
 // with the others it might not end in time. What was done is not to be rolled back and done again.
 func (c *consumerLoop) shorten(ctx context.Context, t *transaction, w *work, b *Batch) error {
-	if t.through == w.last.position {
-		return nil
-	}
 	return progress.AsRole(ctx, t.Tx, t.moved.Role, func() error {
 		if err := c.reader.Recount(ctx, t.Tx, w.advance.Token, &w.Page, t.through); err != nil {
 			return err

@@ -117,10 +117,11 @@ func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}, consumer
 		case <-every.C:
 		}
 		switch now, err := w.looks.at(ctx, consumer, w.cfg.DispatcherInterval, w.lookHowFar); {
-		case ctx.Err() != nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), pgdriver.IsTimeLimit(err):
-			// Somebody's time was over, perhaps that of another caller.
+		case ctx.Err() != nil:
 		case errors.Is(err, errNoAnswer), pgdriver.IsConnectionLoss(err), pgdriver.IsStandby(err):
 			*why = err
+		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), pgdriver.IsTimeLimit(err):
+			// The time of another caller was over, whose read it was.
 		case err != nil || now.Unknown || now.Position >= position:
 			return true
 		default:

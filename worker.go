@@ -187,7 +187,7 @@ func (w *Worker) begin(ctx context.Context) error {
 	if err := w.reach(ctx, w.placeFirst); err != nil {
 		return err
 	}
-	if err := w.reach(ctx, func(ctx context.Context) error { return w.coord.Register(ctx) }); err != nil {
+	if err := w.reach(ctx, w.coord.Register); err != nil {
 		return err
 	}
 	w.widen(ctx) // the others see by now that this worker lives

@@ -112,7 +112,7 @@ const sightings = 2
 // sighted is how often in a row something was seen, by its name.
 type sighted map[string]int
 
-// now takes note of what is seen, and returns what is to be told: each once.
+// now records what is seen, and returns what is to be told: each once.
 func (s *sighted) now(names []string) (tell []string) {
 	was := *s
 	*s = make(sighted, len(names))
@@ -136,7 +136,7 @@ func (c *chores) lookForUnserved(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// lookForOrphans tells once of each consumer whose notes of EnqueueFor nobody removes.
+// lookForOrphans tells once of each consumer whose keys of EnqueueFor no worker removes.
 func (c *chores) lookForOrphans(ctx context.Context, conn *sql.Conn) error {
 	emitters, err := c.w.queue.Orphans(ctx, c.w.planned(conn, conn), c.w.events)
 	if err != nil {
@@ -249,7 +249,7 @@ const (
 	retainTask = "remove finished jobs"
 	forgetTask = "remove old keys"
 
-	orphansTask = "look for notes of events that nobody removes"
+	orphansTask = "look for keys of EnqueueFor that no worker removes"
 )
 
 // retainSome removes finished jobs of the first queue that is left. It goes on where the

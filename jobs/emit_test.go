@@ -67,8 +67,8 @@ func TestEnqueueFor(t *testing.T) {
 	}
 }
 
-// Notes of a consumer that the tables of checkpoints do not have stay, and a worker tells so once.
-func TestNotesThatNobodyRemoves(t *testing.T) {
+// Keys of a consumer that the tables of checkpoints do not have stay, and a worker tells so once.
+func TestKeysOfAnUnknownEmitterAreTold(t *testing.T) {
 	t.Parallel()
 	e := newEmitting(t)
 	e.append(3)

@@ -160,7 +160,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	background := &group.Group{Of: "jobs", Fail: drain, Goexit: errGoroutine}
 	err := errtext.Of(w.reach(intake, w.prepare))
 	if err == nil {
-		err = errtext.Of(pooled(w.reach(intake, func(ctx context.Context) error { return w.coord.Register(ctx) })))
+		err = errtext.Of(pooled(w.reach(intake, w.coord.Register)))
 	}
 	if err == nil {
 		err = w.work(background, running, intake, abandon)

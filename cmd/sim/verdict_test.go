@@ -20,8 +20,8 @@ import (
 	"github.com/pgfrontier/worker/sim/oracle"
 )
 
-// relay leads to a server. Once in each run it cuts all connections: when a writer sends
-// something, so that the harness waits for an answer, which never comes.
+// relay leads to a server. When a run is under way, it cuts all connections whenever a writer
+// sends something, so that the harness waits for an answer, which never comes.
 type relay struct {
 	to       string
 	listener net.Listener
@@ -29,7 +29,7 @@ type relay struct {
 	mu    sync.Mutex
 	open  map[net.Conn]bool
 	armed bool // a run has begun, without writers yet
-	due   bool // the next message of a writer cuts all
+	due   bool // a message of a writer cuts all
 	cuts  int  // runs that were cut
 }
 

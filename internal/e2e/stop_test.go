@@ -67,7 +67,7 @@ func rowIsFree(d *pgtest.Database, consumer string) bool {
 }
 
 // A handler that ignores the end of its context is told of for as long as it
-// lasts, with the event that it has in hand. Its transaction is rolled back meanwhile.
+// lasts, with the event that it was given. Its transaction is rolled back meanwhile.
 func TestHandlerThatIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)

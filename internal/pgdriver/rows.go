@@ -25,8 +25,9 @@ func QueryAll[T any](ctx context.Context, q store.Querier, scan func(*sql.Rows) 
 	return all, rows.Err()
 }
 
-// WithoutJIT switches just-in-time compilation off until the end of a transaction. A statement that
-// visits few rows of a large table may be planned as dear, and to compile it takes seconds.
+// WithoutJIT switches just-in-time compilation off until the end of a transaction. The planner
+// may overestimate the cost of a statement that visits few rows of a large table. Compiling it then
+// takes seconds.
 func WithoutJIT(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `SET LOCAL jit = off`)
 	return err

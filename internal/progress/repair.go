@@ -39,8 +39,9 @@ type Committed struct {
 }
 
 // setBack sets a checkpoint back, with the audit and the effects that the batch's transaction $4
-// wrote beside it. more is set in the row, too, if the condition holds.
-func setBack(t tables.Tables, server Server, more, condition string) string {
+// wrote beside it, if a condition holds. more is set in the row, too. What the batch wrote to the
+// dead letters above $10 is removed where removes holds.
+func setBack(t tables.Tables, server Server, more, condition, removes string) string {
 	skips := t.GapSkips.SQL()
 	return `set_back AS (
 	UPDATE ` + t.Checkpoints.SQL() + `
@@ -54,15 +55,15 @@ func setBack(t tables.Tables, server Server, more, condition string) string {
 ), marked AS (` + insertMarks(t, "set_back", "$7", "$6", "$8", "$9") + `
 ), removed AS (
 	DELETE FROM ` + t.DeadLetters.SQL() + `
-	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND `
+	WHERE consumer_name = $1::text AND xmin::text = $4::text AND global_position > $10::bigint AND ` + removes + ` AND EXISTS (SELECT FROM set_back)
+)`
 }
 
 // shorten sets the progress back within the batch's own transaction, and in no other: the handler
 // may have ended that.
 func shorten(t tables.Tables, server Server) string {
 	return `
-WITH ` + setBack(t, server, "", `pg_current_xact_id_if_assigned()::xid::text = $4::text`) + `EXISTS (SELECT FROM set_back)
-)
+WITH ` + setBack(t, server, "", `pg_current_xact_id_if_assigned()::xid::text = $4::text`, "true") + `
 SELECT at FROM set_back`
 }
 
@@ -73,8 +74,7 @@ func repair(t tables.Tables, server Server) string {
 	return `
 WITH durable AS MATERIALIZED (
 	SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'local', true) END
-), ` + setBack(t, server, `, revision = revision + 1, updated_at = clock_timestamp()`, `EXISTS (SELECT FROM durable)`) + `NOT $16::boolean AND EXISTS (SELECT FROM set_back)
-), marked_again AS (
+), ` + setBack(t, server, `, revision = revision + 1, updated_at = clock_timestamp()`, `EXISTS (SELECT FROM durable)`, `NOT $16::boolean`) + `, marked_again AS (
 	UPDATE ` + letters + ` SET forget = true
 	WHERE consumer_name = $1::text AND xmin::text = $4::text AND $16::boolean AND EXISTS (SELECT FROM set_back)
 ), put_back AS (

@@ -191,7 +191,7 @@ func (q *Queue) HasEvents(ctx context.Context, on store.Querier, events tables.T
 	return there, nil
 }
 
-// Orphans returns emitters whose notes nobody removes: they have no checkpoint in the tables
+// Orphans returns emitters whose keys no worker removes: they have no checkpoint in the tables
 // events, or there are no such tables.
 func (q *Queue) Orphans(ctx context.Context, on store.Querier, events tables.Tables) (emitters []string, err error) {
 	there, err := q.HasEvents(ctx, on, events)
@@ -204,7 +204,7 @@ func (q *Queue) Orphans(ctx context.Context, on store.Querier, events tables.Tab
 	}
 	emitters, err = pgdriver.QueryAll(ctx, on, func(r *sql.Rows) (name string, err error) { return name, r.Scan(&name) }, orphansSQL(q.tables, known))
 	if err != nil {
-		return nil, fmt.Errorf("jobs: look for notes of events that nobody removes: %w", err)
+		return nil, fmt.Errorf("jobs: look for keys of events that no worker removes: %w", err)
 	}
 	return emitters, nil
 }

@@ -104,7 +104,7 @@ WITH gone AS (
 SELECT count(*) FROM gone`
 
 // orphansSQL finds the emitters without a checkpoint, among all of them if nothing is known of
-// checkpoints: nobody removes their rows.
+// checkpoints: no worker removes their rows.
 func orphansSQL(t tables.Jobs, events *tables.Tables) string {
 	known := "false"
 	if events != nil {

@@ -619,6 +619,9 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	scheduler := func() *schedule.Scheduler {
 		return schedule.New(db, jobs.NewClient(db), schedule.Job("tick", each(time.Hour), jobOf)).WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
 	}
+	if err := scheduler().WithStartLimit(-1).Start(t.Context()); !errors.Is(err, schedule.ErrInvalid) {
+		t.Errorf("with a limit below 0: %v", err)
+	}
 	if err := scheduler().WithStartLimit(10 * time.Millisecond).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "gave up after 10ms: the database does not answer") {
 		t.Errorf("with a limit: %v", err)
 	}

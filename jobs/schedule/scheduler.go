@@ -123,7 +123,9 @@ func (s *Scheduler) WithLogger(l *slog.Logger) *Scheduler {
 // WithStartLimit sets for how long Start tries again while the database cannot be reached, and
 // returns the Scheduler. The default, 0, is for ever. Each try that fails is logged.
 func (s *Scheduler) WithStartLimit(d time.Duration) *Scheduler {
-	s.startLimit = d
+	if s.startLimit = d; d < 0 {
+		s.err = errtext.Join(s.err, fmt.Errorf("%w: WithStartLimit: %v is out of range, it takes 0 for no bound, or more", ErrInvalid, d))
+	}
 	return s
 }
 
