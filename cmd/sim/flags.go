@@ -49,7 +49,7 @@ const statuses = `
 Exit status:
   0  all invariants held
   1  one was broken, or in 20 runs and more a fault that was on, or a state that it
-     leads to, never came
+     leads to, never came, though the runs that could have it were made again
   2  wrong usage, no server to begin with, or interrupted
   3  nothing was broken, and the run was not judged: the harness itself could not do
      its part, though it tried a second time with twice the time. Of several runs,

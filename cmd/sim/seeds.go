@@ -70,11 +70,11 @@ func (l recorded) String() string {
 	return fmt.Sprintf("%s: go run ./cmd/sim %s # %s", l.at, l.flags, l.reason)
 }
 
-// nameLines prints the lines of the runs that did not hold.
-func (o options) nameLines(w io.Writer, reports []*oracle.Report) (err error) {
-	for i, r := range reports {
-		if i < len(o.seeds) && !r.Held {
-			_, wrong := fmt.Fprintf(w, "%s: %v\n", strings.ToUpper(string(r.Outcome)), o.seeds[i])
+// nameLines prints the lines of the runs that did not hold. Without lines there is nothing to print.
+func nameLines(w io.Writer, lines []recorded, reports []*oracle.Report) (err error) {
+	for i, l := range lines {
+		if r := reports[i]; !r.Held {
+			_, wrong := fmt.Fprintf(w, "%s: %v\n", strings.ToUpper(string(r.Outcome)), l)
 			err = errors.Join(err, wrong)
 		}
 	}

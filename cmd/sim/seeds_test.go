@@ -129,7 +129,7 @@ func TestLinesThatFailedAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := (options{seeds: seeds}).nameLines(&out, reportsOf("held", "not judged")); err != nil {
+	if err := nameLines(&out, seeds, reportsOf("held", "not judged")); err != nil {
 		t.Fatal(err)
 	}
 	if want := "NOT JUDGED: seeds:2: go run ./cmd/sim -jobs -seed 4 -duration 5s # jobs\n"; out.String() != want {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/pgfrontier/worker/internal/command"
 	"github.com/pgfrontier/worker/sim"
@@ -20,28 +22,67 @@ func simulate(ctx context.Context, o options, stdout, stderr io.Writer) (reports
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.stop(ctx)) }()
-	show := command.NewProgress(stderr)
-	for _, c := range runs {
-		c.Progress = func(p sim.Progress) { show.Show(progress(c.Jobs, p)) }
-		report, err := h.run(ctx, c)
-		show.Done()
-		if report != nil {
-			o.sayHow(report)
-			reports = append(reports, report)
-			forget(reports)
-			if !o.json {
-				err = errors.Join(err, write(stdout, report, len(runs) > 1))
-			}
-			err = errors.Join(err, h.keep.end(report, stderr))
+	c := campaign{o, h, stdout, stderr, o.seeds, nil}
+	for _, r := range runs {
+		if err := c.add(ctx, r, len(runs) > 1); err != nil {
+			return c.reports, err
 		}
-		if err != nil {
-			return reports, err
-		}
+	}
+	if err := c.again(ctx, runs); err != nil {
+		return c.reports, err
 	}
 	if len(runs) > 1 && !o.json {
-		err = errors.Join(o.sum(reports).WriteText(stdout), o.nameLines(stdout, reports))
+		err = errors.Join(o.sum(c.reports).WriteText(stdout), nameLines(stdout, c.lines, c.reports))
 	}
-	return reports, err
+	return c.reports, err
+}
+
+// campaign is what has been made of one.
+type campaign struct {
+	options
+	host           *host
+	stdout, stderr io.Writer
+	lines          []recorded // of the reports; none of drawn seeds
+	reports        []*oracle.Report
+}
+
+// add makes a run.
+func (c *campaign) add(ctx context.Context, run sim.Config, oneOfSeveral bool) error {
+	show := command.NewProgress(c.stderr)
+	run.Progress = func(p sim.Progress) { show.Show(progress(run.Jobs, p)) }
+	report, err := c.host.run(ctx, run)
+	show.Done()
+	if report == nil {
+		return err
+	}
+	c.sayHow(report)
+	c.reports = append(c.reports, report)
+	forget(c.reports)
+	if !c.json {
+		err = errors.Join(err, write(c.stdout, report, oneOfSeveral))
+	}
+	return errors.Join(err, c.host.keep.end(report, c.stderr))
+}
+
+// again makes runs again that could come to what none has come to, up to twice each, until one
+// has: chance alone is not to decide the verdict.
+func (c *campaign) again(ctx context.Context, runs []sim.Config) error {
+	planned := slices.Clone(c.reports)
+	for n := range 2 * len(planned) {
+		i := n % len(planned)
+		lacks := c.sum(c.reports).Lacks(planned[i])
+		if len(lacks) == 0 {
+			continue
+		}
+		if len(c.lines) > 0 {
+			c.lines = append(slices.Clip(c.lines), c.lines[i])
+		}
+		_, err := fmt.Fprintf(c.stderr, "seed %d again, as no run has come to: %s\n", planned[i].Seed, strings.Join(lacks, "; "))
+		if err = errors.Join(err, c.add(ctx, runs[i], true)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // plan lists the runs of the command line.

@@ -91,6 +91,25 @@ func Sum(reports []*Report) Total {
 	return t
 }
 
+// Lacks lists the faults and states that the campaign demands and lacks, and that a run such as r
+// could bring. Runs that broke are enough of a verdict.
+func (t Total) Lacks(r *Report) (names []string) {
+	if t.Runs < campaign || len(t.Broken) > 0 || r.Outcome == NotJudged {
+		return nil
+	}
+	for _, f := range r.Faults {
+		if name := r.nameOf(f); slices.Contains(t.Missing, name) {
+			names = append(names, name)
+		}
+	}
+	for _, s := range r.states() {
+		if slices.Contains(t.Unreached, s.name) && s.possible(r) {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
 // nameOf is the name of a fault. Events and jobs have faults of the same names.
 func (r *Report) nameOf(f Injected) string {
 	if r.Jobs != nil {

@@ -18,6 +18,8 @@ func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 		r.Reached = []State{{cutCommitted, reached}, {takenBack, 0}} // of the latter there was no chance: no crash was on
 		return r
 	}
+	without := run(30, 0, 0) // connections that are cut
+	without.Faults = without.Faults[:1]
 	for _, c := range []struct {
 		runs          int
 		seconds       float64
@@ -38,6 +40,10 @@ func TestCampaignFailsWhenSomethingNeverComes(t *testing.T) {
 		}
 		if (total.Outcome == Held) != c.held {
 			t.Errorf("%+v: held %v, want %v", c, total.Outcome, c.held)
+		}
+		// What a run could bring, that is made again.
+		if lacks := total.Lacks(run(30, 0, 0)); len(lacks) != int(one(!c.held)) || len(total.Lacks(without)) > 0 {
+			t.Errorf("%+v: a run could bring %q, one without the fault %q", c, lacks, total.Lacks(without))
 		}
 		for _, want := range c.says {
 			if !strings.Contains(b.String(), want) {
