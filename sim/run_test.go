@@ -160,9 +160,11 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 var crashingServer = []string{"server-crash", "backend-crash", "async-writers", "async-workers"}
 
 // mortal is a small run on a server of its own, which may be killed.
-func mortal(t *testing.T) Config {
+func mortal(t *testing.T) Config { return mortalWith(t, nil) }
+
+func mortalWith(t *testing.T, settings map[string]string) Config {
 	c := small(t)
-	server := pgtest.OwnServer(t, nil)
+	server := pgtest.OwnServer(t, settings)
 	c.URL, c.Server = server.URL(""), server
 	return c
 }
