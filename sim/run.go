@@ -172,27 +172,29 @@ const wantedPerWriter = 4
 // enough reports whether every consumer has been given something to do, and the
 // first copy of the server that was made has been put back.
 func (s *simulation) enough() bool {
+	least := int64(s.config.Duration.Seconds()*wantedPerWriter) * int64(s.config.Writers)
 	if s.driver != nil {
-		return true // the writers cannot always write
+		least = 1 // the writers cannot always write
 	}
 	if s.on.restored.Load() == 0 && s.on.waits.Load() {
 		return false
 	}
 	for _, c := range s.scenario.Scope {
-		if s.tally.wanted(c) < int64(s.config.Duration.Seconds()*wantedPerWriter)*int64(s.config.Writers) {
+		if s.tally.wanted(c) < least {
 			return false
 		}
 	}
 	return true
 }
 
-// clock ends the faults after the run's duration; a slow machine gets up to
-// twice that, and the time in which the server is down to be copied.
+// clock ends the faults after the run's duration, or when enough has been done: within as much
+// again as the machine takes for what the reference does in that, beside the time in which the
+// server is down to be copied.
 func (s *simulation) clock(intake context.Context, over context.CancelFunc) {
 	defer close(s.ended)
 	defer over()
 	backoff.Sleep(intake, s.config.Duration)
-	left := s.config.Duration
+	left := s.config.Bounds.Of(s.config.Duration)
 	for last := time.Now(); !s.enough() && left > 0; {
 		if !backoff.Sleep(intake, 50*time.Millisecond) {
 			return
@@ -356,13 +358,16 @@ func atRest(standings []history.Standing, head int64) bool {
 }
 
 // appendLast appends one event that lasts: the positions rolled back before it
-// are gaps then, not the end of the log.
+// are gaps then, not the end of the log. One more is left out, so that every run has a gap.
 func (s *simulation) appendLast(ctx context.Context) error {
 	tx, err := s.on.db.BeginTx(ctx, nil)
 	if err != nil {
 		return s.on.mine(ctx, err)
 	}
 	defer func() { _ = tx.Rollback() }() // a no-op after the commit
+	if _, err := tx.ExecContext(ctx, `SELECT nextval(pg_get_serial_sequence('events', 'global_position'))`); err != nil {
+		return fmt.Errorf("sim: the last gap: %w", err)
+	}
 	r, err := postgres.NewStore(nil).Append(ctx, tx, store.NoStream(), []store.Event{
 		{AggregateType: aggregateTypes[0], AggregateID: "last", EventType: "ended", EventID: uuid.New()},
 	})

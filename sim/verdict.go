@@ -25,8 +25,7 @@ func Judged(run func(patience float64) (*oracle.Report, error)) (*oracle.Report,
 	case second != nil:
 		second.Again(first)
 	case !errors.Is(err, context.Canceled): // there was a server before, so it is not wrong usage
-		why := *first.Evidence.Harness
-		first.Evidence.Harness = &history.HarnessFailure{Step: "the second run", Error: oneLine(err), First: &why}
+		first.Evidence.Harness = &history.HarnessFailure{Step: "the second run", Error: oneLine(err), First: first.Evidence.Harness}
 		first.Judge(first.Evidence)
 		return first, nil
 	}

@@ -146,8 +146,8 @@ func mostPlaced(positions []int64, rows []history.Skip, room []int64) int64 {
 	return most
 }
 
-// What was broken counts, whatever the harness could not do. What was never checked counts
-// only if the harness did its part.
+// What was broken counts, whatever the harness could not do. What was never checked is not
+// judged.
 func TestVerdictIsOneOfThree(t *testing.T) {
 	held, broken, never := Finding{Name: "a", Checks: 3}, Finding{Name: "b", Checks: 9, Broken: 2}, Finding{Name: "c"}
 	failure := &history.HarnessFailure{Step: "the copy of the server", Bound: 30 * time.Second, Error: "cp: context deadline exceeded"}
@@ -160,7 +160,8 @@ func TestVerdictIsOneOfThree(t *testing.T) {
 	}{
 		{"all held", nil, []Finding{held}, Held, "all 1 invariants held"},
 		{"one broken", nil, []Finding{held, broken}, Broken, `BROKEN: "b" (2 times)`},
-		{"one never checked", nil, []Finding{held, never}, Broken, `BROKEN: never checked: "c"`},
+		{"one never checked", nil, []Finding{held, never}, NotJudged, `NOT JUDGED: never checked: "c"`},
+		{"one never checked, one broken", nil, []Finding{broken, never}, Broken, `BROKEN: "b" (2 times)`},
 		{"the harness failed", failure, []Finding{held}, NotJudged, "NOT JUDGED: the copy of the server took longer than 30s"},
 		{"the harness failed, one never checked", failure, []Finding{held, never}, NotJudged, "NOT JUDGED: "},
 		{"the harness failed, nothing checked", failure, nil, NotJudged, "NOT JUDGED: "},

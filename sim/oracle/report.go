@@ -15,8 +15,8 @@ type Outcome string
 
 const (
 	Held        Outcome = "held"        // every invariant was checked, and none broken
-	Broken      Outcome = "broken"      // an invariant was broken, or never checked
-	NotJudged   Outcome = "not judged"  // nothing was broken, and the harness could not do its part
+	Broken      Outcome = "broken"      // an invariant was broken
+	NotJudged   Outcome = "not judged"  // nothing was broken, and the harness could not do its part: it failed, or left an invariant unchecked
 	Interrupted Outcome = "interrupted" // by a person, before anything could be judged
 )
 
@@ -140,24 +140,22 @@ func (r *Report) judge() {
 	case len(r.Invariants) == 0:
 		r.Verdict = "nothing was judged"
 	case len(unchecked) > 0:
-		r.Verdict = "BROKEN: never checked: " + strings.Join(unchecked, ", ") + "; is the run too short?"
+		r.Verdict = "NOT JUDGED: never checked: " + strings.Join(unchecked, ", ") + "; is the run too short?"
 	default:
 		r.Verdict = fmt.Sprintf("all %d invariants held over %s", len(r.Invariants), over)
 	}
 }
 
 // outcomeOfRun decides the verdict. What was broken counts, whatever the harness could
-// not do. What was never checked counts only if the harness did its part.
+// not do. It did not do its part if it left something unchecked.
 func outcomeOfRun(interrupted bool, broken, unchecked int, harnessFailed bool) Outcome {
 	switch {
 	case interrupted:
 		return Interrupted
 	case broken > 0:
 		return Broken
-	case harnessFailed:
+	case harnessFailed, unchecked > 0:
 		return NotJudged
-	case unchecked > 0:
-		return Broken
 	}
 	return Held
 }
