@@ -205,13 +205,13 @@ func TestStartWaitsBeyondTheTimeLimitsOfTheRole(t *testing.T) {
 	for _, setting := range []string{"lock_timeout", "statement_timeout"} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
-			d, names := newTables(t)
+			d, _ := newTables(t)
 			tx, err := d.DB.Begin()
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = tx.Rollback() }()
-			if _, _, err := hold(t.Context(), tx, names.Schedules, "s", "h"); err != nil {
+			if _, err := tx.Exec(`INSERT INTO jobs_schedules (name, hash) VALUES ('s', 'h')`); err != nil { // hold would bound it
 				t.Fatal(err)
 			}
 			db := d.OpenSet(t, setting, "500") // milliseconds
