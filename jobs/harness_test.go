@@ -27,6 +27,8 @@ type stage struct {
 	t *testing.T
 	d *pgtest.Database
 
+	limit time.Duration // of the worker's own statements; 0: its default
+
 	mu   sync.Mutex
 	seen []string
 }
@@ -90,7 +92,9 @@ func (s *stage) run(opts ...jobs.Option) *jobs.Worker {
 func (s *stage) runOn(db *sql.DB, opts ...jobs.Option) (w *jobs.Worker, stop func() error) {
 	s.t.Helper()
 	w = jobs.NewWorker(db, s.Handlers, append(quick(), opts...)...)
-	jobs.SetLimit(w, 2*time.Second)
+	if s.limit > 0 {
+		jobs.SetLimit(w, s.limit)
+	}
 	jobs.SetChores(w, 100*time.Millisecond)
 	result := make(chan error, 1)
 	go func() {

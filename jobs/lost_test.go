@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -96,6 +97,7 @@ func TestAdoption(t *testing.T) {
 // executed in one message: otherwise a lost answer would be that of its preparation.
 func (s *stage) openHole(t *testing.T) (*sql.DB, *pgtest.Hole) {
 	t.Helper()
+	s.limit = 2 * time.Second // for an answer that never comes
 	db, hole := s.d.InMode(pgx.QueryExecModeExec).OpenHole(t)
 	db.SetMaxIdleConns(20)
 	return db, hole

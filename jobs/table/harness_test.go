@@ -89,6 +89,8 @@ type stage struct {
 	o table.Options[example]
 	h table.Handler[example]
 
+	limit time.Duration // of the worker's own statements; 0: its default
+
 	mu   sync.Mutex
 	seen []string
 }
@@ -108,6 +110,7 @@ func newStage(t *testing.T) *stage {
 // values in one go: a statement whose answer is lost was executed.
 func (s *stage) openHole() (*sql.DB, *pgtest.Hole) {
 	s.t.Helper()
+	s.limit = 2 * time.Second // for an answer that never comes
 	return s.d.InMode(pgx.QueryExecModeExec).OpenHole(s.t)
 }
 
@@ -188,7 +191,9 @@ func (s *stage) worker(db *sql.DB, change func(*table.WorkerOptions)) *table.Wor
 		change(&o)
 	}
 	w := table.NewWorker(table.NewStore(db, s.o), s.h, o)
-	table.SetLimit(w, 2*time.Second)
+	if s.limit > 0 {
+		table.SetLimit(w, s.limit)
+	}
 	return w
 }
 
