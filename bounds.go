@@ -38,7 +38,12 @@ var usualLimits = limits{
 }
 
 // errNoAnswer is what a statement fails with whose bound has passed.
-var errNoAnswer = errors.New("no answer, gave up the connection")
+var errNoAnswer error = unanswered{}
+
+type unanswered struct{}
+
+func (unanswered) Error() string        { return "no answer, gave up the connection" }
+func (unanswered) Is(target error) bool { return target == pgdriver.ErrSilent }
 
 func noAnswer(limit time.Duration) error { return fmt.Errorf("%w after %v", errNoAnswer, limit) }
 

@@ -197,6 +197,23 @@ func TestStartWaitsForTheDatabase(t *testing.T) {
 	}
 }
 
+// A worker whose connection falls silent while it registers does so again.
+func TestStartAfterTheNetworkFellSilent(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	appendN(t, d.DB, "Order", "1", 3)
+	db, hole := d.InMode(pgx.QueryExecModeExec).OpenHole(t)
+	hole.Swallow("(worker_id, heartbeat_at, status, ") // of the statement that registers
+	told := make(chan worker.TaskFailure, 100)
+	w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: "c"}},
+		append(quick(), worker.WithObserver(worker.Observer{TaskFailed: func(f worker.TaskFailure) { told <- f }}))...)
+	runWorker(t, w)
+	if f := <-told; f.Task != "start" || hole.Fallen() != 1 {
+		t.Errorf("told: %+v, with %d silent connections", f, hole.Fallen())
+	}
+	awaitHandled(t, d.DB, "c", upTo(3)...)
+}
+
 // On a standby the locks on the log's sequence do not show, so that every gap
 // would look void.
 func TestStartRefusesAStandby(t *testing.T) {

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgfrontier/worker/internal/backoff"
 )
@@ -15,14 +18,21 @@ import (
 var ErrSilent = errors.New("no answer in time")
 
 // Reach repeats a step of a start for as long as the database cannot be reached: it is down, it
-// restarts, or all its connections are taken. It tells each failure, and pauses after it. After a
+// restarts, all its connections are taken, or none of the servers takes writes yet. A step that
+// exceeds a bound of its own had no answer. Reach tells each failure, and pauses after it. After a
 // limit it returns the error of the last try; 0: it never gives up before ctx ends. An error that
 // says something else, such as a wrong password, is returned at once.
 func Reach(ctx context.Context, limit time.Duration, tell func(error), step func(ctx context.Context) error) error {
 	began := time.Now()
 	for failures := 1; ; failures++ {
 		err := step(ctx)
-		if !IsAway(err) || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrSilent) {
+			err = fmt.Errorf("%w: %w", ErrSilent, err)
+		}
+		if !IsAway(err) {
 			return err
 		}
 		if limit > 0 && time.Since(began) >= limit {
@@ -37,7 +47,18 @@ func Reach(ctx context.Context, limit time.Duration, tell func(error), step func
 
 // IsAway reports whether the database could not be reached.
 func IsAway(err error) bool {
-	return errors.Is(err, ErrSilent) || IsConnectionLoss(err) && !errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, ErrSilent) || isStandbyOnly(err) || IsConnectionLoss(err) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// isStandbyOnly reports whether a driver connected to no server, as its target_session_attrs asks
+// for a primary. During a failover there is none.
+func isStandbyOnly(err error) bool {
+	if err == nil || SQLState(err) != "" {
+		return false
+	}
+	text := err.Error() // lib/pq's have no type
+	return errors.Is(err, pgconn.ErrReadOnlyConnection) || errors.Is(err, pgconn.ErrStandbyConnection) ||
+		strings.Contains(text, "session is read-only") || strings.Contains(text, "server is in hot standby mode")
 }
 
 // AnswersWithin is [Answers], bounded.

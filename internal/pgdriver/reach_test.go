@@ -37,6 +37,9 @@ func TestIsAway(t *testing.T) {
 		{io.ErrUnexpectedEOF, true},
 		{&pgconn.PgError{Code: "57P03"}, true},
 		{&pgconn.PgError{Code: "53300"}, true},
+		{fmt.Errorf("ValidateConnect failed: %w", pgconn.ErrReadOnlyConnection), true},
+		{fmt.Errorf("ValidateConnect failed: %w", pgconn.ErrStandbyConnection), true},
+		{fmt.Errorf("pq: %w", errors.New("session is read-only")), true},
 		{&pgconn.PgError{Code: "28P01"}, false},
 		{&pgconn.PgError{Code: "3D000"}, false},
 		{errors.New("tls: failed to verify certificate"), false},
@@ -53,5 +56,28 @@ func TestIsAway(t *testing.T) {
 	}
 	if pgdriver.IsAway(nil) {
 		t.Error("a database that answers is away")
+	}
+}
+
+// A step whose own bound passed had no answer, and is made again; one that the program ended is not.
+func TestReachAfterAStepWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	tries, told := 0, 0
+	step := func(ctx context.Context) error {
+		if tries++; tries > 1 {
+			return nil
+		}
+		bound, cancel := context.WithTimeout(ctx, 0)
+		defer cancel()
+		return fmt.Errorf("look for the table: %w", bound.Err())
+	}
+	if err := pgdriver.Reach(t.Context(), 0, func(error) { told++ }, step); err != nil || tries != 2 || told != 1 {
+		t.Errorf("%d tries, %d told, %v", tries, told, err)
+	}
+	ended, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	tries, told = 0, 0
+	if err := pgdriver.Reach(ended, 0, func(error) { told++ }, step); !errors.Is(err, context.DeadlineExceeded) || tries != 1 || told != 0 {
+		t.Errorf("ended: %d tries, %d told, %v", tries, told, err)
 	}
 }
