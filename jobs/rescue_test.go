@@ -102,6 +102,7 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[task]) error { return nil })
 	w := jobs.NewWorker(s.d.DB, s.Handlers, append(quick(), jobs.WithLeaderStrategy(jobs.LeaderStrategyLease))...)
 	jobs.SetChores(w, time.Hour)
+	s.d.Exec(t, `INSERT INTO jobs_once (key, job_id, hash, expires_at) VALUES ('old', 1, 'h', now() - interval '1 hour')`)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Start(context.WithoutCancel(t.Context())) }()
 	t.Cleanup(func() {
@@ -110,7 +111,6 @@ func TestLeadingAgainLooksForJobs(t *testing.T) {
 			t.Errorf("the worker ended with: %v", err)
 		}
 	})
-	s.d.Exec(t, `INSERT INTO jobs_once (key, job_id, hash, expires_at) VALUES ('old', 1, 'h', now() - interval '1 hour')`)
 	s.until("the leader to do its chores", func() bool {
 		var left int
 		err := s.d.DB.QueryRow(`SELECT count(*) FROM jobs_once`).Scan(&left)

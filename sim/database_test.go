@@ -67,7 +67,7 @@ func TestOperationsOnUnitsAreCollected(t *testing.T) {
 func TestAStatementThatWaitsForALockIsNotExplained(t *testing.T) {
 	t.Parallel()
 	on := newDatabase(t)
-	on.bounds = harness.Bounds{Slowness: 0.03} // not a second for a statement
+	on.bounds = harness.Bounds{Slowness: 0.2} // some seconds for a statement
 	db := stdlib.OpenDB(*on.config("harness"))
 	on.bounds = harness.Bounds{}
 	defer func() { _ = db.Close() }()
@@ -77,7 +77,7 @@ func TestAStatementThatWaitsForALockIsNotExplained(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	exec(t, tx, `LOCK TABLE sim_life`)
-	for statement, want := range map[string]bool{`DELETE FROM sim_life`: false, `SELECT pg_sleep(9)`: true} {
+	for statement, want := range map[string]bool{`DELETE FROM sim_life`: false, `SELECT pg_sleep(60)`: true} {
 		_, err := db.Exec(statement)
 		if err = on.mine(t.Context(), err); err == nil || (harness.Explain(err) != nil) != want {
 			t.Errorf("%s: %v, explained is to be %v", statement, err, want)

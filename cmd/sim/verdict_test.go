@@ -29,7 +29,7 @@ type relay struct {
 	mu    sync.Mutex
 	open  map[net.Conn]bool
 	armed bool // a run has begun, without writers yet
-	due   bool // a message of a writer cuts all
+	left  int  // messages of writers until one cuts all; below 0: none does
 	cuts  int  // runs that were cut
 }
 
@@ -98,19 +98,12 @@ func (r *relay) serve(client net.Conn) {
 func (r *relay) begins(startup []byte) {
 	r.mu.Lock()
 	if bytes.Contains(startup, []byte("sim_measure_")) {
-		r.armed, r.due = true, false
+		r.armed, r.left = true, -1
 	}
-	now := r.armed && bytes.Contains(startup, []byte("sim writer"))
-	r.armed = r.armed && !now
+	if r.armed && bytes.Contains(startup, []byte("sim writer")) {
+		r.armed, r.left = false, 20 // when the run is under way
+	}
 	r.mu.Unlock()
-	if now {
-		time.AfterFunc(500*time.Millisecond, func() { // when the run is under way
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.due = true
-			r.cuts++
-		})
-	}
 }
 
 // writes sees what a writer sends before it is passed on.
@@ -118,7 +111,14 @@ type writes struct{ of *relay }
 
 func (w writes) Write(p []byte) (int, error) {
 	w.of.mu.Lock()
-	due := w.of.due
+	due := w.of.left == 0
+	switch {
+	case w.of.left > 1:
+		w.of.left--
+	case w.of.left == 1:
+		w.of.left, due = 0, true
+		w.of.cuts++
+	}
 	w.of.mu.Unlock()
 	if due {
 		w.of.cut()

@@ -101,7 +101,7 @@ func run(ctx context.Context, db *sql.DB) error {
 		ColumnExpressions: []string{"id", "path", "width"},
 		Scan:              scanPhoto,
 		MaxNumRetries:     3,
-		RetryAfter:        100 * time.Millisecond,
+		RetryAfter:        2 * time.Second,
 	})
 
 	// A job is enqueued by an INSERT, as ever, in a transaction of yours or on its own.

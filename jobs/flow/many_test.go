@@ -57,11 +57,12 @@ func TestManyRuns(t *testing.T) {
 	client := jobs.NewClient(db)
 	s := &stage{Client: flow.NewClient(client), Handlers: jobs.NewHandlers(), jobs: client, t: t, d: &pgtest.Database{URL: server.URL(""), DB: db}}
 	f := flow.New[int]("fan")
+	often := flow.Enqueue(jobs.MaxResets(1000)) // the slower the machine, the more connections are lost
 	var parts []flow.Before
 	for i := range 8 {
-		parts = append(parts, flow.Add[flow.None](f, fmt.Sprint("part ", i), func(n int) partJob { return partJob{n, i} }))
+		parts = append(parts, flow.Add[flow.None](f, fmt.Sprint("part ", i), func(n int) partJob { return partJob{n, i} }, often))
 	}
-	flow.Add[flow.None](f, "join", func(n int) joinJob { return joinJob{n} }, flow.After(parts...))
+	flow.Add[flow.None](f, "join", func(n int) joinJob { return joinJob{n} }, flow.After(parts...), often)
 	var calls atomic.Int64
 	s.d.Exec(t, `CREATE TABLE parts (run int, part int)`)
 	s.d.Exec(t, `CREATE TABLE joins (run int, parts int)`)

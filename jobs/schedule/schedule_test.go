@@ -541,24 +541,24 @@ func TestBadConfiguration(t *testing.T) {
 func TestInfiniteTicks(t *testing.T) {
 	t.Parallel()
 	d := database(t)
-	hourly := schedule.Every(time.Hour)
-	_, stop := run(t, d.DB, schedule.Job("never", hourly, jobOf), schedule.Job("due", hourly, jobOf), schedule.Job("far", hourly, jobOf))
+	rarely := schedule.Every(1000 * time.Hour)
+	_, stop := run(t, d.DB, schedule.Job("never", rarely, jobOf), schedule.Job("due", rarely, jobOf), schedule.Job("far", rarely, jobOf))
 	until(t, "the rows", func() bool { return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE next_at IS NOT NULL`) == 3 })
 	stop()
 	d.Exec(t, `UPDATE jobs_schedules SET next_at = CASE name WHEN 'never' THEN 'infinity'::timestamptz WHEN 'due' THEN '-infinity' ELSE next_at END,
 		last_at = '-infinity', resumed_at = 'infinity'`)
-	s, _ := run(t, d.DB, schedule.Job("never", hourly, jobOf), schedule.Job("due", hourly, jobOf), schedule.Job("far", hourly, jobOf))
+	s, _ := run(t, d.DB, schedule.Job("never", rarely, jobOf), schedule.Job("due", rarely, jobOf), schedule.Job("far", rarely, jobOf))
 	until(t, "the job that was due, and its next tick", func() bool {
-		return s.Status()[1].Jobs == 1 && count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'due' AND next_at BETWEEN now() AND now() + interval '1 hour'`) == 1
+		return s.Status()[1].Jobs == 1 && count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'due' AND next_at BETWEEN now() AND now() + interval '1000 hours'`) == 1
 	})
 	d.Exec(t, `UPDATE jobs_schedules SET next_at = '20000-01-01' WHERE name = 'far'`) // no clock of a server was ever there
 	until(t, "the far tick to be replaced", func() bool {
-		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'far' AND next_at BETWEEN now() AND now() + interval '1 hour'`) == 1
+		return count(t, d, `SELECT count(*) FROM jobs_schedules WHERE name = 'far' AND next_at BETWEEN now() AND now() + interval '1000 hours'`) == 1
 	})
 	if all := s.Status(); !all[0].Next.IsZero() || all[0].Jobs != 0 || all[2].Jobs != 0 {
 		t.Errorf("the others are %+v", all)
 	}
-	if n := count(t, d, `SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz > now() - interval '1 hour'`); n != 1 {
+	if n := count(t, d, `SELECT count(*) FROM jobs WHERE (args->>'Tick')::timestamptz > now() - interval '1000 hours'`); n != 1 {
 		t.Errorf("%d jobs are of the latest tick", n)
 	}
 }

@@ -214,13 +214,13 @@ func TestStartWaitsBeyondTheTimeLimitsOfTheRole(t *testing.T) {
 			if _, err := tx.Exec(`INSERT INTO jobs_schedules (name, hash) VALUES ('s', 'h')`); err != nil { // hold would bound it
 				t.Fatal(err)
 			}
-			db := d.OpenSet(t, setting, "500") // milliseconds
+			db := d.OpenSet(t, setting, "2000") // milliseconds: enough for any other statement
 			s := New(db, jobs.NewClient(db), Job("s", Every(time.Hour), func(time.Time) jobs.Args { return nil }))
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- s.Start(ctx) }()
 			if setting == "lock_timeout" {
-				pgtest.AwaitBlockedFor(t, d.DB, 800*time.Millisecond)
+				pgtest.AwaitBlockedFor(t, d.DB, 2500*time.Millisecond)
 			} else {
 				first := pgtest.AwaitBlockedFor(t, d.DB, 0)
 				if !pgtest.Poll(func() bool { return pgtest.AwaitBlockedFor(t, d.DB, 0).After(first) }) {

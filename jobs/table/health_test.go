@@ -118,9 +118,7 @@ func TestHealthWhileALoopIsDead(t *testing.T) {
 				err := w.Live()
 				return err != nil && strings.Contains(err.Error(), c.loop)
 			})
-			if got := reasons(t, w); !strings.Contains(got, c.loop) {
-				t.Errorf("it is not ready because of %q", got)
-			}
+			s.until("that to be why it is not ready", func() bool { return strings.Contains(reasons(t, w), c.loop) })
 		})
 	}
 }

@@ -57,7 +57,7 @@ INSERT INTO work.tasks ("order", status, began) VALUES (3, 'processing', now() -
 			"finished_at": "ended", "process_after": "not_before", "num_resets": "lost", "num_failures": "Bad", "execution_logs": "notes", "worker_hostname": "user", "cancel": "stop"},
 		ColumnExpressions: []string{`x."order"`},
 		Scan:              func(row table.Row) (n int, err error) { return n, row.Scan(&n) },
-		MaxNumRetries:     2, RetryAfter: time.Millisecond, StalledMaxAge: 200 * time.Millisecond,
+		MaxNumRetries:     2, RetryAfter: time.Millisecond, StalledMaxAge: 4 * time.Second,
 	})
 	h := table.Handler[int]{Handle: func(ctx context.Context, j *table.Job[int]) error {
 		if _, err := j.Log(ctx, j.Record); err != nil || j.Record == 2 {
@@ -85,8 +85,7 @@ func TestNumHandlers(t *testing.T) {
 	s := newStage(t)
 	var running, most atomic.Int32
 	s.h.Handle = func(context.Context, *table.Job[example]) error {
-		if n := running.Add(1); n > most.Load() {
-			most.Store(n)
+		for n, m := running.Add(1), most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
 		s.until("three to run", func() bool { return most.Load() >= 3 })
 		if n := s.text(`SELECT count(*)::text FROM example_jobs WHERE state = 'processing'`); n > "3" {
@@ -168,7 +167,7 @@ func TestHooks(t *testing.T) {
 func TestObserverThatExits(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	s.o.StalledMaxAge, s.o.MaxNumResets = 400*time.Millisecond, -1
+	s.o.StalledMaxAge = 2 * time.Second
 	s.h.Handle = func(_ context.Context, j *table.Job[example]) error {
 		if j.Record.Repository == "repo 2" {
 			return errRefused
@@ -191,7 +190,7 @@ func TestObserverThatExits(t *testing.T) {
 			HookPanicked: func(p table.HookPanic) { s.note("%s: %s", p.Hook, p.Value) },
 		}}
 	})
-	failed, lost := s.add(`(repository_id) VALUES (2)`), s.add(abandoned+`0, false`)
+	failed, lost := s.add(`(repository_id) VALUES (2)`), s.add(abandoned+`5, false`)
 	s.add(`(repository_id) VALUES (99)`)
 	s.becomes(failed, table.StateFailed)
 	s.becomes(lost, table.StateFailed)

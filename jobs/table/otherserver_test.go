@@ -79,7 +79,7 @@ func (s *stage) pulse(w *table.Worker) (pid int64) {
 	s.t.Helper()
 	s.until("a heartbeat", func() bool { return !w.Status().LastHeartbeat.IsZero() })
 	s.until("the session of the heartbeats", func() bool {
-		err := s.d.DB.QueryRow(`SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE application_name = 'pool' AND query LIKE '%beat AS (%' AND query NOT LIKE '%EXPLAIN%'`).Scan(&pid)
+		err := s.d.DB.QueryRow(`SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE application_name = 'pool' AND datname = current_database() AND query LIKE '%beat AS (%' AND query NOT LIKE '%EXPLAIN%'`).Scan(&pid)
 		return err == nil && pid != 0
 	})
 	return pid
@@ -231,7 +231,7 @@ func TestAPoolThatStillLeadsToTheAbandonedPrimary(t *testing.T) {
 func TestHeartbeatsWhenLoginsAreSlow(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	s.o.StalledMaxAge = time.Second
+	s.o.StalledMaxAge = 3 * time.Second
 	var calls atomic.Int64
 	var until atomic.Pointer[time.Time]
 	s.h.Handle = func(ctx context.Context, j *table.Job[example]) error {
@@ -246,7 +246,7 @@ func TestHeartbeatsWhenLoginsAreSlow(t *testing.T) {
 	}
 	slow := openDialled(t, s.d.URL, func(ctx context.Context, network, address string) (net.Conn, error) {
 		select {
-		case <-time.After(500 * time.Millisecond): // of the network
+		case <-time.After(1100 * time.Millisecond): // of the network, more than a beat may take
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -259,7 +259,7 @@ func TestHeartbeatsWhenLoginsAreSlow(t *testing.T) {
 	pid := s.pulse(w)
 	s.run(nil)
 	var end time.Time
-	if err := s.d.DB.QueryRow(`SELECT clock_timestamp() + interval '3 s' FROM pg_terminate_backend($1)`, pid).Scan(&end); err != nil {
+	if err := s.d.DB.QueryRow(`SELECT clock_timestamp() + interval '6 s' FROM pg_terminate_backend($1)`, pid).Scan(&end); err != nil {
 		t.Fatal(err)
 	}
 	until.Store(&end)

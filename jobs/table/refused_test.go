@@ -118,7 +118,7 @@ func TestRowsThatCannotBeClaimed(t *testing.T) {
 				s.want("failures", "0", `SELECT sum(num_failures + num_resets)::text FROM example_jobs`)
 				// A claim that meets refused rows alone cannot know whether they are the reason: it
 				// fails as a whole, once more.
-				got := slices.DeleteFunc(s.notes(), func(note string) bool { return note == "failed claim 0" })
+				got := slices.DeleteFunc(s.notes(), func(note string) bool { return note == "failed claim 0" || !strings.HasPrefix(note, "failed claim ") })
 				slices.Sort(got)
 				want := []string{"failed claim 1", "failed claim 12", "failed claim 2", "failed claim 3"}
 				if !slices.Equal(got, want) {
@@ -187,12 +187,13 @@ func TestRowsWithoutHeartbeats(t *testing.T) {
 				return err != nil && strings.Contains(err.Error(), "heartbeat of job ") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
 			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
+			told := s.notes() // when both are reset, the trouble is over
 			s.until("both to be reset", func() bool {
 				return s.text(`SELECT count(*)::text FROM example_jobs WHERE repository_id IN (2, 5) AND num_resets = 1`) == "2"
 			})
 			s.want("resets of the others", "0", `SELECT sum(num_resets)::text FROM example_jobs WHERE repository_id NOT IN (2, 5)`)
-			if n := s.notes(); slices.Contains(n, "recovered heartbeat") || slices.Contains(n, "failed heartbeat 0") {
-				t.Errorf("told %q", n)
+			if slices.Contains(told, "recovered heartbeat") || slices.Contains(told, "failed heartbeat 0") {
+				t.Errorf("told %q", told)
 			}
 			s.script(mend)
 			close(release)
@@ -226,7 +227,8 @@ func TestRowsThatCannotBeReset(t *testing.T) {
 				return err != nil && strings.Contains(err.Error(), "reset of job 2: example_jobs refuses it") && strings.Contains(err.Error(), "(and 1 more rows)")
 			})
 			s.until("the worker to be ready all the same", func() bool { return len(w.Ready(t.Context(), 0)) == 0 })
-			if n := s.notes(); !slices.Contains(n, "failed reset 2") || !slices.Contains(n, "failed reset 5") || len(n) != 2 {
+			n := slices.DeleteFunc(s.notes(), func(note string) bool { return !strings.HasPrefix(note, "failed reset ") })
+			if slices.Sort(n); !slices.Equal(n, []string{"failed reset 2", "failed reset 5"}) {
 				t.Errorf("told %q", n)
 			}
 			s.script(mend)
@@ -273,7 +275,10 @@ func TestRowsThatStayAsTheyAre(t *testing.T) {
 		err := w.Status().SettleError
 		return err != nil && strings.Contains(err.Error(), "settle of job 4: ") && strings.Contains(err.Error(), "must return NEW")
 	})
-	if n := s.notes(); len(n) != 1 || !strings.Contains(n[0], "complete job 5: a trigger or a rule leaves the row unchanged") {
+	n := s.notes() // several, if the row was reset meanwhile
+	if len(n) == 0 || slices.ContainsFunc(n, func(note string) bool {
+		return !strings.Contains(note, "complete job 5: a trigger or a rule leaves the row unchanged")
+	}) {
 		t.Errorf("CompleteTx: %q", n)
 	}
 	s.script(mend)

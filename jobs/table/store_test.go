@@ -65,7 +65,7 @@ func TestRequeueThatCannot(t *testing.T) {
 	if _, err := hold.ExecContext(t.Context(), `UPDATE example_jobs SET state = 'failed' WHERE id = $1`, id); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if err := store.Requeue(short, id, time.Time{}); err == nil || !strings.Contains(err.Error(), "requeue job 1: another transaction holds the row") {
 		t.Errorf("while it is held: %v", err)
