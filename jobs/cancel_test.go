@@ -3,6 +3,7 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,23 @@ func TestCancel(t *testing.T) {
 	}
 	if _, err := s.Cancel(t.Context(), nil, 4711); !errors.Is(err, jobs.ErrNotFound) {
 		t.Errorf("a job that never was: %v", err)
+	}
+}
+
+// A job whose id the history has cannot be cancelled: the error says what to do, and the job stays.
+func TestCancelOfAJobWhoseIDIsTaken(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	id := s.add(task{}, jobs.In(time.Hour))
+	s.d.Exec(t, `INSERT INTO jobs_history (id, kind, queue, priority, run_at, args, created_at, attempt, failures, resets, max_resets, state)
+		SELECT id, 'earlier', queue, 5, now(), '{}', now(), 1, 0, 0, 5, 'completed' FROM jobs`)
+	_, err := s.Cancel(t.Context(), nil, id)
+	if err == nil || !strings.Contains(err.Error(), "has an earlier job of that id") || !strings.Contains(err.Error(), "SET id = -id WHERE id = 1)") {
+		t.Errorf("while the id is taken: %v", err)
+	}
+	s.d.Exec(t, `UPDATE jobs_history SET id = -id`)
+	if was, err := s.Cancel(t.Context(), nil, id); was != jobs.StateAvailable || err != nil {
+		t.Errorf("then: %s, %v", was, err)
 	}
 }
 

@@ -230,8 +230,7 @@ func refusedJob(w *Worker, id int64, err error) error {
 // refusal says why the database refuses to change a job, and the remedy.
 func (w *Worker) refusal(id int64, err error) error {
 	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
-		return fmt.Errorf("%s has an earlier job of that id, and others go on: raise the sequence of %s (pgfrontier sequences --raise), and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
-			w.tables.History, w.tables.Jobs, w.tables.History.SQL(), id, errtext.Of(err))
+		return w.queue.Taken(id, err)
 	}
 	if pgdriver.SQLState(err) == pgdriver.LockNotAvailable {
 		return fmt.Errorf("another transaction has locked it, and others go on: %w", errtext.Of(err))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker/internal/backoff"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/jobs"
 	"github.com/pgfrontier/worker/ops"
 	"github.com/pgfrontier/worker/sim/fault"
@@ -224,17 +225,25 @@ func (o *jobOperator) cancelOne(ctx context.Context, id int64) error {
 			answered(map[ops.JobState]string{ops.JobCancelled: string(jobs.StateAvailable)}[now])
 			o.did(jobsCancelled, "", fmt.Sprintf("job %d, which is %s", id, now))
 		}
-		return err
+		return unlessTaken(err)
 	}
 	was, err := o.client.Cancel(ctx, nil, id)
 	if err != nil {
-		return err
+		return unlessTaken(err)
 	}
 	answered(string(was))
 	if !was.Finished() {
 		o.did(jobsCancelled, "", fmt.Sprintf("job %d, which was %s", id, was))
 	}
 	return nil
+}
+
+// unlessTaken is the error of a job that cannot end while another one in the history has its id.
+func unlessTaken(err error) error {
+	if pgdriver.SQLState(err) == pgdriver.UniqueViolation {
+		return nil
+	}
+	return err
 }
 
 // undoSettings takes back what operators have set, so that everything can come to rest.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pgfrontier/worker/internal/errtext"
 	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/store"
 )
@@ -115,13 +116,22 @@ func (q *Queue) Judge(ctx context.Context, on store.Querier, runs []Run) (before
 	return before, nil
 }
 
+// Taken adds the remedy to the error of a job that cannot end, as the history has its id.
+func (q *Queue) Taken(id int64, err error) error {
+	if pgdriver.SQLState(err) != pgdriver.UniqueViolation {
+		return err
+	}
+	return fmt.Errorf("%s has an earlier job of that id, and others go on: raise the sequence of %s (pgfrontier sequences --raise), and delete the earlier job or give it another id (UPDATE %s SET id = -id WHERE id = %d): %w",
+		q.tables.History, q.tables.Jobs, q.tables.History.SQL(), id, errtext.Of(err))
+}
+
 // Cancel ends a job that does not run, and asks for the end of one that does. It
 // returns the state that the job was in; "" if there is no unfinished job of that
 // id.
 func (q *Queue) Cancel(ctx context.Context, on store.Querier, id int64) (was State, err error) {
 	err = on.QueryRowContext(ctx, q.sql.cancel, id).Scan(&was)
 	if err != nil {
-		return "", fmt.Errorf("jobs: cancel job %d: %w", id, err)
+		return "", fmt.Errorf("jobs: cancel job %d: %w", id, q.Taken(id, err))
 	}
 	return was, nil
 }
