@@ -556,10 +556,20 @@ func TestTimeout(t *testing.T) {
 	if _, err := tx.Exec(`SELECT FROM consumer_checkpoints FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	s.expect(t, exitUnable, words("pause c --reason r --timeout 200ms"), "--timeout")
+	await(t, "--timeout to end the change", func() bool { // and not the way to the database before
+		got := s.run(t, words("pause c --reason r --timeout 200ms")...)
+		return got.code == exitUnable && strings.Contains(got.talk, "not done within --timeout")
+	})
 	if n := value[int](t, s, `SELECT count(*) FROM consumer_operations`); n != 0 {
 		t.Error("the operation was recorded")
 	}
+	if _, err := tx.Exec(`LOCK TABLE consumer_checkpoints`); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "wait to say that nobody could look", func() bool {
+		got := s.run(t, words("wait c 1 --timeout 100ms")...)
+		return got.code == exitUnable && strings.Contains(got.talk, `not known whether consumer "c" has handled position 1`)
+	})
 }
 
 // A whole story with a worker: a consumer gets stuck, is looked at, and goes on.
@@ -575,7 +585,10 @@ func TestAStuckConsumer(t *testing.T) {
 	s.expect(t, exitDone, words("wait c 2"), "c has handled position 2")
 	await(t, "the pause", func() bool { return strings.Contains(s.run(t, "status").out, "paused") })
 	await(t, "the error in the heartbeat", func() bool { return strings.Contains(s.run(t, "consumer", "c").out, "cannot handle this") })
-	s.expect(t, exitRefused, words("wait c 4 --timeout 300ms"), "it is paused at position 2")
+	await(t, "wait to look, and to say how far it is", func() bool {
+		got := s.run(t, words("wait c 4 --timeout 300ms")...)
+		return got.code == exitRefused && strings.Contains(got.talk, "it is paused at position 2")
+	})
 	s.expect(t, exitDone, words("consumer c"), "3  OrderPlaced  Order bad", "paused")
 	s.expect(t, exitDone, words("skip c 3 --reason r --yes"))
 	s.expect(t, exitDone, words("resume c --reason r"))

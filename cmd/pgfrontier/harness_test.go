@@ -208,7 +208,7 @@ func (s site) workWith(t testing.TB, c consumer.Consumer, opts ...worker.Option)
 	t.Helper()
 	w := worker.New(s.DB, newStore(), []consumer.Consumer{c}, append([]worker.Option{
 		worker.WithPollInterval(5 * time.Millisecond), worker.WithMaxPollInterval(20 * time.Millisecond),
-		worker.WithHeartbeatInterval(100 * time.Millisecond), worker.WithHeartbeatTimeout(time.Second),
+		worker.WithHeartbeatInterval(100 * time.Millisecond), worker.WithHeartbeatTimeout(time.Minute),
 	}, opts...)...)
 	done := make(chan error, 1)
 	go func() { done <- w.Start(context.Background()) }()

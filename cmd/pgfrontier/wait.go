@@ -62,6 +62,8 @@ func (a *app) waitFor(ctx context.Context, consumer string, position int64) erro
 		switch {
 		case err != nil && looked && errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return refuse("consumer %q has not handled position %d within %v: %w", consumer, position, a.timeout, last.Why())
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return usage("it is not known whether consumer %q has handled position %d: the database did not answer within %v, give a longer --timeout: %w", consumer, position, a.timeout, err)
 		case err != nil:
 			return err
 		case now.Handled:
