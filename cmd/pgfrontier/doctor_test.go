@@ -148,7 +148,9 @@ func TestDoctorFinds(t *testing.T) {
 				t.Fatalf("before the fault: %+v", f)
 			}
 			if c.check == "prepared" {
-				t.Cleanup(func() { s.Exec(t, `ROLLBACK PREPARED 'forgotten'`) })
+				gid := "forgotten in " + value[string](t, s, `SELECT current_database()`) // the server has it once
+				c.fault = strings.ReplaceAll(c.fault, "forgotten", gid)
+				t.Cleanup(func() { s.Exec(t, `ROLLBACK PREPARED '`+gid+`'`) })
 			}
 			s.Exec(t, c.fault)
 			s.expectFound(t, c.check, c.level, c.says, c.remedy, c.flags...)
@@ -337,10 +339,9 @@ func TestDoctorFindsWhatHoldsVacuumBack(t *testing.T) {
 // Row-level security, and what a role may not see, show under that role only.
 func TestDoctorUnderOtherRoles(t *testing.T) {
 	s := newSite(t)
-	s.Exec(t, `CREATE ROLE cli_doctor LOGIN PASSWORD 'd'; CREATE ROLE cli_appender LOGIN`)
-	t.Cleanup(func() { s.Exec(t, `DROP OWNED BY cli_doctor, cli_appender; DROP ROLE cli_doctor, cli_appender`) })
-	s.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO cli_doctor; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO cli_doctor`)
-	d := site{s.Database, map[string]string{"DATABASE_URL": s.as("cli_doctor", "d")}}
+	role, d := s.login(t, "doctor")
+	appender, _ := s.login(t, "appender")
+	s.Exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO `+role)
 	s.Exec(t, `ALTER TABLE consumer_dead_letters ENABLE ROW LEVEL SECURITY`)
 	d.expectFound(t, "row security", levelFail, "a worker of this role does not start", "ALTER TABLE public.consumer_dead_letters DISABLE ROW LEVEL SECURITY")
 	s.Exec(t, `ALTER TABLE consumer_dead_letters DISABLE ROW LEVEL SECURITY`)
@@ -351,21 +352,21 @@ func TestDoctorUnderOtherRoles(t *testing.T) {
 	}
 	open := s.begin(t, "x", 1)
 	d.expectFound(t, "transactions", levelWarn, "this role does not see", "pg_read_all_stats")
-	s.Exec(t, `GRANT INSERT ON events TO cli_appender`)
-	d.expectFound(t, "visibility", levelWarn, "cli_appender", "pg_read_all_stats")
+	s.Exec(t, `GRANT INSERT ON events TO `+appender)
+	d.expectFound(t, "visibility", levelWarn, appender, "pg_read_all_stats")
 	d.expectFound(t, "vacuum", levelWarn, "sessions of other roles", "pg_read_all_stats")
-	s.Exec(t, `GRANT pg_read_all_stats TO cli_doctor`)
+	s.Exec(t, `GRANT pg_read_all_stats TO `+role)
 	for _, check := range []string{"vacuum", "transactions"} {
 		if f := d.found(t, check); f.Level != levelOK {
 			t.Errorf("of a role that sees all: %+v", f)
 		}
 	}
 	_ = open.Rollback()
-	s.Exec(t, `REVOKE INSERT ON consumer_checkpoints_token FROM cli_doctor`)
+	s.Exec(t, `REVOKE INSERT ON consumer_checkpoints_token FROM `+role)
 	d.expectFound(t, "log", levelWarn, "could not be checked", "workers' role")
-	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO cli_doctor; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)
+	s.Exec(t, `GRANT INSERT ON consumer_checkpoints_token TO `+role+`; ALTER TABLE events ENABLE ROW LEVEL SECURITY`)
 	d.expectFound(t, "log", levelFail, "row-level security", "BYPASSRLS")
-	d.expectFound(t, "row security", levelFail, "hides rows from role cli_doctor", "ALTER TABLE public.events DISABLE ROW LEVEL SECURITY")
+	d.expectFound(t, "row security", levelFail, "hides rows from role "+role, "ALTER TABLE public.events DISABLE ROW LEVEL SECURITY")
 	d.expectFound(t, "transactions", levelWarn, "could not be checked", "mend the log")
 	d.expect(t, exitDone, words("status"), "row-level security")
 	d.expect(t, exitRefused, words("status --check"), "BYPASSRLS")

@@ -57,17 +57,17 @@ var deploymentAlarms = []alarm{
 		name: "Notifications do not arrive",
 		start: func(t *testing.T, s *scene) {
 			s.build(t)
-			s.Exec(t, `CREATE ROLE runbook_listener LOGIN PASSWORD 'l'`)
-			t.Cleanup(func() { s.Exec(t, `DROP ROLE runbook_listener`) })
-			s.vars["ROLENAME"] = "runbook_listener"
-			s.work(t, counter{}, worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(s.as("runbook_listener", "l")))
+			role, as := s.login(t, "listener")
+			s.vars["ROLENAME"] = role
+			s.work(t, counter{}, worker.WithDispatcherStrategy(worker.DispatcherStrategyNotify), worker.WithNotifyConnectionString(as.env["DATABASE_URL"]))
 			await(t, "the worker to listen", func() bool {
-				return value[int64](t, s.site, `SELECT count(*) FROM pg_stat_activity WHERE usename = 'runbook_listener'`) == 1
+				return value[int64](t, s.site, `SELECT count(*) FROM pg_stat_activity WHERE usename = '`+role+`'`) == 1
 			})
 		},
 		happen: func(t *testing.T, s *scene) {
-			s.Exec(t, `ALTER ROLE runbook_listener NOLOGIN`)
-			s.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'runbook_listener'`)
+			role := s.vars["ROLENAME"]
+			s.Exec(t, `ALTER ROLE `+role+` NOLOGIN`)
+			s.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '`+role+`'`)
 		},
 	},
 }
@@ -156,15 +156,15 @@ func databaseAway() alarm {
 	}
 }
 
-// workAs runs a worker under a role of its own.
-func (s *scene) workAs(t *testing.T, role string) {
+// workAs runs a worker under a role of its own, ROLENAME.
+func (s *scene) workAs(t *testing.T, name string) {
 	t.Helper()
 	s.build(t)
-	s.Exec(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'w' IN ROLE pg_read_all_stats`)
-	t.Cleanup(func() { s.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	role, as := s.login(t, name)
+	s.Exec(t, `GRANT pg_read_all_stats TO `+role)
 	s.vars["ROLENAME"] = role
 	s.do(t, "pgfrontier migrate grants --worker "+role+` --writer "" --operator "" --reader "" | psql`)
-	db, err := sql.Open("pgx", s.as(role, "w"))
+	db, err := sql.Open("pgx", as.env["DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,11 +177,11 @@ func (s *scene) workAs(t *testing.T, role string) {
 
 // connectionsUsedUp has a worker that loses its connections and gets no other.
 func connectionsUsedUp() alarm {
-	const role = "runbook_limited"
 	return alarm{
 		name: "No connection is left for the workers", age: soon,
-		start: func(t *testing.T, s *scene) { s.workAs(t, role) },
+		start: func(t *testing.T, s *scene) { s.workAs(t, "limited") },
 		happen: func(t *testing.T, s *scene) {
+			role := s.vars["ROLENAME"]
 			s.Exec(t, `ALTER ROLE `+role+` CONNECTION LIMIT 0`)
 			s.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '`+role+`'`)
 			s.append(t, 1)
@@ -191,12 +191,11 @@ func connectionsUsedUp() alarm {
 
 // rightMissing has a worker under a role of its own.
 func rightMissing() alarm {
-	const role = "runbook_worker"
 	return alarm{
 		name: "A right is missing", age: soon,
-		start: func(t *testing.T, s *scene) { s.workAs(t, role) },
+		start: func(t *testing.T, s *scene) { s.workAs(t, "worker") },
 		happen: func(t *testing.T, s *scene) {
-			s.Exec(t, `REVOKE UPDATE ON consumer_checkpoints FROM runbook_worker`)
+			s.Exec(t, `REVOKE UPDATE ON consumer_checkpoints FROM `+s.vars["ROLENAME"])
 			s.append(t, 1)
 		},
 	}

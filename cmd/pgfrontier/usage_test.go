@@ -116,9 +116,8 @@ func TestUnreachable(t *testing.T) {
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.Exec(t, `CREATE ROLE cli_guest LOGIN PASSWORD 'right'`)
-	t.Cleanup(func() { s.Exec(t, `DROP ROLE cli_guest`) })
-	for _, url := range []string{s.as("cli_guest", "wr0ng"), s.as("cli_nobody", "wr0ng")} {
+	guest, _ := s.login(t, "guest")
+	for _, url := range []string{s.as(guest, "wr0ng"), s.as("cli_nobody", "wr0ng")} {
 		for _, line := range []string{"status", "doctor", "doctor -o json"} {
 			got := site{env: map[string]string{"DATABASE_URL": url}}.run(t, words(line)...)
 			if strings.Contains(got.out+got.talk, "wr0ng") {

@@ -147,8 +147,9 @@ func TestJobsThatCannotBeSeen(t *testing.T) {
 	if got := find(t, d.DB, "", worker); got != says {
 		t.Errorf("without tables of jobs:\n%s", got)
 	}
-	d.Exec(t, `CREATE SCHEMA "order"; CREATE ROLE alarms_blind LOGIN PASSWORD 'b'`)
-	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY alarms_blind; DROP ROLE alarms_blind`) })
+	role := "blind_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	d.Exec(t, `CREATE SCHEMA "order"; CREATE ROLE `+role+` LOGIN PASSWORD 'b'`)
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	if err := migrations.ApplyJobs(t.Context(), d.DB, &migrations.Config{JobsTable: "order.tasks"}); err != nil {
 		t.Fatal(err)
 	}
@@ -156,16 +157,16 @@ func TestJobsThatCannotBeSeen(t *testing.T) {
 	const paused = "queue mail: paused by ann (lunch)\n"
 	scheme, rest, _ := strings.Cut(d.URL, "://")
 	_, address, _ := strings.Cut(rest, "@")
-	blind, err := sql.Open("pgx", scheme+"://alarms_blind:b@"+address)
+	blind, err := sql.Open("pgx", scheme+"://"+role+":b@"+address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = blind.Close() })
 	for _, step := range []struct{ grant, says string }{
 		{`SELECT 1`, says},
-		{`GRANT USAGE ON SCHEMA "order" TO alarms_blind`, says},
-		{`GRANT SELECT ON "order".tasks, "order".tasks_history, "order".tasks_queues TO alarms_blind`, says},
-		{`GRANT SELECT ON "order".tasks_schedules TO alarms_blind`, says + paused},
+		{`GRANT USAGE ON SCHEMA "order" TO ` + role, says},
+		{`GRANT SELECT ON "order".tasks, "order".tasks_history, "order".tasks_queues TO ` + role, says},
+		{`GRANT SELECT ON "order".tasks_schedules TO ` + role, says + paused},
 	} {
 		d.Exec(t, step.grant)
 		if got := find(t, blind, "order.tasks", worker); got != step.says {

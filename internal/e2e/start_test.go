@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
@@ -29,6 +30,7 @@ func TestStartRefuses(t *testing.T) {
 	t.Parallel()
 	good := []consumer.Consumer{&ledger{name: "c"}}
 	var nilConsumer *ledger
+	role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	for name, test := range map[string]struct {
 		db        func(t *testing.T, d *pgtest.Database) *sql.DB // nil: the test's own
 		store     store.Log
@@ -80,16 +82,16 @@ func TestStartRefuses(t *testing.T) {
 			words:   []string{"events_global_position_seq", "CACHE"},
 		},
 		"row-level security": {
-			prepare: `ALTER TABLE events ENABLE ROW LEVEL SECURITY; ALTER TABLE events FORCE ROW LEVEL SECURITY; CREATE ROLE rls_reader; GRANT ALL ON ALL TABLES IN SCHEMA public TO rls_reader; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO rls_reader`,
+			prepare: `ALTER TABLE events ENABLE ROW LEVEL SECURITY; ALTER TABLE events FORCE ROW LEVEL SECURITY; CREATE ROLE ` + role + `; GRANT ALL ON ALL TABLES IN SCHEMA public TO ` + role + `; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ` + role,
 			db: func(t *testing.T, d *pgtest.Database) *sql.DB {
-				db, err := sql.Open("pgx", d.URL+separator(d.URL)+"options=-c%20role%3Drls_reader")
+				db, err := sql.Open("pgx", d.URL+separator(d.URL)+"options=-c%20role%3D"+role)
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() {
 					db.Close()
-					d.Exec(t, `DROP OWNED BY rls_reader`)
-					d.Exec(t, `DROP ROLE rls_reader`)
+					d.Exec(t, `DROP OWNED BY `+role)
+					d.Exec(t, `DROP ROLE `+role)
 				})
 				return db
 			},
