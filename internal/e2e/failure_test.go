@@ -333,18 +333,21 @@ func TestBatchTimeoutKeepsTheHandlersError(t *testing.T) {
 			t.Parallel()
 			d := newLog(t)
 			appendN(t, d.DB, "Order", "1", 1)
-			self := make(chan *worker.Worker, 2)
-			c := &ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) error {
-				w := <-self
-				self <- w
-				return handle(ctx, w, e)
-			}}
-			w := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1), worker.WithBatchTimeout(300*time.Millisecond))
-			self <- w.Worker
-			err := w.result(t)
-			if !errors.Is(err, boom) || !strings.Contains(err.Error(), "longer than BatchTimeout") || name == "of WaitFor" && !strings.Contains(err.Error(), "it is at position 0") {
-				t.Errorf("Start returned %v", err)
-			}
+			await(t, "a batch in which WaitFor has looked, if it is to", func() bool {
+				self := make(chan *worker.Worker, 2)
+				c := &ledger{name: "c", before: func(ctx context.Context, _ *sql.Tx, e store.PersistedEvent) error {
+					w := <-self
+					self <- w
+					return handle(ctx, w, e)
+				}}
+				w := start(t, d.DB, []consumer.Consumer{c}, worker.WithMaxConsecutiveFailures(1), worker.WithBatchTimeout(300*time.Millisecond))
+				self <- w.Worker
+				err := w.result(t)
+				if !errors.Is(err, boom) || !strings.Contains(err.Error(), "longer than BatchTimeout") {
+					t.Fatalf("Start returned %v", err)
+				}
+				return name != "of WaitFor" || strings.Contains(err.Error(), "it is at position 0")
+			})
 		})
 	}
 }

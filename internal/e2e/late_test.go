@@ -71,7 +71,9 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			r := runWorker(t, w)
 			awaitHandled(t, d.DB, "all", 1, 4, 8)
 			awaitHandled(t, d.DB, "orders", 1, 4, 8)
-			if open := w.Status().Blocked; len(open) != 3 {
+			// In a plain store every transaction counts, also one that a busy machine keeps.
+			_, plain := log.(plainLog)
+			if open := w.Status().Blocked; len(open) < 3 || len(open) > 3 && !plain {
 				t.Errorf("Status shows %d transactions that stay open, want 3: %+v", len(open), open)
 			}
 			if err := commitsToo.Commit(); err != nil {
@@ -95,8 +97,7 @@ func TestLateEventsAreDelivered(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			// In a plain store every transaction counts, also one that a busy machine keeps.
-			if _, plain := log.(plainLog); blocked < 3 || blocked > 3 && !plain {
+			if blocked < 3 || blocked > 3 && !plain {
 				t.Errorf("the observer was told of %d transactions that stay open, want 3", blocked)
 			}
 			if seen[worker.SkipLate] != 4 || seen[worker.SkipVoid] != 1 || seen[worker.SkipOpen] < 5 {

@@ -75,7 +75,11 @@ func leaveOpen(t *testing.T, begin string) *pgtest.Database {
 			t.Fatal(err)
 		}
 	}
-	cut := one[int](t, d.DB, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%string_agg(p::text%'`)
+	var cut int
+	await(t, "the frontier's connection to be cut", func() bool {
+		cut = one[int](t, d.DB, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%string_agg(p::text%'`)
+		return cut > 0
+	})
 	if cut != 1 {
 		t.Fatalf("cut %d connections, want the frontier's", cut)
 	}

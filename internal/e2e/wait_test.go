@@ -44,11 +44,21 @@ func TestWaitFor(t *testing.T) {
 	if err := owner.WaitFor(t.Context(), "c", 12); !errors.Is(err, worker.ErrDeadLettered) {
 		t.Errorf("a dead letter: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := owner.WaitFor(ctx, "c", 99); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "it is at position 12") {
-		t.Errorf("a context that ended: %v", err)
-	}
+	awaitLook(t, owner, "c", 99, "it is at position 12")
+}
+
+// awaitLook calls WaitFor with little time, until it has looked and says why it waits.
+func awaitLook(t *testing.T, w *running, consumer string, position int64, says string) {
+	t.Helper()
+	await(t, fmt.Sprintf("WaitFor to look how far %s is, and to say %q", consumer, says), func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		err := w.WaitFor(ctx, consumer, position)
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, worker.ErrNoConsumer) {
+			t.Fatalf("WaitFor of %s does not go on: %v", consumer, err)
+		}
+		return strings.Contains(err.Error(), says)
+	})
 }
 
 // A name that no worker knows is a mistake. One that a worker has code for is
@@ -67,11 +77,7 @@ func TestWaitForAConsumerThatIsNot(t *testing.T) {
 		t.Errorf("the status shows %d consumers: who waits makes none", n)
 	}
 	d.Exec(t, `INSERT INTO worker_nodes (worker_id, heartbeat_at, consumers) VALUES (gen_random_uuid(), clock_timestamp(), '{new}')`)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if err := w.WaitFor(ctx, "new", 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, worker.ErrNoConsumer) {
-		t.Errorf("a registered consumer: %v", err)
-	}
+	awaitLook(t, w, "new", 1, "no worker has run it yet")
 }
 
 // Nobody waits for a worker that will never look, and what is said of the consumer
@@ -184,11 +190,7 @@ func TestWaitForTrustsNoServerWithoutAToken(t *testing.T) {
 	d.Exec(t, `DELETE FROM consumer_checkpoints_token`)
 	d.Exec(t, `UPDATE consumer_checkpoints SET last_position = 1000`)
 	for _, consumer := range []string{"c", "unknown"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if err := w.WaitFor(ctx, consumer, 500); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, worker.ErrNoConsumer) {
-			t.Errorf("consumer %s: %v", consumer, err)
-		}
-		cancel()
+		awaitLook(t, w, consumer, 500, "is not the one that the worker reads")
 	}
 }
 
@@ -203,15 +205,7 @@ func TestWaitForALateEvent(t *testing.T) {
 	if err := w.WaitFor(t.Context(), "c", 2); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "WaitFor to look, and to go on waiting", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		err := w.WaitFor(ctx, "c", 1)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("while the transaction is open: %v", err)
-		}
-		return strings.Contains(err.Error(), "no event has appeared there yet")
-	})
+	awaitLook(t, w, "c", 1, "no event has appeared there yet")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("enough"))
 	if err := w.WaitFor(ctx, "c", 1); err == nil || !strings.Contains(err.Error(), "enough") {

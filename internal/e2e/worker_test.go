@@ -75,6 +75,7 @@ func TestWaitsForAnOpenTransactionAndLosesNothing(t *testing.T) {
 	appendN(t, d.DB, "Order", "2", 3)                // 2 to 4
 	w := start(t, d.DB, []consumer.Consumer{&ledger{name: "all"}}, worker.WithGapPolicy(worker.GapWait))
 	await(t, "the consumer to be assigned", func() bool { return w.Status().Consumers != nil && w.Status().Consumers[0].Assigned })
+	await(t, "the open transaction to be found", func() bool { return len(w.Status().Blocked) == 1 })
 	if got := handled(t, d.DB, "all"); len(got) > 0 {
 		t.Fatalf("handled %v while a lower position was in doubt", got)
 	}
