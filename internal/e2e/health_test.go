@@ -226,7 +226,7 @@ func TestOldestAge(t *testing.T) {
 		&ledger{name: "all", before: stuck},
 		&scopedLedger{ledger{name: "rare", types: []string{"Rare", "None"}, before: stuck}},
 		&scopedLedger{ledger{name: "none", types: []string{"None"}}},
-	}, worker.WithMaxConsecutiveFailures(1_000_000))
+	}, worker.WithMaxConsecutiveFailures(1_000_000), worker.WithHeartbeatTimeout(time.Minute))
 	awaitReady(t, w)
 	d.Exec(t, `INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload, created_at)
 		SELECT type, '1', 1, gen_random_uuid(), 'e', '', clock_timestamp() - age * interval '1 hour' FROM (VALUES ('Order', 3), ('Rare', 2)) AS e (type, age)`)

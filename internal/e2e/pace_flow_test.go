@@ -95,7 +95,7 @@ func checkSlowBatch(t *testing.T, of func(ledger) consumer.Consumer) {
 	await(t, "the last event to go to the dead letters", func() bool {
 		return one[bool](t, d.DB, `SELECT EXISTS (SELECT FROM consumer_dead_letters WHERE global_position = 28)`)
 	})
-	r.Stop()
+	r.end(t)
 	if n := calls.Load(); n != int64(len(want))+2 {
 		t.Errorf("%d calls for %d events and two failures", n, len(want))
 	}
@@ -174,18 +174,10 @@ func TestEventIsNotBlamedForTheSumOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newLog(t)
 	appendN(t, d.DB, "Order", "1", 10)
-	var calls, named atomic.Int64
+	var named atomic.Int64
 	said := make(chan error, 1)
-	slow := waits(200*time.Millisecond, &calls)
-	start(t, d.DB, []consumer.Consumer{&bulkLedger{name: "slow", fails: func(events []store.PersistedEvent) error {
-		for range events {
-			if err := slow(t.Context(), nil, store.PersistedEvent{}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}},
-		worker.WithBatchTimeout(1500*time.Millisecond), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(3),
+	start(t, d.DB, []consumer.Consumer{&slowSum{bulkLedger{name: "slow"}}},
+		worker.WithBatchTimeout(3*time.Second), worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(3),
 		worker.WithObserver(worker.Observer{Retrying: func(r worker.Retry) {
 			if e := (*worker.ConsumerError)(nil); errors.As(r.Err, &e) && e.Position != 0 {
 				named.Add(1)
@@ -207,4 +199,15 @@ func TestEventIsNotBlamedForTheSumOfOthers(t *testing.T) {
 	if n := named.Load(); n > 0 {
 		t.Errorf("%d errors name an event", n)
 	}
+}
+
+// slowSum is a consumer for which more than five events are too many in a batch.
+type slowSum struct{ bulkLedger }
+
+func (s *slowSum) HandleBatch(ctx context.Context, tx *sql.Tx, events []store.PersistedEvent) error {
+	if len(events) > 5 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.bulkLedger.HandleBatch(ctx, tx, events)
 }

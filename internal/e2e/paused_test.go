@@ -130,11 +130,12 @@ func TestPausedInTheMiddleOfABatch(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		strategy worker.LeaderStrategy
+		timeout  time.Duration
 		ended    bool
 		want     *regexp.Regexp
 	}{
-		"its batch is left alone": {worker.LeaderStrategyLease, false, regexp.MustCompile(`^paused 1,paused 2,paused 3,(paused|other) 4,(paused|other) 5$`)},
-		"its batch is ended":      {worker.LeaderStrategyAdvisory, true, regexp.MustCompile(`^other 1,other 2,other 3,other 4,other 5$`)},
+		"its batch is left alone": {worker.LeaderStrategyLease, time.Hour, false, regexp.MustCompile(`^paused 1,paused 2,paused 3,(paused|other) 4,(paused|other) 5$`)},
+		"its batch is ended":      {worker.LeaderStrategyAdvisory, 30 * time.Second, true, regexp.MustCompile(`^other 1,other 2,other 3,other 4,other 5$`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -148,11 +149,11 @@ func TestPausedInTheMiddleOfABatch(t *testing.T) {
 				if e.GlobalPosition == 2 {
 					once()
 				}
-			}}}, worker.WithBatchSize(3), worker.WithLeaderStrategy(test.strategy))
+			}}}, worker.WithBatchSize(3), worker.WithLeaderStrategy(test.strategy), worker.WithBatchTimeout(test.timeout))
 			t.Cleanup(func() { w.pause(false); release() })
 			<-inside
 			w.pause(true)
-			other := start(t, d.DB, []consumer.Consumer{&signed{who: "other"}}, worker.WithBatchSize(3), worker.WithLeaderStrategy(test.strategy))
+			other := start(t, d.DB, []consumer.Consumer{&signed{who: "other"}}, worker.WithBatchSize(3), worker.WithLeaderStrategy(test.strategy), worker.WithBatchTimeout(test.timeout))
 			ledger := func() string {
 				var s string
 				if err := d.DB.QueryRow(`SELECT coalesce(string_agg(consumer || ' ' || position, ',' ORDER BY id), '') FROM ledger`).Scan(&s); err != nil {

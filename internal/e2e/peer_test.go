@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -85,7 +86,7 @@ func TestUpgradeOfAPeersDatabase(t *testing.T) {
 		if err := <-applied; err != nil {
 			t.Fatal(err)
 		}
-		w := start(t, d.DB, namedLedgers("a", "b", "c"), worker.WithLeaderStrategy(s))
+		w := start(t, d.DB, namedLedgers("a", "b", "c"), worker.WithLeaderStrategy(s), worker.WithHeartbeatTimeout(time.Minute))
 		for _, name := range []string{"a", "b", "c"} {
 			awaitHandled(t, d.DB, name, ten...)
 		}

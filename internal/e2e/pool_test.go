@@ -77,7 +77,7 @@ func TestHeartbeatsDoNotWaitForHandlers(t *testing.T) {
 					return nil
 				}})
 			}
-			w := start(t, db, consumers, worker.WithLeaderStrategy(strategy), worker.WithObserver(worker.Observer{
+			w := start(t, db, consumers, worker.WithLeaderStrategy(strategy), worker.WithHeartbeatTimeout(30*time.Second), worker.WithBatchTimeout(time.Hour), worker.WithObserver(worker.Observer{
 				ConsumerStopped: func(worker.ConsumerInfo) { stopped.Add(1) },
 				BatchDone: func(b worker.Batch) {
 					if b.Err == nil {

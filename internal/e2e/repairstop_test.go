@@ -76,6 +76,7 @@ func TestRepairOutlastsAStop(t *testing.T) {
 		return errors.Join(o.begin(0), errRefused)
 	})
 	w := worker.New(db, newStore(), []consumer.Consumer{c}, quick()...)
+	setLeave(w, time.Minute)
 	stop = w.Stop
 	r := runWorker(t, w)
 	select {

@@ -170,10 +170,10 @@ func TestGuardWaitsForALock(t *testing.T) {
 	}
 	var log lines
 	var retries atomic.Int32
-	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithBatchTimeout(100*time.Millisecond), worker.WithLogger(&log),
+	w := worker.New(d.DB, newStore(), []consumer.Consumer{&ledger{name: "c"}}, append(quick(), worker.WithBatchTimeout(2*time.Second), worker.WithHeartbeatTimeout(time.Minute), worker.WithLogger(&log),
 		worker.WithObserver(worker.Observer{Retrying: func(worker.Retry) { retries.Add(1) }}))...)
 	setQuick(w, 4*time.Second)
-	setGuard(w, 4*time.Second) // one look without an answer does not end the guard
+	setGuard(w, 500*time.Millisecond) // 4.5 s with two batches: one look without an answer does not end the guard
 	runWorker(t, w)
 	remedy := fmt.Sprintf("pg_terminate_backend(%d)", pid)
 	says := func() bool {

@@ -80,7 +80,7 @@ func TestHandlerThatIgnoresItsContext(t *testing.T) {
 		return nil
 	}}
 	var overdue atomic.Pointer[worker.Batch]
-	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchTimeout(100*time.Millisecond),
+	w := start(t, d.DB, []consumer.Consumer{c}, worker.WithBatchTimeout(time.Second),
 		worker.WithObserver(worker.Observer{HandlerOverdue: func(b worker.Batch) { overdue.Store(&b) }}))
 	isOverdue := func() bool { return errors.Is(statusOf(w.Worker, "deaf").LastError, worker.ErrHandlerOverdue) }
 	await(t, "the status to say that the handler is overdue", isOverdue)
@@ -102,7 +102,7 @@ func TestHandlerThatIgnoresItsContext(t *testing.T) {
 func TestStopLeavesBehindAHandlerThatIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]worker.Option{
-		"bounded by BatchTimeout":    {worker.WithBatchTimeout(100 * time.Millisecond)},
+		"bounded by BatchTimeout":    {worker.WithBatchTimeout(time.Second)},
 		"bounded by ShutdownTimeout": {worker.WithBatchTimeout(time.Hour), worker.WithShutdownTimeout(100 * time.Millisecond)},
 	} {
 		t.Run(name, func(t *testing.T) {
