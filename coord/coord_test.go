@@ -256,7 +256,7 @@ func TestDeliver(t *testing.T) {
 func TestRegisterCleans(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	for _, seconds := range []int{1, 59, 61, 3600} {
+	for _, seconds := range []int{1, 30, 90, 3600} {
 		mustExec(t, d.DB, `INSERT INTO worker_nodes (worker_id, heartbeat_at) VALUES (gen_random_uuid(), clock_timestamp() - $1::int * interval '1 second')`, seconds)
 	}
 	c := New(config(d.DB, six...))
@@ -278,7 +278,7 @@ func TestRegisterCleansForTooLong(t *testing.T) {
 	mustExec(t, d.DB, `CREATE TRIGGER linger BEFORE DELETE ON worker_nodes FOR EACH ROW WHEN (OLD.heartbeat_at < now() - interval '1 minute') EXECUTE FUNCTION linger()`)
 	log := &logged{}
 	cfg := brisk(config(d.DB, six...))
-	cfg.HeartbeatTimeout = 3 * time.Second // a statement may take a second
+	cfg.HeartbeatTimeout = 9 * time.Second // a statement may take three seconds
 	log.hears(&cfg)
 	cfg.OnFailure = func(err error) { t.Errorf("Run: %v", err) }
 	w := start(t, cfg)

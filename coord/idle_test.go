@@ -85,6 +85,9 @@ func TestNobodyRunsAConsumer(t *testing.T) {
 		mustExec(t, d.DB, `DROP TRIGGER nothing ON consumer_assignments`)
 		w.awaitAssigned(six...)
 		unowned("Retired")
+		for _, unit := range []string{"Billing", "Email"} { // the status shows it a moment before
+			await(t, unit+" is said to be run again", func() bool { return log.count("run again", unit) > 0 })
+		}
 
 		for unit, want := range map[string]string{"Billing": "consumer_assignments does not stay", "Email": "a trigger", "Retired": "no live worker has code for it"} {
 			if log.count("nobody runs a consumer", unit) != 1 || log.count("nobody runs a consumer", unit, want) != 1 {

@@ -195,7 +195,7 @@ func TestServerRestart(t *testing.T) {
 			var workers []*worker
 			for range len(six) + 1 { // one has nothing
 				cfg := config(db, six...)
-				cfg.RebalanceInterval = 10 * time.Millisecond
+				cfg.HeartbeatTimeout, cfg.RebalanceInterval = time.Hour, 10*time.Millisecond
 				workers = append(workers, start(t, cfg))
 			}
 			awaitShares(workers...)
@@ -209,7 +209,7 @@ func TestServerRestart(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), pgtest.Patience)
 			defer cancel()
 			if err := server.Restart(ctx); err != nil {
 				t.Fatal(err)
@@ -218,10 +218,12 @@ func TestServerRestart(t *testing.T) {
 				plantToken(t, db)
 			}
 			for _, w := range workers {
-				await(t, "the worker is back", func() bool {
+				if !pgtest.Poll(func() bool {
 					s := w.Status()
 					return s.LastError == nil && s.LastHeartbeat.After(before[w.id])
-				})
+				}) {
+					t.Fatal("waited in vain for the worker to be back")
+				}
 			}
 			leaderOf(t, workers...)
 			awaitShares(workers...)

@@ -138,6 +138,7 @@ func TestProofOfDeath(t *testing.T) {
 		}
 	}
 	leaderCfg, cfg := config(db, six...), config(db, six...)
+	leaderCfg.HeartbeatTimeout, cfg.HeartbeatTimeout = time.Hour, time.Hour
 	leader := join(t, leaderCfg)
 	expect := func(when string, proven, held bool) {
 		t.Helper()
