@@ -127,7 +127,7 @@ type scheduled struct {
 
 func (s *scheduled) worker(t interface{ Fatal(...any) }, name string, opts ...Option) *Worker {
 	w := New(s.db, storepostgres.NewStore(nil), []consumer.Consumer{&moody{name: name}}, append([]Option{
-		WithPollInterval(time.Millisecond), WithMaxPollInterval(2 * time.Millisecond), WithBatchTimeout(20 * time.Millisecond),
+		WithPollInterval(time.Millisecond), WithMaxPollInterval(2 * time.Millisecond), WithBatchTimeout(100 * time.Millisecond),
 		WithDispatcherInterval(time.Millisecond),
 	}, opts...)...)
 	if s.frontier != nil {

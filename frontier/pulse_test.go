@@ -61,14 +61,25 @@ func awaitOutlived(t *testing.T, f *Frontier, from time.Time) {
 func TestOutlivedEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	f, _ := run(t, testConfig(t, poolNamed(t, d.URL, "frontier")))
+	cfg := testConfig(t, poolNamed(t, d.URL, "frontier"))
+	cfg.Interval = time.Hour // it reads when it is asked to
+	f, _ := run(t, cfg)
 	awaitSettled(t, f, 0)
 	awaitOutlived(t, f, time.Now())
 	before := time.Now()
 	exec(t, begin(t, d.DB), `LOCK TABLE events IN ACCESS EXCLUSIVE MODE`)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if f.Outlived(ctx, before) {
-		t.Error("a session that waits for a lock has answered")
+	answer := make(chan bool, 1)
+	go func() { answer <- f.Outlived(ctx, before) }()
+	pgtest.AwaitBlocked(t, d.DB)
+	cancel()
+	select {
+	case outlived := <-answer:
+		if outlived {
+			t.Error("a session that waits for a lock has answered")
+		}
+	case <-time.After(patience):
+		t.Error("it still waits for an answer")
 	}
 }

@@ -109,11 +109,16 @@ func TestReplayKeepsOrder(t *testing.T) {
 			if status := w.Status().Consumers[0]; status.DeadLetters != 0 || status.LastError != nil {
 				t.Errorf("the status is %+v", status)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			if err := w.WaitFor(ctx, "c", 3); err == nil || errors.Is(err, worker.ErrDeadLettered) {
-				t.Errorf("WaitFor: %v", err)
-			}
+			await(t, "WaitFor to look, and to go on waiting", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				err := w.WaitFor(ctx, "c", 3)
+				if err == nil || errors.Is(err, worker.ErrDeadLettered) {
+					t.Errorf("WaitFor: %v", err)
+					return true
+				}
+				return strings.Contains(err.Error(), "the event's aggregate is replayed")
+			})
 		}
 		return nil
 	}
