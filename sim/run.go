@@ -52,6 +52,9 @@ func start(ctx context.Context, c Config, scenario Scenario, driver Driver) (rep
 	if err != nil {
 		return NotStarted(ctx, c, err)
 	}
+	if c.made != nil {
+		*c.made = append(*c.made, on.name)
+	}
 	on.mortal = driver != nil
 	defer func() { err = errors.Join(err, Blame(report, on.drop())) }()
 	if err := on.room(ctx, c.Connections()); err != nil {

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +24,7 @@ func small(t *testing.T) Config {
 	for _, k := range slices.Concat(serverSide, operators, crashingServer, listeners, shifting) {
 		delete(faults, k)
 	}
-	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults}
+	return Config{URL: pgtest.Server(t).URL(""), Workers: 3, Writers: 6, Consumers: 3, Duration: 4 * time.Second, Seed: 1, Faults: faults, made: new([]string)}
 }
 
 // holds makes runs that must hold, five at most, each with another seed and twice as long as
@@ -111,7 +109,7 @@ func TestRealRunHolds(t *testing.T) {
 		historyHolds(t, r, seen)
 		return strings.TrimSpace(strings.Join(append(unseen(seen), happened(r)), " "))
 	})
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
 // serverSide are the faults that come from the server, handlers and operators.
@@ -135,7 +133,7 @@ func TestRunHoldsWhenOperatorsMoveConsumers(t *testing.T) {
 		}
 		return moves(r)
 	})
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
 func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
@@ -153,7 +151,7 @@ func TestRunHoldsWhenTheServerEndsBackendsAndHandlersFail(t *testing.T) {
 		}
 		return cmp.Or(fromOutside(r), failures(r))
 	})
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
 // crashingServer are the faults of a server that crashes and loses what is not safe.
@@ -205,7 +203,7 @@ func runHoldsWith(t *testing.T, fault string, intensity float64, counted history
 	c := small(t)
 	c.Faults = Intensities{"rollback": 1, "stale": 1, fault: intensity}
 	holds(t, c, each(counted))
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
 func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
@@ -215,7 +213,7 @@ func TestRunHoldsWhenAnotherServerAnswersAndACopyIsPutBack(t *testing.T) {
 	c.URL, c.Server, c.Duration = server.URL(""), server, 6*time.Second
 	c.Faults = Intensities{"rollback": 1, "stale": 1, "prepare": 1, "restore": 3, "standby": 3, "split": 3}
 	holds(t, c, anyOf(copiesMade, ledToLagging, ledToSecond))
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
 // listeners are the faults of those that listen.
@@ -229,7 +227,7 @@ func TestRunHoldsWhenNotificationsAreLost(t *testing.T) {
 		c.Faults[k] = 3
 	}
 	holds(t, c, anyOf(notificationsLost, notificationsDelayed, listenerBackendsEnded))
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
 func TestOnlyAnOwnServerIsCrashed(t *testing.T) {
@@ -271,12 +269,15 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	if r == nil || !r.Interrupted || r.Held || r.Events == 0 || r.Crashes() == 0 {
 		t.Errorf("the partial report: %+v", r)
 	}
-	nothingLeft(t)
+	nothingLeft(t, c)
 }
 
-// nothingLeft looks for what a run leaves on the server.
-func nothingLeft(t *testing.T) {
+// nothingLeft looks for what the runs of c leave on the server.
+func nothingLeft(t *testing.T, c Config) {
 	t.Helper()
+	if len(*c.made) == 0 {
+		t.Error("no run has made a database")
+	}
 	conn, err := pgx.Connect(t.Context(), pgtest.Server(t).URL(""))
 	if err != nil {
 		t.Fatal(err)
@@ -284,9 +285,9 @@ func nothingLeft(t *testing.T) {
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
 	eventually(t, "databases, sessions and prepared transactions of the run to be gone", func() bool {
 		var n int
-		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE $1::text)
-			+ (SELECT count(*) FROM pg_stat_activity WHERE datname LIKE $1::text) + (SELECT count(*) FROM pg_prepared_xacts WHERE database LIKE $1::text)`,
-			fmt.Sprintf(`sim\_%d\_%%`, os.Getpid())).Scan(&n); err != nil {
+		if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname = ANY ($1::text[]))
+			+ (SELECT count(*) FROM pg_stat_activity WHERE datname = ANY ($1::text[])) + (SELECT count(*) FROM pg_prepared_xacts WHERE database = ANY ($1::text[]))`,
+			*c.made).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 0

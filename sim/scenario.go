@@ -37,6 +37,8 @@ type Config struct {
 
 	// Progress, if set, is called a few times a second, from one goroutine.
 	Progress func(Progress)
+
+	made *[]string // the names of its databases, for tests; nil: nobody asks
 }
 
 // DefaultConfig is a run of half a minute.

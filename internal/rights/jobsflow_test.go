@@ -119,7 +119,7 @@ func (d *deployment) startRuns(db *sql.DB) {
 // advance runs a worker that advances a flow, and removes it.
 func (d *deployment) advance(db *sql.DB, strategy coord.LeaderStrategy) {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
 	defer cancel()
 	f, list, items := flowOf()
 	h := jobs.NewHandlers()
@@ -158,7 +158,7 @@ func (d *deployment) schedule(db *sql.DB) {
 	d.t.Helper()
 	d.Exec(d.t, `DELETE FROM infra.work_schedules`)
 	for range 2 {
-		ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
 		s := schedule.New(db, jobs.NewClient(db, jobs.WithTable("infra.work")),
 			schedule.Job("s", often{}, func(time.Time) jobs.Args { return tickJob{} }))
 		done := make(chan error, 1)
@@ -236,7 +236,7 @@ func (d *deployment) work(db *sql.DB, dead func([]uuid.UUID) (string, []any)) {
 // hands on what judges the dead.
 func (d *deployment) coordinate(db *sql.DB, strategy coord.LeaderStrategy, then func(dead func([]uuid.UUID) (string, []any))) {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(d.t.Context(), pgtest.Patience)
 	defer cancel()
 	const database = `(SELECT oid FROM pg_database WHERE datname = current_database())`
 	_, err := db.ExecContext(ctx, incarnation.Plant(d.names.Token), d.scan(`SELECT oid::bigint::text FROM pg_database WHERE datname = current_database()`), uuid.NewString())
