@@ -123,6 +123,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 		}
 	}
 	took := time.Since(begin)
+	db.SetMaxIdleConns(-1) // some are of sessions that were killed
 	for what, query := range map[string]string{
 		"parts that did not come once": `SELECT count(*) FROM (SELECT FROM parts GROUP BY run, part HAVING count(*) <> 1) AS x`,
 		"parts":                        fmt.Sprintf(`SELECT count(*) - %d FROM parts`, 8*runs),

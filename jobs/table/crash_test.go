@@ -32,10 +32,12 @@ func TestProcessesThatDieAndSleep(t *testing.T) {
 		running[i] = next()
 	}
 	kills, sleeps := 0, 0
+	refused := func() bool { return s.text(`SELECT EXISTS (SELECT FROM refused)::text`) == "true" }
 	open := func() bool {
 		return s.text(`SELECT EXISTS (SELECT FROM example_jobs WHERE state <> 'completed')::text`) == "true"
 	}
-	for open() || kills < 3 || sleeps < 3 {
+	// What is stopped may have ended its rows just before, or be killed before it ends them.
+	for open() || kills < 3 || sleeps < 3 || sleeps < 20 && !refused() {
 		if time.Since(begin) > 20*time.Minute {
 			t.Fatal("it does not end")
 		}
@@ -76,7 +78,9 @@ SELECT count(*)::text FROM (SELECT j.id FROM example_jobs AS j LEFT JOIN finishe
 	s.want("rows that were finished by one that had not claimed them", "0", `SELECT count(*)::text FROM finished WHERE claimed_by <> finished_by`)
 	s.want("rows that were finished under another claim than the last", "0", `
 SELECT count(*)::text FROM finished AS f JOIN example_jobs AS j ON j.id = f.job WHERE j.started_at <> f.claimed_at`)
-	s.want("zombies were refused", "true", `SELECT (count(*) > 0)::text FROM refused`)
+	if !refused() {
+		t.Error("no zombie was refused")
+	}
 	rows := s.text(`SELECT count(*)::text FROM example_jobs`)
 	t.Logf("%s rows in %v: %.0f jobs/s; %d processes killed, %d stopped and continued; %s runs, of which again %s, of %s rows; %s zombies refused",
 		rows, took.Round(time.Millisecond), mustFloat(rows)/took.Seconds(), kills, sleeps,

@@ -59,7 +59,8 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	want := map[string]string{"2": "queued 0 example_jobs_with_repository_name does not show the row", "3": "failed 2 division by zero", "4": "failed 2 more than once",
 		"5": "failed 2 refused", "6": "failed 2 boom", "7": "failed 2 takes 1, there are 7", "8": `failed 2 converting driver.Value type string ("repo 8")`}
 	hid := make(chan []int64, 100)
-	s.d.Exec(t, `INSERT INTO example_jobs (repository_id) SELECT i FROM generate_series(1, 20) AS i`)
+	// What was queued an hour ago is hidden for as long.
+	s.d.Exec(t, `INSERT INTO example_jobs (repository_id, queued_at) SELECT i, now() - CASE i WHEN 2 THEN interval '1 hour' ELSE interval '0' END FROM generate_series(1, 20) AS i`)
 	w := s.run(func(o *table.WorkerOptions) {
 		o.NumHandlers = 30
 		o.Observers = []table.Observer{{JobsHidden: func(ids []int64) { hid <- ids }}}
@@ -86,7 +87,7 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	if ids := <-hid; len(ids) != 1 || s.text(`SELECT repository_id::text FROM example_jobs WHERE id = $1`, ids[0]) != "2" {
 		t.Errorf("hidden: %v", ids)
 	}
-	s.want("what is hidden waits for", "true", `SELECT (process_after - now() BETWEEN interval '1 second' AND interval '11 seconds')::text FROM example_jobs WHERE repository_id = 2`)
+	s.want("what is hidden waits for", "true", `SELECT (process_after - now() BETWEEN interval '50 minutes' AND interval '1 hour')::text FROM example_jobs WHERE repository_id = 2`)
 	s.d.Exec(t, `UPDATE example_jobs SET process_after = NULL, repository_id = 1 WHERE repository_id = 2`)
 	s.until("what was hidden to run", func() bool { return len(s.notes()) == 14 })
 	s.until("its slot", func() bool { return w.Status().Running == 0 })
@@ -109,7 +110,8 @@ func TestScanThatQueuesAgain(t *testing.T) {
 	s.until("its slot", func() bool { return w.Status().Running == 0 })
 }
 
-// What is hidden waits for as long again as it has waited, and an hour at most.
+// What is hidden waits for as long again as it has waited, ten seconds at least and an hour
+// at most.
 func TestHiddenForLong(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -121,6 +123,9 @@ func TestHiddenForLong(t *testing.T) {
 		return s.text(`SELECT count(*)::text FROM example_jobs WHERE process_after > now()`) == "5"
 	})
 	s.want("the pauses", "10 60", `SELECT string_agg(round(extract(epoch FROM process_after - now()) / 60)::text, ' ' ORDER BY id) FROM example_jobs WHERE id IN ($1, $2)`, id, ages)
+	s.until("pauses of ten seconds", func() bool {
+		return s.text(`SELECT count(*)::text FROM example_jobs WHERE queued_at > now() AND process_after BETWEEN now() AND now() + interval '11 seconds'`) == "2"
+	})
 }
 
 // While the view cannot be read at all, no job is blamed for it.
