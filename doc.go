@@ -62,7 +62,8 @@
 //
 // [Worker.WaitFor] waits until a consumer has handled a position, in whatever
 // process it runs: then what was just appended can be read from the projection.
-// A name that no worker knows is an error.
+// A name that no worker knows is an error. A process that runs no consumer waits with a
+// [Waiter].
 //
 // # Rules for handlers
 //

@@ -41,10 +41,10 @@ const pollAgain = 5 * time.Millisecond
 // DispatcherInterval, from when the worker has started. The error is ErrDeadLettered if the event cannot
 // be handled, ErrNoConsumer if there is no such consumer, and tells how far the
 // consumer is if ctx ends first. A worker that
-// ended before it could begin waits for nothing.
+// ended before it could begin waits for nothing. A process without a worker has a [Waiter].
 func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) error {
-	if whole := partition.Consumer(consumer); whole != consumer {
-		return fmt.Errorf("%w: %s is a unit's name, which may be gone at any time: wait for %s", ErrNoConsumer, errtext.Value(consumer), errtext.Value(whole))
+	if err := checkWhole(consumer); err != nil {
+		return err
 	}
 	select {
 	case <-w.ready:
@@ -58,7 +58,31 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 	default:
 		return fmt.Errorf("worker: cannot wait for consumer %s to handle position %d: %w", errtext.Value(consumer), position, errNeverBegan)
 	}
-	why := errNotLooked
+	return w.waits.until(ctx, consumer, position)
+}
+
+// checkWhole refuses the name of a part.
+func checkWhole(consumer string) error {
+	if whole := partition.Consumer(consumer); whole != consumer {
+		return fmt.Errorf("%w: %s is a unit's name, which may be gone at any time: wait for %s", ErrNoConsumer, errtext.Value(consumer), errtext.Value(whole))
+	}
+	return nil
+}
+
+// waits are how a Worker or a Waiter waits for consumers.
+type waits struct {
+	awaited *awaited // which says that a consumer is there
+	// Looks of one caller have a pause of first between them, then twice that, up to every.
+	first, every time.Duration
+	looks        looks
+	// arrived reads how far a consumer is. Its error is final, unless nobody answers.
+	arrived func(ctx context.Context, consumer string, position int64) (progress.Arrival, error)
+	ask     func(ctx context.Context, consumer string, position int64) // the worker that runs the consumer; nil: nobody would hear the answer
+}
+
+// until waits until a consumer has handled a position.
+func (w *waits) until(ctx context.Context, consumer string, position int64) error {
+	why, pause := errNotLooked, w.first
 	for ask := true; ; {
 		there, forget := w.awaited.wait(consumer, position)
 		handled, err := w.poll(ctx, consumer, position, ask, &why)
@@ -69,7 +93,7 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 			if !ask {
 				backoff.Sleep(ctx, pollAgain) // a part is there, and others are not
 			}
-			ask = w.pauseUntil(ctx, there, consumer, position, &why)
+			ask = w.pauseUntil(ctx, there, consumer, position, &pause, &why)
 		}
 		forget()
 		if handled || err != nil {
@@ -80,45 +104,53 @@ func (w *Worker) WaitFor(ctx context.Context, consumer string, position int64) e
 
 // poll looks whether a consumer has handled a position, and if not, asks the
 // worker that runs it to say when. No answer of the database is no error.
-func (w *Worker) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
-	var now progress.Arrival
-	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-		now, err = w.arrived(ctx, consumer, position)
-		return err
-	})
+func (w *waits) poll(ctx context.Context, consumer string, position int64, ask bool, why *error) (handled bool, err error) {
+	now, err := w.arrived(ctx, consumer, position)
 	switch {
 	case errors.Is(err, store.ErrIncarnation):
 		*why = errOtherServer
 		return false, nil
-	case ctx.Err() != nil, errors.Is(err, errNoAnswer), pgdriver.IsStandby(err):
+	case ctx.Err() != nil:
+		return false, nil
+	case isUnanswered(err):
+		*why = err
 		return false, nil
 	case err != nil || now.Handled:
 		return now.Handled, err
 	}
 	*why = now.Why()
-	if ask {
-		w.askFor(ctx, consumer, position)
+	if ask && w.ask != nil {
+		w.ask(ctx, consumer, position)
 	}
 	return false, nil
 }
 
-// pauseUntil waits for there. Every DispatcherInterval it looks how far the consumer is, once for
+// isUnanswered reports whether an error says nothing of a consumer: the database will answer, or
+// another server will.
+func isUnanswered(err error) bool {
+	return errors.Is(err, errNoAnswer) || pgdriver.IsConnectionLoss(err) || pgdriver.IsStandby(err)
+}
+
+// pauseUntil waits for there. Meanwhile it looks now and then how far the consumer is, together with
 // all who wait for that consumer, and reports true if it is time to ask again: the consumer is at
 // the position, or somebody has to see what is wrong.
-func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, why *error) (again bool) {
-	every := time.NewTicker(w.cfg.DispatcherInterval)
-	defer every.Stop()
+func (w *waits) pauseUntil(ctx context.Context, there <-chan struct{}, consumer string, position int64, pause *time.Duration, why *error) (again bool) {
 	for {
+		timer := time.NewTimer(*pause)
 		select {
 		case <-there:
+			timer.Stop()
 			return false
 		case <-ctx.Done():
+			timer.Stop()
 			return false
-		case <-every.C:
+		case <-timer.C:
 		}
-		switch now, err := w.looks.at(ctx, consumer, w.cfg.DispatcherInterval, w.lookHowFar); {
+		now, err := w.looks.at(ctx, consumer, *pause, w.lookHowFar)
+		*pause = min(2**pause, w.every)
+		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, errNoAnswer), pgdriver.IsConnectionLoss(err), pgdriver.IsStandby(err):
+		case isUnanswered(err):
 			*why = err
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), pgdriver.IsTimeLimit(err):
 			// The time of another caller was over, whose read it was.
@@ -131,12 +163,8 @@ func (w *Worker) pauseUntil(ctx context.Context, there <-chan struct{}, consumer
 }
 
 // lookHowFar reads how far a consumer is.
-func (w *Worker) lookHowFar(ctx context.Context, consumer string) (now progress.Arrival, err error) {
-	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
-		now, err = w.arrived(ctx, consumer, math.MaxInt64)
-		return err
-	})
-	return now, err
+func (w *waits) lookHowFar(ctx context.Context, consumer string) (progress.Arrival, error) {
+	return w.arrived(ctx, consumer, math.MaxInt64)
 }
 
 // looks are what is known of how far consumers are. Those who wait for the same consumer share
@@ -188,29 +216,38 @@ func (w *Worker) askFor(ctx context.Context, consumer string, position int64) {
 // arrived reads how far a consumer is, where the worker works: an abandoned
 // primary may be ahead of the one that was promoted.
 func (w *Worker) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
-	conn := &pooled{w: w}
-	defer func() { conn.giveBack(err) }()
-	a, at, err := w.checkpoints.Arrived(ctx, conn, consumer, position)
-	if err == nil && a.Unknown {
-		at, err = w.checkpoints.Incarnation(ctx, conn)
-	}
-	known := w.frontier.Value().Token
-	switch {
-	case err != nil:
-		return a, err
-	case known != "" && at != known: // at is empty on a server that has no token, as after its crash
-		return a, store.ErrIncarnation
-	case a.Unknown && w.unit(consumer) == nil:
-		return a, w.known(ctx, conn, consumer)
-	case a.DeadLetter:
-		return a, fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, consumer, position)
-	}
-	return a, nil
+	err = w.bounded(ctx, w.limits.quick, func(ctx context.Context) (err error) {
+		conn := &pooled{w: w}
+		defer func() { conn.giveBack(err) }()
+		var at string
+		a, at, err = w.checkpoints.Arrived(ctx, conn, consumer, position)
+		if err == nil && a.Unknown {
+			at, err = w.checkpoints.Incarnation(ctx, conn)
+		}
+		known := w.frontier.Value().Token
+		switch {
+		case err != nil:
+			return err
+		case known != "" && at != known: // at is empty on a server that has no token, as after its crash
+			return store.ErrIncarnation
+		case a.Unknown && w.unit(consumer) != nil:
+			return nil
+		}
+		return checkArrival(ctx, &w.checkpoints, conn, a, consumer, position)
+	})
+	return a, err
 }
 
-// known returns ErrNoConsumer if no worker has registered code for a consumer.
-func (w *Worker) known(ctx context.Context, q store.Querier, consumer string) error {
-	known, err := w.checkpoints.Known(ctx, q, consumer)
+// checkArrival returns why a position will not be handled: its event is a dead letter, or no
+// worker has registered code for the consumer.
+func checkArrival(ctx context.Context, c *progress.Checkpoints, q store.Querier, a progress.Arrival, consumer string, position int64) error {
+	switch {
+	case a.DeadLetter:
+		return fmt.Errorf("%w: consumer %q, position %d", ErrDeadLettered, consumer, position)
+	case !a.Unknown:
+		return nil
+	}
+	known, err := c.Known(ctx, q, consumer)
 	if err == nil && !known {
 		return fmt.Errorf("%w: %s", ErrNoConsumer, errtext.Value(consumer))
 	}

@@ -57,7 +57,7 @@ type Worker struct {
 	channel      string // of the news beside the log, for DispatcherStrategyNotify
 	waitChannel  string // of who waits for which consumer, likewise
 	awaited      *awaited
-	looks        looks // of WaitFor
+	waits        waits // of WaitFor
 
 	ages       *ages
 	unfinished chan []string  // of a worker that drains: the units whose loops have not ended, the latest only
@@ -98,6 +98,7 @@ func New(db *sql.DB, eventStore store.Log, consumers []consumer.Consumer, opts .
 			opt(&w.cfg)
 		}
 	}
+	w.waits = waits{awaited: w.awaited, first: w.cfg.DispatcherInterval, every: w.cfg.DispatcherInterval, arrived: w.arrived, ask: w.askFor}
 	w.observer = protected(hooks.WithLog(w.cfg.Observers, func(o Observer) bool { return o.logs }, newWarner), &w.calls)
 	w.state.Store(StateNew)
 	return w

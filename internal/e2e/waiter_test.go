@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgtest"
+	"github.com/pgfrontier/worker/migrations"
+	"github.com/pgfrontier/worker/store/consumer"
+)
+
+// A process that runs no consumer waits with the right to read the tables of the workers alone.
+func TestWaiter(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	owner := start(t, d.DB, []consumer.Consumer{newRefusing("c", 12)}, worker.WithFailurePolicy(worker.FailDeadLetter), worker.WithMaxConsecutiveFailures(1))
+	d.Exec(t, `DO $$ DECLARE role text := current_database() || '_reader'; BEGIN
+		EXECUTE format('CREATE ROLE %I', role);
+		EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA public TO %I', role);
+		EXECUTE format('REVOKE ALL ON events FROM %I', role);
+	END $$`)
+	var role string
+	if err := d.DB.QueryRow(`SELECT current_database() || '_reader'`).Scan(&role); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Exec(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	if err := owner.WaitFor(t.Context(), "c", 0); err != nil { // it is known from then on
+		t.Fatal(err)
+	}
+	w := worker.NewWaiter(d.OpenSet(t, "role", role))
+	for range 11 {
+		appendN(t, d.DB, "Order", "1", 1)
+		head := latestPosition(t, d.DB)
+		if err := w.WaitFor(t.Context(), "c", head); err != nil {
+			t.Fatal(err)
+		}
+		if got := handled(t, d.DB, "c"); int64(len(got)) != head {
+			t.Fatalf("at position %d only %v are handled", head, got)
+		}
+	}
+	appendN(t, d.DB, "Order", "1", 1)
+	if err := w.WaitFor(t.Context(), "c", 12); !errors.Is(err, worker.ErrDeadLettered) {
+		t.Errorf("a dead letter: %v", err)
+	}
+	for name, text := range map[string]string{"C": `"C"`, "c#000-3ff": `wait for "c"`} {
+		if err := w.WaitFor(t.Context(), name, 1); !errors.Is(err, worker.ErrNoConsumer) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Until the error says what was seen: it says nothing if the time is over before.
+	await(t, "the position in the error", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		err := w.WaitFor(ctx, "c", 99)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("a context that ended: %v", err)
+		}
+		return strings.Contains(err.Error(), "it is at position 12")
+	})
+}
+
+// A Waiter outlives the loss of its connections, and goes on.
+func TestWaiterOutlivesItsConnections(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	owner := start(t, d.DB, []consumer.Consumer{&ledger{name: "c"}})
+	appendN(t, d.DB, "Order", "1", 1)
+	w := worker.NewWaiter(d.OpenSet(t, "application_name", "waiter"), worker.WithDispatcherInterval(10*time.Millisecond))
+	if err := owner.WaitFor(t.Context(), "c", 1); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- w.WaitFor(t.Context(), "c", 2) }()
+	killed := 0
+	await(t, "some connections to be lost", func() bool {
+		var n int
+		if err := d.DB.QueryRow(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'waiter'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		killed += n
+		return killed >= 5
+	})
+	appendN(t, d.DB, "Order", "1", 1)
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWaiterSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	d := newLog(t)
+	empty := pgtest.Empty(t)
+	for name, is := range map[string]struct {
+		waiter *worker.Waiter
+		want   error
+		text   string
+	}{
+		"no db":       {worker.NewWaiter(nil), worker.ErrInvalidConfig, "db is nil"},
+		"an interval": {worker.NewWaiter(d.DB, worker.WithDispatcherInterval(-1)), worker.ErrInvalidConfig, "WithDispatcherInterval"},
+		"no tables":   {worker.NewWaiter(empty.DB), migrations.ErrNotApplied, "consumer_checkpoints"},
+		"other names": {worker.NewWaiter(d.DB, worker.WithConsumerCheckpointsTable("others")), migrations.ErrNotApplied, "others"},
+	} {
+		if err := is.waiter.WaitFor(t.Context(), "c", 1); !errors.Is(err, is.want) || !strings.Contains(err.Error(), is.text) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"github.com/pgfrontier/worker/internal/errtext"
+	"github.com/pgfrontier/worker/internal/pgdriver"
+	"github.com/pgfrontier/worker/internal/progress"
+	"github.com/pgfrontier/worker/migrations"
+)
+
+// Waiter waits for consumers in a process that runs none of them, for example one that serves
+// HTTP. It needs no Start and no Stop. Any number of goroutines may use it.
+type Waiter struct {
+	db          pgdriver.Pool
+	cfg         Config
+	waits       waits
+	checkpoints atomic.Pointer[progress.Checkpoints] // nil: the tables were not looked for yet
+}
+
+// NewWaiter makes a Waiter. It does nothing yet: WaitFor checks what it was given.
+//
+// db is the database that the projections are read from. It may be a replica: WaitFor then
+// waits until the checkpoint has arrived there, which came with what the handlers wrote. The role
+// needs SELECT on the tables of the workers, and nothing else.
+//
+// Of the options, the names of the tables and [WithDispatcherInterval] count, as the
+// workers have them.
+func NewWaiter(db *sql.DB, opts ...Option) *Waiter {
+	w := &Waiter{db: pgdriver.NewPool(db), cfg: DefaultConfig()}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&w.cfg)
+		}
+	}
+	w.waits = waits{awaited: newAwaited(), first: pollAgain, every: w.cfg.DispatcherInterval, arrived: w.arrived}
+	return w
+}
+
+// WaitFor waits until a consumer has handled the event at a position, as [Worker.WaitFor] does
+// and with the same errors. It looks at once, and then after pauses that double from 5 ms up to
+// DispatcherInterval; all who wait for one consumer look together. While the database does not
+// answer, it goes on until ctx ends. The error is ErrInvalidConfig for what NewWaiter was given,
+// and that of [migrations.Check] if the tables are not those of this version.
+func (w *Waiter) WaitFor(ctx context.Context, consumer string, position int64) error {
+	err := w.cfg.Validate()
+	if w.db.DB == nil {
+		err = errtext.Join(errors.New("db is nil: open one with sql.Open"), err)
+	}
+	if err != nil {
+		return errtext.Of(fmt.Errorf("%w: %w", ErrInvalidConfig, err))
+	}
+	if err := checkWhole(consumer); err != nil {
+		return err
+	}
+	return errtext.Of(explain(w.waits.until(ctx, consumer, position)))
+}
+
+// arrived reads how far a consumer is.
+func (w *Waiter) arrived(ctx context.Context, consumer string, position int64) (a progress.Arrival, err error) {
+	bound, cancel := context.WithTimeoutCause(ctx, usualLimits.quick, noAnswer(usualLimits.quick))
+	defer cancel()
+	defer func() { err = why(bound, ctx, err) }()
+	conn, err := w.db.Conn(bound)
+	if err != nil {
+		return a, fmt.Errorf("worker: take a connection: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			pgdriver.Discard(conn) // it may lead to another server
+		} else {
+			_ = conn.Close()
+		}
+	}()
+	c, err := w.find(bound, conn)
+	if err != nil {
+		return a, err
+	}
+	q := w.db.Plans.On(conn, conn)
+	if a, _, err = c.Arrived(bound, q, consumer, position); err != nil {
+		return a, err
+	}
+	return a, checkArrival(bound, c, q, a, consumer, position)
+}
+
+// find looks for the tables, once.
+func (w *Waiter) find(ctx context.Context, conn *sql.Conn) (*progress.Checkpoints, error) {
+	if c := w.checkpoints.Load(); c != nil {
+		return c, nil
+	}
+	t, err := w.cfg.tables()
+	if err != nil {
+		return nil, err
+	}
+	if err := migrations.Check(ctx, conn, w.cfg.migrations()); err != nil {
+		return nil, err
+	}
+	if t, err = t.Resolve(ctx, conn); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	c := progress.New(t, uuid.Nil, w.cfg.BatchTimeout, progress.Server{Incarnation: "NULL"})
+	w.checkpoints.Store(&c)
+	return &c, nil
+}
