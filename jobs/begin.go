@@ -23,7 +23,7 @@ func (l *loop) start(runs []*run) {
 			l.w.voice.Aside("BeforeHandle", func() { before(l.w.handling, r.header) })
 		}
 	}
-	now := time.Now()
+	l.w.hand.call(time.Now(), runs)
 	calls := make([][]*run, 0, len(runs))
 	type group struct {
 		h    *handler
@@ -31,7 +31,6 @@ func (l *loop) start(runs []*run) {
 	}
 	batches := map[group][]*run{}
 	for i, r := range runs {
-		r.started = now
 		g := group{r.handler, r.handler.batchAfter(r.row.Failures)}
 		if g.most == 1 {
 			calls = append(calls, runs[i:i+1:i+1])

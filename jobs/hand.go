@@ -3,6 +3,7 @@ package jobs
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/pgfrontier/worker/internal/queue"
 )
@@ -46,6 +47,30 @@ func (h *hand) enter(p phase, runs ...*run) {
 	for _, r := range runs {
 		r.phase = p
 	}
+}
+
+// call takes note that the handlers of runs are called now.
+func (h *hand) call(now time.Time, runs []*run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range runs {
+		r.started = now
+	}
+}
+
+// called are the jobs whose handlers were called and have not returned.
+func (h *hand) called() (all []RunningJob) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.runs {
+		if r.phase == running && !r.started.IsZero() && !h.overdue[r] {
+			all = append(all, RunningJob{Header: r.header, Since: r.started})
+		}
+	}
+	for r := range h.overdue {
+		all = append(all, RunningJob{Header: r.header, Since: r.started, Overdue: true})
+	}
+	return all
 }
 
 // drop takes runs out.

@@ -25,7 +25,7 @@ type run struct {
 
 	cancel  context.CancelCauseFunc // of its context; nil before it runs, and in a batch; guarded by hand
 	ended   error                   // why its context was to end; guarded by hand
-	started time.Time
+	started time.Time               // when its handler was called; set by hand.call
 
 	mu      sync.Mutex
 	result  json.RawMessage

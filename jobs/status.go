@@ -1,7 +1,9 @@
 package jobs
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -91,4 +93,21 @@ func (w *Worker) Status() Status {
 		s.Queues[i] = l.status()
 	}
 	return s
+}
+
+// RunningJob is a job whose handler runs in this worker.
+type RunningJob struct {
+	Header            // flow.RunOf knows the run of a flow that it is a step of
+	Since   time.Time // when the handler was called, by this process's clock
+	Overdue bool      // the handler ignores the end of its context: the job has gone on without it
+}
+
+// Running returns the jobs whose handlers run in this worker, the longest first. It may be
+// called at any time, also from a handler.
+func (w *Worker) Running() []RunningJob {
+	all := w.hand.called()
+	slices.SortFunc(all, func(a, b RunningJob) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
+	})
+	return all
 }

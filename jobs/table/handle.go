@@ -14,7 +14,7 @@ import (
 // start runs the handler in a goroutine of its own. It waits until PreHandle has returned,
 // or was given up.
 func (w *Worker) start(r *run) {
-	r.begun = time.Now()
+	r.call(time.Now())
 	prepared := make(chan struct{})
 	go w.execute(r, sync.OnceFunc(func() { close(prepared) }))
 	if w.handler.preHandle != nil {

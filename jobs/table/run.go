@@ -32,13 +32,13 @@ type run struct {
 	w      *Worker
 	claim  claim
 	header Header
-	job    any // a *Job of the handler's; nil before it is read
-	begun  time.Time
+	job    any         // a *Job of the handler's; nil before it is read
 	server int64       // when the one with the claim was started; only the heartbeats change it
 	missed time.Time   // when a heartbeat first did not find the claim; likewise
 	over   atomic.Bool // the handler has returned, or was given up: the first of the two sets it; or Scan was
 
 	mu       sync.Mutex
+	begun    time.Time               // when its handler was called
 	cancel   context.CancelCauseFunc // of its context; nil before it runs
 	ended    error                   // why its context was to end
 	settling bool                    // the settler has it
@@ -74,6 +74,23 @@ func (r *run) begin(cancel context.CancelCauseFunc) {
 	if r.cancel = cancel; r.ended != nil {
 		cancel(r.ended)
 	}
+}
+
+// call takes note that the handler is called now.
+func (r *run) call(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = now
+}
+
+// called returns since when the handler runs, the zero time if it does not.
+func (r *run) called() (since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settling {
+		return time.Time{}
+	}
+	return r.begun
 }
 
 // settle takes note that the settler gets the run. It returns why the context was to
@@ -133,6 +150,21 @@ func (h *hand) all() (runs []*run) {
 		runs = append(runs, r)
 	}
 	return runs
+}
+
+// called are the jobs whose handlers were called and have not returned.
+func (h *hand) called() (all []RunningJob) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.of {
+		if since := r.called(); !since.IsZero() && !h.overdue[r] {
+			all = append(all, RunningJob{Header: r.header, Since: since})
+		}
+	}
+	for r := range h.overdue {
+		all = append(all, RunningJob{Header: r.header, Since: r.begun, Overdue: true})
+	}
+	return all
 }
 
 // has reports whether a run is still in hand.

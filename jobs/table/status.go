@@ -1,7 +1,9 @@
 package table
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/pgfrontier/worker/internal/errtext"
@@ -71,4 +73,21 @@ func (w *Worker) change(f func(s *Status)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f(&w.status)
+}
+
+// RunningJob is a job whose handler runs in this worker.
+type RunningJob struct {
+	Header
+	Since   time.Time // when the handler was called, by this process's clock
+	Overdue bool      // the handler ignores the end of its context: the job has gone on without it
+}
+
+// Running returns the jobs whose handlers run in this worker, the longest first. It may be
+// called at any time, also from a handler.
+func (w *Worker) Running() []RunningJob {
+	all := w.hand.called()
+	slices.SortFunc(all, func(a, b RunningJob) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
+	})
+	return all
 }

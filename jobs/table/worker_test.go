@@ -154,8 +154,14 @@ func TestOverdue(t *testing.T) {
 	s.becomes(id, table.StateCompleted)
 	s.until("the end to be told", func() bool { return w.Status().Completed == 1 })
 	s.until("one slot to be taken", func() bool { return w.Status().Running == 1 })
+	if all := w.Running(); len(all) != 1 || all[0].ID != id || !all[0].Overdue || all[0].Since.IsZero() {
+		t.Errorf("%+v run", all)
+	}
 	close(release)
 	s.until("the slot", func() bool { return w.Status().Running == 0 })
+	if all := w.Running(); len(all) > 0 {
+		t.Errorf("then %+v run", all)
+	}
 	s.want("the row", "completed 1", `SELECT state || ' ' || num_failures FROM example_jobs WHERE id = $1`, id)
 }
 

@@ -1,0 +1,68 @@
+package jobs_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pgfrontier/worker/jobs"
+)
+
+// Running shows each job while its handler runs, and from when, also one that was given up.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	began := make(chan struct{})
+	ends := []chan struct{}{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	jobs.Register(s.Handlers, func(_ context.Context, j *jobs.Job[task]) error {
+		began <- struct{}{}
+		<-ends[j.Args.N]
+		return nil
+	})
+	jobs.Register(s.Handlers, func(context.Context, *jobs.Job[other]) error {
+		began <- struct{}{}
+		<-ends[2]
+		return nil
+	}, jobs.Timeout(20*time.Millisecond), jobs.MaxAttempts(1))
+	w := jobs.NewWorker(s.d.DB, s.Handlers, quick()...)
+	jobs.SetGrace(w, 20*time.Millisecond)
+	if all := w.Running(); len(all) > 0 {
+		t.Errorf("before the start %+v run", all)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.Start(t.Context()) }()
+	ids := []int64{s.add(task{0})}
+	<-began
+	ids = append(ids, s.add(task{1}))
+	<-began
+	ids = append(ids, s.add(other{}, jobs.Priority(9)))
+	<-began
+	s.until("the last one to be given up", func() bool {
+		all := w.Running()
+		return len(all) == 3 && all[2].Overdue
+	})
+	var got []int64
+	last := time.Time{}
+	for _, j := range w.Running() {
+		if got = append(got, j.ID); j.Since.Before(last) || time.Since(j.Since) > time.Hour || j.Attempt != 1 || j.Queue != jobs.DefaultQueue {
+			t.Errorf("%+v after %v", j, last)
+		}
+		last = j.Since
+	}
+	if !slices.Equal(got, ids) {
+		t.Errorf("%v run, want %v", got, ids)
+	}
+	if all := w.Running(); all[0].Overdue || all[1].Overdue || all[2].Priority != 9 {
+		t.Errorf("%+v", all)
+	}
+	close(ends[1])
+	s.until("one to have ended", func() bool { return len(w.Running()) == 2 })
+	close(ends[0])
+	close(ends[2])
+	s.until("all to have ended", func() bool { return len(w.Running()) == 0 })
+	w.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
