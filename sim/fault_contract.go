@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgfrontier/worker"
+	"github.com/pgfrontier/worker/internal/pgdriver"
 	"github.com/pgfrontier/worker/sim/fault"
 	"github.com/pgfrontier/worker/sim/history"
 	"github.com/pgfrontier/worker/sim/oracle"
@@ -147,11 +148,28 @@ func (b *bookkeeper) breach(ctx context.Context, d delivered, wanted func() bool
 	case !b.node.apart.Load():
 		x.Ended, x.Committed = true, how.commits
 		b.tell(x)
+		if !how.commits {
+			b.node.undone.Store(&x)
+		}
 	}
 	if how.later {
 		b.failNext = tx
 	}
 	return true, how.then()
+}
+
+// excuse takes back that a worker must end because a handler has rolled its batch back, if the
+// batch's connection was lost before the worker could look: nothing tells the two apart.
+func (n *node) excuse(done worker.Batch, i injector) {
+	x := n.undone.Load()
+	if x == nil || done.Consumer != x.Consumer || !pgdriver.IsConnectionLoss(done.Err) && !errors.Is(done.Err, pgdriver.ErrSilent) {
+		return
+	}
+	if n.undone.CompareAndSwap(x, nil) {
+		excused := history.Breach{Consumer: x.Consumer, Worker: x.Worker, Batch: x.Batch}
+		n.history.Add(n.name, x.Consumer, history.RuleBroken, excused)
+		i.breached(excused)
+	}
 }
 
 func (b *bookkeeper) cameToNothing() {

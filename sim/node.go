@@ -24,6 +24,8 @@ type node struct {
 	worker *worker.Worker
 	apart  atomic.Bool  // it was led to a second primary
 	fate   atomic.Int32 // how it will end: toBreak, toCrash
+	// undone is the batch that a handler has rolled back; nil: none, or its connection was lost.
+	undone atomic.Pointer[history.Breach]
 }
 
 // startNode starts the life-th worker of a slot.
@@ -59,7 +61,7 @@ func (n *node) newWorker(s Scenario, h *history.History, i injector, listen stri
 			part: func(part string) *bookkeeper { return book(strings.TrimSuffix(scope.Name+"#"+part, "#")) },
 		})
 	}
-	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithLogger(nil), worker.WithObserver(observer(h, n.name)))...)
+	n.worker = worker.New(n.db, postgres.NewStore(nil), consumers, append(s.Knobs.options(listen), worker.WithLogger(nil), worker.WithObserver(observer(h, n.name)), worker.WithObserver(worker.Observer{BatchDone: func(b worker.Batch) { n.excuse(b, i) }}))...)
 }
 
 // poolSize is one connection for each consumer, a few for the parts of one, and the
